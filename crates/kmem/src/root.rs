@@ -1,0 +1,160 @@
+//! The root block: what a reader outside the process needs to find the books.
+//!
+//! A private mapping of a memfd called [`MAPPING_NAME`] holds one [`RootBlock`] at its
+//! start, so `/proc/PID/maps` (or a core file's NT_FILE note) shows where it is. From there
+//! everything is reached by address: zones, size classes, sites, the peak table. The fields
+//! marked *live* change while the process runs; all others are written before `magic`.
+//!
+//! Nothing here is trusted by a reader: every address and count is checked against the
+//! process's own mappings before it is used.
+
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// First word of a root block: `kmemroot` in ASCII, stored last, with release order.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"kmemroot");
+/// Layout version; a reader refuses any other.
+pub const VERSION: u32 = 1;
+/// Name of the memfd behind the root block, as `/memfd:<name> (deleted)` in `/proc/PID/maps`.
+pub const MAPPING_NAME: &str = "kmem-root";
+/// Most zones a root block can name.
+pub const MAX_ZONES: usize = 256;
+
+/// Values of [`RootBlock::profiling`].
+pub mod profiling {
+    /// Objects get the tag [`super::TAG_UNTAGGED`].
+    pub const OFF: u32 = 0;
+    /// Objects get the tag of their call site.
+    pub const ON: u32 = 1;
+    /// No object extension exists and none can be switched on.
+    pub const NEVER: u32 = 2;
+}
+
+/// Width of the tag in an object-extension word; the rest is the group's objcg id.
+pub const TAG_BITS: u32 = 18;
+/// Mask of the tag in an object-extension word.
+pub const TAG_MASK: u32 = (1 << TAG_BITS) - 1;
+/// No object: the extension word of a free object or page is zero.
+pub const TAG_NONE: u32 = 0;
+/// Allocated while profiling was switched off.
+pub const TAG_UNTAGGED: u32 = 1;
+/// Allocated from a call site that found the site table full.
+pub const TAG_OTHER: u32 = 2;
+/// First tag that stands for a call site; smaller ones are reserved.
+pub const TAG_FIRST_SITE: u32 = 8;
+
+/// The root block. All addresses are of the process it describes.
+#[repr(C, align(64))]
+pub struct RootBlock {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: u32,
+    /// `size_of::<RootBlock>()`.
+    pub size: u32,
+    /// log2 of a page, in bytes (12).
+    pub page_shift: u32,
+    /// log2 of a chunk, the unit of [`ZoneBlock::chunk_class`], in bytes (16).
+    pub chunk_shift: u32,
+    /// [`TAG_BITS`].
+    pub tag_bits: u32,
+    /// Number of entries at `classes`; entry 0 stands for page allocations and is unused.
+    pub class_count: u32,
+    /// `size_of::<ClassGeometry>()`.
+    pub class_size: u32,
+    /// `size_of::<ZoneBlock>()`.
+    pub zone_size: u32,
+    /// `size_of::<Site>()`.
+    pub site_size: u32,
+    /// Room at `sites`, in entries.
+    pub site_capacity: u32,
+    /// Address of `[ClassGeometry; class_count]`.
+    pub classes: u64,
+    /// Address of `[ZoneBlock; MAX_ZONES]`.
+    pub zones: u64,
+    /// Address of `[Site; site_capacity]`, indexed by tag.
+    pub sites: u64,
+    /// Address of [`PeakTable`].
+    pub peak: u64,
+    /// Metadata outside any zone: start address.
+    pub meta_base: u64,
+    /// Metadata outside any zone: length in bytes.
+    pub meta_len: u64,
+    /// *Live.* Zones in use; zones are only ever added.
+    pub zone_count: AtomicU32,
+    /// *Live.* Sites in use: tags below this may be looked up.
+    pub site_count: AtomicU32,
+    /// *Live, writable from outside.* The switch: see [`profiling`].
+    pub profiling: AtomicU32,
+    /// *Live.* Pages handed out by all zones (slabs and page allocations).
+    pub used_pages: AtomicU32,
+}
+
+/// One zone: a range of pages under one set of tables.
+#[repr(C)]
+pub struct ZoneBlock {
+    /// Address of the zone's first page; a multiple of 2 MiB.
+    pub base: u64,
+    /// Pages of address space the zone spans.
+    pub pages: u64,
+    /// *Live.* Pages from `base` that are readable and writable; tables are valid up to here.
+    pub committed: AtomicU64,
+    /// Address of `[u8; pages / 16]`: the size class of each 64 KiB chunk, 0 for pages.
+    pub chunk_class: u64,
+    /// Address of `[u32; pages]`: extension word of each page allocation, at its first page.
+    pub page_ext: u64,
+    /// Address of `[u32; pages]`: length in pages of each page allocation, at its first page.
+    pub page_len: u64,
+    /// Address of `[u64; pages / 64]`: a 1 bit is a free page.
+    pub rows: u64,
+    /// Address of `[u64; pages / 64]`: a 1 bit is a page that may hold old contents.
+    pub dirty: u64,
+    /// Start of the zone's metadata.
+    pub meta_base: u64,
+    /// Length of the zone's metadata, in bytes; most of it is never touched.
+    pub meta_len: u64,
+}
+
+/// What a tag stands for.
+#[repr(C)]
+pub struct Site {
+    /// A return address for [`site_kind::CALLER`]; 0 while the entry is unused.
+    pub addr: AtomicU64,
+    /// See [`site_kind`].
+    pub kind: AtomicU32,
+    /// Reserved, zero.
+    pub reserved: AtomicU32,
+}
+
+/// Values of [`Site::kind`].
+pub mod site_kind {
+    /// `addr` is the return address of a call of an allocation function.
+    pub const CALLER: u32 = 1;
+}
+
+/// The books as they stood at the highest use so far (within 5 %), kept when asked for
+/// (`KMEM_CONF=peak:1`). A seqlock: `seq` is odd while an update is under way.
+#[repr(C)]
+pub struct PeakTable {
+    /// *Live.* Sequence number; even and non-zero when the table is whole.
+    pub seq: AtomicU64,
+    /// *Live.* `used_pages` when the table was made.
+    pub used_pages: AtomicU64,
+    /// *Live.* Entries that follow, indexed by tag: the site count at that time.
+    pub len: AtomicU64,
+    /// Reserved, zero.
+    pub reserved: u64,
+    // Followed by `[PeakEntry; site_capacity]`.
+}
+
+/// One row of the peak table.
+#[repr(C)]
+pub struct PeakEntry {
+    /// Live bytes.
+    pub bytes: AtomicU64,
+    /// Live objects.
+    pub calls: AtomicU64,
+}
+
+const _: () = assert!(core::mem::size_of::<Site>() == 16);
+const _: () = assert!(core::mem::size_of::<PeakEntry>() == 16);
+const _: () = assert!(core::mem::size_of::<RootBlock>() <= 4096);
