@@ -29,11 +29,18 @@ pub mod profiling {
     pub const NEVER: u32 = 2;
 }
 
-/// Width of the tag in an object-extension word; the rest is the group's objcg id.
-pub const TAG_BITS: u32 = 18;
+/// Width of the tag in an object-extension word, its lowest field.
+pub const TAG_BITS: u32 = 17;
 /// Mask of the tag in an object-extension word.
 pub const TAG_MASK: u32 = (1 << TAG_BITS) - 1;
-/// No object: the extension word of a free object or page is zero.
+/// Set in the extension word of a live object. A free object keeps the tag of its last
+/// owner without this bit, so that a double free can name it; zero is "never allocated".
+pub const EXT_LIVE: u32 = 1 << TAG_BITS;
+/// Lowest bit of the group's objcg id in an extension word: `tag:17 | live:1 | objcg:14`.
+pub const OBJCG_SHIFT: u32 = TAG_BITS + 1;
+/// The class in a byte of [`ZoneBlock::chunk_class`]; the bit above is the owner's own.
+pub const CHUNK_CLASS_MASK: u8 = 0x7f;
+/// No tag.
 pub const TAG_NONE: u32 = 0;
 /// Allocated while profiling was switched off.
 pub const TAG_UNTAGGED: u32 = 1;
@@ -94,7 +101,7 @@ pub struct RootBlock {
 pub struct ZoneBlock {
     /// Address of the zone's first page; a multiple of 2 MiB.
     pub base: u64,
-    /// Pages of address space the zone spans.
+    /// Pages of address space the zone spans; 0: the entry is not filled in yet, skip it.
     pub pages: u64,
     /// *Live.* Pages from `base` that are readable and writable; tables are valid up to here.
     pub committed: AtomicU64,

@@ -43,4 +43,202 @@ pub struct ClassGeometry {
     pub batch: u16,
 }
 
-const _: () = assert!(core::mem::size_of::<ClassGeometry>() == 40);
+const _: () = assert!(core::mem::size_of::<ClassGeometry>() == 32);
+
+impl ClassGeometry {
+    /// No class: every offset is out of its bounds.
+    pub const NONE: Self = Self {
+        reciprocal: 0,
+        size: 0,
+        slab_mask: 0,
+        limit: 0,
+        ext_offset: 0,
+        objects: 0,
+        cap: 0,
+        batch: 0,
+    };
+
+    /// Lays out the slabs of a class, with or without an extension vector.
+    pub const fn new(size: u32, ext: bool) -> Self {
+        let slab = slab_bytes(size);
+        let ext_each = if ext { 4 } else { 0 };
+        let mut objects = slab / (size + ext_each);
+        while objects * (size + ext_each) + objects.div_ceil(64) * 8 + 8 > slab {
+            objects -= 1;
+        }
+        let limit = objects * size;
+        let kept = if size <= 64 { 128 } else { (32 << 10) / size };
+        let cap = if kept > 128 { 128 } else if kept < 4 { 4 } else { kept };
+        Self {
+            reciprocal: (u64::MAX / size as u64).wrapping_add(1),
+            size,
+            slab_mask: slab - 1,
+            limit,
+            ext_offset: (limit + 7) / 8 * 8 + objects.div_ceil(64) * 8,
+            objects,
+            cap: cap as u16,
+            batch: (cap / 2) as u16,
+        }
+    }
+
+    /// Chunks in a slab.
+    #[inline]
+    pub const fn chunks(&self) -> u32 {
+        (self.slab_mask + 1) >> CHUNK_SHIFT
+    }
+
+    /// Offset of the rows in the slab.
+    #[inline]
+    pub const fn rows_offset(&self) -> u32 {
+        (self.limit + 7) / 8 * 8
+    }
+
+    /// Rows in a slab.
+    #[inline]
+    pub const fn rows(&self) -> u32 {
+        self.objects.div_ceil(64)
+    }
+
+    /// Index of the object at `offset` in its slab; `None` unless one begins there.
+    #[inline(always)]
+    pub const fn index(&self, offset: u32) -> Option<u32> {
+        let product = offset as u128 * self.reciprocal as u128;
+        if (product as u64) < self.reciprocal && offset < self.limit {
+            Some((product >> 64) as u32)
+        } else {
+            None
+        }
+    }
+
+    /// Index of the object that `offset`, below `limit`, lies in.
+    #[inline(always)]
+    pub const fn index_within(&self, offset: u32) -> u32 {
+        ((offset as u128 * self.reciprocal as u128) >> 64) as u32
+    }
+}
+
+/// Slabs are large enough that the rest behind the last object is small.
+const fn slab_bytes(size: u32) -> u32 {
+    match size {
+        0..=1024 => 64 << 10,
+        1025..=4096 => 128 << 10,
+        4097..=8192 => 256 << 10,
+        _ => 512 << 10,
+    }
+}
+
+/// Object size of each class.
+pub const SIZES: [u32; CLASS_COUNT] = {
+    let mut sizes = [0; CLASS_COUNT];
+    let (mut class, mut size, mut step) = (1, 0, 16);
+    while class < CLASS_COUNT {
+        if size >= 128 && (size as u32).is_power_of_two() {
+            step = size / 8;
+        }
+        size += step;
+        sizes[class] = size as u32;
+        class += 1;
+    }
+    sizes
+};
+
+/// Sizes up to this are looked up in 16-byte steps, larger ones in 128-byte steps.
+const FINE: usize = 1024;
+const COARSE_BASE: usize = FINE / 16 + 1 - FINE / 128;
+
+const TABLE: [u8; COARSE_BASE + MAX_OBJECT / 128 + 1] = {
+    let mut table = [0; COARSE_BASE + MAX_OBJECT / 128 + 1];
+    let mut i = 0;
+    while i < table.len() {
+        let size = if i <= FINE / 16 { i * 16 } else { (i - COARSE_BASE) * 128 };
+        let mut class = 1;
+        while (SIZES[class] as usize) < size {
+            class += 1;
+        }
+        table[i] = class as u8;
+        i += 1;
+    }
+    table
+};
+
+impl SizeClass {
+    /// The class that serves a request of `size` bytes, at most [`MAX_OBJECT`].
+    #[inline(always)]
+    pub const fn of(size: usize) -> Self {
+        debug_assert!(size <= MAX_OBJECT);
+        let index = if size <= FINE { (size + 15) >> 4 } else { COARSE_BASE + ((size + 127) >> 7) };
+        // A mask-free lookup would need unsafe code; the bound is known to hold, so the check
+        // costs one predicted branch.
+        if index < TABLE.len() { Self(TABLE[index]) } else { Self(0) }
+    }
+
+    /// The smallest class of at least `size` bytes whose objects all lie at multiples of
+    /// `align` (a power of two), if a slab can serve that.
+    pub fn aligned(size: usize, align: usize) -> Option<Self> {
+        let size = size.max(1).checked_next_multiple_of(align)?;
+        if size > MAX_OBJECT || align > 1 << CHUNK_SHIFT {
+            return None;
+        }
+        (Self::of(size).0..CLASS_COUNT as u8)
+            .find(|&class| (SIZES[class as usize] as usize).is_multiple_of(align))
+            .map(Self)
+    }
+
+    /// All classes of objects.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (1..CLASS_COUNT as u8).map(Self)
+    }
+}
+
+const _: () = assert!(SIZES[CLASS_COUNT - 1] as usize == MAX_OBJECT);
+const _: () = assert!(SIZES[8] == 128 && SIZES[9] == 144 && SIZES[16] == 256);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_gets_the_smallest_class_that_holds_it() {
+        for size in 0..=MAX_OBJECT {
+            let class = SizeClass::of(size);
+            let got = SIZES[class.0 as usize] as usize;
+            assert!(got >= size);
+            assert!(class.0 == 1 || (SIZES[class.0 as usize - 1] as usize) < size.max(1));
+            if size > 128 {
+                assert!((got - size) * 8 <= size, "{size} wastes {}", got - size);
+            }
+        }
+    }
+
+    #[test]
+    fn index_is_found_exactly_at_object_starts() {
+        for class in SizeClass::all() {
+            for ext in [false, true] {
+                let g = ClassGeometry::new(SIZES[class.0 as usize], ext);
+                for offset in 0..=g.slab_mask {
+                    let right = (offset % g.size == 0 && offset < g.limit).then_some(offset / g.size);
+                    assert_eq!(g.index(offset), right, "class {class:?} offset {offset}");
+                    assert_eq!(g.index_within(offset), offset / g.size);
+                }
+                let end = g.ext_offset + if ext { 4 * g.objects } else { 0 };
+                assert!(end <= g.slab_mask + 1);
+                assert!(g.rows_offset() + g.rows() * 8 == g.ext_offset);
+                assert!(g.batch >= 1 && g.batch <= g.cap && g.cap as usize <= crate::cpu::MAX_CAP);
+            }
+        }
+    }
+
+    #[test]
+    fn aligned_classes_are_aligned() {
+        for shift in 0..=15 {
+            for size in [0usize, 1, 15, 16, 100, 1000, 5000, 20_000, 32_768] {
+                let align = 1 << shift;
+                if let Some(class) = SizeClass::aligned(size, align) {
+                    let got = SIZES[class.0 as usize] as usize;
+                    assert!(got >= size && got % align == 0);
+                }
+            }
+        }
+        assert!(SizeClass::aligned(1, 4096).is_some());
+    }
+}

@@ -1,0 +1,104 @@
+//! Start and end of the process, and `dlopen`.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use kmem_core::os::linux::call;
+
+use crate::KMEM;
+
+/// Runs when the library is loaded, so that the configuration is read and readers find the
+/// root block even in a program that never allocates.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INIT: extern "C" fn() = init;
+
+/// Runs at exit, after the program's own exit handlers.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINI: extern "C" fn() = fini;
+
+extern "C" fn init() {
+    // SAFETY: an allocation of ours, freed at once.
+    unsafe { KMEM.free(KMEM.alloc(1, init as *const () as usize)) };
+}
+
+extern "C" fn fini() {
+    last_call();
+}
+
+/// Lets whoever started the program read the books before they are gone, once.
+fn last_call() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    let Some((name, len)) = KMEM.report_socket() else { return };
+    if !DONE.swap(true, Ordering::Relaxed) {
+        call::report(&name[..len]);
+    }
+}
+
+/// Exports `$name`, which ends the process without exit handlers: the last call comes first.
+macro_rules! exits {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(status: c_int) -> ! {
+            last_call();
+            call::exit(status)
+        }
+    )*};
+}
+
+exits! { _exit _Exit }
+
+type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+
+/// `dlopen` without `RTLD_DEEPBIND`: a library bound to itself and its dependencies first would
+/// get the C library's malloc and exchange pointers with ours.
+///
+/// # Safety
+/// As for dlopen(3).
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    // The C library looks at the caller's address (for RUNPATH and $ORIGIN), so this must not
+    // be a call but a jump: resolve the real function, then go there with the same stack.
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        "push rdi", "push rsi", "sub rsp, 8",
+        "call {next}",
+        "add rsp, 8", "pop rsi", "pop rdi",
+        "and esi, {keep}",
+        "jmp rax",
+        next = sym next_dlopen,
+        keep = const !libc::RTLD_DEEPBIND,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(
+        "stp x29, x30, [sp, #-32]!", "stp x0, x1, [sp, #16]",
+        "bl {next}",
+        "mov x9, x0", "ldp x0, x1, [sp, #16]", "ldp x29, x30, [sp], #32",
+        "and w1, w1, {keep}",
+        "br x9",
+        next = sym next_dlopen,
+        keep = const !libc::RTLD_DEEPBIND,
+    );
+}
+
+/// The C library's `dlopen`.
+extern "C" fn next_dlopen() -> Dlopen {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let mut next = NEXT.load(Ordering::Relaxed);
+    if next.is_null() {
+        // SAFETY: a NUL-terminated name.
+        next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+        if next.is_null() {
+            next = no_dlopen as *mut c_void;
+        }
+        NEXT.store(next, Ordering::Relaxed);
+    }
+    // SAFETY: the C library's function of that type, or ours.
+    unsafe { core::mem::transmute::<*mut c_void, Dlopen>(next) }
+}
+
+unsafe extern "C" fn no_dlopen(_path: *const c_char, _flags: c_int) -> *mut c_void {
+    core::ptr::null_mut()
+}

@@ -1,0 +1,66 @@
+//! Reports written when the program asks for them: `malloc_stats`, `malloc_info`.
+
+use core::ffi::{c_int, c_void};
+
+use kmem_core::os::Platform;
+
+use crate::{KMEM, errno};
+
+/// A text on the stack.
+struct Text {
+    bytes: [u8; 1024],
+    len: usize,
+}
+
+impl core::fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(core::fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}
+
+impl Text {
+    /// Formats without allocating; what does not fit is lost.
+    fn of(args: core::fmt::Arguments<'_>) -> Self {
+        let mut text = Self { bytes: [0; 1024], len: 0 };
+        let _ = core::fmt::write(&mut text, args);
+        text
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc_stats() {
+    let stats = KMEM.stats();
+    let text = Text::of(format_args!(
+        "kmem: {} bytes in {} allocations (of which {} bytes in {} page allocations); \
+         {} bytes of slabs and pages in use, {} bytes of heap\n",
+        stats.tracked, stats.objects, stats.large, stats.large_blocks, stats.used, stats.committed
+    ));
+    KMEM.platform().print(&text.bytes[..text.len]);
+}
+
+unsafe extern "C" {
+    fn fwrite(from: *const c_void, size: usize, count: usize, file: *mut libc::FILE) -> usize;
+}
+
+/// # Safety
+/// As for malloc_info(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc_info(options: c_int, file: *mut libc::FILE) -> c_int {
+    if options != 0 || file.is_null() {
+        errno::set(libc::EINVAL);
+        return if options != 0 { libc::EINVAL } else { -1 };
+    }
+    let stats = KMEM.stats();
+    let text = Text::of(format_args!(
+        "<malloc version=\"kmem-1\">\n<total type=\"tracked\" count=\"{}\" size=\"{}\"/>\n\
+         <total type=\"large\" count=\"{}\" size=\"{}\"/>\n<system type=\"used\" size=\"{}\"/>\n\
+         <system type=\"committed\" size=\"{}\"/>\n</malloc>\n",
+        stats.objects, stats.tracked, stats.large_blocks, stats.large, stats.used, stats.committed
+    ));
+    // SAFETY: an open stream, by the caller's promise.
+    let written = unsafe { fwrite(text.bytes.as_ptr().cast(), 1, text.len, file) };
+    if written == text.len { 0 } else { -1 }
+}

@@ -1,0 +1,159 @@
+//! `KMEM_CONF=opt:val,opt:val`. Read once at start, without allocating. The last of equal keys
+//! wins. What is unknown or malformed is reported and left out; nothing here ends a program,
+//! unless it asked for that with `strict:1`.
+
+/// Longest accepted text, in bytes.
+pub const MAX_TEXT: usize = 4096;
+/// Longest socket name of `report`.
+pub const MAX_NAME: usize = 100;
+
+/// The configuration of an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Conf {
+    /// `rseq:on|off`: critical sections, or locks.
+    pub rseq: bool,
+    /// `mem_profiling:0|1|never`, as [`crate::root::profiling`].
+    pub profiling: u32,
+    /// `peak:0|1`: keep the books of the highest use.
+    pub peak: bool,
+    /// `decay_ms:N`: how long free memory is kept before the system gets it back.
+    pub decay_ms: u32,
+    /// `strict:0|1`: refuse to start with a bad configuration.
+    pub strict: bool,
+    /// `report:NAME`: the abstract socket to call at exit.
+    pub report: [u8; MAX_NAME],
+    /// Length of `report`, 0 for none.
+    pub report_len: usize,
+}
+
+/// What is wrong with one `opt:val`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Complaint {
+    /// No such option.
+    UnknownOption,
+    /// The option does not take that value.
+    BadValue,
+}
+
+impl Conf {
+    /// What an empty text means.
+    pub const DEFAULT: Self = Self {
+        rseq: true,
+        profiling: crate::root::profiling::ON,
+        peak: false,
+        decay_ms: 500,
+        strict: false,
+        report: [0; MAX_NAME],
+        report_len: 0,
+    };
+
+    /// Applies a text on top of `self`. `complain` is told each part that was left out.
+    pub fn apply(&mut self, text: &[u8], mut complain: impl FnMut(&[u8], Complaint)) {
+        for part in text.split(|&b| b == b',') {
+            let part = part.trim_ascii();
+            let (key, value) = match part.iter().position(|&b| b == b':') {
+                Some(at) => (part[..at].trim_ascii(), part[at + 1..].trim_ascii()),
+                None => (part, &[][..]),
+            };
+            if key.is_empty() {
+                continue;
+            }
+            if let Err(complaint) = self.set(key, value) {
+                complain(if complaint == Complaint::BadValue { part } else { key }, complaint);
+            }
+        }
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Complaint> {
+        match key {
+            b"rseq" => self.rseq = switch(value)?,
+            b"mem_profiling" => {
+                self.profiling = match value {
+                    b"0" => crate::root::profiling::OFF,
+                    b"1" => crate::root::profiling::ON,
+                    b"never" => crate::root::profiling::NEVER,
+                    _ => return Err(Complaint::BadValue),
+                }
+            }
+            b"peak" => self.peak = switch(value)?,
+            b"strict" => self.strict = switch(value)?,
+            b"decay_ms" => {
+                self.decay_ms = number(value).filter(|&ms| ms <= 3_600_000).ok_or(Complaint::BadValue)?;
+            }
+            b"report" => {
+                if value.is_empty() || value.len() > MAX_NAME {
+                    return Err(Complaint::BadValue);
+                }
+                self.report[..value.len()].copy_from_slice(value);
+                self.report_len = value.len();
+            }
+            _ => return Err(Complaint::UnknownOption),
+        }
+        Ok(())
+    }
+}
+
+fn switch(value: &[u8]) -> Result<bool, Complaint> {
+    match value {
+        b"1" | b"on" => Ok(true),
+        b"0" | b"off" => Ok(false),
+        _ => Err(Complaint::BadValue),
+    }
+}
+
+/// A decimal number without sign.
+fn number(value: &[u8]) -> Option<u32> {
+    if value.is_empty() || value.len() > 10 {
+        return None;
+    }
+    value.iter().try_fold(0u32, |n, &b| {
+        let digit = b.is_ascii_digit().then(|| u32::from(b - b'0'))?;
+        n.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::{String, ToString};
+    use std::vec::Vec;
+
+    fn parse(text: &str) -> (Conf, Vec<(String, Complaint)>) {
+        let mut conf = Conf::DEFAULT;
+        let mut complaints = Vec::new();
+        conf.apply(text.as_bytes(), |part, why| {
+            complaints.push((String::from_utf8_lossy(part).to_string(), why));
+        });
+        (conf, complaints)
+    }
+
+    #[test]
+    fn nothing_means_the_defaults() {
+        for text in ["", " ", ":::", ",,,", " , "] {
+            assert_eq!(parse(text), (Conf::DEFAULT, Vec::new()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_equal_keys_wins() {
+        assert_eq!(parse("decay_ms:1,decay_ms:2").0.decay_ms, 2);
+    }
+
+    #[test]
+    fn bad_values_keep_the_default_and_are_named() {
+        for value in ["", "-1", "0x", "1e9", "18446744073709551616", "4294967296", "9999999G", "5 5"] {
+            let text = std::format!("decay_ms:{value}");
+            let (conf, complaints) = parse(&text);
+            assert_eq!(conf, Conf::DEFAULT);
+            assert_eq!(complaints, [(text.trim().to_string(), Complaint::BadValue)]);
+        }
+    }
+
+    #[test]
+    fn unknown_options_are_named() {
+        let (conf, complaints) = parse("mem_profilign:0,rseq:off");
+        assert!(!conf.rseq);
+        assert_eq!(complaints, [("mem_profilign".to_string(), Complaint::UnknownOption)]);
+    }
+}

@@ -1,0 +1,329 @@
+//! Per-CPU slots: for every size class a bounded array of free objects.
+//!
+//! ```text
+//! Slots.table[cpu] --> Area { head[class] = cap:32 | len:32,  objects[class][0..cap] }
+//!      0           --> the empty area: len = cap = 0 for every class
+//! ```
+//!
+//! A pop or a push is one critical section with one committing store, to `len`. Two kinds:
+//!
+//! - **rseq** (Linux, glibc >= 2.35): the kernel restarts a section that was preempted,
+//!   migrated or interrupted by a signal. No atomics. An area is stopped from another CPU by
+//!   zeroing its table word and then fencing all CPUs (membarrier).
+//! - **locked**: a try-lock in each area. Whoever does not get it at once goes without: the
+//!   slabs below serve single objects. Nothing ever waits.
+//!
+//! The table is all zeroes at first, and again in a forked child where the platform can
+//! wipe it: every operation then fails over to the slow path, which sees why.
+//!
+//! Context: any, signal handlers included. No operation waits.
+
+use core::cell::UnsafeCell;
+
+use crate::slab::class::{CLASS_COUNT, ClassGeometry};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::units::CpuId;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri), not(loom)))]
+mod rseq;
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(miri), not(loom))))]
+mod rseq {
+    //! No critical sections here: every operation reports "empty" or "full".
+    use super::Slots;
+    use crate::slab::class::SizeClass;
+    pub(super) fn start(_: Option<isize>) {}
+    pub(super) unsafe fn pop(_: &Slots, _: SizeClass) -> *mut u8 {
+        core::ptr::null_mut()
+    }
+    pub(super) unsafe fn push(_: &Slots, _: SizeClass, _: *mut u8) -> bool {
+        false
+    }
+    pub(super) unsafe fn pop_many(_: &Slots, _: SizeClass, _: *mut u64, _: u32) -> u32 {
+        0
+    }
+    pub(super) unsafe fn push_many(_: &Slots, _: SizeClass, _: *const u64, _: u32) -> u32 {
+        0
+    }
+    pub(super) fn current() -> u32 {
+        u32::MAX
+    }
+}
+mod locked;
+
+use crate::slab::class::SizeClass;
+
+/// Most CPUs with a slot of their own.
+pub const MAX_CPUS: usize = 4096;
+/// Room of one class in an area, in objects.
+pub const MAX_CAP: usize = 128;
+
+/// The free objects of one CPU.
+///
+/// # Invariants
+/// For each class, `objects[class][..len]` are free objects of that class that nothing else
+/// refers to, and `len <= cap <= MAX_CAP`. Only the owner of the CPU (a critical section, or
+/// the holder of `lock`) changes them.
+#[repr(C, align(4096))]
+pub struct Area {
+    /// `cap << 32 | len` per class.
+    head: [AtomicU64; 128],
+    objects: UnsafeCell<[[u64; MAX_CAP]; CLASS_COUNT]>,
+    /// Try-lock of the locked kind and of remote drains.
+    lock: AtomicU32,
+}
+
+/// What is in front of an area's objects: enough for the empty one.
+#[repr(C, align(4096))]
+struct EmptyArea {
+    head: [AtomicU64; 128],
+}
+
+/// How operations find their CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Critical sections restarted by the kernel; the thread's rseq area is at this offset
+    /// from its thread pointer.
+    Rseq(isize),
+    /// A try-lock in each area.
+    Locked,
+}
+
+/// The slots of all CPUs of one instance. Zeroed memory is a valid, stopped value.
+#[repr(C, align(4096))]
+pub struct Slots {
+    wiped: Wiped,
+    empty: EmptyArea,
+    /// Distances from `empty` to the areas, in memory that a forked child keeps. The locked
+    /// kind uses these.
+    kept: [AtomicU64; MAX_CPUS],
+    /// 1 for the rseq kind.
+    rseq: AtomicU32,
+}
+
+/// What a platform that can do so wipes in a forked child.
+#[repr(C, align(4096))]
+struct Wiped {
+    /// Distance from `empty` to the CPU's area, 0 while it has none; rseq kind only.
+    table: [AtomicU64; MAX_CPUS],
+    /// 1 since the start of this process.
+    alive: AtomicU64,
+}
+
+// SAFETY: areas are reached only through the critical sections or their locks.
+unsafe impl Sync for Slots {}
+
+#[expect(clippy::declare_interior_mutable_const, reason = "a template for array elements")]
+const ZERO: AtomicU64 = AtomicU64::new(0);
+
+impl Slots {
+    /// Stopped slots: every operation fails.
+    pub const fn new() -> Self {
+        Self {
+            wiped: Wiped { table: [ZERO; MAX_CPUS], alive: ZERO },
+            empty: EmptyArea { head: [ZERO; 128] },
+            kept: [ZERO; MAX_CPUS],
+            rseq: AtomicU32::new(0),
+        }
+    }
+
+    /// Chooses the kind. Called once, before any area is added.
+    pub fn start(&self, kind: Kind) {
+        match kind {
+            Kind::Rseq(offset) => {
+                rseq::start(Some(offset));
+                self.rseq.store(1, Ordering::Release);
+            }
+            Kind::Locked => rseq::start(None),
+        }
+        self.wiped.alive.store(1, Ordering::Release);
+    }
+
+    /// Whether critical sections are in use, rather than locks.
+    #[inline]
+    pub fn uses_rseq(&self) -> bool {
+        self.rseq.load(Ordering::Relaxed) != 0
+    }
+
+    /// The part that a platform should wipe in a forked child.
+    pub fn wiped_part(&self) -> (*mut u8, usize) {
+        ((&raw const self.wiped) as *mut u8, size_of_val(&self.wiped))
+    }
+
+    /// False in a forked child (whose platform wiped the table) until [`Self::restart_empty`].
+    #[inline]
+    pub fn alive(&self) -> bool {
+        self.wiped.alive.load(Ordering::Acquire) != 0
+    }
+
+    /// Takes an object off this CPU's array; null when it is empty. Fast path: about ten
+    /// instructions, no atomics. Not before [`Self::start`].
+    #[inline(always)]
+    pub fn pop(&self, class: SizeClass) -> *mut u8 {
+        // SAFETY: `class` indexes `head`; a stopped table leads to the empty area.
+        unsafe { rseq::pop(self, class) }
+    }
+
+    /// Puts a free object on this CPU's array; false when it is full. Fast path.
+    ///
+    /// # Safety
+    /// `object` is a free object of `class` that nothing else refers to.
+    #[inline(always)]
+    pub unsafe fn push(&self, class: SizeClass, object: *mut u8) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { rseq::push(self, class, object) }
+    }
+
+    /// Takes up to `out.len()` objects off this CPU's array, the newest ones. `slot` is what
+    /// the locked kind uses.
+    pub fn pop_many(&self, class: SizeClass, slot: u32, out: &mut [u64]) -> usize {
+        let room = out.len().min(MAX_CAP) as u32;
+        if self.uses_rseq() {
+            // SAFETY: `out` has room for that many.
+            return unsafe { rseq::pop_many(self, class, out.as_mut_ptr(), room) as usize };
+        }
+        self.area(CpuId(slot)).map_or(0, |area| locked::pop_many(area, class, out))
+    }
+
+    /// Puts objects on this CPU's array, in order, as many as fit; how many.
+    ///
+    /// # Safety
+    /// As for [`Self::push`], for each of them.
+    pub unsafe fn push_many(&self, class: SizeClass, slot: u32, objects: &[u64]) -> usize {
+        let count = objects.len().min(MAX_CAP) as u32;
+        if self.uses_rseq() {
+            // SAFETY: the caller's promise; `objects` has that many.
+            return unsafe { rseq::push_many(self, class, objects.as_ptr(), count) as usize };
+        }
+        self.area(CpuId(slot)).map_or(0, |area| locked::push_many(area, class, objects))
+    }
+
+    /// The slot of the calling thread at this moment: the CPU it runs on, or `hint`.
+    /// `None`: a thread without rseq among threads that have it.
+    pub fn current(&self, hint: u32) -> Option<CpuId> {
+        let cpu = if self.uses_rseq() { rseq::current() } else { hint };
+        ((cpu as usize) < MAX_CPUS - 1).then_some(CpuId(cpu))
+    }
+
+    /// The word that leads the operations of this kind to a slot's area.
+    fn word(&self, cpu: CpuId) -> Option<&AtomicU64> {
+        let words = if self.uses_rseq() { &self.wiped.table } else { &self.kept };
+        words.get(cpu.0 as usize)
+    }
+
+    /// The area of a slot, if it has one that is in use.
+    pub fn area(&self, cpu: CpuId) -> Option<&Area> {
+        // Acquire pairs with the release in `add`.
+        self.at(self.word(cpu)?.load(Ordering::Acquire))
+    }
+
+    /// Whether the slot was ever given an area, in use or stopped.
+    pub fn has_area(&self, cpu: CpuId) -> bool {
+        self.kept[cpu.0 as usize].load(Ordering::Relaxed) != 0
+    }
+
+    fn at(&self, distance: u64) -> Option<&Area> {
+        if distance == 0 {
+            return None;
+        }
+        let base = (&raw const self.empty) as u64;
+        // SAFETY: distances in the table lead to areas, which are never freed.
+        Some(unsafe { &*(base.wrapping_add(distance) as *const Area) })
+    }
+
+    /// Gives a slot its area. False: it already has one.
+    ///
+    /// # Safety
+    /// `area` is zeroed memory of the size and alignment of an [`Area`], for this alone, for
+    /// as long as the instance lives.
+    pub unsafe fn add(&self, cpu: CpuId, area: *mut Area, classes: &[ClassGeometry]) -> bool {
+        // SAFETY: zeroed memory is a valid `Area`; the caller gave it to us.
+        let new = unsafe { &*area };
+        for (head, class) in new.head.iter().zip(classes) {
+            head.store(u64::from(class.cap) << 32, Ordering::Relaxed);
+        }
+        let distance = (area as u64).wrapping_sub((&raw const self.empty) as u64);
+        let slot = cpu.0 as usize;
+        if self.kept[slot].compare_exchange(0, distance, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        if self.uses_rseq() {
+            self.wiped.table[slot].store(distance, Ordering::Release);
+        }
+        true
+    }
+
+    /// Stops a slot: from the return of `fence` on, nobody but the caller uses its area.
+    /// `None`: it has no area, or somebody else stopped it.
+    pub fn stop(&self, cpu: CpuId, fence: impl FnOnce() -> bool) -> Option<Stopped<'_>> {
+        if !self.uses_rseq() {
+            let area = self.area(cpu)?;
+            return locked::try_lock(area).then_some(Stopped { area, restart: None });
+        }
+        let word = self.word(cpu)?;
+        let distance = word.swap(0, Ordering::AcqRel);
+        let area = self.at(distance)?;
+        let stopped = Stopped { area, restart: Some((word, distance)) };
+        fence().then_some(stopped)
+    }
+
+    /// In a forked child: empties all areas and puts them back to use. What was in them is
+    /// left to the caller to find.
+    ///
+    /// # Safety
+    /// No other thread exists that could use the slots.
+    pub unsafe fn restart_empty(&self) {
+        for (word, kept) in self.wiped.table.iter().zip(&self.kept) {
+            let distance = kept.load(Ordering::Relaxed);
+            if let Some(area) = self.at(distance) {
+                for head in &area.head {
+                    head.store(head.load(Ordering::Relaxed) & !0xFFFF_FFFF, Ordering::Relaxed);
+                }
+                area.lock.store(0, Ordering::Relaxed);
+                if self.uses_rseq() {
+                    word.store(distance, Ordering::Release);
+                }
+            }
+        }
+        self.wiped.alive.store(1, Ordering::Release);
+    }
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A stopped area; it goes back to use when this is dropped.
+pub struct Stopped<'a> {
+    area: &'a Area,
+    /// The table word and its value; the locked kind has its lock instead.
+    restart: Option<(&'a AtomicU64, u64)>,
+}
+
+impl Stopped<'_> {
+    /// Takes up to `out.len()` objects of a class.
+    pub fn take(&mut self, class: SizeClass, out: &mut [u64]) -> usize {
+        locked::take(self.area, class, out)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        match self.restart {
+            Some((word, distance)) => word.store(distance, Ordering::Release),
+            None => locked::unlock(self.area),
+        }
+    }
+}
+
+impl Area {
+    /// Objects of a class on this CPU.
+    pub fn len(&self, class: SizeClass) -> usize {
+        self.head[class.0 as usize].load(Ordering::Relaxed) as u32 as usize
+    }
+}
+
+const _: () = assert!(CLASS_COUNT <= 128);
+const _: () = assert!(core::mem::offset_of!(Area, objects) == 1024);
+const _: () = assert!(core::mem::offset_of!(Slots, wiped) == 0);

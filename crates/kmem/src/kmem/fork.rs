@@ -1,0 +1,43 @@
+//! A forked child repairs its own state; the parent does nothing and waits for nobody.
+//!
+//! The child's copy of memory was made page by page while other threads went on, so tables on
+//! different pages may disagree. The words that say what is live (extension words, lengths of
+//! page runs, classes of chunks) are each right on their own: all else is computed from them.
+//! What other threads had in their hands and on CPUs' arrays is free by these words, so nothing
+//! is lost (without books, objects on arrays are).
+//!
+//! The child finds out by its wiped slots: fast paths fail over, and the first slow path, while
+//! there is only one thread, comes here. Slabs are mended when they are first used.
+
+use super::{Instance, start};
+use crate::os::Platform;
+use crate::sync::Ordering;
+use crate::units::PageCount;
+
+impl<P: Platform> Instance<P> {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn restart_in_child(&'static self) {
+        if self
+            .state
+            .compare_exchange(start::READY, start::MENDING, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            return;
+        }
+        // SAFETY: only a freshly forked child has a wiped table, and it has one thread.
+        unsafe {
+            self.barn.forget();
+            if let Some(root) = self.root() {
+                root.used_pages.store(0, Ordering::Relaxed);
+            }
+            for set in self.zone_sets() {
+                let committed = PageCount(set.zone.committed());
+                set.slabs.distrust(committed, self.geometries());
+                set.zone.rebuild(|pfn| set.slabs.pages_used(pfn));
+            }
+            self.slots.restart_empty();
+        }
+        self.state.store(start::READY, Ordering::Release);
+    }
+}

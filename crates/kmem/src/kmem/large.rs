@@ -1,0 +1,151 @@
+//! Allocations of whole pages: large and strongly aligned blocks; and the other kinds of
+//! allocation that do not deserve a fast path.
+
+use super::{Instance, ZoneSet, no_memory};
+use crate::os::Platform;
+use crate::page::Run;
+use crate::root::EXT_LIVE;
+use crate::slab::class::{MAX_OBJECT, SizeClass};
+use crate::sync::Ordering;
+use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
+
+/// Largest request: what a signed size can express.
+const MAX_BYTES: usize = isize::MAX as usize;
+
+impl<P: Platform> Instance<P> {
+    /// `alloc` for more than a slab can serve.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn alloc_large(&'static self, size: usize, ret: usize) -> *mut u8 {
+        self.alloc_pages_at(size, 1, ret, false)
+    }
+
+    /// Allocates zeroed memory, for `calloc` and its like.
+    pub fn alloc_zeroed(&'static self, size: usize, ret: usize) -> *mut u8 {
+        if size > MAX_OBJECT {
+            return self.alloc_pages_at(size, 1, ret, true);
+        }
+        let object = self.alloc(size, ret);
+        if !object.is_null() {
+            // SAFETY: an object of at least `size` bytes, ours alone.
+            unsafe { object.write_bytes(0, size) };
+        }
+        object
+    }
+
+    /// Allocates `size` bytes at a multiple of `align`, a power of two.
+    pub fn alloc_aligned(&'static self, size: usize, align: usize, ret: usize) -> *mut u8 {
+        if align <= 16 {
+            return self.alloc(size, ret);
+        }
+        match SizeClass::aligned(size, align) {
+            Some(class) => self.alloc(self.class_size(class), ret),
+            None => self.alloc_pages_at(size, align.div_ceil(PAGE_SIZE), ret, false),
+        }
+    }
+
+    fn class_size(&self, class: SizeClass) -> usize {
+        crate::slab::class::SIZES[class.0 as usize] as usize
+    }
+
+    fn alloc_pages_at(&'static self, size: usize, align: usize, ret: usize, zero: bool) -> *mut u8 {
+        if size > MAX_BYTES || !self.ready() {
+            return no_memory();
+        }
+        let (Some(pages), Ok(align)) = (PageCount::for_bytes(size.max(1)), u32::try_from(align)) else {
+            return no_memory();
+        };
+        let Some((set, run)) = self.claim_pages(pages, PageCount(align)) else {
+            return no_memory();
+        };
+        let at = set.zone.address(run.start);
+        if zero && !run.zero {
+            for (row, mask) in set.zone.dirty_spans(run.start, run.pages.0) {
+                self.zero_pages(set, row, mask);
+            }
+        }
+        let word = if self.books() { self.word_for(ret) } else { EXT_LIVE };
+        set.zone.ext(run.start).store(word, Ordering::Relaxed);
+        // Release: a reader that sees the length sees the tag.
+        set.zone.len(run.start).store(run.pages.0, Ordering::Release);
+        self.note_peak();
+        at as *mut u8
+    }
+
+    /// Zeroes the pages of `mask` in a row that is ours.
+    fn zero_pages(&self, set: &ZoneSet, row: Pfn, mask: u64) {
+        let mut rest = mask;
+        while rest != 0 {
+            let start = rest.trailing_zeros();
+            let len = (!(rest >> start)).trailing_zeros().min(64 - start);
+            let at = set.zone.address(row.offset(start)) as *mut u8;
+            // SAFETY: claimed pages of ours.
+            unsafe { at.write_bytes(0, PageCount(len).bytes()) };
+            rest &= !crate::row::span(start, len);
+        }
+    }
+
+    /// Takes a run out of the first zone that has one, or out of a new zone.
+    pub(super) fn claim_pages(&'static self, pages: PageCount, align: PageCount) -> Option<(&'static ZoneSet, Run)> {
+        for round in 0..2 {
+            for set in self.zone_sets() {
+                if pages.0 <= set.zone.pages().0
+                    && let Some(run) = set.zone.on(&self.platform).claim(pages, align)
+                {
+                    return Some((set, run));
+                }
+            }
+            let span = pages.0.checked_add(align.0 - 1)?;
+            if let Some(set) = self.add_zone(PageCount(span))
+                && let Some(run) = set.zone.on(&self.platform).claim(pages, align)
+            {
+                return Some((set, run));
+            }
+            if round == 0 {
+                // What CPUs and the barn keep may be what is missing.
+                self.drain();
+            }
+        }
+        None
+    }
+
+    /// Gives pages back to their zone.
+    pub(super) fn give_pages(&'static self, set: &ZoneSet, start: Pfn, pages: PageCount) {
+        if let Err(twice) = set.zone.give(start, pages) {
+            self.page_freed_twice(set.zone.address(twice.0));
+        }
+        set.zone.on(&self.platform).decay(pages.0, self.conf().decay_ms);
+    }
+
+    /// Frees a page allocation that starts at `pfn`. False: none does.
+    pub(super) fn free_large(&'static self, set: &ZoneSet, pfn: Pfn) -> bool {
+        // One winner among threads that free the same block.
+        let pages = set.zone.len(pfn).swap(0, Ordering::AcqRel);
+        if pages == 0 {
+            return false;
+        }
+        let ext = set.zone.ext(pfn);
+        ext.store(ext.load(Ordering::Relaxed) & !EXT_LIVE, Ordering::Relaxed);
+        self.give_pages(set, pfn, PageCount(pages));
+        true
+    }
+
+    /// Changes the length of a page allocation in place, if that is possible.
+    pub(super) fn resize_large(&'static self, set: &ZoneSet, pfn: Pfn, old: u32, size: usize) -> bool {
+        let Some(PageCount(new)) = PageCount::for_bytes(size) else { return false };
+        if new < old {
+            set.zone.len(pfn).store(new, Ordering::Release);
+            self.give_pages(set, pfn.offset(new), PageCount(old - new));
+        } else if new > old {
+            let fits = u64::from(pfn.0) + u64::from(new) <= u64::from(set.zone.pages().0);
+            if !fits || !set.zone.claim_at(pfn.offset(old), PageCount(new - old)) {
+                return false;
+            }
+            set.zone.len(pfn).store(new, Ordering::Release);
+            self.note_peak();
+        }
+        true
+    }
+}
+
+const _: () = assert!(1 << PAGE_SHIFT == PAGE_SIZE);

@@ -1,0 +1,194 @@
+//! Freeing and resizing by address alone: what is at an address, and is it live.
+
+use super::{Fault, Instance, ZoneSet};
+use crate::os::Platform;
+use crate::root::EXT_LIVE;
+use crate::slab::class::{ClassGeometry, MAX_OBJECT, SizeClass};
+use crate::slab::{Place, SlabZone};
+use crate::sync::{AtomicU32, Ordering};
+use crate::units::{PageCount, Pfn};
+
+/// A live allocation.
+pub(super) enum Live<'a> {
+    /// An object of a slab; no word without books.
+    Object { class: SizeClass, ext: Option<&'a AtomicU32> },
+    /// A page allocation.
+    Pages { set: &'a ZoneSet, pfn: Pfn, pages: PageCount },
+}
+
+impl<P: Platform> Instance<P> {
+    /// The live allocation at exactly this address.
+    pub(super) fn find(&'static self, at: *mut u8) -> Result<Live<'static>, Fault> {
+        let address = at as usize;
+        let Some(set) = self.zone_of(address) else { return Err(Fault::Foreign) };
+        let Some(pfn) = set.zone.pfn(address) else { return Err(Fault::Foreign) };
+        if pfn.0 >= set.zone.committed() {
+            return Err(Fault::NeverAllocated);
+        }
+        let (class, stale) = set.slabs.class_of(pfn);
+        if class.0 == 0 {
+            return self.find_pages(set, pfn, address);
+        }
+        let geometry = self.geometry(class);
+        if stale {
+            set.slabs.mend_at(address, geometry, self.books());
+        }
+        self.find_object(class, geometry, address)
+    }
+
+    fn find_object(&'static self, class: SizeClass, geometry: &ClassGeometry, address: usize) -> Result<Live<'static>, Fault> {
+        let size = geometry.size;
+        match SlabZone::place(address, geometry) {
+            Place::Tail => Err(Fault::Metadata),
+            Place::Inside { object, offset } => Err(Fault::InsideObject { object, offset, size }),
+            Place::Object { .. } if !self.books() => Ok(Live::Object { class, ext: None }),
+            Place::Object { ext } => {
+                // SAFETY: every slab made with books has its vector there.
+                let ext = unsafe { &*(ext as *const AtomicU32) };
+                match ext.load(Ordering::Relaxed) {
+                    0 => Err(Fault::NeverAllocatedObject { size }),
+                    word if word & EXT_LIVE == 0 => {
+                        Err(Fault::FreeObject { size, last: self.sites.address(tag(word)) })
+                    }
+                    _ => Ok(Live::Object { class, ext: Some(ext) }),
+                }
+            }
+        }
+    }
+
+    fn find_pages(&'static self, set: &'static ZoneSet, pfn: Pfn, address: usize) -> Result<Live<'static>, Fault> {
+        let pages = set.zone.len(pfn).load(Ordering::Acquire);
+        if pages != 0 && set.zone.address(pfn) == address {
+            return Ok(Live::Pages { set, pfn, pages: PageCount(pages) });
+        }
+        // The nearest start of a block at or before this page tells more.
+        for back in 0..=pfn.0.min(1 << 16) {
+            let start = Pfn(pfn.0 - back);
+            let len = set.zone.len(start).load(Ordering::Acquire);
+            if len > back {
+                let block = set.zone.address(start);
+                return Err(Fault::InsidePages { block, offset: address - block, pages: len });
+            }
+            if len != 0 {
+                break;
+            }
+        }
+        match set.zone.ext(pfn).load(Ordering::Relaxed) {
+            0 => Err(Fault::NeverAllocated),
+            word => Err(Fault::FreePages { last: self.sites.address(tag(word)) }),
+        }
+    }
+
+    /// `free` when the fast path cannot do it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn free_slow(&'static self, at: *mut u8) {
+        if at.is_null() || !self.ready() {
+            return;
+        }
+        match self.find(at) {
+            Ok(Live::Object { class, ext }) => {
+                if let Some(ext) = ext {
+                    ext.store(ext.load(Ordering::Relaxed) & !EXT_LIVE, Ordering::Relaxed);
+                }
+                // SAFETY: a live object until now, given up by the caller.
+                if !unsafe { self.slots.push(class, at) } {
+                    self.flush(class, at);
+                }
+            }
+            Ok(Live::Pages { set, pfn, .. }) => {
+                if !self.free_large(set, pfn) {
+                    let last = self.sites.address(tag(set.zone.ext(pfn).load(Ordering::Relaxed)));
+                    self.fault("free", at as usize, Fault::FreePages { last });
+                }
+            }
+            Err(fault) => self.fault("free", at as usize, fault),
+        }
+    }
+
+    /// Bytes that may be used at `at`.
+    ///
+    /// # Safety
+    /// As for [`Self::free`]: what is not live is reported.
+    pub unsafe fn usable_size(&'static self, at: *mut u8) -> usize {
+        if at.is_null() {
+            return 0;
+        }
+        self.ready();
+        match self.find(at) {
+            Ok(Live::Object { class, .. }) => self.geometry(class).size as usize,
+            Ok(Live::Pages { pages, .. }) => pages.bytes(),
+            Err(fault) => {
+                self.fault("malloc_usable_size", at as usize, fault);
+                0
+            }
+        }
+    }
+
+    /// Whether an address lies in this instance's memory.
+    pub fn owns(&'static self, at: *mut u8) -> bool {
+        self.zone_of(at as usize).is_some()
+    }
+
+    /// Changes the size of an allocation, in place or by moving it; the call's site becomes
+    /// its holder. Null, and the old block as it was, if there is no memory.
+    ///
+    /// # Safety
+    /// `at` is null or a live allocation that nobody else uses; if it moves, the old address
+    /// is free.
+    pub unsafe fn realloc(&'static self, at: *mut u8, size: usize, ret: usize) -> *mut u8 {
+        if at.is_null() {
+            return self.alloc(size, ret);
+        }
+        if !self.ready() {
+            return core::ptr::null_mut();
+        }
+        let old = match self.find(at) {
+            Ok(Live::Object { class, ext }) => {
+                let old = self.geometry(class).size as usize;
+                // Keeps its place while at least half of it stays in use.
+                if size <= old && (size > old / 2 || SizeClass::of(size) == class) {
+                    if let Some(ext) = ext {
+                        self.rebook(ext, ret);
+                    }
+                    return at;
+                }
+                old
+            }
+            Ok(Live::Pages { set, pfn, pages }) => {
+                if size > MAX_OBJECT && self.resize_large(set, pfn, pages.0, size) {
+                    if self.books() {
+                        self.rebook(set.zone.ext(pfn), ret);
+                    }
+                    return at;
+                }
+                pages.bytes()
+            }
+            Err(fault) => {
+                self.fault("realloc", at as usize, fault);
+                return core::ptr::null_mut();
+            }
+        };
+        let new = self.alloc(size, ret);
+        if !new.is_null() {
+            // SAFETY: both are at least that long, and distinct.
+            unsafe { core::ptr::copy_nonoverlapping(at, new, old.min(size)) };
+            // SAFETY: the caller gave it up.
+            unsafe { self.free(at) };
+        }
+        new
+    }
+
+    /// Puts another site into the word of a live allocation.
+    fn rebook(&self, ext: &AtomicU32, ret: usize) {
+        let word = ext.load(Ordering::Relaxed);
+        let site = self.word_for(ret);
+        let tag_and_live = crate::root::TAG_MASK | EXT_LIVE;
+        ext.store(word & !tag_and_live | site, Ordering::Relaxed);
+    }
+}
+
+/// The tag in an extension word.
+fn tag(word: u32) -> crate::units::TagId {
+    crate::units::TagId(word & crate::root::TAG_MASK)
+}

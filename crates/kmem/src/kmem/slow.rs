@@ -1,0 +1,194 @@
+//! What happens when a CPU's array is empty or full.
+
+use super::{Instance, ZoneSet, mode, no_memory};
+use crate::alloc_tag;
+use crate::os::Platform;
+use crate::root::{EXT_LIVE, PeakTable, TAG_UNTAGGED, profiling};
+use crate::slab::class::SizeClass;
+use crate::slab::sheaf::SHEAF_OBJECTS;
+use crate::sync::Ordering;
+use crate::units::{CHUNK_ORDER, PageCount};
+
+impl<P: Platform> Instance<P> {
+    /// The extension word for a call site, found the slow way.
+    pub(super) fn word_for(&self, ret: usize) -> u32 {
+        let tag = if self.mode() == mode::ON {
+            self.sites.cached(ret).unwrap_or_else(|| self.sites.lookup(ret)).0
+        } else {
+            TAG_UNTAGGED
+        };
+        tag | EXT_LIVE
+    }
+
+    /// `alloc` when the fast path cannot serve it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn alloc_slow(&'static self, class: SizeClass, ret: usize) -> *mut u8 {
+        if !self.ready() {
+            return no_memory();
+        }
+        let mut object = self.slots.pop(class);
+        if object.is_null() {
+            self.look_outside();
+            object = self.refill(class);
+            if object.is_null() {
+                return no_memory();
+            }
+        }
+        if self.books() {
+            let ext = self.ext_of(object, class);
+            if ext.load(Ordering::Relaxed) & EXT_LIVE != 0 {
+                return self.taken_twice(object, class);
+            }
+            ext.store(self.word_for(ret), Ordering::Relaxed);
+        }
+        object
+    }
+
+    /// One object, and more for the CPU's array if it can take them.
+    fn refill(&'static self, class: SizeClass) -> *mut u8 {
+        let hint = self.platform.slot_hint();
+        let cpu = self.slots.current(hint);
+        if let Some(cpu) = cpu {
+            self.ensure_area(cpu);
+        }
+        let mut buffer = [0u64; SHEAF_OBJECTS];
+        if !self.slots.uses_rseq() && self.slots.pop_many(class, hint, &mut buffer[..1]) == 1 {
+            return buffer[0] as *mut u8;
+        }
+        let batch = if cpu.is_some() { self.geometry(class).batch as usize } else { 1 };
+        if let Some(held) = self.barn.take_full(class) {
+            let len = held.sheaf.len as usize;
+            let objects = &held.sheaf.objects[..len];
+            let (&one, rest) = objects.split_last().expect("a full sheaf is not empty");
+            // SAFETY: objects out of the barn are in our hands.
+            let kept = unsafe { self.slots.push_many(class, hint, rest) };
+            if kept < rest.len() {
+                self.give_to_slabs(class, &rest[kept..]);
+            }
+            self.barn.give_empty(held);
+            return one as *mut u8;
+        }
+        let got = self.claim_objects(class, &mut buffer[..batch]);
+        let Some((&one, rest)) = buffer[..got].split_first() else { return no_memory() };
+        // Highest first, so that they come out lowest first.
+        let len = rest.len();
+        let rest = &mut buffer[1..=len];
+        rest.reverse();
+        // SAFETY: objects just claimed.
+        let kept = unsafe { self.slots.push_many(class, hint, rest) };
+        if kept < len {
+            self.give_to_slabs(class, &buffer[1 + kept..=len]);
+        }
+        one as *mut u8
+    }
+
+    /// Free objects out of the slabs, lowest first; a new slab if there is none.
+    fn claim_objects(&'static self, class: SizeClass, out: &mut [u64]) -> usize {
+        let geometry = self.geometry(class);
+        for set in self.zone_sets() {
+            let got = set.slabs.claim(class, geometry, self.books(), out);
+            if got > 0 {
+                return got;
+            }
+        }
+        let pages = PageCount(geometry.chunks() << CHUNK_ORDER);
+        let Some((set, run)) = self.claim_pages(pages, pages) else { return 0 };
+        self.note_peak();
+        // SAFETY: pages just claimed, aligned to their length.
+        unsafe { set.slabs.create(class, geometry, run.start, run.zero, self.books(), out) }
+    }
+
+    /// Makes room in a full array, then puts a freed object there.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn flush(&'static self, class: SizeClass, object: *mut u8) {
+        if !self.ready() {
+            return;
+        }
+        let hint = self.platform.slot_hint();
+        if let Some(cpu) = self.slots.current(hint) {
+            self.ensure_area(cpu);
+            for _ in 0..2 {
+                // SAFETY: a freed object in our hands.
+                if unsafe { self.slots.push_many(class, hint, &[object as u64]) } == 1 {
+                    return;
+                }
+                self.make_room(class, hint);
+            }
+        }
+        self.give_to_slabs(class, &[object as u64]);
+    }
+
+    fn make_room(&'static self, class: SizeClass, hint: u32) {
+        let geometry = self.geometry(class);
+        let batch = geometry.batch as usize;
+        if let Some(held) = self.barn.take_empty(class, geometry) {
+            let len = self.slots.pop_many(class, hint, &mut held.sheaf.objects[..batch]);
+            held.sheaf.len = len as u32;
+            if len > 0 {
+                self.barn.give_full(class, held);
+            } else {
+                self.barn.give_empty(held);
+            }
+            return;
+        }
+        let mut buffer = [0u64; SHEAF_OBJECTS];
+        let len = self.slots.pop_many(class, hint, &mut buffer[..batch]);
+        self.give_to_slabs(class, &buffer[..len]);
+    }
+
+    /// Gives free objects back to their slabs, and wholly free slabs to their zone.
+    pub(super) fn give_to_slabs(&'static self, class: SizeClass, objects: &[u64]) {
+        let geometry = self.geometry(class);
+        let mut rest = objects;
+        while let Some(&first) = rest.first() {
+            let Some(set) = self.zone_of(first as usize) else { return };
+            let inside = |&&object: &&u64| set.zone.pfn(object as usize).is_some();
+            let (here, others) = rest.split_at(rest.iter().take_while(inside).count());
+            // SAFETY: freed objects of this class in our hands.
+            let given = unsafe {
+                set.slabs.give(class, geometry, here, |slab| self.give_pages(set, slab.start, slab.pages))
+            };
+            if let Err(twice) = given {
+                self.freed_twice(twice.0, class);
+            }
+            rest = others;
+        }
+    }
+
+    /// Takes over what readers wrote into the root block.
+    fn look_outside(&self) {
+        let Some(root) = self.root() else { return };
+        let wish = root.profiling.load(Ordering::Relaxed);
+        if self.books() && wish <= profiling::ON {
+            self.hot.mode.store(mode::from(wish), Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the peak table if use is higher than it says, and that was asked for.
+    pub(super) fn note_peak(&'static self) {
+        if !self.conf().peak {
+            return;
+        }
+        let Some(root) = self.root() else { return };
+        // SAFETY: the root block names a valid table.
+        let peak = unsafe { &*(root.peak as *const PeakTable) };
+        if let Some(mut update) = alloc_tag::begin_peak(root, peak) {
+            self.census(|tag, bytes, calls| update.add(tag, bytes, calls));
+            update.finish();
+        }
+    }
+
+    /// Live bytes and objects by tag, in parts.
+    pub fn census(&'static self, mut each: impl FnMut(crate::units::TagId, u64, u64)) {
+        for ZoneSet { zone, slabs } in self.zone_sets() {
+            alloc_tag::census(zone, slabs, self.geometries(), self.books(), &mut each);
+        }
+    }
+
+    /// The return address a tag stands for, 0 for the reserved ones.
+    pub fn site_address(&'static self, tag: crate::units::TagId) -> usize {
+        self.sites.address(tag)
+    }
+}

@@ -1,0 +1,277 @@
+//! Starting an instance: configuration, tables, the first zone.
+//!
+//! | state    | meaning                                             |
+//! |----------|-----------------------------------------------------|
+//! | NEW      | all zero; the fast paths fail over to the slow ones |
+//! | STARTING | one thread is at it; others wait                    |
+//! | READY    | in use                                              |
+//! | FAILED   | the platform gave nothing; every request is refused |
+//! | MENDING  | a forked child is being repaired                    |
+
+use core::ptr::NonNull;
+
+use super::{Instance, ZoneSet};
+use crate::alloc_tag;
+use crate::codetag::{MAX_SITES, Sites};
+use crate::conf::{Complaint, Conf, MAX_TEXT};
+use crate::cpu::{Area, Kind};
+use crate::os::Platform;
+use crate::page::Zone;
+use crate::root::{self, MAX_ZONES, RootBlock, Site, ZoneBlock};
+use crate::slab::SlabZone;
+use crate::slab::class::{CLASS_COUNT, ClassGeometry, SIZES};
+use crate::slab::sheaf::Barn;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, spin};
+use crate::units::{CpuId, FRAME_PAGES, FRAME_SIZE, PAGE_SHIFT, PAGE_SIZE, PageCount};
+
+pub(super) const NEW: u32 = 0;
+pub(super) const STARTING: u32 = 1;
+pub(super) const READY: u32 = 2;
+pub(super) const FAILED: u32 = 3;
+pub(super) const MENDING: u32 = 4;
+
+/// Room for a `ZoneSet` in front of a zone's tables.
+const SET_BYTES: usize = 4096;
+const _: () = assert!(size_of::<ZoneSet>() <= SET_BYTES);
+/// Most address space a zone can have, by the width of a page number.
+const MAX_ZONE: usize = 1 << 43;
+
+/// Sizes of the tables that are not a zone's, in order.
+struct Tables;
+
+impl Tables {
+    const ZONES: usize = 0;
+    const SITES: usize = Self::ZONES + (MAX_ZONES * size_of::<ZoneBlock>()).next_multiple_of(PAGE_SIZE);
+    const INDEX: usize = Self::SITES + Sites::sites_bytes();
+    const PEAK: usize = Self::INDEX + Sites::index_bytes();
+    const BARN: usize = Self::PEAK + alloc_tag::peak_bytes().next_multiple_of(PAGE_SIZE);
+    const BYTES: usize = Self::BARN + Barn::pool_bytes().next_multiple_of(PAGE_SIZE);
+}
+
+impl<P: Platform> Instance<P> {
+    /// Whether requests can be served; starts the instance if nobody did, and repairs it in a
+    /// forked child.
+    pub(super) fn ready(&'static self) -> bool {
+        loop {
+            match self.state.load(Ordering::Acquire) {
+                READY if self.slots.alive() => return true,
+                READY => self.restart_in_child(),
+                NEW => self.start(),
+                STARTING => spin(),
+                _ => return false,
+            }
+        }
+    }
+
+    fn start(&'static self) {
+        if self.state.compare_exchange(NEW, STARTING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let conf = self.configure();
+        let done = self.build(&conf).is_some();
+        if !done {
+            self.platform.print(b"kmem: no memory to start with\n");
+        }
+        self.state.store(if done { READY } else { FAILED }, Ordering::Release);
+    }
+
+    fn configure(&self) -> Conf {
+        let mut conf = Conf::DEFAULT;
+        let mut text = [0; 1024];
+        const { assert!(1024 <= MAX_TEXT) };
+        if let Some(len) = self.platform.configuration(&mut text) {
+            let mut bad = false;
+            conf.apply(&text[..len], |part, complaint| {
+                bad = true;
+                let what: &[u8] = match complaint {
+                    Complaint::UnknownOption => b"kmem: KMEM_CONF: unknown option \"",
+                    Complaint::BadValue => b"kmem: KMEM_CONF: bad value in \"",
+                };
+                let mut line = super::fault::Line::new();
+                line.bytes(what);
+                line.printable(&part[..part.len().min(64)]);
+                line.bytes(b"\"\n");
+                self.platform.print(line.text());
+            });
+            if bad && conf.strict {
+                self.platform.fatal();
+            }
+        }
+        conf
+    }
+
+    fn build(&'static self, conf: &Conf) -> Option<()> {
+        let books = conf.profiling != root::profiling::NEVER;
+        // SAFETY: STARTING: nobody else looks at the cells.
+        unsafe {
+            (*self.conf.get()).write(*conf);
+            let classes = &mut *self.classes.get();
+            for (class, size) in SIZES.iter().enumerate().skip(1) {
+                classes[class] = ClassGeometry::new(*size, books);
+            }
+        }
+        let tables = self.platform.reserve(Tables::BYTES, PAGE_SIZE)?;
+        // SAFETY: our own fresh reservation.
+        if !unsafe { self.platform.commit(tables, Tables::BYTES) } {
+            // SAFETY: as above, unused.
+            unsafe { self.platform.release(tables, Tables::BYTES) };
+            return None;
+        }
+        let at = |offset: usize| tables.as_ptr().wrapping_add(offset);
+        let root = match self.platform.map_root(PAGE_SIZE) {
+            Some(root) => root,
+            // Readers will not find it by name; everything else works.
+            None => {
+                let root = self.platform.reserve(PAGE_SIZE, PAGE_SIZE)?;
+                // SAFETY: our own fresh reservation.
+                unsafe { self.platform.commit(root, PAGE_SIZE) }.then_some(root)?
+            }
+        };
+        let root = root.cast::<RootBlock>().as_ptr();
+        // SAFETY: zeroed and ours alone until the magic is written.
+        unsafe { self.describe(root, at, conf) };
+        // SAFETY: zeroed memory of the sizes asked for.
+        unsafe {
+            self.sites.start(at(Tables::SITES), at(Tables::INDEX), root);
+            self.barn.start(at(Tables::BARN));
+        }
+        self.root.store(root as usize, Ordering::Release);
+        let kind = match self.platform.rseq_offset() {
+            Some(offset) if conf.rseq => Kind::Rseq(offset),
+            _ => Kind::Locked,
+        };
+        let (wiped, bytes) = self.slots.wiped_part();
+        if let Some(wiped) = NonNull::new(wiped) {
+            // SAFETY: page aligned, part of this instance; where the platform refuses (memory
+            // that is not anonymous), a forked child goes on without repair.
+            unsafe { self.platform.wipe_on_fork(wiped, bytes) };
+        }
+        self.slots.start(kind);
+        // From here on the fast paths may run.
+        self.hot.mode.store(super::mode::from(conf.profiling), Ordering::Release);
+        self.add_zone(PageCount(FRAME_PAGES))?;
+        // SAFETY: a valid block. Release: everything above is there for readers.
+        unsafe { (*root).magic.store(root::MAGIC, Ordering::Release) };
+        Some(())
+    }
+
+    /// # Safety
+    /// `root` is zeroed and nobody else uses it.
+    unsafe fn describe(&self, root: *mut RootBlock, at: impl Fn(usize) -> *mut u8, conf: &Conf) {
+        // SAFETY: the caller's promise.
+        let root = unsafe { &mut *root };
+        root.version = root::VERSION;
+        root.size = size_of::<RootBlock>() as u32;
+        root.page_shift = PAGE_SHIFT;
+        root.chunk_shift = crate::slab::class::CHUNK_SHIFT;
+        root.tag_bits = root::TAG_BITS;
+        root.class_count = CLASS_COUNT as u32;
+        root.class_size = size_of::<ClassGeometry>() as u32;
+        root.zone_size = size_of::<ZoneBlock>() as u32;
+        root.site_size = size_of::<Site>() as u32;
+        root.site_capacity = MAX_SITES;
+        root.classes = self.classes.get() as u64;
+        root.zones = at(Tables::ZONES) as u64;
+        root.sites = at(Tables::SITES) as u64;
+        root.peak = at(Tables::PEAK) as u64;
+        root.meta_base = at(0) as u64;
+        root.meta_len = Tables::BYTES as u64;
+        root.profiling = AtomicU32::new(conf.profiling);
+    }
+
+    /// Adds a zone with room for a run of `pages`. `None`: no address space or no memory.
+    pub(super) fn add_zone(&'static self, pages: PageCount) -> Option<&'static ZoneSet> {
+        let root = self.root()?;
+        let budget = self.platform.budget();
+        let first = self.zone_slots.load(Ordering::Relaxed) == 0;
+        let need = pages.bytes().checked_next_multiple_of(FRAME_SIZE)?;
+        let wish = if first { budget.first_zone } else { budget.min_zone };
+        let mut data = wish.max(need).min(MAX_ZONE) & !(FRAME_SIZE - 1);
+        let (at, meta, pages) = loop {
+            if data < need || data == 0 {
+                return None;
+            }
+            if let Some(found) = self.reserve_zone(data) {
+                break found;
+            }
+            data = (data / 2).max(if data > need { need } else { 0 }) & !(FRAME_SIZE - 1);
+        };
+        let slot = self.zone_slots.fetch_add(1, Ordering::AcqRel) as usize;
+        if slot >= MAX_ZONES {
+            self.zone_slots.store(MAX_ZONES as u32, Ordering::Relaxed);
+            // SAFETY: the whole reservation, unused.
+            unsafe { self.platform.release(at, data + self.meta_bytes(pages)) };
+            return None;
+        }
+        // SAFETY: the table has MAX_ZONES entries; this one is ours.
+        let block = unsafe { &mut *(root.zones as *mut ZoneBlock).add(slot) };
+        let tables = meta.wrapping_add(SET_BYTES);
+        let used: *const AtomicU32 = &raw const root.used_pages;
+        // SAFETY: reserved data and committed, zeroed metadata of the right sizes.
+        let set = unsafe {
+            let zone = Zone::new(at, pages, tables, block, used);
+            let slabs = SlabZone::new(
+                at.as_ptr() as usize,
+                pages,
+                tables.wrapping_add(Zone::metadata_bytes(pages.0)),
+            );
+            let set = meta.cast::<ZoneSet>();
+            set.write(ZoneSet { zone, slabs });
+            &*set
+        };
+        block.meta_base = meta as u64;
+        block.meta_len = self.meta_bytes(pages) as u64;
+        block.committed = AtomicU64::new(0);
+        set.slabs.describe(block);
+        set.zone.describe(block);
+        if first {
+            self.hot.base.store(set.zone.base(), Ordering::Relaxed);
+            self.hot.chunk_class.store(set.slabs.chunk_classes() as usize, Ordering::Relaxed);
+            self.hot.chunks.store(set.slabs.chunks() as usize, Ordering::Release);
+        }
+        self.zones[slot].store(&raw const *set as usize, Ordering::Release);
+        root.zone_count.fetch_max(slot as u32 + 1, Ordering::Release);
+        Some(set)
+    }
+
+    fn meta_bytes(&self, pages: PageCount) -> usize {
+        (SET_BYTES + Zone::metadata_bytes(pages.0) + SlabZone::metadata_bytes(pages.0))
+            .next_multiple_of(PAGE_SIZE)
+    }
+
+    /// Reserves `data` bytes and commits the metadata behind them.
+    fn reserve_zone(&self, data: usize) -> Option<(NonNull<u8>, *mut u8, PageCount)> {
+        let pages = PageCount::for_bytes(data)?;
+        let meta_bytes = self.meta_bytes(pages);
+        // Large alignments are found inside a zone whose base has them.
+        let align = if data >= 4 << 30 { 1 << 30 } else { FRAME_SIZE };
+        let at = self.platform.reserve(data.checked_add(meta_bytes)?, align)?;
+        let meta = at.as_ptr().wrapping_add(data);
+        // SAFETY: our own fresh reservation.
+        let committed = unsafe { self.platform.commit(NonNull::new(meta)?, meta_bytes) };
+        if !committed {
+            // SAFETY: as above, unused.
+            unsafe { self.platform.release(at, data + meta_bytes) };
+            return None;
+        }
+        Some((at, meta, pages))
+    }
+
+    /// Gives the calling thread's CPU its array, if it has none yet.
+    pub(super) fn ensure_area(&'static self, cpu: CpuId) {
+        if self.slots.has_area(cpu) {
+            return;
+        }
+        let bytes = size_of::<Area>();
+        let Some(area) = self.platform.reserve(bytes, align_of::<Area>()) else { return };
+        // SAFETY: our own fresh reservation, of an area's size and alignment.
+        let added = unsafe {
+            self.platform.commit(area, bytes)
+                && self.slots.add(cpu, area.cast().as_ptr(), self.geometries())
+        };
+        if !added {
+            // SAFETY: nobody got to know of it.
+            unsafe { self.platform.release(area, bytes) };
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Counts of an instance, computed when asked for; and giving memory back at once.
+
+use super::{Instance, ZoneSet};
+use crate::os::Platform;
+use crate::slab::class::SizeClass;
+use crate::slab::sheaf::SHEAF_OBJECTS;
+use crate::sync::Ordering;
+use crate::units::{CpuId, PAGE_SIZE, PageCount};
+
+/// Counts of an instance, in bytes unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// In live allocations; without books, what slabs and page allocations take up.
+    pub tracked: u64,
+    /// Live allocations.
+    pub objects: u64,
+    /// Of the tracked bytes, those in page allocations.
+    pub large: u64,
+    /// Page allocations.
+    pub large_blocks: u64,
+    /// Handed out by the zones: slabs and page allocations.
+    pub used: u64,
+    /// Readable and writable address space of the zones.
+    pub committed: u64,
+}
+
+impl<P: Platform> Instance<P> {
+    /// Counts everything; takes time with the number of objects.
+    pub fn stats(&'static self) -> Stats {
+        let mut stats = Stats::default();
+        if !self.ready() {
+            return stats;
+        }
+        self.census(|_, bytes, calls| {
+            stats.tracked += bytes;
+            stats.objects += calls;
+        });
+        for ZoneSet { zone, .. } in self.zone_sets() {
+            stats.committed += PageCount(zone.committed()).bytes() as u64;
+            let mut pfn = 0;
+            while pfn < zone.committed() {
+                let pages = zone.len(crate::units::Pfn(pfn)).load(Ordering::Relaxed);
+                if pages != 0 {
+                    stats.large += PageCount(pages).bytes() as u64;
+                    stats.large_blocks += 1;
+                }
+                pfn += pages.max(1);
+            }
+        }
+        if let Some(root) = self.root() {
+            stats.used = u64::from(root.used_pages.load(Ordering::Relaxed)) * PAGE_SIZE as u64;
+        }
+        if !self.books() {
+            stats.tracked = stats.used;
+        }
+        stats
+    }
+
+    /// Empties the arrays of all CPUs and the barn into the slabs.
+    pub fn drain(&'static self) {
+        if !self.ready() {
+            return;
+        }
+        let mut buffer = [0u64; SHEAF_OBJECTS];
+        for cpu in 0..crate::cpu::MAX_CPUS as u32 - 1 {
+            if !self.slots.has_area(CpuId(cpu)) {
+                continue;
+            }
+            let Some(mut stopped) = self.slots.stop(CpuId(cpu), || self.platform.fence_cpus()) else {
+                continue;
+            };
+            for class in SizeClass::all() {
+                loop {
+                    let got = stopped.take(class, &mut buffer);
+                    if got == 0 {
+                        break;
+                    }
+                    self.give_to_slabs(class, &buffer[..got]);
+                }
+            }
+        }
+        for class in SizeClass::all() {
+            while let Some(held) = self.barn.take_full(class) {
+                let len = held.sheaf.len as usize;
+                self.give_to_slabs(class, &held.sheaf.objects[..len]);
+                self.barn.give_empty(held);
+            }
+        }
+    }
+
+    /// Gives all memory that is not in use back to the platform, now; the bytes given back.
+    pub fn trim(&'static self) -> usize {
+        self.drain();
+        self.zone_sets().map(|set| set.zone.on(&self.platform).purge(0, u32::MAX).bytes).sum()
+    }
+
+    /// Recounts all zones; for an instance at rest.
+    ///
+    /// # Errors
+    /// The first thing found wrong.
+    pub fn validate(&'static self) -> Result<(), crate::page::ZoneFault> {
+        self.zone_sets().try_for_each(|set| set.zone.validate())
+    }
+}

@@ -1,0 +1,219 @@
+//! Linux: raw system calls, glibc's rseq registration, limits of the process.
+
+use core::ptr::NonNull;
+
+use super::{Budget, Platform};
+use crate::root;
+use crate::sync::{AtomicU32, Ordering};
+use crate::units::{FRAME_SIZE, PAGE_SIZE};
+
+pub mod call;
+pub mod diagnose;
+pub mod start;
+pub mod syscall;
+use syscall::sys;
+
+const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const MADV_WIPEONFORK: i32 = 18;
+const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 7;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
+
+/// The Linux platform. Holds no state but what it learned of the kernel.
+pub struct Linux {
+    /// CPU slots, 0 until asked for.
+    cpus: AtomicU32,
+}
+
+impl Linux {
+    /// A platform value; the first call that needs it asks the kernel.
+    pub const fn new() -> Self {
+        Self { cpus: AtomicU32::new(0) }
+    }
+
+    fn cpus(&self) -> u32 {
+        let known = self.cpus.load(Ordering::Relaxed);
+        if known != 0 {
+            return known;
+        }
+        let mut mask = [0u64; 128];
+        // SAFETY: the kernel writes at most the given length into `mask`.
+        let got = unsafe {
+            sys!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr())
+        };
+        let count = mask.iter().map(|w| w.count_ones()).sum::<u32>();
+        let cpus = if got > 0 && count > 0 { count } else { 1 };
+        self.cpus.store(cpus, Ordering::Relaxed);
+        cpus
+    }
+}
+
+impl Default for Linux {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The value of a successful mmap.
+fn mapped(ret: isize) -> Option<NonNull<u8>> {
+    if (-4095..0).contains(&ret) { None } else { NonNull::new(ret as *mut u8) }
+}
+
+/// A resource limit, `usize::MAX` when there is none.
+fn limit(resource: u32) -> usize {
+    let mut lim = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the kernel fills `lim`.
+    unsafe { sys!(libc::SYS_prlimit64, 0, resource, 0, &raw mut lim) };
+    if lim.rlim_cur == libc::RLIM_INFINITY { usize::MAX } else { lim.rlim_cur as usize }
+}
+
+/// Bytes of memory and swap of the machine.
+fn machine_memory() -> usize {
+    // SAFETY: all-zero is a valid sysinfo, and the kernel fills it.
+    let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
+    // SAFETY: as above.
+    if unsafe { sys!(libc::SYS_sysinfo, &raw mut info) } < 0 {
+        return 16 << 30;
+    }
+    let unit = (info.mem_unit as usize).max(1);
+    (info.totalram as usize).saturating_add(info.totalswap as usize).saturating_mul(unit)
+}
+
+/// Whether the kernel counts every writable private page against a fixed budget (mode 2).
+fn strict_overcommit() -> bool {
+    let mut text = [0u8; 8];
+    start::read_file(c"/proc/sys/vm/overcommit_memory", &mut text) > 0 && text[0] == b'2'
+}
+
+// SAFETY: mmap with no address hint returns fresh ranges; mprotect and madvise act on exactly
+// the range given.
+unsafe impl Platform for Linux {
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let slack = align.saturating_sub(PAGE_SIZE);
+        let span = bytes.checked_add(slack)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = mapped(unsafe {
+            sys!(
+                libc::SYS_mmap,
+                0,
+                span,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                usize::MAX,
+                0
+            )
+        })?;
+        let start = at.as_ptr() as usize;
+        let aligned = start.next_multiple_of(align);
+        // A trim that fails leaves a little address space unused.
+        let (head, tail) = (aligned - start, start + span - (aligned + bytes));
+        if head > 0 {
+            // SAFETY: our own fresh mapping, in front of the aligned part.
+            unsafe { sys!(libc::SYS_munmap, start, head) };
+        }
+        if tail > 0 {
+            // SAFETY: our own fresh mapping, behind the aligned part.
+            unsafe { sys!(libc::SYS_munmap, aligned + bytes, tail) };
+        }
+        NonNull::new(aligned as *mut u8)
+    }
+
+    unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller gives up the range. A refusal (too many mappings) loses address
+        // space only, so it is not an error.
+        unsafe { sys!(libc::SYS_munmap, at.as_ptr(), bytes) };
+    }
+
+    unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: a range of a reservation, by the caller's promise.
+        unsafe { sys!(libc::SYS_mprotect, at.as_ptr(), bytes, PROT_RW) == 0 }
+    }
+
+    unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: contents not needed, by the caller's promise.
+        unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, libc::MADV_DONTNEED) == 0 }
+    }
+
+    fn budget(&self) -> Budget {
+        let limit = limit(libc::RLIMIT_AS).min(limit(libc::RLIMIT_DATA));
+        let memory = machine_memory();
+        let ample = memory.saturating_mul(4).next_power_of_two().clamp(16 << 30, 16 << 40);
+        let zone = if limit != usize::MAX {
+            (limit / 16).next_power_of_two().clamp(4 << 20, 1 << 30)
+        } else if strict_overcommit() {
+            1 << 30
+        } else {
+            ample
+        };
+        Budget { first_zone: zone, min_zone: zone.min(1 << 30), cpus: self.cpus() }
+    }
+
+    fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
+        let len = start::environment(b"KMEM_CONF=", buf)?;
+        (!start::secure()).then_some(len)
+    }
+
+    fn slot_hint(&self) -> u32 {
+        // Thread control blocks are at least a page apart.
+        let tp = start::thread_pointer() >> 12;
+        (tp.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as u32 % self.cpus()
+    }
+
+    fn now_ms(&self) -> u64 {
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel fills `ts`.
+        unsafe { sys!(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC_COARSE, &raw mut ts) };
+        (ts.tv_sec as u64).wrapping_mul(1000) + ts.tv_nsec as u64 / 1_000_000
+    }
+
+    fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let mut name = [0u8; 32];
+        name[..root::MAPPING_NAME.len()].copy_from_slice(root::MAPPING_NAME.as_bytes());
+        // SAFETY: `name` is NUL-terminated.
+        let fd = unsafe { sys!(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: a descriptor of our own; a new mapping.
+        let at = unsafe {
+            if sys!(libc::SYS_ftruncate, fd, bytes) == 0 {
+                mapped(sys!(libc::SYS_mmap, 0, bytes, PROT_RW, libc::MAP_PRIVATE, fd, 0))
+            } else {
+                None
+            }
+        };
+        // SAFETY: our own descriptor, used no more.
+        unsafe { sys!(libc::SYS_close, fd) };
+        at
+    }
+
+    unsafe fn wipe_on_fork(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: by the caller's promise; only affects children.
+        unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, MADV_WIPEONFORK) == 0 }
+    }
+
+    fn fence_cpus(&self) -> bool {
+        // SAFETY: membarrier touches no memory of ours. It asks to be registered first, which
+        // is kept by the process, so the first try mostly succeeds.
+        unsafe {
+            if sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0 {
+                return true;
+            }
+            sys!(libc::SYS_membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0
+                && sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0
+        }
+    }
+
+    fn rseq_offset(&self) -> Option<isize> {
+        start::glibc_rseq_offset()
+    }
+
+    fn print(&self, text: &[u8]) {
+        diagnose::print(text);
+    }
+
+    fn fatal(&self) -> ! {
+        diagnose::fatal()
+    }
+}
+
+const _: () = assert!(FRAME_SIZE.is_multiple_of(PAGE_SIZE));

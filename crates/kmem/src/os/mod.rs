@@ -1,0 +1,96 @@
+//! The only door to the platform. `libc` and `cfg(target_os)` appear nowhere else.
+//!
+//! Memory goes through three states:
+//!
+//! ```text
+//! (nothing) --reserve--> reserved --commit--> committed --decommit--> committed, zero
+//!     ^------------------release--------------------/
+//! ```
+//!
+//! Reserved memory must not be touched. Committed memory reads as zero until written.
+//! Decommitted memory stays committed but its contents are gone and it reads as zero; where
+//! the platform refuses, `decommit` returns false and the contents are as before.
+//! None of these may allocate, lock, or touch `errno`.
+
+use core::ptr::NonNull;
+
+#[cfg(target_os = "linux")]
+pub mod linux;
+pub mod region;
+pub mod sim;
+
+/// What the platform allows an instance to take at start, so that it fits the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Address space of the first zone, in bytes.
+    pub first_zone: usize,
+    /// Address space of further zones is at least this, in bytes.
+    pub min_zone: usize,
+    /// Most CPU slots that can be in use at once.
+    pub cpus: u32,
+}
+
+/// A platform.
+///
+/// # Safety
+/// `reserve` returns ranges that nobody else uses until `release`; `commit` makes exactly the
+/// given range readable and writable and zero where it was not committed before.
+pub unsafe trait Platform: Sync {
+    /// Reserves `bytes` of address space at a multiple of `align` (a power of two).
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
+
+    /// Gives a whole reservation back.
+    ///
+    /// # Safety
+    /// The range was returned by `reserve` and nothing in it is used any more.
+    unsafe fn release(&self, at: NonNull<u8>, bytes: usize);
+
+    /// Makes part of a reservation usable. False: the platform has no memory for it.
+    ///
+    /// # Safety
+    /// The range lies in one reservation; page aligned.
+    unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool;
+
+    /// Drops the contents of committed memory. False: refused, contents unchanged.
+    ///
+    /// # Safety
+    /// The range is committed, page aligned, and its contents are not needed.
+    unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool;
+
+    /// What to start with.
+    fn budget(&self) -> Budget;
+
+    /// Copies the user's configuration text into `buf`; its length. `None`: there is none, it
+    /// is too long, or the program runs with more rights than its user.
+    fn configuration(&self, buf: &mut [u8]) -> Option<usize>;
+
+    /// A slot number for the calling thread, below the budget's `cpus`: a hint that spreads
+    /// threads, not a promise.
+    fn slot_hint(&self) -> u32;
+
+    /// Milliseconds of a clock that never goes back; may be coarse.
+    fn now_ms(&self) -> u64;
+
+    /// Maps the `bytes` of the root block so that a reader finds it by name.
+    fn map_root(&self, bytes: usize) -> Option<NonNull<u8>>;
+
+    /// Asks that `bytes` at `at` read as zero in a forked child. False: not supported.
+    ///
+    /// # Safety
+    /// The range is page aligned, private and anonymous.
+    unsafe fn wipe_on_fork(&self, at: NonNull<u8>, bytes: usize) -> bool;
+
+    /// Stops every other thread's critical section on CPU slots that began before the call
+    /// (membarrier). False: not supported.
+    fn fence_cpus(&self) -> bool;
+
+    /// Offset of the thread's rseq area from the thread pointer, where the C library
+    /// registered one that can be used.
+    fn rseq_offset(&self) -> Option<isize>;
+
+    /// Writes a diagnostic, best effort, without blocking.
+    fn print(&self, text: &[u8]);
+
+    /// Ends the program after an unrecoverable error.
+    fn fatal(&self) -> !;
+}

@@ -1,0 +1,126 @@
+//! A simulator: another platform's memory, with simulated CPUs and faults at chosen calls.
+//!
+//! Every call that can fail has a number, counted from one. A test runs an operation with the
+//! first call failing, then the second, and so on until a run meets no fault.
+
+use core::ptr::NonNull;
+
+use super::{Budget, Platform};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Wraps a platform; see the module's description.
+pub struct Sim<P> {
+    inner: P,
+    budget: Budget,
+    cpu: AtomicU32,
+    clock: AtomicU64,
+    calls: AtomicU64,
+    fail_from: AtomicU64,
+    fail_until: AtomicU64,
+}
+
+impl<P: Platform> Sim<P> {
+    /// A simulator over `inner`, with the given budget and no faults.
+    pub const fn new(inner: P, budget: Budget) -> Self {
+        Self {
+            inner,
+            budget,
+            cpu: AtomicU32::new(0),
+            clock: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            fail_from: AtomicU64::new(u64::MAX),
+            fail_until: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Makes all later operations run on the given CPU slot.
+    pub fn run_on(&self, cpu: u32) {
+        self.cpu.store(cpu % self.budget.cpus, Ordering::Relaxed);
+    }
+
+    /// Moves the clock forward.
+    pub fn advance_ms(&self, ms: u64) {
+        self.clock.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    /// Fails the calls numbered `from..until`, counted from the next call as 1.
+    pub fn fail(&self, from: u64, until: u64) {
+        self.calls.store(0, Ordering::Relaxed);
+        self.fail_until.store(until, Ordering::Relaxed);
+        self.fail_from.store(from, Ordering::Relaxed);
+    }
+
+    /// Calls that could have failed since the last [`Self::fail`].
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    fn faulty(&self) -> bool {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        call >= self.fail_from.load(Ordering::Relaxed) && call < self.fail_until.load(Ordering::Relaxed)
+    }
+}
+
+// SAFETY: memory is the inner platform's; a failed call changes nothing.
+unsafe impl<P: Platform> Platform for Sim<P> {
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if self.faulty() { None } else { self.inner.reserve(bytes, align) }
+    }
+
+    unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
+        if !self.faulty() {
+            // SAFETY: the caller's promise.
+            unsafe { self.inner.release(at, bytes) }
+        }
+    }
+
+    unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the caller's promise.
+        !self.faulty() && unsafe { self.inner.commit(at, bytes) }
+    }
+
+    unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the caller's promise.
+        !self.faulty() && unsafe { self.inner.decommit(at, bytes) }
+    }
+
+    fn budget(&self) -> Budget {
+        self.budget
+    }
+
+    fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
+        self.inner.configuration(buf)
+    }
+
+    fn slot_hint(&self) -> u32 {
+        self.cpu.load(Ordering::Relaxed)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {
+        if self.faulty() { None } else { self.inner.map_root(bytes) }
+    }
+
+    unsafe fn wipe_on_fork(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    fn fence_cpus(&self) -> bool {
+        false
+    }
+
+    fn rseq_offset(&self) -> Option<isize> {
+        None
+    }
+
+    fn print(&self, text: &[u8]) {
+        self.inner.print(text);
+    }
+
+    fn fatal(&self) -> ! {
+        self.inner.fatal()
+    }
+}

@@ -1,0 +1,269 @@
+//! Taking runs of pages out of a zone.
+
+use super::{BUCKETS, DoubleFree, FrameState, HUGE, On, Run, WHOLE, Zone, bucket, lane, lane_shift};
+use crate::os::Platform;
+use crate::row::span;
+use crate::sync::Ordering;
+use crate::units::{FRAME_ORDER, FRAME_PAGES, PAGE_SHIFT, PageCount, Pfn};
+
+impl<P: Platform> On<'_, P> {
+    /// Takes a run of `pages` (not 0) whose address is a multiple of `align` pages (a power of
+    /// two). `None`: the zone has no such run and cannot grow one.
+    pub fn claim(&self, pages: PageCount, align: PageCount) -> Option<Run> {
+        let zone = self.zone;
+        loop {
+            let found = if pages.0 < FRAME_PAGES && align.0 < FRAME_PAGES {
+                zone.claim_in_frames(pages.0, align.0)
+            } else {
+                zone.claim_frames(pages.0, align.0)
+            };
+            if let Some(start) = found {
+                zone.count_used(i64::from(pages.0));
+                return Some(Run { start, pages, zero: zone.reads_zero(start, pages.0) });
+            }
+            // Alignment beyond a frame may skip nearly that much.
+            let want = u64::from(pages.0) + u64::from(align.0.saturating_sub(FRAME_PAGES));
+            if !self.grow(want) {
+                return None;
+            }
+        }
+    }
+}
+
+impl Zone {
+    /// A run shorter than a frame, inside one frame.
+    fn claim_in_frames(&self, pages: u32, align: u32) -> Option<Pfn> {
+        let bucket = bucket(pages.max(align));
+        let first = self.cursor[bucket].load(Ordering::Relaxed);
+        let mut frame = first;
+        while let Some(next) = self.frames.next(lane::PARTIAL, frame) {
+            if let Some(start) = self.claim_in(next, pages, align) {
+                self.advance_cursor(bucket, first, next);
+                return Some(start);
+            }
+            frame = next + 1;
+        }
+        self.advance_cursor(bucket, first, frame);
+        let mut frame = 0;
+        while let Some(next) = self.frames.next(lane::FREE, frame) {
+            if let Some(start) = self.claim_in(next, pages, align) {
+                for cursor in &self.cursor {
+                    cursor.fetch_min(next, Ordering::Relaxed);
+                }
+                return Some(start);
+            }
+            frame = next + 1;
+        }
+        None
+    }
+
+    /// Remembers that frames below `to` had nothing, unless the cursor moved meanwhile.
+    fn advance_cursor(&self, bucket: usize, from: u32, to: u32) {
+        if to > from {
+            let _ = self.cursor[bucket].compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets searches find a frame that got pages back.
+    pub(super) fn lower_cursors(&self, frame: u32, longest: u32) {
+        for cursor in &self.cursor[..=bucket(longest).min(BUCKETS - 1)] {
+            if cursor.load(Ordering::Relaxed) > frame {
+                cursor.fetch_min(frame, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A run in the given frame: credit first, then bits.
+    fn claim_in(&self, frame: u32, pages: u32, align: u32) -> Option<Pfn> {
+        let want = pages as u16;
+        let old = self
+            .update_credit(frame, |old| (old != HUGE && old >= want).then(|| old - want))
+            .ok()?;
+        let found = self.take_bits(frame, pages, align);
+        if found.is_none() {
+            self.give_credit(frame, want);
+            return None;
+        }
+        if FrameState::of(old) != FrameState::of(old - want) {
+            self.rehint(frame);
+        }
+        found
+    }
+
+    /// Bits for a run, for which the caller holds credit.
+    fn take_bits(&self, frame: u32, pages: u32, align: u32) -> Option<Pfn> {
+        let first = Pfn(frame << FRAME_ORDER);
+        let row_of = |i: u32| self.row(first.offset(i * 64));
+        if pages <= 64 && align <= 64 {
+            return (0..8).find_map(|i| Some(first.offset(i * 64 + row_of(i).take_run(pages, align)?)));
+        }
+        // Whole rows and the head of one more, at a row's start.
+        let rows = pages.div_ceil(64);
+        let mask = |k: u32| if (k + 1) * 64 <= pages { u64::MAX } else { span(0, pages - k * 64) };
+        let step = (align / 64).max(1) as usize;
+        (0..=8 - rows).step_by(step).find_map(|i| {
+            let taken = (0..rows).take_while(|&k| row_of(i + k).take_exact(mask(k))).count() as u32;
+            if taken == rows {
+                return Some(first.offset(i * 64));
+            }
+            for k in 0..taken {
+                let free = row_of(i + k).give(mask(k));
+                debug_assert_eq!(free, 0);
+            }
+            None
+        })
+    }
+
+    /// A run of whole frames, the last of which keeps what is left over.
+    fn claim_frames(&self, pages: u32, align: u32) -> Option<Pfn> {
+        let count = pages.div_ceil(FRAME_PAGES);
+        let align = (align >> FRAME_ORDER).max(1);
+        // Alignment is of addresses, frames are numbered from the zone's base.
+        let skew = (self.base >> (PAGE_SHIFT + FRAME_ORDER)) as u32 & (align - 1);
+        let mut from = 0;
+        loop {
+            let free = self.frames.next(lane::FREE, from)?;
+            let first = (free + skew).next_multiple_of(align) - skew;
+            if u64::from(first) + u64::from(count) > u64::from(self.committed() >> FRAME_ORDER) {
+                return None;
+            }
+            match self.take_frames(first, count) {
+                Ok(()) => {
+                    let rest = count * FRAME_PAGES - pages;
+                    if rest > 0 {
+                        self.trim(first + count - 1, FRAME_PAGES - rest);
+                    }
+                    return Some(Pfn(first << FRAME_ORDER));
+                }
+                Err(taken) => from = taken + 1,
+            }
+        }
+    }
+
+    /// Takes `count` wholly free frames from `first` on, up to four by one compare-and-swap.
+    /// If one of them is not free: which.
+    fn take_frames(&self, first: u32, count: u32) -> Result<(), u32> {
+        let mut frame = first;
+        while frame < first + count {
+            let here = (4 - frame % 4).min(first + count - frame);
+            if let Err(busy) = self.take_lanes(frame, here) {
+                self.untake_frames(first, frame - first);
+                return Err(busy);
+            }
+            frame += here;
+        }
+        for frame in first..first + count {
+            self.rehint(frame);
+        }
+        Ok(())
+    }
+
+    fn take_lanes(&self, frame: u32, count: u32) -> Result<(), u32> {
+        let word = self.kids(frame);
+        let mut seen = word.load(Ordering::Relaxed);
+        loop {
+            let mut next = seen;
+            for i in frame..frame + count {
+                if (seen >> lane_shift(i)) as u16 != WHOLE {
+                    return Err(i);
+                }
+                next |= u64::from(HUGE) << lane_shift(i);
+            }
+            // Acquire pairs with the release of the last credit given.
+            match word.compare_exchange_weak(seen, next, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Gives whole frames back that nothing was done with.
+    fn untake_frames(&self, first: u32, count: u32) {
+        for frame in first..first + count {
+            self.release_frame(frame);
+        }
+    }
+
+    /// HUGE -> WHOLE. False: the frame was not HUGE.
+    pub(super) fn release_frame(&self, frame: u32) -> bool {
+        let done = self.update_credit(frame, |old| (old == HUGE).then_some(WHOLE)).is_ok();
+        self.rehint(frame);
+        done
+    }
+
+    /// Turns a frame that is taken as a whole into a partly used one that keeps its first
+    /// `keep` pages.
+    pub(super) fn trim(&self, frame: u32, keep: u32) {
+        for i in 0..8 {
+            let used = keep.saturating_sub(i * 64).min(64);
+            let row = self.row(Pfn((frame << FRAME_ORDER) + i * 64));
+            let free = if used == 0 { u64::MAX } else { !span(0, used) };
+            // The row is ours alone until the credit says otherwise.
+            row.0.store(free, Ordering::Relaxed);
+        }
+        let rest = (FRAME_PAGES - keep) as u16;
+        let changed = self.update_credit(frame, |old| (old == HUGE).then_some(rest));
+        debug_assert!(changed.is_ok());
+        self.rehint(frame);
+        self.lower_cursors(frame, u32::from(rest));
+    }
+
+    /// Takes exactly the pages from `start` on, if all are free: to lengthen a run in place.
+    /// Frames are taken page by page, never as a whole.
+    pub fn claim_at(&self, start: Pfn, pages: PageCount) -> bool {
+        let mut done = 0;
+        while done < pages.0 {
+            let at = start.offset(done);
+            let len = (64 - at.0 % 64).min(pages.0 - done);
+            if at.0 >= self.committed() || !self.claim_span(at, len) {
+                if done > 0 {
+                    let given: Result<(), DoubleFree> = self.give_spans(start, done);
+                    debug_assert!(given.is_ok());
+                }
+                return false;
+            }
+            done += len;
+        }
+        self.count_used(i64::from(pages.0));
+        true
+    }
+
+    /// Takes a span inside one row.
+    fn claim_span(&self, at: Pfn, len: u32) -> bool {
+        let (frame, want) = (at.frame().0, len as u16);
+        let Ok(old) = self.update_credit(frame, |old| (old != HUGE && old >= want).then(|| old - want))
+        else {
+            return false;
+        };
+        if !self.row(at).take_exact(span(at.0 % 64, len)) {
+            self.give_credit(frame, want);
+            return false;
+        }
+        if FrameState::of(old) != FrameState::of(old - want) {
+            self.rehint(frame);
+        }
+        true
+    }
+
+    /// Whether no page of a run can hold old contents.
+    fn reads_zero(&self, start: Pfn, pages: u32) -> bool {
+        self.dirty_spans(start, pages).next().is_none()
+    }
+
+    /// The parts of a run that may hold old contents, as (first page, mask of one row).
+    pub(crate) fn dirty_spans(&self, start: Pfn, pages: u32) -> impl Iterator<Item = (Pfn, u64)> {
+        let mut done = 0;
+        core::iter::from_fn(move || {
+            while done < pages {
+                let at = start.offset(done);
+                let len = (64 - at.0 % 64).min(pages - done);
+                done += len;
+                let mask = self.dirty(at).load(Ordering::Relaxed) & span(at.0 % 64, len);
+                if mask != 0 {
+                    return Some((Pfn(at.0 / 64 * 64), mask));
+                }
+            }
+            None
+        })
+    }
+}

@@ -1,0 +1,217 @@
+//! A set of numbers as a tree of bitmaps, 64 children to a word: insert, remove and "next from
+//! here" touch one word per level (up to five).
+//!
+//! Members are **hints**: a number may be in the set for a while although its owner has nothing
+//! to offer, and a search may miss one that is inserted meanwhile. What it can never do is lose
+//! a member for good: whoever clears a parent's bit looks at the child again.
+//!
+//! Several sets can share one block of memory, `stride` words apart: then the words for one
+//! number lie beside each other, and a small instance touches one page for all of them.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Most levels: 64^5 numbers.
+const LEVELS: usize = 5;
+
+/// Shape of a block of sets; see [`words_for`].
+#[derive(Clone, Copy)]
+pub struct Summary {
+    /// Levels from the leaves up; null above the root.
+    levels: [*const AtomicU64; LEVELS],
+    depth: usize,
+    len: u32,
+    stride: u32,
+}
+
+// SAFETY: a view of atomics that live as long as the instance.
+unsafe impl Send for Summary {}
+// SAFETY: as above; all access is atomic.
+unsafe impl Sync for Summary {}
+
+/// Words of memory needed for `stride` sets of numbers below `len`.
+pub const fn words_for(len: u32, stride: u32) -> usize {
+    let mut words = len as usize;
+    let mut total = 0;
+    loop {
+        words = words.div_ceil(64);
+        total += words * stride as usize;
+        if words <= 1 {
+            return total;
+        }
+    }
+}
+
+impl Summary {
+    /// A set that has no members and can have none.
+    pub const EMPTY: Self = Self { levels: [core::ptr::null(); LEVELS], depth: 0, len: 0, stride: 1 };
+
+    /// Views zeroed memory as empty sets.
+    ///
+    /// # Safety
+    /// `at` is valid for [`words_for`]`(len, stride)` words, used only through this shape, for
+    /// as long as the view is used.
+    pub unsafe fn new(at: *const AtomicU64, len: u32, stride: u32) -> Self {
+        let mut set = Self { len, stride, ..Self::EMPTY };
+        let mut words = len as usize;
+        let mut next = at;
+        loop {
+            words = words.div_ceil(64);
+            set.levels[set.depth] = next;
+            set.depth += 1;
+            if words <= 1 {
+                return set;
+            }
+            // SAFETY: inside the block, by the sum in `words_for`.
+            next = unsafe { next.add(words * stride as usize) };
+        }
+    }
+
+    #[inline]
+    fn word(&self, level: usize, index: u32, lane: u32) -> &AtomicU64 {
+        debug_assert!(lane < self.stride);
+        // SAFETY: callers pass an index below the level's length.
+        unsafe { &*self.levels[level].add((index * self.stride + lane) as usize) }
+    }
+
+    /// Adds `n` to the set of `lane`.
+    pub fn insert(&self, lane: u32, n: u32) {
+        debug_assert!(n < self.len);
+        self.insert_from(0, n, lane);
+    }
+
+    /// Removes `n` from the set of `lane`.
+    pub fn remove(&self, lane: u32, n: u32) {
+        debug_assert!(n < self.len);
+        let mut child = self.word(0, n / 64, lane);
+        let bit = 1 << (n % 64);
+        if child.fetch_and(!bit, Ordering::SeqCst) & !bit != 0 {
+            return;
+        }
+        let mut n = n / 64;
+        for level in 1..self.depth {
+            // The child is empty: clear its bit in the parent, then look again.
+            let parent = self.word(level, n / 64, lane);
+            let bit = 1 << (n % 64);
+            let rest = parent.fetch_and(!bit, Ordering::SeqCst) & !bit;
+            if child.load(Ordering::SeqCst) != 0 {
+                self.insert_from(level, n, lane);
+                return;
+            }
+            if rest != 0 {
+                return;
+            }
+            n /= 64;
+            child = parent;
+        }
+    }
+
+    /// Sets the bit of node `n` at `level` and those above it.
+    fn insert_from(&self, level: usize, n: u32, lane: u32) {
+        let mut n = n;
+        for level in level..self.depth {
+            let bit = 1 << (n % 64);
+            n /= 64;
+            // Sequentially consistent with `remove`: either it sees our bit when it looks
+            // again, or we see its cleared word here and go on to the parent.
+            if self.word(level, n, lane).fetch_or(bit, Ordering::SeqCst) != 0 {
+                return;
+            }
+        }
+    }
+
+    /// The smallest member not below `from`.
+    pub fn next(&self, lane: u32, from: u32) -> Option<u32> {
+        if from >= self.len {
+            return None;
+        }
+        let mut n = from;
+        let mut level = 0;
+        loop {
+            // Up: look for a later sibling, on the lowest level that has one.
+            let word = self.word(level, n / 64, lane).load(Ordering::Acquire) & (u64::MAX << (n % 64));
+            if word == 0 {
+                level += 1;
+                n = n / 64 + 1;
+                // A sibling beyond the last word of this level cannot exist.
+                if level >= self.depth || n / 64 >= self.words_at(level) {
+                    return None;
+                }
+                continue;
+            }
+            n = n / 64 * 64 + word.trailing_zeros();
+            if level == 0 {
+                return (n < self.len).then_some(n);
+            }
+            // Down into the child that the bit stands for; it may be empty by now.
+            level -= 1;
+            n *= 64;
+        }
+    }
+
+    /// Words at a level.
+    fn words_at(&self, level: usize) -> u32 {
+        let mut words = self.len;
+        for _ in 0..=level {
+            words = words.div_ceil(64);
+        }
+        words
+    }
+
+    /// Whether `n` is in the set of `lane`.
+    pub fn contains(&self, lane: u32, n: u32) -> bool {
+        self.word(0, n / 64, lane).load(Ordering::Acquire) & (1 << (n % 64)) != 0
+    }
+
+    /// Removes every member of every set.
+    ///
+    /// # Safety
+    /// No other thread uses the sets.
+    pub unsafe fn clear(&self) {
+        for level in 0..self.depth {
+            for index in 0..self.words_at(level) {
+                for lane in 0..self.stride {
+                    let word = self.word(level, index, lane);
+                    if word.load(Ordering::Relaxed) != 0 {
+                        word.store(0, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    #[test]
+    fn agrees_with_a_sorted_set() {
+        for len in [1u32, 63, 64, 65, 4096, 4097, 300_000] {
+            let memory: Vec<AtomicU64> = (0..words_for(len, 3)).map(|_| AtomicU64::new(0)).collect();
+            // SAFETY: the vector has the right length and outlives the view.
+            let set = unsafe { Summary::new(memory.as_ptr(), len, 3) };
+            let mut model = BTreeSet::new();
+            let mut x = 12345u32;
+            for _ in 0..20_000 {
+                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let n = (x >> 8) % len;
+                match x & 3 {
+                    0 | 1 => {
+                        set.insert(1, n);
+                        model.insert(n);
+                    }
+                    2 => {
+                        set.remove(1, n);
+                        model.remove(&n);
+                    }
+                    _ => assert_eq!(set.next(1, n), model.range(n..).next().copied()),
+                }
+            }
+            assert_eq!(set.next(0, 0), None);
+            assert_eq!(set.next(2, 0), None);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Sheaves and the barn: full arrays of free objects on their way from one CPU to another.
+//!
+//! A sheaf is a fixed array in a pool that never shrinks. The barn keeps, for every class, a
+//! stack of full sheaves; and one stack of empty ones. Stacks are linked by sheaf number, with
+//! a count in the head word against reuse between a read and its compare-and-swap (Treiber,
+//! IBM RJ 5118, 1986).
+
+use crate::slab::class::{CLASS_COUNT, ClassGeometry, SizeClass};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Objects a sheaf can hold.
+pub const SHEAF_OBJECTS: usize = 64;
+/// Most sheaves of an instance.
+pub const MAX_SHEAVES: u32 = 1 << 13;
+/// Bytes a class may keep in the barn.
+const BARN_BYTES: u32 = 256 << 10;
+
+/// A full sheaf: `len` objects of one class.
+#[repr(C, align(64))]
+pub struct Sheaf {
+    /// Number of the next sheaf in the stack, plus one.
+    next: AtomicU32,
+    /// Objects in it.
+    pub len: u32,
+    /// The objects.
+    pub objects: [u64; SHEAF_OBJECTS],
+}
+
+/// A stack of sheaves: `count << 32 | number + 1`.
+struct Stack(AtomicU64);
+
+/// A sheaf in hand: nobody else has it.
+pub struct Held<'a> {
+    number: u32,
+    /// The sheaf.
+    pub sheaf: &'a mut Sheaf,
+}
+
+/// The barn of an instance. Zeroed memory is an empty barn without a pool.
+pub struct Barn {
+    full: [Stack; CLASS_COUNT],
+    /// Full sheaves of each class, about.
+    count: [AtomicU32; CLASS_COUNT],
+    empty: Stack,
+    /// Sheaves of the pool used so far.
+    used: AtomicU32,
+    pool: AtomicU64,
+}
+
+impl Barn {
+    /// An empty barn without a pool: it takes nothing in.
+    pub const fn new() -> Self {
+        Self {
+            full: [const { Stack(AtomicU64::new(0)) }; CLASS_COUNT],
+            count: [const { AtomicU32::new(0) }; CLASS_COUNT],
+            empty: Stack(AtomicU64::new(0)),
+            used: AtomicU32::new(0),
+            pool: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes of pool memory.
+    pub const fn pool_bytes() -> usize {
+        MAX_SHEAVES as usize * size_of::<Sheaf>()
+    }
+
+    /// Gives the barn its pool.
+    ///
+    /// # Safety
+    /// `pool` is zeroed memory of [`Self::pool_bytes`], for the barn alone, for good.
+    pub unsafe fn start(&self, pool: *mut u8) {
+        self.pool.store(pool as u64, Ordering::Release);
+    }
+
+    fn sheaf(&self, number: u32) -> *mut Sheaf {
+        (self.pool.load(Ordering::Relaxed) as *mut Sheaf).wrapping_add(number as usize)
+    }
+
+    fn pop(&self, stack: &Stack) -> Option<Held<'_>> {
+        let mut head = stack.0.load(Ordering::Acquire);
+        loop {
+            let number = (head as u32).checked_sub(1)?;
+            // SAFETY: a sheaf of the pool. Its `next` may be stale, then the count in the head
+            // has moved on and the exchange fails.
+            let next = unsafe { (*self.sheaf(number)).next.load(Ordering::Relaxed) };
+            let new = (head >> 32).wrapping_add(1) << 32 | u64::from(next);
+            // Acquire pairs with the release in `push`: the sheaf's contents are visible.
+            match stack.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
+                // SAFETY: off the stack, so it is ours alone.
+                Ok(_) => return Some(Held { number, sheaf: unsafe { &mut *self.sheaf(number) } }),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    fn push(&self, stack: &Stack, held: Held<'_>) {
+        let mut head = stack.0.load(Ordering::Relaxed);
+        loop {
+            held.sheaf.next.store(head as u32, Ordering::Relaxed);
+            let new = (head >> 32).wrapping_add(1) << 32 | u64::from(held.number + 1);
+            match stack.0.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes a full sheaf of a class.
+    pub fn take_full(&self, class: SizeClass) -> Option<Held<'_>> {
+        let held = self.pop(&self.full[class.0 as usize])?;
+        self.count[class.0 as usize].fetch_sub(1, Ordering::Relaxed);
+        Some(held)
+    }
+
+    /// Takes an empty sheaf to be filled, if the barn may keep one more of this class.
+    pub fn take_empty(&self, class: SizeClass, geometry: &ClassGeometry) -> Option<Held<'_>> {
+        let most = (BARN_BYTES / (u32::from(geometry.batch) * geometry.size).max(1)).clamp(2, 64);
+        if self.count[class.0 as usize].load(Ordering::Relaxed) >= most {
+            return None;
+        }
+        if let Some(held) = self.pop(&self.empty) {
+            return Some(held);
+        }
+        if self.pool.load(Ordering::Acquire) == 0 || self.used.load(Ordering::Relaxed) >= MAX_SHEAVES {
+            return None;
+        }
+        let number = self.used.fetch_add(1, Ordering::Relaxed);
+        if number >= MAX_SHEAVES {
+            return None;
+        }
+        // SAFETY: a sheaf of the pool that nobody had before.
+        Some(Held { number, sheaf: unsafe { &mut *self.sheaf(number) } })
+    }
+
+    /// Puts a filled sheaf in.
+    pub fn give_full(&self, class: SizeClass, held: Held<'_>) {
+        self.count[class.0 as usize].fetch_add(1, Ordering::Relaxed);
+        self.push(&self.full[class.0 as usize], held);
+    }
+
+    /// Gives a sheaf back whose objects have been taken.
+    pub fn give_empty(&self, held: Held<'_>) {
+        held.sheaf.len = 0;
+        self.push(&self.empty, held);
+    }
+
+    /// Forgets everything in a forked child: stacks, and sheaves in other threads' hands.
+    ///
+    /// # Safety
+    /// No other thread exists that could use the barn.
+    pub unsafe fn forget(&self) {
+        for (full, count) in self.full.iter().zip(&self.count) {
+            full.0.store(0, Ordering::Relaxed);
+            count.store(0, Ordering::Relaxed);
+        }
+        self.empty.0.store(0, Ordering::Relaxed);
+        self.used.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Default for Barn {
+    fn default() -> Self {
+        Self::new()
+    }
+}

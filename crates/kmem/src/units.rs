@@ -1,0 +1,104 @@
+//! The units of the allocator, each a type of its own.
+
+/// log2 of the page size.
+pub const PAGE_SHIFT: u32 = 12;
+/// Page size in bytes.
+pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
+/// log2 of a frame (huge page) in pages.
+pub const FRAME_ORDER: u32 = 9;
+/// Pages in a frame.
+pub const FRAME_PAGES: u32 = 1 << FRAME_ORDER;
+/// Bytes in a frame.
+pub const FRAME_SIZE: usize = PAGE_SIZE << FRAME_ORDER;
+/// log2 of the pages in a chunk.
+pub const CHUNK_ORDER: u32 = 4;
+/// Bytes in a chunk, the unit in which the size class of an address is known.
+pub const CHUNK_SIZE: usize = PAGE_SIZE << CHUNK_ORDER;
+/// Largest order of the page interface.
+pub const MAX_ORDER: u32 = 11;
+
+/// Number of a page inside its zone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Pfn(pub u32);
+
+/// A count of pages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PageCount(pub u32);
+
+impl PageCount {
+    /// Pages needed for `bytes`, or `None` when that many cannot be named.
+    #[inline]
+    pub const fn for_bytes(bytes: usize) -> Option<Self> {
+        match bytes.checked_add(PAGE_SIZE - 1) {
+            Some(b) if b >> PAGE_SHIFT <= u32::MAX as usize => {
+                Some(Self((b >> PAGE_SHIFT) as u32))
+            }
+            _ => None,
+        }
+    }
+
+    /// The same amount in bytes.
+    #[inline]
+    pub const fn bytes(self) -> usize {
+        (self.0 as usize) << PAGE_SHIFT
+    }
+}
+
+/// log2 of a number of pages, 0 to [`MAX_ORDER`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Order(pub u8);
+
+impl Order {
+    /// Pages in a block of this order.
+    #[inline]
+    pub const fn pages(self) -> PageCount {
+        PageCount(1 << self.0)
+    }
+}
+
+/// Number of a 2 MiB frame inside its zone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Frame(pub u32);
+
+impl Pfn {
+    /// The frame this page lies in.
+    #[inline]
+    pub const fn frame(self) -> Frame {
+        Frame(self.0 >> FRAME_ORDER)
+    }
+
+    /// The page `n` further on.
+    #[inline]
+    pub const fn offset(self, n: u32) -> Self {
+        Self(self.0 + n)
+    }
+}
+
+impl Frame {
+    /// First page of the frame.
+    #[inline]
+    pub const fn first(self) -> Pfn {
+        Pfn(self.0 << FRAME_ORDER)
+    }
+}
+
+/// A tag: an index into the site table. See [`crate::root`] for reserved values.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TagId(pub u32);
+
+/// Number of a CPU slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CpuId(pub u32);
+
+/// Number of a zone of an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ZoneId(pub u16);
+
+/// Why an allocation was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocError {
+    /// The platform has no more memory or address space.
+    OutOfMemory,
+    /// The request cannot be expressed (overflow, alignment that is no power of two).
+    BadRequest,
+}
