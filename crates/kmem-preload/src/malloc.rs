@@ -50,8 +50,15 @@ with_call_site! {
     __libc_pvalloc (size: usize) => pvalloc_at, "rsi", "x1";
 }
 
-pub(crate) extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
-    let at = KMEM.alloc(size, ret);
+extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
+    let at = KMEM.alloc_fast(size, ret);
+    if at.is_null() { malloc_any(size, ret) } else { at }
+}
+
+/// Apart, so that the fast path has no frame.
+#[inline(never)]
+fn malloc_any(size: usize, ret: usize) -> *mut u8 {
+    let at = KMEM.alloc_any(size, ret);
     if at.is_null() { errno::no_memory() } else { at }
 }
 

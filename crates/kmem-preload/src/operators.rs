@@ -23,7 +23,14 @@ with_call_site! {
 }
 
 extern "C-unwind" fn new_at(size: usize, ret: usize) -> *mut u8 {
-    let at = KMEM.alloc(size, ret);
+    let at = KMEM.alloc_fast(size, ret);
+    if at.is_null() { new_any(size, ret) } else { at }
+}
+
+/// Apart, so that the fast path has no frame.
+#[inline(never)]
+fn new_any(size: usize, ret: usize) -> *mut u8 {
+    let at = KMEM.alloc_any(size, ret);
     if at.is_null() { new_handler(size, 1) } else { at }
 }
 

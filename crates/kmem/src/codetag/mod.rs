@@ -1,18 +1,17 @@
 //! Code tags: what a tag number stands for. Knows nothing of allocation.
 //!
 //! ```text
-//! cache[ret & 4095]   ret >> 1 : 46 | tag : 18      direct-mapped, inside the instance
+//! cache[ret & 4095]   ret << 17 ^ (live | tag)      direct-mapped, inside the instance
 //! index[hash(ret)]    tag                           open addressing, twice the sites
 //! sites[tag]          the return address, for readers
 //! ```
 //!
-//! The cache keeps all bits of a return address but the lowest, which its index implies.
 //! Numbers are given once and never taken back; when they run out, callers share
 //! [`TAG_OTHER`], which is counted like any other.
 //!
 //! Context: any. Lock-free.
 
-use crate::root::{RootBlock, Site, TAG_BITS, TAG_FIRST_SITE, TAG_OTHER, TAG_UNTAGGED, site_kind};
+use crate::root::{EXT_LIVE, RootBlock, Site, TAG_BITS, TAG_FIRST_SITE, TAG_OTHER, TAG_UNTAGGED, site_kind};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::TagId;
 
@@ -20,8 +19,8 @@ use crate::units::TagId;
 pub const MAX_SITES: u32 = 1 << TAG_BITS;
 const INDEX_SLOTS: usize = 2 * MAX_SITES as usize;
 const CACHE_SLOTS: usize = 4096;
-/// The tag's field in a cache word.
-const CACHE_TAG: u32 = 18;
+/// Bits of an extension word that the cache gives: tag and live bit.
+const CACHE_WORD: u32 = TAG_BITS + 1;
 
 /// The sites of an instance. Zeroed memory is a table that knows no site and learns none.
 #[repr(C, align(64))]
@@ -65,15 +64,13 @@ impl Sites {
         self.sites.store(sites as u64, Ordering::Release);
     }
 
-    /// The tag of a return address, if it was looked up not long ago. Fast path.
+    /// The extension word of a live object for the call that returns to `ret`, if that was
+    /// looked up not long ago. Fast path.
     #[inline(always)]
-    pub fn cached(&self, ret: usize) -> Option<TagId> {
+    pub fn cached(&self, ret: usize) -> Option<u32> {
         let word = self.cache[ret % CACHE_SLOTS].load(Ordering::Relaxed);
-        if word >> CACHE_TAG == ret as u64 >> 1 {
-            Some(TagId(word as u32 & ((1 << CACHE_TAG) - 1)))
-        } else {
-            None
-        }
+        let word = word ^ (ret as u64) << TAG_BITS;
+        if word >> CACHE_WORD == 0 { Some(word as u32) } else { None }
     }
 
     /// The tag of a return address, a new one if need be.
@@ -85,7 +82,7 @@ impl Sites {
             return TagId(TAG_UNTAGGED);
         }
         let tag = self.find_or_add(ret as u64, sites);
-        let word = (ret as u64 >> 1) << CACHE_TAG | u64::from(tag.0);
+        let word = (ret as u64) << TAG_BITS ^ u64::from(tag.0 | EXT_LIVE);
         self.cache[ret % CACHE_SLOTS].store(word, Ordering::Relaxed);
         tag
     }
@@ -154,4 +151,6 @@ impl Default for Sites {
     }
 }
 
-const _: () = assert!(CACHE_TAG >= TAG_BITS && CACHE_TAG + 46 == 64);
+// User addresses have 47 bits. Shifted by the tag's width, the lowest falls on the live bit; it is
+// also part of the index, so addresses that differ in it alone do not meet.
+const _: () = assert!(TAG_BITS + 47 == 64);

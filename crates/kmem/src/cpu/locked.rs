@@ -1,6 +1,6 @@
 //! The locked kind: a try-lock in each area. Nobody waits for it.
 
-use super::{Area, MAX_CAP};
+use super::{Area, BLOCK};
 use crate::slab::class::SizeClass;
 use crate::sync::Ordering;
 
@@ -15,25 +15,27 @@ pub(super) fn unlock(area: &Area) {
     area.lock.store(0, Ordering::Release);
 }
 
-/// The array of a class.
+/// The block of a class.
 ///
 /// # Safety
 /// The caller owns the area (its lock, or it is stopped).
-#[expect(clippy::mut_from_ref, reason = "the area's owner is the only one to reach its arrays")]
-unsafe fn array(area: &Area, class: SizeClass) -> &mut [u64; MAX_CAP] {
-    // SAFETY: exclusive, by the caller's promise; `class` is in range by its type's use.
-    unsafe { &mut (&mut *area.objects.get())[class.0 as usize] }
+#[expect(clippy::mut_from_ref, reason = "the area's owner is the only one to reach its blocks")]
+unsafe fn block(area: &Area, class: SizeClass) -> &mut [u64; BLOCK / 8] {
+    // SAFETY: exclusive, by the caller's promise.
+    unsafe { &mut (&mut *area.blocks.get())[class.0 as usize - 1] }
 }
 
 /// Takes the newest objects; the caller owns the area.
 pub(super) fn take(area: &Area, class: SizeClass, out: &mut [u64]) -> usize {
     let head = &area.head[class.0 as usize];
+    let count = area.len(class).min(out.len());
     let word = head.load(Ordering::Relaxed);
-    let len = word as u32 as usize;
-    let count = len.min(out.len());
+    let top = word as u32 as usize / 8 % (BLOCK / 8);
+    // A full array's top is the end of its block.
+    let top = if count > 0 && top == 0 { BLOCK / 8 } else { top };
     // SAFETY: the caller owns the area.
-    out[..count].copy_from_slice(&unsafe { array(area, class) }[len - count..len]);
-    head.store(word - count as u64, Ordering::Relaxed);
+    out[..count].copy_from_slice(&unsafe { block(area, class) }[top - count..top]);
+    head.store(word - count as u64 * 8, Ordering::Relaxed);
     count
 }
 
@@ -52,12 +54,13 @@ pub(super) fn push_many(area: &Area, class: SizeClass, objects: &[u64]) -> usize
     }
     let head = &area.head[class.0 as usize];
     let word = head.load(Ordering::Relaxed);
-    let (len, cap) = (word as u32 as usize, (word >> 32) as usize);
-    let count = objects.len().min(cap - len);
+    let top = word as u32 as usize / 8 % (BLOCK / 8);
+    let room = if top == 0 { 0 } else { BLOCK / 8 - top };
+    let count = objects.len().min(room);
     // SAFETY: we hold the lock.
-    let objects_of_class = unsafe { array(area, class) };
-    objects_of_class[len..len + count].copy_from_slice(&objects[..count]);
-    head.store(word + count as u64, Ordering::Relaxed);
+    let words = unsafe { block(area, class) };
+    words[top..top + count].copy_from_slice(&objects[..count]);
+    head.store(word + count as u64 * 8, Ordering::Relaxed);
     unlock(area);
     count
 }

@@ -1,11 +1,17 @@
 //! Per-CPU slots: for every size class a bounded array of free objects.
 //!
 //! ```text
-//! Slots.table[cpu] --> Area { head[class] = cap:32 | len:32,  objects[class][0..cap] }
-//!      0           --> the empty area: len = cap = 0 for every class
+//! Slots.table[cpu] --> Area: | head[class] = bottom:32 | top:32 | block 1 | block 2 | ..
+//!
+//! block of a class, 1 KiB: | .. unused .. | null | object | object | free room .. |
+//!                                                ^bottom           ^top            ^end
 //! ```
 //!
-//! A pop or a push is one critical section with one committing store, to `len`. Two kinds:
+//! Offsets are from the area's start. The null below the bottom makes a pop from an empty array
+//! see null; the end at a multiple of the block's size makes a push see that it is full. The
+//! table's zero leads to an area whose heads are zero: empty and full at once.
+//!
+//! A pop or a push is one critical section with one committing store, to `top`. Two kinds:
 //!
 //! - **rseq** (Linux, glibc >= 2.35): the kernel restarts a section that was preempted,
 //!   migrated or interrupted by a signal. No atomics. An area is stopped from another CPU by
@@ -20,7 +26,7 @@
 
 use core::cell::UnsafeCell;
 
-use crate::slab::class::{CLASS_COUNT, ClassGeometry};
+use crate::slab::class::{ARRAY_COUNT, CLASS_COUNT, ClassGeometry, RunClass, SizeClass};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::CpuId;
 
@@ -50,24 +56,25 @@ mod rseq {
 }
 mod locked;
 
-use crate::slab::class::SizeClass;
-
 /// Most CPUs with a slot of their own.
 pub const MAX_CPUS: usize = 4096;
-/// Room of one class in an area, in objects.
-pub const MAX_CAP: usize = 128;
+/// Bytes of one class's array in an area.
+const BLOCK: usize = 1024;
+/// Most objects of a class on a CPU: a block less the null below the bottom.
+pub const MAX_CAP: usize = BLOCK / 8 - 1;
 
 /// The free objects of one CPU.
 ///
 /// # Invariants
-/// For each class, `objects[class][..len]` are free objects of that class that nothing else
-/// refers to, and `len <= cap <= MAX_CAP`. Only the owner of the CPU (a critical section, or
-/// the holder of `lock`) changes them.
+/// For each class, the words from bottom to top are free objects of that class that nothing
+/// else refers to, and the word below the bottom is null. Only the owner of the CPU (a
+/// critical section, or the holder of `lock`) changes them.
 #[repr(C, align(4096))]
 pub struct Area {
-    /// `cap << 32 | len` per class.
-    head: [AtomicU64; 128],
-    objects: UnsafeCell<[[u64; MAX_CAP]; CLASS_COUNT]>,
+    /// `bottom << 32 | top` per class.
+    head: [AtomicU64; BLOCK / 8],
+    /// Blocks of class 1 and up: the heads lie where the block of class 0 would.
+    blocks: UnsafeCell<[[u64; BLOCK / 8]; ARRAY_COUNT - 1]>,
     /// Try-lock of the locked kind and of remote drains.
     lock: AtomicU32,
 }
@@ -75,7 +82,7 @@ pub struct Area {
 /// What is in front of an area's objects: enough for the empty one.
 #[repr(C, align(4096))]
 struct EmptyArea {
-    head: [AtomicU64; 128],
+    head: [AtomicU64; BLOCK / 8],
 }
 
 /// How operations find their CPU.
@@ -120,7 +127,7 @@ impl Slots {
     pub const fn new() -> Self {
         Self {
             wiped: Wiped { table: [ZERO; MAX_CPUS], alive: ZERO },
-            empty: EmptyArea { head: [ZERO; 128] },
+            empty: EmptyArea { head: [ZERO; BLOCK / 8] },
             kept: [ZERO; MAX_CPUS],
             rseq: AtomicU32::new(0),
         }
@@ -238,8 +245,11 @@ impl Slots {
     pub unsafe fn add(&self, cpu: CpuId, area: *mut Area, classes: &[ClassGeometry]) -> bool {
         // SAFETY: zeroed memory is a valid `Area`; the caller gave it to us.
         let new = unsafe { &*area };
-        for (head, class) in new.head.iter().zip(classes) {
-            head.store(u64::from(class.cap) << 32, Ordering::Relaxed);
+        let caps = classes[1..CLASS_COUNT].iter().map(|class| class.cap);
+        let caps = caps.chain(RunClass::all().map(RunClass::cap));
+        for (number, cap) in (1..).zip(caps) {
+            let bottom = ((number + 1) * BLOCK - cap as usize * 8) as u64;
+            new.head[number].store(bottom << 32 | bottom, Ordering::Relaxed);
         }
         let distance = (area as u64).wrapping_sub((&raw const self.empty) as u64);
         let slot = cpu.0 as usize;
@@ -276,7 +286,8 @@ impl Slots {
             let distance = kept.load(Ordering::Relaxed);
             if let Some(area) = self.at(distance) {
                 for head in &area.head {
-                    head.store(head.load(Ordering::Relaxed) & !0xFFFF_FFFF, Ordering::Relaxed);
+                    let bottom = head.load(Ordering::Relaxed) >> 32;
+                    head.store(bottom << 32 | bottom, Ordering::Relaxed);
                 }
                 area.lock.store(0, Ordering::Relaxed);
                 if self.uses_rseq() {
@@ -320,10 +331,14 @@ impl Drop for Stopped<'_> {
 impl Area {
     /// Objects of a class on this CPU.
     pub fn len(&self, class: SizeClass) -> usize {
-        self.head[class.0 as usize].load(Ordering::Relaxed) as u32 as usize
+        let head = self.head[class.0 as usize].load(Ordering::Relaxed);
+        (head as u32).wrapping_sub((head >> 32) as u32) as usize / 8
     }
 }
 
-const _: () = assert!(CLASS_COUNT <= 128);
-const _: () = assert!(core::mem::offset_of!(Area, objects) == 1024);
+const _: () = assert!(CLASS_COUNT <= ARRAY_COUNT && ARRAY_COUNT == BLOCK / 8);
+const _: () = assert!(core::mem::offset_of!(Area, blocks) == BLOCK);
+// A pop from the empty area reads the word before it, which is padding of `Wiped`.
+const _: () = assert!(core::mem::offset_of!(Slots, empty) == size_of::<Wiped>());
+const _: () = assert!(core::mem::offset_of!(Wiped, alive) + 16 <= size_of::<Wiped>());
 const _: () = assert!(core::mem::offset_of!(Slots, wiped) == 0);

@@ -16,12 +16,10 @@
 use core::arch::asm;
 use core::mem::offset_of;
 
-use super::{Area, MAX_CAP, MAX_CPUS, Slots, Wiped};
+use super::{BLOCK, MAX_CPUS, Slots, Wiped};
 use crate::slab::class::SizeClass;
 
 const EMPTY: usize = offset_of!(Slots, empty);
-const OBJECTS: usize = offset_of!(Area, objects);
-const CAP_SHIFT: u32 = MAX_CAP.trailing_zeros() + 3;
 
 const _: () = assert!(offset_of!(Slots, wiped) + offset_of!(Wiped, table) == 0);
 const _: () = assert!(MAX_CPUS.is_power_of_two());
@@ -60,31 +58,26 @@ macro_rules! enter {
 #[inline(always)]
 pub(super) unsafe fn pop(slots: &Slots, class: SizeClass) -> *mut u8 {
     let object: *mut u8;
-    // SAFETY: reads the CPU's array and commits one store to its length (the low half of the
-    // head word); see the module's rules.
+    // SAFETY: reads the top of the CPU's array (or the null below an empty one) and commits
+    // one store to the low half of its head; see the module's rules.
     unsafe {
         asm!(
             enter!(),
-            "xor {object:e}, {object:e}",
-            "mov {len:e}, [{area} + {class} * 8]",
-            "sub {len:e}, 1",
-            "jb 4f",
-            "mov {object}, {class}",
-            "shl {object}, {cap_shift}",
-            "add {object}, {area}",
-            "mov {object}, [{object} + {len} * 8 + {objects}]",
-            "mov [{area} + {class} * 8], {len:e}",
+            "mov {top:e}, [{area} + {class} * 8]",
+            "mov {object}, [{area} + {top} - 8]",
+            "test {object}, {object}",
+            "jz 4f",
+            "sub {top:e}, 8",
+            "mov [{area} + {class} * 8], {top:e}",
             "4:",
             area = out(reg) _,
-            len = out(reg) _,
+            top = out(reg) _,
             object = out(reg) object,
             slots = in(reg) slots,
             rseq = out(reg) _,
             class = in(reg) u64::from(class.0),
             cpu_mask = const MAX_CPUS - 1,
             empty = const EMPTY,
-            objects = const OBJECTS,
-            cap_shift = const CAP_SHIFT,
             options(nostack),
         );
     }
@@ -97,38 +90,31 @@ pub(super) unsafe fn pop(slots: &Slots, class: SizeClass) -> *mut u8 {
 /// As for [`pop`], and `object` is a free object of `class` that nothing else refers to.
 #[inline(always)]
 pub(super) unsafe fn push(slots: &Slots, class: SizeClass, object: *mut u8) -> bool {
-    let full: u64;
-    // SAFETY: writes the array behind its length, then commits the length.
+    // SAFETY: writes above the top of the CPU's array, then commits the head.
     unsafe {
         asm!(
             enter!(),
-            "mov {len:e}, [{area} + {class} * 8]",
-            "cmp {len:e}, [{area} + {class} * 8 + 4]",
-            "mov {at:e}, 1",
-            "jae 4f",
-            "mov {at}, {class}",
-            "shl {at}, {cap_shift}",
-            "add {at}, {area}",
-            "mov [{at} + {len} * 8 + {objects}], {object}",
-            "xor {at:e}, {at:e}",
-            "inc {len:e}",
-            "mov [{area} + {class} * 8], {len:e}",
+            "mov {top:e}, [{area} + {class} * 8]",
+            "test {top:e}, {block} - 1",
+            "jz {full}",
+            "mov [{area} + {top}], {object}",
+            "add {top:e}, 8",
+            "mov [{area} + {class} * 8], {top:e}",
             "4:",
             area = out(reg) _,
-            len = out(reg) _,
-            at = out(reg) full,
+            top = out(reg) _,
             object = in(reg) object,
             slots = in(reg) slots,
             rseq = out(reg) _,
             class = in(reg) u64::from(class.0),
             cpu_mask = const MAX_CPUS - 1,
             empty = const EMPTY,
-            objects = const OBJECTS,
-            cap_shift = const CAP_SHIFT,
+            block = const BLOCK,
+            full = label { return false },
             options(nostack),
         );
     }
-    full == 0
+    true
 }
 
 /// See [`Slots::pop_many`].
@@ -137,43 +123,40 @@ pub(super) unsafe fn push(slots: &Slots, class: SizeClass, object: *mut u8) -> b
 /// As for [`pop`], and `out` has room for `room` words.
 #[inline(never)]
 pub(super) unsafe fn pop_many(slots: &Slots, class: SizeClass, out: *mut u64, room: u32) -> u32 {
-    let count: u64;
-    // SAFETY: copies the newest objects out, which a restart repeats, then commits the length.
+    let bytes: u64;
+    // SAFETY: copies the newest objects out, which a restart repeats, then commits the head.
     unsafe {
         asm!(
             enter!(),
-            "mov {len:e}, [{area} + {class} * 8]",
-            "mov ecx, {room:e}",
-            "cmp ecx, {len:e}",
-            "cmova ecx, {len:e}",
-            "mov {count:e}, ecx",
-            "sub {len:e}, ecx",
-            "mov rsi, {class}",
-            "shl rsi, {cap_shift}",
-            "add rsi, {area}",
-            "lea rsi, [rsi + {len} * 8 + {objects}]",
+            "mov {top:e}, [{area} + {class} * 8]",
+            "mov {bytes:e}, {top:e}",
+            "sub {bytes:e}, [{area} + {class} * 8 + 4]",
+            "cmp {bytes:e}, {room:e}",
+            "cmova {bytes:e}, {room:e}",
+            "sub {top:e}, {bytes:e}",
+            "lea rsi, [{area} + {top}]",
             "mov rdi, {out}",
+            "mov ecx, {bytes:e}",
+            "shr ecx, 3",
             "cld",
             "rep movsq",
-            "mov [{area} + {class} * 8], {len:e}",
+            "mov [{area} + {class} * 8], {top:e}",
             "4:",
             area = out(reg) _,
-            len = out(reg) _,
-            count = out(reg) count,
+            top = out(reg) _,
+            bytes = out(reg) bytes,
             out("rcx") _, out("rsi") _, out("rdi") _,
             out = in(reg) out,
-            room = in(reg) u64::from(room),
+            room = in(reg) u64::from(room * 8),
             slots = in(reg) slots,
             rseq = out(reg) _,
             class = in(reg) u64::from(class.0),
             cpu_mask = const MAX_CPUS - 1,
             empty = const EMPTY,
-            objects = const OBJECTS,
-            cap_shift = const CAP_SHIFT,
             options(nostack),
         );
     }
-    count as u32
+    bytes as u32 / 8
 }
 
 /// See [`Slots::push_many`].
@@ -182,44 +165,42 @@ pub(super) unsafe fn pop_many(slots: &Slots, class: SizeClass, out: *mut u64, ro
 /// As for [`push`], for each of the `room` objects at `from`.
 #[inline(never)]
 pub(super) unsafe fn push_many(slots: &Slots, class: SizeClass, from: *const u64, room: u32) -> u32 {
-    let count: u64;
-    // SAFETY: writes the array behind its length, which a restart repeats, then commits.
+    let bytes: u64;
+    // SAFETY: writes above the top, which a restart repeats, then commits the head.
     unsafe {
         asm!(
             enter!(),
-            "mov {len:e}, [{area} + {class} * 8]",
-            "mov ecx, [{area} + {class} * 8 + 4]",
-            "sub ecx, {len:e}",
-            "cmp ecx, {room:e}",
-            "cmova ecx, {room:e}",
-            "mov {count:e}, ecx",
-            "mov rdi, {class}",
-            "shl rdi, {cap_shift}",
-            "add rdi, {area}",
-            "lea rdi, [rdi + {len} * 8 + {objects}]",
-            "add {len:e}, ecx",
+            "mov {top:e}, [{area} + {class} * 8]",
+            "xor {bytes:e}, {bytes:e}",
+            "sub {bytes:e}, {top:e}",
+            "and {bytes:e}, {block} - 1",
+            "cmp {bytes:e}, {room:e}",
+            "cmova {bytes:e}, {room:e}",
+            "lea rdi, [{area} + {top}]",
             "mov rsi, {from}",
+            "add {top:e}, {bytes:e}",
+            "mov ecx, {bytes:e}",
+            "shr ecx, 3",
             "cld",
             "rep movsq",
-            "mov [{area} + {class} * 8], {len:e}",
+            "mov [{area} + {class} * 8], {top:e}",
             "4:",
             area = out(reg) _,
-            len = out(reg) _,
-            count = out(reg) count,
+            top = out(reg) _,
+            bytes = out(reg) bytes,
             out("rcx") _, out("rsi") _, out("rdi") _,
             from = in(reg) from,
-            room = in(reg) u64::from(room),
+            room = in(reg) u64::from(room * 8),
             slots = in(reg) slots,
             rseq = out(reg) _,
             class = in(reg) u64::from(class.0),
             cpu_mask = const MAX_CPUS - 1,
             empty = const EMPTY,
-            objects = const OBJECTS,
-            cap_shift = const CAP_SHIFT,
+            block = const BLOCK,
             options(nostack),
         );
     }
-    count as u32
+    bytes as u32 / 8
 }
 
 /// The CPU the thread runs on, at this moment; a huge number for a thread without rseq.

@@ -3,7 +3,6 @@
 use super::Instance;
 use crate::os::Platform;
 use crate::slab::class::SizeClass;
-use crate::sync::Ordering;
 
 /// Why an address cannot be freed or resized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +163,7 @@ impl Fault {
 impl<P: Platform> Instance<P> {
     /// Reports a misuse of `call` and ends the program.
     #[cold]
-    pub(super) fn fault(&self, call: &str, at: usize, fault: Fault) {
+    pub(super) fn fault(&self, call: &str, at: usize, fault: Fault) -> ! {
         let mut line = Line::new();
         line.bytes(b"kmem: ");
         if fault.is_double() && call == "free" {
@@ -178,48 +177,46 @@ impl<P: Platform> Instance<P> {
         line.bytes(b" ");
         fault.describe(&mut line);
         line.bytes(b"\n");
-        self.end(line.text());
+        self.end(line.text())
     }
 
-    fn end(&self, text: &[u8]) {
-        self.faults.fetch_add(1, Ordering::Relaxed);
+    fn end(&self, text: &[u8]) -> ! {
         self.platform.print(text);
-        self.platform.fatal();
+        self.platform.fatal()
     }
 
     /// An object came off a CPU's array although it is live: it was freed by two threads at
     /// once, or its word was overwritten.
     #[cold]
     #[inline(never)]
-    pub(super) fn taken_twice(&self, object: *mut u8, class: SizeClass) -> *mut u8 {
-        self.corrupt(object as usize, class, b" was freed twice, and is in use again\n");
-        core::ptr::null_mut()
+    pub(super) fn taken_twice(&self, object: *mut u8, class: SizeClass) -> ! {
+        self.corrupt(object as usize, class, b" was freed twice, and is in use again\n")
     }
 
     /// An object was returned to its slab although it is free there.
     #[cold]
-    pub(super) fn freed_twice(&self, object: usize, class: SizeClass) {
-        self.corrupt(object, class, b" was freed twice\n");
+    pub(super) fn freed_twice(&self, object: usize, class: SizeClass) -> ! {
+        self.corrupt(object, class, b" was freed twice\n")
     }
 
-    fn corrupt(&self, object: usize, class: SizeClass, what: &[u8]) {
+    fn corrupt(&self, object: usize, class: SizeClass, what: &[u8]) -> ! {
         let mut line = Line::new();
         line.bytes(b"kmem: double free: the ");
         line.decimal(self.geometry(class).size as usize);
         line.bytes(b"-byte object at ");
         line.hex(object);
         line.bytes(what);
-        self.end(line.text());
+        self.end(line.text())
     }
 
     /// A page was returned although it is free.
     #[cold]
-    pub(super) fn page_freed_twice(&self, page: usize) {
+    pub(super) fn page_freed_twice(&self, page: usize) -> ! {
         let mut line = Line::new();
         line.bytes(b"kmem: double free: the page at ");
         line.hex(page);
         line.bytes(b" is free already\n");
-        self.end(line.text());
+        self.end(line.text())
     }
 }
 

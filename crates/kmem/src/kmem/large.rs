@@ -5,12 +5,14 @@ use super::{Instance, ZoneSet, no_memory};
 use crate::os::Platform;
 use crate::page::Run;
 use crate::root::EXT_LIVE;
-use crate::slab::class::{MAX_OBJECT, SizeClass};
+use crate::slab::class::{MAX_OBJECT, RunClass, SizeClass};
 use crate::sync::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
 
 /// Largest request: what a signed size can express.
 const MAX_BYTES: usize = isize::MAX as usize;
+/// From this length on, zeroed memory is made of fresh pages.
+const FRESH_PAGES: u32 = 256;
 
 impl<P: Platform> Instance<P> {
     /// `alloc` for more than a slab can serve.
@@ -55,21 +57,72 @@ impl<P: Platform> Instance<P> {
         let (Some(pages), Ok(align)) = (PageCount::for_bytes(size.max(1)), u32::try_from(align)) else {
             return no_memory();
         };
-        let Some((set, run)) = self.claim_pages(pages, PageCount(align)) else {
+        let kept = if align == 1 && !zero { RunClass::of(pages.0) } else { None };
+        let found = match kept {
+            Some(class) => self.take_kept(class).or_else(|| {
+                self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1))
+            }),
+            None => self.claim_pages(pages, PageCount(align)),
+        };
+        let Some((set, run)) = found.or_else(|| self.claim_pages(pages, PageCount(align))) else {
             return no_memory();
         };
-        let at = set.zone.address(run.start);
-        if zero && !run.zero {
-            for (row, mask) in set.zone.dirty_spans(run.start, run.pages.0) {
-                self.zero_pages(set, row, mask);
-            }
+        if zero {
+            self.zero_run(set, run);
         }
         let word = if self.books() { self.word_for(ret) } else { EXT_LIVE };
         set.zone.ext(run.start).store(word, Ordering::Relaxed);
         // Release: a reader that sees the length sees the tag.
         set.zone.len(run.start).store(run.pages.0, Ordering::Release);
         self.note_peak();
-        at as *mut u8
+        set.zone.address(run.start) as *mut u8
+    }
+
+    /// A run that this CPU kept.
+    fn take_kept(&'static self, class: SizeClass) -> Option<(&'static ZoneSet, Run)> {
+        let at = if self.slots.uses_rseq() {
+            self.slots.pop(class)
+        } else {
+            let mut one = [0u64];
+            self.slots.pop_many(class, self.platform.slot_hint(), &mut one);
+            one[0] as *mut u8
+        };
+        let set = self.zone_of(at as usize)?;
+        let pages = PageCount(RunClass::pages(class));
+        Some((set, Run { start: set.zone.pfn(at as usize)?, pages }))
+    }
+
+    /// Keeps a free run for the next request of that length. False: it must go to its zone.
+    fn keep(&'static self, at: usize, pages: u32) -> bool {
+        let Some(class) = RunClass::of(pages) else { return false };
+        if RunClass::pages(class) != pages || self.decay_ms.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        if self.slots.uses_rseq() {
+            // SAFETY: a free run of ours.
+            return unsafe { self.slots.push(class, at as *mut u8) };
+        }
+        // SAFETY: as above.
+        unsafe { self.slots.push_many(class, self.platform.slot_hint(), &[at as u64]) == 1 }
+    }
+
+    /// Makes a claimed run read as zero.
+    fn zero_run(&self, set: &ZoneSet, run: Run) {
+        if set.zone.reads_zero(run) {
+            return;
+        }
+        let at = set.zone.address(run.start) as *mut u8;
+        // Long runs are mostly not written as a whole: fresh pages cost less memory than zeroes.
+        if run.pages.0 >= FRESH_PAGES
+            && let Some(at) = core::ptr::NonNull::new(at)
+            // SAFETY: claimed pages of ours.
+            && unsafe { self.platform.decommit(at, run.pages.bytes()) }
+        {
+            return;
+        }
+        for (row, mask) in set.zone.dirty_spans(run.start, run.pages.0) {
+            self.zero_pages(set, row, mask);
+        }
     }
 
     /// Zeroes the pages of `mask` in a row that is ours.
@@ -114,7 +167,9 @@ impl<P: Platform> Instance<P> {
         if let Err(twice) = set.zone.give(start, pages) {
             self.page_freed_twice(set.zone.address(twice.0));
         }
-        set.zone.on(&self.platform).decay(pages.0, self.conf().decay_ms);
+        if set.zone.on(&self.platform).decay(self.decay_ms.load(Ordering::Relaxed)) {
+            self.drain_arrays(RunClass::all);
+        }
     }
 
     /// Frees a page allocation that starts at `pfn`. False: none does.
@@ -126,7 +181,9 @@ impl<P: Platform> Instance<P> {
         }
         let ext = set.zone.ext(pfn);
         ext.store(ext.load(Ordering::Relaxed) & !EXT_LIVE, Ordering::Relaxed);
-        self.give_pages(set, pfn, PageCount(pages));
+        if !self.keep(set.zone.address(pfn), pages) {
+            self.give_pages(set, pfn, PageCount(pages));
+        }
         true
     }
 

@@ -31,7 +31,7 @@ use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock, TAG_UNTAGGED};
 use crate::slab::SlabZone;
 use crate::slab::class::{CHUNK_SHIFT, ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::slab::sheaf::Barn;
-use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 mod fault;
 mod fork;
@@ -99,8 +99,9 @@ pub struct Instance<P> {
     state: AtomicU32,
     root: AtomicUsize,
     conf: UnsafeCell<MaybeUninit<Conf>>,
-    /// Faults that were reported and survived.
-    faults: AtomicU64,
+    /// From the configuration, for the paths that cannot afford to look it up.
+    decay_ms: AtomicU32,
+    keep_peak: AtomicU32,
     platform: P,
 }
 
@@ -127,7 +128,8 @@ impl<P: Platform> Instance<P> {
             state: AtomicU32::new(0),
             root: AtomicUsize::new(0),
             conf: UnsafeCell::new(MaybeUninit::zeroed()),
-            faults: AtomicU64::new(0),
+            decay_ms: AtomicU32::new(0),
+            keep_peak: AtomicU32::new(0),
             platform,
         }
     }
@@ -158,36 +160,60 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Allocates `size` bytes for the call site that returns to `ret`; null if there is no
-    /// memory. Aligned to 16 bytes. Fast path: about 45 instructions, no atomics.
+    /// memory. Aligned to 16 bytes.
     #[inline(always)]
     pub fn alloc(&'static self, size: usize, ret: usize) -> *mut u8 {
-        if size > MAX_OBJECT {
-            return self.alloc_large(size, ret);
+        let at = self.alloc_fast(size, ret);
+        if at.is_null() { self.alloc_any(size, ret) } else { at }
+    }
+
+    /// `alloc`, when the request is small and the CPU has an object for it: about 40
+    /// instructions, no atomics. Null: [`Self::alloc_any`] must be asked.
+    #[inline(always)]
+    pub fn alloc_fast(&'static self, size: usize, ret: usize) -> *mut u8 {
+        match SizeClass::of_small(size) {
+            Some(class) => self.alloc_class(class, ret),
+            None => no_memory(),
         }
-        let class = SizeClass::of(size);
+    }
+
+    /// Takes an object off the CPU's array and books it; null if that cannot be done at once.
+    #[inline(always)]
+    fn alloc_class(&'static self, class: SizeClass, ret: usize) -> *mut u8 {
         let mode = self.mode();
         let word = if mode == mode::ON {
             match self.sites.cached(ret) {
-                Some(tag) => tag.0 | EXT_LIVE,
-                None => return self.alloc_slow(class, ret),
+                Some(word) => word,
+                None => return no_memory(),
             }
         } else if mode == mode::UNSTARTED {
-            return self.alloc_slow(class, ret);
+            return no_memory();
         } else {
             TAG_UNTAGGED | EXT_LIVE
         };
         let object = self.slots.pop(class);
         if object.is_null() {
-            return self.alloc_slow(class, ret);
+            return object;
         }
         if mode != mode::NEVER {
             let ext = self.ext_of(object, class);
             if ext.load(Ordering::Relaxed) & EXT_LIVE != 0 {
-                return self.taken_twice(object, class);
+                self.taken_twice(object, class)
             }
             ext.store(word, Ordering::Relaxed);
         }
         object
+    }
+
+    /// `alloc` of any size.
+    #[inline(never)]
+    pub fn alloc_any(&'static self, size: usize, ret: usize) -> *mut u8 {
+        if size > MAX_OBJECT {
+            return self.alloc_large(size, ret);
+        }
+        let class = SizeClass::of(size);
+        let object = self.alloc_class(class, ret);
+        if object.is_null() { self.alloc_slow(class, ret) } else { object }
     }
 
     /// The extension word of an object.

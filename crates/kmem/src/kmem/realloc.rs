@@ -118,10 +118,7 @@ impl<P: Platform> Instance<P> {
         match self.find(at) {
             Ok(Live::Object { class, .. }) => self.geometry(class).size as usize,
             Ok(Live::Pages { pages, .. }) => pages.bytes(),
-            Err(fault) => {
-                self.fault("malloc_usable_size", at as usize, fault);
-                0
-            }
+            Err(fault) => self.fault("malloc_usable_size", at as usize, fault),
         }
     }
 
@@ -164,10 +161,7 @@ impl<P: Platform> Instance<P> {
                 }
                 pages.bytes()
             }
-            Err(fault) => {
-                self.fault("realloc", at as usize, fault);
-                return core::ptr::null_mut();
-            }
+            Err(fault) => self.fault("realloc", at as usize, fault),
         };
         let new = self.alloc(size, ret);
         if !new.is_null() {

@@ -12,12 +12,11 @@ use crate::units::{CHUNK_ORDER, PageCount};
 impl<P: Platform> Instance<P> {
     /// The extension word for a call site, found the slow way.
     pub(super) fn word_for(&self, ret: usize) -> u32 {
-        let tag = if self.mode() == mode::ON {
-            self.sites.cached(ret).unwrap_or_else(|| self.sites.lookup(ret)).0
+        if self.mode() == mode::ON {
+            self.sites.cached(ret).unwrap_or_else(|| self.sites.lookup(ret).0 | EXT_LIVE)
         } else {
-            TAG_UNTAGGED
-        };
-        tag | EXT_LIVE
+            TAG_UNTAGGED | EXT_LIVE
+        }
     }
 
     /// `alloc` when the fast path cannot serve it.
@@ -38,7 +37,7 @@ impl<P: Platform> Instance<P> {
         if self.books() {
             let ext = self.ext_of(object, class);
             if ext.load(Ordering::Relaxed) & EXT_LIVE != 0 {
-                return self.taken_twice(object, class);
+                self.taken_twice(object, class)
             }
             ext.store(self.word_for(ret), Ordering::Relaxed);
         }
@@ -70,20 +69,17 @@ impl<P: Platform> Instance<P> {
             return one as *mut u8;
         }
         let got = self.claim_objects(class, &mut buffer[..batch]);
-        let Some((&one, rest)) = buffer[..got].split_first() else { return no_memory() };
-        // Highest first, so that they come out lowest first.
-        let len = rest.len();
-        let rest = &mut buffer[1..=len];
-        rest.reverse();
+        let Some((&one, rest)) = buffer[batch - got..batch].split_last() else { return no_memory() };
         // SAFETY: objects just claimed.
         let kept = unsafe { self.slots.push_many(class, hint, rest) };
-        if kept < len {
-            self.give_to_slabs(class, &buffer[1 + kept..=len]);
+        if kept < rest.len() {
+            self.give_to_slabs(class, &rest[kept..]);
         }
         one as *mut u8
     }
 
-    /// Free objects out of the slabs, lowest first; a new slab if there is none.
+    /// Free objects out of the slabs, in the last part of `out`, highest first, so that they
+    /// come off an array lowest first; a new slab if there is none.
     fn claim_objects(&'static self, class: SizeClass, out: &mut [u64]) -> usize {
         let geometry = self.geometry(class);
         for set in self.zone_sets() {
@@ -96,7 +92,10 @@ impl<P: Platform> Instance<P> {
         let Some((set, run)) = self.claim_pages(pages, pages) else { return 0 };
         self.note_peak();
         // SAFETY: pages just claimed, aligned to their length.
-        unsafe { set.slabs.create(class, geometry, run.start, run.zero, self.books(), out) }
+        unsafe {
+            let zero = !self.books() || set.zone.reads_zero(run);
+            set.slabs.create(class, geometry, run.start, zero, self.books(), out)
+        }
     }
 
     /// Makes room in a full array, then puts a freed object there.
@@ -168,7 +167,7 @@ impl<P: Platform> Instance<P> {
 
     /// Writes the peak table if use is higher than it says, and that was asked for.
     pub(super) fn note_peak(&'static self) {
-        if !self.conf().peak {
+        if self.keep_peak.load(Ordering::Relaxed) == 0 {
             return;
         }
         let Some(root) = self.root() else { return };

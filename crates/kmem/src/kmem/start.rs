@@ -110,6 +110,8 @@ impl<P: Platform> Instance<P> {
                 classes[class] = ClassGeometry::new(*size, books);
             }
         }
+        self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);
+        self.keep_peak.store(u32::from(conf.peak), Ordering::Relaxed);
         let tables = self.platform.reserve(Tables::BYTES, PAGE_SIZE)?;
         // SAFETY: our own fresh reservation.
         if !unsafe { self.platform.commit(tables, Tables::BYTES) } {

@@ -2,7 +2,7 @@
 
 use super::{Instance, ZoneSet};
 use crate::os::Platform;
-use crate::slab::class::SizeClass;
+use crate::slab::class::{CLASS_COUNT, RunClass, SizeClass};
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
 use crate::units::{CpuId, PAGE_SIZE, PageCount};
@@ -56,34 +56,52 @@ impl<P: Platform> Instance<P> {
         stats
     }
 
-    /// Empties the arrays of all CPUs and the barn into the slabs.
+    /// Empties the arrays of all CPUs and the barn into the slabs and zones.
     pub fn drain(&'static self) {
         if !self.ready() {
             return;
         }
-        let mut buffer = [0u64; SHEAF_OBJECTS];
-        for cpu in 0..crate::cpu::MAX_CPUS as u32 - 1 {
-            if !self.slots.has_area(CpuId(cpu)) {
-                continue;
-            }
-            let Some(mut stopped) = self.slots.stop(CpuId(cpu), || self.platform.fence_cpus()) else {
-                continue;
-            };
-            for class in SizeClass::all() {
-                loop {
-                    let got = stopped.take(class, &mut buffer);
-                    if got == 0 {
-                        break;
-                    }
-                    self.give_to_slabs(class, &buffer[..got]);
-                }
-            }
-        }
+        self.drain_arrays(|| SizeClass::all().chain(RunClass::all()));
         for class in SizeClass::all() {
             while let Some(held) = self.barn.take_full(class) {
                 let len = held.sheaf.len as usize;
                 self.give_to_slabs(class, &held.sheaf.objects[..len]);
                 self.barn.give_empty(held);
+            }
+        }
+    }
+
+    /// Empties the arrays of the given classes on all CPUs.
+    pub(super) fn drain_arrays<I: Iterator<Item = SizeClass>>(&'static self, classes: impl Fn() -> I) {
+        let mut buffer = [0u64; SHEAF_OBJECTS];
+        for cpu in (0..crate::cpu::MAX_CPUS as u32 - 1).map(CpuId) {
+            let holds = |area: &crate::cpu::Area| classes().any(|class| area.len(class) > 0);
+            if !self.slots.area(cpu).is_some_and(holds) {
+                continue;
+            }
+            let Some(mut stopped) = self.slots.stop(cpu, || self.platform.fence_cpus()) else {
+                continue;
+            };
+            for class in classes() {
+                loop {
+                    let got = stopped.take(class, &mut buffer);
+                    if got == 0 {
+                        break;
+                    }
+                    self.give_drained(class, &buffer[..got]);
+                }
+            }
+        }
+    }
+
+    fn give_drained(&'static self, class: SizeClass, items: &[u64]) {
+        if (class.0 as usize) < CLASS_COUNT {
+            return self.give_to_slabs(class, items);
+        }
+        for &at in items {
+            let Some(set) = self.zone_of(at as usize) else { continue };
+            if let Some(pfn) = set.zone.pfn(at as usize) {
+                self.give_pages(set, pfn, PageCount(RunClass::pages(class)));
             }
         }
     }

@@ -71,6 +71,10 @@ pub unsafe trait Platform: Sync {
     /// Milliseconds of a clock that never goes back; may be coarse.
     fn now_ms(&self) -> u64;
 
+    /// A counter that moves on its own, cheap to read: about a nanosecond each, roughly. Only
+    /// says whether it is worth asking for the time.
+    fn ticks(&self) -> u64;
+
     /// Maps the `bytes` of the root block so that a reader finds it by name.
     fn map_root(&self, bytes: usize) -> Option<NonNull<u8>>;
 

@@ -83,6 +83,10 @@ unsafe impl Platform for FixedRegion {
         0
     }
 
+    fn ticks(&self) -> u64 {
+        0
+    }
+
     fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {
         self.reserve(bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)
     }

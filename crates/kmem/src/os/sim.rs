@@ -100,6 +100,10 @@ unsafe impl<P: Platform> Platform for Sim<P> {
         self.clock.load(Ordering::Relaxed)
     }
 
+    fn ticks(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed) * 1_000_000
+    }
+
     fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {
         if self.faulty() { None } else { self.inner.map_root(bytes) }
     }

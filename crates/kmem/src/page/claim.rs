@@ -19,7 +19,7 @@ impl<P: Platform> On<'_, P> {
             };
             if let Some(start) = found {
                 zone.count_used(i64::from(pages.0));
-                return Some(Run { start, pages, zero: zone.reads_zero(start, pages.0) });
+                return Some(Run { start, pages });
             }
             // Alignment beyond a frame may skip nearly that much.
             let want = u64::from(pages.0) + u64::from(align.0.saturating_sub(FRAME_PAGES));
@@ -246,8 +246,8 @@ impl Zone {
     }
 
     /// Whether no page of a run can hold old contents.
-    fn reads_zero(&self, start: Pfn, pages: u32) -> bool {
-        self.dirty_spans(start, pages).next().is_none()
+    pub fn reads_zero(&self, run: Run) -> bool {
+        self.dirty_spans(run.start, run.pages.0).next().is_none()
     }
 
     /// The parts of a run that may hold old contents, as (first page, mask of one row).

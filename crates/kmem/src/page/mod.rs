@@ -95,8 +95,6 @@ pub struct Run {
     pub start: Pfn,
     /// Length.
     pub pages: PageCount,
-    /// Whether it reads as zero.
-    pub zero: bool,
 }
 
 /// Pages that were returned although they are free.

@@ -12,8 +12,8 @@ use crate::os::Platform;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{FRAME_ORDER, FRAME_PAGES, PAGE_SIZE, Pfn};
 
-/// Returns between two looks at the clock.
-const LOOK_EVERY: u32 = 32;
+/// Ticks between two looks at the clock.
+const LOOK_EVERY: u64 = 4_000_000;
 /// Frames purged at one look, so that no single free takes long.
 const AT_ONCE: u32 = 16;
 
@@ -22,12 +22,13 @@ pub(super) struct Decay {
     generation: AtomicU32,
     /// When the generation began, in ms.
     began: AtomicU64,
-    returns: AtomicU32,
+    /// Ticks at the last look at the clock.
+    looked: AtomicU64,
 }
 
 impl Decay {
     pub(super) const fn new() -> Self {
-        Self { generation: AtomicU32::new(2), began: AtomicU64::new(0), returns: AtomicU32::new(0) }
+        Self { generation: AtomicU32::new(2), began: AtomicU64::new(0), looked: AtomicU64::new(0) }
     }
 
     pub(super) fn generation(&self) -> u32 {
@@ -43,25 +44,28 @@ pub struct Purged {
 }
 
 impl<P: Platform> On<'_, P> {
-    /// Called after `pages` were returned: purges what is due, a bounded part at a time.
-    pub fn decay(&self, pages: u32, decay_ms: u32) {
+    /// Called after pages were returned: purges what is due, a bounded part at a time. True: a
+    /// new generation began, so what others keep for reuse should be returned.
+    pub fn decay(&self, decay_ms: u32) -> bool {
         let decay = &self.zone.decay;
         if decay_ms == 0 {
             self.purge(0, u32::MAX);
-            return;
+            return false;
         }
-        let returns = decay.returns.fetch_add(1, Ordering::Relaxed);
-        if !returns.is_multiple_of(LOOK_EVERY) && pages < FRAME_PAGES / 2 {
-            return;
+        let (ticks, looked) = (self.platform.ticks(), decay.looked.load(Ordering::Relaxed));
+        if ticks.wrapping_sub(looked) < LOOK_EVERY {
+            return false;
         }
+        decay.looked.store(ticks, Ordering::Relaxed);
         let (now, began) = (self.platform.now_ms(), decay.began.load(Ordering::Relaxed));
         let half = u64::from(decay_ms).div_ceil(2);
-        if now.wrapping_sub(began) >= half
-            && decay.began.compare_exchange(began, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
+        let new = now.wrapping_sub(began) >= half
+            && decay.began.compare_exchange(began, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if new {
             decay.generation.fetch_add(1, Ordering::Relaxed);
         }
         self.purge(2, AT_ONCE);
+        new
     }
 
     /// Gives back the free pages of frames left alone for `age` generations, of at most

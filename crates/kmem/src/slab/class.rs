@@ -15,6 +15,11 @@ pub const CLASS_COUNT: usize = 73;
 /// log2 of a chunk: the unit in which the class of an address is known.
 pub const CHUNK_SHIFT: u32 = 16;
 
+/// Arrays of a CPU: those of the size classes, and behind them those of page runs.
+pub const ARRAY_COUNT: usize = 128;
+/// Steps per doubling of the lengths of page runs that a CPU keeps.
+const RUN_STEPS: u32 = 8;
+
 /// A size class by number; 0 means "page allocation".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct SizeClass(pub u8);
@@ -67,8 +72,8 @@ impl ClassGeometry {
             objects -= 1;
         }
         let limit = objects * size;
-        let kept = if size <= 64 { 128 } else { (32 << 10) / size };
-        let cap = if kept > 128 { 128 } else if kept < 4 { 4 } else { kept };
+        let kept = (32 << 10) / size;
+        let cap = if kept > 127 { 127 } else if kept < 4 { 4 } else { kept };
         Self {
             reciprocal: (u64::MAX / size as u64).wrapping_add(1),
             size,
@@ -77,7 +82,7 @@ impl ClassGeometry {
             ext_offset: (limit + 7) / 8 * 8 + objects.div_ceil(64) * 8,
             objects,
             cap: cap as u16,
-            batch: (cap / 2) as u16,
+            batch: cap.div_ceil(2) as u16,
         }
     }
 
@@ -162,14 +167,18 @@ const TABLE: [u8; COARSE_BASE + MAX_OBJECT / 128 + 1] = {
 };
 
 impl SizeClass {
-    /// The class that serves a request of `size` bytes, at most [`MAX_OBJECT`].
+    /// The class of a small request, up to 1 KiB; `None` for a larger one.
     #[inline(always)]
+    pub const fn of_small(size: usize) -> Option<Self> {
+        if size <= FINE { Some(Self(TABLE[(size + 15) >> 4])) } else { None }
+    }
+
+    /// The class that serves a request of `size` bytes, at most [`MAX_OBJECT`].
+    #[inline]
     pub const fn of(size: usize) -> Self {
         debug_assert!(size <= MAX_OBJECT);
         let index = if size <= FINE { (size + 15) >> 4 } else { COARSE_BASE + ((size + 127) >> 7) };
-        // A mask-free lookup would need unsafe code; the bound is known to hold, so the check
-        // costs one predicted branch.
-        if index < TABLE.len() { Self(TABLE[index]) } else { Self(0) }
+        Self(TABLE[index])
     }
 
     /// The smallest class of at least `size` bytes whose objects all lie at multiples of
@@ -187,6 +196,40 @@ impl SizeClass {
     /// All classes of objects.
     pub fn all() -> impl Iterator<Item = Self> {
         (1..CLASS_COUNT as u8).map(Self)
+    }
+}
+
+/// Page runs that a CPU keeps for the next request of that length: from one page more than a
+/// slab serves, eight steps per doubling, as many as there are arrays.
+pub struct RunClass;
+
+impl RunClass {
+    /// Length in pages of the runs of an array.
+    pub const fn pages(class: SizeClass) -> u32 {
+        let n = class.0 as u32 - CLASS_COUNT as u32;
+        (RUN_STEPS + 1 + n % RUN_STEPS) << (n / RUN_STEPS)
+    }
+
+    /// The array for a request of `pages`: the shortest runs that are long enough.
+    pub const fn of(pages: u32) -> Option<SizeClass> {
+        if pages <= RUN_STEPS {
+            return None;
+        }
+        let doublings = (pages - 1).ilog2() - RUN_STEPS.ilog2();
+        let step = (pages - 1) >> doublings;
+        let class = CLASS_COUNT as u32 + doublings * RUN_STEPS + step - RUN_STEPS;
+        if class < ARRAY_COUNT as u32 { Some(SizeClass(class as u8)) } else { None }
+    }
+
+    /// All arrays of runs.
+    pub fn all() -> impl Iterator<Item = SizeClass> {
+        (CLASS_COUNT as u8..ARRAY_COUNT as u8).map(SizeClass)
+    }
+
+    /// Most runs of a class that a CPU keeps.
+    pub const fn cap(class: SizeClass) -> u16 {
+        let cap = 512 / Self::pages(class);
+        if cap > 8 { 8 } else if cap < 2 { 2 } else { cap as u16 }
     }
 }
 
@@ -226,6 +269,18 @@ mod tests {
                 assert!(g.batch >= 1 && g.batch <= g.cap && g.cap as usize <= crate::cpu::MAX_CAP);
             }
         }
+    }
+
+    #[test]
+    fn every_run_gets_the_shortest_array_that_holds_it() {
+        assert_eq!(RunClass::of(8), None);
+        let longest = RunClass::pages(SizeClass(ARRAY_COUNT as u8 - 1));
+        for pages in 9..=longest {
+            let class = RunClass::of(pages).unwrap();
+            assert!(RunClass::pages(class) >= pages);
+            assert!(class.0 as usize == CLASS_COUNT || RunClass::pages(SizeClass(class.0 - 1)) < pages);
+        }
+        assert_eq!(RunClass::of(longest + 1), None);
     }
 
     #[test]

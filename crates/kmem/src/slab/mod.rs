@@ -177,7 +177,8 @@ impl SlabZone {
         }
     }
 
-    /// Makes pages into a slab and takes its first objects, lowest first, into `out`; how many.
+    /// Makes pages into a slab and takes its first objects into the last part of `out`, highest
+    /// first; how many.
     ///
     /// # Safety
     /// `start` is the first of `geometry.chunks()` chunks that were just claimed, naturally
@@ -209,7 +210,7 @@ impl SlabZone {
             left -= here;
             first -= used;
         }
-        for (i, slot) in out[..taken as usize].iter_mut().enumerate() {
+        for (i, slot) in out.iter_mut().rev().take(taken as usize).enumerate() {
             *slot = (slab + i * geometry.size as usize) as u64;
         }
         for i in 0..geometry.chunks() {
@@ -224,8 +225,8 @@ impl SlabZone {
         taken as usize
     }
 
-    /// Takes up to `out.len()` free objects of a class from the lowest slab that has some,
-    /// lowest first; how many.
+    /// Takes up to `out.len()` free objects of a class from the lowest slab that has some into
+    /// the last part of `out`, highest first; how many.
     pub fn claim(&self, class: SizeClass, geometry: &ClassGeometry, books: bool, out: &mut [u64]) -> usize {
         let lane = u32::from(class.0);
         let mut from = 0;
@@ -291,9 +292,13 @@ impl SlabZone {
             for (i, row) in self.rows(slab, geometry).iter().enumerate() {
                 let mut bits = row.take(credit - got as u32);
                 let base = slab + i * 64 * geometry.size as usize;
-                while bits != 0 {
-                    out[got] = (base + bits.trailing_zeros() as usize * geometry.size as usize) as u64;
-                    got += 1;
+                let end = out.len() - got;
+                got += bits.count_ones() as usize;
+                for slot in out[..end].iter_mut().rev() {
+                    if bits == 0 {
+                        break;
+                    }
+                    *slot = (base + bits.trailing_zeros() as usize * geometry.size as usize) as u64;
                     bits &= bits - 1;
                 }
                 if got as u32 == credit {
