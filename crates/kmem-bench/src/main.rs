@@ -1,1 +1,81 @@
-fn main() {}
+//! Tables of kmem against its rivals.
+//!
+//! ```text
+//! main -> malloc   -> rivals -> dynamic (dlopen, dladdr), child (a rival in a process of its own)
+//!                  -> workload -> heap (two function pointers), prng, affinity
+//!      -> programs -> tracer -> link_map (which object provides malloc)
+//!      both -> statistics, table, machine, preload
+//! ```
+//!
+//! Exit codes: 0 a table was printed, 1 a measurement failed, 2 kmem itself or
+//! something the user asked for is not there.
+
+mod affinity;
+mod child;
+mod dynamic;
+mod heap;
+mod machine;
+mod malloc;
+mod preload;
+mod prng;
+mod programs;
+mod rivals;
+mod statistics;
+mod table;
+mod workload;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Tables of kmem against its rivals, each measured in the same run.
+#[derive(Parser)]
+#[command(name = "kmem-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    table: Table,
+}
+
+#[derive(Subcommand)]
+enum Table {
+    /// Nanoseconds per operation of every allocator on every workload.
+    Malloc(malloc::Options),
+    /// Wall time and peak memory of real programs under preloaded allocators.
+    Programs(programs::Options),
+    /// One allocator in a process of its own; reads workload names on stdin.
+    #[command(hide = true)]
+    Child(child::Options),
+}
+
+/// Why no table could be printed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something that was asked for is not there: exit code 2.
+    Absent(String),
+    /// A measurement went wrong: exit code 1.
+    Failed(String),
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().table {
+        Table::Malloc(options) => malloc::run(&options),
+        Table::Programs(options) => programs::run(&options),
+        Table::Child(options) => child::serve(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Absent(message)) => {
+            eprintln!("kmem-bench: {message}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(message)) => {
+            eprintln!("kmem-bench: {message}");
+            ExitCode::from(1)
+        }
+    }
+}

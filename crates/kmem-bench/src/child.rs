@@ -1,0 +1,113 @@
+//! A rival in a process of its own, measured in the same run.
+//!
+//! The child is this program. It says first which object it measures, as a line
+//! of JSON; then it reads the name of a row on each line of its standard input,
+//! makes a visit and answers with the samples as a line of JSON.
+
+use crate::Failure;
+use crate::affinity::{Places, allowed};
+use crate::preload::untuned;
+use crate::rivals::{Allocator, load};
+use crate::workload::{Inputs, Workload, visit};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Lines, Write, stdin, stdout};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// Options of the hidden subcommand.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[arg(long)]
+    allocator: String,
+}
+
+/// The first line of a child.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Greeting {
+    /// The object that malloc lies in.
+    pub(crate) object: String,
+    /// The allocator's version.
+    pub(crate) version: String,
+}
+
+/// Serve visits until the input ends.
+pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
+    let allocator = Allocator::named(&options.allocator)
+        .ok_or_else(|| Failure::Absent(format!("no allocator {}", options.allocator)))?;
+    let loaded = load(allocator).map_err(Failure::Failed)?;
+    let object = loaded.object.to_string_lossy().into_owned();
+    answer(&Greeting {
+        object,
+        version: loaded.version,
+    })?;
+    let (inputs, places) = (Inputs::default(), Places::among(&allowed()));
+    for line in stdin().lines() {
+        let line = line?;
+        let workload = Workload::of_row(&line)
+            .ok_or_else(|| Failure::Failed(format!("no workload {line}")))?;
+        answer(&visit(workload, &loaded.heap, &inputs, places))?;
+    }
+    Ok(())
+}
+
+fn answer(value: &impl Serialize) -> Result<(), Failure> {
+    let line = serde_json::to_string(value).map_err(|error| Failure::Failed(error.to_string()))?;
+    let mut output = stdout().lock();
+    writeln!(output, "{line}")?;
+    Ok(output.flush()?)
+}
+
+/// The parent's end of a child.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    process: Child,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Remote {
+    /// Start a child for `allocator`.
+    pub(crate) fn start(allocator: Allocator) -> Result<(Self, Greeting), String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new(program);
+        untuned(&mut command).args(["child", "--allocator", allocator.name()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(library) = allocator.preload()? {
+            command.env("LD_PRELOAD", library);
+        }
+        let mut process = command.spawn().map_err(|error| error.to_string())?;
+        let output = process.stdout.take().ok_or("the child has no output")?;
+        let mut remote = Self {
+            process,
+            answers: BufReader::new(output).lines(),
+        };
+        let greeting = remote.read()?;
+        Ok((remote, greeting))
+    }
+
+    /// One visit, in the child.
+    pub(crate) fn visit(&mut self, workload: Workload) -> Result<Vec<Vec<f64>>, String> {
+        let input = self
+            .process
+            .stdin
+            .as_mut()
+            .ok_or("the child has no input")?;
+        writeln!(input, "{}", workload.rows()[0]).map_err(|error| error.to_string())?;
+        self.read()
+    }
+
+    fn read<T: for<'a> Deserialize<'a>>(&mut self) -> Result<T, String> {
+        let Some(Ok(line)) = self.answers.next() else {
+            let status = self.process.wait().map_err(|error| error.to_string())?;
+            return Err(format!("its process ended: {status}"));
+        };
+        serde_json::from_str(&line).map_err(|error| format!("{error}: {line}"))
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // The end of its input is the end of the child.
+        drop(self.process.stdin.take());
+        // A child that failed has said so; there is nobody left to tell.
+        let _ = self.process.wait();
+    }
+}

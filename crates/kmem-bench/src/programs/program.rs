@@ -1,0 +1,267 @@
+//! The five programs: what each is given to do, and how one run is made.
+
+use super::server;
+use super::tracer::{self, Ended, Traced};
+use crate::dynamic::same_file;
+use crate::preload::untuned;
+use std::fs::{File, write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use tempfile::TempDir;
+
+/// The file of a program's own directory that takes its stderr.
+const ERRORS: &str = "errors";
+
+/// What one run of a program showed.
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    /// Wall time.
+    pub(super) seconds: f64,
+    /// Peak resident memory of the biggest process, or of the server.
+    pub(super) rss_bytes: u64,
+    /// What it printed; the same under every allocator.
+    pub(super) output: String,
+    /// The programs whose malloc was proven to be the preloaded one.
+    pub(super) images: Vec<String>,
+}
+
+/// A program that is installed, with its input written to a directory.
+#[derive(Debug)]
+pub(super) struct Program {
+    name: &'static str,
+    executable: PathBuf,
+    /// The process that must have been seen, by the end of its file's name.
+    image: &'static str,
+    directory: TempDir,
+}
+
+impl Program {
+    /// The programs of the table.
+    pub(super) const NAMES: [&'static str; 5] = ["python3", "sqlite3", "redis", "g++", "perl"];
+
+    /// Find the program `name` and write its input.
+    pub(super) fn prepare(name: &'static str) -> Result<Self, String> {
+        let (executable, image, file, input) = match name {
+            "python3" => (
+                python()?,
+                "python3",
+                "objects.py",
+                include_str!("objects.py").into(),
+            ),
+            "sqlite3" => (
+                which(name)?,
+                "sqlite3",
+                "build.sql",
+                include_str!("build.sql").into(),
+            ),
+            "g++" => (which(name)?, "cc1plus", "generated.cpp", generated_cpp()),
+            "perl" => (
+                which(name)?,
+                "perl",
+                "words.perl",
+                include_str!("words.perl").into(),
+            ),
+            _ => {
+                which("redis-benchmark")?;
+                which("redis-cli")?;
+                (
+                    which("redis-server")?,
+                    "redis",
+                    "redis.conf",
+                    server::CONFIGURATION.into(),
+                )
+            }
+        };
+        let prefix = tempfile::Builder::new().prefix("kmem-bench-").tempdir();
+        let directory = prefix.map_err(|error| error.to_string())?;
+        let input: String = input;
+        write(directory.path().join(file), input).map_err(|error| error.to_string())?;
+        Ok(Self {
+            name,
+            executable,
+            image,
+            directory,
+        })
+    }
+
+    /// The name in the rows.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Run once under `library`.
+    pub(super) fn run(&self, library: &Path) -> Result<Run, String> {
+        if self.name == "redis" {
+            let (traced, seconds) = server::run(self.command(library)?, self.directory.path())?;
+            return self.judge(traced, Some(seconds), String::new(), library);
+        }
+        let output = self.directory.path().join("output");
+        let file = File::create(&output).map_err(|error| error.to_string())?;
+        let mut command = self.command(library)?;
+        match self.name {
+            "python3" => command.arg("objects.py"),
+            "sqlite3" => command.args(["-init", "build.sql", "base.db", ".quit"]),
+            "g++" => command.args(["-std=c++17", "-O1", "-c", "generated.cpp", "-o", "out.o"]),
+            _ => command.arg("words.perl"),
+        };
+        command.stdout(file);
+        let traced = tracer::run(&mut command).map_err(|error| error.to_string())?;
+        let output = std::fs::read_to_string(&output).map_err(|error| error.to_string())?;
+        let base = self.directory.path().join("base.db");
+        if base.exists() {
+            std::fs::remove_file(base).map_err(|error| error.to_string())?;
+        }
+        self.judge(traced, None, output, library)
+    }
+
+    fn command(&self, library: &Path) -> Result<Command, String> {
+        let errors = self.directory.path().join(ERRORS);
+        let errors = File::create(errors).map_err(|error| error.to_string())?;
+        let mut command = Command::new(&self.executable);
+        untuned(&mut command)
+            .env("LD_PRELOAD", library)
+            .env("LC_ALL", "C.UTF-8");
+        command
+            .current_dir(self.directory.path())
+            .stdin(Stdio::null())
+            .stderr(errors);
+        Ok(command)
+    }
+
+    /// A run counts only if it succeeded and every process used `library`.
+    fn judge(
+        &self,
+        traced: Traced,
+        seconds: Option<f64>,
+        output: String,
+        library: &Path,
+    ) -> Result<Run, String> {
+        if traced.status != 0 {
+            let errors = self.directory.path().join(ERRORS);
+            let errors = std::fs::read_to_string(errors).unwrap_or_default();
+            let status = ExitStatus::from_raw(traced.status);
+            return Err(format!("it failed ({status}): {}", errors.trim_end()));
+        }
+        let images = proven(&traced.processes, library)?;
+        let Some(rss_bytes) = traced
+            .processes
+            .iter()
+            .map(|process| process.rss_bytes)
+            .max()
+        else {
+            return Err("no process was seen".to_owned());
+        };
+        if !images.iter().any(|image| image.starts_with(self.image)) {
+            return Err(format!(
+                "no process of {} was seen, only {images:?}",
+                self.image
+            ));
+        }
+        let seconds = seconds.unwrap_or(traced.elapsed.as_secs_f64());
+        Ok(Run {
+            seconds,
+            rss_bytes,
+            output,
+            images,
+        })
+    }
+}
+
+/// The names of the images, if all used the malloc of `library`.
+fn proven(processes: &[Ended], library: &Path) -> Result<Vec<String>, String> {
+    let name = |process: &Ended| {
+        let name = process.image.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    };
+    for process in processes {
+        let used = process.malloc.as_deref();
+        if !used.is_some_and(|used| same_file(used, library)) {
+            return Err(format!("{} used the malloc of {used:?}", name(process)));
+        }
+    }
+    Ok(processes.iter().map(name).collect())
+}
+
+/// The executable `name` in $PATH.
+pub(super) fn which(name: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut files = std::env::split_paths(&path).map(|directory| directory.join(name));
+    files
+        .find(|file| file.is_file())
+        .ok_or_else(|| format!("no {name} in $PATH"))
+}
+
+/// The interpreter itself: `python3` in $PATH may be a script that finds it.
+fn python() -> Result<PathBuf, String> {
+    let mut command = Command::new(which("python3")?);
+    command.args(["-c", "import sys; print(sys.executable)"]);
+    let output = command.output().map_err(|error| error.to_string())?;
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    path.canonicalize()
+        .map_err(|error| format!("python3: {error}"))
+}
+
+/// A file that makes the compiler read many headers and instantiate templates.
+fn generated_cpp() -> String {
+    let headers = [
+        "algorithm",
+        "functional",
+        "iostream",
+        "map",
+        "memory",
+        "string",
+        "vector",
+    ];
+    let mut text: String = headers
+        .iter()
+        .map(|header| format!("#include <{header}>\n"))
+        .collect();
+    for number in 0..6 {
+        text.push_str(&format!(
+            "struct Key{number} {{ int value; bool operator<(const Key{number} &other) const \
+             {{ return value < other.value; }} }};\n\
+             int use{number}(int n) {{\n\
+             \x20 std::map<Key{number}, std::vector<std::string>> table;\n\
+             \x20 for (int i = 0; i < n; i++) table[Key{number}{{i % {0}}}].push_back(std::to_string(i));\n\
+             \x20 std::vector<Key{number}> keys;\n\
+             \x20 for (auto &entry : table) keys.push_back(entry.first);\n\
+             \x20 std::sort(keys.begin(), keys.end());\n\
+             \x20 std::function<int(int)> add = [&](int x) {{ return x + (int)keys.size(); }};\n\
+             \x20 return add(n);\n}}\n",
+            number + 3
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ended, generated_cpp, proven, which};
+    use std::path::{Path, PathBuf};
+
+    fn ended(image: &str, malloc: Option<&str>) -> Ended {
+        Ended {
+            image: image.into(),
+            rss_bytes: 1,
+            malloc: malloc.map(PathBuf::from),
+        }
+    }
+
+    #[test]
+    fn one_process_with_another_malloc_spoils_the_run() {
+        let library = Path::new("/lib/a.so");
+        let good = ended("/bin/g++", Some("/lib/a.so"));
+        let bad = ended("/usr/lib/cc1plus", Some("/lib/b.so"));
+        assert_eq!(proven(&[good], library).unwrap(), ["g++"]);
+        assert!(proven(&[bad], library).unwrap_err().contains("cc1plus"));
+        assert!(proven(&[ended("/bin/static", None)], library).is_err());
+    }
+
+    #[test]
+    fn programs_are_found_in_the_path() {
+        assert!(which("sh").is_ok());
+        assert!(which("no-such-program").is_err());
+        assert!(generated_cpp().contains("use5"));
+    }
+}

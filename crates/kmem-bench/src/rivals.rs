@@ -1,0 +1,248 @@
+//! The allocators of the table, and how each is reached.
+//!
+//! | allocator | what runs |
+//! |---|---|
+//! | `kmem`, `kmem-never` | two copies of libkmem.so, `mem_profiling:1` and `:never` |
+//! | `jemalloc`, `mimalloc`, `rpmalloc`, `snmalloc` | compiled in, under prefixed names |
+//! | `tcmalloc` | the distribution's gperftools, preloaded into a child |
+//! | `glibc` | the C library of this process |
+//!
+//! Before anything is timed, the objects that the two functions lie in are
+//! compared with the expected one.
+
+mod compiled_in;
+
+use crate::dynamic::{Library, object_of, same_file};
+use crate::heap::{FreeFn, Heap, MallocFn};
+use crate::preload::{INSTALL, NO_LIBKMEM, libkmem, system_library};
+use std::ffi::c_void;
+use std::mem::transmute;
+use std::path::{Path, PathBuf};
+
+/// Column of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Allocator {
+    /// kmem with the books open.
+    Kmem,
+    /// kmem with the books off for good.
+    KmemNever,
+    /// mimalloc 3.
+    Mimalloc,
+    /// jemalloc 5.3.
+    Jemalloc,
+    /// tcmalloc of gperftools.
+    Tcmalloc,
+    /// snmalloc.
+    Snmalloc,
+    /// rpmalloc.
+    Rpmalloc,
+    /// malloc of the C library.
+    Glibc,
+}
+
+impl Allocator {
+    /// Every allocator, in the order of the columns.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Kmem,
+        Self::KmemNever,
+        Self::Mimalloc,
+        Self::Jemalloc,
+        Self::Tcmalloc,
+        Self::Snmalloc,
+        Self::Rpmalloc,
+        Self::Glibc,
+    ];
+
+    /// The name in the rows.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kmem => "kmem",
+            Self::KmemNever => "kmem-never",
+            Self::Mimalloc => "mimalloc",
+            Self::Jemalloc => "jemalloc",
+            Self::Tcmalloc => "tcmalloc",
+            Self::Snmalloc => "snmalloc",
+            Self::Rpmalloc => "rpmalloc",
+            Self::Glibc => "glibc",
+        }
+    }
+
+    /// The allocator called `name`.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|allocator| allocator.name() == name)
+    }
+
+    /// Whether this is the project's own allocator.
+    pub(crate) fn is_kmem(self) -> bool {
+        matches!(self, Self::Kmem | Self::KmemNever)
+    }
+
+    /// Whether it must be measured in a process of its own.
+    pub(crate) fn needs_child(self) -> bool {
+        self == Self::Tcmalloc
+    }
+
+    /// The library that a child must be started under.
+    pub(crate) fn preload(self) -> Result<Option<PathBuf>, String> {
+        if self != Self::Tcmalloc {
+            return Ok(None);
+        }
+        let found = TCMALLOC.iter().find_map(|soname| system_library(soname));
+        found
+            .map(Some)
+            .ok_or_else(|| format!("{} is not there; {INSTALL}", TCMALLOC[0]))
+    }
+}
+
+/// Sonames of gperftools: without the profilers, then with them.
+const TCMALLOC: [&str; 2] = ["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"];
+
+/// An allocator that can be called in this process.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// Its two functions.
+    pub(crate) heap: Heap,
+    /// The object both functions lie in.
+    pub(crate) object: PathBuf,
+    /// Its version, as far as it tells.
+    pub(crate) version: String,
+}
+
+/// Make `allocator` callable in this process and prove that it is the one.
+pub(crate) fn load(allocator: Allocator) -> Result<Loaded, String> {
+    match allocator {
+        Allocator::Kmem => kmem("mem_profiling:1"),
+        Allocator::KmemNever => kmem("mem_profiling:never"),
+        Allocator::Tcmalloc => preloaded(),
+        Allocator::Glibc => {
+            let heap = functions(Library::loaded("libc.so.6")?)?;
+            let version = crate::machine::glibc_version();
+            let object = proven(&heap, |object| file_name(object).starts_with("libc.so"))?;
+            Ok(Loaded {
+                heap,
+                object,
+                version,
+            })
+        }
+        compiled => {
+            let (heap, version) = compiled_in::heap(compiled)?;
+            let program = std::env::current_exe().map_err(|error| error.to_string())?;
+            let object = proven(&heap, |object| same_file(object, &program))?;
+            Ok(Loaded {
+                heap,
+                object,
+                version,
+            })
+        }
+    }
+}
+
+/// A copy of libkmem.so of its own, configured by `conf`.
+fn kmem(conf: &str) -> Result<Loaded, String> {
+    let library = libkmem().ok_or(NO_LIBKMEM)?;
+    // The linker knows libraries by inode: only a copy is a second instance.
+    let copy = tempfile::Builder::new()
+        .prefix("libkmem-")
+        .suffix(".so")
+        .tempfile();
+    let copy = copy.map_err(|error| error.to_string())?.into_temp_path();
+    std::fs::copy(&library, &copy).map_err(|error| error.to_string())?;
+    // SAFETY: allocators are loaded before this process starts its threads, so
+    // nobody else uses the environment.
+    unsafe { std::env::set_var("KMEM_CONF", conf) };
+    let heap = functions(Library::load(&copy)?)?;
+    // The first call may be what reads KMEM_CONF.
+    let first = heap.alloc(64);
+    // SAFETY: allocated on the line above.
+    unsafe { heap.free(first) };
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("KMEM_CONF") };
+    let object = proven(&heap, |object| same_file(object, &copy))?;
+    Ok(Loaded {
+        heap,
+        object,
+        version: format!("{} {conf}", env!("CARGO_PKG_VERSION")),
+    })
+}
+
+/// The malloc that was preloaded into this process.
+fn preloaded() -> Result<Loaded, String> {
+    let heap = functions(Library::process())?;
+    let object = proven(&heap, |object| file_name(object).starts_with("libtcmalloc"))?;
+    let file = object.canonicalize().unwrap_or_else(|_| object.clone());
+    Ok(Loaded {
+        heap,
+        version: format!("gperftools {}", file_name(&file)),
+        object,
+    })
+}
+
+fn functions(library: Library) -> Result<Heap, String> {
+    let malloc = library.symbol(c"malloc")?;
+    let free = library.symbol(c"free")?;
+    // SAFETY: the C standard gives `malloc` this type.
+    let malloc = unsafe { transmute::<*mut c_void, MallocFn>(malloc) };
+    // SAFETY: and `free` this one.
+    let free = unsafe { transmute::<*mut c_void, FreeFn>(free) };
+    // SAFETY: both come from one library, which stays loaded.
+    Ok(unsafe { Heap::new(malloc, free) })
+}
+
+/// The object of both functions, if it is the `expected` one.
+fn proven(heap: &Heap, expected: impl Fn(&Path) -> bool) -> Result<PathBuf, String> {
+    let objects = heap.addresses().map(object_of);
+    match objects {
+        [Some(malloc), Some(free)] if malloc == free && expected(&malloc) => Ok(malloc),
+        other => Err(format!("its functions lie elsewhere: {other:?}")),
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Allocator, load};
+
+    #[test]
+    fn names_are_a_bijection() {
+        for allocator in Allocator::ALL {
+            assert_eq!(Allocator::named(allocator.name()), Some(allocator));
+        }
+        assert_eq!(Allocator::named("none"), None);
+    }
+
+    #[test]
+    fn glibc_is_glibc_and_not_mistaken_for_tcmalloc() {
+        let loaded = load(Allocator::Glibc).unwrap();
+        assert!(loaded.object.to_string_lossy().contains("libc.so"));
+        assert!(load(Allocator::Tcmalloc).is_err());
+    }
+
+    /// A rival built with its debug checks on would be slow for the wrong reason:
+    /// the build scripts take `debug` of the profile as a wish for them.
+    #[test]
+    fn rivals_are_built_without_debug() {
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+        let manifest = std::fs::read_to_string(manifest).unwrap();
+        for rival in [
+            "libmimalloc-sys",
+            "rpmalloc-sys",
+            "snmalloc-sys",
+            "tikv-jemalloc-sys",
+        ] {
+            let section = format!("[profile.release.package.{rival}]");
+            let (_, rest) = manifest
+                .split_once(&section)
+                .unwrap_or_else(|| panic!("{section}"));
+            let section = rest.split("\n[").next().unwrap();
+            assert!(section.contains("debug = false"), "{rival}: {section}");
+        }
+    }
+}

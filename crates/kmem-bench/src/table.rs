@@ -1,0 +1,95 @@
+//! Tables for people, and the JSON document for programs.
+
+use crate::Failure;
+use crate::machine::Machine;
+use serde::Serialize;
+use std::io::{ErrorKind, Write, stdout};
+
+/// Print `text`, which ends its last line. A reader who has seen enough is no failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    match stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The JSON document of every table.
+#[derive(Debug, Serialize)]
+pub(crate) struct Document<'a, Row> {
+    /// The name of the table.
+    pub(crate) table: &'static str,
+    /// What it was measured on.
+    pub(crate) machine: &'a Machine,
+    /// One row per figure.
+    pub(crate) rows: &'a [Row],
+}
+
+impl<Row: Serialize> Document<'_, Row> {
+    /// Print the document.
+    pub(crate) fn print(&self) -> Result<(), Failure> {
+        let json = serde_json::to_string_pretty(self);
+        print(&(json.map_err(|error| Failure::Failed(error.to_string()))? + "\n"))
+    }
+}
+
+/// A grid of text: the first column to the left, the others to the right.
+#[derive(Debug, Default)]
+pub(crate) struct Grid {
+    rows: Vec<Vec<String>>,
+}
+
+impl Grid {
+    /// Append a row.
+    pub(crate) fn push<I>(&mut self, cells: I)
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// The grid as lines without trailing blanks.
+    pub(crate) fn render(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (cell, &width) in row.iter().zip(&widths) {
+                if line.is_empty() {
+                    line = format!("{cell:<width$}");
+                } else {
+                    line.push_str(&format!("  {cell:>width$}"));
+                }
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Grid;
+
+    #[test]
+    fn names_to_the_left_and_figures_to_the_right() {
+        let mut grid = Grid::default();
+        grid.push(["workload", "kmem", "glibc"]);
+        grid.push(["pair64", "2.80", "10.10"]);
+        assert_eq!(
+            grid.render(),
+            "workload  kmem  glibc\npair64    2.80  10.10\n"
+        );
+    }
+
+    #[test]
+    fn an_empty_grid_is_empty_text() {
+        assert_eq!(Grid::default().render(), "");
+    }
+}

@@ -1,0 +1,20 @@
+//! `pair64`: the shortest way through an allocator.
+
+use super::timed;
+use crate::heap::Heap;
+
+fn pairs(heap: &Heap, count: usize) {
+    for _ in 0..count {
+        let block = heap.alloc(64);
+        // SAFETY: just allocated from this heap, and forgotten.
+        unsafe { heap.free(block) };
+    }
+}
+
+pub(super) fn samples(heap: &Heap) -> Vec<f64> {
+    const COUNT: usize = 1 << 20;
+    pairs(heap, COUNT / 8);
+    (0..3)
+        .map(|_| timed(COUNT, || pairs(heap, COUNT)))
+        .collect()
+}
