@@ -1,1 +1,50 @@
-fn main() {}
+//! `kmem`: who holds every byte of a running process.
+//!
+//! ```text
+//! kmem run -- CMD ARGS..   run a command under kmem; report its peak and its leaks
+//! kmem dump -p PID         allocinfo text of a running process
+//! kmem top -p PID          the largest call sites, for people
+//! ```
+//!
+//! Data goes to stdout, the rest to stderr. Exit codes: 0 ok; 1 found; 2 usage or trouble;
+//! 3 the source is absent; 4 no permission. `kmem run` passes the command's own code through.
+
+mod dump;
+mod failure;
+mod run;
+mod source;
+mod top;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Who holds every byte of a running process
+#[derive(Parser)]
+#[command(name = "kmem", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print the books of a running process as allocinfo text
+    Dump(dump::Args),
+    /// Show the call sites of a running process that hold most
+    Top(top::Args),
+    /// Run a command under kmem and report what it held at its peak and at exit
+    Run(run::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Dump(args) => dump::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Run(args) => run::main(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}

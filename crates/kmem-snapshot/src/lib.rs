@@ -1,1 +1,28 @@
-//! Reads the books from outside.
+//! Reads the books of a kmem process from outside and puts names to them.
+//!
+//! ```text
+//! process    maps, memory, page map, identity of a live process      (the only unsafe code)
+//! books      root block -> zones -> census: live bytes per tag; the peak table; the equation
+//! symbols    return address -> function, file and line, or module and offset
+//! sites      books + symbols: rows that people can read, merged by place
+//! allocinfo  the text format of /proc/allocinfo, written and read
+//! program    what kind of file a program is, before it is run
+//! report     tables and the accounting line for people
+//! ```
+//!
+//! The process is never stopped and no lock is taken in it, and nothing read from it is
+//! trusted: every address and count is checked against the process's own mappings.
+
+pub mod allocinfo;
+pub mod books;
+pub mod error;
+pub mod escape;
+pub mod process;
+pub mod program;
+pub mod report;
+pub mod sites;
+pub mod symbols;
+
+pub use books::Snapshot;
+pub use error::ReadError;
+pub use process::Process;

@@ -1,0 +1,82 @@
+//! `kmem run`: a command under libkmem, its exit code passed through, and at the end what it
+//! held at its peak and at exit.
+//!
+//! ```text
+//! library      where libkmem.so is; LD_PRELOAD and KMEM_CONF
+//! preloadable  can the command be run under it at all?
+//! watch        starts the command, forwards signals, reads each process that exits
+//! exit_socket  where processes say that they are about to exit
+//! exit_report  what is printed then
+//! sys          system calls
+//! ```
+
+mod exit_report;
+mod exit_socket;
+mod library;
+mod preloadable;
+mod sys;
+mod watch;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use crate::failure::{Failure, say};
+use exit_report::Output;
+use exit_socket::ExitSocket;
+
+/// Arguments of `kmem run`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Rows per table
+    #[arg(short = 'n', long, default_value_t = 10)]
+    lines: usize,
+    /// Library to load, rather than the libkmem.so that belongs to this command
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+    /// Write the report to a file, rather than to stderr
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
+    let (library, header) = library::find(args.library.as_deref())?;
+    let (name, rest) = args
+        .command
+        .split_first()
+        .ok_or_else(|| Failure::Trouble("no command given".to_owned()))?;
+    let shown = name.to_string_lossy();
+    let program = preloadable::check(name, &header).map_err(|e| Failure::Trouble(e.to_string()))?;
+    let output = Output::open(args.output.as_deref())?;
+    let trouble = |what: &str, e: io::Error| Failure::Trouble(format!("{what}: {e}"));
+    let socket = ExitSocket::open().map_err(|e| trouble("no socket for the exit report", e))?;
+
+    let mut command = Command::new(name);
+    command
+        .args(rest)
+        .env("LD_PRELOAD", library::preload(&library))
+        .env("KMEM_CONF", library::conf(socket.name()));
+    let ended = watch::run(command, socket).map_err(|e| trouble(&program.to_string_lossy(), e))?;
+
+    let code = ended.code();
+    let reported = ended.main.is_some();
+    if let Err(e) = output.write(|out| exit_report::write(out, &ended, &shown, args.lines)) {
+        say(&format!("cannot write the report: {e}"));
+        return Ok(ExitCode::from(if code == 0 { 2 } else { code }));
+    }
+    // An empty report must not look like success.
+    Ok(ExitCode::from(if code == 0 && !reported && !ended.loaded {
+        2
+    } else {
+        code
+    }))
+}

@@ -1,0 +1,244 @@
+//! What `kmem run` prints when the command has ended.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+
+use kmem_snapshot::escape::printable;
+use kmem_snapshot::report;
+use kmem_snapshot::sites::{self, Order, Site};
+use kmem_snapshot::symbols::Symbols;
+
+use super::watch::{Ended, LastReading};
+use crate::failure::Failure;
+
+/// Where the report goes.
+pub(crate) enum Output {
+    Stderr,
+    /// A device, a pipe, whatever is not replaced.
+    Direct(File),
+    /// Written under a temporary name beside the file, then renamed.
+    Replace {
+        file: File,
+        temporary: PathBuf,
+        path: PathBuf,
+    },
+}
+
+impl Output {
+    /// Opens the file now: after the command has run it is too late to complain.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        let Some(path) = path else {
+            return Ok(Self::Stderr);
+        };
+        let open = || {
+            if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+                return Ok(Self::Direct(File::options().write(true).open(path)?));
+            }
+            let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+            let temporary = format!(".{}.{}", name.to_string_lossy(), std::process::id());
+            let temporary = path.with_file_name(temporary);
+            let file = File::create_new(&temporary)?;
+            Ok(Self::Replace {
+                file,
+                temporary,
+                path: path.to_owned(),
+            })
+        };
+        open().map_err(|e: io::Error| Failure::Trouble(format!("{}: {e}", path.display())))
+    }
+
+    /// Writes all of the report.
+    pub(crate) fn write(
+        self,
+        report: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut buffer = Vec::new();
+        report(&mut buffer)?;
+        match self {
+            Self::Stderr => match io::stderr().write_all(&buffer) {
+                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+                result => result,
+            },
+            Self::Direct(mut file) => file.write_all(&buffer),
+            Self::Replace {
+                file,
+                temporary,
+                path,
+            } => {
+                let mut file = BufWriter::new(file);
+                let written = file.write_all(&buffer).and_then(|()| file.flush());
+                let renamed = written.and_then(|()| fs::rename(&temporary, path));
+                if renamed.is_err() {
+                    let _ = fs::remove_file(&temporary);
+                }
+                renamed
+            }
+        }
+    }
+}
+
+/// Writes the whole report.
+pub(crate) fn write(
+    mut out: &mut dyn Write,
+    ended: &Ended,
+    command: &str,
+    lines: usize,
+) -> io::Result<()> {
+    let out = &mut out;
+    writeln!(
+        out,
+        "\nkmem: {} (pid {}) {}",
+        printable(command),
+        ended.pid,
+        how(ended)
+    )?;
+    match &ended.main {
+        Some(Ok(reading)) => write_reading(out, reading, lines)?,
+        Some(Err(e)) => writeln!(out, "kmem: no exit report: {}", printable(&e.to_string()))?,
+        None => writeln!(out, "kmem: no exit report: {}", why_not(ended))?,
+    }
+    let mut others: Vec<_> = ended.others.iter().collect();
+    others.sort_by_key(|other| std::cmp::Reverse(other.weight()));
+    for other in others {
+        write!(
+            out,
+            "also: pid {} {}: {} at exit",
+            other.pid,
+            printable(&other.comm),
+            report::size_u(other.tracked)
+        )?;
+        match other.peak_pages {
+            Some(pages) => writeln!(
+                out,
+                ", {} of pages at its peak",
+                report::size_u(pages.saturating_mul(4096))
+            )?,
+            None => writeln!(out)?,
+        }
+    }
+    if ended.more_others != 0 {
+        writeln!(out, "also: {} more processes", ended.more_others)?;
+    }
+    Ok(())
+}
+
+fn how(ended: &Ended) -> String {
+    match (ended.status.code(), ended.status.signal()) {
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}{}", signal_name(signal)),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGHUP => " (SIGHUP)",
+        libc::SIGINT => " (SIGINT)",
+        libc::SIGQUIT => " (SIGQUIT)",
+        libc::SIGILL => " (SIGILL)",
+        libc::SIGABRT => " (SIGABRT)",
+        libc::SIGBUS => " (SIGBUS)",
+        libc::SIGFPE => " (SIGFPE)",
+        libc::SIGKILL => " (SIGKILL)",
+        libc::SIGSEGV => " (SIGSEGV)",
+        libc::SIGPIPE => " (SIGPIPE)",
+        libc::SIGTERM => " (SIGTERM)",
+        _ => "",
+    }
+}
+
+fn why_not(ended: &Ended) -> &'static str {
+    if ended.status.signal().is_some() {
+        "a signal ended the process, so it could not be read at its exit"
+    } else if ended.loaded {
+        "libkmem was loaded, but the process ended without telling (a raw exit system call, or it \
+         became a program that cannot be preloaded)"
+    } else {
+        "libkmem was not loaded (the dynamic loader refused it, or the process became a program \
+         that cannot be preloaded), or the process ended by a raw exit system call"
+    }
+}
+
+/// Bytes and objects of all rows.
+fn total(sites: &[Site]) -> (i64, u64) {
+    sites.iter().fold((0, 0), |(bytes, calls), site| {
+        (
+            site.bytes.saturating_add(bytes),
+            site.calls.saturating_add(calls),
+        )
+    })
+}
+
+fn write_reading(out: &mut impl Write, reading: &LastReading, lines: usize) -> io::Result<()> {
+    let snapshot = &reading.snapshot;
+    for fault in &snapshot.faults {
+        writeln!(out, "kmem: {}; left out", printable(&fault.to_string()))?;
+    }
+    if snapshot.never() {
+        writeln!(
+            out,
+            "kmem: no sites: profiling is `never` (KMEM_CONF=mem_profiling:never); small objects are part of unaccounted"
+        )?;
+        return report::write_accounting(out, &snapshot.accounting);
+    }
+    let mut symbols = Symbols::new(&reading.modules);
+    let mut ordered = |rows: &mut dyn Iterator<Item = &kmem_snapshot::books::SiteRow>| {
+        let mut sites = sites::resolve(rows, &mut symbols);
+        sites.sort_by(|a, b| Order::Size.compare(a, b));
+        sites
+    };
+
+    let at_exit = ordered(&mut snapshot.books.iter().flat_map(|b| &b.rows));
+    let peaks: Vec<_> = snapshot
+        .books
+        .iter()
+        .filter_map(|b| b.peak.as_ref())
+        .collect();
+    let at_peak = ordered(&mut peaks.iter().flat_map(|p| &p.rows));
+    // The peak is kept at each 5 % of growth; what came after may be a little more.
+    let peak_is_exit = !peaks.is_empty() && total(&at_peak).0 <= total(&at_exit).0;
+    if peaks.is_empty() {
+        writeln!(out, "\nAt the peak: not recorded")?;
+    } else if !peak_is_exit {
+        let pages: u64 = peaks
+            .iter()
+            .map(|p| p.used_pages)
+            .fold(0, u64::saturating_add);
+        let torn = if peaks.iter().any(|p| p.torn) {
+            "; the table is torn"
+        } else {
+            ""
+        };
+        let (bytes, calls) = total(&at_peak);
+        writeln!(
+            out,
+            "\nAt the peak: {} in {calls} objects ({} of pages in use{torn})",
+            report::size(bytes),
+            report::size_u(pages.saturating_mul(4096)),
+        )?;
+        report::write_table(out, &at_peak, lines)?;
+    }
+    let (bytes, calls) = total(&at_exit);
+    let too = if peak_is_exit {
+        ", which was the peak"
+    } else {
+        ""
+    };
+    writeln!(
+        out,
+        "\nAt exit (not freed){too}: {} in {calls} objects",
+        report::size(bytes)
+    )?;
+    report::write_table(out, &at_exit, lines)?;
+    if snapshot.torn() != 0 {
+        writeln!(
+            out,
+            "kmem: {} slabs or page allocations could not be read",
+            snapshot.torn()
+        )?;
+    }
+    writeln!(out)?;
+    report::write_accounting(out, &snapshot.accounting)
+}

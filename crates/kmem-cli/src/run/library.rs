@@ -1,0 +1,83 @@
+//! Where libkmem.so is, and the environment that loads it.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use kmem_snapshot::program::{ElfProgram, Program};
+
+use crate::failure::Failure;
+
+const FILE: &str = "libkmem.so";
+
+/// Finds libkmem.so: as given, by `KMEM_LIBRARY`, beside this program, or under its prefix.
+pub(crate) fn find(given: Option<&Path>) -> Result<(PathBuf, ElfProgram), Failure> {
+    let named = given
+        .map(|path| ("--library", path.to_owned()))
+        .or_else(|| env::var_os("KMEM_LIBRARY").map(|path| ("KMEM_LIBRARY", path.into())));
+    let path =
+        match named {
+            Some((_, path)) if path.is_file() => path,
+            Some((by, path)) => {
+                return Err(Failure::Trouble(format!(
+                    "{by}: no library at {}",
+                    path.display()
+                )));
+            }
+            None => {
+                let places = places();
+                places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+                let list: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+                Failure::Trouble(format!(
+                    "{FILE} not found; looked at {}. Name it with --library or KMEM_LIBRARY",
+                    list.join(", ")
+                ))
+            })?
+            }
+        };
+    let path = path.canonicalize().unwrap_or(path);
+    // The dynamic loader splits LD_PRELOAD at these, without a way to quote them.
+    if path.to_string_lossy().contains([' ', ':']) {
+        return Err(Failure::Trouble(format!(
+            "{}: LD_PRELOAD cannot hold a path with a space or colon in it; copy {FILE} elsewhere and name it with --library",
+            path.display()
+        )));
+    }
+    match Program::read(&path) {
+        Ok(Program::Elf(elf)) => Ok((path, elf)),
+        Ok(_) => Err(Failure::Trouble(format!(
+            "{}: not an ELF file",
+            path.display()
+        ))),
+        Err(e) => Err(Failure::Trouble(format!("{}: {e}", path.display()))),
+    }
+}
+
+fn places() -> Vec<PathBuf> {
+    let exe = env::current_exe().unwrap_or_default();
+    let dir = exe.parent().unwrap_or(Path::new("."));
+    ["", "deps", "../lib", "../lib/kmem"]
+        .iter()
+        .map(|place| dir.join(place).join(FILE))
+        .collect()
+}
+
+/// LD_PRELOAD with the library in front of what is there.
+pub(crate) fn preload(library: &Path) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(before) = env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+        value.push(" ");
+        value.push(before);
+    }
+    value
+}
+
+/// KMEM_CONF with what the report needs behind what the user gave: the last one wins.
+pub(crate) fn conf(socket: &str) -> OsString {
+    let mut value = env::var_os("KMEM_CONF").unwrap_or_default();
+    if !value.is_empty() {
+        value.push(",");
+    }
+    value.push(format!("peak:1,report:{socket}"));
+    value
+}

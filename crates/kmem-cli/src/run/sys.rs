@@ -1,0 +1,237 @@
+//! System calls that the standard library does not have: the only unsafe code of the command.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Turns -1 into the error of the call.
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// Takes ownership of a descriptor that a system call has just made.
+fn own(result: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(result)?;
+    // SAFETY: the kernel returned `fd` for us just now; nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A packet socket that listens at an abstract name (given without its leading NUL).
+pub(super) fn listen(name: &str) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: takes no pointers.
+    let socket = own(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+    // SAFETY: all zero is a valid `sockaddr_un`.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if name.len() + 1 > address.sun_path.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    // SAFETY: `address` is a `sockaddr_un` of at least `len` bytes; it outlives the call.
+    check(unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            len as libc::socklen_t,
+        )
+    })?;
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::listen(socket.as_raw_fd(), 1024) })?;
+    Ok(socket)
+}
+
+/// The next connection, if one waits.
+pub(super) fn accept(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    // SAFETY: null pointers mean that the address is not asked for.
+    let fd = unsafe {
+        libc::accept4(
+            socket.as_raw_fd(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            libc::SOCK_CLOEXEC,
+        )
+    };
+    match own(fd) {
+        Ok(connection) => Ok(Some(connection)),
+        Err(e)
+            if matches!(
+                e.kind(),
+                io::ErrorKind::WouldBlock
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::Interrupted
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Pid and user of the process that connected, from the kernel.
+pub(super) fn peer(connection: &OwnedFd) -> io::Result<(u32, u32)> {
+    let mut credentials = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `credentials` has `len` bytes and is borrowed mutably, as is `len`.
+    check(unsafe {
+        libc::getsockopt(
+            connection.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    })?;
+    Ok((u32::try_from(credentials.pid).unwrap_or(0), credentials.uid))
+}
+
+/// Receives one packet, waiting no longer than `patience`.
+pub(super) fn receive(
+    connection: &OwnedFd,
+    into: &mut [u8],
+    patience: Duration,
+) -> io::Result<usize> {
+    if !poll(&[connection.as_raw_fd()], patience)?[0] {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    // SAFETY: `into` is borrowed mutably for its whole length.
+    let len = unsafe {
+        libc::recv(
+            connection.as_raw_fd(),
+            into.as_mut_ptr().cast(),
+            into.len(),
+            libc::MSG_DONTWAIT,
+        )
+    };
+    usize::try_from(len).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sends one packet without waiting; a peer that has gone is not an error for us.
+pub(super) fn send(connection: &OwnedFd, bytes: &[u8]) {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: `bytes` is borrowed for its whole length.
+    let _ = unsafe {
+        libc::send(
+            connection.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            flags,
+        )
+    };
+}
+
+/// Signals that are blocked here and read from a descriptor.
+pub(super) struct Signals {
+    pub(super) fd: OwnedFd,
+    /// The mask as it was before.
+    before: libc::sigset_t,
+}
+
+/// Blocks signals and returns a descriptor to read them from.
+pub(super) fn signals(numbers: &[libc::c_int]) -> io::Result<Signals> {
+    // SAFETY: all zero is a valid `sigset_t`; both sets outlive the calls that borrow them.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for &number in numbers {
+            libc::sigaddset(&raw mut set, number);
+        }
+        check(libc::sigprocmask(
+            libc::SIG_BLOCK,
+            &raw const set,
+            &raw mut before,
+        ))?;
+        let fd = own(libc::signalfd(
+            -1,
+            &raw const set,
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        ))?;
+        Ok(Signals { fd, before })
+    }
+}
+
+impl Signals {
+    /// Makes `command` start with the signal mask as it was before.
+    pub(super) fn unblock_in(&self, command: &mut Command) {
+        let before = self.before;
+        let restore = move || {
+            // SAFETY: `before` outlives the call; the old mask is not asked for.
+            check(unsafe {
+                libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut())
+            })?;
+            Ok(())
+        };
+        // SAFETY: between fork and exec, `restore` makes one async-signal-safe call and
+        // allocates nothing; an error it returns holds a number only.
+        unsafe { command.pre_exec(restore) };
+    }
+}
+
+/// Waits for any of the descriptors; tells which can be read.
+pub(super) fn poll(fds: &[RawFd], patience: Duration) -> io::Result<Vec<bool>> {
+    let mut list: Vec<libc::pollfd> = fds
+        .iter()
+        .map(|&fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        })
+        .collect();
+    let timeout = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: `list` is borrowed mutably for its whole length.
+    let result =
+        check(unsafe { libc::poll(list.as_mut_ptr(), list.len() as libc::nfds_t, timeout) });
+    match result {
+        Ok(_) => Ok(list.iter().map(|entry| entry.revents != 0).collect()),
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(vec![false; fds.len()]),
+        Err(e) => Err(e),
+    }
+}
+
+/// Sends a signal to a child that has not been waited for.
+pub(super) fn kill(pid: u32, signal: i32) {
+    // SAFETY: takes no pointers.
+    let _ = unsafe { libc::kill(pid.cast_signed(), signal) };
+}
+
+/// Effective user and group.
+pub(super) fn effective_ids() -> (u32, u32) {
+    // SAFETY: these calls take no pointers and cannot fail.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// May this process execute the file?
+pub(super) fn may_execute(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
+        return false;
+    };
+    // SAFETY: `path` is a C string that outlives the call.
+    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 }
+}
+
+/// Does the file carry capabilities?
+pub(super) fn has_capabilities(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
+        return false;
+    };
+    let name = c"security.capability";
+    // SAFETY: both are C strings that outlive the call; a size of 0 asks for the length only.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}

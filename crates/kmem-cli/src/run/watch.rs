@@ -1,0 +1,220 @@
+//! From the start of the command to its end.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+use kmem_snapshot::symbols::Modules;
+use kmem_snapshot::{Process, ReadError, Snapshot};
+
+use super::exit_socket::{ExitSocket, Exiting};
+use super::sys::{self, Signals};
+
+/// Signals passed on to the command.
+const FORWARDED: [libc::c_int; 6] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+];
+/// `si_code` of signals that the kernel sends, as on Ctrl-C: the whole foreground group gets
+/// those, the command too.
+const SI_KERNEL: i32 = 0x80;
+/// How often to look whether the library has been loaded, until it has.
+const LOOK: Duration = Duration::from_millis(20);
+/// Most other processes kept by name: the largest.
+const MAX_OTHERS: usize = 20;
+
+/// A process read just before it exited, and its modules opened.
+pub(crate) struct LastReading {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) modules: Modules,
+}
+
+/// Another process of the command's tree, read just before it exited.
+pub(crate) struct Other {
+    pub(crate) pid: u32,
+    pub(crate) comm: String,
+    pub(crate) tracked: u64,
+    pub(crate) peak_pages: Option<u64>,
+}
+
+impl Other {
+    /// The most it is known to have held.
+    pub(crate) fn weight(&self) -> u64 {
+        self.peak_pages
+            .unwrap_or(0)
+            .saturating_mul(4096)
+            .max(self.tracked)
+    }
+}
+
+/// How it all ended.
+pub(crate) struct Ended {
+    pub(crate) pid: u32,
+    pub(crate) status: ExitStatus,
+    /// The command's own process; an error when it said that it exits but could not be read.
+    pub(crate) main: Option<Result<LastReading, ReadError>>,
+    pub(crate) others: Vec<Other>,
+    /// Other processes beyond those in `others`.
+    pub(crate) more_others: u64,
+    /// The library was seen in the command's process.
+    pub(crate) loaded: bool,
+}
+
+impl Ended {
+    /// The code a shell would give.
+    pub(crate) fn code(&self) -> u8 {
+        let code = match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => code,
+            (None, Some(signal)) => 128 + signal,
+            (None, None) => 2,
+        };
+        u8::try_from(code & 0xff).unwrap_or(2)
+    }
+}
+
+struct Watch {
+    child: Child,
+    socket: ExitSocket,
+    signals: Signals,
+    main: Option<Result<LastReading, ReadError>>,
+    others: Vec<Other>,
+    more_others: u64,
+    loaded: bool,
+}
+
+/// Runs the command to its end.
+///
+/// # Errors
+///
+/// Fails when it cannot be started.
+pub(crate) fn run(mut command: Command, socket: ExitSocket) -> io::Result<Ended> {
+    let mut caught = FORWARDED.to_vec();
+    caught.push(libc::SIGCHLD);
+    let signals = sys::signals(&caught)?;
+    signals.unblock_in(&mut command);
+    let watch = Watch {
+        child: command.spawn()?,
+        socket,
+        signals,
+        main: None,
+        others: Vec::new(),
+        more_others: 0,
+        loaded: false,
+    };
+    watch.watch()
+}
+
+impl Watch {
+    fn watch(mut self) -> io::Result<Ended> {
+        let status = loop {
+            let patience = if self.loaded {
+                Duration::from_secs(3600)
+            } else {
+                LOOK
+            };
+            let ready = sys::poll(&[self.signals.fd.as_raw_fd(), self.socket.fd()], patience)?;
+            if ready[1]
+                && let Some(exiting) = self.socket.next()?
+            {
+                self.exiting(exiting);
+            }
+            if ready[0] {
+                self.forward_signals()?;
+            }
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if !self.loaded {
+                self.look();
+            }
+        };
+        // Children that exited at the same time may still wait for us.
+        while sys::poll(&[self.socket.fd()], Duration::ZERO)?[0] {
+            if let Some(exiting) = self.socket.next()? {
+                self.exiting(exiting);
+            }
+        }
+        Ok(Ended {
+            pid: self.child.id(),
+            status,
+            main: self.main,
+            others: self.others,
+            more_others: self.more_others,
+            loaded: self.loaded,
+        })
+    }
+
+    fn look(&mut self) {
+        if let Ok(process) = Process::open(self.child.id())
+            && let Ok(maps) = process.maps()
+        {
+            self.loaded = Snapshot::is_in(&maps);
+        }
+    }
+
+    /// Reads a process that is about to exit, and lets it go as soon as it has been copied:
+    /// names are looked up in files, later.
+    fn exiting(&mut self, exiting: Exiting) {
+        if exiting.pid == self.child.id() {
+            self.loaded = true;
+            self.main = Some(read(exiting.pid));
+        } else {
+            self.other(exiting.pid);
+        }
+        exiting.release();
+    }
+
+    /// Keeps the totals of another process, if it is among the largest.
+    fn other(&mut self, pid: u32) {
+        if let Ok(snapshot) = Process::open(pid).and_then(|p| Snapshot::take(&p)) {
+            let peaks = snapshot.books.iter().filter_map(|b| b.peak.as_ref());
+            self.others.push(Other {
+                pid,
+                tracked: snapshot.accounting.tracked,
+                peak_pages: peaks.map(|p| p.used_pages).reduce(u64::saturating_add),
+                comm: snapshot.comm,
+            });
+        } else {
+            self.more_others += 1;
+        }
+        if self.others.len() > MAX_OTHERS {
+            self.others
+                .sort_by_key(|other| std::cmp::Reverse(other.weight()));
+            self.others.truncate(MAX_OTHERS);
+            self.more_others += 1;
+        }
+    }
+
+    fn forward_signals(&mut self) -> io::Result<()> {
+        let mut file = File::from(self.signals.fd.try_clone()?);
+        // `struct signalfd_siginfo`: the signal's number at 0, its code at 8.
+        let mut info = [0; 128];
+        while matches!(file.read(&mut info), Ok(128)) {
+            let word = |at: usize| {
+                info[at..]
+                    .first_chunk()
+                    .map_or(0, |b| i32::from_ne_bytes(*b))
+            };
+            let (signal, code) = (word(0), word(8));
+            if signal != libc::SIGCHLD && code != SI_KERNEL {
+                // Not waited for yet, so the pid is still its own.
+                sys::kill(self.child.id(), signal);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(pid: u32) -> Result<LastReading, ReadError> {
+    let process = Process::open(pid)?;
+    let snapshot = Snapshot::take(&process)?;
+    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
+    Ok(LastReading { snapshot, modules })
+}

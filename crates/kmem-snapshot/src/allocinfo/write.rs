@@ -1,0 +1,180 @@
+//! Writing allocinfo text.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use crate::escape::word;
+use crate::sites::{Origin, Site};
+
+/// Version of the format; they differ in the first line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Version {
+    /// As of Linux 6.10.
+    V1,
+    /// As of Linux 6.16: a line may carry trailing `key:value` pairs.
+    #[default]
+    V2,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V1 => "1.0",
+            Self::V2 => "2.0",
+        })
+    }
+}
+
+/// The tag of a line.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag {
+    /// Source file, or what stands for it.
+    pub file: String,
+    /// Line; 0 for none.
+    pub line: u32,
+    /// Module; none for the main executable, or the kernel itself.
+    pub module: Option<String>,
+    /// Function.
+    pub function: String,
+}
+
+/// The tag of a call site, by the table in the module's documentation.
+#[must_use]
+pub fn tag_of(site: &Site) -> Tag {
+    let reserved = |function: String| Tag {
+        file: "kmem".to_owned(),
+        line: 0,
+        module: None,
+        function,
+    };
+    match &site.origin {
+        Origin::NotTagged => reserved("not_tagged".to_owned()),
+        Origin::OtherSites => reserved("other_sites".to_owned()),
+        Origin::Unknown(tag) => reserved(format!("unknown_tag_{tag}")),
+        Origin::Place(place) => {
+            let (file, line) = place
+                .source
+                .clone()
+                .unwrap_or_else(|| (place.in_module(), 0));
+            Tag {
+                file,
+                line,
+                module: (!place.main && !place.module.is_empty()).then(|| place.module.clone()),
+                function: place.function.clone().unwrap_or_else(|| place.in_module()),
+            }
+        }
+    }
+}
+
+/// Writes the two lines at the top.
+///
+/// # Errors
+///
+/// Whatever the writer reports.
+pub fn write_header(out: &mut impl Write, version: Version) -> io::Result<()> {
+    writeln!(out, "allocinfo - version: {version}")?;
+    writeln!(out, "#     <size>  <calls> <tag info>")
+}
+
+/// Writes one line.
+///
+/// # Errors
+///
+/// Whatever the writer reports.
+pub fn write_row(out: &mut impl Write, bytes: i64, calls: u64, tag: &Tag) -> io::Result<()> {
+    write!(
+        out,
+        "{bytes:12} {calls:8} {}:{} ",
+        word(&tag.file),
+        tag.line
+    )?;
+    if let Some(module) = &tag.module {
+        write!(out, "[{}] ", word(module))?;
+    }
+    writeln!(out, "func:{} ", word(&tag.function))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::Place;
+
+    fn line(place: Place) -> String {
+        let site = Site {
+            origin: Origin::Place(place),
+            bytes: 94912,
+            calls: 2966,
+            tags: vec![8],
+        };
+        let mut out = Vec::new();
+        write_row(&mut out, site.bytes, site.calls, &tag_of(&site)).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn golden_text() {
+        let mut out = Vec::new();
+        write_header(&mut out, Version::V2).unwrap();
+        assert_eq!(
+            out,
+            b"allocinfo - version: 2.0\n#     <size>  <calls> <tag info>\n"
+        );
+        out.clear();
+        write_header(&mut out, Version::V1).unwrap();
+        assert_eq!(
+            out,
+            b"allocinfo - version: 1.0\n#     <size>  <calls> <tag info>\n"
+        );
+
+        let place = Place {
+            module: "app".into(),
+            main: true,
+            offset: 0x1234,
+            function: Some("main".into()),
+            source: Some(("/src/a.c".into(), 12)),
+        };
+        assert_eq!(
+            line(place.clone()),
+            "       94912     2966 /src/a.c:12 func:main \n"
+        );
+        let library = Place {
+            main: false,
+            module: "libx.so".into(),
+            ..place
+        };
+        assert_eq!(
+            line(library.clone()),
+            "       94912     2966 /src/a.c:12 [libx.so] func:main \n"
+        );
+        let symbol = Place {
+            source: None,
+            ..library
+        };
+        assert_eq!(
+            line(symbol.clone()),
+            "       94912     2966 libx.so+0x1234:0 [libx.so] func:main \n"
+        );
+        let nothing = Place {
+            function: None,
+            ..symbol
+        };
+        assert_eq!(
+            line(nothing),
+            "       94912     2966 libx.so+0x1234:0 [libx.so] func:libx.so+0x1234 \n"
+        );
+    }
+
+    #[test]
+    fn names_cannot_forge_lines() {
+        let place = Place {
+            module: "a b\n".into(),
+            function: Some("f<A, B>\n 1 1 x:1 func:y".into()),
+            source: Some(("/tmp/\x1b[2J x.c".into(), 1)),
+            ..Place::default()
+        };
+        let text = line(place);
+        assert_eq!(text.matches('\n').count(), 1);
+        assert!(!text.contains('\x1b'));
+        assert_eq!(text.split_whitespace().count(), 5);
+    }
+}

@@ -1,0 +1,285 @@
+//! The books of a process: what its root blocks lead to.
+//!
+//! ```text
+//! /proc/PID/maps -> "kmem-root" -> RootBlock -> ClassGeometry[]
+//!                                            -> ZoneBlock[]  -> chunk classes -> slabs -> extension words
+//!                                            |               -> page allocations -> extension words
+//!                                            -> Site[]  (tag -> return address)
+//!                                            -> PeakTable
+//! ```
+//!
+//! The process goes on while it is read. A slab is counted only when its chunks had the same
+//! class before and after its extension vector was copied; what changed too often, or made no
+//! sense, is counted in [`Books::torn`].
+
+mod accounting;
+mod census;
+mod peak;
+mod record;
+mod root;
+mod zone;
+
+use std::collections::BTreeMap;
+
+pub use accounting::Accounting;
+pub use census::TagTotal;
+pub use peak::Peak;
+pub use root::Root;
+
+use kmem::root::{MAPPING_NAME, profiling};
+
+use crate::error::ReadError;
+use crate::process::{Maps, Memory, PageMap, Process};
+
+/// What one tag holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SiteRow {
+    /// The tag.
+    pub tag: u32,
+    /// Return address of the call of an allocation function; 0 for reserved and unknown tags.
+    pub addr: u64,
+    /// Live bytes.
+    pub bytes: i64,
+    /// Live objects.
+    pub calls: u64,
+}
+
+/// State of the switch in a root block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profiling {
+    /// Objects are counted, not tagged.
+    Off,
+    /// Objects carry the tag of their call site.
+    On,
+    /// There are no books.
+    Never,
+}
+
+/// The books under one root block.
+#[derive(Debug, Clone)]
+pub struct Books {
+    /// Where the root block is.
+    pub root: u64,
+    /// The switch.
+    pub profiling: Profiling,
+    /// Pages handed out when the root block was read.
+    pub used_pages: u64,
+    /// What lives now: tags that hold something, by tag.
+    pub rows: Vec<SiteRow>,
+    /// The books at the highest use so far, if they were kept.
+    pub peak: Option<Peak>,
+    /// This root block's part of the equation; `resident` is that of the process.
+    pub accounting: Accounting,
+    /// Slabs and page allocations that changed while they were read, or made no sense.
+    pub torn: u64,
+}
+
+/// All books of a process at one time.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The process.
+    pub pid: u32,
+    /// Its executable.
+    pub exe: String,
+    /// Its short name.
+    pub comm: String,
+    /// What it mapped, to resolve addresses with.
+    pub maps: Maps,
+    /// One per root block: more than one when two copies of the library are loaded.
+    pub books: Vec<Books>,
+    /// Root blocks that could not be followed, beside those that could.
+    pub faults: Vec<ReadError>,
+    /// The equation over all root blocks.
+    pub accounting: Accounting,
+}
+
+/// What the parts of a reading share.
+pub(crate) struct Source<'a> {
+    pub(crate) memory: &'a Memory,
+    pub(crate) maps: &'a Maps,
+    pub(crate) pagemap: Option<&'a PageMap>,
+}
+
+impl Snapshot {
+    /// Reads the books of a live process.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the process is gone, has no kmem in it, may not be read, or shows a root
+    /// block that cannot be followed.
+    pub fn take(process: &Process) -> Result<Self, ReadError> {
+        let pid = process.pid();
+        let memory = process.memory();
+        let exe = process.exe();
+        let roots = root_addresses(&process.maps()?);
+        if roots.is_empty() {
+            process.verify()?;
+            return Err(ReadError::NotInstrumented { pid, exe });
+        }
+        let pagemap = process.pagemap();
+        let mut faults = Vec::new();
+        let mut read = Vec::new();
+        for &at in &roots {
+            keep(Root::read(&memory, at), &mut read, &mut faults)?;
+        }
+        // After the roots, so that zones which have just grown are in it.
+        let maps = process.maps()?;
+        let source = Source {
+            memory: &memory,
+            maps: &maps,
+            pagemap: pagemap.as_ref(),
+        };
+        let mut books = Vec::new();
+        for root in read {
+            keep(Books::read(&source, &root), &mut books, &mut faults)?;
+        }
+        if books.is_empty()
+            && let Some(fault) = faults.pop()
+        {
+            process.verify()?;
+            return Err(fault);
+        }
+        let mut accounting = Accounting::default();
+        for one in &books {
+            accounting.add(&one.accounting);
+        }
+        accounting.resident = process.resident()?;
+        process.verify()?;
+        Ok(Self {
+            pid,
+            exe,
+            comm: process.comm(),
+            maps,
+            books,
+            faults,
+            accounting,
+        })
+    }
+
+    /// True when these mappings hold a root block.
+    #[must_use]
+    pub fn is_in(maps: &Maps) -> bool {
+        !root_addresses(maps).is_empty()
+    }
+
+    /// True when none of the root blocks has books to show.
+    #[must_use]
+    pub fn never(&self) -> bool {
+        self.books.iter().all(|b| b.profiling == Profiling::Never)
+    }
+
+    /// Live bytes and objects.
+    #[must_use]
+    pub fn totals(&self) -> (i64, u64) {
+        let rows = self.books.iter().flat_map(|b| &b.rows);
+        rows.fold((0, 0), |(bytes, calls), row| {
+            (bytes + row.bytes, calls + row.calls)
+        })
+    }
+
+    /// Every return address that a row or a peak row names.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<u64> {
+        let peaks = self.books.iter().filter_map(|b| b.peak.as_ref());
+        let rows = self.books.iter().flat_map(|b| &b.rows);
+        let mut addresses: Vec<u64> = rows
+            .chain(peaks.flat_map(|p| &p.rows))
+            .map(|row| row.addr)
+            .filter(|&addr| addr != 0)
+            .collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
+    /// Slabs and page allocations that could not be counted.
+    #[must_use]
+    pub fn torn(&self) -> u64 {
+        self.books.iter().map(|b| b.torn).sum()
+    }
+}
+
+impl Books {
+    fn read(source: &Source<'_>, root: &Root) -> Result<Self, ReadError> {
+        let classes = root.classes(source)?;
+        let zones = root.zones(source)?;
+        let has_books = root.has_books();
+        let mut census = census::Census::new(source, &classes, has_books);
+        for zone in &zones {
+            census.zone(zone)?;
+        }
+        let accounting = accounting::of_root(source, root, &zones, &census);
+        let torn = census.torn;
+        let totals = census.into_totals();
+        // Sites after the census: a tag seen in it has its site by now.
+        let sites = root.sites(source)?;
+        let rows = rows(&totals, &sites);
+        let peak = if has_books {
+            peak::read(source, root, &sites)?
+        } else {
+            None
+        };
+        Ok(Self {
+            root: root.at,
+            profiling: root.profiling,
+            used_pages: u64::from(root.used_pages),
+            rows,
+            peak,
+            accounting,
+            torn,
+        })
+    }
+}
+
+/// Collects what could be read; a bad root block must not hide a good one.
+fn keep<T>(
+    result: Result<T, ReadError>,
+    kept: &mut Vec<T>,
+    faults: &mut Vec<ReadError>,
+) -> Result<(), ReadError> {
+    match result {
+        Ok(value) => kept.push(value),
+        Err(fault @ (ReadError::BadBooks { .. } | ReadError::Memory { .. })) => faults.push(fault),
+        Err(other) => return Err(other),
+    }
+    Ok(())
+}
+
+/// Joins totals, indexed by tag, with the sites' addresses.
+pub(crate) fn rows(totals: &[TagTotal], sites: &[u64]) -> Vec<SiteRow> {
+    let live = totals
+        .iter()
+        .enumerate()
+        .filter(|(_, t)| t.calls != 0 || t.bytes != 0);
+    live.map(|(tag, total)| SiteRow {
+        tag: u32::try_from(tag).unwrap_or(u32::MAX),
+        addr: sites.get(tag).copied().unwrap_or(0),
+        bytes: i64::try_from(total.bytes).unwrap_or(i64::MAX),
+        calls: total.calls,
+    })
+    .collect()
+}
+
+/// Start of every mapping of a root block. The file's first page is mapped once per copy of
+/// the library.
+fn root_addresses(maps: &Maps) -> Vec<u64> {
+    let path = format!("/memfd:{MAPPING_NAME}");
+    let mut by_file = BTreeMap::new();
+    for mapping in maps.all() {
+        if mapping.path == path && mapping.offset == 0 && mapping.readable {
+            by_file.entry(mapping.inode).or_insert(mapping.start);
+        }
+    }
+    by_file.into_values().collect()
+}
+
+impl Profiling {
+    fn from_word(word: u32) -> Option<Self> {
+        match word {
+            profiling::OFF => Some(Self::Off),
+            profiling::ON => Some(Self::On),
+            profiling::NEVER => Some(Self::Never),
+            _ => None,
+        }
+    }
+}

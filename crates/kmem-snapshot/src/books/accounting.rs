@@ -1,0 +1,139 @@
+//! The equation: `tracked + cached + overhead + unaccounted = resident`.
+
+use serde::Serialize;
+
+use super::Source;
+use super::census::Census;
+use super::root::Root;
+use super::zone::{PAGE, Zone};
+use crate::process::PageState;
+
+/// Where a process's resident memory is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Accounting {
+    /// Bytes of live objects and page allocations.
+    pub tracked: u64,
+    /// Bytes of free objects in slabs, and of free pages with old contents.
+    pub cached: u64,
+    /// Resident bytes of metadata, and bytes of slabs that are not objects.
+    pub overhead: u64,
+    /// Bytes the kernel says are resident.
+    pub resident: u64,
+    /// Bytes of pages in use that are not in memory: allocated, never touched. It explains a
+    /// negative `unaccounted`. None where the page map cannot be read.
+    pub untouched: Option<u64>,
+    /// Bytes of pages in use that are in swap.
+    pub swapped: Option<u64>,
+}
+
+impl Accounting {
+    /// The remainder: code, stacks, files, other allocators; less what was never touched.
+    #[must_use]
+    pub fn unaccounted(&self) -> i64 {
+        let sum = i128::from(self.tracked) + i128::from(self.cached) + i128::from(self.overhead);
+        let rest = i128::from(self.resident) - sum;
+        i64::try_from(rest).unwrap_or(if rest < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// Adds another root block's part.
+    pub(super) fn add(&mut self, other: &Self) {
+        let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        self.tracked += other.tracked;
+        self.cached += other.cached;
+        self.overhead += other.overhead;
+        self.untouched = sum(self.untouched, other.untouched);
+        self.swapped = sum(self.swapped, other.swapped);
+    }
+}
+
+/// The part of one root block; `resident` is left at zero.
+pub(super) fn of_root(
+    source: &Source<'_>,
+    root: &Root,
+    zones: &[Zone],
+    census: &Census<'_>,
+) -> Accounting {
+    let mut of = Accounting {
+        tracked: census.live,
+        cached: census.objects.saturating_sub(census.live_in_slabs),
+        overhead: census.slab_overhead + meta_resident(source, root.meta),
+        ..Accounting::default()
+    };
+    for zone in zones {
+        of.overhead += meta_resident(source, zone.meta);
+        of.cached += free_dirty(source, zone).unwrap_or(0);
+        if let Some((untouched, swapped)) = not_resident(source, zone) {
+            of.untouched = Some(of.untouched.unwrap_or(0) + untouched);
+            of.swapped = Some(of.swapped.unwrap_or(0) + swapped);
+        }
+    }
+    of
+}
+
+/// Resident bytes of a metadata range that lies in the process's memory.
+fn meta_resident(source: &Source<'_>, (addr, len): (u64, u64)) -> u64 {
+    let mut resident = 0;
+    let end = addr.saturating_add(len);
+    // Only where something is mapped: the range may be reserved far beyond.
+    for mapping in source.maps.all() {
+        let (from, to) = (mapping.start.max(addr), mapping.end.min(end));
+        if from < to && mapping.readable && mapping.is_memory() {
+            resident += source
+                .pagemap
+                .and_then(|p| p.resident(from, to - from))
+                .unwrap_or(0);
+        }
+    }
+    resident
+}
+
+/// One bit per page, up to `committed`.
+fn bits(source: &Source<'_>, zone: &Zone, table: u64) -> Option<Vec<u8>> {
+    let len = usize::try_from(zone.committed.div_ceil(64) * 8).ok()?;
+    let mut bytes = vec![0; len];
+    source.memory.read(table, &mut bytes).ok()?;
+    Some(bytes)
+}
+
+fn is_set(bits: &[u8], page: u64) -> bool {
+    usize::try_from(page / 8)
+        .ok()
+        .and_then(|i| bits.get(i))
+        .is_some_and(|byte| byte >> (page % 8) & 1 != 0)
+}
+
+/// Bytes of free pages that may hold old contents.
+fn free_dirty(source: &Source<'_>, zone: &Zone) -> Option<u64> {
+    let free = bits(source, zone, zone.rows)?;
+    let dirty = bits(source, zone, zone.dirty)?;
+    let both = free
+        .iter()
+        .zip(&dirty)
+        .map(|(f, d)| u64::from((f & d).count_ones()));
+    Some(both.sum::<u64>() * PAGE)
+}
+
+/// Bytes of pages in use that are nowhere, and of those in swap.
+fn not_resident(source: &Source<'_>, zone: &Zone) -> Option<(u64, u64)> {
+    let free = bits(source, zone, zone.rows)?;
+    let pagemap = source.pagemap?;
+    let used = (0..zone.committed)
+        .filter(|&page| !is_set(&free, page))
+        .count() as u64;
+    let count = |state| {
+        let mut pages = 0;
+        pagemap.regions(zone.base, zone.committed * PAGE, state, |region| {
+            let first = region.start.saturating_sub(zone.base) / PAGE;
+            let last = (region.end.saturating_sub(zone.base) / PAGE).min(zone.committed);
+            pages += (first..last).filter(|&page| !is_set(&free, page)).count() as u64;
+        })?;
+        Some(pages)
+    };
+    let present = count(PageState::Present)?;
+    let swapped = count(PageState::Swapped)?;
+    let untouched = used.saturating_sub(present).saturating_sub(swapped);
+    Some((untouched * PAGE, swapped * PAGE))
+}

@@ -1,0 +1,124 @@
+//! Names from other processes and files, made safe to print.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Longest name printed, in bytes; longer ones keep their end, which tells more of a path.
+pub const MAX_NAME: usize = 1024;
+
+/// Control characters, and characters that reorder or hide text on a terminal.
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+        )
+}
+
+fn bounded(name: &str) -> Cow<'_, str> {
+    if name.len() <= MAX_NAME {
+        return Cow::Borrowed(name);
+    }
+    let mut start = name.len() - MAX_NAME;
+    while !name.is_char_boundary(start) {
+        start += 1;
+    }
+    Cow::Owned(format!("...{}", &name[start..]))
+}
+
+/// For people: control and direction-changing characters become `\x1b` or `\u{202e}`.
+#[must_use]
+pub fn printable(name: &str) -> Cow<'_, str> {
+    let name = bounded(name);
+    if !name.chars().any(is_unsafe) {
+        return name;
+    }
+    let mut out = String::with_capacity(name.len() + 16);
+    for c in name.chars() {
+        if !is_unsafe(c) {
+            out.push(c);
+        } else if (c as u32) < 0x100 {
+            let _ = write!(out, "\\x{:02x}", c as u32);
+        } else {
+            let _ = write!(out, "\\u{{{:x}}}", c as u32);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// For allocinfo text: one word. White space, backslashes and unsafe characters become octal
+/// escapes of their bytes (`\040`), as in `/proc/self/mounts`; `, ` becomes `,`.
+#[must_use]
+pub fn word(name: &str) -> Cow<'_, str> {
+    let name = bounded(name);
+    let special = |c: char| c.is_whitespace() || c == '\\' || is_unsafe(c);
+    if !name.is_empty() && !name.chars().any(special) {
+        return name;
+    }
+    let mut out = String::with_capacity(name.len() + 16);
+    for c in name.replace(", ", ",").chars() {
+        if special(c) {
+            let mut utf8 = [0; 4];
+            for byte in c.encode_utf8(&mut utf8).bytes() {
+                let _ = write!(out, "\\{byte:03o}");
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    if out.is_empty() {
+        out.push('?');
+    }
+    Cow::Owned(out)
+}
+
+/// Undoes the octal escapes of [`word`]; anything else stays as it is.
+#[must_use]
+pub fn unword(word: &str) -> Cow<'_, str> {
+    if !word.contains('\\') {
+        return Cow::Borrowed(word);
+    }
+    let bytes = word.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        let octal = bytes.get(i + 1..i + 4).filter(|d| {
+            bytes[i] == b'\\' && d[0] <= b'3' && d.iter().all(|d| (b'0'..=b'7').contains(d))
+        });
+        if let Some(d) = octal {
+            out.push((d[0] - b'0') * 64 + (d[1] - b'0') * 8 + (d[2] - b'0'));
+            i += 4;
+        } else {
+            out.push(bytes[i]);
+            i += 1;
+        }
+    }
+    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_never_see_escape_sequences() {
+        assert_eq!(printable("plain::name"), "plain::name");
+        assert_eq!(printable("a\x1b[31mb\nc"), "a\\x1b[31mb\\x0ac");
+        assert_eq!(printable("x\u{202e}y"), "x\\u{202e}y");
+        assert_eq!(printable(&"a".repeat(1 << 20)).len(), MAX_NAME + 3);
+    }
+
+    #[test]
+    fn words_have_no_white_space_and_come_back() {
+        assert_eq!(word("f<int, char>"), "f<int,char>");
+        assert_eq!(word("operator new"), "operator\\040new");
+        assert_eq!(unword("operator\\040new"), "operator new");
+        assert_eq!(word(""), "?");
+        for name in ["a b", "a\\b", "\\040", "tab\tnl\n", "ünï\u{2028}"] {
+            let escaped = word(name);
+            assert!(!escaped.chars().any(char::is_whitespace), "{escaped}");
+            assert_eq!(unword(&escaped), name);
+        }
+        assert_eq!(unword("\\9zz\\04"), "\\9zz\\04");
+    }
+}

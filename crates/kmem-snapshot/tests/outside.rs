@@ -1,0 +1,179 @@
+//! The outside reader against processes whose books are known, sound and broken.
+
+mod fake;
+
+use std::collections::BTreeMap;
+
+use fake::Target;
+use kmem_snapshot::books::{Profiling, SiteRow};
+use kmem_snapshot::{Process, ReadError, Snapshot};
+
+/// Not a test: the process that the others read.
+#[test]
+#[ignore = "started by the other tests"]
+fn fake_target() {
+    fake::target();
+}
+
+fn take(target: &Target) -> Result<Snapshot, ReadError> {
+    Snapshot::take(&Process::open(target.child.id())?)
+}
+
+fn by_tag(rows: &[SiteRow]) -> BTreeMap<u32, (i64, u64)> {
+    rows.iter().map(|r| (r.tag, (r.bytes, r.calls))).collect()
+}
+
+#[test]
+fn totals_are_exact() {
+    let target = Target::start("");
+    let snapshot = take(&target).unwrap();
+    let books = &snapshot.books[0];
+    assert_eq!(by_tag(&books.rows), target.totals);
+    assert!(target.totals.len() > 30);
+    assert_eq!((books.torn, books.profiling), (0, Profiling::On));
+    for row in &books.rows {
+        let expected = if row.tag < 8 {
+            0
+        } else {
+            0x1000 + u64::from(row.tag)
+        };
+        assert_eq!(row.addr, expected);
+    }
+    let peak = books.peak.as_ref().unwrap();
+    assert_eq!((peak.used_pages, peak.torn), (12345, false));
+    for (tag, (bytes, calls)) in by_tag(&peak.rows) {
+        let (b, c) = target.totals[&tag];
+        assert_eq!((bytes, calls), (2 * b, 2 * c));
+    }
+
+    let of = snapshot.accounting;
+    let tracked: i64 = target.totals.values().map(|t| t.0).sum();
+    assert_eq!(of.tracked, tracked as u64);
+    assert_eq!(of.cached, target.cached);
+    assert_eq!(of.overhead, target.overhead);
+    let sum = of.tracked as i64 + of.cached as i64 + of.overhead as i64 + of.unaccounted();
+    assert_eq!(sum, of.resident as i64);
+    // Objects were never written to, only the extension vectors were.
+    assert!(of.untouched.unwrap() > 10 << 20);
+}
+
+#[test]
+fn reading_does_not_touch_the_process() {
+    let target = Target::start("");
+    let first = take(&target).unwrap().accounting;
+    for _ in 0..5 {
+        let again = take(&target).unwrap().accounting;
+        assert_eq!(
+            (again.overhead, again.untouched),
+            (first.overhead, first.untouched)
+        );
+    }
+}
+
+#[test]
+fn broken_books_are_refused_by_name() {
+    for (fault, what) in [
+        ("magic", "magic is 0x7"),
+        ("starting", "still starting"),
+        ("truncated", "truncated"),
+        ("version", "layout version 2"),
+        ("size", "size is 64"),
+        ("tag_bits", "tag_bits is 18"),
+        ("class_count", "class_count is 4294967295"),
+        ("class_size", "class_size is 4"),
+        ("classes-outside", "classes at 0x10"),
+        ("classes-wrap", "classes at 0xffff"),
+        ("class-mask", "size class 1: slab_mask is 0x3039"),
+        ("class-ext", "size class 1: extension vector"),
+        ("class-objects", "size class 1: 4294967295 objects"),
+        ("zone_count", "zone_count is 4294967295"),
+        ("zone-overlap", "zone 1 overlaps zone 0"),
+        ("zone-wrap", "zone 0:"),
+        ("zone-base", "not a multiple of 2 MiB"),
+        ("committed", "pages committed"),
+        ("page_len-outside", "page_len at"),
+        ("site_count", "site_count is 4294967295"),
+        ("site_capacity", "site_capacity is 4294967295"),
+        ("sites-outside", "sites at"),
+        ("peak-outside", "peak table at"),
+        ("profiling", "profiling is 77"),
+    ] {
+        let error = take(&Target::start(fault)).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            matches!(error, ReadError::BadBooks { .. }),
+            "{fault}: {text}"
+        );
+        assert!(text.contains(what), "{fault}: {text}");
+    }
+}
+
+#[test]
+fn later_layouts_keep_their_tail_to_themselves() {
+    let target = Target::start("larger-size");
+    assert_eq!(by_tag(&take(&target).unwrap().books[0].rows), target.totals);
+}
+
+#[test]
+fn a_torn_peak_is_marked_and_costs_bounded_time() {
+    let start = std::time::Instant::now();
+    let snapshot = take(&Target::start("peak-torn")).unwrap();
+    assert!(snapshot.books[0].peak.as_ref().unwrap().torn);
+    assert!(start.elapsed().as_secs() < 10);
+    assert!(
+        take(&Target::start("peak-none")).unwrap().books[0]
+            .peak
+            .is_none()
+    );
+    assert!(
+        take(&Target::start("peak-len")).unwrap().books[0]
+            .peak
+            .is_some()
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_counted_not_shown() {
+    let target = Target::start("unknown-class");
+    let snapshot = take(&target).unwrap();
+    assert!(snapshot.torn() >= 64);
+    assert!(take(&Target::start("long-pages")).is_ok());
+}
+
+#[test]
+fn never_has_no_rows_of_slabs() {
+    let snapshot = take(&Target::start("never")).unwrap();
+    assert!(snapshot.never());
+    assert!(snapshot.books[0].rows.iter().all(|r| r.tag == 1));
+}
+
+#[test]
+fn a_process_in_full_flight() {
+    let target = Target::start("churn");
+    for _ in 0..50 {
+        let snapshot = take(&target).unwrap();
+        // Nothing can be more than the zone.
+        assert!(snapshot.accounting.tracked <= 64 << 20);
+    }
+}
+
+#[test]
+fn absent_processes() {
+    let target = Target::start("none-mapped");
+    let error = take(&target).unwrap_err();
+    assert!(
+        matches!(error, ReadError::NotInstrumented { .. }),
+        "{error}"
+    );
+    assert!(error.is_absent());
+    let process = Process::open(target.child.id()).unwrap();
+    drop(target);
+    assert!(matches!(
+        Snapshot::take(&process),
+        Err(ReadError::NoProcess { .. })
+    ));
+    assert!(matches!(
+        Process::open(0x7fff_fff0),
+        Err(ReadError::NoProcess { .. })
+    ));
+}
