@@ -3,6 +3,7 @@
 use super::{Area, BLOCK};
 use crate::slab::class::SizeClass;
 use crate::sync::Ordering;
+use crate::units::Item;
 
 /// Takes the lock if it is free.
 pub(super) fn try_lock(area: &Area) -> bool {
@@ -20,13 +21,13 @@ pub(super) fn unlock(area: &Area) {
 /// # Safety
 /// The caller owns the area (its lock, or it is stopped).
 #[expect(clippy::mut_from_ref, reason = "the area's owner is the only one to reach its blocks")]
-unsafe fn block(area: &Area, class: SizeClass) -> &mut [u64; BLOCK / 8] {
+unsafe fn block(area: &Area, class: SizeClass) -> &mut [Item; BLOCK / 8] {
     // SAFETY: exclusive, by the caller's promise.
     unsafe { &mut (&mut *area.blocks.get())[class.0 as usize - 1] }
 }
 
 /// Takes the newest objects; the caller owns the area.
-pub(super) fn take(area: &Area, class: SizeClass, out: &mut [u64]) -> usize {
+pub(super) fn take(area: &Area, class: SizeClass, out: &mut [Item]) -> usize {
     let head = &area.head[class.0 as usize];
     let count = area.len(class).min(out.len());
     let word = head.load(Ordering::Relaxed);
@@ -39,7 +40,7 @@ pub(super) fn take(area: &Area, class: SizeClass, out: &mut [u64]) -> usize {
     count
 }
 
-pub(super) fn pop_many(area: &Area, class: SizeClass, out: &mut [u64]) -> usize {
+pub(super) fn pop_many(area: &Area, class: SizeClass, out: &mut [Item]) -> usize {
     if !try_lock(area) {
         return 0;
     }
@@ -48,7 +49,7 @@ pub(super) fn pop_many(area: &Area, class: SizeClass, out: &mut [u64]) -> usize 
     count
 }
 
-pub(super) fn push_many(area: &Area, class: SizeClass, objects: &[u64]) -> usize {
+pub(super) fn push_many(area: &Area, class: SizeClass, items: &[Item]) -> usize {
     if !try_lock(area) {
         return 0;
     }
@@ -56,10 +57,10 @@ pub(super) fn push_many(area: &Area, class: SizeClass, objects: &[u64]) -> usize
     let word = head.load(Ordering::Relaxed);
     let top = word as u32 as usize / 8 % (BLOCK / 8);
     let room = if top == 0 { 0 } else { BLOCK / 8 - top };
-    let count = objects.len().min(room);
+    let count = items.len().min(room);
     // SAFETY: we hold the lock.
     let words = unsafe { block(area, class) };
-    words[top..top + count].copy_from_slice(&objects[..count]);
+    words[top..top + count].copy_from_slice(&items[..count]);
     head.store(word + count as u64 * 8, Ordering::Relaxed);
     unlock(area);
     count

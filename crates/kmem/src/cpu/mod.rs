@@ -28,7 +28,7 @@ use core::cell::UnsafeCell;
 
 use crate::slab::class::{ARRAY_COUNT, CLASS_COUNT, ClassGeometry, RunClass, SizeClass};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::units::CpuId;
+use crate::units::{CpuId, Item};
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri), not(loom)))]
 mod rseq;
@@ -37,17 +37,18 @@ mod rseq {
     //! No critical sections here: every operation reports "empty" or "full".
     use super::Slots;
     use crate::slab::class::SizeClass;
+    use crate::units::Item;
     pub(super) fn start(_: Option<isize>) {}
-    pub(super) unsafe fn pop(_: &Slots, _: SizeClass) -> *mut u8 {
-        core::ptr::null_mut()
+    pub(super) unsafe fn pop(_: &Slots, _: SizeClass) -> Item {
+        Item::NONE
     }
-    pub(super) unsafe fn push(_: &Slots, _: SizeClass, _: *mut u8) -> bool {
+    pub(super) unsafe fn push(_: &Slots, _: SizeClass, _: Item) -> bool {
         false
     }
-    pub(super) unsafe fn pop_many(_: &Slots, _: SizeClass, _: *mut u64, _: u32) -> u32 {
+    pub(super) unsafe fn pop_many(_: &Slots, _: SizeClass, _: *mut Item, _: u32) -> u32 {
         0
     }
-    pub(super) unsafe fn push_many(_: &Slots, _: SizeClass, _: *const u64, _: u32) -> u32 {
+    pub(super) unsafe fn push_many(_: &Slots, _: SizeClass, _: *const Item, _: u32) -> u32 {
         0
     }
     pub(super) fn current() -> u32 {
@@ -56,8 +57,8 @@ mod rseq {
 }
 mod locked;
 
-/// Most CPUs with a slot of their own.
-pub const MAX_CPUS: usize = 4096;
+/// Most CPUs with a slot of their own; more than Linux can be built for on x86-64.
+pub const MAX_CPUS: usize = 8192;
 /// Bytes of one class's array in an area.
 const BLOCK: usize = 1024;
 /// Most objects of a class on a CPU: a block less the null below the bottom.
@@ -74,7 +75,7 @@ pub struct Area {
     /// `bottom << 32 | top` per class.
     head: [AtomicU64; BLOCK / 8],
     /// Blocks of class 1 and up: the heads lie where the block of class 0 would.
-    blocks: UnsafeCell<[[u64; BLOCK / 8]; ARRAY_COUNT - 1]>,
+    blocks: UnsafeCell<[[Item; BLOCK / 8]; ARRAY_COUNT - 1]>,
     /// Try-lock of the locked kind and of remote drains.
     lock: AtomicU32,
 }
@@ -110,10 +111,12 @@ pub struct Slots {
 /// What a platform that can do so wipes in a forked child.
 #[repr(C, align(4096))]
 struct Wiped {
-    /// Distance from `empty` to the CPU's area, 0 while it has none; rseq kind only.
-    table: [AtomicU64; MAX_CPUS],
     /// 1 since the start of this process.
     alive: AtomicU64,
+    /// Always zero: where the CPU numbers -1 and -2 lead, which a thread without rseq shows.
+    no_cpu: [AtomicU64; 7],
+    /// Distance from `empty` to the CPU's area, 0 while it has none; rseq kind only.
+    table: [AtomicU64; MAX_CPUS],
 }
 
 // SAFETY: areas are reached only through the critical sections or their locks.
@@ -126,7 +129,7 @@ impl Slots {
     /// Stopped slots: every operation fails.
     pub const fn new() -> Self {
         Self {
-            wiped: Wiped { table: [ZERO; MAX_CPUS], alive: ZERO },
+            wiped: Wiped { alive: ZERO, no_cpu: [ZERO; 7], table: [ZERO; MAX_CPUS] },
             empty: EmptyArea { head: [ZERO; BLOCK / 8] },
             kept: [ZERO; MAX_CPUS],
             rseq: AtomicU32::new(0),
@@ -162,10 +165,10 @@ impl Slots {
         self.wiped.alive.load(Ordering::Acquire) != 0
     }
 
-    /// Takes an object off this CPU's array; null when it is empty. Fast path: about ten
+    /// Takes an item off this CPU's array; none when it is empty. Fast path: about ten
     /// instructions, no atomics. Not before [`Self::start`].
     #[inline(always)]
-    pub fn pop(&self, class: SizeClass) -> *mut u8 {
+    pub fn pop(&self, class: SizeClass) -> Item {
         // SAFETY: `class` indexes `head`; a stopped table leads to the empty area.
         unsafe { rseq::pop(self, class) }
     }
@@ -173,16 +176,16 @@ impl Slots {
     /// Puts a free object on this CPU's array; false when it is full. Fast path.
     ///
     /// # Safety
-    /// `object` is a free object of `class` that nothing else refers to.
+    /// `item` is a free object of `class` that nothing else refers to.
     #[inline(always)]
-    pub unsafe fn push(&self, class: SizeClass, object: *mut u8) -> bool {
+    pub unsafe fn push(&self, class: SizeClass, item: Item) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { rseq::push(self, class, object) }
+        unsafe { rseq::push(self, class, item) }
     }
 
     /// Takes up to `out.len()` objects off this CPU's array, the newest ones. `slot` is what
     /// the locked kind uses.
-    pub fn pop_many(&self, class: SizeClass, slot: u32, out: &mut [u64]) -> usize {
+    pub fn pop_many(&self, class: SizeClass, slot: u32, out: &mut [Item]) -> usize {
         let room = out.len().min(MAX_CAP) as u32;
         if self.uses_rseq() {
             // SAFETY: `out` has room for that many.
@@ -195,20 +198,20 @@ impl Slots {
     ///
     /// # Safety
     /// As for [`Self::push`], for each of them.
-    pub unsafe fn push_many(&self, class: SizeClass, slot: u32, objects: &[u64]) -> usize {
-        let count = objects.len().min(MAX_CAP) as u32;
+    pub unsafe fn push_many(&self, class: SizeClass, slot: u32, items: &[Item]) -> usize {
+        let count = items.len().min(MAX_CAP) as u32;
         if self.uses_rseq() {
-            // SAFETY: the caller's promise; `objects` has that many.
-            return unsafe { rseq::push_many(self, class, objects.as_ptr(), count) as usize };
+            // SAFETY: the caller's promise; `items` has that many.
+            return unsafe { rseq::push_many(self, class, items.as_ptr(), count) as usize };
         }
-        self.area(CpuId(slot)).map_or(0, |area| locked::push_many(area, class, objects))
+        self.area(CpuId(slot)).map_or(0, |area| locked::push_many(area, class, items))
     }
 
     /// The slot of the calling thread at this moment: the CPU it runs on, or `hint`.
     /// `None`: a thread without rseq among threads that have it.
     pub fn current(&self, hint: u32) -> Option<CpuId> {
         let cpu = if self.uses_rseq() { rseq::current() } else { hint };
-        ((cpu as usize) < MAX_CPUS - 1).then_some(CpuId(cpu))
+        ((cpu as usize) < MAX_CPUS).then_some(CpuId(cpu))
     }
 
     /// The word that leads the operations of this kind to a slot's area.
@@ -314,7 +317,7 @@ pub struct Stopped<'a> {
 
 impl Stopped<'_> {
     /// Takes up to `out.len()` objects of a class.
-    pub fn take(&mut self, class: SizeClass, out: &mut [u64]) -> usize {
+    pub fn take(&mut self, class: SizeClass, out: &mut [Item]) -> usize {
         locked::take(self.area, class, out)
     }
 }
@@ -340,5 +343,5 @@ const _: () = assert!(CLASS_COUNT <= ARRAY_COUNT && ARRAY_COUNT == BLOCK / 8);
 const _: () = assert!(core::mem::offset_of!(Area, blocks) == BLOCK);
 // A pop from the empty area reads the word before it, which is padding of `Wiped`.
 const _: () = assert!(core::mem::offset_of!(Slots, empty) == size_of::<Wiped>());
-const _: () = assert!(core::mem::offset_of!(Wiped, alive) + 16 <= size_of::<Wiped>());
+const _: () = assert!(core::mem::offset_of!(Wiped, table) + MAX_CPUS * 8 + 8 <= size_of::<Wiped>());
 const _: () = assert!(core::mem::offset_of!(Slots, wiped) == 0);

@@ -10,19 +10,22 @@
 //! process. Where there is none, the offset of an unused thread-local area stands in its place,
 //! so that a section writes nowhere else. No section runs before one of the two is known.
 //!
-//! A thread without a registration shows a `cpu_id` of -1 or -2. Masked, that is the last
-//! table word, which never gets an area.
+//! A thread without a registration shows a `cpu_id` of -1 or -2. The words in front of the
+//! table are always zero.
 
 use core::arch::asm;
 use core::mem::offset_of;
 
-use super::{BLOCK, MAX_CPUS, Slots, Wiped};
+use super::{BLOCK, Slots, Wiped};
 use crate::slab::class::SizeClass;
+use crate::units::Item;
 
 const EMPTY: usize = offset_of!(Slots, empty);
 
-const _: () = assert!(offset_of!(Slots, wiped) + offset_of!(Wiped, table) == 0);
-const _: () = assert!(MAX_CPUS.is_power_of_two());
+const TABLE: usize = offset_of!(Slots, wiped) + offset_of!(Wiped, table);
+
+// Where the CPU numbers of threads without rseq lead.
+const _: () = assert!(offset_of!(Wiped, table) >= offset_of!(Wiped, no_cpu) + 2 * 8);
 
 /// Opens a section: `2:` is the restart point, `3:` its first instruction, and `4:` (which the
 /// section must define) its end. Leaves the CPU's area in `{area}`.
@@ -43,9 +46,8 @@ macro_rules! enter {
             "mov {rseq}, [rip + kmem_rseq_offset]\n",
             "2: lea {area}, [rip + 77b]\n",
             "mov fs:[{rseq} + 8], {area}\n",
-            "3: mov {area:e}, fs:[{rseq} + 4]\n",
-            "and {area:e}, {cpu_mask}\n",
-            "mov {area}, [{slots} + {area} * 8]\n",
+            "3: movsxd {area}, dword ptr fs:[{rseq} + 4]\n",
+            "mov {area}, [{slots} + {area} * 8 + {table}]\n",
             "lea {area}, [{slots} + {area} + {empty}]\n",
         )
     };
@@ -56,8 +58,8 @@ macro_rules! enter {
 /// # Safety
 /// `class` is a class number.
 #[inline(always)]
-pub(super) unsafe fn pop(slots: &Slots, class: SizeClass) -> *mut u8 {
-    let object: *mut u8;
+pub(super) unsafe fn pop(slots: &Slots, class: SizeClass) -> Item {
+    let object: u64;
     // SAFETY: reads the top of the CPU's array (or the null below an empty one) and commits
     // one store to the low half of its head; see the module's rules.
     unsafe {
@@ -76,20 +78,20 @@ pub(super) unsafe fn pop(slots: &Slots, class: SizeClass) -> *mut u8 {
             slots = in(reg) slots,
             rseq = out(reg) _,
             class = in(reg) u64::from(class.0),
-            cpu_mask = const MAX_CPUS - 1,
+            table = const TABLE,
             empty = const EMPTY,
             options(nostack),
         );
     }
-    object
+    Item(object)
 }
 
 /// See [`Slots::push`].
 ///
 /// # Safety
-/// As for [`pop`], and `object` is a free object of `class` that nothing else refers to.
+/// As for [`pop`], and `item` is a free object of `class` that nothing else refers to.
 #[inline(always)]
-pub(super) unsafe fn push(slots: &Slots, class: SizeClass, object: *mut u8) -> bool {
+pub(super) unsafe fn push(slots: &Slots, class: SizeClass, item: Item) -> bool {
     // SAFETY: writes above the top of the CPU's array, then commits the head.
     unsafe {
         asm!(
@@ -103,11 +105,11 @@ pub(super) unsafe fn push(slots: &Slots, class: SizeClass, object: *mut u8) -> b
             "4:",
             area = out(reg) _,
             top = out(reg) _,
-            object = in(reg) object,
+            object = in(reg) item.0,
             slots = in(reg) slots,
             rseq = out(reg) _,
             class = in(reg) u64::from(class.0),
-            cpu_mask = const MAX_CPUS - 1,
+            table = const TABLE,
             empty = const EMPTY,
             block = const BLOCK,
             full = label { return false },
@@ -122,7 +124,7 @@ pub(super) unsafe fn push(slots: &Slots, class: SizeClass, object: *mut u8) -> b
 /// # Safety
 /// As for [`pop`], and `out` has room for `room` words.
 #[inline(never)]
-pub(super) unsafe fn pop_many(slots: &Slots, class: SizeClass, out: *mut u64, room: u32) -> u32 {
+pub(super) unsafe fn pop_many(slots: &Slots, class: SizeClass, out: *mut Item, room: u32) -> u32 {
     let bytes: u64;
     // SAFETY: copies the newest objects out, which a restart repeats, then commits the head.
     unsafe {
@@ -151,7 +153,7 @@ pub(super) unsafe fn pop_many(slots: &Slots, class: SizeClass, out: *mut u64, ro
             slots = in(reg) slots,
             rseq = out(reg) _,
             class = in(reg) u64::from(class.0),
-            cpu_mask = const MAX_CPUS - 1,
+            table = const TABLE,
             empty = const EMPTY,
             options(nostack),
         );
@@ -164,7 +166,7 @@ pub(super) unsafe fn pop_many(slots: &Slots, class: SizeClass, out: *mut u64, ro
 /// # Safety
 /// As for [`push`], for each of the `room` objects at `from`.
 #[inline(never)]
-pub(super) unsafe fn push_many(slots: &Slots, class: SizeClass, from: *const u64, room: u32) -> u32 {
+pub(super) unsafe fn push_many(slots: &Slots, class: SizeClass, from: *const Item, room: u32) -> u32 {
     let bytes: u64;
     // SAFETY: writes above the top, which a restart repeats, then commits the head.
     unsafe {
@@ -194,7 +196,7 @@ pub(super) unsafe fn push_many(slots: &Slots, class: SizeClass, from: *const u64
             slots = in(reg) slots,
             rseq = out(reg) _,
             class = in(reg) u64::from(class.0),
-            cpu_mask = const MAX_CPUS - 1,
+            table = const TABLE,
             empty = const EMPTY,
             block = const BLOCK,
             options(nostack),

@@ -3,6 +3,7 @@
 use super::Instance;
 use crate::os::Platform;
 use crate::slab::class::SizeClass;
+use crate::units::Item;
 
 /// Why an address cannot be freed or resized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,8 +190,8 @@ impl<P: Platform> Instance<P> {
     /// once, or its word was overwritten.
     #[cold]
     #[inline(never)]
-    pub(super) fn taken_twice(&self, object: *mut u8, class: SizeClass) -> ! {
-        self.corrupt(object as usize, class, b" was freed twice, and is in use again\n")
+    pub(super) fn taken_twice(&self, item: Item, class: SizeClass) -> ! {
+        self.corrupt(item.address(), class, b" was freed twice, and is in use again\n")
     }
 
     /// An object was returned to its slab although it is free there.

@@ -7,7 +7,7 @@ use crate::page::Run;
 use crate::root::EXT_LIVE;
 use crate::slab::class::{MAX_OBJECT, RunClass, SizeClass};
 use crate::sync::Ordering;
-use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
+use crate::units::{Item, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
 
 /// Largest request: what a signed size can express.
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -83,13 +83,14 @@ impl<P: Platform> Instance<P> {
         let at = if self.slots.uses_rseq() {
             self.slots.pop(class)
         } else {
-            let mut one = [0u64];
+            let mut one = [Item::NONE];
             self.slots.pop_many(class, self.platform.slot_hint(), &mut one);
-            one[0] as *mut u8
-        };
-        let set = self.zone_of(at as usize)?;
+            one[0]
+        }
+        .address();
+        let set = self.zone_of(at)?;
         let pages = PageCount(RunClass::pages(class));
-        Some((set, Run { start: set.zone.pfn(at as usize)?, pages }))
+        Some((set, Run { start: set.zone.pfn(at)?, pages }))
     }
 
     /// Keeps a free run for the next request of that length. False: it must go to its zone.
@@ -100,10 +101,10 @@ impl<P: Platform> Instance<P> {
         }
         if self.slots.uses_rseq() {
             // SAFETY: a free run of ours.
-            return unsafe { self.slots.push(class, at as *mut u8) };
+            return unsafe { self.slots.push(class, Item::new(at, 0)) };
         }
         // SAFETY: as above.
-        unsafe { self.slots.push_many(class, self.platform.slot_hint(), &[at as u64]) == 1 }
+        unsafe { self.slots.push_many(class, self.platform.slot_hint(), &[Item::new(at, 0)]) == 1 }
     }
 
     /// Makes a claimed run read as zero.

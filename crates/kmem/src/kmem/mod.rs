@@ -32,6 +32,7 @@ use crate::slab::SlabZone;
 use crate::slab::class::{CHUNK_SHIFT, ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use crate::units::Item;
 
 mod fault;
 mod fork;
@@ -55,7 +56,7 @@ pub type Kmem = Instance<crate::os::linux::Linux>;
 mod mode {
     use crate::root::profiling;
 
-    pub(super) const UNSTARTED: u32 = 0;
+    // 0 is "not started".
     pub(super) const ON: u32 = profiling::ON;
     pub(super) const NEVER: u32 = profiling::NEVER;
     pub(super) const OFF: u32 = 3;
@@ -71,17 +72,30 @@ struct ZoneSet {
     slabs: SlabZone,
 }
 
-/// What the fast paths read: two cache lines.
+/// What the fast paths read.
 #[repr(C, align(64))]
 struct Hot {
     /// Address of the first zone.
     base: AtomicUsize,
-    /// Chunks of the first zone; 0 before start, so that every free is slow.
+    /// Chunks of the first zone; 0 before start and without books, so that every free goes
+    /// the other way.
     chunks: AtomicUsize,
     /// `[AtomicU8; chunks]`: class of each chunk.
     chunk_class: AtomicUsize,
     /// The switch, copied from the root block now and then; see [`mode`].
     mode: AtomicU32,
+    /// Parts of the classes' geometries, each in a table of its own so that an index needs no
+    /// arithmetic. Indexed by a byte of `chunk_class`; for what is no class, no offset is valid.
+    layout: UnsafeCell<Layout>,
+}
+
+/// See [`ClassGeometry`].
+struct Layout {
+    reciprocal: [u64; 256],
+    /// All ones above the bits of an offset in a slab.
+    slab: [usize; 256],
+    limit: [u64; 256],
+    ext_offset: [usize; 256],
 }
 
 /// One allocator. All zero but for the platform until first used, and then started by itself.
@@ -93,6 +107,8 @@ pub struct Instance<P> {
     classes: UnsafeCell<[ClassGeometry; 256]>,
     sites: Sites,
     barn: Barn,
+    /// Chunks of the first zone, in an instance without books.
+    bare_chunks: AtomicUsize,
     zones: [AtomicUsize; MAX_ZONES],
     zone_slots: AtomicU32,
     /// See `start`.
@@ -119,10 +135,17 @@ impl<P: Platform> Instance<P> {
                 chunks: AtomicUsize::new(0),
                 chunk_class: AtomicUsize::new(0),
                 mode: AtomicU32::new(0),
+                layout: UnsafeCell::new(Layout {
+                    reciprocal: [0; 256],
+                    slab: [0; 256],
+                    limit: [0; 256],
+                    ext_offset: [0; 256],
+                }),
             },
             classes: UnsafeCell::new([ClassGeometry::NONE; 256]),
             sites: Sites::new(),
             barn: Barn::new(),
+            bare_chunks: AtomicUsize::new(0),
             zones: [const { AtomicUsize::new(0) }; MAX_ZONES],
             zone_slots: AtomicU32::new(0),
             state: AtomicU32::new(0),
@@ -180,51 +203,64 @@ impl<P: Platform> Instance<P> {
     /// Takes an object off the CPU's array and books it; null if that cannot be done at once.
     #[inline(always)]
     fn alloc_class(&'static self, class: SizeClass, ret: usize) -> *mut u8 {
-        let mode = self.mode();
-        let word = if mode == mode::ON {
-            match self.sites.cached(ret) {
-                Some(word) => word,
-                None => return no_memory(),
-            }
-        } else if mode == mode::UNSTARTED {
+        if self.mode() != mode::ON {
             return no_memory();
-        } else {
-            TAG_UNTAGGED | EXT_LIVE
-        };
-        let object = self.slots.pop(class);
-        if object.is_null() {
-            return object;
         }
-        if mode != mode::NEVER {
-            let ext = self.ext_of(object, class);
-            if ext.load(Ordering::Relaxed) & EXT_LIVE != 0 {
-                self.taken_twice(object, class)
-            }
-            ext.store(word, Ordering::Relaxed);
+        let Some(word) = self.sites.cached(ret) else { return no_memory() };
+        let item = self.slots.pop(class);
+        if item.is_none() {
+            return no_memory();
         }
-        object
+        self.book(item, class, word);
+        item.address() as *mut u8
     }
 
-    /// `alloc` of any size.
+    /// Writes the extension word of an object that just came off an array.
+    #[inline(always)]
+    fn book(&self, item: Item, class: SizeClass, word: u32) {
+        let layout = self.layout();
+        let slab = item.address() & layout.slab[class.0 as usize];
+        let ext = slab + layout.ext_offset[class.0 as usize] + item.index() * 4;
+        // SAFETY: every slab made with books has its vector there.
+        let ext = unsafe { &*(ext as *const AtomicU32) };
+        if ext.load(Ordering::Relaxed) & EXT_LIVE != 0 {
+            self.taken_twice(item, class)
+        }
+        ext.store(word, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn layout(&self) -> &Layout {
+        // SAFETY: written before any object or class byte exists.
+        unsafe { &*self.hot.layout.get() }
+    }
+
+    /// `alloc` of any size and in any mode.
     #[inline(never)]
     pub fn alloc_any(&'static self, size: usize, ret: usize) -> *mut u8 {
         if size > MAX_OBJECT {
             return self.alloc_large(size, ret);
         }
         let class = SizeClass::of(size);
-        let object = self.alloc_class(class, ret);
-        if object.is_null() { self.alloc_slow(class, ret) } else { object }
-    }
-
-    /// The extension word of an object.
-    #[inline(always)]
-    fn ext_of(&self, object: *mut u8, class: SizeClass) -> &AtomicU32 {
-        let geometry = self.geometry(class);
-        let offset = object as u32 & geometry.slab_mask;
-        let index = geometry.index_within(offset);
-        let ext = object as usize - offset as usize + geometry.ext_offset as usize + index as usize * 4;
-        // SAFETY: every slab made with books has its vector there.
-        unsafe { &*(ext as *const AtomicU32) }
+        match self.mode() {
+            mode::ON => {
+                let object = self.alloc_class(class, ret);
+                if object.is_null() { self.alloc_slow(class, ret) } else { object }
+            }
+            mode::OFF => {
+                let item = self.slots.pop(class);
+                if item.is_none() {
+                    return self.alloc_slow(class, ret);
+                }
+                self.book(item, class, TAG_UNTAGGED | EXT_LIVE);
+                item.address() as *mut u8
+            }
+            mode::NEVER => {
+                let item = self.slots.pop(class);
+                if item.is_none() { self.alloc_slow(class, ret) } else { item.address() as *mut u8 }
+            }
+            _ => self.alloc_slow(class, ret),
+        }
     }
 
     /// Frees what `alloc` and its relatives returned; null is nothing. Fast path: about 40
@@ -237,28 +273,57 @@ impl<P: Platform> Instance<P> {
     pub unsafe fn free(&'static self, at: *mut u8) {
         let chunk = (at as usize).wrapping_sub(self.hot.base.load(Ordering::Relaxed)) >> CHUNK_SHIFT;
         if chunk >= self.hot.chunks.load(Ordering::Relaxed) {
+            return self.free_other(at);
+        }
+        let Some((class, slab, index)) = self.object_at(at, chunk) else { return self.free_slow(at) };
+        let ext = slab + self.layout().ext_offset[class.0 as usize] + index * 4;
+        // SAFETY: every slab made with books has its vector there.
+        let ext = unsafe { &*(ext as *const AtomicU32) };
+        let word = ext.load(Ordering::Relaxed);
+        if word & EXT_LIVE == 0 {
             return self.free_slow(at);
         }
+        ext.store(word & !EXT_LIVE, Ordering::Relaxed);
+        let item = Item::new(at as usize, index);
+        // SAFETY: a live object until now, given up by the caller.
+        if !unsafe { self.slots.push(class, item) } {
+            self.flush(class, item);
+        }
+    }
+
+    /// Class, slab and index of the object that begins at `at`, in a chunk of the first zone.
+    /// Pages and stale slabs have a class without valid offsets.
+    #[inline(always)]
+    fn object_at(&self, at: *mut u8, chunk: usize) -> Option<(SizeClass, usize, usize)> {
         let classes = self.hot.chunk_class.load(Ordering::Relaxed) as *const AtomicU8;
         // SAFETY: one byte per chunk.
         let class = SizeClass(unsafe { (*classes.add(chunk)).load(Ordering::Relaxed) });
-        let geometry = self.geometry(class);
-        let offset = at as u32 & geometry.slab_mask;
-        // Pages and stale slabs have a class without valid offsets.
-        let Some(index) = geometry.index(offset) else { return self.free_slow(at) };
-        if self.mode() != mode::NEVER {
-            let ext = at as usize - offset as usize + geometry.ext_offset as usize + index as usize * 4;
-            // SAFETY: every slab made with books has its vector there.
-            let ext = unsafe { &*(ext as *const AtomicU32) };
-            let word = ext.load(Ordering::Relaxed);
-            if word & EXT_LIVE == 0 {
-                return self.free_slow(at);
-            }
-            ext.store(word & !EXT_LIVE, Ordering::Relaxed);
+        let layout = self.layout();
+        let slab = at as usize & layout.slab[class.0 as usize];
+        let offset = at as usize - slab;
+        let reciprocal = layout.reciprocal[class.0 as usize];
+        let product = offset as u128 * u128::from(reciprocal);
+        if product as u64 >= reciprocal || offset as u64 >= layout.limit[class.0 as usize] {
+            return None;
         }
-        // SAFETY: a live object until now, given up by the caller.
-        if !unsafe { self.slots.push(class, at) } {
-            self.flush(class, at);
+        Some((class, slab, (product >> 64) as usize))
+    }
+
+    /// `free` without books, and for what the first zone does not hold.
+    #[inline(never)]
+    fn free_other(&'static self, at: *mut u8) {
+        if self.mode() != mode::NEVER {
+            return self.free_slow(at);
+        }
+        let chunk = (at as usize).wrapping_sub(self.hot.base.load(Ordering::Relaxed)) >> CHUNK_SHIFT;
+        if chunk >= self.bare_chunks.load(Ordering::Relaxed) {
+            return self.free_slow(at);
+        }
+        let Some((class, _, index)) = self.object_at(at, chunk) else { return self.free_slow(at) };
+        let item = Item::new(at as usize, index);
+        // SAFETY: an object's start; that it is live cannot be known without books.
+        if !unsafe { self.slots.push(class, item) } {
+            self.flush(class, item);
         }
     }
 

@@ -6,12 +6,12 @@ use crate::root::EXT_LIVE;
 use crate::slab::class::{ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::slab::{Place, SlabZone};
 use crate::sync::{AtomicU32, Ordering};
-use crate::units::{PageCount, Pfn};
+use crate::units::{Item, PageCount, Pfn};
 
 /// A live allocation.
 pub(super) enum Live<'a> {
     /// An object of a slab; no word without books.
-    Object { class: SizeClass, ext: Option<&'a AtomicU32> },
+    Object { class: SizeClass, item: Item, ext: Option<&'a AtomicU32> },
     /// A page allocation.
     Pages { set: &'a ZoneSet, pfn: Pfn, pages: PageCount },
 }
@@ -41,8 +41,8 @@ impl<P: Platform> Instance<P> {
         match SlabZone::place(address, geometry) {
             Place::Tail => Err(Fault::Metadata),
             Place::Inside { object, offset } => Err(Fault::InsideObject { object, offset, size }),
-            Place::Object { .. } if !self.books() => Ok(Live::Object { class, ext: None }),
-            Place::Object { ext } => {
+            Place::Object { item, .. } if !self.books() => Ok(Live::Object { class, item, ext: None }),
+            Place::Object { item, ext } => {
                 // SAFETY: every slab made with books has its vector there.
                 let ext = unsafe { &*(ext as *const AtomicU32) };
                 match ext.load(Ordering::Relaxed) {
@@ -50,7 +50,7 @@ impl<P: Platform> Instance<P> {
                     word if word & EXT_LIVE == 0 => {
                         Err(Fault::FreeObject { size, last: self.sites.address(tag(word)) })
                     }
-                    _ => Ok(Live::Object { class, ext: Some(ext) }),
+                    _ => Ok(Live::Object { class, item, ext: Some(ext) }),
                 }
             }
         }
@@ -87,13 +87,13 @@ impl<P: Platform> Instance<P> {
             return;
         }
         match self.find(at) {
-            Ok(Live::Object { class, ext }) => {
+            Ok(Live::Object { class, item, ext }) => {
                 if let Some(ext) = ext {
                     ext.store(ext.load(Ordering::Relaxed) & !EXT_LIVE, Ordering::Relaxed);
                 }
                 // SAFETY: a live object until now, given up by the caller.
-                if !unsafe { self.slots.push(class, at) } {
-                    self.flush(class, at);
+                if !unsafe { self.slots.push(class, item) } {
+                    self.flush(class, item);
                 }
             }
             Ok(Live::Pages { set, pfn, .. }) => {
@@ -141,7 +141,7 @@ impl<P: Platform> Instance<P> {
             return core::ptr::null_mut();
         }
         let old = match self.find(at) {
-            Ok(Live::Object { class, ext }) => {
+            Ok(Live::Object { class, ext, .. }) => {
                 let old = self.geometry(class).size as usize;
                 // Keeps its place while at least half of it stays in use.
                 if size <= old && (size > old / 2 || SizeClass::of(size) == class) {

@@ -7,7 +7,7 @@ use crate::root::{EXT_LIVE, PeakTable, TAG_UNTAGGED, profiling};
 use crate::slab::class::SizeClass;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
-use crate::units::{CHUNK_ORDER, PageCount};
+use crate::units::{CHUNK_ORDER, Item, PageCount};
 
 impl<P: Platform> Instance<P> {
     /// The extension word for a call site, found the slow way.
@@ -26,34 +26,30 @@ impl<P: Platform> Instance<P> {
         if !self.ready() {
             return no_memory();
         }
-        let mut object = self.slots.pop(class);
-        if object.is_null() {
+        let mut item = self.slots.pop(class);
+        if item.is_none() {
             self.look_outside();
-            object = self.refill(class);
-            if object.is_null() {
+            item = self.refill(class);
+            if item.is_none() {
                 return no_memory();
             }
         }
         if self.books() {
-            let ext = self.ext_of(object, class);
-            if ext.load(Ordering::Relaxed) & EXT_LIVE != 0 {
-                self.taken_twice(object, class)
-            }
-            ext.store(self.word_for(ret), Ordering::Relaxed);
+            self.book(item, class, self.word_for(ret));
         }
-        object
+        item.address() as *mut u8
     }
 
     /// One object, and more for the CPU's array if it can take them.
-    fn refill(&'static self, class: SizeClass) -> *mut u8 {
+    fn refill(&'static self, class: SizeClass) -> Item {
         let hint = self.platform.slot_hint();
         let cpu = self.slots.current(hint);
         if let Some(cpu) = cpu {
             self.ensure_area(cpu);
         }
-        let mut buffer = [0u64; SHEAF_OBJECTS];
+        let mut buffer = [Item::NONE; SHEAF_OBJECTS];
         if !self.slots.uses_rseq() && self.slots.pop_many(class, hint, &mut buffer[..1]) == 1 {
-            return buffer[0] as *mut u8;
+            return buffer[0];
         }
         let batch = if cpu.is_some() { self.geometry(class).batch as usize } else { 1 };
         if let Some(held) = self.barn.take_full(class) {
@@ -66,21 +62,21 @@ impl<P: Platform> Instance<P> {
                 self.give_to_slabs(class, &rest[kept..]);
             }
             self.barn.give_empty(held);
-            return one as *mut u8;
+            return one;
         }
         let got = self.claim_objects(class, &mut buffer[..batch]);
-        let Some((&one, rest)) = buffer[batch - got..batch].split_last() else { return no_memory() };
+        let Some((&one, rest)) = buffer[batch - got..batch].split_last() else { return Item::NONE };
         // SAFETY: objects just claimed.
         let kept = unsafe { self.slots.push_many(class, hint, rest) };
         if kept < rest.len() {
             self.give_to_slabs(class, &rest[kept..]);
         }
-        one as *mut u8
+        one
     }
 
     /// Free objects out of the slabs, in the last part of `out`, highest first, so that they
     /// come off an array lowest first; a new slab if there is none.
-    fn claim_objects(&'static self, class: SizeClass, out: &mut [u64]) -> usize {
+    fn claim_objects(&'static self, class: SizeClass, out: &mut [Item]) -> usize {
         let geometry = self.geometry(class);
         for set in self.zone_sets() {
             let got = set.slabs.claim(class, geometry, self.books(), out);
@@ -101,7 +97,7 @@ impl<P: Platform> Instance<P> {
     /// Makes room in a full array, then puts a freed object there.
     #[cold]
     #[inline(never)]
-    pub(super) fn flush(&'static self, class: SizeClass, object: *mut u8) {
+    pub(super) fn flush(&'static self, class: SizeClass, item: Item) {
         if !self.ready() {
             return;
         }
@@ -110,13 +106,13 @@ impl<P: Platform> Instance<P> {
             self.ensure_area(cpu);
             for _ in 0..2 {
                 // SAFETY: a freed object in our hands.
-                if unsafe { self.slots.push_many(class, hint, &[object as u64]) } == 1 {
+                if unsafe { self.slots.push_many(class, hint, &[item]) } == 1 {
                     return;
                 }
                 self.make_room(class, hint);
             }
         }
-        self.give_to_slabs(class, &[object as u64]);
+        self.give_to_slabs(class, &[item]);
     }
 
     fn make_room(&'static self, class: SizeClass, hint: u32) {
@@ -132,18 +128,18 @@ impl<P: Platform> Instance<P> {
             }
             return;
         }
-        let mut buffer = [0u64; SHEAF_OBJECTS];
+        let mut buffer = [Item::NONE; SHEAF_OBJECTS];
         let len = self.slots.pop_many(class, hint, &mut buffer[..batch]);
         self.give_to_slabs(class, &buffer[..len]);
     }
 
     /// Gives free objects back to their slabs, and wholly free slabs to their zone.
-    pub(super) fn give_to_slabs(&'static self, class: SizeClass, objects: &[u64]) {
+    pub(super) fn give_to_slabs(&'static self, class: SizeClass, items: &[Item]) {
         let geometry = self.geometry(class);
-        let mut rest = objects;
+        let mut rest = items;
         while let Some(&first) = rest.first() {
-            let Some(set) = self.zone_of(first as usize) else { return };
-            let inside = |&&object: &&u64| set.zone.pfn(object as usize).is_some();
+            let Some(set) = self.zone_of(first.address()) else { return };
+            let inside = |item: &&Item| set.zone.pfn(item.address()).is_some();
             let (here, others) = rest.split_at(rest.iter().take_while(inside).count());
             // SAFETY: freed objects of this class in our hands.
             let given = unsafe {

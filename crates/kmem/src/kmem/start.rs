@@ -109,6 +109,13 @@ impl<P: Platform> Instance<P> {
             for (class, size) in SIZES.iter().enumerate().skip(1) {
                 classes[class] = ClassGeometry::new(*size, books);
             }
+            let layout = &mut *self.hot.layout.get();
+            for (i, class) in classes.iter().enumerate() {
+                layout.reciprocal[i] = class.reciprocal;
+                layout.slab[i] = !(class.slab_mask as usize);
+                layout.limit[i] = u64::from(class.limit);
+                layout.ext_offset[i] = class.ext_offset as usize;
+            }
         }
         self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);
         self.keep_peak.store(u32::from(conf.peak), Ordering::Relaxed);
@@ -229,7 +236,8 @@ impl<P: Platform> Instance<P> {
         if first {
             self.hot.base.store(set.zone.base(), Ordering::Relaxed);
             self.hot.chunk_class.store(set.slabs.chunk_classes() as usize, Ordering::Relaxed);
-            self.hot.chunks.store(set.slabs.chunks() as usize, Ordering::Release);
+            let chunks = if self.books() { &self.hot.chunks } else { &self.bare_chunks };
+            chunks.store(set.slabs.chunks() as usize, Ordering::Release);
         }
         self.zones[slot].store(&raw const *set as usize, Ordering::Release);
         root.zone_count.fetch_max(slot as u32 + 1, Ordering::Release);

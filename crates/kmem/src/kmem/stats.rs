@@ -5,7 +5,7 @@ use crate::os::Platform;
 use crate::slab::class::{CLASS_COUNT, RunClass, SizeClass};
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
-use crate::units::{CpuId, PAGE_SIZE, PageCount};
+use crate::units::{CpuId, Item, PAGE_SIZE, PageCount};
 
 /// Counts of an instance, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +73,8 @@ impl<P: Platform> Instance<P> {
 
     /// Empties the arrays of the given classes on all CPUs.
     pub(super) fn drain_arrays<I: Iterator<Item = SizeClass>>(&'static self, classes: impl Fn() -> I) {
-        let mut buffer = [0u64; SHEAF_OBJECTS];
-        for cpu in (0..crate::cpu::MAX_CPUS as u32 - 1).map(CpuId) {
+        let mut buffer = [Item::NONE; SHEAF_OBJECTS];
+        for cpu in (0..crate::cpu::MAX_CPUS as u32).map(CpuId) {
             let holds = |area: &crate::cpu::Area| classes().any(|class| area.len(class) > 0);
             if !self.slots.area(cpu).is_some_and(holds) {
                 continue;
@@ -94,13 +94,13 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    fn give_drained(&'static self, class: SizeClass, items: &[u64]) {
+    fn give_drained(&'static self, class: SizeClass, items: &[Item]) {
         if (class.0 as usize) < CLASS_COUNT {
             return self.give_to_slabs(class, items);
         }
-        for &at in items {
-            let Some(set) = self.zone_of(at as usize) else { continue };
-            if let Some(pfn) = set.zone.pfn(at as usize) {
+        for at in items.iter().map(|item| item.address()) {
+            let Some(set) = self.zone_of(at) else { continue };
+            if let Some(pfn) = set.zone.pfn(at) {
                 self.give_pages(set, pfn, PageCount(RunClass::pages(class)));
             }
         }

@@ -24,8 +24,8 @@
 use crate::root::{CHUNK_CLASS_MASK, EXT_LIVE, ZoneBlock};
 use crate::row::Row;
 use crate::row::summary::{self, Summary};
-use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, spin};
-use crate::units::{CHUNK_ORDER, CHUNK_SIZE, PAGE_SHIFT, PageCount, Pfn};
+use crate::sync::{AtomicU8, AtomicU32, Ordering, spin};
+use crate::units::{CHUNK_ORDER, CHUNK_SIZE, Item, PAGE_SHIFT, PageCount, Pfn};
 
 pub mod class;
 pub mod sheaf;
@@ -75,6 +75,8 @@ pub struct Retired {
 pub enum Place {
     /// At the start of an object.
     Object {
+        /// The object.
+        item: Item,
         /// Address of its extension word.
         ext: usize,
     },
@@ -171,7 +173,8 @@ impl SlabZone {
         let index = geometry.index_within(offset);
         let object = slab + (index * geometry.size) as usize;
         if object == address {
-            Place::Object { ext: slab + geometry.ext_offset as usize + index as usize * 4 }
+            let item = Item::new(object, index as usize);
+            Place::Object { item, ext: slab + geometry.ext_offset as usize + index as usize * 4 }
         } else {
             Place::Inside { object, offset: (address - object) as u32 }
         }
@@ -190,7 +193,7 @@ impl SlabZone {
         start: Pfn,
         zero: bool,
         books: bool,
-        out: &mut [u64],
+        out: &mut [Item],
     ) -> usize {
         let chunk = start.0 >> CHUNK_ORDER;
         let slab = self.slab_address(chunk);
@@ -211,7 +214,7 @@ impl SlabZone {
             first -= used;
         }
         for (i, slot) in out.iter_mut().rev().take(taken as usize).enumerate() {
-            *slot = (slab + i * geometry.size as usize) as u64;
+            *slot = Item::new(slab + i * geometry.size as usize, i);
         }
         for i in 0..geometry.chunks() {
             self.chunk_class(chunk + i).store(class.0, Ordering::Release);
@@ -227,7 +230,7 @@ impl SlabZone {
 
     /// Takes up to `out.len()` free objects of a class from the lowest slab that has some into
     /// the last part of `out`, highest first; how many.
-    pub fn claim(&self, class: SizeClass, geometry: &ClassGeometry, books: bool, out: &mut [u64]) -> usize {
+    pub fn claim(&self, class: SizeClass, geometry: &ClassGeometry, books: bool, out: &mut [Item]) -> usize {
         let lane = u32::from(class.0);
         let mut from = 0;
         while let Some(chunk) = self.sets.next(lane, from) {
@@ -284,21 +287,21 @@ impl SlabZone {
     }
 
     /// Takes the objects for credit in hand.
-    fn take_objects(&self, chunk: u32, geometry: &ClassGeometry, credit: u32, out: &mut [u64]) -> usize {
+    fn take_objects(&self, chunk: u32, geometry: &ClassGeometry, credit: u32, out: &mut [Item]) -> usize {
         let slab = self.slab_address(chunk);
         let mut got = 0;
         // Bits move between rows while others take and give, so one pass may miss some.
         'passes: for _ in 0..64 {
             for (i, row) in self.rows(slab, geometry).iter().enumerate() {
                 let mut bits = row.take(credit - got as u32);
-                let base = slab + i * 64 * geometry.size as usize;
                 let end = out.len() - got;
                 got += bits.count_ones() as usize;
                 for slot in out[..end].iter_mut().rev() {
                     if bits == 0 {
                         break;
                     }
-                    *slot = (base + bits.trailing_zeros() as usize * geometry.size as usize) as u64;
+                    let index = i * 64 + bits.trailing_zeros() as usize;
+                    *slot = Item::new(slab + index * geometry.size as usize, index);
                     bits &= bits - 1;
                 }
                 if got as u32 == credit {
@@ -322,38 +325,33 @@ impl SlabZone {
         &self,
         class: SizeClass,
         geometry: &ClassGeometry,
-        objects: &[u64],
+        items: &[Item],
         mut retired: impl FnMut(Retired),
     ) -> Result<(), DoubleFree> {
         let mut result = Ok(());
-        let mut rest = objects;
+        let slab_of = |item: Item| item.address() & !(geometry.slab_mask as usize);
+        let mut rest = items;
         while let Some(&first) = rest.first() {
-            let slab = first as usize & !(geometry.slab_mask as usize);
+            let slab = slab_of(first);
             let chunk = ((slab - self.base) / CHUNK_SIZE) as u32;
             let mut given = 0;
             // All that follow in the same slab; bits of one row are given together.
-            while let Some(&object) = rest.first() {
-                if object as usize & !(geometry.slab_mask as usize) != slab {
-                    break;
-                }
-                let index = geometry.index_within((object as usize - slab) as u32);
-                let (row, mut mask, mut len) = (index / 64, 1u64 << (index % 64), 1);
-                for &next in &rest[1..] {
-                    if next as usize & !(geometry.slab_mask as usize) != slab {
-                        break;
-                    }
-                    let index = geometry.index_within((next as usize - slab) as u32);
-                    let bit = 1u64 << (index % 64);
-                    if index / 64 != row || mask & bit != 0 {
+            while let Some(&item) = rest.first().filter(|&&item| slab_of(item) == slab) {
+                let row = item.index() / 64;
+                let mut mask = 0u64;
+                let mut len = 0;
+                for &next in rest {
+                    let bit = 1 << (next.index() % 64);
+                    if next.index() / 64 != row || slab_of(next) != slab || mask & bit != 0 {
                         break;
                     }
                     mask |= bit;
                     len += 1;
                 }
-                let twice = self.rows(slab, geometry)[row as usize].give(mask);
+                let twice = self.rows(slab, geometry)[row].give(mask);
                 if twice != 0 && result.is_ok() {
-                    let index = row * 64 + twice.trailing_zeros();
-                    result = Err(DoubleFree(slab + (index * geometry.size) as usize));
+                    let index = row * 64 + twice.trailing_zeros() as usize;
+                    result = Err(DoubleFree(slab + index * geometry.size as usize));
                 }
                 given += len as u32 - twice.count_ones();
                 rest = &rest[len..];
@@ -500,4 +498,3 @@ impl SlabZone {
 struct NeedsMending;
 
 const _: () = assert!(PAGE_SHIFT + CHUNK_ORDER == class::CHUNK_SHIFT);
-const _: () = assert!(size_of::<AtomicU64>() == 8);

@@ -7,6 +7,7 @@
 
 use crate::slab::class::{CLASS_COUNT, ClassGeometry, SizeClass};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::units::Item;
 
 /// Objects a sheaf can hold.
 pub const SHEAF_OBJECTS: usize = 64;
@@ -23,7 +24,7 @@ pub struct Sheaf {
     /// Objects in it.
     pub len: u32,
     /// The objects.
-    pub objects: [u64; SHEAF_OBJECTS],
+    pub objects: [Item; SHEAF_OBJECTS],
 }
 
 /// A stack of sheaves: `count << 32 | number + 1`.
