@@ -7,16 +7,18 @@
 //! kmem       facade: the malloc family, the global allocator
 //! alloc_tag  the books: profiling switch, census, peak
 //! codetag    what a tag stands for
-//! slab       classes, slabs, sheaves, barn
+//! slab       slabs, sheaves, barn
 //! page       zone, rows, credit, purge
 //! row        the 64-bit claim primitive, summaries
 //! cpu        per-CPU slots: rseq or try-lock
+//! class      size classes and the layout of their slabs
 //! os         the only door to the platform
 //! conf, root, units, sync
 //! ```
 #![cfg_attr(not(test), no_std)]
 
 pub mod alloc_tag;
+pub mod class;
 pub mod codetag;
 pub mod conf;
 pub mod cpu;
@@ -29,4 +31,6 @@ pub mod slab;
 pub mod sync;
 pub mod units;
 
-pub use kmem::{Fault, Instance, Kmem, Stats};
+#[cfg(kmem_linux)]
+pub use kmem::Kmem;
+pub use kmem::{Fault, Instance, Stats};

@@ -5,7 +5,7 @@ use std::mem::{offset_of, size_of};
 use kmem::root::{
     CHUNK_CLASS_MASK, MAGIC, MAX_ZONES, RootBlock, Site, TAG_BITS, VERSION, ZoneBlock,
 };
-use kmem::slab::class::ClassGeometry;
+use kmem::class::ClassGeometry;
 
 use super::record::{u32_at, u64_at};
 use super::zone::{Class, Zone};

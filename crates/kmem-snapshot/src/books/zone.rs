@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use kmem::root::ZoneBlock;
-use kmem::slab::class::ClassGeometry;
+use kmem::class::ClassGeometry;
 
 use super::record::{u32_at, u64_at};
 use crate::process::Maps;

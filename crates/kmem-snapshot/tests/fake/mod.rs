@@ -14,7 +14,7 @@ use kmem::root::{
     EXT_LIVE, MAGIC, MAX_ZONES, OBJCG_SHIFT, PeakEntry, PeakTable, RootBlock, Site, TAG_BITS,
     TAG_FIRST_SITE, VERSION, ZoneBlock, profiling, site_kind,
 };
-use kmem::slab::class::ClassGeometry;
+use kmem::class::ClassGeometry;
 
 pub(crate) const SITES: u32 = 40;
 const SITE_CAPACITY: u32 = 1 << TAG_BITS;

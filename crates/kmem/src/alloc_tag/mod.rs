@@ -5,7 +5,7 @@
 
 use crate::root::{EXT_LIVE, PeakEntry, PeakTable, RootBlock, TAG_MASK, TAG_UNTAGGED};
 use crate::slab::SlabZone;
-use crate::slab::class::ClassGeometry;
+use crate::class::ClassGeometry;
 use crate::sync::Ordering;
 use crate::units::{PageCount, Pfn, TagId};
 

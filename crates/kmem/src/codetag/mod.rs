@@ -65,7 +65,7 @@ impl Sites {
     }
 
     /// The extension word of a live object for the call that returns to `ret`, if that was
-    /// looked up not long ago. Fast path.
+    /// looked up not long ago. Fast path. (0 and 1, which return addresses never are, look cached.)
     #[inline(always)]
     pub fn cached(&self, ret: usize) -> Option<u32> {
         let word = self.cache[ret % CACHE_SLOTS].load(Ordering::Relaxed);

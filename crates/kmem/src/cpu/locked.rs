@@ -1,7 +1,7 @@
 //! The locked kind: a try-lock in each area. Nobody waits for it.
 
 use super::{Area, BLOCK};
-use crate::slab::class::SizeClass;
+use crate::class::SizeClass;
 use crate::sync::Ordering;
 use crate::units::Item;
 

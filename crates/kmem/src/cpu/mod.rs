@@ -26,17 +26,17 @@
 
 use core::cell::UnsafeCell;
 
-use crate::slab::class::{ARRAY_COUNT, CLASS_COUNT, ClassGeometry, RunClass, SizeClass};
+use crate::class::{ARRAY_COUNT, CLASS_COUNT, ClassGeometry, RunClass, SizeClass};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{CpuId, Item};
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri), not(loom)))]
+#[cfg(all(kmem_rseq, not(miri), not(loom)))]
 mod rseq;
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(miri), not(loom))))]
+#[cfg(not(all(kmem_rseq, not(miri), not(loom))))]
 mod rseq {
     //! No critical sections here: every operation reports "empty" or "full".
     use super::Slots;
-    use crate::slab::class::SizeClass;
+    use crate::class::SizeClass;
     use crate::units::Item;
     pub(super) fn start(_: Option<isize>) {}
     pub(super) unsafe fn pop(_: &Slots, _: SizeClass) -> Item {

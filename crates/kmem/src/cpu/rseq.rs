@@ -17,7 +17,7 @@ use core::arch::asm;
 use core::mem::offset_of;
 
 use super::{BLOCK, Slots, Wiped};
-use crate::slab::class::SizeClass;
+use crate::class::SizeClass;
 use crate::units::Item;
 
 const EMPTY: usize = offset_of!(Slots, empty);

@@ -2,7 +2,7 @@
 
 use super::Instance;
 use crate::os::Platform;
-use crate::slab::class::SizeClass;
+use crate::class::SizeClass;
 use crate::units::Item;
 
 /// Why an address cannot be freed or resized.

@@ -5,7 +5,7 @@ use super::{Instance, ZoneSet, no_memory};
 use crate::os::Platform;
 use crate::page::Run;
 use crate::root::EXT_LIVE;
-use crate::slab::class::{MAX_OBJECT, RunClass, SizeClass};
+use crate::class::{MAX_OBJECT, RunClass, SizeClass};
 use crate::sync::Ordering;
 use crate::units::{Item, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
 
@@ -47,7 +47,7 @@ impl<P: Platform> Instance<P> {
     }
 
     fn class_size(&self, class: SizeClass) -> usize {
-        crate::slab::class::SIZES[class.0 as usize] as usize
+        crate::class::SIZES[class.0 as usize] as usize
     }
 
     fn alloc_pages_at(&'static self, size: usize, align: usize, ret: usize, zero: bool) -> *mut u8 {

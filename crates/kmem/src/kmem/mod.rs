@@ -29,14 +29,14 @@ use crate::os::Platform;
 use crate::page::Zone;
 use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock, TAG_UNTAGGED};
 use crate::slab::SlabZone;
-use crate::slab::class::{CHUNK_SHIFT, ClassGeometry, MAX_OBJECT, SizeClass};
+use crate::class::{CHUNK_SHIFT, ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use crate::units::Item;
 
 mod fault;
 mod fork;
-#[cfg(target_os = "linux")]
+#[cfg(kmem_linux)]
 mod global;
 mod large;
 mod realloc;
@@ -48,7 +48,7 @@ pub use fault::Fault;
 pub use stats::Stats;
 
 /// An instance on Linux.
-#[cfg(target_os = "linux")]
+#[cfg(kmem_linux)]
 pub type Kmem = Instance<crate::os::linux::Linux>;
 
 /// The switch as the fast paths see it: like [`crate::root::profiling`], with a value for "not

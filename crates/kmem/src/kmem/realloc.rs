@@ -3,7 +3,7 @@
 use super::{Fault, Instance, ZoneSet};
 use crate::os::Platform;
 use crate::root::EXT_LIVE;
-use crate::slab::class::{ClassGeometry, MAX_OBJECT, SizeClass};
+use crate::class::{ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::slab::{Place, SlabZone};
 use crate::sync::{AtomicU32, Ordering};
 use crate::units::{Item, PageCount, Pfn};

@@ -4,7 +4,7 @@ use super::{Instance, ZoneSet, mode, no_memory};
 use crate::alloc_tag;
 use crate::os::Platform;
 use crate::root::{EXT_LIVE, PeakTable, TAG_UNTAGGED, profiling};
-use crate::slab::class::SizeClass;
+use crate::class::SizeClass;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
 use crate::units::{CHUNK_ORDER, Item, PageCount};

@@ -19,7 +19,7 @@ use crate::os::Platform;
 use crate::page::Zone;
 use crate::root::{self, MAX_ZONES, RootBlock, Site, ZoneBlock};
 use crate::slab::SlabZone;
-use crate::slab::class::{CLASS_COUNT, ClassGeometry, SIZES};
+use crate::class::{CLASS_COUNT, ClassGeometry, SIZES};
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, spin};
 use crate::units::{CpuId, FRAME_PAGES, FRAME_SIZE, PAGE_SHIFT, PAGE_SIZE, PageCount};
@@ -172,7 +172,7 @@ impl<P: Platform> Instance<P> {
         root.version = root::VERSION;
         root.size = size_of::<RootBlock>() as u32;
         root.page_shift = PAGE_SHIFT;
-        root.chunk_shift = crate::slab::class::CHUNK_SHIFT;
+        root.chunk_shift = crate::class::CHUNK_SHIFT;
         root.tag_bits = root::TAG_BITS;
         root.class_count = CLASS_COUNT as u32;
         root.class_size = size_of::<ClassGeometry>() as u32;

@@ -2,7 +2,7 @@
 
 use super::{Instance, ZoneSet};
 use crate::os::Platform;
-use crate::slab::class::{CLASS_COUNT, RunClass, SizeClass};
+use crate::class::{CLASS_COUNT, RunClass, SizeClass};
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
 use crate::units::{CpuId, Item, PAGE_SIZE, PageCount};

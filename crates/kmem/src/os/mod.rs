@@ -14,7 +14,7 @@
 
 use core::ptr::NonNull;
 
-#[cfg(target_os = "linux")]
+#[cfg(kmem_linux)]
 pub mod linux;
 pub mod region;
 pub mod sim;

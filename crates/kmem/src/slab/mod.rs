@@ -27,10 +27,9 @@ use crate::row::summary::{self, Summary};
 use crate::sync::{AtomicU8, AtomicU32, Ordering, spin};
 use crate::units::{CHUNK_ORDER, CHUNK_SIZE, Item, PAGE_SHIFT, PageCount, Pfn};
 
-pub mod class;
 pub mod sheaf;
 
-use class::{CLASS_COUNT, ClassGeometry, SizeClass};
+use crate::class::{self, CLASS_COUNT, ClassGeometry, SizeClass};
 
 /// Sets of slabs with credit lie this many words apart.
 const LANES: u32 = CLASS_COUNT as u32;

@@ -5,7 +5,7 @@
 //! a count in the head word against reuse between a read and its compare-and-swap (Treiber,
 //! IBM RJ 5118, 1986).
 
-use crate::slab::class::{CLASS_COUNT, ClassGeometry, SizeClass};
+use crate::class::{CLASS_COUNT, ClassGeometry, SizeClass};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::Item;
 

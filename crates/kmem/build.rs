@@ -1,0 +1,17 @@
+//! Names the two facts about the target that code outside `os` depends on.
+
+use std::env;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-check-cfg=cfg(kmem_linux)");
+    println!("cargo:rustc-check-cfg=cfg(kmem_rseq)");
+    let linux = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux");
+    let x86_64 = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
+    if linux {
+        println!("cargo:rustc-cfg=kmem_linux");
+    }
+    if linux && x86_64 {
+        println!("cargo:rustc-cfg=kmem_rseq");
+    }
+}

@@ -1,0 +1,243 @@
+//! Instances are values: two run side by side, on memory of their own, and their books agree
+//! with a plain model to the byte.
+
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+
+use kmem::Instance;
+use kmem::class::{MAX_OBJECT, SIZES, SizeClass};
+use kmem::os::region::FixedRegion;
+use kmem::units::TagId;
+use proptest::prelude::*;
+
+fn print(text: &[u8]) {
+    eprint!("{}", String::from_utf8_lossy(text));
+}
+
+fn fatal() -> ! {
+    panic!("the allocator gave up")
+}
+
+type Fixed = Instance<FixedRegion>;
+
+/// An instance on its own piece of zeroed memory. Both live until the test ends.
+fn instance(bytes: usize) -> &'static Fixed {
+    let layout = Layout::from_size_align(bytes, 2 << 20).expect("a layout");
+    // SAFETY: not of size zero.
+    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+    assert!(!memory.is_null());
+    // SAFETY: fresh, zeroed, given away for good.
+    let region = unsafe { FixedRegion::new(memory, bytes, 2, print, fatal) };
+    // On the heap from the start: an instance is too large for a test's stack.
+    let mut place = Box::<Fixed>::new_uninit();
+    // SAFETY: written before it is assumed to be.
+    unsafe {
+        place.as_mut_ptr().write(Instance::over(region));
+        Box::leak(place.assume_init())
+    }
+}
+
+fn books(instance: &'static Fixed) -> BTreeMap<usize, (u64, u64)> {
+    let mut sums = BTreeMap::new();
+    instance.census(|tag: TagId, bytes, calls| {
+        let sum = sums.entry(instance.site_address(tag)).or_insert((0, 0));
+        sum.0 += bytes;
+        sum.1 += calls;
+    });
+    sums
+}
+
+/// What an allocation of `size` counts as.
+fn counted(instance: &'static Fixed, at: *mut u8, size: usize) -> u64 {
+    // SAFETY: a live allocation.
+    let usable = unsafe { instance.usable_size(at) };
+    if size <= MAX_OBJECT {
+        assert_eq!(usable, SIZES[SizeClass::of(size).0 as usize] as usize);
+    } else {
+        assert!(usable >= size && usable % 4096 == 0 && (usable - size) <= size / 8 + 4096);
+    }
+    usable as u64
+}
+
+#[test]
+fn two_instances_do_not_know_of_each_other() {
+    let (a, b) = (instance(32 << 20), instance(32 << 20));
+    let x = a.alloc(100, 0x1001);
+    let y = b.alloc(200, 0x2002);
+    assert!(a.owns(x) && !a.owns(y) && b.owns(y) && !b.owns(x));
+    assert_eq!(books(a), BTreeMap::from([(0x1001, (112, 1))]));
+    assert_eq!(books(b), BTreeMap::from([(0x2002, (208, 1))]));
+    // SAFETY: both are live and given up.
+    unsafe {
+        a.free(x);
+        b.free(y);
+    }
+    assert!(books(a).is_empty() && books(b).is_empty());
+    a.drain();
+    assert_eq!(a.validate(), Ok(()));
+    assert_eq!(a.stats().used, 0);
+}
+
+#[test]
+fn a_region_that_is_used_up_refuses_and_goes_on() {
+    let a = instance(32 << 20);
+    let mut held = Vec::new();
+    loop {
+        let at = a.alloc(1000, 7);
+        if at.is_null() {
+            break;
+        }
+        held.push(at);
+    }
+    assert!(held.len() > 5000, "{} objects", held.len());
+    assert!(a.alloc(100_000, 7).is_null());
+    for at in held.drain(..) {
+        // SAFETY: live, given up.
+        unsafe { a.free(at) };
+    }
+    a.drain();
+    assert_eq!(a.stats().used, 0);
+    assert!(!a.alloc(1 << 20, 7).is_null());
+}
+
+#[test]
+fn aligned_blocks_are_aligned_and_zeroed_ones_are_zero() {
+    let a = instance(64 << 20);
+    for shift in 0..=22 {
+        for size in [0, 1, 100, 5000, 40_000, 300_000] {
+            let at = a.alloc_aligned(size, 1 << shift, 9);
+            assert!(!at.is_null() && (at as usize).is_multiple_of(1 << shift), "{size} at 2^{shift}");
+            // SAFETY: live and that long; then given up.
+            unsafe {
+                at.write_bytes(0xAA, size);
+                a.free(at);
+            }
+        }
+    }
+    for size in [1, 100, 5000, 40_000, 300_000, 3_000_000] {
+        let at = a.alloc_zeroed(size, 9);
+        // SAFETY: live and that long; then given up.
+        unsafe {
+            assert!(std::slice::from_raw_parts(at, size).iter().all(|&b| b == 0));
+            at.write_bytes(0xBB, size);
+            a.free(at);
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc { size: usize, site: usize },
+    Free { which: usize },
+    Realloc { which: usize, size: usize, site: usize },
+    Trim,
+}
+
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        6 => 0usize..600,
+        3 => 600usize..40_000,
+        1 => 40_000usize..3_000_000,
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let site = 0x1001usize..0x1020;
+    prop_oneof![
+        5 => (size(), site.clone()).prop_map(|(size, site)| Step::Alloc { size, site }),
+        4 => any::<usize>().prop_map(|which| Step::Free { which }),
+        2 => (any::<usize>(), size(), site)
+            .prop_map(|(which, size, site)| Step::Realloc { which, size, site }),
+        1 => Just(Step::Trim),
+    ]
+}
+
+struct Held {
+    at: *mut u8,
+    size: usize,
+    site: usize,
+    fill: u8,
+}
+
+impl Held {
+    fn fill(&self) {
+        // SAFETY: live and that long.
+        unsafe { self.at.write_bytes(self.fill, self.size) };
+    }
+
+    fn check(&self, size: usize) {
+        // SAFETY: live and that long.
+        let bytes = unsafe { std::slice::from_raw_parts(self.at, size) };
+        assert!(bytes.iter().all(|&b| b == self.fill), "contents of {:p}", self.at);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_census_equals_a_plain_model(steps in prop::collection::vec(step(), 1..400)) {
+        let a = instance(160 << 20);
+        let mut held: Vec<Held> = Vec::new();
+        for (i, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Alloc { size, site } => {
+                    let at = a.alloc(size, site);
+                    prop_assert!(!at.is_null());
+                    held.push(Held { at, size, site, fill: i as u8 });
+                    held[held.len() - 1].fill();
+                }
+                Step::Free { which } if !held.is_empty() => {
+                    let gone = held.swap_remove(which % held.len());
+                    gone.check(gone.size);
+                    // SAFETY: live, given up.
+                    unsafe { a.free(gone.at) };
+                }
+                Step::Realloc { which, size, site } if !held.is_empty() => {
+                    let slot = which % held.len();
+                    // SAFETY: live, used by nobody else.
+                    let at = unsafe { a.realloc(held[slot].at, size, site) };
+                    prop_assert!(!at.is_null());
+                    held[slot].at = at;
+                    held[slot].check(size.min(held[slot].size));
+                    (held[slot].size, held[slot].site) = (size, site);
+                    held[slot].fill();
+                }
+                Step::Trim => {
+                    a.trim();
+                    prop_assert_eq!(a.validate(), Ok(()));
+                }
+                _ => {}
+            }
+        }
+        let mut model = BTreeMap::new();
+        for h in &held {
+            h.check(h.size);
+            // SAFETY: live.
+            let usable = unsafe { a.usable_size(h.at) } as u64;
+            let sum = model.entry(h.site).or_insert((0, 0));
+            *sum = (sum.0 + usable, sum.1 + 1);
+        }
+        prop_assert_eq!(books(a), model);
+        for h in held {
+            // SAFETY: live, given up.
+            unsafe { a.free(h.at) };
+        }
+        a.drain();
+        prop_assert!(books(a).is_empty());
+        prop_assert_eq!(a.validate(), Ok(()));
+        prop_assert_eq!(a.stats().used, 0);
+    }
+}
+
+#[test]
+fn an_allocation_counts_as_what_may_be_used_of_it() {
+    let a = instance(64 << 20);
+    for size in [0, 1, 16, 17, 129, 1025, 32_768, 32_769, 65_536, 1_000_000] {
+        let at = a.alloc(size, 5);
+        let bytes = counted(a, at, size);
+        assert_eq!(books(a), BTreeMap::from([(5, (bytes, 1))]), "{size}");
+        // SAFETY: live, given up.
+        unsafe { a.free(at) };
+    }
+}
