@@ -13,9 +13,7 @@ pub(crate) fn allowed() -> Vec<usize> {
     }
     let limit = libc::CPU_SETSIZE as usize;
     // SAFETY: every `cpu` is below CPU_SETSIZE, so the macro reads inside `set`.
-    (0..limit)
-        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
-        .collect()
+    (0..limit).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
 /// Let the calling thread run only on `cpus`. A refusal costs precision, nothing else.
@@ -45,10 +43,7 @@ impl Places {
     pub(crate) fn among(cpus: &[usize]) -> Self {
         let first = cpus.first().copied().unwrap_or(0);
         let second = cpus.get(1).copied().unwrap_or(first);
-        Self {
-            single: second,
-            pair: [first, second],
-        }
+        Self { single: second, pair: [first, second] }
     }
 }
 

@@ -35,10 +35,7 @@ pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
         .ok_or_else(|| Failure::Absent(format!("no allocator {}", options.allocator)))?;
     let loaded = load(allocator).map_err(Failure::Failed)?;
     let object = loaded.object.to_string_lossy().into_owned();
-    answer(&Greeting {
-        object,
-        version: loaded.version,
-    })?;
+    answer(&Greeting { object, version: loaded.version })?;
     let (inputs, places) = (Inputs::default(), Places::among(&allowed()));
     for line in stdin().lines() {
         let line = line?;
@@ -75,21 +72,14 @@ impl Remote {
         }
         let mut process = command.spawn().map_err(|error| error.to_string())?;
         let output = process.stdout.take().ok_or("the child has no output")?;
-        let mut remote = Self {
-            process,
-            answers: BufReader::new(output).lines(),
-        };
+        let mut remote = Self { process, answers: BufReader::new(output).lines() };
         let greeting = remote.read()?;
         Ok((remote, greeting))
     }
 
     /// One visit, in the child.
     pub(crate) fn visit(&mut self, workload: Workload) -> Result<Vec<Vec<f64>>, String> {
-        let input = self
-            .process
-            .stdin
-            .as_mut()
-            .ok_or("the child has no input")?;
+        let input = self.process.stdin.as_mut().ok_or("the child has no input")?;
         writeln!(input, "{}", workload.rows()[0]).map_err(|error| error.to_string())?;
         self.read()
     }

@@ -29,22 +29,14 @@ impl Library {
         // SAFETY: `name` ends in a zero byte. Constructors of the library run,
         // which is what loading an allocator is for.
         let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
-        if handle.is_null() {
-            Err(last_error())
-        } else {
-            Ok(Self(handle))
-        }
+        if handle.is_null() { Err(last_error()) } else { Ok(Self(handle)) }
     }
 
     /// The address of `symbol`.
     pub(crate) fn symbol(self, symbol: &CStr) -> Result<*mut c_void, String> {
         // SAFETY: the handle is never closed and `symbol` ends in a zero byte.
         let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
-        if address.is_null() {
-            Err(last_error())
-        } else {
-            Ok(address)
-        }
+        if address.is_null() { Err(last_error()) } else { Ok(address) }
     }
 }
 
@@ -55,9 +47,7 @@ fn last_error() -> String {
         return "unknown error of the dynamic linker".to_owned();
     }
     // SAFETY: a message that is not null is a C string of this thread.
-    unsafe { CStr::from_ptr(message) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
 }
 
 /// The file of the object that `address` lies in.
@@ -92,10 +82,7 @@ mod tests {
 
     #[test]
     fn malloc_of_the_c_library_lies_in_the_c_library() {
-        let malloc = Library::loaded("libc.so.6")
-            .unwrap()
-            .symbol(c"malloc")
-            .unwrap();
+        let malloc = Library::loaded("libc.so.6").unwrap().symbol(c"malloc").unwrap();
         let object = object_of(malloc).unwrap();
         assert!(object.to_string_lossy().contains("libc.so.6"), "{object:?}");
     }

@@ -30,22 +30,13 @@ impl Heap {
     /// The pair must satisfy the invariants of the type.
     pub(crate) unsafe fn new(malloc: MallocFn, free: FreeFn) -> Self {
         // INVARIANT: the caller promised both.
-        Self {
-            malloc,
-            free,
-            thread_start: None,
-            thread_end: None,
-        }
+        Self { malloc, free, thread_start: None, thread_end: None }
     }
 
     /// The same heap, for an allocator that must be told of its threads.
     #[cfg(feature = "rpmalloc")]
     pub(crate) fn with_threads(self, start: fn(), end: fn()) -> Self {
-        Self {
-            thread_start: Some(start),
-            thread_end: Some(end),
-            ..self
-        }
+        Self { thread_start: Some(start), thread_end: Some(end), ..self }
     }
 
     /// A copy whose pointers the compiler knows nothing about, so that every

@@ -63,9 +63,7 @@ pub(crate) fn kibibytes(value: &str) -> Option<u64> {
 
 /// The word in brackets of `always [madvise] never`.
 fn selected(text: &str) -> String {
-    let word = text
-        .split_once('[')
-        .and_then(|(_, rest)| rest.split_once(']'));
+    let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     word.map_or("absent", |(word, _)| word).to_owned()
 }
 

@@ -105,11 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         rows.retain(|row| options.only.iter().any(|only| only == row.workload));
     }
     if options.json {
-        let document = Document {
-            table: "malloc",
-            machine: &machine,
-            rows: &rows,
-        };
+        let document = Document { table: "malloc", machine: &machine, rows: &rows };
         document.print()?;
     } else {
         table::print(&text(&machine, &rows))?;
@@ -140,15 +136,9 @@ fn selected_workloads(rows: &[String]) -> Result<Vec<Workload>, Failure> {
     let mut workloads = Vec::new();
     for row in rows {
         let Some(workload) = Workload::of_row(row) else {
-            let known: Vec<_> = Workload::ALL
-                .iter()
-                .flat_map(|w| w.rows())
-                .copied()
-                .collect();
+            let known: Vec<_> = Workload::ALL.iter().flat_map(|w| w.rows()).copied().collect();
             let known = known.join(", ");
-            return Err(Failure::Absent(format!(
-                "no workload `{row}`; there are {known}"
-            )));
+            return Err(Failure::Absent(format!("no workload `{row}`; there are {known}")));
         };
         if !workloads.contains(&workload) {
             workloads.push(workload);
@@ -164,21 +154,11 @@ fn enter(allocator: Allocator, alone: bool, machine: &mut Machine) -> Result<Con
     }
     let (place, version, object, process) = if alone || allocator.needs_child() {
         let (remote, greeting) = Remote::start(allocator)?;
-        (
-            Place::Child(remote),
-            greeting.version,
-            greeting.object,
-            "in a child",
-        )
+        (Place::Child(remote), greeting.version, greeting.object, "in a child")
     } else {
         let loaded = load(allocator)?;
         let object = loaded.object.to_string_lossy().into_owned();
-        (
-            Place::Here(loaded.heap),
-            loaded.version,
-            object,
-            "in process",
-        )
+        (Place::Here(loaded.heap), loaded.version, object, "in process")
     };
     let what = format!("{version}, {process}, {object}");
     machine.allocators.insert(allocator.name().to_owned(), what);
@@ -194,11 +174,7 @@ fn measure(
 ) -> Result<Vec<Row>, Failure> {
     let (inputs, cpus) = (Inputs::default(), allowed());
     let places = Places::among(&cpus);
-    let budget = if options.thorough {
-        BUDGET * THOROUGH
-    } else {
-        BUDGET
-    };
+    let budget = if options.thorough { BUDGET * THOROUGH } else { BUDGET };
     let start = Instant::now();
     let mut samples: Vec<(Allocator, Vec<Vec<f64>>)> = contenders
         .iter()

@@ -39,10 +39,7 @@ pub(crate) fn libkmem() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let directory = program.parent()?;
     let places = [directory.join("deps"), directory.to_owned()];
-    places
-        .iter()
-        .map(|place| place.join("libkmem.so"))
-        .find(|path| path.is_file())
+    places.iter().map(|place| place.join("libkmem.so")).find(|path| path.is_file())
 }
 
 /// A library of the distribution, by its soname.
@@ -55,10 +52,7 @@ pub(crate) fn system_library(soname: &str) -> Option<PathBuf> {
         "/usr/lib".to_owned(),
         "/usr/local/lib".to_owned(),
     ];
-    places
-        .iter()
-        .map(|place| PathBuf::from(place).join(soname))
-        .find(|path| path.is_file())
+    places.iter().map(|place| PathBuf::from(place).join(soname)).find(|path| path.is_file())
 }
 
 /// How to get the libraries and programs that the distribution packages.

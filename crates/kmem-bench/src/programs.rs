@@ -97,9 +97,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
                 let first = outputs.entry(number).or_insert_with(|| run.output.clone());
                 if *first != run.output {
                     let what = format!("{} under {}", program.name(), allocator.name);
-                    return Err(Failure::Failed(format!(
-                        "{what}: another output than before"
-                    )));
+                    return Err(Failure::Failed(format!("{what}: another output than before")));
                 }
                 runs.entry((number, column)).or_default().push(run);
             }
@@ -114,11 +112,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let columns: Vec<_> = allocators.iter().map(|allocator| allocator.name).collect();
     let rows = rows(&names, &columns, &runs);
     if options.json {
-        let document = Document {
-            table: "programs",
-            machine: &machine,
-            rows: &rows,
-        };
+        let document = Document { table: "programs", machine: &machine, rows: &rows };
         document.print()?;
     } else {
         table::print(&text(&machine, &rows))?;
@@ -133,9 +127,7 @@ fn selected_allocators(names: &[String], machine: &mut Machine) -> Result<Vec<Al
     let known = ALLOCATORS.map(|(name, _)| name);
     if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
         let known = known.join(", ");
-        return Err(Failure::Absent(format!(
-            "no allocator `{name}`; there are {known}"
-        )));
+        return Err(Failure::Absent(format!("no allocator `{name}`; there are {known}")));
     }
     let mut found = Vec::new();
     for (name, soname) in ALLOCATORS {
@@ -157,9 +149,7 @@ fn selected_allocators(names: &[String], machine: &mut Machine) -> Result<Vec<Al
             let reason = format!("{name}: {} has no malloc", library.display());
             return Err(Failure::Absent(reason));
         }
-        machine
-            .allocators
-            .insert(name.to_owned(), library.display().to_string());
+        machine.allocators.insert(name.to_owned(), library.display().to_string());
         found.push(Allocator { name, library });
     }
     Ok(found)
@@ -169,9 +159,7 @@ fn selected_programs(names: &[String], machine: &mut Machine) -> Result<Vec<Prog
     let known = Program::NAMES;
     if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
         let known = known.join(", ");
-        return Err(Failure::Absent(format!(
-            "no program `{name}`; there are {known}"
-        )));
+        return Err(Failure::Absent(format!("no program `{name}`; there are {known}")));
     }
     let mut found = Vec::new();
     for name in known {
@@ -181,9 +169,7 @@ fn selected_programs(names: &[String], machine: &mut Machine) -> Result<Vec<Prog
         match Program::prepare(name) {
             Ok(program) => found.push(program),
             Err(reason) => {
-                machine
-                    .missing
-                    .insert(name.to_owned(), format!("{reason}; {INSTALL}"));
+                machine.missing.insert(name.to_owned(), format!("{reason}; {INSTALL}"));
             }
         }
     }

@@ -69,9 +69,7 @@ impl Allocator {
 
     /// The allocator called `name`.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|allocator| allocator.name() == name)
+        Self::ALL.into_iter().find(|allocator| allocator.name() == name)
     }
 
     /// Whether this is the project's own allocator.
@@ -90,9 +88,7 @@ impl Allocator {
             return Ok(None);
         }
         let found = TCMALLOC.iter().find_map(|soname| system_library(soname));
-        found
-            .map(Some)
-            .ok_or_else(|| format!("{} is not there; {INSTALL}", TCMALLOC[0]))
+        found.map(Some).ok_or_else(|| format!("{} is not there; {INSTALL}", TCMALLOC[0]))
     }
 }
 
@@ -120,21 +116,13 @@ pub(crate) fn load(allocator: Allocator) -> Result<Loaded, String> {
             let heap = functions(Library::loaded("libc.so.6")?)?;
             let version = crate::machine::glibc_version();
             let object = proven(&heap, |object| file_name(object).starts_with("libc.so"))?;
-            Ok(Loaded {
-                heap,
-                object,
-                version,
-            })
+            Ok(Loaded { heap, object, version })
         }
         compiled => {
             let (heap, version) = compiled_in::heap(compiled)?;
             let program = std::env::current_exe().map_err(|error| error.to_string())?;
             let object = proven(&heap, |object| same_file(object, &program))?;
-            Ok(Loaded {
-                heap,
-                object,
-                version,
-            })
+            Ok(Loaded { heap, object, version })
         }
     }
 }
@@ -143,10 +131,7 @@ pub(crate) fn load(allocator: Allocator) -> Result<Loaded, String> {
 fn kmem(conf: &str) -> Result<Loaded, String> {
     let library = libkmem().ok_or(NO_LIBKMEM)?;
     // The linker knows libraries by inode: only a copy is a second instance.
-    let copy = tempfile::Builder::new()
-        .prefix("libkmem-")
-        .suffix(".so")
-        .tempfile();
+    let copy = tempfile::Builder::new().prefix("libkmem-").suffix(".so").tempfile();
     let copy = copy.map_err(|error| error.to_string())?.into_temp_path();
     std::fs::copy(&library, &copy).map_err(|error| error.to_string())?;
     // SAFETY: allocators are loaded before this process starts its threads, so
@@ -160,11 +145,7 @@ fn kmem(conf: &str) -> Result<Loaded, String> {
     // SAFETY: as above.
     unsafe { std::env::remove_var("KMEM_CONF") };
     let object = proven(&heap, |object| same_file(object, &copy))?;
-    Ok(Loaded {
-        heap,
-        object,
-        version: format!("{} {conf}", env!("CARGO_PKG_VERSION")),
-    })
+    Ok(Loaded { heap, object, version: format!("{} {conf}", env!("CARGO_PKG_VERSION")) })
 }
 
 /// The malloc that was preloaded into this process.
@@ -172,11 +153,7 @@ fn preloaded() -> Result<Loaded, String> {
     let heap = functions(Library::process())?;
     let object = proven(&heap, |object| file_name(object).starts_with("libtcmalloc"))?;
     let file = object.canonicalize().unwrap_or_else(|_| object.clone());
-    Ok(Loaded {
-        heap,
-        version: format!("gperftools {}", file_name(&file)),
-        object,
-    })
+    Ok(Loaded { heap, version: format!("gperftools {}", file_name(&file)), object })
 }
 
 fn functions(library: Library) -> Result<Heap, String> {
@@ -200,10 +177,7 @@ fn proven(heap: &Heap, expected: impl Fn(&Path) -> bool) -> Result<PathBuf, Stri
 }
 
 fn file_name(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned()
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -231,16 +205,9 @@ mod tests {
     fn rivals_are_built_without_debug() {
         let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
         let manifest = std::fs::read_to_string(manifest).unwrap();
-        for rival in [
-            "libmimalloc-sys",
-            "rpmalloc-sys",
-            "snmalloc-sys",
-            "tikv-jemalloc-sys",
-        ] {
+        for rival in ["libmimalloc-sys", "rpmalloc-sys", "snmalloc-sys", "tikv-jemalloc-sys"] {
             let section = format!("[profile.release.package.{rival}]");
-            let (_, rest) = manifest
-                .split_once(&section)
-                .unwrap_or_else(|| panic!("{section}"));
+            let (_, rest) = manifest.split_once(&section).unwrap_or_else(|| panic!("{section}"));
             let section = rest.split("\n[").next().unwrap();
             assert!(section.contains("debug = false"), "{rival}: {section}");
         }

@@ -82,10 +82,7 @@ mod tests {
         let mut grid = Grid::default();
         grid.push(["workload", "kmem", "glibc"]);
         grid.push(["pair64", "2.80", "10.10"]);
-        assert_eq!(
-            grid.render(),
-            "workload  kmem  glibc\npair64    2.80  10.10\n"
-        );
+        assert_eq!(grid.render(), "workload  kmem  glibc\npair64    2.80  10.10\n");
     }
 
     #[test]

@@ -78,9 +78,7 @@ impl Workload {
 
     /// The workload that fills the row `name`.
     pub(crate) fn of_row(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|workload| workload.rows().contains(&name))
+        Self::ALL.into_iter().find(|workload| workload.rows().contains(&name))
     }
 
     /// How many threads allocate or free.
@@ -147,11 +145,7 @@ pub(crate) fn visit(
         Workload::Large => vec![replace::samples(&heap, inputs.large(), replace::LARGE)],
         Workload::Larson => vec![larson::samples(&heap, inputs.larson(), places)],
         Workload::ProducerConsumer => {
-            vec![producer_consumer::samples(
-                &heap,
-                inputs.producer_consumer(),
-                places,
-            )]
+            vec![producer_consumer::samples(&heap, inputs.producer_consumer(), places)]
         }
     }
 }

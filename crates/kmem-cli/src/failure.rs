@@ -35,11 +35,7 @@ impl Failure {
 /// One message on stderr; a closed stderr is not worth dying for.
 pub(crate) fn say(text: &str) {
     use std::io::Write as _;
-    let _ = writeln!(
-        io::stderr(),
-        "kmem: {}",
-        kmem_snapshot::escape::printable(text)
-    );
+    let _ = writeln!(io::stderr(), "kmem: {}", kmem_snapshot::escape::printable(text));
 }
 
 impl From<ReadError> for Failure {

@@ -74,9 +74,5 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::from(if code == 0 { 2 } else { code }));
     }
     // An empty report must not look like success.
-    Ok(ExitCode::from(if code == 0 && !reported && !ended.loaded {
-        2
-    } else {
-        code
-    }))
+    Ok(ExitCode::from(if code == 0 && !reported && !ended.loaded { 2 } else { code }))
 }

@@ -51,11 +51,7 @@ pub(crate) fn read(pid: u32) -> Result<Reading, Failure> {
         return Err(ReadError::ProfilingNever { pid }.into());
     }
     if snapshot.books.len() > 1 {
-        let roots: Vec<String> = snapshot
-            .books
-            .iter()
-            .map(|b| format!("{:#x}", b.root))
-            .collect();
+        let roots: Vec<String> = snapshot.books.iter().map(|b| format!("{:#x}", b.root)).collect();
         say(&format!(
             "{} copies of kmem in process {pid}, at {}; their books are added up",
             roots.len(),
@@ -111,18 +107,13 @@ pub(crate) fn json_of(reading: &Reading, rows: &[Site]) -> Value {
 /// Parses `10`, `64K`, `1.5MiB`, `2g` into bytes.
 pub(crate) fn parse_size(text: &str) -> Result<i64, String> {
     let text = text.trim();
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: f64 = number
         .parse()
         .map_err(|_| format!("{text:?} is not a size such as 4096, 64K or 1.5MiB"))?;
     let unit = unit.trim().to_ascii_lowercase();
-    let unit = unit
-        .strip_suffix("ib")
-        .or(unit.strip_suffix('b'))
-        .unwrap_or(&unit);
+    let unit = unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit);
     let shift = match unit {
         "" => 0,
         "k" => 10,

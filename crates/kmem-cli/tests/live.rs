@@ -13,10 +13,7 @@ fn program(dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/books.c");
     let path = dir.join("books");
     let mut cc = Command::new("cc");
-    cc.args(["-g", "-O1", "-pthread"])
-        .arg(source)
-        .arg("-o")
-        .arg(&path);
+    cc.args(["-g", "-O1", "-pthread"]).arg(source).arg("-o").arg(&path);
     assert!(cc.status().unwrap().success());
     path
 }
@@ -25,19 +22,12 @@ fn program(dir: &Path) -> PathBuf {
 fn library() -> PathBuf {
     let dir = Path::new(KMEM).parent().unwrap();
     let places = [dir.join("libkmem.so"), dir.join("deps/libkmem.so")];
-    places
-        .into_iter()
-        .find(|p| p.is_file())
-        .expect("libkmem.so beside the command")
+    places.into_iter().find(|p| p.is_file()).expect("libkmem.so beside the command")
 }
 
 fn line_of(mark: &str) -> usize {
     let mark = format!("/* {mark}");
-    SOURCE
-        .lines()
-        .position(|line| line.contains(&mark))
-        .unwrap()
-        + 1
+    SOURCE.lines().position(|line| line.contains(&mark)).unwrap() + 1
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -47,14 +37,8 @@ fn text(bytes: &[u8]) -> String {
 fn run(what: &str) -> (Output, String) {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(KMEM);
-    command
-        .args(["run", "--"])
-        .arg(program(dir.path()))
-        .arg(what);
-    command
-        .env_remove("LD_PRELOAD")
-        .env_remove("KMEM_CONF")
-        .env_remove("KMEM_LIBRARY");
+    command.args(["run", "--"]).arg(program(dir.path())).arg(what);
+    command.env_remove("LD_PRELOAD").env_remove("KMEM_CONF").env_remove("KMEM_LIBRARY");
     let output = command.output().unwrap();
     let report = text(&output.stderr);
     (output, report)
@@ -78,20 +62,14 @@ impl Live {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
         Self { child, _dir: dir }
     }
 
     fn kmem(&self, args: &[&str]) -> Output {
         let pid = self.child.id().to_string();
-        Command::new(KMEM)
-            .args(args)
-            .args(["-p", &pid])
-            .output()
-            .unwrap()
+        Command::new(KMEM).args(args).args(["-p", &pid]).output().unwrap()
     }
 }
 
@@ -114,13 +92,10 @@ fn peak_and_leaks_are_exact() {
     assert_eq!(output.status.code(), Some(7), "{report}");
     let row = |rows: &[&str], function: &str, mark: &str| -> String {
         let place = format!("books.c:{}", line_of(mark));
-        let found = rows
-            .iter()
-            .find(|r| r.contains(&format!(" {function} ")) && r.ends_with(&place));
-        let fields: Vec<&str> = found
-            .unwrap_or_else(|| panic!("{report}"))
-            .split_whitespace()
-            .collect();
+        let found =
+            rows.iter().find(|r| r.contains(&format!(" {function} ")) && r.ends_with(&place));
+        let fields: Vec<&str> =
+            found.unwrap_or_else(|| panic!("{report}")).split_whitespace().collect();
         fields[..3].join(" ")
     };
     let peak = table(&report, "At the peak:");
@@ -135,9 +110,7 @@ fn peak_and_leaks_are_exact() {
     assert_eq!(row(&exit, "leak", "leak"), "109.4 KiB 1000");
     assert_eq!(row(&exit, "large", "large"), "3.0 MiB 1");
     assert!(
-        report
-            .lines()
-            .any(|l| l.starts_with("tracked ") && l.contains(" = resident ")),
+        report.lines().any(|l| l.starts_with("tracked ") && l.contains(" = resident ")),
         "{report}"
     );
 }
@@ -151,17 +124,9 @@ fn dump_is_allocinfo_of_a_live_process() {
     assert!(dump.starts_with("allocinfo - version: 2.0\n#     <size>  <calls> <tag info>\n"));
     let leak = format!("{:12} {:8} ", 112_000, 1000);
     let end = format!("books.c:{} func:leak ", line_of("leak"));
-    assert!(
-        dump.lines()
-            .any(|l| l.starts_with(&leak) && l.ends_with(&end)),
-        "{dump}"
-    );
+    assert!(dump.lines().any(|l| l.starts_with(&leak) && l.ends_with(&end)), "{dump}");
     assert!(dump.lines().skip(2).all(|l| l.ends_with(' ')));
-    assert!(
-        text(&output.stderr).starts_with("tracked "),
-        "{}",
-        text(&output.stderr)
-    );
+    assert!(text(&output.stderr).starts_with("tracked "), "{}", text(&output.stderr));
     // Equal books print alike.
     assert_eq!(text(&live.kmem(&["dump"]).stdout), dump);
     assert!(
@@ -178,21 +143,15 @@ fn top_and_json() {
     let json: Value =
         serde_json::from_slice(&live.kmem(&["top", "--once", "--json"]).stdout).unwrap();
     let of = |name: &str| json["accounting"][name].as_i64().unwrap();
-    assert_eq!(
-        of("tracked") + of("cached") + of("overhead") + of("unaccounted"),
-        of("resident")
-    );
+    assert_eq!(of("tracked") + of("cached") + of("overhead") + of("unaccounted"), of("resident"));
     assert_eq!(json["rows"][0]["bytes"], 3 << 20);
     let rows: Value = serde_json::from_slice(&live.kmem(&["dump", "--json"]).stdout).unwrap();
     let rows = rows["rows"].as_array().unwrap();
     let sum: i64 = rows.iter().map(|r| r["bytes"].as_i64().unwrap()).sum();
     assert_eq!(sum, of("tracked"));
-    let most: Value = serde_json::from_slice(
-        &live
-            .kmem(&["top", "-o", "--json", "-s", "c", "-m", "64K"])
-            .stdout,
-    )
-    .unwrap();
+    let most: Value =
+        serde_json::from_slice(&live.kmem(&["top", "-o", "--json", "-s", "c", "-m", "64K"]).stdout)
+            .unwrap();
     assert_eq!(most["rows"][0]["calls"], 1000);
     assert_eq!(most["rows"].as_array().unwrap().len(), 2);
 }
@@ -203,11 +162,7 @@ fn switches_are_told() {
     let output = live.kmem(&["dump"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(output.stdout.is_empty());
-    assert!(
-        text(&output.stderr).contains("profiling is `never`"),
-        "{}",
-        text(&output.stderr)
-    );
+    assert!(text(&output.stderr).contains("profiling is `never`"), "{}", text(&output.stderr));
 
     let live = Live::start("wait", "mem_profiling:0");
     let output = live.kmem(&["dump"]);
@@ -226,11 +181,7 @@ fn a_busy_process_can_be_read_any_time() {
         let output = live.kmem(&["dump", "--json"]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let leak = json["rows"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|r| r["function"] == "leak");
+        let leak = json["rows"].as_array().unwrap().iter().find(|r| r["function"] == "leak");
         // What stands still is exact even while all else moves.
         assert_eq!(leak.unwrap()["bytes"], 112_000);
         assert_eq!(leak.unwrap()["calls"], 1000);
@@ -241,10 +192,7 @@ fn a_busy_process_can_be_read_any_time() {
 fn other_processes_of_the_tree_get_a_line() {
     let (output, report) = run("fork");
     assert_eq!(output.status.code(), Some(7));
-    let also: Vec<&str> = report
-        .lines()
-        .filter(|l| l.starts_with("also: pid "))
-        .collect();
+    let also: Vec<&str> = report.lines().filter(|l| l.starts_with("also: pid ")).collect();
     assert_eq!(also.len(), 1, "{report}");
     assert!(also[0].contains(" books: "), "{report}");
     // The child's leaks are its own.
@@ -256,10 +204,7 @@ fn a_killed_process_has_no_report_and_that_is_said() {
     let (output, report) = run("kill");
     assert_eq!(output.status.code(), Some(137));
     assert!(report.contains("killed by signal 9 (SIGKILL)"), "{report}");
-    assert!(
-        report.contains("no exit report: a signal ended the process"),
-        "{report}"
-    );
+    assert!(report.contains("no exit report: a signal ended the process"), "{report}");
 }
 
 #[test]
@@ -274,8 +219,5 @@ fn a_closed_pipe_is_silent() {
         .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!(
-        (output.status.code(), text(&output.stderr).as_str()),
-        (Some(0), "")
-    );
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }

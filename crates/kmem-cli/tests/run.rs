@@ -31,11 +31,8 @@ impl Bench {
     /// A program that says "ran".
     fn program(&self, name: &str, flags: &[&str]) -> PathBuf {
         let source = self.path("ran.c");
-        fs::write(
-            &source,
-            "#include <stdio.h>\nint main(void) { puts(\"ran\"); return 0; }\n",
-        )
-        .unwrap();
+        fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"ran\"); return 0; }\n")
+            .unwrap();
         let path = self.path(name);
         cc(&source, &path, flags);
         path
@@ -50,11 +47,7 @@ impl Bench {
 
     fn command(&self) -> Command {
         let mut command = Command::new(KMEM);
-        command
-            .arg("run")
-            .arg("--library")
-            .arg(&self.library)
-            .arg("--");
+        command.arg("run").arg("--library").arg(&self.library).arg("--");
         command.env_remove("KMEM_CONF").env_remove("LD_PRELOAD");
         command
     }
@@ -74,13 +67,7 @@ impl Bench {
 }
 
 fn cc(source: &Path, to: &Path, flags: &[&str]) {
-    let status = Command::new("cc")
-        .arg(source)
-        .args(flags)
-        .arg("-o")
-        .arg(to)
-        .status()
-        .unwrap();
+    let status = Command::new("cc").arg(source).args(flags).arg("-o").arg(to).status().unwrap();
     assert!(status.success());
 }
 
@@ -110,12 +97,7 @@ fn the_commands_streams_are_its_own() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(b"in and out\n")
-        .unwrap();
+    child.stdin.take().unwrap().write_all(b"in and out\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.stdout, b"in and out\n");
     assert!(stderr(&output).starts_with("err\n"));
@@ -159,20 +141,14 @@ fn the_environment_is_added_to() {
         .output()
         .unwrap();
     let text = String::from_utf8(more.stdout).unwrap();
-    assert!(
-        text.starts_with(&format!("{library} {library}\nrseq:off,peak:1,report:")),
-        "{text}"
-    );
+    assert!(text.starts_with(&format!("{library} {library}\nrseq:off,peak:1,report:")), "{text}");
 }
 
 #[test]
 fn programs_that_cannot_be_preloaded_are_refused() {
     let bench = Bench::new();
     bench.refused(&bench.program("static", &["-static"]), "statically linked");
-    bench.refused(
-        &bench.program("static-pie", &["-static-pie"]),
-        "statically linked",
-    );
+    bench.refused(&bench.program("static-pie", &["-static-pie"]), "statically linked");
     let script = bench.script("script", &format!("#!{}\n", bench.path("static").display()));
     bench.refused(&script, "static is statically linked");
     bench.refused(
@@ -231,11 +207,7 @@ fn programs_that_gain_privileges_are_refused() {
 #[test]
 fn scripts_run() {
     let bench = Bench::new();
-    for text in [
-        "#!/bin/sh\necho ran\n",
-        "#!/usr/bin/env sh\necho ran\n",
-        "echo ran\n",
-    ] {
+    for text in ["#!/bin/sh\necho ran\n", "#!/usr/bin/env sh\necho ran\n", "echo ran\n"] {
         let output = bench.run(&[bench.script("script", text).to_str().unwrap()]);
         assert_eq!(output.stdout, b"ran\n", "{text}: {}", stderr(&output));
         assert_eq!(output.status.code(), Some(0));
@@ -251,20 +223,12 @@ fn a_library_that_is_not_loaded_is_no_success() {
     cc(&source, &bench.library, &["-shared", "-fPIC"]);
     let output = bench.run(&["true"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(
-        stderr(&output).contains("libkmem was not loaded"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("libkmem was not loaded"), "{}", stderr(&output));
     assert_eq!(bench.run(&["sh", "-c", "exit 5"]).status.code(), Some(5));
     bench.library = bench.path("absent.so");
     let output = bench.run(&["true"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(
-        stderr(&output).contains("no library at"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("no library at"), "{}", stderr(&output));
 }
 
 #[test]
@@ -280,10 +244,8 @@ fn signals_are_passed_on() {
             .unwrap();
         let mut up = [0; 3];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
-        let sent = Command::new("kill")
-            .args(["-s", signal, &child.id().to_string()])
-            .status()
-            .unwrap();
+        let sent =
+            Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
         assert!(sent.success());
         assert_eq!(child.wait().unwrap().code(), Some(code), "{signal}");
     }
@@ -303,18 +265,16 @@ fn the_report_can_go_to_a_file() {
         .args(["--", "true"]);
     let output = command.output().unwrap();
     assert!(output.stderr.is_empty(), "{}", stderr(&output));
-    assert!(
-        fs::read_to_string(&file)
-            .unwrap()
-            .contains("exited with code 0")
-    );
+    assert!(fs::read_to_string(&file).unwrap().contains("exited with code 0"));
     assert_eq!(fs::read_dir(bench.dir.path()).unwrap().count(), 2);
     command = Command::new(KMEM);
-    command
-        .arg("run")
-        .arg("--library")
-        .arg(&bench.library)
-        .args(["-o", "/no/such/dir/x", "--", "echo", "ran"]);
+    command.arg("run").arg("--library").arg(&bench.library).args([
+        "-o",
+        "/no/such/dir/x",
+        "--",
+        "echo",
+        "ran",
+    ]);
     let output = command.output().unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
 }
@@ -332,10 +292,7 @@ fn exit_codes_of_dump_and_top() {
         assert!(stderr(&bare).contains("not instrumented"));
         assert_eq!(code(&[command]).status.code(), Some(2));
         assert_eq!(code(&[command, "-p", "x"]).status.code(), Some(2));
-        assert_eq!(
-            code(&[command, "-p", &own, "-m", "1x"]).status.code(),
-            Some(2)
-        );
+        assert_eq!(code(&[command, "-p", &own, "-m", "1x"]).status.code(), Some(2));
     }
     assert_eq!(code(&["run"]).status.code(), Some(2));
 }

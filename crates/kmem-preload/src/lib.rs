@@ -37,6 +37,7 @@ core::arch::global_asm!(
     ".pushsection .text.rust_eh_personality, \"ax\", @progbits",
     ".globl rust_eh_personality",
     ".hidden rust_eh_personality",
-    "rust_eh_personality:", ".byte 0, 0, 0, 0",
+    "rust_eh_personality:",
+    ".byte 0, 0, 0, 0",
     ".popsection",
 );

@@ -63,7 +63,9 @@ fn malloc_any(size: usize, ret: usize) -> *mut u8 {
 }
 
 extern "C" fn calloc_at(count: usize, size: usize, ret: usize) -> *mut u8 {
-    let Some(bytes) = count.checked_mul(size) else { return errno::no_memory() };
+    let Some(bytes) = count.checked_mul(size) else {
+        return errno::no_memory();
+    };
     let at = KMEM.alloc_zeroed(bytes, ret);
     if at.is_null() { errno::no_memory() } else { at }
 }
@@ -83,7 +85,12 @@ unsafe extern "C" fn realloc_at(at: *mut u8, size: usize, ret: usize) -> *mut u8
 
 /// # Safety
 /// As for `reallocarray(3)`.
-unsafe extern "C" fn reallocarray_at(at: *mut u8, count: usize, size: usize, ret: usize) -> *mut u8 {
+unsafe extern "C" fn reallocarray_at(
+    at: *mut u8,
+    count: usize,
+    size: usize,
+    ret: usize,
+) -> *mut u8 {
     match count.checked_mul(size) {
         // SAFETY: the caller's promise.
         Some(bytes) => unsafe { realloc_at(at, bytes, ret) },
@@ -122,7 +129,12 @@ unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: u
 
 /// # Safety
 /// `out` is valid for writing.
-unsafe extern "C" fn posix_memalign_at(out: *mut *mut u8, align: usize, size: usize, ret: usize) -> c_int {
+unsafe extern "C" fn posix_memalign_at(
+    out: *mut *mut u8,
+    align: usize,
+    size: usize,
+    ret: usize,
+) -> c_int {
     if !align.is_power_of_two() || align < size_of::<usize>() {
         return libc::EINVAL;
     }

@@ -44,13 +44,22 @@ extern "C-unwind" fn new_nothrow_at(size: usize, _tag: *const c_void, ret: usize
     if at.is_null() { handler_then(|| KMEM.alloc(size, ret)) } else { at }
 }
 
-extern "C-unwind" fn new_aligned_nothrow_at(size: usize, align: usize, _tag: *const c_void, ret: usize) -> *mut u8 {
+extern "C-unwind" fn new_aligned_nothrow_at(
+    size: usize,
+    align: usize,
+    _tag: *const c_void,
+    ret: usize,
+) -> *mut u8 {
     let at = aligned(size, align, ret);
     if at.is_null() { handler_then(|| aligned(size, align, ret)) } else { at }
 }
 
 fn aligned(size: usize, align: usize, ret: usize) -> *mut u8 {
-    if align.is_power_of_two() { KMEM.alloc_aligned(size, align, ret) } else { core::ptr::null_mut() }
+    if align.is_power_of_two() {
+        KMEM.alloc_aligned(size, align, ret)
+    } else {
+        core::ptr::null_mut()
+    }
 }
 
 type NewHandler = extern "C-unwind" fn();
@@ -103,12 +112,14 @@ fn new_handler(size: usize, align: usize) -> *mut u8 {
         let new = runtime(c"_ZnwmSt11align_val_t");
         if !new.is_null() {
             // SAFETY: `void* operator new(std::size_t, std::align_val_t)`.
-            let new: extern "C-unwind" fn(usize, usize) -> *mut u8 = unsafe { core::mem::transmute(new) };
+            let new: extern "C-unwind" fn(usize, usize) -> *mut u8 =
+                unsafe { core::mem::transmute(new) };
             return new(size, align);
         }
     }
     use kmem_core::os::Platform;
-    KMEM.platform().print(b"kmem: operator new: out of memory, and no C++ runtime to throw std::bad_alloc\n");
+    KMEM.platform()
+        .print(b"kmem: operator new: out of memory, and no C++ runtime to throw std::bad_alloc\n");
     KMEM.platform().fatal()
 }
 

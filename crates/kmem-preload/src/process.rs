@@ -30,7 +30,9 @@ extern "C" fn fini() {
 /// Lets whoever started the program read the books before they are gone, once.
 fn last_call() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    let Some((name, len)) = KMEM.report_socket() else { return };
+    let Some((name, len)) = KMEM.report_socket() else {
+        return;
+    };
     if !DONE.swap(true, Ordering::Relaxed) {
         call::report(&name[..len]);
     }

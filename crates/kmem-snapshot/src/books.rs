@@ -124,11 +124,7 @@ impl Snapshot {
         }
         // After the roots, so that zones which have just grown are in it.
         let maps = process.maps()?;
-        let source = Source {
-            memory: &memory,
-            maps: &maps,
-            pagemap: pagemap.as_ref(),
-        };
+        let source = Source { memory: &memory, maps: &maps, pagemap: pagemap.as_ref() };
         let mut books = Vec::new();
         for root in read {
             keep(Books::read(&source, &root), &mut books, &mut faults)?;
@@ -145,15 +141,7 @@ impl Snapshot {
         }
         accounting.resident = process.resident()?;
         process.verify()?;
-        Ok(Self {
-            pid,
-            exe,
-            comm: process.comm(),
-            maps,
-            books,
-            faults,
-            accounting,
-        })
+        Ok(Self { pid, exe, comm: process.comm(), maps, books, faults, accounting })
     }
 
     /// True when these mappings hold a root block.
@@ -172,9 +160,7 @@ impl Snapshot {
     #[must_use]
     pub fn totals(&self) -> (i64, u64) {
         let rows = self.books.iter().flat_map(|b| &b.rows);
-        rows.fold((0, 0), |(bytes, calls), row| {
-            (bytes + row.bytes, calls + row.calls)
-        })
+        rows.fold((0, 0), |(bytes, calls), row| (bytes + row.bytes, calls + row.calls))
     }
 
     /// Every return address that a row or a peak row names.
@@ -214,11 +200,7 @@ impl Books {
         // Sites after the census: a tag seen in it has its site by now.
         let sites = root.sites(source)?;
         let rows = rows(&totals, &sites);
-        let peak = if has_books {
-            peak::read(source, root, &sites)?
-        } else {
-            None
-        };
+        let peak = if has_books { peak::read(source, root, &sites)? } else { None };
         Ok(Self {
             root: root.at,
             profiling: root.profiling,
@@ -247,10 +229,7 @@ fn keep<T>(
 
 /// Joins totals, indexed by tag, with the sites' addresses.
 pub(crate) fn rows(totals: &[TagTotal], sites: &[u64]) -> Vec<SiteRow> {
-    let live = totals
-        .iter()
-        .enumerate()
-        .filter(|(_, t)| t.calls != 0 || t.bytes != 0);
+    let live = totals.iter().enumerate().filter(|(_, t)| t.calls != 0 || t.bytes != 0);
     live.map(|(tag, total)| SiteRow {
         tag: u32::try_from(tag).unwrap_or(u32::MAX),
         addr: sites.get(tag).copied().unwrap_or(0),

@@ -80,15 +80,9 @@ impl ReadError {
     pub fn from_io(pid: u32, path: &str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::ESRCH) => Self::NoProcess { pid },
-            Some(libc::EPERM | libc::EACCES) => Self::Permission {
-                pid,
-                what: path.to_owned(),
-            },
+            Some(libc::EPERM | libc::EACCES) => Self::Permission { pid, what: path.to_owned() },
             Some(libc::ENOENT) if path.starts_with("/proc/") => Self::NoProcess { pid },
-            _ => Self::Io {
-                path: path.to_owned(),
-                source,
-            },
+            _ => Self::Io { path: path.to_owned(), source },
         }
     }
 

@@ -93,11 +93,7 @@ impl Process {
         let text = fs::read(self.path("comm")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let text = text.trim_end();
-        if text.is_empty() {
-            "?".to_owned()
-        } else {
-            text.to_owned()
-        }
+        if text.is_empty() { "?".to_owned() } else { text.to_owned() }
     }
 
     /// What the process maps now.
@@ -142,10 +138,7 @@ impl Process {
     /// The pid by which the process knows itself (differs inside a pid namespace).
     #[must_use]
     pub fn inner_pid(&self) -> u32 {
-        self.read_file("status")
-            .ok()
-            .and_then(|text| stat::inner_pid(&text))
-            .unwrap_or(self.pid)
+        self.read_file("status").ok().and_then(|text| stat::inner_pid(&text)).unwrap_or(self.pid)
     }
 
     /// A file of `/proc/PID` as text, bounded.

@@ -66,20 +66,12 @@ impl Program {
     ///
     /// Fails when it cannot be read, or is an ELF file that ends too early.
     pub fn read(path: &Path) -> io::Result<Self> {
-        let mut file = File::options()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)?;
+        let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "not a regular file",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let mut head = Vec::new();
-        (&mut file)
-            .take(MAX_SCRIPT_LINE as u64)
-            .read_to_end(&mut head)?;
+        (&mut file).take(MAX_SCRIPT_LINE as u64).read_to_end(&mut head)?;
         if let Some(line) = head.strip_prefix(b"#!") {
             return Ok(script_interpreter(line).map_or(Self::Other, Self::Script));
         }
@@ -103,18 +95,9 @@ fn read_elf(file: &File, head: &[u8]) -> Option<ElfProgram> {
     let is_little = *head.get(5)? == elf::ELFDATA2LSB;
     let u16_at = |at: usize| {
         let bytes = head.get(at..at + 2)?.try_into().ok()?;
-        Some(if is_little {
-            u16::from_le_bytes(bytes)
-        } else {
-            u16::from_be_bytes(bytes)
-        })
+        Some(if is_little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
     };
-    let mut program = ElfProgram {
-        is_64,
-        is_little,
-        machine: u16_at(18)?,
-        interpreter: None,
-    };
+    let mut program = ElfProgram { is_64, is_little, machine: u16_at(18)?, interpreter: None };
     if !is_64 || !is_little {
         return Some(program);
     }
@@ -158,10 +141,7 @@ mod tests {
     fn scripts() {
         let script = |text: &str| read(text.as_bytes()).unwrap();
         assert_eq!(script("#!/bin/sh -e\n"), Program::Script("/bin/sh".into()));
-        assert_eq!(
-            script("#! \t/usr/bin/env python3\n"),
-            Program::Script("/usr/bin/env".into())
-        );
+        assert_eq!(script("#! \t/usr/bin/env python3\n"), Program::Script("/usr/bin/env".into()));
         assert_eq!(script("#!\nx"), Program::Other);
         assert_eq!(script("echo hi\n"), Program::Other);
         assert_eq!(script(""), Program::Other);

@@ -46,17 +46,11 @@ pub fn write_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Re
     if shown.is_empty() {
         return writeln!(out, "  (nothing)");
     }
-    let names: Vec<_> = shown
-        .iter()
-        .map(|s| printable(&name::short(s.origin.function())).into_owned())
-        .collect();
+    let names: Vec<_> =
+        shown.iter().map(|s| printable(&name::short(s.origin.function())).into_owned()).collect();
     let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
     let width = width.clamp("FUNCTION".len(), MAX_FUNCTION);
-    writeln!(
-        out,
-        "{:>10} {:>9}  {:width$}  WHERE",
-        "SIZE", "CALLS", "FUNCTION"
-    )?;
+    writeln!(out, "{:>10} {:>9}  {:width$}  WHERE", "SIZE", "CALLS", "FUNCTION")?;
     for (site, name) in shown.iter().zip(&names) {
         let location = site.origin.location();
         let line = format!(
@@ -69,18 +63,9 @@ pub fn write_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Re
     }
     let rest = &sites[shown.len()..];
     if !rest.is_empty() {
-        let bytes = rest
-            .iter()
-            .fold(0_i64, |sum, s| sum.saturating_add(s.bytes));
-        let calls = rest
-            .iter()
-            .fold(0_u64, |sum, s| sum.saturating_add(s.calls));
-        writeln!(
-            out,
-            "{:>10} {calls:>9}  (in {} more rows)",
-            size(bytes),
-            rest.len()
-        )?;
+        let bytes = rest.iter().fold(0_i64, |sum, s| sum.saturating_add(s.bytes));
+        let calls = rest.iter().fold(0_u64, |sum, s| sum.saturating_add(s.calls));
+        writeln!(out, "{:>10} {calls:>9}  (in {} more rows)", size(bytes), rest.len())?;
     }
     Ok(())
 }
@@ -121,11 +106,7 @@ pub fn write_accounting(out: &mut impl Write, of: &Accounting) -> io::Result<()>
         (None, false) => {}
     }
     if let Some(bytes) = swapped {
-        writeln!(
-            out,
-            "  swapped {}: pages in use that are in swap",
-            size_u(bytes)
-        )?;
+        writeln!(out, "  swapped {}: pages in use that are in swap", size_u(bytes))?;
     }
     Ok(())
 }
@@ -165,11 +146,7 @@ mod tests {
             calls,
             tags: vec![8],
         };
-        let sites = [
-            site("f", 57_671_680, 7),
-            site("evil\x1b[2J", 1024, 1),
-            site("h", 512, 1),
-        ];
+        let sites = [site("f", 57_671_680, 7), site("evil\x1b[2J", 1024, 1), site("h", 512, 1)];
         let mut out = Vec::new();
         write_table(&mut out, &sites, 2).unwrap();
         let expected = "      SIZE     CALLS  FUNCTION     WHERE

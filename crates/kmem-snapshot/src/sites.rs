@@ -49,11 +49,9 @@ impl Origin {
         match self {
             // Call sites on one source line of a function are one; without a source, each is
             // its own.
-            Self::Place(place) => (
-                place.module.clone(),
-                place.location(),
-                self.function().to_owned(),
-            ),
+            Self::Place(place) => {
+                (place.module.clone(), place.location(), self.function().to_owned())
+            }
             other => (String::new(), other.location(), other.function().to_owned()),
         }
     }
@@ -91,16 +89,8 @@ impl Order {
         let name = |s: &Site| (s.origin.function().to_owned(), s.origin.location());
         let by_name = || name(a).cmp(&name(b));
         match self {
-            Self::Size => b
-                .bytes
-                .cmp(&a.bytes)
-                .then(b.calls.cmp(&a.calls))
-                .then_with(by_name),
-            Self::Calls => b
-                .calls
-                .cmp(&a.calls)
-                .then(b.bytes.cmp(&a.bytes))
-                .then_with(by_name),
+            Self::Size => b.bytes.cmp(&a.bytes).then(b.calls.cmp(&a.calls)).then_with(by_name),
+            Self::Calls => b.calls.cmp(&a.calls).then(b.bytes.cmp(&a.bytes)).then_with(by_name),
             Self::Tag => by_name(),
         }
     }
@@ -126,12 +116,7 @@ pub fn resolve<'a>(
             site.calls = site.calls.saturating_add(row.calls);
             site.tags.push(row.tag);
         } else {
-            sites.push(Site {
-                origin,
-                bytes: row.bytes,
-                calls: row.calls,
-                tags: vec![row.tag],
-            });
+            sites.push(Site { origin, bytes: row.bytes, calls: row.calls, tags: vec![row.tag] });
         }
     }
     sites

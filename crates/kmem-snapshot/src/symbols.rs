@@ -70,11 +70,7 @@ impl<'a> Symbols<'a> {
     /// Resolves addresses in these modules.
     #[must_use]
     pub fn new(modules: &'a Modules) -> Self {
-        Self {
-            modules,
-            elves: HashMap::new(),
-            known: HashMap::new(),
-        }
+        Self { modules, elves: HashMap::new(), known: HashMap::new() }
     }
 
     /// The place that calls with this return address.
@@ -110,10 +106,7 @@ impl<'a> Symbols<'a> {
                 place.function = self.modules.perf_map().and_then(|map| map.find(addr));
                 return place;
             }
-            Image::Elf => self
-                .elves
-                .entry(number)
-                .or_insert_with(|| self.modules.load(number)),
+            Image::Elf => self.elves.entry(number).or_insert_with(|| self.modules.load(number)),
         };
         let Some(elf) = elf else { return place };
         let Some(address) = elf.address_of(place.offset) else {
@@ -129,15 +122,9 @@ impl<'a> Symbols<'a> {
 #[must_use]
 pub fn probe(path: &Path, address: u64) -> Option<Place> {
     let file = debug_file::open_regular(path)?;
-    let search = debug_file::SearchPath {
-        module: path,
-        roots: &[PathBuf::from("/")],
-    };
+    let search = debug_file::SearchPath { module: path, roots: &[PathBuf::from("/")] };
     let elf = Elf::parse(Box::new(file), &search)?;
-    let mut place = Place {
-        offset: address,
-        ..Place::default()
-    };
+    let mut place = Place { offset: address, ..Place::default() };
     elf.name(&mut place);
     Some(place)
 }

@@ -26,26 +26,13 @@ fn a_real_kernels_file_comes_back_byte_for_byte() {
     let merged = merge(rows.clone());
     assert!(merged.len() < rows.len());
     assert_eq!(merged.iter().map(|r| r.bytes).sum::<i64>(), bytes);
-    assert_eq!(
-        merged.iter().map(|r| r.lines).sum::<u64>(),
-        rows.len() as u64
-    );
+    assert_eq!(merged.iter().map(|r| r.lines).sum::<u64>(), rows.len() as u64);
 }
 
 fn tag() -> impl Strategy<Value = Tag> {
     let name = "[^\\n]{1,30}";
-    (
-        name,
-        any::<u32>(),
-        proptest::option::of("[a-zA-Z0-9_.+ -]{1,20}"),
-        name,
-    )
-        .prop_map(|(file, line, module, function)| Tag {
-            file,
-            line,
-            module,
-            function,
-        })
+    (name, any::<u32>(), proptest::option::of("[a-zA-Z0-9_.+ -]{1,20}"), name)
+        .prop_map(|(file, line, module, function)| Tag { file, line, module, function })
 }
 
 proptest! {

@@ -32,11 +32,7 @@ fn totals_are_exact() {
     assert!(target.totals.len() > 30);
     assert_eq!((books.torn, books.profiling), (0, Profiling::On));
     for row in &books.rows {
-        let expected = if row.tag < 8 {
-            0
-        } else {
-            0x1000 + u64::from(row.tag)
-        };
+        let expected = if row.tag < 8 { 0 } else { 0x1000 + u64::from(row.tag) };
         assert_eq!(row.addr, expected);
     }
     let peak = books.peak.as_ref().unwrap();
@@ -63,10 +59,7 @@ fn reading_does_not_touch_the_process() {
     let first = take(&target).unwrap().accounting;
     for _ in 0..5 {
         let again = take(&target).unwrap().accounting;
-        assert_eq!(
-            (again.overhead, again.untouched),
-            (first.overhead, first.untouched)
-        );
+        assert_eq!((again.overhead, again.untouched), (first.overhead, first.untouched));
     }
 }
 
@@ -100,10 +93,7 @@ fn broken_books_are_refused_by_name() {
     ] {
         let error = take(&Target::start(fault)).unwrap_err();
         let text = error.to_string();
-        assert!(
-            matches!(error, ReadError::BadBooks { .. }),
-            "{fault}: {text}"
-        );
+        assert!(matches!(error, ReadError::BadBooks { .. }), "{fault}: {text}");
         assert!(text.contains(what), "{fault}: {text}");
     }
 }
@@ -120,16 +110,8 @@ fn a_torn_peak_is_marked_and_costs_bounded_time() {
     let snapshot = take(&Target::start("peak-torn")).unwrap();
     assert!(snapshot.books[0].peak.as_ref().unwrap().torn);
     assert!(start.elapsed().as_secs() < 10);
-    assert!(
-        take(&Target::start("peak-none")).unwrap().books[0]
-            .peak
-            .is_none()
-    );
-    assert!(
-        take(&Target::start("peak-len")).unwrap().books[0]
-            .peak
-            .is_some()
-    );
+    assert!(take(&Target::start("peak-none")).unwrap().books[0].peak.is_none());
+    assert!(take(&Target::start("peak-len")).unwrap().books[0].peak.is_some());
 }
 
 #[test]
@@ -161,19 +143,10 @@ fn a_process_in_full_flight() {
 fn absent_processes() {
     let target = Target::start("none-mapped");
     let error = take(&target).unwrap_err();
-    assert!(
-        matches!(error, ReadError::NotInstrumented { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, ReadError::NotInstrumented { .. }), "{error}");
     assert!(error.is_absent());
     let process = Process::open(target.child.id()).unwrap();
     drop(target);
-    assert!(matches!(
-        Snapshot::take(&process),
-        Err(ReadError::NoProcess { .. })
-    ));
-    assert!(matches!(
-        Process::open(0x7fff_fff0),
-        Err(ReadError::NoProcess { .. })
-    ));
+    assert!(matches!(Snapshot::take(&process), Err(ReadError::NoProcess { .. })));
+    assert!(matches!(Process::open(0x7fff_fff0), Err(ReadError::NoProcess { .. })));
 }

@@ -15,11 +15,8 @@ struct Program {
 
 impl Program {
     fn start(path: &Path) -> Self {
-        let mut child = Command::new(path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            Command::new(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut addresses = HashMap::new();
         for line in BufReader::new(child.stdout.take().unwrap()).lines() {
             let line = line.unwrap();
@@ -50,27 +47,17 @@ impl Drop for Program {
 }
 
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/programs")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
 fn run(command: &mut Command) {
     let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn compile(dir: &Path, compiler: &str, from: &str, to: &str, flags: &[&str]) -> PathBuf {
     let path = dir.join(to);
-    run(Command::new(compiler)
-        .arg(source(from))
-        .args(flags)
-        .arg("-o")
-        .arg(&path));
+    run(Command::new(compiler).arg(source(from)).args(flags).arg("-o").arg(&path));
     path
 }
 
@@ -127,10 +114,7 @@ fn without_dwarf_the_symbol_table_speaks() {
     let dir = tempfile::tempdir().unwrap();
     let program = Program::start(&compile(dir.path(), "cc", "sites.c", "plain", &["-O2"]));
     let place = program.place("outer");
-    assert_eq!(
-        (place.function.as_deref(), &place.source),
-        (Some("outer"), &None)
-    );
+    assert_eq!((place.function.as_deref(), &place.source), (Some("outer"), &None));
     assert!(place.location().starts_with("plain+0x"), "{place:?}");
 
     // Stripped, with the dynamic symbols left.
@@ -143,23 +127,11 @@ fn without_dwarf_the_symbol_table_speaks() {
     ));
     assert_eq!(program.place("outer").function.as_deref(), Some("outer"));
 
-    let program = Program::start(&compile(
-        dir.path(),
-        "cc",
-        "sites.c",
-        "stripped",
-        &["-O2", "-s"],
-    ));
+    let program = Program::start(&compile(dir.path(), "cc", "sites.c", "stripped", &["-O2", "-s"]));
     let place = program.place("outer");
     assert_eq!((&place.function, &place.source), (&None, &None));
     // The offset is what addr2line would want of the file before it was stripped.
-    let program = Program::start(&compile(
-        dir.path(),
-        "cc",
-        "sites.c",
-        "whole",
-        &["-g", "-O2"],
-    ));
+    let program = Program::start(&compile(dir.path(), "cc", "sites.c", "whole", &["-g", "-O2"]));
     assert_eq!(program.place("outer").offset, place.offset);
 }
 
@@ -171,9 +143,7 @@ fn separate_debug_files_are_found_and_checked() {
     let objcopy = || Command::new("objcopy");
     run(objcopy().arg("--only-keep-debug").arg(&path).arg(&debug));
     run(objcopy().arg("--strip-all").arg(&path));
-    run(objcopy()
-        .arg(format!("--add-gnu-debuglink={}", debug.display()))
-        .arg(&path));
+    run(objcopy().arg(format!("--add-gnu-debuglink={}", debug.display())).arg(&path));
     let program = Program::start(&path);
     assert_place(&program.place("outer"), "inlined", "sites.c", 16);
     // Another file of that name has another checksum.
@@ -185,27 +155,14 @@ fn separate_debug_files_are_found_and_checked() {
 fn library_code_gives_way_to_its_caller() {
     let dir = tempfile::tempdir().unwrap();
     for (i, std) in ["-std=c++17", "-std=c++20"].iter().enumerate() {
-        let path = compile(
-            dir.path(),
-            "c++",
-            "library_code.cc",
-            &format!("cc{i}"),
-            &["-g", "-O2", std],
-        );
+        let path =
+            compile(dir.path(), "c++", "library_code.cc", &format!("cc{i}"), &["-g", "-O2", std]);
         let program = Program::start(&path);
         // std::make_unique is inlined into the function, and the call is in it.
-        assert_place(
-            &program.place("unique"),
-            "app::Index::reserve",
-            "library_code.cc",
-            24,
-        );
+        assert_place(&program.place("unique"), "app::Index::reserve", "library_code.cc", 24);
         // Library code that was kept out of line: its caller is not known, it speaks for itself.
         let function = program.place("pushed").function.unwrap();
-        assert!(
-            function.starts_with("std::") || function == "app::Index::build",
-            "{function}"
-        );
+        assert!(function.starts_with("std::") || function == "app::Index::build", "{function}");
     }
     let path = compile(dir.path(), "c++", "library_code.cc", "plain", &["-O2"]);
     assert_eq!(
@@ -223,12 +180,7 @@ fn symbols_outlive_the_process_and_the_file() {
     let address = program.addresses["outer"];
     std::fs::remove_file(&path).unwrap();
     drop(program);
-    assert_place(
-        &Symbols::new(&modules).resolve(address),
-        "inlined",
-        "sites.c",
-        16,
-    );
+    assert_place(&Symbols::new(&modules).resolve(address), "inlined", "sites.c", 16);
 }
 
 #[test]
@@ -254,9 +206,7 @@ fn code_made_at_run_time_and_nowhere() {
     let process = Process::open(program.child.id()).unwrap();
     let maps = process.maps().unwrap();
     let stack = maps.all().iter().find(|m| m.path == "[stack]").unwrap();
-    program
-        .addresses
-        .insert("stack".into(), stack.start + 0x101);
+    program.addresses.insert("stack".into(), stack.start + 0x101);
     program.addresses.insert("null".into(), 1);
     let map = format!("/tmp/perf-{}.map", program.child.id());
     std::fs::write(&map, format!("{:x} 200 jit:f a.js:1\n", stack.start)).unwrap();
@@ -279,9 +229,7 @@ fn damaged_files_give_no_symbols_and_no_panic() {
         let copy = dir.path().join("copy");
         let mut damaged = bytes.clone();
         for _ in 0..200 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             // Not the part that the loader needs.
             let at = 0x2000 + (state >> 33) as usize % (bytes.len() - 0x2000);
             damaged[at] = (state >> 20) as u8;

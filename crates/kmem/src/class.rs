@@ -73,13 +73,19 @@ impl ClassGeometry {
         }
         let limit = objects * size;
         let kept = (32 << 10) / size;
-        let cap = if kept > 127 { 127 } else if kept < 4 { 4 } else { kept };
+        let cap = if kept > 127 {
+            127
+        } else if kept < 4 {
+            4
+        } else {
+            kept
+        };
         Self {
             reciprocal: (u64::MAX / size as u64).wrapping_add(1),
             size,
             slab_mask: slab - 1,
             limit,
-            ext_offset: (limit + 7) / 8 * 8 + objects.div_ceil(64) * 8,
+            ext_offset: limit.next_multiple_of(8) + objects.div_ceil(64) * 8,
             objects,
             cap: cap as u16,
             batch: cap.div_ceil(2) as u16,
@@ -95,7 +101,7 @@ impl ClassGeometry {
     /// Offset of the rows in the slab.
     #[inline]
     pub const fn rows_offset(&self) -> u32 {
-        (self.limit + 7) / 8 * 8
+        self.limit.next_multiple_of(8)
     }
 
     /// Rows in a slab.
@@ -229,7 +235,13 @@ impl RunClass {
     /// Most runs of a class that a CPU keeps.
     pub const fn cap(class: SizeClass) -> u16 {
         let cap = 512 / Self::pages(class);
-        if cap > 8 { 8 } else if cap < 2 { 2 } else { cap as u16 }
+        if cap > 8 {
+            8
+        } else if cap < 2 {
+            2
+        } else {
+            cap as u16
+        }
     }
 }
 
@@ -259,7 +271,8 @@ mod tests {
             for ext in [false, true] {
                 let g = ClassGeometry::new(SIZES[class.0 as usize], ext);
                 for offset in 0..=g.slab_mask {
-                    let right = (offset % g.size == 0 && offset < g.limit).then_some(offset / g.size);
+                    let right =
+                        (offset % g.size == 0 && offset < g.limit).then_some(offset / g.size);
                     assert_eq!(g.index(offset), right, "class {class:?} offset {offset}");
                     assert_eq!(g.index_within(offset), offset / g.size);
                 }
@@ -278,7 +291,9 @@ mod tests {
         for pages in 9..=longest {
             let class = RunClass::of(pages).unwrap();
             assert!(RunClass::pages(class) >= pages);
-            assert!(class.0 as usize == CLASS_COUNT || RunClass::pages(SizeClass(class.0 - 1)) < pages);
+            assert!(
+                class.0 as usize == CLASS_COUNT || RunClass::pages(SizeClass(class.0 - 1)) < pages
+            );
         }
         assert_eq!(RunClass::of(longest + 1), None);
     }
@@ -290,7 +305,7 @@ mod tests {
                 let align = 1 << shift;
                 if let Some(class) = SizeClass::aligned(size, align) {
                     let got = SIZES[class.0 as usize] as usize;
-                    assert!(got >= size && got % align == 0);
+                    assert!(got >= size && got.is_multiple_of(align));
                 }
             }
         }

@@ -78,7 +78,8 @@ impl Conf {
             b"peak" => self.peak = switch(value)?,
             b"strict" => self.strict = switch(value)?,
             b"decay_ms" => {
-                self.decay_ms = number(value).filter(|&ms| ms <= 3_600_000).ok_or(Complaint::BadValue)?;
+                self.decay_ms =
+                    number(value).filter(|&ms| ms <= 3_600_000).ok_or(Complaint::BadValue)?;
             }
             b"report" => {
                 if value.is_empty() || value.len() > MAX_NAME {
@@ -142,7 +143,9 @@ mod tests {
 
     #[test]
     fn bad_values_keep_the_default_and_are_named() {
-        for value in ["", "-1", "0x", "1e9", "18446744073709551616", "4294967296", "9999999G", "5 5"] {
+        for value in
+            ["", "-1", "0x", "1e9", "18446744073709551616", "4294967296", "9999999G", "5 5"]
+        {
             let text = std::format!("decay_ms:{value}");
             let (conf, complaints) = parse(&text);
             assert_eq!(conf, Conf::DEFAULT);

@@ -30,9 +30,7 @@ impl PageCount {
     #[inline]
     pub const fn for_bytes(bytes: usize) -> Option<Self> {
         match bytes.checked_add(PAGE_SIZE - 1) {
-            Some(b) if b >> PAGE_SHIFT <= u32::MAX as usize => {
-                Some(Self((b >> PAGE_SHIFT) as u32))
-            }
+            Some(b) if b >> PAGE_SHIFT <= u32::MAX as usize => Some(Self((b >> PAGE_SHIFT) as u32)),
             _ => None,
         }
     }

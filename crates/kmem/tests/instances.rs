@@ -106,7 +106,10 @@ fn aligned_blocks_are_aligned_and_zeroed_ones_are_zero() {
     for shift in 0..=22 {
         for size in [0, 1, 100, 5000, 40_000, 300_000] {
             let at = a.alloc_aligned(size, 1 << shift, 9);
-            assert!(!at.is_null() && (at as usize).is_multiple_of(1 << shift), "{size} at 2^{shift}");
+            assert!(
+                !at.is_null() && (at as usize).is_multiple_of(1 << shift),
+                "{size} at 2^{shift}"
+            );
             // SAFETY: live and that long; then given up.
             unsafe {
                 at.write_bytes(0xAA, size);

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 /// The ordered list in ARCHITECTURE.md, highest first.
 fn layers() -> Vec<String> {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ARCHITECTURE.md"))
-        .expect("ARCHITECTURE.md is there");
+    let text =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ARCHITECTURE.md"))
+            .expect("ARCHITECTURE.md is there");
     let list = text.split("<!-- layers -->").nth(1).expect("the list is marked");
     list.lines()
         .filter_map(|line| line.strip_prefix("| `"))

@@ -23,7 +23,8 @@ struct Block(usize, usize);
 #[test]
 fn the_census_equals_what_several_threads_hold() {
     const THREADS: usize = 4;
-    let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel::<Block>()).unzip();
+    let (senders, receivers): (Vec<_>, Vec<_>) =
+        (0..THREADS).map(|_| mpsc::channel::<Block>()).unzip();
     let threads: Vec<_> = receivers
         .into_iter()
         .enumerate()
@@ -36,7 +37,7 @@ fn the_census_equals_what_several_threads_hold() {
                     match random(&mut state) % 8 {
                         0..4 => {
                             let r = random(&mut state);
-                            let size = if r % 50 == 0 { r % 2_000_000 } else { r % 3000 };
+                            let size = if r.is_multiple_of(50) { r % 2_000_000 } else { r % 3000 };
                             let site = 100 + random(&mut state) % 50;
                             let at = KMEM.alloc(size, site);
                             assert!(!at.is_null());
@@ -128,8 +129,10 @@ fn no_object_has_two_owners_under_migration_and_draining() {
                     let mut state = 77 + me as u64;
                     let mut held = Vec::new();
                     for i in 0..400_000usize {
-                        if held.len() < 300 && random(&mut state) % 2 == 0 {
-                            let at = STORM.alloc(random(&mut state) % 200 + 8, 0x4000 + me).cast::<usize>();
+                        if held.len() < 300 && random(&mut state).is_multiple_of(2) {
+                            let at = STORM
+                                .alloc(random(&mut state) % 200 + 8, 0x4000 + me)
+                                .cast::<usize>();
                             // SAFETY: at least 8 bytes, ours.
                             unsafe { at.write(me << 32 | i) };
                             held.push((at, me << 32 | i));

@@ -22,9 +22,7 @@ pub(super) struct Row {
 
 fn figure(rows: &[Row], workload: &str, allocator: &str) -> Option<f64> {
     let mut found = rows.iter().filter(|row| row.workload == workload);
-    found
-        .find(|row| row.allocator == allocator)
-        .map(|row| row.ns)
+    found.find(|row| row.allocator == allocator).map(|row| row.ns)
 }
 
 /// The fastest allocator on `workload` that is not kmem.
@@ -72,9 +70,7 @@ pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
             .chain(ratios),
     );
     for workload in &workloads {
-        let figures = allocators
-            .iter()
-            .map(|name| number(figure(rows, workload, name)));
+        let figures = allocators.iter().map(|name| number(figure(rows, workload, name)));
         let best = best_rival(rows, workload).map_or("-", |row| row.allocator);
         let ratios = own.iter().map(|name| number(ratio(rows, workload, name)));
         grid.push(
@@ -91,10 +87,7 @@ pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
     );
     text.push_str(&grid.render());
     for name in own {
-        let all: Vec<f64> = workloads
-            .iter()
-            .filter_map(|w| ratio(rows, w, name))
-            .collect();
+        let all: Vec<f64> = workloads.iter().filter_map(|w| ratio(rows, w, name)).collect();
         if let Some(mean) = geometric_mean(&all) {
             let worst = all.iter().copied().fold(0.0, f64::max);
             text.push_str(&format!(
@@ -119,12 +112,7 @@ mod tests {
     use crate::table::Document;
 
     fn row(workload: &'static str, allocator: &'static str, ns: f64) -> Row {
-        Row {
-            workload,
-            allocator,
-            threads: 1,
-            ns,
-        }
+        Row { workload, allocator, threads: 1, ns }
     }
 
     #[test]
@@ -139,28 +127,15 @@ mod tests {
         ];
         let text = text(&Machine::default(), &rows);
         let lines: Vec<_> = text.lines().skip(2).collect();
-        assert_eq!(
-            lines[1].split_whitespace().collect::<Vec<_>>()[4..],
-            ["jemalloc", "0.50"]
-        );
-        assert_eq!(
-            lines[2].split_whitespace().collect::<Vec<_>>()[4..],
-            ["glibc", "2.00"]
-        );
-        assert!(
-            text.contains("kmem / best rival: geometric mean 1.000, worst 2.00\n"),
-            "{text}"
-        );
+        assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>()[4..], ["jemalloc", "0.50"]);
+        assert_eq!(lines[2].split_whitespace().collect::<Vec<_>>()[4..], ["glibc", "2.00"]);
+        assert!(text.contains("kmem / best rival: geometric mean 1.000, worst 2.00\n"), "{text}");
     }
 
     #[test]
     fn the_document_has_the_promised_shape() {
         let rows = [row("pair64", "kmem", 2.5)];
-        let document = Document {
-            table: "malloc",
-            machine: &Machine::default(),
-            rows: &rows,
-        };
+        let document = Document { table: "malloc", machine: &Machine::default(), rows: &rows };
         let value = serde_json::to_value(&document).unwrap();
         let keys: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
         assert_eq!(keys, ["machine", "rows", "table"]);

@@ -57,14 +57,7 @@ fn ratio(rows: &[Row], program: &str, value: impl Fn(&Row) -> f64) -> Option<f64
 /// The whole text.
 pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut grid = Grid::default();
-    grid.push([
-        "program",
-        "allocator",
-        "seconds",
-        "median",
-        "peak MiB",
-        "runs",
-    ]);
+    grid.push(["program", "allocator", "seconds", "median", "peak MiB", "runs"]);
     for row in rows {
         grid.push([
             row.program.to_owned(),
@@ -112,21 +105,13 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn run(seconds: f64, rss_bytes: u64) -> Run {
-        Run {
-            seconds,
-            rss_bytes,
-            output: String::new(),
-            images: Vec::new(),
-        }
+        Run { seconds, rss_bytes, output: String::new(), images: Vec::new() }
     }
 
     #[test]
     fn time_is_the_minimum_and_memory_the_median() {
         let mut runs = BTreeMap::new();
-        runs.insert(
-            (0, 0),
-            vec![run(3.0, 10 << 20), run(1.0, 12 << 20), run(2.0, 11 << 20)],
-        );
+        runs.insert((0, 0), vec![run(3.0, 10 << 20), run(1.0, 12 << 20), run(2.0, 11 << 20)]);
         runs.insert((0, 1), vec![run(2.0, 22 << 20)]);
         let rows = rows(&["perl"], &["kmem", "glibc"], &runs);
         let value = serde_json::to_value(&rows[0]).unwrap();
@@ -136,9 +121,6 @@ mod tests {
         });
         assert_eq!(value, expected);
         let text = text(&Machine::default(), &rows);
-        assert!(
-            text.contains("kmem / best rival, perl: time 0.500, memory 0.500\n"),
-            "{text}"
-        );
+        assert!(text.contains("kmem / best rival, perl: time 0.500, memory 0.500\n"), "{text}");
     }
 }

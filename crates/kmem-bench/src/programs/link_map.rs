@@ -31,9 +31,7 @@ impl Memory {
         let mut bytes = Vec::new();
         let mut byte = [0];
         while bytes.len() < LIMIT {
-            self.0
-                .read_exact_at(&mut byte, address + bytes.len() as u64)
-                .ok()?;
+            self.0.read_exact_at(&mut byte, address + bytes.len() as u64).ok()?;
             if byte[0] == 0 {
                 return String::from_utf8(bytes).ok();
             }
@@ -78,9 +76,7 @@ fn auxiliary(auxv: &[u8], key: u64) -> Option<u64> {
         let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).unwrap_or(0);
         (word(key), word(value))
     });
-    pairs
-        .find(|(found, _)| *found == key)
-        .map(|(_, value)| value)
+    pairs.find(|(found, _)| *found == key).map(|(_, value)| value)
 }
 
 /// Whether the ELF file `path` defines `malloc` for others.
@@ -89,8 +85,7 @@ pub(super) fn provides_malloc(path: &Path) -> bool {
     let Ok(elf) = object::File::parse(&*bytes) else {
         return false;
     };
-    elf.dynamic_symbols()
-        .any(|symbol| symbol.is_definition() && symbol.name() == Ok("malloc"))
+    elf.dynamic_symbols().any(|symbol| symbol.is_definition() && symbol.name() == Ok("malloc"))
 }
 
 /// The object whose `malloc` the stopped process `pid` uses; `None` if it has
@@ -124,10 +119,7 @@ mod tests {
     #[test]
     fn this_process_uses_the_c_library() {
         let provider = malloc_provider(std::process::id() as i32).unwrap();
-        assert!(
-            provider.to_string_lossy().contains("libc.so"),
-            "{provider:?}"
-        );
+        assert!(provider.to_string_lossy().contains("libc.so"), "{provider:?}");
         assert!(provides_malloc(&provider));
         assert!(!provides_malloc(Path::new("/proc/version")));
     }

@@ -43,46 +43,21 @@ impl Program {
     /// Find the program `name` and write its input.
     pub(super) fn prepare(name: &'static str) -> Result<Self, String> {
         let (executable, image, file, input) = match name {
-            "python3" => (
-                python()?,
-                "python3",
-                "objects.py",
-                include_str!("objects.py").into(),
-            ),
-            "sqlite3" => (
-                which(name)?,
-                "sqlite3",
-                "build.sql",
-                include_str!("build.sql").into(),
-            ),
+            "python3" => (python()?, "python3", "objects.py", include_str!("objects.py").into()),
+            "sqlite3" => (which(name)?, "sqlite3", "build.sql", include_str!("build.sql").into()),
             "g++" => (which(name)?, "cc1plus", "generated.cpp", generated_cpp()),
-            "perl" => (
-                which(name)?,
-                "perl",
-                "words.perl",
-                include_str!("words.perl").into(),
-            ),
+            "perl" => (which(name)?, "perl", "words.perl", include_str!("words.perl").into()),
             _ => {
                 which("redis-benchmark")?;
                 which("redis-cli")?;
-                (
-                    which("redis-server")?,
-                    "redis",
-                    "redis.conf",
-                    server::CONFIGURATION.into(),
-                )
+                (which("redis-server")?, "redis", "redis.conf", server::CONFIGURATION.into())
             }
         };
         let prefix = tempfile::Builder::new().prefix("kmem-bench-").tempdir();
         let directory = prefix.map_err(|error| error.to_string())?;
         let input: String = input;
         write(directory.path().join(file), input).map_err(|error| error.to_string())?;
-        Ok(Self {
-            name,
-            executable,
-            image,
-            directory,
-        })
+        Ok(Self { name, executable, image, directory })
     }
 
     /// The name in the rows.
@@ -119,13 +94,8 @@ impl Program {
         let errors = self.directory.path().join(ERRORS);
         let errors = File::create(errors).map_err(|error| error.to_string())?;
         let mut command = Command::new(&self.executable);
-        untuned(&mut command)
-            .env("LD_PRELOAD", library)
-            .env("LC_ALL", "C.UTF-8");
-        command
-            .current_dir(self.directory.path())
-            .stdin(Stdio::null())
-            .stderr(errors);
+        untuned(&mut command).env("LD_PRELOAD", library).env("LC_ALL", "C.UTF-8");
+        command.current_dir(self.directory.path()).stdin(Stdio::null()).stderr(errors);
         Ok(command)
     }
 
@@ -144,27 +114,14 @@ impl Program {
             return Err(format!("it failed ({status}): {}", errors.trim_end()));
         }
         let images = proven(&traced.processes, library)?;
-        let Some(rss_bytes) = traced
-            .processes
-            .iter()
-            .map(|process| process.rss_bytes)
-            .max()
-        else {
+        let Some(rss_bytes) = traced.processes.iter().map(|process| process.rss_bytes).max() else {
             return Err("no process was seen".to_owned());
         };
         if !images.iter().any(|image| image.starts_with(self.image)) {
-            return Err(format!(
-                "no process of {} was seen, only {images:?}",
-                self.image
-            ));
+            return Err(format!("no process of {} was seen, only {images:?}", self.image));
         }
         let seconds = seconds.unwrap_or(traced.elapsed.as_secs_f64());
-        Ok(Run {
-            seconds,
-            rss_bytes,
-            output,
-            images,
-        })
+        Ok(Run { seconds, rss_bytes, output, images })
     }
 }
 
@@ -187,9 +144,7 @@ fn proven(processes: &[Ended], library: &Path) -> Result<Vec<String>, String> {
 pub(super) fn which(name: &str) -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut files = std::env::split_paths(&path).map(|directory| directory.join(name));
-    files
-        .find(|file| file.is_file())
-        .ok_or_else(|| format!("no {name} in $PATH"))
+    files.find(|file| file.is_file()).ok_or_else(|| format!("no {name} in $PATH"))
 }
 
 /// The interpreter itself: `python3` in $PATH may be a script that finds it.
@@ -198,25 +153,13 @@ fn python() -> Result<PathBuf, String> {
     command.args(["-c", "import sys; print(sys.executable)"]);
     let output = command.output().map_err(|error| error.to_string())?;
     let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    path.canonicalize()
-        .map_err(|error| format!("python3: {error}"))
+    path.canonicalize().map_err(|error| format!("python3: {error}"))
 }
 
 /// A file that makes the compiler read many headers and instantiate templates.
 fn generated_cpp() -> String {
-    let headers = [
-        "algorithm",
-        "functional",
-        "iostream",
-        "map",
-        "memory",
-        "string",
-        "vector",
-    ];
-    let mut text: String = headers
-        .iter()
-        .map(|header| format!("#include <{header}>\n"))
-        .collect();
+    let headers = ["algorithm", "functional", "iostream", "map", "memory", "string", "vector"];
+    let mut text: String = headers.iter().map(|header| format!("#include <{header}>\n")).collect();
     for number in 0..6 {
         text.push_str(&format!(
             "struct Key{number} {{ int value; bool operator<(const Key{number} &other) const \
@@ -241,11 +184,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     fn ended(image: &str, malloc: Option<&str>) -> Ended {
-        Ended {
-            image: image.into(),
-            rss_bytes: 1,
-            malloc: malloc.map(PathBuf::from),
-        }
+        Ended { image: image.into(), rss_bytes: 1, malloc: malloc.map(PathBuf::from) }
     }
 
     #[test]

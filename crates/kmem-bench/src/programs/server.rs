@@ -84,14 +84,7 @@ fn stop(socket: &Path) -> Result<(), String> {
 fn client(name: &str, socket: &Path, arguments: &[&str]) -> Result<(), String> {
     let mut command = Command::new(which(name)?);
     untuned(&mut command).arg("-s").arg(socket).args(arguments);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let status = command.status().map_err(|error| error.to_string())?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("{name}: {status}"))
-    }
+    if status.success() { Ok(()) } else { Err(format!("{name}: {status}")) }
 }

@@ -62,11 +62,7 @@ pub(super) fn run(command: &mut Command) -> io::Result<Traced> {
     let start = Instant::now();
     let child = command.spawn()?;
     let root = child.id() as i32;
-    let mut traced = Traced {
-        processes: Vec::new(),
-        elapsed: Duration::ZERO,
-        status: 0,
-    };
+    let mut traced = Traced { processes: Vec::new(), elapsed: Duration::ZERO, status: 0 };
     let mut known = BTreeSet::new();
     loop {
         let mut status = 0;
@@ -148,9 +144,6 @@ mod tests {
             assert!(process.rss_bytes > 1 << 16, "{process:?}");
         }
         let image = traced.processes[0].image.to_string_lossy().into_owned();
-        assert!(
-            image.ends_with("/ls") || image.contains("coreutils"),
-            "{image}"
-        );
+        assert!(image.ends_with("/ls") || image.contains("coreutils"), "{image}");
     }
 }

@@ -14,10 +14,7 @@ pub(super) fn heap(allocator: Allocator) -> Result<(Heap, String), String> {
         Allocator::Rpmalloc => rpmalloc(),
         #[cfg(feature = "snmalloc")]
         Allocator::Snmalloc => Ok(snmalloc()),
-        other => Err(format!(
-            "built without the cargo feature `{}`",
-            other.name()
-        )),
+        other => Err(format!("built without the cargo feature `{}`", other.name())),
     }
 }
 
@@ -33,13 +30,7 @@ fn jemalloc() -> (Heap, String) {
     // SAFETY: "version" gives one pointer, for which there is room.
     let failed = unsafe {
         let place = (&raw mut version).cast();
-        mallctl(
-            c"version".as_ptr(),
-            place,
-            &mut size,
-            std::ptr::null_mut(),
-            0,
-        )
+        mallctl(c"version".as_ptr(), place, &mut size, std::ptr::null_mut(), 0)
     };
     if failed != 0 || version.is_null() {
         return (heap, "unknown".to_owned());

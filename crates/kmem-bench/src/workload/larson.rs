@@ -46,10 +46,7 @@ fn epoch(heap: &Heap, blocks: &[Slot], sequence: &[Replacement]) {
             // live block of this heap, and gets a new one now.
             unsafe { heap.free(old) };
         }
-        slot.store(
-            heap.alloc(replacement.size as usize).as_ptr(),
-            Ordering::Relaxed,
-        );
+        slot.store(heap.alloc(replacement.size as usize).as_ptr(), Ordering::Relaxed);
     }
 }
 
@@ -86,13 +83,7 @@ pub(super) fn samples(heap: &Heap, inputs: &[Replacements; 2], places: Places) -
     };
     let elapsed = std::thread::scope(|scope| {
         let threads = [0, 1].map(|me| scope.spawn(move || thread(me)));
-        threads
-            .map(|thread| thread.join().unwrap_or(Duration::MAX))
-            .into_iter()
-            .min()
+        threads.map(|thread| thread.join().unwrap_or(Duration::MAX)).into_iter().min()
     });
-    vec![nanoseconds(
-        elapsed.unwrap_or(Duration::MAX),
-        EPOCHS * BLOCKS,
-    )]
+    vec![nanoseconds(elapsed.unwrap_or(Duration::MAX), EPOCHS * BLOCKS)]
 }

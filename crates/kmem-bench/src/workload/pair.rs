@@ -14,7 +14,5 @@ fn pairs(heap: &Heap, count: usize) {
 pub(super) fn samples(heap: &Heap) -> Vec<f64> {
     const COUNT: usize = 1 << 20;
     pairs(heap, COUNT / 8);
-    (0..3)
-        .map(|_| timed(COUNT, || pairs(heap, COUNT)))
-        .collect()
+    (0..3).map(|_| timed(COUNT, || pairs(heap, COUNT))).collect()
 }

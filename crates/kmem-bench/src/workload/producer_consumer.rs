@@ -13,9 +13,7 @@ fn produce(heap: &Heap, ring: &Ring, sizes: &[u16]) {
     let mut pieces = sizes.chunks_exact(BATCH).cycle();
     for number in 0..WARM_BATCHES + BATCHES {
         let mut piece = pieces.next().unwrap_or_default().iter().copied();
-        ring.put(number, || {
-            heap.alloc(usize::from(piece.next().unwrap_or(64))).as_ptr()
-        });
+        ring.put(number, || heap.alloc(usize::from(piece.next().unwrap_or(64))).as_ptr());
     }
 }
 

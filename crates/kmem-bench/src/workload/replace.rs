@@ -31,18 +31,13 @@ impl Replacements {
             slot: prng.between(0, slots - 1) as u32,
             size: size(&mut prng) as u32,
         };
-        Self {
-            slots,
-            sequence: (0..count).map(|_| one()).collect(),
-        }
+        Self { slots, sequence: (0..count).map(|_| one()).collect() }
     }
 
     /// A block for every slot.
     pub(super) fn fill(&self, heap: &Heap) -> Vec<Block> {
         let sizes = self.sequence.iter().cycle().take(self.slots);
-        sizes
-            .map(|replacement| heap.alloc(replacement.size as usize))
-            .collect()
+        sizes.map(|replacement| heap.alloc(replacement.size as usize)).collect()
     }
 }
 
@@ -54,15 +49,9 @@ pub(super) struct Extent {
 }
 
 /// `random8_519`: every slot is replaced four times before, sixteen times in the sample.
-pub(super) const SMALL: Extent = Extent {
-    warm_up: 1 << 18,
-    timed: 1 << 20,
-};
+pub(super) const SMALL: Extent = Extent { warm_up: 1 << 18, timed: 1 << 20 };
 /// `large`.
-pub(super) const LARGE: Extent = Extent {
-    warm_up: 1 << 9,
-    timed: 1 << 12,
-};
+pub(super) const LARGE: Extent = Extent { warm_up: 1 << 9, timed: 1 << 12 };
 
 fn replace(heap: &Heap, blocks: &mut [Block], sequence: &[Replacement]) {
     for replacement in sequence {

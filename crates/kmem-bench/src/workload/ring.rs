@@ -23,14 +23,8 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn new() -> Self {
-        let slots = (0..BATCH * BATCHES)
-            .map(|_| AtomicPtr::new(null_mut()))
-            .collect();
-        Self {
-            slots,
-            put: Position::default(),
-            taken: Position::default(),
-        }
+        let slots = (0..BATCH * BATCHES).map(|_| AtomicPtr::new(null_mut())).collect();
+        Self { slots, put: Position::default(), taken: Position::default() }
     }
 
     fn batch(&self, number: usize) -> &[AtomicPtr<u64>] {

@@ -40,11 +40,7 @@ impl Output {
             let temporary = format!(".{}.{}", name.to_string_lossy(), std::process::id());
             let temporary = path.with_file_name(temporary);
             let file = File::create_new(&temporary)?;
-            Ok(Self::Replace {
-                file,
-                temporary,
-                path: path.to_owned(),
-            })
+            Ok(Self::Replace { file, temporary, path: path.to_owned() })
         };
         open().map_err(|e: io::Error| Failure::Trouble(format!("{}: {e}", path.display())))
     }
@@ -62,11 +58,7 @@ impl Output {
                 result => result,
             },
             Self::Direct(mut file) => file.write_all(&buffer),
-            Self::Replace {
-                file,
-                temporary,
-                path,
-            } => {
+            Self::Replace { file, temporary, path } => {
                 let mut file = BufWriter::new(file);
                 let written = file.write_all(&buffer).and_then(|()| file.flush());
                 let renamed = written.and_then(|()| fs::rename(&temporary, path));
@@ -87,13 +79,7 @@ pub(crate) fn write(
     lines: usize,
 ) -> io::Result<()> {
     let out = &mut out;
-    writeln!(
-        out,
-        "\nkmem: {} (pid {}) {}",
-        printable(command),
-        ended.pid,
-        how(ended)
-    )?;
+    writeln!(out, "\nkmem: {} (pid {}) {}", printable(command), ended.pid, how(ended))?;
     match &ended.main {
         Some(Ok(reading)) => write_reading(out, reading, lines)?,
         Some(Err(e)) => writeln!(out, "kmem: no exit report: {}", printable(&e.to_string()))?,
@@ -164,10 +150,7 @@ fn why_not(ended: &Ended) -> &'static str {
 /// Bytes and objects of all rows.
 fn total(sites: &[Site]) -> (i64, u64) {
     sites.iter().fold((0, 0), |(bytes, calls), site| {
-        (
-            site.bytes.saturating_add(bytes),
-            site.calls.saturating_add(calls),
-        )
+        (site.bytes.saturating_add(bytes), site.calls.saturating_add(calls))
     })
 }
 
@@ -191,26 +174,15 @@ fn write_reading(out: &mut impl Write, reading: &LastReading, lines: usize) -> i
     };
 
     let at_exit = ordered(&mut snapshot.books.iter().flat_map(|b| &b.rows));
-    let peaks: Vec<_> = snapshot
-        .books
-        .iter()
-        .filter_map(|b| b.peak.as_ref())
-        .collect();
+    let peaks: Vec<_> = snapshot.books.iter().filter_map(|b| b.peak.as_ref()).collect();
     let at_peak = ordered(&mut peaks.iter().flat_map(|p| &p.rows));
     // The peak is kept at each 5 % of growth; what came after may be a little more.
     let peak_is_exit = !peaks.is_empty() && total(&at_peak).0 <= total(&at_exit).0;
     if peaks.is_empty() {
         writeln!(out, "\nAt the peak: not recorded")?;
     } else if !peak_is_exit {
-        let pages: u64 = peaks
-            .iter()
-            .map(|p| p.used_pages)
-            .fold(0, u64::saturating_add);
-        let torn = if peaks.iter().any(|p| p.torn) {
-            "; the table is torn"
-        } else {
-            ""
-        };
+        let pages: u64 = peaks.iter().map(|p| p.used_pages).fold(0, u64::saturating_add);
+        let torn = if peaks.iter().any(|p| p.torn) { "; the table is torn" } else { "" };
         let (bytes, calls) = total(&at_peak);
         writeln!(
             out,
@@ -221,23 +193,11 @@ fn write_reading(out: &mut impl Write, reading: &LastReading, lines: usize) -> i
         report::write_table(out, &at_peak, lines)?;
     }
     let (bytes, calls) = total(&at_exit);
-    let too = if peak_is_exit {
-        ", which was the peak"
-    } else {
-        ""
-    };
-    writeln!(
-        out,
-        "\nAt exit (not freed){too}: {} in {calls} objects",
-        report::size(bytes)
-    )?;
+    let too = if peak_is_exit { ", which was the peak" } else { "" };
+    writeln!(out, "\nAt exit (not freed){too}: {} in {calls} objects", report::size(bytes))?;
     report::write_table(out, &at_exit, lines)?;
     if snapshot.torn() != 0 {
-        writeln!(
-            out,
-            "kmem: {} slabs or page allocations could not be read",
-            snapshot.torn()
-        )?;
+        writeln!(out, "kmem: {} slabs or page allocations could not be read", snapshot.torn())?;
     }
     writeln!(out)?;
     report::write_accounting(out, &snapshot.accounting)

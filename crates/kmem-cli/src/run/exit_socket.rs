@@ -59,10 +59,9 @@ impl ExitSocket {
             return Ok(None);
         };
         let mut packet = [0; 16];
-        let (Ok((pid, user)), Ok(8)) = (
-            sys::peer(&connection),
-            sys::receive(&connection, &mut packet, PATIENCE),
-        ) else {
+        let (Ok((pid, user)), Ok(8)) =
+            (sys::peer(&connection), sys::receive(&connection, &mut packet, PATIENCE))
+        else {
             return Ok(None);
         };
         // The name is visible to all users of the machine.
@@ -96,9 +95,7 @@ print(s.recv(1))
 
     fn client(name: &str, packet: &str) -> std::process::Child {
         let mut command = Command::new("python3");
-        command
-            .args(["-c", CLIENT, name, packet])
-            .stdout(Stdio::piped());
+        command.args(["-c", CLIENT, name, packet]).stdout(Stdio::piped());
         command.spawn().unwrap()
     }
 

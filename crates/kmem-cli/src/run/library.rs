@@ -15,26 +15,22 @@ pub(crate) fn find(given: Option<&Path>) -> Result<(PathBuf, ElfProgram), Failur
     let named = given
         .map(|path| ("--library", path.to_owned()))
         .or_else(|| env::var_os("KMEM_LIBRARY").map(|path| ("KMEM_LIBRARY", path.into())));
-    let path =
-        match named {
-            Some((_, path)) if path.is_file() => path,
-            Some((by, path)) => {
-                return Err(Failure::Trouble(format!(
-                    "{by}: no library at {}",
-                    path.display()
-                )));
-            }
-            None => {
-                let places = places();
-                places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+    let path = match named {
+        Some((_, path)) if path.is_file() => path,
+        Some((by, path)) => {
+            return Err(Failure::Trouble(format!("{by}: no library at {}", path.display())));
+        }
+        None => {
+            let places = places();
+            places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
                 let list: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
                 Failure::Trouble(format!(
                     "{FILE} not found; looked at {}. Name it with --library or KMEM_LIBRARY",
                     list.join(", ")
                 ))
             })?
-            }
-        };
+        }
+    };
     let path = path.canonicalize().unwrap_or(path);
     // The dynamic loader splits LD_PRELOAD at these, without a way to quote them.
     if path.to_string_lossy().contains([' ', ':']) {
@@ -45,10 +41,7 @@ pub(crate) fn find(given: Option<&Path>) -> Result<(PathBuf, ElfProgram), Failur
     }
     match Program::read(&path) {
         Ok(Program::Elf(elf)) => Ok((path, elf)),
-        Ok(_) => Err(Failure::Trouble(format!(
-            "{}: not an ELF file",
-            path.display()
-        ))),
+        Ok(_) => Err(Failure::Trouble(format!("{}: not an ELF file", path.display()))),
         Err(e) => Err(Failure::Trouble(format!("{}: {e}", path.display()))),
     }
 }
@@ -56,10 +49,7 @@ pub(crate) fn find(given: Option<&Path>) -> Result<(PathBuf, ElfProgram), Failur
 fn places() -> Vec<PathBuf> {
     let exe = env::current_exe().unwrap_or_default();
     let dir = exe.parent().unwrap_or(Path::new("."));
-    ["", "deps", "../lib", "../lib/kmem"]
-        .iter()
-        .map(|place| dir.join(place).join(FILE))
-        .collect()
+    ["", "deps", "../lib", "../lib/kmem"].iter().map(|place| dir.join(place).join(FILE)).collect()
 }
 
 /// LD_PRELOAD with the library in front of what is there.

@@ -28,10 +28,7 @@ pub(crate) enum Refusal {
     #[error("{}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{}: its interpreter {} does not exist", script.display(), interpreter.display())]
-    NoInterpreter {
-        script: PathBuf,
-        interpreter: PathBuf,
-    },
+    NoInterpreter { script: PathBuf, interpreter: PathBuf },
     #[error("{}: scripts as interpreters of scripts, more than {MAX_SCRIPTS} deep", .0.display())]
     TooDeep(PathBuf),
     #[error(
@@ -43,11 +40,7 @@ pub(crate) enum Refusal {
         "{} is a program for {}, but libkmem.so is for {}: it cannot be preloaded into it",
         path.display(), program, library
     )]
-    OtherMachine {
-        path: PathBuf,
-        program: String,
-        library: String,
-    },
+    OtherMachine { path: PathBuf, program: String, library: String },
     #[error(
         "{} is linked against musl ({}), but libkmem.so against glibc: it cannot be preloaded into it",
         path.display(), interpreter.display()
@@ -57,11 +50,7 @@ pub(crate) enum Refusal {
         "{} is {what}: the dynamic loader ignores LD_PRELOAD for it. Run it as {who} to see its memory",
         path.display()
     )]
-    Privileged {
-        path: PathBuf,
-        what: String,
-        who: String,
-    },
+    Privileged { path: PathBuf, what: String, who: String },
 }
 
 /// Checks `command` as `execvp` would find it. `library` is the header of libkmem.so.
@@ -74,10 +63,7 @@ pub(crate) fn check(command: &OsStr, library: &ElfProgram) -> Result<PathBuf, Re
             // May be executed but not read: nothing to check, the loader will tell.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(found),
             Err(source) if source.kind() == io::ErrorKind::InvalidData => {
-                return Err(Refusal::NotExecutable {
-                    path,
-                    why: source.to_string(),
-                });
+                return Err(Refusal::NotExecutable { path, why: source.to_string() });
             }
             Err(source) => return Err(Refusal::Unreadable { path, source }),
         };
@@ -87,10 +73,7 @@ pub(crate) fn check(command: &OsStr, library: &ElfProgram) -> Result<PathBuf, Re
             Program::Other => PathBuf::from("/bin/sh"),
         };
         if !interpreter.exists() {
-            return Err(Refusal::NoInterpreter {
-                script: path,
-                interpreter,
-            });
+            return Err(Refusal::NoInterpreter { script: path, interpreter });
         }
         path = interpreter;
     }
@@ -154,14 +137,9 @@ fn check_elf(path: &Path, elf: &ElfProgram, library: &ElfProgram) -> Result<(), 
         }
         return Err(Refusal::Static(path));
     };
-    let loader = interpreter
-        .file_name()
-        .map(|n| n.to_string_lossy().into_owned());
+    let loader = interpreter.file_name().map(|n| n.to_string_lossy().into_owned());
     if loader.is_some_and(|n| n.starts_with("ld-musl")) {
-        return Err(Refusal::Musl {
-            path,
-            interpreter: interpreter.clone(),
-        });
+        return Err(Refusal::Musl { path, interpreter: interpreter.clone() });
     }
     check_privileges(path)
 }
@@ -186,14 +164,6 @@ fn check_privileges(path: PathBuf) -> Result<(), Refusal> {
     } else {
         return Ok(());
     };
-    let who = if set_user && metadata.uid() != 0 {
-        "that user"
-    } else {
-        "root"
-    };
-    Err(Refusal::Privileged {
-        path,
-        what,
-        who: who.to_owned(),
-    })
+    let who = if set_user && metadata.uid() != 0 { "that user" } else { "root" };
+    Err(Refusal::Privileged { path, what, who: who.to_owned() })
 }

@@ -11,11 +11,7 @@ use std::time::Duration;
 
 /// Turns -1 into the error of the call.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Takes ownership of a descriptor that a system call has just made.
@@ -42,11 +38,7 @@ pub(super) fn listen(name: &str) -> io::Result<OwnedFd> {
     let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
     // SAFETY: `address` is a `sockaddr_un` of at least `len` bytes; it outlives the call.
     check(unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            len as libc::socklen_t,
-        )
+        libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len as libc::socklen_t)
     })?;
     // SAFETY: takes no pointers.
     check(unsafe { libc::listen(socket.as_raw_fd(), 1024) })?;
@@ -82,11 +74,7 @@ pub(super) fn accept(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 
 /// Pid and user of the process that connected, from the kernel.
 pub(super) fn peer(connection: &OwnedFd) -> io::Result<(u32, u32)> {
-    let mut credentials = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
-    };
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `credentials` has `len` bytes and is borrowed mutably, as is `len`.
     check(unsafe {
@@ -112,12 +100,7 @@ pub(super) fn receive(
     }
     // SAFETY: `into` is borrowed mutably for its whole length.
     let len = unsafe {
-        libc::recv(
-            connection.as_raw_fd(),
-            into.as_mut_ptr().cast(),
-            into.len(),
-            libc::MSG_DONTWAIT,
-        )
+        libc::recv(connection.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT)
     };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
@@ -126,14 +109,8 @@ pub(super) fn receive(
 pub(super) fn send(connection: &OwnedFd, bytes: &[u8]) {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: `bytes` is borrowed for its whole length.
-    let _ = unsafe {
-        libc::send(
-            connection.as_raw_fd(),
-            bytes.as_ptr().cast(),
-            bytes.len(),
-            flags,
-        )
-    };
+    let _ =
+        unsafe { libc::send(connection.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
 }
 
 /// Signals that are blocked here and read from a descriptor.
@@ -153,16 +130,8 @@ pub(super) fn signals(numbers: &[libc::c_int]) -> io::Result<Signals> {
         for &number in numbers {
             libc::sigaddset(&raw mut set, number);
         }
-        check(libc::sigprocmask(
-            libc::SIG_BLOCK,
-            &raw const set,
-            &raw mut before,
-        ))?;
-        let fd = own(libc::signalfd(
-            -1,
-            &raw const set,
-            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
-        ))?;
+        check(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut before))?;
+        let fd = own(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
         Ok(Signals { fd, before })
     }
 }
@@ -186,14 +155,8 @@ impl Signals {
 
 /// Waits for any of the descriptors; tells which can be read.
 pub(super) fn poll(fds: &[RawFd], patience: Duration) -> io::Result<Vec<bool>> {
-    let mut list: Vec<libc::pollfd> = fds
-        .iter()
-        .map(|&fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        })
-        .collect();
+    let mut list: Vec<libc::pollfd> =
+        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let timeout = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: `list` is borrowed mutably for its whole length.
     let result =

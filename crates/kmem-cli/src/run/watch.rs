@@ -14,14 +14,8 @@ use super::exit_socket::{ExitSocket, Exiting};
 use super::sys::{self, Signals};
 
 /// Signals passed on to the command.
-const FORWARDED: [libc::c_int; 6] = [
-    libc::SIGINT,
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGQUIT,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-];
+const FORWARDED: [libc::c_int; 6] =
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 /// `si_code` of signals that the kernel sends, as on Ctrl-C: the whole foreground group gets
 /// those, the command too.
 const SI_KERNEL: i32 = 0x80;
@@ -47,10 +41,7 @@ pub(crate) struct Other {
 impl Other {
     /// The most it is known to have held.
     pub(crate) fn weight(&self) -> u64 {
-        self.peak_pages
-            .unwrap_or(0)
-            .saturating_mul(4096)
-            .max(self.tracked)
+        self.peak_pages.unwrap_or(0).saturating_mul(4096).max(self.tracked)
     }
 }
 
@@ -114,11 +105,7 @@ pub(crate) fn run(mut command: Command, socket: ExitSocket) -> io::Result<Ended>
 impl Watch {
     fn watch(mut self) -> io::Result<Ended> {
         let status = loop {
-            let patience = if self.loaded {
-                Duration::from_secs(3600)
-            } else {
-                LOOK
-            };
+            let patience = if self.loaded { Duration::from_secs(3600) } else { LOOK };
             let ready = sys::poll(&[self.signals.fd.as_raw_fd(), self.socket.fd()], patience)?;
             if ready[1]
                 && let Some(exiting) = self.socket.next()?
@@ -185,8 +172,7 @@ impl Watch {
             self.more_others += 1;
         }
         if self.others.len() > MAX_OTHERS {
-            self.others
-                .sort_by_key(|other| std::cmp::Reverse(other.weight()));
+            self.others.sort_by_key(|other| std::cmp::Reverse(other.weight()));
             self.others.truncate(MAX_OTHERS);
             self.more_others += 1;
         }
@@ -197,11 +183,7 @@ impl Watch {
         // `struct signalfd_siginfo`: the signal's number at 0, its code at 8.
         let mut info = [0; 128];
         while matches!(file.read(&mut info), Ok(128)) {
-            let word = |at: usize| {
-                info[at..]
-                    .first_chunk()
-                    .map_or(0, |b| i32::from_ne_bytes(*b))
-            };
+            let word = |at: usize| info[at..].first_chunk().map_or(0, |b| i32::from_ne_bytes(*b));
             let (signal, code) = (word(0), word(8));
             if signal != libc::SIGCHLD && code != SI_KERNEL {
                 // Not waited for yet, so the pid is still its own.

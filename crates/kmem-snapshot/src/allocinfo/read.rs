@@ -111,9 +111,7 @@ impl<R: BufRead> Reader<R> {
         };
         let version = version.trim_end();
         if !matches!(version.split_once('.'), Some(("1" | "2", _))) {
-            return Err(LineError::Version {
-                version: cut(version),
-            });
+            return Err(LineError::Version { version: cut(version) });
         }
         this.version = version.to_owned();
         Ok(this)
@@ -131,9 +129,7 @@ impl<R: BufRead> Reader<R> {
         let line = self.line;
         let mut bytes = Vec::new();
         let mut limited = (&mut self.source).take(MAX_LINE as u64 + 1);
-        limited
-            .read_until(b'\n', &mut bytes)
-            .map_err(|source| LineError::Io { line, source })?;
+        limited.read_until(b'\n', &mut bytes).map_err(|source| LineError::Io { line, source })?;
         if bytes.is_empty() {
             return Ok(None);
         }
@@ -147,11 +143,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn malformed(&self, what: &'static str, text: &str) -> LineError {
-        LineError::Malformed {
-            line: self.line,
-            what,
-            text: cut(text),
-        }
+        LineError::Malformed { line: self.line, what, text: cut(text) }
     }
 }
 
@@ -218,31 +210,22 @@ fn parse_node(text: &str) -> Option<NodeRow> {
     let node = fields.next()?.strip_prefix("nid")?.parse().ok()?;
     let bytes = fields.next()?.parse().ok()?;
     let calls = fields.next()?.parse().ok()?;
-    fields
-        .next()
-        .is_none()
-        .then_some(NodeRow { node, bytes, calls })
+    fields.next().is_none().then_some(NodeRow { node, bytes, calls })
 }
 
 fn parse_row(text: &str) -> Result<Row, &'static str> {
     let text = text.trim_start();
     let (bytes, rest) = text.split_once(' ').ok_or("no size")?;
     let (calls, rest) = rest.trim_start().split_once(' ').ok_or("no calls")?;
-    let bytes = bytes
-        .parse()
-        .map_err(|_| "the size is not a 64-bit number")?;
-    let calls = calls
-        .parse()
-        .map_err(|_| "the calls are not a 64-bit number")?;
+    let bytes = bytes.parse().map_err(|_| "the size is not a 64-bit number")?;
+    let calls = calls.parse().map_err(|_| "the calls are not a 64-bit number")?;
     let (place, function) = match rest.split_once(" func:") {
         Some((place, function)) => (place.trim(), function.trim_end()),
         None => return Err("no func:"),
     };
     let (place, module) = match place.rsplit_once(" [") {
         Some((place, module)) => {
-            let module = module
-                .strip_suffix(']')
-                .ok_or("the module has no closing bracket")?;
+            let module = module.strip_suffix(']').ok_or("the module has no closing bracket")?;
             (place.trim_end(), Some(unword(module).into_owned()))
         }
         None => (place, None),
@@ -286,10 +269,7 @@ fn split_extras(text: &str) -> (&str, Vec<(String, String)>) {
 }
 
 fn is_key(text: &str) -> bool {
-    !text.is_empty()
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 /// Sums rows with equal tags, keeping how many lines each came from; in order of appearance.
@@ -338,11 +318,7 @@ mod tests {
             "           0        0 drivers/iommu/amd/../iommu-pages.h:94 func:f accurate:no peak:12 7\n",
         );
         assert_eq!(row.tag.line, 94);
-        let extras: Vec<_> = row
-            .extras
-            .iter()
-            .map(|(k, v)| (k.as_str(), v.as_str()))
-            .collect();
+        let extras: Vec<_> = row.extras.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         assert_eq!(extras, [("accurate", "no"), ("peak", "12"), ("", "7")]);
         let row = one("1 1 a.cc:1 func:std::map<int, ns::T> ns::f x:y \n");
         assert_eq!(row.tag.function, "std::map<int, ns::T> ns::f");
@@ -356,14 +332,7 @@ mod tests {
         let rows: Vec<Row> = rows(text).into_iter().map(Result::unwrap).collect();
         assert_eq!(rows.len(), 2);
         assert_eq!(rows[0].nodes.len(), 2);
-        assert_eq!(
-            rows[0].nodes[0],
-            NodeRow {
-                node: 0,
-                bytes: 94912,
-                calls: 2966
-            }
-        );
+        assert_eq!(rows[0].nodes[0], NodeRow { node: 0, bytes: 94912, calls: 2966 });
     }
 
     #[test]
@@ -371,10 +340,7 @@ mod tests {
         let text = "5 1 a.c:1 func:f \n7 1 b.c:1 func:f \n-2 18446744073709551615 a.c:1 func:f \n";
         let merged = merge(rows(text).into_iter().map(Result::unwrap));
         assert_eq!(merged.len(), 2);
-        assert_eq!(
-            (merged[0].bytes, merged[0].calls, merged[0].lines),
-            (3, 0, 2)
-        );
+        assert_eq!((merged[0].bytes, merged[0].calls, merged[0].lines), (3, 0, 2));
     }
 
     #[test]
@@ -384,10 +350,7 @@ mod tests {
         );
         assert_eq!(got.iter().filter(|r| r.is_ok()).count(), 2);
         assert_eq!(got.iter().filter(|r| r.is_err()).count(), 5);
-        assert!(matches!(
-            Reader::new(&b""[..]),
-            Err(LineError::NotAllocinfo { .. })
-        ));
+        assert!(matches!(Reader::new(&b""[..]), Err(LineError::NotAllocinfo { .. })));
         assert!(matches!(
             Reader::new(&b"allocinfo - version: 9.0\n"[..]),
             Err(LineError::Version { .. })

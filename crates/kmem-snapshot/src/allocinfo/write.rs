@@ -41,21 +41,14 @@ pub struct Tag {
 /// The tag of a call site, by the table in the module's documentation.
 #[must_use]
 pub fn tag_of(site: &Site) -> Tag {
-    let reserved = |function: String| Tag {
-        file: "kmem".to_owned(),
-        line: 0,
-        module: None,
-        function,
-    };
+    let reserved =
+        |function: String| Tag { file: "kmem".to_owned(), line: 0, module: None, function };
     match &site.origin {
         Origin::NotTagged => reserved("not_tagged".to_owned()),
         Origin::OtherSites => reserved("other_sites".to_owned()),
         Origin::Unknown(tag) => reserved(format!("unknown_tag_{tag}")),
         Origin::Place(place) => {
-            let (file, line) = place
-                .source
-                .clone()
-                .unwrap_or_else(|| (place.in_module(), 0));
+            let (file, line) = place.source.clone().unwrap_or_else(|| (place.in_module(), 0));
             Tag {
                 file,
                 line,
@@ -82,12 +75,7 @@ pub fn write_header(out: &mut impl Write, version: Version) -> io::Result<()> {
 ///
 /// Whatever the writer reports.
 pub fn write_row(out: &mut impl Write, bytes: i64, calls: u64, tag: &Tag) -> io::Result<()> {
-    write!(
-        out,
-        "{bytes:12} {calls:8} {}:{} ",
-        word(&tag.file),
-        tag.line
-    )?;
+    write!(out, "{bytes:12} {calls:8} {}:{} ", word(&tag.file), tag.line)?;
     if let Some(module) = &tag.module {
         write!(out, "[{}] ", word(module))?;
     }
@@ -100,12 +88,7 @@ mod tests {
     use crate::symbols::Place;
 
     fn line(place: Place) -> String {
-        let site = Site {
-            origin: Origin::Place(place),
-            bytes: 94912,
-            calls: 2966,
-            tags: vec![8],
-        };
+        let site = Site { origin: Origin::Place(place), bytes: 94912, calls: 2966, tags: vec![8] };
         let mut out = Vec::new();
         write_row(&mut out, site.bytes, site.calls, &tag_of(&site)).unwrap();
         String::from_utf8(out).unwrap()
@@ -115,16 +98,10 @@ mod tests {
     fn golden_text() {
         let mut out = Vec::new();
         write_header(&mut out, Version::V2).unwrap();
-        assert_eq!(
-            out,
-            b"allocinfo - version: 2.0\n#     <size>  <calls> <tag info>\n"
-        );
+        assert_eq!(out, b"allocinfo - version: 2.0\n#     <size>  <calls> <tag info>\n");
         out.clear();
         write_header(&mut out, Version::V1).unwrap();
-        assert_eq!(
-            out,
-            b"allocinfo - version: 1.0\n#     <size>  <calls> <tag info>\n"
-        );
+        assert_eq!(out, b"allocinfo - version: 1.0\n#     <size>  <calls> <tag info>\n");
 
         let place = Place {
             module: "app".into(),
@@ -133,31 +110,18 @@ mod tests {
             function: Some("main".into()),
             source: Some(("/src/a.c".into(), 12)),
         };
-        assert_eq!(
-            line(place.clone()),
-            "       94912     2966 /src/a.c:12 func:main \n"
-        );
-        let library = Place {
-            main: false,
-            module: "libx.so".into(),
-            ..place
-        };
+        assert_eq!(line(place.clone()), "       94912     2966 /src/a.c:12 func:main \n");
+        let library = Place { main: false, module: "libx.so".into(), ..place };
         assert_eq!(
             line(library.clone()),
             "       94912     2966 /src/a.c:12 [libx.so] func:main \n"
         );
-        let symbol = Place {
-            source: None,
-            ..library
-        };
+        let symbol = Place { source: None, ..library };
         assert_eq!(
             line(symbol.clone()),
             "       94912     2966 libx.so+0x1234:0 [libx.so] func:main \n"
         );
-        let nothing = Place {
-            function: None,
-            ..symbol
-        };
+        let nothing = Place { function: None, ..symbol };
         assert_eq!(
             line(nothing),
             "       94912     2966 libx.so+0x1234:0 [libx.so] func:libx.so+0x1234 \n"

@@ -81,10 +81,7 @@ fn meta_resident(source: &Source<'_>, (addr, len): (u64, u64)) -> u64 {
     for mapping in source.maps.all() {
         let (from, to) = (mapping.start.max(addr), mapping.end.min(end));
         if from < to && mapping.readable && mapping.is_memory() {
-            resident += source
-                .pagemap
-                .and_then(|p| p.resident(from, to - from))
-                .unwrap_or(0);
+            resident += source.pagemap.and_then(|p| p.resident(from, to - from)).unwrap_or(0);
         }
     }
     resident
@@ -109,10 +106,7 @@ fn is_set(bits: &[u8], page: u64) -> bool {
 fn free_dirty(source: &Source<'_>, zone: &Zone) -> Option<u64> {
     let free = bits(source, zone, zone.rows)?;
     let dirty = bits(source, zone, zone.dirty)?;
-    let both = free
-        .iter()
-        .zip(&dirty)
-        .map(|(f, d)| u64::from((f & d).count_ones()));
+    let both = free.iter().zip(&dirty).map(|(f, d)| u64::from((f & d).count_ones()));
     Some(both.sum::<u64>() * PAGE)
 }
 
@@ -120,9 +114,7 @@ fn free_dirty(source: &Source<'_>, zone: &Zone) -> Option<u64> {
 fn not_resident(source: &Source<'_>, zone: &Zone) -> Option<(u64, u64)> {
     let free = bits(source, zone, zone.rows)?;
     let pagemap = source.pagemap?;
-    let used = (0..zone.committed)
-        .filter(|&page| !is_set(&free, page))
-        .count() as u64;
+    let used = (0..zone.committed).filter(|&page| !is_set(&free, page)).count() as u64;
     let count = |state| {
         let mut pages = 0;
         pagemap.regions(zone.base, zone.committed * PAGE, state, |region| {

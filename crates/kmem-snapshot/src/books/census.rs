@@ -151,25 +151,14 @@ impl<'a> Census<'a> {
         if number == 0 {
             return Ok(None);
         }
-        let class = self
-            .classes
-            .get(usize::from(number))
-            .copied()
-            .flatten()
-            .ok_or(NotASlab)?;
+        let class = self.classes.get(usize::from(number)).copied().flatten().ok_or(NotASlab)?;
         let addr = zone.base + (first + chunk as u64) * CHUNK;
         let end = chunk + class.chunks() as usize;
         let committed = zone.base + zone.committed * PAGE;
         let whole = addr.is_multiple_of(class.slab_size)
             && addr + class.slab_size <= committed
-            && classes
-                .get(chunk..end)
-                .is_some_and(|c| c.iter().all(|&c| c == number));
-        if whole {
-            Ok(Some(class))
-        } else {
-            Err(NotASlab)
-        }
+            && classes.get(chunk..end).is_some_and(|c| c.iter().all(|&c| c == number));
+        if whole { Ok(Some(class)) } else { Err(NotASlab) }
     }
 
     /// Copies the vectors of some slabs, then the classes again, and counts the slabs that
@@ -193,17 +182,10 @@ impl<'a> Census<'a> {
                 self.has_books && self.source.maps.is_readable_memory(slab, class.slab_size);
             spans.push(Span {
                 addr: slab + u64::from(class.ext_offset),
-                len: if readable {
-                    class.objects as usize * 4
-                } else {
-                    0
-                },
+                len: if readable { class.objects as usize * 4 } else { 0 },
             });
         }
-        spans.push(Span {
-            addr: zone.chunk_class + first + low as u64,
-            len: high - low,
-        });
+        spans.push(Span { addr: zone.chunk_class + first + low as u64, len: high - low });
         let mut bytes = vec![0; spans.iter().map(|s| s.len).sum()];
         let whole = self.source.memory.read_spans(&spans, &mut bytes)?;
         let (vectors, now) = bytes.split_at_mut(spans[..batch.len()].iter().map(|s| s.len).sum());
@@ -281,19 +263,11 @@ impl<'a> Census<'a> {
         let len = (to - from) as usize * 4;
         let mut lengths = vec![0; len];
         let mut words = vec![0; len];
-        self.source
-            .memory
-            .read(zone.page_len + from * 4, &mut lengths)?;
+        self.source.memory.read(zone.page_len + from * 4, &mut lengths)?;
         if self.has_books {
-            self.source
-                .memory
-                .read(zone.page_ext + from * 4, &mut words)?;
+            self.source.memory.read(zone.page_ext + from * 4, &mut words)?;
         }
-        for (i, (pages, word)) in lengths
-            .chunks_exact(4)
-            .zip(words.chunks_exact(4))
-            .enumerate()
-        {
+        for (i, (pages, word)) in lengths.chunks_exact(4).zip(words.chunks_exact(4)).enumerate() {
             let pages = u64::from(u32::from_le_bytes([pages[0], pages[1], pages[2], pages[3]]));
             let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             let pfn = from + i as u64;
@@ -303,10 +277,7 @@ impl<'a> Census<'a> {
             if pfn + pages > zone.committed {
                 self.torn += 1;
             } else {
-                self.count(
-                    if self.has_books { word } else { TAG_UNTAGGED },
-                    pages * PAGE,
-                );
+                self.count(if self.has_books { word } else { TAG_UNTAGGED }, pages * PAGE);
                 *taken = pfn + pages;
             }
         }

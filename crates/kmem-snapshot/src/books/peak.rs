@@ -35,10 +35,7 @@ pub(super) fn read(
         return Ok(None);
     }
     if !source.maps.is_readable_memory(root.peak, header + most) {
-        let what = format!(
-            "peak table at {:#x} is not in the process's memory",
-            root.peak
-        );
+        let what = format!("peak table at {:#x} is not in the process's memory", root.peak);
         return Err(bad(root.at, what));
     }
     let mut copy = Vec::new();
@@ -50,15 +47,10 @@ pub(super) fn read(
             return Ok(None);
         }
         let len = u64_at(&head, offset_of!(PeakTable, len)).min(u64::from(root.site_capacity));
-        copy.resize(
-            usize::try_from(len).unwrap_or(0) * size_of::<PeakEntry>(),
-            0,
-        );
+        copy.resize(usize::try_from(len).unwrap_or(0) * size_of::<PeakEntry>(), 0);
         source.memory.read(root.peak + header, &mut copy)?;
         let mut after = [0; 8];
-        source
-            .memory
-            .read(root.peak + offset_of!(PeakTable, seq) as u64, &mut after)?;
+        source.memory.read(root.peak + offset_of!(PeakTable, seq) as u64, &mut after)?;
         let whole = seq.is_multiple_of(2) && u64::from_le_bytes(after) == seq;
         if whole || attempt == RETRIES {
             let totals: Vec<TagTotal> = copy

@@ -2,10 +2,10 @@
 
 use std::mem::{offset_of, size_of};
 
+use kmem::class::ClassGeometry;
 use kmem::root::{
     CHUNK_CLASS_MASK, MAGIC, MAX_ZONES, RootBlock, Site, TAG_BITS, VERSION, ZoneBlock,
 };
-use kmem::class::ClassGeometry;
 
 use super::record::{u32_at, u64_at};
 use super::zone::{Class, Zone};
@@ -42,10 +42,7 @@ pub struct Root {
 
 /// The error for a field of the root block at `root`.
 pub(super) fn bad(root: u64, what: impl Into<String>) -> ReadError {
-    ReadError::BadBooks {
-        root,
-        what: what.into(),
-    }
+    ReadError::BadBooks { root, what: what.into() }
 }
 
 impl Root {
@@ -75,10 +72,7 @@ impl Root {
 
         let magic = u64_of!(magic);
         if magic == 0 {
-            return Err(bad(
-                at,
-                "not ready: the process is still starting (magic is 0)",
-            ));
+            return Err(bad(at, "not ready: the process is still starting (magic is 0)"));
         }
         if magic == MAGIC.swap_bytes() {
             return Err(bad(at, "of the other byte order"));
@@ -101,11 +95,7 @@ impl Root {
             }
         };
         at_least("size", u32_of!(size), size_of::<RootBlock>())?;
-        at_least(
-            "class_size",
-            u32_of!(class_size),
-            size_of::<ClassGeometry>(),
-        )?;
+        at_least("class_size", u32_of!(class_size), size_of::<ClassGeometry>())?;
         at_least("zone_size", u32_of!(zone_size), size_of::<ZoneBlock>())?;
         at_least("site_size", u32_of!(site_size), size_of::<Site>())?;
         for (name, value, expected) in [
@@ -120,10 +110,7 @@ impl Root {
         let root = Self {
             at,
             profiling: Profiling::from_word(u32_of!(profiling)).ok_or_else(|| {
-                bad(
-                    at,
-                    format!("profiling is {}, expected 0, 1 or 2", u32_of!(profiling)),
-                )
+                bad(at, format!("profiling is {}, expected 0, 1 or 2", u32_of!(profiling)))
             })?,
             used_pages: u32_of!(used_pages),
             meta: (u64_of!(meta_base), u64_of!(meta_len)),
@@ -139,16 +126,8 @@ impl Root {
             zones: u64_of!(zones),
         };
         for (name, count, most) in [
-            (
-                "class_count",
-                root.class_count,
-                u32::from(CHUNK_CLASS_MASK) + 1,
-            ),
-            (
-                "zone_count",
-                root.zone_count,
-                u32::try_from(MAX_ZONES).unwrap_or(u32::MAX),
-            ),
+            ("class_count", root.class_count, u32::from(CHUNK_CLASS_MASK) + 1),
+            ("zone_count", root.zone_count, u32::try_from(MAX_ZONES).unwrap_or(u32::MAX)),
             ("site_capacity", root.site_capacity, 1 << TAG_BITS),
         ] {
             if count > most {
@@ -189,19 +168,10 @@ impl Root {
     }
 
     pub(super) fn classes(&self, source: &Source<'_>) -> Result<Vec<Option<Class>>, ReadError> {
-        let bytes = self.records(
-            source,
-            "classes",
-            self.classes,
-            self.class_count,
-            self.class_size,
-        )?;
+        let bytes =
+            self.records(source, "classes", self.classes, self.class_count, self.class_size)?;
         let mut classes = vec![None];
-        for (number, record) in bytes
-            .chunks_exact(self.class_size as usize)
-            .enumerate()
-            .skip(1)
-        {
+        for (number, record) in bytes.chunks_exact(self.class_size as usize).enumerate().skip(1) {
             let class = Class::parse(record, self.has_books())
                 .map_err(|what| bad(self.at, format!("size class {number}: {what}")))?;
             classes.push(Some(class));
@@ -236,10 +206,7 @@ impl Root {
         if count > self.site_capacity {
             return Err(bad(
                 self.at,
-                format!(
-                    "site_count is {count}, above site_capacity {}",
-                    self.site_capacity
-                ),
+                format!("site_count is {count}, above site_capacity {}", self.site_capacity),
             ));
         }
         let bytes = self.records(source, "sites", self.sites, count, self.site_size)?;

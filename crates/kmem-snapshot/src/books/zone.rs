@@ -2,8 +2,8 @@
 
 use std::mem::offset_of;
 
-use kmem::root::ZoneBlock;
 use kmem::class::ClassGeometry;
+use kmem::root::ZoneBlock;
 
 use super::record::{u32_at, u64_at};
 use crate::process::Maps;
@@ -58,9 +58,7 @@ impl Class {
         }
         let ext = u64::from(class.ext_offset);
         if vector && (ext < class.limit || ext % 4 != 0 || ext + 4 * objects > slab) {
-            return Err(format!(
-                "extension vector at {ext:#x} of a slab of {slab:#x} bytes"
-            ));
+            return Err(format!("extension vector at {ext:#x} of a slab of {slab:#x} bytes"));
         }
         Ok(class)
     }
@@ -108,10 +106,7 @@ impl Zone {
         if !zone.base.is_multiple_of(MAX_SLAB) {
             return Err(format!("base {:#x} is not a multiple of 2 MiB", zone.base));
         }
-        let fits = zone
-            .pages
-            .checked_mul(PAGE)
-            .and_then(|len| zone.base.checked_add(len));
+        let fits = zone.pages.checked_mul(PAGE).and_then(|len| zone.base.checked_add(len));
         if fits.is_none_or(|end| end > 1 << 57) {
             return Err(format!(
                 "{:#x} pages at {:#x} are no address range",
@@ -119,10 +114,7 @@ impl Zone {
             ));
         }
         if zone.committed > zone.pages {
-            return Err(format!(
-                "{:#x} pages committed of {:#x}",
-                zone.committed, zone.pages
-            ));
+            return Err(format!("{:#x} pages committed of {:#x}", zone.committed, zone.pages));
         }
         if zone.committed == 0 {
             return Ok(zone);

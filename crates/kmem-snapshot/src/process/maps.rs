@@ -49,10 +49,7 @@ impl Mapping {
             readable: permissions.first() == Some(&b'r'),
             executable: permissions.get(2) == Some(&b'x'),
             offset: hex(offset)?,
-            device: (
-                u32::from_str_radix(major, 16).ok()?,
-                u32::from_str_radix(minor, 16).ok()?,
-            ),
+            device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
             inode: inode.parse().ok()?,
             path: path.to_owned(),
             deleted,
@@ -142,10 +139,7 @@ garbage
         assert_eq!(maps.all().len(), 5);
         let exe = &maps.all()[0];
         assert_eq!((exe.path.as_str(), exe.deleted), ("/usr/bin/a name", true));
-        assert_eq!(
-            (exe.device, exe.inode, exe.offset),
-            ((0xfe, 1), 131, 0x2000)
-        );
+        assert_eq!((exe.device, exe.inode, exe.offset), ((0xfe, 1), 131, 0x2000));
         assert!(exe.executable && exe.is_file());
         assert_eq!(maps.all()[2].path, "/memfd:kmem-root");
         assert!(!maps.all()[2].is_file());

@@ -33,10 +33,7 @@ impl Memory {
     ///
     /// Fails when part of the range is not mapped, or the process may not be read.
     pub fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), ReadError> {
-        let span = Span {
-            addr,
-            len: into.len(),
-        };
+        let span = Span { addr, len: into.len() };
         if self.read_spans(&[span], into)?[0] {
             Ok(())
         } else {
@@ -93,16 +90,8 @@ impl Memory {
     fn error(&self, span: Span, source: io::Error) -> ReadError {
         match source.raw_os_error() {
             Some(libc::ESRCH) => ReadError::NoProcess { pid: self.pid },
-            Some(libc::EPERM) => ReadError::Permission {
-                pid: self.pid,
-                what: "memory".to_owned(),
-            },
-            _ => ReadError::Memory {
-                pid: self.pid,
-                addr: span.addr,
-                len: span.len,
-                source,
-            },
+            Some(libc::EPERM) => ReadError::Permission { pid: self.pid, what: "memory".to_owned() },
+            _ => ReadError::Memory { pid: self.pid, addr: span.addr, len: span.len, source },
         }
     }
 }
@@ -113,15 +102,9 @@ fn read_batch(pid: u32, spans: &[Span], into: &mut [u8]) -> io::Result<usize> {
     assert!(spans.len() <= MAX_SPANS && total <= into.len());
     let remote: Vec<libc::iovec> = spans
         .iter()
-        .map(|s| libc::iovec {
-            iov_base: s.addr as *mut libc::c_void,
-            iov_len: s.len,
-        })
+        .map(|s| libc::iovec { iov_base: s.addr as *mut libc::c_void, iov_len: s.len })
         .collect();
-    let local = libc::iovec {
-        iov_base: into.as_mut_ptr().cast(),
-        iov_len: total,
-    };
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: total };
     // SAFETY:
     // - `local` is one entry that covers `total <= into.len()` bytes, borrowed mutably.
     // - `remote` has `remote.len()` entries; the addresses in it are of the other process,
@@ -149,10 +132,7 @@ mod tests {
         let data: Vec<u8> = (0..=255).collect();
         let at = data.as_ptr() as u64;
         let spans: Vec<Span> = (0..3000_u64)
-            .map(|i| Span {
-                addr: if i % 7 == 3 { 8 } else { at + i % 200 },
-                len: 5,
-            })
+            .map(|i| Span { addr: if i % 7 == 3 { 8 } else { at + i % 200 }, len: 5 })
             .collect();
         let mut into = vec![0; 5 * spans.len()];
         let whole = memory.read_spans(&spans, &mut into).unwrap();
@@ -168,18 +148,9 @@ mod tests {
     fn unmapped_memory_and_absent_processes_are_errors() {
         let memory = Memory::new(std::process::id());
         let mut into = [0; 8];
-        assert!(matches!(
-            memory.read(16, &mut into),
-            Err(ReadError::Memory { .. })
-        ));
-        assert!(matches!(
-            memory.read(u64::MAX - 3, &mut into),
-            Err(ReadError::Memory { .. })
-        ));
+        assert!(matches!(memory.read(16, &mut into), Err(ReadError::Memory { .. })));
+        assert!(matches!(memory.read(u64::MAX - 3, &mut into), Err(ReadError::Memory { .. })));
         let memory = Memory::new(0x7fff_fff0);
-        assert!(matches!(
-            memory.read(16, &mut into),
-            Err(ReadError::NoProcess { .. })
-        ));
+        assert!(matches!(memory.read(16, &mut into), Err(ReadError::NoProcess { .. })));
     }
 }

@@ -181,9 +181,7 @@ impl PageMap {
     #[must_use]
     pub fn resident(&self, addr: u64, len: u64) -> Option<u64> {
         let mut bytes = 0;
-        self.regions(addr, len, PageState::Present, |r| {
-            bytes += r.end.saturating_sub(r.start)
-        })?;
+        self.regions(addr, len, PageState::Present, |r| bytes += r.end.saturating_sub(r.start))?;
         Some(bytes)
     }
 }
@@ -216,8 +214,7 @@ mod tests {
             let mut each = |r: Range<u64>| found.extend((r.start..r.end).step_by(PAGE as usize));
             let end = start + 1000 * PAGE;
             if scan {
-                map.scan(start, end, PageState::Present, &mut each)
-                    .map(|()| found)
+                map.scan(start, end, PageState::Present, &mut each).map(|()| found)
             } else {
                 map.entries(start, end, PageState::Present, &mut each);
                 Ok(found)

@@ -44,10 +44,7 @@ mod tests {
         assert_eq!(parse_start_time("12 (x"), None);
         assert_eq!(parse_start_time("12 (x) S 1"), None);
         assert!(start_time(std::process::id()).is_ok());
-        assert!(matches!(
-            start_time(0x7fff_fff0),
-            Err(ReadError::NoProcess { .. })
-        ));
+        assert!(matches!(start_time(0x7fff_fff0), Err(ReadError::NoProcess { .. })));
     }
 
     #[test]
@@ -55,10 +52,7 @@ mod tests {
         assert_eq!(statm_resident("5 3 1 0 0 0 0\n"), Some(12288));
         assert_eq!(statm_resident("5"), None);
         assert_eq!(statm_resident("5 18446744073709551615"), None);
-        assert_eq!(
-            smaps_rss("55-77 ---p\nRss:       1848 kB\nPss: 1 kB\n"),
-            Some(1848 * 1024)
-        );
+        assert_eq!(smaps_rss("55-77 ---p\nRss:       1848 kB\nPss: 1 kB\n"), Some(1848 * 1024));
         assert_eq!(smaps_rss("Rss: x kB"), None);
         assert_eq!(inner_pid("Name: a\nNSpid:\t100\t7\n"), Some(7));
     }

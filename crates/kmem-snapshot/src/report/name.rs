@@ -32,11 +32,7 @@ pub(super) fn short(name: &str) -> String {
         }
     }
     let name = name.replace(" >", ">");
-    if name.len() <= LONG {
-        name
-    } else {
-        without_arguments(&name)
-    }
+    if name.len() <= LONG { name } else { without_arguments(&name) }
 }
 
 /// One past the `>` that closes the `<` at or before `open`.
@@ -89,10 +85,7 @@ mod tests {
         for (long, expected) in [
             ("main", "main"),
             ("a < b", "a < b"),
-            (
-                "std::vector<int, std::allocator<int> >::push_back",
-                "std::vector<int>::push_back",
-            ),
+            ("std::vector<int, std::allocator<int> >::push_back", "std::vector<int>::push_back"),
             (
                 &format!(
                     "std::vector<{string}, std::allocator<{string} > >::_M_realloc_insert<{string} >"

@@ -49,30 +49,22 @@ impl Links {
                 .map(|(name, crc)| (path(name), crc))
                 // A bare file name: anything else could lead out of the directories.
                 .filter(|(name, _)| name.components().count() == 1 && name.file_name().is_some()),
-            shared: shared.map(|(name, id)| SharedLink {
-                name: path(name),
-                build_id: id.to_vec(),
-            }),
+            shared: shared.map(|(name, id)| SharedLink { name: path(name), build_id: id.to_vec() }),
         }
     }
 }
 
 /// `.build-id/ab/cdef.debug`.
 fn build_id_path(id: &[u8]) -> Option<PathBuf> {
-    let (first, rest) = id
-        .split_first()
-        .filter(|(_, rest)| !rest.is_empty() && rest.len() <= 64)?;
+    let (first, rest) =
+        id.split_first().filter(|(_, rest)| !rest.is_empty() && rest.len() <= 64)?;
     let rest: String = rest.iter().map(|b| format!("{b:02x}")).collect();
     Some(Path::new(DEBUG_DIR).join(format!(".build-id/{first:02x}/{rest}.debug")))
 }
 
 /// Opens a regular file of bounded size; never waits for a FIFO.
 pub(super) fn open_regular(path: &Path) -> Option<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .ok()?;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     let metadata = file.metadata().ok()?;
     (metadata.is_file() && metadata.len() <= MAX_FILE).then_some(file)
 }
@@ -90,21 +82,15 @@ pub(super) fn find(links: &Links, search: &SearchPath<'_>) -> Option<Bytes> {
     if let Some(id) = &links.build_id
         && let Some(path) = build_id_path(id)
     {
-        let files = search
-            .roots
-            .iter()
-            .filter_map(|root| open_regular(&root.join(&path)));
+        let files = search.roots.iter().filter_map(|root| open_regular(&root.join(&path)));
         if let Some(found) = files.map(cache).find(|bytes| has_build_id(bytes, id)) {
             return Some(found);
         }
     }
     let (name, crc) = links.debug_link.as_ref()?;
     let dir = search.module.parent()?.strip_prefix("/").ok()?;
-    let places = [
-        dir.join(name),
-        dir.join(".debug").join(name),
-        Path::new(DEBUG_DIR).join(dir).join(name),
-    ];
+    let places =
+        [dir.join(name), dir.join(".debug").join(name), Path::new(DEBUG_DIR).join(dir).join(name)];
     for root in search.roots {
         for place in &places {
             if let Some(file) = open_regular(&root.join(place)).and_then(|f| with_crc(f, *crc)) {
@@ -124,14 +110,9 @@ pub(super) fn find_shared(link: &SharedLink, search: &SearchPath<'_>) -> Option<
     let by_id = build_id_path(&link.build_id);
     let places = [Some(name.to_owned()), Some(beside), Some(dwz), by_id];
     let files = search.roots.iter().flat_map(|root| {
-        places
-            .iter()
-            .flatten()
-            .filter_map(move |place| open_regular(&root.join(place)))
+        places.iter().flatten().filter_map(move |place| open_regular(&root.join(place)))
     });
-    files
-        .map(cache)
-        .find(|bytes| has_build_id(bytes, &link.build_id))
+    files.map(cache).find(|bytes| has_build_id(bytes, &link.build_id))
 }
 
 /// The file, if its CRC-32 is as the debug link says.
@@ -154,13 +135,7 @@ fn with_crc(mut file: File, expected: u32) -> Option<File> {
 
 fn crc_table() -> [u32; 256] {
     std::array::from_fn(|i| {
-        (0..8).fold(i as u32, |c, _| {
-            if c & 1 != 0 {
-                0xedb8_8320 ^ (c >> 1)
-            } else {
-                c >> 1
-            }
-        })
+        (0..8).fold(i as u32, |c, _| if c & 1 != 0 { 0xedb8_8320 ^ (c >> 1) } else { c >> 1 })
     })
 }
 

@@ -53,14 +53,8 @@ mod tests {
     #[test]
     fn names_of_three_languages() {
         assert_eq!(demangle("main"), "main");
-        assert_eq!(
-            demangle("_ZN4core3fmt5write17h0123456789abcdefE"),
-            "core::fmt::write"
-        );
-        assert_eq!(
-            demangle("_RNvCskwGfYPst2Cb_3foo16example_function"),
-            "foo::example_function"
-        );
+        assert_eq!(demangle("_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
+        assert_eq!(demangle("_RNvCskwGfYPst2Cb_3foo16example_function"), "foo::example_function");
         assert_eq!(
             demangle("_ZNSt6vectorIiSaIiEE9push_backERKi"),
             "std::vector<int, std::allocator<int> >::push_back"
@@ -78,11 +72,7 @@ mod tests {
         for level in 0..60 {
             bomb.push_str(&format!(
                 "1AI{0}{0}E",
-                if level == 0 {
-                    "i".into()
-                } else {
-                    format!("S{}_", radix36(level))
-                }
+                if level == 0 { "i".into() } else { format!("S{}_", radix36(level)) }
             ));
         }
         bomb.push_str("Evv");
@@ -90,8 +80,6 @@ mod tests {
     }
 
     fn radix36(n: u32) -> String {
-        char::from_digit(n % 36, 36)
-            .map(|c| c.to_ascii_uppercase().to_string())
-            .unwrap_or_default()
+        char::from_digit(n % 36, 36).map(|c| c.to_ascii_uppercase().to_string()).unwrap_or_default()
     }
 }

@@ -51,9 +51,8 @@ impl Dwarf {
             let Ok(Some(frame)) = frames.next() else {
                 break;
             };
-            let function = frame
-                .function
-                .and_then(|f| f.raw_name().ok().map(|name| demangle(&name)));
+            let function =
+                frame.function.and_then(|f| f.raw_name().ok().map(|name| demangle(&name)));
             let location = frame.location;
             let source = location
                 .and_then(|l| Some((l.file?.to_owned(), l.line.unwrap_or(0))))
@@ -75,18 +74,8 @@ impl Dwarf {
 fn section<'a>(file: &object::File<'a, &'a Bytes>, id: SectionId) -> Result<Reader, gimli::Error> {
     let data = file
         .section_by_name(id.name())
-        .filter(|s| {
-            s.compressed_file_range()
-                .is_ok_and(|r| r.uncompressed_size <= MAX_SECTION)
-        })
+        .filter(|s| s.compressed_file_range().is_ok_and(|r| r.uncompressed_size <= MAX_SECTION))
         .and_then(|s| s.uncompressed_data().ok());
-    let endian = if file.is_little_endian() {
-        RunTimeEndian::Little
-    } else {
-        RunTimeEndian::Big
-    };
-    Ok(EndianRcSlice::new(
-        Rc::from(data.as_deref().unwrap_or(&[])),
-        endian,
-    ))
+    let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+    Ok(EndianRcSlice::new(Rc::from(data.as_deref().unwrap_or(&[])), endian))
 }

@@ -66,11 +66,7 @@ impl Elf {
                 .collect();
             (segments, Links::of(&file), functions(&file))
         };
-        let debug = if links.has_dwarf {
-            None
-        } else {
-            debug_file::find(&links, search)
-        };
+        let debug = if links.has_dwarf { None } else { debug_file::find(&links, search) };
         let mut shared = links.shared.clone();
         if let Some(debug) = &debug
             && let Ok(file) = object::File::parse(debug)
@@ -82,14 +78,7 @@ impl Elf {
             shared = Links::of(&file).shared.or(shared);
         }
         let shared = shared.and_then(|link| debug_file::find_shared(&link, search));
-        Some(Self {
-            segments,
-            functions,
-            bytes,
-            debug,
-            shared,
-            dwarf: OnceCell::new(),
-        })
+        Some(Self { segments, functions, bytes, debug, shared, dwarf: OnceCell::new() })
     }
 
     /// The address in the file's own terms of the byte at `file_offset`.
@@ -99,10 +88,7 @@ impl Elf {
             let start = s.file_offset & !0xfff;
             file_offset >= start
                 && file_offset
-                    < s.file_offset
-                        .saturating_add(s.file_size)
-                        .saturating_add(0xfff)
-                        & !0xfff
+                    < s.file_offset.saturating_add(s.file_size).saturating_add(0xfff) & !0xfff
         };
         let exact = |s: &&Segment| {
             file_offset >= s.file_offset
@@ -115,11 +101,7 @@ impl Elf {
             .find(exact)
             .or_else(|| self.segments.iter().find(|s| holds(s) && s.executable))
             .or_else(|| self.segments.iter().find(holds))?;
-        Some(
-            file_offset
-                .wrapping_sub(segment.file_offset)
-                .wrapping_add(segment.address),
-        )
+        Some(file_offset.wrapping_sub(segment.file_offset).wrapping_add(segment.address))
     }
 
     /// Fills in function and source of `place.offset`, an address in the file's own terms.
@@ -146,10 +128,7 @@ impl Elf {
     fn dwarf(&self) -> Option<&Dwarf> {
         let dwarf = self.dwarf.get_or_init(|| {
             let file = object::File::parse(self.debug.as_ref().unwrap_or(&self.bytes)).ok()?;
-            let shared = self
-                .shared
-                .as_ref()
-                .and_then(|bytes| object::File::parse(bytes).ok());
+            let shared = self.shared.as_ref().and_then(|bytes| object::File::parse(bytes).ok());
             Dwarf::load(&file, shared.as_ref())
         });
         dwarf.as_ref()
@@ -163,15 +142,8 @@ fn functions<'a>(file: &object::File<'a, &'a Bytes>) -> Vec<Function> {
             .filter(|s| s.is_definition() && s.kind() == SymbolKind::Text)
             .take(MAX_SYMBOLS)
             .filter_map(|s| {
-                let name = s
-                    .name()
-                    .ok()
-                    .filter(|n| !n.is_empty() && n.len() <= MAX_NAME)?;
-                Some(Function {
-                    address: s.address(),
-                    size: s.size(),
-                    name: name.into(),
-                })
+                let name = s.name().ok().filter(|n| !n.is_empty() && n.len() <= MAX_NAME)?;
+                Some(Function { address: s.address(), size: s.size(), name: name.into() })
             })
             .collect();
         // Of several names for one address the last is found: prefer those with a size, and
@@ -186,9 +158,5 @@ fn functions<'a>(file: &object::File<'a, &'a Bytes>) -> Vec<Function> {
         functions
     };
     let functions = collect(file.symbols());
-    if functions.is_empty() {
-        collect(file.dynamic_symbols())
-    } else {
-        functions
-    }
+    if functions.is_empty() { collect(file.dynamic_symbols()) } else { functions }
 }

@@ -24,22 +24,11 @@ const PREFIXES: &[&str] = &[
 ];
 
 /// Functions that do nothing but allocate; seen here when they are inlined wrappers.
-const ALLOCATORS: &[&str] = &[
-    "malloc",
-    "calloc",
-    "realloc",
-    "reallocarray",
-    "memalign",
-    "aligned_alloc",
-    "posix_memalign",
-];
+const ALLOCATORS: &[&str] =
+    &["malloc", "calloc", "realloc", "reallocarray", "memalign", "aligned_alloc", "posix_memalign"];
 
 /// Parts of source paths under which only library code lives.
-const PATHS: &[&str] = &[
-    "/include/c++/",
-    "/lib/rustlib/src/rust/library/",
-    "/hashbrown-",
-];
+const PATHS: &[&str] = &["/include/c++/", "/lib/rustlib/src/rust/library/", "/hashbrown-"];
 
 /// True for the names, and source files, of library code.
 pub(super) fn is_library(function: &str, file: &str) -> bool {
@@ -95,10 +84,7 @@ mod tests {
         ] {
             assert!(is_library(name, ""), "{name}");
         }
-        assert!(is_library(
-            "allocate",
-            "/usr/include/c++/12/bits/new_allocator.h"
-        ));
+        assert!(is_library("allocate", "/usr/include/c++/12/bits/new_allocator.h"));
         assert!(is_library("f", "/rustc/0123/library/alloc/src/vec.rs"));
     }
 

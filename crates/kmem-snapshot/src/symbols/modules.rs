@@ -92,8 +92,7 @@ impl Modules {
             }
             let key = (mapping.device, mapping.inode, mapping.path.as_str());
             let module = *by_file.entry(key).or_insert_with(|| {
-                this.modules
-                    .push(open_module(process, &memory, maps, mapping, &exe));
+                this.modules.push(open_module(process, &memory, maps, mapping, &exe));
                 this.modules.len() - 1
             });
             this.mapped.push(Mapped {
@@ -127,10 +126,7 @@ impl Modules {
         let source = module.source.borrow_mut().take()?;
         let mut roots = vec![PathBuf::from("/")];
         roots.extend(self.root_path());
-        let search = SearchPath {
-            module: &module.path,
-            roots: &roots,
-        };
+        let search = SearchPath { module: &module.path, roots: &roots };
         Elf::parse(source, &search)
     }
 
@@ -160,9 +156,7 @@ fn open_module(
     let path = Path::new(&mapping.path);
     let source = source_of(process, memory, maps, mapping);
     let is_file = mapping.is_file() || mapping.path == "[vdso]";
-    let name = path
-        .file_name()
-        .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     Module {
         name: if is_file { name } else { String::new() },
         path: path.to_owned(),

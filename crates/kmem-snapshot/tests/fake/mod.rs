@@ -10,11 +10,11 @@ use std::mem::size_of;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
+use kmem::class::ClassGeometry;
 use kmem::root::{
     EXT_LIVE, MAGIC, MAX_ZONES, OBJCG_SHIFT, PeakEntry, PeakTable, RootBlock, Site, TAG_BITS,
     TAG_FIRST_SITE, VERSION, ZoneBlock, profiling, site_kind,
 };
-use kmem::class::ClassGeometry;
 
 pub(crate) const SITES: u32 = 40;
 const SITE_CAPACITY: u32 = 1 << TAG_BITS;
@@ -58,12 +58,7 @@ impl Target {
                 _ => {}
             }
         }
-        Self {
-            child,
-            totals,
-            overhead,
-            cached,
-        }
+        Self { child, totals, overhead, cached }
     }
 }
 
@@ -79,14 +74,7 @@ fn map(len: usize, fd: i32) -> usize {
     let flags = libc::MAP_PRIVATE | if fd < 0 { libc::MAP_ANONYMOUS } else { 0 };
     // SAFETY: asks for a new mapping anywhere.
     let at = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            flags,
-            fd,
-            0,
-        )
+        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0)
     };
     assert_ne!(at, libc::MAP_FAILED);
     at as usize
@@ -107,11 +95,7 @@ fn put<T: Copy>(at: usize, value: T) {
 }
 
 fn geometry(size: u32) -> ClassGeometry {
-    let slab = if size <= 1024 {
-        CHUNK as u32
-    } else {
-        2 * CHUNK as u32
-    };
+    let slab = if size <= 1024 { CHUNK as u32 } else { 2 * CHUNK as u32 };
     let objects = (slab - 64) * 8 / (size * 8 + 33);
     let limit = objects * size;
     ClassGeometry {
@@ -127,10 +111,8 @@ fn geometry(size: u32) -> ClassGeometry {
 struct Random(u64);
 impl Random {
     fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }
 }
@@ -197,10 +179,7 @@ pub(crate) fn target() {
         put(page, 0_u8);
     }
     for (i, size) in SIZES.iter().enumerate() {
-        put(
-            classes + (i + 1) * size_of::<ClassGeometry>(),
-            geometry(*size),
-        );
+        put(classes + (i + 1) * size_of::<ClassGeometry>(), geometry(*size));
     }
     let mut overhead = (next - meta) as u64;
     let mut cached = 0;
@@ -215,16 +194,9 @@ pub(crate) fn target() {
     while chunk + 2 < committed / 16 {
         let class = random.below(6) as usize;
         if class == 0 || class > SIZES.len() {
-            page_allocations(
-                &at,
-                chunk,
-                class == 0,
-                &mut used,
-                &mut random,
-                |tag, bytes| {
-                    count(&mut totals, tag, bytes);
-                },
-            );
+            page_allocations(&at, chunk, class == 0, &mut used, &mut random, |tag, bytes| {
+                count(&mut totals, tag, bytes);
+            });
             chunk += 1;
             continue;
         }
@@ -237,10 +209,7 @@ pub(crate) fn target() {
         let slab = at.zone + chunk * CHUNK;
         for i in 0..chunks {
             // The bit above the class is the owner's own.
-            put(
-                at.chunk_class + chunk + i,
-                class as u8 | (random.below(2) as u8) << 7,
-            );
+            put(at.chunk_class + chunk + i, class as u8 | (random.below(2) as u8) << 7);
             used[(chunk + i) * 16..(chunk + i + 1) * 16].fill(true);
         }
         let mut live = 0;
@@ -313,10 +282,7 @@ pub(crate) fn target() {
     let (block, zone) = unsafe {
         (root as *mut RootBlock).write(block);
         (zones as *mut ZoneBlock).write(zone);
-        (
-            &mut *(root as *mut RootBlock),
-            &mut *(zones as *mut ZoneBlock),
-        )
+        (&mut *(root as *mut RootBlock), &mut *(zones as *mut ZoneBlock))
     };
     break_it(&fault, block, zone, &at, classes);
     if fault == "magic" {
@@ -364,10 +330,7 @@ fn page_allocations(
             let tag = random_tag(random);
             put(at.page_len + page * 4, len as u32);
             // For pages the length decides, whatever the live bit says.
-            put(
-                at.page_ext + page * 4,
-                tag | (EXT_LIVE * random.below(2) as u32),
-            );
+            put(at.page_ext + page * 4, tag | (EXT_LIVE * random.below(2) as u32));
             used[page..page + len].fill(true);
             count(tag, len as u32 * 4096);
         } else {
@@ -401,18 +364,11 @@ fn break_it(fault: &str, root: &mut RootBlock, zone: &mut ZoneBlock, at: &Layout
         "class_size" => root.class_size = 4,
         "classes-outside" => root.classes = 0x10,
         "classes-wrap" => root.classes = u64::MAX - 8,
-        "class-mask" => put(
-            class1 + std::mem::offset_of!(ClassGeometry, slab_mask),
-            12345_u32,
-        ),
-        "class-ext" => put(
-            class1 + std::mem::offset_of!(ClassGeometry, ext_offset),
-            0xffff_fff0_u32,
-        ),
-        "class-objects" => put(
-            class1 + std::mem::offset_of!(ClassGeometry, objects),
-            u32::MAX,
-        ),
+        "class-mask" => put(class1 + std::mem::offset_of!(ClassGeometry, slab_mask), 12345_u32),
+        "class-ext" => {
+            put(class1 + std::mem::offset_of!(ClassGeometry, ext_offset), 0xffff_fff0_u32)
+        }
+        "class-objects" => put(class1 + std::mem::offset_of!(ClassGeometry, objects), u32::MAX),
         "zone_count" => root.zone_count.store(u32::MAX, Relaxed),
         "zone-overlap" => {
             root.zone_count.store(2, Relaxed);
@@ -450,10 +406,7 @@ fn churn(at: &Layout) {
                 zone + chunk * CHUNK + random.below(16384) as usize * 4,
                 random.below(1 << 32) as u32,
             );
-            put(
-                page_len + random.below(8192) as usize * 4,
-                random.below(64) as u32,
-            );
+            put(page_len + random.below(8192) as usize * 4, random.below(64) as u32);
         }
     });
 }

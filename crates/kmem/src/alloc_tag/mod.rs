@@ -3,9 +3,9 @@
 //! Nothing is counted when memory is allocated or freed; one word per object says who holds
 //! it. The census walks these words: four bytes per object.
 
+use crate::class::ClassGeometry;
 use crate::root::{EXT_LIVE, PeakEntry, PeakTable, RootBlock, TAG_MASK, TAG_UNTAGGED};
 use crate::slab::SlabZone;
-use crate::class::ClassGeometry;
 use crate::sync::Ordering;
 use crate::units::{PageCount, Pfn, TagId};
 

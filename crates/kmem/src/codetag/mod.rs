@@ -11,7 +11,9 @@
 //!
 //! Context: any. Lock-free.
 
-use crate::root::{EXT_LIVE, RootBlock, Site, TAG_BITS, TAG_FIRST_SITE, TAG_OTHER, TAG_UNTAGGED, site_kind};
+use crate::root::{
+    EXT_LIVE, RootBlock, Site, TAG_BITS, TAG_FIRST_SITE, TAG_OTHER, TAG_UNTAGGED, site_kind,
+};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::TagId;
 
@@ -108,7 +110,10 @@ impl Sites {
                             return TagId(TAG_OTHER);
                         }
                         match root.site_count.compare_exchange_weak(
-                            fresh, fresh + 1, Ordering::AcqRel, Ordering::Relaxed,
+                            fresh,
+                            fresh + 1,
+                            Ordering::AcqRel,
+                            Ordering::Relaxed,
                         ) {
                             Ok(_) => break,
                             Err(now) => fresh = now,

@@ -256,7 +256,10 @@ impl Slots {
         }
         let distance = (area as u64).wrapping_sub((&raw const self.empty) as u64);
         let slot = cpu.0 as usize;
-        if self.kept[slot].compare_exchange(0, distance, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if self.kept[slot]
+            .compare_exchange(0, distance, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
             return false;
         }
         if self.uses_rseq() {

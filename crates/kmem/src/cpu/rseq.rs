@@ -166,7 +166,12 @@ pub(super) unsafe fn pop_many(slots: &Slots, class: SizeClass, out: *mut Item, r
 /// # Safety
 /// As for [`push`], for each of the `room` objects at `from`.
 #[inline(never)]
-pub(super) unsafe fn push_many(slots: &Slots, class: SizeClass, from: *const Item, room: u32) -> u32 {
+pub(super) unsafe fn push_many(
+    slots: &Slots,
+    class: SizeClass,
+    from: *const Item,
+    room: u32,
+) -> u32 {
     let bytes: u64;
     // SAFETY: writes above the top, which a restart repeats, then commits the head.
     unsafe {

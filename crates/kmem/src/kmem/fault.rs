@@ -1,8 +1,8 @@
 //! Misuse by the program: one line that says what the address is, then the end.
 
 use super::Instance;
-use crate::os::Platform;
 use crate::class::SizeClass;
+use crate::os::Platform;
 use crate::units::Item;
 
 /// Why an address cannot be freed or resized.

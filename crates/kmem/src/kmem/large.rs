@@ -2,10 +2,10 @@
 //! allocation that do not deserve a fast path.
 
 use super::{Instance, ZoneSet, no_memory};
+use crate::class::{MAX_OBJECT, RunClass, SizeClass};
 use crate::os::Platform;
 use crate::page::Run;
 use crate::root::EXT_LIVE;
-use crate::class::{MAX_OBJECT, RunClass, SizeClass};
 use crate::sync::Ordering;
 use crate::units::{Item, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
 
@@ -54,14 +54,15 @@ impl<P: Platform> Instance<P> {
         if size > MAX_BYTES || !self.ready() {
             return no_memory();
         }
-        let (Some(pages), Ok(align)) = (PageCount::for_bytes(size.max(1)), u32::try_from(align)) else {
+        let (Some(pages), Ok(align)) = (PageCount::for_bytes(size.max(1)), u32::try_from(align))
+        else {
             return no_memory();
         };
         let kept = if align == 1 && !zero { RunClass::of(pages.0) } else { None };
         let found = match kept {
-            Some(class) => self.take_kept(class).or_else(|| {
-                self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1))
-            }),
+            Some(class) => self
+                .take_kept(class)
+                .or_else(|| self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1))),
             None => self.claim_pages(pages, PageCount(align)),
         };
         let Some((set, run)) = found.or_else(|| self.claim_pages(pages, PageCount(align))) else {
@@ -95,7 +96,9 @@ impl<P: Platform> Instance<P> {
 
     /// Keeps a free run for the next request of that length. False: it must go to its zone.
     fn keep(&'static self, at: usize, pages: u32) -> bool {
-        let Some(class) = RunClass::of(pages) else { return false };
+        let Some(class) = RunClass::of(pages) else {
+            return false;
+        };
         if RunClass::pages(class) != pages || self.decay_ms.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -140,7 +143,11 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Takes a run out of the first zone that has one, or out of a new zone.
-    pub(super) fn claim_pages(&'static self, pages: PageCount, align: PageCount) -> Option<(&'static ZoneSet, Run)> {
+    pub(super) fn claim_pages(
+        &'static self,
+        pages: PageCount,
+        align: PageCount,
+    ) -> Option<(&'static ZoneSet, Run)> {
         for round in 0..2 {
             for set in self.zone_sets() {
                 if pages.0 <= set.zone.pages().0
@@ -189,8 +196,16 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Changes the length of a page allocation in place, if that is possible.
-    pub(super) fn resize_large(&'static self, set: &ZoneSet, pfn: Pfn, old: u32, size: usize) -> bool {
-        let Some(PageCount(new)) = PageCount::for_bytes(size) else { return false };
+    pub(super) fn resize_large(
+        &'static self,
+        set: &ZoneSet,
+        pfn: Pfn,
+        old: u32,
+        size: usize,
+    ) -> bool {
+        let Some(PageCount(new)) = PageCount::for_bytes(size) else {
+            return false;
+        };
         if new < old {
             set.zone.len(pfn).store(new, Ordering::Release);
             self.give_pages(set, pfn.offset(new), PageCount(old - new));

@@ -22,6 +22,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 
+use crate::class::{CHUNK_SHIFT, ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::codetag::Sites;
 use crate::conf::Conf;
 use crate::cpu::Slots;
@@ -29,7 +30,6 @@ use crate::os::Platform;
 use crate::page::Zone;
 use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock, TAG_UNTAGGED};
 use crate::slab::SlabZone;
-use crate::class::{CHUNK_SHIFT, ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use crate::units::Item;
@@ -206,7 +206,9 @@ impl<P: Platform> Instance<P> {
         if self.mode() != mode::ON {
             return no_memory();
         }
-        let Some(word) = self.sites.cached(ret) else { return no_memory() };
+        let Some(word) = self.sites.cached(ret) else {
+            return no_memory();
+        };
         let item = self.slots.pop(class);
         if item.is_none() {
             return no_memory();
@@ -271,11 +273,14 @@ impl<P: Platform> Instance<P> {
     /// already, is found out and reported.)
     #[inline(always)]
     pub unsafe fn free(&'static self, at: *mut u8) {
-        let chunk = (at as usize).wrapping_sub(self.hot.base.load(Ordering::Relaxed)) >> CHUNK_SHIFT;
+        let chunk =
+            (at as usize).wrapping_sub(self.hot.base.load(Ordering::Relaxed)) >> CHUNK_SHIFT;
         if chunk >= self.hot.chunks.load(Ordering::Relaxed) {
             return self.free_other(at);
         }
-        let Some((class, slab, index)) = self.object_at(at, chunk) else { return self.free_slow(at) };
+        let Some((class, slab, index)) = self.object_at(at, chunk) else {
+            return self.free_slow(at);
+        };
         let ext = slab + self.layout().ext_offset[class.0 as usize] + index * 4;
         // SAFETY: every slab made with books has its vector there.
         let ext = unsafe { &*(ext as *const AtomicU32) };
@@ -315,11 +320,14 @@ impl<P: Platform> Instance<P> {
         if self.mode() != mode::NEVER {
             return self.free_slow(at);
         }
-        let chunk = (at as usize).wrapping_sub(self.hot.base.load(Ordering::Relaxed)) >> CHUNK_SHIFT;
+        let chunk =
+            (at as usize).wrapping_sub(self.hot.base.load(Ordering::Relaxed)) >> CHUNK_SHIFT;
         if chunk >= self.bare_chunks.load(Ordering::Relaxed) {
             return self.free_slow(at);
         }
-        let Some((class, _, index)) = self.object_at(at, chunk) else { return self.free_slow(at) };
+        let Some((class, _, index)) = self.object_at(at, chunk) else {
+            return self.free_slow(at);
+        };
         let item = Item::new(at as usize, index);
         // SAFETY: an object's start; that it is live cannot be known without books.
         if !unsafe { self.slots.push(class, item) } {

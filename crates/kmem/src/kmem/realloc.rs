@@ -1,9 +1,9 @@
 //! Freeing and resizing by address alone: what is at an address, and is it live.
 
 use super::{Fault, Instance, ZoneSet};
+use crate::class::{ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::os::Platform;
 use crate::root::EXT_LIVE;
-use crate::class::{ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::slab::{Place, SlabZone};
 use crate::sync::{AtomicU32, Ordering};
 use crate::units::{Item, PageCount, Pfn};
@@ -20,8 +20,12 @@ impl<P: Platform> Instance<P> {
     /// The live allocation at exactly this address.
     pub(super) fn find(&'static self, at: *mut u8) -> Result<Live<'static>, Fault> {
         let address = at as usize;
-        let Some(set) = self.zone_of(address) else { return Err(Fault::Foreign) };
-        let Some(pfn) = set.zone.pfn(address) else { return Err(Fault::Foreign) };
+        let Some(set) = self.zone_of(address) else {
+            return Err(Fault::Foreign);
+        };
+        let Some(pfn) = set.zone.pfn(address) else {
+            return Err(Fault::Foreign);
+        };
         if pfn.0 >= set.zone.committed() {
             return Err(Fault::NeverAllocated);
         }
@@ -36,12 +40,19 @@ impl<P: Platform> Instance<P> {
         self.find_object(class, geometry, address)
     }
 
-    fn find_object(&'static self, class: SizeClass, geometry: &ClassGeometry, address: usize) -> Result<Live<'static>, Fault> {
+    fn find_object(
+        &'static self,
+        class: SizeClass,
+        geometry: &ClassGeometry,
+        address: usize,
+    ) -> Result<Live<'static>, Fault> {
         let size = geometry.size;
         match SlabZone::place(address, geometry) {
             Place::Tail => Err(Fault::Metadata),
             Place::Inside { object, offset } => Err(Fault::InsideObject { object, offset, size }),
-            Place::Object { item, .. } if !self.books() => Ok(Live::Object { class, item, ext: None }),
+            Place::Object { item, .. } if !self.books() => {
+                Ok(Live::Object { class, item, ext: None })
+            }
             Place::Object { item, ext } => {
                 // SAFETY: every slab made with books has its vector there.
                 let ext = unsafe { &*(ext as *const AtomicU32) };
@@ -56,7 +67,12 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    fn find_pages(&'static self, set: &'static ZoneSet, pfn: Pfn, address: usize) -> Result<Live<'static>, Fault> {
+    fn find_pages(
+        &'static self,
+        set: &'static ZoneSet,
+        pfn: Pfn,
+        address: usize,
+    ) -> Result<Live<'static>, Fault> {
         let pages = set.zone.len(pfn).load(Ordering::Acquire);
         if pages != 0 && set.zone.address(pfn) == address {
             return Ok(Live::Pages { set, pfn, pages: PageCount(pages) });

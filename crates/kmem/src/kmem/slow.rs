@@ -2,9 +2,9 @@
 
 use super::{Instance, ZoneSet, mode, no_memory};
 use crate::alloc_tag;
+use crate::class::SizeClass;
 use crate::os::Platform;
 use crate::root::{EXT_LIVE, PeakTable, TAG_UNTAGGED, profiling};
-use crate::class::SizeClass;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
 use crate::units::{CHUNK_ORDER, Item, PageCount};
@@ -65,7 +65,9 @@ impl<P: Platform> Instance<P> {
             return one;
         }
         let got = self.claim_objects(class, &mut buffer[..batch]);
-        let Some((&one, rest)) = buffer[batch - got..batch].split_last() else { return Item::NONE };
+        let Some((&one, rest)) = buffer[batch - got..batch].split_last() else {
+            return Item::NONE;
+        };
         // SAFETY: objects just claimed.
         let kept = unsafe { self.slots.push_many(class, hint, rest) };
         if kept < rest.len() {
@@ -85,7 +87,9 @@ impl<P: Platform> Instance<P> {
             }
         }
         let pages = PageCount(geometry.chunks() << CHUNK_ORDER);
-        let Some((set, run)) = self.claim_pages(pages, pages) else { return 0 };
+        let Some((set, run)) = self.claim_pages(pages, pages) else {
+            return 0;
+        };
         self.note_peak();
         // SAFETY: pages just claimed, aligned to their length.
         unsafe {
@@ -138,12 +142,16 @@ impl<P: Platform> Instance<P> {
         let geometry = self.geometry(class);
         let mut rest = items;
         while let Some(&first) = rest.first() {
-            let Some(set) = self.zone_of(first.address()) else { return };
+            let Some(set) = self.zone_of(first.address()) else {
+                return;
+            };
             let inside = |item: &&Item| set.zone.pfn(item.address()).is_some();
             let (here, others) = rest.split_at(rest.iter().take_while(inside).count());
             // SAFETY: freed objects of this class in our hands.
             let given = unsafe {
-                set.slabs.give(class, geometry, here, |slab| self.give_pages(set, slab.start, slab.pages))
+                set.slabs.give(class, geometry, here, |slab| {
+                    self.give_pages(set, slab.start, slab.pages)
+                })
             };
             if let Err(twice) = given {
                 self.freed_twice(twice.0, class);

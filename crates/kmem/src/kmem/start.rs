@@ -12,6 +12,7 @@ use core::ptr::NonNull;
 
 use super::{Instance, ZoneSet};
 use crate::alloc_tag;
+use crate::class::{CLASS_COUNT, ClassGeometry, SIZES};
 use crate::codetag::{MAX_SITES, Sites};
 use crate::conf::{Complaint, Conf, MAX_TEXT};
 use crate::cpu::{Area, Kind};
@@ -19,7 +20,6 @@ use crate::os::Platform;
 use crate::page::Zone;
 use crate::root::{self, MAX_ZONES, RootBlock, Site, ZoneBlock};
 use crate::slab::SlabZone;
-use crate::class::{CLASS_COUNT, ClassGeometry, SIZES};
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, spin};
 use crate::units::{CpuId, FRAME_PAGES, FRAME_SIZE, PAGE_SHIFT, PAGE_SIZE, PageCount};
@@ -41,7 +41,8 @@ struct Tables;
 
 impl Tables {
     const ZONES: usize = 0;
-    const SITES: usize = Self::ZONES + (MAX_ZONES * size_of::<ZoneBlock>()).next_multiple_of(PAGE_SIZE);
+    const SITES: usize =
+        Self::ZONES + (MAX_ZONES * size_of::<ZoneBlock>()).next_multiple_of(PAGE_SIZE);
     const INDEX: usize = Self::SITES + Sites::sites_bytes();
     const PEAK: usize = Self::INDEX + Sites::index_bytes();
     const BARN: usize = Self::PEAK + alloc_tag::peak_bytes().next_multiple_of(PAGE_SIZE);
@@ -64,7 +65,8 @@ impl<P: Platform> Instance<P> {
     }
 
     fn start(&'static self) {
-        if self.state.compare_exchange(NEW, STARTING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if self.state.compare_exchange(NEW, STARTING, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
             return;
         }
         let conf = self.configure();
@@ -273,7 +275,9 @@ impl<P: Platform> Instance<P> {
             return;
         }
         let bytes = size_of::<Area>();
-        let Some(area) = self.platform.reserve(bytes, align_of::<Area>()) else { return };
+        let Some(area) = self.platform.reserve(bytes, align_of::<Area>()) else {
+            return;
+        };
         // SAFETY: our own fresh reservation, of an area's size and alignment.
         let added = unsafe {
             self.platform.commit(area, bytes)

@@ -1,8 +1,8 @@
 //! Counts of an instance, computed when asked for; and giving memory back at once.
 
 use super::{Instance, ZoneSet};
-use crate::os::Platform;
 use crate::class::{CLASS_COUNT, RunClass, SizeClass};
+use crate::os::Platform;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
 use crate::units::{CpuId, Item, PAGE_SIZE, PageCount};
@@ -72,7 +72,10 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Empties the arrays of the given classes on all CPUs.
-    pub(super) fn drain_arrays<I: Iterator<Item = SizeClass>>(&'static self, classes: impl Fn() -> I) {
+    pub(super) fn drain_arrays<I: Iterator<Item = SizeClass>>(
+        &'static self,
+        classes: impl Fn() -> I,
+    ) {
         let mut buffer = [Item::NONE; SHEAF_OBJECTS];
         for cpu in (0..crate::cpu::MAX_CPUS as u32).map(CpuId) {
             let holds = |area: &crate::cpu::Area| classes().any(|class| area.len(class) > 0);
@@ -99,7 +102,9 @@ impl<P: Platform> Instance<P> {
             return self.give_to_slabs(class, items);
         }
         for at in items.iter().map(|item| item.address()) {
-            let Some(set) = self.zone_of(at) else { continue };
+            let Some(set) = self.zone_of(at) else {
+                continue;
+            };
             if let Some(pfn) = set.zone.pfn(at) {
                 self.give_pages(set, pfn, PageCount(RunClass::pages(class)));
             }

@@ -57,7 +57,8 @@ impl<P: Platform> Sim<P> {
 
     fn faulty(&self) -> bool {
         let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        call >= self.fail_from.load(Ordering::Relaxed) && call < self.fail_until.load(Ordering::Relaxed)
+        call >= self.fail_from.load(Ordering::Relaxed)
+            && call < self.fail_until.load(Ordering::Relaxed)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Taking runs of pages out of a zone.
 
-use super::{BUCKETS, DoubleFree, FrameState, HUGE, On, Run, WHOLE, Zone, bucket, lane, lane_shift};
+use super::{
+    BUCKETS, DoubleFree, FrameState, HUGE, On, Run, WHOLE, Zone, bucket, lane, lane_shift,
+};
 use crate::os::Platform;
 use crate::row::span;
 use crate::sync::Ordering;
@@ -60,7 +62,12 @@ impl Zone {
     /// Remembers that frames below `to` had nothing, unless the cursor moved meanwhile.
     fn advance_cursor(&self, bucket: usize, from: u32, to: u32) {
         if to > from {
-            let _ = self.cursor[bucket].compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.cursor[bucket].compare_exchange(
+                from,
+                to,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
         }
     }
 
@@ -95,11 +102,14 @@ impl Zone {
         let first = Pfn(frame << FRAME_ORDER);
         let row_of = |i: u32| self.row(first.offset(i * 64));
         if pages <= 64 && align <= 64 {
-            return (0..8).find_map(|i| Some(first.offset(i * 64 + row_of(i).take_run(pages, align)?)));
+            return (0..8)
+                .find_map(|i| Some(first.offset(i * 64 + row_of(i).take_run(pages, align)?)));
         }
         // Whole rows and the head of one more, at a row's start.
         let rows = pages.div_ceil(64);
-        let mask = |k: u32| if (k + 1) * 64 <= pages { u64::MAX } else { span(0, pages - k * 64) };
+        let mask = |k: u32| {
+            if (k + 1) * 64 <= pages { u64::MAX } else { span(0, pages - k * 64) }
+        };
         let step = (align / 64).max(1) as usize;
         (0..=8 - rows).step_by(step).find_map(|i| {
             let taken = (0..rows).take_while(|&k| row_of(i + k).take_exact(mask(k))).count() as u32;
@@ -231,7 +241,8 @@ impl Zone {
     /// Takes a span inside one row.
     fn claim_span(&self, at: Pfn, len: u32) -> bool {
         let (frame, want) = (at.frame().0, len as u16);
-        let Ok(old) = self.update_credit(frame, |old| (old != HUGE && old >= want).then(|| old - want))
+        let Ok(old) =
+            self.update_credit(frame, |old| (old != HUGE && old >= want).then(|| old - want))
         else {
             return false;
         };

@@ -17,7 +17,9 @@ impl<P: Platform> On<'_, P> {
         let zone = self.zone;
         let old = zone.committed();
         let room = zone.pages - old;
-        let Ok(pages) = u32::try_from(pages) else { return false };
+        let Ok(pages) = u32::try_from(pages) else {
+            return false;
+        };
         let need = pages.next_multiple_of(FRAME_PAGES);
         if need > room {
             return false;
@@ -26,7 +28,9 @@ impl<P: Platform> On<'_, P> {
         let wish = need.max(step).min(room);
         for add in [wish, need] {
             let at = zone.address(Pfn(old));
-            let Some(at) = NonNull::new(at as *mut u8) else { return false };
+            let Some(at) = NonNull::new(at as *mut u8) else {
+                return false;
+            };
             // SAFETY: part of the zone's reservation. Two threads may both commit it.
             if unsafe { self.platform.commit(at, add as usize * PAGE_SIZE) } {
                 zone.publish(old, add);

@@ -269,7 +269,9 @@ impl Zone {
         let mut seen = word.load(Ordering::Relaxed);
         loop {
             let old = (seen >> shift) as u16;
-            let Some(new) = change(old) else { return Err(old) };
+            let Some(new) = change(old) else {
+                return Err(old);
+            };
             let next = seen & !(0xFFFF << shift) | u64::from(new) << shift;
             // Release: bits returned before the credit are visible to whoever takes it.
             match word.compare_exchange_weak(seen, next, Ordering::SeqCst, Ordering::Relaxed) {
@@ -317,7 +319,8 @@ impl Zone {
                 .map(|i| self.row(Pfn((frame << FRAME_ORDER) + i * 64)).load().count_ones())
                 .sum();
             let credit = self.credit(frame);
-            let right = if credit == HUGE { bits == FRAME_PAGES } else { bits == u32::from(credit) };
+            let right =
+                if credit == HUGE { bits == FRAME_PAGES } else { bits == u32::from(credit) };
             if !right {
                 return Err(ZoneFault::Credit { frame, credit, bits });
             }

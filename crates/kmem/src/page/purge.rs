@@ -60,7 +60,10 @@ impl<P: Platform> On<'_, P> {
         let (now, began) = (self.platform.now_ms(), decay.began.load(Ordering::Relaxed));
         let half = u64::from(decay_ms).div_ceil(2);
         let new = now.wrapping_sub(began) >= half
-            && decay.began.compare_exchange(began, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            && decay
+                .began
+                .compare_exchange(began, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
         if new {
             decay.generation.fetch_add(1, Ordering::Relaxed);
         }
@@ -75,7 +78,9 @@ impl<P: Platform> On<'_, P> {
         let mut purged = Purged::default();
         let (mut from, mut left) = (0, most);
         while left > 0 {
-            let Some(frame) = zone.frames.next(lane::PURGE, from) else { break };
+            let Some(frame) = zone.frames.next(lane::PURGE, from) else {
+                break;
+            };
             from = frame + 1;
             let stamp = zone.stamp(frame).load(Ordering::Relaxed);
             if zone.decay.generation().wrapping_sub(stamp) < age {
@@ -95,7 +100,8 @@ impl<P: Platform> On<'_, P> {
         let first = Pfn(frame << FRAME_ORDER);
         if zone.update_credit(frame, |old| (old == WHOLE).then_some(HUGE)).is_ok() {
             zone.rehint(frame);
-            let dirty = zone.dirty_spans(first, FRAME_PAGES).map(|(_, m)| m.count_ones()).sum::<u32>();
+            let dirty =
+                zone.dirty_spans(first, FRAME_PAGES).map(|(_, m)| m.count_ones()).sum::<u32>();
             let mut bytes = 0;
             if dirty > 0 && self.drop_pages(first, FRAME_PAGES) {
                 bytes = dirty as usize * PAGE_SIZE;
@@ -106,7 +112,8 @@ impl<P: Platform> On<'_, P> {
             zone.release_frame(frame);
             return bytes;
         }
-        let Ok(credit) = zone.update_credit(frame, |old| (old != HUGE && old > 0).then_some(0)) else {
+        let Ok(credit) = zone.update_credit(frame, |old| (old != HUGE && old > 0).then_some(0))
+        else {
             return 0;
         };
         zone.rehint(frame);
@@ -142,7 +149,9 @@ impl<P: Platform> On<'_, P> {
     }
 
     fn drop_pages(&self, at: Pfn, pages: u32) -> bool {
-        let Some(at) = NonNull::new(self.zone.address(at) as *mut u8) else { return false };
+        let Some(at) = NonNull::new(self.zone.address(at) as *mut u8) else {
+            return false;
+        };
         // SAFETY: free pages in our hands.
         unsafe { self.platform.decommit(at, pages as usize * PAGE_SIZE) }
     }

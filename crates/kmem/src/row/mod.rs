@@ -71,7 +71,12 @@ impl Row {
     pub fn take_exact(&self, mask: u64) -> bool {
         let mut seen = self.load();
         while seen & mask == mask {
-            match self.0.compare_exchange_weak(seen, seen & !mask, Ordering::Acquire, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(
+                seen,
+                seen & !mask,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }

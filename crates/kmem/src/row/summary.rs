@@ -43,7 +43,8 @@ pub const fn words_for(len: u32, stride: u32) -> usize {
 
 impl Summary {
     /// A set that has no members and can have none.
-    pub const EMPTY: Self = Self { levels: [core::ptr::null(); LEVELS], depth: 0, len: 0, stride: 1 };
+    pub const EMPTY: Self =
+        Self { levels: [core::ptr::null(); LEVELS], depth: 0, len: 0, stride: 1 };
 
     /// Views zeroed memory as empty sets.
     ///
@@ -128,7 +129,8 @@ impl Summary {
         let mut level = 0;
         loop {
             // Up: look for a later sibling, on the lowest level that has one.
-            let word = self.word(level, n / 64, lane).load(Ordering::Acquire) & (u64::MAX << (n % 64));
+            let word =
+                self.word(level, n / 64, lane).load(Ordering::Acquire) & (u64::MAX << (n % 64));
             if word == 0 {
                 level += 1;
                 n = n / 64 + 1;
@@ -190,7 +192,8 @@ mod tests {
     #[test]
     fn agrees_with_a_sorted_set() {
         for len in [1u32, 63, 64, 65, 4096, 4097, 300_000] {
-            let memory: Vec<AtomicU64> = (0..words_for(len, 3)).map(|_| AtomicU64::new(0)).collect();
+            let memory: Vec<AtomicU64> =
+                (0..words_for(len, 3)).map(|_| AtomicU64::new(0)).collect();
             // SAFETY: the vector has the right length and outlives the view.
             let set = unsafe { Summary::new(memory.as_ptr(), len, 3) };
             let mut model = BTreeSet::new();

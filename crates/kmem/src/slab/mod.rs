@@ -229,7 +229,13 @@ impl SlabZone {
 
     /// Takes up to `out.len()` free objects of a class from the lowest slab that has some into
     /// the last part of `out`, highest first; how many.
-    pub fn claim(&self, class: SizeClass, geometry: &ClassGeometry, books: bool, out: &mut [Item]) -> usize {
+    pub fn claim(
+        &self,
+        class: SizeClass,
+        geometry: &ClassGeometry,
+        books: bool,
+        out: &mut [Item],
+    ) -> usize {
         let lane = u32::from(class.0);
         let mut from = 0;
         while let Some(chunk) = self.sets.next(lane, from) {
@@ -264,7 +270,12 @@ impl SlabZone {
             }
             let take = credit.min(want);
             // Acquire pairs with the release of the state: rows are ready, bits are there.
-            match state.compare_exchange_weak(seen, seen - take, Ordering::SeqCst, Ordering::Relaxed) {
+            match state.compare_exchange_weak(
+                seen,
+                seen - take,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => {
                     if take == credit {
                         self.dismiss(chunk, class);
@@ -286,7 +297,13 @@ impl SlabZone {
     }
 
     /// Takes the objects for credit in hand.
-    fn take_objects(&self, chunk: u32, geometry: &ClassGeometry, credit: u32, out: &mut [Item]) -> usize {
+    fn take_objects(
+        &self,
+        chunk: u32,
+        geometry: &ClassGeometry,
+        credit: u32,
+        out: &mut [Item],
+    ) -> usize {
         let slab = self.slab_address(chunk);
         let mut got = 0;
         // Bits move between rows while others take and give, so one pass may miss some.
@@ -363,7 +380,13 @@ impl SlabZone {
     }
 
     /// Adds credit for bits already given; the slab, if that made it wholly free.
-    fn give_credit(&self, chunk: u32, class: SizeClass, geometry: &ClassGeometry, given: u32) -> Option<Retired> {
+    fn give_credit(
+        &self,
+        chunk: u32,
+        class: SizeClass,
+        geometry: &ClassGeometry,
+        given: u32,
+    ) -> Option<Retired> {
         if given == 0 {
             return None;
         }
@@ -448,7 +471,10 @@ impl SlabZone {
             }
             _ => return,
         }
-        if state.compare_exchange(seen, class | MENDING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if state
+            .compare_exchange(seen, class | MENDING, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
             return;
         }
         let slab = self.slab_address(chunk);
@@ -475,7 +501,12 @@ impl SlabZone {
     }
 
     /// Calls `each` with every slab's address and class, up to the committed pages.
-    pub fn each_slab(&self, committed: PageCount, classes: &[ClassGeometry], mut each: impl FnMut(usize, SizeClass)) {
+    pub fn each_slab(
+        &self,
+        committed: PageCount,
+        classes: &[ClassGeometry],
+        mut each: impl FnMut(usize, SizeClass),
+    ) {
         let mut chunk = 0;
         while chunk < committed.0 >> CHUNK_ORDER {
             let class = self.chunk_class(chunk).load(Ordering::Acquire) & CHUNK_CLASS_MASK;

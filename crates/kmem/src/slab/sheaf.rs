@@ -87,8 +87,11 @@ impl Barn {
             let new = (head >> 32).wrapping_add(1) << 32 | u64::from(next);
             // Acquire pairs with the release in `push`: the sheaf's contents are visible.
             match stack.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
-                // SAFETY: off the stack, so it is ours alone.
-                Ok(_) => return Some(Held { number, sheaf: unsafe { &mut *self.sheaf(number) } }),
+                Ok(_) => {
+                    // SAFETY: off the stack, so it is ours alone.
+                    let sheaf = unsafe { &mut *self.sheaf(number) };
+                    return Some(Held { number, sheaf });
+                }
                 Err(now) => head = now,
             }
         }
@@ -122,7 +125,9 @@ impl Barn {
         if let Some(held) = self.pop(&self.empty) {
             return Some(held);
         }
-        if self.pool.load(Ordering::Acquire) == 0 || self.used.load(Ordering::Relaxed) >= MAX_SHEAVES {
+        if self.pool.load(Ordering::Acquire) == 0
+            || self.used.load(Ordering::Relaxed) >= MAX_SHEAVES
+        {
             return None;
         }
         let number = self.used.fetch_add(1, Ordering::Relaxed);
@@ -130,7 +135,8 @@ impl Barn {
             return None;
         }
         // SAFETY: a sheaf of the pool that nobody had before.
-        Some(Held { number, sheaf: unsafe { &mut *self.sheaf(number) } })
+        let sheaf = unsafe { &mut *self.sheaf(number) };
+        Some(Held { number, sheaf })
     }
 
     /// Puts a filled sheaf in.

@@ -20,12 +20,20 @@ pub fn report(name: &[u8]) {
     let patience = libc::timeval { tv_sec: PATIENCE, tv_usec: 0 };
     // SAFETY: arguments are valid for the lengths given; the descriptor is our own.
     unsafe {
-        let fd = sys!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+        let fd =
+            sys!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
         if fd < 0 {
             return;
         }
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, option, &raw const patience, size_of_val(&patience));
+            sys!(
+                libc::SYS_setsockopt,
+                fd,
+                libc::SOL_SOCKET,
+                option,
+                &raw const patience,
+                size_of_val(&patience)
+            );
         }
         if sys!(libc::SYS_connect, fd, &raw const addr, len) == 0 {
             let pid = sys!(libc::SYS_getpid) as u32;

@@ -37,9 +37,8 @@ impl Linux {
         }
         let mut mask = [0u64; 128];
         // SAFETY: the kernel writes at most the given length into `mask`.
-        let got = unsafe {
-            sys!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr())
-        };
+        let got =
+            unsafe { sys!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
         let count = mask.iter().map(|w| w.count_ones()).sum::<u32>();
         let cpus = if got > 0 && count > 0 { count } else { 1 };
         self.cpus.store(cpus, Ordering::Relaxed);
@@ -173,7 +172,9 @@ unsafe impl Platform for Linux {
         {
             let ticks: u64;
             // SAFETY: readable in user mode on Linux.
-            unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
+            unsafe {
+                core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack))
+            };
             // Between 24 MHz and 1 GHz; scaled as the slowest.
             ticks << 5
         }

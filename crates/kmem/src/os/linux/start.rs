@@ -7,11 +7,7 @@ use core::ffi::CStr;
 
 use super::syscall::sys;
 
-core::arch::global_asm!(
-    ".weak environ",
-    ".weak __rseq_offset",
-    ".weak __rseq_size",
-);
+core::arch::global_asm!(".weak environ", ".weak __rseq_offset", ".weak __rseq_size",);
 
 /// Address of a weak symbol, null when it is not there (yet).
 #[cfg(target_arch = "x86_64")]
@@ -68,7 +64,8 @@ pub fn thread_pointer() -> usize {
 /// (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
 #[cfg(target_arch = "x86_64")]
 pub fn glibc_rseq_offset() -> Option<isize> {
-    let (offset, size) = (weak!("__rseq_offset") as *const isize, weak!("__rseq_size") as *const u32);
+    let (offset, size) =
+        (weak!("__rseq_offset") as *const isize, weak!("__rseq_size") as *const u32);
     if offset.is_null() || size.is_null() {
         return None;
     }
@@ -125,8 +122,11 @@ pub fn secure() -> bool {
 /// its length, or `None` when unset or too long. Takes no lock of the C library.
 pub fn environment(name: &[u8], buf: &mut [u8]) -> Option<usize> {
     let environ = weak!("environ") as *const *const *const u8;
+    if environ.is_null() {
+        return environment_from_proc(name, buf);
+    }
     // SAFETY: an object of the C library; null until it is initialised.
-    let list = if environ.is_null() { core::ptr::null() } else { unsafe { *environ } };
+    let list = unsafe { *environ };
     if list.is_null() {
         return environment_from_proc(name, buf);
     }
@@ -152,7 +152,13 @@ pub fn environment(name: &[u8], buf: &mut [u8]) -> Option<usize> {
 fn environment_from_proc(name: &[u8], buf: &mut [u8]) -> Option<usize> {
     // SAFETY: a NUL-terminated path.
     let fd = unsafe {
-        sys!(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/environ".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0)
+        sys!(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            c"/proc/self/environ".as_ptr(),
+            libc::O_RDONLY | libc::O_CLOEXEC,
+            0
+        )
     };
     if fd < 0 {
         return None;
@@ -175,7 +181,9 @@ fn environment_from_proc(name: &[u8], buf: &mut [u8]) -> Option<usize> {
                 }
                 (matched, value) = (0, 0);
             } else if matched == name.len() {
-                let Some(slot) = buf.get_mut(value) else { break 'read };
+                let Some(slot) = buf.get_mut(value) else {
+                    break 'read;
+                };
                 *slot = byte;
                 value += 1;
             } else if matched != usize::MAX {
