@@ -2,11 +2,15 @@
 //! `size_t`).
 //!
 //! A `new` that cannot be served calls the program's new-handler as long as there is one, then
-//! throws `std::bad_alloc`. Both are the C++ runtime's business: its own `operator new` does
-//! just that, with `malloc` for the memory, so it is called for the last attempt. A program
-//! without that runtime has nobody to throw to, and ends.
+//! throws `std::bad_alloc`. Both are the C++ runtime's business: its own forms of `new` do just
+//! that, with `malloc` for the memory, so they are jumped to for the last attempt. No frame of
+//! ours is on the stack when they throw. A program without that runtime has nobody to throw to,
+//! and ends.
 
-use core::ffi::{c_char, c_void};
+use core::ffi::{CStr, c_void};
+use core::ptr::null_mut;
+
+use kmem_core::os::Platform;
 
 use crate::KMEM;
 use crate::malloc::with_call_site;
@@ -22,105 +26,118 @@ with_call_site! {
     _ZnamSt11align_val_tRKSt9nothrow_t (size: usize, align: usize, tag: *const c_void) => new_aligned_nothrow_at, "rcx", "x3";
 }
 
-extern "C-unwind" fn new_at(size: usize, ret: usize) -> *mut u8 {
+/// Defines slow paths: ask `$any` with the arguments as they are, then jump to the runtime's
+/// form, whose address `$last` finds, with the arguments as they were.
+macro_rules! slow_paths {
+    ($($slow:ident($($arg:ident),*): $any:ident, then $last:ident;)*) => {$(
+        #[unsafe(naked)]
+        unsafe extern "C" fn $slow($($arg: usize,)* ret: usize) -> *mut u8 {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                "push rdi", "push rsi", "push rdx",
+                "call {any}",
+                "test rax, rax",
+                "jnz 2f",
+                "call {last}",
+                "pop rdx", "pop rsi", "pop rdi",
+                "jmp rax",
+                "2: add rsp, 24",
+                "ret",
+                any = sym $any, last = sym $last,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                "stp x29, x30, [sp, #-48]!", "stp x0, x1, [sp, #16]", "str x2, [sp, #32]",
+                "bl {any}",
+                "cbnz x0, 2f",
+                "bl {last}",
+                "mov x9, x0",
+                "ldp x0, x1, [sp, #16]", "ldr x2, [sp, #32]", "ldp x29, x30, [sp], #48",
+                "br x9",
+                "2: ldp x29, x30, [sp], #48",
+                "ret",
+                any = sym $any, last = sym $last,
+            );
+        }
+    )*};
+}
+
+slow_paths! {
+    new_slow(size): any, then last_new;
+    new_nothrow_slow(size, tag): any_nothrow, then last_nothrow;
+    new_aligned_at(size, align): any_aligned, then last_aligned;
+    new_aligned_nothrow_at(size, align, tag): any_aligned_nothrow, then last_aligned_nothrow;
+}
+
+extern "C" fn new_at(size: usize, ret: usize) -> *mut u8 {
     let at = KMEM.alloc_fast(size, ret);
-    if at.is_null() { new_any(size, ret) } else { at }
+    // SAFETY: our own function, written in assembly.
+    if at.is_null() { unsafe { new_slow(size, ret) } } else { at }
 }
 
-/// Apart, so that the fast path has no frame.
-#[inline(never)]
-fn new_any(size: usize, ret: usize) -> *mut u8 {
-    let at = KMEM.alloc_any(size, ret);
-    if at.is_null() { new_handler(size, 1) } else { at }
+extern "C" fn new_nothrow_at(size: usize, tag: usize, ret: usize) -> *mut u8 {
+    let at = KMEM.alloc_fast(size, ret);
+    // SAFETY: our own function, written in assembly.
+    if at.is_null() { unsafe { new_nothrow_slow(size, tag, ret) } } else { at }
 }
 
-extern "C-unwind" fn new_aligned_at(size: usize, align: usize, ret: usize) -> *mut u8 {
-    let at = aligned(size, align, ret);
-    if at.is_null() { new_handler(size, align) } else { at }
+extern "C" fn any(size: usize, ret: usize) -> *mut u8 {
+    KMEM.alloc_any(size, ret)
 }
 
-extern "C-unwind" fn new_nothrow_at(size: usize, _tag: *const c_void, ret: usize) -> *mut u8 {
-    let at = KMEM.alloc(size, ret);
-    if at.is_null() { handler_then(|| KMEM.alloc(size, ret)) } else { at }
+extern "C" fn any_nothrow(size: usize, _tag: usize, ret: usize) -> *mut u8 {
+    KMEM.alloc_any(size, ret)
 }
 
-extern "C-unwind" fn new_aligned_nothrow_at(
-    size: usize,
-    align: usize,
-    _tag: *const c_void,
-    ret: usize,
-) -> *mut u8 {
-    let at = aligned(size, align, ret);
-    if at.is_null() { handler_then(|| aligned(size, align, ret)) } else { at }
+extern "C" fn any_aligned(size: usize, align: usize, ret: usize) -> *mut u8 {
+    if align.is_power_of_two() { KMEM.alloc_aligned(size, align, ret) } else { null_mut() }
 }
 
-fn aligned(size: usize, align: usize, ret: usize) -> *mut u8 {
-    if align.is_power_of_two() {
-        KMEM.alloc_aligned(size, align, ret)
-    } else {
-        core::ptr::null_mut()
+extern "C" fn any_aligned_nothrow(size: usize, align: usize, _tag: usize, ret: usize) -> *mut u8 {
+    any_aligned(size, align, ret)
+}
+
+/// A form of `new` of the C++ runtime, which comes after this library.
+fn runtime(name: &CStr) -> *mut c_void {
+    // SAFETY: a NUL-terminated name. The program is out of memory and about to run code of the
+    // runtime anyway; if dlsym cannot allocate what it needs, it returns null.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// A form that throws, or the end of the program.
+fn throwing(name: &CStr) -> *mut c_void {
+    let at = runtime(name);
+    if at.is_null() {
+        let text = b"kmem: operator new: out of memory, and no C++ runtime to throw std::bad_alloc\n";
+        KMEM.platform().print(text);
+        KMEM.platform().fatal();
     }
+    at
 }
 
-type NewHandler = extern "C-unwind" fn();
-
-/// A symbol of the C++ runtime that comes after this library, if the program has one.
-fn runtime(name: &core::ffi::CStr) -> *mut c_void {
-    // SAFETY: a NUL-terminated name. On this path the program is out of memory and may end up
-    // in the runtime anyway; dlsym's own allocation can fail, and then it returns null.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr() as *const c_char) }
-}
-
-/// The program's new-handler, if it has one.
-fn handler() -> Option<NewHandler> {
-    let get = runtime(c"_ZSt15get_new_handlerv");
-    if get.is_null() {
-        return None;
+/// A form that returns null, of the runtime or of our own.
+fn returning(name: &CStr) -> *mut c_void {
+    extern "C" fn null() -> *mut c_void {
+        null_mut()
     }
-    // SAFETY: `std::new_handler std::get_new_handler()`.
-    let get: extern "C" fn() -> Option<NewHandler> = unsafe { core::mem::transmute(get) };
-    get()
+    let at = runtime(name);
+    if at.is_null() { null as *mut c_void } else { at }
 }
 
-/// Calls the new-handler and tries again until there is memory or no handler. A handler that
-/// throws makes a nothrow `new` return null in the runtime's version; here the exception
-/// passes through, as there is no way to catch it.
-#[cold]
-fn handler_then(again: impl Fn() -> *mut u8) -> *mut u8 {
-    while let Some(handler) = handler() {
-        handler();
-        let at = again();
-        if !at.is_null() {
-            return at;
-        }
-    }
-    core::ptr::null_mut()
+extern "C" fn last_new() -> *mut c_void {
+    throwing(c"_Znwm")
 }
 
-/// Lets the C++ runtime call the handler and throw.
-#[cold]
-#[inline(never)]
-fn new_handler(size: usize, align: usize) -> *mut u8 {
-    if align <= 16 {
-        let new = runtime(c"_Znwm");
-        if !new.is_null() {
-            // SAFETY: `void* operator new(std::size_t)`.
-            let new: extern "C-unwind" fn(usize) -> *mut u8 = unsafe { core::mem::transmute(new) };
-            return new(size);
-        }
-    } else {
-        let new = runtime(c"_ZnwmSt11align_val_t");
-        if !new.is_null() {
-            // SAFETY: `void* operator new(std::size_t, std::align_val_t)`.
-            let new: extern "C-unwind" fn(usize, usize) -> *mut u8 =
-                unsafe { core::mem::transmute(new) };
-            return new(size, align);
-        }
-    }
-    use kmem_core::os::Platform;
-    KMEM.platform()
-        .print(b"kmem: operator new: out of memory, and no C++ runtime to throw std::bad_alloc\n");
-    KMEM.platform().fatal()
+extern "C" fn last_nothrow() -> *mut c_void {
+    returning(c"_ZnwmRKSt9nothrow_t")
+}
+
+extern "C" fn last_aligned() -> *mut c_void {
+    throwing(c"_ZnwmSt11align_val_t")
+}
+
+extern "C" fn last_aligned_nothrow() -> *mut c_void {
+    returning(c"_ZnwmSt11align_val_tRKSt9nothrow_t")
 }
 
 /// Exports forms of `operator delete`.

@@ -273,7 +273,8 @@ impl Slots {
     pub fn stop(&self, cpu: CpuId, fence: impl FnOnce() -> bool) -> Option<Stopped<'_>> {
         if !self.uses_rseq() {
             let area = self.area(cpu)?;
-            return locked::try_lock(area).then_some(Stopped { area, restart: None });
+            // Not before the lock is held: dropping the value gives it back.
+            return locked::try_lock(area).then(|| Stopped { area, restart: None });
         }
         let word = self.word(cpu)?;
         let distance = word.swap(0, Ordering::AcqRel);

@@ -102,7 +102,9 @@ impl<P: Platform> Instance<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn flush(&'static self, class: SizeClass, item: Item) {
-        if !self.ready() {
+        // A child that repairs itself finds the object free by its word.
+        let found = !self.slots.alive();
+        if !self.ready() || found {
             return;
         }
         let hint = self.platform.slot_hint();

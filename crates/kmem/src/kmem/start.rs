@@ -220,16 +220,17 @@ impl<P: Platform> Instance<P> {
         let used: *const AtomicU32 = &raw const root.used_pages;
         // SAFETY: reserved data and committed, zeroed metadata of the right sizes.
         let set = unsafe {
-            let zone = Zone::new(at, pages, tables, block, used);
-            let slabs = SlabZone::new(
-                at.as_ptr() as usize,
-                pages,
-                tables.wrapping_add(Zone::metadata_bytes(pages.0)),
-            );
+            let slab_tables = tables.wrapping_add(Zone::metadata_bytes(pages.0));
+            let slabs = SlabZone::new(at.as_ptr() as usize, pages, slab_tables);
+            let zone = Zone::new(at, pages, tables, slabs.tables(), block, used);
             let set = meta.cast::<ZoneSet>();
             set.write(ZoneSet { zone, slabs });
             &*set
         };
+        if !set.zone.on(&self.platform).describe(0) {
+            // The slot stays empty.
+            return None;
+        }
         block.meta_base = meta as u64;
         block.meta_len = self.meta_bytes(pages) as u64;
         block.committed = AtomicU64::new(0);
@@ -251,7 +252,8 @@ impl<P: Platform> Instance<P> {
             .next_multiple_of(PAGE_SIZE)
     }
 
-    /// Reserves `data` bytes and commits the metadata behind them.
+    /// Reserves `data` bytes with their metadata behind them, of which it commits what a zone
+    /// needs from the beginning.
     fn reserve_zone(&self, data: usize) -> Option<(NonNull<u8>, *mut u8, PageCount)> {
         let pages = PageCount::for_bytes(data)?;
         let meta_bytes = self.meta_bytes(pages);
@@ -259,8 +261,16 @@ impl<P: Platform> Instance<P> {
         let align = if data >= 4 << 30 { 1 << 30 } else { FRAME_SIZE };
         let at = self.platform.reserve(data.checked_add(meta_bytes)?, align)?;
         let meta = at.as_ptr().wrapping_add(data);
-        // SAFETY: our own fresh reservation.
-        let committed = unsafe { self.platform.commit(NonNull::new(meta)?, meta_bytes) };
+        let slabs = SET_BYTES + Zone::metadata_bytes(pages.0);
+        let own = 0..SET_BYTES + Zone::fixed_bytes(pages.0);
+        let parts = SlabZone::fixed_parts(pages.0).map(|part| slabs + part.start..slabs + part.end);
+        let committed = core::iter::once(own).chain(parts).all(|part| {
+            let from = part.start & !(PAGE_SIZE - 1);
+            let to = part.end.next_multiple_of(PAGE_SIZE);
+            NonNull::new(meta.wrapping_add(from))
+                // SAFETY: our own fresh reservation.
+                .is_some_and(|at| unsafe { self.platform.commit(at, to - from) })
+        });
         if !committed {
             // SAFETY: as above, unused.
             unsafe { self.platform.release(at, data + meta_bytes) };

@@ -57,6 +57,10 @@ pub unsafe trait Platform: Sync {
     /// The range is committed, page aligned, and its contents are not needed.
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool;
 
+    /// Whether an instance may have so many bytes committed: a limit that was set after the
+    /// address space was reserved binds here.
+    fn allows(&self, committed: usize) -> bool;
+
     /// What to start with.
     fn budget(&self) -> Budget;
 

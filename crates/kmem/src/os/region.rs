@@ -64,6 +64,10 @@ unsafe impl Platform for FixedRegion {
         false
     }
 
+    fn allows(&self, _committed: usize) -> bool {
+        true
+    }
+
     fn budget(&self) -> Budget {
         let left = self.end - self.next.load(Ordering::Relaxed).max(self.start);
         // Leave room for the tables of the zone and for alignment.

@@ -85,6 +85,10 @@ unsafe impl<P: Platform> Platform for Sim<P> {
         !self.faulty() && unsafe { self.inner.decommit(at, bytes) }
     }
 
+    fn allows(&self, committed: usize) -> bool {
+        self.inner.allows(committed)
+    }
+
     fn budget(&self) -> Budget {
         self.budget
     }

@@ -17,10 +17,12 @@ impl Zone {
     /// No other thread uses the zone.
     pub unsafe fn rebuild(&self, other_use: impl Fn(Pfn) -> PageCount) {
         // SAFETY: the caller's promise.
-        unsafe { self.frames.clear() };
+        unsafe { self.frames.clear(self.pages >> FRAME_ORDER) };
         let committed = self.committed();
         for pfn in (0..committed).step_by(64) {
             self.row(Pfn(pfn)).0.store(u64::MAX, Ordering::Relaxed);
+            // A page's contents may be younger than the word that says it has some.
+            self.dirty(Pfn(pfn)).store(u64::MAX, Ordering::Relaxed);
         }
         for frame in 0..committed >> FRAME_ORDER {
             let _ = self.update_credit(frame, |_| Some(WHOLE));

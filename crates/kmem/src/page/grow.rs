@@ -5,10 +5,14 @@ use core::ptr::NonNull;
 use super::{On, WHOLE, Zone};
 use crate::os::Platform;
 use crate::sync::Ordering;
-use crate::units::{FRAME_ORDER, FRAME_PAGES, PAGE_SIZE, Pfn};
+use crate::units::{CHUNK_ORDER, FRAME_ORDER, FRAME_PAGES, PAGE_SIZE, Pfn};
 
 /// Growth is an eighth of what is there, within these bounds, in frames.
 const STEP: core::ops::RangeInclusive<u32> = 2..=128;
+/// Tables are committed for so many pages at once: 64 MiB.
+const SECTION_PAGES: u32 = 1 << 14;
+/// Pages described by one word of the sets of slabs.
+const SEARCH_PAGES: u32 = 64 << CHUNK_ORDER;
 
 impl<P: Platform> On<'_, P> {
     /// Commits at least `pages` more pages, or somebody else does at this moment. False: the
@@ -27,8 +31,11 @@ impl<P: Platform> On<'_, P> {
         let step = ((old >> FRAME_ORDER) / 8).clamp(*STEP.start(), *STEP.end()) << FRAME_ORDER;
         let wish = need.max(step).min(room);
         for add in [wish, need] {
-            let at = zone.address(Pfn(old));
-            let Some(at) = NonNull::new(at as *mut u8) else {
+            let total = (old + add) as usize * PAGE_SIZE;
+            if !self.platform.allows(total) || !self.describe(old + add) {
+                continue;
+            }
+            let Some(at) = NonNull::new(zone.address(Pfn(old)) as *mut u8) else {
                 return false;
             };
             // SAFETY: part of the zone's reservation. Two threads may both commit it.
@@ -38,6 +45,29 @@ impl<P: Platform> On<'_, P> {
             }
         }
         false
+    }
+
+    /// Commits the tables for the first `pages` pages, and a little more: a search may look at
+    /// the word behind the last one it needs. False: no memory.
+    pub fn describe(&self, pages: u32) -> bool {
+        let zone = self.zone;
+        let have = zone.described.load(Ordering::Acquire);
+        if have >= pages.saturating_add(SEARCH_PAGES).min(zone.pages) {
+            return true;
+        }
+        let want = pages.saturating_add(SEARCH_PAGES).next_multiple_of(SECTION_PAGES).min(zone.pages);
+        for table in &zone.tables {
+            let bytes = |pages: u32| (pages >> CHUNK_ORDER) as usize * table.bits as usize / 8;
+            let from = (table.at + bytes(have)) & !(PAGE_SIZE - 1);
+            let to = (table.at + bytes(want)).next_multiple_of(PAGE_SIZE);
+            let Some(at) = NonNull::new(from as *mut u8) else { return false };
+            // SAFETY: part of the reservation of the metadata, which ends on a page.
+            if !unsafe { self.platform.commit(at, to - from) } {
+                return false;
+            }
+        }
+        zone.described.fetch_max(want, Ordering::AcqRel);
+        true
     }
 }
 

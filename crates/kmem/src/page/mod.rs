@@ -81,6 +81,23 @@ pub struct Zone {
     block: *const ZoneBlock,
     used: *const AtomicU32,
     decay: purge::Decay,
+    tables: [Table; TABLES],
+    /// Pages for which the tables are committed.
+    described: AtomicU32,
+}
+
+/// Tables that are committed as the zone grows: those of the zone, those of its slabs.
+const TABLES: usize = 4 + SLAB_TABLES;
+/// See [`TABLES`].
+pub const SLAB_TABLES: usize = 2;
+
+/// A table with so many bits for each chunk of 16 pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// Its address.
+    pub at: usize,
+    /// Bits per chunk.
+    pub bits: u32,
 }
 
 // SAFETY: all shared state is atomic, reached through pointers that stay valid.
@@ -118,15 +135,16 @@ impl Carve {
 impl Zone {
     /// Bytes of metadata for a zone of `pages`.
     pub const fn metadata_bytes(pages: u32) -> usize {
+        Self::fixed_bytes(pages) + 2 * (pages as usize / 8).next_multiple_of(64) + 2 * pages as usize * 4
+    }
+
+    /// Of these, the bytes in front that must be committed from the beginning.
+    pub const fn fixed_bytes(pages: u32) -> usize {
         let frames = pages >> FRAME_ORDER;
         let mut carve = Carve { at: 0 };
-        carve.take(pages as usize / 8); // rows
-        carve.take(pages as usize / 8); // dirty
         carve.take(frames.div_ceil(4) as usize * 8); // kids
         carve.take(frames as usize * 4); // stamp
         carve.take(summary::words_for(frames, lane::COUNT) * 8);
-        carve.take(pages as usize * 4); // ext
-        carve.take(pages as usize * 4); // len
         carve.at
     }
 
@@ -134,12 +152,14 @@ impl Zone {
     ///
     /// # Safety
     /// `base` is the 2 MiB-aligned start of `pages` (a multiple of 512) reserved pages;
-    /// `metadata` is zeroed memory of [`Self::metadata_bytes`]; `block` and `used` are valid;
-    /// all of it for this zone alone and for as long as it is used.
+    /// `metadata` is [`Self::metadata_bytes`] of reserved memory that is zero once committed,
+    /// the first [`Self::fixed_bytes`] of it committed; `slab_tables` are reserved like it;
+    /// `block` and `used` are valid; all of it for this zone alone and for good.
     pub unsafe fn new(
         base: NonNull<u8>,
         pages: PageCount,
         metadata: *mut u8,
+        slab_tables: [Table; SLAB_TABLES],
         block: *const ZoneBlock,
         used: *const AtomicU32,
     ) -> Self {
@@ -148,15 +168,23 @@ impl Zone {
         let frames = pages >> FRAME_ORDER;
         let mut carve = Carve { at: 0 };
         let mut take = |bytes| metadata.wrapping_add(carve.take(bytes));
-        let rows = take(pages as usize / 8).cast();
-        let dirty = take(pages as usize / 8).cast();
         let kids = take(frames.div_ceil(4) as usize * 8).cast();
         let stamp = take(frames as usize * 4).cast();
         let sets = take(summary::words_for(frames, lane::COUNT) * 8).cast();
-        let ext = take(pages as usize * 4).cast();
-        let len = take(pages as usize * 4).cast();
+        let rows: *const Row = take(pages as usize / 8).cast();
+        let dirty: *const AtomicU64 = take(pages as usize / 8).cast();
+        let ext: *const AtomicU32 = take(pages as usize * 4).cast();
+        let len: *const AtomicU32 = take(pages as usize * 4).cast();
         // SAFETY: zeroed memory of that size, by the caller's promise.
         let frames = unsafe { Summary::new(sets, frames, lane::COUNT) };
+        let mut tables = [Table { at: 0, bits: 0 }; TABLES];
+        tables[..4].copy_from_slice(&[
+            Table { at: rows as usize, bits: 16 },
+            Table { at: dirty as usize, bits: 16 },
+            Table { at: ext as usize, bits: 16 * 32 },
+            Table { at: len as usize, bits: 16 * 32 },
+        ]);
+        tables[4..].copy_from_slice(&slab_tables);
         Self {
             base,
             pages,
@@ -171,6 +199,8 @@ impl Zone {
             block,
             used,
             decay: purge::Decay::new(),
+            tables,
+            described: AtomicU32::new(0),
         }
     }
 

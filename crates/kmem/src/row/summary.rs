@@ -41,6 +41,11 @@ pub const fn words_for(len: u32, stride: u32) -> usize {
     }
 }
 
+/// Bytes of the lowest level, which comes first; see [`words_for`].
+pub const fn leaf_bytes(len: u32, stride: u32) -> usize {
+    len.div_ceil(64) as usize * stride as usize * 8
+}
+
 impl Summary {
     /// A set that has no members and can have none.
     pub const EMPTY: Self =
@@ -164,13 +169,15 @@ impl Summary {
         self.word(0, n / 64, lane).load(Ordering::Acquire) & (1 << (n % 64)) != 0
     }
 
-    /// Removes every member of every set.
+    /// Removes every member of every set; none is `below` or above.
     ///
     /// # Safety
     /// No other thread uses the sets.
-    pub unsafe fn clear(&self) {
+    pub unsafe fn clear(&self, below: u32) {
+        let mut words = below.min(self.len);
         for level in 0..self.depth {
-            for index in 0..self.words_at(level) {
+            words = words.div_ceil(64);
+            for index in 0..words {
                 for lane in 0..self.stride {
                     let word = self.word(level, index, lane);
                     if word.load(Ordering::Relaxed) != 0 {

@@ -21,6 +21,7 @@
 //!
 //! Context: any. Lock-free, but for the wait on a slab another thread of a forked child mends.
 
+use crate::page::{SLAB_TABLES, Table};
 use crate::root::{CHUNK_CLASS_MASK, EXT_LIVE, ZoneBlock};
 use crate::row::Row;
 use crate::row::summary::{self, Summary};
@@ -48,6 +49,7 @@ pub struct SlabZone {
     chunk_class: *const AtomicU8,
     state: *const AtomicU32,
     sets: Summary,
+    leaves: usize,
     chunks: u32,
 }
 
@@ -98,6 +100,23 @@ impl SlabZone {
         sets + chunks as usize * 4 + (chunks as usize).next_multiple_of(64)
     }
 
+    /// Of these, the parts that must be committed from the beginning: the upper levels of the
+    /// sets, and the class of every chunk, for any address may be asked for.
+    pub const fn fixed_parts(pages: u32) -> [core::ops::Range<usize>; 2] {
+        let chunks = pages >> CHUNK_ORDER;
+        let sets = summary::words_for(chunks, LANES) * 8;
+        let classes = sets + chunks as usize * 4;
+        [summary::leaf_bytes(chunks, LANES)..sets, classes..classes + chunks as usize]
+    }
+
+    /// The tables that must be committed as the zone grows.
+    pub fn tables(&self) -> [Table; SLAB_TABLES] {
+        [
+            Table { at: self.leaves, bits: LANES },
+            Table { at: self.state as usize, bits: 32 },
+        ]
+    }
+
     /// Views zeroed metadata as a zone without slabs.
     ///
     /// # Safety
@@ -107,9 +126,10 @@ impl SlabZone {
         let chunks = pages.0 >> CHUNK_ORDER;
         let state = metadata.wrapping_add(summary::words_for(chunks, LANES) * 8);
         let chunk_class = state.wrapping_add(chunks as usize * 4);
-        // SAFETY: zeroed memory of that size, by the caller's promise.
+        // SAFETY: memory of that size, zero once committed, by the caller's promise.
         let sets = unsafe { Summary::new(metadata.cast(), chunks, LANES) };
-        Self { base, chunk_class: chunk_class.cast(), state: state.cast(), sets, chunks }
+        let leaves = metadata as usize;
+        Self { base, chunk_class: chunk_class.cast(), state: state.cast(), sets, leaves, chunks }
     }
 
     /// Writes the address of the class table for readers.
@@ -418,7 +438,7 @@ impl SlabZone {
     /// No other thread uses the slabs.
     pub unsafe fn distrust(&self, committed: PageCount, classes: &[ClassGeometry]) {
         // SAFETY: the caller's promise.
-        unsafe { self.sets.clear() };
+        unsafe { self.sets.clear(committed.0 >> CHUNK_ORDER) };
         let mut chunk = 0;
         let end = committed.0 >> CHUNK_ORDER;
         while chunk < end {

@@ -77,12 +77,6 @@ fn machine_memory() -> usize {
     (info.totalram as usize).saturating_add(info.totalswap as usize).saturating_mul(unit)
 }
 
-/// Whether the kernel counts every writable private page against a fixed budget (mode 2).
-fn strict_overcommit() -> bool {
-    let mut text = [0u8; 8];
-    start::read_file(c"/proc/sys/vm/overcommit_memory", &mut text) > 0 && text[0] == b'2'
-}
-
 // SAFETY: mmap with no address hint returns fresh ranges; mprotect and madvise act on exactly
 // the range given.
 unsafe impl Platform for Linux {
@@ -132,18 +126,18 @@ unsafe impl Platform for Linux {
         unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, libc::MADV_DONTNEED) == 0 }
     }
 
+    fn allows(&self, committed: usize) -> bool {
+        committed <= limit(libc::RLIMIT_AS)
+    }
+
     fn budget(&self) -> Budget {
-        let limit = limit(libc::RLIMIT_AS).min(limit(libc::RLIMIT_DATA));
         let memory = machine_memory();
         let ample = memory.saturating_mul(4).next_power_of_two().clamp(16 << 30, 16 << 40);
-        let zone = if limit != usize::MAX {
-            (limit / 16).next_power_of_two().clamp(4 << 20, 1 << 30)
-        } else if strict_overcommit() {
-            1 << 30
-        } else {
-            ample
-        };
-        Budget { first_zone: zone, min_zone: zone.min(1 << 30), cpus: self.cpus() }
+        // Under a limit of address space the program needs some for itself.
+        let limit = limit(libc::RLIMIT_AS);
+        let share = |part: usize| (limit / part).clamp(4 << 20, ample) & !(FRAME_SIZE - 1);
+        let further = share(8).min(1 << 30);
+        Budget { first_zone: share(4), min_zone: further, cpus: self.cpus() }
     }
 
     fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
