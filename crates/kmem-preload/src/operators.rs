@@ -108,7 +108,8 @@ fn runtime(name: &CStr) -> *mut c_void {
 fn throwing(name: &CStr) -> *mut c_void {
     let at = runtime(name);
     if at.is_null() {
-        let text = b"kmem: operator new: out of memory, and no C++ runtime to throw std::bad_alloc\n";
+        let text =
+            b"kmem: operator new: out of memory, and no C++ runtime to throw std::bad_alloc\n";
         KMEM.platform().print(text);
         KMEM.platform().fatal();
     }

@@ -1,4 +1,4 @@
-//! Start and end of the process, and `dlopen`.
+//! Start and end of the process, `vfork`, and `dlopen`.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -50,6 +50,69 @@ macro_rules! exits {
 }
 
 exits! { _exit _Exit }
+
+/// `vfork`, with the arrays of all CPUs out of use until the child has gone on to another
+/// program or ended; where that cannot be done, `fork`.
+///
+/// # Safety
+/// As for vfork(2).
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn vfork() -> libc::pid_t {
+    // The child returns first and overwrites the stack, so the return address goes through the
+    // system call in a register.
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "test al, al",
+        "jz 4f",
+        "pop rdi",
+        "mov eax, {vfork}",
+        "syscall",
+        "push rdi",
+        "test rax, rax",
+        "jnz 2f",
+        "ret",
+        "2: push rax",
+        "call {after}",
+        "pop rax",
+        "test rax, rax",
+        "js 3f",
+        "ret",
+        "3: sub rsp, 8",
+        "mov edi, eax",
+        "call {failed}",
+        "add rsp, 8",
+        "ret",
+        "4: sub rsp, 8",
+        "call {fork}",
+        "add rsp, 8",
+        "ret",
+        before = sym before_vfork,
+        after = sym after_vfork,
+        failed = sym failed,
+        fork = sym libc::fork,
+        vfork = const libc::SYS_vfork,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!("b {fork}", fork = sym libc::fork);
+}
+
+extern "C" fn before_vfork() -> bool {
+    KMEM.before_vfork()
+}
+
+extern "C" fn after_vfork() {
+    KMEM.after_vfork();
+}
+
+/// The end of a failed system call.
+extern "C" fn failed(ret: c_int) -> c_int {
+    crate::errno::set(-ret);
+    -1
+}
 
 type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 

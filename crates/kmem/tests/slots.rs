@@ -91,7 +91,8 @@ fn exchange(slots: &'static Slots, drain: bool) {
                 while !done.load(Ordering::Relaxed) {
                     for cpu in 0..4 {
                         let mut some = [Item::NONE; 64];
-                        if let Some(mut stopped) = slots.stop(CpuId(cpu), || platform.fence_cpus()) {
+                        if let Some(mut stopped) = slots.stop(CpuId(cpu), || platform.fence_cpus())
+                        {
                             let got = stopped.take(class, &mut some);
                             drop(stopped);
                             outside.lock().expect("no panic").extend(&some[..got]);

@@ -76,7 +76,7 @@ pub struct Area {
     head: [AtomicU64; BLOCK / 8],
     /// Blocks of class 1 and up: the heads lie where the block of class 0 would.
     blocks: UnsafeCell<[[Item; BLOCK / 8]; ARRAY_COUNT - 1]>,
-    /// Try-lock of the locked kind and of remote drains.
+    /// Try-lock: of all operations of the locked kind, of stopping in the rseq kind.
     lock: AtomicU32,
 }
 
@@ -106,6 +106,8 @@ pub struct Slots {
     kept: [AtomicU64; MAX_CPUS],
     /// 1 for the rseq kind.
     rseq: AtomicU32,
+    /// How many want all arrays out of use, see [`Slots::pause`].
+    paused: AtomicU32,
 }
 
 /// What a platform that can do so wipes in a forked child.
@@ -133,6 +135,7 @@ impl Slots {
             empty: EmptyArea { head: [ZERO; BLOCK / 8] },
             kept: [ZERO; MAX_CPUS],
             rseq: AtomicU32::new(0),
+            paused: AtomicU32::new(0),
         }
     }
 
@@ -263,23 +266,69 @@ impl Slots {
             return false;
         }
         if self.uses_rseq() {
-            self.wiped.table[slot].store(distance, Ordering::Release);
+            self.restart(slot, distance);
         }
         true
     }
 
-    /// Stops a slot: from the return of `fence` on, nobody but the caller uses its area.
-    /// `None`: it has no area, or somebody else stopped it.
-    pub fn stop(&self, cpu: CpuId, fence: impl FnOnce() -> bool) -> Option<Stopped<'_>> {
-        if !self.uses_rseq() {
-            let area = self.area(cpu)?;
-            // Not before the lock is held: dropping the value gives it back.
-            return locked::try_lock(area).then(|| Stopped { area, restart: None });
+    /// Puts a slot's area to use, unless all are paused.
+    fn restart(&self, slot: usize, distance: u64) {
+        // Sequentially consistent with `pause`: it sees the area in the table, or is seen here.
+        self.wiped.table[slot].store(distance, Ordering::SeqCst);
+        if self.paused.load(Ordering::SeqCst) != 0 {
+            self.wiped.table[slot].store(0, Ordering::SeqCst);
         }
-        let word = self.word(cpu)?;
-        let distance = word.swap(0, Ordering::AcqRel);
-        let area = self.at(distance)?;
-        let stopped = Stopped { area, restart: Some((word, distance)) };
+    }
+
+    /// Takes the arrays of all CPUs out of use until as many calls of [`Self::resume`]: for a
+    /// time in which a thread runs that critical sections do not work for. False: `fence`
+    /// cannot stop sections under way. Locked arrays work for every thread and stay in use.
+    pub fn pause(&self, fence: impl FnOnce() -> bool) -> bool {
+        if !self.uses_rseq() {
+            return true;
+        }
+        self.paused.fetch_add(1, Ordering::SeqCst);
+        for word in &self.wiped.table {
+            if word.load(Ordering::SeqCst) != 0 {
+                word.store(0, Ordering::SeqCst);
+            }
+        }
+        let stopped = fence();
+        if !stopped {
+            self.resume();
+        }
+        stopped
+    }
+
+    /// Takes a [`Self::pause`] back.
+    pub fn resume(&self) {
+        if !self.uses_rseq() || self.paused.fetch_sub(1, Ordering::SeqCst) != 1 {
+            return;
+        }
+        for (slot, kept) in self.kept.iter().enumerate() {
+            let distance = kept.load(Ordering::Relaxed);
+            // Whoever has stopped the area restarts it.
+            if let Some(area) = self.at(distance)
+                && locked::try_lock(area)
+            {
+                self.restart(slot, distance);
+                locked::unlock(area);
+            }
+        }
+    }
+
+    /// Stops a slot: from the return of `fence` on, nobody but the caller uses its area.
+    /// `None`: it has no area, or somebody else has it.
+    pub fn stop(&self, cpu: CpuId, fence: impl FnOnce() -> bool) -> Option<Stopped<'_>> {
+        let area = self.at(self.kept[cpu.0 as usize].load(Ordering::Acquire))?;
+        if !locked::try_lock(area) {
+            return None;
+        }
+        let stopped = Stopped { slots: self, area, cpu };
+        if !self.uses_rseq() {
+            return Some(stopped);
+        }
+        self.wiped.table[cpu.0 as usize].store(0, Ordering::SeqCst);
         fence().then_some(stopped)
     }
 
@@ -302,6 +351,7 @@ impl Slots {
                 }
             }
         }
+        self.paused.store(0, Ordering::Relaxed);
         self.wiped.alive.store(1, Ordering::Release);
     }
 }
@@ -312,11 +362,11 @@ impl Default for Slots {
     }
 }
 
-/// A stopped area; it goes back to use when this is dropped.
+/// A stopped area, locked; it goes back to use when this is dropped.
 pub struct Stopped<'a> {
+    slots: &'a Slots,
     area: &'a Area,
-    /// The table word and its value; the locked kind has its lock instead.
-    restart: Option<(&'a AtomicU64, u64)>,
+    cpu: CpuId,
 }
 
 impl Stopped<'_> {
@@ -328,10 +378,12 @@ impl Stopped<'_> {
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        match self.restart {
-            Some((word, distance)) => word.store(distance, Ordering::Release),
-            None => locked::unlock(self.area),
+        let slot = self.cpu.0 as usize;
+        if self.slots.uses_rseq() {
+            let distance = self.slots.kept[slot].load(Ordering::Relaxed);
+            self.slots.restart(slot, distance);
         }
+        locked::unlock(self.area);
     }
 }
 

@@ -9,12 +9,28 @@
 //! The child finds out by its wiped slots: fast paths fail over, and the first slow path, while
 //! there is only one thread, comes here. Slabs are mended when they are first used.
 
+//!
+//! A child of `vfork` shares memory with its parent but not its rseq registration: to it, the
+//! CPU number is that of the parent's thread, and the kernel restarts none of its sections. So
+//! while there is such a child, arrays are out of use and everybody takes the slow path.
+
 use super::{Instance, start};
 use crate::os::Platform;
 use crate::sync::Ordering;
 use crate::units::PageCount;
 
 impl<P: Platform> Instance<P> {
+    /// Prepares for a thread that shares memory but has no rseq. False: it must not be made.
+    pub fn before_vfork(&'static self) -> bool {
+        self.ready();
+        self.slots.pause(|| self.platform.fence_cpus())
+    }
+
+    /// That thread is gone.
+    pub fn after_vfork(&'static self) {
+        self.slots.resume();
+    }
+
     #[cold]
     #[inline(never)]
     pub(super) fn restart_in_child(&'static self) {

@@ -51,7 +51,8 @@ impl<P: Platform> Instance<P> {
         if !self.slots.uses_rseq() && self.slots.pop_many(class, hint, &mut buffer[..1]) == 1 {
             return buffer[0];
         }
-        let batch = if cpu.is_some() { self.geometry(class).batch as usize } else { 1 };
+        let keeps = cpu.is_some_and(|cpu| self.slots.area(cpu).is_some());
+        let batch = if keeps { self.geometry(class).batch as usize } else { 1 };
         if let Some(held) = self.barn.take_full(class) {
             let len = held.sheaf.len as usize;
             let objects = &held.sheaf.objects[..len];

@@ -55,7 +55,8 @@ impl<P: Platform> On<'_, P> {
         if have >= pages.saturating_add(SEARCH_PAGES).min(zone.pages) {
             return true;
         }
-        let want = pages.saturating_add(SEARCH_PAGES).next_multiple_of(SECTION_PAGES).min(zone.pages);
+        let want =
+            pages.saturating_add(SEARCH_PAGES).next_multiple_of(SECTION_PAGES).min(zone.pages);
         for table in &zone.tables {
             let bytes = |pages: u32| (pages >> CHUNK_ORDER) as usize * table.bits as usize / 8;
             let from = (table.at + bytes(have)) & !(PAGE_SIZE - 1);

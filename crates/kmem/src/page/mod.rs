@@ -135,7 +135,9 @@ impl Carve {
 impl Zone {
     /// Bytes of metadata for a zone of `pages`.
     pub const fn metadata_bytes(pages: u32) -> usize {
-        Self::fixed_bytes(pages) + 2 * (pages as usize / 8).next_multiple_of(64) + 2 * pages as usize * 4
+        Self::fixed_bytes(pages)
+            + 2 * (pages as usize / 8).next_multiple_of(64)
+            + 2 * pages as usize * 4
     }
 
     /// Of these, the bytes in front that must be committed from the beginning.

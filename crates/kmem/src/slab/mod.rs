@@ -111,10 +111,7 @@ impl SlabZone {
 
     /// The tables that must be committed as the zone grows.
     pub fn tables(&self) -> [Table; SLAB_TABLES] {
-        [
-            Table { at: self.leaves, bits: LANES },
-            Table { at: self.state as usize, bits: 32 },
-        ]
+        [Table { at: self.leaves, bits: LANES }, Table { at: self.state as usize, bits: 32 }]
     }
 
     /// Views zeroed metadata as a zone without slabs.

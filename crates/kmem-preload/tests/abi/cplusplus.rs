@@ -1,0 +1,23 @@
+//! operator new and operator delete, and the C++ run-time library on top of them.
+
+use crate::harness::must_work;
+
+#[test]
+fn every_form_of_new_and_delete() {
+    must_work("new_and_delete.cc", &[]);
+}
+
+#[test]
+fn failing_new_calls_the_handler_until_it_gives_up() {
+    must_work("new_failing.cc", &[]);
+}
+
+#[test]
+fn mismatched_pairs_never_crash_by_default() {
+    must_work("mismatched_pairs.cc", &[]);
+}
+
+#[test]
+fn exceptions_threads_and_containers() {
+    must_work("containers.cc", &[]);
+}

@@ -1,0 +1,67 @@
+//! fork, vfork and spawn from programs whose other threads allocate.
+
+use crate::harness::{
+    CONFIGURATIONS, Run, in_configurations, is_reference_run, must_work, program, thorough,
+};
+
+#[test]
+fn children_of_a_busy_program_can_allocate() {
+    let path = program("fork_storm.c");
+    let (forks, seconds) = if thorough() { ("5000", "60") } else { ("2000", "4") };
+    let run = || Run::new(&path).args(&[forks, "2", "8", seconds]).timeout(90);
+    in_configurations(&CONFIGURATIONS[..3], run, |outcome| {
+        outcome.assert_quiet_success();
+    });
+}
+
+#[test]
+fn child_uses_what_it_inherited() {
+    for largest in ["100", "1000", "20000"] {
+        must_work("fork_inherited.c", &[largest, "40"]);
+    }
+}
+
+#[test]
+fn child_uses_large_blocks_it_inherited() {
+    for largest in ["60000", "400000"] {
+        must_work("fork_inherited.c", &[largest, "5"]);
+    }
+}
+
+#[test]
+fn many_children_of_a_less_busy_program_can_allocate() {
+    let path = program("fork_storm.c");
+    let forks = if thorough() { "20000" } else { "1500" };
+    Run::new(&path).args(&[forks, "2", "1", "60"]).timeout(90).run().assert_quiet_success();
+}
+
+#[test]
+fn fork_does_not_deadlock_with_stream_locks() {
+    let path = program("fork_and_stdio.c");
+    let seconds = if thorough() { "20" } else { "1.5" };
+    in_configurations(
+        &CONFIGURATIONS[..3],
+        || Run::new(&path).arg(seconds),
+        |outcome| {
+            outcome.assert_quiet_success();
+        },
+    );
+}
+
+#[test]
+fn fork_in_a_signal_handler() {
+    // Other allocators promise nothing here.
+    if !is_reference_run() {
+        must_work("fork_in_handler.c", &[if thorough() { "3000" } else { "200" }]);
+    }
+}
+
+#[test]
+fn fork_handlers_allocate() {
+    must_work("fork_handlers.c", &[if thorough() { "3000" } else { "200" }]);
+}
+
+#[test]
+fn children_that_share_memory_allocate_before_they_exec() {
+    must_work("vfork_and_spawn.c", &[if thorough() { "1000" } else { "60" }]);
+}

@@ -1,0 +1,157 @@
+//! The life of a process before main and after it, and libraries that come and go.
+
+use std::path::Path;
+
+use crate::harness::{
+    CONFIGURATIONS, Run, in_configurations, is_reference_run, library, must_work, program,
+    program_with_libraries, shared_library,
+};
+
+#[test]
+fn constructors_allocate() {
+    let needed = shared_library("early_library.c");
+    let path = program_with_libraries("early.c", "early", &[&needed]);
+    in_configurations(
+        CONFIGURATIONS,
+        || Run::new(&path),
+        |outcome| {
+            outcome.assert_quiet_success();
+        },
+    );
+}
+
+#[test]
+fn resolvers_of_indirect_functions_allocate() {
+    must_work("early_resolver.c", &[]);
+}
+
+#[test]
+fn destructors_of_threads_and_of_the_process_allocate() {
+    let path = program("thread_ends.cc");
+    in_configurations(
+        CONFIGURATIONS,
+        || Run::new(&path),
+        |outcome| {
+            outcome.assert_quiet_success();
+            assert_eq!(outcome.stdout, "torn down\n", "{}", outcome.story());
+        },
+    );
+}
+
+#[track_caller]
+fn plugin(flag: &str, case: &str) {
+    let (host, plugin) = (program("load_plugin.c"), shared_library("plugin.c"));
+    in_configurations(
+        CONFIGURATIONS,
+        || Run::new(&host).arg(&plugin).args(&[flag, case]),
+        |outcome| {
+            outcome.assert_quiet_success();
+        },
+    );
+}
+
+#[test]
+fn loaded_library_trades_blocks() {
+    plugin("plain", "made_inside_freed_outside");
+    plugin("plain", "made_outside_freed_inside");
+    plugin("plain", "resized_across");
+    plugin("plain", "made_by_libc");
+}
+
+#[test]
+fn deeply_bound_library_makes_what_the_program_frees() {
+    plugin("deepbind", "made_inside_freed_outside");
+}
+
+#[test]
+fn deeply_bound_library_frees_what_the_program_makes() {
+    plugin("deepbind", "made_outside_freed_inside");
+}
+
+#[test]
+fn deeply_bound_library_and_program_resize_each_others_blocks() {
+    plugin("deepbind", "resized_across");
+    plugin("deepbind", "made_by_libc");
+}
+
+#[test]
+fn library_is_loaded_and_closed_again_and_again() {
+    plugin("plain", "loaded_again_and_again");
+    plugin("deepbind", "loaded_again_and_again");
+}
+
+#[test]
+fn allocator_itself_is_loaded_at_run_time() {
+    if is_reference_run() {
+        return;
+    }
+    let (path, library) =
+        (program("load_allocator.c"), library().expect("there is a library to test"));
+    in_configurations(
+        CONFIGURATIONS,
+        || Run::new(&path).without_preload().arg(&library),
+        |outcome| {
+            outcome.assert_quiet_success();
+        },
+    );
+}
+
+#[test]
+fn program_is_linked_with_the_allocator() {
+    if is_reference_run() {
+        return;
+    }
+    let library = library().expect("there is a library to test");
+    let linked = program_with_libraries("containers.cc", "containers_linked", &[&library]);
+    Run::new(&linked).without_preload().run().assert_quiet_success();
+    let checks = program_with_libraries("double_free.c", "double_free_linked", &[&library]);
+    Run::new(&checks)
+        .without_preload()
+        .args(&["immediate", "64"])
+        .run()
+        .assert_refused(&["double free"], &["64-byte"]);
+}
+
+#[test]
+fn linked_and_preloaded_copies_get_along() {
+    if is_reference_run() {
+        return;
+    }
+    let library = library().expect("there is a library to test");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let copy = directory.path().join("libcopy.so");
+    std::fs::copy(&library, &copy).expect("the library can be copied");
+    let linked = program_with_libraries("containers.cc", "containers_linked", &[&library]);
+    for preloaded in [library.as_path(), copy.as_path()] {
+        Run::new(&linked)
+            .without_preload()
+            .env("LD_PRELOAD", preloaded)
+            .run()
+            .assert_quiet_success();
+    }
+}
+
+#[test]
+fn common_programs_start_and_end() {
+    for (command, arguments) in [
+        ("/bin/ls", &["-l", "/"][..]),
+        ("/bin/true", &[]),
+        ("/bin/sh", &["-c", "x=$(ls / | wc -l); test $x -gt 3"]),
+        ("/usr/bin/env", &[]),
+        ("/usr/bin/perl", &["-e", "my @a = map { 'x' x $_ } 1..2000; print scalar(@a)"]),
+        (
+            "/usr/bin/python3",
+            &["-c", "import json, threading; print(json.dumps({'a': [1] * 1000}))"],
+        ),
+    ] {
+        if Path::new(command).exists() {
+            in_configurations(
+                CONFIGURATIONS,
+                || Run::new(command).args(arguments),
+                |outcome| {
+                    outcome.assert_quiet_success();
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Little address space, few descriptors, failing system calls, and very many blocks.
+
+use std::path::Path;
+
+use crate::harness::{CONFIGURATIONS, Run, in_configurations, must_work, program};
+
+#[test]
+fn programs_start_in_128_mebibytes_of_address_space() {
+    for (command, arguments) in [("/bin/ls", &["/"][..]), ("/usr/bin/python3", &["-c", "print(1)"])]
+    {
+        if Path::new(command).exists() {
+            let run = || Run::after_shell("ulimit -v 131072", command).args(arguments);
+            in_configurations(CONFIGURATIONS, run, |outcome| {
+                outcome.assert_quiet_success();
+            });
+        }
+    }
+}
+
+#[test]
+fn threads_work_in_256_mebibytes_of_address_space() {
+    let path = program("few_resources.c");
+    Run::after_shell("ulimit -v 262144", path).arg("nothing").run().assert_quiet_success();
+}
+
+#[test]
+fn exhausted_address_space_gives_null_and_comes_back() {
+    let path = program("exhaust.c");
+    for (kilobytes, mebibytes) in [("131072", "128"), ("524288", "512")] {
+        let run = || {
+            Run::after_shell(&format!("ulimit -v {kilobytes}"), &path)
+                .args(&["inherited", mebibytes])
+        };
+        in_configurations(&CONFIGURATIONS[..2], run, |outcome| {
+            outcome.assert_quiet_success();
+        });
+    }
+}
+
+#[test]
+fn exhausted_data_segment_gives_null_and_comes_back() {
+    Run::after_shell("ulimit -d 131072", program("exhaust.c"))
+        .args(&["inherited", "128"])
+        .run()
+        .assert_quiet_success();
+}
+
+#[test]
+fn exhausted_64_mebibytes_give_null_and_come_back() {
+    Run::after_shell("ulimit -v 65536", program("exhaust.c"))
+        .args(&["inherited", "64", "100000"])
+        .run()
+        .assert_quiet_success();
+}
+
+#[test]
+fn large_blocks_fit_in_64_mebibytes_where_small_ones_were() {
+    Run::after_shell("ulimit -v 65536", program("exhaust.c"))
+        .args(&["inherited", "64"])
+        .run()
+        .assert_quiet_success();
+}
+
+#[test]
+fn limit_of_address_space_set_at_run_time_binds() {
+    must_work("exhaust.c", &["address_space", "128"]);
+}
+
+#[test]
+fn limit_of_data_set_at_run_time_leaves_most_of_it_usable() {
+    must_work("exhaust.c", &["data", "128"]);
+}
+
+#[test]
+fn few_descriptors() {
+    must_work("few_resources.c", &["descriptors"]);
+}
+
+#[test]
+fn no_locked_memory() {
+    must_work("few_resources.c", &["locked_memory"]);
+}
+
+#[test]
+fn no_file_may_grow() {
+    must_work("few_resources.c", &["file_size"]);
+}
+
+#[test]
+fn small_process_stack() {
+    let run = || Run::after_shell("ulimit -s 64", program("few_resources.c")).arg("nothing");
+    in_configurations(&CONFIGURATIONS[..3], run, |outcome| {
+        outcome.assert_quiet_success();
+    });
+}
+
+#[test]
+fn closed_standard_descriptors() {
+    let path = program("containers.cc");
+    for closed in ["exec 0<&-", "exec 1>&-", "exec 2>&-", "exec 0<&- 1>&- 2>&-"] {
+        Run::after_shell(closed, &path).run().assert_success();
+    }
+}
+
+#[test]
+fn hundred_thousand_blocks_of_200_kilobytes() {
+    Run::new(program("many_blocks.c"))
+        .args(&["100000", "200000"])
+        .timeout(60)
+        .run()
+        .assert_quiet_success();
+}
+
+#[test]
+fn hundred_thousand_blocks_of_20_kilobytes() {
+    Run::new(program("many_blocks.c"))
+        .args(&["100000", "20000"])
+        .timeout(60)
+        .run()
+        .assert_quiet_success();
+}
+
+#[track_caller]
+fn with_failing(error: &str, calls: &[&str]) {
+    let path = program("failing_calls.c");
+    let run = || Run::new(&path).arg(error).args(calls).timeout(60);
+    in_configurations(&CONFIGURATIONS[..2], run, |outcome| {
+        outcome.assert_quiet_success();
+    });
+}
+
+#[test]
+fn mmap_fails() {
+    with_failing("ENOMEM", &["mmap"]);
+}
+
+#[test]
+fn munmap_fails() {
+    with_failing("ENOMEM", &["munmap"]);
+}
+
+#[test]
+fn mprotect_fails() {
+    with_failing("ENOMEM", &["mprotect"]);
+}
+
+#[test]
+fn madvise_fails() {
+    with_failing("ENOMEM", &["madvise"]);
+    with_failing("EINVAL", &["madvise"]);
+}
+
+#[test]
+fn mremap_fails() {
+    with_failing("ENOMEM", &["mremap"]);
+    with_failing("ENOSYS", &["mremap"]);
+}
+
+#[test]
+fn all_memory_calls_fail() {
+    with_failing("ENOMEM", &["mmap", "munmap", "mprotect", "madvise", "mremap"]);
+}
+
+#[test]
+fn all_but_the_calls_of_a_steady_state_fail() {
+    with_failing("EPERM", &["others"]);
+}

@@ -1,0 +1,61 @@
+//! What the C standard, POSIX and glibc's documents promise of each entry point.
+
+use crate::harness::{CONFIGURATIONS, Run, in_configurations, must_work, program};
+
+#[test]
+fn zero_sizes_give_unique_blocks() {
+    must_work("zero_sizes.c", &[]);
+}
+
+#[test]
+fn impossible_sizes_fail_at_once_with_enomem() {
+    must_work("too_large.c", &[]);
+}
+
+#[test]
+fn errno_changes_only_where_it_may() {
+    must_work("errno_rules.c", &[]);
+}
+
+#[test]
+fn realloc_keeps_contents() {
+    must_work("realloc_contents.c", &[]);
+}
+
+#[test]
+fn calloc_zeroes_reused_memory() {
+    must_work("calloc_zeroes.c", &[]);
+}
+
+#[test]
+fn alignments_up_to_a_gibibyte() {
+    must_work("alignment.c", &[]);
+}
+
+#[test]
+fn usable_size_belongs_to_the_caller() {
+    must_work("usable_size.c", &[]);
+}
+
+#[test]
+fn sized_frees_free() {
+    must_work("sized_free.c", &[]);
+}
+
+#[test]
+fn introspection_answers_as_documented() {
+    let path = program("introspection.c");
+    // malloc_stats writes to stderr, so the library may speak here.
+    in_configurations(
+        CONFIGURATIONS,
+        || Run::new(&path),
+        |outcome| {
+            outcome.assert_success();
+            assert!(
+                outcome.stderr.lines().any(|line| line.chars().any(|c| c.is_ascii_digit())),
+                "{}",
+                outcome.story()
+            );
+        },
+    );
+}

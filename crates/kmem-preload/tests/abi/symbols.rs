@@ -1,0 +1,200 @@
+//! The library as an ELF file: what it exports, what it must not, and how it is linked.
+
+use std::collections::BTreeSet;
+
+use object::elf;
+use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol};
+
+use crate::harness::{is_reference_run, library, released_library};
+
+/// Every way C and C++ programs of this platform ask for memory or give it back. One that is missing falls through to the
+/// C library, and its blocks then reach our free.
+const REQUIRED: &[&str] = &[
+    "malloc",
+    "free",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "aligned_alloc",
+    "memalign",
+    "posix_memalign",
+    "valloc",
+    "pvalloc",
+    "cfree",
+    "malloc_usable_size",
+    "malloc_trim",
+    "malloc_stats",
+    "malloc_info",
+    "mallinfo",
+    "mallinfo2",
+    "mallopt",
+    "free_sized",
+    "free_aligned_sized",
+    "__libc_malloc",
+    "__libc_free",
+    "__libc_calloc",
+    "__libc_realloc",
+    "__libc_memalign",
+    "__libc_valloc",
+    "__libc_pvalloc",
+    // operator new, new[]: plain, nothrow, aligned, aligned and nothrow.
+    "_Znwm",
+    "_Znam",
+    "_ZnwmRKSt9nothrow_t",
+    "_ZnamRKSt9nothrow_t",
+    "_ZnwmSt11align_val_t",
+    "_ZnamSt11align_val_t",
+    "_ZnwmSt11align_val_tRKSt9nothrow_t",
+    "_ZnamSt11align_val_tRKSt9nothrow_t",
+    // operator delete, delete[]: plain, sized, nothrow, aligned, sized and aligned, aligned and nothrow.
+    "_ZdlPv",
+    "_ZdaPv",
+    "_ZdlPvm",
+    "_ZdaPvm",
+    "_ZdlPvRKSt9nothrow_t",
+    "_ZdaPvRKSt9nothrow_t",
+    "_ZdlPvSt11align_val_t",
+    "_ZdaPvSt11align_val_t",
+    "_ZdlPvmSt11align_val_t",
+    "_ZdaPvmSt11align_val_t",
+    "_ZdlPvSt11align_val_tRKSt9nothrow_t",
+    "_ZdaPvSt11align_val_tRKSt9nothrow_t",
+];
+
+/// What else may be exported: interposed to take RTLD_DEEPBIND away and to report at the end of the process, and names
+/// that other allocators have, too.
+const ALLOWED: &[&str] = &[
+    "_exit",
+    "_Exit",
+    "dlopen",
+    "dlmopen",
+    "__posix_memalign",
+    "__libc_memalign",
+    "__libc_reallocarray",
+    "__malloc_hook",
+    "mallctl",
+    "malloc_stats_print",
+    "nallocx",
+    "sallocx",
+    "rallocx",
+    "sdallocx",
+];
+
+/// The library's own namespace.
+const OWN_PREFIXES: &[&str] = &["kmem_", "KMEM_", "__kmem_"];
+
+fn image() -> Option<Vec<u8>> {
+    if is_reference_run() {
+        return None;
+    }
+    let path = library()?;
+    Some(std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+fn exported(image: &[u8]) -> BTreeSet<String> {
+    let file = ElfFile64::<Endianness>::parse(image).expect("the library is a 64-bit ELF file");
+    file.dynamic_symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.is_global())
+        .map(|symbol| symbol.name().expect("symbol names are text").to_owned())
+        .collect()
+}
+
+#[test]
+fn all_of_the_allocation_interface_is_exported() {
+    let Some(image) = image() else { return };
+    let exported = exported(&image);
+    let missing: Vec<_> = REQUIRED.iter().filter(|name| !exported.contains(**name)).collect();
+    assert!(missing.is_empty(), "not exported: {missing:?}");
+}
+
+#[test]
+fn nothing_else_is_exported() {
+    let Some(image) = image() else { return };
+    let expected = |name: &String| {
+        REQUIRED.contains(&name.as_str())
+            || ALLOWED.contains(&name.as_str())
+            || OWN_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    };
+    let unexpected: Vec<_> = exported(&image).into_iter().filter(|name| !expected(name)).collect();
+    assert!(unexpected.is_empty(), "exported without need: {unexpected:?}");
+}
+
+/// Program headers of one type, as (flags, size in memory).
+fn segments(image: &[u8], wanted: u32) -> Vec<(u32, u64)> {
+    let header = elf::FileHeader64::<Endianness>::parse(image).expect("an ELF header");
+    let endian = header.endian().expect("a known byte order");
+    header
+        .program_headers(endian, image)
+        .expect("program headers")
+        .iter()
+        .filter(|segment| segment.p_type(endian) == wanted)
+        .map(|segment| (segment.p_flags(endian), segment.p_memsz(endian)))
+        .collect()
+}
+
+fn dynamic_entries(image: &[u8]) -> Vec<(u64, u64)> {
+    let header = elf::FileHeader64::<Endianness>::parse(image).expect("an ELF header");
+    let endian = header.endian().expect("a known byte order");
+    let segments = header.program_headers(endian, image).expect("program headers");
+    segments
+        .iter()
+        .find_map(|segment| segment.dynamic(endian, image).expect("a sound dynamic section"))
+        .expect("a dynamic section")
+        .iter()
+        .map(|entry| (entry.d_tag(endian), entry.d_val(endian)))
+        .collect()
+}
+
+#[test]
+fn thread_local_storage_fits_where_it_is_scarce() {
+    if is_reference_run() {
+        return;
+    }
+    // What cargo builds for tests can unwind and so holds the standard library, with thread-local variables of its own.
+    let Some(path) = released_library() else {
+        eprintln!("skipped: there is no release build of the library");
+        return;
+    };
+    let image = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let size: u64 = segments(&image, elf::PT_TLS).iter().map(|(_, size)| size).sum();
+    assert!(
+        size <= 64,
+        "{size} bytes of static thread-local storage in {}: dlopen of the library may fail",
+        path.display()
+    );
+}
+
+#[test]
+fn library_cannot_be_unloaded() {
+    let Some(image) = image() else { return };
+    let flags = dynamic_entries(&image)
+        .into_iter()
+        .find(|(tag, _)| *tag == u64::from(elf::DT_FLAGS_1))
+        .map_or(0, |(_, flags)| flags);
+    assert!(
+        flags & u64::from(elf::DF_1_NODELETE) != 0,
+        "linked without -z nodelete: flags are {flags:#x}"
+    );
+}
+
+#[test]
+fn no_segment_is_writable_and_executable() {
+    let Some(image) = image() else { return };
+    let both = elf::PF_W | elf::PF_X;
+    assert!(segments(&image, elf::PT_LOAD).iter().all(|(flags, _)| flags & both != both));
+    assert!(segments(&image, elf::PT_GNU_STACK).iter().all(|(flags, _)| flags & elf::PF_X == 0));
+    assert!(dynamic_entries(&image).iter().all(|(tag, _)| *tag != u64::from(elf::DT_TEXTREL)));
+}
+
+#[test]
+fn only_the_c_library_is_needed() {
+    let Some(image) = image() else { return };
+    let file = ElfFile64::<Endianness>::parse(&*image).expect("the library is a 64-bit ELF file");
+    let libstdcxx = file
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_undefined() && !symbol.is_weak())
+        .filter_map(|symbol| symbol.name().ok())
+        .find(|name| name.starts_with("_Z") || name.starts_with("__cxa_throw"));
+    assert_eq!(libstdcxx, None, "a program without the C++ library could not load this");
+}

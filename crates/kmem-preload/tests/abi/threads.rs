@@ -1,0 +1,35 @@
+//! Threads that come and go, that have little stack, and that are cancelled.
+
+use crate::harness::{CONFIGURATIONS, Run, in_configurations, must_work, program, thorough};
+
+#[test]
+fn memory_does_not_grow_with_the_number_of_past_threads() {
+    let path = program("thread_storm.c");
+    let threads = if thorough() { "200000" } else { "20000" };
+    in_configurations(
+        &CONFIGURATIONS[..3],
+        || Run::new(&path).arg(threads).timeout(120),
+        |outcome| {
+            outcome.assert_quiet_success();
+        },
+    );
+}
+
+#[test]
+fn small_stacks_are_enough() {
+    // Unoptimized code needs more.
+    let limit = if cfg!(debug_assertions) { "6144" } else { "2048" };
+    must_work("small_stacks.c", &[limit]);
+}
+
+#[test]
+fn cancelled_threads_leave_the_allocator_working() {
+    must_work("cancellation.c", &["deferred", "300"]);
+}
+
+#[test]
+fn asynchronously_cancelled_threads_leave_no_lock_behind() {
+    if thorough() {
+        must_work("cancellation.c", &["async", "300"]);
+    }
+}

@@ -1,0 +1,730 @@
+#!/usr/bin/env bash
+#
+# Runs real, unmodified programs without and with libkmem.so preloaded and compares what they print and how they end.
+# Missing programs are installed from Debian when this runs as root.
+#
+# usage: real-programs.sh [--quick] [--no-install] [--library PATH] [--keep] [--list] [NAME...]
+#
+#   --quick         smaller sizes, done within some minutes
+#   --no-install    never install anything; a missing program counts as failed
+#   --library PATH  the library to test (default: target/release/libkmem.so of this repository)
+#   --keep          keep the working directory, for looking into a failure
+#   --list          print the names of the programs and exit
+#   NAME...         run only these programs
+#
+# A program passes when it exits with 0 both times, prints the same both times, the library says nothing on stderr, and
+# every process the program started is seen to have the library mapped. The last line is "N passed, M failed"; the exit
+# code is 0 if nothing failed.
+
+set -euo pipefail
+
+readonly ALL_PROGRAMS=(python3 sqlite3 redis postgresql node perl git gcc g++ cargo c++-threads)
+
+script=$(readlink -f "${BASH_SOURCE[0]}")
+readonly script
+repository=$(dirname "$(dirname "$script")")
+readonly repository
+
+say() {
+	printf '%s\n' "$*"
+}
+
+die() {
+	printf 'real-programs: %s\n' "$*" >&2
+	exit 2
+}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Helpers of the programs. WORK is the common directory, HERE the one of this run; PRELOAD is the library or empty;
+# EVIDENCE is where the dynamic linker notes, per process, what it mapped.
+
+# Runs a command as the program under test. The linker's notes are asked for in both modes, so that times compare.
+loaded() {
+	env LD_PRELOAD="$PRELOAD" LD_DEBUG=files LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
+}
+
+# The same, as the owner of the database when we are root, which PostgreSQL refuses to be.
+loaded_as_postgres() {
+	if [[ $(id -u) == 0 ]]; then
+		runuser -u postgres -- env LD_PRELOAD="$PRELOAD" LD_DEBUG=files LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
+	else
+		loaded "$@"
+	fi
+}
+
+# Waits until a command succeeds; gives up after a number of seconds.
+wait_until() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		((SECONDS < end)) || return 1
+		sleep 0.05
+	done
+}
+
+# Notes a server, so that it is stopped whatever happens.
+note_server() {
+	printf '%s\n' "$1" >>"$WORK/servers"
+}
+
+# Fails unless a server has the library mapped exactly when it should.
+assert_mapped() {
+	local count
+	count=$(grep -c '/libkmem\.so' "/proc/$1/maps" || true)
+	if [[ -n $PRELOAD && $count == 0 ]]; then
+		say "process $1 does not have the library mapped"
+		return 1
+	elif [[ -z $PRELOAD && $count != 0 ]]; then
+		say "process $1 has the library mapped"
+		return 1
+	fi
+}
+
+sized() {
+	if [[ $QUICK == 1 ]]; then say "$1"; else say "$2"; fi
+}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The programs: needs_NAME prints "command package" pairs, prepare_NAME (optional) runs once and unmeasured, run_NAME is
+# measured and compared, clean_NAME (optional) runs after each run.
+
+needs_python3() {
+	say "/usr/bin/python3 python3"
+	local version
+	version=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || say 3.11)
+	say "/usr/lib/python$version/test/test_json libpython$version-testsuite"
+}
+
+run_python3() {
+	local tests=(test_json test_re test_dict test_list test_set test_tuple test_deque test_heapq test_sort test_gc
+		test_weakref test_generators test_exceptions test_struct test_zlib test_pickle test_string test_unicode)
+	[[ $QUICK == 1 ]] || tests+=(test_threading test_thread test_queue test_ctypes test_itertools test_long test_decimal
+		test_io test_mmap test_buffer test_bytes test_statistics test_functools test_collections test_ast)
+	(
+		cd "$HERE"
+		loaded /usr/bin/python3 -m test --randseed 1 --timeout 300 "${tests[@]}" >log 2>&1
+	) || {
+		grep -E '^test .* (failed|crashed)|^(FAIL|ERROR):|^Fatal' "$HERE/log" || tail -n 5 "$HERE/log"
+		return 1
+	}
+	# Times and loads differ from run to run.
+	sed -E 's/^[0-9:]+ load avg: [0-9.]+ //; /^(Total duration|Using random seed|== )/d; s/ passed in .*//; s/[0-9.]+ (sec|min|ms)//g' "$HERE/log" |
+		grep -E '^(\[|All|Tests result|[0-9]+ tests)' | sed -E 's/\([0-9a-z .]+\)//'
+}
+
+needs_sqlite3() {
+	say "sqlite3 sqlite3"
+}
+
+run_sqlite3() {
+	local rows
+	rows=$(sized 400000 3600000)
+	loaded sqlite3 "$HERE/database" <<SQL
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = OFF;
+PRAGMA cache_size = -200000;
+CREATE TABLE entry (id INTEGER PRIMARY KEY, bucket INTEGER, name TEXT, body TEXT);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $rows)
+INSERT INTO entry SELECT i, (i * 7919) % 1000, printf('name %08x', (i * 2654435761) % 4294967296),
+	printf('%.*c %d', 120 + i % 160, 'x', i) FROM n;
+CREATE INDEX by_bucket ON entry (bucket, name);
+SELECT count(*), sum(id), sum(length(body)) FROM entry;
+SELECT bucket, count(*), min(name), max(length(body)) FROM entry GROUP BY bucket ORDER BY 2 DESC, 1 LIMIT 20;
+SELECT a.id, b.id FROM entry a JOIN entry b ON a.bucket = b.bucket AND a.name < b.name WHERE a.id < 40 AND b.id < 4000 ORDER BY 1, 2 LIMIT 30;
+SELECT name, length(body) FROM entry ORDER BY length(body) DESC, name LIMIT 20;
+SELECT count(DISTINCT substr(name, 6, 4)) FROM entry;
+SELECT length(group_concat(name)) FROM entry WHERE bucket < 100;
+UPDATE entry SET body = body || name WHERE bucket % 10 = 3;
+DELETE FROM entry WHERE bucket % 10 = 4;
+SELECT count(*), sum(length(body)) FROM entry;
+PRAGMA wal_checkpoint(TRUNCATE);
+PRAGMA integrity_check;
+SQL
+	if [[ $QUICK != 1 ]]; then
+		local megabytes=$(($(stat -c %s "$HERE/database") >> 20))
+		((megabytes >= 950)) || {
+			say "the database has only $megabytes MiB"
+			return 1
+		}
+	fi
+	rm -f "$HERE/database"*
+}
+
+needs_redis() {
+	say "redis-server redis-server"
+	say "redis-cli redis-tools"
+	say "redis-benchmark redis-tools"
+}
+
+run_redis() {
+	local socket="$HERE/socket" requests keys server client
+	requests=$(sized 40000 300000)
+	keys=$(sized 50000 500000)
+	loaded redis-server --port 0 --unixsocket "$socket" --save '' --appendonly no --dir "$HERE" \
+		--enable-debug-command yes --daemonize no >"$HERE/server.log" 2>&1 &
+	client=(redis-cli -s "$socket")
+	wait_until 20 "${client[@]}" ping
+	server=$("${client[@]}" info server | tr -d '\r' | sed -n 's/^process_id://p')
+	note_server "$server"
+	assert_mapped "$server"
+	loaded redis-benchmark -s "$socket" -q -c 20 -n "$requests" -r 20000 -d 100 \
+		-t set,get,incr,lpush,rpush,lpop,sadd,hset,spop,zadd,lrange_100,mset >"$HERE/benchmark.log" 2>&1
+	"${client[@]}" flushall
+	"${client[@]}" debug populate "$keys" key 200
+	"${client[@]}" eval "for i = 1, 20000 do
+		redis.call('hset', 'hash' .. (i % 100), 'field' .. i, string.rep('v', i % 300))
+		redis.call('zadd', 'sorted', i * 7919 % 10007, 'member' .. i)
+		redis.call('append', 'text' .. (i % 50), 'appended ' .. i) end return redis.call('dbsize')" 0
+	"${client[@]}" debug digest
+	"${client[@]}" save
+	"${client[@]}" debug reload
+	"${client[@]}" debug digest
+	"${client[@]}" bgsave >/dev/null
+	wait_until 60 bash -c "redis-cli -s '$socket' info persistence | grep -q 'rdb_bgsave_in_progress:0'"
+	"${client[@]}" info persistence | grep -o 'rdb_last_bgsave_status:[a-z]*'
+	assert_mapped "$server"
+	"${client[@]}" shutdown nosave
+	wait
+	rm -f "$HERE"/*.rdb
+}
+
+postgres_directory() {
+	local found
+	found=$(compgen -G '/usr/lib/postgresql/*/bin/postgres' | sort -V | tail -n 1) || return 1
+	dirname "$found"
+}
+
+needs_postgresql() {
+	say "$(postgres_directory || say /usr/lib/postgresql)/postgres postgresql"
+	say "runuser util-linux"
+}
+
+run_postgresql() {
+	local bin data="$HERE/data" server scale transactions psql
+	bin=$(postgres_directory)
+	scale=$(sized 2 20)
+	transactions=$(sized 400 5000)
+	# The password file of initdb and the sockets live here, too.
+	[[ $(id -u) != 0 ]] || chown postgres "$HERE"
+	loaded_as_postgres "$bin/initdb" -D "$data" -U tester -A trust --no-sync --locale=C -E UTF8 >"$HERE/initdb.log" 2>&1
+	# Not by pg_ctl, which would take the server out of our process group.
+	loaded_as_postgres "$bin/postgres" -D "$data" -k "$HERE" -c listen_addresses= -c fsync=off -c shared_buffers=128MB \
+		-c max_parallel_workers_per_gather=2 -c jit=on -c jit_above_cost=10000 >"$HERE/server.log" 2>&1 &
+	wait_until 30 "$bin/pg_isready" -q -h "$HERE" -U tester
+	server=$(head -n 1 "$data/postmaster.pid")
+	note_server "$server"
+	assert_mapped "$server"
+	psql=("$bin/psql" -h "$HERE" -U tester -d postgres -X -A -t -q -v ON_ERROR_STOP=1)
+	loaded "$bin/pgbench" -h "$HERE" -U tester -i -q -s "$scale" postgres >"$HERE/fill.log" 2>&1
+	loaded "$bin/pgbench" -h "$HERE" -U tester -c 8 -j 2 -t "$transactions" --random-seed=1 postgres >"$HERE/bench.log" 2>&1
+	grep -E 'number of transactions actually processed' "$HERE/bench.log"
+	loaded "${psql[@]}" <<SQL
+SELECT sum(abalance) = (SELECT sum(bbalance) FROM pgbench_branches), sum(abalance) = (SELECT sum(tbalance) FROM pgbench_tellers),
+	count(*), sum(abalance) FROM pgbench_accounts;
+SELECT count(*) FROM pgbench_history;
+SELECT bid, count(*), md5(string_agg(filler, '' ORDER BY aid)) FROM pgbench_accounts GROUP BY bid ORDER BY bid LIMIT 3;
+SELECT md5(string_agg(x::text, ',' ORDER BY x % 1009, x)) FROM generate_series(1, 200000) AS t(x);
+SELECT length(jsonb_agg(jsonb_build_object('a', x, 'b', repeat('y', x % 50)))::text) FROM generate_series(1, 30000) AS t(x);
+SQL
+	assert_mapped "$server"
+	kill -INT "$server"
+	wait
+	rm -rf "$data"
+}
+
+needs_node() {
+	say "node nodejs"
+}
+
+prepare_node() {
+	cat >"$WORK/program.js" <<'JS'
+const crypto = require('crypto'), zlib = require('zlib');
+const { Worker, isMainThread, workerData, parentPort } = require('worker_threads');
+
+function work(seed, rounds) {
+  const hash = crypto.createHash('sha256');
+  const map = new Map();
+  let state = seed;
+  const next = () => (state = (Math.imul(state, 1103515245) + 12345) >>> 0);
+  for (let i = 0; i < rounds; i++) {
+    const key = 'key' + next() % 5000;
+    map.set(key, { list: Array.from({ length: next() % 40 }, (_, j) => j * i), text: 'x'.repeat(next() % 500) });
+    if (i % 100 === 0) {
+      const text = JSON.stringify([...map.entries()].slice(0, 200));
+      const packed = zlib.deflateSync(Buffer.from(text));
+      if (zlib.inflateSync(packed).toString() !== text) throw new Error('zlib');
+      hash.update(packed);
+    }
+    if (i % 10 === 0) hash.update(Buffer.alloc(next() % 100000, i & 255));
+  }
+  return hash.digest('hex');
+}
+
+if (isMainThread) {
+  const rounds = Number(process.argv[2]);
+  console.log('main', work(1, rounds));
+  const workers = [2, 3, 4, 5].map(seed => new Promise((resolve, reject) => {
+    const worker = new Worker(__filename, { workerData: { seed, rounds } });
+    worker.once('message', resolve);
+    worker.once('error', reject);
+  }));
+  Promise.all(workers).then(results => results.forEach(result => console.log('worker', result)));
+} else {
+  parentPort.postMessage(work(workerData.seed, workerData.rounds));
+}
+JS
+}
+
+run_node() {
+	loaded node "$WORK/program.js" "$(sized 4000 40000)"
+}
+
+needs_perl() {
+	say "perl perl"
+}
+
+prepare_perl() {
+	cat >"$WORK/program.pl" <<'PERL'
+use strict;
+use warnings;
+use Digest::MD5 qw(md5_hex);
+
+my $rounds = shift;
+my (%table, @list);
+my $state = 1;
+sub draw { $state = ($state * 1103515245 + 12345) % 2147483648; return $state }
+for my $i (1 .. $rounds) {
+    my $key = 'key ' . draw() % 20000;
+    $table{$key}{count}++;
+    push @{ $table{$key}{list} }, $i, 'text' x (draw() % 20);
+    delete $table{ 'key ' . draw() % 20000 };
+    if ($i % 1000 == 0) {
+        my $text = join ',', map { "$_=$table{$_}{count}" } sort keys %table;
+        $text =~ s/(\d+)=(\d+)/$2:$1/g;
+        push @list, md5_hex($text);
+        my $pid = open my $child, '-|';
+        defined $pid or die "fork: $!";
+        if (!$pid) { print scalar(keys %table); exit 0 }
+        push @list, <$child>;
+        close $child or die 'child';
+    }
+}
+print "$_\n" for md5_hex("@list"), scalar(@list), scalar(keys %table);
+print "caught: $@" unless eval { die "an error\n"; 1 };
+PERL
+}
+
+run_perl() {
+	loaded perl "$WORK/program.pl" "$(sized 60000 600000)"
+}
+
+needs_git() {
+	say "git git"
+}
+
+prepare_git() {
+	local source="$WORK/source" commits
+	commits=$(sized 60 400)
+	git init -q -b main "$source"
+	git -C "$source" config user.name tester
+	git -C "$source" config user.email tester@example.com
+	git -C "$source" config gc.auto 0
+	for ((i = 1; i <= commits; i++)); do
+		mkdir -p "$source/directory$((i % 20))"
+		for j in 1 2 3 4 5; do
+			seq $((i * j)) $((i * j + 2000)) >"$source/directory$((i % 20))/file$((i * j % 150))"
+		done
+		git -C "$source" add -A
+		GIT_AUTHOR_DATE="$((1700000000 + i)) +0000" GIT_COMMITTER_DATE="$((1700000000 + i)) +0000" \
+			git -C "$source" commit -q -m "commit $i"
+	done
+}
+
+run_git() {
+	local clone="$HERE/clone"
+	loaded git clone -q "file://$WORK/source" "$clone"
+	loaded git -C "$clone" fsck --full --no-progress
+	loaded git -C "$clone" log --stat --format='%H %s' | md5sum
+	loaded git -C "$clone" log -p --format='%H %s' | md5sum
+	loaded git -C "$clone" repack -q -a -d -f --depth=50 --window=50
+	loaded git -C "$clone" fsck --full --no-progress
+	loaded git -C "$clone" grep -c '^1234$' | sort | md5sum
+	loaded git -C "$clone" blame directory1/file1 | md5sum
+	loaded git -C "$clone" status --short
+	rm -rf "$clone"
+}
+
+needs_gcc() {
+	say "gcc gcc"
+	say "as binutils"
+}
+
+prepare_gcc() {
+	local functions
+	functions=$(sized 800 3000)
+	{
+		say '#include <stdio.h>'
+		say '#include <stdlib.h>'
+		say '#include <string.h>'
+		for ((i = 0; i < functions; i++)); do
+			say "struct s$i { int a[$((i % 17 + 1))]; double d; char *name; };"
+			say "static int f$i(struct s$i *s, int n) { int sum = $i; for (int i = 0; i < n; i++) { sum += s->a[i % $((i % 17 + 1))] * i;"
+			say "  if (sum % 3 == 0) s->d *= 1.5; else if (sum & 1) { s->name = strdup(\"name $i\"); free(s->name); } switch (sum % 5) {"
+			say "  case 0: sum ^= $i; break; case 1: sum += n; break; case 2: sum -= i; break; default: sum *= 3; } } return sum; }"
+			say "int g$i(int n) { struct s$i s; memset(&s, 0, sizeof s); s.d = n; return f$i(&s, n) + (int)s.d; }"
+		done
+		say 'int main(void) { unsigned sum = 0;'
+		for ((i = 0; i < functions; i++)); do say "sum += (unsigned)g$i($((i % 50)));"; done
+		say 'printf("%u\n", sum); return 0; }'
+	} >"$WORK/program.c"
+}
+
+run_gcc() {
+	loaded gcc -O2 -g -Wall -c "$WORK/program.c" -o "$HERE/program.o"
+	loaded gcc -O2 -flto=auto -c "$WORK/program.c" -o "$HERE/lto.o"
+	loaded gcc "$HERE/program.o" -o "$HERE/program"
+	loaded gcc -O2 -flto=2 "$HERE/lto.o" -o "$HERE/lto"
+	loaded "$HERE/program"
+	loaded "$HERE/lto"
+	# The debug information holds the directory; what else the compiler made must be the same.
+	objcopy --strip-debug "$HERE/program.o" "$HERE/stripped.o"
+	md5sum <"$HERE/stripped.o"
+}
+
+needs_g++() {
+	say "g++ g++"
+}
+
+prepare_g++() {
+	cat >"$WORK/program.cc" <<'CXX'
+#include <algorithm>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+template <int N> struct Tower {
+	std::map<int, Tower<N - 1>> floors;
+	std::variant<int, std::string, std::vector<Tower<N - 1>>> extra;
+	long sum() const
+	{
+		return std::accumulate(floors.begin(), floors.end(), long(N), [](long s, const auto &f) { return s + f.second.sum(); });
+	}
+};
+template <> struct Tower<0> {
+	long sum() const { return 1; }
+};
+
+template <size_t... I> long apply_all(std::index_sequence<I...>)
+{
+	auto tuple = std::make_tuple(std::function<long(long)>([](long x) { return x + long(I); })...);
+	return (std::get<I>(tuple)(long(I)) + ...);
+}
+
+int main()
+{
+	Tower<12> tower;
+	tower.floors[1].floors[2].floors[3];
+	std::cout << tower.sum() << ' ' << apply_all(std::make_index_sequence<120>()) << '\n';
+	std::regex pattern("([a-z]+)([0-9]+)(_[xyz]*)?");
+	std::string text;
+	for (int i = 0; i < 2000; i++)
+		text += "name" + std::to_string(i) + "_xyz ";
+	std::cout << std::distance(std::sregex_iterator(text.begin(), text.end(), pattern), std::sregex_iterator()) << '\n';
+	std::unordered_map<std::string, std::shared_ptr<std::set<int>>> table;
+	for (int i = 0; i < 100000; i++) {
+		auto &entry = table["k" + std::to_string(i % 777)];
+		if (!entry)
+			entry = std::make_shared<std::set<int>>();
+		entry->insert(i);
+	}
+	std::cout << table.size() << ' ' << table["k5"]->size() << '\n';
+}
+CXX
+}
+
+run_g++() {
+	local rounds
+	rounds=$(sized 1 4)
+	for ((i = 0; i < rounds; i++)); do
+		loaded g++ -std=c++17 -O2 -c "$WORK/program.cc" -o "$HERE/program.o"
+		md5sum <"$HERE/program.o"
+	done
+	loaded g++ "$HERE/program.o" -o "$HERE/program"
+	loaded "$HERE/program"
+}
+
+needs_cargo() {
+	say "cargo cargo"
+	say "cc gcc"
+}
+
+prepare_cargo() {
+	local crate="$WORK/crate"
+	mkdir -p "$crate/src" "$crate/part/src"
+	cat >"$crate/Cargo.toml" <<'TOML'
+[package]
+name = "sample"
+version = "0.1.0"
+edition = "2021"
+
+[dependencies]
+part = { path = "part" }
+
+[workspace]
+members = ["part"]
+TOML
+	printf '[package]\nname = "part"\nversion = "0.1.0"\nedition = "2021"\n' >"$crate/part/Cargo.toml"
+	{
+		say '//! Many small modules.'
+		for ((i = 0; i < 150; i++)); do
+			say "pub mod m$i { use std::collections::*;"
+			say "#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)] pub enum E { A(u32), B(String), C { x: Vec<u8> } }"
+			say "pub fn f(n: u32) -> BTreeMap<E, Vec<String>> { (0..n).map(|i| (if i % 3 == 0 { E::A(i) } else if i % 3 == 1 { E::B(format!(\"{i}\")) }"
+			say "else { E::C { x: vec![$i; i as usize] } }, vec![format!(\"{:?}\", i); 3])).collect() } }"
+		done
+	} >"$crate/part/src/lib.rs"
+	{
+		say 'fn main() { let mut total = 0usize;'
+		for ((i = 0; i < 150; i++)); do say "total += format!(\"{:?}\", part::m$i::f($((i % 40)))).len();"; done
+		say 'println!("{total}"); }'
+	} >"$crate/src/main.rs"
+}
+
+run_cargo() {
+	cp -r "$WORK/crate" "$HERE/crate"
+	(
+		cd "$HERE/crate"
+		unset RUSTFLAGS RUSTC_WRAPPER CARGO_BUILD_TARGET
+		loaded cargo build --offline --quiet --target-dir "$HERE/target"
+		loaded "$HERE/target/debug/sample"
+		[[ $QUICK == 1 ]] || {
+			loaded cargo build --offline --quiet --target-dir "$HERE/target" --release
+			loaded "$HERE/target/release/sample"
+		}
+	)
+	rm -rf "$HERE/crate" "$HERE/target"
+}
+
+needs_c++-threads() {
+	say "g++ g++"
+}
+
+prepare_c++-threads() {
+	g++ -std=c++17 -O2 -pthread "$repository/crates/kmem-preload/tests/programs/containers.cc" -o "$WORK/containers"
+}
+
+run_c++-threads() {
+	local rounds
+	rounds=$(sized 10 60)
+	for ((i = 0; i < rounds; i++)); do
+		loaded "$WORK/containers"
+	done
+}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One measured run, in a process group of its own: --one NAME, with everything else in the environment.
+
+stop_servers() {
+	local pid
+	[[ -f $WORK/servers ]] || return 0
+	while read -r pid; do
+		kill -KILL "$pid" 2>/dev/null || true
+	done <"$WORK/servers"
+	rm -f "$WORK/servers"
+}
+
+if [[ ${1:-} == --one ]]; then
+	"run_$2"
+	exit
+fi
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+QUICK=0
+install=1
+keep=0
+library=
+names=()
+while (($#)); do
+	case $1 in
+	--quick) QUICK=1 ;;
+	--no-install) install=0 ;;
+	--keep) keep=1 ;;
+	--list)
+		printf '%s\n' "${ALL_PROGRAMS[@]}"
+		exit 0
+		;;
+	--library)
+		(($# > 1)) || die "--library needs a path"
+		library=$2
+		shift
+		;;
+	-h | --help)
+		sed -n '3,17s/^# \{0,1\}//p' "$script"
+		exit 0
+		;;
+	-*) die "unknown option $1" ;;
+	*)
+		[[ " ${ALL_PROGRAMS[*]} " == *" $1 "* ]] || die "unknown program $1; --list shows all"
+		names+=("$1")
+		;;
+	esac
+	shift
+done
+((${#names[@]})) || names=("${ALL_PROGRAMS[@]}")
+
+if [[ -z $library ]]; then
+	for candidate in "${CARGO_TARGET_DIR:-$repository/target}/release"{,/deps}/libkmem.so; do
+		if [[ -f $candidate ]]; then
+			library=$candidate
+			break
+		fi
+	done
+fi
+[[ -n $library && -f $library ]] || die "no libkmem.so: build it with 'cargo build --release -p kmem-preload', or give --library"
+
+WORK=$(mktemp -d /tmp/real-programs.XXXXXX)
+export WORK QUICK
+chmod 755 "$WORK"
+
+finish() {
+	stop_servers
+	if ((keep)); then
+		say "kept $WORK"
+	else
+		rm -rf "$WORK"
+	fi
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# Where every user may read it, and by this name wherever it came from.
+install -m 755 "$library" "$WORK/libkmem.so"
+# The measured programs must see nothing of the caller's own wishes.
+unset LD_PRELOAD LD_DEBUG LD_DEBUG_OUTPUT KMEM_CONF GLIBC_TUNABLES MALLOC_CONF
+export LC_ALL=C.UTF-8
+
+packages_updated=0
+install_missing() {
+	local name=$1 command package missing=()
+	while read -r command package; do
+		if [[ $command == */* ]]; then
+			[[ -e $command || -e $command.py ]] || missing+=("$package")
+		else
+			command -v "$command" >/dev/null || missing+=("$package")
+		fi
+	done < <("needs_$name")
+	((${#missing[@]})) || return 0
+	if ((!install)) || [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
+		say "$name: not installed: ${missing[*]}" >&2
+		return 1
+	fi
+	if ((!packages_updated)); then
+		apt-get update -qq >"$WORK/apt.log" 2>&1 || true
+		packages_updated=1
+	fi
+	# Servers that Debian would start at installation are none of our business.
+	DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "${missing[@]}" >>"$WORK/apt.log" 2>&1 || {
+		tail -n 5 "$WORK/apt.log" >&2
+		return 1
+	}
+}
+
+# Prints what is wrong with the linker's notes of a run: each process must have mapped the library.
+evidence_problem() {
+	local files without
+	shopt -s nullglob
+	files=("$1"/process.*)
+	shopt -u nullglob
+	if ((${#files[@]} == 0)); then
+		say "no process left evidence of what it had mapped"
+		return
+	fi
+	without=$(grep -L '/libkmem\.so' "${files[@]}" || true)
+	if [[ -n $without ]]; then
+		say "$(wc -l <<<"$without") of ${#files[@]} processes ran without the library, such as: $(
+			sed -n 's/.*initialize program: //p' "$(head -n 1 <<<"$without")" | head -n 1
+		)"
+	fi
+}
+
+# Runs one program in one mode; leaves DIRECTORY.{out,err}, its exit code and its time in seconds.
+run_mode() {
+	local name=$1 mode=$2 directory="$WORK/$1.$2" start end
+	mkdir -p "$directory/evidence"
+	chmod 755 "$directory"
+	chmod 1777 "$directory/evidence"
+	start=$(date +%s%N)
+	exit_code=0
+	HERE=$directory EVIDENCE=$directory/evidence PRELOAD=$([[ $mode == with ]] && printf '%s' "$WORK/libkmem.so" || true) \
+		timeout -k 10 "$([[ $QUICK == 1 ]] && printf 180 || printf 1800)" \
+		bash -euo pipefail "$script" --one "$name" >"$directory.out" 2>"$directory.err" </dev/null || exit_code=$?
+	end=$(date +%s%N)
+	stop_servers
+	elapsed=$(awk "BEGIN { printf \"%.2f\", ($end - $start) / 1e9 }")
+}
+
+problem=
+check() {
+	local name=$1 without with code_without
+	problem=
+	install_missing "$name" || {
+		problem="cannot be installed"
+		return
+	}
+	if declare -F "prepare_$name" >/dev/null; then
+		"prepare_$name" >"$WORK/$name.prepare" 2>&1 || {
+			problem="its input cannot be made: $(tail -n 3 "$WORK/$name.prepare")"
+			return
+		}
+	fi
+	run_mode "$name" without
+	without=$elapsed code_without=$exit_code
+	run_mode "$name" with
+	with=$elapsed
+	times=$(printf '%9s %9s' "$without" "$with")
+	if ((code_without != 0)); then
+		problem="exit code $code_without without the library: $(tail -n 3 "$WORK/$name.without.out" "$WORK/$name.without.err")"
+	elif ((exit_code != 0)); then
+		problem="exit code $exit_code with the library: $(tail -n 5 "$WORK/$name.with.out" "$WORK/$name.with.err")"
+	elif ! cmp -s "$WORK/$name.without.out" "$WORK/$name.with.out"; then
+		problem="different output: $(diff "$WORK/$name.without.out" "$WORK/$name.with.out" | head -n 6)"
+	elif [[ ! -s $WORK/$name.with.out ]]; then
+		problem="no output to compare"
+	elif grep -rqsE '^kmem: |cannot be preloaded' "$WORK/$name.with.err" "$WORK/$name.with" --include='*.err' --include='*.log'; then
+		problem="messages: $(grep -rhE '^kmem: |cannot be preloaded' "$WORK/$name.with.err" "$WORK/$name.with" --include='*.err' --include='*.log' | head -n 3)"
+	else
+		problem=$(evidence_problem "$WORK/$name.with/evidence")
+	fi
+}
+
+passed=0
+failed=0
+printf '%-12s %-5s %9s %9s  %s\n' program '' without with 'processes with the library'
+for name in "${names[@]}"; do
+	times=$(printf '%9s %9s' - -)
+	check "$name"
+	processes=$(find "$WORK/$name.with/evidence" -name 'process.*' 2>/dev/null | wc -l)
+	if [[ -z $problem ]]; then
+		passed=$((passed + 1))
+		printf '%-12s %-5s %s  %s\n' "$name" ok "$times" "$processes"
+	else
+		failed=$((failed + 1))
+		printf '%-12s %-5s %s  %s\n' "$name" FAIL "$times" "$processes"
+		say "    ${problem//$'\n'/$'\n'    }"
+	fi
+	((keep)) || rm -rf "$WORK/$name".{with,without}
+done
+say "$passed passed, $failed failed"
+((failed == 0))
