@@ -68,6 +68,7 @@ const ALLOWED: &[&str] = &[
     "_exit",
     "_Exit",
     "dlopen",
+    "vfork",
     "dlmopen",
     "__posix_memalign",
     "__libc_memalign",
