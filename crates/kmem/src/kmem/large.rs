@@ -85,7 +85,7 @@ impl<P: Platform> Instance<P> {
             self.slots.pop(class)
         } else {
             let mut one = [Item::NONE];
-            self.slots.pop_many(class, self.platform.slot_hint(), &mut one);
+            self.slots.pop_many(class, self.slot_hint(), &mut one);
             one[0]
         }
         .address();
@@ -107,7 +107,7 @@ impl<P: Platform> Instance<P> {
             return unsafe { self.slots.push(class, Item::new(at, 0)) };
         }
         // SAFETY: as above.
-        unsafe { self.slots.push_many(class, self.platform.slot_hint(), &[Item::new(at, 0)]) == 1 }
+        unsafe { self.slots.push_many(class, self.slot_hint(), &[Item::new(at, 0)]) == 1 }
     }
 
     /// Makes a claimed run read as zero.

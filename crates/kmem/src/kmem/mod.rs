@@ -118,6 +118,8 @@ pub struct Instance<P> {
     /// From the configuration, for the paths that cannot afford to look it up.
     decay_ms: AtomicU32,
     keep_peak: AtomicU32,
+    /// See `ensure_area`.
+    refused: AtomicU32,
     platform: P,
 }
 
@@ -153,6 +155,7 @@ impl<P: Platform> Instance<P> {
             conf: UnsafeCell::new(MaybeUninit::zeroed()),
             decay_ms: AtomicU32::new(0),
             keep_peak: AtomicU32::new(0),
+            refused: AtomicU32::new(0),
             platform,
         }
     }

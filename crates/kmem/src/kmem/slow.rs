@@ -40,9 +40,14 @@ impl<P: Platform> Instance<P> {
         item.address() as *mut u8
     }
 
+    /// The slot of this thread in the locked kind; the rseq kind needs none.
+    pub(super) fn slot_hint(&self) -> u32 {
+        if self.slots.uses_rseq() { 0 } else { self.platform.slot_hint() }
+    }
+
     /// One object, and more for the CPU's array if it can take them.
     fn refill(&'static self, class: SizeClass) -> Item {
-        let hint = self.platform.slot_hint();
+        let hint = self.slot_hint();
         let cpu = self.slots.current(hint);
         if let Some(cpu) = cpu {
             self.ensure_area(cpu);
@@ -108,7 +113,7 @@ impl<P: Platform> Instance<P> {
         if !self.ready() || found {
             return;
         }
-        let hint = self.platform.slot_hint();
+        let hint = self.slot_hint();
         if let Some(cpu) = self.slots.current(hint) {
             self.ensure_area(cpu);
             for _ in 0..2 {
@@ -149,7 +154,9 @@ impl<P: Platform> Instance<P> {
                 return;
             };
             let inside = |item: &&Item| set.zone.pfn(item.address()).is_some();
-            let (here, others) = rest.split_at(rest.iter().take_while(inside).count());
+            let one_zone = self.zone_slots.load(Ordering::Relaxed) == 1;
+            let here = if one_zone { rest.len() } else { rest.iter().take_while(inside).count() };
+            let (here, others) = rest.split_at(here);
             // SAFETY: freed objects of this class in our hands.
             let given = unsafe {
                 set.slabs.give(class, geometry, here, |slab| {

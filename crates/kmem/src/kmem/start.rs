@@ -36,6 +36,9 @@ const _: () = assert!(size_of::<ZoneSet>() <= SET_BYTES);
 /// Most address space a zone can have, by the width of a page number.
 const MAX_ZONE: usize = 1 << 43;
 
+/// Slow paths that do without an array before the platform is asked for one again.
+const RETRY_AFTER: u32 = 4096;
+
 /// Sizes of the tables that are not a zone's, in order.
 struct Tables;
 
@@ -284,8 +287,15 @@ impl<P: Platform> Instance<P> {
         if self.slots.has_area(cpu) {
             return;
         }
+        // A platform that refused is not asked again each time.
+        let refused = self.refused.load(Ordering::Relaxed);
+        if refused > 0 {
+            self.refused.store(refused - 1, Ordering::Relaxed);
+            return;
+        }
         let bytes = size_of::<Area>();
         let Some(area) = self.platform.reserve(bytes, align_of::<Area>()) else {
+            self.refused.store(RETRY_AFTER, Ordering::Relaxed);
             return;
         };
         // SAFETY: our own fresh reservation, of an area's size and alignment.

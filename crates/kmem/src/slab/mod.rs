@@ -326,17 +326,9 @@ impl SlabZone {
         // Bits move between rows while others take and give, so one pass may miss some.
         'passes: for _ in 0..64 {
             for (i, row) in self.rows(slab, geometry).iter().enumerate() {
-                let mut bits = row.take(credit - got as u32);
+                let bits = row.take(credit - got as u32);
                 let end = out.len() - got;
-                got += bits.count_ones() as usize;
-                for slot in out[..end].iter_mut().rev() {
-                    if bits == 0 {
-                        break;
-                    }
-                    let index = i * 64 + bits.trailing_zeros() as usize;
-                    *slot = Item::new(slab + index * geometry.size as usize, index);
-                    bits &= bits - 1;
-                }
+                got += spread(bits, slab, i * 64, geometry.size as usize, &mut out[..end]);
                 if got as u32 == credit {
                     break 'passes;
                 }
@@ -362,32 +354,32 @@ impl SlabZone {
         mut retired: impl FnMut(Retired),
     ) -> Result<(), DoubleFree> {
         let mut result = Ok(());
-        let slab_of = |item: Item| item.address() & !(geometry.slab_mask as usize);
-        let mut rest = items;
-        while let Some(&first) = rest.first() {
-            let slab = slab_of(first);
+        // Slab and row of an item in one number: items of one row follow each other mostly.
+        let place = |item: Item| {
+            let slab = item.address() & !(geometry.slab_mask as usize);
+            (slab, slab + item.index() / 64)
+        };
+        let mut rest = items.iter().copied().peekable();
+        while let Some(&first) = rest.peek() {
+            let slab = place(first).0;
             let chunk = ((slab - self.base) / CHUNK_SIZE) as u32;
             let mut given = 0;
             // All that follow in the same slab; bits of one row are given together.
-            while let Some(&item) = rest.first().filter(|&&item| slab_of(item) == slab) {
-                let row = item.index() / 64;
-                let mut mask = 0u64;
-                let mut len = 0;
-                for &next in rest {
-                    let bit = 1 << (next.index() % 64);
-                    if next.index() / 64 != row || slab_of(next) != slab || mask & bit != 0 {
-                        break;
-                    }
-                    mask |= bit;
+            while let Some(item) = rest.next_if(|&item| place(item).0 == slab) {
+                let (_, row) = place(item);
+                let (mut mask, mut len) = (1u64 << (item.index() % 64), 1);
+                while let Some(next) = rest
+                    .next_if(|&next| place(next).1 == row && mask & 1 << (next.index() % 64) == 0)
+                {
+                    mask |= 1 << (next.index() % 64);
                     len += 1;
                 }
-                let twice = self.rows(slab, geometry)[row].give(mask);
+                let twice = self.rows(slab, geometry)[row - slab].give(mask);
                 if twice != 0 && result.is_ok() {
-                    let index = row * 64 + twice.trailing_zeros() as usize;
+                    let index = (row - slab) * 64 + twice.trailing_zeros() as usize;
                     result = Err(DoubleFree(slab + index * geometry.size as usize));
                 }
-                given += len as u32 - twice.count_ones();
-                rest = &rest[len..];
+                given += len - twice.count_ones();
             }
             if let Some(done) = self.give_credit(chunk, class, geometry, given) {
                 retired(done);
@@ -539,6 +531,34 @@ impl SlabZone {
     pub fn extension<'a>(&'a self, slab: usize, geometry: &ClassGeometry) -> &'a [AtomicU32] {
         self.ext(slab, geometry)
     }
+}
+
+/// Writes the items for the set bits of a row that begins at object `first` into the last part of
+/// `out`, highest first; how many.
+#[inline]
+fn spread(bits: u64, slab: usize, first: usize, size: usize, out: &mut [Item]) -> usize {
+    // From one object to the next both halves of an item grow by a constant.
+    let step = size as u64 | 1 << 48;
+    let start = Item::new(slab + first * size, first).0;
+    if bits == u64::MAX
+        && let Some(out) = out.last_chunk_mut::<64>()
+    {
+        for (i, slot) in out.iter_mut().rev().enumerate() {
+            *slot = Item(start + i as u64 * step);
+        }
+        return 64;
+    }
+    let mut rest = bits;
+    let mut count = 0;
+    for slot in out.iter_mut().rev() {
+        if rest == 0 {
+            break;
+        }
+        *slot = Item(start + u64::from(rest.trailing_zeros()) * step);
+        rest &= rest - 1;
+        count += 1;
+    }
+    count
 }
 
 /// The slab is stale.
