@@ -218,7 +218,7 @@ impl<P: Platform> Instance<P> {
             return None;
         }
         // SAFETY: the table has MAX_ZONES entries; this one is ours.
-        let block = unsafe { &mut *(root.zones as *mut ZoneBlock).add(slot) };
+        let block = unsafe { (root.zones as *mut ZoneBlock).add(slot) };
         let tables = meta.wrapping_add(SET_BYTES);
         let used: *const AtomicU32 = &raw const root.used_pages;
         // SAFETY: reserved data and committed, zeroed metadata of the right sizes.
@@ -234,11 +234,13 @@ impl<P: Platform> Instance<P> {
             // The slot stays empty.
             return None;
         }
-        block.meta_base = meta as u64;
-        block.meta_len = self.meta_bytes(pages) as u64;
-        block.committed = AtomicU64::new(0);
-        set.slabs.describe(block);
-        set.zone.describe(block);
+        // SAFETY: nobody else looks at the entry before the count of zones includes it.
+        let entry = unsafe { &mut *block };
+        entry.meta_base = meta as u64;
+        entry.meta_len = self.meta_bytes(pages) as u64;
+        entry.committed = AtomicU64::new(0);
+        set.slabs.describe(entry);
+        set.zone.describe(entry);
         if first {
             self.hot.base.store(set.zone.base(), Ordering::Relaxed);
             self.hot.chunk_class.store(set.slabs.chunk_classes() as usize, Ordering::Relaxed);
