@@ -29,7 +29,7 @@ fn the_reader_outside_agrees_with_the_census_inside() {
             let at = KMEM.alloc(size, 0x10_0000 + random(&mut state) % 60);
             assert!(!at.is_null());
             held.push(at);
-            if r % 3 != 0 {
+            if !r.is_multiple_of(3) {
                 let gone = held.swap_remove(random(&mut state) % held.len());
                 // SAFETY: live, given up.
                 unsafe { KMEM.free(gone) };

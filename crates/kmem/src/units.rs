@@ -88,10 +88,6 @@ pub struct TagId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CpuId(pub u32);
 
-/// Number of a zone of an instance.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ZoneId(pub u16);
-
 /// A free thing on its way: the address of an object in the low 48 bits, its index in its slab
 /// in the high 16. The index comes along so that nobody has to divide for it. All zero is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -125,13 +121,4 @@ impl Item {
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
-}
-
-/// Why an allocation was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AllocError {
-    /// The platform has no more memory or address space.
-    OutOfMemory,
-    /// The request cannot be expressed (overflow, alignment that is no power of two).
-    BadRequest,
 }

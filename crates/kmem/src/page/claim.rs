@@ -6,9 +6,14 @@ use super::{
 use crate::os::Platform;
 use crate::row::span;
 use crate::sync::Ordering;
-use crate::units::{FRAME_ORDER, FRAME_PAGES, PAGE_SHIFT, PageCount, Pfn};
+use crate::units::{FRAME_ORDER, FRAME_PAGES, Order, PAGE_SHIFT, PageCount, Pfn};
 
 impl<P: Platform> On<'_, P> {
+    /// Takes a naturally aligned block of an order.
+    pub fn claim_order(&self, order: Order) -> Option<Run> {
+        self.claim(order.pages(), order.pages())
+    }
+
     /// Takes a run of `pages` (not 0) whose address is a multiple of `align` pages (a power of
     /// two). `None`: the zone has no such run and cannot grow one.
     pub fn claim(&self, pages: PageCount, align: PageCount) -> Option<Run> {

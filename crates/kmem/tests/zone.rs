@@ -1,0 +1,154 @@
+//! The page zone against a plain map of pages.
+
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+
+use kmem::os::region::FixedRegion;
+use kmem::page::{Run, Table, Zone};
+use kmem::root::ZoneBlock;
+use kmem::sync::AtomicU32;
+use kmem::units::{MAX_ORDER, Order, PAGE_SIZE, PageCount, Pfn};
+use proptest::prelude::*;
+
+const PAGES: u32 = 16 * 512;
+
+fn fatal() -> ! {
+    panic!("the platform gave up")
+}
+
+fn memory(bytes: usize, align: usize) -> *mut u8 {
+    let layout = Layout::from_size_align(bytes, align).expect("a layout");
+    // SAFETY: not of size zero.
+    unsafe { std::alloc::alloc_zeroed(layout) }
+}
+
+/// A zone whose pages are never touched, over tables that live for good.
+fn zone() -> (&'static Zone, &'static FixedRegion) {
+    // Only addresses matter: the pages themselves are not memory.
+    let base = NonNull::new((1usize << 40) as *mut u8).expect("not null");
+    let tables = memory(Zone::metadata_bytes(PAGES), PAGE_SIZE);
+    // SAFETY: all zero is a valid block.
+    let block: &'static ZoneBlock = Box::leak(unsafe { Box::new_zeroed().assume_init() });
+    let used = Box::leak(Box::new(AtomicU32::new(0)));
+    let none = [Table { at: tables as usize, bits: 0 }; 2];
+    // SAFETY: zeroed tables of the right size, for this zone alone.
+    let zone = unsafe { Zone::new(base, PageCount(PAGES), tables, none, block, used) };
+    // SAFETY: no memory at all.
+    let platform = unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, |_| (), fatal) };
+    (Box::leak(Box::new(zone)), Box::leak(Box::new(platform)))
+}
+
+#[test]
+fn blocks_of_every_order_are_aligned_apart_and_come_back() {
+    let (zone, platform) = zone();
+    for order in 0..=MAX_ORDER as u8 {
+        let size = Order(order).pages();
+        let mut blocks = Vec::new();
+        while let Some(run) = zone.on(platform).claim_order(Order(order)) {
+            assert!(run.start.0.is_multiple_of(size.0) && run.pages == size);
+            blocks.push(run);
+        }
+        assert_eq!(blocks.len() as u32, PAGES / size.0, "order {order} fills the zone");
+        blocks.sort_by_key(|run| run.start);
+        assert!(blocks.windows(2).all(|two| two[0].start.0 + size.0 <= two[1].start.0));
+        assert_eq!(zone.free_pages(), 0);
+        for run in blocks {
+            zone.give(run.start, run.pages).expect("not free yet");
+        }
+        assert_eq!(zone.free_pages(), u64::from(PAGES));
+        assert_eq!(zone.validate(), Ok(()));
+    }
+}
+
+#[test]
+fn pages_returned_twice_are_found_and_the_counts_stay_right() {
+    let (zone, platform) = zone();
+    let run = zone.on(platform).claim(PageCount(10), PageCount(1)).expect("room");
+    zone.give(run.start, PageCount(4)).expect("not free yet");
+    let twice = zone.give(run.start, run.pages).expect_err("four of them are free");
+    assert_eq!(twice.0, run.start);
+    assert_eq!(zone.validate(), Ok(()));
+    assert_eq!(zone.free_pages(), u64::from(zone.committed()));
+}
+
+#[test]
+fn a_run_beyond_the_zone_is_refused() {
+    let (zone, platform) = zone();
+    assert!(zone.on(platform).claim(PageCount(PAGES + 1), PageCount(1)).is_none());
+    assert!(zone.on(platform).claim(PageCount(PAGES), PageCount(1)).is_some());
+    assert!(zone.on(platform).claim(PageCount(1), PageCount(1)).is_none());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Claim { pages: u32, align: u32 },
+    Give { which: usize },
+    GivePart { which: usize, keep: u32 },
+    Lengthen { which: usize, by: u32 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pages = prop_oneof![4 => 1u32..65, 2 => 65u32..512, 1 => 512u32..2000];
+    prop_oneof![
+        4 => (pages, 0u32..12).prop_map(|(pages, shift)| Step::Claim { pages, align: 1 << shift }),
+        3 => any::<usize>().prop_map(|which| Step::Give { which }),
+        1 => (any::<usize>(), any::<u32>()).prop_map(|(which, keep)| Step::GivePart { which, keep }),
+        1 => (any::<usize>(), 1u32..100).prop_map(|(which, by)| Step::Lengthen { which, by }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn runs_never_overlap_and_nothing_is_lost(steps in prop::collection::vec(step(), 1..300)) {
+        let (zone, platform) = zone();
+        let mut taken: BTreeMap<u32, u32> = BTreeMap::new();
+        let overlaps = |taken: &BTreeMap<u32, u32>, start: u32, pages: u32| {
+            taken.range(..start + pages).next_back().is_some_and(|(s, p)| s + p > start)
+        };
+        for step in steps {
+            let pick = |which: usize| taken.iter().nth(which % taken.len().max(1)).map(|(s, p)| (*s, *p));
+            match step {
+                Step::Claim { pages, align } => {
+                    if let Some(Run { start, pages: got }) = zone.on(platform).claim(PageCount(pages), PageCount(align)) {
+                        prop_assert_eq!(got.0, pages);
+                        prop_assert!(start.0.is_multiple_of(align) && start.0 + pages <= PAGES);
+                        prop_assert!(!overlaps(&taken, start.0, pages), "{} {}", start.0, pages);
+                        taken.insert(start.0, pages);
+                    } else {
+                        let held: u32 = taken.values().sum();
+                        prop_assert!(held + pages + 2 * align > PAGES / 8, "refused with {held} of {PAGES} in use");
+                    }
+                }
+                Step::Give { which } => {
+                    if let Some((start, pages)) = pick(which) {
+                        prop_assert!(zone.give(Pfn(start), PageCount(pages)).is_ok());
+                        taken.remove(&start);
+                    }
+                }
+                Step::GivePart { which, keep } => {
+                    if let Some((start, pages)) = pick(which).filter(|(_, pages)| *pages > 1) {
+                        let keep = 1 + keep % (pages - 1);
+                        prop_assert!(zone.give(Pfn(start + keep), PageCount(pages - keep)).is_ok());
+                        taken.insert(start, keep);
+                    }
+                }
+                Step::Lengthen { which, by } => {
+                    if let Some((start, pages)) = pick(which).filter(|(s, p)| s + p + by <= PAGES) {
+                        let free = !overlaps(&taken, start + pages, by);
+                        let done = zone.claim_at(Pfn(start + pages), PageCount(by));
+                        prop_assert!(free || !done, "lengthened into another run");
+                        if done {
+                            taken.insert(start, pages + by);
+                        }
+                    }
+                }
+            }
+            let held: u32 = taken.values().sum();
+            prop_assert_eq!(zone.free_pages(), u64::from(zone.committed() - held));
+            prop_assert_eq!(zone.validate(), Ok(()));
+        }
+    }
+}
