@@ -147,19 +147,22 @@ unsafe extern "C" fn posix_memalign_at(
     0
 }
 
-/// Exports functions that give memory back.
+/// Exports functions that give memory back: `free` and its relatives, forms of `operator delete`.
+/// What they are told beside the address is not needed.
 macro_rules! frees {
     ($($name:ident($($ignored:ident),*);)*) => {$(
         /// # Safety
         /// As for `free(3)`.
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(at: *mut c_void $(, $ignored: usize)*) {
+        unsafe extern "C" fn $name(at: *mut core::ffi::c_void $(, $ignored: usize)*) {
             $(let _ = $ignored;)*
             // SAFETY: the caller's promise.
             unsafe { KMEM.free(at.cast()) }
         }
     )*};
 }
+
+pub(crate) use frees;
 
 frees! {
     free();

@@ -13,7 +13,7 @@ use core::ptr::null_mut;
 use kmem_core::os::Platform;
 
 use crate::KMEM;
-use crate::malloc::with_call_site;
+use crate::malloc::{frees, with_call_site};
 
 with_call_site! {
     _Znwm (size: usize) => new_at, "rsi", "x1";
@@ -141,21 +141,7 @@ extern "C" fn last_aligned_nothrow() -> *mut c_void {
     returning(c"_ZnwmSt11align_val_tRKSt9nothrow_t")
 }
 
-/// Exports forms of `operator delete`.
-macro_rules! deletes {
-    ($($name:ident($($ignored:ident),*);)*) => {$(
-        /// # Safety
-        /// As for `operator delete`.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(at: *mut c_void $(, $ignored: usize)*) {
-            $(let _ = $ignored;)*
-            // SAFETY: the caller's promise.
-            unsafe { KMEM.free(at.cast()) }
-        }
-    )*};
-}
-
-deletes! {
+frees! {
     _ZdlPv();
     _ZdaPv();
     _ZdlPvm(_size);
