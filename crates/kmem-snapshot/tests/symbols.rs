@@ -153,6 +153,11 @@ fn separate_debug_files_are_found_and_checked() {
 
 #[test]
 fn library_code_gives_way_to_its_caller() {
+    if Command::new("c++").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "there is no C++ compiler");
+        eprintln!("skipped: there is no C++ compiler");
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     for (i, std) in ["-std=c++17", "-std=c++20"].iter().enumerate() {
         let path =

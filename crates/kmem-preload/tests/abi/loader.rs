@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::harness::{
-    CONFIGURATIONS, Run, in_configurations, is_reference_run, library, must_work, program,
+    CONFIGURATIONS, Run, in_configurations, is_reference_run, library, must_work, no_cxx, program,
     program_with_libraries, shared_library,
 };
 
@@ -27,6 +27,9 @@ fn resolvers_of_indirect_functions_allocate() {
 
 #[test]
 fn destructors_of_threads_and_of_the_process_allocate() {
+    if no_cxx() {
+        return;
+    }
     let path = program("thread_ends.cc");
     in_configurations(
         CONFIGURATIONS,
@@ -98,7 +101,7 @@ fn allocator_itself_is_loaded_at_run_time() {
 
 #[test]
 fn program_is_linked_with_the_allocator() {
-    if is_reference_run() {
+    if is_reference_run() || no_cxx() {
         return;
     }
     let library = library().expect("there is a library to test");
@@ -114,7 +117,7 @@ fn program_is_linked_with_the_allocator() {
 
 #[test]
 fn linked_and_preloaded_copies_get_along() {
-    if is_reference_run() {
+    if is_reference_run() || no_cxx() {
         return;
     }
     let library = library().expect("there is a library to test");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::harness::{CONFIGURATIONS, Run, in_configurations, must_work, program};
+use crate::harness::{CONFIGURATIONS, Run, in_configurations, must_work, no_cxx, program};
 
 #[test]
 fn programs_start_in_128_mebibytes_of_address_space() {
@@ -96,6 +96,9 @@ fn small_process_stack() {
 
 #[test]
 fn closed_standard_descriptors() {
+    if no_cxx() {
+        return;
+    }
     let path = program("containers.cc");
     for closed in ["exec 0<&-", "exec 1>&-", "exec 2>&-", "exec 0<&- 1>&- 2>&-"] {
         Run::after_shell(closed, &path).run().assert_success();
