@@ -100,15 +100,18 @@ unsafe extern "C" fn vfork() -> libc::pid_t {
     core::arch::naked_asm!("b {fork}", fork = sym libc::fork);
 }
 
+#[cfg(target_arch = "x86_64")]
 extern "C" fn before_vfork() -> bool {
     KMEM.before_vfork()
 }
 
+#[cfg(target_arch = "x86_64")]
 extern "C" fn after_vfork() {
     KMEM.after_vfork();
 }
 
 /// The end of a failed system call.
+#[cfg(target_arch = "x86_64")]
 extern "C" fn failed(ret: c_int) -> c_int {
     crate::errno::set(-ret);
     -1
