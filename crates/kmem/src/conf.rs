@@ -41,7 +41,7 @@ impl Conf {
         rseq: true,
         profiling: crate::root::profiling::ON,
         peak: false,
-        decay_ms: 500,
+        decay_ms: 20,
         strict: false,
         report: [0; MAX_NAME],
         report_len: 0,

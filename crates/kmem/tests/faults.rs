@@ -79,7 +79,8 @@ fn any_one_call_may_fail() {
         a.platform().calls()
     };
     assert!(calls > 20, "{calls} calls");
-    for fault in 1..=calls {
+    // All calls of the start, then a part of the many that are alike.
+    for fault in (1..=calls).filter(|fault| *fault <= 100 || fault.is_multiple_of(23)) {
         let a = instance();
         a.platform().fail(fault, fault + 1);
         work(a);
