@@ -3,7 +3,7 @@
 //! unless it asked for that with `strict:1`.
 
 /// Longest accepted text, in bytes.
-pub const MAX_TEXT: usize = 4096;
+pub const MAX_TEXT: usize = 1024;
 /// Longest socket name of `report`.
 pub const MAX_NAME: usize = 100;
 

@@ -2,12 +2,12 @@
 //! allocation that do not deserve a fast path.
 
 use super::{Instance, ZoneSet, no_memory};
-use crate::class::{MAX_OBJECT, RunClass, SizeClass};
+use crate::class::{MAX_OBJECT, RunClass, SIZES, SizeClass};
 use crate::os::Platform;
 use crate::page::Run;
 use crate::root::EXT_LIVE;
 use crate::sync::Ordering;
-use crate::units::{Item, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
+use crate::units::{Item, PAGE_SIZE, PageCount, Pfn};
 
 /// Largest request: what a signed size can express.
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -41,13 +41,9 @@ impl<P: Platform> Instance<P> {
             return self.alloc(size, ret);
         }
         match SizeClass::aligned(size, align) {
-            Some(class) => self.alloc(self.class_size(class), ret),
+            Some(class) => self.alloc(SIZES[class.0 as usize] as usize, ret),
             None => self.alloc_pages_at(size, align.div_ceil(PAGE_SIZE), ret, false),
         }
-    }
-
-    fn class_size(&self, class: SizeClass) -> usize {
-        crate::class::SIZES[class.0 as usize] as usize
     }
 
     fn alloc_pages_at(&'static self, size: usize, align: usize, ret: usize, zero: bool) -> *mut u8 {
@@ -131,14 +127,10 @@ impl<P: Platform> Instance<P> {
 
     /// Zeroes the pages of `mask` in a row that is ours.
     fn zero_pages(&self, set: &ZoneSet, row: Pfn, mask: u64) {
-        let mut rest = mask;
-        while rest != 0 {
-            let start = rest.trailing_zeros();
-            let len = (!(rest >> start)).trailing_zeros().min(64 - start);
+        for (start, len) in crate::row::runs(mask) {
             let at = set.zone.address(row.offset(start)) as *mut u8;
             // SAFETY: claimed pages of ours.
             unsafe { at.write_bytes(0, PageCount(len).bytes()) };
-            rest &= !crate::row::span(start, len);
         }
     }
 
@@ -220,5 +212,3 @@ impl<P: Platform> Instance<P> {
         true
     }
 }
-
-const _: () = assert!(1 << PAGE_SHIFT == PAGE_SIZE);

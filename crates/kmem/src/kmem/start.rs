@@ -82,8 +82,7 @@ impl<P: Platform> Instance<P> {
 
     fn configure(&self) -> Conf {
         let mut conf = Conf::DEFAULT;
-        let mut text = [0; 1024];
-        const { assert!(1024 <= MAX_TEXT) };
+        let mut text = [0; MAX_TEXT];
         if let Some(len) = self.platform.configuration(&mut text) {
             let mut bad = false;
             conf.apply(&text[..len], |part, complaint| {

@@ -47,13 +47,8 @@ impl Zone {
             };
         }
         // Break it: all of it used, page by page, then the part goes back.
-        self.break_frame(frame);
-        self.give_spans(at, pages)
-    }
-
-    /// Turns a frame taken as a whole into one whose pages are taken one by one.
-    fn break_frame(&self, frame: u32) {
         self.trim(frame, FRAME_PAGES);
+        self.give_spans(at, pages)
     }
 
     /// Pages of one or more frames that are taken one by one.

@@ -133,17 +133,13 @@ impl<P: Platform> On<'_, P> {
     /// Drops the contents of those pages of a row that are in `taken` and dirty.
     fn drop_dirty(&self, row: Pfn, taken: u64) -> usize {
         let dirty = self.zone.dirty(row);
-        let mut todo = dirty.load(Ordering::Relaxed) & taken;
+        let todo = dirty.load(Ordering::Relaxed) & taken;
         let mut bytes = 0;
-        while todo != 0 {
-            let start = todo.trailing_zeros();
-            let len = (!(todo >> start)).trailing_zeros().min(64 - start);
-            let mask = crate::row::span(start, len);
+        for (start, len) in crate::row::runs(todo) {
             if self.drop_pages(row.offset(start), len) {
-                dirty.fetch_and(!mask, Ordering::Relaxed);
+                dirty.fetch_and(!crate::row::span(start, len), Ordering::Relaxed);
                 bytes += len as usize * PAGE_SIZE;
             }
-            todo &= !mask;
         }
         bytes
     }

@@ -19,6 +19,21 @@ pub const fn span(start: u32, len: u32) -> u64 {
     (u64::MAX >> (64 - len)) << start
 }
 
+/// The runs of set bits, lowest first, as (start, length).
+#[inline]
+pub fn runs(bits: u64) -> impl Iterator<Item = (u32, u32)> {
+    let mut rest = bits;
+    core::iter::from_fn(move || {
+        if rest == 0 {
+            return None;
+        }
+        let start = rest.trailing_zeros();
+        let len = (!(rest >> start)).trailing_zeros().min(64 - start);
+        rest &= !span(start, len);
+        Some((start, len))
+    })
+}
+
 /// The lowest start of `len` free things in a row whose start is a multiple of `align`
 /// (a power of two), by shifting the row over itself.
 #[inline]
@@ -149,6 +164,14 @@ mod tests {
         assert_eq!(lowest(u64::MAX, 64), u64::MAX);
         assert_eq!(lowest(1 << 63 | 1, 2), 1 << 63 | 1);
         assert_eq!(lowest(0xF0, 0), 0);
+    }
+
+    #[test]
+    fn runs_are_found_whole_and_in_order() {
+        let found = |bits| runs(bits).collect::<std::vec::Vec<_>>();
+        assert_eq!(found(0), []);
+        assert_eq!(found(u64::MAX), [(0, 64)]);
+        assert_eq!(found(1 << 63 | 0b1110_0101), [(0, 1), (2, 1), (5, 3), (63, 1)]);
     }
 
     #[test]

@@ -224,5 +224,3 @@ unsafe impl Platform for Linux {
         diagnose::fatal()
     }
 }
-
-const _: () = assert!(FRAME_SIZE.is_multiple_of(PAGE_SIZE));
