@@ -2,7 +2,7 @@
 //!
 //! | allocator | what runs |
 //! |---|---|
-//! | `kmem`, `kmem-never` | two copies of libkmem.so, `mem_profiling:1` and `:never` |
+//! | `kmem`, `kmem-never` | two instances, compiled in, `mem_profiling:1` and `:never` |
 //! | `jemalloc`, `mimalloc`, `rpmalloc`, `snmalloc` | compiled in, under prefixed names |
 //! | `tcmalloc` | the distribution's gperftools, preloaded into a child |
 //! | `glibc` | the C library of this process |
@@ -14,7 +14,7 @@ mod compiled_in;
 
 use crate::dynamic::{Library, object_of, same_file};
 use crate::heap::{FreeFn, Heap, MallocFn};
-use crate::preload::{INSTALL, NO_LIBKMEM, libkmem, system_library};
+use crate::preload::{INSTALL, system_library};
 use std::ffi::c_void;
 use std::mem::transmute;
 use std::path::{Path, PathBuf};
@@ -109,8 +109,6 @@ pub(crate) struct Loaded {
 /// Make `allocator` callable in this process and prove that it is the one.
 pub(crate) fn load(allocator: Allocator) -> Result<Loaded, String> {
     match allocator {
-        Allocator::Kmem => kmem("mem_profiling:1"),
-        Allocator::KmemNever => kmem("mem_profiling:never"),
         Allocator::Tcmalloc => preloaded(),
         Allocator::Glibc => {
             let heap = functions(Library::loaded("libc.so.6")?)?;
@@ -125,27 +123,6 @@ pub(crate) fn load(allocator: Allocator) -> Result<Loaded, String> {
             Ok(Loaded { heap, object, version })
         }
     }
-}
-
-/// A copy of libkmem.so of its own, configured by `conf`.
-fn kmem(conf: &str) -> Result<Loaded, String> {
-    let library = libkmem().ok_or(NO_LIBKMEM)?;
-    // The linker knows libraries by inode: only a copy is a second instance.
-    let copy = tempfile::Builder::new().prefix("libkmem-").suffix(".so").tempfile();
-    let copy = copy.map_err(|error| error.to_string())?.into_temp_path();
-    std::fs::copy(&library, &copy).map_err(|error| error.to_string())?;
-    // SAFETY: allocators are loaded before this process starts its threads, so
-    // nobody else uses the environment.
-    unsafe { std::env::set_var("KMEM_CONF", conf) };
-    let heap = functions(Library::load(&copy)?)?;
-    // The first call may be what reads KMEM_CONF.
-    let first = heap.alloc(64);
-    // SAFETY: allocated on the line above.
-    unsafe { heap.free(first) };
-    // SAFETY: as above.
-    unsafe { std::env::remove_var("KMEM_CONF") };
-    let object = proven(&heap, |object| same_file(object, &copy))?;
-    Ok(Loaded { heap, object, version: format!("{} {conf}", env!("CARGO_PKG_VERSION")) })
 }
 
 /// The malloc that was preloaded into this process.
