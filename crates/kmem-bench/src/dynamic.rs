@@ -9,11 +9,6 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Library(*mut c_void);
 
 impl Library {
-    /// Load `path` with its symbols kept to itself.
-    pub(crate) fn load(path: &Path) -> Result<Self, String> {
-        Self::open(path, libc::RTLD_NOW | libc::RTLD_LOCAL)
-    }
-
     /// A library that the process has loaded already.
     pub(crate) fn loaded(name: &str) -> Result<Self, String> {
         Self::open(Path::new(name), libc::RTLD_NOW | libc::RTLD_NOLOAD)
@@ -89,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_an_error_with_its_name() {
-        let error = Library::load(Path::new("/no/such/library.so")).unwrap_err();
+        let error = Library::loaded("/no/such/library.so").unwrap_err();
         assert!(error.contains("/no/such/library.so"), "{error}");
         assert!(!same_file(Path::new("/"), Path::new("/proc")));
     }

@@ -4,9 +4,14 @@
 //! 12.5 % inside its object. A slab is a naturally aligned power of two of 64 KiB chunks:
 //!
 //! ```text
-//! | object 0 | object 1 | .. | object n-1 |   rows: u64 x ceil(n/64)   |  ext: u32 x n  |
+//! | object 0 | object 1 | .. | object n-1 |   rows: u64 x ceil(n/64)   |  ext: u32 x w  |
 //! 0                                       limit                        ext_offset
 //! ```
+//!
+//! The extension word of an object is found by a shift, for it is on the fastest path: the slab
+//! has one word per 2^k bytes, where 2^k is the largest power of two not above the object size.
+//! Two objects never share one; words between objects, and those of the slab's own data, stay
+//! zero. (A word per object is what rows have; there the multiplication does not hurt.)
 
 /// Largest request served from a slab, in bytes.
 pub const MAX_OBJECT: usize = 32 << 10;
@@ -66,9 +71,9 @@ impl ClassGeometry {
     /// Lays out the slabs of a class, with or without an extension vector.
     pub const fn new(size: u32, ext: bool) -> Self {
         let slab = slab_bytes(size);
-        let ext_each = if ext { 4 } else { 0 };
-        let mut objects = slab / (size + ext_each);
-        while objects * (size + ext_each) + objects.div_ceil(64) * 8 + 8 > slab {
+        let ext_bytes = if ext { 4 * (slab >> size.ilog2()) } else { 0 };
+        let mut objects = (slab - ext_bytes) / size;
+        while objects * size + objects.div_ceil(64) * 8 + 8 + ext_bytes > slab {
             objects -= 1;
         }
         let limit = objects * size;
@@ -108,6 +113,24 @@ impl ClassGeometry {
     #[inline]
     pub const fn rows(&self) -> u32 {
         self.objects.div_ceil(64)
+    }
+
+    /// log2 of the bytes that have an extension word.
+    #[inline]
+    pub const fn ext_shift(&self) -> u32 {
+        self.size.ilog2()
+    }
+
+    /// Words of the extension vector.
+    #[inline]
+    pub const fn ext_words(&self) -> u32 {
+        (self.slab_mask + 1) >> self.ext_shift()
+    }
+
+    /// Offset in the slab of the extension word for `offset`.
+    #[inline]
+    pub const fn ext_of(&self, offset: u32) -> u32 {
+        self.ext_offset + (offset >> self.ext_shift()) * 4
     }
 
     /// Index of the object at `offset` in its slab; `None` unless one begins there.
@@ -276,8 +299,10 @@ mod tests {
                     assert_eq!(g.index(offset), right, "class {class:?} offset {offset}");
                     assert_eq!(g.index_within(offset), offset / g.size);
                 }
-                let end = g.ext_offset + if ext { 4 * g.objects } else { 0 };
+                let end = g.ext_offset + if ext { 4 * g.ext_words() } else { 0 };
                 assert!(end <= g.slab_mask + 1);
+                let words = (0..g.objects).map(|i| g.ext_of(i * g.size));
+                assert!(words.is_sorted_by(|a, b| a < b), "objects share an extension word");
                 assert!(g.rows_offset() + g.rows() * 8 == g.ext_offset);
                 assert!(g.batch >= 1 && g.batch <= g.cap && g.cap as usize <= crate::cpu::MAX_CAP);
             }

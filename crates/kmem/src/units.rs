@@ -88,8 +88,7 @@ pub struct TagId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CpuId(pub u32);
 
-/// A free thing on its way: the address of an object in the low 48 bits, its index in its slab
-/// in the high 16. The index comes along so that nobody has to divide for it. All zero is none.
+/// A free thing on its way: its address. Zero is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Item(pub u64);
@@ -98,22 +97,16 @@ impl Item {
     /// Nothing.
     pub const NONE: Self = Self(0);
 
-    /// The thing at `address` with the given index.
+    /// The thing at `address`.
     #[inline(always)]
-    pub const fn new(address: usize, index: usize) -> Self {
-        Self(address as u64 | (index as u64) << 48)
+    pub const fn at(address: usize) -> Self {
+        Self(address as u64)
     }
 
     /// Its address.
     #[inline(always)]
     pub const fn address(self) -> usize {
-        (self.0 << 16 >> 16) as usize
-    }
-
-    /// Its index.
-    #[inline(always)]
-    pub const fn index(self) -> usize {
-        (self.0 >> 48) as usize
+        self.0 as usize
     }
 
     /// Whether it is nothing.

@@ -34,7 +34,7 @@ fn slots(kind: Kind) -> &'static Slots {
 fn exchange(slots: &'static Slots, drain: bool) {
     const ITEMS: usize = 300;
     let class = SizeClass(4);
-    let outside = Mutex::new((1..=ITEMS).map(|i| Item::new(i * 64, i)).collect::<Vec<_>>());
+    let outside = Mutex::new((1..=ITEMS).map(|i| Item::at(i * 64)).collect::<Vec<_>>());
     let owners: Vec<AtomicBool> = (0..=ITEMS).map(|_| AtomicBool::new(false)).collect();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -62,8 +62,10 @@ fn exchange(slots: &'static Slots, drain: bool) {
                         }
                     };
                     for item in &some[..got] {
-                        assert_eq!(item.address(), item.index() * 64);
-                        assert!(!owners[item.index()].swap(true, Ordering::AcqRel), "two owners");
+                        assert!(
+                            !owners[item.address() / 64].swap(true, Ordering::AcqRel),
+                            "two owners"
+                        );
                     }
                     held.extend(&some[..got]);
                     let keep = (round % 50) as usize;
@@ -71,7 +73,7 @@ fn exchange(slots: &'static Slots, drain: bool) {
                         let part = (1 + round as usize % 20).min(held.len());
                         let at = held.len() - part;
                         for item in &held[at..] {
-                            assert!(owners[item.index()].swap(false, Ordering::AcqRel));
+                            assert!(owners[item.address() / 64].swap(false, Ordering::AcqRel));
                         }
                         // SAFETY: items in our hands.
                         let put = unsafe { slots.push_many(class, hint, &held[at..]) };
@@ -80,7 +82,7 @@ fn exchange(slots: &'static Slots, drain: bool) {
                     }
                 }
                 for item in &held {
-                    owners[item.index()].store(false, Ordering::Release);
+                    owners[item.address() / 64].store(false, Ordering::Release);
                 }
                 outside.lock().expect("no panic").extend(held);
             });
@@ -114,7 +116,7 @@ fn exchange(slots: &'static Slots, drain: bool) {
         }
     }
     assert_eq!(all.len(), ITEMS);
-    assert_eq!(all.iter().map(|item| item.index()).collect::<HashSet<_>>().len(), ITEMS);
+    assert_eq!(all.iter().map(|item| item.address() / 64).collect::<HashSet<_>>().len(), ITEMS);
 }
 
 #[test]
@@ -139,7 +141,7 @@ fn an_unstarted_table_is_empty_and_full() {
     for class in SizeClass::all() {
         assert!(slots.pop(class).is_none());
         // SAFETY: never taken in.
-        assert!(!unsafe { slots.push(class, Item::new(4096, 0)) });
+        assert!(!unsafe { slots.push(class, Item::at(4096)) });
     }
 }
 

@@ -182,7 +182,7 @@ impl<'a> Census<'a> {
                 self.has_books && self.source.maps.is_readable_memory(slab, class.slab_size);
             spans.push(Span {
                 addr: slab + u64::from(class.ext_offset),
-                len: if readable { class.objects as usize * 4 } else { 0 },
+                len: if readable { class.ext_words as usize * 4 } else { 0 },
             });
         }
         spans.push(Span { addr: zone.chunk_class + first + low as u64, len: high - low });
@@ -301,7 +301,7 @@ fn batches(slabs: &[(usize, Class)]) -> impl Iterator<Item = &[(usize, Class)]> 
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = rest.iter().take(BATCH_SLABS).take_while(|(_, class)| {
-            bytes += class.objects as usize * 4;
+            bytes += class.ext_words as usize * 4;
             bytes <= BATCH_BYTES
         });
         // A vector is below the largest slab, so one always fits.

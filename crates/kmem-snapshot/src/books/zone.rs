@@ -18,8 +18,9 @@ pub(super) const MAX_SLAB: u64 = 2 << 20;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Class {
     pub(super) size: u32,
-    pub(super) objects: u32,
     pub(super) ext_offset: u32,
+    /// Words of the extension vector.
+    pub(super) ext_words: u32,
     /// Bytes of the slab that are objects.
     pub(super) limit: u64,
     pub(super) slab_size: u64,
@@ -36,8 +37,9 @@ impl Class {
         }
         let class = Self {
             size: of!(size),
-            objects: of!(objects),
             ext_offset: of!(ext_offset),
+            // A size of 0 is refused below.
+            ext_words: ((u64::from(of!(slab_mask)) + 1) >> of!(size).max(1).ilog2()) as u32,
             limit: u64::from(of!(limit)),
             slab_size: u64::from(of!(slab_mask)) + 1,
         };
@@ -45,7 +47,7 @@ impl Class {
         if !slab.is_power_of_two() || !(CHUNK..=MAX_SLAB).contains(&slab) {
             return Err(format!("slab_mask is {:#x}", slab - 1));
         }
-        let objects = u64::from(class.objects);
+        let objects = u64::from(of!(objects));
         if class.size == 0
             || objects == 0
             || u64::from(class.size) * objects != class.limit
@@ -57,7 +59,9 @@ impl Class {
             ));
         }
         let ext = u64::from(class.ext_offset);
-        if vector && (ext < class.limit || ext % 4 != 0 || ext + 4 * objects > slab) {
+        if vector
+            && (ext < class.limit || ext % 4 != 0 || ext + 4 * u64::from(class.ext_words) > slab)
+        {
             return Err(format!("extension vector at {ext:#x} of a slab of {slab:#x} bytes"));
         }
         Ok(class)

@@ -96,7 +96,7 @@ fn put<T: Copy>(at: usize, value: T) {
 
 fn geometry(size: u32) -> ClassGeometry {
     let slab = if size <= 1024 { CHUNK as u32 } else { 2 * CHUNK as u32 };
-    let objects = (slab - 64) * 8 / (size * 8 + 33);
+    let objects = (slab - 64 - 4 * (slab >> size.ilog2())) * 64 / (size * 64 + 8);
     let limit = objects * size;
     ClassGeometry {
         size,
@@ -218,7 +218,7 @@ pub(crate) fn target() {
             let word = tag | (random.below(1 << 14) as u32) << OBJCG_SHIFT;
             let is_live = random.below(3) != 0;
             put(
-                slab + (g.ext_offset + object * 4) as usize,
+                slab + g.ext_of(object * g.size) as usize,
                 if is_live { word | EXT_LIVE } else { word },
             );
             if is_live {

@@ -14,7 +14,7 @@
 use crate::root::{
     EXT_LIVE, RootBlock, Site, TAG_BITS, TAG_FIRST_SITE, TAG_OTHER, TAG_UNTAGGED, site_kind,
 };
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::TagId;
 
 /// Most sites of an instance, the reserved ones included.
@@ -73,6 +73,14 @@ impl Sites {
         let word = self.cache[ret % CACHE_SLOTS].load(Ordering::Relaxed);
         let word = word ^ (ret as u64) << TAG_BITS;
         if word >> CACHE_WORD == 0 { Some(word as u32) } else { None }
+    }
+
+    /// Empties the cache: without an entry in it no fast path is taken.
+    pub fn forget(&self) {
+        for word in &self.cache {
+            word.store(0, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
     }
 
     /// The tag of a return address, a new one if need be.

@@ -53,6 +53,29 @@ macro_rules! enter {
     };
 }
 
+/// Copies `{bytes}` bytes, a multiple of 8, from `{from}` to `{to}`; both move. (A loop beats
+/// `rep movsq` at the half kilobyte that is moved here.)
+macro_rules! copy {
+    () => {
+        concat!(
+            "mov {left:e}, {bytes:e}\n",
+            "sub {left:e}, 16\n",
+            "jb 6f\n",
+            "5: movups {pair}, [{from}]\n",
+            "movups [{to}], {pair}\n",
+            "add {from}, 16\n",
+            "add {to}, 16\n",
+            "sub {left:e}, 16\n",
+            "jae 5b\n",
+            "6: test {left:e}, 8\n",
+            "jz 7f\n",
+            "mov {left}, [{from}]\n",
+            "mov [{to}], {left}\n",
+            "7:\n",
+        )
+    };
+}
+
 /// See [`Slots::pop`].
 ///
 /// # Safety
@@ -136,18 +159,18 @@ pub(super) unsafe fn pop_many(slots: &Slots, class: SizeClass, out: *mut Item, r
             "cmp {bytes:e}, {room:e}",
             "cmova {bytes:e}, {room:e}",
             "sub {top:e}, {bytes:e}",
-            "lea rsi, [{area} + {top}]",
-            "mov rdi, {out}",
-            "mov ecx, {bytes:e}",
-            "shr ecx, 3",
-            "cld",
-            "rep movsq",
+            "lea {from}, [{area} + {top}]",
+            "mov {to}, {out}",
+            copy!(),
             "mov [{area} + {class} * 8], {top:e}",
             "4:",
             area = out(reg) _,
             top = out(reg) _,
             bytes = out(reg) bytes,
-            out("rcx") _, out("rsi") _, out("rdi") _,
+            from = out(reg) _,
+            to = out(reg) _,
+            left = out(reg) _,
+            pair = out(xmm_reg) _,
             out = in(reg) out,
             room = in(reg) u64::from(room * 8),
             slots = in(reg) slots,
@@ -164,12 +187,12 @@ pub(super) unsafe fn pop_many(slots: &Slots, class: SizeClass, out: *mut Item, r
 /// See [`Slots::push_many`].
 ///
 /// # Safety
-/// As for [`push`], for each of the `room` objects at `from`.
+/// As for [`push`], for each of the `room` objects at `items`.
 #[inline(never)]
 pub(super) unsafe fn push_many(
     slots: &Slots,
     class: SizeClass,
-    from: *const Item,
+    items: *const Item,
     room: u32,
 ) -> u32 {
     let bytes: u64;
@@ -183,20 +206,20 @@ pub(super) unsafe fn push_many(
             "and {bytes:e}, {block} - 1",
             "cmp {bytes:e}, {room:e}",
             "cmova {bytes:e}, {room:e}",
-            "lea rdi, [{area} + {top}]",
-            "mov rsi, {from}",
+            "lea {to}, [{area} + {top}]",
+            "mov {from}, {items}",
             "add {top:e}, {bytes:e}",
-            "mov ecx, {bytes:e}",
-            "shr ecx, 3",
-            "cld",
-            "rep movsq",
+            copy!(),
             "mov [{area} + {class} * 8], {top:e}",
             "4:",
             area = out(reg) _,
             top = out(reg) _,
             bytes = out(reg) bytes,
-            out("rcx") _, out("rsi") _, out("rdi") _,
-            from = in(reg) from,
+            from = out(reg) _,
+            to = out(reg) _,
+            left = out(reg) _,
+            pair = out(xmm_reg) _,
+            items = in(reg) items,
             room = in(reg) u64::from(room * 8),
             slots = in(reg) slots,
             rseq = out(reg) _,

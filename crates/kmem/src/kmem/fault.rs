@@ -3,7 +3,6 @@
 use super::Instance;
 use crate::class::SizeClass;
 use crate::os::Platform;
-use crate::units::Item;
 
 /// Why an address cannot be freed or resized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,27 +185,16 @@ impl<P: Platform> Instance<P> {
         self.platform.fatal()
     }
 
-    /// An object came off a CPU's array although it is live: it was freed by two threads at
-    /// once, or its word was overwritten.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn taken_twice(&self, item: Item, class: SizeClass) -> ! {
-        self.corrupt(item.address(), class, b" was freed twice, and is in use again\n")
-    }
-
-    /// An object was returned to its slab although it is free there.
+    /// An object was returned to its slab although it is free there: two threads freed it at
+    /// the same moment.
     #[cold]
     pub(super) fn freed_twice(&self, object: usize, class: SizeClass) -> ! {
-        self.corrupt(object, class, b" was freed twice\n")
-    }
-
-    fn corrupt(&self, object: usize, class: SizeClass, what: &[u8]) -> ! {
         let mut line = Line::new();
         line.bytes(b"kmem: double free: the ");
         line.decimal(self.geometry(class).size as usize);
         line.bytes(b"-byte object at ");
         line.hex(object);
-        line.bytes(what);
+        line.bytes(b" was freed twice\n");
         self.end(line.text())
     }
 

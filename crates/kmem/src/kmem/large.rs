@@ -100,10 +100,10 @@ impl<P: Platform> Instance<P> {
         }
         if self.slots.uses_rseq() {
             // SAFETY: a free run of ours.
-            return unsafe { self.slots.push(class, Item::new(at, 0)) };
+            return unsafe { self.slots.push(class, Item::at(at)) };
         }
         // SAFETY: as above.
-        unsafe { self.slots.push_many(class, self.slot_hint(), &[Item::new(at, 0)]) == 1 }
+        unsafe { self.slots.push_many(class, self.slot_hint(), &[Item::at(at)]) == 1 }
     }
 
     /// Makes a claimed run read as zero.

@@ -94,8 +94,8 @@ struct Layout {
     reciprocal: [u64; 256],
     /// All ones above the bits of an offset in a slab.
     slab: [usize; 256],
-    limit: [u64; 256],
     ext_offset: [usize; 256],
+    ext_shift: [u32; 256],
 }
 
 /// One allocator. All zero but for the platform until first used, and then started by itself.
@@ -140,8 +140,8 @@ impl<P: Platform> Instance<P> {
                 layout: UnsafeCell::new(Layout {
                     reciprocal: [0; 256],
                     slab: [0; 256],
-                    limit: [0; 256],
                     ext_offset: [0; 256],
+                    ext_shift: [0; 256],
                 }),
             },
             classes: UnsafeCell::new([ClassGeometry::NONE; 256]),
@@ -204,11 +204,9 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Takes an object off the CPU's array and books it; null if that cannot be done at once.
+    /// Only while the switch is on does the cache know any call site.
     #[inline(always)]
     fn alloc_class(&'static self, class: SizeClass, ret: usize) -> *mut u8 {
-        if self.mode() != mode::ON {
-            return no_memory();
-        }
         let Some(word) = self.sites.cached(ret) else {
             return no_memory();
         };
@@ -223,15 +221,22 @@ impl<P: Platform> Instance<P> {
     /// Writes the extension word of an object that just came off an array.
     #[inline(always)]
     fn book(&self, item: Item, class: SizeClass, word: u32) {
-        let layout = self.layout();
-        let slab = item.address() & layout.slab[class.0 as usize];
-        let ext = slab + layout.ext_offset[class.0 as usize] + item.index() * 4;
-        // SAFETY: every slab made with books has its vector there.
-        let ext = unsafe { &*(ext as *const AtomicU32) };
-        if ext.load(Ordering::Relaxed) & EXT_LIVE != 0 {
-            self.taken_twice(item, class)
-        }
+        let slab = item.address() & self.layout().slab[class.0 as usize];
+        // SAFETY: an object of that class, in a slab made with books.
+        let ext = unsafe { self.extension(class, slab, item.address() - slab) };
         ext.store(word, Ordering::Relaxed);
+    }
+
+    /// The extension word for an offset in a slab.
+    ///
+    /// # Safety
+    /// There is a slab of that class, made with books, and the offset lies in it.
+    #[inline(always)]
+    unsafe fn extension(&self, class: SizeClass, slab: usize, offset: usize) -> &AtomicU32 {
+        let layout = self.layout();
+        let word = (offset >> layout.ext_shift[class.0 as usize]) * 4;
+        // SAFETY: the vector has a word for every offset in the slab.
+        unsafe { &*((slab + layout.ext_offset[class.0 as usize] + word) as *const AtomicU32) }
     }
 
     #[inline(always)]
@@ -248,6 +253,10 @@ impl<P: Platform> Instance<P> {
         }
         let class = SizeClass::of(size);
         match self.mode() {
+            mode::NEVER => {
+                let item = self.slots.pop(class);
+                if item.is_none() { self.alloc_slow(class, ret) } else { item.address() as *mut u8 }
+            }
             mode::ON => {
                 let object = self.alloc_class(class, ret);
                 if object.is_null() { self.alloc_slow(class, ret) } else { object }
@@ -259,10 +268,6 @@ impl<P: Platform> Instance<P> {
                 }
                 self.book(item, class, TAG_UNTAGGED | EXT_LIVE);
                 item.address() as *mut u8
-            }
-            mode::NEVER => {
-                let item = self.slots.pop(class);
-                if item.is_none() { self.alloc_slow(class, ret) } else { item.address() as *mut u8 }
             }
             _ => self.alloc_slow(class, ret),
         }
@@ -281,26 +286,26 @@ impl<P: Platform> Instance<P> {
         if chunk >= self.hot.chunks.load(Ordering::Relaxed) {
             return self.free_other(at);
         }
-        let Some((class, slab, index)) = self.object_at(at, chunk) else {
+        let Some((class, slab, offset)) = self.object_at(at, chunk) else {
             return self.free_slow(at);
         };
-        let ext = slab + self.layout().ext_offset[class.0 as usize] + index * 4;
-        // SAFETY: every slab made with books has its vector there.
-        let ext = unsafe { &*(ext as *const AtomicU32) };
+        // SAFETY: a slab of that class; books are open where chunks are known here.
+        let ext = unsafe { self.extension(class, slab, offset) };
         let word = ext.load(Ordering::Relaxed);
         if word & EXT_LIVE == 0 {
             return self.free_slow(at);
         }
         ext.store(word & !EXT_LIVE, Ordering::Relaxed);
-        let item = Item::new(at as usize, index);
+        let item = Item::at(at as usize);
         // SAFETY: a live object until now, given up by the caller.
         if !unsafe { self.slots.push(class, item) } {
             self.flush(class, item);
         }
     }
 
-    /// Class, slab and index of the object that begins at `at`, in a chunk of the first zone.
-    /// Pages and stale slabs have a class without valid offsets.
+    /// Class, slab and offset of the object that begins at `at`, in a chunk of the first zone; or
+    /// of a place behind the last object (whose extension word is zero). Pages and stale slabs
+    /// have a class without valid offsets.
     #[inline(always)]
     fn object_at(&self, at: *mut u8, chunk: usize) -> Option<(SizeClass, usize, usize)> {
         let classes = self.hot.chunk_class.load(Ordering::Relaxed) as *const AtomicU8;
@@ -311,27 +316,24 @@ impl<P: Platform> Instance<P> {
         let offset = at as usize - slab;
         let reciprocal = layout.reciprocal[class.0 as usize];
         let product = offset as u128 * u128::from(reciprocal);
-        if product as u64 >= reciprocal || offset as u64 >= layout.limit[class.0 as usize] {
-            return None;
-        }
-        Some((class, slab, (product >> 64) as usize))
+        if product as u64 >= reciprocal { None } else { Some((class, slab, offset)) }
     }
 
     /// `free` without books, and for what the first zone does not hold.
     #[inline(never)]
     fn free_other(&'static self, at: *mut u8) {
-        if self.mode() != mode::NEVER {
-            return self.free_slow(at);
-        }
         let chunk =
             (at as usize).wrapping_sub(self.hot.base.load(Ordering::Relaxed)) >> CHUNK_SHIFT;
         if chunk >= self.bare_chunks.load(Ordering::Relaxed) {
             return self.free_slow(at);
         }
-        let Some((class, _, index)) = self.object_at(at, chunk) else {
+        let Some((class, _, offset)) = self.object_at(at, chunk) else {
             return self.free_slow(at);
         };
-        let item = Item::new(at as usize, index);
+        if offset >= self.geometry(class).limit as usize {
+            return self.free_slow(at);
+        }
+        let item = Item::at(at as usize);
         // SAFETY: an object's start; that it is live cannot be known without books.
         if !unsafe { self.slots.push(class, item) } {
             self.flush(class, item);

@@ -11,7 +11,7 @@ use crate::units::{Item, PageCount, Pfn};
 /// A live allocation.
 pub(super) enum Live<'a> {
     /// An object of a slab; no word without books.
-    Object { class: SizeClass, item: Item, ext: Option<&'a AtomicU32> },
+    Object { class: SizeClass, ext: Option<&'a AtomicU32> },
     /// A page allocation.
     Pages { set: &'a ZoneSet, pfn: Pfn, pages: PageCount },
 }
@@ -50,10 +50,8 @@ impl<P: Platform> Instance<P> {
         match SlabZone::place(address, geometry) {
             Place::Tail => Err(Fault::Metadata),
             Place::Inside { object, offset } => Err(Fault::InsideObject { object, offset, size }),
-            Place::Object { item, .. } if !self.books() => {
-                Ok(Live::Object { class, item, ext: None })
-            }
-            Place::Object { item, ext } => {
+            Place::Object { .. } if !self.books() => Ok(Live::Object { class, ext: None }),
+            Place::Object { ext } => {
                 // SAFETY: every slab made with books has its vector there.
                 let ext = unsafe { &*(ext as *const AtomicU32) };
                 match ext.load(Ordering::Relaxed) {
@@ -61,7 +59,7 @@ impl<P: Platform> Instance<P> {
                     word if word & EXT_LIVE == 0 => {
                         Err(Fault::FreeObject { size, last: self.sites.address(tag(word)) })
                     }
-                    _ => Ok(Live::Object { class, item, ext: Some(ext) }),
+                    _ => Ok(Live::Object { class, ext: Some(ext) }),
                 }
             }
         }
@@ -103,10 +101,11 @@ impl<P: Platform> Instance<P> {
             return;
         }
         match self.find(at) {
-            Ok(Live::Object { class, item, ext }) => {
+            Ok(Live::Object { class, ext }) => {
                 if let Some(ext) = ext {
                     ext.store(ext.load(Ordering::Relaxed) & !EXT_LIVE, Ordering::Relaxed);
                 }
+                let item = Item::at(at as usize);
                 // SAFETY: a live object until now, given up by the caller.
                 if !unsafe { self.slots.push(class, item) } {
                     self.flush(class, item);
@@ -157,7 +156,7 @@ impl<P: Platform> Instance<P> {
             return core::ptr::null_mut();
         }
         let old = match self.find(at) {
-            Ok(Live::Object { class, ext, .. }) => {
+            Ok(Live::Object { class, ext }) => {
                 let old = self.geometry(class).size as usize;
                 // Keeps its place while at least half of it stays in use.
                 if size <= old && (size > old / 2 || SizeClass::of(size) == class) {

@@ -6,17 +6,25 @@ use crate::class::SizeClass;
 use crate::os::Platform;
 use crate::root::{EXT_LIVE, PeakTable, TAG_UNTAGGED, profiling};
 use crate::slab::sheaf::SHEAF_OBJECTS;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 use crate::units::{CHUNK_ORDER, Item, PageCount};
 
 impl<P: Platform> Instance<P> {
     /// The extension word for a call site, found the slow way.
     pub(super) fn word_for(&self, ret: usize) -> u32 {
-        if self.mode() == mode::ON {
-            self.sites.cached(ret).unwrap_or_else(|| self.sites.lookup(ret).0 | EXT_LIVE)
-        } else {
-            TAG_UNTAGGED | EXT_LIVE
+        if self.mode() != mode::ON {
+            return TAG_UNTAGGED | EXT_LIVE;
         }
+        if let Some(word) = self.sites.cached(ret) {
+            return word;
+        }
+        let word = self.sites.lookup(ret).0 | EXT_LIVE;
+        // Whoever switches off writes the mode before it empties the cache.
+        fence(Ordering::SeqCst);
+        if self.mode() != mode::ON {
+            self.sites.forget();
+        }
+        word
     }
 
     /// `alloc` when the fast path cannot serve it.
@@ -175,7 +183,10 @@ impl<P: Platform> Instance<P> {
         let Some(root) = self.root() else { return };
         let wish = root.profiling.load(Ordering::Relaxed);
         if self.books() && wish <= profiling::ON {
-            self.hot.mode.store(mode::from(wish), Ordering::Relaxed);
+            let wish = mode::from(wish);
+            if self.hot.mode.swap(wish, Ordering::SeqCst) != wish && wish != mode::ON {
+                self.sites.forget();
+            }
         }
     }
 

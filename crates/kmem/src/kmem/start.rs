@@ -117,8 +117,8 @@ impl<P: Platform> Instance<P> {
             for (i, class) in classes.iter().enumerate() {
                 layout.reciprocal[i] = class.reciprocal;
                 layout.slab[i] = !(class.slab_mask as usize);
-                layout.limit[i] = u64::from(class.limit);
                 layout.ext_offset[i] = class.ext_offset as usize;
+                layout.ext_shift[i] = if class.size == 0 { 0 } else { class.ext_shift() };
             }
         }
         self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);

@@ -76,8 +76,6 @@ pub struct Retired {
 pub enum Place {
     /// At the start of an object.
     Object {
-        /// The object.
-        item: Item,
         /// Address of its extension word.
         ext: usize,
     },
@@ -176,7 +174,7 @@ impl SlabZone {
     fn ext<'a>(&'a self, slab: usize, geometry: &ClassGeometry) -> &'a [AtomicU32] {
         let at = (slab + geometry.ext_offset as usize) as *const AtomicU32;
         // SAFETY: every slab of this geometry has its vector there; called with books only.
-        unsafe { core::slice::from_raw_parts(at, geometry.objects as usize) }
+        unsafe { core::slice::from_raw_parts(at, geometry.ext_words() as usize) }
     }
 
     /// Where in its slab an address of this class lies.
@@ -189,8 +187,7 @@ impl SlabZone {
         let index = geometry.index_within(offset);
         let object = slab + (index * geometry.size) as usize;
         if object == address {
-            let item = Item::new(object, index as usize);
-            Place::Object { item, ext: slab + geometry.ext_offset as usize + index as usize * 4 }
+            Place::Object { ext: slab + geometry.ext_of(offset) as usize }
         } else {
             Place::Inside { object, offset: (address - object) as u32 }
         }
@@ -214,9 +211,9 @@ impl SlabZone {
         let chunk = start.0 >> CHUNK_ORDER;
         let slab = self.slab_address(chunk);
         if books && !zero {
-            for word in self.ext(slab, geometry) {
-                word.store(0, Ordering::Relaxed);
-            }
+            let ext = self.ext(slab, geometry);
+            // SAFETY: pages just claimed: nobody else knows this vector yet.
+            unsafe { ext.as_ptr().cast_mut().write_bytes(0, ext.len()) };
         }
         let taken = geometry.objects.min(out.len() as u32);
         let mut left = geometry.objects;
@@ -230,7 +227,7 @@ impl SlabZone {
             first -= used;
         }
         for (i, slot) in out.iter_mut().rev().take(taken as usize).enumerate() {
-            *slot = Item::new(slab + i * geometry.size as usize, i);
+            *slot = Item::at(slab + i * geometry.size as usize);
         }
         for i in 0..geometry.chunks() {
             self.chunk_class(chunk + i).store(class.0, Ordering::Release);
@@ -354,33 +351,38 @@ impl SlabZone {
         mut retired: impl FnMut(Retired),
     ) -> Result<(), DoubleFree> {
         let mut result = Ok(());
-        // Slab and row of an item in one number: items of one row follow each other mostly.
-        let place = |item: Item| {
-            let slab = item.address() & !(geometry.slab_mask as usize);
-            (slab, slab + item.index() / 64)
-        };
-        let mut rest = items.iter().copied().peekable();
-        while let Some(&first) = rest.peek() {
-            let slab = place(first).0;
+        let slab_of = |item: &Item| item.address() & !(geometry.slab_mask as usize);
+        let mut rest = items;
+        while let Some(first) = rest.first() {
+            let slab = slab_of(first);
             let chunk = ((slab - self.base) / CHUNK_SIZE) as u32;
+            let rows = self.rows(slab, geometry);
             let mut given = 0;
             // All that follow in the same slab; bits of one row are given together.
-            while let Some(item) = rest.next_if(|&item| place(item).0 == slab) {
-                let (_, row) = place(item);
-                let (mut mask, mut len) = (1u64 << (item.index() % 64), 1);
-                while let Some(next) = rest
-                    .next_if(|&next| place(next).1 == row && mask & 1 << (next.index() % 64) == 0)
-                {
-                    mask |= 1 << (next.index() % 64);
-                    len += 1;
-                }
-                let twice = self.rows(slab, geometry)[row - slab].give(mask);
+            let (mut row, mut mask) = (0, 0u64);
+            let mut give = |row: usize, mask: u64| {
+                let twice = rows[row].give(mask);
                 if twice != 0 && result.is_ok() {
-                    let index = (row - slab) * 64 + twice.trailing_zeros() as usize;
+                    let index = row * 64 + twice.trailing_zeros() as usize;
                     result = Err(DoubleFree(slab + index * geometry.size as usize));
                 }
-                given += len - twice.count_ones();
+                given += (mask & !twice).count_ones();
+            };
+            while let Some((item, others)) = rest.split_first()
+                && slab_of(item) == slab
+            {
+                let index = geometry.index_within((item.address() - slab) as u32) as usize;
+                let bit = 1 << (index % 64);
+                if index / 64 != row || mask & bit != 0 {
+                    if mask != 0 {
+                        give(row, mask);
+                    }
+                    (row, mask) = (index / 64, 0);
+                }
+                mask |= bit;
+                rest = others;
             }
+            give(row, mask);
             if let Some(done) = self.give_credit(chunk, class, geometry, given) {
                 retired(done);
             }
@@ -492,11 +494,12 @@ impl SlabZone {
             let first = i * 64;
             let here = (geometry.objects as usize - first).min(64);
             let bits = if books {
-                self.ext(slab, geometry)[first..first + here]
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, word)| word.load(Ordering::Relaxed) & EXT_LIVE == 0)
-                    .fold(0u64, |bits, (i, _)| bits | 1 << i)
+                let ext = self.ext(slab, geometry);
+                let word = |i: usize| {
+                    let offset = (first + i) * geometry.size as usize;
+                    ext[offset >> geometry.ext_shift()].load(Ordering::Relaxed)
+                };
+                (0..here).filter(|&i| word(i) & EXT_LIVE == 0).fold(0u64, |bits, i| bits | 1 << i)
             } else {
                 row.load() & crate::row::span(0, here as u32)
             };
@@ -537,9 +540,7 @@ impl SlabZone {
 /// `out`, highest first; how many.
 #[inline]
 fn spread(bits: u64, slab: usize, first: usize, size: usize, out: &mut [Item]) -> usize {
-    // From one object to the next both halves of an item grow by a constant.
-    let step = size as u64 | 1 << 48;
-    let start = Item::new(slab + first * size, first).0;
+    let (start, step) = ((slab + first * size) as u64, size as u64);
     if bits == u64::MAX
         && let Some(out) = out.last_chunk_mut::<64>()
     {
