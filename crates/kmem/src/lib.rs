@@ -13,11 +13,12 @@
 //! cpu        per-CPU slots: rseq or try-lock
 //! class      size classes and the layout of their slabs
 //! os         the only door to the platform
-//! conf, root, units, sync
+//! conf, blackbox, root, units, sync
 //! ```
 #![cfg_attr(not(test), no_std)]
 
 pub mod alloc_tag;
+pub mod blackbox;
 pub mod class;
 pub mod codetag;
 pub mod conf;

@@ -13,7 +13,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of a root block: `kmemroot` in ASCII, stored last, with release order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmemroot");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Name of the memfd behind the root block, as `/memfd:<name> (deleted)` in `/proc/PID/maps`.
 pub const MAPPING_NAME: &str = "kmem-root";
 /// Most zones a root block can name.
@@ -94,7 +94,30 @@ pub struct RootBlock {
     pub profiling: AtomicU32,
     /// *Live.* Pages handed out by all zones (slabs and page allocations).
     pub used_pages: AtomicU32,
+    /// Address of the memory that [`Site::data`] points into; 0: there is none.
+    pub texts: u64,
+    /// *Live.* Bytes at `texts` that may be read.
+    pub texts_len: AtomicU64,
+    /// Address of the cache of call sites: `[u64; cache_len / 8]`. Somebody outside who changed
+    /// one of the words below fills it with zeroes, which makes the next call from every site
+    /// look at them.
+    pub cache: u64,
+    /// Length of the cache in bytes.
+    pub cache_len: u64,
+    /// *Live, writable from outside.* Callers that are told apart: return addresses per site,
+    /// 0 and 1 are one. At most [`MAX_DEPTH`].
+    pub depth: AtomicU32,
+    /// *Live, writable from outside.* The same for the one site `deep_tag`.
+    pub deep_depth: AtomicU32,
+    /// *Live, writable from outside.* A tag of kind [`site_kind::CALLER`] whose callers are told
+    /// apart to `deep_depth`; 0: none.
+    pub deep_tag: AtomicU32,
+    /// Reserved, zero.
+    pub reserved: u32,
 }
+
+/// Most return addresses of a site.
+pub const MAX_DEPTH: u32 = 32;
 
 /// One zone: a range of pages under one set of tables.
 #[repr(C)]
@@ -124,18 +147,46 @@ pub struct ZoneBlock {
 /// What a tag stands for.
 #[repr(C)]
 pub struct Site {
-    /// A return address for [`site_kind::CALLER`]; 0 while the entry is unused.
+    /// A return address for [`site_kind::CALLER`] and [`site_kind::CHAIN`], the address of the
+    /// static tag for [`site_kind::STATIC`]; 0 while the entry is unused, or when the object
+    /// with the static tag was unloaded.
     pub addr: AtomicU64,
-    /// See [`site_kind`].
+    /// See [`site_kind`]; 0 while the entry is unused. Written last.
     pub kind: AtomicU32,
+    /// Return addresses at `data` for [`site_kind::CHAIN`]; else 0.
+    pub count: AtomicU32,
+    /// Address of a [`Text`] for [`site_kind::STATIC`], of `[u64; count]` for
+    /// [`site_kind::CHAIN`]; else 0.
+    pub data: AtomicU64,
     /// Reserved, zero.
-    pub reserved: AtomicU32,
+    pub reserved: AtomicU64,
+}
+
+/// What a static tag says of itself; copied, so that it outlives the object it was in. Followed
+/// by the bytes of module, file and function, in this order, without separators.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Text {
+    /// Line in the file.
+    pub line: u32,
+    /// Length of the module's name; 0 for the main program.
+    pub module_len: u16,
+    /// Length of the file's name.
+    pub file_len: u16,
+    /// Length of the function's name, or of the scope's.
+    pub function_len: u16,
+    /// Reserved, zero.
+    pub reserved: [u16; 3],
 }
 
 /// Values of [`Site::kind`].
 pub mod site_kind {
-    /// `addr` is the return address of a call of an allocation function.
+    /// The return address of a call of an allocation function.
     pub const CALLER: u32 = 1;
+    /// A tag compiled into the program, or a scope.
+    pub const STATIC: u32 = 2;
+    /// A call and its callers: return addresses, innermost first.
+    pub const CHAIN: u32 = 3;
 }
 
 /// The books as they stood at the highest use so far (within 5 %), kept when asked for
@@ -162,6 +213,7 @@ pub struct PeakEntry {
     pub calls: AtomicU64,
 }
 
-const _: () = assert!(core::mem::size_of::<Site>() == 16);
+const _: () = assert!(core::mem::size_of::<Site>() == 32);
+const _: () = assert!(core::mem::size_of::<Text>() == 16);
 const _: () = assert!(core::mem::size_of::<PeakEntry>() == 16);
 const _: () = assert!(core::mem::size_of::<RootBlock>() <= 4096);

@@ -271,6 +271,14 @@ pub(crate) fn target() {
         site_count: SITES.into(),
         profiling: profiling::ON.into(),
         used_pages: (used.iter().filter(|&&u| u).count() as u32).into(),
+        texts: 0,
+        texts_len: 0.into(),
+        cache: 0,
+        cache_len: 0,
+        depth: 0.into(),
+        deep_depth: 0.into(),
+        deep_tag: 0.into(),
+        reserved: 0,
     };
     for tag in TAG_FIRST_SITE..SITES {
         let site = sites + tag as usize * size_of::<Site>();

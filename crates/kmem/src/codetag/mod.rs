@@ -54,6 +54,11 @@ impl Sites {
         INDEX_SLOTS * 4
     }
 
+    /// The cache, which readers may empty: address and length.
+    pub fn cache_part(&self) -> (u64, u64) {
+        (self.cache.as_ptr() as u64, size_of_val(&self.cache) as u64)
+    }
+
     /// Gives the table its memory.
     ///
     /// # Safety

@@ -187,6 +187,7 @@ impl<P: Platform> Instance<P> {
         root.zones = at(Tables::ZONES) as u64;
         root.sites = at(Tables::SITES) as u64;
         root.peak = at(Tables::PEAK) as u64;
+        (root.cache, root.cache_len) = self.sites.cache_part();
         root.meta_base = at(0) as u64;
         root.meta_len = Tables::BYTES as u64;
         root.profiling = AtomicU32::new(conf.profiling);
