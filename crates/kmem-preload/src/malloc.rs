@@ -13,12 +13,14 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
+use kmem_core::codetag::{Caller, scope};
+
 use crate::{KMEM, errno};
 
 const PAGE: usize = 4096;
 
-/// Exports `$name`: passes its return address as one argument more (in the given register of
-/// the platform's calling convention) and goes on to `$inner`.
+/// Exports `$name`: passes its return address as one argument more, in the given register of the
+/// platform's calling convention, and goes on to `$inner`.
 macro_rules! with_call_site {
     ($($name:ident ($($arg:ident: $ty:ty),*) => $inner:ident, $x86:literal, $arm:literal;)*) => {$(
         #[unsafe(no_mangle)]
@@ -33,53 +35,95 @@ macro_rules! with_call_site {
 }
 pub(crate) use with_call_site;
 
+/// The same with the caller's frame pointer as a further argument. What has a fast path without a
+/// frame of its own passes it on only when it leaves that path: [`with_frame`].
+macro_rules! with_caller {
+    ($($name:ident ($($arg:ident: $ty:ty),*) => $inner:ident, $x86:literal, $xf:literal, $arm:literal, $af:literal;)*) => {$(
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name($($arg: $ty),*) -> *mut c_void {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                concat!("mov ", $x86, ", [rsp]"), concat!("mov ", $xf, ", rbp"), "jmp {}", sym $inner);
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                concat!("mov ", $arm, ", x30"), concat!("mov ", $af, ", x29"), "b {}", sym $inner);
+        }
+    )*};
+}
+
+/// Defines `$name`, which passes the frame pointer as one argument more and goes on to `$inner`.
+/// Reached by a jump from a function without a frame, that is the frame of the program's call.
+macro_rules! with_frame {
+    ($($name:ident ($($arg:ident: $ty:ty),*) => $inner:ident, $x86:literal, $arm:literal;)*) => {$(
+        #[unsafe(naked)]
+        extern "C" fn $name($($arg: $ty),*) -> *mut u8 {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(concat!("mov ", $x86, ", rbp"), "jmp {}", sym $inner);
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(concat!("mov ", $arm, ", x29"), "b {}", sym $inner);
+        }
+    )*};
+}
+
 with_call_site! {
     malloc (size: usize) => malloc_at, "rsi", "x1";
     __libc_malloc (size: usize) => malloc_at, "rsi", "x1";
-    calloc (count: usize, size: usize) => calloc_at, "rdx", "x2";
-    __libc_calloc (count: usize, size: usize) => calloc_at, "rdx", "x2";
-    realloc (at: *mut c_void, size: usize) => realloc_at, "rdx", "x2";
-    __libc_realloc (at: *mut c_void, size: usize) => realloc_at, "rdx", "x2";
-    reallocarray (at: *mut c_void, count: usize, size: usize) => reallocarray_at, "rcx", "x3";
-    memalign (align: usize, size: usize) => memalign_at, "rdx", "x2";
-    __libc_memalign (align: usize, size: usize) => memalign_at, "rdx", "x2";
-    aligned_alloc (align: usize, size: usize) => memalign_at, "rdx", "x2";
-    valloc (size: usize) => valloc_at, "rsi", "x1";
-    __libc_valloc (size: usize) => valloc_at, "rsi", "x1";
-    pvalloc (size: usize) => pvalloc_at, "rsi", "x1";
-    __libc_pvalloc (size: usize) => pvalloc_at, "rsi", "x1";
+}
+
+with_caller! {
+    calloc (count: usize, size: usize) => calloc_at, "rdx", "rcx", "x2", "x3";
+    __libc_calloc (count: usize, size: usize) => calloc_at, "rdx", "rcx", "x2", "x3";
+    realloc (at: *mut c_void, size: usize) => realloc_at, "rdx", "rcx", "x2", "x3";
+    __libc_realloc (at: *mut c_void, size: usize) => realloc_at, "rdx", "rcx", "x2", "x3";
+    reallocarray (at: *mut c_void, count: usize, size: usize) => reallocarray_at, "rcx", "r8", "x3", "x4";
+    memalign (align: usize, size: usize) => memalign_at, "rdx", "rcx", "x2", "x3";
+    __libc_memalign (align: usize, size: usize) => memalign_at, "rdx", "rcx", "x2", "x3";
+    aligned_alloc (align: usize, size: usize) => memalign_at, "rdx", "rcx", "x2", "x3";
+    valloc (size: usize) => valloc_at, "rsi", "rdx", "x1", "x2";
+    __libc_valloc (size: usize) => valloc_at, "rsi", "rdx", "x1", "x2";
+    pvalloc (size: usize) => pvalloc_at, "rsi", "rdx", "x1", "x2";
+    __libc_pvalloc (size: usize) => pvalloc_at, "rsi", "rdx", "x1", "x2";
+}
+
+with_frame! {
+    malloc_any (size: usize, key: usize) => malloc_any_at, "rdx", "x2";
+}
+
+/// The caller of one of these functions: the thread's scope, or the call.
+fn caller(ret: usize, frame: usize) -> Caller {
+    Caller { key: scope::caller(ret), frame }
 }
 
 extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
-    let at = KMEM.alloc_fast(size, ret);
-    if at.is_null() { malloc_any(size, ret) } else { at }
+    let key = scope::caller(ret);
+    let at = KMEM.alloc_fast(size, key);
+    if at.is_null() { malloc_any(size, key) } else { at }
 }
 
-/// Apart, so that the fast path has no frame.
-#[inline(never)]
-fn malloc_any(size: usize, ret: usize) -> *mut u8 {
-    let at = KMEM.alloc_any(size, ret);
+extern "C" fn malloc_any_at(size: usize, key: usize, frame: usize) -> *mut u8 {
+    let at = KMEM.alloc_any(size, Caller { key, frame });
     if at.is_null() { errno::no_memory() } else { at }
 }
 
-extern "C" fn calloc_at(count: usize, size: usize, ret: usize) -> *mut u8 {
+extern "C" fn calloc_at(count: usize, size: usize, ret: usize, frame: usize) -> *mut u8 {
     let Some(bytes) = count.checked_mul(size) else {
         return errno::no_memory();
     };
-    let at = KMEM.alloc_zeroed(bytes, ret);
+    let at = KMEM.alloc_zeroed(bytes, caller(ret, frame));
     if at.is_null() { errno::no_memory() } else { at }
 }
 
 /// # Safety
 /// As for `realloc(3)`.
-unsafe extern "C" fn realloc_at(at: *mut u8, size: usize, ret: usize) -> *mut u8 {
+unsafe extern "C" fn realloc_at(at: *mut u8, size: usize, ret: usize, frame: usize) -> *mut u8 {
     if size == 0 && !at.is_null() {
         // SAFETY: the caller's promise.
         unsafe { KMEM.free(at) };
         return null_mut();
     }
     // SAFETY: the caller's promise.
-    let new = unsafe { KMEM.realloc(at, size, ret) };
+    let new = unsafe { KMEM.realloc(at, size, caller(ret, frame)) };
     if new.is_null() { errno::no_memory() } else { new }
 }
 
@@ -90,30 +134,31 @@ unsafe extern "C" fn reallocarray_at(
     count: usize,
     size: usize,
     ret: usize,
+    frame: usize,
 ) -> *mut u8 {
     match count.checked_mul(size) {
         // SAFETY: the caller's promise.
-        Some(bytes) => unsafe { realloc_at(at, bytes, ret) },
+        Some(bytes) => unsafe { realloc_at(at, bytes, ret, frame) },
         None => errno::no_memory(),
     }
 }
 
-extern "C" fn memalign_at(align: usize, size: usize, ret: usize) -> *mut u8 {
+extern "C" fn memalign_at(align: usize, size: usize, ret: usize, frame: usize) -> *mut u8 {
     if !align.is_power_of_two() {
         errno::set(libc::EINVAL);
         return null_mut();
     }
-    let at = KMEM.alloc_aligned(size, align, ret);
+    let at = KMEM.alloc_aligned(size, align, caller(ret, frame));
     if at.is_null() { errno::no_memory() } else { at }
 }
 
-extern "C" fn valloc_at(size: usize, ret: usize) -> *mut u8 {
-    memalign_at(PAGE, size, ret)
+extern "C" fn valloc_at(size: usize, ret: usize, frame: usize) -> *mut u8 {
+    memalign_at(PAGE, size, ret, frame)
 }
 
-extern "C" fn pvalloc_at(size: usize, ret: usize) -> *mut u8 {
+extern "C" fn pvalloc_at(size: usize, ret: usize, frame: usize) -> *mut u8 {
     match size.max(1).checked_next_multiple_of(PAGE) {
-        Some(bytes) => memalign_at(PAGE, bytes, ret),
+        Some(bytes) => memalign_at(PAGE, bytes, ret, frame),
         None => errno::no_memory(),
     }
 }
@@ -122,9 +167,9 @@ extern "C" fn pvalloc_at(size: usize, ret: usize) -> *mut u8 {
 #[unsafe(naked)]
 unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
     #[cfg(target_arch = "x86_64")]
-    core::arch::naked_asm!("mov rcx, [rsp]", "jmp {}", sym posix_memalign_at);
+    core::arch::naked_asm!("mov rcx, [rsp]", "mov r8, rbp", "jmp {}", sym posix_memalign_at);
     #[cfg(target_arch = "aarch64")]
-    core::arch::naked_asm!("mov x3, x30", "b {}", sym posix_memalign_at);
+    core::arch::naked_asm!("mov x3, x30", "mov x4, x29", "b {}", sym posix_memalign_at);
 }
 
 /// # Safety
@@ -134,11 +179,12 @@ unsafe extern "C" fn posix_memalign_at(
     align: usize,
     size: usize,
     ret: usize,
+    frame: usize,
 ) -> c_int {
     if !align.is_power_of_two() || align < size_of::<usize>() {
         return libc::EINVAL;
     }
-    let at = KMEM.alloc_aligned(size, align, ret);
+    let at = KMEM.alloc_aligned(size, align, caller(ret, frame));
     if at.is_null() {
         return libc::ENOMEM;
     }

@@ -10,6 +10,7 @@
 use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
 
+use kmem_core::codetag::{Caller, scope};
 use kmem_core::os::Platform;
 
 use crate::KMEM;
@@ -26,15 +27,16 @@ with_call_site! {
     _ZnamSt11align_val_tRKSt9nothrow_t (size: usize, align: usize, tag: *const c_void) => new_aligned_nothrow_at, "rcx", "x3";
 }
 
-/// Defines slow paths: ask `$any` with the arguments as they are, then jump to the runtime's
+/// Defines slow paths: ask `$any` with the arguments as they are and the frame pointer, then jump to the runtime's
 /// form, whose address `$last` finds, with the arguments as they were.
 macro_rules! slow_paths {
-    ($($slow:ident($($arg:ident),*): $any:ident, then $last:ident;)*) => {$(
+    ($($slow:ident($($arg:ident),*): $any:ident, $frame:literal, $arm_frame:literal, then $last:ident;)*) => {$(
         #[unsafe(naked)]
-        unsafe extern "C" fn $slow($($arg: usize,)* ret: usize) -> *mut u8 {
+        unsafe extern "C" fn $slow($($arg: usize,)* key: usize) -> *mut u8 {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
                 "push rdi", "push rsi", "push rdx",
+                concat!("mov ", $frame, ", rbp"),
                 "call {any}",
                 "test rax, rax",
                 "jnz 2f",
@@ -48,6 +50,7 @@ macro_rules! slow_paths {
             #[cfg(target_arch = "aarch64")]
             core::arch::naked_asm!(
                 "stp x29, x30, [sp, #-48]!", "stp x0, x1, [sp, #16]", "str x2, [sp, #32]",
+                concat!("mov ", $arm_frame, ", x29"),
                 "bl {any}",
                 "cbnz x0, 2f",
                 "bl {last}",
@@ -63,38 +66,49 @@ macro_rules! slow_paths {
 }
 
 slow_paths! {
-    new_slow(size): any, then last_new;
-    new_nothrow_slow(size, tag): any_nothrow, then last_nothrow;
-    new_aligned_at(size, align): any_aligned, then last_aligned;
-    new_aligned_nothrow_at(size, align, tag): any_aligned_nothrow, then last_aligned_nothrow;
+    new_slow(size): any, "rdx", "x2", then last_new;
+    new_nothrow_slow(size, tag): any_nothrow, "rcx", "x3", then last_nothrow;
+    new_aligned_at(size, align): any_aligned, "rcx", "x3", then last_aligned;
+    new_aligned_nothrow_at(size, align, tag): any_aligned_nothrow, "r8", "x4", then last_aligned_nothrow;
 }
 
 extern "C" fn new_at(size: usize, ret: usize) -> *mut u8 {
-    let at = KMEM.alloc_fast(size, ret);
+    let key = scope::caller(ret);
+    let at = KMEM.alloc_fast(size, key);
     // SAFETY: our own function, written in assembly.
-    if at.is_null() { unsafe { new_slow(size, ret) } } else { at }
+    if at.is_null() { unsafe { new_slow(size, key) } } else { at }
 }
 
 extern "C" fn new_nothrow_at(size: usize, tag: usize, ret: usize) -> *mut u8 {
-    let at = KMEM.alloc_fast(size, ret);
+    let key = scope::caller(ret);
+    let at = KMEM.alloc_fast(size, key);
     // SAFETY: our own function, written in assembly.
-    if at.is_null() { unsafe { new_nothrow_slow(size, tag, ret) } } else { at }
+    if at.is_null() { unsafe { new_nothrow_slow(size, tag, key) } } else { at }
 }
 
-extern "C" fn any(size: usize, ret: usize) -> *mut u8 {
-    KMEM.alloc_any(size, ret)
+extern "C" fn any(size: usize, key: usize, frame: usize) -> *mut u8 {
+    KMEM.alloc_any(size, Caller { key, frame })
 }
 
-extern "C" fn any_nothrow(size: usize, _tag: usize, ret: usize) -> *mut u8 {
-    KMEM.alloc_any(size, ret)
+extern "C" fn any_nothrow(size: usize, _tag: usize, key: usize, frame: usize) -> *mut u8 {
+    KMEM.alloc_any(size, Caller { key, frame })
 }
 
-extern "C" fn any_aligned(size: usize, align: usize, ret: usize) -> *mut u8 {
-    if align.is_power_of_two() { KMEM.alloc_aligned(size, align, ret) } else { null_mut() }
+extern "C" fn any_aligned(size: usize, align: usize, ret: usize, frame: usize) -> *mut u8 {
+    if !align.is_power_of_two() {
+        return null_mut();
+    }
+    KMEM.alloc_aligned(size, align, Caller { key: scope::caller(ret), frame })
 }
 
-extern "C" fn any_aligned_nothrow(size: usize, align: usize, _tag: usize, ret: usize) -> *mut u8 {
-    any_aligned(size, align, ret)
+extern "C" fn any_aligned_nothrow(
+    size: usize,
+    align: usize,
+    _tag: usize,
+    ret: usize,
+    frame: usize,
+) -> *mut u8 {
+    any_aligned(size, align, ret, frame)
 }
 
 /// A form of `new` of the C++ runtime, which comes after this library.

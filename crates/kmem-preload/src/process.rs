@@ -3,6 +3,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use kmem_core::codetag::Caller;
 use kmem_core::os::linux::call;
 
 use crate::KMEM;
@@ -20,7 +21,7 @@ static FINI: extern "C" fn() = fini;
 
 extern "C" fn init() {
     // SAFETY: an allocation of ours, freed at once.
-    unsafe { KMEM.free(KMEM.alloc(1, init as *const () as usize)) };
+    unsafe { KMEM.free(KMEM.alloc(1, Caller::at(init as *const () as usize))) };
 }
 
 extern "C" fn fini() {
@@ -30,11 +31,12 @@ extern "C" fn fini() {
 /// Lets whoever started the program read the books before they are gone, once.
 fn last_call() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    let Some((name, len)) = KMEM.report_socket() else {
+    let socket = KMEM.report_socket();
+    let Some(name) = socket.get() else {
         return;
     };
     if !DONE.swap(true, Ordering::Relaxed) {
-        call::report(&name[..len]);
+        call::report(name);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The reader outside and the census inside say the same, to the byte, for every tag.
 
+use kmem::codetag::Caller;
 use std::collections::BTreeMap;
 
 use kmem::Kmem;
@@ -26,7 +27,7 @@ fn the_reader_outside_agrees_with_the_census_inside() {
                 1..4 => r % 60_000,
                 _ => r % 1200,
             };
-            let at = KMEM.alloc(size, 0x10_0000 + random(&mut state) % 60);
+            let at = KMEM.alloc(size, Caller::at(0x10_0000 + random(&mut state) % 60));
             assert!(!at.is_null());
             held.push(at);
             if !r.is_multiple_of(3) {

@@ -2,10 +2,14 @@
 //! wins. What is unknown or malformed is reported and left out; nothing here ends a program,
 //! unless it asked for that with `strict:1`.
 
+use crate::root::MAX_DEPTH;
+
 /// Longest accepted text, in bytes.
-pub const MAX_TEXT: usize = 1024;
+pub const MAX_TEXT: usize = 4096;
 /// Longest socket name of `report`.
 pub const MAX_NAME: usize = 100;
+/// Longest path of `blackbox`.
+pub const MAX_PATH: usize = 512;
 
 /// The configuration of an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,12 +22,45 @@ pub struct Conf {
     pub peak: bool,
     /// `decay_ms:N`: how long free memory is kept before the system gets it back.
     pub decay_ms: u32,
+    /// `debug:0|1`, or `debug` alone: check the accounting of every call.
+    pub debug: bool,
+    /// `cumulative:0|1`: count every call, in the black box.
+    pub cumulative: bool,
+    /// `depth:N`: tell the callers of call sites apart, so many return addresses deep.
+    pub depth: u32,
+    /// `blackbox:PATH`: the file that outlives the process.
+    pub blackbox: Text<MAX_PATH>,
     /// `strict:0|1`: refuse to start with a bad configuration.
     pub strict: bool,
     /// `report:NAME`: the abstract socket to call at exit.
-    pub report: [u8; MAX_NAME],
-    /// Length of `report`, 0 for none.
-    pub report_len: usize,
+    pub report: Text<MAX_NAME>,
+}
+
+/// A text of at most `N` bytes; empty for none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Text<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Text<N> {
+    /// No text.
+    pub const NONE: Self = Self { bytes: [0; N], len: 0 };
+
+    fn of(value: &[u8]) -> Result<Self, Complaint> {
+        let mut text = Self::NONE;
+        if value.is_empty() || value.len() > N {
+            return Err(Complaint::BadValue);
+        }
+        text.bytes[..value.len()].copy_from_slice(value);
+        text.len = value.len();
+        Ok(text)
+    }
+
+    /// The text.
+    pub fn get(&self) -> Option<&[u8]> {
+        (self.len > 0).then_some(&self.bytes[..self.len])
+    }
 }
 
 /// What is wrong with one `opt:val`.
@@ -43,8 +80,11 @@ impl Conf {
         peak: false,
         decay_ms: 20,
         strict: false,
-        report: [0; MAX_NAME],
-        report_len: 0,
+        debug: false,
+        cumulative: false,
+        depth: 1,
+        blackbox: Text::NONE,
+        report: Text::NONE,
     };
 
     /// Applies a text on top of `self`. `complain` is told each part that was left out.
@@ -81,12 +121,13 @@ impl Conf {
                 self.decay_ms =
                     number(value).filter(|&ms| ms <= 3_600_000).ok_or(Complaint::BadValue)?;
             }
-            b"report" => {
-                if value.is_empty() || value.len() > MAX_NAME {
-                    return Err(Complaint::BadValue);
-                }
-                self.report[..value.len()].copy_from_slice(value);
-                self.report_len = value.len();
+            b"report" => self.report = Text::of(value)?,
+            b"blackbox" => self.blackbox = Text::of(value)?,
+            b"cumulative" => self.cumulative = switch(value)?,
+            b"debug" => self.debug = value.is_empty() || switch(value)?,
+            b"depth" => {
+                let depth = number(value).filter(|depth| (1..=MAX_DEPTH).contains(depth));
+                self.depth = depth.ok_or(Complaint::BadValue)?;
             }
             _ => return Err(Complaint::UnknownOption),
         }

@@ -32,6 +32,61 @@ pub mod slab;
 pub mod sync;
 pub mod units;
 
+pub use codetag::scope::{Scope, Tagged};
+pub use codetag::{Caller, StaticTag};
 #[cfg(kmem_linux)]
 pub use kmem::Kmem;
 pub use kmem::{Fault, Instance, Stats};
+
+/// A static tag for the place where this is written: `static_tag!("name")`, or without a name
+/// that of the module.
+#[macro_export]
+macro_rules! static_tag {
+    () => {
+        $crate::static_tag!(module_path!())
+    };
+    ($name:expr) => {{
+        const FILE: &::core::ffi::CStr = $crate::c_text(::core::concat!(::core::file!(), "\0"));
+        const NAME: &::core::ffi::CStr = $crate::c_text(::core::concat!($name, "\0"));
+        static TAG: $crate::StaticTag = $crate::StaticTag::new(FILE, NAME, ::core::line!());
+        &TAG
+    }};
+}
+
+/// Bills allocations to a name rather than to their call sites.
+///
+/// `let _scope = tag!("index build");` holds for the thread until the end of the block; scopes
+/// nest, the innermost counts. `tag!("index build", future)` is a future whose every poll runs
+/// under the name, on whichever thread.
+#[macro_export]
+macro_rules! tag {
+    ($name:literal) => {
+        $crate::Scope::enter($crate::static_tag!($name))
+    };
+    ($name:literal, $future:expr) => {
+        $crate::Tagged::new($crate::static_tag!($name), $future)
+    };
+}
+
+/// Allocates `size` bytes from an instance, billed to the line where this is written.
+#[macro_export]
+macro_rules! alloc {
+    ($kmem:expr, $size:expr) => {
+        $kmem.alloc($size, $crate::Caller::tagged($crate::static_tag!()))
+    };
+    ($kmem:expr, $size:expr, zeroed) => {
+        $kmem.alloc_zeroed($size, $crate::Caller::tagged($crate::static_tag!()))
+    };
+    ($kmem:expr, $size:expr, align = $align:expr) => {
+        $kmem.alloc_aligned($size, $align, $crate::Caller::tagged($crate::static_tag!()))
+    };
+}
+
+/// A C string out of a constant that ends with a zero byte; for the macros.
+#[doc(hidden)]
+pub const fn c_text(text: &'static str) -> &'static core::ffi::CStr {
+    match core::ffi::CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("a name must not contain a zero byte"),
+    }
+}

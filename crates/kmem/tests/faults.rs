@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use kmem::Instance;
+use kmem::codetag::Caller;
 use kmem::os::Budget;
 use kmem::os::linux::Linux;
 use kmem::os::sim::Sim;
@@ -10,7 +11,7 @@ use kmem::os::sim::Sim;
 type Faulty = Instance<Sim<Linux>>;
 
 fn instance() -> &'static Faulty {
-    let budget = Budget { first_zone: 16 << 20, min_zone: 16 << 20, cpus: 2 };
+    let budget = Budget { first_zone: 16 << 20, min_zone: 16 << 20, memory: 16 << 20, cpus: 2 };
     let mut place = Box::<Faulty>::new_uninit();
     // SAFETY: written before it is assumed to be.
     unsafe {
@@ -28,9 +29,9 @@ fn work(a: &'static Faulty) -> usize {
         a.platform().advance_ms(10);
         let size = [24, 100, 1000, 9000, 40_000, 300_000, 2_500_000][i % 7];
         let at = match i % 3 {
-            0 => a.alloc(size, 0x1000),
-            1 => a.alloc_zeroed(size, 0x2000),
-            _ => a.alloc_aligned(size, 64 << (i % 8), 0x3000),
+            0 => a.alloc(size, Caller::at(0x1000)),
+            1 => a.alloc_zeroed(size, Caller::at(0x2000)),
+            _ => a.alloc_aligned(size, 64 << (i % 8), Caller::at(0x3000)),
         };
         if at.is_null() {
             continue;
@@ -46,7 +47,7 @@ fn work(a: &'static Faulty) -> usize {
         if held.len() > 20 {
             let (at, size) = held.swap_remove(i * 7 % held.len());
             // SAFETY: live; if it cannot grow it stays as it is.
-            let moved = unsafe { a.realloc(at, size * 2, 0x4000) };
+            let moved = unsafe { a.realloc(at, size * 2, Caller::at(0x4000)) };
             let at = if moved.is_null() { at } else { moved };
             // SAFETY: live and that long, then given up.
             unsafe {
@@ -86,7 +87,7 @@ fn any_one_call_may_fail() {
         work(a);
         a.platform().fail(u64::MAX, u64::MAX);
         // A start that failed is final; all other faults pass.
-        if !a.alloc(1, 0x5000).is_null() {
+        if !a.alloc(1, Caller::at(0x5000)).is_null() {
             assert!(work(a) >= 399, "call {fault} failed for good");
             let left = a.stats().objects;
             assert_eq!(left, 1, "after a fault at call {fault}");

@@ -1,6 +1,7 @@
 //! Instances are values: two run side by side, on memory of their own, and their books agree
 //! with a plain model to the byte.
 
+use kmem::codetag::Caller;
 use std::alloc::Layout;
 use std::collections::BTreeMap;
 
@@ -62,8 +63,8 @@ fn counted(instance: &'static Fixed, at: *mut u8, size: usize) -> u64 {
 #[test]
 fn two_instances_do_not_know_of_each_other() {
     let (a, b) = (instance(32 << 20), instance(32 << 20));
-    let x = a.alloc(100, 0x1001);
-    let y = b.alloc(200, 0x2002);
+    let x = a.alloc(100, Caller::at(0x1001));
+    let y = b.alloc(200, Caller::at(0x2002));
     assert!(a.owns(x) && !a.owns(y) && b.owns(y) && !b.owns(x));
     assert_eq!(books(a), BTreeMap::from([(0x1001, (112, 1))]));
     assert_eq!(books(b), BTreeMap::from([(0x2002, (208, 1))]));
@@ -83,21 +84,21 @@ fn a_region_that_is_used_up_refuses_and_goes_on() {
     let a = instance(32 << 20);
     let mut held = Vec::new();
     loop {
-        let at = a.alloc(1000, 7);
+        let at = a.alloc(1000, Caller::at(7));
         if at.is_null() {
             break;
         }
         held.push(at);
     }
     assert!(held.len() > 5000, "{} objects", held.len());
-    assert!(a.alloc(100_000, 7).is_null());
+    assert!(a.alloc(100_000, Caller::at(7)).is_null());
     for at in held.drain(..) {
         // SAFETY: live, given up.
         unsafe { a.free(at) };
     }
     a.drain();
     assert_eq!(a.stats().used, 0);
-    assert!(!a.alloc(1 << 20, 7).is_null());
+    assert!(!a.alloc(1 << 20, Caller::at(7)).is_null());
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn aligned_blocks_are_aligned_and_zeroed_ones_are_zero() {
     let a = instance(64 << 20);
     for shift in 0..=22 {
         for size in [0, 1, 100, 5000, 40_000, 300_000] {
-            let at = a.alloc_aligned(size, 1 << shift, 9);
+            let at = a.alloc_aligned(size, 1 << shift, Caller::at(9));
             assert!(
                 !at.is_null() && (at as usize).is_multiple_of(1 << shift),
                 "{size} at 2^{shift}"
@@ -118,7 +119,7 @@ fn aligned_blocks_are_aligned_and_zeroed_ones_are_zero() {
         }
     }
     for size in [1, 100, 5000, 40_000, 300_000, 3_000_000] {
-        let at = a.alloc_zeroed(size, 9);
+        let at = a.alloc_zeroed(size, Caller::at(9));
         // SAFETY: live and that long; then given up.
         unsafe {
             assert!(std::slice::from_raw_parts(at, size).iter().all(|&b| b == 0));
@@ -185,7 +186,7 @@ proptest! {
         for (i, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Alloc { size, site } => {
-                    let at = a.alloc(size, site);
+                    let at = a.alloc(size, Caller::at(site));
                     prop_assert!(!at.is_null());
                     held.push(Held { at, size, site, fill: i as u8 });
                     held[held.len() - 1].fill();
@@ -199,7 +200,7 @@ proptest! {
                 Step::Realloc { which, size, site } if !held.is_empty() => {
                     let slot = which % held.len();
                     // SAFETY: live, used by nobody else.
-                    let at = unsafe { a.realloc(held[slot].at, size, site) };
+                    let at = unsafe { a.realloc(held[slot].at, size, Caller::at(site)) };
                     prop_assert!(!at.is_null());
                     held[slot].at = at;
                     held[slot].check(size.min(held[slot].size));
@@ -237,7 +238,7 @@ proptest! {
 fn an_allocation_counts_as_what_may_be_used_of_it() {
     let a = instance(64 << 20);
     for size in [0, 1, 16, 17, 129, 1025, 32_768, 32_769, 65_536, 1_000_000] {
-        let at = a.alloc(size, 5);
+        let at = a.alloc(size, Caller::at(5));
         let bytes = counted(a, at, size);
         assert_eq!(books(a), BTreeMap::from([(5, (bytes, 1))]), "{size}");
         // SAFETY: live, given up.

@@ -1,6 +1,7 @@
 //! The instance on Linux, from several threads, on the real system.
 #![cfg(target_os = "linux")]
 
+use kmem::codetag::Caller;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::thread;
@@ -39,7 +40,7 @@ fn the_census_equals_what_several_threads_hold() {
                             let r = random(&mut state);
                             let size = if r.is_multiple_of(50) { r % 2_000_000 } else { r % 3000 };
                             let site = 100 + random(&mut state) % 50;
-                            let at = KMEM.alloc(size, site);
+                            let at = KMEM.alloc(size, Caller::at(site));
                             assert!(!at.is_null());
                             // SAFETY: at least 16 bytes, ours.
                             unsafe { at.cast::<usize>().write(site) };
@@ -60,7 +61,9 @@ fn the_census_equals_what_several_threads_hold() {
                             let site = 100 + random(&mut state) % 50;
                             let size = random(&mut state) % 100_000 + 16;
                             // SAFETY: live and ours.
-                            let at = unsafe { KMEM.realloc(held[slot].0 as *mut u8, size, site) };
+                            let at = unsafe {
+                                KMEM.realloc(held[slot].0 as *mut u8, size, Caller::at(site))
+                            };
                             // SAFETY: as above.
                             unsafe { at.cast::<usize>().write(site) };
                             held[slot] = Block(at as usize, site);
@@ -131,7 +134,7 @@ fn no_object_has_two_owners_under_migration_and_draining() {
                     for i in 0..400_000usize {
                         if held.len() < 300 && random(&mut state).is_multiple_of(2) {
                             let at = STORM
-                                .alloc(random(&mut state) % 200 + 8, 0x4000 + me)
+                                .alloc(random(&mut state) % 200 + 8, Caller::at(0x4000 + me))
                                 .cast::<usize>();
                             // SAFETY: at least 8 bytes, ours.
                             unsafe { at.write(me << 32 | i) };
@@ -175,7 +178,7 @@ fn no_object_has_two_owners_under_migration_and_draining() {
 #[test]
 fn the_switch_in_the_root_block_is_followed() {
     static SWITCHED: Kmem = Kmem::new();
-    let first = SWITCHED.alloc(40, 0x77);
+    let first = SWITCHED.alloc(40, Caller::at(0x77));
     assert!(!first.is_null());
     let mut tags = Vec::new();
     SWITCHED.census(|tag, bytes, _| tags.push((SWITCHED.site_address(tag), bytes)));

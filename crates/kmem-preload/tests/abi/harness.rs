@@ -325,6 +325,31 @@ impl Outcome {
         self
     }
 
+    /// Success, with nothing but reports on memory that could not be had.
+    #[track_caller]
+    pub(crate) fn assert_success_out_of_memory(&self) -> &Self {
+        self.assert_success();
+        let is_row = |line: &str| {
+            let mut words = line.split_whitespace();
+            let size = words.next().is_some_and(|size| size.parse::<f64>().is_ok());
+            let unit = words.next().is_some_and(|unit| unit.ends_with('B'));
+            let calls = words.next().is_some_and(|calls| calls.parse::<u64>().is_ok());
+            size && unit && calls && line.contains(" func:")
+        };
+        let mut lines = self.stderr.lines().peekable();
+        assert!(lines.peek().is_some(), "no report: {}", self.story());
+        while let Some(line) = lines.next() {
+            assert!(line.starts_with("kmem: out of memory: no "), "{line}: {}", self.story());
+            assert_eq!(lines.next(), Some("Memory allocations:"), "{}", self.story());
+            let mut rows = 0;
+            while lines.next_if(|line| is_row(line)).is_some() {
+                rows += 1;
+            }
+            assert!((1..=10).contains(&rows), "{}", self.story());
+        }
+        self
+    }
+
     #[track_caller]
     pub(crate) fn assert_signal(&self, signal: i32) -> &Self {
         assert!(!self.timed_out && self.status.signal() == Some(signal), "{}", self.story());

@@ -1,25 +1,41 @@
 //! Code tags: what a tag number stands for. Knows nothing of allocation.
 //!
 //! ```text
-//! cache[ret & 4095]   ret << 17 ^ (live | tag)      direct-mapped, inside the instance
-//! index[hash(ret)]    tag                           open addressing, twice the sites
-//! sites[tag]          the return address, for readers
+//! cache[key & 4095]   key << 17 ^ (live | tag)      direct-mapped, inside the instance
+//! index[hash(key)]    tag                           open addressing, twice the sites
+//! sites[tag]          a return address, a static tag's names, or a chain of return addresses
+//! texts               where names and chains are copied to
 //! ```
 //!
 //! Numbers are given once and never taken back; when they run out, callers share
-//! [`TAG_OTHER`], which is counted like any other.
+//! [`TAG_OTHER`], which is counted like any other. A static tag whose object was unloaded keeps
+//! its number and its names; the same tag loaded again gets them back.
 //!
 //! Context: any. Lock-free.
 
+mod chain;
+mod ranges;
+pub mod scope;
+mod tag;
+mod texts;
+
+use crate::os::Platform;
 use crate::root::{
-    EXT_LIVE, RootBlock, Site, TAG_BITS, TAG_FIRST_SITE, TAG_OTHER, TAG_UNTAGGED, site_kind,
+    EXT_LIVE, RootBlock, Site, TAG_BITS, TAG_FIRST_SITE, TAG_NONE, TAG_OTHER, TAG_UNTAGGED, Text,
+    site_kind,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::TagId;
+use chain::Chain;
+use ranges::Ranges;
+pub use tag::{Caller, SECTION, StaticTag};
+use tag::{Key, bytes};
+use texts::Texts;
 
-/// Most sites of an instance, the reserved ones included.
+/// Most sites an instance can have, the reserved ones included.
 pub const MAX_SITES: u32 = 1 << TAG_BITS;
-const INDEX_SLOTS: usize = 2 * MAX_SITES as usize;
+/// Fewest sites an instance has room for.
+pub const MIN_SITES: u32 = 1 << 10;
 const CACHE_SLOTS: usize = 4096;
 /// Bits of an extension word that the cache gives: tag and live bit.
 const CACHE_WORD: u32 = TAG_BITS + 1;
@@ -31,6 +47,10 @@ pub struct Sites {
     sites: AtomicU64,
     index: AtomicU64,
     root: AtomicU64,
+    texts: Texts,
+    ranges: Ranges,
+    /// Static tags whose objects were unloaded so far.
+    gone: AtomicU32,
 }
 
 impl Sites {
@@ -41,17 +61,20 @@ impl Sites {
             sites: AtomicU64::new(0),
             index: AtomicU64::new(0),
             root: AtomicU64::new(0),
+            texts: Texts::new(),
+            ranges: Ranges::new(),
+            gone: AtomicU32::new(0),
         }
     }
 
-    /// Bytes of memory for the sites themselves.
-    pub const fn sites_bytes() -> usize {
-        MAX_SITES as usize * size_of::<Site>()
+    /// Bytes of memory for `capacity` sites.
+    pub const fn sites_bytes(capacity: u32) -> usize {
+        capacity as usize * size_of::<Site>()
     }
 
     /// Bytes of memory for the index.
-    pub const fn index_bytes() -> usize {
-        INDEX_SLOTS * 4
+    pub const fn index_bytes(capacity: u32) -> usize {
+        2 * capacity as usize * 4
     }
 
     /// The cache, which readers may empty: address and length.
@@ -62,22 +85,38 @@ impl Sites {
     /// Gives the table its memory.
     ///
     /// # Safety
-    /// Zeroed memory of the sizes above and a valid root block, for good.
-    pub unsafe fn start(&self, sites: *mut u8, index: *mut u8, root: *const RootBlock) {
-        // SAFETY: a valid root block.
-        unsafe { (*root).site_count.store(TAG_FIRST_SITE, Ordering::Relaxed) };
+    /// Zeroed memory of the sizes above for the root block's `site_capacity`, and a valid root
+    /// block, for good.
+    pub unsafe fn start(
+        &self,
+        platform: &impl Platform,
+        sites: *mut u8,
+        index: *mut u8,
+        root: *mut RootBlock,
+    ) {
+        // SAFETY: a valid root block that nobody reads yet.
+        unsafe {
+            (*root).site_count.store(TAG_FIRST_SITE, Ordering::Relaxed);
+            (*root).texts = self.texts.start(platform, (*root).site_capacity);
+        }
         self.index.store(index as u64, Ordering::Relaxed);
         self.root.store(root as u64, Ordering::Relaxed);
         self.sites.store(sites as u64, Ordering::Release);
     }
 
-    /// The extension word of a live object for the call that returns to `ret`, if that was
-    /// looked up not long ago. Fast path. (0 and 1, which return addresses never are, look cached.)
+    /// The extension word of a live object for this key (see [`Caller`]), if that was looked up
+    /// not long ago. Fast path. (0 and 1, which are no keys, look cached.)
     #[inline(always)]
-    pub fn cached(&self, ret: usize) -> Option<u32> {
-        let word = self.cache[ret % CACHE_SLOTS].load(Ordering::Relaxed);
-        let word = word ^ (ret as u64) << TAG_BITS;
+    pub fn cached(&self, key: usize) -> Option<u32> {
+        let word = self.cache[key % CACHE_SLOTS].load(Ordering::Relaxed);
+        let word = word ^ (key as u64) << TAG_BITS;
         if word >> CACHE_WORD == 0 { Some(word as u32) } else { None }
+    }
+
+    /// Puts a tag into the cache.
+    fn remember(&self, key: usize, tag: TagId) {
+        let word = (key as u64) << TAG_BITS ^ u64::from(tag.0 | EXT_LIVE);
+        self.cache[key % CACHE_SLOTS].store(word, Ordering::Relaxed);
     }
 
     /// Empties the cache: without an entry in it no fast path is taken.
@@ -88,78 +127,346 @@ impl Sites {
         fence(Ordering::SeqCst);
     }
 
-    /// The tag of a return address, a new one if need be.
+    /// The tag of a caller, a new one if need be. Where callers are told apart, the answer holds
+    /// for this call only; else it goes into the cache, unless `keep` is false.
     #[cold]
     #[inline(never)]
-    pub fn lookup(&self, ret: usize) -> TagId {
-        let sites = self.sites.load(Ordering::Acquire) as *const Site;
-        if sites.is_null() {
-            return TagId(TAG_UNTAGGED);
+    pub fn lookup(&self, platform: &impl Platform, caller: Caller, keep: bool) -> TagId {
+        if caller == Caller::NOBODY {
+            return TagId(TAG_NONE);
         }
-        let tag = self.find_or_add(ret as u64, sites);
-        let word = (ret as u64) << TAG_BITS ^ u64::from(tag.0 | EXT_LIVE);
-        self.cache[ret % CACHE_SLOTS].store(word, Ordering::Relaxed);
-        tag
+        let Some(table) = self.table() else {
+            return TagId(TAG_UNTAGGED);
+        };
+        if let Some(tag) = caller.static_tag() {
+            let found = self.find_or_add(platform, &table, Key::Static(tag));
+            if keep {
+                self.remember(caller.key, found);
+            }
+            return found;
+        }
+        let depth = table.root.depth.load(Ordering::Relaxed);
+        if depth < 2 {
+            let found = self.find_or_add(platform, &table, Key::Return(caller.key));
+            if found.0 != table.root.deep_tag.load(Ordering::Relaxed) {
+                if keep {
+                    self.remember(caller.key, found);
+                }
+                return found;
+            }
+        }
+        let depth = depth.max(table.root.deep_depth.load(Ordering::Relaxed));
+        let chain = Chain::walk(platform, caller, depth);
+        match chain.frames() {
+            [ret] => self.find_or_add(platform, &table, Key::Return(*ret)),
+            frames => self.find_or_add(platform, &table, Key::Chain(frames)),
+        }
     }
 
-    fn find_or_add(&self, ret: u64, sites: *const Site) -> TagId {
-        let index = self.index.load(Ordering::Relaxed) as *const AtomicU32;
-        // SAFETY: set together with `sites`.
-        let root = unsafe { &*(self.root.load(Ordering::Relaxed) as *const RootBlock) };
-        // SAFETY: tags in the index are below MAX_SITES.
-        let site = |tag: u32| unsafe { &*sites.add(tag as usize) };
-        let mut slot = (ret.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % INDEX_SLOTS;
-        let mut fresh = 0;
-        for _ in 0..INDEX_SLOTS {
-            // SAFETY: below INDEX_SLOTS.
-            let word = unsafe { &*index.add(slot) };
+    fn table(&self) -> Option<Table<'_>> {
+        let sites = self.sites.load(Ordering::Acquire) as *const Site;
+        if sites.is_null() {
+            return None;
+        }
+        // SAFETY: `start` was given a root block and memory for all that it names.
+        unsafe {
+            let root = &*(self.root.load(Ordering::Relaxed) as *const RootBlock);
+            Some(Table {
+                sites: core::slice::from_raw_parts(sites, root.site_capacity as usize),
+                index: core::slice::from_raw_parts(
+                    self.index.load(Ordering::Relaxed) as *const AtomicU32,
+                    2 * root.site_capacity as usize,
+                ),
+                root,
+            })
+        }
+    }
+
+    fn find_or_add(&self, platform: &impl Platform, table: &Table<'_>, key: Key<'_>) -> TagId {
+        let mut slot = key.hash() % table.index.len();
+        let mut fresh = None;
+        for _ in 0..table.index.len() {
+            let word = &table.index[slot];
             // Acquire pairs with the release below: the site is written.
             let mut tag = word.load(Ordering::Acquire);
             if tag == 0 {
-                if fresh == 0 {
-                    fresh = root.site_count.load(Ordering::Relaxed);
-                    loop {
-                        if fresh >= MAX_SITES {
-                            return TagId(TAG_OTHER);
-                        }
-                        match root.site_count.compare_exchange_weak(
-                            fresh,
-                            fresh + 1,
-                            Ordering::AcqRel,
-                            Ordering::Relaxed,
-                        ) {
-                            Ok(_) => break,
-                            Err(now) => fresh = now,
-                        }
-                    }
-                    site(fresh).kind.store(site_kind::CALLER, Ordering::Relaxed);
-                    site(fresh).addr.store(ret, Ordering::Relaxed);
-                }
-                match word.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => return TagId(fresh),
+                let new = match fresh {
+                    Some(new) => new,
+                    None => match self.revive(table, key).or_else(|| table.number()) {
+                        Some(new) if self.describe(platform, table, new, key) => new,
+                        _ => return TagId(TAG_OTHER),
+                    },
+                };
+                fresh = Some(new);
+                match word.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return TagId(new),
                     Err(now) => tag = now,
                 }
             }
-            if site(tag).addr.load(Ordering::Relaxed) == ret {
-                if fresh != 0 {
+            if table.is(tag, key) {
+                if let Some(new) = fresh {
                     // Somebody added the same site first; our number stays unused.
-                    site(fresh).addr.store(0, Ordering::Relaxed);
+                    table.sites[new as usize].kind.store(0, Ordering::Release);
+                    table.sites[new as usize].addr.store(0, Ordering::Relaxed);
                 }
                 return TagId(tag);
             }
-            slot = (slot + 1) % INDEX_SLOTS;
+            slot = (slot + 1) % table.index.len();
         }
         TagId(TAG_OTHER)
     }
 
-    /// The return address a tag stands for; 0 for none.
-    pub fn address(&self, tag: TagId) -> usize {
-        let sites = self.sites.load(Ordering::Acquire) as *const Site;
-        if sites.is_null() || tag.0 >= MAX_SITES {
-            return 0;
+    /// Fills in a site that is ours. False: there is no room for what it stands for.
+    fn describe(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        tag: u32,
+        key: Key<'_>,
+    ) -> bool {
+        let site = &table.sites[tag as usize];
+        let (kind, addr) = match key {
+            Key::Return(ret) => (site_kind::CALLER, ret),
+            Key::Static(tag) => {
+                if site.data.load(Ordering::Relaxed) == 0 {
+                    // SAFETY: a static tag that is loaded.
+                    let Some(data) = (unsafe { self.copy_names(platform, table, tag) }) else {
+                        return false;
+                    };
+                    site.data.store(data, Ordering::Relaxed);
+                }
+                (site_kind::STATIC, tag as usize)
+            }
+            Key::Chain(frames) => {
+                let Some(room) = self.texts.take(platform, table.root, size_of_val(frames)) else {
+                    return false;
+                };
+                // SAFETY: room for that many, ours alone.
+                unsafe {
+                    room.cast::<usize>()
+                        .as_ptr()
+                        .copy_from_nonoverlapping(frames.as_ptr(), frames.len())
+                };
+                site.count.store(frames.len() as u32, Ordering::Relaxed);
+                site.data.store(room.as_ptr() as u64, Ordering::Relaxed);
+                (site_kind::CHAIN, frames[0])
+            }
+        };
+        site.addr.store(addr as u64, Ordering::Relaxed);
+        site.kind.store(kind, Ordering::Release);
+        true
+    }
+
+    /// Copies a static tag's names to where they outlive it.
+    ///
+    /// # Safety
+    /// A static tag that is loaded.
+    unsafe fn copy_names(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        tag: *const StaticTag,
+    ) -> Option<u64> {
+        let range = self.ranges.module(tag);
+        // SAFETY: the caller's promise.
+        let Names { line, module, file, function } = unsafe { names_of(tag, &range) };
+        let names = [module, file, function];
+        let len = names.iter().map(|name| name.len()).sum::<usize>();
+        let room = self.texts.take(platform, table.root, size_of::<Text>() + len)?;
+        let text = Text {
+            line,
+            module_len: module.len() as u16,
+            file_len: file.len() as u16,
+            function_len: function.len() as u16,
+            reserved: [0; 3],
+        };
+        // SAFETY: room for the text and its names, ours alone.
+        unsafe {
+            room.cast().write(text);
+            let mut at = room.as_ptr().add(size_of::<Text>());
+            for name in names {
+                at.copy_from_nonoverlapping(name.as_ptr(), name.len());
+                at = at.add(name.len());
+            }
         }
-        // SAFETY: in range.
-        unsafe { (*sites.add(tag.0 as usize)).addr.load(Ordering::Relaxed) as usize }
+        Some(room.as_ptr() as u64)
+    }
+
+    /// A static tag of the same names whose object was unloaded.
+    fn revive(&self, table: &Table<'_>, key: Key<'_>) -> Option<u32> {
+        let Key::Static(tag) = key else {
+            return None;
+        };
+        if self.gone.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let range = self.ranges.module(tag);
+        // SAFETY: a static tag that is loaded.
+        let wanted = unsafe { names_of(tag, &range) };
+        let count = table.count();
+        (TAG_FIRST_SITE..count).find(|&number| {
+            let site = &table.sites[number as usize];
+            site.kind.load(Ordering::Acquire) == site_kind::STATIC
+                && site.addr.load(Ordering::Relaxed) == 0
+                && table.names(number) == Some(wanted)
+                // One winner among those who load the same tag.
+                && site
+                    .addr
+                    .compare_exchange(0, tag as u64, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        })
+    }
+
+    /// Makes the static tags of an object known under its name; again, it does nothing. Tags that
+    /// nobody made known work as well, but do not name their module.
+    pub fn register(&self, start: *const StaticTag, stop: *const StaticTag, module: &[u8]) {
+        self.ranges.add(start, stop, module);
+    }
+
+    /// Forgets where the static tags of an object are, before it is unloaded; their numbers and
+    /// names stay. `each` is told the numbers. False: they were not known.
+    pub fn unregister(
+        &self,
+        start: *const StaticTag,
+        stop: *const StaticTag,
+        mut each: impl FnMut(TagId),
+    ) -> bool {
+        let known = self.ranges.remove(start);
+        let Some(table) = self.table() else {
+            return known;
+        };
+        let count = table.count();
+        for (number, site) in table.sites[..count as usize].iter().enumerate() {
+            let addr = site.addr.load(Ordering::Relaxed);
+            if site.kind.load(Ordering::Acquire) == site_kind::STATIC
+                && (start as u64..stop as u64).contains(&addr)
+            {
+                self.gone.fetch_add(1, Ordering::Relaxed);
+                each(TagId(number as u32));
+                site.addr.store(0, Ordering::Release);
+            }
+        }
+        self.forget();
+        known
+    }
+
+    /// Names of a static tag.
+    pub fn names(&self, tag: TagId) -> Option<Names<'_>> {
+        let table = self.table()?;
+        let site = table.sites.get(tag.0 as usize)?;
+        // SAFETY: what the table leads to is never given back.
+        (site.kind.load(Ordering::Acquire) == site_kind::STATIC).then(|| table.names(tag.0))?
+    }
+
+    /// Return addresses that a tag stands for, innermost first; none for a static tag.
+    pub fn frames(&self, tag: TagId) -> &[u64] {
+        let Some(table) = self.table() else { return &[] };
+        let Some(site) = table.sites.get(tag.0 as usize) else { return &[] };
+        let (at, len) = match site.kind.load(Ordering::Acquire) {
+            site_kind::CALLER => (site.addr.as_ptr() as *const u64, 1),
+            site_kind::CHAIN => (
+                site.data.load(Ordering::Relaxed) as *const u64,
+                site.count.load(Ordering::Relaxed) as usize,
+            ),
+            _ => return &[],
+        };
+        // SAFETY: written before the kind, and not changed any more.
+        unsafe { core::slice::from_raw_parts(at, len) }
+    }
+
+    /// The innermost return address a tag stands for; 0 for none.
+    pub fn address(&self, tag: TagId) -> usize {
+        self.frames(tag).first().map_or(0, |&ret| ret as usize)
+    }
+}
+
+/// What a static tag says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Names<'a> {
+    /// Line in the file.
+    pub line: u32,
+    /// The module; empty for the main program.
+    pub module: &'a [u8],
+    /// The source file.
+    pub file: &'a [u8],
+    /// The function, or the scope.
+    pub function: &'a [u8],
+}
+
+/// Names of a loaded tag, which is part of the object of `range` unless it says otherwise.
+///
+/// # Safety
+/// A static tag that is loaded.
+unsafe fn names_of<'a>(
+    tag: *const StaticTag,
+    range: &'a ([u8; ranges::MAX_MODULE], usize),
+) -> Names<'a> {
+    // SAFETY: the caller's promise.
+    let (line, module, file, function) =
+        unsafe { ((*tag).line, bytes((*tag).module), bytes((*tag).file), bytes((*tag).function)) };
+    let module = if module.is_empty() { &range.0[..range.1] } else { module };
+    Names { line, module, file, function }
+}
+
+/// The memory of a table that has been started.
+struct Table<'a> {
+    sites: &'a [Site],
+    index: &'a [AtomicU32],
+    root: &'a RootBlock,
+}
+
+impl<'a> Table<'a> {
+    /// Sites in use.
+    fn count(&self) -> u32 {
+        self.root.site_count.load(Ordering::Acquire).min(self.root.site_capacity)
+    }
+
+    /// A number that nobody had before.
+    fn number(&self) -> Option<u32> {
+        let below = |count| (count < self.root.site_capacity).then_some(count + 1);
+        let count = &self.root.site_count;
+        count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, below).ok()
+    }
+
+    /// Whether a tag of the index stands for `key`.
+    fn is(&self, tag: u32, key: Key<'_>) -> bool {
+        let site = &self.sites[tag as usize];
+        let is = |kind, addr: usize| {
+            site.addr.load(Ordering::Relaxed) == addr as u64
+                && site.kind.load(Ordering::Acquire) == kind
+        };
+        match key {
+            Key::Return(ret) => is(site_kind::CALLER, ret),
+            Key::Static(tag) => is(site_kind::STATIC, tag as usize),
+            Key::Chain(frames) => {
+                is(site_kind::CHAIN, frames[0])
+                    && site.count.load(Ordering::Relaxed) as usize == frames.len()
+                    // SAFETY: written before the index led here, and not changed any more.
+                    && unsafe {
+                        let at = site.data.load(Ordering::Relaxed) as *const usize;
+                        core::slice::from_raw_parts(at, frames.len()) == frames
+                    }
+            }
+        }
+    }
+
+    /// Names of a tag that is a static one.
+    fn names(&self, tag: u32) -> Option<Names<'a>> {
+        let at = self.sites[tag as usize].data.load(Ordering::Relaxed) as *const Text;
+        // SAFETY: null, or a text with its names, written before the kind and never given back.
+        unsafe {
+            let text = at.as_ref()?;
+            let names = at.add(1).cast::<u8>();
+            let slice = |from: u16, len: u16| {
+                core::slice::from_raw_parts(names.add(from as usize), len as usize)
+            };
+            Some(Names {
+                line: text.line,
+                module: slice(0, text.module_len),
+                file: slice(text.module_len, text.file_len),
+                function: slice(text.module_len + text.file_len, text.function_len),
+            })
+        }
     }
 }
 

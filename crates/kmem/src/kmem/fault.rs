@@ -77,7 +77,38 @@ impl Line {
         }
     }
 
-    fn hex(&mut self, value: usize) {
+    /// A number in decimal, right-aligned in `width` columns.
+    pub(super) fn padded(&mut self, value: u64, width: usize) {
+        let mut digits = Self::new();
+        digits.decimal(value as usize);
+        self.right(digits.text(), width);
+    }
+
+    /// A size with a binary unit, right-aligned: `55.0 MiB`.
+    pub(super) fn size(&mut self, bytes: u64, width: usize) {
+        const UNITS: [&[u8]; 7] = [b" B", b" KiB", b" MiB", b" GiB", b" TiB", b" PiB", b" EiB"];
+        let mut text = Self::new();
+        let unit = (64 - bytes.leading_zeros()).saturating_sub(1) / 10;
+        if unit == 0 {
+            text.decimal(bytes as usize);
+        } else {
+            let tenths = (bytes >> (10 * (unit - 1))) * 10 / 1024;
+            text.decimal((tenths / 10) as usize);
+            text.bytes(b".");
+            text.decimal((tenths % 10) as usize);
+        }
+        text.bytes(UNITS[unit as usize]);
+        self.right(text.text(), width);
+    }
+
+    fn right(&mut self, text: &[u8], width: usize) {
+        for _ in text.len()..width {
+            self.bytes(b" ");
+        }
+        self.bytes(text);
+    }
+
+    pub(super) fn hex(&mut self, value: usize) {
         self.bytes(b"0x");
         let digits = (usize::BITS - value.leading_zeros()).div_ceil(4).max(1);
         for i in (0..digits).rev() {
@@ -85,7 +116,7 @@ impl Line {
         }
     }
 
-    fn decimal(&mut self, value: usize) {
+    pub(super) fn decimal(&mut self, value: usize) {
         let mut digits = [0; 20];
         let mut at = digits.len();
         let mut rest = value;
@@ -225,6 +256,20 @@ mod tests {
         line.bytes(b" ");
         line.decimal(18_446_744_073_709_551_615);
         assert_eq!(line.text(), b"0x0 0x7fffdeadbeef 0 18446744073709551615");
+    }
+
+    #[test]
+    fn sizes_have_one_decimal_and_are_aligned() {
+        let of = |bytes| {
+            let mut line = Line::new();
+            line.size(bytes, 10);
+            std::string::String::from_utf8(line.text().to_vec()).unwrap()
+        };
+        assert_eq!(of(0), "       0 B");
+        assert_eq!(of(1023), "    1023 B");
+        assert_eq!(of(1024), "   1.0 KiB");
+        assert_eq!(of(57_671_680), "  55.0 MiB");
+        assert_eq!(of(u64::MAX), "  15.9 EiB");
     }
 
     #[test]

@@ -52,6 +52,8 @@ impl<P: Platform> Instance<P> {
                 set.slabs.distrust(committed, self.geometries());
                 set.zone.rebuild(|pfn| set.slabs.pages_used(pfn));
             }
+            self.scratch.forget();
+            self.blackbox.leave();
             self.slots.restart_empty();
         }
         self.state.store(start::READY, Ordering::Release);

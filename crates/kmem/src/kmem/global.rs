@@ -3,6 +3,7 @@
 use core::alloc::{GlobalAlloc, Layout};
 
 use super::Kmem;
+use crate::codetag::{Caller, scope};
 use crate::os::linux::Linux;
 
 impl Kmem {
@@ -27,7 +28,7 @@ impl Default for Kmem {
     }
 }
 
-/// Passes the return address on: `GlobalAlloc` methods end in a jump to one of these, so what
+/// Passes the return address and the frame pointer on: `GlobalAlloc` methods end in a jump to one of these, so what
 /// is on top of the stack is where the program's call of `__rust_alloc` returns to (in a build
 /// without optimisation, a place inside the standard library's glue).
 macro_rules! with_call_site {
@@ -36,33 +37,47 @@ macro_rules! with_call_site {
         #[unsafe(naked)]
         unsafe extern "C" fn $name($($arg: $ty),*) -> *mut u8 {
             #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $inner);
+            core::arch::naked_asm!($x86, "jmp {}", sym $inner);
             #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!(concat!("mov ", $arm, ", x30"), "b {}", sym $inner);
+            core::arch::naked_asm!($arm, "b {}", sym $inner);
         }
     };
 }
 
 with_call_site!(
     /// See [`alloc_at`].
-    alloc_here => alloc_at, "rcx", "x3", (kmem: &'static Kmem, size: usize, align: usize));
+    alloc_here => alloc_at, "mov rcx, [rsp]; mov r8, rbp", "mov x3, x30; mov x4, x29", (kmem: &'static Kmem, size: usize, align: usize));
 with_call_site!(
     /// See [`zeroed_at`].
-    zeroed_here => zeroed_at, "rcx", "x3", (kmem: &'static Kmem, size: usize, align: usize));
+    zeroed_here => zeroed_at, "mov rcx, [rsp]; mov r8, rbp", "mov x3, x30; mov x4, x29", (kmem: &'static Kmem, size: usize, align: usize));
 with_call_site!(
     /// See [`resize_at`].
-    resize_here => resize_at, "r9", "x5",
-    (kmem: &'static Kmem, at: *mut u8, size: usize, align: usize, new: usize));
+    resize_here => resize_at, "mov r8, [rsp]; mov r9, rbp", "mov x4, x30; mov x5, x29",
+    (kmem: &'static Kmem, at: *mut u8, align: usize, size: usize));
 
-extern "C" fn alloc_at(kmem: &'static Kmem, size: usize, align: usize, ret: usize) -> *mut u8 {
-    if align <= 16 { kmem.alloc(size, ret) } else { kmem.alloc_aligned(size, align, ret) }
+extern "C" fn alloc_at(
+    kmem: &'static Kmem,
+    size: usize,
+    align: usize,
+    ret: usize,
+    frame: usize,
+) -> *mut u8 {
+    let caller = Caller { key: scope::caller(ret), frame };
+    if align <= 16 { kmem.alloc(size, caller) } else { kmem.alloc_aligned(size, align, caller) }
 }
 
-extern "C" fn zeroed_at(kmem: &'static Kmem, size: usize, align: usize, ret: usize) -> *mut u8 {
+extern "C" fn zeroed_at(
+    kmem: &'static Kmem,
+    size: usize,
+    align: usize,
+    ret: usize,
+    frame: usize,
+) -> *mut u8 {
+    let caller = Caller { key: scope::caller(ret), frame };
     if align <= 16 {
-        return kmem.alloc_zeroed(size, ret);
+        return kmem.alloc_zeroed(size, caller);
     }
-    let at = kmem.alloc_aligned(size, align, ret);
+    let at = kmem.alloc_aligned(size, align, caller);
     if !at.is_null() {
         // SAFETY: at least that long, ours alone.
         unsafe { at.write_bytes(0, size) };
@@ -75,20 +90,21 @@ extern "C" fn zeroed_at(kmem: &'static Kmem, size: usize, align: usize, ret: usi
 unsafe extern "C" fn resize_at(
     kmem: &'static Kmem,
     at: *mut u8,
-    size: usize,
     align: usize,
-    new: usize,
+    size: usize,
     ret: usize,
+    frame: usize,
 ) -> *mut u8 {
+    let caller = Caller { key: scope::caller(ret), frame };
     if align <= 16 {
         // SAFETY: the caller's promise.
-        return unsafe { kmem.realloc(at, new, ret) };
+        return unsafe { kmem.realloc(at, size, caller) };
     }
-    let moved = kmem.alloc_aligned(new, align, ret);
+    let moved = kmem.alloc_aligned(size, align, caller);
     if !moved.is_null() {
         // SAFETY: both are at least that long, and distinct; the old one is given up.
         unsafe {
-            core::ptr::copy_nonoverlapping(at, moved, size.min(new));
+            core::ptr::copy_nonoverlapping(at, moved, kmem.usable_size(at).min(size));
             kmem.free(at);
         }
     }
@@ -119,6 +135,6 @@ unsafe impl GlobalAlloc for Kmem {
     #[inline]
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: a static; the caller's promise.
-        unsafe { resize_here(self.forever(), at, layout.size(), layout.align(), size) }
+        unsafe { resize_here(self.forever(), at, layout.align(), size) }
     }
 }

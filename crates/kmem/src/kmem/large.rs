@@ -3,6 +3,7 @@
 
 use super::{Instance, ZoneSet, no_memory};
 use crate::class::{MAX_OBJECT, RunClass, SIZES, SizeClass};
+use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::page::Run;
 use crate::root::EXT_LIVE;
@@ -18,16 +19,16 @@ impl<P: Platform> Instance<P> {
     /// `alloc` for more than a slab can serve.
     #[cold]
     #[inline(never)]
-    pub(super) fn alloc_large(&'static self, size: usize, ret: usize) -> *mut u8 {
-        self.alloc_pages_at(size, 1, ret, false)
+    pub(super) fn alloc_large(&'static self, size: usize, caller: Caller) -> *mut u8 {
+        self.alloc_pages_at(size, 1, caller, false)
     }
 
     /// Allocates zeroed memory, for `calloc` and its like.
-    pub fn alloc_zeroed(&'static self, size: usize, ret: usize) -> *mut u8 {
+    pub fn alloc_zeroed(&'static self, size: usize, caller: Caller) -> *mut u8 {
         if size > MAX_OBJECT {
-            return self.alloc_pages_at(size, 1, ret, true);
+            return self.alloc_pages_at(size, 1, caller, true);
         }
-        let object = self.alloc(size, ret);
+        let object = self.alloc(size, caller);
         if !object.is_null() {
             // SAFETY: an object of at least `size` bytes, ours alone.
             unsafe { object.write_bytes(0, size) };
@@ -36,17 +37,23 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Allocates `size` bytes at a multiple of `align`, a power of two.
-    pub fn alloc_aligned(&'static self, size: usize, align: usize, ret: usize) -> *mut u8 {
+    pub fn alloc_aligned(&'static self, size: usize, align: usize, caller: Caller) -> *mut u8 {
         if align <= 16 {
-            return self.alloc(size, ret);
+            return self.alloc(size, caller);
         }
         match SizeClass::aligned(size, align) {
-            Some(class) => self.alloc(SIZES[class.0 as usize] as usize, ret),
-            None => self.alloc_pages_at(size, align.div_ceil(PAGE_SIZE), ret, false),
+            Some(class) => self.alloc(SIZES[class.0 as usize] as usize, caller),
+            None => self.alloc_pages_at(size, align.div_ceil(PAGE_SIZE), caller, false),
         }
     }
 
-    fn alloc_pages_at(&'static self, size: usize, align: usize, ret: usize, zero: bool) -> *mut u8 {
+    fn alloc_pages_at(
+        &'static self,
+        size: usize,
+        align: usize,
+        caller: Caller,
+        zero: bool,
+    ) -> *mut u8 {
         if size > MAX_BYTES || !self.ready() {
             return no_memory();
         }
@@ -62,15 +69,19 @@ impl<P: Platform> Instance<P> {
             None => self.claim_pages(pages, PageCount(align)),
         };
         let Some((set, run)) = found.or_else(|| self.claim_pages(pages, PageCount(align))) else {
+            self.out_of_memory(size, caller);
             return no_memory();
         };
         if zero {
             self.zero_run(set, run);
         }
-        let word = if self.books() { self.word_for(ret) } else { EXT_LIVE };
+        let word = if self.books() { self.word_for(caller) } else { EXT_LIVE };
         set.zone.ext(run.start).store(word, Ordering::Relaxed);
         // Release: a reader that sees the length sees the tag.
         set.zone.len(run.start).store(run.pages.0, Ordering::Release);
+        if self.watch().any() {
+            self.saw_alloc(word, run.pages.bytes() as u64, caller);
+        }
         self.note_peak();
         set.zone.address(run.start) as *mut u8
     }
@@ -180,7 +191,11 @@ impl<P: Platform> Instance<P> {
             return false;
         }
         let ext = set.zone.ext(pfn);
-        ext.store(ext.load(Ordering::Relaxed) & !EXT_LIVE, Ordering::Relaxed);
+        let word = ext.load(Ordering::Relaxed);
+        ext.store(word & !EXT_LIVE, Ordering::Relaxed);
+        if self.watch().any() {
+            self.saw_free(word, PageCount(pages).bytes() as u64, set.zone.address(pfn));
+        }
         if !self.keep(set.zone.address(pfn), pages) {
             self.give_pages(set, pfn, PageCount(pages));
         }

@@ -22,8 +22,9 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 
+use crate::alloc_tag::{BlackBox, Scratch, Warned, Watch};
 use crate::class::{CHUNK_SHIFT, ClassGeometry, MAX_OBJECT, SizeClass};
-use crate::codetag::Sites;
+use crate::codetag::{Caller, Sites};
 use crate::conf::Conf;
 use crate::cpu::Slots;
 use crate::os::Platform;
@@ -31,7 +32,7 @@ use crate::page::Zone;
 use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock, TAG_UNTAGGED};
 use crate::slab::SlabZone;
 use crate::slab::sheaf::Barn;
-use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::units::Item;
 
 mod fault;
@@ -39,10 +40,12 @@ mod fork;
 #[cfg(kmem_linux)]
 mod global;
 mod large;
+mod oom;
 mod realloc;
 mod slow;
 mod start;
 mod stats;
+mod watch;
 
 pub use fault::Fault;
 pub use stats::Stats;
@@ -120,6 +123,17 @@ pub struct Instance<P> {
     keep_peak: AtomicU32,
     /// See `ensure_area`.
     refused: AtomicU32,
+    /// See [`Watch`].
+    watch: AtomicU32,
+    scratch: Scratch,
+    blackbox: BlackBox,
+    warned: Warned,
+    /// Live objects by tag, where calls are checked; see `watch`.
+    live: AtomicUsize,
+    /// When the last out-of-memory report was made, in milliseconds; 0: never.
+    last_report: AtomicU64,
+    /// Room for a report on the mappings.
+    report_room: AtomicUsize,
     platform: P,
 }
 
@@ -156,6 +170,13 @@ impl<P: Platform> Instance<P> {
             decay_ms: AtomicU32::new(0),
             keep_peak: AtomicU32::new(0),
             refused: AtomicU32::new(0),
+            watch: AtomicU32::new(0),
+            scratch: Scratch::new(),
+            blackbox: BlackBox::new(),
+            warned: Warned::new(),
+            live: AtomicUsize::new(0),
+            last_report: AtomicU64::new(0),
+            report_room: AtomicUsize::new(0),
             platform,
         }
     }
@@ -185,29 +206,33 @@ impl<P: Platform> Instance<P> {
         self.mode() != mode::NEVER
     }
 
-    /// Allocates `size` bytes for the call site that returns to `ret`; null if there is no
-    /// memory. Aligned to 16 bytes.
+    fn watch(&self) -> Watch {
+        Watch(self.watch.load(Ordering::Relaxed))
+    }
+
+    /// Allocates `size` bytes for a caller; null if there is no memory. Aligned to 16 bytes.
     #[inline(always)]
-    pub fn alloc(&'static self, size: usize, ret: usize) -> *mut u8 {
-        let at = self.alloc_fast(size, ret);
-        if at.is_null() { self.alloc_any(size, ret) } else { at }
+    pub fn alloc(&'static self, size: usize, caller: Caller) -> *mut u8 {
+        let at = self.alloc_fast(size, caller.key);
+        if at.is_null() { self.alloc_any(size, caller) } else { at }
     }
 
     /// `alloc`, when the request is small and the CPU has an object for it: about 40
-    /// instructions, no atomics. Null: [`Self::alloc_any`] must be asked.
+    /// instructions, no atomics. Null: [`Self::alloc_any`] must be asked. `key` is that of the
+    /// caller.
     #[inline(always)]
-    pub fn alloc_fast(&'static self, size: usize, ret: usize) -> *mut u8 {
+    pub fn alloc_fast(&'static self, size: usize, key: usize) -> *mut u8 {
         match SizeClass::of_small(size) {
-            Some(class) => self.alloc_class(class, ret),
+            Some(class) => self.alloc_class(class, key),
             None => no_memory(),
         }
     }
 
     /// Takes an object off the CPU's array and books it; null if that cannot be done at once.
-    /// Only while the switch is on does the cache know any call site.
+    /// Only while the switch is on, and calls are not watched, does the cache know any call site.
     #[inline(always)]
-    fn alloc_class(&'static self, class: SizeClass, ret: usize) -> *mut u8 {
-        let Some(word) = self.sites.cached(ret) else {
+    fn alloc_class(&'static self, class: SizeClass, key: usize) -> *mut u8 {
+        let Some(word) = self.sites.cached(key) else {
             return no_memory();
         };
         let item = self.slots.pop(class);
@@ -247,29 +272,33 @@ impl<P: Platform> Instance<P> {
 
     /// `alloc` of any size and in any mode.
     #[inline(never)]
-    pub fn alloc_any(&'static self, size: usize, ret: usize) -> *mut u8 {
+    pub fn alloc_any(&'static self, size: usize, caller: Caller) -> *mut u8 {
         if size > MAX_OBJECT {
-            return self.alloc_large(size, ret);
+            return self.alloc_large(size, caller);
         }
         let class = SizeClass::of(size);
         match self.mode() {
             mode::NEVER => {
                 let item = self.slots.pop(class);
-                if item.is_none() { self.alloc_slow(class, ret) } else { item.address() as *mut u8 }
+                if item.is_none() {
+                    self.alloc_slow(class, caller)
+                } else {
+                    item.address() as *mut u8
+                }
             }
             mode::ON => {
-                let object = self.alloc_class(class, ret);
-                if object.is_null() { self.alloc_slow(class, ret) } else { object }
+                let object = self.alloc_class(class, caller.key);
+                if object.is_null() { self.alloc_slow(class, caller) } else { object }
             }
-            mode::OFF => {
+            mode::OFF if !self.watch().any() => {
                 let item = self.slots.pop(class);
                 if item.is_none() {
-                    return self.alloc_slow(class, ret);
+                    return self.alloc_slow(class, caller);
                 }
                 self.book(item, class, TAG_UNTAGGED | EXT_LIVE);
                 item.address() as *mut u8
             }
-            _ => self.alloc_slow(class, ret),
+            _ => self.alloc_slow(class, caller),
         }
     }
 
@@ -370,10 +399,9 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// The name of the socket to call at exit, if the configuration has one.
-    pub fn report_socket(&self) -> Option<([u8; crate::conf::MAX_NAME], usize)> {
-        let conf = self.conf();
-        (conf.report_len > 0).then_some((conf.report, conf.report_len))
+    /// The name of the socket to call at exit.
+    pub fn report_socket(&self) -> crate::conf::Text<{ crate::conf::MAX_NAME }> {
+        self.conf().report
     }
 }
 

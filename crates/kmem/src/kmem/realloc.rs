@@ -2,6 +2,7 @@
 
 use super::{Fault, Instance, ZoneSet};
 use crate::class::{ClassGeometry, MAX_OBJECT, SizeClass};
+use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::root::EXT_LIVE;
 use crate::slab::{Place, SlabZone};
@@ -103,7 +104,11 @@ impl<P: Platform> Instance<P> {
         match self.find(at) {
             Ok(Live::Object { class, ext }) => {
                 if let Some(ext) = ext {
-                    ext.store(ext.load(Ordering::Relaxed) & !EXT_LIVE, Ordering::Relaxed);
+                    let word = ext.load(Ordering::Relaxed);
+                    ext.store(word & !EXT_LIVE, Ordering::Relaxed);
+                    if self.watch().any() {
+                        self.saw_free(word, self.geometry(class).size.into(), at as usize);
+                    }
                 }
                 let item = Item::at(at as usize);
                 // SAFETY: a live object until now, given up by the caller.
@@ -148,9 +153,9 @@ impl<P: Platform> Instance<P> {
     /// # Safety
     /// `at` is null or a live allocation that nobody else uses; if it moves, the old address
     /// is free.
-    pub unsafe fn realloc(&'static self, at: *mut u8, size: usize, ret: usize) -> *mut u8 {
+    pub unsafe fn realloc(&'static self, at: *mut u8, size: usize, caller: Caller) -> *mut u8 {
         if at.is_null() {
-            return self.alloc(size, ret);
+            return self.alloc(size, caller);
         }
         if !self.ready() {
             return core::ptr::null_mut();
@@ -161,7 +166,7 @@ impl<P: Platform> Instance<P> {
                 // Keeps its place while at least half of it stays in use.
                 if size <= old && (size > old / 2 || SizeClass::of(size) == class) {
                     if let Some(ext) = ext {
-                        self.rebook(ext, ret);
+                        self.rebook(ext, caller, (old as u64, old as u64));
                     }
                     return at;
                 }
@@ -170,7 +175,9 @@ impl<P: Platform> Instance<P> {
             Ok(Live::Pages { set, pfn, pages }) => {
                 if size > MAX_OBJECT && self.resize_large(set, pfn, pages.0, size) {
                     if self.books() {
-                        self.rebook(set.zone.ext(pfn), ret);
+                        let now = set.zone.len(pfn).load(Ordering::Relaxed);
+                        let now = PageCount(now).bytes() as u64;
+                        self.rebook(set.zone.ext(pfn), caller, (pages.bytes() as u64, now));
                     }
                     return at;
                 }
@@ -178,7 +185,7 @@ impl<P: Platform> Instance<P> {
             }
             Err(fault) => self.fault("realloc", at as usize, fault),
         };
-        let new = self.alloc(size, ret);
+        let new = self.alloc(size, caller);
         if !new.is_null() {
             // SAFETY: both are at least that long, and distinct.
             unsafe { core::ptr::copy_nonoverlapping(at, new, old.min(size)) };
@@ -188,12 +195,17 @@ impl<P: Platform> Instance<P> {
         new
     }
 
-    /// Puts another site into the word of a live allocation.
-    fn rebook(&self, ext: &AtomicU32, ret: usize) {
+    /// Puts another site into the word of a live allocation, whose length changed from and to
+    /// these bytes.
+    fn rebook(&self, ext: &AtomicU32, caller: Caller, bytes: (u64, u64)) {
         let word = ext.load(Ordering::Relaxed);
-        let site = self.word_for(ret);
+        let site = self.word_for(caller);
         let tag_and_live = crate::root::TAG_MASK | EXT_LIVE;
         ext.store(word & !tag_and_live | site, Ordering::Relaxed);
+        if self.watch().any() {
+            self.saw_free(word, bytes.0, ext.as_ptr() as usize);
+            self.saw_alloc(site, bytes.1, caller);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{Instance, ZoneSet, mode, no_memory};
 use crate::alloc_tag;
 use crate::class::SizeClass;
+use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::root::{EXT_LIVE, PeakTable, TAG_UNTAGGED, profiling};
 use crate::slab::sheaf::SHEAF_OBJECTS;
@@ -10,15 +11,18 @@ use crate::sync::{Ordering, fence};
 use crate::units::{CHUNK_ORDER, Item, PageCount};
 
 impl<P: Platform> Instance<P> {
-    /// The extension word for a call site, found the slow way.
-    pub(super) fn word_for(&self, ret: usize) -> u32 {
+    /// The extension word for a caller, found the slow way.
+    pub(super) fn word_for(&self, caller: Caller) -> u32 {
+        if let Some(word) = self.sites.cached(caller.key) {
+            return word;
+        }
+        self.look_outside();
         if self.mode() != mode::ON {
             return TAG_UNTAGGED | EXT_LIVE;
         }
-        if let Some(word) = self.sites.cached(ret) {
-            return word;
-        }
-        let word = self.sites.lookup(ret).0 | EXT_LIVE;
+        let tag = self.sites.lookup(&self.platform, caller, !self.watch().any());
+        let word = tag.0 | EXT_LIVE;
+        self.blackbox.note_site(&self.sites, tag);
         // Whoever switches off writes the mode before it empties the cache.
         fence(Ordering::SeqCst);
         if self.mode() != mode::ON {
@@ -30,7 +34,7 @@ impl<P: Platform> Instance<P> {
     /// `alloc` when the fast path cannot serve it.
     #[cold]
     #[inline(never)]
-    pub(super) fn alloc_slow(&'static self, class: SizeClass, ret: usize) -> *mut u8 {
+    pub(super) fn alloc_slow(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
         if !self.ready() {
             return no_memory();
         }
@@ -39,11 +43,16 @@ impl<P: Platform> Instance<P> {
             self.look_outside();
             item = self.refill(class);
             if item.is_none() {
+                self.out_of_memory(self.geometry(class).size as usize, caller);
                 return no_memory();
             }
         }
         if self.books() {
-            self.book(item, class, self.word_for(ret));
+            let word = self.word_for(caller);
+            self.book(item, class, word);
+            if self.watch().any() {
+                self.saw_alloc(word, self.geometry(class).size.into(), caller);
+            }
         }
         item.address() as *mut u8
     }
@@ -190,16 +199,23 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Writes the peak table if use is higher than it says, and that was asked for.
+    /// Writes the peak table and the black box if use is higher than they say, and that was asked
+    /// for.
     pub(super) fn note_peak(&'static self) {
-        if self.keep_peak.load(Ordering::Relaxed) == 0 {
+        if self.keep_peak.load(Ordering::Relaxed) == 0 && !self.blackbox.is_there() {
             return;
         }
         let Some(root) = self.root() else { return };
+        if self.blackbox.is_peak(root.used_pages.load(Ordering::Relaxed)) {
+            self.write_record(crate::blackbox::reason::PEAK);
+        }
+        if self.keep_peak.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         // SAFETY: the root block names a valid table.
         let peak = unsafe { &*(root.peak as *const PeakTable) };
         if let Some(mut update) = alloc_tag::begin_peak(root, peak) {
-            self.census(|tag, bytes, calls| update.add(tag, bytes, calls));
+            self.census(|tag, bytes, calls| update.tally.add(tag, bytes, calls));
             update.finish();
         }
     }
@@ -209,6 +225,21 @@ impl<P: Platform> Instance<P> {
         for ZoneSet { zone, slabs } in self.zone_sets() {
             alloc_tag::census(zone, slabs, self.geometries(), self.books(), &mut each);
         }
+    }
+
+    /// Writes the books to the black box.
+    pub fn write_record(&'static self, reason: u32) {
+        let Some(root) = self.root() else { return };
+        self.scratch.with(root, |tally| {
+            self.census(|tag, bytes, calls| tally.add(tag, bytes, calls));
+            let used = root.used_pages.load(Ordering::Relaxed);
+            self.blackbox.record(&self.platform, reason, used, tally, &self.sites);
+        });
+    }
+
+    /// What a tag stands for.
+    pub fn sites(&self) -> &crate::codetag::Sites {
+        &self.sites
     }
 
     /// The return address a tag stands for, 0 for the reserved ones.

@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 use super::{Instance, ZoneSet};
 use crate::alloc_tag;
 use crate::class::{CLASS_COUNT, ClassGeometry, SIZES};
-use crate::codetag::{MAX_SITES, Sites};
+use crate::codetag::{MAX_SITES, MIN_SITES, Sites};
 use crate::conf::{Complaint, Conf, MAX_TEXT};
 use crate::cpu::{Area, Kind};
 use crate::os::Platform;
@@ -39,17 +39,55 @@ const MAX_ZONE: usize = 1 << 43;
 /// Slow paths that do without an array before the platform is asked for one again.
 const RETRY_AFTER: u32 = 4096;
 
-/// Sizes of the tables that are not a zone's, in order.
-struct Tables;
+/// Offsets of the tables that are not a zone's, for a heap of some size.
+struct Tables {
+    site_count: u32,
+    sheaf_count: u32,
+    zones: usize,
+    sites: usize,
+    index: usize,
+    peak: usize,
+    barn: usize,
+    scratch: usize,
+    live: usize,
+    report: usize,
+    bytes: usize,
+}
 
 impl Tables {
-    const ZONES: usize = 0;
-    const SITES: usize =
-        Self::ZONES + (MAX_ZONES * size_of::<ZoneBlock>()).next_multiple_of(PAGE_SIZE);
-    const INDEX: usize = Self::SITES + Sites::sites_bytes();
-    const PEAK: usize = Self::INDEX + Sites::index_bytes();
-    const BARN: usize = Self::PEAK + alloc_tag::peak_bytes().next_multiple_of(PAGE_SIZE);
-    const BYTES: usize = Self::BARN + Barn::pool_bytes().next_multiple_of(PAGE_SIZE);
+    /// Tables take little of a small heap: one site per 16 KiB, one sheaf per 64 KiB.
+    const fn for_heap(bytes: usize) -> Self {
+        let sites = bytes >> 14;
+        let site_count = if sites > MAX_SITES as usize {
+            MAX_SITES
+        } else if sites < MIN_SITES as usize {
+            MIN_SITES
+        } else {
+            sites as u32
+        };
+        let sheaf_count = Barn::sheaves_for(bytes);
+        let mut end = 0;
+        macro_rules! part {
+            ($bytes:expr) => {{
+                let start = end;
+                end += ($bytes as usize).next_multiple_of(PAGE_SIZE);
+                start
+            }};
+        }
+        Self {
+            site_count,
+            sheaf_count,
+            zones: part!(MAX_ZONES * size_of::<ZoneBlock>()),
+            sites: part!(Sites::sites_bytes(site_count)),
+            index: part!(Sites::index_bytes(site_count)),
+            peak: part!(alloc_tag::peak_bytes(site_count)),
+            barn: part!(Barn::pool_bytes(sheaf_count)),
+            scratch: part!(alloc_tag::scratch_bytes(site_count)),
+            live: part!(alloc_tag::live_bytes(site_count)),
+            report: part!(super::oom::room(site_count)),
+            bytes: end,
+        }
+    }
 }
 
 impl<P: Platform> Instance<P> {
@@ -84,7 +122,11 @@ impl<P: Platform> Instance<P> {
         let mut conf = Conf::DEFAULT;
         let mut text = [0; MAX_TEXT];
         if let Some(len) = self.platform.configuration(&mut text) {
-            let mut bad = false;
+            let mut bad = len > text.len();
+            if bad {
+                self.platform.print(b"kmem: KMEM_CONF: longer than 4096 bytes; ignored\n");
+            }
+            let len = if bad { 0 } else { len };
             conf.apply(&text[..len], |part, complaint| {
                 bad = true;
                 let what: &[u8] = match complaint {
@@ -123,11 +165,12 @@ impl<P: Platform> Instance<P> {
         }
         self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);
         self.keep_peak.store(u32::from(conf.peak), Ordering::Relaxed);
-        let tables = self.platform.reserve(Tables::BYTES, PAGE_SIZE)?;
+        let layout = Tables::for_heap(self.platform.budget().memory);
+        let tables = self.platform.reserve(layout.bytes, PAGE_SIZE)?;
         // SAFETY: our own fresh reservation.
-        if !unsafe { self.platform.commit(tables, Tables::BYTES) } {
+        if !unsafe { self.platform.commit(tables, layout.bytes) } {
             // SAFETY: as above, unused.
-            unsafe { self.platform.release(tables, Tables::BYTES) };
+            unsafe { self.platform.release(tables, layout.bytes) };
             return None;
         }
         let at = |offset: usize| tables.as_ptr().wrapping_add(offset);
@@ -142,12 +185,15 @@ impl<P: Platform> Instance<P> {
         };
         let root = root.cast::<RootBlock>().as_ptr();
         // SAFETY: zeroed and ours alone until the magic is written.
-        unsafe { self.describe(root, at, conf) };
+        unsafe { self.describe(root, tables.as_ptr(), &layout, conf) };
         // SAFETY: zeroed memory of the sizes asked for.
         unsafe {
-            self.sites.start(at(Tables::SITES), at(Tables::INDEX), root);
-            self.barn.start(at(Tables::BARN));
+            self.sites.start(&self.platform, at(layout.sites), at(layout.index), root);
+            self.barn.start(at(layout.barn), layout.sheaf_count);
+            self.scratch.start(at(layout.scratch));
         }
+        self.live.store(at(layout.live) as usize, Ordering::Relaxed);
+        self.report_room.store(at(layout.report) as usize, Ordering::Relaxed);
         self.root.store(root as usize, Ordering::Release);
         let kind = match self.platform.rseq_offset() {
             Some(offset) if conf.rseq => Kind::Rseq(offset),
@@ -160,6 +206,7 @@ impl<P: Platform> Instance<P> {
             unsafe { self.platform.wipe_on_fork(wiped, bytes) };
         }
         self.slots.start(kind);
+        self.start_watch(conf);
         // From here on the fast paths may run.
         self.hot.mode.store(super::mode::from(conf.profiling), Ordering::Release);
         self.add_zone(PageCount(FRAME_PAGES))?;
@@ -170,7 +217,7 @@ impl<P: Platform> Instance<P> {
 
     /// # Safety
     /// `root` is zeroed and nobody else uses it.
-    unsafe fn describe(&self, root: *mut RootBlock, at: impl Fn(usize) -> *mut u8, conf: &Conf) {
+    unsafe fn describe(&self, root: *mut RootBlock, tables: *mut u8, layout: &Tables, conf: &Conf) {
         // SAFETY: the caller's promise.
         let root = unsafe { &mut *root };
         root.version = root::VERSION;
@@ -182,15 +229,17 @@ impl<P: Platform> Instance<P> {
         root.class_size = size_of::<ClassGeometry>() as u32;
         root.zone_size = size_of::<ZoneBlock>() as u32;
         root.site_size = size_of::<Site>() as u32;
-        root.site_capacity = MAX_SITES;
+        root.site_capacity = layout.site_count;
         root.classes = self.classes.get() as u64;
-        root.zones = at(Tables::ZONES) as u64;
-        root.sites = at(Tables::SITES) as u64;
-        root.peak = at(Tables::PEAK) as u64;
+        let at = |offset: usize| tables as u64 + offset as u64;
+        root.zones = at(layout.zones);
+        root.sites = at(layout.sites);
+        root.peak = at(layout.peak);
         (root.cache, root.cache_len) = self.sites.cache_part();
-        root.meta_base = at(0) as u64;
-        root.meta_len = Tables::BYTES as u64;
+        root.meta_base = at(0);
+        root.meta_len = layout.bytes as u64;
         root.profiling = AtomicU32::new(conf.profiling);
+        root.depth = AtomicU32::new(conf.depth);
     }
 
     /// Adds a zone with room for a run of `pages`. `None`: no address space or no memory.
@@ -245,7 +294,10 @@ impl<P: Platform> Instance<P> {
             self.hot.base.store(set.zone.base(), Ordering::Relaxed);
             self.hot.chunk_class.store(set.slabs.chunk_classes() as usize, Ordering::Relaxed);
             let chunks = if self.books() { &self.hot.chunks } else { &self.bare_chunks };
-            chunks.store(set.slabs.chunks() as usize, Ordering::Release);
+            // Where calls are watched no free takes the fast path.
+            if !self.watch().any() {
+                chunks.store(set.slabs.chunks() as usize, Ordering::Release);
+            }
         }
         self.zones[slot].store(&raw const *set as usize, Ordering::Release);
         root.zone_count.fetch_max(slot as u32 + 1, Ordering::Release);

@@ -26,8 +26,22 @@ pub struct Budget {
     pub first_zone: usize,
     /// Address space of further zones is at least this, in bytes.
     pub min_zone: usize,
+    /// Memory that the heap may come to have, in bytes: tables are made for so much.
+    pub memory: usize,
     /// Most CPU slots that can be in use at once.
     pub cpus: u32,
+}
+
+/// What to do with a file that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// It is not ours to write to.
+    Keep,
+    /// It may be written anew, unless this process is alive and another one.
+    Replace {
+        /// A process's number.
+        unless_alive: u32,
+    },
 }
 
 /// A platform.
@@ -64,8 +78,9 @@ pub unsafe trait Platform: Sync {
     /// What to start with.
     fn budget(&self) -> Budget;
 
-    /// Copies the user's configuration text into `buf`; its length. `None`: there is none, it
-    /// is too long, or the program runs with more rights than its user.
+    /// Copies the user's configuration text into `buf`; its length, more than there is room for
+    /// when it is too long. `None`: there is none, or the program runs with more rights than its
+    /// user.
     fn configuration(&self, buf: &mut [u8]) -> Option<usize>;
 
     /// A slot number for the calling thread, below the budget's `cpus`: a hint that spreads
@@ -95,6 +110,46 @@ pub unsafe trait Platform: Sync {
     /// Offset of the thread's rseq area from the thread pointer, where the C library
     /// registered one that can be used.
     fn rseq_offset(&self) -> Option<isize>;
+
+    /// Copies memory of this process at `at`, which may not be mapped, into `buf`; how many bytes
+    /// could be read.
+    fn peek(&self, _at: usize, _buf: &mut [u8]) -> usize {
+        0
+    }
+
+    /// Makes a file of `bytes` zeroes and maps it so that it outlives the process. `path` may hold
+    /// `%p`, `%h`, `%t` and `%e`. Of a file that is there already, `decide` sees the beginning.
+    ///
+    /// # Errors
+    /// Why there is no such file.
+    fn map_file(
+        &self,
+        _path: &[u8],
+        _bytes: usize,
+        _decide: impl Fn(&[u8]) -> File,
+    ) -> Result<NonNull<u8>, &'static str> {
+        Err("there are no files here")
+    }
+
+    /// The process's number, 0 where there are none.
+    fn process(&self) -> u32 {
+        0
+    }
+
+    /// Nanoseconds since 1970, 0 where that is not known.
+    fn wall_ns(&self) -> u64 {
+        0
+    }
+
+    /// Writes the path of the executable into `buf`; its length.
+    fn executable(&self, _buf: &mut [u8]) -> usize {
+        0
+    }
+
+    /// Writes what is mapped where into `buf`, as `/proc/self/maps` does; its length.
+    fn mappings(&self, _buf: &mut [u8]) -> usize {
+        0
+    }
 
     /// Writes a diagnostic, best effort, without blocking.
     fn print(&self, text: &[u8]);

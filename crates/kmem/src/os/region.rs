@@ -72,7 +72,7 @@ unsafe impl Platform for FixedRegion {
         let left = self.end - self.next.load(Ordering::Relaxed).max(self.start);
         // Leave room for the tables of the zone and for alignment.
         let zone = (left / 8 * 7) & !(PAGE_SIZE - 1);
-        Budget { first_zone: zone, min_zone: zone, cpus: self.cpus }
+        Budget { first_zone: zone, min_zone: zone, memory: zone, cpus: self.cpus }
     }
 
     fn configuration(&self, _buf: &mut [u8]) -> Option<usize> {

@@ -12,7 +12,7 @@ use crate::units::Item;
 /// Objects a sheaf can hold.
 pub const SHEAF_OBJECTS: usize = 64;
 /// Most sheaves of an instance.
-pub const MAX_SHEAVES: u32 = 1 << 13;
+const MAX_SHEAVES: u32 = 1 << 13;
 /// Bytes a class may keep in the barn.
 const BARN_BYTES: u32 = 256 << 10;
 
@@ -45,6 +45,8 @@ pub struct Barn {
     empty: Stack,
     /// Sheaves of the pool used so far.
     used: AtomicU32,
+    /// Sheaves in the pool.
+    sheaves: AtomicU32,
     pool: AtomicU64,
 }
 
@@ -56,20 +58,34 @@ impl Barn {
             count: [const { AtomicU32::new(0) }; CLASS_COUNT],
             empty: Stack(AtomicU64::new(0)),
             used: AtomicU32::new(0),
+            sheaves: AtomicU32::new(0),
             pool: AtomicU64::new(0),
         }
     }
 
+    /// Sheaves for a heap of so many bytes.
+    pub const fn sheaves_for(bytes: usize) -> u32 {
+        let sheaves = bytes >> 16;
+        if sheaves < 64 {
+            64
+        } else if sheaves > MAX_SHEAVES as usize {
+            MAX_SHEAVES
+        } else {
+            sheaves as u32
+        }
+    }
+
     /// Bytes of pool memory.
-    pub const fn pool_bytes() -> usize {
-        MAX_SHEAVES as usize * size_of::<Sheaf>()
+    pub const fn pool_bytes(sheaves: u32) -> usize {
+        sheaves as usize * size_of::<Sheaf>()
     }
 
     /// Gives the barn its pool.
     ///
     /// # Safety
     /// `pool` is zeroed memory of [`Self::pool_bytes`], for the barn alone, for good.
-    pub unsafe fn start(&self, pool: *mut u8) {
+    pub unsafe fn start(&self, pool: *mut u8, sheaves: u32) {
+        self.sheaves.store(sheaves, Ordering::Relaxed);
         self.pool.store(pool as u64, Ordering::Release);
     }
 
@@ -126,12 +142,12 @@ impl Barn {
             return Some(held);
         }
         if self.pool.load(Ordering::Acquire) == 0
-            || self.used.load(Ordering::Relaxed) >= MAX_SHEAVES
+            || self.used.load(Ordering::Relaxed) >= self.sheaves.load(Ordering::Relaxed)
         {
             return None;
         }
         let number = self.used.fetch_add(1, Ordering::Relaxed);
-        if number >= MAX_SHEAVES {
+        if number >= self.sheaves.load(Ordering::Relaxed) {
             return None;
         }
         // SAFETY: a sheaf of the pool that nobody had before.

@@ -3,6 +3,7 @@
 
 use crate::heap::Heap;
 use kmem_core::Kmem;
+use kmem_core::codetag::{Caller, scope};
 use std::ffi::c_void;
 
 /// Defines an instance, and malloc and free over it.
@@ -19,14 +20,15 @@ macro_rules! instance {
         }
 
         extern "C" fn $malloc_at(size: usize, ret: usize) -> *mut u8 {
-            let at = $instance.alloc_fast(size, ret);
-            if at.is_null() { $malloc_any(size, ret) } else { at }
+            let key = scope::caller(ret);
+            let at = $instance.alloc_fast(size, key);
+            if at.is_null() { $malloc_any(size, key) } else { at }
         }
 
         /// Apart, so that the fast path has no frame.
         #[inline(never)]
-        fn $malloc_any(size: usize, ret: usize) -> *mut u8 {
-            $instance.alloc_any(size, ret)
+        fn $malloc_any(size: usize, key: usize) -> *mut u8 {
+            $instance.alloc_any(size, Caller { key, frame: 0 })
         }
 
         unsafe extern "C" fn $free(at: *mut c_void) {

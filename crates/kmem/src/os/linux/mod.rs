@@ -9,6 +9,7 @@ use crate::units::{FRAME_SIZE, PAGE_SIZE};
 
 pub mod call;
 pub mod diagnose;
+mod file;
 pub mod start;
 pub mod syscall;
 use syscall::sys;
@@ -107,6 +108,9 @@ unsafe impl Platform for Linux {
             // SAFETY: our own fresh mapping, behind the aligned part.
             unsafe { sys!(libc::SYS_munmap, aligned + bytes, tail) };
         }
+        // Nothing is in it yet: a core file that holds a zone's whole address space helps nobody.
+        // SAFETY: our own fresh mapping; affects core files only.
+        unsafe { sys!(libc::SYS_madvise, aligned, bytes, libc::MADV_DONTDUMP) };
         NonNull::new(aligned as *mut u8)
     }
 
@@ -118,7 +122,13 @@ unsafe impl Platform for Linux {
 
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: a range of a reservation, by the caller's promise.
-        unsafe { sys!(libc::SYS_mprotect, at.as_ptr(), bytes, PROT_RW) == 0 }
+        unsafe {
+            let done = sys!(libc::SYS_mprotect, at.as_ptr(), bytes, PROT_RW) == 0;
+            if done {
+                sys!(libc::SYS_madvise, at.as_ptr(), bytes, libc::MADV_DODUMP);
+            }
+            done
+        }
     }
 
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
@@ -134,10 +144,11 @@ unsafe impl Platform for Linux {
         let memory = machine_memory();
         let ample = memory.saturating_mul(4).next_power_of_two().clamp(16 << 30, 16 << 40);
         // Under a limit of address space the program needs some for itself.
-        let limit = limit(libc::RLIMIT_AS);
-        let share = |part: usize| (limit / part).clamp(4 << 20, ample) & !(FRAME_SIZE - 1);
+        let space = limit(libc::RLIMIT_AS);
+        let share = |part: usize| (space / part).clamp(4 << 20, ample) & !(FRAME_SIZE - 1);
         let further = share(8).min(1 << 30);
-        Budget { first_zone: share(4), min_zone: further, cpus: self.cpus() }
+        let memory = memory.min(limit(libc::RLIMIT_DATA)).min(space / 4);
+        Budget { first_zone: share(4), min_zone: further, memory, cpus: self.cpus() }
     }
 
     fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
@@ -214,6 +225,35 @@ unsafe impl Platform for Linux {
 
     fn rseq_offset(&self) -> Option<isize> {
         start::glibc_rseq_offset()
+    }
+
+    fn peek(&self, at: usize, buf: &mut [u8]) -> usize {
+        start::peek(at, buf)
+    }
+
+    fn map_file(
+        &self,
+        path: &[u8],
+        bytes: usize,
+        decide: impl Fn(&[u8]) -> super::File,
+    ) -> Result<NonNull<u8>, &'static str> {
+        file::map(path, bytes, decide)
+    }
+
+    fn process(&self) -> u32 {
+        file::process()
+    }
+
+    fn wall_ns(&self) -> u64 {
+        file::wall_ns()
+    }
+
+    fn executable(&self, buf: &mut [u8]) -> usize {
+        file::executable(buf)
+    }
+
+    fn mappings(&self, buf: &mut [u8]) -> usize {
+        file::mappings(buf)
     }
 
     fn print(&self, text: &[u8]) {

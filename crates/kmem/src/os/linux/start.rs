@@ -6,6 +6,7 @@
 use core::ffi::CStr;
 
 use super::syscall::sys;
+use crate::units::PAGE_SIZE;
 
 core::arch::global_asm!(".weak environ", ".weak __rseq_offset", ".weak __rseq_size",);
 
@@ -109,6 +110,22 @@ pub fn read_file(path: &CStr, buf: &mut [u8]) -> usize {
     len
 }
 
+/// Copies memory of this process that may not be mapped; how many bytes could be read.
+pub fn peek(at: usize, buf: &mut [u8]) -> usize {
+    let local = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // A read that begins in one page and ends in a missing one is refused as a whole, so pages
+    // are asked for one by one.
+    let first = (PAGE_SIZE - at % PAGE_SIZE).min(buf.len());
+    let iovec = |at: usize, len| libc::iovec { iov_base: at as *mut _, iov_len: len };
+    let remote = [iovec(at, first), iovec(at.wrapping_add(first), buf.len() - first)];
+    // SAFETY: writes at most the given length into `buf`; reads through the kernel.
+    let got = unsafe {
+        let pid = sys!(libc::SYS_getpid);
+        sys!(libc::SYS_process_vm_readv, pid, &raw const local, 1, remote.as_ptr(), 2, 0)
+    };
+    usize::try_from(got).unwrap_or(0)
+}
+
 /// Whether the program runs with more rights than its user (set-user-ID and the like).
 pub fn secure() -> bool {
     // SAFETY: these calls only return numbers.
@@ -119,7 +136,7 @@ pub fn secure() -> bool {
 }
 
 /// Copies the value of environment variable `name` (given with its `=`) into `buf`;
-/// its length, or `None` when unset or too long. Takes no lock of the C library.
+/// its length, more than there is room for when it is too long. `None` when unset. Takes no lock of the C library.
 pub fn environment(name: &[u8], buf: &mut [u8]) -> Option<usize> {
     let environ = weak!("environ") as *const *const *const u8;
     if environ.is_null() {
@@ -140,7 +157,9 @@ pub fn environment(name: &[u8], buf: &mut [u8]) -> Option<usize> {
         // SAFETY: as above.
         let text = unsafe { CStr::from_ptr(entry.cast()) }.to_bytes();
         if let Some(value) = text.strip_prefix(name) {
-            buf.get_mut(..value.len())?.copy_from_slice(value);
+            if let Some(room) = buf.get_mut(..value.len()) {
+                room.copy_from_slice(value);
+            }
             return Some(value.len());
         }
         // SAFETY: not yet at the null that ends the list.

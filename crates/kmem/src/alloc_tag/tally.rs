@@ -1,0 +1,208 @@
+//! Sums by tag, made by a census: the peak table, and a scratch table for reports.
+
+use crate::root::{PeakEntry, PeakTable, RootBlock};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::units::TagId;
+
+/// Bytes of a peak table for so many sites.
+pub const fn peak_bytes(sites: u32) -> usize {
+    size_of::<PeakTable>() + scratch_bytes(sites)
+}
+
+/// Bytes of a scratch table for so many sites.
+pub const fn scratch_bytes(sites: u32) -> usize {
+    sites as usize * size_of::<PeakEntry>()
+}
+
+/// A table being filled by whoever has it alone.
+pub struct Tally<'a> {
+    entries: *const PeakEntry,
+    len: usize,
+    bytes: u64,
+    calls: u64,
+    _table: core::marker::PhantomData<&'a PeakEntry>,
+}
+
+impl Tally<'_> {
+    /// An empty tally of all tags in use.
+    ///
+    /// # Safety
+    /// There are entries for the root block's `site_capacity`, for this tally alone as long as it lives.
+    unsafe fn over(entries: *const PeakEntry, root: &RootBlock) -> Self {
+        let len = root.site_count.load(Ordering::Acquire).min(root.site_capacity) as usize;
+        let tally = Self { entries, len, bytes: 0, calls: 0, _table: core::marker::PhantomData };
+        for i in 0..len {
+            tally.entry(i).bytes.store(0, Ordering::Relaxed);
+            tally.entry(i).calls.store(0, Ordering::Relaxed);
+        }
+        tally
+    }
+
+    fn entry(&self, i: usize) -> &PeakEntry {
+        debug_assert!(i < self.len);
+        // SAFETY: `i` is below `len`, which is at most the number of entries.
+        unsafe { &*self.entries.add(i) }
+    }
+
+    /// Adds to a tag's row. Tags that came up meanwhile are left out of the rows.
+    pub fn add(&mut self, tag: TagId, bytes: u64, calls: u64) {
+        self.bytes += bytes;
+        self.calls += calls;
+        if (tag.0 as usize) < self.len {
+            let entry = self.entry(tag.0 as usize);
+            entry.bytes.store(entry.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+            entry.calls.store(entry.calls.load(Ordering::Relaxed) + calls, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes and objects of a tag.
+    pub fn get(&self, tag: TagId) -> (u64, u64) {
+        if tag.0 as usize >= self.len {
+            return (0, 0);
+        }
+        let entry = self.entry(tag.0 as usize);
+        (entry.bytes.load(Ordering::Relaxed), entry.calls.load(Ordering::Relaxed))
+    }
+
+    /// Bytes and objects of all tags.
+    pub fn total(&self) -> (u64, u64) {
+        (self.bytes, self.calls)
+    }
+
+    /// Writes the tags that hold most into `out`, largest first; how many hold anything.
+    pub fn largest(&self, out: &mut [TagId]) -> usize {
+        let mut found = 0;
+        for tag in (0..self.len as u32).map(TagId) {
+            let bytes = self.get(tag).0;
+            if bytes == 0 {
+                continue;
+            }
+            let rank = out[..found].partition_point(|&other| self.get(other).0 >= bytes);
+            if rank == out.len() {
+                continue;
+            }
+            found = (found + 1).min(out.len());
+            out[rank..found].rotate_right(1);
+            out[rank] = tag;
+        }
+        found
+    }
+}
+
+/// The scratch table of an instance, one user at a time. Zeroed, it has no memory.
+pub struct Scratch {
+    entries: AtomicUsize,
+    busy: AtomicU32,
+}
+
+impl Scratch {
+    /// A table without memory.
+    pub const fn new() -> Self {
+        Self { entries: AtomicUsize::new(0), busy: AtomicU32::new(0) }
+    }
+
+    /// Gives the table its memory.
+    ///
+    /// # Safety
+    /// Zeroed memory of [`scratch_bytes`], for good.
+    pub unsafe fn start(&self, entries: *mut u8) {
+        self.entries.store(entries as usize, Ordering::Release);
+    }
+
+    /// Calls `work` with an empty tally, unless somebody else has the table.
+    pub fn with(&self, root: &RootBlock, work: impl FnOnce(&mut Tally<'_>)) -> bool {
+        let entries = self.entries.load(Ordering::Acquire) as *const PeakEntry;
+        if entries.is_null()
+            || self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        // SAFETY: ours alone until `busy` is taken back.
+        work(&mut unsafe { Tally::over(entries, root) });
+        self.busy.store(0, Ordering::Release);
+        true
+    }
+
+    /// In a forked child: whoever had the table is gone.
+    pub fn forget(&self) {
+        self.busy.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Starts a new peak table when use is 5 % above the last one, unless somebody else is at it.
+/// The caller fills it and finishes it.
+pub fn begin_peak<'a>(root: &RootBlock, peak: &'a PeakTable) -> Option<PeakUpdate<'a>> {
+    let used = u64::from(root.used_pages.load(Ordering::Relaxed));
+    if !is_higher(used, peak.used_pages.load(Ordering::Relaxed)) {
+        return None;
+    }
+    let seq = peak.seq.load(Ordering::Acquire);
+    if seq % 2 == 1 {
+        return None;
+    }
+    peak.seq.compare_exchange(seq, seq + 1, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    let entries = (&raw const *peak).wrapping_add(1).cast::<PeakEntry>();
+    // SAFETY: entries follow the table; ours alone while `seq` is odd.
+    let tally = unsafe { Tally::over(entries, root) };
+    Some(PeakUpdate { peak, tally, seq, used })
+}
+
+/// Whether use of so many pages is a new peak.
+pub fn is_higher(used: u64, before: u64) -> bool {
+    used >= before + (before / 20).max(64)
+}
+
+/// A peak table being filled.
+pub struct PeakUpdate<'a> {
+    peak: &'a PeakTable,
+    /// The sums.
+    pub tally: Tally<'a>,
+    seq: u64,
+    used: u64,
+}
+
+impl PeakUpdate<'_> {
+    /// Makes the table whole again.
+    pub fn finish(self) {
+        self.peak.used_pages.store(self.used, Ordering::Relaxed);
+        self.peak.len.store(self.tally.len as u64, Ordering::Relaxed);
+        self.peak.seq.store(self.seq + 2, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn the_largest_come_first_and_no_more_than_asked_for() {
+        let entries: Vec<PeakEntry> =
+            (0..200).map(|_| PeakEntry { bytes: 0.into(), calls: 0.into() }).collect();
+        // SAFETY: all zero but for the count is a root block.
+        let mut root: RootBlock = unsafe { core::mem::zeroed() };
+        root.site_capacity = 200;
+        root.site_count.store(100, Ordering::Relaxed);
+        // SAFETY: as many entries as that; nobody else has them.
+        let mut tally = unsafe { Tally::over(entries.as_ptr(), &root) };
+        for tag in 8..100 {
+            tally.add(TagId(tag), u64::from(tag * 37 % 101), 1);
+        }
+        tally.add(TagId(100), 7, 1);
+        let mut out = [TagId(0); 10];
+        assert_eq!(tally.largest(&mut out), 10);
+        let bytes: Vec<u64> = out.iter().map(|&tag| tally.get(tag).0).collect();
+        let mut all: Vec<u64> = (8..100).map(|tag| u64::from(tag * 37 % 101u32)).collect();
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        assert_eq!(bytes, all[..10]);
+        assert_eq!(tally.total(), (all.iter().sum::<u64>() + 7, 93));
+        assert_eq!(tally.largest(&mut [TagId(0); 200]), all.iter().filter(|&&b| b > 0).count());
+    }
+}

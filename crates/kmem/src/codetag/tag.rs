@@ -1,0 +1,123 @@
+//! What names a call site, and how a caller passes it on.
+
+use core::ffi::{CStr, c_char};
+
+/// A tag compiled into a program: one per call site, in the ELF section [`SECTION`] of its object
+/// (`struct kmem_alloc_tag` of `kmem.h`; the kernel's `struct codetag`).
+#[repr(C)]
+#[derive(Debug)]
+pub struct StaticTag {
+    /// Name of the module; null: that of the object the tag is registered with.
+    pub module: *const c_char,
+    /// Source file.
+    pub file: *const c_char,
+    /// Function, or the name of a scope.
+    pub function: *const c_char,
+    /// Line in the file.
+    pub line: u32,
+    /// Reserved, zero.
+    pub flags: u32,
+}
+
+// SAFETY: never written, and the strings are constants.
+unsafe impl Sync for StaticTag {}
+
+/// The ELF section that static tags lie in, as C sees it.
+pub const SECTION: &str = "kmem_alloc_tags";
+
+impl StaticTag {
+    /// A tag of the main program, with constants for names.
+    pub const fn new(file: &'static CStr, function: &'static CStr, line: u32) -> Self {
+        Self {
+            module: core::ptr::null(),
+            file: file.as_ptr(),
+            function: function.as_ptr(),
+            line,
+            flags: 0,
+        }
+    }
+}
+
+/// Set in the key of a static tag; no address has it.
+const STATIC: usize = 1 << 63;
+
+/// Who asks for memory: a call site, and where its frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// A return address, or a static tag's address with a mark; 0: nobody.
+    pub key: usize,
+    /// The caller's frame pointer, 0 if unknown; only looked at where callers are told apart.
+    pub frame: usize,
+}
+
+impl Caller {
+    /// The call that returns to `ret`.
+    #[inline(always)]
+    pub const fn at(ret: usize) -> Self {
+        Self { key: ret, frame: 0 }
+    }
+
+    /// A static tag.
+    #[inline(always)]
+    pub fn tagged(tag: &'static StaticTag) -> Self {
+        Self::at(tag as *const StaticTag as usize | STATIC)
+    }
+
+    /// The same for a tag that lives as long as its object is loaded.
+    ///
+    /// # Safety
+    /// `tag` is valid until it is unregistered.
+    #[inline(always)]
+    pub unsafe fn tagged_by(tag: *const StaticTag) -> Self {
+        Self::at(tag as usize | STATIC)
+    }
+
+    /// Nobody: the allocation goes without a tag.
+    pub const NOBODY: Self = Self { key: 0, frame: 0 };
+
+    /// The static tag, if it is one.
+    pub(super) fn static_tag(self) -> Option<*const StaticTag> {
+        (self.key & STATIC != 0).then_some((self.key & !STATIC) as *const StaticTag)
+    }
+}
+
+/// What a site is found by.
+#[derive(Clone, Copy)]
+pub(super) enum Key<'a> {
+    /// A return address.
+    Return(usize),
+    /// The address of a static tag.
+    Static(*const StaticTag),
+    /// Return addresses, innermost first.
+    Chain(&'a [usize]),
+}
+
+impl Key<'_> {
+    pub(super) fn hash(self) -> usize {
+        let mix = |hash: u64, word: usize| {
+            (hash ^ word as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+        };
+        let hash = match self {
+            Self::Return(ret) => mix(1, ret),
+            Self::Static(tag) => mix(2, tag as usize),
+            Self::Chain(frames) => frames.iter().fold(3, |hash, &ret| mix(hash, ret)),
+        };
+        (hash >> 20) as usize
+    }
+}
+
+/// Most bytes of a name that are kept.
+const MAX_NAME: usize = 1024;
+
+/// The bytes of a C string, its end if it is too long.
+///
+/// # Safety
+/// Null or a C string.
+pub(super) unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
+    if text.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { CStr::from_ptr(text) }.to_bytes();
+    &bytes[bytes.len().saturating_sub(MAX_NAME)..]
+}

@@ -1,0 +1,113 @@
+//! Calls that are watched: counted since the start, checked for mistakes of accounting. Watching
+//! takes the fast paths out of use: the cache of call sites stays empty, and no chunk is known
+//! to `free`.
+
+use super::Instance;
+use super::fault::Line;
+use crate::alloc_tag::{Watch, count_live};
+use crate::codetag::Caller;
+use crate::conf::Conf;
+use crate::os::Platform;
+use crate::root::{TAG_MASK, TAG_NONE, profiling};
+use crate::sync::Ordering;
+use crate::units::TagId;
+
+/// Marks a place in the table of warnings as a tag or an address of an object, not a caller.
+const OF_TAG: u64 = 1 << 62;
+const OF_OBJECT: u64 = 2 << 62;
+
+impl<P: Platform> Instance<P> {
+    /// Makes the black box and starts to watch, as the configuration asks.
+    pub(super) fn start_watch(&self, conf: &Conf) {
+        if conf.profiling == profiling::NEVER {
+            return;
+        }
+        let mut watch = if conf.debug { Watch::DEBUG } else { 0 };
+        if let Some(path) = conf.blackbox.get() {
+            let cpus = if conf.cumulative { self.platform.budget().cpus } else { 0 };
+            match self.blackbox.start(&self.platform, path, cpus) {
+                Ok(()) if conf.cumulative => watch |= Watch::COUNT,
+                Ok(()) => {}
+                Err(why) => {
+                    let mut line = Line::new();
+                    line.bytes(b"kmem: no black box: ");
+                    line.printable(path);
+                    line.bytes(b": ");
+                    line.bytes(why.as_bytes());
+                    line.bytes(b"\n");
+                    self.platform.print(line.text());
+                }
+            }
+        } else if conf.cumulative {
+            self.platform.print(b"kmem: KMEM_CONF: cumulative needs blackbox:PATH to count in\n");
+        }
+        self.watch.store(watch, Ordering::Relaxed);
+    }
+
+    /// An allocation of `bytes` was booked with this extension word.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn saw_alloc(&self, word: u32, bytes: u64, caller: Caller) {
+        let tag = TagId(word & TAG_MASK);
+        if self.watch().counts() {
+            self.blackbox.count(self.slots.current(self.slot_hint()), tag, bytes, false);
+        }
+        if !self.watch().checks() {
+            return;
+        }
+        if tag.0 == TAG_NONE {
+            if self.warned.is_new(caller.key as u64 | 1) {
+                let mut line = Line::new();
+                line.bytes(b"kmem: debug: an allocation of ");
+                line.decimal(bytes as usize);
+                line.bytes(b" bytes that nobody accounted\n");
+                self.platform.print(line.text());
+            }
+            return;
+        }
+        self.count_live(tag, 1);
+    }
+
+    /// An allocation of `bytes` at `at` with this extension word was freed.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn saw_free(&self, word: u32, bytes: u64, at: usize) {
+        let tag = TagId(word & TAG_MASK);
+        if self.watch().counts() {
+            self.blackbox.count(self.slots.current(self.slot_hint()), tag, bytes, true);
+        }
+        if !self.watch().checks() {
+            return;
+        }
+        if tag.0 == TAG_NONE {
+            if self.warned.is_new(OF_OBJECT | bytes) {
+                let mut line = Line::new();
+                line.bytes(b"kmem: debug: a free without a reference: ");
+                line.hex(at);
+                line.bytes(b", ");
+                line.decimal(bytes as usize);
+                line.bytes(b" bytes\n");
+                self.platform.print(line.text());
+            }
+            return;
+        }
+        self.count_live(tag, -1);
+    }
+
+    fn count_live(&self, tag: TagId, by: i64) {
+        let live = self.live.load(Ordering::Relaxed) as *const u8;
+        let capacity = self.root().map_or(0, |root| root.site_capacity);
+        // SAFETY: memory for the counts, zero at first.
+        if !live.is_null()
+            && tag.0 < capacity
+            && unsafe { count_live(live, tag, by) } < 0
+            && self.warned.is_new(OF_TAG | u64::from(tag.0))
+        {
+            let mut line = Line::new();
+            line.bytes(b"kmem: debug: more frees than allocations of ");
+            self.describe_site(&mut line, tag, &[]);
+            line.bytes(b"\n");
+            self.platform.print(line.text());
+        }
+    }
+}
