@@ -7,7 +7,11 @@
 //! %12lli %8llu <file>:<line> [<module>] func:<function>
 //! ```
 //!
-//! Every data line ends with a space and a newline. How a call site of a program becomes such
+//! Every data line ends with a space and a newline. In version 2.0 `key:value` pairs may stand
+//! between the function and that space; we write them only when asked, keep those we do not know,
+//! and give back what was read byte for byte ([`Row::write`]).
+//!
+//! How a call site of a program becomes such
 //! a line:
 //!
 //! | known of the site | file:line | module | func |
@@ -26,4 +30,4 @@ mod read;
 mod write;
 
 pub use read::{LineError, NodeRow, Reader, Row, merge};
-pub use write::{Tag, Version, tag_of, write_header, write_row};
+pub use write::{Tag, Version, tag_of, write_header, write_row, write_row_with};
