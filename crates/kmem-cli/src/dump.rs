@@ -6,7 +6,8 @@ use clap::ValueEnum;
 use kmem_snapshot::allocinfo::{self, Version};
 use kmem_snapshot::report;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
+use crate::filter;
 use crate::source::{self, Sort};
 
 /// Version of the text.
@@ -32,23 +33,19 @@ pub(crate) struct Args {
     /// Print JSON instead
     #[arg(long)]
     json: bool,
-    /// Leave out rows below this size
-    #[arg(short, long, value_name = "SIZE", value_parser = source::parse_size)]
-    min: Option<i64>,
     /// Print at most this many rows
     #[arg(short = 'n', long)]
     lines: Option<usize>,
     /// Order: s(ize), c(alls), t(ag); else that of the first call of each site
     #[arg(short, long, value_enum)]
     sort: Option<Sort>,
+    #[command(flatten)]
+    filter: filter::Args,
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let reading = source::read(args.pid)?;
+    let reading = source::read(args.pid, &args.filter.filter())?;
     let mut sites = reading.sites.clone();
-    if let Some(min) = args.min {
-        sites.retain(|s| s.bytes >= min);
-    }
     if let Some(sort) = args.sort {
         sites.sort_by(|a, b| sort.order().compare(a, b));
     }
@@ -70,6 +67,9 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     }
     out.flush()?;
     // The text on stdout stays what tools expect; what does not belong there goes to stderr.
+    if reading.filtered {
+        say(&filter::summary(&reading.sites, reading.snapshot.totals()));
+    }
     let _ = report::write_accounting(&mut io::stderr(), &reading.snapshot.accounting);
     Ok(())
 }

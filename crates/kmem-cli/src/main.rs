@@ -11,6 +11,7 @@
 
 mod dump;
 mod failure;
+mod filter;
 mod run;
 mod source;
 mod top;

@@ -8,6 +8,7 @@ use kmem_snapshot::report;
 use kmem_snapshot::sites::Site;
 
 use crate::failure::{Failure, say};
+use crate::filter;
 use crate::source::{self, Reading, Sort};
 
 /// Arguments of `kmem top`.
@@ -22,22 +23,22 @@ pub(crate) struct Args {
     /// Print at most this many rows
     #[arg(short = 'n', long, default_value_t = 20)]
     lines: usize,
-    /// Leave out rows below this size
-    #[arg(short, long, value_name = "SIZE", value_parser = source::parse_size)]
-    min: Option<i64>,
     /// Order: s(ize), c(alls), t(ag)
     #[arg(short, long, value_enum, default_value = "s")]
     sort: Sort,
     /// Print JSON instead, one line each time
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    filter: filter::Args,
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let clear = !args.once && !args.json && io::stdout().is_terminal();
+    let filter = args.filter.filter();
     let mut shown = false;
     loop {
-        let reading = match source::read(args.pid) {
+        let reading = match source::read(args.pid, &filter) {
             // It was there, and has ended: so does this.
             Err(Failure::Absent(why)) if shown => {
                 say(&why);
@@ -47,7 +48,6 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         };
         shown = true;
         let mut sites = reading.sites.clone();
-        sites.retain(|s| args.min.is_none_or(|min| s.bytes >= min));
         sites.sort_by(|a, b| args.sort.order().compare(a, b));
         let mut out = BufWriter::new(io::stdout().lock());
         if args.json {
@@ -72,15 +72,17 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
 fn print(out: &mut impl Write, reading: &Reading, sites: &[Site], lines: usize) -> io::Result<()> {
     let snapshot = &reading.snapshot;
     let (bytes, calls) = snapshot.totals();
-    writeln!(
-        out,
-        "{} (pid {}): {} in {calls} live objects from {} call sites",
-        printable(&snapshot.exe),
-        snapshot.pid,
-        report::size(bytes),
-        reading.sites.len(),
-    )?;
+    write!(out, "{} (pid {}): ", printable(&snapshot.exe), snapshot.pid)?;
+    if reading.filtered {
+        writeln!(out, "{}", filter::summary(&reading.sites, (bytes, calls)))?;
+    } else {
+        let (size, count) = (report::size(bytes), reading.sites.len());
+        writeln!(out, "{size} in {calls} live objects from {count} call sites")?;
+    }
     report::write_accounting(out, &snapshot.accounting)?;
     writeln!(out)?;
+    if reading.filtered && sites.is_empty() {
+        return report::write_header(out, 0);
+    }
     report::write_table(out, sites, lines)
 }

@@ -157,6 +157,50 @@ fn top_and_json() {
 }
 
 #[test]
+fn filters_choose_rows_of_a_live_process() {
+    let live = Live::start("wait", "");
+    let all = text(&live.kmem(&["dump"]).stdout);
+    let lines = |args: &[&str]| -> Vec<String> {
+        let output = live.kmem(args);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("a filter is on: "), "{}", text(&output.stderr));
+        let dump = text(&output.stdout);
+        assert_eq!(dump.lines().next(), Some("allocinfo - version: 2.0"));
+        dump.lines().skip(2).map(str::to_owned).collect()
+    };
+    let expected = |wanted: &dyn Fn(&str) -> bool| -> Vec<String> {
+        all.lines().skip(2).filter(|l| wanted(l)).map(str::to_owned).collect()
+    };
+    let leak = expected(&|l| l.ends_with(" func:leak "));
+    let both = expected(&|l| l.ends_with(" func:leak ") || l.ends_with(" func:large "));
+    assert_eq!((leak.len(), both.len()), (1, 2));
+    let line = line_of("leak").to_string();
+    assert_eq!(lines(&["dump", "--function", "leak"]), leak);
+    assert_eq!(lines(&["dump", "--function", "leak", "--function", "large"]), both);
+    assert_eq!(lines(&["dump", "--function", "l*", "--line", &line]), leak);
+    assert_eq!(lines(&["dump", "--file", "*/books.c"]), both);
+    assert_eq!(lines(&["dump", "--module", "book?"]), both);
+    assert_eq!(lines(&["dump", "--module", "books", "--max", "1M"]), leak);
+    assert_eq!(lines(&["dump", "--min", "112000", "--max", "112000", "--file", "*.c"]), leak);
+    let library = expected(&|l| !l.contains("/books.c:"));
+    assert_eq!(lines(&["dump", "--module", "lib*"]), library);
+    assert!(!library.is_empty(), "{all}");
+
+    assert_eq!(lines(&["dump", "--function", "leak", "--module", "lib*"]), [""; 0]);
+    let top = text(&live.kmem(&["top", "--once", "--function", "nobody"]).stdout);
+    let table: Vec<&str> = top.lines().skip_while(|l| !l.is_empty()).skip(1).collect();
+    assert_eq!(table, ["      SIZE     CALLS  FUNCTION  WHERE"], "{top}");
+    let top = text(&live.kmem(&["top", "--once", "--function", "leak"]).stdout);
+    let says = "a filter is on: 109.4 KiB in 1000 live objects from 1 call sites match, of 3.1 MiB";
+    assert!(top.lines().next().unwrap().contains(says), "{top}");
+    let json: Value =
+        serde_json::from_slice(&live.kmem(&["dump", "--json", "--line", &line]).stdout).unwrap();
+    assert_eq!(json["filtered"]["bytes"], 112_000);
+    assert_eq!(json["rows"].as_array().unwrap().len(), 1);
+    assert_eq!(live.kmem(&["dump", "--line", "x"]).status.code(), Some(2));
+}
+
+#[test]
 fn switches_are_told() {
     let live = Live::start("wait", "mem_profiling:never");
     let output = live.kmem(&["dump"]);

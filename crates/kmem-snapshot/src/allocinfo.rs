@@ -30,4 +30,4 @@ mod read;
 mod write;
 
 pub use read::{LineError, NodeRow, Reader, Row, merge};
-pub use write::{Tag, Version, tag_of, write_header, write_row, write_row_with};
+pub use write::{Tag, Version, tag_of, tag_of_origin, write_header, write_row, write_row_with};

@@ -5,6 +5,8 @@
 //! books      root block -> zones -> census: live bytes per tag; the peak table; the equation
 //! symbols    return address -> function, file and line, or module and offset
 //! sites      books + symbols: rows that people can read, merged by place
+//! filter     which rows are made at all
+//! live       the live rows of a snapshot, filtered
 //! allocinfo  the text format of /proc/allocinfo, written and read
 //! program    what kind of file a program is, before it is run
 //! report     tables and the accounting line for people
@@ -17,6 +19,8 @@ pub mod allocinfo;
 pub mod books;
 pub mod error;
 pub mod escape;
+pub mod filter;
+pub mod live;
 pub mod process;
 pub mod program;
 pub mod report;

@@ -50,7 +50,7 @@ pub fn write_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Re
         shown.iter().map(|s| printable(&name::short(s.origin.function())).into_owned()).collect();
     let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
     let width = width.clamp("FUNCTION".len(), MAX_FUNCTION);
-    writeln!(out, "{:>10} {:>9}  {:width$}  WHERE", "SIZE", "CALLS", "FUNCTION")?;
+    write_header(out, width)?;
     for (site, name) in shown.iter().zip(&names) {
         let location = site.origin.location();
         let line = format!(
@@ -68,6 +68,15 @@ pub fn write_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Re
         writeln!(out, "{:>10} {calls:>9}  (in {} more rows)", size(bytes), rest.len())?;
     }
     Ok(())
+}
+
+/// Writes the header of a table whose function column is `width` characters wide.
+///
+/// # Errors
+///
+/// Whatever the writer reports.
+pub fn write_header(out: &mut impl Write, width: usize) -> io::Result<()> {
+    writeln!(out, "{:>10} {:>9}  {:width$}  WHERE", "SIZE", "CALLS", "FUNCTION")
 }
 
 /// Writes `tracked + cached + overhead + unaccounted = resident`, and what explains it.

@@ -101,6 +101,15 @@ pub fn resolve<'a>(
     rows: impl IntoIterator<Item = &'a SiteRow>,
     symbols: &mut Symbols<'_>,
 ) -> Vec<Site> {
+    resolve_where(rows, symbols, |_| true)
+}
+
+/// The same for the rows whose origin is wanted.
+pub fn resolve_where<'a>(
+    rows: impl IntoIterator<Item = &'a SiteRow>,
+    symbols: &mut Symbols<'_>,
+    wanted: impl Fn(&Origin) -> bool,
+) -> Vec<Site> {
     let mut sites: Vec<Site> = Vec::new();
     let mut known = HashMap::new();
     for row in rows {
@@ -110,6 +119,9 @@ pub fn resolve<'a>(
             tag if tag < TAG_FIRST_SITE || row.addr == 0 => Origin::Unknown(tag),
             _ => Origin::Place(symbols.resolve(row.addr)),
         };
+        if !wanted(&origin) {
+            continue;
+        }
         let at = *known.entry(origin.key()).or_insert(sites.len());
         if let Some(site) = sites.get_mut(at) {
             site.bytes = site.bytes.saturating_add(row.bytes);

@@ -42,9 +42,15 @@ pub struct Tag {
 /// The tag of a call site, by the table in the module's documentation.
 #[must_use]
 pub fn tag_of(site: &Site) -> Tag {
+    tag_of_origin(&site.origin)
+}
+
+/// The same for an origin.
+#[must_use]
+pub fn tag_of_origin(origin: &Origin) -> Tag {
     let reserved =
         |function: String| Tag { file: "kmem".to_owned(), line: 0, module: None, function };
-    match &site.origin {
+    match origin {
         Origin::NotTagged => reserved("not_tagged".to_owned()),
         Origin::OtherSites => reserved("other_sites".to_owned()),
         Origin::Unknown(tag) => reserved(format!("unknown_tag_{tag}")),
