@@ -71,6 +71,9 @@ pub(crate) fn read(pid: u32, filter: &Filter) -> Result<Reading, Failure> {
             snapshot.torn()
         ));
     }
+    if !snapshot.books.iter().all(|b| b.pins.is_exact()) {
+        say("too many sets of sites share slabs: what merged rows pin may be shown too large");
+    }
     let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
     let mut symbols = Symbols::new(&modules);
     let sites = live::sites(&snapshot, &mut symbols, filter);

@@ -5,11 +5,21 @@ use std::time::Duration;
 
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::report;
-use kmem_snapshot::sites::Site;
+use kmem_snapshot::sites::{Order, Site};
 
 use crate::failure::{Failure, say};
 use crate::filter;
 use crate::source::{self, Reading, Sort};
+
+/// What is shown of each site.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum By {
+    /// Live bytes
+    Size,
+    /// Also what its objects keep from being given back: PINNED, all slabs with an object of it
+    /// and its page runs; SOLE, of these, what would become free if it freed everything
+    Pinned,
+}
 
 /// Arguments of `kmem top`.
 #[derive(clap::Args)]
@@ -26,6 +36,9 @@ pub(crate) struct Args {
     /// Order: s(ize), c(alls), t(ag)
     #[arg(short, long, value_enum, default_value = "s")]
     sort: Sort,
+    /// What to show and to order by
+    #[arg(long, value_enum, default_value = "size", conflicts_with = "sort")]
+    by: By,
     /// Print JSON instead, one line each time
     #[arg(long)]
     json: bool,
@@ -48,7 +61,8 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         };
         shown = true;
         let mut sites = reading.sites.clone();
-        sites.sort_by(|a, b| args.sort.order().compare(a, b));
+        let order = if args.by == By::Pinned { Order::Pinned } else { args.sort.order() };
+        sites.sort_by(|a, b| order.compare(a, b));
         let mut out = BufWriter::new(io::stdout().lock());
         if args.json {
             sites.truncate(args.lines);
@@ -58,7 +72,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
             if clear {
                 write!(out, "\x1b[H\x1b[2J")?;
             }
-            print(&mut out, &reading, &sites, args.lines)?;
+            print(&mut out, &reading, &sites, args)?;
         }
         out.flush()?;
         drop(out);
@@ -69,7 +83,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn print(out: &mut impl Write, reading: &Reading, sites: &[Site], lines: usize) -> io::Result<()> {
+fn print(out: &mut impl Write, reading: &Reading, sites: &[Site], args: &Args) -> io::Result<()> {
     let snapshot = &reading.snapshot;
     let (bytes, calls) = snapshot.totals();
     write!(out, "{} (pid {}): ", printable(&snapshot.exe), snapshot.pid)?;
@@ -81,8 +95,11 @@ fn print(out: &mut impl Write, reading: &Reading, sites: &[Site], lines: usize) 
     }
     report::write_accounting(out, &snapshot.accounting)?;
     writeln!(out)?;
+    if args.by == By::Pinned {
+        return report::write_pinned_table(out, sites, args.lines);
+    }
     if reading.filtered && sites.is_empty() {
         return report::write_header(out, 0);
     }
-    report::write_table(out, sites, lines)
+    report::write_table(out, sites, args.lines)
 }

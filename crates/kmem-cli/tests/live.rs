@@ -201,6 +201,44 @@ fn filters_choose_rows_of_a_live_process() {
 }
 
 #[test]
+fn a_site_that_pins_what_others_freed_is_shown() {
+    let live = Live::start("fragment", "");
+    let output = live.kmem(&["dump", "--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let of = |function: &str, field: &str| {
+        let row = rows.iter().find(|r| r["function"] == function).unwrap();
+        row[field].as_u64().unwrap()
+    };
+    assert!(!rows.iter().any(|r| r["function"] == "passing"));
+    assert_eq!((of("pin", "bytes"), of("pin", "calls")), (64_000, 1000));
+    // 101,000 objects of 64 bytes: 6.2 MiB of slabs, of which few have nothing of `pin` in them.
+    let (pinned, sole) = (of("pin", "pinned"), of("pin", "sole"));
+    assert!((6 << 20..=8 << 20).contains(&pinned), "{pinned}");
+    assert!(sole <= pinned && sole >= pinned - (1 << 20), "{sole} of {pinned}");
+    // A page run is its own.
+    assert_eq!((of("large", "pinned"), of("large", "sole")), (3 << 20, 3 << 20));
+    assert!(of("leak", "pinned") >= 112_000);
+    for row in rows {
+        let [bytes, pinned, sole] = ["bytes", "pinned", "sole"].map(|f| row[f].as_u64().unwrap());
+        assert!(bytes <= pinned && sole <= pinned, "{row}");
+    }
+
+    let top = text(&live.kmem(&["top", "--once", "--by", "pinned", "-n", "2"]).stdout);
+    let table: Vec<Vec<&str>> = top
+        .lines()
+        .skip_while(|l| !l.is_empty())
+        .skip(1)
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    assert_eq!(table[0], ["PINNED", "SOLE", "SIZE", "CALLS", "FUNCTION", "WHERE"]);
+    assert_eq!(table[1][4..8], ["62.5", "KiB", "1000", "pin"], "{top}");
+    assert_eq!(table[2][..8], ["3.0", "MiB", "3.0", "MiB", "3.0", "MiB", "1", "large"], "{top}");
+    assert_eq!(table.len(), 3);
+    assert_eq!(live.kmem(&["top", "--by", "pinned", "-s", "c"]).status.code(), Some(2));
+}
+
+#[test]
 fn switches_are_told() {
     let live = Live::start("wait", "mem_profiling:never");
     let output = live.kmem(&["dump"]);

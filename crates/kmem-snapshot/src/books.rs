@@ -15,6 +15,7 @@
 mod accounting;
 mod census;
 mod peak;
+mod pinned;
 mod record;
 mod root;
 mod zone;
@@ -24,6 +25,7 @@ use std::collections::BTreeMap;
 pub use accounting::Accounting;
 pub use census::TagTotal;
 pub use peak::Peak;
+pub use pinned::{Pinned, Pins};
 pub use root::Root;
 
 use kmem::root::{MAPPING_NAME, profiling};
@@ -66,6 +68,8 @@ pub struct Books {
     pub used_pages: u64,
     /// What lives now: tags that hold something, by tag.
     pub rows: Vec<SiteRow>,
+    /// What the tags keep from being given back.
+    pub pins: Pins,
     /// The books at the highest use so far, if they were kept.
     pub peak: Option<Peak>,
     /// This root block's part of the equation; `resident` is that of the process.
@@ -196,7 +200,7 @@ impl Books {
         }
         let accounting = accounting::of_root(source, root, &zones, &census);
         let torn = census.torn;
-        let totals = census.into_totals();
+        let (totals, pins) = census.into_totals();
         // Sites after the census: a tag seen in it has its site by now.
         let sites = root.sites(source)?;
         let rows = rows(&totals, &sites);
@@ -206,6 +210,7 @@ impl Books {
             profiling: root.profiling,
             used_pages: u64::from(root.used_pages),
             rows,
+            pins,
             peak,
             accounting,
             torn,

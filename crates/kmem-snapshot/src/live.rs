@@ -1,6 +1,8 @@
-//! The live rows of a snapshot: named, and those that a filter wants.
+//! The live rows of a snapshot: named, those that a filter wants, with what they pin.
 
-use crate::books::Snapshot;
+use std::collections::HashMap;
+
+use crate::books::{Pinned, Snapshot};
 use crate::filter::Filter;
 use crate::sites::{self, Site};
 use crate::symbols::Symbols;
@@ -8,8 +10,39 @@ use crate::symbols::Symbols;
 /// Names the live rows of all books. Rows whose names the filter does not want are dropped
 /// before they are merged, those whose size it does not want once their size is known.
 pub fn sites(snapshot: &Snapshot, symbols: &mut Symbols<'_>, filter: &Filter) -> Vec<Site> {
+    let wanted = |origin: &sites::Origin| filter.admits(origin);
     let rows = snapshot.books.iter().flat_map(|b| &b.rows);
-    let mut sites = sites::resolve_where(rows, symbols, |origin| filter.admits(origin));
+    let mut sites = sites::resolve_where(rows, symbols, wanted);
     sites.retain(|site| filter.admits_size(site.bytes));
+
+    let mut pinned = vec![Pinned::default(); sites.len()];
+    if let [books] = &snapshot.books[..] {
+        books.pins.by_row(row_of(&sites, |at, _| Some(at)), &mut pinned);
+    } else {
+        // The same number is another tag in each of the books, so each is named by itself.
+        let by_key: HashMap<_, _> = (0..).zip(&sites).map(|(at, site)| (site.key(), at)).collect();
+        for books in &snapshot.books {
+            let own = sites::resolve_where(&books.rows, symbols, wanted);
+            let place = |_, site: &Site| by_key.get(&site.key()).copied();
+            books.pins.by_row(row_of(&own, place), &mut pinned);
+        }
+    }
+    for (site, pinned) in sites.iter_mut().zip(pinned) {
+        site.pinned = Some(pinned);
+    }
     sites
+}
+
+/// From a tag to the row that its site is part of.
+fn row_of(
+    sites: &[Site],
+    row: impl Fn(usize, &Site) -> Option<usize>,
+) -> impl Fn(u32) -> Option<usize> {
+    let mut rows = HashMap::new();
+    for (at, site) in sites.iter().enumerate() {
+        if let Some(row) = row(at, site) {
+            rows.extend(site.tags.iter().map(|&tag| (tag, row)));
+        }
+    }
+    move |tag| rows.get(&tag).copied()
 }

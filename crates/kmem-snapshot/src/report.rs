@@ -1,12 +1,15 @@
 //! Tables and the accounting line, for people.
 
 mod name;
+mod pinned;
 
 use std::io::{self, Write};
 
 use crate::books::Accounting;
 use crate::escape::printable;
 use crate::sites::Site;
+
+pub use pinned::write_pinned_table;
 
 /// Widest function column; longer names push their line to the right.
 const MAX_FUNCTION: usize = 48;
@@ -154,6 +157,7 @@ mod tests {
             bytes,
             calls,
             tags: vec![8],
+            pinned: None,
         };
         let sites = [site("f", 57_671_680, 7), site("evil\x1b[2J", 1024, 1), site("h", 512, 1)];
         let mut out = Vec::new();

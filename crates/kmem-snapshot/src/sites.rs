@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use kmem::root::{TAG_FIRST_SITE, TAG_OTHER, TAG_UNTAGGED};
 use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
-use crate::books::SiteRow;
+use crate::books::{Pinned, SiteRow};
 use crate::symbols::{Place, Symbols};
 
 /// What a tag stands for.
@@ -68,6 +68,15 @@ pub struct Site {
     pub calls: u64,
     /// Tags that were merged into the row.
     pub tags: Vec<u32>,
+    /// What its objects keep from being given back; none where nobody counted it.
+    pub pinned: Option<Pinned>,
+}
+
+impl Site {
+    /// Equal for two rows of one place.
+    pub(crate) fn key(&self) -> impl Eq + std::hash::Hash + use<> {
+        self.origin.key()
+    }
 }
 
 /// By what rows are ordered.
@@ -80,6 +89,8 @@ pub enum Order {
     Calls,
     /// Function and place, alphabetically.
     Tag,
+    /// Bytes kept from being given back, most first.
+    Pinned,
 }
 
 impl Order {
@@ -92,6 +103,7 @@ impl Order {
             Self::Size => b.bytes.cmp(&a.bytes).then(b.calls.cmp(&a.calls)).then_with(by_name),
             Self::Calls => b.calls.cmp(&a.calls).then(b.bytes.cmp(&a.bytes)).then_with(by_name),
             Self::Tag => by_name(),
+            Self::Pinned => b.pinned.cmp(&a.pinned).then_with(|| Self::Size.compare(a, b)),
         }
     }
 }
@@ -128,7 +140,8 @@ pub fn resolve_where<'a>(
             site.calls = site.calls.saturating_add(row.calls);
             site.tags.push(row.tag);
         } else {
-            sites.push(Site { origin, bytes: row.bytes, calls: row.calls, tags: vec![row.tag] });
+            let tags = vec![row.tag];
+            sites.push(Site { origin, bytes: row.bytes, calls: row.calls, tags, pinned: None });
         }
     }
     sites
@@ -136,7 +149,7 @@ pub fn resolve_where<'a>(
 
 impl Serialize for Site {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Site", 9)?;
+        let mut out = serializer.serialize_struct("Site", 11)?;
         out.serialize_field("bytes", &self.bytes)?;
         out.serialize_field("calls", &self.calls)?;
         let kind = match &self.origin {
@@ -158,6 +171,8 @@ impl Serialize for Site {
         out.serialize_field("module", &module)?;
         out.serialize_field("offset", &place.map(|p| p.offset))?;
         out.serialize_field("tags", &self.tags)?;
+        out.serialize_field("pinned", &self.pinned.map(|p| p.pinned))?;
+        out.serialize_field("sole", &self.pinned.map(|p| p.sole))?;
         out.end()
     }
 }

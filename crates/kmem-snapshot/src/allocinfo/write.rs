@@ -148,7 +148,13 @@ mod tests {
     use crate::symbols::Place;
 
     fn line(place: Place) -> String {
-        let site = Site { origin: Origin::Place(place), bytes: 94912, calls: 2966, tags: vec![8] };
+        let site = Site {
+            origin: Origin::Place(place),
+            bytes: 94912,
+            calls: 2966,
+            tags: vec![8],
+            pinned: None,
+        };
         let mut out = Vec::new();
         write_row(&mut out, site.bytes, site.calls, &tag_of(&site)).unwrap();
         String::from_utf8(out).unwrap()
