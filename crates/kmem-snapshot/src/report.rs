@@ -145,6 +145,7 @@ mod tests {
             bytes,
             calls,
             tags: vec![8],
+            chains: Vec::new(),
         };
         let sites = [site("f", 57_671_680, 7), site("evil\x1b[2J", 1024, 1), site("h", 512, 1)];
         let mut out = Vec::new();
