@@ -243,7 +243,7 @@ pub(crate) fn rows(totals: &[TagTotal], sites: &[Key]) -> Vec<SiteRow> {
 
 /// Start of every mapping of a root block. The file's first page is mapped once per copy of
 /// the library.
-fn root_addresses(maps: &Maps) -> Vec<u64> {
+pub(crate) fn root_addresses(maps: &Maps) -> Vec<u64> {
     let path = format!("/memfd:{MAPPING_NAME}");
     let mut by_file = BTreeMap::new();
     for mapping in maps.all() {

@@ -28,6 +28,14 @@ pub struct Root {
     pub used_pages: u32,
     /// Metadata outside any zone: address and length.
     pub meta: (u64, u64),
+    /// Callers that are told apart at every site.
+    pub depth: u32,
+    /// The same for the site `deep_tag`.
+    pub deep_depth: u32,
+    /// The site whose callers are told apart to `deep_depth`; 0: none.
+    pub deep_tag: u32,
+    /// The cache of call sites: address and length.
+    pub cache: (u64, u64),
     pub(super) peak: u64,
     pub(super) site_capacity: u32,
     pub(super) site_size: u32,
@@ -115,6 +123,10 @@ impl Root {
             })?,
             used_pages: u32_of!(used_pages),
             meta: (u64_of!(meta_base), u64_of!(meta_len)),
+            depth: u32_of!(depth),
+            deep_depth: u32_of!(deep_depth),
+            deep_tag: u32_of!(deep_tag),
+            cache: (u64_of!(cache), u64_of!(cache_len)),
             peak: u64_of!(peak),
             site_capacity: u32_of!(site_capacity),
             site_size: u32_of!(site_size),
