@@ -19,10 +19,11 @@
 //! | source | `/src/a.c:12` | base name of a shared object; none for the main executable | `f` |
 //! | symbol only | `libx.so+0x1234:0` | as above | `f` |
 //! | nothing | `libx.so+0x1234:0` | as above | `libx.so+0x1234` |
+//! | a static tag | its own | its own; none for the main program | its own |
 //! | allocated with profiling off | `kmem:0` | none | `not_tagged` |
 //! | the site table was full | `kmem:0` | none | `other_sites` |
 //!
-//! The offset is the address in the file, as `addr2line -e libx.so 0x1234` takes it, so call
+//! A chain of callers is the call site that it resolves to. The offset is the address in the file, as `addr2line -e libx.so 0x1234` takes it, so call
 //! sites of one function stay apart. Readers split at white space, so white space and control
 //! characters in names are written as octal escapes (`\040`), as in `/proc/self/mounts`.
 

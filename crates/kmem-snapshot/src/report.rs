@@ -158,6 +158,7 @@ mod tests {
             calls,
             tags: vec![8],
             pinned: None,
+            chains: Vec::new(),
         };
         let sites = [site("f", 57_671_680, 7), site("evil\x1b[2J", 1024, 1), site("h", 512, 1)];
         let mut out = Vec::new();

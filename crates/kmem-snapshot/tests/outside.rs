@@ -5,7 +5,7 @@ mod fake;
 use std::collections::BTreeMap;
 
 use fake::Target;
-use kmem_snapshot::books::{Profiling, SiteRow};
+use kmem_snapshot::books::{Key, Profiling, SiteRow};
 use kmem_snapshot::{Process, ReadError, Snapshot};
 
 /// Not a test: the process that the others read.
@@ -32,8 +32,11 @@ fn totals_are_exact() {
     assert!(target.totals.len() > 30);
     assert_eq!((books.torn, books.profiling), (0, Profiling::On));
     for row in &books.rows {
-        let expected = if row.tag < 8 { 0 } else { 0x1000 + u64::from(row.tag) };
-        assert_eq!(row.addr, expected);
+        if row.tag < 8 {
+            assert_eq!(row.key, Key::None);
+        } else if fake::sites::NOWHERE.contains(&row.tag) {
+            assert_eq!(row.key, Key::Caller(0x1000 + u64::from(row.tag)));
+        }
     }
     let peak = books.peak.as_ref().unwrap();
     assert_eq!((peak.used_pages, peak.torn), (12345, false));

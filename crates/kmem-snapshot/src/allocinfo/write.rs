@@ -54,6 +54,12 @@ pub fn tag_of_origin(origin: &Origin) -> Tag {
         Origin::NotTagged => reserved("not_tagged".to_owned()),
         Origin::OtherSites => reserved("other_sites".to_owned()),
         Origin::Unknown(tag) => reserved(format!("unknown_tag_{tag}")),
+        Origin::Static(tag) => Tag {
+            file: tag.file.clone(),
+            line: tag.line,
+            module: (!tag.module.is_empty()).then(|| tag.module.clone()),
+            function: tag.function.clone(),
+        },
         Origin::Place(place) => {
             let (file, line) = place.source.clone().unwrap_or_else(|| (place.in_module(), 0));
             Tag {
@@ -144,15 +150,23 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::books::StaticTag;
     use crate::symbols::Place;
 
     fn line(place: Place) -> String {
+        line_of(Origin::Place(place))
+    }
+
+    fn line_of(origin: Origin) -> String {
         let site = Site {
-            origin: Origin::Place(place),
+            origin,
             bytes: 94912,
             calls: 2966,
             tags: vec![8],
+            chains: Vec::new(),
             pinned: None,
         };
         let mut out = Vec::new();
@@ -206,6 +220,22 @@ mod tests {
            1        2 a.c:1 func:f group:a\\040b\\012 7 k: 
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn static_tags_speak_for_themselves() {
+        let tag = StaticTag {
+            module: String::new(),
+            file: "src/a.c".into(),
+            line: 12,
+            function: "make".into(),
+        };
+        let text = |tag| line_of(Origin::Static(Arc::new(tag)));
+        assert_eq!(text(tag.clone()), "       94912     2966 src/a.c:12 func:make \n");
+        let module = StaticTag { module: "libx.so".into(), ..tag.clone() };
+        assert_eq!(text(module), "       94912     2966 src/a.c:12 [libx.so] func:make \n");
+        let hostile = StaticTag { file: "a\nb c".into(), function: String::new(), ..tag };
+        assert_eq!(text(hostile), "       94912     2966 a\\012b\\040c:12 func:? \n");
     }
 
     #[test]

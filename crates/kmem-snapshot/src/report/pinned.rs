@@ -52,6 +52,7 @@ mod tests {
             bytes: 65_536,
             calls: 1000,
             tags: vec![2],
+            chains: Vec::new(),
             pinned,
         };
         let pinned = Some(Pinned { pinned: 7 << 20, sole: 6 << 20 });
