@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write as _};
 
 use clap::ValueEnum;
 use kmem_snapshot::allocinfo::{self, Version};
-use kmem_snapshot::report;
+use kmem_snapshot::{live, report};
 
 use crate::failure::{Failure, say};
 use crate::filter;
@@ -39,13 +39,20 @@ pub(crate) struct Args {
     /// Order: s(ize), c(alls), t(ag); else that of the first call of each site
     #[arg(short, long, value_enum)]
     sort: Option<Sort>,
+    /// Also print the allocator's own memory: the overhead, by kind of table
+    #[arg(long)]
+    metadata: bool,
     #[command(flatten)]
     filter: filter::Args,
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let reading = source::read(args.pid, &args.filter.filter())?;
+    let filter = args.filter.filter();
+    let reading = source::read(args.pid, &filter)?;
     let mut sites = reading.sites.clone();
+    if args.metadata {
+        sites.extend(live::metadata(&reading.snapshot, &filter));
+    }
     if let Some(sort) = args.sort {
         sites.sort_by(|a, b| sort.order().compare(a, b));
     }

@@ -4,8 +4,8 @@ use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::time::Duration;
 
 use kmem_snapshot::escape::printable;
-use kmem_snapshot::report;
 use kmem_snapshot::sites::{Order, Site};
+use kmem_snapshot::{live, report};
 
 use crate::failure::{Failure, say};
 use crate::filter;
@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// Print JSON instead, one line each time
     #[arg(long)]
     json: bool,
+    /// Also print the allocator's own memory: the overhead, by kind of table
+    #[arg(long)]
+    metadata: bool,
     #[command(flatten)]
     filter: filter::Args,
 }
@@ -61,6 +64,9 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         };
         shown = true;
         let mut sites = reading.sites.clone();
+        if args.metadata {
+            sites.extend(live::metadata(&reading.snapshot, &filter));
+        }
         let order = if args.by == By::Pinned { Order::Pinned } else { args.sort.order() };
         sites.sort_by(|a, b| order.compare(a, b));
         let mut out = BufWriter::new(io::stdout().lock());

@@ -1,5 +1,6 @@
 //! The command around a real program under the real libkmem.so.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -236,6 +237,36 @@ fn a_site_that_pins_what_others_freed_is_shown() {
     assert_eq!(table[2][..8], ["3.0", "MiB", "3.0", "MiB", "3.0", "MiB", "1", "large"], "{top}");
     assert_eq!(table.len(), 3);
     assert_eq!(live.kmem(&["top", "--by", "pinned", "-s", "c"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_allocators_own_memory_is_the_overhead_to_the_byte() {
+    let live = Live::start("fragment", "peak:1");
+    let json =
+        |args: &[&str]| -> Value { serde_json::from_slice(&live.kmem(args).stdout).unwrap() };
+    let own = |json: &Value| -> Vec<Value> {
+        let rows = json["rows"].as_array().unwrap();
+        rows.iter().filter(|r| r["kind"] == "metadata").cloned().collect()
+    };
+    assert_eq!(own(&json(&["dump", "--json"])), [Value::Null; 0]);
+    let top = ["top", "-o", "-n", "1000", "--json", "--metadata"];
+    for args in [&["dump", "--json", "--metadata"][..], &top] {
+        let json = json(args);
+        let rows = own(&json);
+        let sum: i64 = rows.iter().map(|r| r["bytes"].as_i64().unwrap()).sum();
+        assert_eq!(sum, json["accounting"]["overhead"].as_i64().unwrap());
+        let names: BTreeSet<&str> = rows.iter().map(|r| r["function"].as_str().unwrap()).collect();
+        for name in ["zone_tables", "slab_tables", "site_tables", "peak_table"] {
+            assert!(names.contains(name), "{names:?}");
+        }
+        assert_eq!(rows.len(), names.len());
+    }
+    let plain = text(&live.kmem(&["dump"]).stdout);
+    let dump = text(&live.kmem(&["dump", "--metadata"]).stdout);
+    let own = dump.strip_prefix(&plain).unwrap();
+    assert!(own.contains("        0 kmem:0 func:zone_tables \n"), "{own}");
+    let one = text(&live.kmem(&["dump", "--metadata", "--function", "slab_*"]).stdout);
+    assert_eq!(one.lines().skip(2).count(), 1, "{one}");
 }
 
 #[test]

@@ -22,6 +22,7 @@
 //! | a static tag | its own | its own; none for the main program | its own |
 //! | allocated with profiling off | `kmem:0` | none | `not_tagged` |
 //! | the site table was full | `kmem:0` | none | `other_sites` |
+//! | the allocator's own memory, on request | `kmem:0` | none | `zone_tables`, `slab_tables`, .. |
 //!
 //! A chain of callers is the call site that it resolves to. The offset is the address in the file, as `addr2line -e libx.so 0x1234` takes it, so call
 //! sites of one function stay apart. Readers split at white space, so white space and control

@@ -14,6 +14,7 @@
 
 mod accounting;
 mod census;
+mod metadata;
 mod peak;
 mod pinned;
 mod record;
@@ -25,6 +26,7 @@ use std::collections::BTreeMap;
 
 pub use accounting::Accounting;
 pub use census::TagTotal;
+pub use metadata::{Metadata, Table};
 pub use peak::Peak;
 pub use pinned::{Pinned, Pins};
 pub use root::Root;
@@ -76,6 +78,8 @@ pub struct Books {
     pub peak: Option<Peak>,
     /// This root block's part of the equation; `resident` is that of the process.
     pub accounting: Accounting,
+    /// What the overhead in it is made of.
+    pub metadata: Metadata,
     /// Slabs and page allocations that changed while they were read, or made no sense.
     pub torn: u64,
 }
@@ -200,7 +204,8 @@ impl Books {
         for zone in &zones {
             census.zone(zone)?;
         }
-        let accounting = accounting::of_root(source, root, &zones, &census);
+        let metadata = metadata::of_root(source, root, &zones, census.slab_overhead);
+        let accounting = accounting::of_root(source, &metadata, &zones, &census);
         let torn = census.torn;
         let (totals, pins) = census.into_totals();
         // Sites after the census: a tag seen in it has its site by now.
@@ -215,6 +220,7 @@ impl Books {
             pins,
             peak,
             accounting,
+            metadata,
             torn,
         })
     }

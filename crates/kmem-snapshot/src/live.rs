@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use crate::books::{Pinned, Snapshot};
+use crate::books::{Pinned, Snapshot, Table};
 use crate::filter::Filter;
-use crate::sites::{self, Site};
+use crate::sites::{self, Origin, Site};
 use crate::symbols::Symbols;
 
 /// Names the live rows of all books. Rows whose names the filter does not want are dropped
 /// before they are merged, those whose size it does not want once their size is known.
 pub fn sites(snapshot: &Snapshot, symbols: &mut Symbols<'_>, filter: &Filter) -> Vec<Site> {
-    let wanted = |origin: &sites::Origin| filter.admits(origin);
+    let wanted = |origin: &Origin| filter.admits(origin);
     let rows = snapshot.books.iter().flat_map(|b| &b.rows);
     let mut sites = sites::resolve_where(rows, symbols, wanted);
     sites.retain(|site| filter.admits_size(site.bytes));
@@ -31,6 +31,26 @@ pub fn sites(snapshot: &Snapshot, symbols: &mut Symbols<'_>, filter: &Filter) ->
         site.pinned = Some(pinned);
     }
     sites
+}
+
+/// Rows of the allocator's own memory, those that the filter wants: together the overhead of the
+/// equation. They have no objects and no tags.
+#[must_use]
+pub fn metadata(snapshot: &Snapshot, filter: &Filter) -> Vec<Site> {
+    let row = |table| {
+        let bytes: u64 = snapshot.books.iter().map(|books| books.metadata.of(table)).sum();
+        Site {
+            origin: Origin::Metadata(table),
+            bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
+            calls: 0,
+            tags: Vec::new(),
+            chains: Vec::new(),
+            pinned: None,
+        }
+    };
+    let wanted =
+        |row: &Site| row.bytes != 0 && filter.admits(&row.origin) && filter.admits_size(row.bytes);
+    Table::ALL.into_iter().map(row).filter(wanted).collect()
 }
 
 /// From a tag to the row that its site is part of.

@@ -5,7 +5,7 @@ mod fake;
 use std::collections::BTreeMap;
 
 use fake::Target;
-use kmem_snapshot::books::{Key, Profiling, SiteRow};
+use kmem_snapshot::books::{Key, Profiling, SiteRow, Table};
 use kmem_snapshot::{Process, ReadError, Snapshot};
 
 /// Not a test: the process that the others read.
@@ -50,6 +50,13 @@ fn totals_are_exact() {
     assert_eq!(of.tracked, tracked as u64);
     assert_eq!(of.cached, target.cached);
     assert_eq!(of.overhead, target.overhead);
+    let parts = books.metadata;
+    assert_eq!(parts.total(), of.overhead);
+    let [zones, slabs, sites, peak, other] = Table::ALL.map(|table| parts.of(table));
+    // Each on pages of its own, all touched.
+    assert_eq!((sites, peak), (4 << 20, (2 << 20) + 4096));
+    assert_eq!(other + zones + slabs, of.overhead - sites - peak);
+    assert!(zones > 128 << 10 && slabs > 64 << 10 && other >= 4096, "{parts:?}");
     let sum = of.tracked as i64 + of.cached as i64 + of.overhead as i64 + of.unaccounted();
     assert_eq!(sum, of.resident as i64);
     // Objects were never written to, only the extension vectors were.

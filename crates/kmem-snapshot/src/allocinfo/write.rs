@@ -53,6 +53,7 @@ pub fn tag_of_origin(origin: &Origin) -> Tag {
     match origin {
         Origin::NotTagged => reserved("not_tagged".to_owned()),
         Origin::OtherSites => reserved("other_sites".to_owned()),
+        Origin::Metadata(table) => reserved(table.name().to_owned()),
         Origin::Unknown(tag) => reserved(format!("unknown_tag_{tag}")),
         Origin::Static(tag) => Tag {
             file: tag.file.clone(),

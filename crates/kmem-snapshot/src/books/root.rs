@@ -46,7 +46,7 @@ pub struct Root {
     classes: u64,
     zone_count: u32,
     zone_size: u32,
-    zones: u64,
+    pub(super) zones: u64,
 }
 
 /// The error for a field of the root block at `root`.

@@ -26,6 +26,7 @@ impl<'a> Fields<'a> {
                 module: Some(tag.module.as_str()).filter(|m| !m.is_empty()),
                 offset: None,
             },
+            Origin::Metadata(table) => Self { function: Some(table.name()), ..Self::default() },
             Origin::NotTagged | Origin::OtherSites | Origin::Unknown(_) => Self::default(),
         }
     }
@@ -83,6 +84,7 @@ impl Serialize for Site {
             Origin::OtherSites => "other_sites",
             Origin::Unknown(_) => "unknown",
             Origin::Static(_) => "static",
+            Origin::Metadata(_) => "metadata",
             Origin::Place(_) if self.chains.is_empty() => "caller",
             Origin::Place(_) => "chain",
         };

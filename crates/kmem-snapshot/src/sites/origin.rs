@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kmem::root::{TAG_FIRST_SITE, TAG_OTHER, TAG_UNTAGGED};
 
-use crate::books::{Key, SiteRow, StaticTag};
+use crate::books::{Key, SiteRow, StaticTag, Table};
 use crate::symbols::{Place, Symbols};
 
 /// What a tag stands for.
@@ -20,6 +20,8 @@ pub enum Origin {
     Place(Place),
     /// A tag compiled into the program, or a scope.
     Static(Arc<StaticTag>),
+    /// The allocator's own memory.
+    Metadata(Table),
 }
 
 impl Origin {
@@ -54,6 +56,7 @@ impl Origin {
             Self::Place(place) => place.function.as_deref().unwrap_or("?"),
             Self::Static(tag) if tag.function.is_empty() => "?",
             Self::Static(tag) => &tag.function,
+            Self::Metadata(table) => table.name(),
         }
     }
 
@@ -62,6 +65,7 @@ impl Origin {
     pub fn location(&self) -> String {
         match self {
             Self::NotTagged | Self::OtherSites => String::new(),
+            Self::Metadata(_) => "(kmem)".to_owned(),
             Self::Unknown(tag) => format!("tag {tag}"),
             Self::Place(place) => place.location(),
             Self::Static(tag) => format!("{}:{}", tag.file, tag.line),
