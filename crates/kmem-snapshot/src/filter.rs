@@ -71,15 +71,17 @@ impl Filter {
             && self.line.is_empty())
     }
 
-    /// Whether rows of this origin are wanted, whatever they hold.
+    /// Whether rows of this origin are wanted, whatever they hold. `main` is the name of the main
+    /// executable, which static tags of its own do not say.
     #[must_use]
-    pub fn admits(&self, origin: &Origin) -> bool {
+    pub fn admits(&self, origin: &Origin, main: &str) -> bool {
         if !self.names() {
             return true;
         }
         let tag = tag_of_origin(origin);
         let module = match origin {
             Origin::Place(place) => Some(place.module.as_str()),
+            Origin::Static(tag) if tag.module.is_empty() => Some(main),
             _ => tag.module.as_deref(),
         };
         self.admits_tag(module, &tag)
@@ -110,7 +112,10 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::books::StaticTag;
     use crate::symbols::Place;
 
     fn origin(module: &str, file: &str, line: u32, function: &str) -> Origin {
@@ -162,21 +167,27 @@ mod tests {
         let app = origin("app", "/src/a.c", 7, "f");
         let library = origin("libx.so", "/src/b.c", 7, "g");
         let untagged = Origin::NotTagged;
+        let own = Origin::Static(Arc::new(StaticTag {
+            module: String::new(),
+            file: "/src/a.c".into(),
+            line: 9,
+            function: "f".into(),
+        }));
         let admitted = |filter: &Filter| {
-            [&app, &library, &untagged].map(|origin| filter.admits(origin)).to_vec()
+            [&app, &library, &untagged, &own].map(|origin| filter.admits(origin, "app")).to_vec()
         };
         let none = Filter::default();
-        assert_eq!((none.is_on(), admitted(&none)), (false, vec![true, true, true]));
+        assert_eq!((none.is_on(), admitted(&none)), (false, vec![true, true, true, true]));
         let both = Filter { function: patterns(&["f", "g"]), ..Filter::default() };
-        assert_eq!((both.is_on(), admitted(&both)), (true, vec![true, true, false]));
+        assert_eq!((both.is_on(), admitted(&both)), (true, vec![true, true, false, true]));
         let module = Filter { module: patterns(&["app"]), ..both.clone() };
-        assert_eq!(admitted(&module), [true, false, false]);
+        assert_eq!(admitted(&module), [true, false, false, true]);
         let line = Filter { line: vec![8, 7], ..Filter::default() };
-        assert_eq!(admitted(&line), [true, true, false]);
+        assert_eq!(admitted(&line), [true, true, false, false]);
         let file = Filter { file: patterns(&["*/b.c"]), line: vec![8], ..Filter::default() };
-        assert_eq!(admitted(&file), [false, false, false]);
+        assert_eq!(admitted(&file), [false; 4]);
         let reserved = Filter { function: patterns(&["not_tagged"]), ..Filter::default() };
-        assert_eq!(admitted(&reserved), [false, false, true]);
+        assert_eq!(admitted(&reserved), [false, false, true, false]);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use crate::symbols::Symbols;
 /// Names the live rows of all books. Rows whose names the filter does not want are dropped
 /// before they are merged, those whose size it does not want once their size is known.
 pub fn sites(snapshot: &Snapshot, symbols: &mut Symbols<'_>, filter: &Filter) -> Vec<Site> {
-    let wanted = |origin: &Origin| filter.admits(origin);
+    let main = main_module(snapshot);
+    let wanted = |origin: &Origin| filter.admits(origin, main);
     let rows = snapshot.books.iter().flat_map(|b| &b.rows);
     let mut sites = sites::resolve_where(rows, symbols, wanted);
     sites.retain(|site| filter.admits_size(site.bytes));
@@ -48,9 +49,16 @@ pub fn metadata(snapshot: &Snapshot, filter: &Filter) -> Vec<Site> {
             pinned: None,
         }
     };
-    let wanted =
-        |row: &Site| row.bytes != 0 && filter.admits(&row.origin) && filter.admits_size(row.bytes);
+    let wanted = |row: &Site| {
+        row.bytes != 0 && filter.admits(&row.origin, "") && filter.admits_size(row.bytes)
+    };
     Table::ALL.into_iter().map(row).filter(wanted).collect()
+}
+
+/// Name of the main executable as its rows have it.
+fn main_module(snapshot: &Snapshot) -> &str {
+    let path = snapshot.exe.strip_suffix(" (deleted)").unwrap_or(&snapshot.exe);
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// From a tag to the row that its site is part of.
@@ -58,11 +66,13 @@ fn row_of(
     sites: &[Site],
     row: impl Fn(usize, &Site) -> Option<usize>,
 ) -> impl Fn(u32) -> Option<usize> {
-    let mut rows = HashMap::new();
+    let tags = sites.iter().flat_map(|site| &site.tags);
+    // Tags are numbers of 17 bits.
+    let mut rows = vec![None; tags.max().map_or(0, |&last| last as usize + 1)];
     for (at, site) in sites.iter().enumerate() {
         if let Some(row) = row(at, site) {
-            rows.extend(site.tags.iter().map(|&tag| (tag, row)));
+            site.tags.iter().for_each(|&tag| rows[tag as usize] = Some(row));
         }
     }
-    move |tag| rows.get(&tag).copied()
+    move |tag| rows.get(tag as usize).copied().flatten()
 }
