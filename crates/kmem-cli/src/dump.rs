@@ -4,9 +4,10 @@ use std::io::{self, BufWriter, Write as _};
 
 use clap::ValueEnum;
 use kmem_snapshot::allocinfo::{self, Version};
-use kmem_snapshot::report;
+use kmem_snapshot::{live, report};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
+use crate::filter;
 use crate::source::{self, Sort};
 
 /// Version of the text.
@@ -32,22 +33,25 @@ pub(crate) struct Args {
     /// Print JSON instead
     #[arg(long)]
     json: bool,
-    /// Leave out rows below this size
-    #[arg(short, long, value_name = "SIZE", value_parser = source::parse_size)]
-    min: Option<i64>,
     /// Print at most this many rows
     #[arg(short = 'n', long)]
     lines: Option<usize>,
     /// Order: s(ize), c(alls), t(ag); else that of the first call of each site
     #[arg(short, long, value_enum)]
     sort: Option<Sort>,
+    /// Also print the allocator's own memory: the overhead, by kind of table
+    #[arg(long)]
+    metadata: bool,
+    #[command(flatten)]
+    filter: filter::Args,
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let reading = source::read(args.pid)?;
+    let filter = args.filter.filter();
+    let reading = source::read(args.pid, &filter)?;
     let mut sites = reading.sites.clone();
-    if let Some(min) = args.min {
-        sites.retain(|s| s.bytes >= min);
+    if args.metadata {
+        sites.extend(live::metadata(&reading.snapshot, &filter));
     }
     if let Some(sort) = args.sort {
         sites.sort_by(|a, b| sort.order().compare(a, b));
@@ -70,6 +74,9 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     }
     out.flush()?;
     // The text on stdout stays what tools expect; what does not belong there goes to stderr.
+    if reading.filtered {
+        say(&filter::summary(&reading.sites, reading.snapshot.totals()));
+    }
     let _ = report::write_accounting(&mut io::stderr(), &reading.snapshot.accounting);
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! kmem run -- CMD ARGS..   run a command under kmem; report its peak and its leaks
 //! kmem dump -p PID         allocinfo text of a running process
 //! kmem top -p PID          the largest call sites, for people
+//! kmem sysctl -p PID       the settings of a running process
 //! ```
 //!
 //! Data goes to stdout, the rest to stderr. Exit codes: 0 ok; 1 found; 2 usage or trouble;
@@ -11,8 +12,10 @@
 
 mod dump;
 mod failure;
+mod filter;
 mod run;
 mod source;
+mod sysctl;
 mod top;
 
 use std::process::ExitCode;
@@ -33,6 +36,8 @@ enum Command {
     Dump(dump::Args),
     /// Show the call sites of a running process that hold most
     Top(top::Args),
+    /// Print or change the settings of a running process
+    Sysctl(sysctl::Args),
     /// Run a command under kmem and report what it held at its peak and at exit
     Run(run::Args),
 }
@@ -41,6 +46,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Dump(args) => dump::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Sysctl(args) => sysctl::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::main(&args),
     };
     match result {

@@ -2,12 +2,14 @@
 
 use clap::ValueEnum;
 use kmem_snapshot::books::Profiling;
-use kmem_snapshot::sites::{self, Order, Site};
+use kmem_snapshot::filter::Filter;
+use kmem_snapshot::sites::{Order, Site};
 use kmem_snapshot::symbols::{Modules, Symbols};
-use kmem_snapshot::{Process, ReadError, Snapshot};
+use kmem_snapshot::{Process, ReadError, Snapshot, live};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, say};
+use crate::filter;
 
 /// What to order rows by, as alloctop spells it.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -36,12 +38,14 @@ impl Sort {
 /// A process read once, its rows named.
 pub(crate) struct Reading {
     pub(crate) snapshot: Snapshot,
-    /// Live rows, in order of tag.
+    /// Live rows that the filter wants, in order of tag.
     pub(crate) sites: Vec<Site>,
+    /// Whether a filter is on.
+    pub(crate) filtered: bool,
 }
 
-/// Reads a process that must have books.
-pub(crate) fn read(pid: u32) -> Result<Reading, Failure> {
+/// Reads a process that must have books: the rows that the filter wants.
+pub(crate) fn read(pid: u32, filter: &Filter) -> Result<Reading, Failure> {
     let process = Process::open(pid)?;
     let snapshot = Snapshot::take(&process)?;
     for fault in &snapshot.faults {
@@ -67,11 +71,13 @@ pub(crate) fn read(pid: u32) -> Result<Reading, Failure> {
             snapshot.torn()
         ));
     }
+    if !snapshot.books.iter().all(|b| b.pins.is_exact()) {
+        say("too many sets of sites share slabs: what merged rows pin may be shown too large");
+    }
     let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
     let mut symbols = Symbols::new(&modules);
-    let rows = snapshot.books.iter().flat_map(|b| &b.rows);
-    let sites = sites::resolve(rows, &mut symbols);
-    Ok(Reading { snapshot, sites })
+    let sites = live::sites(&snapshot, &mut symbols, filter);
+    Ok(Reading { snapshot, sites, filtered: filter.is_on() })
 }
 
 /// The accounting line as JSON, in bytes.
@@ -92,7 +98,7 @@ pub(crate) fn accounting_json(snapshot: &Snapshot) -> Value {
 pub(crate) fn json_of(reading: &Reading, rows: &[Site]) -> Value {
     let snapshot = &reading.snapshot;
     let (bytes, calls) = snapshot.totals();
-    json!({
+    let mut json = json!({
         "pid": snapshot.pid,
         "exe": snapshot.exe,
         "copies": snapshot.books.len(),
@@ -101,7 +107,12 @@ pub(crate) fn json_of(reading: &Reading, rows: &[Site]) -> Value {
         "totals": { "bytes": bytes, "calls": calls },
         "accounting": accounting_json(snapshot),
         "rows": rows,
-    })
+    });
+    if reading.filtered {
+        let (bytes, calls) = filter::total(&reading.sites);
+        json["filtered"] = json!({ "bytes": bytes, "calls": calls });
+    }
+    json
 }
 
 /// Parses `10`, `64K`, `1.5MiB`, `2g` into bytes.

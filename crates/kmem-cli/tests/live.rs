@@ -1,5 +1,6 @@
 //! The command around a real program under the real libkmem.so.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -154,6 +155,118 @@ fn top_and_json() {
             .unwrap();
     assert_eq!(most["rows"][0]["calls"], 1000);
     assert_eq!(most["rows"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn filters_choose_rows_of_a_live_process() {
+    let live = Live::start("wait", "");
+    let all = text(&live.kmem(&["dump"]).stdout);
+    let lines = |args: &[&str]| -> Vec<String> {
+        let output = live.kmem(args);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("a filter is on: "), "{}", text(&output.stderr));
+        let dump = text(&output.stdout);
+        assert_eq!(dump.lines().next(), Some("allocinfo - version: 2.0"));
+        dump.lines().skip(2).map(str::to_owned).collect()
+    };
+    let expected = |wanted: &dyn Fn(&str) -> bool| -> Vec<String> {
+        all.lines().skip(2).filter(|l| wanted(l)).map(str::to_owned).collect()
+    };
+    let leak = expected(&|l| l.ends_with(" func:leak "));
+    let both = expected(&|l| l.ends_with(" func:leak ") || l.ends_with(" func:large "));
+    assert_eq!((leak.len(), both.len()), (1, 2));
+    let line = line_of("leak").to_string();
+    assert_eq!(lines(&["dump", "--function", "leak"]), leak);
+    assert_eq!(lines(&["dump", "--function", "leak", "--function", "large"]), both);
+    assert_eq!(lines(&["dump", "--function", "l*", "--line", &line]), leak);
+    assert_eq!(lines(&["dump", "--file", "*/books.c"]), both);
+    assert_eq!(lines(&["dump", "--module", "book?"]), both);
+    assert_eq!(lines(&["dump", "--module", "books", "--max", "1M"]), leak);
+    assert_eq!(lines(&["dump", "--min", "112000", "--max", "112000", "--file", "*.c"]), leak);
+    let library = expected(&|l| !l.contains("/books.c:"));
+    assert_eq!(lines(&["dump", "--module", "lib*"]), library);
+    assert!(!library.is_empty(), "{all}");
+
+    assert_eq!(lines(&["dump", "--function", "leak", "--module", "lib*"]), [""; 0]);
+    let top = text(&live.kmem(&["top", "--once", "--function", "nobody"]).stdout);
+    let table: Vec<&str> = top.lines().skip_while(|l| !l.is_empty()).skip(1).collect();
+    assert_eq!(table, ["      SIZE     CALLS  FUNCTION  WHERE"], "{top}");
+    let top = text(&live.kmem(&["top", "--once", "--function", "leak"]).stdout);
+    let says = "a filter is on: 109.4 KiB in 1000 live objects from 1 call sites match, of 3.1 MiB";
+    assert!(top.lines().next().unwrap().contains(says), "{top}");
+    let json: Value =
+        serde_json::from_slice(&live.kmem(&["dump", "--json", "--line", &line]).stdout).unwrap();
+    assert_eq!(json["filtered"]["bytes"], 112_000);
+    assert_eq!(json["rows"].as_array().unwrap().len(), 1);
+    assert_eq!(live.kmem(&["dump", "--line", "x"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_site_that_pins_what_others_freed_is_shown() {
+    let live = Live::start("fragment", "");
+    let output = live.kmem(&["dump", "--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let of = |function: &str, field: &str| {
+        let row = rows.iter().find(|r| r["function"] == function).unwrap();
+        row[field].as_u64().unwrap()
+    };
+    assert!(!rows.iter().any(|r| r["function"] == "passing"));
+    assert_eq!((of("pin", "bytes"), of("pin", "calls")), (64_000, 1000));
+    // 101,000 objects of 64 bytes: 6.2 MiB of slabs, of which few have nothing of `pin` in them.
+    let (pinned, sole) = (of("pin", "pinned"), of("pin", "sole"));
+    assert!((6 << 20..=8 << 20).contains(&pinned), "{pinned}");
+    assert!(sole <= pinned && sole >= pinned - (1 << 20), "{sole} of {pinned}");
+    // A page run is its own.
+    assert_eq!((of("large", "pinned"), of("large", "sole")), (3 << 20, 3 << 20));
+    assert!(of("leak", "pinned") >= 112_000);
+    for row in rows {
+        let [bytes, pinned, sole] = ["bytes", "pinned", "sole"].map(|f| row[f].as_u64().unwrap());
+        assert!(bytes <= pinned && sole <= pinned, "{row}");
+    }
+
+    let top = text(&live.kmem(&["top", "--once", "--by", "pinned", "-n", "2"]).stdout);
+    let table: Vec<Vec<&str>> = top
+        .lines()
+        .skip_while(|l| !l.is_empty())
+        .skip(1)
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    assert_eq!(table[0], ["PINNED", "SOLE", "SIZE", "CALLS", "FUNCTION", "WHERE"]);
+    assert_eq!(table[1][4..8], ["62.5", "KiB", "1000", "pin"], "{top}");
+    assert_eq!(table[2][..8], ["3.0", "MiB", "3.0", "MiB", "3.0", "MiB", "1", "large"], "{top}");
+    assert_eq!(table.len(), 3);
+    assert_eq!(live.kmem(&["top", "--by", "pinned", "-s", "c"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_allocators_own_memory_is_the_overhead_to_the_byte() {
+    let live = Live::start("fragment", "peak:1");
+    let json =
+        |args: &[&str]| -> Value { serde_json::from_slice(&live.kmem(args).stdout).unwrap() };
+    let own = |json: &Value| -> Vec<Value> {
+        let rows = json["rows"].as_array().unwrap();
+        rows.iter().filter(|r| r["kind"] == "metadata").cloned().collect()
+    };
+    assert_eq!(own(&json(&["dump", "--json"])), [Value::Null; 0]);
+    let top = ["top", "-o", "-n", "1000", "--json", "--metadata"];
+    for args in [&["dump", "--json", "--metadata"][..], &top] {
+        let json = json(args);
+        let rows = own(&json);
+        let sum: i64 = rows.iter().map(|r| r["bytes"].as_i64().unwrap()).sum();
+        assert_eq!(sum, json["accounting"]["overhead"].as_i64().unwrap());
+        let names: BTreeSet<&str> = rows.iter().map(|r| r["function"].as_str().unwrap()).collect();
+        for name in ["zone_tables", "slab_tables", "site_tables", "peak_table"] {
+            assert!(names.contains(name), "{names:?}");
+        }
+        assert_eq!(rows.len(), names.len());
+    }
+    let plain = text(&live.kmem(&["dump"]).stdout);
+    let dump = text(&live.kmem(&["dump", "--metadata"]).stdout);
+    let own = dump.strip_prefix(&plain).unwrap();
+    assert!(own.contains("        0 kmem:0 func:zone_tables \n"), "{own}");
+    let one = text(&live.kmem(&["dump", "--metadata", "--function", "slab_*"]).stdout);
+    assert_eq!(one.lines().skip(2).count(), 1, "{one}");
 }
 
 #[test]

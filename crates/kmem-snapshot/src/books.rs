@@ -4,7 +4,7 @@
 //! /proc/PID/maps -> "kmem-root" -> RootBlock -> ClassGeometry[]
 //!                                            -> ZoneBlock[]  -> chunk classes -> slabs -> extension words
 //!                                            |               -> page allocations -> extension words
-//!                                            -> Site[]  (tag -> return address)
+//!                                            -> Site[]  (tag -> return addresses, or a static tag's text)
 //!                                            -> PeakTable
 //! ```
 //!
@@ -14,17 +14,23 @@
 
 mod accounting;
 mod census;
+mod metadata;
 mod peak;
+mod pinned;
 mod record;
 mod root;
+mod site;
 mod zone;
 
 use std::collections::BTreeMap;
 
 pub use accounting::Accounting;
 pub use census::TagTotal;
+pub use metadata::{Metadata, Table};
 pub use peak::Peak;
+pub use pinned::{Pinned, Pins};
 pub use root::Root;
+pub use site::{Key, StaticTag};
 
 use kmem::root::{MAPPING_NAME, profiling};
 
@@ -32,12 +38,12 @@ use crate::error::ReadError;
 use crate::process::{Maps, Memory, PageMap, Process};
 
 /// What one tag holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteRow {
     /// The tag.
     pub tag: u32,
-    /// Return address of the call of an allocation function; 0 for reserved and unknown tags.
-    pub addr: u64,
+    /// What it stands for.
+    pub key: Key,
     /// Live bytes.
     pub bytes: i64,
     /// Live objects.
@@ -66,10 +72,14 @@ pub struct Books {
     pub used_pages: u64,
     /// What lives now: tags that hold something, by tag.
     pub rows: Vec<SiteRow>,
+    /// What the tags keep from being given back.
+    pub pins: Pins,
     /// The books at the highest use so far, if they were kept.
     pub peak: Option<Peak>,
     /// This root block's part of the equation; `resident` is that of the process.
     pub accounting: Accounting,
+    /// What the overhead in it is made of.
+    pub metadata: Metadata,
     /// Slabs and page allocations that changed while they were read, or made no sense.
     pub torn: u64,
 }
@@ -163,15 +173,15 @@ impl Snapshot {
         rows.fold((0, 0), |(bytes, calls), row| (bytes + row.bytes, calls + row.calls))
     }
 
-    /// Every return address that a row or a peak row names.
+    /// Every return address that a row or a peak row names, those of chains included.
     #[must_use]
     pub fn addresses(&self) -> Vec<u64> {
         let peaks = self.books.iter().filter_map(|b| b.peak.as_ref());
         let rows = self.books.iter().flat_map(|b| &b.rows);
         let mut addresses: Vec<u64> = rows
             .chain(peaks.flat_map(|p| &p.rows))
-            .map(|row| row.addr)
-            .filter(|&addr| addr != 0)
+            .flat_map(|row| row.key.addresses())
+            .copied()
             .collect();
         addresses.sort_unstable();
         addresses.dedup();
@@ -194,11 +204,12 @@ impl Books {
         for zone in &zones {
             census.zone(zone)?;
         }
-        let accounting = accounting::of_root(source, root, &zones, &census);
+        let metadata = metadata::of_root(source, root, &zones, census.slab_overhead);
+        let accounting = accounting::of_root(source, &metadata, &zones, &census);
         let torn = census.torn;
-        let totals = census.into_totals();
+        let (totals, pins) = census.into_totals();
         // Sites after the census: a tag seen in it has its site by now.
-        let sites = root.sites(source)?;
+        let sites = site::read(source, root)?;
         let rows = rows(&totals, &sites);
         let peak = if has_books { peak::read(source, root, &sites)? } else { None };
         Ok(Self {
@@ -206,8 +217,10 @@ impl Books {
             profiling: root.profiling,
             used_pages: u64::from(root.used_pages),
             rows,
+            pins,
             peak,
             accounting,
+            metadata,
             torn,
         })
     }
@@ -227,12 +240,12 @@ fn keep<T>(
     Ok(())
 }
 
-/// Joins totals, indexed by tag, with the sites' addresses.
-pub(crate) fn rows(totals: &[TagTotal], sites: &[u64]) -> Vec<SiteRow> {
+/// Joins totals, indexed by tag, with what the tags stand for.
+pub(crate) fn rows(totals: &[TagTotal], sites: &[Key]) -> Vec<SiteRow> {
     let live = totals.iter().enumerate().filter(|(_, t)| t.calls != 0 || t.bytes != 0);
     live.map(|(tag, total)| SiteRow {
         tag: u32::try_from(tag).unwrap_or(u32::MAX),
-        addr: sites.get(tag).copied().unwrap_or(0),
+        key: sites.get(tag).cloned().unwrap_or_default(),
         bytes: i64::try_from(total.bytes).unwrap_or(i64::MAX),
         calls: total.calls,
     })
@@ -241,7 +254,7 @@ pub(crate) fn rows(totals: &[TagTotal], sites: &[u64]) -> Vec<SiteRow> {
 
 /// Start of every mapping of a root block. The file's first page is mapped once per copy of
 /// the library.
-fn root_addresses(maps: &Maps) -> Vec<u64> {
+pub(crate) fn root_addresses(maps: &Maps) -> Vec<u64> {
     let path = format!("/memfd:{MAPPING_NAME}");
     let mut by_file = BTreeMap::new();
     for mapping in maps.all() {

@@ -35,7 +35,7 @@ pub enum ReadError {
     },
     /// The kernel refused access to the process.
     #[error(
-        "no permission to read {what} of process {pid}: run as the same user or as root \
+        "no permission for {what} of process {pid}: run as the same user or as root \
          (CAP_SYS_PTRACE); see also /proc/sys/kernel/yama/ptrace_scope"
     )]
     Permission {
@@ -72,6 +72,9 @@ pub enum ReadError {
         /// The field that was wrong, its value, and what was expected.
         what: String,
     },
+    /// A setting that was asked for is not possible.
+    #[error("{0}")]
+    BadSetting(String),
 }
 
 impl ReadError {

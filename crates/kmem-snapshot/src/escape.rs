@@ -15,7 +15,8 @@ fn is_unsafe(c: char) -> bool {
         )
 }
 
-fn bounded(name: &str) -> Cow<'_, str> {
+/// The name, or the end of one that is too long.
+pub(crate) fn bounded(name: &str) -> Cow<'_, str> {
     if name.len() <= MAX_NAME {
         return Cow::Borrowed(name);
     }

@@ -3,20 +3,27 @@
 //! ```text
 //! process    maps, memory, page map, identity of a live process      (the only unsafe code)
 //! books      root block -> zones -> census: live bytes per tag; the peak table; the equation
+//! control    the few words of a root block that may be written from outside
 //! symbols    return address -> function, file and line, or module and offset
 //! sites      books + symbols: rows that people can read, merged by place
+//! filter     which rows are made at all
+//! live       the live rows of a snapshot, filtered
 //! allocinfo  the text format of /proc/allocinfo, written and read
 //! program    what kind of file a program is, before it is run
 //! report     tables and the accounting line for people
 //! ```
 //!
-//! The process is never stopped and no lock is taken in it, and nothing read from it is
+//! The process is never stopped and no lock is taken in it. Only `control` writes to it, and only
+//! when asked. Nothing read from it is
 //! trusted: every address and count is checked against the process's own mappings.
 
 pub mod allocinfo;
 pub mod books;
+pub mod control;
 pub mod error;
 pub mod escape;
+pub mod filter;
+pub mod live;
 pub mod process;
 pub mod program;
 pub mod report;
@@ -24,5 +31,6 @@ pub mod sites;
 pub mod symbols;
 
 pub use books::Snapshot;
+pub use control::Control;
 pub use error::ReadError;
 pub use process::Process;

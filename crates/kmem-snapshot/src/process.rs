@@ -1,7 +1,7 @@
 //! A live process, from outside: who it is, what it maps, what its memory holds.
 //!
-//! Everything goes through `/proc/PID` and `process_vm_readv`: the process is neither stopped
-//! nor traced. A pid can be given to another process while we read; [`Process::verify`]
+//! Everything goes through `/proc/PID`, `process_vm_readv` and `process_vm_writev`: the process is
+//! neither stopped nor traced. A pid can be given to another process while we read; [`Process::verify`]
 //! compares start times, so a result is only shown when it came from one process.
 
 mod maps;

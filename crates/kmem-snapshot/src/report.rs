@@ -1,12 +1,15 @@
 //! Tables and the accounting line, for people.
 
 mod name;
+mod pinned;
 
 use std::io::{self, Write};
 
 use crate::books::Accounting;
 use crate::escape::printable;
 use crate::sites::Site;
+
+pub use pinned::write_pinned_table;
 
 /// Widest function column; longer names push their line to the right.
 const MAX_FUNCTION: usize = 48;
@@ -50,7 +53,7 @@ pub fn write_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Re
         shown.iter().map(|s| printable(&name::short(s.origin.function())).into_owned()).collect();
     let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
     let width = width.clamp("FUNCTION".len(), MAX_FUNCTION);
-    writeln!(out, "{:>10} {:>9}  {:width$}  WHERE", "SIZE", "CALLS", "FUNCTION")?;
+    write_header(out, width)?;
     for (site, name) in shown.iter().zip(&names) {
         let location = site.origin.location();
         let line = format!(
@@ -68,6 +71,15 @@ pub fn write_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Re
         writeln!(out, "{:>10} {calls:>9}  (in {} more rows)", size(bytes), rest.len())?;
     }
     Ok(())
+}
+
+/// Writes the header of a table whose function column is `width` characters wide.
+///
+/// # Errors
+///
+/// Whatever the writer reports.
+pub fn write_header(out: &mut impl Write, width: usize) -> io::Result<()> {
+    writeln!(out, "{:>10} {:>9}  {:width$}  WHERE", "SIZE", "CALLS", "FUNCTION")
 }
 
 /// Writes `tracked + cached + overhead + unaccounted = resident`, and what explains it.
@@ -145,6 +157,8 @@ mod tests {
             bytes,
             calls,
             tags: vec![8],
+            pinned: None,
+            chains: Vec::new(),
         };
         let sites = [site("f", 57_671_680, 7), site("evil\x1b[2J", 1024, 1), site("h", 512, 1)];
         let mut out = Vec::new();

@@ -57,6 +57,14 @@ impl Place {
             None => self.in_module(),
         }
     }
+
+    /// The language's own library rather than the program: see its caller.
+    #[must_use]
+    pub fn is_library(&self) -> bool {
+        let file = self.source.as_ref().map_or("", |(file, _)| file.as_str());
+        library_code::is_library(self.function.as_deref().unwrap_or(""), file)
+            || library_code::module_is_library(&self.module)
+    }
 }
 
 /// Resolves return addresses of one process.

@@ -11,22 +11,52 @@ fn read_all(text: &[u8]) -> Vec<Row> {
     Reader::new(text).unwrap().map(Result::unwrap).collect()
 }
 
+/// Reads a whole text and writes it again from its rows.
+fn rewritten(text: &str, version: Version) -> String {
+    let reader = Reader::new(text.as_bytes()).unwrap();
+    assert_eq!(reader.version(), version.to_string());
+    let mut out = Vec::new();
+    write_header(&mut out, version).unwrap();
+    for row in reader {
+        row.unwrap().write(&mut out).unwrap();
+    }
+    String::from_utf8(out).unwrap()
+}
+
 #[test]
 fn a_real_kernels_file_comes_back_byte_for_byte() {
+    assert_eq!(rewritten(KERNEL, Version::V1), KERNEL);
+    let second = KERNEL.replacen("version: 1.0", "version: 2.0", 1);
+    assert_eq!(rewritten(&second, Version::V2), second);
     let rows = read_all(KERNEL.as_bytes());
     assert_eq!(rows.len(), KERNEL.lines().count() - 2);
-    let mut out = Vec::new();
-    write_header(&mut out, Version::V1).unwrap();
-    for row in &rows {
-        write_row(&mut out, row.bytes, row.calls, &row.tag).unwrap();
-    }
-    assert_eq!(String::from_utf8(out).unwrap(), KERNEL);
     // Summed by tag, nothing is lost.
     let bytes: i64 = rows.iter().map(|r| r.bytes).sum();
     let merged = merge(rows.clone());
     assert!(merged.len() < rows.len());
     assert_eq!(merged.iter().map(|r| r.bytes).sum::<i64>(), bytes);
     assert_eq!(merged.iter().map(|r| r.lines).sum::<u64>(), rows.len() as u64);
+}
+
+#[test]
+fn odd_lines_come_back_byte_for_byte() {
+    let body = "\
+#     <size>  <calls> <tag info>
+        4096        1 mm/slub.c:1 func:a 
+        -128 18446744073709551615 ./include/linux/x.h:7 [nf_tables] func:f 
+           0        0 drivers/iommu/amd/../iommu-pages.h:94 func:g accurate:no 
+-9223372036854775808 18446744073709551615 a.c:4294967295 func:f 
+9223372036854775807 123456789 a.c:1 [m] func:f.isra.0 new_key:1 a.b:x:y empty: group:a\\040b 7 
+        4096        1 mm/slub.c:1 func:a 
+      315456     9858 kernel/irq/irqdesc.c:425 func:alloc_desc accurate:no 
+        nid0   94912   2966
+        nid1   -128   18446744073709551615
+           5        6 mm/slub.c:1 func:a 
+";
+    for version in [Version::V1, Version::V2] {
+        let text = format!("allocinfo - version: {version}\n{body}");
+        assert_eq!(rewritten(&text, version), text);
+    }
 }
 
 fn tag() -> impl Strategy<Value = Tag> {

@@ -5,7 +5,7 @@ mod fake;
 use std::collections::BTreeMap;
 
 use fake::Target;
-use kmem_snapshot::books::{Profiling, SiteRow};
+use kmem_snapshot::books::{Key, Profiling, SiteRow, Table};
 use kmem_snapshot::{Process, ReadError, Snapshot};
 
 /// Not a test: the process that the others read.
@@ -32,8 +32,11 @@ fn totals_are_exact() {
     assert!(target.totals.len() > 30);
     assert_eq!((books.torn, books.profiling), (0, Profiling::On));
     for row in &books.rows {
-        let expected = if row.tag < 8 { 0 } else { 0x1000 + u64::from(row.tag) };
-        assert_eq!(row.addr, expected);
+        if row.tag < 8 {
+            assert_eq!(row.key, Key::None);
+        } else if fake::sites::NOWHERE.contains(&row.tag) {
+            assert_eq!(row.key, Key::Caller(0x1000 + u64::from(row.tag)));
+        }
     }
     let peak = books.peak.as_ref().unwrap();
     assert_eq!((peak.used_pages, peak.torn), (12345, false));
@@ -47,6 +50,13 @@ fn totals_are_exact() {
     assert_eq!(of.tracked, tracked as u64);
     assert_eq!(of.cached, target.cached);
     assert_eq!(of.overhead, target.overhead);
+    let parts = books.metadata;
+    assert_eq!(parts.total(), of.overhead);
+    let [zones, slabs, sites, peak, other] = Table::ALL.map(|table| parts.of(table));
+    // Each on pages of its own, all touched.
+    assert_eq!((sites, peak), (4 << 20, (2 << 20) + 4096));
+    assert_eq!(other + zones + slabs, of.overhead - sites - peak);
+    assert!(zones > 128 << 10 && slabs > 64 << 10 && other >= 4096, "{parts:?}");
     let sum = of.tracked as i64 + of.cached as i64 + of.overhead as i64 + of.unaccounted();
     assert_eq!(sum, of.resident as i64);
     // Objects were never written to, only the extension vectors were.

@@ -27,6 +27,27 @@ NOINLINE static void large(void) {
     kept[4000] = calloc(3, 1 << 20); /* large */
 }
 
+NOINLINE static void *pin(void) {
+    return malloc(64); /* pin */
+}
+
+NOINLINE static void *passing(void) {
+    return malloc(64); /* passing */
+}
+
+/* 1000 objects that stay, each followed by many that go. */
+NOINLINE static void fragment(void) {
+    void **all = calloc(1000 * 100, sizeof(void *));
+    for (int i = 0; i < 1000; i++) {
+        kept[1000 + i] = pin();
+        for (int k = 0; k < 100; k++)
+            all[i * 100 + k] = passing();
+    }
+    for (int i = 0; i < 1000 * 100; i++)
+        free(all[i]);
+    free(all);
+}
+
 static void *churn(void *seed) {
     unsigned state = (unsigned)(size_t)seed;
     void *slots[256] = {0};
@@ -53,7 +74,9 @@ int main(int argc, char **argv) {
     large();
     if (!strcmp(what, "spike"))
         spike();
-    if (!strcmp(what, "wait"))
+    if (!strcmp(what, "fragment"))
+        fragment();
+    if (!strcmp(what, "wait") || !strcmp(what, "fragment"))
         wait_for_input();
     if (!strcmp(what, "churn")) {
         for (size_t i = 1; i <= 3; i++) {

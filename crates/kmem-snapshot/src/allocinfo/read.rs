@@ -256,7 +256,7 @@ fn split_extras(text: &str) -> (&str, Vec<(String, String)>) {
     while let Some((before, last)) = name.rsplit_once(' ') {
         let pair = match last.split_once(':') {
             Some((key, value)) if is_key(key) && !value.starts_with(':') => {
-                (key.to_owned(), value.to_owned())
+                (key.to_owned(), unword(value).into_owned())
             }
             None if last.parse::<i128>().is_ok() => (String::new(), last.to_owned()),
             _ => break,
@@ -269,7 +269,7 @@ fn split_extras(text: &str) -> (&str, Vec<(String, String)>) {
 }
 
 fn is_key(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
 }
 
 /// Sums rows with equal tags, keeping how many lines each came from; in order of appearance.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use super::read::{NodeRow, Row};
 use crate::escape::word;
 use crate::sites::{Origin, Site};
 
@@ -41,12 +42,25 @@ pub struct Tag {
 /// The tag of a call site, by the table in the module's documentation.
 #[must_use]
 pub fn tag_of(site: &Site) -> Tag {
+    tag_of_origin(&site.origin)
+}
+
+/// The same for an origin.
+#[must_use]
+pub fn tag_of_origin(origin: &Origin) -> Tag {
     let reserved =
         |function: String| Tag { file: "kmem".to_owned(), line: 0, module: None, function };
-    match &site.origin {
+    match origin {
         Origin::NotTagged => reserved("not_tagged".to_owned()),
         Origin::OtherSites => reserved("other_sites".to_owned()),
+        Origin::Metadata(table) => reserved(table.name().to_owned()),
         Origin::Unknown(tag) => reserved(format!("unknown_tag_{tag}")),
+        Origin::Static(tag) => Tag {
+            file: tag.file.clone(),
+            line: tag.line,
+            module: (!tag.module.is_empty()).then(|| tag.module.clone()),
+            function: tag.function.clone(),
+        },
         Origin::Place(place) => {
             let (file, line) = place.source.clone().unwrap_or_else(|| (place.in_module(), 0));
             Tag {
@@ -75,20 +89,87 @@ pub fn write_header(out: &mut impl Write, version: Version) -> io::Result<()> {
 ///
 /// Whatever the writer reports.
 pub fn write_row(out: &mut impl Write, bytes: i64, calls: u64, tag: &Tag) -> io::Result<()> {
+    write_row_with(out, bytes, calls, tag, NO_EXTRAS)
+}
+
+/// No extras, of a type that can be inferred.
+const NO_EXTRAS: [(&str, &str); 0] = [];
+
+/// Writes one line with extras: `key:value` pairs behind the function, in the order given. A
+/// pair without a key is a bare value. Only for version 2.0, and only when they were asked for.
+///
+/// # Errors
+///
+/// Whatever the writer reports.
+pub fn write_row_with<K: AsRef<str>, V: fmt::Display>(
+    out: &mut impl Write,
+    bytes: i64,
+    calls: u64,
+    tag: &Tag,
+    extras: impl IntoIterator<Item = (K, V)>,
+) -> io::Result<()> {
     write!(out, "{bytes:12} {calls:8} {}:{} ", word(&tag.file), tag.line)?;
     if let Some(module) = &tag.module {
         write!(out, "[{}] ", word(module))?;
     }
-    writeln!(out, "func:{} ", word(&tag.function))
+    write!(out, "func:{}", word(&tag.function))?;
+    for (key, value) in extras {
+        let (key, value) = (key.as_ref(), value.to_string());
+        match (key, value.as_str()) {
+            ("", value) => write!(out, " {}", word(value))?,
+            (key, "") => write!(out, " {}:", word(key))?,
+            (key, value) => write!(out, " {}:{}", word(key), word(value))?,
+        }
+    }
+    writeln!(out, " ")
+}
+
+impl NodeRow {
+    /// Writes the indented line of a node.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the writer reports.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "        nid{}   {}   {}", self.node, self.bytes, self.calls)
+    }
+}
+
+impl Row {
+    /// Writes the row as it was read: its line with all extras, then those of its nodes. Rows
+    /// that [`merge`](super::merge) summed are written as one line.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the writer reports.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let extras = self.extras.iter().map(|(key, value)| (key, value));
+        write_row_with(out, self.bytes, self.calls, &self.tag, extras)?;
+        self.nodes.iter().try_for_each(|node| node.write(out))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::books::StaticTag;
     use crate::symbols::Place;
 
     fn line(place: Place) -> String {
-        let site = Site { origin: Origin::Place(place), bytes: 94912, calls: 2966, tags: vec![8] };
+        line_of(Origin::Place(place))
+    }
+
+    fn line_of(origin: Origin) -> String {
+        let site = Site {
+            origin,
+            bytes: 94912,
+            calls: 2966,
+            tags: vec![8],
+            chains: Vec::new(),
+            pinned: None,
+        };
         let mut out = Vec::new();
         write_row(&mut out, site.bytes, site.calls, &tag_of(&site)).unwrap();
         String::from_utf8(out).unwrap()
@@ -126,6 +207,36 @@ mod tests {
             line(nothing),
             "       94912     2966 libx.so+0x1234:0 [libx.so] func:libx.so+0x1234 \n"
         );
+    }
+
+    #[test]
+    fn extras_stand_behind_the_function() {
+        let tag = Tag { file: "a.c".into(), line: 1, module: None, function: "f".into() };
+        let mut out = Vec::new();
+        let totals = [("total_bytes", 7_u64), ("total_calls", u64::MAX)];
+        write_row_with(&mut out, 1, 2, &tag, totals).unwrap();
+        write_row_with(&mut out, 1, 2, &tag, [("group", "a b\n"), ("", "7"), ("k", "")]).unwrap();
+        let expected =
+            "           1        2 a.c:1 func:f total_bytes:7 total_calls:18446744073709551615 
+           1        2 a.c:1 func:f group:a\\040b\\012 7 k: 
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn static_tags_speak_for_themselves() {
+        let tag = StaticTag {
+            module: String::new(),
+            file: "src/a.c".into(),
+            line: 12,
+            function: "make".into(),
+        };
+        let text = |tag| line_of(Origin::Static(Arc::new(tag)));
+        assert_eq!(text(tag.clone()), "       94912     2966 src/a.c:12 func:make \n");
+        let module = StaticTag { module: "libx.so".into(), ..tag.clone() };
+        assert_eq!(text(module), "       94912     2966 src/a.c:12 [libx.so] func:make \n");
+        let hostile = StaticTag { file: "a\nb c".into(), function: String::new(), ..tag };
+        assert_eq!(text(hostile), "       94912     2966 a\\012b\\040c:12 func:? \n");
     }
 
     #[test]

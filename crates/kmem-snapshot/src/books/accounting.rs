@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Source;
 use super::census::Census;
-use super::root::Root;
+use super::metadata::Metadata;
 use super::zone::{PAGE, Zone};
 use crate::process::PageState;
 
@@ -52,18 +52,17 @@ impl Accounting {
 /// The part of one root block; `resident` is left at zero.
 pub(super) fn of_root(
     source: &Source<'_>,
-    root: &Root,
+    metadata: &Metadata,
     zones: &[Zone],
     census: &Census<'_>,
 ) -> Accounting {
     let mut of = Accounting {
         tracked: census.live,
         cached: census.objects.saturating_sub(census.live_in_slabs),
-        overhead: census.slab_overhead + meta_resident(source, root.meta),
+        overhead: metadata.total(),
         ..Accounting::default()
     };
     for zone in zones {
-        of.overhead += meta_resident(source, zone.meta);
         of.cached += free_dirty(source, zone).unwrap_or(0);
         if let Some((untouched, swapped)) = not_resident(source, zone) {
             of.untouched = Some(of.untouched.unwrap_or(0) + untouched);
@@ -71,20 +70,6 @@ pub(super) fn of_root(
         }
     }
     of
-}
-
-/// Resident bytes of a metadata range that lies in the process's memory.
-fn meta_resident(source: &Source<'_>, (addr, len): (u64, u64)) -> u64 {
-    let mut resident = 0;
-    let end = addr.saturating_add(len);
-    // Only where something is mapped: the range may be reserved far beyond.
-    for mapping in source.maps.all() {
-        let (from, to) = (mapping.start.max(addr), mapping.end.min(end));
-        if from < to && mapping.readable && mapping.is_memory() {
-            resident += source.pagemap.and_then(|p| p.resident(from, to - from)).unwrap_or(0);
-        }
-    }
-    resident
 }
 
 /// One bit per page, up to `committed`.

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use kmem::root::{CHUNK_CLASS_MASK, EXT_LIVE, TAG_BITS, TAG_MASK, TAG_UNTAGGED};
 
 use super::Source;
+use super::pinned::{Gather, Pins};
 use super::zone::{CHUNK, Class, PAGE, PAGES_PER_CHUNK, Zone};
 use crate::error::ReadError;
 use crate::process::Span;
@@ -37,6 +38,8 @@ pub(super) struct Census<'a> {
     classes: &'a [Option<Class>],
     has_books: bool,
     totals: Vec<TagTotal>,
+    pins: Pins,
+    gather: Gather,
     /// Live bytes.
     pub(super) live: u64,
     /// Live bytes in slabs.
@@ -61,6 +64,8 @@ impl<'a> Census<'a> {
             classes,
             has_books,
             totals: vec![TagTotal::default(); 1 << TAG_BITS],
+            pins: Pins::default(),
+            gather: Gather::new(),
             live: 0,
             live_in_slabs: 0,
             objects: 0,
@@ -69,9 +74,9 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Totals by tag.
-    pub(super) fn into_totals(self) -> Vec<TagTotal> {
-        self.totals
+    /// Totals by tag, and what the tags keep from being given back.
+    pub(super) fn into_totals(self) -> (Vec<TagTotal>, Pins) {
+        (self.totals, self.pins)
     }
 
     fn count(&mut self, word: u32, bytes: u64) {
@@ -224,8 +229,10 @@ impl<'a> Census<'a> {
             let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             if word & EXT_LIVE != 0 {
                 self.count(word, u64::from(class.size));
+                self.gather.object(word & TAG_MASK);
             }
         }
+        self.gather.end(class.slab_size, &mut self.pins);
         self.live_in_slabs += self.live - before;
     }
 
@@ -277,7 +284,9 @@ impl<'a> Census<'a> {
             if pfn + pages > zone.committed {
                 self.torn += 1;
             } else {
-                self.count(if self.has_books { word } else { TAG_UNTAGGED }, pages * PAGE);
+                let word = if self.has_books { word } else { TAG_UNTAGGED };
+                self.count(word, pages * PAGE);
+                self.pins.alone(word & TAG_MASK, pages * PAGE);
                 *taken = pfn + pages;
             }
         }

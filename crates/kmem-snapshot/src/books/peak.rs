@@ -6,7 +6,7 @@ use kmem::root::{PeakEntry, PeakTable};
 
 use super::record::u64_at;
 use super::root::{Root, bad};
-use super::{SiteRow, Source, TagTotal, rows};
+use super::{Key, SiteRow, Source, TagTotal, rows};
 use crate::error::ReadError;
 
 /// Times a table that is being written is looked at again, a pause in between: 100 ms.
@@ -27,7 +27,7 @@ pub struct Peak {
 pub(super) fn read(
     source: &Source<'_>,
     root: &Root,
-    sites: &[u64],
+    sites: &[Key],
 ) -> Result<Option<Peak>, ReadError> {
     let header = size_of::<PeakTable>() as u64;
     let most = u64::from(root.site_capacity) * size_of::<PeakEntry>() as u64;

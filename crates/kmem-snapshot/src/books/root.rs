@@ -28,16 +28,25 @@ pub struct Root {
     pub used_pages: u32,
     /// Metadata outside any zone: address and length.
     pub meta: (u64, u64),
+    /// Callers that are told apart at every site.
+    pub depth: u32,
+    /// The same for the site `deep_tag`.
+    pub deep_depth: u32,
+    /// The site whose callers are told apart to `deep_depth`; 0: none.
+    pub deep_tag: u32,
+    /// The cache of call sites: address and length.
+    pub cache: (u64, u64),
     pub(super) peak: u64,
     pub(super) site_capacity: u32,
-    site_size: u32,
-    sites: u64,
+    pub(super) site_size: u32,
+    pub(super) sites: u64,
+    pub(super) texts: u64,
     class_count: u32,
     class_size: u32,
     classes: u64,
     zone_count: u32,
     zone_size: u32,
-    zones: u64,
+    pub(super) zones: u64,
 }
 
 /// The error for a field of the root block at `root`.
@@ -114,10 +123,15 @@ impl Root {
             })?,
             used_pages: u32_of!(used_pages),
             meta: (u64_of!(meta_base), u64_of!(meta_len)),
+            depth: u32_of!(depth),
+            deep_depth: u32_of!(deep_depth),
+            deep_tag: u32_of!(deep_tag),
+            cache: (u64_of!(cache), u64_of!(cache_len)),
             peak: u64_of!(peak),
             site_capacity: u32_of!(site_capacity),
             site_size: u32_of!(site_size),
             sites: u64_of!(sites),
+            texts: u64_of!(texts),
             class_count: u32_of!(class_count),
             class_size: u32_of!(class_size),
             classes: u64_of!(classes),
@@ -143,7 +157,7 @@ impl Root {
     }
 
     /// Copies `count` records of `size` bytes; both are bounded by [`Root::read`].
-    fn records(
+    pub(super) fn records(
         &self,
         source: &Source<'_>,
         name: &str,
@@ -161,7 +175,7 @@ impl Root {
                 format!("{name} at {addr:#x}, {len} bytes, are not in the process's memory"),
             ));
         }
-        // At most 2^17 sites of 4 KiB; sites of today are 16 bytes.
+        // At most 2^17 sites of 4 KiB; sites of today are 32 bytes.
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
         source.memory.read(addr, &mut bytes)?;
         Ok(bytes)
@@ -195,22 +209,5 @@ impl Root {
             zones.push(zone);
         }
         Ok(zones)
-    }
-
-    /// Addresses of the sites in use, by tag.
-    pub(super) fn sites(&self, source: &Source<'_>) -> Result<Vec<u64>, ReadError> {
-        let mut count = [0; 4];
-        let at = self.at + offset_of!(RootBlock, site_count) as u64;
-        source.memory.read(at, &mut count)?;
-        let count = u32::from_le_bytes(count);
-        if count > self.site_capacity {
-            return Err(bad(
-                self.at,
-                format!("site_count is {count}, above site_capacity {}", self.site_capacity),
-            ));
-        }
-        let bytes = self.records(source, "sites", self.sites, count, self.site_size)?;
-        let records = bytes.chunks_exact(self.site_size as usize);
-        Ok(records.map(|r| u64_at(r, offset_of!(Site, addr))).collect())
     }
 }

@@ -9,6 +9,8 @@ pub struct Mapping {
     pub end: u64,
     /// May be read.
     pub readable: bool,
+    /// May be written.
+    pub writable: bool,
     /// May be executed.
     pub executable: bool,
     /// Offset in the file.
@@ -47,6 +49,7 @@ impl Mapping {
             start: hex(start)?,
             end: hex(end)?,
             readable: permissions.first() == Some(&b'r'),
+            writable: permissions.get(1) == Some(&b'w'),
             executable: permissions.get(2) == Some(&b'x'),
             offset: hex(offset)?,
             device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
@@ -105,17 +108,36 @@ impl Maps {
     /// True when every byte of the range is readable plain memory. Empty ranges are not.
     #[must_use]
     pub fn is_readable_memory(&self, addr: u64, len: u64) -> bool {
-        let Some(end) = addr.checked_add(len) else {
-            return false;
+        len != 0 && self.readable_memory_at(addr, len) == len
+    }
+
+    /// How many bytes from `addr` on, at most `most`, are readable plain memory without a gap.
+    #[must_use]
+    pub fn readable_memory_at(&self, addr: u64, most: u64) -> u64 {
+        self.memory_at(addr, most, |m| m.readable)
+    }
+
+    /// True when every byte of the range is plain memory that is readable and writable.
+    /// Empty ranges are not.
+    #[must_use]
+    pub fn is_writable_memory(&self, addr: u64, len: u64) -> bool {
+        len != 0 && self.memory_at(addr, len, |m| m.readable && m.writable) == len
+    }
+
+    /// How many bytes from `addr` on are plain memory of the kind asked for, up to `most`; 0
+    /// for a range beyond the end of the address space.
+    fn memory_at(&self, addr: u64, most: u64, of_kind: impl Fn(&Mapping) -> bool) -> u64 {
+        let Some(end) = addr.checked_add(most) else {
+            return 0;
         };
         let mut at = addr;
         while at < end {
             match self.find(at) {
-                Some(m) if m.readable && m.is_memory() => at = m.end,
-                _ => return false,
+                Some(m) if m.is_memory() && of_kind(m) => at = m.end,
+                _ => break,
             }
         }
-        len != 0
+        at.min(end) - addr
     }
 }
 
@@ -156,5 +178,10 @@ garbage
         assert!(!maps.is_readable_memory(0x7f00_0000_0000, 0));
         assert!(!maps.is_readable_memory(u64::MAX, 2));
         assert!(!maps.is_readable_memory(0, 1));
+        assert_eq!(maps.readable_memory_at(0x7f00_0001_fff0, 0x100), 0x10);
+        assert_eq!(maps.readable_memory_at(u64::MAX, 2), 0);
+        assert!(maps.is_writable_memory(0x7f00_0000_0000, 0x20000));
+        assert!(!maps.is_writable_memory(0x7f00_0001_ffff, 2));
+        assert!(!maps.is_writable_memory(0x55cd_ed1c_9000, 1));
     }
 }

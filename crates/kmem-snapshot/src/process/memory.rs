@@ -1,4 +1,4 @@
-//! Copies of another process's memory, by `process_vm_readv`.
+//! Another process's memory: copied by `process_vm_readv`, written by `process_vm_writev`.
 
 use std::io;
 
@@ -87,6 +87,27 @@ impl Memory {
         Ok(whole)
     }
 
+    /// Writes `bytes` at `addr`, with one system call if the kernel takes all of it.
+    ///
+    /// Pages that the process itself may not write are not written.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the process is gone or may not be written, or part of the range is not mapped
+    /// or not writable; what comes before that part may have been written.
+    pub fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), ReadError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let span = Span { addr: addr.wrapping_add(done as u64), len: bytes.len() - done };
+            match write_at(self.pid, span.addr, &bytes[done..]) {
+                Ok(0) => return Err(self.error(span, io::ErrorKind::WriteZero.into())),
+                Ok(written) => done += written.min(span.len),
+                Err(source) => return Err(self.error(span, source)),
+            }
+        }
+        Ok(())
+    }
+
     fn error(&self, span: Span, source: io::Error) -> ReadError {
         match source.raw_os_error() {
             Some(libc::ESRCH) => ReadError::NoProcess { pid: self.pid },
@@ -122,6 +143,20 @@ fn read_batch(pid: u32, spans: &[Span], into: &mut [u8]) -> io::Result<usize> {
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
+/// One system call. Returns the bytes written.
+fn write_at(pid: u32, addr: u64, bytes: &[u8]) -> io::Result<usize> {
+    let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: bytes.len() };
+    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY:
+    // - `local` is one entry that covers `bytes`, borrowed for the call; the kernel only reads it.
+    // - `remote` is one entry; its address is of the other process, and the kernel checks it
+    //   there, against what that process may write.
+    let written = unsafe {
+        libc::process_vm_writev(pid.cast_signed(), &raw const local, 1, &raw const remote, 1, 0)
+    };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +185,10 @@ mod tests {
         let mut into = [0; 8];
         assert!(matches!(memory.read(16, &mut into), Err(ReadError::Memory { .. })));
         assert!(matches!(memory.read(u64::MAX - 3, &mut into), Err(ReadError::Memory { .. })));
+        assert!(matches!(memory.write(16, &[1]), Err(ReadError::Memory { .. })));
+        assert!(matches!(memory.write(u64::MAX - 3, &[1; 8]), Err(ReadError::Memory { .. })));
         let memory = Memory::new(0x7fff_fff0);
         assert!(matches!(memory.read(16, &mut into), Err(ReadError::NoProcess { .. })));
+        assert!(matches!(memory.write(16, &[1]), Err(ReadError::NoProcess { .. })));
     }
 }

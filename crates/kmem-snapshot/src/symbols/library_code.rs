@@ -38,6 +38,14 @@ pub(super) fn is_library(function: &str, file: &str) -> bool {
         || file.starts_with("/rustc/") && file.contains("/library/")
 }
 
+/// Modules that hold nothing but library code, by the beginning of their names.
+const MODULES: &[&str] = &["libstdc++.so", "libc++.so", "libc++abi.so", "libstd-"];
+
+/// True for modules that hold nothing but library code.
+pub(super) fn module_is_library(module: &str) -> bool {
+    MODULES.iter().any(|beginning| module.starts_with(beginning))
+}
+
 fn name_is_library(function: &str) -> bool {
     // `<alloc::vec::Vec<T> as ..>::f`, `<&mut alloc::..>`, `<[T] as alloc::..>`: the type decides,
     // and for a blanket implementation the trait.
@@ -86,6 +94,14 @@ mod tests {
         }
         assert!(is_library("allocate", "/usr/include/c++/12/bits/new_allocator.h"));
         assert!(is_library("f", "/rustc/0123/library/alloc/src/vec.rs"));
+    }
+
+    #[test]
+    fn library_modules() {
+        assert!(super::module_is_library("libstdc++.so.6.0.30"));
+        assert!(super::module_is_library("libstd-0123456789abcdef.so"));
+        assert!(!super::module_is_library("libc.so.6"));
+        assert!(!super::module_is_library(""));
     }
 
     #[test]

@@ -4,6 +4,11 @@
 //! tables as the allocator does, prints what they add up to, and waits for its standard input
 //! to end. One named fault may be built in.
 
+// Each test program uses its part.
+#![allow(dead_code)]
+
+pub(crate) mod sites;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::mem::size_of;
@@ -13,11 +18,12 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use kmem::class::ClassGeometry;
 use kmem::root::{
     EXT_LIVE, MAGIC, MAX_ZONES, OBJCG_SHIFT, PeakEntry, PeakTable, RootBlock, Site, TAG_BITS,
-    TAG_FIRST_SITE, VERSION, ZoneBlock, profiling, site_kind,
+    TAG_FIRST_SITE, VERSION, ZoneBlock, profiling,
 };
 
 pub(crate) const SITES: u32 = 40;
 const SITE_CAPACITY: u32 = 1 << TAG_BITS;
+pub(crate) const CACHE_LEN: usize = 16 << 10;
 const CHUNK: usize = 64 << 10;
 const ZONE_PAGES: usize = 16 << 10;
 const SIZES: [u32; 4] = [16, 96, 1024, 4096];
@@ -156,7 +162,9 @@ pub(crate) fn target() {
     };
     let classes = carve(5 * size_of::<ClassGeometry>());
     let zones = carve(MAX_ZONES * size_of::<ZoneBlock>());
-    let sites = carve(SITE_CAPACITY as usize * size_of::<Site>());
+    let site_table = carve(SITE_CAPACITY as usize * size_of::<Site>());
+    let texts = carve(sites::TEXTS_ROOM);
+    let cache = carve(CACHE_LEN);
     let peak = carve(size_of::<PeakTable>() + SITE_CAPACITY as usize * size_of::<PeakEntry>());
     let zone_meta = next;
     let mut carve = |len: usize| {
@@ -177,6 +185,9 @@ pub(crate) fn target() {
     };
     for page in (meta..next).step_by(4096) {
         put(page, 0_u8);
+    }
+    for word in (cache..cache + CACHE_LEN).step_by(8) {
+        put(word, word as u64);
     }
     for (i, size) in SIZES.iter().enumerate() {
         put(classes + (i + 1) * size_of::<ClassGeometry>(), geometry(*size));
@@ -263,7 +274,7 @@ pub(crate) fn target() {
         site_capacity: SITE_CAPACITY,
         classes: classes as u64,
         zones: zones as u64,
-        sites: sites as u64,
+        sites: site_table as u64,
         peak: peak as u64,
         meta_base: meta as u64,
         meta_len: (zone_meta - meta) as u64,
@@ -273,18 +284,13 @@ pub(crate) fn target() {
         used_pages: (used.iter().filter(|&&u| u).count() as u32).into(),
         texts: 0,
         texts_len: 0.into(),
-        cache: 0,
-        cache_len: 0,
+        cache: cache as u64,
+        cache_len: CACHE_LEN as u64,
         depth: 0.into(),
         deep_depth: 0.into(),
         deep_tag: 0.into(),
         reserved: 0,
     };
-    for tag in TAG_FIRST_SITE..SITES {
-        let site = sites + tag as usize * size_of::<Site>();
-        put(site, 0x1000 + u64::from(tag));
-        put(site + 8, site_kind::CALLER);
-    }
     write_peak(&at, &totals);
     // SAFETY: all places lie in mappings of this process that are large enough and aligned.
     let (block, zone) = unsafe {
@@ -292,6 +298,7 @@ pub(crate) fn target() {
         (zones as *mut ZoneBlock).write(zone);
         (&mut *(root as *mut RootBlock), &mut *(zones as *mut ZoneBlock))
     };
+    sites::write(block, texts, &fault);
     break_it(&fault, block, zone, &at, classes);
     if fault == "magic" {
         block.magic.store(7, Release);
@@ -389,6 +396,19 @@ fn break_it(fault: &str, root: &mut RootBlock, zone: &mut ZoneBlock, at: &Layout
         "page_len-outside" => zone.page_len = at.root as u64,
         "site_count" => root.site_count.store(u32::MAX, Relaxed),
         "site_capacity" => root.site_capacity = u32::MAX,
+        "cache-outside" => root.cache = 1 << 60,
+        "cache-none" => root.cache = 0,
+        "cache-wrap" => root.cache = u64::MAX - 7,
+        "cache-length" => root.cache_len = 12,
+        "cache-long" => root.cache_len = (1 << 20) + 8,
+        "cache-unaligned" => root.cache += 4,
+        "cache-read-only" => {
+            // SAFETY: the cache is whole pages of its own.
+            let result = unsafe {
+                libc::mprotect(root.cache as *mut libc::c_void, CACHE_LEN, libc::PROT_READ)
+            };
+            assert_eq!(result, 0);
+        }
         "sites-outside" => root.sites = 1 << 60,
         "peak-outside" => root.peak = 1 << 60,
         "peak-torn" => put(at.peak, 5_u64),

@@ -1,0 +1,145 @@
+//! `kmem sysctl`: the settings of a running process, read or written from outside.
+
+use std::io::{self, Write};
+
+use kmem_snapshot::books::Profiling;
+use kmem_snapshot::control::Setting;
+use kmem_snapshot::{Process, ReadError};
+
+use crate::failure::{Failure, say};
+
+/// Arguments of `kmem sysctl`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Process to look at
+    #[arg(short, long)]
+    pid: u32,
+    /// What to print, or with a value, to set; all are printed if none is named. There is
+    /// vm.mem_profiling: 1, objects carry the tag of their call site; 0, they count as not
+    /// tagged; never (only when a process starts), there are no books
+    #[arg(value_name = "NAME[=VALUE]", value_parser = parse)]
+    variables: Vec<Request>,
+}
+
+/// A variable, and the value it is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Request {
+    variable: Variable,
+    value: Option<u32>,
+}
+
+/// What can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Variable {
+    MemProfiling,
+}
+
+impl Variable {
+    const ALL: [Self; 1] = [Self::MemProfiling];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::MemProfiling => "vm.mem_profiling",
+        }
+    }
+
+    /// Its value in one root block.
+    fn of(self, setting: &Setting) -> &'static str {
+        match (self, setting.profiling) {
+            (Self::MemProfiling, Profiling::Off) => "0",
+            (Self::MemProfiling, Profiling::On) => "1",
+            (Self::MemProfiling, Profiling::Never) => "never",
+        }
+    }
+}
+
+/// Parses `name` or `name=value`; as sysctl(8) does, takes slashes for dots.
+fn parse(text: &str) -> Result<Request, String> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name.trim(), Some(value.trim())),
+        None => (text.trim(), None),
+    };
+    let dotted = name.replace('/', ".");
+    let variable = Variable::ALL
+        .into_iter()
+        .find(|variable| variable.name() == dotted)
+        .ok_or_else(|| format!("unknown name {name:?}; there is vm.mem_profiling"))?;
+    let value = match value {
+        None => None,
+        Some("0") => Some(0),
+        Some("1") => Some(1),
+        Some("never") => {
+            return Err("`never` can only be chosen when a process starts, with \
+                        KMEM_CONF=mem_profiling:never"
+                .to_owned());
+        }
+        Some(other) => return Err(format!("{other:?} is not 0 or 1")),
+    };
+    Ok(Request { variable, value })
+}
+
+pub(crate) fn main(args: &Args) -> Result<(), Failure> {
+    let control = Process::open(args.pid)?.control()?;
+    let all = Variable::ALL.map(|variable| Request { variable, value: None });
+    let requests = if args.variables.is_empty() { &all[..] } else { &args.variables };
+    let mut out = io::stdout().lock();
+    for Request { variable, value } in requests {
+        if let Some(value) = value {
+            control.set_profiling(*value).map_err(|e| refused(*variable, e))?;
+        }
+        print(&mut out, *variable, &control.settings()?)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints what all root blocks agree on, else a line for each.
+fn print(out: &mut impl Write, variable: Variable, settings: &[Setting]) -> io::Result<()> {
+    let mut values: Vec<&str> = settings.iter().map(|setting| variable.of(setting)).collect();
+    values.dedup();
+    if values.len() > 1 {
+        values = settings.iter().map(|setting| variable.of(setting)).collect();
+        let roots: Vec<String> = settings.iter().map(|s| format!("{:#x}", s.root)).collect();
+        say(&format!("copies of kmem in the process differ; in order: {}", roots.join(", ")));
+    }
+    values.iter().try_for_each(|value| writeln!(out, "{} = {value}", variable.name()))
+}
+
+/// Asked to change what cannot be changed is trouble, not an absent source.
+fn refused(variable: Variable, error: ReadError) -> Failure {
+    match error {
+        ReadError::ProfilingNever { pid } => Failure::Trouble(format!(
+            "{} of process {pid} is `never` (KMEM_CONF=mem_profiling:never) and cannot be changed: \
+             its objects have no place for a tag",
+            variable.name()
+        )),
+        other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values() {
+        let variable = Variable::MemProfiling;
+        for (text, value) in [
+            ("vm.mem_profiling", None),
+            ("vm/mem_profiling", None),
+            ("vm.mem_profiling=0", Some(0)),
+            ("vm.mem_profiling = 1", Some(1)),
+        ] {
+            assert_eq!(parse(text), Ok(Request { variable, value }), "{text}");
+        }
+        for (text, what) in [
+            ("", "unknown name"),
+            ("vm.swappiness", "unknown name \"vm.swappiness\""),
+            ("vm.mem_profiling=", "\"\" is not 0 or 1"),
+            ("vm.mem_profiling=2", "\"2\" is not 0 or 1"),
+            ("vm.mem_profiling=never", "only be chosen when a process starts"),
+        ] {
+            assert!(parse(text).unwrap_err().contains(what), "{text}");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+/* Allocates and frees in rounds, when told so: a byte on standard input each, answered by a line. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#define NOINLINE __attribute__((noinline))
+#define OBJECTS 1000
+
+static void *rounds[64][OBJECTS];
+static int first, next;
+
+NOINLINE static void allocate(void) {
+    for (int i = 0; i < OBJECTS; i++)
+        rounds[next][i] = malloc(100); /* round */
+    next++;
+}
+
+NOINLINE static void release(void) {
+    for (int i = 0; i < OBJECTS; i++)
+        free(rounds[first][i]);
+    first++;
+}
+
+/* The allocator looks at its switch when a CPU has no object left: here, for certain. */
+NOINLINE static void settle(void) {
+    static void *volatile all[300];
+    for (int i = 0; i < 300; i++)
+        all[i] = malloc(3000);
+    for (int i = 0; i < 300; i++)
+        free(all[i]);
+}
+
+int main(void) {
+    char c = 'r';
+    do {
+        if (c == 'a') {
+            settle();
+            allocate();
+        }
+        if (c == 'f')
+            release();
+        if (write(1, "ready\n", 6) != 6)
+            return 1;
+    } while (read(0, &c, 1) == 1);
+    return 0;
+}

@@ -1,0 +1,190 @@
+//! The switch of a real program under the real libkmem.so, thrown from outside.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use serde_json::Value;
+
+const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
+/// A round: 1000 objects of the 112-byte class.
+const ROUND: (i64, u64) = (112_000, 1000);
+
+/// A program that allocates and frees in rounds when told so.
+struct Rounds {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+    _dir: tempfile::TempDir,
+}
+
+impl Rounds {
+    fn start(conf: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rounds");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/rounds.c");
+        let mut cc = Command::new("cc");
+        assert!(
+            cc.args(["-g", "-O1"]).arg(source).arg("-o").arg(&path).status().unwrap().success()
+        );
+        let beside = Path::new(KMEM).parent().unwrap();
+        let places = [beside.join("libkmem.so"), beside.join("deps/libkmem.so")];
+        let library = places.into_iter().find(|p| p.is_file()).expect("libkmem.so");
+        let mut child = Command::new(path)
+            .env("LD_PRELOAD", library)
+            .env("KMEM_CONF", conf)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        let mut this = Self { child, answers, _dir: dir };
+        this.answer();
+        this
+    }
+
+    fn answer(&mut self) {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+    }
+
+    fn tell(&mut self, command: u8) {
+        self.child.stdin.as_mut().unwrap().write_all(&[command]).unwrap();
+        self.answer();
+    }
+
+    fn kmem(&self, args: &[&str]) -> Output {
+        let pid = self.child.id().to_string();
+        Command::new(KMEM).args(args).args(["-p", &pid]).output().unwrap()
+    }
+
+    /// What `kmem sysctl` prints when all is well.
+    fn sysctl(&self, args: &[&str]) -> String {
+        let output = self.kmem(&[&["sysctl"], args].concat());
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.as_str()), (Some(0), ""));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Bytes and objects of the rounds' call site, of what is not tagged, and of all rows.
+    fn books(&self) -> [(i64, u64); 3] {
+        let output = self.kmem(&["dump", "--json"]);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = json["rows"].as_array().unwrap();
+        let sum = |wanted: &dyn Fn(&Value) -> bool| {
+            rows.iter().filter(|row| wanted(row)).fold((0, 0), |(bytes, calls), row| {
+                // A negative number of objects would not be a u64.
+                let (b, c) = (row["bytes"].as_i64().unwrap(), row["calls"].as_u64().unwrap());
+                assert!(b >= 0, "{row}");
+                (bytes + b, calls + c)
+            })
+        };
+        let all = sum(&|_| true);
+        assert_eq!(json["accounting"]["tracked"], all.0);
+        [sum(&|row| row["function"] == "allocate"), sum(&|row| row["kind"] == "not_tagged"), all]
+    }
+}
+
+impl Drop for Rounds {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn times(rounds: i64) -> (i64, u64) {
+    (ROUND.0 * rounds, ROUND.1 * rounds as u64)
+}
+
+#[test]
+fn objects_of_rounds_while_the_switch_is_off_are_not_tagged() {
+    let mut program = Rounds::start("");
+    let [tagged, untagged, base] = program.books();
+    assert_eq!((tagged, untagged), ((0, 0), (0, 0)));
+    let expect = |program: &Rounds, tagged, untagged| {
+        let (on, off) = (times(tagged), times(untagged));
+        let all = (base.0 + on.0 + off.0, base.1 + on.1 + off.1);
+        assert_eq!(program.books(), [on, off, all]);
+    };
+    assert_eq!(program.sysctl(&[]), "vm.mem_profiling = 1\n");
+    program.tell(b'a');
+    expect(&program, 1, 0);
+
+    assert_eq!(program.sysctl(&["vm.mem_profiling=0"]), "vm.mem_profiling = 0\n");
+    assert_eq!(program.sysctl(&["vm.mem_profiling"]), "vm.mem_profiling = 0\n");
+    expect(&program, 1, 0);
+    program.tell(b'a');
+    expect(&program, 1, 1);
+    program.tell(b'a');
+    expect(&program, 1, 2);
+    // What was tagged is freed while the switch is off.
+    program.tell(b'f');
+    expect(&program, 0, 2);
+
+    assert_eq!(program.sysctl(&["vm/mem_profiling=1"]), "vm.mem_profiling = 1\n");
+    program.tell(b'a');
+    expect(&program, 1, 2);
+    // And what was not tagged while it is on.
+    program.tell(b'f');
+    program.tell(b'a');
+    expect(&program, 2, 1);
+    // Thrown there and back at once, and the last word counts.
+    program.sysctl(&["vm.mem_profiling=0", "vm.mem_profiling=1", "vm.mem_profiling=0"]);
+    program.tell(b'a');
+    expect(&program, 2, 2);
+    program.sysctl(&["vm.mem_profiling=0", "vm.mem_profiling=1"]);
+    program.tell(b'a');
+    expect(&program, 3, 2);
+    (0..5).for_each(|_| program.tell(b'f'));
+    expect(&program, 0, 0);
+}
+
+#[test]
+fn a_program_that_was_started_with_the_switch_off_can_be_looked_at_later() {
+    let mut program = Rounds::start("mem_profiling:0");
+    assert_eq!(program.sysctl(&[]), "vm.mem_profiling = 0\n");
+    program.tell(b'a');
+    let [tagged, before, _] = program.books();
+    assert_eq!(tagged, (0, 0));
+    program.sysctl(&["vm.mem_profiling=1"]);
+    program.tell(b'a');
+    let [tagged, untagged, _] = program.books();
+    assert_eq!((tagged, untagged), (ROUND, before));
+}
+
+#[test]
+fn never_cannot_be_changed_in_either_direction() {
+    let refused = |program: &Rounds, setting: &str, what: &str| {
+        let output = program.kmem(&["sysctl", setting]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{text}");
+        assert!(text.contains(what), "{text}");
+    };
+    let never = Rounds::start("mem_profiling:never");
+    assert_eq!(never.sysctl(&[]), "vm.mem_profiling = never\n");
+    for setting in ["vm.mem_profiling=0", "vm.mem_profiling=1"] {
+        refused(
+            &never,
+            setting,
+            "is `never` (KMEM_CONF=mem_profiling:never) and cannot be changed",
+        );
+    }
+    assert_eq!(never.sysctl(&["vm.mem_profiling"]), "vm.mem_profiling = never\n");
+    let on = Rounds::start("");
+    refused(&on, "vm.mem_profiling=never", "can only be chosen when a process starts");
+    refused(&on, "vm.mem_profiling=2", "\"2\" is not 0 or 1");
+    refused(&on, "vm.swappiness", "unknown name");
+    assert_eq!(on.sysctl(&[]), "vm.mem_profiling = 1\n");
+}
+
+#[test]
+fn absent_processes_and_programs_without_kmem_are_told() {
+    let run = |pid: u32| {
+        let args = ["sysctl", "-p", &pid.to_string(), "vm.mem_profiling=0"];
+        Command::new(KMEM).args(args).output().unwrap()
+    };
+    let output = run(std::process::id());
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not instrumented"));
+    assert_eq!(run(0x7fff_fff0).status.code(), Some(3));
+}

@@ -1,0 +1,111 @@
+//! Rows as JSON.
+
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+
+use super::{Chain, Origin, Site};
+use crate::symbols::Place;
+
+/// What is known of a place; nulls for what is not.
+#[derive(Default)]
+struct Fields<'a> {
+    function: Option<&'a str>,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    module: Option<&'a str>,
+    offset: Option<u64>,
+}
+
+impl<'a> Fields<'a> {
+    fn of(origin: &'a Origin) -> Self {
+        match origin {
+            Origin::Place(place) => Self::of_place(place),
+            Origin::Static(tag) => Self {
+                function: Some(&tag.function),
+                file: Some(&tag.file),
+                line: Some(tag.line),
+                module: Some(tag.module.as_str()).filter(|m| !m.is_empty()),
+                offset: None,
+            },
+            Origin::Metadata(table) => Self { function: Some(table.name()), ..Self::default() },
+            Origin::NotTagged | Origin::OtherSites | Origin::Unknown(_) => Self::default(),
+        }
+    }
+
+    fn of_place(place: &'a Place) -> Self {
+        let source = place.source.as_ref();
+        Self {
+            function: place.function.as_deref(),
+            file: source.map(|s| s.0.as_str()),
+            line: source.map(|s| s.1),
+            module: Some(place.module.as_str()).filter(|m| !m.is_empty()),
+            offset: Some(place.offset),
+        }
+    }
+
+    fn write<S: SerializeStruct>(&self, out: &mut S) -> Result<(), S::Error> {
+        out.serialize_field("function", &self.function)?;
+        out.serialize_field("file", &self.file)?;
+        out.serialize_field("line", &self.line)?;
+        out.serialize_field("module", &self.module)?;
+        out.serialize_field("offset", &self.offset)
+    }
+}
+
+/// One frame of a chain.
+struct Frame<'a>(&'a Place);
+
+impl Serialize for Frame<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("Frame", 5)?;
+        Fields::of_place(self.0).write(&mut out)?;
+        out.end()
+    }
+}
+
+impl Serialize for Chain {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("Chain", 4)?;
+        out.serialize_field("tag", &self.tag)?;
+        out.serialize_field("bytes", &self.bytes)?;
+        out.serialize_field("calls", &self.calls)?;
+        let frames: Vec<Frame<'_>> = self.frames.iter().map(Frame).collect();
+        out.serialize_field("frames", &frames)?;
+        out.end()
+    }
+}
+
+impl Serialize for Site {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("Site", 12)?;
+        out.serialize_field("bytes", &self.bytes)?;
+        out.serialize_field("calls", &self.calls)?;
+        let kind = match &self.origin {
+            Origin::NotTagged => "not_tagged",
+            Origin::OtherSites => "other_sites",
+            Origin::Unknown(_) => "unknown",
+            Origin::Static(_) => "static",
+            Origin::Metadata(_) => "metadata",
+            Origin::Place(_) if self.chains.is_empty() => "caller",
+            Origin::Place(_) => "chain",
+        };
+        out.serialize_field("kind", kind)?;
+        Fields::of(&self.origin).write(&mut out)?;
+        out.serialize_field("tags", &self.tags)?;
+        match self.pinned {
+            Some(of) => {
+                out.serialize_field("pinned", &of.pinned)?;
+                out.serialize_field("sole", &of.sole)?;
+            }
+            None => {
+                out.skip_field("pinned")?;
+                out.skip_field("sole")?;
+            }
+        }
+        if self.chains.is_empty() {
+            out.skip_field("chains")?;
+        } else {
+            out.serialize_field("chains", &self.chains)?;
+        }
+        out.end()
+    }
+}

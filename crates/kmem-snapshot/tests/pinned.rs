@@ -1,0 +1,45 @@
+//! What rows keep from being given back, in a process with two allocators.
+
+use kmem::Kmem;
+use kmem_snapshot::filter::{Filter, Pattern};
+use kmem_snapshot::symbols::{Modules, Symbols};
+use kmem_snapshot::{Process, Snapshot, live};
+
+static ONE: Kmem = Kmem::new();
+static TWO: Kmem = Kmem::new();
+/// Return addresses that are in no module, so each is a place of its own.
+const A: usize = 0x10_0001;
+const B: usize = 0x10_0101;
+const MIB: usize = 1 << 20;
+
+/// Pinned and sole bytes of the places of `A` and `B`.
+fn pinned(filter: &Filter) -> [Option<(u64, u64)>; 2] {
+    let process = Process::open(std::process::id()).expect("this process");
+    let snapshot = Snapshot::take(&process).expect("its books");
+    assert_eq!(snapshot.books.len(), 2);
+    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
+    let sites = live::sites(&snapshot, &mut Symbols::new(&modules), filter);
+    [A, B].map(|addr| {
+        let place = format!("{:#x}", addr - 1);
+        let site = sites.iter().find(|site| site.origin.location() == place)?;
+        site.pinned.map(|p| (p.pinned, p.sole))
+    })
+}
+
+#[test]
+fn the_same_number_is_another_tag_in_each_of_two_books() {
+    let mib = MIB as u64;
+    ONE.alloc(MIB, A);
+    TWO.alloc(4 * MIB, B);
+    TWO.alloc(2 * MIB, A);
+    assert_eq!(pinned(&Filter::default()), [Some((3 * mib, 3 * mib)), Some((4 * mib, 4 * mib))]);
+    // One slab of both.
+    ONE.alloc(64, A);
+    ONE.alloc(64, B);
+    let slab = 64 << 10;
+    let both = [Some((3 * mib + slab, 3 * mib)), Some((4 * mib + slab, 4 * mib))];
+    assert_eq!(pinned(&Filter::default()), both);
+    // What a filter leaves out is still there.
+    let file = vec![Pattern::new(&format!("{:#x}", A - 1))];
+    assert_eq!(pinned(&Filter { file, ..Filter::default() }), [both[0], None]);
+}
