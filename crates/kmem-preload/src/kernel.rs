@@ -17,7 +17,10 @@ use crate::KMEM;
 #[inline(always)]
 unsafe fn caller(tag: *const StaticTag, flags: Gfp) -> Caller {
     let caller = if tag.is_null() {
-        Caller::at(scope::current())
+        match scope::current() {
+            0 => Caller::NOBODY,
+            scope => Caller::at(scope),
+        }
     } else {
         // SAFETY: the caller's promise.
         unsafe { Caller::tagged_by(tag) }

@@ -28,18 +28,23 @@ pub(crate) fn is_exiting() -> bool {
 }
 
 unsafe extern "C" {
-    fn atexit(handler: extern "C" fn()) -> c_int;
+    // What `atexit` is, which itself is part of each program rather than of the C library.
+    fn __cxa_atexit(
+        handler: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+        object: *mut c_void,
+    ) -> c_int;
 }
 
 /// Registered before those of the objects that are loaded later, so it runs after their handlers,
 /// and before the destructors of all objects.
-extern "C" fn exiting() {
+extern "C" fn exiting(_: *mut c_void) {
     EXITING.store(true, Ordering::Relaxed);
 }
 
 extern "C" fn init() {
     // SAFETY: a function of ours, which can never be unloaded.
-    unsafe { atexit(exiting) };
+    unsafe { __cxa_atexit(exiting, core::ptr::null_mut(), core::ptr::null_mut()) };
     // SAFETY: an allocation of ours, freed at once.
     unsafe { KMEM.free(KMEM.alloc(1, Caller::at(init as *const () as usize))) };
 }
@@ -48,14 +53,15 @@ extern "C" fn fini() {
     last_call();
 }
 
-/// Lets whoever started the program read the books before they are gone, once.
+/// Writes the last record of the black box, and lets whoever started the program read the books
+/// before they are gone: once.
 fn last_call() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    let socket = KMEM.report_socket();
-    let Some(name) = socket.get() else {
+    if DONE.swap(true, Ordering::Relaxed) {
         return;
-    };
-    if !DONE.swap(true, Ordering::Relaxed) {
+    }
+    KMEM.write_record(kmem_core::blackbox::reason::EXIT);
+    if let Some(name) = KMEM.report_socket().get() {
         call::report(name);
     }
 }
