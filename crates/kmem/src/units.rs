@@ -73,6 +73,12 @@ impl Pfn {
 }
 
 impl Frame {
+    /// The page behind its last one.
+    #[inline]
+    pub const fn end(self) -> Pfn {
+        Pfn((self.0 + 1) << FRAME_ORDER)
+    }
+
     /// First page of the frame.
     #[inline]
     pub const fn first(self) -> Pfn {

@@ -245,3 +245,41 @@ fn an_allocation_counts_as_what_may_be_used_of_it() {
         unsafe { a.free(at) };
     }
 }
+
+#[test]
+fn a_long_run_grows_in_place_mostly_and_gives_everything_back() {
+    let a = instance(256 << 20);
+    let caller = Caller::at(0x50_0000);
+    let mib = 1usize << 20;
+    let mut at = a.alloc(5 * mib, caller);
+    // Small objects settle behind it, so it must move once.
+    let small: Vec<_> = (0..2000).map(|_| a.alloc(512, Caller::at(0x51_0000))).collect();
+    let (mut size, mut moves) = (5 * mib, 0);
+    // SAFETY: one live block all the time; objects are freed once.
+    unsafe {
+        while size < 21 * mib {
+            let from = size;
+            size += 4104;
+            let to = a.realloc(at, size, caller);
+            moves += u32::from(to != at);
+            at = to;
+            at.add(from).write_bytes(7, size - from);
+            let pages = size.div_ceil(4096) as u64 * 4096;
+            let mut held = 0;
+            a.census(|tag, bytes, _| {
+                held += if a.site_address(tag) == 0x50_0000 { bytes } else { 0 };
+            });
+            assert!((pages..=pages + pages / 8).contains(&held), "{held} for {size}");
+        }
+        assert!(moves <= 2, "{moves} moves");
+        // Shrunk, it gives whole frames back, and keeps its place.
+        assert_eq!(a.realloc(at, 6 * mib + 1, caller), at);
+        assert_eq!(*at.add(6 * mib), 7);
+        assert_eq!(a.realloc(at, 9 * mib, caller), at);
+        a.free(at);
+        small.into_iter().for_each(|object| a.free(object));
+    }
+    a.drain();
+    assert_eq!(a.stats().used, 0);
+    assert_eq!(a.validate(), Ok(()));
+}

@@ -8,7 +8,7 @@ use crate::os::Platform;
 use crate::page::Run;
 use crate::root::EXT_LIVE;
 use crate::sync::Ordering;
-use crate::units::{Item, PAGE_SIZE, PageCount, Pfn};
+use crate::units::{FRAME_PAGES, Item, PAGE_SIZE, PageCount, Pfn};
 
 /// Largest request: what a signed size can express.
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -69,7 +69,7 @@ impl<P: Platform> Instance<P> {
             Some(class) => self
                 .take_kept(class)
                 .or_else(|| self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1))),
-            None => self.claim_pages(pages, PageCount(align)),
+            None => self.claim_whole(pages, PageCount(align)),
         };
         let Some((set, run)) = found.or_else(|| self.claim_pages(pages, PageCount(align))) else {
             self.out_of_memory(size, caller);
@@ -87,6 +87,27 @@ impl<P: Platform> Instance<P> {
         }
         self.note_peak();
         set.zone.address(run.start) as *mut u8
+    }
+
+    /// A run of pages; of whole frames if it is longer than one, so that nobody settles behind it:
+    /// it can be lengthened in place, and leaves whole frames when it is freed. What it has more
+    /// than `pages` is address space only.
+    fn claim_whole(
+        &'static self,
+        pages: PageCount,
+        align: PageCount,
+    ) -> Option<(&'static ZoneSet, Run)> {
+        if pages.0 < FRAME_PAGES {
+            return self.claim_pages(pages, align);
+        }
+        let whole = PageCount(pages.0.checked_next_multiple_of(FRAME_PAGES)?);
+        let (set, run) = self.claim_pages(whole, align)?;
+        let end = run.start.offset(pages.0);
+        let rest = run.pages.0 - pages.0;
+        if set.zone.dirty_spans(end, rest).next().is_some() {
+            self.give_up(set, end, rest);
+        }
+        Some((set, Run { start: run.start, pages }))
     }
 
     /// A run that this CPU kept.
@@ -176,6 +197,12 @@ impl<P: Platform> Instance<P> {
         None
     }
 
+    /// Gives the pages of a run from `start` up to `end` back, and what the run has behind them.
+    fn give_run(&'static self, set: &ZoneSet, start: Pfn, end: Pfn) {
+        let end = set.zone.whole_end(end);
+        self.give_pages(set, start, PageCount(end.0 - start.0));
+    }
+
     /// Gives pages back to their zone.
     pub(super) fn give_pages(&'static self, set: &ZoneSet, start: Pfn, pages: PageCount) {
         if let Err(twice) = set.zone.give(start, pages) {
@@ -186,8 +213,9 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Frees a page allocation that starts at `pfn`. False: none does.
-    pub(super) fn free_large(&'static self, set: &ZoneSet, pfn: Pfn) -> bool {
+    /// Frees a page allocation that starts at `pfn`; `keep` says whether the CPU may keep it for
+    /// the next request of that length. False: none does.
+    pub(super) fn free_large(&'static self, set: &ZoneSet, pfn: Pfn, keep: bool) -> bool {
         // One winner among threads that free the same block.
         let pages = set.zone.len(pfn).swap(0, Ordering::AcqRel);
         if pages == 0 {
@@ -199,8 +227,11 @@ impl<P: Platform> Instance<P> {
         if self.watch().any() {
             self.saw_free(word, PageCount(pages).bytes() as u64, set.zone.address(pfn));
         }
-        if !self.keep(set.zone.address(pfn), pages) {
-            self.give_pages(set, pfn, PageCount(pages));
+        let end = pfn.offset(pages);
+        // A run that has more than its length would hide that from everybody.
+        let keep = keep && set.zone.whole_end(end) == end;
+        if !keep || !self.keep(set.zone.address(pfn), pages) {
+            self.give_run(set, pfn, end);
         }
         true
     }
@@ -216,17 +247,51 @@ impl<P: Platform> Instance<P> {
         let Some(PageCount(new)) = PageCount::for_bytes(size) else {
             return false;
         };
+        let (end, new_end) = (pfn.offset(old), pfn.offset(new));
         if new < old {
             set.zone.len(pfn).store(new, Ordering::Release);
-            self.give_pages(set, pfn.offset(new), PageCount(old - new));
+            // A frame that is the run's as a whole stays so.
+            let kept = set.zone.whole_end(new_end);
+            if kept.0 < end.0 {
+                self.give_run(set, kept, end);
+            }
+            if kept != new_end {
+                self.give_up(set, new_end, end.0.min(kept.0) - new_end.0);
+            }
         } else if new > old {
             let fits = u64::from(pfn.0) + u64::from(new) <= u64::from(set.zone.pages().0);
-            if !fits || !set.zone.claim_at(pfn.offset(old), PageCount(new - old)) {
+            if !fits || !self.lengthen(set, end, new_end) {
                 return false;
             }
             set.zone.len(pfn).store(new, Ordering::Release);
             self.note_peak();
         }
         true
+    }
+
+    /// Takes what is missing of a run that ends at `end` to end at `to`.
+    fn lengthen(&self, set: &ZoneSet, end: Pfn, to: Pfn) -> bool {
+        let mine = set.zone.whole_end(end);
+        if to.0 <= mine.0 {
+            return true;
+        }
+        // A run of whole frames goes on in whole frames.
+        let whole = mine.0.is_multiple_of(FRAME_PAGES)
+            && mine.0 > 0
+            && set.zone.is_whole(Pfn(mine.0 - 1).frame());
+        let frames = (to.0 - mine.0).div_ceil(FRAME_PAGES);
+        if whole && set.zone.on(&self.platform).claim_frames_at(mine.frame(), frames) {
+            return true;
+        }
+        set.zone.claim_at(mine, PageCount(to.0 - mine.0))
+    }
+
+    /// Gives the memory of pages that a run keeps without using them back to the platform.
+    fn give_up(&self, set: &ZoneSet, start: Pfn, pages: u32) {
+        if let Some(at) = core::ptr::NonNull::new(set.zone.address(start) as *mut u8) {
+            // SAFETY: pages of a run in our hands, behind what its owner uses. If it is refused,
+            // they stay resident.
+            unsafe { self.platform.decommit(at, PageCount(pages).bytes()) };
+        }
     }
 }

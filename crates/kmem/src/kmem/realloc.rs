@@ -117,7 +117,7 @@ impl<P: Platform> Instance<P> {
                 }
             }
             Ok(Live::Pages { set, pfn, .. }) => {
-                if !self.free_large(set, pfn) {
+                if !self.free_large(set, pfn, true) {
                     let last = self.sites.address(tag(set.zone.ext(pfn).load(Ordering::Relaxed)));
                     self.fault("free", at as usize, Fault::FreePages { last });
                 }
@@ -160,7 +160,7 @@ impl<P: Platform> Instance<P> {
         if !self.ready() {
             return core::ptr::null_mut();
         }
-        let old = match self.find(at) {
+        let (old, run) = match self.find(at) {
             Ok(Live::Object { class, ext }) => {
                 let old = self.geometry(class).size as usize;
                 // Keeps its place while at least half of it stays in use.
@@ -170,7 +170,7 @@ impl<P: Platform> Instance<P> {
                     }
                     return at;
                 }
-                old
+                (old, None)
             }
             Ok(Live::Pages { set, pfn, pages }) => {
                 if size > MAX_OBJECT && self.resize_large(set, pfn, pages.0, size) {
@@ -181,16 +181,30 @@ impl<P: Platform> Instance<P> {
                     }
                     return at;
                 }
-                pages.bytes()
+                (pages.bytes(), Some((set, pfn)))
             }
             Err(fault) => self.fault("realloc", at as usize, fault),
         };
-        let new = self.alloc(size, caller);
+        // A run that grew once grows again, often page by page: an eighth more, which costs nothing
+        // until it is written to, saves most of the moves.
+        let roomy = size.saturating_add(size / 8);
+        let mut new = if run.is_some() && size > old && roomy > MAX_OBJECT {
+            self.alloc(roomy, caller.quietly())
+        } else {
+            core::ptr::null_mut()
+        };
+        if new.is_null() {
+            new = self.alloc(size, caller);
+        }
         if !new.is_null() {
             // SAFETY: both are at least that long, and distinct.
             unsafe { core::ptr::copy_nonoverlapping(at, new, old.min(size)) };
-            // SAFETY: the caller gave it up.
-            unsafe { self.free(at) };
+            // What grows does not come back to this length: its neighbours need the pages more
+            // than the CPU does.
+            if !run.is_some_and(|(set, pfn)| self.free_large(set, pfn, false)) {
+                // SAFETY: the caller gave it up.
+                unsafe { self.free(at) };
+            }
         }
         new
     }

@@ -6,7 +6,7 @@ use super::{
 use crate::os::Platform;
 use crate::row::span;
 use crate::sync::Ordering;
-use crate::units::{FRAME_ORDER, FRAME_PAGES, Order, PAGE_SHIFT, PageCount, Pfn};
+use crate::units::{FRAME_ORDER, FRAME_PAGES, Frame, Order, PAGE_SHIFT, PageCount, Pfn};
 
 impl<P: Platform> On<'_, P> {
     /// Takes a naturally aligned block of an order.
@@ -34,6 +34,28 @@ impl<P: Platform> On<'_, P> {
                 return None;
             }
         }
+    }
+
+    /// Takes `count` whole frames from `first` on, if all are free or can be had: to lengthen a
+    /// run of whole frames in place.
+    pub fn claim_frames_at(&self, first: Frame, count: u32) -> bool {
+        let zone = self.zone;
+        let end = u64::from(first.0) + u64::from(count);
+        loop {
+            let have = zone.committed() >> FRAME_ORDER;
+            if end <= u64::from(have) {
+                break;
+            }
+            let missing = (end - u64::from(have)) << FRAME_ORDER;
+            if first.0 > have || !self.grow(missing) {
+                return false;
+            }
+        }
+        let done = zone.take_frames(first.0, count).is_ok();
+        if done {
+            zone.count_used(i64::from(count * FRAME_PAGES));
+        }
+        done
     }
 }
 

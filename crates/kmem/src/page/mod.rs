@@ -34,7 +34,9 @@ use crate::root::ZoneBlock;
 use crate::row::Row;
 use crate::row::summary::{self, Summary};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::units::{FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
+use crate::units::{
+    FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, Frame, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
+};
 
 mod claim;
 mod fork;
@@ -366,6 +368,20 @@ impl Zone {
             }
         }
         Ok(())
+    }
+
+    /// Whether a frame is taken as a whole.
+    pub fn is_whole(&self, frame: Frame) -> bool {
+        self.credit(frame.0) == HUGE
+    }
+
+    /// Where a run that ends at `end` ends with all that it has: at the end of the frame its last
+    /// page lies in, if that is taken as a whole.
+    pub fn whole_end(&self, end: Pfn) -> Pfn {
+        if end.0.is_multiple_of(FRAME_PAGES) || !self.is_whole(end.frame()) {
+            return end;
+        }
+        end.frame().end()
     }
 
     /// Pages free at this moment.
