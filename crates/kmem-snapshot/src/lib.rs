@@ -6,6 +6,7 @@
 //! control    the few words of a root block that may be written from outside
 //! symbols    return address -> function, file and line, or module and offset
 //! sites      books + symbols: rows that people can read, merged by place
+//! stacks     rows as call stacks: a tree, collapsed stacks, speedscope
 //! allocinfo  the text format of /proc/allocinfo, written and read
 //! program    what kind of file a program is, before it is run
 //! report     tables and the accounting line for people
@@ -24,6 +25,7 @@ pub mod process;
 pub mod program;
 pub mod report;
 pub mod sites;
+pub mod stacks;
 pub mod symbols;
 
 pub use books::Snapshot;

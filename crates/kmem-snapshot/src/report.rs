@@ -1,8 +1,11 @@
 //! Tables and the accounting line, for people.
 
 mod name;
+mod tree;
 
 use std::io::{self, Write};
+
+pub use tree::write_tree;
 
 use crate::books::Accounting;
 use crate::escape::printable;
