@@ -40,10 +40,21 @@ pub(crate) struct Reading {
     pub(crate) sites: Vec<Site>,
 }
 
-/// Reads a process that must have books.
+/// Reads a process that must have books, and names its rows.
 pub(crate) fn read(pid: u32) -> Result<Reading, Failure> {
     let process = Process::open(pid)?;
-    let snapshot = Snapshot::take(&process)?;
+    let snapshot = snapshot(&process)?;
+    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
+    let mut symbols = Symbols::new(&modules);
+    let rows = snapshot.books.iter().flat_map(|b| &b.rows);
+    let sites = sites::resolve(rows, &mut symbols);
+    Ok(Reading { snapshot, sites })
+}
+
+/// Reads a process that must have books; says what is odd about them.
+pub(crate) fn snapshot(process: &Process) -> Result<Snapshot, Failure> {
+    let pid = process.pid();
+    let snapshot = Snapshot::take(process)?;
     for fault in &snapshot.faults {
         say(&format!("{fault}; left out"));
     }
@@ -67,11 +78,7 @@ pub(crate) fn read(pid: u32) -> Result<Reading, Failure> {
             snapshot.torn()
         ));
     }
-    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
-    let mut symbols = Symbols::new(&modules);
-    let rows = snapshot.books.iter().flat_map(|b| &b.rows);
-    let sites = sites::resolve(rows, &mut symbols);
-    Ok(Reading { snapshot, sites })
+    Ok(snapshot)
 }
 
 /// The accounting line as JSON, in bytes.

@@ -4,6 +4,7 @@
 mod fake;
 
 use fake::{CACHE_LEN, Target};
+use kmem as layout;
 use kmem_snapshot::books::{Profiling, Root};
 use kmem_snapshot::control::Setting;
 use kmem_snapshot::{Control, Process, ReadError};

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{name, size};
+use super::{short, size};
 use crate::escape::printable;
 use crate::stacks::Line;
 
@@ -24,7 +24,7 @@ pub fn write_tree(out: &mut impl Write, lines: &[Line<'_, '_>], hidden: usize) -
             size(node.bytes),
             node.calls,
             "",
-            printable(&name::short(node.frame.function())),
+            printable(&short(node.frame.function())),
             printable(&node.frame.location()),
             indent = 2 * depth
         );
