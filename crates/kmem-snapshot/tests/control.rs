@@ -76,6 +76,21 @@ fn what_was_set_can_be_ended() {
 }
 
 #[test]
+fn of_two_copies_one_has_the_deep_site_and_both_have_the_switch() {
+    let target = Target::start("copies");
+    let control = process(&target).control().unwrap();
+    let roots: Vec<u64> = control.settings().unwrap().iter().map(|s| s.root).collect();
+    assert_eq!(roots.len(), 2);
+    control.set_deep(roots[1], 28, 5).unwrap();
+    control.set_profiling(0).unwrap();
+    control.set_depth(3).unwrap();
+    for (setting, deep) in control.settings().unwrap().iter().zip([(0, 0), (28, 5)]) {
+        assert_eq!((setting.deep_tag, setting.deep_depth), deep);
+        assert_eq!((setting.profiling, setting.depth), (Profiling::Off, 3));
+    }
+}
+
+#[test]
 fn values_that_make_no_sense_are_refused_and_nothing_is_written() {
     let target = Target::start("");
     let control = process(&target).control().unwrap();

@@ -307,6 +307,11 @@ pub(crate) fn target() {
     } else if fault != "starting" {
         block.magic.store(MAGIC, Release);
     }
+    if fault == "copies" {
+        let copy = map(4096, memfd(4096));
+        // SAFETY: both are mappings of one page.
+        unsafe { std::ptr::copy_nonoverlapping(root as *const u8, copy as *mut u8, 4096) };
+    }
     for (tag, (bytes, calls)) in &totals {
         println!("row {tag} {bytes} {calls}");
     }
