@@ -47,7 +47,20 @@ pub(crate) struct Reading {
 /// Reads a process that must have books: the rows that the filter wants.
 pub(crate) fn read(pid: u32, filter: &Filter) -> Result<Reading, Failure> {
     let process = Process::open(pid)?;
-    let snapshot = Snapshot::take(&process)?;
+    let snapshot = snapshot(&process)?;
+    if !snapshot.books.iter().all(|b| b.pins.is_exact()) {
+        say("too many sets of sites share slabs: what merged rows pin may be shown too large");
+    }
+    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
+    let mut symbols = Symbols::new(&modules);
+    let sites = live::sites(&snapshot, &mut symbols, filter);
+    Ok(Reading { snapshot, sites, filtered: filter.is_on() })
+}
+
+/// Reads a process that must have books; says what is odd about them.
+pub(crate) fn snapshot(process: &Process) -> Result<Snapshot, Failure> {
+    let pid = process.pid();
+    let snapshot = Snapshot::take(process)?;
     for fault in &snapshot.faults {
         say(&format!("{fault}; left out"));
     }
@@ -71,13 +84,7 @@ pub(crate) fn read(pid: u32, filter: &Filter) -> Result<Reading, Failure> {
             snapshot.torn()
         ));
     }
-    if !snapshot.books.iter().all(|b| b.pins.is_exact()) {
-        say("too many sets of sites share slabs: what merged rows pin may be shown too large");
-    }
-    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
-    let mut symbols = Symbols::new(&modules);
-    let sites = live::sites(&snapshot, &mut symbols, filter);
-    Ok(Reading { snapshot, sites, filtered: filter.is_on() })
+    Ok(snapshot)
 }
 
 /// The accounting line as JSON, in bytes.

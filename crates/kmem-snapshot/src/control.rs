@@ -13,7 +13,8 @@
 use std::mem::{offset_of, size_of};
 use std::time::Duration;
 
-use kmem::root::{MAX_DEPTH, RootBlock, TAG_FIRST_SITE, TAG_MASK, profiling};
+pub use kmem::root::MAX_DEPTH;
+use kmem::root::{RootBlock, TAG_FIRST_SITE, TAG_MASK, profiling};
 
 use crate::books::{Profiling, Root, root_addresses};
 use crate::error::ReadError;

@@ -8,6 +8,7 @@
 //! sites      books + symbols: rows that people can read, merged by place
 //! filter     which rows are made at all
 //! live       the live rows of a snapshot, filtered
+//! stacks     rows as call stacks: a tree, collapsed stacks, speedscope
 //! allocinfo  the text format of /proc/allocinfo, written and read
 //! program    what kind of file a program is, before it is run
 //! report     tables and the accounting line for people
@@ -28,6 +29,7 @@ pub mod process;
 pub mod program;
 pub mod report;
 pub mod sites;
+pub mod stacks;
 pub mod symbols;
 
 pub use books::Snapshot;

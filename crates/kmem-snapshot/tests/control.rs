@@ -4,6 +4,7 @@
 mod fake;
 
 use fake::{CACHE_LEN, Target};
+use kmem as layout;
 use kmem_snapshot::books::{Profiling, Root};
 use kmem_snapshot::control::Setting;
 use kmem_snapshot::{Control, Process, ReadError};
@@ -72,6 +73,21 @@ fn what_was_set_can_be_ended() {
     control.set_profiling(0).unwrap();
     control.set_profiling(1).unwrap();
     assert_eq!(setting(&control), before);
+}
+
+#[test]
+fn of_two_copies_one_has_the_deep_site_and_both_have_the_switch() {
+    let target = Target::start("copies");
+    let control = process(&target).control().unwrap();
+    let roots: Vec<u64> = control.settings().unwrap().iter().map(|s| s.root).collect();
+    assert_eq!(roots.len(), 2);
+    control.set_deep(roots[1], 28, 5).unwrap();
+    control.set_profiling(0).unwrap();
+    control.set_depth(3).unwrap();
+    for (setting, deep) in control.settings().unwrap().iter().zip([(0, 0), (28, 5)]) {
+        assert_eq!((setting.deep_tag, setting.deep_depth), deep);
+        assert_eq!((setting.profiling, setting.depth), (Profiling::Off, 3));
+    }
 }
 
 #[test]

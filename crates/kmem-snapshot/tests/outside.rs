@@ -2,6 +2,7 @@
 
 mod fake;
 
+use kmem as layout;
 use std::collections::BTreeMap;
 
 use fake::Target;

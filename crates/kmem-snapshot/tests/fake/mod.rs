@@ -3,6 +3,8 @@
 //! The test program starts itself again; that second process lays out a root block, zones and
 //! tables as the allocator does, prints what they add up to, and waits for its standard input
 //! to end. One named fault may be built in.
+//!
+//! The test program says where the layout of the books is: `use kmem as layout`.
 
 // Each test program uses its part.
 #![allow(dead_code)]
@@ -15,8 +17,8 @@ use std::mem::size_of;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use kmem::class::ClassGeometry;
-use kmem::root::{
+use crate::layout::class::ClassGeometry;
+use crate::layout::root::{
     EXT_LIVE, MAGIC, MAX_ZONES, OBJCG_SHIFT, PeakEntry, PeakTable, RootBlock, Site, TAG_BITS,
     TAG_FIRST_SITE, VERSION, ZoneBlock, profiling,
 };
@@ -304,6 +306,11 @@ pub(crate) fn target() {
         block.magic.store(7, Release);
     } else if fault != "starting" {
         block.magic.store(MAGIC, Release);
+    }
+    if fault == "copies" {
+        let copy = map(4096, memfd(4096));
+        // SAFETY: both are mappings of one page.
+        unsafe { std::ptr::copy_nonoverlapping(root as *const u8, copy as *mut u8, 4096) };
     }
     for (tag, (bytes, calls)) in &totals {
         println!("row {tag} {bytes} {calls}");
