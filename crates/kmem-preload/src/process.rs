@@ -19,7 +19,27 @@ static INIT: extern "C" fn() = init;
 #[unsafe(link_section = ".fini_array")]
 static FINI: extern "C" fn() = fini;
 
+/// Whether the program's exit handlers run.
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the program is about to end, so that whatever is unloaded now goes with it.
+pub(crate) fn is_exiting() -> bool {
+    EXITING.load(Ordering::Relaxed)
+}
+
+unsafe extern "C" {
+    fn atexit(handler: extern "C" fn()) -> c_int;
+}
+
+/// Registered before those of the objects that are loaded later, so it runs after their handlers,
+/// and before the destructors of all objects.
+extern "C" fn exiting() {
+    EXITING.store(true, Ordering::Relaxed);
+}
+
 extern "C" fn init() {
+    // SAFETY: a function of ours, which can never be unloaded.
+    unsafe { atexit(exiting) };
     // SAFETY: an allocation of ours, freed at once.
     unsafe { KMEM.free(KMEM.alloc(1, Caller::at(init as *const () as usize))) };
 }

@@ -36,7 +36,7 @@ pub use codetag::scope::{Scope, Tagged};
 pub use codetag::{Caller, StaticTag};
 #[cfg(kmem_linux)]
 pub use kmem::Kmem;
-pub use kmem::{Fault, Instance, Stats};
+pub use kmem::{Cache, Fault, Instance, Stats};
 
 /// A static tag for the place where this is written: `static_tag!("name")`, or without a name
 /// that of the module.

@@ -84,6 +84,30 @@ impl Frame {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TagId(pub u32);
 
+/// How memory is wanted (the kernel's `gfp_t`).
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Gfp(pub u32);
+
+impl Gfp {
+    /// Nothing special.
+    pub const KERNEL: Self = Self(0);
+    /// Zeroed.
+    pub const ZERO: Self = Self(1);
+    /// Optional: when there is none, nothing is reported.
+    pub const NOWARN: Self = Self(2);
+
+    /// Whether all of `flags` are set.
+    pub const fn has(self, flags: Self) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+
+    /// Both.
+    pub const fn and(self, flags: Self) -> Self {
+        Self(self.0 | flags.0)
+    }
+}
+
 /// Number of a CPU slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CpuId(pub u32);

@@ -132,7 +132,7 @@ impl Sites {
     #[cold]
     #[inline(never)]
     pub fn lookup(&self, platform: &impl Platform, caller: Caller, keep: bool) -> TagId {
-        if caller == Caller::NOBODY {
+        if caller.key == Caller::NOBODY.key {
             return TagId(TAG_NONE);
         }
         let Some(table) = self.table() else {
@@ -323,18 +323,20 @@ impl Sites {
         self.ranges.add(start, stop, module);
     }
 
+    /// Forgets an object's name. False: it was not known, or has been forgotten.
+    pub fn unregister(&self, start: *const StaticTag) -> bool {
+        self.ranges.remove(start)
+    }
+
     /// Forgets where the static tags of an object are, before it is unloaded; their numbers and
-    /// names stay. `each` is told the numbers. False: they were not known.
-    pub fn unregister(
+    /// names stay. `each` is told the numbers.
+    pub fn retire(
         &self,
         start: *const StaticTag,
         stop: *const StaticTag,
         mut each: impl FnMut(TagId),
-    ) -> bool {
-        let known = self.ranges.remove(start);
-        let Some(table) = self.table() else {
-            return known;
-        };
+    ) {
+        let Some(table) = self.table() else { return };
         let count = table.count();
         for (number, site) in table.sites[..count as usize].iter().enumerate() {
             let addr = site.addr.load(Ordering::Relaxed);
@@ -347,7 +349,6 @@ impl Sites {
             }
         }
         self.forget();
-        known
     }
 
     /// Names of a static tag.

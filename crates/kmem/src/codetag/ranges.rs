@@ -4,7 +4,7 @@ use super::tag::StaticTag;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Most objects with static tags at a time; the tags of further ones name no module.
-const MAX_RANGES: usize = 256;
+const MAX_RANGES: usize = 1024;
 /// Most bytes of a module's name.
 pub(super) const MAX_MODULE: usize = 56;
 

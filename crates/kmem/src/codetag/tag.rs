@@ -47,6 +47,7 @@ pub struct Caller {
     /// A return address, or a static tag's address with a mark; 0: nobody.
     pub key: usize,
     /// The caller's frame pointer, 0 if unknown; only looked at where callers are told apart.
+    /// Its lowest bit is [`Caller::quietly`]'s.
     pub frame: usize,
 }
 
@@ -70,6 +71,17 @@ impl Caller {
     #[inline(always)]
     pub unsafe fn tagged_by(tag: *const StaticTag) -> Self {
         Self::at(tag as usize | STATIC)
+    }
+
+    /// The same caller, who can do without: that there is no memory is not reported.
+    #[inline(always)]
+    pub const fn quietly(self) -> Self {
+        Self { key: self.key, frame: self.frame | 1 }
+    }
+
+    /// Whether it said so.
+    pub const fn is_quiet(self) -> bool {
+        self.frame & 1 != 0
     }
 
     /// Nobody: the allocation goes without a tag.

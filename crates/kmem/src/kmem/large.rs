@@ -20,13 +20,13 @@ impl<P: Platform> Instance<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn alloc_large(&'static self, size: usize, caller: Caller) -> *mut u8 {
-        self.alloc_pages_at(size, 1, caller, false)
+        self.alloc_run(size, 1, caller, false, false)
     }
 
     /// Allocates zeroed memory, for `calloc` and its like.
     pub fn alloc_zeroed(&'static self, size: usize, caller: Caller) -> *mut u8 {
         if size > MAX_OBJECT {
-            return self.alloc_pages_at(size, 1, caller, true);
+            return self.alloc_run(size, 1, caller, true, false);
         }
         let object = self.alloc(size, caller);
         if !object.is_null() {
@@ -43,16 +43,19 @@ impl<P: Platform> Instance<P> {
         }
         match SizeClass::aligned(size, align) {
             Some(class) => self.alloc(SIZES[class.0 as usize] as usize, caller),
-            None => self.alloc_pages_at(size, align.div_ceil(PAGE_SIZE), caller, false),
+            None => self.alloc_run(size, align.div_ceil(PAGE_SIZE), caller, false, false),
         }
     }
 
-    fn alloc_pages_at(
+    /// Allocates pages for `size` bytes at a multiple of `align` pages; no more than these if
+    /// `exact`, else perhaps a few, as CPUs keep runs of certain lengths.
+    pub(super) fn alloc_run(
         &'static self,
         size: usize,
         align: usize,
         caller: Caller,
         zero: bool,
+        exact: bool,
     ) -> *mut u8 {
         if size > MAX_BYTES || !self.ready() {
             return no_memory();
@@ -61,7 +64,7 @@ impl<P: Platform> Instance<P> {
         else {
             return no_memory();
         };
-        let kept = if align == 1 && !zero { RunClass::of(pages.0) } else { None };
+        let kept = if align == 1 && !zero && !exact { RunClass::of(pages.0) } else { None };
         let found = match kept {
             Some(class) => self
                 .take_kept(class)

@@ -35,18 +35,21 @@ use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::units::Item;
 
+mod cache;
 mod fault;
 mod fork;
 #[cfg(kmem_linux)]
 mod global;
 mod large;
 mod oom;
+mod pages;
 mod realloc;
 mod slow;
 mod start;
 mod stats;
 mod watch;
 
+pub use cache::Cache;
 pub use fault::Fault;
 pub use stats::Stats;
 
@@ -291,7 +294,9 @@ impl<P: Platform> Instance<P> {
                 if object.is_null() { self.alloc_slow(class, caller) } else { object }
             }
             mode::OFF if !self.watch().any() => {
-                let item = self.slots.pop(class);
+                self.look_outside();
+                let item =
+                    if self.mode() == mode::OFF { self.slots.pop(class) } else { Item::NONE };
                 if item.is_none() {
                     return self.alloc_slow(class, caller);
                 }

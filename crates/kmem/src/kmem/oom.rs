@@ -27,7 +27,7 @@ impl<P: Platform> Instance<P> {
     #[inline(never)]
     pub(super) fn out_of_memory(&'static self, size: usize, caller: Caller) {
         let budget = self.platform.budget();
-        if size > budget.first_zone || !self.books() {
+        if caller.is_quiet() || size > budget.first_zone || !self.books() {
             return;
         }
         let now = self.platform.now_ms().max(1);

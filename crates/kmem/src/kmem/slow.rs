@@ -188,7 +188,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Takes over what readers wrote into the root block.
-    fn look_outside(&self) {
+    pub(super) fn look_outside(&self) {
         let Some(root) = self.root() else { return };
         let wish = root.profiling.load(Ordering::Relaxed);
         if self.books() && wish <= profiling::ON {

@@ -5,7 +5,7 @@
 use super::Instance;
 use super::fault::Line;
 use crate::alloc_tag::{Watch, count_live};
-use crate::codetag::Caller;
+use crate::codetag::{Caller, StaticTag};
 use crate::conf::Conf;
 use crate::os::Platform;
 use crate::root::{TAG_MASK, TAG_NONE, profiling};
@@ -42,6 +42,59 @@ impl<P: Platform> Instance<P> {
             self.platform.print(b"kmem: KMEM_CONF: cumulative needs blackbox:PATH to count in\n");
         }
         self.watch.store(watch, Ordering::Relaxed);
+    }
+
+    /// Makes the static tags of an object known under its name, when it is loaded.
+    pub fn register_tags(
+        &'static self,
+        start: *const StaticTag,
+        stop: *const StaticTag,
+        module: &[u8],
+    ) {
+        self.ready();
+        self.sites.register(start, stop, module);
+    }
+
+    /// Takes leave of the static tags of an object that is about to be unloaded. What is live of
+    /// theirs keeps its tag, and a warning names the sites.
+    pub fn unregister_tags(
+        &'static self,
+        start: *const StaticTag,
+        stop: *const StaticTag,
+        module: &[u8],
+    ) {
+        // Every source file of the object says so; once is enough.
+        if !self.sites.unregister(start) {
+            return;
+        }
+        let Some(root) = self.root() else { return };
+        let told = self.scratch.with(root, |tally| {
+            self.census(|tag, bytes, calls| tally.add(tag, bytes, calls));
+            let mut warned = false;
+            self.sites.retire(start, stop, |tag| {
+                let (bytes, calls) = tally.get(tag);
+                if calls == 0 {
+                    return;
+                }
+                let mut line = Line::new();
+                if !warned {
+                    line.bytes(b"kmem: ");
+                    line.printable(if module.is_empty() { b"an object" } else { module });
+                    line.bytes(b" is unloaded, and memory it allocated is in use:\n");
+                    warned = true;
+                }
+                line.size(bytes, 12);
+                line.bytes(b" ");
+                line.padded(calls, 8);
+                line.bytes(b" ");
+                self.describe_site(&mut line, tag, &[]);
+                line.bytes(b"\n");
+                self.platform.print(line.text());
+            });
+        });
+        if !told {
+            self.sites.retire(start, stop, |_| {});
+        }
     }
 
     /// An allocation of `bytes` was booked with this extension word.

@@ -1,0 +1,252 @@
+//! The kernel's allocation functions, as `kmem.h` declares them: `_tag` bills a static tag, `_noprof`
+//! the thread's scope. Nothing sets `errno`.
+
+use core::ffi::{CStr, c_char, c_uint, c_void};
+use core::ptr::{NonNull, null_mut};
+
+use kmem_core::Cache;
+use kmem_core::codetag::{Caller, StaticTag, scope};
+use kmem_core::units::{Gfp, Order};
+
+use crate::KMEM;
+
+/// The tag, or nobody for a null one, which is what `_noprof` functions pass where there is no scope.
+///
+/// # Safety
+/// `tag` is null, or valid as long as its object is loaded.
+#[inline(always)]
+unsafe fn caller(tag: *const StaticTag, flags: Gfp) -> Caller {
+    let caller = if tag.is_null() {
+        Caller::at(scope::current())
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { Caller::tagged_by(tag) }
+    };
+    if flags.has(Gfp::NOWARN) { caller.quietly() } else { caller }
+}
+
+/// Exports each function with a tag, and its twin without.
+macro_rules! twins {
+    ($($(#[$doc:meta])* fn $tagged:ident, $noprof:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $tag:ident => $body:expr })*) => {$(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $tagged($($arg: $ty,)* $tag: *const StaticTag) -> $ret {
+            $body
+        }
+
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $noprof($($arg: $ty),*) -> $ret {
+            // SAFETY: the caller's promise; no tag.
+            unsafe { $tagged($($arg,)* core::ptr::null()) }
+        }
+    )*};
+}
+
+twins! {
+    /// # Safety
+    /// The tag is null or valid; so for all functions here.
+    fn kmalloc_tag, kmalloc_noprof(size: usize, flags: Gfp) -> *mut u8 {
+        tag => {
+            // SAFETY: the caller's promise.
+            let caller = unsafe { caller(tag, flags) };
+            if flags.has(Gfp::ZERO) { KMEM.alloc_zeroed(size, caller) } else { KMEM.alloc(size, caller) }
+        }
+    }
+    /// # Safety
+    /// See [`kmalloc_tag`].
+    fn kcalloc_tag, kcalloc_noprof(count: usize, size: usize, flags: Gfp) -> *mut u8 {
+        tag => match count.checked_mul(size) {
+            // SAFETY: the caller's promise.
+            Some(bytes) => KMEM.alloc_zeroed(bytes, unsafe { caller(tag, flags) }),
+            None => null_mut(),
+        }
+    }
+    /// # Safety
+    /// See [`kmalloc_tag`]; `at` is null or a live allocation, which is free if this moves it.
+    fn krealloc_tag, krealloc_noprof(at: *mut u8, size: usize, flags: Gfp) -> *mut u8 {
+        tag => {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if size == 0 {
+                    KMEM.free(at);
+                    return null_mut();
+                }
+                let old = KMEM.usable_size(at);
+                let new = KMEM.realloc(at, size, caller(tag, flags));
+                if flags.has(Gfp::ZERO) && !new.is_null() && size > old {
+                    new.add(old).write_bytes(0, size - old);
+                }
+                new
+            }
+        }
+    }
+    /// # Safety
+    /// See [`kmalloc_tag`]; `text` is null or a C string.
+    fn kstrdup_tag, kstrdup_noprof(text: *const c_char, flags: Gfp) -> *mut u8 {
+        tag => {
+            if text.is_null() {
+                return null_mut();
+            }
+            // SAFETY: the caller's promise; the copy is as long as the text.
+            unsafe {
+                let bytes = CStr::from_ptr(text).to_bytes_with_nul();
+                let copy = KMEM.alloc(bytes.len(), caller(tag, flags));
+                if !copy.is_null() {
+                    copy.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+                }
+                copy
+            }
+        }
+    }
+    /// # Safety
+    /// See [`kmalloc_tag`]; `out` has room for `count` pointers.
+    fn kmalloc_bulk_tag, kmalloc_bulk_noprof(size: usize, flags: Gfp, count: usize, out: *mut *mut u8) -> usize {
+        tag => {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let out = core::slice::from_raw_parts_mut(out, count);
+                KMEM.all_or_none(out, || kmalloc_tag(size, flags, tag), |at| KMEM.free(at))
+            }
+        }
+    }
+    /// # Safety
+    /// See [`kmalloc_tag`]; a live cache.
+    fn kmem_cache_alloc_tag, kmem_cache_alloc_noprof(cache: &'static Cache, flags: Gfp) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        tag => KMEM.cache_alloc(cache, flags, unsafe { caller(tag, flags) })
+    }
+    /// # Safety
+    /// See [`kmalloc_tag`]; a live cache; `out` has room for `count` pointers.
+    fn kmem_cache_alloc_bulk_tag, kmem_cache_alloc_bulk_noprof(cache: &'static Cache, flags: Gfp, count: usize, out: *mut *mut u8) -> usize {
+        tag => {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let out = core::slice::from_raw_parts_mut(out, count);
+                let one = || kmem_cache_alloc_tag(cache, flags, tag);
+                KMEM.all_or_none(out, one, |object| KMEM.cache_free(cache, object))
+            }
+        }
+    }
+    /// # Safety
+    /// See [`kmalloc_tag`]; `name` is a C string.
+    fn kmem_cache_create_tag, kmem_cache_create_noprof(
+        name: *const c_char, size: usize, align: usize,
+        ctor: Option<unsafe extern "C" fn(*mut c_void)>) -> Option<NonNull<Cache>> {
+        tag => {
+            // SAFETY: the caller's promise.
+            let (name, caller) = unsafe { (CStr::from_ptr(name), caller(tag, Gfp::KERNEL)) };
+            KMEM.cache_create(name.to_bytes(), size, align, ctor, caller)
+        }
+    }
+    /// # Safety
+    /// See [`kmalloc_tag`].
+    fn alloc_pages_tag, alloc_pages_noprof(flags: Gfp, order: c_uint) -> *mut u8 {
+        tag => match u8::try_from(order) {
+            // SAFETY: the caller's promise.
+            Ok(order) => KMEM.alloc_pages(Order(order), flags, unsafe { caller(tag, flags) }),
+            Err(_) => null_mut(),
+        }
+    }
+    /// # Safety
+    /// See [`kmalloc_tag`].
+    fn alloc_pages_exact_tag, alloc_pages_exact_noprof(size: usize, flags: Gfp) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        tag => KMEM.alloc_pages_exact(size, flags, unsafe { caller(tag, flags) })
+    }
+    /// # Safety
+    /// See [`kmalloc_tag`]; `pages` has `count` entries.
+    fn alloc_pages_bulk_tag, alloc_pages_bulk_noprof(flags: Gfp, count: usize, pages: *mut *mut u8) -> usize {
+        tag => {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let pages = core::slice::from_raw_parts_mut(pages, count);
+                KMEM.alloc_pages_bulk(flags, pages, caller(tag, flags))
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for `free(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kfree(at: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { KMEM.free(at) }
+}
+
+/// # Safety
+/// `objects` are `count` allocations as for `free(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kfree_bulk(count: usize, objects: *const *mut u8) {
+    for i in 0..count {
+        // SAFETY: the caller's promise.
+        unsafe { KMEM.free(*objects.add(i)) }
+    }
+}
+
+/// # Safety
+/// `at` is null or a live allocation.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ksize(at: *mut u8) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { KMEM.usable_size(at) }
+}
+
+/// # Safety
+/// A live cache, which is gone if this succeeds.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_cache_destroy(cache: Option<NonNull<Cache>>) -> bool {
+    // SAFETY: the caller's promise.
+    cache.is_none_or(|cache| unsafe { KMEM.cache_destroy(cache) })
+}
+
+/// # Safety
+/// A live cache, and null or a live object of it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_cache_free(cache: &'static Cache, object: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { KMEM.cache_free(cache, object) }
+}
+
+/// # Safety
+/// A live cache, and `count` live objects of it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_cache_free_bulk(
+    cache: &'static Cache,
+    count: usize,
+    objects: *const *mut u8,
+) {
+    for i in 0..count {
+        // SAFETY: the caller's promise.
+        unsafe { KMEM.cache_free(cache, *objects.add(i)) }
+    }
+}
+
+/// # Safety
+/// A block of `order`, in nobody else's use.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn split_page(pages: *mut u8, order: c_uint) {
+    if let Ok(order) = u8::try_from(order) {
+        // SAFETY: the caller's promise.
+        unsafe { KMEM.split_page(pages, Order(order)) }
+    }
+}
+
+/// # Safety
+/// A block of `order`, whole or split, that nobody uses any more.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __free_pages(pages: *mut u8, order: c_uint) {
+    if let Ok(order) = u8::try_from(order) {
+        // SAFETY: the caller's promise.
+        unsafe { KMEM.free_pages(pages, Order(order)) }
+    }
+}
+
+/// # Safety
+/// Pages of that size, that nobody uses any more.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free_pages_exact(pages: *mut u8, size: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { KMEM.free_pages_exact(pages, size) }
+}
