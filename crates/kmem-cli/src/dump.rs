@@ -30,12 +30,15 @@ enum Format {
 /// Arguments of `kmem dump`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Process to read
-    #[arg(short, long)]
-    pid: u32,
+    #[command(flatten)]
+    from: source::From,
     /// What to write: a version of the allocinfo text, or call stacks
     #[arg(long, value_enum, default_value = "2.0")]
     format: Format,
+    /// With --blackbox: what was allocated and freed since the start
+    /// (KMEM_CONF=cumulative:1), as total_bytes: and total_calls: of each row
+    #[arg(long, requires = "blackbox", conflicts_with_all = ["pid", "core"])]
+    cumulative: bool,
     /// Print the rows as JSON instead
     #[arg(long)]
     json: bool,
@@ -46,7 +49,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_enum)]
     sort: Option<Sort>,
     /// Also print the allocator's own memory: the overhead, by kind of table
-    #[arg(long)]
+    #[arg(long, conflicts_with = "blackbox")]
     metadata: bool,
     #[command(flatten)]
     filter: filter::Args,
@@ -54,14 +57,28 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let stacks = matches!(args.format, Format::Folded | Format::Speedscope);
-    if args.json && stacks {
-        return Err(Failure::Trouble(
-            "--json prints rows; it cannot be combined with a format of call stacks".to_owned(),
-        ));
+    if stacks && args.json {
+        let what = "--json prints rows; it cannot be combined with a format of call stacks";
+        return Err(Failure::Trouble(what.to_owned()));
+    }
+    if stacks && args.cumulative {
+        let what = "--cumulative counts rows; it cannot be combined with a format of call stacks";
+        return Err(Failure::Trouble(what.to_owned()));
+    }
+    if args.cumulative && !args.json && args.format == Format::V1 {
+        let what = "allocinfo 1.0 has no total_bytes: ask for --format 2.0 or --json";
+        return Err(Failure::Trouble(what.to_owned()));
+    }
+    if args.metadata {
+        args.from.needs_memory("--metadata")?;
     }
     // The sizes that stacks are chosen by are their own.
     let filter = if stacks { args.filter.names() } else { args.filter.filter() };
-    let reading = source::read(args.pid, &filter)?;
+    let reading = if args.cumulative {
+        source::counted(&args.from, &filter)?
+    } else {
+        source::read(&args.from, &filter)?
+    };
     let mut sites = reading.sites.clone();
     if args.metadata {
         sites.extend(live::metadata(&reading.snapshot, &filter));
@@ -77,7 +94,9 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     if reading.filtered {
         say(&filter::summary(&reading.sites, reading.snapshot.totals()));
     }
-    let _ = report::write_accounting(&mut io::stderr(), &reading.snapshot.accounting);
+    if let Some(accounting) = reading.accounting() {
+        let _ = report::write_accounting(&mut io::stderr(), accounting);
+    }
     Ok(())
 }
 
@@ -99,7 +118,11 @@ fn write_rows(
     }
     allocinfo::write_header(out, version)?;
     for site in &sites {
-        allocinfo::write_row(out, site.bytes, site.calls, &allocinfo::tag_of(site))?;
+        let extras = reading.counts_of(site).map(|counts| {
+            [("total_bytes", counts.allocated_bytes), ("total_calls", counts.allocations)]
+        });
+        let (tag, extras) = (allocinfo::tag_of(site), extras.into_iter().flatten());
+        allocinfo::write_row_with(out, site.bytes, site.calls, &tag, extras)?;
     }
     Ok(())
 }

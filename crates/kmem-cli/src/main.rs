@@ -1,9 +1,11 @@
-//! `kmem`: who holds every byte of a running process.
+//! `kmem`: who holds every byte of a process.
 //!
 //! ```text
 //! kmem run -- CMD ARGS..   run a command under kmem; report its peak and its leaks
 //! kmem dump -p PID         allocinfo text, or call stacks, of a running process
 //! kmem top -p PID          the largest call sites, or a tree of callers, for people
+//! kmem dump --core FILE    the same of a process that has ended with a core; also top
+//! kmem dump --blackbox FILE   what it wrote down before it ended; also top
 //! kmem context -p PID SITE tell the callers of one call site apart
 //! kmem sysctl -p PID       the settings of a running process
 //! ```
@@ -34,9 +36,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print the books of a running process as allocinfo text, JSON, or call stacks
+    /// Print the books of a process, of its core file or of its black box, as allocinfo text, JSON
+    /// or call stacks
     Dump(dump::Args),
-    /// Show the call sites of a running process that hold most
+    /// Show the call sites of a process, of its core file or of its black box, that hold most
     Top(top::Args),
     /// Tell the callers of one call site of a running process apart, from now on
     Context(context::Args),

@@ -29,9 +29,8 @@ enum By {
 /// Arguments of `kmem top`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Process to read
-    #[arg(short, long)]
-    pid: u32,
+    #[command(flatten)]
+    from: source::From,
     /// Print once and end, rather than every second
     #[arg(short, long)]
     once: bool,
@@ -45,13 +44,13 @@ pub(crate) struct Args {
     #[arg(short, long, value_enum, default_value = "s")]
     sort: Sort,
     /// What to show and to order by
-    #[arg(long, value_enum, default_value = "size", conflicts_with = "sort")]
+    #[arg(long, value_enum, default_value = "size", conflicts_with_all = ["sort", "blackbox"])]
     by: By,
     /// Print JSON instead, one line each time
     #[arg(long)]
     json: bool,
     /// Also print the allocator's own memory: the overhead, by kind of table
-    #[arg(long)]
+    #[arg(long, conflicts_with = "blackbox")]
     metadata: bool,
     #[command(flatten)]
     filter: filter::Args,
@@ -75,9 +74,15 @@ impl Args {
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let clear = !args.once && !args.json && io::stdout().is_terminal();
     let filter = if args.tree { args.tree_filter()? } else { args.filter.filter() };
+    if args.metadata {
+        args.from.needs_memory("--metadata")?;
+    }
+    if args.by == By::Pinned {
+        args.from.needs_memory("--by pinned")?;
+    }
     let mut shown = false;
     loop {
-        let reading = match source::read(args.pid, &filter) {
+        let reading = match source::read(&args.from, &filter) {
             // It was there, and has ended: so does this.
             Err(Failure::Absent(why)) if shown => {
                 say(&why);
@@ -101,7 +106,8 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         }?;
         out.flush()?;
         drop(out);
-        if args.once {
+        // The dead do not change.
+        if args.once || !args.from.is_live() {
             return Ok(());
         }
         std::thread::sleep(Duration::from_secs(1));
@@ -181,6 +187,8 @@ fn write_head(out: &mut impl Write, reading: &Reading) -> io::Result<()> {
         let (size, count) = (report::size(bytes), reading.sites.len());
         writeln!(out, "{size} in {calls} live objects from {count} call sites")?;
     }
-    report::write_accounting(out, &snapshot.accounting)?;
+    if let Some(accounting) = reading.accounting() {
+        report::write_accounting(out, accounting)?;
+    }
     writeln!(out)
 }

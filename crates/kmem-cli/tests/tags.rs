@@ -9,10 +9,10 @@ use std::process::{Command, Output};
 
 use fake::sites::*;
 use fake::{CACHE_LEN, Target};
-use kmem_core as layout;
 use kmem_snapshot::Process;
 use kmem_snapshot::books::Root;
 use kmem_snapshot::control::Setting;
+use kmem_snapshot::memory::Memory;
 use serde_json::Value;
 
 const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
@@ -49,7 +49,7 @@ fn setting(target: &Target) -> Setting {
 
 /// Whether the target's cache holds nothing but zeroes.
 fn cache_is_empty(target: &Target) -> bool {
-    let memory = Process::open(target.child.id()).unwrap().memory();
+    let memory = Memory::Live(Process::open(target.child.id()).unwrap().memory());
     let (addr, len) = Root::read(&memory, setting(target).root).unwrap().cache;
     assert_eq!(len, CACHE_LEN as u64);
     let mut bytes = vec![0; CACHE_LEN];

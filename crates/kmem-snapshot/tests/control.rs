@@ -4,9 +4,9 @@
 mod fake;
 
 use fake::{CACHE_LEN, Target};
-use kmem as layout;
 use kmem_snapshot::books::{Profiling, Root};
 use kmem_snapshot::control::Setting;
+use kmem_snapshot::memory::Memory;
 use kmem_snapshot::{Control, Process, ReadError};
 
 /// Not a test: the process that the others write to.
@@ -28,7 +28,7 @@ fn setting(control: &Control) -> Setting {
 
 /// The cache of the target.
 fn cache(target: &Target) -> Vec<u8> {
-    let memory = process(target).memory();
+    let memory = Memory::Live(process(target).memory());
     let root = setting(&process(target).control().unwrap()).root;
     let (addr, len) = Root::read(&memory, root).unwrap().cache;
     let mut bytes = vec![0; len as usize];

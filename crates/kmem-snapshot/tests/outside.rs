@@ -2,7 +2,6 @@
 
 mod fake;
 
-use kmem as layout;
 use std::collections::BTreeMap;
 
 use fake::Target;

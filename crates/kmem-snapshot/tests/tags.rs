@@ -4,7 +4,6 @@ mod fake;
 
 use fake::Target;
 use fake::sites::*;
-use kmem as layout;
 use kmem_snapshot::allocinfo::{tag_of, write_row};
 use kmem_snapshot::books::Key;
 use kmem_snapshot::sites::{self, Origin, Site};

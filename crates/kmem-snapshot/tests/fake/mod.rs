@@ -3,8 +3,6 @@
 //! The test program starts itself again; that second process lays out a root block, zones and
 //! tables as the allocator does, prints what they add up to, and waits for its standard input
 //! to end. One named fault may be built in.
-//!
-//! The test program says where the layout of the books is: `use kmem as layout`.
 
 // Each test program uses its part.
 #![allow(dead_code)]
@@ -17,8 +15,8 @@ use std::mem::size_of;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use crate::layout::class::ClassGeometry;
-use crate::layout::root::{
+use kmem_snapshot::kmem::class::ClassGeometry;
+use kmem_snapshot::kmem::root::{
     EXT_LIVE, MAGIC, MAX_ZONES, OBJCG_SHIFT, PeakEntry, PeakTable, RootBlock, Site, TAG_BITS,
     TAG_FIRST_SITE, VERSION, ZoneBlock, profiling,
 };
