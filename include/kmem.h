@@ -46,6 +46,9 @@ typedef unsigned int gfp_t;
 	}))
 #define KMEM_TAG() KMEM_TAG_NAMED(__func__)
 
+/* The functions' names are common ones; their symbols are not. */
+#define KMEM_SYMBOL_(name) __asm__("__kmem_" #name)
+
 /* -- Scopes: everything the thread allocates meanwhile is billed to one tag -------------------------------------- */
 
 /* Makes `tag` (null: none) the thread's scope; returns what kmem_tag_leave wants back. Scopes nest. */
@@ -65,19 +68,19 @@ void kmem_tag_leave(uintptr_t before);
 
 /* -- kmalloc ----------------------------------------------------------------------------------------------------- */
 
-void *kmalloc_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag);
-void *kmalloc_noprof(size_t size, gfp_t flags);
-void *kcalloc_tag(size_t count, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag);
-void *kcalloc_noprof(size_t count, size_t size, gfp_t flags);
-void *krealloc_tag(const void *at, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag);
-void *krealloc_noprof(const void *at, size_t size, gfp_t flags);
-char *kstrdup_tag(const char *text, gfp_t flags, const struct kmem_alloc_tag *tag);
-char *kstrdup_noprof(const char *text, gfp_t flags);
+void *kmalloc_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_SYMBOL_(kmalloc_tag);
+void *kmalloc_noprof(size_t size, gfp_t flags) KMEM_SYMBOL_(kmalloc_noprof);
+void *kcalloc_tag(size_t count, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_SYMBOL_(kcalloc_tag);
+void *kcalloc_noprof(size_t count, size_t size, gfp_t flags) KMEM_SYMBOL_(kcalloc_noprof);
+void *krealloc_tag(const void *at, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_SYMBOL_(krealloc_tag);
+void *krealloc_noprof(const void *at, size_t size, gfp_t flags) KMEM_SYMBOL_(krealloc_noprof);
+char *kstrdup_tag(const char *text, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_SYMBOL_(kstrdup_tag);
+char *kstrdup_noprof(const char *text, gfp_t flags) KMEM_SYMBOL_(kstrdup_noprof);
 /* All or none: `count`, or 0. */
-size_t kmalloc_bulk_tag(size_t size, gfp_t flags, size_t count, void **out, const struct kmem_alloc_tag *tag);
-void kfree(const void *at);
-void kfree_bulk(size_t count, void **objects);
-size_t ksize(const void *at);
+size_t kmalloc_bulk_tag(size_t size, gfp_t flags, size_t count, void **out, const struct kmem_alloc_tag *tag) KMEM_SYMBOL_(kmalloc_bulk_tag);
+void kfree(const void *at) KMEM_SYMBOL_(kfree);
+void kfree_bulk(size_t count, void **objects) KMEM_SYMBOL_(kfree_bulk);
+size_t ksize(const void *at) KMEM_SYMBOL_(ksize);
 
 #define kmalloc(size, flags) kmalloc_tag(size, flags, KMEM_TAG())
 #define kzalloc(size, flags) kmalloc_tag(size, (flags) | __GFP_ZERO, KMEM_TAG())
@@ -93,16 +96,16 @@ struct kmem_cache;
 /* `align` is 0 or a power of two; `ctor` (or null) is called for each object that is handed out. The cache itself is
  * billed to this call. */
 struct kmem_cache *kmem_cache_create_tag(const char *name, size_t size, size_t align, void (*ctor)(void *),
-					 const struct kmem_alloc_tag *tag);
+					 const struct kmem_alloc_tag *tag) KMEM_SYMBOL_(kmem_cache_create_tag);
 /* False, and a warning: objects of the cache are live; it stays. */
-int kmem_cache_destroy(struct kmem_cache *cache);
-void *kmem_cache_alloc_tag(struct kmem_cache *cache, gfp_t flags, const struct kmem_alloc_tag *tag);
-void *kmem_cache_alloc_noprof(struct kmem_cache *cache, gfp_t flags);
-void kmem_cache_free(struct kmem_cache *cache, void *object);
+int kmem_cache_destroy(struct kmem_cache *cache) KMEM_SYMBOL_(kmem_cache_destroy);
+void *kmem_cache_alloc_tag(struct kmem_cache *cache, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_SYMBOL_(kmem_cache_alloc_tag);
+void *kmem_cache_alloc_noprof(struct kmem_cache *cache, gfp_t flags) KMEM_SYMBOL_(kmem_cache_alloc_noprof);
+void kmem_cache_free(struct kmem_cache *cache, void *object) KMEM_SYMBOL_(kmem_cache_free);
 /* All or none: `count`, or 0. */
 size_t kmem_cache_alloc_bulk_tag(struct kmem_cache *cache, gfp_t flags, size_t count, void **out,
-				 const struct kmem_alloc_tag *tag);
-void kmem_cache_free_bulk(struct kmem_cache *cache, size_t count, void **objects);
+				 const struct kmem_alloc_tag *tag) KMEM_SYMBOL_(kmem_cache_alloc_bulk_tag);
+void kmem_cache_free_bulk(struct kmem_cache *cache, size_t count, void **objects) KMEM_SYMBOL_(kmem_cache_free_bulk);
 
 #define kmem_cache_create(name, size, align, ctor) kmem_cache_create_tag(name, size, align, ctor, KMEM_TAG())
 #define kmem_cache_alloc(cache, flags) kmem_cache_alloc_tag(cache, flags, KMEM_TAG())
@@ -112,17 +115,17 @@ void kmem_cache_free_bulk(struct kmem_cache *cache, size_t count, void **objects
 /* -- Pages of 4 KiB ------------------------------------------------------------------------------------------------ */
 
 /* 1 << order pages at a multiple of their size. */
-void *alloc_pages_tag(gfp_t flags, unsigned int order, const struct kmem_alloc_tag *tag);
-void *alloc_pages_noprof(gfp_t flags, unsigned int order);
+void *alloc_pages_tag(gfp_t flags, unsigned int order, const struct kmem_alloc_tag *tag) KMEM_SYMBOL_(alloc_pages_tag);
+void *alloc_pages_noprof(gfp_t flags, unsigned int order) KMEM_SYMBOL_(alloc_pages_noprof);
 /* Just as many pages as `size` takes. */
-void *alloc_pages_exact_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag);
+void *alloc_pages_exact_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_SYMBOL_(alloc_pages_exact_tag);
 /* Single pages; how many of the null entries of `pages` were filled. */
-size_t alloc_pages_bulk_tag(gfp_t flags, size_t count, void **pages, const struct kmem_alloc_tag *tag);
+size_t alloc_pages_bulk_tag(gfp_t flags, size_t count, void **pages, const struct kmem_alloc_tag *tag) KMEM_SYMBOL_(alloc_pages_bulk_tag);
 /* Makes 1 << order pages into as many allocations, each billed to the same tag. */
-void split_page(void *pages, unsigned int order);
+void split_page(void *pages, unsigned int order) KMEM_SYMBOL_(split_page);
 /* Frees 1 << order pages: one allocation, or the pieces of one that was split. */
-void __free_pages(void *pages, unsigned int order);
-void free_pages_exact(void *pages, size_t size);
+void __free_pages(void *pages, unsigned int order) KMEM_SYMBOL_(__free_pages);
+void free_pages_exact(void *pages, size_t size) KMEM_SYMBOL_(free_pages_exact);
 
 #define alloc_pages(flags, order) alloc_pages_tag(flags, order, KMEM_TAG())
 #define alloc_page(flags) alloc_pages_tag(flags, 0, KMEM_TAG())

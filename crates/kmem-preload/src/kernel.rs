@@ -1,5 +1,8 @@
 //! The kernel's allocation functions, as `kmem.h` declares them: `_tag` bills a static tag, `_noprof`
 //! the thread's scope. Nothing sets `errno`.
+//!
+//! The symbols have a prefix that the header puts there: a program that brings its own `kfree` must
+//! not get this one because the library is preloaded.
 
 use core::ffi::{CStr, c_char, c_uint, c_void};
 use core::ptr::{NonNull, null_mut};
@@ -17,7 +20,10 @@ use crate::KMEM;
 #[inline(always)]
 unsafe fn caller(tag: *const StaticTag, flags: Gfp) -> Caller {
     let caller = if tag.is_null() {
-        Caller::at(scope::current())
+        match scope::current() {
+            0 => Caller::NOBODY,
+            scope => Caller::at(scope),
+        }
     } else {
         // SAFETY: the caller's promise.
         unsafe { Caller::tagged_by(tag) }
@@ -29,13 +35,13 @@ unsafe fn caller(tag: *const StaticTag, flags: Gfp) -> Caller {
 macro_rules! twins {
     ($($(#[$doc:meta])* fn $tagged:ident, $noprof:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $tag:ident => $body:expr })*) => {$(
         $(#[$doc])*
-        #[unsafe(no_mangle)]
+        #[unsafe(export_name = concat!("__kmem_", stringify!($tagged)))]
         unsafe extern "C" fn $tagged($($arg: $ty,)* $tag: *const StaticTag) -> $ret {
             $body
         }
 
         $(#[$doc])*
-        #[unsafe(no_mangle)]
+        #[unsafe(export_name = concat!("__kmem_", stringify!($noprof)))]
         unsafe extern "C" fn $noprof($($arg: $ty),*) -> $ret {
             // SAFETY: the caller's promise; no tag.
             unsafe { $tagged($($arg,)* core::ptr::null()) }
@@ -169,7 +175,7 @@ twins! {
 
 /// # Safety
 /// As for `free(3)`.
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "__kmem_kfree")]
 unsafe extern "C" fn kfree(at: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { KMEM.free(at) }
@@ -177,7 +183,7 @@ unsafe extern "C" fn kfree(at: *mut u8) {
 
 /// # Safety
 /// `objects` are `count` allocations as for `free(3)`.
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "__kmem_kfree_bulk")]
 unsafe extern "C" fn kfree_bulk(count: usize, objects: *const *mut u8) {
     for i in 0..count {
         // SAFETY: the caller's promise.
@@ -187,7 +193,7 @@ unsafe extern "C" fn kfree_bulk(count: usize, objects: *const *mut u8) {
 
 /// # Safety
 /// `at` is null or a live allocation.
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "__kmem_ksize")]
 unsafe extern "C" fn ksize(at: *mut u8) -> usize {
     // SAFETY: the caller's promise.
     unsafe { KMEM.usable_size(at) }
@@ -195,7 +201,7 @@ unsafe extern "C" fn ksize(at: *mut u8) -> usize {
 
 /// # Safety
 /// A live cache, which is gone if this succeeds.
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "__kmem_kmem_cache_destroy")]
 unsafe extern "C" fn kmem_cache_destroy(cache: Option<NonNull<Cache>>) -> bool {
     // SAFETY: the caller's promise.
     cache.is_none_or(|cache| unsafe { KMEM.cache_destroy(cache) })
@@ -203,7 +209,7 @@ unsafe extern "C" fn kmem_cache_destroy(cache: Option<NonNull<Cache>>) -> bool {
 
 /// # Safety
 /// A live cache, and null or a live object of it.
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "__kmem_kmem_cache_free")]
 unsafe extern "C" fn kmem_cache_free(cache: &'static Cache, object: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { KMEM.cache_free(cache, object) }
@@ -211,7 +217,7 @@ unsafe extern "C" fn kmem_cache_free(cache: &'static Cache, object: *mut u8) {
 
 /// # Safety
 /// A live cache, and `count` live objects of it.
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "__kmem_kmem_cache_free_bulk")]
 unsafe extern "C" fn kmem_cache_free_bulk(
     cache: &'static Cache,
     count: usize,
@@ -225,7 +231,7 @@ unsafe extern "C" fn kmem_cache_free_bulk(
 
 /// # Safety
 /// A block of `order`, in nobody else's use.
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "__kmem_split_page")]
 unsafe extern "C" fn split_page(pages: *mut u8, order: c_uint) {
     if let Ok(order) = u8::try_from(order) {
         // SAFETY: the caller's promise.
@@ -235,7 +241,7 @@ unsafe extern "C" fn split_page(pages: *mut u8, order: c_uint) {
 
 /// # Safety
 /// A block of `order`, whole or split, that nobody uses any more.
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "__kmem___free_pages")]
 unsafe extern "C" fn __free_pages(pages: *mut u8, order: c_uint) {
     if let Ok(order) = u8::try_from(order) {
         // SAFETY: the caller's promise.
@@ -245,7 +251,7 @@ unsafe extern "C" fn __free_pages(pages: *mut u8, order: c_uint) {
 
 /// # Safety
 /// Pages of that size, that nobody uses any more.
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "__kmem_free_pages_exact")]
 unsafe extern "C" fn free_pages_exact(pages: *mut u8, size: usize) {
     // SAFETY: the caller's promise.
     unsafe { KMEM.free_pages_exact(pages, size) }

@@ -1,7 +1,7 @@
-//! Start and end of the process, `vfork`, and `dlopen`.
+//! Start and end of the process, `vfork`, `dlopen` and `dlclose`.
 
-use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use kmem_core::codetag::Caller;
 use kmem_core::os::linux::call;
@@ -19,27 +19,7 @@ static INIT: extern "C" fn() = init;
 #[unsafe(link_section = ".fini_array")]
 static FINI: extern "C" fn() = fini;
 
-/// Whether the program's exit handlers run.
-static EXITING: AtomicBool = AtomicBool::new(false);
-
-/// Whether the program is about to end, so that whatever is unloaded now goes with it.
-pub(crate) fn is_exiting() -> bool {
-    EXITING.load(Ordering::Relaxed)
-}
-
-unsafe extern "C" {
-    fn atexit(handler: extern "C" fn()) -> c_int;
-}
-
-/// Registered before those of the objects that are loaded later, so it runs after their handlers,
-/// and before the destructors of all objects.
-extern "C" fn exiting() {
-    EXITING.store(true, Ordering::Relaxed);
-}
-
 extern "C" fn init() {
-    // SAFETY: a function of ours, which can never be unloaded.
-    unsafe { atexit(exiting) };
     // SAFETY: an allocation of ours, freed at once.
     unsafe { KMEM.free(KMEM.alloc(1, Caller::at(init as *const () as usize))) };
 }
@@ -48,14 +28,15 @@ extern "C" fn fini() {
     last_call();
 }
 
-/// Lets whoever started the program read the books before they are gone, once.
+/// Writes the last record of the black box, and lets whoever started the program read the books
+/// before they are gone: once.
 fn last_call() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    let socket = KMEM.report_socket();
-    let Some(name) = socket.get() else {
+    if DONE.swap(true, Ordering::Relaxed) {
         return;
-    };
-    if !DONE.swap(true, Ordering::Relaxed) {
+    }
+    KMEM.write_record(kmem_core::blackbox::reason::EXIT);
+    if let Some(name) = KMEM.report_socket().get() {
         call::report(name);
     }
 }
@@ -176,19 +157,58 @@ unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
 /// The C library's `dlopen`.
 extern "C" fn next_dlopen() -> Dlopen {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    let mut next = NEXT.load(Ordering::Relaxed);
+    // SAFETY: the C library's function of that type, or ours.
+    unsafe { core::mem::transmute::<*mut c_void, Dlopen>(next(&NEXT, c"dlopen", no_dlopen as _)) }
+}
+
+/// The next definition of a function behind this library's, looked up once; `instead` if there
+/// is none.
+fn next(known: &AtomicPtr<c_void>, name: &CStr, instead: *mut c_void) -> *mut c_void {
+    let mut next = known.load(Ordering::Relaxed);
     if next.is_null() {
         // SAFETY: a NUL-terminated name.
-        next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+        next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         if next.is_null() {
-            next = no_dlopen as *mut c_void;
+            next = instead;
         }
-        NEXT.store(next, Ordering::Relaxed);
+        known.store(next, Ordering::Relaxed);
     }
-    // SAFETY: the C library's function of that type, or ours.
-    unsafe { core::mem::transmute::<*mut c_void, Dlopen>(next) }
+    next
 }
 
 unsafe extern "C" fn no_dlopen(_path: *const c_char, _flags: c_int) -> *mut c_void {
     core::ptr::null_mut()
+}
+
+/// Calls of `dlclose` under way.
+static UNLOADING: AtomicU32 = AtomicU32::new(0);
+
+/// Whether an object's destructors may run because it is unloaded. At exit they all run, and
+/// nothing is wrong with what is live then.
+pub(crate) fn is_unloading() -> bool {
+    UNLOADING.load(Ordering::Relaxed) > 0
+}
+
+type Dlclose = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+/// `dlclose`, which is what tells an object that is unloaded from the end of the program.
+///
+/// # Safety
+/// As for dlclose(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlclose(object: *mut c_void) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    // SAFETY: the C library's function of that type, or ours.
+    let next = unsafe {
+        core::mem::transmute::<*mut c_void, Dlclose>(next(&NEXT, c"dlclose", no_dlclose as _))
+    };
+    UNLOADING.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the caller's promise.
+    let result = unsafe { next(object) };
+    UNLOADING.fetch_sub(1, Ordering::Relaxed);
+    result
+}
+
+unsafe extern "C" fn no_dlclose(_object: *mut c_void) -> c_int {
+    -1
 }

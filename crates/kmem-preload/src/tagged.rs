@@ -161,8 +161,7 @@ unsafe extern "C" fn kmem_tags_register(start: *const StaticTag, stop: *const St
 /// As given to [`kmem_tags_register`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_tags_unregister(start: *const StaticTag, stop: *const StaticTag) {
-    // At exit everything goes, and nothing is wrong with that.
-    if !crate::process::is_exiting() {
+    if crate::process::is_unloading() {
         KMEM.unregister_tags(start, stop, object_of(start).unwrap_or_default());
     }
 }

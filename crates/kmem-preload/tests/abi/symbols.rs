@@ -68,6 +68,7 @@ const ALLOWED: &[&str] = &[
     "_exit",
     "_Exit",
     "dlopen",
+    "dlclose",
     "vfork",
     "dlmopen",
     "__posix_memalign",

@@ -11,7 +11,7 @@ use crate::blackbox::{
 use crate::codetag::{Names, Sites};
 use crate::os::{File, Platform};
 use crate::root::{Text, site_kind};
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::units::{CpuId, TagId};
 use core::ptr::NonNull;
 
@@ -208,7 +208,9 @@ impl BlackBox {
         let at = Layout::new(0).records[(number - 1) as usize % 2];
         // SAFETY: inside the file; we are the only writer.
         let record = unsafe { &mut *base.add(at).cast::<BoxRecord>().as_ptr() };
-        record.number.store(0, Ordering::Release);
+        record.number.store(0, Ordering::Relaxed);
+        // What is written below must not be seen before that.
+        fence(Ordering::Release);
         let mut tags = [TagId(0); BOX_ROWS];
         let rows = tally.largest(&mut tags);
         // SAFETY: rows and mappings follow the record.

@@ -229,7 +229,7 @@ impl<P: Platform> Instance<P> {
 
     /// Writes the books to the black box.
     pub fn write_record(&'static self, reason: u32) {
-        let Some(root) = self.root() else { return };
+        let Some(root) = self.root().filter(|_| self.blackbox.is_there()) else { return };
         self.scratch.with(root, |tally| {
             self.census(|tag, bytes, calls| tally.add(tag, bytes, calls));
             let used = root.used_pages.load(Ordering::Relaxed);
