@@ -151,6 +151,9 @@ impl ClassGeometry {
     }
 }
 
+/// Bytes of the slabs that serve small requests (see [`SizeClass::of_small`]).
+pub const SMALL_SLAB: usize = slab_bytes(FINE as u32) as usize;
+
 /// Slabs are large enough that the rest behind the last object is small.
 const fn slab_bytes(size: u32) -> u32 {
     match size {
@@ -269,6 +272,7 @@ impl RunClass {
 }
 
 const _: () = assert!(SIZES[CLASS_COUNT - 1] as usize == MAX_OBJECT);
+const _: () = assert!(slab_bytes(1) as usize == SMALL_SLAB);
 const _: () = assert!(SIZES[8] == 128 && SIZES[9] == 144 && SIZES[16] == 256);
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ fn scopes_nest_and_end_with_their_block() {
             alloc();
         }
         alloc();
-        std::thread::spawn(move || alloc()).join().unwrap();
+        std::thread::spawn(alloc).join().unwrap();
     }
     alloc();
     let books = books(&A);

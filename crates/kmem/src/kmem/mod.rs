@@ -23,7 +23,7 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 
 use crate::alloc_tag::{BlackBox, Scratch, Warned, Watch};
-use crate::class::{CHUNK_SHIFT, ClassGeometry, MAX_OBJECT, SizeClass};
+use crate::class::{CHUNK_SHIFT, ClassGeometry, MAX_OBJECT, SMALL_SLAB, SizeClass};
 use crate::codetag::{Caller, Sites};
 use crate::conf::Conf;
 use crate::cpu::Slots;
@@ -226,15 +226,16 @@ impl<P: Platform> Instance<P> {
     #[inline(always)]
     pub fn alloc_fast(&'static self, size: usize, key: usize) -> *mut u8 {
         match SizeClass::of_small(size) {
-            Some(class) => self.alloc_class(class, key),
+            Some(class) => self.alloc_class(class, SMALL_SLAB, key),
             None => no_memory(),
         }
     }
 
     /// Takes an object off the CPU's array and books it; null if that cannot be done at once.
     /// Only while the switch is on, and calls are not watched, does the cache know any call site.
+    /// `slab` is the size of the class's slabs.
     #[inline(always)]
-    fn alloc_class(&'static self, class: SizeClass, key: usize) -> *mut u8 {
+    fn alloc_class(&'static self, class: SizeClass, slab: usize, key: usize) -> *mut u8 {
         let Some(word) = self.sites.cached(key) else {
             return no_memory();
         };
@@ -242,16 +243,23 @@ impl<P: Platform> Instance<P> {
         if item.is_none() {
             return no_memory();
         }
-        self.book(item, class, word);
+        self.book_in(item, class, slab, word);
+        // SAFETY: it is not none.
+        unsafe { core::hint::assert_unchecked(item.address() != 0) };
         item.address() as *mut u8
     }
 
     /// Writes the extension word of an object that just came off an array.
-    #[inline(always)]
     fn book(&self, item: Item, class: SizeClass, word: u32) {
-        let slab = item.address() & self.layout().slab[class.0 as usize];
+        self.book_in(item, class, self.geometry(class).slab_mask as usize + 1, word);
+    }
+
+    /// The same, where the size of the slab is known.
+    #[inline(always)]
+    fn book_in(&self, item: Item, class: SizeClass, slab: usize, word: u32) {
+        let offset = item.address() & (slab - 1);
         // SAFETY: an object of that class, in a slab made with books.
-        let ext = unsafe { self.extension(class, slab, item.address() - slab) };
+        let ext = unsafe { self.extension(class, item.address() - offset, offset) };
         ext.store(word, Ordering::Relaxed);
     }
 
@@ -290,7 +298,11 @@ impl<P: Platform> Instance<P> {
                 }
             }
             mode::ON => {
-                let object = self.alloc_class(class, caller.key);
+                let object = self.alloc_class(
+                    class,
+                    self.geometry(class).slab_mask as usize + 1,
+                    caller.key,
+                );
                 if object.is_null() { self.alloc_slow(class, caller) } else { object }
             }
             mode::OFF if !self.watch().any() => {
