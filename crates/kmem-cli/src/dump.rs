@@ -69,9 +69,6 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         let what = "allocinfo 1.0 has no total_bytes: ask for --format 2.0 or --json";
         return Err(Failure::Trouble(what.to_owned()));
     }
-    if args.metadata {
-        args.from.needs_memory("--metadata")?;
-    }
     // The sizes that stacks are chosen by are their own.
     let filter = if stacks { args.filter.names() } else { args.filter.filter() };
     let reading = if args.cumulative {

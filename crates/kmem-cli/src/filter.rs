@@ -60,11 +60,6 @@ impl Args {
     pub(crate) fn least(&self) -> Option<i64> {
         self.min
     }
-
-    /// Largest size.
-    pub(crate) fn most(&self) -> Option<i64> {
-        self.max
-    }
 }
 
 /// Bytes and objects of the rows that passed.

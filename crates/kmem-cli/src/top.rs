@@ -6,7 +6,6 @@ use std::slice;
 use std::time::Duration;
 
 use kmem_snapshot::escape::printable;
-use kmem_snapshot::filter::Filter;
 use kmem_snapshot::sites::{Order, Site};
 use kmem_snapshot::stacks::{Line, Tree};
 use kmem_snapshot::{live, report};
@@ -34,8 +33,8 @@ pub(crate) struct Args {
     /// Print once and end, rather than every second
     #[arg(short, long)]
     once: bool,
-    /// Show a tree of callers, outermost first
-    #[arg(short, long)]
+    /// Show a tree of callers, outermost first; a caller holds all that it calls
+    #[arg(short, long, conflicts_with_all = ["by", "max"])]
     tree: bool,
     /// Print at most this many rows, or nodes of the tree
     #[arg(short = 'n', long, default_value_t = 20)]
@@ -56,30 +55,10 @@ pub(crate) struct Args {
     filter: filter::Args,
 }
 
-impl Args {
-    /// The filter of a tree: sizes are those of its nodes, and bytes that several share cannot be
-    /// added up along it.
-    fn tree_filter(&self) -> Result<Filter, Failure> {
-        let refused = |what: &str| Err(Failure::Trouble(format!("{what} with --tree")));
-        if self.by == By::Pinned {
-            return refused("--by pinned is of rows; it cannot be combined");
-        }
-        if self.filter.most().is_some() {
-            return refused("a caller holds all that it calls, so --max makes no sense");
-        }
-        Ok(self.filter.names())
-    }
-}
-
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let clear = !args.once && !args.json && io::stdout().is_terminal();
-    let filter = if args.tree { args.tree_filter()? } else { args.filter.filter() };
-    if args.metadata {
-        args.from.needs_memory("--metadata")?;
-    }
-    if args.by == By::Pinned {
-        args.from.needs_memory("--by pinned")?;
-    }
+    // The sizes that nodes are chosen by are their own.
+    let filter = if args.tree { args.filter.names() } else { args.filter.filter() };
     let mut shown = false;
     loop {
         let reading = match source::read(&args.from, &filter) {

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use crate::failure::Failure;
-
 /// Where books are read from.
 #[derive(clap::Args)]
 pub(crate) struct From {
@@ -33,15 +31,5 @@ impl From {
     /// A live process, whose books change.
     pub(crate) fn is_live(&self) -> bool {
         self.one.pid.is_some()
-    }
-
-    /// Refuses an option that needs the memory of the process, not only what it wrote down.
-    pub(crate) fn needs_memory(&self, option: &str) -> Result<(), Failure> {
-        if self.one.blackbox.is_none() {
-            return Ok(());
-        }
-        Err(Failure::Trouble(format!(
-            "{option} is not in a black box; it can be read from a process or a core file"
-        )))
     }
 }
