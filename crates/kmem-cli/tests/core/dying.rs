@@ -7,11 +7,8 @@ use std::sync::Mutex;
 
 use serde_json::Value;
 
-const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
-
-pub(crate) fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+pub(crate) use super::program::text;
+use super::program::{KMEM, compile, directory, library};
 
 /// Runs the command with these arguments and a file at the end.
 pub(crate) fn kmem(args: &[&str], file: &Path) -> Output {
@@ -21,12 +18,6 @@ pub(crate) fn kmem(args: &[&str], file: &Path) -> Output {
         command.arg(file);
     }
     command.output().unwrap()
-}
-
-fn library() -> PathBuf {
-    let dir = Path::new(KMEM).parent().unwrap();
-    let places = [dir.join("libkmem.so"), dir.join("deps/libkmem.so")];
-    places.into_iter().find(|p| p.is_file()).expect("libkmem.so beside the command")
 }
 
 /// The process, and what was said of it while it lived.
@@ -41,19 +32,21 @@ pub(crate) struct Dying {
 impl Dying {
     /// Starts `dies HOW`, under the library or not, and reads its books while it waits.
     pub(crate) fn start(how: &str, library_too: bool) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let program = dir.path().join("dies");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/dies.c");
-        let mut cc = Command::new("cc");
-        cc.args(["-g", "-O1", "-pthread", "-Wl,--build-id"]).arg(source).arg("-o").arg(&program);
-        assert!(cc.status().unwrap().success());
+        Self::start_with(how, library_too.then_some(""))
+    }
+
+    /// The same with a configuration of the library, where `DIR` is the process's directory.
+    pub(crate) fn start_with(how: &str, conf: Option<&str>) -> Self {
+        let dir = directory();
+        let flags = ["-fno-omit-frame-pointer", "-Wl,--build-id"];
+        let program = compile("dies", &flags, dir.path());
         // Address space is bounded because gcore writes all of it, cores because disks are.
         let limits = "ulimit -v 1000000; ulimit -c 1000000; exec \"$0\" \"$1\"";
         let mut command = Command::new("sh");
         command.arg("-c").arg(limits).arg(&program).arg(how);
         command.current_dir(dir.path());
-        command.env("KMEM_CONF", format!("blackbox:{}/box,cumulative:1", dir.path().display()));
-        if library_too {
+        if let Some(conf) = conf {
+            command.env("KMEM_CONF", conf.replace("DIR", dir.path().to_str().unwrap()));
             command.env("LD_PRELOAD", library());
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -62,7 +55,7 @@ impl Dying {
         assert_eq!(line, "ready\n");
         let pid = child.id();
         let (mut dump, mut json) = (String::new(), Value::Null);
-        if library_too {
+        if conf.is_some() {
             let id = pid.to_string();
             dump = text(&kmem(&["dump", "-p", &id], Path::new("")).stdout);
             let output = kmem(&["dump", "--json", "-p", &id], Path::new(""));
@@ -73,6 +66,12 @@ impl Dying {
 
     pub(crate) fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// What the command says of it while it waits.
+    pub(crate) fn live(&self, args: &[&str]) -> String {
+        let id = self.pid.to_string();
+        text(&kmem(&[args, &["-p", &id]].concat(), Path::new("")).stdout)
     }
 
     pub(crate) fn program(&self) -> PathBuf {

@@ -3,6 +3,8 @@
 
 mod broken;
 mod dying;
+#[path = "../program/mod.rs"]
+mod program;
 
 use std::collections::BTreeSet;
 
@@ -44,8 +46,43 @@ fn a_core_says_what_the_process_said_before_it_died() {
 }
 
 #[test]
+fn trees_stacks_filters_and_pins_of_a_core_are_those_of_the_process() {
+    let live = Dying::start_with("abort", Some("depth:8"));
+    let views = [
+        &["dump", "--format", "folded"][..],
+        &["dump", "--format", "speedscope", "-s", "s"],
+        &["dump", "--function", "small", "--function", "touched", "-s", "t"],
+        &["dump", "--min", "1K", "--max", "1M", "--module", "dies"],
+        &["top", "--once", "--tree", "-n", "1000"],
+        &["top", "--once", "--tree", "--min", "64K"],
+        &["top", "--once", "--by", "pinned"],
+    ];
+    // Of tables, the line of what is resident aside, which a core has less of.
+    let rows = |text: String| -> Vec<String> {
+        let kept = |line: &&str| !line.contains(" = resident ") && !line.contains("unaccounted");
+        text.lines().filter(kept).map(str::to_owned).collect()
+    };
+    let before = views.map(|args| rows(live.live(args)));
+    let Some(core) = live.kill() else { return };
+    for (args, before) in views.iter().zip(before) {
+        let output = kmem(&[args, &["--core"][..]].concat(), &core);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(rows(text(&output.stdout)), before, "{args:?}");
+    }
+    let folded = text(&kmem(&["dump", "--format", "folded", "--core"], &core).stdout);
+    assert!(folded.contains("main;small ") && folded.contains("work;small "), "{folded}");
+
+    let output = kmem(&["dump", "--metadata", "--json", "--core"], &core);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap().iter().filter(|row| row["kind"] == "metadata");
+    let own: i64 = rows.map(|row| row["bytes"].as_i64().unwrap()).sum();
+    assert!(own > 0);
+    assert_eq!(json["accounting"]["overhead"], own);
+}
+
+#[test]
 fn the_counters_of_a_black_box_say_it_too() {
-    let live = Dying::start("segv", true);
+    let live = Dying::start_with("segv", Some("blackbox:DIR/box,cumulative:1"));
     live.kill();
     let output = kmem(&["dump", "--cumulative", "--blackbox"], &live.black_box());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
