@@ -20,8 +20,8 @@ pub(crate) struct Args {
     /// Process to change
     #[arg(short, long)]
     pid: u32,
-    /// Call site: FUNCTION, FILE:LINE, MODULE+0xOFFSET or tag:N; without it the present setting
-    /// is printed
+    /// Call site: FUNCTION, FILE:LINE, MODULE+0xOFFSET or tag:N; without it the present setting is
+    /// printed
     site: Option<String>,
     /// Callers to tell apart, the call site itself included
     #[arg(long, value_name = "N", default_value_t = 8,

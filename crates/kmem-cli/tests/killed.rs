@@ -66,7 +66,7 @@ fn counters_of_four_threads_are_exact_to_the_unit_after_sigkill() {
                 Some((row["function"].as_str()?, counts))
             })
             .collect();
-        assert_eq!(said.len(), 5);
+        assert_eq!(said.len(), 6);
         for line in said {
             let (function, numbers) = line.split_once(' ').unwrap();
             let numbers: Vec<i64> = numbers.split(' ').map(|n| n.parse().unwrap()).collect();

@@ -14,8 +14,8 @@
 struct counts {
     atomic_llong calls, bytes, frees, freed;
 };
-enum { SMALL, ZEROED, GROWN, LARGE, ALIGNED, SITES };
-static const char *const names[SITES] = {"small", "zeroed", "grown", "large", "aligned"};
+enum { SMALL, ZEROED, GROWN, LARGE, ALIGNED, RESIZED, SITES };
+static const char *const names[SITES] = {"small", "zeroed", "grown", "large", "aligned", "resized"};
 static struct counts counts[SITES];
 /* Of each thread, for another one to free. */
 static void *given[THREADS][OBJECTS];
@@ -41,11 +41,15 @@ NOINLINE static void *small(int i) { return got(SMALL, malloc(1 + 40 * (i % 30))
 NOINLINE static void *zeroed(int i) { return got(ZEROED, calloc(3, 1 + 11 * i)); }
 NOINLINE static void *large(int i) { return got(LARGE, malloc(40000 + 5000 * i)); }
 NOINLINE static void *aligned(int i) { return got(ALIGNED, aligned_alloc(512, 512 * (1 + i % 4))); }
+/* The old size is freed where it came from, whether the object moves or not. */
 NOINLINE static void *grown(void *at) {
-    /* Never in place: another class, and ten times the size. */
     size_t size = malloc_usable_size(at);
     gone(SMALL, size);
     return got(GROWN, realloc(at, 10 * size));
+}
+NOINLINE static void *resized(int site, void *at, size_t size) {
+    gone(site, malloc_usable_size(at));
+    return got(RESIZED, realloc(at, size));
 }
 
 static void *work(void *arg) {
@@ -64,8 +68,14 @@ static void *work(void *arg) {
         void *a = zeroed(round), *b = large(round % 40), *c = aligned(round);
         if (round % 3)
             drop(ZEROED, a);
+        /* In place: a page run that shrinks, or grows; an object of the same class. */
+        b = resized(LARGE, b, malloc_usable_size(b) * (round % 2 ? 2 : 1) - 20000);
+        b = resized(RESIZED, b, malloc_usable_size(b) - 1);
         if (round % 20)
-            drop(LARGE, b);
+            drop(RESIZED, b);
+        void *d = resized(SMALL, small(29), 40 * 29);
+        if (round % 7)
+            drop(RESIZED, d);
         drop(ALIGNED, c);
         pthread_barrier_wait(&barrier);
     }
