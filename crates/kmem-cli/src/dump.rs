@@ -55,20 +55,25 @@ pub(crate) struct Args {
     filter: filter::Args,
 }
 
+impl Args {
+    /// Refuses what the parser cannot tell: options that do not go with a format.
+    fn check(&self, stacks: bool) -> Result<(), Failure> {
+        let what = if stacks && self.json {
+            "--json prints rows; it cannot be combined with a format of call stacks"
+        } else if stacks && self.cumulative {
+            "--cumulative counts rows; it cannot be combined with a format of call stacks"
+        } else if self.cumulative && !self.json && self.format == Format::V1 {
+            "allocinfo 1.0 has no total_bytes: ask for --format 2.0 or --json"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::Trouble(what.to_owned()))
+    }
+}
+
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let stacks = matches!(args.format, Format::Folded | Format::Speedscope);
-    if stacks && args.json {
-        let what = "--json prints rows; it cannot be combined with a format of call stacks";
-        return Err(Failure::Trouble(what.to_owned()));
-    }
-    if stacks && args.cumulative {
-        let what = "--cumulative counts rows; it cannot be combined with a format of call stacks";
-        return Err(Failure::Trouble(what.to_owned()));
-    }
-    if args.cumulative && !args.json && args.format == Format::V1 {
-        let what = "allocinfo 1.0 has no total_bytes: ask for --format 2.0 or --json";
-        return Err(Failure::Trouble(what.to_owned()));
-    }
+    args.check(stacks)?;
     // The sizes that stacks are chosen by are their own.
     let filter = if stacks { args.filter.names() } else { args.filter.filter() };
     let reading = if args.cumulative {
@@ -109,9 +114,7 @@ fn write_rows(
     }
     sites.truncate(args.lines.unwrap_or(usize::MAX));
     if args.json {
-        serde_json::to_writer(&mut *out, &source::json_of(reading, &sites))?;
-        writeln!(out)?;
-        return Ok(());
+        return source::write_json(out, &source::json_of(reading, &sites));
     }
     allocinfo::write_header(out, version)?;
     for site in &sites {
@@ -141,8 +144,7 @@ fn write_stacks(
         write_folded(out, &all)?;
     } else {
         let name = format!("{} (pid {})", reading.snapshot.exe, reading.snapshot.pid);
-        serde_json::to_writer(&mut *out, &Speedscope::of(&all, &name))?;
-        writeln!(out)?;
+        source::write_json(out, &Speedscope::of(&all, &name))?;
     }
     Ok(())
 }

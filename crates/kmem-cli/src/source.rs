@@ -6,6 +6,7 @@ mod core;
 mod from;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 
 use clap::ValueEnum;
 use kmem_snapshot::blackbox::Counts;
@@ -14,9 +15,11 @@ use kmem_snapshot::filter::Filter;
 use kmem_snapshot::sites::{Order, Site};
 use kmem_snapshot::symbols::{Modules, Symbols};
 use kmem_snapshot::{Process, ReadError, Snapshot, live};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 pub(crate) use from::From;
+use from::Source;
 
 use crate::failure::{Failure, say};
 use crate::filter;
@@ -92,25 +95,19 @@ impl Reading {
 /// Reads what must have books: the rows that the filter wants.
 pub(crate) fn read(from: &From, filter: &Filter) -> Result<Reading, Failure> {
     let exe = from.exe.as_deref();
-    match (from.one.pid, &from.one.core, &from.one.blackbox) {
-        (Some(pid), ..) => process(pid, filter),
-        (None, Some(path), _) => core::read(path, exe, filter),
-        (None, None, Some(path)) => blackbox::read(path, exe, filter),
-        (None, None, None) => Err(no_source()),
+    match from.source()? {
+        Source::Process(pid) => process(pid, filter),
+        Source::Core(path) => core::read(path, exe, filter),
+        Source::BlackBox(path) => blackbox::read(path, exe, filter),
     }
 }
 
 /// Reads what was allocated and freed since the start, from a black box.
 pub(crate) fn counted(from: &From, filter: &Filter) -> Result<Reading, Failure> {
-    match &from.one.blackbox {
-        Some(path) => blackbox::counted(path, from.exe.as_deref(), filter),
-        None => Err(no_source()),
+    match from.source()? {
+        Source::BlackBox(path) => blackbox::counted(path, from.exe.as_deref(), filter),
+        _ => Err(Failure::Trouble("only a black box has counters".to_owned())),
     }
-}
-
-/// The parser asks for exactly one, so this is not seen.
-fn no_source() -> Failure {
-    Failure::Trouble("no process, core file or black box is given".to_owned())
 }
 
 /// Reads a live process.
@@ -205,6 +202,12 @@ pub(crate) fn json_of(reading: &Reading, rows: &[Site]) -> Value {
         }
     }
     json
+}
+
+/// Writes a line of JSON.
+pub(crate) fn write_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Failure> {
+    serde_json::to_writer(&mut *out, value)?;
+    Ok(writeln!(out)?)
 }
 
 /// Parses `10`, `64K`, `1.5MiB`, `2g` into bytes.

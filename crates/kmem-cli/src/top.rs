@@ -103,9 +103,7 @@ fn show(
     sites.sort_by(|a, b| order.compare(a, b));
     if args.json {
         sites.truncate(args.lines);
-        serde_json::to_writer(&mut *out, &source::json_of(reading, &sites))?;
-        writeln!(out)?;
-        return Ok(());
+        return source::write_json(out, &source::json_of(reading, &sites));
     }
     write_head(out, reading)?;
     if args.by == By::Pinned {
@@ -129,8 +127,7 @@ fn show_tree(
     if args.json {
         let mut json = source::json_of(reading, &[]);
         json["tree"] = tree_json(&mut lines.iter().peekable(), 0);
-        serde_json::to_writer(&mut *out, &json)?;
-        writeln!(out)?;
+        source::write_json(out, &json)?;
     } else {
         write_head(out, reading)?;
         report::write_tree(out, &lines, tree.len() - lines.len())?;
