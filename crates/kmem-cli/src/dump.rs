@@ -1,82 +1,150 @@
-//! `kmem dump`: allocinfo text of a running process.
+//! `kmem dump`: the books of a running process, for other programs.
 
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter, Write};
 
 use clap::ValueEnum;
 use kmem_snapshot::allocinfo::{self, Version};
+use kmem_snapshot::sites::Site;
+use kmem_snapshot::stacks::{By, Speedscope, Stacks, write_folded};
 use kmem_snapshot::{live, report};
 
 use crate::failure::{Failure, say};
 use crate::filter;
-use crate::source::{self, Sort};
+use crate::source::{self, Reading, Sort};
 
-/// Version of the text.
-#[derive(Clone, Copy, ValueEnum)]
+/// What to write.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// As of Linux 6.10
+    /// allocinfo text as of Linux 6.10
     #[value(name = "1.0")]
     V1,
-    /// As of Linux 6.16
+    /// allocinfo text as of Linux 6.16
     #[value(name = "2.0")]
     V2,
+    /// Collapsed stacks, which flame graphs are made from
+    Folded,
+    /// JSON for speedscope
+    Speedscope,
 }
 
 /// Arguments of `kmem dump`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Process to read
-    #[arg(short, long)]
-    pid: u32,
-    /// Version of the allocinfo text
+    #[command(flatten)]
+    from: source::From,
+    /// What to write: a version of the allocinfo text, or call stacks
     #[arg(long, value_enum, default_value = "2.0")]
     format: Format,
-    /// Print JSON instead
+    /// With --blackbox: what was allocated and freed since the start
+    /// (KMEM_CONF=cumulative:1), as total_bytes: and total_calls: of each row
+    #[arg(long, requires = "blackbox", conflicts_with_all = ["pid", "core"])]
+    cumulative: bool,
+    /// Print the rows as JSON instead
     #[arg(long)]
     json: bool,
-    /// Print at most this many rows
+    /// Print at most this many rows, or stacks
     #[arg(short = 'n', long)]
     lines: Option<usize>,
     /// Order: s(ize), c(alls), t(ag); else that of the first call of each site
     #[arg(short, long, value_enum)]
     sort: Option<Sort>,
     /// Also print the allocator's own memory: the overhead, by kind of table
-    #[arg(long)]
+    #[arg(long, conflicts_with = "blackbox")]
     metadata: bool,
     #[command(flatten)]
     filter: filter::Args,
 }
 
+impl Args {
+    /// Refuses what the parser cannot tell: options that do not go with a format.
+    fn check(&self, stacks: bool) -> Result<(), Failure> {
+        let what = if stacks && self.json {
+            "--json prints rows; it cannot be combined with a format of call stacks"
+        } else if stacks && self.cumulative {
+            "--cumulative counts rows; it cannot be combined with a format of call stacks"
+        } else if self.cumulative && !self.json && self.format == Format::V1 {
+            "allocinfo 1.0 has no total_bytes: ask for --format 2.0 or --json"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::Trouble(what.to_owned()))
+    }
+}
+
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let filter = args.filter.filter();
-    let reading = source::read(args.pid, &filter)?;
+    let stacks = matches!(args.format, Format::Folded | Format::Speedscope);
+    args.check(stacks)?;
+    // The sizes that stacks are chosen by are their own.
+    let filter = if stacks { args.filter.names() } else { args.filter.filter() };
+    let reading = if args.cumulative {
+        source::counted(&args.from, &filter)?
+    } else {
+        source::read(&args.from, &filter)?
+    };
     let mut sites = reading.sites.clone();
     if args.metadata {
         sites.extend(live::metadata(&reading.snapshot, &filter));
     }
-    if let Some(sort) = args.sort {
-        sites.sort_by(|a, b| sort.order().compare(a, b));
-    }
-    sites.truncate(args.lines.unwrap_or(usize::MAX));
-
     let mut out = BufWriter::new(io::stdout().lock());
-    if args.json {
-        serde_json::to_writer(&mut out, &source::json_of(&reading, &sites))?;
-        writeln!(out)?;
-    } else {
-        let version = match args.format {
-            Format::V1 => Version::V1,
-            Format::V2 => Version::V2,
-        };
-        allocinfo::write_header(&mut out, version)?;
-        for site in &sites {
-            allocinfo::write_row(&mut out, site.bytes, site.calls, &allocinfo::tag_of(site))?;
-        }
+    match args.format {
+        Format::V1 => write_rows(&mut out, args, &reading, sites, Version::V1)?,
+        Format::V2 => write_rows(&mut out, args, &reading, sites, Version::V2)?,
+        Format::Folded | Format::Speedscope => write_stacks(&mut out, args, &reading, &sites)?,
     }
     out.flush()?;
     // The text on stdout stays what tools expect; what does not belong there goes to stderr.
     if reading.filtered {
         say(&filter::summary(&reading.sites, reading.snapshot.totals()));
     }
-    let _ = report::write_accounting(&mut io::stderr(), &reading.snapshot.accounting);
+    if let Some(accounting) = reading.accounting() {
+        let _ = report::write_accounting(&mut io::stderr(), accounting);
+    }
+    Ok(())
+}
+
+fn write_rows(
+    out: &mut impl Write,
+    args: &Args,
+    reading: &Reading,
+    mut sites: Vec<Site>,
+    version: Version,
+) -> Result<(), Failure> {
+    if let Some(sort) = args.sort {
+        sites.sort_by(|a, b| sort.order().compare(a, b));
+    }
+    sites.truncate(args.lines.unwrap_or(usize::MAX));
+    if args.json {
+        return source::write_json(out, &source::json_of(reading, &sites));
+    }
+    allocinfo::write_header(out, version)?;
+    for site in &sites {
+        let extras = reading.counts_of(site).map(|counts| {
+            [("total_bytes", counts.allocated_bytes), ("total_calls", counts.allocations)]
+        });
+        let (tag, extras) = (allocinfo::tag_of(site), extras.into_iter().flatten());
+        allocinfo::write_row_with(out, site.bytes, site.calls, &tag, extras)?;
+    }
+    Ok(())
+}
+
+fn write_stacks(
+    out: &mut impl Write,
+    args: &Args,
+    reading: &Reading,
+    sites: &[Site],
+) -> Result<(), Failure> {
+    let folded = args.format == Format::Folded;
+    let mut all = Stacks::of(sites, if folded { By::Name } else { By::Place });
+    if let Some(sort) = args.sort {
+        all.sort(sort.order());
+    }
+    all.stacks.retain(|stack| args.filter.admits_size(stack.bytes));
+    all.stacks.truncate(args.lines.unwrap_or(usize::MAX));
+    if folded {
+        write_folded(out, &all)?;
+    } else {
+        let name = format!("{} (pid {})", reading.snapshot.exe, reading.snapshot.pid);
+        source::write_json(out, &Speedscope::of(&all, &name))?;
+    }
     Ok(())
 }

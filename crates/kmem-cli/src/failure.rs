@@ -10,6 +10,13 @@ use kmem_snapshot::ReadError;
 pub(crate) enum Failure {
     /// Usage or trouble: 2.
     Trouble(String),
+    /// It is not clear what was meant: 2.
+    Choice {
+        /// What was not clear.
+        what: String,
+        /// What may have been meant, one line each.
+        candidates: Vec<String>,
+    },
     /// The source is absent: 3.
     Absent(String),
     /// No permission: 4.
@@ -25,6 +32,13 @@ impl Failure {
             Self::Trouble(text) => (text, 2),
             Self::Absent(text) => (text, 3),
             Self::Permission(text) => (text, 4),
+            Self::Choice { what, candidates } => {
+                say(&what);
+                for candidate in candidates {
+                    say(&candidate);
+                }
+                return ExitCode::from(2);
+            }
             Self::BrokenPipe => return ExitCode::SUCCESS,
         };
         say(&text);

@@ -24,10 +24,10 @@ pub(crate) struct Args {
     /// Only rows of this line; may be repeated
     #[arg(long, value_name = "N")]
     line: Vec<u32>,
-    /// Leave out rows below this size
+    /// Leave out rows, stacks or nodes of the tree below this size
     #[arg(short, long, value_name = "SIZE", value_parser = source::parse_size)]
     min: Option<i64>,
-    /// Leave out rows above this size
+    /// Leave out rows or stacks above this size
     #[arg(long, value_name = "SIZE", value_parser = source::parse_size)]
     max: Option<i64>,
 }
@@ -44,6 +44,21 @@ impl Args {
             min: self.min,
             max: self.max,
         }
+    }
+
+    /// The same without sizes, where it is not rows whose sizes count.
+    pub(crate) fn names(&self) -> Filter {
+        Filter { min: None, max: None, ..self.filter() }
+    }
+
+    /// Whether the sizes asked for have this one among them.
+    pub(crate) fn admits_size(&self, bytes: i64) -> bool {
+        Filter { min: self.min, max: self.max, ..Filter::default() }.admits_size(bytes)
+    }
+
+    /// Least size.
+    pub(crate) fn least(&self) -> Option<i64> {
+        self.min
     }
 }
 

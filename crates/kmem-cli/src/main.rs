@@ -1,15 +1,19 @@
-//! `kmem`: who holds every byte of a running process.
+//! `kmem`: who holds every byte of a process.
 //!
 //! ```text
-//! kmem run -- CMD ARGS..   run a command under kmem; report its peak and its leaks
-//! kmem dump -p PID         allocinfo text of a running process
-//! kmem top -p PID          the largest call sites, for people
-//! kmem sysctl -p PID       the settings of a running process
+//! kmem run -- CMD ARGS..          run a command under kmem; report its peak and its end
+//! kmem top -p PID                 the largest call sites, or a tree of callers, for people
+//! kmem dump -p PID                allocinfo text, JSON or call stacks, for programs
+//! kmem context -p PID SITE        tell the callers of one call site apart
+//! kmem sysctl -p PID NAME=VALUE   the settings of a running process
 //! ```
+//!
+//! `top` and `dump` also take `--core FILE` or `--blackbox FILE`, of a process that has ended.
 //!
 //! Data goes to stdout, the rest to stderr. Exit codes: 0 ok; 1 found; 2 usage or trouble;
 //! 3 the source is absent; 4 no permission. `kmem run` passes the command's own code through.
 
+mod context;
 mod dump;
 mod failure;
 mod filter;
@@ -22,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Who holds every byte of a running process
+/// Who holds every byte of a process, running or ended
 #[derive(Parser)]
 #[command(name = "kmem", version)]
 struct Cli {
@@ -32,20 +36,24 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print the books of a running process as allocinfo text
-    Dump(dump::Args),
-    /// Show the call sites of a running process that hold most
-    Top(top::Args),
-    /// Print or change the settings of a running process
-    Sysctl(sysctl::Args),
     /// Run a command under kmem and report what it held at its peak and at exit
     Run(run::Args),
+    /// Show the call sites that hold most in a process, its core file or its black box
+    Top(top::Args),
+    /// Print the books of a process, its core file or its black box as allocinfo text, JSON or
+    /// call stacks
+    Dump(dump::Args),
+    /// Tell the callers of one call site apart in a running process
+    Context(context::Args),
+    /// Print or change the settings of a running process
+    Sysctl(sysctl::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Dump(args) => dump::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Context(args) => context::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Sysctl(args) => sysctl::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::main(&args),
     };

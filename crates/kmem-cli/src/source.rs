@@ -1,12 +1,25 @@
-//! Reading one process, and what `dump` and `top` share: choosing and ordering rows.
+//! Reading one process, living or dead, and what `dump` and `top` share: choosing and ordering
+//! rows.
+
+mod blackbox;
+mod core;
+mod from;
+
+use std::collections::BTreeMap;
+use std::io::Write;
 
 use clap::ValueEnum;
-use kmem_snapshot::books::Profiling;
+use kmem_snapshot::blackbox::Counts;
+use kmem_snapshot::books::{Accounting, Profiling};
 use kmem_snapshot::filter::Filter;
 use kmem_snapshot::sites::{Order, Site};
 use kmem_snapshot::symbols::{Modules, Symbols};
 use kmem_snapshot::{Process, ReadError, Snapshot, live};
+use serde::Serialize;
 use serde_json::{Value, json};
+
+pub(crate) use from::From;
+use from::Source;
 
 use crate::failure::{Failure, say};
 use crate::filter;
@@ -42,42 +55,106 @@ pub(crate) struct Reading {
     pub(crate) sites: Vec<Site>,
     /// Whether a filter is on.
     pub(crate) filtered: bool,
+    /// The process's memory is known as a whole: the equation can be told.
+    accounted: bool,
+    /// Of a black box: which moment it is, as JSON.
+    moment: Option<Value>,
+    /// By tag, what was allocated and freed since the start, where that was asked for.
+    counts: Option<BTreeMap<u32, Counts>>,
 }
 
-/// Reads a process that must have books: the rows that the filter wants.
-pub(crate) fn read(pid: u32, filter: &Filter) -> Result<Reading, Failure> {
-    let process = Process::open(pid)?;
-    let snapshot = Snapshot::take(&process)?;
-    for fault in &snapshot.faults {
-        say(&format!("{fault}; left out"));
+impl Reading {
+    /// Names the rows that the filter wants.
+    fn new(snapshot: Snapshot, modules: &Modules, filter: &Filter) -> Self {
+        for mismatch in modules.mismatches() {
+            say(mismatch);
+        }
+        let sites = live::sites(&snapshot, &mut Symbols::new(modules), filter);
+        let filtered = filter.is_on();
+        Self { snapshot, sites, filtered, accounted: true, moment: None, counts: None }
     }
+
+    /// The equation; none where only the books are known.
+    pub(crate) fn accounting(&self) -> Option<&Accounting> {
+        self.accounted.then_some(&self.snapshot.accounting)
+    }
+
+    /// What was allocated and freed at a row since the start.
+    pub(crate) fn counts_of(&self, site: &Site) -> Option<Counts> {
+        let counts = self.counts.as_ref()?;
+        Some(site.tags.iter().filter_map(|tag| counts.get(tag)).fold(
+            Counts::default(),
+            |mut sum, of| {
+                sum.add(of);
+                sum
+            },
+        ))
+    }
+}
+
+/// Reads what must have books: the rows that the filter wants.
+pub(crate) fn read(from: &From, filter: &Filter) -> Result<Reading, Failure> {
+    let exe = from.exe.as_deref();
+    match from.source()? {
+        Source::Process(pid) => process(pid, filter),
+        Source::Core(path) => core::read(path, exe, filter),
+        Source::BlackBox(path) => blackbox::read(path, exe, filter),
+    }
+}
+
+/// Reads what was allocated and freed since the start, from a black box.
+pub(crate) fn counted(from: &From, filter: &Filter) -> Result<Reading, Failure> {
+    match from.source()? {
+        Source::BlackBox(path) => blackbox::counted(path, from.exe.as_deref(), filter),
+        _ => Err(Failure::Trouble("only a black box has counters".to_owned())),
+    }
+}
+
+/// Reads a live process.
+fn process(pid: u32, filter: &Filter) -> Result<Reading, Failure> {
+    let process = Process::open(pid)?;
+    let snapshot = snapshot(&process)?;
+    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
+    Ok(Reading::new(snapshot, &modules, filter))
+}
+
+/// Reads a live process that must have books; says what is odd about them.
+pub(crate) fn snapshot(process: &Process) -> Result<Snapshot, Failure> {
+    let pid = process.pid();
+    let snapshot = Snapshot::take(process)?;
     if snapshot.never() {
         return Err(ReadError::ProfilingNever { pid }.into());
     }
-    if snapshot.books.len() > 1 {
-        let roots: Vec<String> = snapshot.books.iter().map(|b| format!("{:#x}", b.root)).collect();
-        say(&format!(
-            "{} copies of kmem in process {pid}, at {}; their books are added up",
-            roots.len(),
-            roots.join(", ")
-        ));
-    }
-    if snapshot.books.iter().any(|b| b.profiling == Profiling::Off) {
-        say("profiling is off: what was allocated meanwhile is not tagged");
-    }
+    say_state(&snapshot);
     if snapshot.torn() != 0 {
         say(&format!(
             "{} slabs or page allocations changed while they were read, and are left out",
             snapshot.torn()
         ));
     }
+    Ok(snapshot)
+}
+
+/// What a user must know to read the rows.
+fn say_state(snapshot: &Snapshot) {
+    for fault in &snapshot.faults {
+        say(&format!("{fault}; left out"));
+    }
+    if snapshot.books.len() > 1 {
+        let roots: Vec<String> = snapshot.books.iter().map(|b| format!("{:#x}", b.root)).collect();
+        say(&format!(
+            "{} copies of kmem in process {}, at {}; their books are added up",
+            roots.len(),
+            snapshot.pid,
+            roots.join(", ")
+        ));
+    }
+    if snapshot.books.iter().any(|b| b.profiling == Profiling::Off) {
+        say("profiling is off: what was allocated meanwhile is not tagged");
+    }
     if !snapshot.books.iter().all(|b| b.pins.is_exact()) {
         say("too many sets of sites share slabs: what merged rows pin may be shown too large");
     }
-    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
-    let mut symbols = Symbols::new(&modules);
-    let sites = live::sites(&snapshot, &mut symbols, filter);
-    Ok(Reading { snapshot, sites, filtered: filter.is_on() })
 }
 
 /// The accounting line as JSON, in bytes.
@@ -105,14 +182,32 @@ pub(crate) fn json_of(reading: &Reading, rows: &[Site]) -> Value {
         "torn": snapshot.torn(),
         "used_pages": snapshot.books.iter().map(|b| b.used_pages).sum::<u64>(),
         "totals": { "bytes": bytes, "calls": calls },
-        "accounting": accounting_json(snapshot),
+        "accounting": reading.accounting().map(|_| accounting_json(snapshot)),
         "rows": rows,
     });
     if reading.filtered {
         let (bytes, calls) = filter::total(&reading.sites);
         json["filtered"] = json!({ "bytes": bytes, "calls": calls });
     }
+    if let Some(moment) = &reading.moment {
+        json["moment"] = moment.clone();
+    }
+    let written = json["rows"].as_array_mut().into_iter().flatten();
+    for (json, site) in written.zip(rows) {
+        if let Some(counts) = reading.counts_of(site) {
+            json["allocated_bytes"] = counts.allocated_bytes.into();
+            json["allocations"] = counts.allocations.into();
+            json["freed_bytes"] = counts.freed_bytes.into();
+            json["frees"] = counts.frees.into();
+        }
+    }
     json
+}
+
+/// Writes a line of JSON.
+pub(crate) fn write_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Failure> {
+    serde_json::to_writer(&mut *out, value)?;
+    Ok(writeln!(out)?)
 }
 
 /// Parses `10`, `64K`, `1.5MiB`, `2g` into bytes.

@@ -11,7 +11,7 @@ use crate::failure::{Failure, say};
 /// Arguments of `kmem sysctl`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Process to look at
+    /// Process to read or to change
     #[arg(short, long)]
     pid: u32,
     /// What to print, or with a value, to set; all are printed if none is named. There is

@@ -1,11 +1,15 @@
 //! `kmem top`: the call sites that hold most, for people.
 
 use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::iter::Peekable;
+use std::slice;
 use std::time::Duration;
 
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::sites::{Order, Site};
+use kmem_snapshot::stacks::{Line, Tree};
 use kmem_snapshot::{live, report};
+use serde_json::{Value, json};
 
 use crate::failure::{Failure, say};
 use crate::filter;
@@ -24,26 +28,28 @@ enum By {
 /// Arguments of `kmem top`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Process to read
-    #[arg(short, long)]
-    pid: u32,
+    #[command(flatten)]
+    from: source::From,
     /// Print once and end, rather than every second
     #[arg(short, long)]
     once: bool,
-    /// Print at most this many rows
+    /// Show a tree of callers, outermost first; a caller holds all that it calls
+    #[arg(short, long, conflicts_with_all = ["by", "max"])]
+    tree: bool,
+    /// Print at most this many rows, or nodes of the tree
     #[arg(short = 'n', long, default_value_t = 20)]
     lines: usize,
     /// Order: s(ize), c(alls), t(ag)
     #[arg(short, long, value_enum, default_value = "s")]
     sort: Sort,
     /// What to show and to order by
-    #[arg(long, value_enum, default_value = "size", conflicts_with = "sort")]
+    #[arg(long, value_enum, default_value = "size", conflicts_with_all = ["sort", "blackbox"])]
     by: By,
     /// Print JSON instead, one line each time
     #[arg(long)]
     json: bool,
     /// Also print the allocator's own memory: the overhead, by kind of table
-    #[arg(long)]
+    #[arg(long, conflicts_with = "blackbox")]
     metadata: bool,
     #[command(flatten)]
     filter: filter::Args,
@@ -51,10 +57,11 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let clear = !args.once && !args.json && io::stdout().is_terminal();
-    let filter = args.filter.filter();
+    // The sizes that nodes are chosen by are their own.
+    let filter = if args.tree { args.filter.names() } else { args.filter.filter() };
     let mut shown = false;
     loop {
-        let reading = match source::read(args.pid, &filter) {
+        let reading = match source::read(&args.from, &filter) {
             // It was there, and has ended: so does this.
             Err(Failure::Absent(why)) if shown => {
                 say(&why);
@@ -67,29 +74,86 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         if args.metadata {
             sites.extend(live::metadata(&reading.snapshot, &filter));
         }
-        let order = if args.by == By::Pinned { Order::Pinned } else { args.sort.order() };
-        sites.sort_by(|a, b| order.compare(a, b));
         let mut out = BufWriter::new(io::stdout().lock());
-        if args.json {
-            sites.truncate(args.lines);
-            serde_json::to_writer(&mut out, &source::json_of(&reading, &sites))?;
-            writeln!(out)?;
-        } else {
-            if clear {
-                write!(out, "\x1b[H\x1b[2J")?;
-            }
-            print(&mut out, &reading, &sites, args)?;
+        if clear {
+            write!(out, "\x1b[H\x1b[2J")?;
         }
+        if args.tree {
+            show_tree(&mut out, args, &reading, &sites)
+        } else {
+            show(&mut out, args, &reading, sites)
+        }?;
         out.flush()?;
         drop(out);
-        if args.once {
+        // The dead do not change.
+        if args.once || !args.from.is_live() {
             return Ok(());
         }
         std::thread::sleep(Duration::from_secs(1));
     }
 }
 
-fn print(out: &mut impl Write, reading: &Reading, sites: &[Site], args: &Args) -> io::Result<()> {
+fn show(
+    out: &mut impl Write,
+    args: &Args,
+    reading: &Reading,
+    mut sites: Vec<Site>,
+) -> Result<(), Failure> {
+    let order = if args.by == By::Pinned { Order::Pinned } else { args.sort.order() };
+    sites.sort_by(|a, b| order.compare(a, b));
+    if args.json {
+        sites.truncate(args.lines);
+        return source::write_json(out, &source::json_of(reading, &sites));
+    }
+    write_head(out, reading)?;
+    if args.by == By::Pinned {
+        report::write_pinned_table(out, &sites, args.lines)?;
+    } else if reading.filtered && sites.is_empty() {
+        report::write_header(out, 0)?;
+    } else {
+        report::write_table(out, &sites, args.lines)?;
+    }
+    Ok(())
+}
+
+fn show_tree(
+    out: &mut impl Write,
+    args: &Args,
+    reading: &Reading,
+    sites: &[Site],
+) -> Result<(), Failure> {
+    let tree = Tree::of(sites);
+    let lines = tree.lines(args.sort.order(), args.lines, args.filter.least().unwrap_or(i64::MIN));
+    if args.json {
+        let mut json = source::json_of(reading, &[]);
+        json["tree"] = tree_json(&mut lines.iter().peekable(), 0);
+        source::write_json(out, &json)?;
+    } else {
+        write_head(out, reading)?;
+        report::write_tree(out, &lines, tree.len() - lines.len())?;
+    }
+    Ok(())
+}
+
+/// The nodes at `depth` that come next, each with those below it. No deeper than a chain is long.
+fn tree_json(lines: &mut Peekable<slice::Iter<'_, Line<'_, '_>>>, depth: usize) -> Value {
+    let mut nodes = Vec::new();
+    while let Some(Line { node, .. }) = lines.next_if(|line| line.depth == depth) {
+        let source = node.frame.source();
+        nodes.push(json!({
+            "function": node.frame.name(),
+            "location": node.frame.location(),
+            "file": source.map(|s| s.0),
+            "line": source.map(|s| s.1),
+            "bytes": node.bytes,
+            "calls": node.calls,
+            "children": tree_json(lines, depth + 1),
+        }));
+    }
+    Value::Array(nodes)
+}
+
+fn write_head(out: &mut impl Write, reading: &Reading) -> io::Result<()> {
     let snapshot = &reading.snapshot;
     let (bytes, calls) = snapshot.totals();
     write!(out, "{} (pid {}): ", printable(&snapshot.exe), snapshot.pid)?;
@@ -99,13 +163,8 @@ fn print(out: &mut impl Write, reading: &Reading, sites: &[Site], args: &Args) -
         let (size, count) = (report::size(bytes), reading.sites.len());
         writeln!(out, "{size} in {calls} live objects from {count} call sites")?;
     }
-    report::write_accounting(out, &snapshot.accounting)?;
-    writeln!(out)?;
-    if args.by == By::Pinned {
-        return report::write_pinned_table(out, sites, args.lines);
+    if let Some(accounting) = reading.accounting() {
+        report::write_accounting(out, accounting)?;
     }
-    if reading.filtered && sites.is_empty() {
-        return report::write_header(out, 0);
-    }
-    report::write_table(out, sites, args.lines)
+    writeln!(out)
 }

@@ -1,84 +1,33 @@
 //! The command around a real program under the real libkmem.so.
 
-use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+mod program;
 
+use std::collections::BTreeSet;
+use std::process::{Command, Output, Stdio};
+
+use program::{KMEM, Program, compile, directory, text};
 use serde_json::Value;
 
-const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
 const SOURCE: &str = include_str!("programs/books.c");
-
-fn program(dir: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/books.c");
-    let path = dir.join("books");
-    let mut cc = Command::new("cc");
-    cc.args(["-g", "-O1", "-pthread"]).arg(source).arg("-o").arg(&path);
-    assert!(cc.status().unwrap().success());
-    path
-}
-
-/// The library that the command itself would take.
-fn library() -> PathBuf {
-    let dir = Path::new(KMEM).parent().unwrap();
-    let places = [dir.join("libkmem.so"), dir.join("deps/libkmem.so")];
-    places.into_iter().find(|p| p.is_file()).expect("libkmem.so beside the command")
-}
 
 fn line_of(mark: &str) -> usize {
     let mark = format!("/* {mark}");
     SOURCE.lines().position(|line| line.contains(&mark)).unwrap() + 1
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn run(what: &str) -> (Output, String) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = directory();
     let mut command = Command::new(KMEM);
-    command.args(["run", "--"]).arg(program(dir.path())).arg(what);
+    command.args(["run", "--"]).arg(compile("books", &[], dir.path())).arg(what);
     command.env_remove("LD_PRELOAD").env_remove("KMEM_CONF").env_remove("KMEM_LIBRARY");
     let output = command.output().unwrap();
     let report = text(&output.stderr);
     (output, report)
 }
 
-/// A program that waits, under the library.
-struct Live {
-    child: Child,
-    _dir: tempfile::TempDir,
-}
-
-impl Live {
-    fn start(what: &str, conf: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut child = Command::new(program(dir.path()))
-            .arg(what)
-            .env("LD_PRELOAD", library())
-            .env("KMEM_CONF", conf)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        Self { child, _dir: dir }
-    }
-
-    fn kmem(&self, args: &[&str]) -> Output {
-        let pid = self.child.id().to_string();
-        Command::new(KMEM).args(args).args(["-p", &pid]).output().unwrap()
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// `books WHAT`, which waits.
+fn start(what: &str, conf: &str) -> Program {
+    Program::start("books", &[], &[what], conf)
 }
 
 /// The rows of a table: from its heading to the next empty line.
@@ -118,7 +67,7 @@ fn peak_and_leaks_are_exact() {
 
 #[test]
 fn dump_is_allocinfo_of_a_live_process() {
-    let live = Live::start("wait", "");
+    let live = start("wait", "");
     let output = live.kmem(&["dump"]);
     let dump = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -138,7 +87,7 @@ fn dump_is_allocinfo_of_a_live_process() {
 
 #[test]
 fn top_and_json() {
-    let live = Live::start("wait", "");
+    let live = start("wait", "");
     let top = text(&live.kmem(&["top", "--once", "-n", "1"]).stdout);
     assert!(top.contains("   3.0 MiB         1  large     "), "{top}");
     let json: Value =
@@ -159,7 +108,7 @@ fn top_and_json() {
 
 #[test]
 fn filters_choose_rows_of_a_live_process() {
-    let live = Live::start("wait", "");
+    let live = start("wait", "");
     let all = text(&live.kmem(&["dump"]).stdout);
     let lines = |args: &[&str]| -> Vec<String> {
         let output = live.kmem(args);
@@ -203,7 +152,7 @@ fn filters_choose_rows_of_a_live_process() {
 
 #[test]
 fn a_site_that_pins_what_others_freed_is_shown() {
-    let live = Live::start("fragment", "");
+    let live = start("fragment", "");
     let output = live.kmem(&["dump", "--json"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = json["rows"].as_array().unwrap();
@@ -241,7 +190,7 @@ fn a_site_that_pins_what_others_freed_is_shown() {
 
 #[test]
 fn the_allocators_own_memory_is_the_overhead_to_the_byte() {
-    let live = Live::start("fragment", "peak:1");
+    let live = start("fragment", "peak:1");
     let json =
         |args: &[&str]| -> Value { serde_json::from_slice(&live.kmem(args).stdout).unwrap() };
     let own = |json: &Value| -> Vec<Value> {
@@ -271,13 +220,13 @@ fn the_allocators_own_memory_is_the_overhead_to_the_byte() {
 
 #[test]
 fn switches_are_told() {
-    let live = Live::start("wait", "mem_profiling:never");
+    let live = start("wait", "mem_profiling:never");
     let output = live.kmem(&["dump"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(output.stdout.is_empty());
     assert!(text(&output.stderr).contains("profiling is `never`"), "{}", text(&output.stderr));
 
-    let live = Live::start("wait", "mem_profiling:0");
+    let live = start("wait", "mem_profiling:0");
     let output = live.kmem(&["dump"]);
     assert!(
         text(&output.stdout).contains(" kmem:0 func:not_tagged \n"),
@@ -289,7 +238,7 @@ fn switches_are_told() {
 
 #[test]
 fn a_busy_process_can_be_read_any_time() {
-    let live = Live::start("churn", "");
+    let live = start("churn", "");
     for _ in 0..8 {
         let output = live.kmem(&["dump", "--json"]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -322,8 +271,8 @@ fn a_killed_process_has_no_report_and_that_is_said() {
 
 #[test]
 fn a_closed_pipe_is_silent() {
-    let live = Live::start("wait", "");
-    let pid = live.child.id().to_string();
+    let live = start("wait", "");
+    let pid = live.pid().to_string();
     let mut child = Command::new(KMEM)
         .args(["top", "-p", &pid])
         .stdout(Stdio::piped())

@@ -1,61 +1,29 @@
 //! The switch of a real program under the real libkmem.so, thrown from outside.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+mod program;
 
+use std::process::{Command, Output};
+
+use program::{KMEM, Program};
 use serde_json::Value;
 
-const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
 /// A round: 1000 objects of the 112-byte class.
 const ROUND: (i64, u64) = (112_000, 1000);
 
 /// A program that allocates and frees in rounds when told so.
-struct Rounds {
-    child: Child,
-    answers: BufReader<ChildStdout>,
-    _dir: tempfile::TempDir,
-}
+struct Rounds(Program);
 
 impl Rounds {
     fn start(conf: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("rounds");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/rounds.c");
-        let mut cc = Command::new("cc");
-        assert!(
-            cc.args(["-g", "-O1"]).arg(source).arg("-o").arg(&path).status().unwrap().success()
-        );
-        let beside = Path::new(KMEM).parent().unwrap();
-        let places = [beside.join("libkmem.so"), beside.join("deps/libkmem.so")];
-        let library = places.into_iter().find(|p| p.is_file()).expect("libkmem.so");
-        let mut child = Command::new(path)
-            .env("LD_PRELOAD", library)
-            .env("KMEM_CONF", conf)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        let mut this = Self { child, answers, _dir: dir };
-        this.answer();
-        this
-    }
-
-    fn answer(&mut self) {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
+        Self(Program::start("rounds", &[], &[], conf))
     }
 
     fn tell(&mut self, command: u8) {
-        self.child.stdin.as_mut().unwrap().write_all(&[command]).unwrap();
-        self.answer();
+        self.0.tell(command);
     }
 
     fn kmem(&self, args: &[&str]) -> Output {
-        let pid = self.child.id().to_string();
-        Command::new(KMEM).args(args).args(["-p", &pid]).output().unwrap()
+        self.0.kmem(args)
     }
 
     /// What `kmem sysctl` prints when all is well.
@@ -68,8 +36,7 @@ impl Rounds {
 
     /// Bytes and objects of the rounds' call site, of what is not tagged, and of all rows.
     fn books(&self) -> [(i64, u64); 3] {
-        let output = self.kmem(&["dump", "--json"]);
-        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let json = self.0.json(&["dump", "--json"]);
         let rows = json["rows"].as_array().unwrap();
         let sum = |wanted: &dyn Fn(&Value) -> bool| {
             rows.iter().filter(|row| wanted(row)).fold((0, 0), |(bytes, calls), row| {
@@ -82,13 +49,6 @@ impl Rounds {
         let all = sum(&|_| true);
         assert_eq!(json["accounting"]["tracked"], all.0);
         [sum(&|row| row["function"] == "allocate"), sum(&|row| row["kind"] == "not_tagged"), all]
-    }
-}
-
-impl Drop for Rounds {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

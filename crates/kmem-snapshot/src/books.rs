@@ -17,9 +17,10 @@ mod census;
 mod metadata;
 mod peak;
 mod pinned;
-mod record;
+pub(crate) mod record;
 mod root;
 mod site;
+mod target;
 mod zone;
 
 use std::collections::BTreeMap;
@@ -34,8 +35,11 @@ pub use site::{Key, StaticTag};
 
 use kmem::root::{MAPPING_NAME, profiling};
 
+use crate::core_file::CoreFile;
 use crate::error::ReadError;
-use crate::process::{Maps, Memory, PageMap, Process};
+use crate::memory::{Memory, Pages};
+use crate::process::{Maps, Process};
+use target::Target;
 
 /// What one tag holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,18 +55,19 @@ pub struct SiteRow {
 }
 
 /// State of the switch in a root block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profiling {
     /// Objects are counted, not tagged.
     Off,
     /// Objects carry the tag of their call site.
+    #[default]
     On,
     /// There are no books.
     Never,
 }
 
 /// The books under one root block.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Books {
     /// Where the root block is.
     pub root: u64,
@@ -85,7 +90,7 @@ pub struct Books {
 }
 
 /// All books of a process at one time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Snapshot {
     /// The process.
     pub pid: u32,
@@ -107,7 +112,7 @@ pub struct Snapshot {
 pub(crate) struct Source<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) maps: &'a Maps,
-    pub(crate) pagemap: Option<&'a PageMap>,
+    pub(crate) pagemap: Option<&'a Pages>,
 }
 
 impl Snapshot {
@@ -118,22 +123,33 @@ impl Snapshot {
     /// Fails when the process is gone, has no kmem in it, may not be read, or shows a root
     /// block that cannot be followed.
     pub fn take(process: &Process) -> Result<Self, ReadError> {
-        let pid = process.pid();
-        let memory = process.memory();
-        let exe = process.exe();
-        let roots = root_addresses(&process.maps()?);
+        Self::read(&Target::Live(process))
+    }
+
+    /// Reads the books of a dead process from its core file.
+    ///
+    /// # Errors
+    ///
+    /// Fails when there was no kmem in the process, a root block cannot be followed, or memory
+    /// that it leads to was not dumped.
+    pub fn of_core(core: &CoreFile) -> Result<Self, ReadError> {
+        Self::read(&Target::Core(core))
+    }
+
+    fn read(target: &Target<'_>) -> Result<Self, ReadError> {
+        let memory = target.memory();
+        let roots = root_addresses(&*target.maps()?);
         if roots.is_empty() {
-            process.verify()?;
-            return Err(ReadError::NotInstrumented { pid, exe });
+            return Err(target.not_instrumented()?);
         }
-        let pagemap = process.pagemap();
+        let pagemap = target.pages();
         let mut faults = Vec::new();
         let mut read = Vec::new();
         for &at in &roots {
             keep(Root::read(&memory, at), &mut read, &mut faults)?;
         }
         // After the roots, so that zones which have just grown are in it.
-        let maps = process.maps()?;
+        let maps = target.maps()?.into_owned();
         let source = Source { memory: &memory, maps: &maps, pagemap: pagemap.as_ref() };
         let mut books = Vec::new();
         for root in read {
@@ -142,16 +158,17 @@ impl Snapshot {
         if books.is_empty()
             && let Some(fault) = faults.pop()
         {
-            process.verify()?;
+            target.verify()?;
             return Err(fault);
         }
         let mut accounting = Accounting::default();
         for one in &books {
             accounting.add(&one.accounting);
         }
-        accounting.resident = process.resident()?;
-        process.verify()?;
-        Ok(Self { pid, exe, comm: process.comm(), maps, books, faults, accounting })
+        accounting.resident = target.resident()?;
+        target.verify()?;
+        let (pid, exe, comm) = (target.pid(), target.exe(), target.comm());
+        Ok(Self { pid, exe, comm, maps, books, faults, accounting })
     }
 
     /// True when these mappings hold a root block.
@@ -234,7 +251,11 @@ fn keep<T>(
 ) -> Result<(), ReadError> {
     match result {
         Ok(value) => kept.push(value),
-        Err(fault @ (ReadError::BadBooks { .. } | ReadError::Memory { .. })) => faults.push(fault),
+        Err(
+            fault @ (ReadError::BadBooks { .. }
+            | ReadError::Memory { .. }
+            | ReadError::NotInCore { .. }),
+        ) => faults.push(fault),
         Err(other) => return Err(other),
     }
     Ok(())

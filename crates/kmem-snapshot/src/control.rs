@@ -13,7 +13,8 @@
 use std::mem::{offset_of, size_of};
 use std::time::Duration;
 
-use kmem::root::{MAX_DEPTH, RootBlock, TAG_FIRST_SITE, TAG_MASK, profiling};
+pub use kmem::root::MAX_DEPTH;
+use kmem::root::{RootBlock, TAG_FIRST_SITE, TAG_MASK, profiling};
 
 use crate::books::{Profiling, Root, root_addresses};
 use crate::error::ReadError;
@@ -63,8 +64,10 @@ impl Process {
             self.verify()?;
             return Err(ReadError::NotInstrumented { pid: self.pid(), exe: self.exe() });
         }
-        let roots =
-            addresses.iter().map(|&at| Root::read(&memory, at)).collect::<Result<_, _>>()?;
+        let roots = addresses
+            .iter()
+            .map(|&at| Root::read(&crate::memory::Memory::Live(memory.clone()), at))
+            .collect::<Result<_, _>>()?;
         self.verify()?;
         Ok(Control { process: self.clone(), memory, maps, roots })
     }
@@ -80,7 +83,7 @@ impl Control {
         self.roots
             .iter()
             .map(|root| {
-                let now = Root::read(&self.memory, root.at)?;
+                let now = Root::read(&crate::memory::Memory::Live(self.memory.clone()), root.at)?;
                 Ok(Setting {
                     root: now.at,
                     profiling: now.profiling,

@@ -1,8 +1,8 @@
-//! What can go wrong when a process is read, sorted by what the user can do about it.
+//! What can go wrong when a process, or what is left of one, is read, sorted by what the user can do about it.
 
 use std::io;
 
-/// Failure to read a process.
+/// Failure to read a process, or a file that it left.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// There is no such process, or it ended while it was read.
@@ -64,6 +64,55 @@ pub enum ReadError {
         /// Why.
         source: io::Error,
     },
+    /// A file that the user named cannot be opened or read.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file that the user named is not what it should be, or is damaged.
+    #[error("{path}: {what}")]
+    BadFile {
+        /// The file.
+        path: String,
+        /// What it is, or what is wrong with it and where.
+        what: String,
+    },
+    /// A core file of a process without kmem.
+    #[error(
+        "{path}: process {pid} ({exe}) was not instrumented: no mapping named kmem-root in its core"
+    )]
+    CoreNotInstrumented {
+        /// The core file.
+        path: String,
+        /// The process.
+        pid: u32,
+        /// Its executable, or its name.
+        exe: String,
+    },
+    /// A black box without what was asked for.
+    #[error("{path}: {what}")]
+    NothingRecorded {
+        /// The black box.
+        path: String,
+        /// What is not in it, and why.
+        what: String,
+    },
+    /// Memory that is not in a core file.
+    #[error(
+        "{path}: {len} bytes of memory at {addr:#x} are not in the core: it was cut off, or \
+         /proc/PID/coredump_filter left them out"
+    )]
+    NotInCore {
+        /// The core file.
+        path: String,
+        /// First address that is absent.
+        addr: u64,
+        /// Bytes from there on that were wanted.
+        len: usize,
+    },
     /// What the process shows is not a root block this reader can follow.
     #[error("root block at {root:#x}: {what}")]
     BadBooks {
@@ -89,21 +138,28 @@ impl ReadError {
         }
     }
 
-    /// True when the thing to read is not there: no process, no kmem in it, no books.
+    /// True when the thing to read is not there: no process, no file, no kmem in it, no books.
     #[must_use]
     pub fn is_absent(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::NoProcess { .. }
-                | Self::Recycled { .. }
-                | Self::NotInstrumented { .. }
-                | Self::ProfilingNever { .. }
-        )
+            | Self::Recycled { .. }
+            | Self::NotInstrumented { .. }
+            | Self::CoreNotInstrumented { .. }
+            | Self::NothingRecorded { .. }
+            | Self::ProfilingNever { .. } => true,
+            Self::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
     }
 
     /// True when the kernel refused.
     #[must_use]
     pub fn is_permission(&self) -> bool {
-        matches!(self, Self::Permission { .. })
+        match self {
+            Self::Permission { .. } => true,
+            Self::File { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            _ => false,
+        }
     }
 }

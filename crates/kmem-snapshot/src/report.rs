@@ -2,8 +2,12 @@
 
 mod name;
 mod pinned;
+mod tree;
 
 use std::io::{self, Write};
+
+pub use name::short;
+pub use tree::write_tree;
 
 use crate::books::Accounting;
 use crate::escape::printable;
@@ -50,7 +54,7 @@ pub fn write_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Re
         return writeln!(out, "  (nothing)");
     }
     let names: Vec<_> =
-        shown.iter().map(|s| printable(&name::short(s.origin.function())).into_owned()).collect();
+        shown.iter().map(|s| printable(&short(s.origin.function())).into_owned()).collect();
     let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
     let width = width.clamp("FUNCTION".len(), MAX_FUNCTION);
     write_header(out, width)?;

@@ -5,6 +5,7 @@ mod origin;
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 pub use origin::Origin;
 
@@ -45,7 +46,7 @@ pub struct Chain {
     /// Live objects.
     pub calls: u64,
     /// The places of the calls, innermost first; never empty.
-    pub frames: Vec<Place>,
+    pub frames: Vec<Arc<Place>>,
 }
 
 /// By what rows are ordered.

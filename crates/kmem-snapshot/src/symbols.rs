@@ -16,6 +16,7 @@ mod perf_map;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use modules::Modules;
 
@@ -71,7 +72,7 @@ impl Place {
 pub struct Symbols<'a> {
     modules: &'a Modules,
     elves: HashMap<usize, Option<Elf>>,
-    known: HashMap<u64, Place>,
+    known: HashMap<u64, Arc<Place>>,
 }
 
 impl<'a> Symbols<'a> {
@@ -83,12 +84,17 @@ impl<'a> Symbols<'a> {
 
     /// The place that calls with this return address.
     pub fn resolve(&mut self, return_address: u64) -> Place {
+        Place::clone(&self.shared(return_address))
+    }
+
+    /// The same, shared by all who ask for this address.
+    pub(crate) fn shared(&mut self, return_address: u64) -> Arc<Place> {
         if let Some(place) = self.known.get(&return_address) {
-            return place.clone();
+            return Arc::clone(place);
         }
         // The call is the instruction before.
-        let place = self.lookup(return_address.saturating_sub(1));
-        self.known.insert(return_address, place.clone());
+        let place = Arc::new(self.lookup(return_address.saturating_sub(1)));
+        self.known.insert(return_address, Arc::clone(&place));
         place
     }
 

@@ -6,6 +6,7 @@ mod fake;
 use fake::{CACHE_LEN, Target};
 use kmem_snapshot::books::{Profiling, Root};
 use kmem_snapshot::control::Setting;
+use kmem_snapshot::memory::Memory;
 use kmem_snapshot::{Control, Process, ReadError};
 
 /// Not a test: the process that the others write to.
@@ -27,7 +28,7 @@ fn setting(control: &Control) -> Setting {
 
 /// The cache of the target.
 fn cache(target: &Target) -> Vec<u8> {
-    let memory = process(target).memory();
+    let memory = Memory::Live(process(target).memory());
     let root = setting(&process(target).control().unwrap()).root;
     let (addr, len) = Root::read(&memory, root).unwrap().cache;
     let mut bytes = vec![0; len as usize];
@@ -72,6 +73,21 @@ fn what_was_set_can_be_ended() {
     control.set_profiling(0).unwrap();
     control.set_profiling(1).unwrap();
     assert_eq!(setting(&control), before);
+}
+
+#[test]
+fn of_two_copies_one_has_the_deep_site_and_both_have_the_switch() {
+    let target = Target::start("copies");
+    let control = process(&target).control().unwrap();
+    let roots: Vec<u64> = control.settings().unwrap().iter().map(|s| s.root).collect();
+    assert_eq!(roots.len(), 2);
+    control.set_deep(roots[1], 28, 5).unwrap();
+    control.set_profiling(0).unwrap();
+    control.set_depth(3).unwrap();
+    for (setting, deep) in control.settings().unwrap().iter().zip([(0, 0), (28, 5)]) {
+        assert_eq!((setting.deep_tag, setting.deep_depth), deep);
+        assert_eq!((setting.profiling, setting.depth), (Profiling::Off, 3));
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What rows keep from being given back, in a process with two allocators.
 
 use kmem::Kmem;
+use kmem::codetag::Caller;
 use kmem_snapshot::filter::{Filter, Pattern};
 use kmem_snapshot::symbols::{Modules, Symbols};
 use kmem_snapshot::{Process, Snapshot, live};
@@ -29,13 +30,13 @@ fn pinned(filter: &Filter) -> [Option<(u64, u64)>; 2] {
 #[test]
 fn the_same_number_is_another_tag_in_each_of_two_books() {
     let mib = MIB as u64;
-    ONE.alloc(MIB, A);
-    TWO.alloc(4 * MIB, B);
-    TWO.alloc(2 * MIB, A);
+    ONE.alloc(MIB, Caller::at(A));
+    TWO.alloc(4 * MIB, Caller::at(B));
+    TWO.alloc(2 * MIB, Caller::at(A));
     assert_eq!(pinned(&Filter::default()), [Some((3 * mib, 3 * mib)), Some((4 * mib, 4 * mib))]);
     // One slab of both.
-    ONE.alloc(64, A);
-    ONE.alloc(64, B);
+    ONE.alloc(64, Caller::at(A));
+    ONE.alloc(64, Caller::at(B));
     let slab = 64 << 10;
     let both = [Some((3 * mib + slab, 3 * mib)), Some((4 * mib + slab, 4 * mib))];
     assert_eq!(pinned(&Filter::default()), both);

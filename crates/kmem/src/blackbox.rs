@@ -20,7 +20,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"kmem box");
 /// Layout version; a reader refuses any other.
 pub const VERSION: u32 = 1;
 /// Sites that one record names.
-pub const BOX_ROWS: usize = 200;
+pub const BOX_ROWS: usize = 1024;
 /// Room for a text or for return addresses in a [`BoxSite`].
 pub const BOX_TEXT: usize = MAX_DEPTH as usize * 8;
 /// Room for `/proc/self/maps` in a record.
@@ -85,7 +85,7 @@ pub struct BoxSite {
 
 /// Why a record was written.
 pub mod reason {
-    /// Use was 5 % above the last record.
+    /// Use was 3 % above the last record.
     pub const PEAK: u32 = 1;
     /// An allocation failed.
     pub const OUT_OF_MEMORY: u32 = 2;
@@ -152,3 +152,5 @@ pub const RECORD_SIZE: usize =
 const _: () = assert!(size_of::<BoxHeader>() <= 4096);
 const _: () = assert!(size_of::<BoxSite>() == 288);
 const _: () = assert!(size_of::<Counter>() == 32);
+// A writer keeps the order of the rows there before it writes the mappings.
+const _: () = assert!(BOX_ROWS * size_of::<crate::units::TagId>() <= BOX_MAPS);

@@ -20,22 +20,11 @@ NOINLINE static void release(void) {
     first++;
 }
 
-/* The allocator looks at its switch when a CPU has no object left: here, for certain. */
-NOINLINE static void settle(void) {
-    static void *volatile all[300];
-    for (int i = 0; i < 300; i++)
-        all[i] = malloc(3000);
-    for (int i = 0; i < 300; i++)
-        free(all[i]);
-}
-
 int main(void) {
     char c = 'r';
     do {
-        if (c == 'a') {
-            settle();
+        if (c == 'a')
             allocate();
-        }
         if (c == 'f')
             release();
         if (write(1, "ready\n", 6) != 6)

@@ -8,6 +8,9 @@ use super::metadata::Metadata;
 use super::zone::{PAGE, Zone};
 use crate::process::PageState;
 
+/// Longest bitmap copied: that of 32 TiB.
+const MAX_BITS: usize = 1 << 30;
+
 /// Where a process's resident memory is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Accounting {
@@ -17,7 +20,7 @@ pub struct Accounting {
     pub cached: u64,
     /// Resident bytes of metadata, and bytes of slabs that are not objects.
     pub overhead: u64,
-    /// Bytes the kernel says are resident.
+    /// Bytes the kernel says are resident; of a core file, bytes of memory present in it.
     pub resident: u64,
     /// Bytes of pages in use that are not in memory: allocated, never touched. It explains a
     /// negative `unaccounted`. None where the page map cannot be read.
@@ -74,8 +77,8 @@ pub(super) fn of_root(
 
 /// One bit per page, up to `committed`.
 fn bits(source: &Source<'_>, zone: &Zone, table: u64) -> Option<Vec<u8>> {
-    let len = usize::try_from(zone.committed.div_ceil(64) * 8).ok()?;
-    let mut bytes = vec![0; len];
+    let len = usize::try_from(zone.committed.div_ceil(64) * 8).ok();
+    let mut bytes = vec![0; len.filter(|&len| len <= MAX_BITS)?];
     source.memory.read(table, &mut bytes).ok()?;
     Some(bytes)
 }

@@ -11,7 +11,7 @@ use super::record::{u32_at, u64_at};
 use super::zone::{Class, Zone};
 use super::{Profiling, Source};
 use crate::error::ReadError;
-use crate::process::Memory;
+use crate::memory::Memory;
 
 /// Largest record accepted: bigger ones than ours are of a later layout, and their tail is
 /// ignored; beyond this they are nonsense.

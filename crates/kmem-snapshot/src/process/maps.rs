@@ -87,7 +87,12 @@ impl Maps {
     /// Parses the text of `/proc/PID/maps`. Lines that are not mappings are left out.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        let mut mappings: Vec<Mapping> = text.lines().filter_map(Mapping::parse).collect();
+        Self::new(text.lines().filter_map(Mapping::parse).collect())
+    }
+
+    /// These mappings, in any order; they do not overlap.
+    #[must_use]
+    pub fn new(mut mappings: Vec<Mapping>) -> Self {
         mappings.sort_by_key(|m| m.start);
         Self { mappings }
     }

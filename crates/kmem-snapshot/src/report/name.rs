@@ -17,7 +17,8 @@ const DEFAULTS: &[&str] = &[
 ];
 
 /// `std::vector<std::string>::push_back` for what the compiler spells in 200 characters.
-pub(super) fn short(name: &str) -> String {
+#[must_use]
+pub fn short(name: &str) -> String {
     if !name.contains("::") || !name.contains('<') {
         return name.to_owned();
     }

@@ -51,13 +51,10 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// One frame of a chain.
-struct Frame<'a>(&'a Place);
-
-impl Serialize for Frame<'_> {
+impl Serialize for Place {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Frame", 5)?;
-        Fields::of_place(self.0).write(&mut out)?;
+        let mut out = serializer.serialize_struct("Place", 5)?;
+        Fields::of_place(self).write(&mut out)?;
         out.end()
     }
 }
@@ -68,7 +65,7 @@ impl Serialize for Chain {
         out.serialize_field("tag", &self.tag)?;
         out.serialize_field("bytes", &self.bytes)?;
         out.serialize_field("calls", &self.calls)?;
-        let frames: Vec<Frame<'_>> = self.frames.iter().map(Frame).collect();
+        let frames: Vec<&Place> = self.frames.iter().map(AsRef::as_ref).collect();
         out.serialize_field("frames", &frames)?;
         out.end()
     }

@@ -26,7 +26,7 @@ pub enum Origin {
 
 impl Origin {
     /// Names what a row's tag stands for; for a chain also its frames, innermost first.
-    pub(super) fn resolve(row: &SiteRow, symbols: &mut Symbols<'_>) -> (Self, Vec<Place>) {
+    pub(super) fn resolve(row: &SiteRow, symbols: &mut Symbols<'_>) -> (Self, Vec<Arc<Place>>) {
         let plain = |origin| (origin, Vec::new());
         match (row.tag, &row.key) {
             (TAG_UNTAGGED, _) => plain(Self::NotTagged),
@@ -36,10 +36,10 @@ impl Origin {
             (_, Key::Caller(addr)) => plain(Self::Place(symbols.resolve(*addr))),
             (_, Key::Static(tag)) => plain(Self::Static(Arc::clone(tag))),
             (tag, Key::Chain(addresses)) => {
-                let frames: Vec<Place> = addresses.iter().map(|&a| symbols.resolve(a)).collect();
+                let frames: Vec<_> = addresses.iter().map(|&a| symbols.shared(a)).collect();
                 let own = frames.iter().find(|frame| !frame.is_library());
-                match own.or(frames.first()).cloned() {
-                    Some(place) => (Self::Place(place), frames),
+                match own.or(frames.first()) {
+                    Some(place) => (Self::Place(Place::clone(place)), frames),
                     None => plain(Self::Unknown(tag)),
                 }
             }

@@ -1,4 +1,7 @@
-//! The files behind the mappings of a process, opened while the process is there.
+//! The files behind the mappings of a process, opened while the process is there, or, when it
+//! is not, those of the same names on this machine.
+
+mod dead;
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -15,6 +18,7 @@ use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use super::debug_file::{SearchPath, open_regular};
 use super::elf::{Elf, ReadSeek};
 use super::perf_map::PerfMap;
+use crate::core_file::CoreFile;
 use crate::process::{Mapping, Maps, Memory, Process};
 
 /// Largest image copied from memory (the vdso).
@@ -56,14 +60,16 @@ pub(super) struct Found<'a> {
 }
 
 /// The modules of one process that hold addresses of interest.
+#[derive(Default)]
 pub struct Modules {
     mapped: Vec<Mapped>,
     modules: Vec<Module>,
     /// The process's root directory, held open: it can be followed when the process has ended.
     root: Option<File>,
     perf_map: OnceCell<Option<PerfMap>>,
-    inner_pid: u32,
-    owner: u32,
+    /// Where a live process writes the names of code made at run time: its pid, its user.
+    perf_owner: Option<(u32, u32)>,
+    mismatches: Vec<String>,
 }
 
 impl Modules {
@@ -74,36 +80,82 @@ impl Modules {
         let exe = fs::read_link(process.path("exe")).unwrap_or_default();
         let exe = exe.to_string_lossy();
         let exe = exe.strip_suffix(" (deleted)").unwrap_or(&exe).to_owned();
+        let owner = fs::metadata(process.path("")).map_or(u32::MAX, |m| m.uid());
         let mut this = Self {
-            mapped: Vec::new(),
-            modules: Vec::new(),
             root: File::open(process.path("root")).ok(),
-            perf_map: OnceCell::new(),
-            inner_pid: process.inner_pid(),
-            owner: fs::metadata(process.path("")).map_or(u32::MAX, |m| m.uid()),
+            perf_owner: Some((process.inner_pid(), owner)),
+            ..Self::default()
         };
+        this.add(maps, addresses, &exe, |mapping| source_of(process, &memory, maps, mapping));
+        this
+    }
+
+    /// Opens the modules of a dead process by name on this machine; `exe` stands in for its
+    /// executable. A file with another build-id than the one in the core is not taken, see
+    /// [`Modules::mismatches`].
+    #[must_use]
+    pub fn of_core(core: &CoreFile, addresses: &[u64], exe: Option<&Path>) -> Self {
+        let name = core.exe().strip_suffix(" (deleted)").unwrap_or(core.exe());
+        let mut mismatches = Vec::new();
+        let mut this = Self::default();
+        this.add(core.maps(), addresses, name, |mapping| {
+            let path = exe.filter(|_| mapping.path == name).unwrap_or(Path::new(&mapping.path));
+            dead::source_of(core, mapping, path, &mut mismatches)
+        });
+        this.mismatches = mismatches;
+        this
+    }
+
+    /// Opens the modules of a dead process of which only its mappings are known, by name on this
+    /// machine; `other` stands in for its executable `exe`. A file with another inode number than
+    /// was mapped is taken, for lack of a build-id to tell, but see [`Modules::mismatches`].
+    #[must_use]
+    pub fn of_maps(maps: &Maps, addresses: &[u64], exe: &str, other: Option<&Path>) -> Self {
+        let name = exe.strip_suffix(" (deleted)").unwrap_or(exe);
+        let mut mismatches = Vec::new();
+        let mut this = Self::default();
+        this.add(maps, addresses, name, |mapping| {
+            let other = other.filter(|_| mapping.path == name);
+            dead::source_by_name(mapping, other, &mut mismatches)
+        });
+        this.mismatches = mismatches;
+        this
+    }
+
+    /// What to say of files that are not, or may not be, those the process had.
+    #[must_use]
+    pub fn mismatches(&self) -> &[String] {
+        &self.mismatches
+    }
+
+    fn add(
+        &mut self,
+        maps: &Maps,
+        addresses: &[u64],
+        exe: &str,
+        mut source_of: impl FnMut(&Mapping) -> Option<Box<dyn ReadSeek>>,
+    ) {
         let mut by_file = HashMap::new();
         for &address in addresses {
             let Some(mapping) = maps.find(address.saturating_sub(1)) else {
                 continue;
             };
-            if this.mapped.iter().any(|m| m.start == mapping.start) {
+            if self.mapped.iter().any(|m| m.start == mapping.start) {
                 continue;
             }
             let key = (mapping.device, mapping.inode, mapping.path.as_str());
             let module = *by_file.entry(key).or_insert_with(|| {
-                this.modules.push(open_module(process, &memory, maps, mapping, &exe));
-                this.modules.len() - 1
+                self.modules.push(module(mapping, exe, source_of(mapping)));
+                self.modules.len() - 1
             });
-            this.mapped.push(Mapped {
+            self.mapped.push(Mapped {
                 start: mapping.start,
                 end: mapping.end,
                 file_offset: mapping.offset,
                 module,
             });
         }
-        this.mapped.sort_by_key(|m| m.start);
-        this
+        self.mapped.sort_by_key(|m| m.start);
     }
 
     /// The module at `addr`, with its number.
@@ -133,9 +185,9 @@ impl Modules {
     /// Names of code made at run time.
     pub(super) fn perf_map(&self) -> Option<&PerfMap> {
         let map = self.perf_map.get_or_init(|| {
+            let (pid, owner) = self.perf_owner?;
             let root = self.root_path().unwrap_or_else(|| PathBuf::from("/"));
-            let path = root.join(format!("tmp/perf-{}.map", self.inner_pid));
-            PerfMap::open(&path, self.owner)
+            PerfMap::open(&root.join(format!("tmp/perf-{pid}.map")), owner)
         });
         map.as_ref()
     }
@@ -146,15 +198,8 @@ impl Modules {
     }
 }
 
-fn open_module(
-    process: &Process,
-    memory: &Memory,
-    maps: &Maps,
-    mapping: &Mapping,
-    exe: &str,
-) -> Module {
+fn module(mapping: &Mapping, exe: &str, source: Option<Box<dyn ReadSeek>>) -> Module {
     let path = Path::new(&mapping.path);
-    let source = source_of(process, memory, maps, mapping);
     let is_file = mapping.is_file() || mapping.path == "[vdso]";
     let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     Module {

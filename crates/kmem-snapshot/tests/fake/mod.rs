@@ -15,8 +15,8 @@ use std::mem::size_of;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use kmem::class::ClassGeometry;
-use kmem::root::{
+use kmem_snapshot::kmem::class::ClassGeometry;
+use kmem_snapshot::kmem::root::{
     EXT_LIVE, MAGIC, MAX_ZONES, OBJCG_SHIFT, PeakEntry, PeakTable, RootBlock, Site, TAG_BITS,
     TAG_FIRST_SITE, VERSION, ZoneBlock, profiling,
 };
@@ -304,6 +304,11 @@ pub(crate) fn target() {
         block.magic.store(7, Release);
     } else if fault != "starting" {
         block.magic.store(MAGIC, Release);
+    }
+    if fault == "copies" {
+        let copy = map(4096, memfd(4096));
+        // SAFETY: both are mappings of one page.
+        unsafe { std::ptr::copy_nonoverlapping(root as *const u8, copy as *mut u8, 4096) };
     }
     for (tag, (bytes, calls)) in &totals {
         println!("row {tag} {bytes} {calls}");

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::mem::{offset_of, size_of};
 
-use kmem::root::{MAX_DEPTH, RootBlock, Site, TAG_FIRST_SITE, Text, site_kind};
+use kmem_snapshot::kmem::root::{MAX_DEPTH, RootBlock, Site, TAG_FIRST_SITE, Text, site_kind};
 
 use super::{SITES, put};
 

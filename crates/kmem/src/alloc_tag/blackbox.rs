@@ -17,6 +17,9 @@ use core::ptr::NonNull;
 
 /// Sites that the box has room for; others are counted under the last of the reserved tags.
 const BOX_SITES: u32 = 1 << 14;
+/// A new record at each such part of use: objects may fill what slabs have room for before pages
+/// are taken, and 95 % of what lives is to be in the last record all the same.
+const STEP: u64 = 32;
 const PAGE: usize = crate::units::PAGE_SIZE;
 
 /// The box of an instance. Zeroed, there is none.
@@ -185,7 +188,8 @@ impl BlackBox {
 
     /// Whether so many pages in use are a new peak.
     pub fn is_peak(&self, used: u32) -> bool {
-        self.is_there() && super::is_higher(used.into(), self.used_pages.load(Ordering::Relaxed))
+        let before = self.used_pages.load(Ordering::Relaxed);
+        self.is_there() && super::is_higher(used.into(), before, STEP)
     }
 
     /// Writes a record, unless somebody else is writing one. `tally` is the census.
@@ -211,20 +215,24 @@ impl BlackBox {
         record.number.store(0, Ordering::Relaxed);
         // What is written below must not be seen before that.
         fence(Ordering::Release);
-        let mut tags = [TagId(0); BOX_ROWS];
-        let rows = tally.largest(&mut tags);
         // SAFETY: rows and mappings follow the record.
         let (table, maps) = unsafe {
             let table = base.add(at + size_of::<BoxRecord>());
             let maps = table.add(BOX_ROWS * size_of::<BoxRow>());
-            let maps = core::slice::from_raw_parts_mut(maps.as_ptr(), BOX_MAPS);
             (core::slice::from_raw_parts_mut(table.cast::<BoxRow>().as_ptr(), BOX_ROWS), maps)
         };
+        // Stacks may be small: the order of the rows is where the mappings will be.
+        // SAFETY: larger than that, aligned, and not used before.
+        let tags =
+            unsafe { core::slice::from_raw_parts_mut(maps.cast::<TagId>().as_ptr(), BOX_ROWS) };
+        let rows = tally.largest(tags);
         for (row, &tag) in table.iter_mut().zip(&tags[..rows]) {
             let (bytes, calls) = tally.get(tag);
             *row = BoxRow { tag: tag.0, reserved: 0, bytes, calls };
             self.note_site(sites, tag);
         }
+        // SAFETY: as above; the order of the rows is not looked at again.
+        let maps = unsafe { core::slice::from_raw_parts_mut(maps.as_ptr(), BOX_MAPS) };
         record.time_ns = platform.wall_ns();
         record.reason = reason;
         record.rows = rows as u32;

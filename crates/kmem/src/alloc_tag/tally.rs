@@ -139,7 +139,7 @@ impl Default for Scratch {
 /// The caller fills it and finishes it.
 pub fn begin_peak<'a>(root: &RootBlock, peak: &'a PeakTable) -> Option<PeakUpdate<'a>> {
     let used = u64::from(root.used_pages.load(Ordering::Relaxed));
-    if !is_higher(used, peak.used_pages.load(Ordering::Relaxed)) {
+    if !is_higher(used, peak.used_pages.load(Ordering::Relaxed), PEAK_STEP) {
         return None;
     }
     let seq = peak.seq.load(Ordering::Acquire);
@@ -153,9 +153,12 @@ pub fn begin_peak<'a>(root: &RootBlock, peak: &'a PeakTable) -> Option<PeakUpdat
     Some(PeakUpdate { peak, tally, seq, used })
 }
 
-/// Whether use of so many pages is a new peak.
-pub fn is_higher(used: u64, before: u64) -> bool {
-    used >= before + (before / 20).max(64)
+/// A new peak table, from this part of the last use on.
+const PEAK_STEP: u64 = 20;
+
+/// Whether use is higher than before by a part, and by enough to be worth a census.
+pub fn is_higher(used: u64, before: u64, part: u64) -> bool {
+    used >= before + (before / part).max(64)
 }
 
 /// A peak table being filled.

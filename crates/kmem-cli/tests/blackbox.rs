@@ -1,0 +1,136 @@
+//! The command on black boxes made by hand.
+
+#[path = "../../kmem-snapshot/tests/fake_box/mod.rs"]
+mod fake_box;
+
+use std::mem::offset_of;
+use std::process::{Command, Output};
+
+use fake_box::{CALLER, CHAIN, FakeBox, STATIC};
+use kmem_snapshot::kmem::blackbox::{BoxHeader, BoxSite};
+use serde_json::Value;
+
+fn kmem(args: &[&str], fake: &FakeBox) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kmem"));
+    let Output { status, stdout, stderr } =
+        command.args(args).arg("--blackbox").arg(fake.path()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (status.code(), text(&stdout), text(&stderr))
+}
+
+fn recorded() -> FakeBox {
+    let fake = FakeBox::new(64, 2);
+    let rows = [(CALLER, 7000, 7), (STATIC, 600, 3), (CHAIN, 50, 1)];
+    fake.put_record(1, &rows, (10_000, 20));
+    fake
+}
+
+#[test]
+fn dump_names_the_moment_and_the_sum_is_exact() {
+    let fake = recorded();
+    let (code, out, errors) = kmem(&["dump"], &fake);
+    assert_eq!(code, Some(0), "{errors}");
+    let rows: Vec<&str> = out.lines().skip(2).collect();
+    assert!(out.starts_with("allocinfo - version: 2.0\n"), "{out}");
+    // The caller and the innermost call of the chain are one place.
+    assert!(rows[0].starts_with("        7050        8 "), "{out}");
+    assert!(rows[0].ends_with(" func:fake_box_caller "), "{out}");
+    assert_eq!(rows[1], "         600        3 src/plug.c:12 [libplug.so] func:plug_open ");
+    assert_eq!(rows[2], "        2350        9 kmem:0 func:other_sites ");
+    assert_eq!(rows.len(), 3);
+    assert!(errors.contains("kmem: peak of process 4711 ("), "{errors}");
+    assert!(errors.contains(") at 2001-09-09T01:46:40Z: 1.0 MiB in use"), "{errors}");
+    assert!(errors.contains("7.5 KiB of 9.8 KiB live bytes (76.5 %)"), "{errors}");
+    // Nobody knows what was resident.
+    assert!(!errors.contains("resident"), "{errors}");
+    fake.put_record(2, &[(CALLER, 1, 1)], (1, 1));
+    assert!(kmem(&["dump"], &fake).2.contains("kmem: out of memory: the books of process"));
+    fake.put_record(3, &[(CALLER, 1, 1)], (1, 1));
+    assert!(kmem(&["dump"], &fake).2.contains("kmem: exit of process"));
+}
+
+#[test]
+fn top_and_json() {
+    let fake = recorded();
+    let (code, out, errors) = kmem(&["top", "--once", "-n", "1"], &fake);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(out.contains("(pid 4711): 9.8 KiB in 20 live objects"), "{out}");
+    assert!(out.contains("   6.9 KiB         8  fake_box_caller "), "{out}");
+    assert!(!out.contains("tracked"), "{out}");
+    let json: Value = serde_json::from_str(&kmem(&["dump", "--json"], &fake).1).unwrap();
+    assert_eq!(json["accounting"], Value::Null);
+    assert_eq!(json["totals"]["bytes"], 10_000);
+    assert_eq!(json["moment"]["reason"], "peak");
+    assert_eq!(json["moment"]["time"], "2001-09-09T01:46:40Z");
+    assert_eq!(json["moment"]["named_bytes"], 7650);
+}
+
+#[test]
+fn cumulative_counts_on_request() {
+    let fake = recorded();
+    fake.put_counter(0, CALLER, [10, 1000, 0, 0]);
+    fake.put_counter(1, CALLER, [5, 500, 12, 1200]);
+    fake.put_counter(1, CHAIN, [1, 50, 0, 0]);
+    fake.put_counter(0, STATIC, [3, 600, 3, 600]);
+    let (code, out, errors) = kmem(&["dump", "--cumulative"], &fake);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(errors.contains("since its start at 2001-09-09T01:46:40Z"), "{errors}");
+    let rows: Vec<&str> = out.lines().skip(2).collect();
+    assert!(rows[0].starts_with("         350        4 "), "{out}");
+    assert!(rows[0].ends_with(" func:fake_box_caller total_bytes:1550 total_calls:16 "), "{out}");
+    assert_eq!(
+        rows[1],
+        "           0        0 src/plug.c:12 [libplug.so] func:plug_open total_bytes:600 total_calls:3 "
+    );
+    assert_eq!(rows.len(), 2);
+    let (_, json, _) = kmem(&["dump", "--cumulative", "--json"], &fake);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let row = &json["rows"][0];
+    for (field, value) in
+        [("allocated_bytes", 1550), ("allocations", 16), ("freed_bytes", 1200), ("frees", 12)]
+    {
+        assert_eq!(row[field], value, "{field}");
+    }
+    assert_eq!((&row["bytes"], &row["calls"]), (&350.into(), &4.into()));
+    assert!(!kmem(&["dump"], &fake).1.contains("total_bytes"));
+    let (code, out, errors) = kmem(&["dump", "--cumulative", "--format", "1.0"], &fake);
+    assert_eq!((code, out.as_str()), (Some(2), ""), "{errors}");
+}
+
+#[test]
+fn what_is_absent_and_what_is_wrong() {
+    let empty = FakeBox::new(64, 0);
+    for (args, what) in [
+        (&["dump"][..], "no record in it is whole"),
+        (&["dump", "--cumulative"], "it has no counters"),
+    ] {
+        let (code, out, errors) = kmem(args, &empty);
+        assert_eq!((code, out.as_str()), (Some(3), ""), "{errors}");
+        assert!(errors.contains(what), "{errors}");
+    }
+    empty.u64(0, 0x1234);
+    let (code, _, errors) = kmem(&["dump"], &empty);
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(errors.contains("not a black box"), "{errors}");
+    let fake = recorded();
+    std::fs::remove_file(fake.path()).unwrap();
+    assert_eq!(kmem(&["dump"], &fake).0, Some(3));
+    // Only a black box has counters.
+    for args in [&["dump", "--cumulative", "-p", "1"][..], &["dump", "-p", "1"]] {
+        assert_eq!(kmem(args, &recorded()).0, Some(2));
+    }
+}
+
+#[test]
+fn names_in_a_hostile_box_reach_no_terminal() {
+    let fake = recorded();
+    let text = fake.site(STATIC) + offset_of!(BoxSite, text);
+    fake.bytes(text + 10, b"\x1b[2J\n1 x ");
+    fake.bytes(offset_of!(BoxHeader, exe), b"\x1b]0;x\x07");
+    for args in [&["dump"][..], &["top"]] {
+        let (code, out, errors) = kmem(args, &fake);
+        assert_eq!(code, Some(0), "{errors}");
+        assert!(!out.contains('\x1b') && !errors.contains('\x1b'), "{out}{errors}");
+    }
+    assert_eq!(kmem(&["dump"], &fake).1.lines().count(), 5);
+}

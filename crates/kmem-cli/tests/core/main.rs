@@ -1,0 +1,167 @@
+//! Core files of real processes: what the books say before and after death is the same, and
+//! what is not a core, or a damaged one, is told apart. And the black boxes of the same.
+
+mod broken;
+mod dying;
+#[path = "../program/mod.rs"]
+mod program;
+
+use std::collections::BTreeSet;
+
+use dying::{Dying, by_gcore, kmem, text};
+use serde_json::Value;
+
+/// The rows of a core and its exact sums are those of the live process.
+fn assert_same(live: &Dying, core: &std::path::Path) {
+    let output = kmem(&["dump", "--core"], core);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), live.dump);
+    let output = kmem(&["dump", "--json", "--core"], core);
+    let dead: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for field in ["pid", "exe", "rows", "totals", "used_pages", "copies", "torn"] {
+        assert_eq!(dead[field], live.json[field], "{field}");
+    }
+    let of = |name: &str| dead["accounting"][name].as_i64().unwrap();
+    for exact in ["tracked", "cached"] {
+        assert_eq!(of(exact), live.json["accounting"][exact].as_i64().unwrap(), "{exact}");
+    }
+    assert_eq!(of("tracked") + of("cached") + of("overhead") + of("unaccounted"), of("resident"));
+    assert!(of("resident") > 0);
+}
+
+#[test]
+fn a_core_says_what_the_process_said_before_it_died() {
+    for (how, signal) in [("segv", 11), ("abort", 6)] {
+        let live = Dying::start(how, true);
+        for function in ["small", "freed", "touched", "untouched"] {
+            assert!(live.dump.contains(&format!(" func:{function} ")), "{}", live.dump);
+        }
+        let Some(core) = live.kill() else { return };
+        assert_same(&live, &core);
+        let errors = text(&kmem(&["dump", "--core"], &core).stderr);
+        assert!(errors.contains(&format!("ended by signal {signal}")), "{errors}");
+        // Bytes, not promises: the core is sparse, most of its address space never was memory.
+        assert!(errors.contains(" = resident "), "{errors}");
+    }
+}
+
+#[test]
+fn trees_stacks_filters_and_pins_of_a_core_are_those_of_the_process() {
+    let live = Dying::start_with("abort", Some("depth:8"));
+    let views = [
+        &["dump", "--format", "folded"][..],
+        &["dump", "--format", "speedscope", "-s", "s"],
+        &["dump", "--function", "small", "--function", "touched", "-s", "t"],
+        &["dump", "--min", "1K", "--max", "1M", "--module", "dies"],
+        &["top", "--once", "--tree", "-n", "1000"],
+        &["top", "--once", "--tree", "--min", "64K"],
+        &["top", "--once", "--by", "pinned"],
+    ];
+    // Of tables, the line of what is resident aside, which a core has less of.
+    let rows = |text: String| -> Vec<String> {
+        let kept = |line: &&str| !line.contains(" = resident ") && !line.contains("unaccounted");
+        text.lines().filter(kept).map(str::to_owned).collect()
+    };
+    let before = views.map(|args| rows(live.live(args)));
+    let Some(core) = live.kill() else { return };
+    for (args, before) in views.iter().zip(before) {
+        let output = kmem(&[args, &["--core"][..]].concat(), &core);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(rows(text(&output.stdout)), before, "{args:?}");
+    }
+    let folded = text(&kmem(&["dump", "--format", "folded", "--core"], &core).stdout);
+    assert!(folded.contains("main;small ") && folded.contains("work;small "), "{folded}");
+
+    let output = kmem(&["dump", "--metadata", "--json", "--core"], &core);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap().iter().filter(|row| row["kind"] == "metadata");
+    let own: i64 = rows.map(|row| row["bytes"].as_i64().unwrap()).sum();
+    assert!(own > 0);
+    assert_eq!(json["accounting"]["overhead"], own);
+}
+
+#[test]
+fn the_counters_of_a_black_box_say_it_too() {
+    let live = Dying::start_with("segv", Some("blackbox:DIR/box,cumulative:1"));
+    live.kill();
+    let output = kmem(&["dump", "--cumulative", "--blackbox"], &live.black_box());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    // Without the totals, and the sites that hold nothing any more.
+    let dump = text(&output.stdout);
+    let rows = dump.lines().skip(2).filter_map(|line| line.split_once("total_bytes:"));
+    let rows: BTreeSet<&str> =
+        rows.map(|(row, _)| row).filter(|row| !row.starts_with("           0 ")).collect();
+    assert_eq!(rows, live.dump.lines().skip(2).collect());
+    assert!(dump.contains(" func:freed total_bytes:104000 total_calls:500 "), "{dump}");
+}
+
+#[test]
+fn a_core_of_gcore_says_the_same() {
+    let live = Dying::start("segv", true);
+    let Some(core) = by_gcore(&live) else { return };
+    assert_same(&live, &core);
+    let errors = text(&kmem(&["dump", "--core"], &core).stderr);
+    assert!(!errors.contains("ended by signal"), "{errors}");
+}
+
+#[test]
+fn top_shows_a_core_once() {
+    let live = Dying::start("segv", true);
+    let Some(core) = live.kill() else { return };
+    let output = kmem(&["top", "-n", "1", "--core"], &core);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let top = text(&output.stdout);
+    assert!(top.contains("   5.0 MiB         1  untouched "), "{top}");
+    assert!(top.contains(&format!("(pid {})", live.pid())), "{top}");
+}
+
+#[test]
+fn another_file_in_the_place_of_a_module_gives_no_names() {
+    let live = Dying::start("segv", true);
+    let Some(core) = live.kill() else { return };
+    // Elsewhere, as a file on another machine is.
+    let program = live.program();
+    let moved = program.with_file_name("moved");
+    std::fs::rename(&program, &moved).unwrap();
+    let gone = kmem(&["dump", "--core"], &core);
+    assert!(text(&gone.stderr).contains("cannot be opened here; no names from it"));
+    assert!(text(&gone.stdout).contains(" func:dies+0x"), "{}", text(&gone.stdout));
+    let found = kmem(&["dump", "--exe", moved.to_str().unwrap(), "--core"], &core);
+    assert_eq!(text(&found.stdout), live.dump, "{}", text(&found.stderr));
+    std::fs::copy("/bin/sh", &program).unwrap();
+    let other = kmem(&["dump", "--core"], &core);
+    let errors = text(&other.stderr);
+    assert!(errors.contains("dies: not the file that the process ran (build-id "), "{errors}");
+    assert_eq!(text(&other.stdout), text(&gone.stdout));
+    // Names are lost, bytes are not.
+    let sum = |dump: &str| -> u64 {
+        let sizes = dump.lines().skip(2).map(|l| l.split_whitespace().next().unwrap());
+        sizes.map(|size| size.parse::<u64>().unwrap()).sum()
+    };
+    assert_eq!(sum(&text(&other.stdout)), sum(&live.dump));
+}
+
+#[test]
+fn a_process_without_kmem_is_absent() {
+    let live = Dying::start("abort", false);
+    let Some(core) = live.kill() else { return };
+    let output = kmem(&["dump", "--core"], &core);
+    assert_eq!(output.status.code(), Some(3));
+    let errors = text(&output.stderr);
+    assert!(errors.contains("was not instrumented: no mapping named kmem-root"), "{errors}");
+    assert!(errors.contains(&format!("process {} ", live.pid())), "{errors}");
+}
+
+#[test]
+fn exactly_one_source() {
+    let nothing = std::path::Path::new("/nonexistent");
+    for args in [&["dump"][..], &["top", "--once"], &["dump", "--exe", "x", "-p", "1"]] {
+        let output = kmem(args, std::path::Path::new(""));
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+    }
+    let output = kmem(&["dump", "-p", "1", "--core"], nothing);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("cannot be used with"), "{}", text(&output.stderr));
+    let output = kmem(&["dump", "--core"], nothing);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+}

@@ -1,0 +1,120 @@
+//! Real programs under the real libkmem.so. A program prints `ready` when it waits for a byte on
+//! its standard input; what it says before that are answers.
+
+// Each test program uses its part.
+#![allow(dead_code)]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub(crate) const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The library that the command itself would take.
+pub(crate) fn library() -> PathBuf {
+    let dir = Path::new(KMEM).parent().unwrap();
+    let places = [dir.join("libkmem.so"), dir.join("deps/libkmem.so")];
+    places.into_iter().find(|p| p.is_file()).expect("libkmem.so beside the command")
+}
+
+/// A directory that is on a disk, and goes away with the test.
+pub(crate) fn directory() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Compiles `programs/NAME.c` into the directory.
+pub(crate) fn compile(name: &str, flags: &[&str], dir: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
+    let path = dir.join(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-g", "-O1", "-pthread"]).args(flags).arg(source).arg("-o").arg(&path);
+    assert!(cc.status().unwrap().success());
+    path
+}
+
+/// Runs the command, which must succeed, and takes its JSON.
+pub(crate) fn json(command: &mut Command) -> Value {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A program that waits, under the library.
+pub(crate) struct Program {
+    child: Child,
+    said: BufReader<ChildStdout>,
+    pub(crate) dir: TempDir,
+}
+
+impl Program {
+    /// Compiles `programs/NAME.c` and starts it; waits until it waits. `DIR` in the configuration
+    /// is its directory.
+    pub(crate) fn start(name: &str, flags: &[&str], args: &[&str], conf: &str) -> Self {
+        let dir = directory();
+        let path = compile(name, flags, dir.path());
+        let mut child = Command::new(path)
+            .args(args)
+            .env("LD_PRELOAD", library())
+            .env("KMEM_CONF", conf.replace("DIR", dir.path().to_str().unwrap()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut this = Self { child, said, dir };
+        this.answers();
+        this
+    }
+
+    /// What it says until it waits again.
+    fn answers(&mut self) -> Vec<String> {
+        let mut answers = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "ended after {answers:?}");
+            match line.trim_end() {
+                "ready" => return answers,
+                answer => answers.push(answer.to_owned()),
+            }
+        }
+    }
+
+    /// Gives it a byte; what it says until it waits again.
+    pub(crate) fn tell(&mut self, command: u8) -> Vec<String> {
+        self.child.stdin.as_mut().unwrap().write_all(&[command]).unwrap();
+        self.answers()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn kmem(&self, args: &[&str]) -> Output {
+        Command::new(KMEM).args(args).args(["-p", &self.pid().to_string()]).output().unwrap()
+    }
+
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        json(Command::new(KMEM).args(args).args(["-p", &self.pid().to_string()]))
+    }
+
+    /// Ends it by SIGKILL, where it stands.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.to_string().contains("SIGKILL"), "{status}");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,38 @@
+/* One allocating function with two callers; a round of calls for each byte on standard input. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#define NOINLINE __attribute__((noinline))
+
+static void *volatile last;
+
+NOINLINE static void make(size_t size) { last = malloc(size); }
+
+NOINLINE static void load(void) {
+    for (int i = 0; i < 300; i++)
+        make(100);
+    last = 0;
+}
+
+NOINLINE static void build(void) {
+    for (int i = 0; i < 200; i++)
+        make(1000);
+    last = 0;
+}
+
+NOINLINE static void both(void) {
+    load();
+    build();
+    last = 0;
+}
+
+int main(void) {
+    char c;
+    do {
+        if (write(1, "ready\n", 6) != 6)
+            return 1;
+        if (read(0, &c, 1) != 1)
+            return 0;
+        both();
+    } while (1);
+}

@@ -1,0 +1,105 @@
+//! What was allocated and freed since a process started, by tag.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::mem::{offset_of, size_of};
+use std::os::unix::fs::FileExt as _;
+
+use kmem::blackbox::Counter;
+use kmem::root::TAG_FIRST_SITE;
+
+use super::header::Header;
+use crate::books::record::u64_at;
+use crate::extents;
+
+/// Counters read at a time.
+const BATCH: u64 = 1 << 15;
+const SIZE: u64 = size_of::<Counter>() as u64;
+
+/// Sums over all CPUs since the process started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Allocations.
+    pub allocations: u64,
+    /// Bytes allocated.
+    pub allocated_bytes: u64,
+    /// Frees.
+    pub frees: u64,
+    /// Bytes freed.
+    pub freed_bytes: u64,
+}
+
+impl Counts {
+    /// Live bytes and objects. Counters of a process that goes on are not of one moment: for a
+    /// moment bytes may be negative; objects are not shown so.
+    #[must_use]
+    pub fn live(&self) -> (i64, u64) {
+        let bytes = i128::from(self.allocated_bytes) - i128::from(self.freed_bytes);
+        let least = if bytes < 0 { i64::MIN } else { i64::MAX };
+        (i64::try_from(bytes).unwrap_or(least), self.allocations.saturating_sub(self.frees))
+    }
+
+    /// Adds another sum.
+    pub fn add(&mut self, other: &Self) {
+        let sum = |field: &mut u64, more| *field = field.saturating_add(more);
+        sum(&mut self.allocations, other.allocations);
+        sum(&mut self.allocated_bytes, other.allocated_bytes);
+        sum(&mut self.frees, other.frees);
+        sum(&mut self.freed_bytes, other.freed_bytes);
+    }
+
+    fn parse(counter: &[u8]) -> Self {
+        Self {
+            allocations: u64_at(counter, offset_of!(Counter, calls)),
+            allocated_bytes: u64_at(counter, offset_of!(Counter, bytes)),
+            frees: u64_at(counter, offset_of!(Counter, frees)),
+            freed_bytes: u64_at(counter, offset_of!(Counter, freed)),
+        }
+    }
+}
+
+/// Sums up the counters of all CPUs; tags that never counted anything are left out.
+pub(super) fn read(
+    file: &File,
+    len: u64,
+    header: &Header,
+) -> Result<BTreeMap<u32, Counts>, String> {
+    let capacity = u64::from(header.site_capacity);
+    let all = u64::from(header.cpus) * capacity * SIZE;
+    if header.counters.checked_add(all).is_none_or(|end| end > len) {
+        return Err(format!(
+            "truncated: {all} bytes of counters at offset {}, the file has {len} bytes",
+            header.counters
+        ));
+    }
+    // Reserved tags have no site and count all the same.
+    let tags = u64::from(header.site_count.max(TAG_FIRST_SITE)).min(capacity);
+    let mut sums = vec![Counts::default(); usize::try_from(tags).unwrap_or(0)];
+    let mut buffer = Vec::new();
+    for cpu in 0..u64::from(header.cpus) {
+        let base = header.counters + cpu * capacity * SIZE;
+        let mut parts = Vec::new();
+        extents::data(file, base..base + tags * SIZE, |part| {
+            parts.push(((part.start - base) / SIZE, (part.end - base).div_ceil(SIZE)));
+        });
+        // Two parts may meet within one counter, which must count once.
+        let mut next = 0;
+        for (start, end) in parts {
+            next = next.max(start);
+            while next < end.min(tags) {
+                let count = (end.min(tags) - next).min(BATCH);
+                buffer.resize(usize::try_from(count * SIZE).unwrap_or(0), 0);
+                file.read_exact_at(&mut buffer, base + next * SIZE)
+                    .map_err(|e| format!("counters of CPU {cpu}: {e}"))?;
+                let from = usize::try_from(next).unwrap_or(usize::MAX);
+                let counters = buffer.chunks_exact(size_of::<Counter>());
+                for (sum, counter) in sums.iter_mut().skip(from).zip(counters) {
+                    sum.add(&Counts::parse(counter));
+                }
+                next += count;
+            }
+        }
+    }
+    let counted = (0..).zip(sums).filter(|(_, counts)| *counts != Counts::default());
+    Ok(counted.collect())
+}

@@ -1,0 +1,219 @@
+//! The notes of a core file: who the process was, and which files it mapped.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use object::LittleEndian as LE;
+use object::elf::{self, FileHeader64};
+use object::read::elf::NoteIterator;
+
+use super::header::Headers;
+
+/// Most bytes of notes read: one thread takes 3 KiB, one mapped file 100 bytes.
+const MAX_NOTES: u64 = 256 << 20;
+
+/// A range of memory that a file was mapped to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MappedFile {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Offset in the file, in bytes.
+    pub(super) offset: u64,
+    /// Its name, with the ` (deleted)` mark.
+    pub(super) name: String,
+}
+
+/// What the notes say.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    pub(super) pid: u32,
+    pub(super) comm: String,
+    pub(super) command: String,
+    pub(super) signal: u32,
+    /// AT_PHDR, AT_ENTRY, AT_EXECFN, AT_SYSINFO_EHDR.
+    pub(super) program_headers: u64,
+    pub(super) entry: u64,
+    pub(super) exec_name: u64,
+    pub(super) vdso: u64,
+    /// NT_FILE, by address, not overlapping.
+    pub(super) files: Vec<MappedFile>,
+}
+
+/// Offsets in `struct elf_prpsinfo` and `struct elf_prstatus` of 64-bit Linux.
+const PSINFO_PID: usize = 24;
+const PSINFO_NAME: std::ops::Range<usize> = 40..56;
+const PSINFO_ARGUMENTS: std::ops::Range<usize> = 56..136;
+const STATUS_SIGNAL: usize = 12;
+const STATUS_PID: usize = 32;
+
+impl Notes {
+    /// Reads the notes of a core file of `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Tells which note is missing or impossible.
+    pub(super) fn read(file: &File, len: u64, headers: &Headers) -> Result<Self, String> {
+        let mut notes = Self::default();
+        let (mut has_files, mut has_status) = (false, false);
+        for segment in &headers.notes {
+            let size = segment.file_size;
+            if segment.offset + size > len {
+                return Err(format!(
+                    "truncated: notes at offset {} end at {}, the file has {len} bytes",
+                    segment.offset,
+                    segment.offset + size
+                ));
+            }
+            if size > MAX_NOTES {
+                return Err(format!("{size} bytes of notes"));
+            }
+            let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+            file.read_exact_at(&mut bytes, segment.offset).map_err(|e| format!("notes: {e}"))?;
+            let mut found =
+                NoteIterator::<FileHeader64<LE>>::new(LE, segment.align, bytes.as_slice())
+                    .map_err(|e| e.to_string())?;
+            // What follows a broken note is unknown; what came before it stands.
+            while let Ok(Some(note)) = found.next() {
+                if note.name() != b"CORE" {
+                    continue;
+                }
+                match note.n_type(LE) {
+                    elf::NT_PRPSINFO => notes.psinfo(note.desc()),
+                    // The first is of the thread that received the signal.
+                    elf::NT_PRSTATUS if !has_status => {
+                        has_status = true;
+                        notes.status(note.desc());
+                    }
+                    elf::NT_AUXV => notes.auxv(note.desc()),
+                    elf::NT_FILE if !has_files => {
+                        has_files = true;
+                        notes.files = files(note.desc())?;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if !has_files {
+            return Err("no NT_FILE note: which memory is kmem's cannot be told".to_owned());
+        }
+        Ok(notes)
+    }
+
+    fn psinfo(&mut self, note: &[u8]) {
+        let text = |range| {
+            let bytes: &[u8] = note.get(range).unwrap_or_default();
+            let bytes = bytes.split(|&b| b == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(bytes).trim_end().to_owned()
+        };
+        self.pid = u32_at(note, PSINFO_PID).unwrap_or(self.pid);
+        self.comm = text(PSINFO_NAME);
+        self.command = text(PSINFO_ARGUMENTS);
+    }
+
+    fn status(&mut self, note: &[u8]) {
+        let signal = note.get(STATUS_SIGNAL..).and_then(|b| b.first_chunk());
+        self.signal = signal.map_or(0, |b| u32::from(u16::from_le_bytes(*b)));
+        if self.pid == 0 {
+            // A thread's, but better than none.
+            self.pid = u32_at(note, STATUS_PID).unwrap_or(0);
+        }
+    }
+
+    fn auxv(&mut self, note: &[u8]) {
+        for pair in note.chunks_exact(16) {
+            let value = u64_at(pair, 8).unwrap_or(0);
+            match u64_at(pair, 0) {
+                Some(libc::AT_PHDR) => self.program_headers = value,
+                Some(libc::AT_ENTRY) => self.entry = value,
+                Some(libc::AT_EXECFN) => self.exec_name = value,
+                Some(libc::AT_SYSINFO_EHDR) => self.vdso = value,
+                _ => {}
+            }
+        }
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|b| u64::from_le_bytes(*b))
+}
+
+/// NT_FILE: count, page size, `[start, end, offset in pages]`, then the names.
+fn files(note: &[u8]) -> Result<Vec<MappedFile>, String> {
+    let bad = |what: String| format!("NT_FILE note of {} bytes: {what}", note.len());
+    let (Some(count), Some(page)) = (u64_at(note, 0), u64_at(note, 8)) else {
+        return Err(bad("too short".to_owned()));
+    };
+    let (records, rest) = (note.get(16..).unwrap_or_default(), usize::try_from(count).ok());
+    let Some((records, names)) =
+        rest.and_then(|n| n.checked_mul(24)).and_then(|len| records.split_at_checked(len))
+    else {
+        return Err(bad(format!("{count} mapped files")));
+    };
+    let mut names = names.split(|&b| b == 0);
+    let mut files = Vec::new();
+    for (number, record) in records.chunks_exact(24).enumerate() {
+        let field = |at| u64_at(record, at).unwrap_or(0);
+        let (start, end) = (field(0), field(8));
+        let offset = field(16).checked_mul(page);
+        let Some(name) = names.next() else {
+            return Err(bad(format!("{count} mapped files, {number} names")));
+        };
+        let Some(offset) = offset.filter(|_| start < end) else {
+            return Err(bad(format!(
+                "file {number} is mapped at {start:#x}-{end:#x}, offset {:#x} pages of {page}",
+                field(16)
+            )));
+        };
+        let name = String::from_utf8_lossy(name).into_owned();
+        files.push(MappedFile { start, end, offset, name });
+    }
+    files.sort_by_key(|f| f.start);
+    if let Some(pair) = files.windows(2).find(|pair| pair[1].start < pair[0].end) {
+        return Err(bad(format!("two files are mapped at {:#x}", pair[1].start)));
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(count: u64, page: u64, records: &[[u64; 3]], names: &[u8]) -> Vec<u8> {
+        let mut bytes: Vec<u8> = [count, page].iter().flat_map(|w| w.to_le_bytes()).collect();
+        bytes.extend(records.iter().flatten().flat_map(|w| w.to_le_bytes()));
+        bytes.extend_from_slice(names);
+        bytes
+    }
+
+    #[test]
+    fn mapped_files_in_order_of_address() {
+        let note =
+            note(2, 4096, &[[0x3000, 0x4000, 2], [0x1000, 0x2000, 0]], b"/b x\0/a (deleted)\0");
+        let files = files(&note).unwrap();
+        assert_eq!(files[0].name, "/a (deleted)");
+        assert_eq!((files[1].name.as_str(), files[1].offset), ("/b x", 8192));
+    }
+
+    #[test]
+    fn absurd_notes_are_refused_by_what_is_wrong() {
+        let one = [[0x1000, 0x2000, 0]];
+        for (bytes, what) in [
+            (vec![1; 8], "too short"),
+            (note(u64::MAX, 4096, &one, b"/a\0"), "18446744073709551615 mapped files"),
+            (note(u64::MAX / 24 + 2, 4096, &one, b"/a\0"), "mapped files"),
+            (note(2, 4096, &one, b"/a\0"), "2 mapped files"),
+            (note(1, 4096, &[[2, 2, 0]], b"/a\0"), "mapped at 0x2-0x2"),
+            (note(1, 1 << 40, &[[1, 2, 1 << 40]], b"/a\0"), "offset 0x10000000000 pages"),
+            (note(2, 4096, &[[1, 9, 0], [5, 10, 0]], b"/a\0/b\0"), "two files are mapped at 0x5"),
+        ] {
+            let error = files(&bytes).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+        let three = note(3, 4096, &[[1, 2, 0], [2, 3, 0], [3, 4, 0]], b"/a");
+        assert!(files(&three).unwrap_err().contains("3 mapped files, 1 names"));
+    }
+}

@@ -1,0 +1,37 @@
+//! The tree of callers, for people.
+
+use std::io::{self, Write};
+
+use super::{short, size};
+use crate::escape::printable;
+use crate::stacks::Line;
+
+/// Writes `SIZE CALLS CALL TREE`, a node per line, callees below their caller and two columns to
+/// the right; `hidden` nodes are only counted.
+///
+/// # Errors
+///
+/// Whatever the writer reports.
+pub fn write_tree(out: &mut impl Write, lines: &[Line<'_, '_>], hidden: usize) -> io::Result<()> {
+    if lines.is_empty() {
+        writeln!(out, "  (nothing)")?;
+    } else {
+        writeln!(out, "{:>10} {:>9}  CALL TREE", "SIZE", "CALLS")?;
+    }
+    for Line { depth, node } in lines {
+        let line = format!(
+            "{:>10} {:>9}  {:indent$}{}  {}",
+            size(node.bytes),
+            node.calls,
+            "",
+            printable(&short(node.frame.function())),
+            printable(&node.frame.location()),
+            indent = 2 * depth
+        );
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    if hidden != 0 {
+        writeln!(out, "{:>10} {:>9}  ({hidden} more nodes)", "", "")?;
+    }
+    Ok(())
+}

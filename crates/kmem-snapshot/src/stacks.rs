@@ -1,0 +1,207 @@
+//! Rows as call stacks, outermost call first; a row without a chain is a stack of one frame.
+
+mod folded;
+mod speedscope;
+mod tree;
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+pub use folded::write_folded;
+pub use speedscope::Speedscope;
+pub use tree::{Line, Node, Tree};
+
+use crate::sites::{Order, Origin, Site};
+use crate::symbols::Place;
+
+/// One call in a stack, or what stands for a row that has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// A call.
+    Place(&'a Place),
+    /// A static tag, or memory without a call site.
+    Other(&'a Origin),
+}
+
+impl<'a> Frame<'a> {
+    fn of(origin: &'a Origin) -> Self {
+        match origin {
+            Origin::Place(place) => Self::Place(place),
+            other => Self::Other(other),
+        }
+    }
+
+    /// The function, or what stands for it.
+    #[must_use]
+    pub fn function(self) -> &'a str {
+        match self {
+            Self::Place(place) => place.function.as_deref().unwrap_or("?"),
+            Self::Other(origin) => origin.function(),
+        }
+    }
+
+    /// The function, or else where it is.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Place(place) => place.function.clone().unwrap_or_else(|| place.in_module()),
+            Self::Other(origin) => origin.function().to_owned(),
+        }
+    }
+
+    /// `file:line`, or `module+0xoffset`, or nothing.
+    #[must_use]
+    pub fn location(self) -> String {
+        match self {
+            Self::Place(place) => place.location(),
+            Self::Other(origin) => origin.location(),
+        }
+    }
+
+    /// Source file and line.
+    #[must_use]
+    pub fn source(self) -> Option<(&'a str, u32)> {
+        match self {
+            Self::Place(place) => place.source.as_ref().map(|(file, line)| (file.as_str(), *line)),
+            Self::Other(Origin::Static(tag)) => Some((&tag.file, tag.line)),
+            Self::Other(_) => None,
+        }
+    }
+
+    fn module(self) -> &'a str {
+        match self {
+            Self::Place(place) => &place.module,
+            Self::Other(Origin::Static(tag)) => &tag.module,
+            Self::Other(_) => "",
+        }
+    }
+
+    fn compare(self, other: Self) -> Ordering {
+        self.function()
+            .cmp(other.function())
+            .then_with(|| self.location().cmp(&other.location()))
+            .then_with(|| self.module().cmp(other.module()))
+    }
+}
+
+/// One distinct stack and what was allocated through it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stack {
+    /// Indices into [`Stacks::frames`], outermost first; never empty.
+    pub frames: Vec<usize>,
+    /// Live bytes.
+    pub bytes: i64,
+    /// Live objects.
+    pub calls: u64,
+}
+
+/// What makes two frames one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// The same function, line and module, as rows are merged.
+    Place,
+    /// The same name as collapsed stacks have it.
+    Name,
+}
+
+/// Distinct stacks over distinct frames.
+#[derive(Debug, Clone, Default)]
+pub struct Stacks<'a> {
+    /// The frames.
+    pub frames: Vec<Frame<'a>>,
+    /// The stacks, in the order of the rows.
+    pub stacks: Vec<Stack>,
+}
+
+impl<'a> Stacks<'a> {
+    /// The stacks of all rows. Their sizes add up to those of the rows.
+    #[must_use]
+    pub fn of(sites: &'a [Site], by: By) -> Self {
+        let mut this = Self::default();
+        let mut numbers = Numbers { by, of_place: HashMap::new(), of_name: HashMap::new() };
+        let mut known = HashMap::new();
+        for site in sites {
+            let (mut bytes, mut calls) = (site.bytes, site.calls);
+            for chain in &site.chains {
+                let mut frames = Vec::with_capacity(chain.frames.len());
+                for place in chain.frames.iter().rev() {
+                    frames.push(numbers.of(Frame::Place(place), &mut this.frames));
+                }
+                this.add(&mut known, frames, chain.bytes, chain.calls);
+                bytes = bytes.saturating_sub(chain.bytes);
+                calls = calls.saturating_sub(chain.calls);
+            }
+            if bytes != 0 || calls != 0 {
+                let frame = numbers.of(Frame::of(&site.origin), &mut this.frames);
+                this.add(&mut known, vec![frame], bytes, calls);
+            }
+        }
+        this
+    }
+
+    fn add(
+        &mut self,
+        known: &mut HashMap<Vec<usize>, usize>,
+        frames: Vec<usize>,
+        bytes: i64,
+        calls: u64,
+    ) {
+        if let Some(stack) = known.get(&frames).and_then(|&at| self.stacks.get_mut(at)) {
+            stack.bytes = stack.bytes.saturating_add(bytes);
+            stack.calls = stack.calls.saturating_add(calls);
+            return;
+        }
+        known.insert(frames.clone(), self.stacks.len());
+        self.stacks.push(Stack { frames, bytes, calls });
+    }
+
+    /// Orders the stacks.
+    pub fn sort(&mut self, order: Order) {
+        let frames = &self.frames;
+        let by_name = |a: &Stack, b: &Stack| {
+            let (a, b) = (a.frames.iter(), b.frames.iter());
+            let mut pairs = a.clone().zip(b.clone());
+            let unequal = pairs.find_map(|(&a, &b)| {
+                Some(frames[a].compare(frames[b])).filter(|order| order.is_ne())
+            });
+            unequal.unwrap_or_else(|| a.len().cmp(&b.len()))
+        };
+        self.stacks.sort_by(|a, b| match order {
+            Order::Size | Order::Pinned => b.bytes.cmp(&a.bytes).then_with(|| by_name(a, b)),
+            Order::Calls => b.calls.cmp(&a.calls).then_with(|| by_name(a, b)),
+            Order::Tag => by_name(a, b),
+        });
+    }
+}
+
+/// Numbers distinct frames. Places are shared by chains, so that most are known by where they
+/// lie in memory and need not be compared.
+struct Numbers {
+    by: By,
+    of_place: HashMap<*const Place, usize>,
+    of_name: HashMap<(String, String, String), usize>,
+}
+
+impl Numbers {
+    fn of<'a>(&mut self, frame: Frame<'a>, frames: &mut Vec<Frame<'a>>) -> usize {
+        let place = match frame {
+            Frame::Place(place) => Some(std::ptr::from_ref(place)),
+            Frame::Other(_) => None,
+        };
+        if let Some(&number) = place.and_then(|place| self.of_place.get(&place)) {
+            return number;
+        }
+        let name = match self.by {
+            By::Place => (frame.module().to_owned(), frame.location(), frame.function().to_owned()),
+            By::Name => (folded::name(frame), String::new(), String::new()),
+        };
+        let number = *self.of_name.entry(name).or_insert_with(|| {
+            frames.push(frame);
+            frames.len() - 1
+        });
+        if let Some(place) = place {
+            self.of_place.insert(place, number);
+        }
+        number
+    }
+}

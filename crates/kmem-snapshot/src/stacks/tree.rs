@@ -1,0 +1,135 @@
+//! Stacks as a tree of callers: each node holds what was allocated in it and below it.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::{By, Frame, Stacks};
+use crate::sites::{Order, Site};
+
+/// A call, under its caller.
+#[derive(Debug, Clone)]
+pub struct Node<'a> {
+    /// The call.
+    pub frame: Frame<'a>,
+    /// Live bytes, those of the calls below included.
+    pub bytes: i64,
+    /// Live objects, those of the calls below included.
+    pub calls: u64,
+    children: Vec<usize>,
+}
+
+/// All stacks, from the outermost callers that are known.
+#[derive(Debug, Clone)]
+pub struct Tree<'a> {
+    nodes: Vec<Node<'a>>,
+    roots: Vec<usize>,
+}
+
+/// A node as it is shown.
+#[derive(Debug, Clone, Copy)]
+pub struct Line<'t, 'a> {
+    /// Callers above it.
+    pub depth: usize,
+    /// The node.
+    pub node: &'t Node<'a>,
+}
+
+impl<'a> Tree<'a> {
+    /// The tree of all rows.
+    #[must_use]
+    pub fn of(sites: &'a [Site]) -> Self {
+        let all = Stacks::of(sites, By::Place);
+        let mut this = Self { nodes: Vec::<Node<'a>>::new(), roots: Vec::new() };
+        let mut known = HashMap::new();
+        for stack in &all.stacks {
+            let mut parent: Option<usize> = None;
+            for &frame in &stack.frames {
+                let at = *known.entry((parent, frame)).or_insert_with(|| {
+                    let frame = all.frames[frame];
+                    let at = this.nodes.len();
+                    this.nodes.push(Node { frame, bytes: 0, calls: 0, children: Vec::new() });
+                    match parent {
+                        Some(parent) => this.nodes[parent].children.push(at),
+                        None => this.roots.push(at),
+                    }
+                    at
+                });
+                let node = &mut this.nodes[at];
+                node.bytes = node.bytes.saturating_add(stack.bytes);
+                node.calls = node.calls.saturating_add(stack.calls);
+                parent = Some(at);
+            }
+        }
+        this
+    }
+
+    /// Nodes of the whole tree.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// True when nothing lives.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The `most` largest nodes of at least `min` bytes, each below its caller, callers of one
+    /// caller in order. A caller is never smaller than what it calls, so none is missing.
+    #[must_use]
+    pub fn lines(&self, order: Order, most: usize, min: i64) -> Vec<Line<'_, 'a>> {
+        let weight = |at: usize| {
+            let node = &self.nodes[at];
+            let (bytes, calls) = (node.bytes, node.calls);
+            // Of equal nodes the one found first, and a caller before what it calls.
+            match order {
+                Order::Calls => (i128::from(calls), bytes, std::cmp::Reverse(at)),
+                Order::Size | Order::Tag | Order::Pinned => (
+                    i128::from(bytes),
+                    i64::try_from(calls).unwrap_or(i64::MAX),
+                    std::cmp::Reverse(at),
+                ),
+            }
+        };
+        let mut chosen = vec![false; self.nodes.len()];
+        let mut next: BinaryHeap<_> = self.roots.iter().map(|&at| (weight(at), at)).collect();
+        let mut left = most;
+        while left != 0
+            && let Some((_, at)) = next.pop()
+        {
+            if self.nodes[at].bytes >= min {
+                chosen[at] = true;
+                left -= 1;
+                next.extend(self.nodes[at].children.iter().map(|&at| (weight(at), at)));
+            }
+        }
+
+        let mut lines = Vec::new();
+        let mut pending = Vec::new();
+        let enter = |of: &[usize], depth: usize, pending: &mut Vec<(usize, usize)>| {
+            let mut of: Vec<usize> = of.iter().copied().filter(|&at| chosen[at]).collect();
+            of.sort_by(|&a, &b| self.compare(order, a, b));
+            pending.extend(of.into_iter().rev().map(|at| (at, depth)));
+        };
+        enter(&self.roots, 0, &mut pending);
+        while let Some((at, depth)) = pending.pop() {
+            let node = &self.nodes[at];
+            lines.push(Line { depth, node });
+            enter(&node.children, depth + 1, &mut pending);
+        }
+        lines
+    }
+
+    fn compare(&self, order: Order, a: usize, b: usize) -> Ordering {
+        let (a, b) = (&self.nodes[a], &self.nodes[b]);
+        let by_name = || a.frame.compare(b.frame);
+        match order {
+            Order::Size | Order::Pinned => {
+                b.bytes.cmp(&a.bytes).then(b.calls.cmp(&a.calls)).then_with(by_name)
+            }
+            Order::Calls => b.calls.cmp(&a.calls).then(b.bytes.cmp(&a.bytes)).then_with(by_name),
+            Order::Tag => by_name(),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Black boxes, sound, torn, cut off and hostile.
+
+mod fake_box;
+
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fake_box::{CALLER, CHAIN, FakeBox, PID, STATIC, TIME};
+use kmem::blackbox::{BoxHeader, BoxRecord, BoxSite};
+use kmem::root::{TAG_OTHER, Text};
+use kmem_snapshot::blackbox::{Counts, Reason};
+use kmem_snapshot::books::{Key, SiteRow};
+use kmem_snapshot::{BlackBox, ReadError, Snapshot};
+
+const ROWS: [(u32, u64, u64); 3] = [(CALLER, 7000, 7), (STATIC, 600, 3), (CHAIN, 50, 1)];
+
+fn recorded() -> FakeBox {
+    let fake = FakeBox::new(64, 2);
+    fake.put_record(1, &[(CALLER, 1, 1)], (1, 1));
+    fake.put_record(2, &ROWS, (10_000, 20));
+    fake
+}
+
+fn read(fake: &FakeBox) -> Result<Snapshot, ReadError> {
+    BlackBox::open(fake.path())?.snapshot()
+}
+
+fn sums(snapshot: &Snapshot) -> Vec<(u32, i64, u64)> {
+    snapshot.books[0].rows.iter().map(|r| (r.tag, r.bytes, r.calls)).collect()
+}
+
+#[test]
+fn rows_and_the_rest_add_up_to_the_record() {
+    let fake = recorded();
+    let black_box = BlackBox::open(fake.path()).unwrap();
+    assert!(black_box.remarks().is_empty(), "{:?}", black_box.remarks());
+    let moment = black_box.moment().unwrap();
+    assert_eq!((moment.number, moment.reason), (2, Reason::OutOfMemory));
+    assert_eq!((moment.time_ns, black_box.pid()), (TIME + 2, PID));
+    assert_eq!(black_box.exe(), std::env::current_exe().unwrap().to_str().unwrap());
+    assert_eq!(black_box.named(), Some((7650, 10_000)));
+    let snapshot = black_box.snapshot().unwrap();
+    assert_eq!(
+        sums(&snapshot),
+        [(CALLER, 7000, 7), (STATIC, 600, 3), (CHAIN, 50, 1), (TAG_OTHER, 2350, 9)]
+    );
+    assert_eq!(snapshot.totals(), (10_000, 20));
+    assert!(snapshot.maps.all().len() > 5);
+    let rows = &snapshot.books[0].rows;
+    let Key::Static(tag) = &rows[1].key else { panic!("{:?}", rows[1]) };
+    assert_eq!(
+        (tag.module.as_str(), tag.file.as_str(), tag.line),
+        ("libplug.so", "src/plug.c", 12)
+    );
+    assert_eq!(tag.function, "plug_open");
+    let Key::Caller(addr) = rows[0].key else { panic!("{:?}", rows[0]) };
+    assert_eq!(rows[2].key.addresses(), [addr, 0x77]);
+    // A record that names all has no rest.
+    fake.put_record(3, &ROWS, (7650, 11));
+    assert_eq!(sums(&read(&fake).unwrap()).len(), 3);
+}
+
+#[test]
+fn the_newest_whole_record_counts() {
+    let fake = recorded();
+    fake.put_record(3, &[(STATIC, 9, 9)], (9, 9));
+    assert_eq!(sums(&read(&fake).unwrap()), [(STATIC, 9, 9)]);
+    // The process died while it wrote number 3.
+    fake.u64(fake.record(0), 0);
+    assert_eq!(read(&fake).unwrap().totals(), (10_000, 20));
+    fake.u64(fake.record(1), 0);
+    let error = read(&fake).unwrap_err();
+    assert!(matches!(error, ReadError::NothingRecorded { .. }) && error.is_absent(), "{error}");
+}
+
+#[test]
+fn a_box_that_is_being_written_is_read_whole() {
+    let fake = FakeBox::new(64, 0);
+    fake.put_record(1, &[(CALLER, 1, 1)], (1, 1));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 2.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                fake.put_record(
+                    number,
+                    &[(CALLER, number, 1), (STATIC, number, 1)],
+                    (2 * number, 2),
+                );
+            }
+        });
+        let mut last = 0;
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(1) {
+            let black_box = BlackBox::open(fake.path()).unwrap();
+            let Some(moment) = black_box.moment() else { continue };
+            let number = moment.number;
+            assert!(number >= last);
+            last = number;
+            if number > 1 {
+                let n = number as i64;
+                let rows = sums(&black_box.snapshot().unwrap());
+                assert_eq!(rows, [(CALLER, n, 1), (STATIC, n, 1)]);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(last > 1);
+    });
+}
+
+#[test]
+fn counters_of_all_cpus_add_up() {
+    let fake = FakeBox::new(1 << 17, 3);
+    fake.put_record(1, &ROWS, (10_000, 20));
+    // Allocated here, freed there; a free on a CPU that never allocated.
+    fake.put_counter(0, CALLER, [10, 1000, 0, 0]);
+    fake.put_counter(1, CALLER, [5, 500, 12, 1200]);
+    fake.put_counter(2, CALLER, [0, 0, 1, 100]);
+    fake.put_counter(2, 1, [4, 64, 4, 64]);
+    let last = (1 << 17) - 1;
+    fake.put_counter(2, last, [1, 7, 0, 0]);
+    // Neighbours on both sides of what a block of the file may be.
+    for tag in 4000..4300 {
+        fake.put_counter(1, tag, [u64::from(tag), 1, 0, 0]);
+    }
+    let black_box = BlackBox::open(fake.path()).unwrap();
+    let start = Instant::now();
+    let (snapshot, counts) = black_box.counters().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    let of = |allocations, allocated_bytes, frees, freed_bytes| Counts {
+        allocations,
+        allocated_bytes,
+        frees,
+        freed_bytes,
+    };
+    assert_eq!(counts[&CALLER], of(15, 1500, 13, 1300));
+    assert_eq!(counts[&1], of(4, 64, 4, 64));
+    assert_eq!(counts[&last], of(1, 7, 0, 0));
+    for tag in 4000..4300 {
+        assert_eq!(counts[&tag], of(u64::from(tag), 1, 0, 0));
+    }
+    assert_eq!(counts.len(), 303);
+    let row = |tag| snapshot.books[0].rows.iter().find(|r: &&SiteRow| r.tag == tag).unwrap();
+    assert_eq!((row(CALLER).bytes, row(CALLER).calls), (200, 2));
+    assert_eq!((row(1).bytes, row(1).calls), (0, 0));
+    assert!(matches!(row(CALLER).key, Key::Caller(_)));
+}
+
+#[test]
+fn counters_that_are_absent_or_cut_off() {
+    let fake = FakeBox::new(64, 0);
+    let error = BlackBox::open(fake.path()).unwrap().counters().unwrap_err();
+    assert!(error.is_absent() && error.to_string().contains("cumulative:1"), "{error}");
+    let fake = FakeBox::new(64, 2);
+    fake.file.set_len(fake.counters() + 100).unwrap();
+    let error = BlackBox::open(fake.path()).unwrap().counters().unwrap_err();
+    assert!(error.to_string().contains("truncated: 4096 bytes of counters"), "{error}");
+    // Counts that no process can have do not overflow.
+    let fake = FakeBox::new(64, 2);
+    fake.put_counter(0, CALLER, [u64::MAX; 4]);
+    fake.put_counter(1, CALLER, [0, 0, u64::MAX, u64::MAX]);
+    fake.put_counter(1, STATIC, [1, 1, 2, u64::MAX]);
+    let (snapshot, _) = BlackBox::open(fake.path()).unwrap().counters().unwrap();
+    assert_eq!(sums(&snapshot), [(CALLER, 0, 0), (STATIC, i64::MIN, 0)]);
+}
+
+#[test]
+fn hostile_headers_are_refused_by_what_is_wrong() {
+    macro_rules! of {
+        ($field:ident) => {
+            offset_of!(BoxHeader, $field)
+        };
+    }
+    for (at, value, what) in [
+        (of!(magic), 7, "magic is 0x"),
+        (of!(version), 9, "layout version 9"),
+        (of!(size), 8, "size is 8, expected"),
+        (of!(size), u32::MAX, "size is 4294967295"),
+        (of!(site_size), 4, "site_size is 4"),
+        (of!(site_capacity), u32::MAX, "site_capacity is 4294967295"),
+        (of!(site_count), u32::MAX, "site_count is 4294967295"),
+        (of!(cpus), u32::MAX, "cpus is 4294967295"),
+        (of!(record_size), 8, "record_size is 8"),
+        (of!(record_size) + 4, u32::MAX, "record_size is 18446"),
+    ] {
+        let fake = recorded();
+        fake.u32(at, value);
+        let error = read(&fake).unwrap_err();
+        assert!(matches!(error, ReadError::BadFile { .. }), "{what}: {error}");
+        assert!(error.to_string().contains(what), "{what}: {error}");
+    }
+    let fake = recorded();
+    fake.u64(of!(magic), 0);
+    assert!(read(&fake).unwrap_err().to_string().contains("never finished"));
+}
+
+#[test]
+fn damaged_parts_are_told_and_the_others_read() {
+    let fake = recorded();
+    fake.u64(offset_of!(BoxHeader, records) + 8, u64::MAX - 8);
+    let black_box = BlackBox::open(fake.path()).unwrap();
+    assert!(black_box.remarks()[0].contains("record 1: truncated"), "{:?}", black_box.remarks());
+    assert_eq!(black_box.snapshot().unwrap().totals(), (1, 1));
+
+    for (field, what) in [
+        (offset_of!(BoxRecord, rows), "4294967295 rows"),
+        (offset_of!(BoxRecord, maps_len), "4294967295 bytes of mappings"),
+    ] {
+        let fake = recorded();
+        fake.u32(fake.record(1) + field, u32::MAX);
+        let black_box = BlackBox::open(fake.path()).unwrap();
+        assert!(black_box.remarks()[0].contains(what), "{:?}", black_box.remarks());
+        assert_eq!(black_box.moment().unwrap().number, 1);
+    }
+
+    // Rows that hold more than the sum.
+    let fake = recorded();
+    fake.put_record(3, &[(CALLER, u64::MAX, u64::MAX), (STATIC, 5, 5)], (100, 1));
+    let black_box = BlackBox::open(fake.path()).unwrap();
+    assert!(black_box.remarks()[0].contains("its sum is 100"), "{:?}", black_box.remarks());
+    black_box.snapshot().unwrap();
+
+    // Sites that make no sense are unknown; what they hold is counted.
+    let site = |tag, offset| recorded().site(tag) + offset;
+    for (at, value, tag) in [
+        (site(CALLER, offset_of!(BoxSite, kind)), 77, CALLER),
+        (site(CHAIN, offset_of!(BoxSite, count)), u32::MAX, CHAIN),
+        (site(STATIC, offset_of!(BoxSite, tag) + offset_of!(Text, module_len)), u32::MAX, STATIC),
+        (offset_of!(BoxHeader, sites) + 4, u32::MAX, STATIC),
+    ] {
+        let fake = recorded();
+        fake.u32(at, value);
+        let snapshot = read(&fake).unwrap();
+        assert_eq!(snapshot.totals(), (10_000, 20));
+        let row = snapshot.books[0].rows.iter().find(|r| r.tag == tag).unwrap();
+        assert_eq!(row.key, Key::None);
+    }
+    let fake = recorded();
+    fake.put_record(3, &[(u32::MAX, 5, 5)], (5, 5));
+    assert_eq!(read(&fake).unwrap().books[0].rows[0].key, Key::None);
+}
+
+#[test]
+fn no_length_and_no_byte_makes_it_crash() {
+    let fake = recorded();
+    let whole = std::fs::read(fake.path()).unwrap();
+    let header: Vec<usize> = (0..128).collect();
+    let record = fake.record(1);
+    for at in header.into_iter().chain(record + 1..record + 100).chain(4096..7000) {
+        fake.bytes(at, &[whole[at] ^ 0xff]);
+        let _ = BlackBox::open(fake.path()).map(|b| (b.snapshot().is_ok(), b.counters().is_ok()));
+        fake.bytes(at, &whole[at..=at]);
+    }
+    assert_eq!(read(&fake).unwrap().totals(), (10_000, 20));
+    for len in (0..whole.len() as u64).rev().step_by(2999).chain([64, 8, 7, 1, 0]) {
+        fake.file.set_len(len).unwrap();
+        let _ = BlackBox::open(fake.path()).map(|b| (b.snapshot().is_ok(), b.counters().is_ok()));
+    }
+    assert!(read(&fake).unwrap_err().to_string().contains("empty file"));
+}

@@ -1,0 +1,149 @@
+//! Black boxes made by hand, as the allocator lays them out.
+
+use std::fs::File;
+use std::mem::{offset_of, size_of};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use kmem_snapshot::kmem::blackbox::{
+    BOX_ROWS, BoxHeader, BoxRecord, BoxRow, BoxSite, Counter, MAGIC, RECORD_SIZE, VERSION, reason,
+};
+use kmem_snapshot::kmem::root::{Text, site_kind};
+
+pub(crate) const PID: u32 = 4711;
+pub(crate) const CALLER: u32 = 8;
+pub(crate) const STATIC: u32 = 9;
+pub(crate) const CHAIN: u32 = 10;
+/// 2001-09-09T01:46:40Z.
+pub(crate) const TIME: u64 = 1_000_000_000_000_000_000;
+
+/// Something for a caller to be in.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn fake_box_caller(n: u32) -> u32 {
+    std::hint::black_box(n) * 7
+}
+
+fn caller() -> u64 {
+    fake_box_caller as extern "C" fn(u32) -> u32 as usize as u64 + 1
+}
+
+pub(crate) struct FakeBox {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    _dir: tempfile::TempDir,
+    pub(crate) capacity: u32,
+}
+
+impl FakeBox {
+    /// A box with three sites, no record, and no counts.
+    pub(crate) fn new(capacity: u32, cpus: u32) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("box");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let this = Self { file, path, _dir: dir, capacity };
+        let counters = u64::from(cpus) * u64::from(capacity) * size_of::<Counter>() as u64;
+        this.file.set_len(this.counters() + counters).unwrap();
+        let exe = std::env::current_exe().unwrap();
+        let exe = exe.to_str().unwrap().as_bytes();
+        this.u32(offset_of!(BoxHeader, version), VERSION);
+        this.u32(offset_of!(BoxHeader, size), size_of::<BoxHeader>() as u32);
+        this.u32(offset_of!(BoxHeader, pid), PID);
+        this.u32(offset_of!(BoxHeader, site_capacity), capacity);
+        this.u32(offset_of!(BoxHeader, site_size), size_of::<BoxSite>() as u32);
+        this.u32(offset_of!(BoxHeader, cpus), cpus);
+        this.u64(offset_of!(BoxHeader, sites), this.site(0) as u64);
+        this.u64(offset_of!(BoxHeader, records), this.record(0) as u64);
+        this.u64(offset_of!(BoxHeader, records) + 8, this.record(1) as u64);
+        this.u64(offset_of!(BoxHeader, record_size), RECORD_SIZE as u64);
+        this.u64(offset_of!(BoxHeader, counters), this.counters());
+        this.u64(offset_of!(BoxHeader, started_ns), TIME);
+        this.u32(offset_of!(BoxHeader, site_count), capacity);
+        this.u32(offset_of!(BoxHeader, exe_len), exe.len() as u32);
+        this.bytes(offset_of!(BoxHeader, exe), exe);
+        this.put_site(CALLER, site_kind::CALLER, 0, caller(), &[]);
+        this.put_site(STATIC, site_kind::STATIC, 0, 0, b"libplug.sosrc/plug.cplug_open");
+        let tag = this.site(STATIC) + offset_of!(BoxSite, tag);
+        this.u32(tag + offset_of!(Text, line), 12);
+        for (offset, len) in [
+            (offset_of!(Text, module_len), 10_u16),
+            (offset_of!(Text, file_len), 10),
+            (offset_of!(Text, function_len), 9),
+        ] {
+            this.bytes(tag + offset, &len.to_le_bytes());
+        }
+        let chain: Vec<u8> = [caller(), 0x77].iter().flat_map(|w| w.to_le_bytes()).collect();
+        this.put_site(CHAIN, site_kind::CHAIN, 2, caller(), &chain);
+        this.u64(offset_of!(BoxHeader, magic), MAGIC);
+        this
+    }
+
+    pub(crate) fn bytes(&self, at: usize, bytes: &[u8]) {
+        self.file.write_all_at(bytes, at as u64).unwrap();
+    }
+
+    pub(crate) fn u32(&self, at: usize, value: u32) {
+        self.bytes(at, &value.to_le_bytes());
+    }
+
+    pub(crate) fn u64(&self, at: usize, value: u64) {
+        self.bytes(at, &value.to_le_bytes());
+    }
+
+    pub(crate) fn site(&self, tag: u32) -> usize {
+        4096 + tag as usize * size_of::<BoxSite>()
+    }
+
+    pub(crate) fn record(&self, slot: usize) -> usize {
+        self.site(self.capacity).next_multiple_of(4096) + slot * RECORD_SIZE
+    }
+
+    /// Not at a multiple of the file system's blocks.
+    pub(crate) fn counters(&self) -> u64 {
+        self.record(2) as u64 + 40
+    }
+
+    fn put_site(&self, tag: u32, kind: u32, count: u32, addr: u64, text: &[u8]) {
+        let at = self.site(tag);
+        self.u32(at + offset_of!(BoxSite, count), count);
+        self.u64(at + offset_of!(BoxSite, addr), addr);
+        self.bytes(at + offset_of!(BoxSite, text), text);
+        self.u32(at + offset_of!(BoxSite, kind), kind);
+    }
+
+    /// Writes record `number` as the allocator does: rows of tag, bytes, calls.
+    pub(crate) fn put_record(&self, number: u64, rows: &[(u32, u64, u64)], sums: (u64, u64)) {
+        let at = self.record((number as usize - 1) % 2);
+        self.u64(at, 0);
+        self.u64(at + offset_of!(BoxRecord, time_ns), TIME + number);
+        self.u32(at + offset_of!(BoxRecord, reason), reason::PEAK + (number as u32 - 1) % 3);
+        self.u32(at + offset_of!(BoxRecord, rows), rows.len() as u32);
+        self.u64(at + offset_of!(BoxRecord, bytes), sums.0);
+        self.u64(at + offset_of!(BoxRecord, calls), sums.1);
+        self.u64(at + offset_of!(BoxRecord, used), 1 << 20);
+        let mut out = Vec::new();
+        for &(tag, bytes, calls) in rows {
+            out.extend_from_slice(&u64::from(tag).to_le_bytes());
+            out.extend_from_slice(&bytes.to_le_bytes());
+            out.extend_from_slice(&calls.to_le_bytes());
+        }
+        self.bytes(at + size_of::<BoxRecord>(), &out);
+        let maps = std::fs::read("/proc/self/maps").unwrap();
+        self.u64(at + offset_of!(BoxRecord, maps_len), maps.len() as u64);
+        self.bytes(at + size_of::<BoxRecord>() + BOX_ROWS * size_of::<BoxRow>(), &maps);
+        self.u64(at, number);
+    }
+
+    /// Writes what a CPU counted for a tag: calls, bytes, frees, freed.
+    pub(crate) fn put_counter(&self, cpu: u32, tag: u32, counts: [u64; 4]) {
+        let index = u64::from(cpu) * u64::from(self.capacity) + u64::from(tag);
+        let at = self.counters() + index * size_of::<Counter>() as u64;
+        for (i, count) in counts.into_iter().enumerate() {
+            self.u64(at as usize + i * 8, count);
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}

@@ -1,0 +1,190 @@
+//! Rows as call stacks: the tree of callers, collapsed stacks, speedscope.
+
+use std::sync::Arc;
+
+use kmem_snapshot::books::StaticTag;
+use kmem_snapshot::report::write_tree;
+use kmem_snapshot::sites::{Chain, Order, Origin, Site};
+use kmem_snapshot::stacks::{By, Speedscope, Stacks, Tree, write_folded};
+use kmem_snapshot::symbols::Place;
+use proptest::prelude::*;
+
+fn place(function: &str) -> Arc<Place> {
+    Arc::new(Place {
+        module: "app".into(),
+        offset: 0x10,
+        function: (!function.is_empty()).then(|| function.into()),
+        source: (!function.is_empty()).then(|| (format!("{function}.c"), 7)),
+        ..Place::default()
+    })
+}
+
+/// One row of the chains given, innermost call first, and `more` bytes in one object without.
+fn row(chains: &[(&[&str], i64, u64)], more: i64) -> Site {
+    let first = chains.first().map_or("alone", |chain| chain.0[0]);
+    let chains: Vec<Chain> = chains
+        .iter()
+        .map(|&(frames, bytes, calls)| {
+            let frames = frames.iter().map(|f| place(f)).collect();
+            Chain { tag: 8, bytes, calls, frames }
+        })
+        .collect();
+    Site {
+        origin: Origin::Place(Place::clone(&place(first))),
+        bytes: chains.iter().map(|c| c.bytes).sum::<i64>() + more,
+        calls: chains.iter().map(|c| c.calls).sum::<u64>() + u64::from(more != 0),
+        tags: vec![8],
+        chains,
+        pinned: None,
+    }
+}
+
+fn example() -> Vec<Site> {
+    let tag =
+        StaticTag { file: "tag.c".into(), line: 3, function: "make".into(), ..Default::default() };
+    vec![
+        row(&[(&["alloc", "build", "main"], 4096, 4), (&["alloc", "load", "main"], 1000, 2)], 24),
+        row(&[(&["other", "build", "main"], 2048, 1), (&["", "main"], 100, 1)], 0),
+        Site { origin: Origin::Static(Arc::new(tag)), ..row(&[], 77) },
+        Site { origin: Origin::NotTagged, ..row(&[], 3000) },
+    ]
+}
+
+fn folded(sites: &[Site]) -> String {
+    let mut out = Vec::new();
+    write_folded(&mut out, &Stacks::of(sites, By::Name)).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn tree(sites: &[Site], order: Order, most: usize, min: i64) -> String {
+    let tree = Tree::of(sites);
+    let lines = tree.lines(order, most, min);
+    let mut out = Vec::new();
+    write_tree(&mut out, &lines, tree.len() - lines.len()).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn collapsed_stacks_begin_at_the_outermost_call() {
+    let expected = "main;build;alloc 4096
+main;load;alloc 1000
+alloc 24
+main;build;other 2048
+main;app+0x10 100
+make 77
+not_tagged 3000
+";
+    assert_eq!(folded(&example()), expected);
+}
+
+#[test]
+fn names_in_collapsed_stacks_cannot_forge_frames_or_lines() {
+    let evil = "f<A, B>;x\n1 \x1b[2J\t\u{a0}";
+    let sites = [row(&[(&[evil, "main"], 5, 1), (&[evil, "main"], 6, 1)], 0)];
+    assert_eq!(folded(&sites), "main;f<A,B>:x\\x0a1_\\x1b[2J\\x09_ 11\n");
+    assert_eq!(folded(&[row(&[(&[" ", ";", "main"], 5, 1)], 0)]), "main;:;_ 5\n");
+}
+
+#[test]
+fn the_tree_is_sorted_by_size_and_indented() {
+    let expected = "      SIZE     CALLS  CALL TREE
+   7.1 KiB         8  main  main.c:7
+   6.0 KiB         5    build  build.c:7
+   4.0 KiB         4      alloc  alloc.c:7
+   2.0 KiB         1      other  other.c:7
+    1000 B         2    load  load.c:7
+    1000 B         2      alloc  alloc.c:7
+     100 B         1    ?  app+0x10
+   2.9 KiB         1  not tagged
+      77 B         1  make  tag.c:3
+      24 B         1  alloc  alloc.c:7
+";
+    assert_eq!(tree(&example(), Order::Size, usize::MAX, i64::MIN), expected);
+}
+
+#[test]
+fn the_tree_is_bounded_by_lines_and_size() {
+    let expected = "      SIZE     CALLS  CALL TREE
+   7.1 KiB         8  main  main.c:7
+   6.0 KiB         5    build  build.c:7
+   4.0 KiB         4      alloc  alloc.c:7
+   2.9 KiB         1  not tagged
+                      (6 more nodes)
+";
+    assert_eq!(tree(&example(), Order::Size, 4, i64::MIN), expected);
+    assert_eq!(tree(&example(), Order::Size, usize::MAX, 2500), expected);
+    let by_name = tree(&example(), Order::Tag, usize::MAX, 1000);
+    let names: Vec<_> =
+        by_name.lines().skip(1).filter_map(|l| l[22..].split_whitespace().next()).collect();
+    assert_eq!(names, ["main", "build", "alloc", "other", "load", "alloc", "not", "(3"]);
+    assert_eq!(tree(&[], Order::Size, 4, 0), "  (nothing)\n");
+}
+
+#[test]
+fn speedscope_files_hold_stacks_of_places() {
+    let sites = example();
+    let file = Speedscope::of(&Stacks::of(&sites, By::Place), "app\x1b (pid 1)");
+    let json = serde_json::to_value(&file).unwrap();
+    assert_eq!(json["$schema"], "https://www.speedscope.app/file-format-schema.json");
+    assert_eq!(json["name"], "app\\x1b (pid 1)");
+    let profile = &json["profiles"][0];
+    assert_eq!((&profile["type"], &profile["unit"]), (&"sampled".into(), &"bytes".into()));
+    assert_eq!((&profile["startValue"], &profile["endValue"]), (&0.into(), &10345.into()));
+    assert_eq!(profile["weights"], serde_json::json!([4096, 1000, 24, 2048, 100, 77, 3000]));
+    let frame = |stack: usize, at: usize| {
+        let number = profile["samples"][stack][at].as_u64().unwrap() as usize;
+        json["shared"]["frames"][number].clone()
+    };
+    assert_eq!(frame(1, 1), serde_json::json!({ "name": "load", "file": "load.c", "line": 7 }));
+    assert_eq!(frame(4, 1), serde_json::json!({ "name": "app+0x10" }));
+    assert_eq!(frame(5, 0), serde_json::json!({ "name": "make", "file": "tag.c", "line": 3 }));
+    assert_eq!(frame(0, 2), frame(2, 0));
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost_or_counted_twice(
+        rows in proptest::collection::vec(
+            (proptest::collection::vec((proptest::collection::vec("[ab;\\n ]{0,2}", 1..5), 1..1000_i64, 1..9_u64), 0..4), 0..1000_i64),
+            0..8,
+        )
+    ) {
+        let sites: Vec<Site> = rows.iter().map(|(chains, more)| {
+            let names: Vec<Vec<&str>> =
+                chains.iter().map(|(f, ..)| f.iter().map(String::as_str).collect()).collect();
+            let chains: Vec<_> =
+                names.iter().zip(chains).map(|(f, c)| (f.as_slice(), c.1, c.2)).collect();
+            row(&chains, *more)
+        }).collect();
+        let bytes: i64 = sites.iter().map(|s| s.bytes).sum();
+        let calls: u64 = sites.iter().map(|s| s.calls).sum();
+        let text = folded(&sites);
+        let lines: Vec<(&str, i64)> = text.lines()
+            .map(|line| line.split_once(' ').unwrap())
+            .map(|(stack, bytes)| (stack, bytes.parse().unwrap()))
+            .collect();
+        prop_assert_eq!(lines.iter().map(|l| l.1).sum::<i64>(), bytes);
+        let mut stacks: Vec<&str> = lines.iter().map(|l| l.0).collect();
+        stacks.sort_unstable();
+        stacks.dedup();
+        prop_assert_eq!(stacks.len(), lines.len());
+        let tree = Tree::of(&sites);
+        for order in [Order::Size, Order::Calls, Order::Tag] {
+            let all = tree.lines(order, usize::MAX, i64::MIN);
+            prop_assert_eq!(all.len(), tree.len());
+            let roots = || all.iter().filter(|l| l.depth == 0).map(|l| l.node);
+            prop_assert_eq!(roots().map(|n| n.bytes).sum::<i64>(), bytes);
+            prop_assert_eq!(roots().map(|n| n.calls).sum::<u64>(), calls);
+            // However few are shown, each stands below its caller.
+            for most in 0..tree.len() {
+                let some = tree.lines(order, most, i64::MIN);
+                prop_assert_eq!(some.len(), most);
+                let mut depth = 0;
+                for line in some {
+                    prop_assert!(line.depth <= depth);
+                    depth = line.depth + 1;
+                }
+            }
+        }
+    }
+}
