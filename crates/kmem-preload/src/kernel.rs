@@ -1,7 +1,7 @@
 //! The kernel's allocation functions, as `kmem.h` declares them: `_tag` bills a static tag, `_noprof`
 //! the thread's scope. Nothing sets `errno`.
 
-use core::ffi::{CStr, c_char, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::{NonNull, null_mut};
 
 use kmem_core::Cache;
@@ -17,12 +17,27 @@ use crate::KMEM;
 #[inline(always)]
 unsafe fn caller(tag: *const StaticTag, flags: Gfp) -> Caller {
     let caller = if tag.is_null() {
-        Caller::at(scope::current())
+        match scope::current() {
+            0 => Caller::NOBODY,
+            key => Caller::at(key),
+        }
     } else {
         // SAFETY: the caller's promise.
         unsafe { Caller::tagged_by(tag) }
     };
     if flags.has(Gfp::NOWARN) { caller.quietly() } else { caller }
+}
+
+/// An array of pointers, as C passes it: an empty one may be null.
+///
+/// # Safety
+/// `at` has `count` entries, which nobody else uses.
+unsafe fn entries<'a>(at: *mut *mut u8, count: usize) -> &'a mut [*mut u8] {
+    if count == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { core::slice::from_raw_parts_mut(at, count) }
 }
 
 /// Exports each function with a tag, and its twin without.
@@ -105,7 +120,7 @@ twins! {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
-                let out = core::slice::from_raw_parts_mut(out, count);
+                let out = entries(out, count);
                 KMEM.all_or_none(out, || kmalloc_tag(size, flags, tag), |at| KMEM.free(at))
             }
         }
@@ -122,7 +137,7 @@ twins! {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
-                let out = core::slice::from_raw_parts_mut(out, count);
+                let out = entries(out, count);
                 let one = || kmem_cache_alloc_tag(cache, flags, tag);
                 KMEM.all_or_none(out, one, |object| KMEM.cache_free(cache, object))
             }
@@ -160,7 +175,7 @@ twins! {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
-                let pages = core::slice::from_raw_parts_mut(pages, count);
+                let pages = entries(pages, count);
                 KMEM.alloc_pages_bulk(flags, pages, caller(tag, flags))
             }
         }
@@ -196,9 +211,9 @@ unsafe extern "C" fn ksize(at: *mut u8) -> usize {
 /// # Safety
 /// A live cache, which is gone if this succeeds.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn kmem_cache_destroy(cache: Option<NonNull<Cache>>) -> bool {
+unsafe extern "C" fn kmem_cache_destroy(cache: Option<NonNull<Cache>>) -> c_int {
     // SAFETY: the caller's promise.
-    cache.is_none_or(|cache| unsafe { KMEM.cache_destroy(cache) })
+    c_int::from(cache.is_none_or(|cache| unsafe { KMEM.cache_destroy(cache) }))
 }
 
 /// # Safety

@@ -1,7 +1,7 @@
-//! Start and end of the process, `vfork`, and `dlopen`.
+//! Start and end of the process, `vfork`, `dlopen` and `dlclose`.
 
-use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use kmem_core::codetag::Caller;
 use kmem_core::os::linux::call;
@@ -19,27 +19,7 @@ static INIT: extern "C" fn() = init;
 #[unsafe(link_section = ".fini_array")]
 static FINI: extern "C" fn() = fini;
 
-/// Whether the program's exit handlers run.
-static EXITING: AtomicBool = AtomicBool::new(false);
-
-/// Whether the program is about to end, so that whatever is unloaded now goes with it.
-pub(crate) fn is_exiting() -> bool {
-    EXITING.load(Ordering::Relaxed)
-}
-
-unsafe extern "C" {
-    fn atexit(handler: extern "C" fn()) -> c_int;
-}
-
-/// Registered before those of the objects that are loaded later, so it runs after their handlers,
-/// and before the destructors of all objects.
-extern "C" fn exiting() {
-    EXITING.store(true, Ordering::Relaxed);
-}
-
 extern "C" fn init() {
-    // SAFETY: a function of ours, which can never be unloaded.
-    unsafe { atexit(exiting) };
     // SAFETY: an allocation of ours, freed at once.
     unsafe { KMEM.free(KMEM.alloc(1, Caller::at(init as *const () as usize))) };
 }
@@ -176,19 +156,57 @@ unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
 /// The C library's `dlopen`.
 extern "C" fn next_dlopen() -> Dlopen {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    let mut next = NEXT.load(Ordering::Relaxed);
+    // SAFETY: the C library's function of that type, or ours.
+    unsafe {
+        let next = next(&NEXT, c"dlopen", no_dlopen as *mut c_void);
+        core::mem::transmute::<*mut c_void, Dlopen>(next)
+    }
+}
+
+/// The C library's function of a name, found once; `none` if there is none.
+fn next(found: &AtomicPtr<c_void>, name: &CStr, none: *mut c_void) -> *mut c_void {
+    let mut next = found.load(Ordering::Relaxed);
     if next.is_null() {
         // SAFETY: a NUL-terminated name.
-        next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+        next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         if next.is_null() {
-            next = no_dlopen as *mut c_void;
+            next = none;
         }
-        NEXT.store(next, Ordering::Relaxed);
+        found.store(next, Ordering::Relaxed);
     }
-    // SAFETY: the C library's function of that type, or ours.
-    unsafe { core::mem::transmute::<*mut c_void, Dlopen>(next) }
+    next
 }
 
 unsafe extern "C" fn no_dlopen(_path: *const c_char, _flags: c_int) -> *mut c_void {
     core::ptr::null_mut()
+}
+
+/// Calls of `dlclose` that are under way.
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether destructors that run now may be those of an object that is unloaded. Else it is the
+/// program that ends, and everything goes with it. (No exit handler of ours could tell: the
+/// loader's own runs before.)
+pub(crate) fn is_unloading() -> bool {
+    CLOSING.load(Ordering::Relaxed) != 0
+}
+
+/// `dlclose`, noted.
+///
+/// # Safety
+/// As for dlclose(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    type Dlclose = unsafe extern "C" fn(*mut c_void) -> c_int;
+    let next = next(&NEXT, c"dlclose", no_dlclose as *mut c_void);
+    CLOSING.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the C library's function of that type, or ours; the caller's promise.
+    let result = unsafe { core::mem::transmute::<*mut c_void, Dlclose>(next)(handle) };
+    CLOSING.fetch_sub(1, Ordering::Relaxed);
+    result
+}
+
+unsafe extern "C" fn no_dlclose(_handle: *mut c_void) -> c_int {
+    -1
 }
