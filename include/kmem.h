@@ -36,12 +36,18 @@ typedef unsigned int gfp_t;
 /* Do without: no report when there is no memory. */
 #define __GFP_NOWARN 0x2u
 
+/* C++ has tags in no section: where the compiler makes one function of several (inline, templates), it cannot put
+ * their variables and those of other functions into the same one. */
+#ifdef __cplusplus
+#define KMEM_TAG_PLACE_ __attribute__((aligned(8)))
+#else
+#define KMEM_TAG_PLACE_ __attribute__((section("kmem_alloc_tags"), used, aligned(8)))
+#endif
+
 /* The tag of this place. A tag is made of constants only, so that it needs no code. */
 #define KMEM_TAG_NAMED(name)                                                                                           \
 	(__extension__({                                                                                               \
-		static struct kmem_alloc_tag kmem_tag_                                                                 \
-			__attribute__((section("kmem_alloc_tags"), used, aligned(8))) = { 0, __FILE__, name, __LINE__, \
-											   0 };                        \
+		static struct kmem_alloc_tag kmem_tag_ KMEM_TAG_PLACE_ = { 0, __FILE__, name, __LINE__, 0 };           \
 		&kmem_tag_;                                                                                            \
 	}))
 #define KMEM_TAG() KMEM_TAG_NAMED(__func__)
@@ -137,23 +143,32 @@ void free_pages_exact(void *pages, size_t size) KMEM_SYMBOL_(free_pages_exact);
 /* -- Tags of a loaded object --------------------------------------------------------------------------------------- */
 
 /* Tells the name of the object that the tags are in, when it is loaded, and that it goes, before it is unloaded: its
- * live allocations keep their tags, and are named in a warning. Called by the constructor and destructor below. */
+ * live allocations keep their tags, and are named in a warning. Called by the constructor and destructor below, which
+ * come before and after those of the program. One address in the object is enough. */
 void kmem_tags_register(const struct kmem_alloc_tag *start, const struct kmem_alloc_tag *stop) __attribute__((weak));
 void kmem_tags_unregister(const struct kmem_alloc_tag *start, const struct kmem_alloc_tag *stop) __attribute__((weak));
 
+#ifdef __cplusplus
+static const struct kmem_alloc_tag kmem_my_tags_[1] = {};
+#define KMEM_MY_TAGS_ kmem_my_tags_, kmem_my_tags_ + 1
+#define KMEM_HAS_TAGS_ true
+#else
 extern const struct kmem_alloc_tag __start_kmem_alloc_tags[] __attribute__((weak, visibility("hidden")));
 extern const struct kmem_alloc_tag __stop_kmem_alloc_tags[] __attribute__((weak, visibility("hidden")));
+#define KMEM_MY_TAGS_ __start_kmem_alloc_tags, __stop_kmem_alloc_tags
+#define KMEM_HAS_TAGS_ __start_kmem_alloc_tags
+#endif
 
-static __attribute__((constructor, unused)) void kmem_register_my_tags_(void)
+static __attribute__((constructor(101), unused)) void kmem_register_my_tags_(void)
 {
-	if (kmem_tags_register && __start_kmem_alloc_tags)
-		kmem_tags_register(__start_kmem_alloc_tags, __stop_kmem_alloc_tags);
+	if (kmem_tags_register && KMEM_HAS_TAGS_)
+		kmem_tags_register(KMEM_MY_TAGS_);
 }
 
-static __attribute__((destructor, unused)) void kmem_unregister_my_tags_(void)
+static __attribute__((destructor(101), unused)) void kmem_unregister_my_tags_(void)
 {
-	if (kmem_tags_unregister && __start_kmem_alloc_tags)
-		kmem_tags_unregister(__start_kmem_alloc_tags, __stop_kmem_alloc_tags);
+	if (kmem_tags_unregister && KMEM_HAS_TAGS_)
+		kmem_tags_unregister(KMEM_MY_TAGS_);
 }
 
 #ifdef __cplusplus

@@ -8,11 +8,45 @@
 #define KMEM_HOOKS_H
 #ifndef __cplusplus
 
-/* What declares the functions must be read before their names become macros. */
+/* What declares the functions must be read before their names become macros, and so before the source can say which of
+ * the C library's features it wants: it gets all, unless the command line says (-D_POSIX_C_SOURCE=200809L, or just
+ * -D_DEFAULT_SOURCE). What the source defines afterwards is no redefinition. */
+#pragma push_macro("_GNU_SOURCE")
+#pragma push_macro("_DEFAULT_SOURCE")
+#pragma push_macro("_ATFILE_SOURCE")
+#pragma push_macro("_DYNAMIC_STACK_SIZE_SOURCE")
+#pragma push_macro("_ISOC95_SOURCE")
+#pragma push_macro("_ISOC99_SOURCE")
+#pragma push_macro("_ISOC11_SOURCE")
+#pragma push_macro("_ISOC2X_SOURCE")
+#pragma push_macro("_ISOC23_SOURCE")
+#pragma push_macro("_LARGEFILE64_SOURCE")
+#pragma push_macro("_POSIX_SOURCE")
+#pragma push_macro("_POSIX_C_SOURCE")
+#pragma push_macro("_XOPEN_SOURCE")
+#pragma push_macro("_XOPEN_SOURCE_EXTENDED")
+#if !defined(_GNU_SOURCE) && !defined(_DEFAULT_SOURCE) && !defined(_POSIX_SOURCE) && !defined(_POSIX_C_SOURCE) && \
+	!defined(_XOPEN_SOURCE)
+#define _GNU_SOURCE 1
+#endif
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <wchar.h>
+#pragma pop_macro("_GNU_SOURCE")
+#pragma pop_macro("_DEFAULT_SOURCE")
+#pragma pop_macro("_ATFILE_SOURCE")
+#pragma pop_macro("_DYNAMIC_STACK_SIZE_SOURCE")
+#pragma pop_macro("_ISOC95_SOURCE")
+#pragma pop_macro("_ISOC99_SOURCE")
+#pragma pop_macro("_ISOC11_SOURCE")
+#pragma pop_macro("_ISOC2X_SOURCE")
+#pragma pop_macro("_ISOC23_SOURCE")
+#pragma pop_macro("_LARGEFILE64_SOURCE")
+#pragma pop_macro("_POSIX_SOURCE")
+#pragma pop_macro("_POSIX_C_SOURCE")
+#pragma pop_macro("_XOPEN_SOURCE")
+#pragma pop_macro("_XOPEN_SOURCE_EXTENDED")
 #include "../kmem.h"
 
 void *kmem_malloc_tag(size_t size, const struct kmem_alloc_tag *tag) __attribute__((weak, malloc));
@@ -23,19 +57,12 @@ void *kmem_reallocarray_tag(void *at, size_t count, size_t size, const struct km
 void *kmem_memalign_tag(size_t align, size_t size, const struct kmem_alloc_tag *tag) __attribute__((weak, malloc));
 int kmem_posix_memalign_tag(void **out, size_t align, size_t size, const struct kmem_alloc_tag *tag)
 	__attribute__((weak));
+char *kmem_strdup_tag(const char *text, const struct kmem_alloc_tag *tag) __attribute__((weak, malloc));
+char *kmem_strndup_tag(const char *text, size_t most, const struct kmem_alloc_tag *tag) __attribute__((weak, malloc));
+wchar_t *kmem_wcsdup_tag(const wchar_t *text, const struct kmem_alloc_tag *tag) __attribute__((weak, malloc));
 
-/* For the functions of the C library that call malloc themselves: their caller is billed. */
-#define KMEM_HOOK_SCOPE_(call)                                                                                         \
-	(__extension__({                                                                                               \
-		uintptr_t kmem_before_ = kmem_malloc_tag ? kmem_tag_enter(KMEM_TAG()) : 0;                             \
-		__auto_type kmem_result_ = (call);                                                                     \
-		if (kmem_malloc_tag)                                                                                   \
-			kmem_tag_leave(kmem_before_);                                                                  \
-		kmem_result_;                                                                                          \
-	}))
-#pragma weak kmem_tag_enter
-#pragma weak kmem_tag_leave
-
+#undef strdup
+#undef strndup
 #define malloc(size) (kmem_malloc_tag ? kmem_malloc_tag(size, KMEM_TAG()) : (malloc)(size))
 #define calloc(count, size) (kmem_calloc_tag ? kmem_calloc_tag(count, size, KMEM_TAG()) : (calloc)(count, size))
 #define realloc(at, size) (kmem_realloc_tag ? kmem_realloc_tag(at, size, KMEM_TAG()) : (realloc)(at, size))
@@ -47,9 +74,9 @@ int kmem_posix_memalign_tag(void **out, size_t align, size_t size, const struct 
 #define posix_memalign(out, align, size)                                                                               \
 	(kmem_posix_memalign_tag ? kmem_posix_memalign_tag(out, align, size, KMEM_TAG()) :                             \
 				   (posix_memalign)(out, align, size))
-#define strdup(text) KMEM_HOOK_SCOPE_((strdup)(text))
-#define strndup(text, most) KMEM_HOOK_SCOPE_((strndup)(text, most))
-#define wcsdup(text) KMEM_HOOK_SCOPE_((wcsdup)(text))
+#define strdup(text) (kmem_strdup_tag ? kmem_strdup_tag(text, KMEM_TAG()) : (strdup)(text))
+#define strndup(text, most) (kmem_strndup_tag ? kmem_strndup_tag(text, most, KMEM_TAG()) : (strndup)(text, most))
+#define wcsdup(text) (kmem_wcsdup_tag ? kmem_wcsdup_tag(text, KMEM_TAG()) : (wcsdup)(text))
 
 #endif /* __cplusplus */
 #endif /* KMEM_HOOKS_H */

@@ -4,7 +4,7 @@
 //! The symbols have a prefix that the header puts there: a program that brings its own `kfree` must
 //! not get this one because the library is preloaded.
 
-use core::ffi::{CStr, c_char, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::{NonNull, null_mut};
 
 use kmem_core::Cache;
@@ -29,6 +29,18 @@ unsafe fn caller(tag: *const StaticTag, flags: Gfp) -> Caller {
         unsafe { Caller::tagged_by(tag) }
     };
     if flags.has(Gfp::NOWARN) { caller.quietly() } else { caller }
+}
+
+/// An array of pointers, as C passes it: an empty one may be null.
+///
+/// # Safety
+/// `at` has `count` entries, which nobody else uses.
+unsafe fn entries<'a>(at: *mut *mut u8, count: usize) -> &'a mut [*mut u8] {
+    if count == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { core::slice::from_raw_parts_mut(at, count) }
 }
 
 /// Exports each function with a tag, and its twin without.
@@ -111,7 +123,7 @@ twins! {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
-                let out = core::slice::from_raw_parts_mut(out, count);
+                let out = entries(out, count);
                 KMEM.all_or_none(out, || kmalloc_tag(size, flags, tag), |at| KMEM.free(at))
             }
         }
@@ -128,7 +140,7 @@ twins! {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
-                let out = core::slice::from_raw_parts_mut(out, count);
+                let out = entries(out, count);
                 let one = || kmem_cache_alloc_tag(cache, flags, tag);
                 KMEM.all_or_none(out, one, |object| KMEM.cache_free(cache, object))
             }
@@ -166,7 +178,7 @@ twins! {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
-                let pages = core::slice::from_raw_parts_mut(pages, count);
+                let pages = entries(pages, count);
                 KMEM.alloc_pages_bulk(flags, pages, caller(tag, flags))
             }
         }
@@ -202,9 +214,9 @@ unsafe extern "C" fn ksize(at: *mut u8) -> usize {
 /// # Safety
 /// A live cache, which is gone if this succeeds.
 #[unsafe(export_name = "__kmem_kmem_cache_destroy")]
-unsafe extern "C" fn kmem_cache_destroy(cache: Option<NonNull<Cache>>) -> bool {
+unsafe extern "C" fn kmem_cache_destroy(cache: Option<NonNull<Cache>>) -> c_int {
     // SAFETY: the caller's promise.
-    cache.is_none_or(|cache| unsafe { KMEM.cache_destroy(cache) })
+    c_int::from(cache.is_none_or(|cache| unsafe { KMEM.cache_destroy(cache) }))
 }
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! What `kmem.h` and `kmem/hooks.h` call: allocation for a static tag, scopes, and the tags of
 //! objects that are loaded and unloaded.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 
 use kmem_core::codetag::{Caller, StaticTag, scope};
@@ -118,6 +118,55 @@ unsafe extern "C" fn kmem_posix_memalign_tag(
     0
 }
 
+/// # Safety
+/// See [`kmem_malloc_tag`]; as for `strdup(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_strdup_tag(text: *const c_char, tag: *const StaticTag) -> *mut u8 {
+    // SAFETY: the caller's promise; the zero byte is part of it.
+    unsafe { copy(text.cast(), libc::strlen(text) + 1, tag) }
+}
+
+/// # Safety
+/// See [`kmem_malloc_tag`]; as for `strndup(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_strndup_tag(
+    text: *const c_char,
+    most: usize,
+    tag: *const StaticTag,
+) -> *mut u8 {
+    // SAFETY: the caller's promise; `copy` leaves room for the zero byte.
+    unsafe {
+        let len = libc::strnlen(text, most);
+        let copy = kmem_malloc_tag(len + 1, tag);
+        if !copy.is_null() {
+            copy.copy_from_nonoverlapping(text.cast(), len);
+            copy.add(len).write(0);
+        }
+        copy
+    }
+}
+
+/// # Safety
+/// See [`kmem_malloc_tag`]; as for `wcsdup(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_wcsdup_tag(text: *const libc::wchar_t, tag: *const StaticTag) -> *mut u8 {
+    // SAFETY: the caller's promise; the zero is part of it.
+    unsafe { copy(text.cast(), (libc::wcslen(text) + 1) * size_of::<libc::wchar_t>(), tag) }
+}
+
+/// # Safety
+/// See [`kmem_malloc_tag`]; `bytes` can be read at `from`.
+unsafe fn copy(from: *const u8, bytes: usize, tag: *const StaticTag) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let copy = kmem_malloc_tag(bytes, tag);
+        if !copy.is_null() {
+            copy.copy_from_nonoverlapping(from, bytes);
+        }
+        copy
+    }
+}
+
 /// Makes `tag` (null: none) the thread's scope; returns the one before.
 ///
 /// # Safety
@@ -134,34 +183,77 @@ extern "C" fn kmem_tag_leave(before: usize) {
     scope::replace(before);
 }
 
-/// Name of the object that holds `tag`; none for the main program.
-fn object_of(tag: *const StaticTag) -> Option<&'static [u8]> {
-    // SAFETY: all zero is a valid value, and dladdr fills it.
-    let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
-    // SAFETY: any address may be asked for; constructors run with the loader ready.
-    if unsafe { libc::dladdr(tag.cast::<c_void>(), &raw mut info) } == 0 || info.dli_fname.is_null()
-    {
-        return None;
+/// A loaded object.
+struct Object {
+    /// Its addresses.
+    start: usize,
+    stop: usize,
+    /// The name without directories; empty for the main program.
+    name: &'static [u8],
+}
+
+/// The object that holds `tag`; tags lie anywhere in it (those of C++ are in no section of their
+/// own). If the loader does not know it, the given range without a name.
+fn object_of(tag: *const StaticTag, stop: *const StaticTag) -> Object {
+    let mut object = Object { start: tag as usize, stop: stop as usize, name: &[] };
+    // SAFETY: `visit` is of the type wanted; constructors and destructors may ask the loader.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut object).cast()) };
+    object
+}
+
+/// Fills in the object if it is this one.
+///
+/// # Safety
+/// `info` is the loader's; `data` is an [`Object`].
+unsafe extern "C" fn visit(
+    info: *mut libc::dl_phdr_info,
+    _size: usize,
+    data: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise; the loader keeps headers and names while the object is loaded.
+    let (info, object) = unsafe { (&*info, &mut *data.cast::<Object>()) };
+    if info.dlpi_phdr.is_null() {
+        return 0;
     }
-    // SAFETY: a C string of the loader's, which outlives the object's registration.
-    let path = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
+    let (mut start, mut stop) = (usize::MAX, 0);
+    for i in 0..info.dlpi_phnum.into() {
+        // SAFETY: as above.
+        let header = unsafe { &*info.dlpi_phdr.add(i) };
+        if header.p_type == libc::PT_LOAD {
+            let at = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+            start = start.min(at);
+            stop = stop.max(at.saturating_add(header.p_memsz as usize));
+        }
+    }
+    if !(start..stop).contains(&object.start) {
+        return 0;
+    }
+    let path = if info.dlpi_name.is_null() {
+        &[]
+    } else {
+        // SAFETY: a C string.
+        unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()
+    };
     let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
-    // The loader knows the main program by argv[0], or by its path.
-    name.windows(3).any(|part| part == b".so").then_some(name)
+    *object = Object { start, stop, name };
+    1
 }
 
 /// # Safety
-/// The tags of one loaded object.
+/// Tags of one loaded object, or one address in it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_tags_register(start: *const StaticTag, stop: *const StaticTag) {
-    KMEM.register_tags(start, stop, object_of(start).unwrap_or_default());
+    let object = object_of(start, stop);
+    KMEM.register_tags(object.start as *const _, object.stop as *const _, object.name);
 }
 
 /// # Safety
 /// As given to [`kmem_tags_register`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_tags_unregister(start: *const StaticTag, stop: *const StaticTag) {
+    // At exit everything goes, and nothing is wrong with that.
     if crate::process::is_unloading() {
-        KMEM.unregister_tags(start, stop, object_of(start).unwrap_or_default());
+        let object = object_of(start, stop);
+        KMEM.unregister_tags(object.start as *const _, object.stop as *const _, object.name);
     }
 }

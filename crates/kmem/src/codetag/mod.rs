@@ -37,6 +37,8 @@ pub const MAX_SITES: u32 = 1 << TAG_BITS;
 /// Fewest sites an instance has room for.
 pub const MIN_SITES: u32 = 1 << 10;
 const CACHE_SLOTS: usize = 4096;
+/// Marks a slot of the index whose static tag was unloaded: not an end of the search, free for another.
+const UNLOADED: u32 = u32::MAX;
 /// Bits of an extension word that the cache gives: tag and live bit.
 const CACHE_WORD: u32 = TAG_BITS + 1;
 
@@ -132,7 +134,7 @@ impl Sites {
     #[cold]
     #[inline(never)]
     pub fn lookup(&self, platform: &impl Platform, caller: Caller, keep: bool) -> TagId {
-        if caller.key == Caller::NOBODY.key {
+        if caller.key <= Caller::NOBODY.key {
             return TagId(TAG_NONE);
         }
         let Some(table) = self.table() else {
@@ -183,37 +185,57 @@ impl Sites {
     }
 
     fn find_or_add(&self, platform: &impl Platform, table: &Table<'_>, key: Key<'_>) -> TagId {
-        let mut slot = key.hash() % table.index.len();
-        let mut fresh = None;
-        for _ in 0..table.index.len() {
-            let word = &table.index[slot];
-            // Acquire pairs with the release below: the site is written.
-            let mut tag = word.load(Ordering::Acquire);
-            if tag == 0 {
-                let new = match fresh {
-                    Some(new) => new,
-                    None => match self.revive(table, key).or_else(|| table.number()) {
-                        Some(new) if self.describe(platform, table, new, key) => new,
-                        _ => return TagId(TAG_OTHER),
-                    },
-                };
-                fresh = Some(new);
-                match word.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => return TagId(new),
-                    Err(now) => tag = now,
+        let mut fresh: Option<Fresh> = None;
+        // Again only if somebody else took the slot that we wanted.
+        loop {
+            let (word, was) = match table.search(key) {
+                Found::Tag(tag) => {
+                    // If we have a number, somebody added the same site first.
+                    if let Some(fresh) = fresh {
+                        self.give_up(table, fresh);
+                    }
+                    return TagId(tag);
                 }
-            }
-            if table.is(tag, key) {
-                if let Some(new) = fresh {
-                    // Somebody added the same site first; our number stays unused.
-                    table.sites[new as usize].kind.store(0, Ordering::Release);
-                    table.sites[new as usize].addr.store(0, Ordering::Relaxed);
+                Found::Free(word, was) => (word, was),
+                Found::Full => {
+                    if let Some(fresh) = fresh {
+                        self.give_up(table, fresh);
+                    }
+                    return TagId(TAG_OTHER);
                 }
-                return TagId(tag);
+            };
+            let new = match fresh {
+                Some(new) => new,
+                None => {
+                    let revived = self.revive(table, key);
+                    let Some(number) = revived.or_else(|| table.number()) else {
+                        return TagId(TAG_OTHER);
+                    };
+                    let new = Fresh { number, revived: revived.is_some() };
+                    if !self.describe(platform, table, number, key) {
+                        self.give_up(table, new);
+                        return TagId(TAG_OTHER);
+                    }
+                    new
+                }
+            };
+            fresh = Some(new);
+            let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            if word.compare_exchange(was, new.number, done, failed).is_ok() {
+                return TagId(new.number);
             }
-            slot = (slot + 1) % table.index.len();
         }
-        TagId(TAG_OTHER)
+    }
+
+    /// A number that was not needed: what was unloaded is that again, another stays unused.
+    fn give_up(&self, table: &Table<'_>, fresh: Fresh) {
+        let site = &table.sites[fresh.number as usize];
+        if fresh.revived {
+            self.gone.fetch_add(1, Ordering::Relaxed);
+        } else {
+            site.kind.store(0, Ordering::Release);
+        }
+        site.addr.store(0, Ordering::Release);
     }
 
     /// Fills in a site that is ours. False: there is no room for what it stands for.
@@ -304,7 +326,7 @@ impl Sites {
         // SAFETY: a static tag that is loaded.
         let wanted = unsafe { names_of(tag, &range) };
         let count = table.count();
-        (TAG_FIRST_SITE..count).find(|&number| {
+        let found = (TAG_FIRST_SITE..count).find(|&number| {
             let site = &table.sites[number as usize];
             site.kind.load(Ordering::Acquire) == site_kind::STATIC
                 && site.addr.load(Ordering::Relaxed) == 0
@@ -314,7 +336,9 @@ impl Sites {
                     .addr
                     .compare_exchange(0, tag as u64, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
-        })
+        })?;
+        self.gone.fetch_sub(1, Ordering::Relaxed);
+        Some(found)
     }
 
     /// Makes the static tags of an object known under its name; again, it does nothing. Tags that
@@ -346,6 +370,7 @@ impl Sites {
                 self.gone.fetch_add(1, Ordering::Relaxed);
                 each(TagId(number as u32));
                 site.addr.store(0, Ordering::Release);
+                table.unlink(number as u32, Key::Static(addr as *const StaticTag));
             }
         }
         self.forget();
@@ -409,6 +434,22 @@ unsafe fn names_of<'a>(
     Names { line, module, file, function }
 }
 
+/// A number for a site that is not in the index yet.
+#[derive(Clone, Copy)]
+struct Fresh {
+    number: u32,
+    /// It stood for the same site before that was unloaded.
+    revived: bool,
+}
+
+/// What a search in the index comes to.
+enum Found<'a> {
+    Tag(u32),
+    /// Not there; it may go here, where this is now.
+    Free(&'a AtomicU32, u32),
+    Full,
+}
+
 /// The memory of a table that has been started.
 struct Table<'a> {
     sites: &'a [Site],
@@ -427,6 +468,41 @@ impl<'a> Table<'a> {
         let below = |count| (count < self.root.site_capacity).then_some(count + 1);
         let count = &self.root.site_count;
         count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, below).ok()
+    }
+
+    /// The slots of the index where `key` may be, in order.
+    fn slots(&self, key: Key<'_>) -> impl Iterator<Item = &'a AtomicU32> {
+        let (after, before) = self.index.split_at(key.hash() % self.index.len());
+        before.iter().chain(after)
+    }
+
+    fn search(&self, key: Key<'_>) -> Found<'a> {
+        let mut free = None;
+        for word in self.slots(key) {
+            // Acquire pairs with the release of whoever put it there: the site is written.
+            match word.load(Ordering::Acquire) {
+                0 => {
+                    let (word, was) = free.unwrap_or((word, 0));
+                    return Found::Free(word, was);
+                }
+                UNLOADED => free = free.or(Some((word, UNLOADED))),
+                tag if self.is(tag, key) => return Found::Tag(tag),
+                _ => {}
+            }
+        }
+        free.map_or(Found::Full, |(word, was)| Found::Free(word, was))
+    }
+
+    /// Takes a site that is `key` no more out of the index.
+    fn unlink(&self, tag: u32, key: Key<'_>) {
+        let here = |word: &&AtomicU32| {
+            let now = word.load(Ordering::Relaxed);
+            now == 0 || now == tag
+        };
+        if let Some(word) = self.slots(key).find(here) {
+            let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = word.compare_exchange(tag, UNLOADED, done, failed);
+        }
     }
 
     /// Whether a tag of the index stands for `key`.

@@ -44,7 +44,7 @@ const STATIC: usize = 1 << 63;
 /// Who asks for memory: a call site, and where its frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// A return address, or a static tag's address with a mark; 0 and 1 are not allowed.
+    /// A return address, or a static tag's address with a mark; [`Caller::NOBODY`]'s. Not 0 or 1.
     pub key: usize,
     /// The caller's frame pointer, 0 if unknown; only looked at where callers are told apart.
     /// Its lowest bit is [`Caller::quietly`]'s.
@@ -84,7 +84,8 @@ impl Caller {
         self.frame & 1 != 0
     }
 
-    /// Nobody: the allocation goes without a tag. (An address that is none.)
+    /// Nobody: the allocation goes without a tag. No return address is like this, and unlike 0 and
+    /// 1 it never looks as if it were cached.
     pub const NOBODY: Self = Self { key: 2, frame: 0 };
 
     /// The static tag, if it is one.

@@ -1,0 +1,14 @@
+#include "kmem.h"
+
+inline void *inlined()
+{
+	kmem::scope in(KMEM_TAG_NAMED("inline"));
+	return kmalloc_noprof(100, GFP_KERNEL);
+}
+
+extern "C" void *work(void **second)
+{
+	kmem::scope in(KMEM_TAG_NAMED("plain"));
+	*second = inlined();
+	return kmalloc_noprof(100, GFP_KERNEL);
+}

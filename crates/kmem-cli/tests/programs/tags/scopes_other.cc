@@ -1,0 +1,7 @@
+#include "scopes.h"
+
+void other()
+{
+	inlined();
+	Member().member();
+}

@@ -1,0 +1,233 @@
+//! Builds the programs of `tests/programs/tags`, runs them under `libkmem.so`, and compares the books with what they
+//! say: see `expect.h`.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+
+use serde_json::Value;
+
+pub(crate) const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
+
+/// The library, of the places where cargo puts it the one that was built last.
+pub(crate) fn library() -> PathBuf {
+    let dir = Path::new(KMEM).parent().unwrap();
+    let places = [dir.join("libkmem.so"), dir.join("deps/libkmem.so")];
+    let built = |p: &PathBuf| std::fs::metadata(p).and_then(|data| data.modified()).ok();
+    places.into_iter().filter(|p| p.is_file()).max_by_key(built).expect("libkmem.so")
+}
+
+pub(crate) fn include() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include")
+}
+
+pub(crate) fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/tags").join(name)
+}
+
+/// Runs a compiler on sources of ours; what it has to say is a failure.
+#[track_caller]
+pub(crate) fn compile(compiler: &str, args: &[&str], sources: &[&str], to: &Path) {
+    let mut command = Command::new(compiler);
+    command.args(["-Wall", "-Wextra", "-Werror", "-pthread", "-I"]).arg(include());
+    // Libraries come after what needs them.
+    command.args(sources.iter().map(|name| source(name))).args(args).arg("-o").arg(to);
+    command.arg("-ldl");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Whether there is no such compiler, which is said. The gate (CI=true) needs a C++ compiler.
+pub(crate) fn is_missing(compiler: &str) -> bool {
+    let missing = Command::new(compiler).arg("--version").output().is_err();
+    if missing {
+        assert!(compiler != "g++" || std::env::var_os("CI").is_none(), "there is no {compiler}");
+        eprintln!("skipped: there is no {compiler}");
+    }
+    missing
+}
+
+/// The one of the sources, and the line, in which a call is marked.
+#[track_caller]
+fn place_of(files: &[&str], mark: &str) -> (String, u64) {
+    let mark = format!("/* at {mark} */");
+    let mut places = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(source(file)).unwrap();
+        let lines = (1..).zip(text.lines()).filter(|(_, line)| line.contains(&mark));
+        places.extend(lines.map(|(line, _)| ((*file).to_owned(), line)));
+    }
+    assert_eq!(places.len(), 1, "{mark} in {files:?}: {places:?}");
+    places.remove(0)
+}
+
+/// A row of the books: who, bytes and calls.
+pub(crate) type Rows = BTreeMap<(String, u64, String), (u64, u64)>;
+
+/// A running program under the library.
+pub(crate) struct Program {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    /// Names of the source files that marks are looked up in.
+    files: &'static [&'static str],
+    /// Bytes and calls of the tag that stands for nobody, as the program knows them.
+    pub(crate) nobody: (u64, u64),
+}
+
+/// What a program says until its next check.
+pub(crate) enum Said {
+    /// These rows are all there is.
+    Check(Rows),
+    /// It ended.
+    End,
+}
+
+impl Program {
+    pub(crate) fn start(
+        program: &Path,
+        args: &[&str],
+        conf: &str,
+        files: &'static [&'static str],
+    ) -> Self {
+        let mut child = Command::new(program)
+            .args(args)
+            .env("LD_PRELOAD", library())
+            .env("KMEM_CONF", conf)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdin, stdout, files, nobody: (0, 0) }
+    }
+
+    /// Reads on to the next check.
+    pub(crate) fn next(&mut self) -> Said {
+        let mut rows = Rows::new();
+        self.nobody = (0, 0);
+        loop {
+            let mut line = String::new();
+            self.stdout.read_line(&mut line).unwrap();
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                ["row", mark, function, bytes, calls] => {
+                    let (file, line) = place_of(self.files, mark);
+                    let who = (file, line, function.to_owned());
+                    let what = (bytes.parse().unwrap(), calls.parse().unwrap());
+                    assert_eq!(rows.insert(who, what), None, "{mark} twice");
+                }
+                ["nobody", bytes, calls] => {
+                    self.nobody = (bytes.parse().unwrap(), calls.parse().unwrap());
+                }
+                ["same", same] => assert_eq!(same, "1", "loaded at another address"),
+                ["check"] => return Said::Check(rows),
+                [] => return Said::End,
+                _ => panic!("{line:?}"),
+            }
+        }
+    }
+
+    pub(crate) fn go_on(&mut self) {
+        self.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    pub(crate) fn dump(&self) -> Value {
+        let pid = self.child.id().to_string();
+        let output = Command::new(KMEM).args(["dump", "--json", "-p", &pid]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// At every check until the program ends, the books have exactly the program's rows, and nothing beside them but
+    /// what libraries allocated for themselves: calls of theirs, or with `alone` nothing. Gives what it said on stderr.
+    #[track_caller]
+    pub(crate) fn agrees_with_the_books(mut self, alone: bool) -> String {
+        let mut checks = 0;
+        while let Said::Check(expected) = self.next() {
+            checks += 1;
+            let dump = self.dump();
+            assert_eq!(rows_of(&dump, self.files), expected, "check {checks}: {dump:#}");
+            assert_eq!(nobody_of(&dump), self.nobody, "check {checks}: {dump:#}");
+            let libraries = of_libraries(&dump);
+            assert!(!alone || libraries == 0, "check {checks}: {dump:#}");
+            let own = expected.values().map(|row| row.0).sum::<u64>() + self.nobody.0;
+            assert_eq!(dump["accounting"]["tracked"], own + libraries, "check {checks}: {dump:#}");
+            self.go_on();
+        }
+        let (success, stderr) = self.end();
+        assert!(success && checks > 0, "{stderr}");
+        stderr
+    }
+
+    /// What it says on stderr until it ends, for a message.
+    pub(crate) fn stderr(&mut self) -> String {
+        self.stdin = None;
+        let mut text = String::new();
+        let _ = self.child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut text));
+        text
+    }
+
+    /// Lets it end; whether it succeeded, and what it said on stderr.
+    pub(crate) fn end(mut self) -> (bool, String) {
+        let stderr = self.stderr();
+        (self.child.wait().unwrap().success(), stderr)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The rows of source files, by names without directories. Each must be the program's own word.
+#[track_caller]
+pub(crate) fn rows_of(dump: &Value, files: &[&str]) -> Rows {
+    let mut rows = Rows::new();
+    for row in dump["rows"].as_array().unwrap() {
+        let path = text(&row["file"]);
+        let Some(file) = files.iter().find(|&&file| path.rsplit('/').next() == Some(file)) else {
+            continue;
+        };
+        assert_eq!(row["kind"], "static", "{row:#}");
+        let who = ((*file).to_owned(), row["line"].as_u64().unwrap(), text(&row["function"]));
+        let what = (row["bytes"].as_u64().unwrap(), row["calls"].as_u64().unwrap());
+        assert_eq!(rows.insert(who, what), None, "two rows of one site: {dump:#}");
+    }
+    rows
+}
+
+/// Bytes that calls in shared libraries hold.
+fn of_libraries(dump: &Value) -> u64 {
+    let rows = dump["rows"].as_array().unwrap().iter();
+    let of_library = |row: &&Value| row["kind"] == "caller" && text(&row["module"]).contains(".so");
+    rows.filter(of_library).map(|row| row["bytes"].as_u64().unwrap()).sum()
+}
+
+/// What is live without a tag.
+fn nobody_of(dump: &Value) -> (u64, u64) {
+    let rows = dump["rows"].as_array().unwrap().iter();
+    let of_zero = |row: &&Value| row["tags"].as_array().is_some_and(|t| t.contains(&0.into()));
+    rows.filter(of_zero).fold((0, 0), |sum, row| {
+        (sum.0 + row["bytes"].as_u64().unwrap(), sum.1 + row["calls"].as_u64().unwrap())
+    })
+}
+
+/// Runs a program alone, with or without the library.
+pub(crate) fn run(program: &Path, args: &[&str], preload: bool) -> Output {
+    let mut command = Command::new(program);
+    command.args(args).env_remove("KMEM_CONF").env_remove("LD_PRELOAD");
+    if preload {
+        command.env("LD_PRELOAD", library());
+    }
+    command.stdin(Stdio::null()).output().unwrap()
+}

@@ -1,0 +1,63 @@
+//! `kmem.h` in a C program.
+
+use crate::harness::{Program, compile, library};
+
+fn run(case: &str, conf: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("kernel");
+    let library = library();
+    compile("cc", &["-O2", library.to_str().unwrap()], &["kernel.c"], &program);
+    Program::start(&program, &[case], conf, &["kernel.c"]).agrees_with_the_books(true)
+}
+
+#[test]
+fn kmalloc_and_its_relatives_are_booked_at_their_lines() {
+    assert_eq!(run("kmalloc", ""), "");
+}
+
+#[test]
+fn the_tag_follows_krealloc_in_place_and_moved() {
+    assert_eq!(run("krealloc", ""), "");
+}
+
+#[test]
+fn bulk_allocation_is_all_or_none() {
+    assert_eq!(run("bulk", ""), "");
+}
+
+#[test]
+fn caches_construct_zero_and_stay_while_objects_live() {
+    assert_eq!(run("cache", ""), "kmem: the cache inodes stays: 21 of its objects are in use\n");
+}
+
+#[test]
+fn pages_come_in_every_order_zeroed_and_exact() {
+    assert_eq!(run("pages", ""), "");
+}
+
+#[test]
+fn a_split_block_is_sixteen_references_and_freed_as_a_whole_or_in_pieces() {
+    assert_eq!(run("split", ""), "");
+}
+
+#[test]
+fn the_user_of_a_wrapper_is_billed_and_scopes_nest() {
+    assert_eq!(run("wrapper", ""), "");
+}
+
+#[test]
+fn what_nobody_accounts_has_no_tag_and_is_warned_of_once() {
+    assert_eq!(run("noprof", ""), "");
+    let said = run("noprof", "debug");
+    let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(count("kmem: debug: an allocation of 112 bytes that nobody accounted"), 1, "{said}");
+    assert_eq!(count("a free without a reference: "), 2, "one for each kind of object: {said}");
+    assert_eq!(said.lines().count(), 3, "{said}");
+}
+
+#[test]
+fn debug_finds_nothing_wrong_with_what_is_accounted() {
+    for case in ["kmalloc", "krealloc", "bulk", "pages", "split", "wrapper"] {
+        assert_eq!(run(case, "debug"), "", "{case}");
+    }
+}
