@@ -6,12 +6,13 @@
 
 use crate::Failure;
 use crate::affinity::{Places, allowed};
+use crate::conversation::{Conversation, answer};
 use crate::preload::untuned;
 use crate::rivals::{Allocator, load};
 use crate::workload::{Inputs, Workload, visit};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Lines, Write, stdin, stdout};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::io::stdin;
+use std::process::Command;
 
 /// Options of the hidden subcommand.
 #[derive(Debug, clap::Args)]
@@ -46,19 +47,9 @@ pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-fn answer(value: &impl Serialize) -> Result<(), Failure> {
-    let line = serde_json::to_string(value).map_err(|error| Failure::Failed(error.to_string()))?;
-    let mut output = stdout().lock();
-    writeln!(output, "{line}")?;
-    Ok(output.flush()?)
-}
-
 /// The parent's end of a child.
 #[derive(Debug)]
-pub(crate) struct Remote {
-    process: Child,
-    answers: Lines<BufReader<ChildStdout>>,
-}
+pub(crate) struct Remote(Conversation);
 
 impl Remote {
     /// Start a child for `allocator`.
@@ -66,38 +57,17 @@ impl Remote {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
         untuned(&mut command).args(["child", "--allocator", allocator.name()]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(library) = allocator.preload()? {
             command.env("LD_PRELOAD", library);
         }
-        let mut process = command.spawn().map_err(|error| error.to_string())?;
-        let output = process.stdout.take().ok_or("the child has no output")?;
-        let mut remote = Self { process, answers: BufReader::new(output).lines() };
-        let greeting = remote.read()?;
-        Ok((remote, greeting))
+        let mut conversation = Conversation::start(&mut command)?;
+        let greeting = conversation.read()?;
+        Ok((Self(conversation), greeting))
     }
 
     /// One visit, in the child.
     pub(crate) fn visit(&mut self, workload: Workload) -> Result<Vec<Vec<f64>>, String> {
-        let input = self.process.stdin.as_mut().ok_or("the child has no input")?;
-        writeln!(input, "{}", workload.rows()[0]).map_err(|error| error.to_string())?;
-        self.read()
-    }
-
-    fn read<T: for<'a> Deserialize<'a>>(&mut self) -> Result<T, String> {
-        let Some(Ok(line)) = self.answers.next() else {
-            let status = self.process.wait().map_err(|error| error.to_string())?;
-            return Err(format!("its process ended: {status}"));
-        };
-        serde_json::from_str(&line).map_err(|error| format!("{error}: {line}"))
-    }
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        // The end of its input is the end of the child.
-        drop(self.process.stdin.take());
-        // A child that failed has said so; there is nobody left to tell.
-        let _ = self.process.wait();
+        self.0.tell(workload.rows()[0])?;
+        self.0.read()
     }
 }

@@ -99,7 +99,7 @@ impl Heap {
 
 #[cold]
 #[inline(never)]
-fn out_of_memory() -> ! {
+pub(crate) fn out_of_memory() -> ! {
     eprintln!("kmem-bench: the allocator under test returned null");
     std::process::exit(1);
 }

@@ -4,20 +4,27 @@
 //! main -> malloc   -> rivals -> dynamic (dlopen, dladdr), child (a rival in a process of its own)
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
-//!      both -> statistics, table, machine, preload
+//!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
+//!      -> census, profiling -> mutator (a heap in a child) -> conversation
+//!      all -> statistics, table, machine, preload
 //! ```
 //!
 //! Exit codes: 0 a table was printed, 1 a measurement failed, 2 kmem itself or
 //! something the user asked for is not there.
 
 mod affinity;
+mod census;
 mod child;
+mod conversation;
 mod dynamic;
 mod heap;
+mod kernel;
 mod machine;
 mod malloc;
+mod mutator;
 mod preload;
 mod prng;
+mod profiling;
 mod programs;
 mod rivals;
 mod statistics;
@@ -41,9 +48,16 @@ enum Table {
     Malloc(malloc::Options),
     /// Wall time and peak memory of real programs under preloaded allocators.
     Programs(programs::Options),
+    /// What the books cost, in the configurations of the kernel's own table.
+    Profiling(profiling::Options),
+    /// What reading the books of a large heap costs, the reader and the program.
+    Census(census::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
+    /// A heap that a census is taken of.
+    #[command(hide = true)]
+    Mutator(mutator::Heap),
 }
 
 /// Why no table could be printed.
@@ -65,6 +79,9 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().table {
         Table::Malloc(options) => malloc::run(&options),
         Table::Programs(options) => programs::run(&options),
+        Table::Profiling(options) => profiling::run(&options),
+        Table::Census(options) => census::run(&options),
+        Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };
     match result {

@@ -10,7 +10,7 @@
 //! Before anything is timed, the objects that the two functions lie in are
 //! compared with the expected one.
 
-mod compiled_in;
+pub(crate) mod compiled_in;
 
 use crate::dynamic::{Library, object_of, same_file};
 use crate::heap::{FreeFn, Heap, MallocFn};

@@ -27,9 +27,14 @@ pub(crate) struct Document<'a, Row> {
 impl<Row: Serialize> Document<'_, Row> {
     /// Print the document.
     pub(crate) fn print(&self) -> Result<(), Failure> {
-        let json = serde_json::to_string_pretty(self);
-        print(&(json.map_err(|error| Failure::Failed(error.to_string()))? + "\n"))
+        print_json(self)
     }
+}
+
+/// Print a document that has more to it than a [`Document`].
+pub(crate) fn print_json(document: &impl Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string_pretty(document);
+    print(&(json.map_err(|error| Failure::Failed(error.to_string()))? + "\n"))
 }
 
 /// A grid of text: the first column to the left, the others to the right.

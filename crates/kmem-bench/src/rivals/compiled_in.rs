@@ -7,13 +7,13 @@
 use super::Allocator;
 use crate::heap::Heap;
 
-mod kmem;
+pub(crate) mod kmem;
 
 /// The two functions of a compiled-in rival, and its version.
 pub(super) fn heap(allocator: Allocator) -> Result<(Heap, String), String> {
     match allocator {
-        Allocator::Kmem => Ok(kmem::open()),
-        Allocator::KmemNever => Ok(kmem::never()),
+        Allocator::Kmem => Ok(kmem::on::heap()),
+        Allocator::KmemNever => Ok(kmem::never::heap()),
         #[cfg(feature = "jemalloc")]
         Allocator::Jemalloc => Ok(jemalloc()),
         #[cfg(feature = "mimalloc")]

@@ -1,58 +1,135 @@
-//! kmem itself, called as `libkmem.so` calls it: a function that takes its return address, then
-//! the instance's fast path.
+//! kmem itself, called as `libkmem.so` calls it: `malloc` takes its return address and `kmalloc`
+//! a static tag, then both go on to the instance's fast path.
 
 use crate::heap::Heap;
-use kmem_core::Kmem;
+use crate::kernel::Kernel;
+use kmem_core::StaticTag;
 use kmem_core::codetag::{Caller, scope};
+use kmem_core::units::Gfp;
 use std::ffi::c_void;
 
-/// Defines an instance, and malloc and free over it.
+/// The tag, or the thread's scope for a null one, as in `libkmem.so`.
+///
+/// # Safety
+/// `tag` is null or valid for good.
+#[inline(always)]
+unsafe fn caller(tag: *const StaticTag, flags: Gfp) -> Caller {
+    let caller = if tag.is_null() {
+        Caller::at(scope::current())
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { Caller::tagged_by(tag) }
+    };
+    if flags.has(Gfp::NOWARN) { caller.quietly() } else { caller }
+}
+
+/// Defines a module with an instance of its own, and the functions of `libkmem.so` over it.
 macro_rules! instance {
-    ($name:ident: $instance:ident, $malloc:ident, $malloc_at:ident, $malloc_any:ident, $free:ident, $conf:literal) => {
-        static $instance: Kmem = Kmem::new();
+    ($name:ident, $conf:literal) => {
+        pub(crate) mod $name {
+            use super::{Caller, Gfp, Heap, Kernel, StaticTag, c_void, caller, scope};
+            use kmem_core::Kmem;
+            use kmem_core::units::Order;
 
-        #[unsafe(naked)]
-        unsafe extern "C" fn $malloc(size: usize) -> *mut c_void {
-            #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!("mov rsi, [rsp]", "jmp {}", sym $malloc_at);
-            #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!("mov x1, x30", "b {}", sym $malloc_at);
-        }
+            static KMEM: Kmem = Kmem::new();
 
-        extern "C" fn $malloc_at(size: usize, ret: usize) -> *mut u8 {
-            let key = scope::caller(ret);
-            let at = $instance.alloc_fast(size, key);
-            if at.is_null() { $malloc_any(size, key) } else { at }
-        }
+            #[unsafe(naked)]
+            unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+                #[cfg(target_arch = "x86_64")]
+                core::arch::naked_asm!("mov rsi, [rsp]", "jmp {}", sym malloc_at);
+                #[cfg(target_arch = "aarch64")]
+                core::arch::naked_asm!("mov x1, x30", "b {}", sym malloc_at);
+            }
 
-        /// Apart, so that the fast path has no frame.
-        #[inline(never)]
-        fn $malloc_any(size: usize, key: usize) -> *mut u8 {
-            $instance.alloc_any(size, Caller { key, frame: 0 })
-        }
+            extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
+                let key = scope::caller(ret);
+                let at = KMEM.alloc_fast(size, key);
+                if at.is_null() { malloc_any(size, key) } else { at }
+            }
 
-        unsafe extern "C" fn $free(at: *mut c_void) {
-            // SAFETY: the caller's promise.
-            unsafe { $instance.free(at.cast()) }
-        }
+            /// Apart, so that the fast path has no frame.
+            #[inline(never)]
+            fn malloc_any(size: usize, key: usize) -> *mut u8 {
+                KMEM.alloc_any(size, Caller { key, frame: 0 })
+            }
 
-        /// The instance, started with the configuration of its row.
-        pub(super) fn $name() -> (Heap, String) {
-            // SAFETY: the pair belongs together and is linked in.
-            let heap = unsafe { Heap::new($malloc, $free) };
-            // SAFETY: allocators are loaded before this process starts its threads, so nobody
-            // else uses the environment.
-            unsafe { std::env::set_var("KMEM_CONF", $conf) };
-            // The first call is what reads KMEM_CONF.
-            let first = heap.alloc(64);
-            // SAFETY: allocated on the line above.
-            unsafe { heap.free(first) };
-            // SAFETY: as above.
-            unsafe { std::env::remove_var("KMEM_CONF") };
-            (heap, concat!(env!("CARGO_PKG_VERSION"), " ", $conf).to_owned())
+            unsafe extern "C" fn free(at: *mut c_void) {
+                // SAFETY: the caller's promise.
+                unsafe { KMEM.free(at.cast()) }
+            }
+
+            unsafe extern "C" fn kmalloc_tag(
+                size: usize,
+                flags: Gfp,
+                tag: *const StaticTag,
+            ) -> *mut u8 {
+                // SAFETY: the caller's promise.
+                let caller = unsafe { caller(tag, flags) };
+                if flags.has(Gfp::ZERO) {
+                    KMEM.alloc_zeroed(size, caller)
+                } else {
+                    KMEM.alloc(size, caller)
+                }
+            }
+
+            unsafe extern "C" fn kfree(at: *mut u8) {
+                // SAFETY: the caller's promise.
+                unsafe { KMEM.free(at) }
+            }
+
+            unsafe extern "C" fn alloc_pages_tag(
+                flags: Gfp,
+                order: u32,
+                tag: *const StaticTag,
+            ) -> *mut u8 {
+                match u8::try_from(order) {
+                    Ok(order) => {
+                        // SAFETY: the caller's promise.
+                        let caller = unsafe { caller(tag, flags) };
+                        KMEM.alloc_pages(Order(order), flags, caller)
+                    }
+                    Err(_) => core::ptr::null_mut(),
+                }
+            }
+
+            unsafe extern "C" fn free_pages(at: *mut u8, order: u32) {
+                if let Ok(order) = u8::try_from(order) {
+                    // SAFETY: the caller's promise.
+                    unsafe { KMEM.free_pages(at, Order(order)) }
+                }
+            }
+
+            fn census(each: &mut dyn FnMut(u32, u64)) {
+                KMEM.census(|tag, _, calls| each(tag.0, calls));
+            }
+
+            /// The instance as a heap, started with the configuration of its row.
+            pub(crate) fn heap() -> (Heap, String) {
+                // SAFETY: the pair belongs together and is linked in.
+                let heap = unsafe { Heap::new(malloc, free) };
+                // SAFETY: allocators are loaded before this process starts its threads, so nobody
+                // else uses the environment.
+                unsafe { std::env::set_var("KMEM_CONF", $conf) };
+                // The first call is what reads KMEM_CONF.
+                let first = heap.alloc(64);
+                // SAFETY: allocated on the line above.
+                unsafe { heap.free(first) };
+                // SAFETY: as above.
+                unsafe { std::env::remove_var("KMEM_CONF") };
+                (heap, concat!(env!("CARGO_PKG_VERSION"), " ", $conf).to_owned())
+            }
+
+            /// The same instance, by the kernel's functions.
+            pub(crate) fn kernel() -> Kernel {
+                heap();
+                Kernel { kmalloc_tag, kfree, alloc_pages_tag, free_pages, census }
+            }
         }
     };
 }
 
-instance!(open: OPEN, open_malloc, open_malloc_at, open_malloc_any, open_free, "mem_profiling:1");
-instance!(never: NEVER, never_malloc, never_malloc_at, never_malloc_any, never_free, "mem_profiling:never");
+instance!(on, "mem_profiling:1");
+instance!(never, "mem_profiling:never");
+instance!(off, "mem_profiling:0");
+// Like `off`, until somebody switches it on.
+instance!(switched, "mem_profiling:0");

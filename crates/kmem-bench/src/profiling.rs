@@ -1,0 +1,103 @@
+//! `kmem-bench profiling`: what the books cost, as the kernel's own table of memory allocation
+//! profiling says it: the same loops, the same configurations, side by side.
+//!
+//! In a round every configuration does both loops once, and each round starts with another one. A
+//! figure is the minimum of all rounds. One thread, on the second CPU. Every configuration is an
+//! instance of its own in this process, compiled in and called through pointers.
+
+mod config;
+mod kernel_test;
+mod memory;
+mod report;
+
+use crate::affinity::{Places, allowed, pin};
+use crate::kernel::Kernel;
+use crate::machine::Machine;
+use crate::preload::{NO_LIBKMEM, libkmem};
+use crate::statistics::{minimum, rounded};
+use crate::table::Document;
+use crate::{Failure, table};
+use config::Config;
+use kernel_test::Loops;
+use memory::Memory;
+use report::{Goal, Row, text};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Options of `kmem-bench profiling`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Print one JSON document instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Ten times as many rounds.
+    #[arg(long)]
+    thorough: bool,
+    /// Time for all rounds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    seconds: u64,
+}
+
+const THOROUGH: u64 = 10;
+/// Rounds that are made even if they take longer.
+const LEAST_ROUNDS: usize = 3;
+/// Turns of a loop in a sample.
+const KMALLOC_TIMES: usize = 100;
+const PAGE_TIMES: usize = 200;
+
+/// The document: that of every table, and what goes with it.
+#[derive(Debug, Serialize)]
+struct Profiling<'a> {
+    #[serde(flatten)]
+    document: Document<'a, Row>,
+    goal: &'a Goal,
+    memory: &'a Memory,
+}
+
+/// Measure and print.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let library = libkmem().ok_or_else(|| Failure::Absent(format!("kmem: {NO_LIBKMEM}")))?;
+    let mut machine = Machine::here();
+    let kernels = config::start().map_err(Failure::Failed)?;
+    let longer = if options.thorough { THOROUGH } else { 1 };
+    let budget = Duration::from_secs(options.seconds * longer);
+    let rows = report::rows(&measure(&kernels, budget));
+    let goal = Goal::of(&rows);
+    let memory = memory::measure(&library).map_err(Failure::Failed)?;
+    machine.allocators.insert("kmem".to_owned(), "compiled in; memory: in a child".to_owned());
+    if options.json {
+        let document = Document { table: "profiling", machine: &machine, rows: &rows };
+        table::print_json(&Profiling { document, goal: &goal, memory: &memory })
+    } else {
+        table::print(&text(&machine, &rows, &goal, &memory))
+    }
+}
+
+/// What a configuration was measured to take, in nanoseconds: kmalloc, page.
+type Figure = (Config, f64, f64);
+
+/// The rounds.
+fn measure(kernels: &[(Config, Kernel)], budget: Duration) -> Vec<Figure> {
+    let cpus = allowed();
+    pin(&[Places::among(&cpus).single]);
+    let mut loops = Loops::new();
+    let mut kmalloc = vec![Vec::new(); kernels.len()];
+    let mut page = kmalloc.clone();
+    let (start, mut round) = (Instant::now(), 0);
+    while round < LEAST_ROUNDS || start.elapsed() < budget {
+        for turn in 0..kernels.len() {
+            let number = (round + turn) % kernels.len();
+            let (_, kernel) = &kernels[number];
+            // To fill the CPU's arrays.
+            loops.kmalloc(kernel, KMALLOC_TIMES / 10);
+            kmalloc[number].push(loops.kmalloc(kernel, KMALLOC_TIMES));
+            loops.page(kernel, PAGE_TIMES / 10);
+            page[number].push(loops.page(kernel, PAGE_TIMES));
+        }
+        round += 1;
+    }
+    pin(&cpus);
+    let least = |samples: &[f64]| minimum(samples).map(|ns| rounded(ns, 3));
+    let figures = kernels.iter().zip(kmalloc.iter().zip(&page));
+    figures.filter_map(|((config, _), (k, p))| Some((*config, least(k)?, least(p)?))).collect()
+}
