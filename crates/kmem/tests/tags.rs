@@ -173,6 +173,16 @@ fn a_split_block_is_many_allocations_of_one_tag() {
         A.free_pages(block.add(8 << 12), Order(3));
     }
     assert!(books(&A).is_empty());
+    // More than a huge page: its frames come apart, too.
+    let block = A.alloc_pages(Order(10), Gfp::KERNEL, caller);
+    // SAFETY: our block; pages of it are freed once each.
+    unsafe {
+        A.split_page(block, Order(10));
+        A.free(block.add(4 << 20 >> 1));
+        assert_eq!(books(&A)["[770000]"], (1023 << 12, 1023));
+        (0..1024).filter(|n| *n != 512).for_each(|n| A.free(block.add(n << 12)));
+    }
+    assert!(books(&A).is_empty());
     let mut pages = [std::ptr::null_mut(); 9];
     pages[4] = A.alloc_pages(Order(0), Gfp::KERNEL, Caller::at(0x78_0000));
     assert_eq!(A.alloc_pages_bulk(Gfp::KERNEL, &mut pages, caller), 9);

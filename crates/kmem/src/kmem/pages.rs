@@ -47,6 +47,8 @@ impl<P: Platform> Instance<P> {
         if set.zone.len(pfn).load(Ordering::Acquire) != pages {
             return;
         }
+        // A block of an order has whole frames or none, so nothing of them is left over.
+        set.zone.loosen(pfn, PageCount(pages));
         let word = set.zone.ext(pfn).load(Ordering::Relaxed);
         // From behind: a census that walks by meanwhile sees the block whole until the end.
         for page in (1..pages).rev().map(|n| pfn.offset(n)) {

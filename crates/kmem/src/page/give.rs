@@ -51,6 +51,16 @@ impl Zone {
         self.give_spans(at, pages)
     }
 
+    /// Makes the pages of a run ones that can be given back one by one: frames that are taken as a
+    /// whole become frames whose pages are all in use.
+    pub fn loosen(&self, start: Pfn, pages: PageCount) {
+        for frame in start.frame().0..Pfn(start.0 + pages.0 - 1).frame().0 + 1 {
+            if self.credit(frame) == HUGE {
+                self.trim(frame, FRAME_PAGES);
+            }
+        }
+    }
+
     /// Pages of one or more frames that are taken one by one.
     pub(super) fn give_spans(&self, start: Pfn, pages: u32) -> Result<(), DoubleFree> {
         let mut result = Ok(());
