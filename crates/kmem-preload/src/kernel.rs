@@ -67,8 +67,7 @@ twins! {
     fn kmalloc_tag, kmalloc_noprof(size: usize, flags: Gfp) -> *mut u8 {
         tag => {
             // SAFETY: the caller's promise.
-            let caller = unsafe { caller(tag, flags) };
-            if flags.has(Gfp::ZERO) { KMEM.alloc_zeroed(size, caller) } else { KMEM.alloc(size, caller) }
+            KMEM.kmalloc(size, flags, unsafe { caller(tag, Gfp::KERNEL) })
         }
     }
     /// # Safety

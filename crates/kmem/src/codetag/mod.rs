@@ -116,7 +116,7 @@ impl Sites {
     }
 
     /// Puts a tag into the cache.
-    fn remember(&self, key: usize, tag: TagId) {
+    pub(crate) fn remember(&self, key: usize, tag: TagId) {
         let word = (key as u64) << TAG_BITS ^ u64::from(tag.0 | EXT_LIVE);
         self.cache[key % CACHE_SLOTS].store(word, Ordering::Relaxed);
     }

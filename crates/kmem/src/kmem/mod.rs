@@ -29,11 +29,11 @@ use crate::conf::Conf;
 use crate::cpu::Slots;
 use crate::os::Platform;
 use crate::page::Zone;
-use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock, TAG_UNTAGGED};
+use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock};
 use crate::slab::SlabZone;
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::units::Item;
+use crate::units::{Gfp, Item};
 
 mod cache;
 mod fault;
@@ -231,8 +231,26 @@ impl<P: Platform> Instance<P> {
         }
     }
 
+    /// Allocates `size` bytes as the kernel's `kmalloc` does.
+    #[inline(always)]
+    pub fn kmalloc(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        if gfp == Gfp::KERNEL {
+            let at = self.alloc_fast(size, caller.key);
+            if !at.is_null() {
+                return at;
+            }
+        }
+        self.kmalloc_any(size, gfp, caller)
+    }
+
+    #[inline(never)]
+    fn kmalloc_any(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        let caller = if gfp.has(Gfp::NOWARN) { caller.quietly() } else { caller };
+        if gfp.has(Gfp::ZERO) { self.alloc_zeroed(size, caller) } else { self.alloc(size, caller) }
+    }
+
     /// Takes an object off the CPU's array and books it; null if that cannot be done at once.
-    /// Only while the switch is on, and calls are not watched, does the cache know any call site.
+    /// While calls are watched, and without books, the cache knows no call site.
     /// `slab` is the size of the class's slabs.
     #[inline(always)]
     fn alloc_class(&'static self, class: SizeClass, slab: usize, key: usize) -> *mut u8 {
@@ -297,23 +315,10 @@ impl<P: Platform> Instance<P> {
                     item.address() as *mut u8
                 }
             }
-            mode::ON => {
-                let object = self.alloc_class(
-                    class,
-                    self.geometry(class).slab_mask as usize + 1,
-                    caller.key,
-                );
+            mode::ON | mode::OFF => {
+                let slab = self.geometry(class).slab_mask as usize + 1;
+                let object = self.alloc_class(class, slab, caller.key);
                 if object.is_null() { self.alloc_slow(class, caller) } else { object }
-            }
-            mode::OFF if !self.watch().any() => {
-                self.look_outside();
-                let item =
-                    if self.mode() == mode::OFF { self.slots.pop(class) } else { Item::NONE };
-                if item.is_none() {
-                    return self.alloc_slow(class, caller);
-                }
-                self.book(item, class, TAG_UNTAGGED | EXT_LIVE);
-                item.address() as *mut u8
             }
             _ => self.alloc_slow(class, caller),
         }

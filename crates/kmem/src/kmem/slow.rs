@@ -8,7 +8,7 @@ use crate::os::Platform;
 use crate::root::{EXT_LIVE, PeakTable, TAG_UNTAGGED, profiling};
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::{Ordering, fence};
-use crate::units::{CHUNK_ORDER, Item, PageCount};
+use crate::units::{CHUNK_ORDER, Item, PageCount, TagId};
 
 impl<P: Platform> Instance<P> {
     /// The extension word for a caller, found the slow way.
@@ -17,18 +17,26 @@ impl<P: Platform> Instance<P> {
             return word;
         }
         self.look_outside();
-        if self.mode() != mode::ON {
-            return TAG_UNTAGGED | EXT_LIVE;
-        }
-        let tag = self.sites.lookup(&self.platform, caller, !self.watch().any());
-        let word = tag.0 | EXT_LIVE;
-        self.blackbox.note_site(&self.sites, tag);
-        // Whoever switches off writes the mode before it empties the cache.
+        let mode = self.mode();
+        let keep = !self.watch().any();
+        let tag = if mode == mode::ON {
+            let tag = self.sites.lookup(&self.platform, caller, keep);
+            self.blackbox.note_site(&self.sites, tag);
+            tag
+        } else {
+            // The fast path needs a word, whatever it says.
+            let tag = TagId(TAG_UNTAGGED);
+            if keep {
+                self.sites.remember(caller.key, tag);
+            }
+            tag
+        };
+        // Whoever switches writes the mode before it empties the cache.
         fence(Ordering::SeqCst);
-        if self.mode() != mode::ON {
+        if self.mode() != mode {
             self.sites.forget();
         }
-        word
+        tag.0 | EXT_LIVE
     }
 
     /// `alloc` when the fast path cannot serve it.
@@ -74,7 +82,9 @@ impl<P: Platform> Instance<P> {
             return buffer[0];
         }
         let keeps = cpu.is_some_and(|cpu| self.slots.area(cpu).is_some());
-        let batch = if keeps { self.geometry(class).batch as usize } else { 1 };
+        // One less than a flush moves: what a CPU takes in two refills fits into its array, and
+        // comes back to it without a flush.
+        let batch = if keeps { self.geometry(class).batch as usize - 1 } else { 1 }.max(1);
         if let Some(held) = self.barn.take_full(class) {
             let len = held.sheaf.len as usize;
             let objects = &held.sheaf.objects[..len];
@@ -193,7 +203,7 @@ impl<P: Platform> Instance<P> {
         let wish = root.profiling.load(Ordering::Relaxed);
         if self.books() && wish <= profiling::ON {
             let wish = mode::from(wish);
-            if self.hot.mode.swap(wish, Ordering::SeqCst) != wish && wish != mode::ON {
+            if self.mode() != wish && self.hot.mode.swap(wish, Ordering::SeqCst) != wish {
                 self.sites.forget();
             }
         }
@@ -221,7 +231,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Live bytes and objects by tag, in parts.
-    pub fn census(&'static self, mut each: impl FnMut(crate::units::TagId, u64, u64)) {
+    pub fn census(&'static self, mut each: impl FnMut(TagId, u64, u64)) {
         for ZoneSet { zone, slabs } in self.zone_sets() {
             alloc_tag::census(zone, slabs, self.geometries(), self.books(), &mut each);
         }
@@ -243,7 +253,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// The return address a tag stands for, 0 for the reserved ones.
-    pub fn site_address(&'static self, tag: crate::units::TagId) -> usize {
+    pub fn site_address(&'static self, tag: TagId) -> usize {
         self.sites.address(tag)
     }
 }

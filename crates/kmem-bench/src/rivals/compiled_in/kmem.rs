@@ -64,12 +64,7 @@ macro_rules! instance {
                 tag: *const StaticTag,
             ) -> *mut u8 {
                 // SAFETY: the caller's promise.
-                let caller = unsafe { caller(tag, flags) };
-                if flags.has(Gfp::ZERO) {
-                    KMEM.alloc_zeroed(size, caller)
-                } else {
-                    KMEM.alloc(size, caller)
-                }
+                KMEM.kmalloc(size, flags, unsafe { caller(tag, Gfp::KERNEL) })
             }
 
             unsafe extern "C" fn kfree(at: *mut u8) {
