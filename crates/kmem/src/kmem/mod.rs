@@ -255,7 +255,7 @@ impl<P: Platform> Instance<P> {
     #[inline(always)]
     fn alloc_class(&'static self, class: SizeClass, slab: usize, key: usize) -> *mut u8 {
         let Some(word) = self.sites.cached(key) else {
-            return no_memory();
+            return self.alloc_bare(class);
         };
         let item = self.slots.pop(class);
         if item.is_none() {
@@ -265,6 +265,15 @@ impl<P: Platform> Instance<P> {
         // SAFETY: it is not none.
         unsafe { core::hint::assert_unchecked(item.address() != 0) };
         item.address() as *mut u8
+    }
+
+    /// The same without books, where there are none; null if there are some.
+    #[inline(always)]
+    fn alloc_bare(&'static self, class: SizeClass) -> *mut u8 {
+        if self.mode() != mode::NEVER {
+            return no_memory();
+        }
+        self.slots.pop(class).address() as *mut u8
     }
 
     /// Writes the extension word of an object that just came off an array.
@@ -307,15 +316,7 @@ impl<P: Platform> Instance<P> {
         }
         let class = SizeClass::of(size);
         match self.mode() {
-            mode::NEVER => {
-                let item = self.slots.pop(class);
-                if item.is_none() {
-                    self.alloc_slow(class, caller)
-                } else {
-                    item.address() as *mut u8
-                }
-            }
-            mode::ON | mode::OFF => {
+            mode::ON | mode::OFF | mode::NEVER => {
                 let slab = self.geometry(class).slab_mask as usize + 1;
                 let object = self.alloc_class(class, slab, caller.key);
                 if object.is_null() { self.alloc_slow(class, caller) } else { object }
@@ -335,7 +336,7 @@ impl<P: Platform> Instance<P> {
         let chunk =
             (at as usize).wrapping_sub(self.hot.base.load(Ordering::Relaxed)) >> CHUNK_SHIFT;
         if chunk >= self.hot.chunks.load(Ordering::Relaxed) {
-            return self.free_other(at);
+            return self.free_bare(at, chunk);
         }
         let Some((class, slab, offset)) = self.object_at(at, chunk) else {
             return self.free_slow(at);
@@ -371,10 +372,8 @@ impl<P: Platform> Instance<P> {
     }
 
     /// `free` without books, and for what the first zone does not hold.
-    #[inline(never)]
-    fn free_other(&'static self, at: *mut u8) {
-        let chunk =
-            (at as usize).wrapping_sub(self.hot.base.load(Ordering::Relaxed)) >> CHUNK_SHIFT;
+    #[inline(always)]
+    fn free_bare(&'static self, at: *mut u8, chunk: usize) {
         if chunk >= self.bare_chunks.load(Ordering::Relaxed) {
             return self.free_slow(at);
         }
