@@ -32,7 +32,7 @@ impl Chain {
         let mut low = (&raw const read) as usize;
         let mut frame = caller.frame & !1;
         while chain.len < depth {
-            if frame < low || frame - low > MAX_FRAME || frame % 8 != 0 {
+            if frame < low || frame - low > MAX_FRAME || !frame.is_multiple_of(8) {
                 break;
             }
             if frame < read_at || frame + 16 > read_at + read {

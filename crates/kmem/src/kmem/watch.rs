@@ -150,12 +150,12 @@ impl<P: Platform> Instance<P> {
     fn count_live(&self, tag: TagId, by: i64) {
         let live = self.live.load(Ordering::Relaxed) as *const u8;
         let capacity = self.root().map_or(0, |root| root.site_capacity);
+        if live.is_null() || tag.0 >= capacity {
+            return;
+        }
         // SAFETY: memory for the counts, zero at first.
-        if !live.is_null()
-            && tag.0 < capacity
-            && unsafe { count_live(live, tag, by) } < 0
-            && self.warned.is_new(OF_TAG | u64::from(tag.0))
-        {
+        let count = unsafe { count_live(live, tag, by) };
+        if count < 0 && self.warned.is_new(OF_TAG | u64::from(tag.0)) {
             let mut line = Line::new();
             line.bytes(b"kmem: debug: more frees than allocations of ");
             self.describe_site(&mut line, tag, &[]);
