@@ -2,7 +2,8 @@
  *
  *	cc -include kmem/hooks.h program.c
  *
- * The program runs with or without libkmem.so: without it, the hooks call the C library. A source that declares one of
+ * The program runs with or without libkmem.so: without it, the hooks call the C library. (Position-dependent code, -fno-pic,
+ * finds the hooks only if it is linked with -lkmem.) A source that declares one of
  * these functions itself, or has members of these names that it calls, needs an #undef of the name there. */
 #ifndef KMEM_HOOKS_H
 #define KMEM_HOOKS_H
