@@ -2,9 +2,9 @@
  *
  *	cc -include kmem/hooks.h program.c
  *
- * The program runs with or without libkmem.so: without it, the hooks call the C library. (Position-dependent code, -fno-pic,
- * finds the hooks only if it is linked with -lkmem.) A source that declares one of
- * these functions itself, or has members of these names that it calls, needs an #undef of the name there. */
+ * The program runs with or without libkmem.so: without it, the hooks call the C library. (Position-dependent code,
+ * -fno-pic, finds the hooks only if it is linked with -lkmem.) A source that declares one of these functions itself, or
+ * has members of these names that it calls, needs an #undef of the name there. */
 #ifndef KMEM_HOOKS_H
 #define KMEM_HOOKS_H
 #ifndef __cplusplus
