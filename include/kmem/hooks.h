@@ -48,7 +48,7 @@
 #pragma pop_macro("_POSIX_C_SOURCE")
 #pragma pop_macro("_XOPEN_SOURCE")
 #pragma pop_macro("_XOPEN_SOURCE_EXTENDED")
-#include "../kmem.h"
+#include "tag.h"
 
 void *kmem_malloc_tag(size_t size, const struct kmem_alloc_tag *tag) __attribute__((weak, malloc));
 void *kmem_calloc_tag(size_t count, size_t size, const struct kmem_alloc_tag *tag) __attribute__((weak, malloc));
