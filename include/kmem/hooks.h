@@ -2,8 +2,9 @@
  *
  *	cc -include kmem/hooks.h program.c
  *
- * The program runs with or without libkmem.so: without it, the hooks call the C library. A source that declares one of
- * these functions itself, or has members of these names that it calls, needs an #undef of the name there. */
+ * The program runs with or without libkmem.so: without it, the hooks call the C library. (Position-dependent code,
+ * -fno-pic, finds the hooks only if it is linked with -lkmem.) A source that declares one of these functions itself, or
+ * has members of these names that it calls, needs an #undef of the name there. */
 #ifndef KMEM_HOOKS_H
 #define KMEM_HOOKS_H
 #ifndef __cplusplus
@@ -47,7 +48,7 @@
 #pragma pop_macro("_POSIX_C_SOURCE")
 #pragma pop_macro("_XOPEN_SOURCE")
 #pragma pop_macro("_XOPEN_SOURCE_EXTENDED")
-#include "../kmem.h"
+#include "tag.h"
 
 void *kmem_malloc_tag(size_t size, const struct kmem_alloc_tag *tag) __attribute__((weak, malloc));
 void *kmem_calloc_tag(size_t count, size_t size, const struct kmem_alloc_tag *tag) __attribute__((weak, malloc));

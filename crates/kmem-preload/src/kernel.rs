@@ -1,8 +1,6 @@
 //! The kernel's allocation functions, as `kmem.h` declares them: `_tag` bills a static tag, `_noprof`
-//! the thread's scope. Nothing sets `errno`.
-//!
-//! The symbols have a prefix that the header puts there: a program that brings its own `kfree` must
-//! not get this one because the library is preloaded.
+//! the thread's scope. Nothing sets `errno`. Their symbols begin with `kmem_`: a program may have a
+//! `kfree` of its own.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::{NonNull, null_mut};
@@ -45,15 +43,15 @@ unsafe fn entries<'a>(at: *mut *mut u8, count: usize) -> &'a mut [*mut u8] {
 
 /// Exports each function with a tag, and its twin without.
 macro_rules! twins {
-    ($($(#[$doc:meta])* fn $tagged:ident, $noprof:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $tag:ident => $body:expr })*) => {$(
+    ($($(#[$doc:meta])* fn $tagged:ident = $tagged_name:literal, $noprof:ident = $noprof_name:literal($($arg:ident: $ty:ty),*) -> $ret:ty { $tag:ident => $body:expr })*) => {$(
         $(#[$doc])*
-        #[unsafe(export_name = concat!("__kmem_", stringify!($tagged)))]
+        #[unsafe(export_name = $tagged_name)]
         unsafe extern "C" fn $tagged($($arg: $ty,)* $tag: *const StaticTag) -> $ret {
             $body
         }
 
         $(#[$doc])*
-        #[unsafe(export_name = concat!("__kmem_", stringify!($noprof)))]
+        #[unsafe(export_name = $noprof_name)]
         unsafe extern "C" fn $noprof($($arg: $ty),*) -> $ret {
             // SAFETY: the caller's promise; no tag.
             unsafe { $tagged($($arg,)* core::ptr::null()) }
@@ -64,7 +62,7 @@ macro_rules! twins {
 twins! {
     /// # Safety
     /// The tag is null or valid; so for all functions here.
-    fn kmalloc_tag, kmalloc_noprof(size: usize, flags: Gfp) -> *mut u8 {
+    fn kmalloc_tag = "kmem_kmalloc_tag", kmalloc_noprof = "kmem_kmalloc_noprof"(size: usize, flags: Gfp) -> *mut u8 {
         tag => {
             // SAFETY: the caller's promise.
             KMEM.kmalloc(size, flags, unsafe { caller(tag, Gfp::KERNEL) })
@@ -72,7 +70,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`].
-    fn kcalloc_tag, kcalloc_noprof(count: usize, size: usize, flags: Gfp) -> *mut u8 {
+    fn kcalloc_tag = "kmem_kcalloc_tag", kcalloc_noprof = "kmem_kcalloc_noprof"(count: usize, size: usize, flags: Gfp) -> *mut u8 {
         tag => match count.checked_mul(size) {
             // SAFETY: the caller's promise.
             Some(bytes) => KMEM.alloc_zeroed(bytes, unsafe { caller(tag, flags) }),
@@ -81,7 +79,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`]; `at` is null or a live allocation, which is free if this moves it.
-    fn krealloc_tag, krealloc_noprof(at: *mut u8, size: usize, flags: Gfp) -> *mut u8 {
+    fn krealloc_tag = "kmem_krealloc_tag", krealloc_noprof = "kmem_krealloc_noprof"(at: *mut u8, size: usize, flags: Gfp) -> *mut u8 {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
@@ -100,7 +98,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`]; `text` is null or a C string.
-    fn kstrdup_tag, kstrdup_noprof(text: *const c_char, flags: Gfp) -> *mut u8 {
+    fn kstrdup_tag = "kmem_kstrdup_tag", kstrdup_noprof = "kmem_kstrdup_noprof"(text: *const c_char, flags: Gfp) -> *mut u8 {
         tag => {
             if text.is_null() {
                 return null_mut();
@@ -118,7 +116,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`]; `out` has room for `count` pointers.
-    fn kmalloc_bulk_tag, kmalloc_bulk_noprof(size: usize, flags: Gfp, count: usize, out: *mut *mut u8) -> usize {
+    fn kmalloc_bulk_tag = "kmem_kmalloc_bulk_tag", kmalloc_bulk_noprof = "kmem_kmalloc_bulk_noprof"(size: usize, flags: Gfp, count: usize, out: *mut *mut u8) -> usize {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
@@ -129,13 +127,13 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`]; a live cache.
-    fn kmem_cache_alloc_tag, kmem_cache_alloc_noprof(cache: &'static Cache, flags: Gfp) -> *mut u8 {
+    fn kmem_cache_alloc_tag = "kmem_cache_alloc_tag", kmem_cache_alloc_noprof = "kmem_cache_alloc_noprof"(cache: &'static Cache, flags: Gfp) -> *mut u8 {
         // SAFETY: the caller's promise.
         tag => KMEM.cache_alloc(cache, flags, unsafe { caller(tag, flags) })
     }
     /// # Safety
     /// See [`kmalloc_tag`]; a live cache; `out` has room for `count` pointers.
-    fn kmem_cache_alloc_bulk_tag, kmem_cache_alloc_bulk_noprof(cache: &'static Cache, flags: Gfp, count: usize, out: *mut *mut u8) -> usize {
+    fn kmem_cache_alloc_bulk_tag = "kmem_cache_alloc_bulk_tag", kmem_cache_alloc_bulk_noprof = "kmem_cache_alloc_bulk_noprof"(cache: &'static Cache, flags: Gfp, count: usize, out: *mut *mut u8) -> usize {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
@@ -147,7 +145,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`]; `name` is a C string.
-    fn kmem_cache_create_tag, kmem_cache_create_noprof(
+    fn kmem_cache_create_tag = "kmem_cache_create_tag", kmem_cache_create_noprof = "kmem_cache_create_noprof"(
         name: *const c_char, size: usize, align: usize,
         ctor: Option<unsafe extern "C" fn(*mut c_void)>) -> Option<NonNull<Cache>> {
         tag => {
@@ -158,7 +156,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`].
-    fn alloc_pages_tag, alloc_pages_noprof(flags: Gfp, order: c_uint) -> *mut u8 {
+    fn alloc_pages_tag = "kmem_alloc_pages_tag", alloc_pages_noprof = "kmem_alloc_pages_noprof"(flags: Gfp, order: c_uint) -> *mut u8 {
         tag => match u8::try_from(order) {
             // SAFETY: the caller's promise.
             Ok(order) => KMEM.alloc_pages(Order(order), flags, unsafe { caller(tag, flags) }),
@@ -167,13 +165,13 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`].
-    fn alloc_pages_exact_tag, alloc_pages_exact_noprof(size: usize, flags: Gfp) -> *mut u8 {
+    fn alloc_pages_exact_tag = "kmem_alloc_pages_exact_tag", alloc_pages_exact_noprof = "kmem_alloc_pages_exact_noprof"(size: usize, flags: Gfp) -> *mut u8 {
         // SAFETY: the caller's promise.
         tag => KMEM.alloc_pages_exact(size, flags, unsafe { caller(tag, flags) })
     }
     /// # Safety
     /// See [`kmalloc_tag`]; `pages` has `count` entries.
-    fn alloc_pages_bulk_tag, alloc_pages_bulk_noprof(flags: Gfp, count: usize, pages: *mut *mut u8) -> usize {
+    fn alloc_pages_bulk_tag = "kmem_alloc_pages_bulk_tag", alloc_pages_bulk_noprof = "kmem_alloc_pages_bulk_noprof"(flags: Gfp, count: usize, pages: *mut *mut u8) -> usize {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
@@ -186,7 +184,7 @@ twins! {
 
 /// # Safety
 /// As for `free(3)`.
-#[unsafe(export_name = "__kmem_kfree")]
+#[unsafe(export_name = "kmem_kfree")]
 unsafe extern "C" fn kfree(at: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { KMEM.free(at) }
@@ -194,7 +192,7 @@ unsafe extern "C" fn kfree(at: *mut u8) {
 
 /// # Safety
 /// `objects` are `count` allocations as for `free(3)`.
-#[unsafe(export_name = "__kmem_kfree_bulk")]
+#[unsafe(export_name = "kmem_kfree_bulk")]
 unsafe extern "C" fn kfree_bulk(count: usize, objects: *const *mut u8) {
     for i in 0..count {
         // SAFETY: the caller's promise.
@@ -204,7 +202,7 @@ unsafe extern "C" fn kfree_bulk(count: usize, objects: *const *mut u8) {
 
 /// # Safety
 /// `at` is null or a live allocation.
-#[unsafe(export_name = "__kmem_ksize")]
+#[unsafe(export_name = "kmem_ksize")]
 unsafe extern "C" fn ksize(at: *mut u8) -> usize {
     // SAFETY: the caller's promise.
     unsafe { KMEM.usable_size(at) }
@@ -242,7 +240,7 @@ unsafe extern "C" fn kmem_cache_free_bulk(
 
 /// # Safety
 /// A block of `order`, in nobody else's use.
-#[unsafe(export_name = "__kmem_split_page")]
+#[unsafe(export_name = "kmem_split_page")]
 unsafe extern "C" fn split_page(pages: *mut u8, order: c_uint) {
     if let Ok(order) = u8::try_from(order) {
         // SAFETY: the caller's promise.
@@ -252,7 +250,7 @@ unsafe extern "C" fn split_page(pages: *mut u8, order: c_uint) {
 
 /// # Safety
 /// A block of `order`, whole or split, that nobody uses any more.
-#[unsafe(export_name = "__kmem___free_pages")]
+#[unsafe(export_name = "kmem_free_pages")]
 unsafe extern "C" fn __free_pages(pages: *mut u8, order: c_uint) {
     if let Ok(order) = u8::try_from(order) {
         // SAFETY: the caller's promise.
@@ -262,7 +260,7 @@ unsafe extern "C" fn __free_pages(pages: *mut u8, order: c_uint) {
 
 /// # Safety
 /// Pages of that size, that nobody uses any more.
-#[unsafe(export_name = "__kmem_free_pages_exact")]
+#[unsafe(export_name = "kmem_free_pages_exact")]
 unsafe extern "C" fn free_pages_exact(pages: *mut u8, size: usize) {
     // SAFETY: the caller's promise.
     unsafe { KMEM.free_pages_exact(pages, size) }

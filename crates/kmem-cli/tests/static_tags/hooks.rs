@@ -85,6 +85,15 @@ fn the_command_line_says_which_c_library_a_source_sees() {
 }
 
 #[test]
+fn a_hooked_program_may_have_the_kernels_names_for_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = hooked(dir.path(), "cc", "own_names.c", &["-rdynamic"]);
+    let output = run(&program, &[], true);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "1 2\n");
+    assert!(output.status.success());
+}
+
+#[test]
 fn without_books_a_hooked_program_runs_as_ever() {
     let dir = tempfile::tempdir().unwrap();
     let program = hooked(dir.path(), "cc", "hooked.c", &[]);

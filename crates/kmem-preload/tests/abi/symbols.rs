@@ -62,7 +62,7 @@ const REQUIRED: &[&str] = &[
     "_ZdaPvSt11align_val_tRKSt9nothrow_t",
 ];
 
-/// What else may be exported: interposed to take RTLD_DEEPBIND away and to report at the end of the process, and names
+/// What else may be exported: interposed to take RTLD_DEEPBIND away, to tell unloading from the end, and to report at the end of the process, and names
 /// that other allocators have, too.
 const ALLOWED: &[&str] = &[
     "_exit",

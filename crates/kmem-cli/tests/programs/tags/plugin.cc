@@ -2,8 +2,7 @@
 
 inline void *inlined()
 {
-	kmem::scope in(KMEM_TAG_NAMED("inline"));
-	return kmalloc_noprof(100, GFP_KERNEL);
+	return alloc_hooks_tag(KMEM_TAG_NAMED("inline"), kmalloc_noprof(100, GFP_KERNEL));
 }
 
 extern "C" void *work(void **second)
