@@ -210,7 +210,7 @@ unsafe extern "C" fn ksize(at: *mut u8) -> usize {
 
 /// # Safety
 /// A live cache, which is gone if this succeeds.
-#[unsafe(export_name = "__kmem_kmem_cache_destroy")]
+#[unsafe(export_name = "kmem_cache_destroy")]
 unsafe extern "C" fn kmem_cache_destroy(cache: Option<NonNull<Cache>>) -> c_int {
     // SAFETY: the caller's promise.
     c_int::from(cache.is_none_or(|cache| unsafe { KMEM.cache_destroy(cache) }))
@@ -218,7 +218,7 @@ unsafe extern "C" fn kmem_cache_destroy(cache: Option<NonNull<Cache>>) -> c_int 
 
 /// # Safety
 /// A live cache, and null or a live object of it.
-#[unsafe(export_name = "__kmem_kmem_cache_free")]
+#[unsafe(export_name = "kmem_cache_free")]
 unsafe extern "C" fn kmem_cache_free(cache: &'static Cache, object: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { KMEM.cache_free(cache, object) }
@@ -226,7 +226,7 @@ unsafe extern "C" fn kmem_cache_free(cache: &'static Cache, object: *mut u8) {
 
 /// # Safety
 /// A live cache, and `count` live objects of it.
-#[unsafe(export_name = "__kmem_kmem_cache_free_bulk")]
+#[unsafe(export_name = "kmem_cache_free_bulk")]
 unsafe extern "C" fn kmem_cache_free_bulk(
     cache: &'static Cache,
     count: usize,

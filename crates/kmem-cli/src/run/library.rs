@@ -49,7 +49,8 @@ pub(crate) fn find(given: Option<&Path>) -> Result<(PathBuf, ElfProgram), Failur
 fn places() -> Vec<PathBuf> {
     let exe = env::current_exe().unwrap_or_default();
     let dir = exe.parent().unwrap_or(Path::new("."));
-    ["", "deps", "../lib", "../lib/kmem"].iter().map(|place| dir.join(place).join(FILE)).collect()
+    // cargo builds it into `deps`, and does not always link it to beside the command.
+    ["deps", "", "../lib", "../lib/kmem"].iter().map(|place| dir.join(place).join(FILE)).collect()
 }
 
 /// LD_PRELOAD with the library in front of what is there.

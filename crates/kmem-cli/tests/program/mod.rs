@@ -20,7 +20,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// The library that the command itself would take.
 pub(crate) fn library() -> PathBuf {
     let dir = Path::new(KMEM).parent().unwrap();
-    let places = [dir.join("libkmem.so"), dir.join("deps/libkmem.so")];
+    let places = [dir.join("deps/libkmem.so"), dir.join("libkmem.so")];
     places.into_iter().find(|p| p.is_file()).expect("libkmem.so beside the command")
 }
 

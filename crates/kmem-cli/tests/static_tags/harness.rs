@@ -10,12 +10,11 @@ use serde_json::Value;
 
 pub(crate) const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
 
-/// The library, of the places where cargo puts it the one that was built last.
+/// The library that the command itself would take.
 pub(crate) fn library() -> PathBuf {
     let dir = Path::new(KMEM).parent().unwrap();
-    let places = [dir.join("libkmem.so"), dir.join("deps/libkmem.so")];
-    let built = |p: &PathBuf| std::fs::metadata(p).and_then(|data| data.modified()).ok();
-    places.into_iter().filter(|p| p.is_file()).max_by_key(built).expect("libkmem.so")
+    let places = [dir.join("deps/libkmem.so"), dir.join("libkmem.so")];
+    places.into_iter().find(|p| p.is_file()).expect("libkmem.so")
 }
 
 pub(crate) fn include() -> PathBuf {
