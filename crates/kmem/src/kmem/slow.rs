@@ -82,9 +82,7 @@ impl<P: Platform> Instance<P> {
             return buffer[0];
         }
         let keeps = cpu.is_some_and(|cpu| self.slots.area(cpu).is_some());
-        // One less than a flush moves: what a CPU takes in two refills fits into its array, and
-        // comes back to it without a flush.
-        let batch = if keeps { self.geometry(class).batch as usize - 1 } else { 1 }.max(1);
+        let batch = if keeps { self.geometry(class).batch as usize } else { 1 };
         if let Some(held) = self.barn.take_full(class) {
             let len = held.sheaf.len as usize;
             let objects = &held.sheaf.objects[..len];
