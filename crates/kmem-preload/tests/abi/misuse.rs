@@ -74,6 +74,22 @@ fn double_free_from_another_thread() {
 }
 
 #[test]
+fn a_race_of_two_frees_is_found_at_once_in_debug() {
+    if is_reference_run() {
+        return;
+    }
+    let path = program("racing_free.c");
+    const DEBUG: &[(&str, &str)] = &[("KMEM_CONF", "debug")];
+    const WITH_LOCKS: &[(&str, &str)] = &[("KMEM_CONF", "debug,rseq:off")];
+    for conf in [DEBUG, WITH_LOCKS] {
+        let outcome = Run::new(&path).configured(conf).run();
+        outcome.assert_signal(SIGABRT);
+        let found = |line: &&str| line.contains("double free") && line.contains("64-byte");
+        assert!(outcome.messages().iter().any(found), "{:?}", outcome.messages());
+    }
+}
+
+#[test]
 fn double_free_after_the_thread_has_ended() {
     double_free(&["after_thread_exit", "64"], DOUBLE, &["64-byte"]);
 }

@@ -104,8 +104,13 @@ impl<P: Platform> Instance<P> {
         match self.find(at) {
             Ok(Live::Object { class, ext }) => {
                 if let Some(ext) = ext {
-                    let word = ext.load(Ordering::Relaxed);
-                    ext.store(word & !EXT_LIVE, Ordering::Relaxed);
+                    // One winner among threads that free the same object.
+                    let word = ext.fetch_and(!EXT_LIVE, Ordering::AcqRel);
+                    if word & EXT_LIVE == 0 {
+                        let (size, last) =
+                            (self.geometry(class).size, self.sites.address(tag(word)));
+                        self.fault("free", at as usize, Fault::FreeObject { size, last });
+                    }
                     if self.watch().any() {
                         self.saw_free(word, self.geometry(class).size.into(), at as usize);
                     }
