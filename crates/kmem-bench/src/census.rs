@@ -224,14 +224,9 @@ fn text(machine: &Machine, rows: &[Row]) -> String {
         ]);
     }
     format!(
-        "{}, {} CPUs, Linux {}, glibc {}, huge pages {}\n\n{}\n\
+        "{machine}\n\n{}\n\
          Percentiles: a free and an allocation, mean of a batch; max: the longest batch as a whole.\n\
          Every census of the program at rest showed exactly what it holds, site by site.\n",
-        machine.cpu,
-        machine.cores,
-        machine.kernel,
-        machine.glibc,
-        machine.transparent_hugepage,
         grid.render()
     )
 }

@@ -26,6 +26,17 @@ pub(crate) struct Machine {
     pub(crate) missing: BTreeMap<String, String>,
 }
 
+/// The line above a table.
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { cpu, cores, kernel, glibc, transparent_hugepage, .. } = self;
+        write!(
+            f,
+            "{cpu}, {cores} CPUs, Linux {kernel}, glibc {glibc}, huge pages {transparent_hugepage}"
+        )
+    }
+}
+
 impl Machine {
     /// Describe this machine.
     pub(crate) fn here() -> Self {

@@ -103,15 +103,7 @@ pub(super) fn text(machine: &Machine, rows: &[Row], goal: &Goal, memory: &Memory
             percent(Some(row.kernel_page_percent)),
         ]);
     }
-    let mut text = format!(
-        "{}, {} CPUs, Linux {}, glibc {}, huge pages {}\n\n{}\n",
-        machine.cpu,
-        machine.cores,
-        machine.kernel,
-        machine.glibc,
-        machine.transparent_hugepage,
-        grid.render()
-    );
+    let mut text = format!("{machine}\n\n{}\n", grid.render());
     for row in rows {
         if let Some(note) = row.note {
             text.push_str(&format!("{}: {note}\n", row.config));

@@ -68,15 +68,7 @@ pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
             row.runs.to_string(),
         ]);
     }
-    let mut text = format!(
-        "{}, {} CPUs, Linux {}, glibc {}, huge pages {}\n\n{}",
-        machine.cpu,
-        machine.cores,
-        machine.kernel,
-        machine.glibc,
-        machine.transparent_hugepage,
-        grid.render()
-    );
+    let mut text = format!("{machine}\n\n{}", grid.render());
     let mut programs: Vec<_> = rows.iter().map(|row| row.program).collect();
     programs.dedup();
     for program in programs {
