@@ -11,15 +11,21 @@ use kmem_core::units::{Gfp, Order};
 
 use crate::KMEM;
 
-/// The tag, or nobody for a null one, which is what `_noprof` functions pass where there is no scope.
+/// Marks the return address that a `_noprof` function passes in place of a tag.
+const NO_TAG: usize = 1 << 63;
+
+/// The tag; without one the thread's scope, else nobody.
 ///
 /// # Safety
-/// `tag` is null, or valid as long as its object is loaded.
+/// `tag` is null, marked, or valid as long as its object is loaded.
 #[inline(always)]
 unsafe fn caller(tag: *const StaticTag, flags: Gfp) -> Caller {
     let caller = if tag.is_null() {
+        Caller::NOBODY
+    } else if (tag as isize) < 0 {
+        // A call without a tag, and where it returns to.
         match scope::current() {
-            0 => Caller::NOBODY,
+            0 => Caller::nobody_at(tag as usize & !NO_TAG),
             scope => Caller::at(scope),
         }
     } else {
@@ -41,9 +47,10 @@ unsafe fn entries<'a>(at: *mut *mut u8, count: usize) -> &'a mut [*mut u8] {
     unsafe { core::slice::from_raw_parts_mut(at, count) }
 }
 
-/// Exports each function with a tag, and its twin without.
+/// Exports each function with a tag, and its twin without, which passes its return address instead,
+/// marked, in the register of the tag.
 macro_rules! twins {
-    ($($(#[$doc:meta])* fn $tagged:ident = $tagged_name:literal, $noprof:ident = $noprof_name:literal($($arg:ident: $ty:ty),*) -> $ret:ty { $tag:ident => $body:expr })*) => {$(
+    ($($(#[$doc:meta])* fn $tagged:ident = $tagged_name:literal, $noprof:ident = $noprof_name:literal in $x86:literal, $arm:literal ($($arg:ident: $ty:ty),*) -> $ret:ty { $tag:ident => $body:expr })*) => {$(
         $(#[$doc])*
         #[unsafe(export_name = $tagged_name)]
         unsafe extern "C" fn $tagged($($arg: $ty,)* $tag: *const StaticTag) -> $ret {
@@ -52,9 +59,13 @@ macro_rules! twins {
 
         $(#[$doc])*
         #[unsafe(export_name = $noprof_name)]
+        #[unsafe(naked)]
         unsafe extern "C" fn $noprof($($arg: $ty),*) -> $ret {
-            // SAFETY: the caller's promise; no tag.
-            unsafe { $tagged($($arg,)* core::ptr::null()) }
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                concat!("mov ", $x86, ", [rsp]"), concat!("bts ", $x86, ", 63"), "jmp {}", sym $tagged);
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(concat!("orr ", $arm, ", x30, #0x8000000000000000"), "b {}", sym $tagged);
         }
     )*};
 }
@@ -62,7 +73,7 @@ macro_rules! twins {
 twins! {
     /// # Safety
     /// The tag is null or valid; so for all functions here.
-    fn kmalloc_tag = "kmem_kmalloc_tag", kmalloc_noprof = "kmem_kmalloc_noprof"(size: usize, flags: Gfp) -> *mut u8 {
+    fn kmalloc_tag = "kmem_kmalloc_tag", kmalloc_noprof = "kmem_kmalloc_noprof" in "rdx", "x2" (size: usize, flags: Gfp) -> *mut u8 {
         tag => {
             // SAFETY: the caller's promise.
             KMEM.kmalloc(size, flags, unsafe { caller(tag, Gfp::KERNEL) })
@@ -70,7 +81,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`].
-    fn kcalloc_tag = "kmem_kcalloc_tag", kcalloc_noprof = "kmem_kcalloc_noprof"(count: usize, size: usize, flags: Gfp) -> *mut u8 {
+    fn kcalloc_tag = "kmem_kcalloc_tag", kcalloc_noprof = "kmem_kcalloc_noprof" in "rcx", "x3" (count: usize, size: usize, flags: Gfp) -> *mut u8 {
         tag => match count.checked_mul(size) {
             // SAFETY: the caller's promise.
             Some(bytes) => KMEM.alloc_zeroed(bytes, unsafe { caller(tag, flags) }),
@@ -79,7 +90,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`]; `at` is null or a live allocation, which is free if this moves it.
-    fn krealloc_tag = "kmem_krealloc_tag", krealloc_noprof = "kmem_krealloc_noprof"(at: *mut u8, size: usize, flags: Gfp) -> *mut u8 {
+    fn krealloc_tag = "kmem_krealloc_tag", krealloc_noprof = "kmem_krealloc_noprof" in "rcx", "x3" (at: *mut u8, size: usize, flags: Gfp) -> *mut u8 {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
@@ -98,7 +109,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`]; `text` is null or a C string.
-    fn kstrdup_tag = "kmem_kstrdup_tag", kstrdup_noprof = "kmem_kstrdup_noprof"(text: *const c_char, flags: Gfp) -> *mut u8 {
+    fn kstrdup_tag = "kmem_kstrdup_tag", kstrdup_noprof = "kmem_kstrdup_noprof" in "rdx", "x2" (text: *const c_char, flags: Gfp) -> *mut u8 {
         tag => {
             if text.is_null() {
                 return null_mut();
@@ -116,7 +127,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`]; `out` has room for `count` pointers.
-    fn kmalloc_bulk_tag = "kmem_kmalloc_bulk_tag", kmalloc_bulk_noprof = "kmem_kmalloc_bulk_noprof"(size: usize, flags: Gfp, count: usize, out: *mut *mut u8) -> usize {
+    fn kmalloc_bulk_tag = "kmem_kmalloc_bulk_tag", kmalloc_bulk_noprof = "kmem_kmalloc_bulk_noprof" in "r8", "x4" (size: usize, flags: Gfp, count: usize, out: *mut *mut u8) -> usize {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
@@ -127,13 +138,13 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`]; a live cache.
-    fn kmem_cache_alloc_tag = "kmem_cache_alloc_tag", kmem_cache_alloc_noprof = "kmem_cache_alloc_noprof"(cache: &'static Cache, flags: Gfp) -> *mut u8 {
+    fn kmem_cache_alloc_tag = "kmem_cache_alloc_tag", kmem_cache_alloc_noprof = "kmem_cache_alloc_noprof" in "rdx", "x2" (cache: &'static Cache, flags: Gfp) -> *mut u8 {
         // SAFETY: the caller's promise.
         tag => KMEM.cache_alloc(cache, flags, unsafe { caller(tag, flags) })
     }
     /// # Safety
     /// See [`kmalloc_tag`]; a live cache; `out` has room for `count` pointers.
-    fn kmem_cache_alloc_bulk_tag = "kmem_cache_alloc_bulk_tag", kmem_cache_alloc_bulk_noprof = "kmem_cache_alloc_bulk_noprof"(cache: &'static Cache, flags: Gfp, count: usize, out: *mut *mut u8) -> usize {
+    fn kmem_cache_alloc_bulk_tag = "kmem_cache_alloc_bulk_tag", kmem_cache_alloc_bulk_noprof = "kmem_cache_alloc_bulk_noprof" in "r8", "x4" (cache: &'static Cache, flags: Gfp, count: usize, out: *mut *mut u8) -> usize {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {
@@ -145,7 +156,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`]; `name` is a C string.
-    fn kmem_cache_create_tag = "kmem_cache_create_tag", kmem_cache_create_noprof = "kmem_cache_create_noprof"(
+    fn kmem_cache_create_tag = "kmem_cache_create_tag", kmem_cache_create_noprof = "kmem_cache_create_noprof" in "r8", "x4" (
         name: *const c_char, size: usize, align: usize,
         ctor: Option<unsafe extern "C" fn(*mut c_void)>) -> Option<NonNull<Cache>> {
         tag => {
@@ -156,7 +167,7 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`].
-    fn alloc_pages_tag = "kmem_alloc_pages_tag", alloc_pages_noprof = "kmem_alloc_pages_noprof"(flags: Gfp, order: c_uint) -> *mut u8 {
+    fn alloc_pages_tag = "kmem_alloc_pages_tag", alloc_pages_noprof = "kmem_alloc_pages_noprof" in "rdx", "x2" (flags: Gfp, order: c_uint) -> *mut u8 {
         tag => match u8::try_from(order) {
             // SAFETY: the caller's promise.
             Ok(order) => KMEM.alloc_pages(Order(order), flags, unsafe { caller(tag, flags) }),
@@ -165,13 +176,13 @@ twins! {
     }
     /// # Safety
     /// See [`kmalloc_tag`].
-    fn alloc_pages_exact_tag = "kmem_alloc_pages_exact_tag", alloc_pages_exact_noprof = "kmem_alloc_pages_exact_noprof"(size: usize, flags: Gfp) -> *mut u8 {
+    fn alloc_pages_exact_tag = "kmem_alloc_pages_exact_tag", alloc_pages_exact_noprof = "kmem_alloc_pages_exact_noprof" in "rdx", "x2" (size: usize, flags: Gfp) -> *mut u8 {
         // SAFETY: the caller's promise.
         tag => KMEM.alloc_pages_exact(size, flags, unsafe { caller(tag, flags) })
     }
     /// # Safety
     /// See [`kmalloc_tag`]; `pages` has `count` entries.
-    fn alloc_pages_bulk_tag = "kmem_alloc_pages_bulk_tag", alloc_pages_bulk_noprof = "kmem_alloc_pages_bulk_noprof"(flags: Gfp, count: usize, pages: *mut *mut u8) -> usize {
+    fn alloc_pages_bulk_tag = "kmem_alloc_pages_bulk_tag", alloc_pages_bulk_noprof = "kmem_alloc_pages_bulk_noprof" in "rcx", "x3" (flags: Gfp, count: usize, pages: *mut *mut u8) -> usize {
         tag => {
             // SAFETY: the caller's promise.
             unsafe {

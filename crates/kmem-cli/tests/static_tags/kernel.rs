@@ -46,13 +46,18 @@ fn the_user_of_a_wrapper_is_billed_and_scopes_nest() {
 }
 
 #[test]
-fn what_nobody_accounts_has_no_tag_and_is_warned_of_once() {
+fn what_nobody_accounts_has_no_tag_and_each_place_is_warned_of_once() {
     assert_eq!(run("noprof", ""), "");
     let said = run("noprof", "debug");
     let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
     assert_eq!(count("kmem: debug: an allocation of 112 bytes that nobody accounted"), 1, "{said}");
+    assert_eq!(
+        count("kmem: debug: an allocation of 4096 bytes that nobody accounted"),
+        1,
+        "{said}"
+    );
     assert_eq!(count("a free without a reference: "), 2, "one for each kind of object: {said}");
-    assert_eq!(said.lines().count(), 3, "{said}");
+    assert_eq!(said.lines().count(), 4, "{said}");
 }
 
 #[test]

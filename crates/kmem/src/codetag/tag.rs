@@ -88,6 +88,17 @@ impl Caller {
     /// 1 it never looks as if it were cached.
     pub const NOBODY: Self = Self { key: 2, frame: 0 };
 
+    /// Nobody, in a call that returns to `ret`.
+    #[inline(always)]
+    pub const fn nobody_at(ret: usize) -> Self {
+        Self { key: Self::NOBODY.key, frame: ret & !1 }
+    }
+
+    /// What tells the places of calls apart: a key, or a return address of nobody's.
+    pub(crate) const fn place(self) -> usize {
+        if self.key == Self::NOBODY.key { self.frame & !1 } else { self.key }
+    }
+
     /// The static tag, if it is one.
     pub(super) fn static_tag(self) -> Option<*const StaticTag> {
         (self.key & STATIC != 0).then_some((self.key & !STATIC) as *const StaticTag)

@@ -109,11 +109,17 @@ impl<P: Platform> Instance<P> {
             return;
         }
         if tag.0 == TAG_NONE {
-            if self.warned.is_new(caller.key as u64 | 1) {
+            let place = caller.place();
+            if self.warned.is_new(place as u64 | 1) {
                 let mut line = Line::new();
                 line.bytes(b"kmem: debug: an allocation of ");
                 line.decimal(bytes as usize);
-                line.bytes(b" bytes that nobody accounted\n");
+                line.bytes(b" bytes that nobody accounted");
+                if place != 0 {
+                    line.bytes(b", by the call that returns to ");
+                    line.hex(place);
+                }
+                line.bytes(b"\n");
                 self.platform.print(line.text());
             }
             return;
