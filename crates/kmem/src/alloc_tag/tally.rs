@@ -1,7 +1,7 @@
 //! Sums by tag, made by a census: the peak table, and a scratch table for reports.
 
 use crate::root::{PeakEntry, PeakTable, RootBlock};
-use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering, const_fn};
 use crate::units::TagId;
 
 /// Bytes of a peak table for so many sites.
@@ -96,9 +96,11 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A table without memory.
-    pub const fn new() -> Self {
-        Self { entries: AtomicUsize::new(0), busy: AtomicU32::new(0) }
+    const_fn! {
+        /// A table without memory.
+        pub const fn new() -> Self {
+            Self { entries: AtomicUsize::new(0), busy: AtomicU32::new(0) }
+        }
     }
 
     /// Gives the table its memory.
@@ -176,7 +178,7 @@ impl PeakUpdate<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     extern crate std;
     use super::*;

@@ -33,7 +33,7 @@ use crate::os::Platform;
 use crate::root::ZoneBlock;
 use crate::row::Row;
 use crate::row::summary::{self, Summary};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics};
 use crate::units::{FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
 
 mod claim;
@@ -197,7 +197,7 @@ impl Zone {
             len,
             stamp,
             frames,
-            cursor: [const { AtomicU32::new(0) }; BUCKETS],
+            cursor: atomics![AtomicU32::new(0); BUCKETS],
             block,
             used,
             decay: purge::Decay::new(),

@@ -27,7 +27,7 @@ pub(super) struct Decay {
 }
 
 impl Decay {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { generation: AtomicU32::new(2), began: AtomicU64::new(0), looked: AtomicU64::new(0) }
     }
 
