@@ -67,7 +67,9 @@ fn all_are_taken_between_three_who_take_in_different_ways() {
             thread::spawn(move || {
                 let taken = if things.row.take_exact(0b0110) { 0b0110 } else { 0 };
                 things.write(taken);
-                taken
+                // One goes back, for another to have.
+                assert_eq!(things.row.give(taken & 0b0010), 0);
+                taken & 0b0100
             })
         };
         let run = {
@@ -75,7 +77,8 @@ fn all_are_taken_between_three_who_take_in_different_ways() {
             thread::spawn(move || {
                 let taken = things.row.take_run(2, 2).map_or(0, |start| super::span(start, 2));
                 things.write(taken);
-                taken
+                assert_eq!(things.row.give(taken & 0b0101), 0);
+                taken & 0b1010
             })
         };
         let limit = things.row.take(1);
@@ -122,7 +125,7 @@ struct Hints {
 }
 
 /// A set of three levels.
-const LEN: u32 = 64 * 64 + 1;
+const LEN: u32 = 8192 + 128;
 
 impl Hints {
     fn new() -> Arc<Self> {
@@ -132,9 +135,9 @@ impl Hints {
         Arc::new(Self { set, offers: Self::AT.map(|_| AtomicU64::new(0)), _words: words })
     }
 
-    /// Two numbers in the first leaf, one in the leaf beside it, one under another child of the
-    /// root.
-    const AT: [u32; 4] = [3, 5, 70, 64 * 64];
+    /// Two numbers in one leaf, one in the leaf beside it, one under another child of the root.
+    /// None where a search begins: there it looks at leaves without asking their parents.
+    const AT: [u32; 4] = [4096 + 67, 4096 + 69, 4096 + 130, 8192 + 70];
 
     fn offer(&self, i: usize) {
         if self.offers[i].fetch_add(1, Ordering::SeqCst) == 0 {
