@@ -128,7 +128,8 @@ impl Model {
             self.slabs.give(class, self.geometry(class), items, |slab| {
                 assert_eq!(slab.start, Pfn(CHUNK << CHUNK_ORDER));
                 assert_eq!(slab.pages, PageCount(1 << CHUNK_ORDER));
-                // Nobody has any of it, or knows it as a slab.
+                // Nobody has any of it, or is still about to return it.
+                assert_eq!(self.free_objects(class), self.geometry(class).objects);
                 self.owned.iter().for_each(Owned::write);
                 self.retired.fetch_add(1, Relaxed);
                 retired();
@@ -154,19 +155,26 @@ impl Model {
         }
     }
 
+    /// Free objects, as its rows say.
+    fn free_objects(&self, class: SizeClass) -> u32 {
+        let rows = self.slabs.rows(self.memory as usize, self.geometry(class));
+        rows.iter().map(|row| row.load().count_ones()).sum()
+    }
+
+    fn credit(&self) -> u32 {
+        self.slabs.state(CHUNK).load(Ordering::SeqCst) & CREDIT
+    }
+
     /// Once all threads are done: what the slab has credit for can be claimed, and then it has
     /// no more objects. Claims it.
     fn rest(&self, class: SizeClass) -> Vec<Item> {
-        let credit = self.slabs.state(CHUNK).load(Ordering::SeqCst) & CREDIT;
+        let credit = self.credit();
         let mut rest = Vec::new();
         while let [item] = self.claim(class, 1)[..] {
             rest.push(item);
         }
         assert_eq!(rest.len() as u32, credit, "credit is honoured");
-        let slab = self.memory as usize;
-        for row in self.slabs.rows(slab, self.geometry(class)) {
-            assert_eq!(row.load(), 0, "no objects without credit");
-        }
+        assert_eq!(self.free_objects(class), 0, "no objects without credit");
         rest
     }
 
@@ -205,6 +213,49 @@ fn of_two_who_give_the_last_objects_one_retires_the_slab() {
         let there = thread.join().expect("it ends");
         assert_eq!(model.retired(), 1);
         outcomes.note(if there == 1 { "there" } else { "here" });
+        assert!(model.claim(ONE, 1).is_empty());
+    });
+}
+
+#[test]
+fn there_is_never_more_credit_than_objects() {
+    check(5, &["0", "2", "3"], |outcomes| {
+        // Objects of two rows come back while somebody looks.
+        let model = Arc::new(Model::new(66));
+        let items = model.create(ONE, 66);
+        let other = model.clone();
+        let watcher = thread::spawn(move || {
+            let credit = other.credit();
+            assert!(credit <= other.free_objects(ONE));
+            credit
+        });
+        let (given, kept) = items.split_at(3);
+        model.give(ONE, &given[..2]);
+        model.give(ONE, &given[2..]);
+        outcomes.note(format!("{}", watcher.join().expect("it ends")));
+        model.finish(ONE, kept);
+    });
+}
+
+#[test]
+fn an_object_that_is_claimed_and_given_back_meanwhile_is_seen_by_who_retires_the_slab() {
+    check(5, &["claimed, retired here", "claimed, retired there", "none"], |outcomes| {
+        let model = Arc::new(Model::new(2));
+        let items = model.create(ONE, 1);
+        let other = model.clone();
+        let claimer = thread::spawn(move || {
+            let there = Count::new(0);
+            let claimed = other.claim(ONE, 1);
+            other.give_and(ONE, &claimed, || there.store(1, Relaxed));
+            (claimed.len(), there.load(Relaxed))
+        });
+        model.give(ONE, &items);
+        outcomes.note(match claimer.join().expect("it ends") {
+            (0, _) => "none",
+            (_, 0) => "claimed, retired here",
+            _ => "claimed, retired there",
+        });
+        assert_eq!(model.retired(), 1);
         assert!(model.claim(ONE, 1).is_empty());
     });
 }
@@ -250,17 +301,18 @@ fn a_slab_that_gets_credit_while_it_is_dismissed_is_found() {
 
 #[test]
 fn two_who_claim_while_one_gives_get_what_there_is_credit_for() {
-    // Objects in two rows, so that what is given may be where a claim has looked already.
+    // One is free in the first row, and one of the second comes back: who had credit for the
+    // first may find it gone, and the second not yet visible.
     check(3, &["1 0", "0 1", "1 1"], |outcomes| {
         let model = Arc::new(Model::new(66));
-        // One free in the second row; one of the first row comes back.
-        let mut items = model.create(ONE, 65);
+        // Highest first.
+        let mut items = model.create(ONE, 66);
+        model.give(ONE, &items.split_off(65));
         let claimers = [(); 2].map(|()| {
             let model = model.clone();
             thread::spawn(move || model.claim(ONE, 1))
         });
-        let first = items.pop().expect("the lowest comes last");
-        model.give(ONE, &[first]);
+        model.give(ONE, &[items.remove(0)]);
         let claimed = claimers.map(|claimer| claimer.join().expect("it ends"));
         outcomes.note(format!("{} {}", claimed[0].len(), claimed[1].len()));
         items.extend(claimed.iter().flatten());
@@ -300,8 +352,8 @@ fn a_claim_never_meets_a_slab_that_was_made_anew_for_another_class() {
 #[test]
 fn a_slab_that_was_made_anew_for_the_same_class_is_found() {
     check(5, &["claimed", "claimed anew", "none"], |outcomes| {
-        let model = Arc::new(Model::new(2));
-        let items = model.create(ONE, 1);
+        let model = Arc::new(Model::new(3));
+        let items = model.create(ONE, 2);
         let other = model.clone();
         let claimer = thread::spawn(move || other.claim(ONE, 1));
         let anew = Count::new(0);
