@@ -1,7 +1,7 @@
 //! Sums by tag, made by a census: the peak table, and a scratch table for reports.
 
 use crate::root::{PeakEntry, PeakTable, RootBlock};
-use crate::sync::{AtomicU32, AtomicUsize, Ordering, const_fn};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering, const_fn, fence};
 use crate::units::TagId;
 
 /// Bytes of a peak table for so many sites.
@@ -149,6 +149,8 @@ pub fn begin_peak<'a>(root: &RootBlock, peak: &'a PeakTable) -> Option<PeakUpdat
         return None;
     }
     peak.seq.compare_exchange(seq, seq + 1, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    // What is written from here on must not be seen before that.
+    fence(Ordering::Release);
     let entries = (&raw const *peak).wrapping_add(1).cast::<PeakEntry>();
     // SAFETY: entries follow the table; ours alone while `seq` is odd.
     let tally = unsafe { Tally::over(entries, root) };
@@ -177,6 +179,9 @@ impl PeakUpdate<'_> {
         self.peak.seq.store(self.seq + 2, Ordering::Release);
     }
 }
+
+#[cfg(all(test, loom))]
+mod model;
 
 #[cfg(all(test, not(loom)))]
 mod tests {
