@@ -421,6 +421,9 @@ const fn lane_shift(frame: u32) -> u32 {
     frame % 4 * 16
 }
 
+#[cfg(all(test, loom))]
+mod model;
+
 /// The cursor for runs of `pages`.
 fn bucket(pages: u32) -> usize {
     (pages.next_power_of_two().trailing_zeros() as usize).min(BUCKETS - 1)

@@ -184,7 +184,6 @@ impl Barn {
 }
 
 #[cfg(all(test, loom))]
-#[path = "sheaf_model.rs"]
 mod model;
 
 impl Default for Barn {
