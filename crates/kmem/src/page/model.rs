@@ -176,6 +176,39 @@ fn a_frame_is_taken_as_a_whole_or_in_part_but_not_both() {
 }
 
 #[test]
+fn a_frame_that_was_used_in_part_meanwhile_is_taken_as_its_last_user_left_it() {
+    check(4, &["none", "whole"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(FRAME_PAGES));
+        if let Some(part) = model.claim(64) {
+            model.give(part);
+        }
+        let whole = claimer.join().expect("it ends");
+        outcomes.note(if whole.is_some() { "whole" } else { "none" });
+        model.finish(whole);
+    });
+}
+
+#[test]
+fn what_a_long_run_leaves_of_its_last_frame_is_claimed_apart_from_it() {
+    check(2, &["both", "the long", "the short"], |outcomes| {
+        let model = Arc::new(Model::new(2, 2));
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(64));
+        let long = model.claim(FRAME_PAGES + 64);
+        let short = claimer.join().expect("it ends");
+        outcomes.note(match (long, short) {
+            (Some(_), Some(_)) => "both",
+            (Some(_), None) => "the long",
+            (None, _) => "the short",
+        });
+        assert!(long.is_some() || short.is_some());
+        model.finish(long.into_iter().chain(short));
+    });
+}
+
+#[test]
 fn a_frame_that_is_broken_up_while_others_claim_keeps_its_count() {
     check(5, &["0", "64", "65"], |outcomes| {
         let model = Arc::new(Model::new(1, 1));
@@ -255,7 +288,7 @@ fn of_two_who_grow_a_zone_one_publishes_what_both_take_from() {
 
 #[test]
 fn a_purge_keeps_nothing_from_a_claim_that_moves_on_from_row_to_row() {
-    check(2, &["claimed", "none"], |outcomes| {
+    check(3, &["claimed", "none"], |outcomes| {
         let model = Arc::new(Model::new(1, 1));
         // Two rows stay in use, so that the frame is purged page by page.
         let held = model.claim(FRAME_PAGES).expect("a free frame");
