@@ -275,7 +275,7 @@ const _: () = assert!(SIZES[CLASS_COUNT - 1] as usize == MAX_OBJECT);
 const _: () = assert!(slab_bytes(1) as usize == SMALL_SLAB);
 const _: () = assert!(SIZES[8] == 128 && SIZES[9] == 144 && SIZES[16] == 256);
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -18,3 +18,31 @@ pub fn spin() {
     #[cfg(not(loom))]
     core::hint::spin_loop();
 }
+
+/// A function that is `const`, unless a model checker makes the atomics.
+macro_rules! const_fn {
+    ($(#[$attribute:meta])* $visible:vis const fn $($rest:tt)*) => {
+        #[cfg(not(loom))]
+        $(#[$attribute])*
+        $visible const fn $($rest)*
+        #[cfg(loom)]
+        $(#[$attribute])*
+        $visible fn $($rest)*
+    };
+}
+
+/// An array of atomics: of one constant each, unless a model checker makes them.
+macro_rules! atomics {
+    ($each:expr; $len:expr) => {{
+        #[cfg(not(loom))]
+        let array = [const { $each }; $len];
+        #[cfg(loom)]
+        let array: [_; $len] = core::array::from_fn(|_| $each);
+        array
+    }};
+}
+
+pub(crate) use {atomics, const_fn};
+
+#[cfg(all(loom, test))]
+pub(crate) mod model;

@@ -30,7 +30,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 /// Modules of the crate that a file names.
 fn uses(text: &str) -> BTreeSet<String> {
     // Tests may look anywhere.
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    let code = text.split("\nmod tests {").next().unwrap_or(text);
     let code: String =
         code.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     code.split("crate::")

@@ -3,8 +3,10 @@
 //! Nothing is counted when memory is allocated or freed; one word per object says who holds
 //! it. The census walks these words: four bytes per object.
 
+#[cfg(not(loom))]
 mod blackbox;
 mod tally;
+#[cfg(not(loom))]
 mod watch;
 
 use crate::class::ClassGeometry;
@@ -15,9 +17,12 @@ use crate::units::{PageCount, Pfn, TagId};
 
 use crate::page::Zone;
 
+#[cfg(not(loom))]
 pub use blackbox::BlackBox;
 pub use tally::{PeakUpdate, Scratch, Tally, begin_peak, is_higher, peak_bytes, scratch_bytes};
+#[cfg(not(loom))]
 pub(crate) use watch::count_live;
+#[cfg(not(loom))]
 pub use watch::{Warned, Watch, live_bytes};
 
 /// Calls `each` with tag, bytes and objects of everything live in a zone, in no order and in

@@ -1,7 +1,7 @@
 //! Sums by tag, made by a census: the peak table, and a scratch table for reports.
 
 use crate::root::{PeakEntry, PeakTable, RootBlock};
-use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering, const_fn, fence};
 use crate::units::TagId;
 
 /// Bytes of a peak table for so many sites.
@@ -96,9 +96,11 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A table without memory.
-    pub const fn new() -> Self {
-        Self { entries: AtomicUsize::new(0), busy: AtomicU32::new(0) }
+    const_fn! {
+        /// A table without memory.
+        pub const fn new() -> Self {
+            Self { entries: AtomicUsize::new(0), busy: AtomicU32::new(0) }
+        }
     }
 
     /// Gives the table its memory.
@@ -147,6 +149,8 @@ pub fn begin_peak<'a>(root: &RootBlock, peak: &'a PeakTable) -> Option<PeakUpdat
         return None;
     }
     peak.seq.compare_exchange(seq, seq + 1, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    // What is written from here on must not be seen before that.
+    fence(Ordering::Release);
     let entries = (&raw const *peak).wrapping_add(1).cast::<PeakEntry>();
     // SAFETY: entries follow the table; ours alone while `seq` is odd.
     let tally = unsafe { Tally::over(entries, root) };
@@ -179,7 +183,10 @@ impl PeakUpdate<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod model;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     extern crate std;
     use super::*;

@@ -14,9 +14,10 @@
 
 use core::ptr::NonNull;
 
-#[cfg(kmem_linux)]
+#[cfg(all(kmem_linux, not(loom)))]
 pub mod linux;
 pub mod region;
+#[cfg(not(loom))]
 pub mod sim;
 
 /// What the platform allows an instance to take at start, so that it fits the machine.

@@ -74,7 +74,7 @@ impl<P: Platform> On<'_, P> {
 
 impl Zone {
     /// Puts committed frames up for use; exactly one of those who committed them does so.
-    fn publish(&self, old: u32, add: u32) {
+    pub(super) fn publish(&self, old: u32, add: u32) {
         // SAFETY: `block` is valid for the zone's life.
         let committed = unsafe { &(*self.block).committed };
         let (from, to) = (u64::from(old), u64::from(old + add));

@@ -33,7 +33,7 @@ use crate::os::Platform;
 use crate::root::ZoneBlock;
 use crate::row::Row;
 use crate::row::summary::{self, Summary};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics};
 use crate::units::{
     FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, Frame, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
 };
@@ -199,7 +199,7 @@ impl Zone {
             len,
             stamp,
             frames,
-            cursor: [const { AtomicU32::new(0) }; BUCKETS],
+            cursor: atomics![AtomicU32::new(0); BUCKETS],
             block,
             used,
             decay: purge::Decay::new(),
@@ -436,6 +436,9 @@ impl FrameState {
 const fn lane_shift(frame: u32) -> u32 {
     frame % 4 * 16
 }
+
+#[cfg(all(test, loom))]
+mod model;
 
 /// The cursor for runs of `pages`.
 fn bucket(pages: u32) -> usize {

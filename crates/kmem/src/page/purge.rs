@@ -27,7 +27,7 @@ pub(super) struct Decay {
 }
 
 impl Decay {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { generation: AtomicU32::new(2), began: AtomicU64::new(0), looked: AtomicU64::new(0) }
     }
 
@@ -126,7 +126,9 @@ impl<P: Platform> On<'_, P> {
             let twice = zone.row(at).give(taken);
             debug_assert_eq!(twice, 0);
         }
-        zone.give_credit(frame, credit - left as u16);
+        // All of it, even where some of the bits were not met: who is still looking for a longer
+        // run takes a row for a moment and puts it back behind us.
+        zone.give_credit(frame, credit);
         bytes
     }
 

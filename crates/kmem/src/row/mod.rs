@@ -137,7 +137,10 @@ const fn lowest(bits: u64, count: u32) -> u64 {
     if low == 64 { bits } else { bits & ((1u64 << low) - 1) }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod model;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -189,7 +189,7 @@ impl Summary {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     extern crate std;
     use super::*;

@@ -565,4 +565,7 @@ fn spread(bits: u64, slab: usize, first: usize, size: usize, out: &mut [Item]) -
 /// The slab is stale.
 struct NeedsMending;
 
+#[cfg(all(test, loom))]
+mod model;
+
 const _: () = assert!(PAGE_SHIFT + CHUNK_ORDER == class::CHUNK_SHIFT);

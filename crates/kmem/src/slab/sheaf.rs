@@ -6,7 +6,7 @@
 //! IBM RJ 5118, 1986).
 
 use crate::class::{CLASS_COUNT, ClassGeometry, SizeClass};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics, const_fn};
 use crate::units::Item;
 
 /// Objects a sheaf can hold.
@@ -51,15 +51,17 @@ pub struct Barn {
 }
 
 impl Barn {
-    /// An empty barn without a pool: it takes nothing in.
-    pub const fn new() -> Self {
-        Self {
-            full: [const { Stack(AtomicU64::new(0)) }; CLASS_COUNT],
-            count: [const { AtomicU32::new(0) }; CLASS_COUNT],
-            empty: Stack(AtomicU64::new(0)),
-            used: AtomicU32::new(0),
-            sheaves: AtomicU32::new(0),
-            pool: AtomicU64::new(0),
+    const_fn! {
+        /// An empty barn without a pool: it takes nothing in.
+        pub const fn new() -> Self {
+            Self {
+                full: atomics![Stack(AtomicU64::new(0)); CLASS_COUNT],
+                count: atomics![AtomicU32::new(0); CLASS_COUNT],
+                empty: Stack(AtomicU64::new(0)),
+                used: AtomicU32::new(0),
+                sheaves: AtomicU32::new(0),
+                pool: AtomicU64::new(0),
+            }
         }
     }
 
@@ -180,6 +182,9 @@ impl Barn {
         self.used.store(0, Ordering::Relaxed);
     }
 }
+
+#[cfg(all(test, loom))]
+mod model;
 
 impl Default for Barn {
     fn default() -> Self {

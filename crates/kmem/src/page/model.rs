@@ -1,0 +1,305 @@
+//! Models of the page zone: credit, frames as a whole, hints, growth, purge.
+
+use std::boxed::Box;
+use std::format;
+use std::sync::Arc;
+use std::vec::Vec;
+
+use loom::thread;
+
+use super::{BUCKETS, Run, TABLES, Table, Zone, lane, purge};
+use crate::os::region::FixedRegion;
+use crate::root::ZoneBlock;
+use crate::row::Row;
+use crate::row::summary::{Summary, words_for};
+use crate::sync::model::{Owned, check};
+use crate::sync::{AtomicU32, AtomicU64, atomics};
+use crate::units::{FRAME_PAGES, FRAME_SIZE, PageCount, Pfn};
+
+/// A zone of one or two frames over tables of its own.
+struct Model {
+    zone: Zone,
+    platform: FixedRegion,
+    /// What the owner of a run may write to, by a few of its pages.
+    owned: Vec<Owned>,
+    _tables: Tables,
+}
+
+struct Tables {
+    _rows: Vec<Row>,
+    _kids: Vec<AtomicU64>,
+    _dirty: Vec<AtomicU64>,
+    _stamp: Vec<AtomicU32>,
+    _sets: Vec<AtomicU64>,
+    _block: Box<ZoneBlock>,
+    _used: Box<AtomicU32>,
+}
+
+/// Pages that have memory for their owners to write to: every 64th, beginning with the last.
+const OWNED_EVERY: u32 = 64;
+
+impl Model {
+    /// A zone of so many frames, of which so many are committed and free.
+    fn new(frames: u32, committed: u32) -> Self {
+        let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        let rows: Vec<_> = words(frames * 8).into_iter().map(Row).collect();
+        let (kids, dirty) = (words(frames.div_ceil(4)), words(frames * 8));
+        let stamp: Vec<_> = (0..frames).map(|_| AtomicU32::new(0)).collect();
+        let sets = words(words_for(frames, lane::COUNT) as u32);
+        let block = Box::new(ZoneBlock {
+            base: 0,
+            pages: 0,
+            committed: AtomicU64::new(0),
+            chunk_class: 0,
+            page_ext: 0,
+            page_len: 0,
+            rows: 0,
+            dirty: 0,
+            meta_base: 0,
+            meta_len: 0,
+        });
+        let used = Box::new(AtomicU32::new(0));
+        let zone = Zone {
+            // Only addresses matter: the pages themselves are not memory.
+            base: 64 * FRAME_SIZE,
+            pages: frames * FRAME_PAGES,
+            rows: rows.as_ptr(),
+            kids: kids.as_ptr(),
+            dirty: dirty.as_ptr(),
+            // Not for the zone itself.
+            ext: core::ptr::null(),
+            len: core::ptr::null(),
+            stamp: stamp.as_ptr(),
+            // SAFETY: as many words as that; vectors move without their elements.
+            frames: unsafe { Summary::new(sets.as_ptr(), frames, lane::COUNT) },
+            cursor: atomics![AtomicU32::new(0); BUCKETS],
+            block: &raw const *block,
+            used: &raw const *used,
+            decay: purge::Decay::new(),
+            tables: [Table { at: 0, bits: 0 }; TABLES],
+            // More than there is: the tables are all there.
+            described: AtomicU32::new(u32::MAX),
+        };
+        zone.publish(0, committed * FRAME_PAGES);
+        // SAFETY: no memory at all.
+        let platform =
+            unsafe { FixedRegion::new(core::ptr::null_mut(), 0, 1, |_| (), || panic!("fatal")) };
+        Self {
+            zone,
+            platform,
+            owned: (0..frames * FRAME_PAGES / OWNED_EVERY).map(|_| Owned::default()).collect(),
+            _tables: Tables {
+                _rows: rows,
+                _kids: kids,
+                _dirty: dirty,
+                _stamp: stamp,
+                _sets: sets,
+                _block: block,
+                _used: used,
+            },
+        }
+    }
+
+    fn write(&self, run: Run) {
+        for page in run.start.0..run.start.0 + run.pages.0 {
+            if page % OWNED_EVERY == OWNED_EVERY - 1 {
+                self.owned[(page / OWNED_EVERY) as usize].write();
+            }
+        }
+    }
+
+    fn claim(&self, pages: u32) -> Option<Run> {
+        let run = self.zone.on(&self.platform).claim(PageCount(pages), PageCount(1))?;
+        self.write(run);
+        Some(run)
+    }
+
+    /// Takes the first frame page by page.
+    fn use_up(&self) {
+        self.claim(FRAME_PAGES).expect("a free frame");
+        self.zone.trim(0, FRAME_PAGES);
+    }
+
+    fn give(&self, run: Run) {
+        self.write(run);
+        assert_eq!(self.zone.give(run.start, run.pages), Ok(()));
+    }
+
+    /// Once all threads are done: so many pages are free, and can be claimed again when all are.
+    fn finish(&self, held: impl IntoIterator<Item = Run>) {
+        let mut out = 0;
+        let held: Vec<_> = held.into_iter().collect();
+        held.iter().for_each(|run| out += run.pages.0);
+        assert_eq!(self.zone.validate(), Ok(()));
+        assert_eq!(self.zone.free_pages(), u64::from(self.zone.committed() - out));
+        for run in held {
+            self.give(run);
+        }
+        assert_eq!(self.zone.validate(), Ok(()));
+        assert_eq!(self.zone.free_pages(), u64::from(self.zone.committed()));
+        let all = self.claim(self.zone.committed()).expect("all of it as one run");
+        self.write(all);
+    }
+}
+
+fn run(start: u32, pages: u32) -> Run {
+    Run { start: Pfn(start), pages: PageCount(pages) }
+}
+
+#[test]
+fn a_frame_is_taken_as_a_whole_only_when_its_last_page_came_back() {
+    check(5, &["last page first", "whole"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        model.use_up();
+        model.give(run(0, FRAME_PAGES - 1));
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(FRAME_PAGES));
+        model.give(run(FRAME_PAGES - 1, 1));
+        let claimed = claimer.join().expect("it ends");
+        outcomes.note(if claimed.is_some() { "whole" } else { "last page first" });
+        model.finish(claimed);
+    });
+}
+
+#[test]
+fn a_frame_is_taken_as_a_whole_or_in_part_but_not_both() {
+    check(5, &["part", "whole"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(FRAME_PAGES));
+        let part = model.claim(64);
+        let whole = claimer.join().expect("it ends");
+        assert!(whole.is_none() || part.is_none());
+        outcomes.note(if whole.is_some() { "whole" } else { "part" });
+        model.finish(whole.into_iter().chain(part));
+    });
+}
+
+#[test]
+fn a_frame_that_was_used_in_part_meanwhile_is_taken_as_its_last_user_left_it() {
+    check(4, &["none", "whole"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(FRAME_PAGES));
+        if let Some(part) = model.claim(64) {
+            model.give(part);
+        }
+        let whole = claimer.join().expect("it ends");
+        outcomes.note(if whole.is_some() { "whole" } else { "none" });
+        model.finish(whole);
+    });
+}
+
+#[test]
+fn what_a_long_run_leaves_of_its_last_frame_is_claimed_apart_from_it() {
+    check(2, &["both", "the long", "the short"], |outcomes| {
+        let model = Arc::new(Model::new(2, 2));
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(64));
+        let long = model.claim(FRAME_PAGES + 64);
+        let short = claimer.join().expect("it ends");
+        outcomes.note(match (long, short) {
+            (Some(_), Some(_)) => "both",
+            (Some(_), None) => "the long",
+            (None, _) => "the short",
+        });
+        assert!(long.is_some() || short.is_some());
+        model.finish(long.into_iter().chain(short));
+    });
+}
+
+#[test]
+fn a_frame_that_is_broken_up_while_others_claim_keeps_its_count() {
+    check(5, &["0", "64", "65"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        let whole = model.claim(FRAME_PAGES).expect("a free frame");
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(65).or_else(|| other.claim(64)));
+        // The first 65 pages go back, the rest stays.
+        model.give(Run { pages: PageCount(65), ..whole });
+        let claimed = claimer.join().expect("it ends");
+        outcomes.note(format!("{}", claimed.map_or(0, |run| run.pages.0)));
+        model.finish(claimed.into_iter().chain([run(65, FRAME_PAGES - 65)]));
+    });
+}
+
+#[test]
+fn a_full_frame_that_gets_pages_back_is_found() {
+    check(4, &["0", "1", "2"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        model.use_up();
+        let other = model.clone();
+        let claimer = thread::spawn(move || [other.claim(1), other.claim(1)]);
+        model.give(run(63, 1));
+        model.give(run(127, 1));
+        let claimed = claimer.join().expect("it ends");
+        let count = claimed.iter().flatten().count() as u32;
+        outcomes.note(format!("{count}"));
+        assert_eq!(model.zone.validate(), Ok(()));
+        // What is left can be found and is then no more.
+        let rest: Vec<_> = core::iter::from_fn(|| model.claim(1)).collect();
+        assert_eq!(rest.len() as u32 + count, 2);
+        let used = (0..FRAME_PAGES / 64).flat_map(|row| match row {
+            0 | 1 => [run(row * 64, 63)],
+            _ => [run(row * 64, 64)],
+        });
+        model.finish(used.chain(rest).chain(claimed.into_iter().flatten()));
+    });
+}
+
+#[test]
+fn a_run_and_a_page_out_of_it_are_not_both_taken() {
+    check(5, &["page", "run"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        model.use_up();
+        model.give(run(64, 64));
+        let at = {
+            let model = model.clone();
+            thread::spawn(move || {
+                let there = run(64, 64);
+                let taken = model.zone.claim_at(there.start, there.pages);
+                taken.then(|| model.write(there)).map(|()| there)
+            })
+        };
+        let page = model.claim(1);
+        let at = at.join().expect("it ends");
+        let held: Vec<_> = page.into_iter().chain(at).collect();
+        assert_eq!(held.len(), 1);
+        outcomes.note(if page.is_some() { "page" } else { "run" });
+        model.finish(held.into_iter().chain([run(0, 64), run(128, FRAME_PAGES - 128)]));
+    });
+}
+
+#[test]
+fn of_two_who_grow_a_zone_one_publishes_what_both_take_from() {
+    check(3, &["1", "2"], |outcomes| {
+        let model = Arc::new(Model::new(2, 0));
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(FRAME_PAGES));
+        let mine = model.claim(FRAME_PAGES);
+        let theirs = claimer.join().expect("it ends");
+        let held: Vec<_> = mine.into_iter().chain(theirs).collect();
+        // One may find the end of the zone while the other is still publishing the rest.
+        outcomes.note(format!("{}", held.len()));
+        assert!(!held.is_empty());
+        model.finish(held);
+    });
+}
+
+#[test]
+fn a_purge_keeps_nothing_from_a_claim_that_moves_on_from_row_to_row() {
+    check(3, &["claimed", "none"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        // Two rows stay in use, so that the frame is purged page by page.
+        let held = model.claim(FRAME_PAGES).expect("a free frame");
+        model.give(Run { pages: PageCount(FRAME_PAGES - 128), ..held });
+        let other = model.clone();
+        let purger = thread::spawn(move || {
+            other.zone.on(&other.platform).purge(0, 1);
+        });
+        let claimed = model.claim(128);
+        purger.join().expect("it ends");
+        outcomes.note(if claimed.is_some() { "claimed" } else { "none" });
+        model.finish(claimed.into_iter().chain([run(FRAME_PAGES - 128, 128)]));
+    });
+}

@@ -1,0 +1,377 @@
+//! Models of slabs: credit, hints, retirement.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::format;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32 as Count, Ordering::Relaxed};
+use std::vec;
+use std::vec::Vec;
+
+use loom::thread;
+
+use super::{CREDIT, SlabZone};
+use crate::class::{ClassGeometry, SizeClass};
+use crate::row::Row;
+use crate::row::summary::{Summary, words_for};
+use crate::sync::model::{Owned, check};
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::units::{CHUNK_ORDER, CHUNK_SIZE, Item, PageCount, Pfn};
+
+/// Chunks: so many that the sets have two levels.
+const CHUNKS: usize = 130;
+/// The chunk of the one slab: not where a search begins.
+const CHUNK: u32 = 67;
+/// Lanes of the sets: no class, and the two there are.
+const LANES: u32 = 3;
+const ONE: SizeClass = SizeClass(1);
+const TWO: SizeClass = SizeClass(2);
+
+/// A zone with room for one slab, whose memory has the rows of both classes in it.
+struct Model {
+    slabs: SlabZone,
+    geometry: [ClassGeometry; 3],
+    /// What the owner of an object, by its number, may write to; and the owner of a free slab,
+    /// to all of it.
+    owned: Vec<Owned>,
+    retired: Count,
+    memory: *mut u8,
+    _words: Vec<AtomicU64>,
+    _state: Vec<AtomicU32>,
+    _chunk_class: Vec<AtomicU8>,
+}
+
+// SAFETY: rows and tables are atomics; the rest of the memory is never touched.
+unsafe impl Send for Model {}
+// SAFETY: as above.
+unsafe impl Sync for Model {}
+
+const MEMORY: Layout = match Layout::from_size_align(CHUNK_SIZE, CHUNK_SIZE) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a power of two"),
+};
+
+impl Model {
+    /// No slab yet; those of class one will have so many objects, those of class two have two.
+    fn new(objects: u32) -> Self {
+        let geometry = |size, objects| ClassGeometry {
+            objects,
+            limit: objects * size,
+            ..ClassGeometry::new(size, false)
+        };
+        // Their rows lie in different places.
+        let geometry = [ClassGeometry::NONE, geometry(16, objects), geometry(1024, 2)];
+        // SAFETY: not of size zero.
+        let memory = unsafe { alloc_zeroed(MEMORY) };
+        for class in &geometry[1..] {
+            let rows = memory.wrapping_add(class.rows_offset() as usize).cast::<Row>();
+            for i in 0..class.rows() as usize {
+                // SAFETY: inside the memory, apart from the other class's, aligned.
+                unsafe { rows.add(i).write(Row(AtomicU64::new(0))) };
+            }
+        }
+        let chunks = CHUNKS as u32;
+        let words: Vec<_> = (0..words_for(chunks, LANES)).map(|_| AtomicU64::new(0)).collect();
+        let state: Vec<_> = vec![AtomicU32::new(0)];
+        let chunk_class: Vec<_> = vec![AtomicU8::new(0)];
+        let slabs = SlabZone {
+            base: (memory as usize).wrapping_sub(CHUNK as usize * CHUNK_SIZE),
+            // Only the one slab's entries are there.
+            chunk_class: chunk_class.as_ptr().wrapping_sub(CHUNK as usize),
+            state: state.as_ptr().wrapping_sub(CHUNK as usize),
+            // SAFETY: as many words as that; the vector moves without its elements.
+            sets: unsafe { Summary::new(words.as_ptr(), chunks, LANES) },
+            leaves: 0,
+            chunks,
+        };
+        Self {
+            slabs,
+            geometry,
+            owned: (0..objects).map(|_| Owned::default()).collect(),
+            retired: Count::new(0),
+            memory,
+            _words: words,
+            _state: state,
+            _chunk_class: chunk_class,
+        }
+    }
+
+    fn geometry(&self, class: SizeClass) -> &ClassGeometry {
+        &self.geometry[class.0 as usize]
+    }
+
+    /// Makes the slab, and takes its first objects.
+    fn create(&self, class: SizeClass, take: usize) -> Vec<Item> {
+        let mut out = vec![Item::NONE; take];
+        let start = Pfn(CHUNK << CHUNK_ORDER);
+        let geometry = self.geometry(class);
+        // SAFETY: the memory is nobody else's: at first, and once it was retired.
+        let got = unsafe { self.slabs.create(class, geometry, start, true, false, &mut out) };
+        assert_eq!(got, take);
+        self.write(class, &out);
+        out
+    }
+
+    /// Claims up to so many objects.
+    fn claim(&self, class: SizeClass, most: usize) -> Vec<Item> {
+        let mut out = vec![Item::NONE; most];
+        let got = self.slabs.claim(class, self.geometry(class), false, &mut out);
+        let out = out.split_off(most - got);
+        self.write(class, &out);
+        out
+    }
+
+    /// Gives objects back. If that makes the slab wholly free, `retired` gets it.
+    fn give_and(&self, class: SizeClass, items: &[Item], retired: impl Fn()) {
+        self.write(class, items);
+        // SAFETY: the caller has the objects.
+        let given = unsafe {
+            self.slabs.give(class, self.geometry(class), items, |slab| {
+                assert_eq!(slab.start, Pfn(CHUNK << CHUNK_ORDER));
+                assert_eq!(slab.pages, PageCount(1 << CHUNK_ORDER));
+                // Nobody has any of it, or is still about to return it.
+                assert_eq!(self.free_objects(class), self.geometry(class).objects);
+                self.owned.iter().for_each(Owned::write);
+                self.retired.fetch_add(1, Relaxed);
+                retired();
+            })
+        };
+        assert_eq!(given, Ok(()));
+    }
+
+    fn give(&self, class: SizeClass, items: &[Item]) {
+        self.give_and(class, items, || ());
+    }
+
+    fn retired(&self) -> u32 {
+        self.retired.load(Relaxed)
+    }
+
+    /// Writes to objects that the caller has.
+    fn write(&self, class: SizeClass, items: &[Item]) {
+        for item in items {
+            let offset = (item.address() - self.memory as usize) as u32;
+            let index = self.geometry(class).index(offset).expect("an object");
+            self.owned[index as usize].write();
+        }
+    }
+
+    /// Free objects, as its rows say.
+    fn free_objects(&self, class: SizeClass) -> u32 {
+        let rows = self.slabs.rows(self.memory as usize, self.geometry(class));
+        rows.iter().map(|row| row.load().count_ones()).sum()
+    }
+
+    fn credit(&self) -> u32 {
+        self.slabs.state(CHUNK).load(Ordering::SeqCst) & CREDIT
+    }
+
+    /// Once all threads are done: what the slab has credit for can be claimed, and then it has
+    /// no more objects. Claims it.
+    fn rest(&self, class: SizeClass) -> Vec<Item> {
+        let credit = self.credit();
+        let mut rest = Vec::new();
+        while let [item] = self.claim(class, 1)[..] {
+            rest.push(item);
+        }
+        assert_eq!(rest.len() as u32, credit, "credit is honoured");
+        assert_eq!(self.free_objects(class), 0, "no objects without credit");
+        rest
+    }
+
+    /// Everything is accounted for: given back, it makes the slab retire once more.
+    fn finish(&self, class: SizeClass, held: &[Item]) {
+        let before = self.retired();
+        let rest = self.rest(class);
+        self.give(class, held);
+        self.give(class, &rest);
+        assert_eq!(self.retired(), before + 1);
+        assert_eq!(self.slabs.state(CHUNK).load(Ordering::SeqCst), 0);
+        assert_eq!(self.slabs.class_of(Pfn(CHUNK << CHUNK_ORDER)).0, SizeClass(0));
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`.
+        unsafe { dealloc(self.memory, MEMORY) };
+    }
+}
+
+#[test]
+fn of_two_who_give_the_last_objects_one_retires_the_slab() {
+    check(5, &["here", "there"], |outcomes| {
+        let model = Arc::new(Model::new(2));
+        let items = model.create(ONE, 2);
+        let (mine, theirs) = (items[0], items[1]);
+        let other = model.clone();
+        let thread = thread::spawn(move || {
+            let retired = Count::new(0);
+            other.give_and(ONE, &[theirs], || retired.store(1, Relaxed));
+            retired.load(Relaxed)
+        });
+        model.give(ONE, &[mine]);
+        let there = thread.join().expect("it ends");
+        assert_eq!(model.retired(), 1);
+        outcomes.note(if there == 1 { "there" } else { "here" });
+        assert!(model.claim(ONE, 1).is_empty());
+    });
+}
+
+#[test]
+fn there_is_never_more_credit_than_objects() {
+    check(5, &["0", "2", "3"], |outcomes| {
+        // Objects of two rows come back while somebody looks.
+        let model = Arc::new(Model::new(66));
+        let items = model.create(ONE, 66);
+        let other = model.clone();
+        let watcher = thread::spawn(move || {
+            let credit = other.credit();
+            assert!(credit <= other.free_objects(ONE));
+            credit
+        });
+        let (given, kept) = items.split_at(3);
+        model.give(ONE, &given[..2]);
+        model.give(ONE, &given[2..]);
+        outcomes.note(format!("{}", watcher.join().expect("it ends")));
+        model.finish(ONE, kept);
+    });
+}
+
+#[test]
+fn an_object_that_is_claimed_and_given_back_meanwhile_is_seen_by_who_retires_the_slab() {
+    check(5, &["claimed, retired here", "claimed, retired there", "none"], |outcomes| {
+        let model = Arc::new(Model::new(2));
+        let items = model.create(ONE, 1);
+        let other = model.clone();
+        let claimer = thread::spawn(move || {
+            let there = Count::new(0);
+            let claimed = other.claim(ONE, 1);
+            other.give_and(ONE, &claimed, || there.store(1, Relaxed));
+            (claimed.len(), there.load(Relaxed))
+        });
+        model.give(ONE, &items);
+        outcomes.note(match claimer.join().expect("it ends") {
+            (0, _) => "none",
+            (_, 0) => "claimed, retired here",
+            _ => "claimed, retired there",
+        });
+        assert_eq!(model.retired(), 1);
+        assert!(model.claim(ONE, 1).is_empty());
+    });
+}
+
+#[test]
+fn a_slab_is_retired_or_its_last_object_is_claimed_but_not_both() {
+    check(5, &["claimed", "retired"], |outcomes| {
+        let model = Arc::new(Model::new(2));
+        let items = model.create(ONE, 1);
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(ONE, 1));
+        model.give(ONE, &items);
+        let claimed = claimer.join().expect("it ends");
+        outcomes.note(if model.retired() == 1 { "retired" } else { "claimed" });
+        assert_eq!(model.retired() == 1, claimed.is_empty());
+        if model.retired() == 0 {
+            model.finish(ONE, &claimed);
+        } else {
+            assert!(model.claim(ONE, 1).is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_slab_that_gets_credit_while_it_is_dismissed_is_found() {
+    check(5, &["1", "2"], |outcomes| {
+        let model = Arc::new(Model::new(3));
+        let mut items = model.create(ONE, 2);
+        let other = model.clone();
+        let claimer = thread::spawn(move || {
+            let mut got = other.claim(ONE, 1);
+            got.extend(other.claim(ONE, 1));
+            got
+        });
+        // It has one object free, which is claimed at this moment, and gets another.
+        let mine = items.split_off(1);
+        model.give(ONE, &mine);
+        items.extend(claimer.join().expect("it ends"));
+        outcomes.note(format!("{}", items.len() - 1));
+        model.finish(ONE, &items);
+    });
+}
+
+#[test]
+fn two_who_claim_while_one_gives_get_what_there_is_credit_for() {
+    // One is free in the first row, and one of the second comes back: who had credit for the
+    // first may find it gone, and the second not yet visible.
+    check(3, &["1 0", "0 1", "1 1"], |outcomes| {
+        let model = Arc::new(Model::new(66));
+        // Highest first.
+        let mut items = model.create(ONE, 66);
+        model.give(ONE, &items.split_off(65));
+        let claimers = [(); 2].map(|()| {
+            let model = model.clone();
+            thread::spawn(move || model.claim(ONE, 1))
+        });
+        model.give(ONE, &[items.remove(0)]);
+        let claimed = claimers.map(|claimer| claimer.join().expect("it ends"));
+        outcomes.note(format!("{} {}", claimed[0].len(), claimed[1].len()));
+        items.extend(claimed.iter().flatten());
+        model.finish(ONE, &items);
+    });
+}
+
+#[test]
+fn a_claim_never_meets_a_slab_that_was_made_anew_for_another_class() {
+    check(5, &["none", "one"], |outcomes| {
+        let model = Arc::new(Model::new(2));
+        let items = model.create(ONE, 1);
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(ONE, 1));
+        // What it finds in the set is retired at this moment, and at once a slab again: one
+        // that has as much credit, but its rows elsewhere.
+        let anew = Count::new(0);
+        model.give_and(ONE, &items, || {
+            model.create(TWO, 1);
+            anew.store(1, Relaxed);
+        });
+        let claimed = claimer.join().expect("it ends");
+        outcomes.note(if claimed.is_empty() { "none" } else { "one" });
+        assert_eq!(claimed.is_empty(), anew.load(Relaxed) == 1);
+        if claimed.is_empty() {
+            let held = Item::at(model.memory as usize);
+            assert_eq!(model.rest(TWO).len(), 1);
+            let second = Item::at(model.memory as usize + 1024);
+            model.give(TWO, &[held, second]);
+            assert_eq!(model.retired(), 2);
+        } else {
+            model.finish(ONE, &claimed);
+        }
+    });
+}
+
+#[test]
+fn a_slab_that_was_made_anew_for_the_same_class_is_found() {
+    check(5, &["claimed", "claimed anew", "none"], |outcomes| {
+        let model = Arc::new(Model::new(3));
+        let items = model.create(ONE, 2);
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(ONE, 1));
+        let anew = Count::new(0);
+        model.give_and(ONE, &items, || {
+            // The object taken is the lowest one.
+            model.create(ONE, 1);
+            anew.store(1, Relaxed);
+        });
+        let mut held = claimer.join().expect("it ends");
+        let anew = anew.load(Relaxed) == 1;
+        outcomes.note(match (held.is_empty(), anew) {
+            (false, false) => "claimed",
+            (false, true) => "claimed anew",
+            (true, _) => "none",
+        });
+        if anew {
+            held.push(Item::at(model.memory as usize));
+        }
+        model.finish(ONE, &held);
+    });
+}
