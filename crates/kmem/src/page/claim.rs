@@ -18,6 +18,7 @@ impl<P: Platform> On<'_, P> {
     /// two). `None`: the zone has no such run and cannot grow one.
     pub fn claim(&self, pages: PageCount, align: PageCount) -> Option<Run> {
         let zone = self.zone;
+        let mut rewound = false;
         loop {
             let found = if pages.0 < FRAME_PAGES && align.0 < FRAME_PAGES {
                 zone.claim_in_frames(pages.0, align.0)
@@ -27,6 +28,11 @@ impl<P: Platform> On<'_, P> {
             if let Some(start) = found {
                 zone.count_used(i64::from(pages.0));
                 return Some(Run { start, pages });
+            }
+            // Growth is rare and dear: look once more at what the cursor passed by.
+            if !rewound && zone.rewind(bucket(pages.0.max(align.0))) {
+                rewound = true;
+                continue;
             }
             // Alignment beyond a frame may skip nearly that much.
             let want = u64::from(pages.0) + u64::from(align.0.saturating_sub(FRAME_PAGES));
@@ -96,6 +102,12 @@ impl Zone {
                 Ordering::Relaxed,
             );
         }
+    }
+
+    /// Puts a cursor back to the first frame: one that got pages back just before a search in
+    /// vain advanced the cursor is behind it. False: it is there already.
+    fn rewind(&self, bucket: usize) -> bool {
+        self.cursor[bucket].swap(0, Ordering::Relaxed) != 0
     }
 
     /// Lets searches find a frame that got pages back.

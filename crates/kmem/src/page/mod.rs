@@ -78,7 +78,8 @@ pub struct Zone {
     /// Decay generation of the last return to each frame.
     stamp: *const AtomicU32,
     frames: Summary,
-    /// No frame below this one can serve a run of 2^i pages, as far as is known.
+    /// No frame below this one can serve a run of 2^i pages, as far as is known; looked at again
+    /// before the zone grows.
     cursor: [AtomicU32; BUCKETS],
     block: *const ZoneBlock,
     used: *const AtomicU32,

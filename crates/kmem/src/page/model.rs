@@ -35,8 +35,10 @@ struct Tables {
     _used: Box<AtomicU32>,
 }
 
-/// Pages that have memory for their owners to write to: every 64th, beginning with the last.
-const OWNED_EVERY: u32 = 64;
+/// Whether a page has memory for its owner to write to: the first and the last of each row.
+fn has_memory(page: u32) -> bool {
+    matches!(page % 64, 0 | 63)
+}
 
 impl Model {
     /// A zone of so many frames, of which so many are committed and free.
@@ -87,7 +89,7 @@ impl Model {
         Self {
             zone,
             platform,
-            owned: (0..frames * FRAME_PAGES / OWNED_EVERY).map(|_| Owned::default()).collect(),
+            owned: (0..frames * 8 * 2).map(|_| Owned::default()).collect(),
             _tables: Tables {
                 _rows: rows,
                 _kids: kids,
@@ -102,8 +104,8 @@ impl Model {
 
     fn write(&self, run: Run) {
         for page in run.start.0..run.start.0 + run.pages.0 {
-            if page % OWNED_EVERY == OWNED_EVERY - 1 {
-                self.owned[(page / OWNED_EVERY) as usize].write();
+            if has_memory(page) {
+                self.owned[(page / 32) as usize].write();
             }
         }
     }
@@ -181,7 +183,7 @@ fn a_frame_that_was_used_in_part_meanwhile_is_taken_as_its_last_user_left_it() {
         let model = Arc::new(Model::new(1, 1));
         let other = model.clone();
         let claimer = thread::spawn(move || other.claim(FRAME_PAGES));
-        if let Some(part) = model.claim(64) {
+        if let Some(part) = model.claim(1) {
             model.give(part);
         }
         let whole = claimer.join().expect("it ends");
@@ -248,6 +250,25 @@ fn a_full_frame_that_gets_pages_back_is_found() {
 }
 
 #[test]
+fn a_page_that_comes_back_to_a_frame_just_searched_in_vain_is_found() {
+    check(4, &["found", "in vain"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        model.use_up();
+        model.give(run(63, 1));
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(1));
+        if let Some(last) = model.claim(1) {
+            model.give(last);
+        }
+        let claimed = claimer.join().expect("it ends");
+        outcomes.note(if claimed.is_some() { "found" } else { "in vain" });
+        let claimed = claimed.or_else(|| model.claim(1));
+        assert!(claimed.is_some(), "the page is not found any more");
+        model.finish(claimed.into_iter().chain([run(0, 63), run(64, FRAME_PAGES - 64)]));
+    });
+}
+
+#[test]
 fn a_run_and_a_page_out_of_it_are_not_both_taken() {
     check(5, &["page", "run"], |outcomes| {
         let model = Arc::new(Model::new(1, 1));
@@ -267,6 +288,27 @@ fn a_run_and_a_page_out_of_it_are_not_both_taken() {
         assert_eq!(held.len(), 1);
         outcomes.note(if page.is_some() { "page" } else { "run" });
         model.finish(held.into_iter().chain([run(0, 64), run(128, FRAME_PAGES - 128)]));
+    });
+}
+
+#[test]
+fn a_run_at_a_place_and_a_run_found_come_out_of_one_row() {
+    check(5, &["both"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        model.use_up();
+        model.give(run(64, 64));
+        let other = model.clone();
+        let claimer = thread::spawn(move || {
+            let there = run(96, 32);
+            let taken = other.zone.claim_at(there.start, there.pages);
+            taken.then(|| other.write(there)).map(|()| there)
+        });
+        let found = model.claim(32);
+        let at = claimer.join().expect("it ends");
+        assert!(found.is_some() && at.is_some());
+        outcomes.note("both");
+        let used = [run(0, 64), run(128, FRAME_PAGES - 128)];
+        model.finish(found.into_iter().chain(at).chain(used));
     });
 }
 

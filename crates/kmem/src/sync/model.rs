@@ -2,6 +2,10 @@
 //! loom runs once for every order of its atomic operations, and for every value that a load may
 //! return, that a bounded number of preemptions can bring about.
 //!
+//! Which orders there are to try, loom finds out by the last access to each atomic alone. A load
+//! can so stay early for good when its thread has nothing else in common with another that loads
+//! before it writes; whoever only looks is therefore spawned, for the first thread runs first.
+//!
 //! `LOOM_MAX_PREEMPTIONS` in the environment takes the place of the models' own bounds.
 
 use std::collections::BTreeSet;
