@@ -166,7 +166,7 @@ struct Functions {
 
 impl Functions {
     fn find() -> Result<Self, String> {
-        let symbols = [c"__kmem_kmalloc_tag", c"__kmem_kfree", c"__kmem_ksize"]
+        let symbols = [c"kmem_kmalloc_tag", c"kmem_kfree", c"kmem_ksize"]
             .map(|name| Library::process().symbol(name));
         let [Ok(kmalloc), Ok(kfree), Ok(ksize)] = symbols else {
             return Err("libkmem.so is not preloaded".to_owned());
