@@ -19,8 +19,8 @@ const NO_TAG: usize = 1 << 63;
 /// # Safety
 /// `tag` is null, marked, or valid as long as its object is loaded.
 #[inline(always)]
-unsafe fn caller(tag: *const StaticTag, flags: Gfp) -> Caller {
-    let caller = if tag.is_null() {
+unsafe fn caller(tag: *const StaticTag) -> Caller {
+    if tag.is_null() {
         Caller::NOBODY
     } else if (tag as isize) < 0 {
         // A call without a tag, and where it returns to.
@@ -31,8 +31,7 @@ unsafe fn caller(tag: *const StaticTag, flags: Gfp) -> Caller {
     } else {
         // SAFETY: the caller's promise.
         unsafe { Caller::tagged_by(tag) }
-    };
-    if flags.has(Gfp::NOWARN) { caller.quietly() } else { caller }
+    }
 }
 
 /// An array of pointers, as C passes it: an empty one may be null.
@@ -76,7 +75,7 @@ twins! {
     fn kmalloc_tag = "kmem_kmalloc_tag", kmalloc_noprof = "kmem_kmalloc_noprof" in "rdx", "x2" (size: usize, flags: Gfp) -> *mut u8 {
         tag => {
             // SAFETY: the caller's promise.
-            KMEM.kmalloc(size, flags, unsafe { caller(tag, Gfp::KERNEL) })
+            KMEM.kmalloc(size, flags, unsafe { caller(tag) })
         }
     }
     /// # Safety
@@ -84,7 +83,7 @@ twins! {
     fn kcalloc_tag = "kmem_kcalloc_tag", kcalloc_noprof = "kmem_kcalloc_noprof" in "rcx", "x3" (count: usize, size: usize, flags: Gfp) -> *mut u8 {
         tag => match count.checked_mul(size) {
             // SAFETY: the caller's promise.
-            Some(bytes) => KMEM.alloc_zeroed(bytes, unsafe { caller(tag, flags) }),
+            Some(bytes) => KMEM.alloc_zeroed(bytes, unsafe { caller(tag) }.with(flags)),
             None => null_mut(),
         }
     }
@@ -99,7 +98,7 @@ twins! {
                     return null_mut();
                 }
                 let old = KMEM.usable_size(at);
-                let new = KMEM.realloc(at, size, caller(tag, flags));
+                let new = KMEM.realloc(at, size, caller(tag).with(flags));
                 if flags.has(Gfp::ZERO) && !new.is_null() && size > old {
                     new.add(old).write_bytes(0, size - old);
                 }
@@ -117,7 +116,7 @@ twins! {
             // SAFETY: the caller's promise; the copy is as long as the text.
             unsafe {
                 let bytes = CStr::from_ptr(text).to_bytes_with_nul();
-                let copy = KMEM.alloc(bytes.len(), caller(tag, flags));
+                let copy = KMEM.alloc(bytes.len(), caller(tag).with(flags));
                 if !copy.is_null() {
                     copy.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
                 }
@@ -140,7 +139,7 @@ twins! {
     /// See [`kmalloc_tag`]; a live cache.
     fn kmem_cache_alloc_tag = "kmem_cache_alloc_tag", kmem_cache_alloc_noprof = "kmem_cache_alloc_noprof" in "rdx", "x2" (cache: &'static Cache, flags: Gfp) -> *mut u8 {
         // SAFETY: the caller's promise.
-        tag => KMEM.cache_alloc(cache, flags, unsafe { caller(tag, flags) })
+        tag => KMEM.cache_alloc(cache, flags, unsafe { caller(tag) })
     }
     /// # Safety
     /// See [`kmalloc_tag`]; a live cache; `out` has room for `count` pointers.
@@ -161,7 +160,7 @@ twins! {
         ctor: Option<unsafe extern "C" fn(*mut c_void)>) -> Option<NonNull<Cache>> {
         tag => {
             // SAFETY: the caller's promise.
-            let (name, caller) = unsafe { (CStr::from_ptr(name), caller(tag, Gfp::KERNEL)) };
+            let (name, caller) = unsafe { (CStr::from_ptr(name), caller(tag)) };
             KMEM.cache_create(name.to_bytes(), size, align, ctor, caller)
         }
     }
@@ -170,7 +169,7 @@ twins! {
     fn alloc_pages_tag = "kmem_alloc_pages_tag", alloc_pages_noprof = "kmem_alloc_pages_noprof" in "rdx", "x2" (flags: Gfp, order: c_uint) -> *mut u8 {
         tag => match u8::try_from(order) {
             // SAFETY: the caller's promise.
-            Ok(order) => KMEM.alloc_pages(Order(order), flags, unsafe { caller(tag, flags) }),
+            Ok(order) => KMEM.alloc_pages(Order(order), flags, unsafe { caller(tag) }),
             Err(_) => null_mut(),
         }
     }
@@ -178,7 +177,7 @@ twins! {
     /// See [`kmalloc_tag`].
     fn alloc_pages_exact_tag = "kmem_alloc_pages_exact_tag", alloc_pages_exact_noprof = "kmem_alloc_pages_exact_noprof" in "rdx", "x2" (size: usize, flags: Gfp) -> *mut u8 {
         // SAFETY: the caller's promise.
-        tag => KMEM.alloc_pages_exact(size, flags, unsafe { caller(tag, flags) })
+        tag => KMEM.alloc_pages_exact(size, flags, unsafe { caller(tag) })
     }
     /// # Safety
     /// See [`kmalloc_tag`]; `pages` has `count` entries.
@@ -187,7 +186,7 @@ twins! {
             // SAFETY: the caller's promise.
             unsafe {
                 let pages = entries(pages, count);
-                KMEM.alloc_pages_bulk(flags, pages, caller(tag, flags))
+                KMEM.alloc_pages_bulk(flags, pages, caller(tag))
             }
         }
     }

@@ -97,6 +97,12 @@ impl ClassGeometry {
         }
     }
 
+    /// Bytes of a slab.
+    #[inline(always)]
+    pub const fn slab_bytes(&self) -> usize {
+        self.slab_mask as usize + 1
+    }
+
     /// Chunks in a slab.
     #[inline]
     pub const fn chunks(&self) -> u32 {

@@ -1,5 +1,6 @@
 //! What names a call site, and how a caller passes it on.
 
+use crate::units::Gfp;
 use core::ffi::{CStr, c_char};
 
 /// A tag compiled into a program: one per call site, in the ELF section [`SECTION`] of its object
@@ -77,6 +78,12 @@ impl Caller {
     #[inline(always)]
     pub const fn quietly(self) -> Self {
         Self { key: self.key, frame: self.frame | 1 }
+    }
+
+    /// The same caller for a request with these flags.
+    #[inline(always)]
+    pub const fn with(self, gfp: Gfp) -> Self {
+        if gfp.has(Gfp::NOWARN) { self.quietly() } else { self }
     }
 
     /// Whether it said so.

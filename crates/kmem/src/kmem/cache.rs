@@ -90,7 +90,7 @@ impl<P: Platform> Instance<P> {
 
     /// Takes an object out of a cache; null if there is no memory.
     pub fn cache_alloc(&'static self, cache: &Cache, gfp: Gfp, caller: Caller) -> *mut u8 {
-        let caller = if gfp.has(Gfp::NOWARN) { caller.quietly() } else { caller };
+        let caller = caller.with(gfp);
         let object = self.alloc_aligned(cache.size, cache.align, caller);
         if object.is_null() {
             return object;

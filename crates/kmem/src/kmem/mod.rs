@@ -245,7 +245,7 @@ impl<P: Platform> Instance<P> {
 
     #[inline(never)]
     fn kmalloc_any(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
-        let caller = if gfp.has(Gfp::NOWARN) { caller.quietly() } else { caller };
+        let caller = caller.with(gfp);
         if gfp.has(Gfp::ZERO) { self.alloc_zeroed(size, caller) } else { self.alloc(size, caller) }
     }
 
@@ -278,7 +278,7 @@ impl<P: Platform> Instance<P> {
 
     /// Writes the extension word of an object that just came off an array.
     fn book(&self, item: Item, class: SizeClass, word: u32) {
-        self.book_in(item, class, self.geometry(class).slab_mask as usize + 1, word);
+        self.book_in(item, class, self.geometry(class).slab_bytes(), word);
     }
 
     /// The same, where the size of the slab is known.
@@ -315,14 +315,8 @@ impl<P: Platform> Instance<P> {
             return self.alloc_large(size, caller);
         }
         let class = SizeClass::of(size);
-        match self.mode() {
-            mode::ON | mode::OFF | mode::NEVER => {
-                let slab = self.geometry(class).slab_mask as usize + 1;
-                let object = self.alloc_class(class, slab, caller.key);
-                if object.is_null() { self.alloc_slow(class, caller) } else { object }
-            }
-            _ => self.alloc_slow(class, caller),
-        }
+        let object = self.alloc_class(class, self.geometry(class).slab_bytes(), caller.key);
+        if object.is_null() { self.alloc_slow(class, caller) } else { object }
     }
 
     /// Frees what `alloc` and its relatives returned; null is nothing. Fast path: about 40

@@ -56,20 +56,24 @@ impl<P: Platform> Instance<P> {
             let mut top = [TagId(0); TOP];
             let found = tally.largest(&mut top);
             for &tag in &top[..found] {
-                let (bytes, calls) = tally.get(tag);
-                let mut line = Line::new();
-                line.size(bytes, 12);
-                line.bytes(b" ");
-                line.padded(calls, 8);
-                line.bytes(b" ");
-                self.describe_site(&mut line, tag, maps);
-                line.bytes(b"\n");
-                self.platform.print(line.text());
+                self.print_row(tag, tally.get(tag), maps);
             }
             let used = root.used_pages.load(Ordering::Relaxed);
             let reason = crate::blackbox::reason::OUT_OF_MEMORY;
             self.blackbox.record(&self.platform, reason, used, tally, &self.sites);
         });
+    }
+
+    /// One line of a report: bytes and objects of a tag, as the kernel aligns them.
+    pub(super) fn print_row(&self, tag: TagId, (bytes, calls): (u64, u64), maps: &[u8]) {
+        let mut line = Line::new();
+        line.size(bytes, 12);
+        line.bytes(b" ");
+        line.padded(calls, 8);
+        line.bytes(b" ");
+        self.describe_site(&mut line, tag, maps);
+        line.bytes(b"\n");
+        self.platform.print(line.text());
     }
 
     /// The text of the mappings; whoever holds the scratch table may read it.

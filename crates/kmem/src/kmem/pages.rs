@@ -33,7 +33,7 @@ impl<P: Platform> Instance<P> {
         gfp: Gfp,
         caller: Caller,
     ) -> *mut u8 {
-        let caller = if gfp.has(Gfp::NOWARN) { caller.quietly() } else { caller };
+        let caller = caller.with(gfp);
         self.alloc_run(pages.bytes(), align.0 as usize, caller, gfp.has(Gfp::ZERO), true)
     }
 

@@ -76,20 +76,15 @@ impl<P: Platform> Instance<P> {
                 if calls == 0 {
                     return;
                 }
-                let mut line = Line::new();
                 if !warned {
+                    let mut line = Line::new();
                     line.bytes(b"kmem: ");
                     line.printable(if module.is_empty() { b"an object" } else { module });
                     line.bytes(b" is unloaded, and memory it allocated is in use:\n");
+                    self.platform.print(line.text());
                     warned = true;
                 }
-                line.size(bytes, 12);
-                line.bytes(b" ");
-                line.padded(calls, 8);
-                line.bytes(b" ");
-                self.describe_site(&mut line, tag, &[]);
-                line.bytes(b"\n");
-                self.platform.print(line.text());
+                self.print_row(tag, (bytes, calls), &[]);
             });
         });
         if !told {

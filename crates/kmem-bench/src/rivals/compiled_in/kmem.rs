@@ -8,26 +8,11 @@ use kmem_core::codetag::{Caller, scope};
 use kmem_core::units::Gfp;
 use std::ffi::c_void;
 
-/// The tag, or the thread's scope for a null one, as in `libkmem.so`.
-///
-/// # Safety
-/// `tag` is null or valid for good.
-#[inline(always)]
-unsafe fn caller(tag: *const StaticTag, flags: Gfp) -> Caller {
-    let caller = if tag.is_null() {
-        Caller::at(scope::current())
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { Caller::tagged_by(tag) }
-    };
-    if flags.has(Gfp::NOWARN) { caller.quietly() } else { caller }
-}
-
 /// Defines a module with an instance of its own, and the functions of `libkmem.so` over it.
 macro_rules! instance {
     ($name:ident, $conf:literal) => {
         pub(crate) mod $name {
-            use super::{Caller, Gfp, Heap, Kernel, StaticTag, c_void, caller, scope};
+            use super::{Caller, Gfp, Heap, Kernel, StaticTag, c_void, scope};
             use kmem_core::Kmem;
             use kmem_core::units::Order;
 
@@ -64,7 +49,7 @@ macro_rules! instance {
                 tag: *const StaticTag,
             ) -> *mut u8 {
                 // SAFETY: the caller's promise.
-                KMEM.kmalloc(size, flags, unsafe { caller(tag, Gfp::KERNEL) })
+                KMEM.kmalloc(size, flags, unsafe { Caller::tagged_by(tag) })
             }
 
             unsafe extern "C" fn kfree(at: *mut u8) {
@@ -80,7 +65,7 @@ macro_rules! instance {
                 match u8::try_from(order) {
                     Ok(order) => {
                         // SAFETY: the caller's promise.
-                        let caller = unsafe { caller(tag, flags) };
+                        let caller = unsafe { Caller::tagged_by(tag) };
                         KMEM.alloc_pages(Order(order), flags, caller)
                     }
                     Err(_) => core::ptr::null_mut(),
