@@ -21,12 +21,8 @@ use std::time::{Duration, Instant};
 /// Options of `kmem-bench census`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Print one JSON document instead of a table.
-    #[arg(long)]
-    json: bool,
-    /// Ten times as many objects and ten times as long.
-    #[arg(long)]
-    thorough: bool,
+    #[command(flatten)]
+    common: table::Options,
     /// Live objects of each heap [default: 10 million, or as many as half of the free memory holds]
     #[arg(long, value_name = "N")]
     objects: Option<usize>,
@@ -36,7 +32,6 @@ pub(crate) struct Options {
 }
 
 const OBJECTS: usize = 10_000_000;
-const THOROUGH: u64 = 10;
 /// Periods of each kind.
 const PERIODS: u32 = 4;
 /// Fewest objects of a heap: all churned ones have a place.
@@ -67,8 +62,8 @@ struct Row {
 /// Measure and print.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let library = libkmem().ok_or_else(|| Failure::Absent(format!("kmem: {NO_LIBKMEM}")))?;
-    let longer = if options.thorough { THOROUGH } else { 1 };
-    let time = Duration::from_secs(options.seconds * longer);
+    let longer = options.common.times();
+    let time = Duration::from_secs(options.seconds) * longer;
     let mut machine = Machine::here();
     machine.allocators.insert("kmem".to_owned(), library.display().to_string());
     let mut rows = Vec::new();
@@ -78,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let (child, holding) = mutator::start(&heap, &library, "").map_err(Failure::Failed)?;
         rows.extend(measure(&heap, child, &holding, time).map_err(Failure::Failed)?);
     }
-    if options.json {
+    if options.common.json {
         Document { table: "census", machine: &machine, rows: &rows }.print()
     } else {
         table::print(&text(&machine, &rows))

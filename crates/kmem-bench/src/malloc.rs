@@ -21,12 +21,8 @@ use std::time::{Duration, Instant};
 /// Options of `kmem-bench malloc`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Print one JSON document instead of a table.
-    #[arg(long)]
-    json: bool,
-    /// Ten times as many rounds.
-    #[arg(long)]
-    thorough: bool,
+    #[command(flatten)]
+    common: table::Options,
     /// Only this row; may be repeated.
     #[arg(long, value_name = "WORKLOAD")]
     only: Vec<String>,
@@ -43,7 +39,6 @@ pub(crate) struct Options {
 
 /// Time for the rounds of one workload; seven of them stay within a minute.
 const BUDGET: Duration = Duration::from_millis(6800);
-const THOROUGH: u32 = 10;
 /// Rounds that are made even if they take longer.
 const LEAST_ROUNDS: usize = 3;
 
@@ -104,7 +99,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     if !options.only.is_empty() {
         rows.retain(|row| options.only.iter().any(|only| only == row.workload));
     }
-    if options.json {
+    if options.common.json {
         let document = Document { table: "malloc", machine: &machine, rows: &rows };
         document.print()?;
     } else {
@@ -174,7 +169,7 @@ fn measure(
 ) -> Result<Vec<Row>, Failure> {
     let (inputs, cpus) = (Inputs::default(), allowed());
     let places = Places::among(&cpus);
-    let budget = if options.thorough { BUDGET * THOROUGH } else { BUDGET };
+    let budget = BUDGET * options.common.times();
     let start = Instant::now();
     let mut samples: Vec<(Allocator, Vec<Vec<f64>>)> = contenders
         .iter()

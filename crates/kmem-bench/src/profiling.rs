@@ -27,18 +27,13 @@ use std::time::{Duration, Instant};
 /// Options of `kmem-bench profiling`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Print one JSON document instead of a table.
-    #[arg(long)]
-    json: bool,
-    /// Ten times as many rounds.
-    #[arg(long)]
-    thorough: bool,
+    #[command(flatten)]
+    common: table::Options,
     /// Time for all rounds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     seconds: u64,
 }
 
-const THOROUGH: u64 = 10;
 /// Rounds that are made even if they take longer.
 const LEAST_ROUNDS: usize = 3;
 /// Turns of a loop in a sample.
@@ -59,13 +54,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let library = libkmem().ok_or_else(|| Failure::Absent(format!("kmem: {NO_LIBKMEM}")))?;
     let mut machine = Machine::here();
     let kernels = config::start().map_err(Failure::Failed)?;
-    let longer = if options.thorough { THOROUGH } else { 1 };
-    let budget = Duration::from_secs(options.seconds * longer);
+    let longer = options.common.times();
+    let budget = Duration::from_secs(options.seconds) * longer;
     let rows = report::rows(&measure(&kernels, budget));
     let goal = Goal::of(&rows);
     let memory = memory::measure(&library).map_err(Failure::Failed)?;
     machine.allocators.insert("kmem".to_owned(), "compiled in; memory: in a child".to_owned());
-    if options.json {
+    if options.common.json {
         let document = Document { table: "profiling", machine: &machine, rows: &rows };
         table::print_json(&Profiling { document, goal: &goal, memory: &memory })
     } else {

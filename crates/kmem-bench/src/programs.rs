@@ -26,12 +26,8 @@ use std::time::{Duration, Instant};
 /// Options of `kmem-bench programs`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Print one JSON document instead of a table.
-    #[arg(long)]
-    json: bool,
-    /// Ten times as many rounds.
-    #[arg(long)]
-    thorough: bool,
+    #[command(flatten)]
+    common: table::Options,
     /// Only this program; may be repeated.
     #[arg(long, value_name = "PROGRAM")]
     only: Vec<String>,
@@ -45,7 +41,6 @@ pub(crate) struct Options {
 
 /// Time for all rounds of one program; another round starts only if it should fit.
 const BUDGET: Duration = Duration::from_millis(10_400);
-const THOROUGH: u32 = 10;
 
 /// A library that is preloaded, and its name in the rows.
 #[derive(Debug, Clone)]
@@ -68,7 +63,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut machine = Machine::here();
     let allocators = selected_allocators(&options.allocators, &mut machine)?;
     let programs = selected_programs(&options.only, &mut machine)?;
-    let longer = if options.thorough { THOROUGH } else { 1 };
+    let longer = options.common.times();
     let budget = BUDGET * longer * programs.len() as u32;
     let mut runs: BTreeMap<(usize, usize), Vec<Run>> = BTreeMap::new();
     let mut outputs: BTreeMap<usize, String> = BTreeMap::new();
@@ -111,7 +106,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let names: Vec<_> = programs.iter().map(Program::name).collect();
     let columns: Vec<_> = allocators.iter().map(|allocator| allocator.name).collect();
     let rows = rows(&names, &columns, &runs);
-    if options.json {
+    if options.common.json {
         let document = Document { table: "programs", machine: &machine, rows: &rows };
         document.print()?;
     } else {

@@ -13,6 +13,24 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Options of every table.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Print one JSON document instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Ten times as many rounds; of a census ten times as many objects, ten times as long.
+    #[arg(long)]
+    thorough: bool,
+}
+
+impl Options {
+    /// How many times as much is to be done.
+    pub(crate) fn times(&self) -> u32 {
+        if self.thorough { 10 } else { 1 }
+    }
+}
+
 /// The JSON document of every table.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document<'a, Row> {

@@ -81,11 +81,7 @@ pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
                 .chain(ratios),
         );
     }
-    let mut text = format!(
-        "{}, {} CPUs, Linux {}, glibc {}, huge pages {}\n\n",
-        machine.cpu, machine.cores, machine.kernel, machine.glibc, machine.transparent_hugepage
-    );
-    text.push_str(&grid.render());
+    let mut text = format!("{machine}\n\n{}", grid.render());
     for name in own {
         let all: Vec<f64> = workloads.iter().filter_map(|w| ratio(rows, w, name)).collect();
         if let Some(mean) = geometric_mean(&all) {
