@@ -49,12 +49,14 @@ pub struct Error {
     pub errno: Errno,
     /// What is wrong, and where: section, symbol, parameter, value.
     pub what: Arc<str>,
+    /// Whether it is a read of the file that failed.
+    pub(crate) read: bool,
 }
 
 impl Error {
     /// An error with its explanation.
     pub fn new(errno: Errno, what: impl Into<Arc<str>>) -> Self {
-        Self { errno, what: what.into() }
+        Self { errno, what: what.into(), read: false }
     }
 
     /// The file is not a module that can be loaded.
@@ -67,10 +69,10 @@ impl Error {
         Self::new(Errno::ENOMEM, format!("no memory for {bytes} bytes of {of}"))
     }
 
-    /// A system call that failed.
+    /// A read that failed.
     pub fn io(what: &str, error: &std::io::Error) -> Self {
         let errno = Errno(error.raw_os_error().unwrap_or(libc::EIO));
-        Self::new(errno, format!("{what}: {error}"))
+        Self { read: true, ..Self::new(errno, format!("{what}: {error}")) }
     }
 
     /// Whether the next try may well succeed: whoever waited for the one that failed tries again.

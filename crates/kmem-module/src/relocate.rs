@@ -120,7 +120,7 @@ fn tables<'e>(
         if rela.link != u32::from(symtab.section) {
             return bad(format!("sh_link {} is not the symbol table", rela.link));
         }
-        if rela.entsize != RELA || rela.size % RELA != 0 {
+        if rela.entsize != RELA || !rela.size.is_multiple_of(RELA) {
             return bad(format!(
                 "{:#x} bytes in entries of {}, not {RELA}",
                 rela.size, rela.entsize

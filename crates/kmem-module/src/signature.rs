@@ -8,7 +8,7 @@ use cms::signed_data::{SignedData, SignerIdentifier};
 
 use crate::error::{Errno, Error, Result};
 use crate::os::Account;
-use crate::source::Source;
+use crate::source::{Part, Source};
 
 const MAGIC: &[u8] = b"~Module signature appended~\n";
 const RECORD: u64 = 12;
@@ -19,13 +19,13 @@ const MAX_SIGNATURE: u64 = 64 << 10;
 /// Says whether a signature (PKCS#7, DER) is right for a module of so many bytes.
 pub type Verify = fn(module: Source<'_>, len: u64, signature: &[u8]) -> bool;
 
-/// A signature, found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where a signature is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signature {
     /// Bytes of the module before it.
     pub module: u64,
-    /// PKCS#7, DER.
-    pub pkcs7: Vec<u8>,
+    /// Bytes of the signature.
+    pub size: u64,
 }
 
 /// Finds the signature of a file; none is no error.
@@ -58,8 +58,7 @@ pub fn find(source: Source<'_>, account: &Account) -> Result<Option<Signature>> 
     let Some(module) = module else {
         return bad(format!("{size} bytes, in a file with {at} before its record"));
     };
-    let part = source.part(account, module, size, "the signature")?;
-    Ok(Some(Signature { module, pkcs7: part.to_vec() }))
+    Ok(Some(Signature { module, size }))
 }
 
 /// What a signature says of itself.
@@ -76,17 +75,27 @@ pub struct Signer {
 }
 
 impl Signature {
-    /// Takes the signature apart; none if it is not what the kernel writes.
+    /// The signature: PKCS#7, DER.
+    ///
+    /// # Errors
+    /// What reading says.
+    pub fn read<'a>(&self, source: Source<'a>, account: &Account) -> Result<Part<'a>> {
+        source.part(account, self.module, self.size, "the signature")
+    }
+}
+
+impl Signer {
+    /// Takes a signature (PKCS#7, DER) apart; none if it is not what the kernel writes.
     #[must_use]
-    pub fn signer(&self) -> Option<Signer> {
-        let info = ContentInfo::from_der(&self.pkcs7).ok()?;
+    pub fn of(pkcs7: &[u8]) -> Option<Self> {
+        let info = ContentInfo::from_der(pkcs7).ok()?;
         let signed = SignedData::from_der(&info.content.to_der().ok()?).ok()?;
         let signer = signed.signer_infos.0.iter().next()?;
         let SignerIdentifier::IssuerAndSerialNumber(id) = &signer.sid else { return None };
         let common = id.issuer.0.iter().flat_map(|names| names.0.iter());
-        let name = common
-            .filter(|name| name.oid.to_string() == "2.5.4.3")
-            .find_map(|name| Some(String::from_utf8_lossy(name.value.value()).into_owned()));
+        let mut common = common.filter(|name| name.oid.to_string() == "2.5.4.3");
+        let name =
+            common.next().map(|name| String::from_utf8_lossy(name.value.value()).into_owned());
         let digest = match signer.digest_alg.oid.to_string().as_str() {
             "1.3.14.3.2.26" => "sha1",
             "2.16.840.1.101.3.4.2.4" => "sha224",
@@ -95,7 +104,7 @@ impl Signature {
             "2.16.840.1.101.3.4.2.3" => "sha512",
             _ => "unknown",
         };
-        Some(Signer {
+        Some(Self {
             name: name.unwrap_or_default(),
             key: id.serial_number.as_bytes().to_vec(),
             digest: digest.to_owned(),
