@@ -8,6 +8,7 @@
 //! symbols, params, tags                                          what a module exports, takes, allocates for
 //! relocate    per instruction set, veneers, far addresses        image, layout: text RX, rodata R, data RW
 //! probe       the name of a module, through a window             describe: all that it says of itself
+//! tryout      all of that but running it
 //! elf, modinfo, signature                                        the file, checked
 //! source, decompress                                             where its bytes come from
 //! stats, board                                                   what readers see, outside the process, too
@@ -44,6 +45,7 @@ pub mod source;
 pub mod stats;
 pub mod symbols;
 pub mod tags;
+pub mod tryout;
 
 pub use error::{Errno, Error, Result};
 pub use loader::{Config, Loader};

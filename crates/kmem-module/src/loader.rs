@@ -204,6 +204,12 @@ impl Loader {
         })
     }
 
+    /// Threads that wait for what others do now.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.0.registry.lock().waiting()
+    }
+
     /// A symbol that a live module exports.
     #[must_use]
     pub fn symbol(&self, name: &str) -> Option<Symbol> {

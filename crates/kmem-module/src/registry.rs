@@ -339,6 +339,11 @@ impl Tables {
         }
     }
 
+    /// Threads that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Forgets all files that are known by a name.
     pub fn forget_files(&mut self, name: &str) {
         self.files.retain(|_, file| !matches!(file, File::Known(known) if known == name));

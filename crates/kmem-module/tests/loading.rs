@@ -5,16 +5,11 @@ mod harness;
 use std::fs;
 use std::process::Command;
 
-use harness::{KMEM, books, call, compile, directory, insmod, loader, module, nothing_is_left};
+use harness::{
+    KMEM, books, call, compile, directory, insmod, int, loader, module, nothing_is_left,
+};
 use kmem_module::Errno;
 use kmem_module::loader::{delete, flags};
-
-/// The value of a C `int` that a module exports.
-fn int(loader: &kmem_module::Loader, name: &str) -> i32 {
-    let symbol = loader.symbol(name).unwrap();
-    // SAFETY: an int of a module that is held.
-    unsafe { *(symbol.address as *const i32) }
-}
 
 #[test]
 fn a_module_has_everything_the_header_has() {

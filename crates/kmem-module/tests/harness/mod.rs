@@ -3,6 +3,8 @@
 // Each test program uses its part.
 #![allow(dead_code)]
 
+pub(crate) mod file;
+
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs;
@@ -93,7 +95,7 @@ pub(crate) fn module_with(dir: &Path, name: &str, text: &str, flags: &[&str]) ->
     compile_file(dir, name, &source, flags)
 }
 
-fn compile_file(dir: &Path, name: &str, source: &Path, flags: &[&str]) -> PathBuf {
+pub(crate) fn compile_file(dir: &Path, name: &str, source: &Path, flags: &[&str]) -> PathBuf {
     let path = dir.join(format!("{name}.ko"));
     let mut cc = Command::new("cc");
     cc.args(["-Wall", "-Wextra", "-Werror", "-O1", "-c", "-fPIC", "-I"]).arg(include());
@@ -122,4 +124,11 @@ pub(crate) fn call(loader: &Loader, name: &str) -> i64 {
 pub(crate) fn nothing_is_left(loader: &Loader) {
     assert!(loader.modules(false).is_empty(), "{:?}", loader.modules(false));
     assert_eq!(loader.gauge().now(), 0);
+}
+
+/// The value of a C `int` that a module exports.
+pub(crate) fn int(loader: &Loader, name: &str) -> i32 {
+    let symbol = loader.symbol(name).unwrap();
+    // SAFETY: an int of a module that is held.
+    unsafe { *(symbol.address as *const i32) }
 }
