@@ -106,17 +106,16 @@ impl Image {
             .map_err(|e| Error::new(e.errno, format!("sealing {part:?}: {}", e.what)))
     }
 
-    /// After init: what it initialised is sealed, what only it needed is given back.
-    ///
-    /// # Errors
-    /// The system refused to seal.
+    /// After init: what it initialised is sealed, what only it needed is given back. It is too late to fail: what the
+    /// system refuses to seal stays writable. Whether it was sealed.
     ///
     /// # Safety
     /// Init has returned, and nothing of it is used any more.
-    pub unsafe fn finish_init(&mut self) -> Result<()> {
-        self.protect(Part::RoAfterInit, Protection::Read)?;
+    #[must_use]
+    pub unsafe fn finish_init(&mut self) -> bool {
+        let sealed = self.protect(Part::RoAfterInit, Protection::Read).is_ok();
         // SAFETY: the caller's promise.
         unsafe { self.mapped.truncate(self.layout.kept() as usize) };
-        Ok(())
+        sealed
     }
 }
