@@ -122,8 +122,7 @@ impl Catalogue {
     }
 
     fn add_alias(&mut self, pattern: &str, name: &str) {
-        if let (Ok(pattern), Ok(name)) =
-            (CString::new(pattern.replace('-', "_")), modinfo::normal(name))
+        if let (Ok(pattern), Ok(name)) = (CString::new(underscores(pattern)), modinfo::normal(name))
         {
             self.aliases.push((pattern, name));
         }
@@ -234,6 +233,16 @@ fn names(list: &str) -> Vec<String> {
         .filter(|name| !name.is_empty())
         .map(|name| name.replace('-', "_"))
         .collect()
+}
+
+/// A pattern with `_` for `-`, but for ranges in brackets.
+fn underscores(pattern: &str) -> String {
+    let mut inside = false;
+    let one = |c: char| {
+        inside = (inside || c == '[') && c != ']';
+        if c == '-' && !inside { '_' } else { c }
+    };
+    pattern.chars().map(one).collect()
 }
 
 /// The text of an index; none if there is no such file.

@@ -98,7 +98,17 @@ pub(crate) fn module_with(dir: &Path, name: &str, text: &str, flags: &[&str]) ->
 pub(crate) fn compile_file(dir: &Path, name: &str, source: &Path, flags: &[&str]) -> PathBuf {
     let path = dir.join(format!("{name}.ko"));
     let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-Wextra", "-Werror", "-O1", "-c", "-fPIC", "-I"]).arg(include());
+    cc.args([
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-misleading-indentation",
+        "-O1",
+        "-c",
+        "-fPIC",
+        "-I",
+    ])
+    .arg(include());
     let output = cc.args(flags).arg(source).arg("-o").arg(&path).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     path
