@@ -72,6 +72,10 @@ pub struct Header {
     pub failed_capacity: u32,
     /// Entries for duplicates in use.
     pub failed_count: AtomicU32,
+    /// Places for modules that were ever used: the first ones. What follows has no memory yet, and a reader would make some.
+    pub module_used: AtomicU32,
+    /// Reserved, zero.
+    pub reserved: u32,
     /// Odd while the board changes.
     pub seq: AtomicU64,
     /// Bytes that the loader holds for modules and loads now.

@@ -280,6 +280,7 @@ impl Inner {
                 word.store(0, Ordering::Relaxed);
             }
             entry.refs.store(0, Ordering::Relaxed);
+            self.board.header().module_used.fetch_max(slot as u32 + 1, Ordering::Relaxed);
             entry.state.store(state::COMING, Ordering::Release);
         });
         Ok(Arc::new(Module::new(name, Arc::downgrade(self), self.board.clone(), slot)))

@@ -50,6 +50,24 @@ impl Stat {
         Self::LoadBytes,
     ];
 
+    /// Its name in JSON.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Loaded => "loaded",
+            Self::FailedKreads => "failed_kreads",
+            Self::FailedDecompress => "failed_decompress",
+            Self::FailedBecoming => "failed_becoming",
+            Self::FailedLoads => "failed_loads",
+            Self::TotalSize => "total_bytes",
+            Self::TotalText => "total_text_bytes",
+            Self::KreadBytes => "failed_kread_bytes",
+            Self::DecompressBytes => "failed_decompress_bytes",
+            Self::BecomingBytes => "failed_becoming_bytes",
+            Self::LoadBytes => "failed_load_bytes",
+        }
+    }
+
     /// The kernel's words for it.
     #[must_use]
     pub fn label(self) -> &'static str {
