@@ -6,6 +6,7 @@
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
+//!      -> modules (the kernel's loaders of before, and ours)
 //!      all -> statistics, table, machine, preload
 //! ```
 //!
@@ -21,6 +22,7 @@ mod heap;
 mod kernel;
 mod machine;
 mod malloc;
+mod modules;
 mod mutator;
 mod preload;
 mod prng;
@@ -52,6 +54,8 @@ enum Table {
     Profiling(profiling::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
+    /// What duplicates cost when many threads load the same modules at once.
+    Modules(table::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
@@ -81,6 +85,7 @@ fn main() -> ExitCode {
         Table::Programs(options) => programs::run(&options),
         Table::Profiling(options) => profiling::run(&options),
         Table::Census(options) => census::run(&options),
+        Table::Modules(options) => modules::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };

@@ -246,6 +246,12 @@ impl Registry {
         Ok(Claim::Mine(attempt))
     }
 
+    /// Whether a module of this name is live.
+    #[must_use]
+    pub fn is_live(&self, name: &str) -> bool {
+        matches!(self.lock().names.get(name), Some(Slot::Live(_)))
+    }
+
     /// Claims a name for an attempt. None: it is the attempt's.
     ///
     /// # Errors

@@ -232,6 +232,9 @@ impl<'a> Request<'a> {
                 Error::noexec(".modinfo has no name, and there is no file to take it from")
             })?,
         };
+        if self.loader.registry.is_live(&name) {
+            return Ok(Some(Claim::Exists(name)));
+        }
         let digest = probe::digest(&mut window, &self.account, &self.loader.key)?;
         drop(window);
         if let Some(claim) = self.loader.registry.claim_name(&self.attempt, &name, digest)? {
