@@ -20,18 +20,19 @@ const NO_TAG: usize = 1 << 63;
 /// `tag` is null, marked, or valid as long as its object is loaded.
 #[inline(always)]
 unsafe fn caller(tag: *const StaticTag) -> Caller {
-    if tag.is_null() {
+    let caller = if tag.is_null() {
         Caller::NOBODY
     } else if (tag as isize) < 0 {
         // A call without a tag, and where it returns to.
-        match scope::current() {
+        match scope::tag() {
             0 => Caller::nobody_at(tag as usize & !NO_TAG),
             scope => Caller::at(scope),
         }
     } else {
         // SAFETY: the caller's promise.
         unsafe { Caller::tagged_by(tag) }
-    }
+    };
+    caller.here()
 }
 
 /// An array of pointers, as C passes it: an empty one may be null.
