@@ -107,6 +107,22 @@ impl<P: Platform> Instance<P> {
         self.charge(objcg, cost, caller)
     }
 
+    /// An object of a class off this CPU's array, paid for by what the group has in stock for everything;
+    /// none if either is missing. For groups that alternate.
+    #[inline(never)]
+    pub(super) fn pop_from_cell(&'static self, class: SizeClass, objcg: ObjcgId) -> Item {
+        let cost = self.object_cost(class) as i32;
+        let cell = Cell::of_group(objcg);
+        if !self.slots.uses_rseq() || !self.slots.adjust(cell, objcg, -cost, CELL_BYTES, 0) {
+            return Item::NONE;
+        }
+        let item = self.slots.pop(class);
+        if item.is_none() {
+            self.refund_object(class, objcg);
+        }
+        item
+    }
+
     /// Pays for bytes that are not an object. False: the group is at its limit.
     pub(super) fn pay_bytes(&'static self, objcg: ObjcgId, bytes: u64, caller: Caller) -> bool {
         let slot = self.slot_hint();
@@ -218,7 +234,13 @@ impl<P: Platform> Instance<P> {
         if unsafe { self.slots.push_paid(class, item, objcg, self.stock_bound(class)) } {
             return;
         }
-        self.refund_object(class, objcg);
+        // The head is another group's, or its stock is full.
+        let (slot, cost) = (self.slot_hint(), self.object_cost(class) as i32);
+        if !self.is_others(Cell::of_class(class), objcg, slot)
+            || !self.slots.adjust(Cell::of_group(objcg), objcg, cost, CELL_BYTES, slot)
+        {
+            self.refund_object(class, objcg);
+        }
         // SAFETY: as above.
         if !unsafe { self.slots.push(class, item) } {
             self.flush(class, item);
