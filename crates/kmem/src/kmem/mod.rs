@@ -277,6 +277,9 @@ impl<P: Platform> Instance<P> {
 
     #[inline(never)]
     fn kmalloc_any(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        if gfp == Gfp::KERNEL {
+            return self.alloc_any(size, caller);
+        }
         let caller = caller.with(gfp);
         if gfp.has(Gfp::ZERO) { self.alloc_zeroed(size, caller) } else { self.alloc(size, caller) }
     }
@@ -293,12 +296,9 @@ impl<P: Platform> Instance<P> {
         let Some(word) = self.sites.cached(key) else {
             return no_memory();
         };
-        let mut item = self.slots.pop_paid(class, objcg);
+        let item = self.slots.pop_paid(class, objcg);
         if item.is_none() {
-            item = self.pop_from_cell(class, objcg);
-            if item.is_none() {
-                return no_memory();
-            }
+            return no_memory();
         }
         self.book_in(item, class, slab, word | account::objcg_bits(objcg));
         // SAFETY: it is not none.
@@ -372,7 +372,7 @@ impl<P: Platform> Instance<P> {
         let class = SizeClass::of(size);
         if caller.objcg() != ObjcgId::ROOT && size <= FINE {
             // The fast path was asked already.
-            return self.alloc_slow(class, caller);
+            return self.alloc_charged(class, caller);
         }
         let object = self.alloc_class(class, self.geometry(class).slab_bytes(), caller.key);
         if object.is_null() { self.alloc_slow(class, caller) } else { object }
