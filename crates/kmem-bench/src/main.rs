@@ -5,7 +5,7 @@
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
-//!      -> accounting -> rivals (an instance of kmem)
+//!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      all -> statistics, table, machine, preload
 //! ```
@@ -31,6 +31,7 @@ mod programs;
 mod rivals;
 mod statistics;
 mod table;
+mod utilization;
 mod workload;
 
 use clap::{Parser, Subcommand};
@@ -54,6 +55,8 @@ enum Table {
     Profiling(profiling::Options),
     /// What it costs that a group pays for an object, as the kernel measured it.
     Accounting(accounting::Options),
+    /// How much of the slab memory of many groups is objects.
+    Utilization(utilization::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Table::Profiling(options) => profiling::run(&options),
         Table::Census(options) => census::run(&options),
         Table::Accounting(options) => accounting::run(&options),
+        Table::Utilization(options) => utilization::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };
