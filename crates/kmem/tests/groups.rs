@@ -167,7 +167,8 @@ fn names_and_places_that_cannot_be_are_refused() {
     assert_eq!(A.group_create(GroupId::ROOT, b"\xff"), Err(GroupError::BadName));
     let longest = group(&A, &"x".repeat(255));
     assert_eq!(A.group_create(GroupId::ROOT, "x".repeat(255).as_bytes()), Err(GroupError::Exists));
-    for stale in [0, u64::MAX, 1, i32::MAX as u64, longest.id().0 + (1 << 14)] {
+    let id = longest.id().0;
+    for stale in [0, u64::MAX, 1, i32::MAX as u64, id + (1 << 14), id | 1 << 46, id | 1 << 63] {
         let stale = GroupId(stale);
         assert_eq!(A.group_create(stale, b"x"), Err(GroupError::NotFound), "{stale:?}");
         assert_eq!(A.group_delete(stale), Err(GroupError::NotFound));

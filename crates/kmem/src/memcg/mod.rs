@@ -220,7 +220,9 @@ impl Groups {
         let block = self.blocks().get(id.objcg().0 as usize).ok_or(GroupError::NotFound)?;
         // In one look: the entry may be another group's at the next one.
         let state = block.state.load(Ordering::SeqCst);
-        if is(state & group_state::MASK) && state >> group_state::BITS == id.generation() {
+        // All of the number: it may be anything that a program came by.
+        let same = GroupId::new(state >> group_state::BITS, id.objcg()) == id;
+        if is(state & group_state::MASK) && same {
             Ok(block)
         } else {
             Err(GroupError::NotFound)
