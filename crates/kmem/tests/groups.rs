@@ -6,8 +6,8 @@ use kmem::root::group_event;
 use kmem::units::{Gfp, Order};
 use kmem::{Caller, Group, Kmem, alloc};
 use std::pin::pin;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
@@ -392,6 +392,29 @@ fn a_reservation_is_charged_until_it_is_dropped() {
     assert_eq!(A.group_uncharge(tenant.id(), 1 << 20), Err(GroupError::NotFound));
     drop(other);
     assert_eq!(tenant.stat().current, 0);
+}
+
+#[test]
+fn a_reservation_of_more_than_there_can_be_is_refused_and_disturbs_nobody() {
+    static A: Kmem = Kmem::new();
+    let parent = group(&A, "parent");
+    let (tenant, other) =
+        (parent.create("tenant").expect("a group"), parent.create("other").expect("a group"));
+    for bytes in [u64::MAX, 1 << 63, (1 << 62) + 1] {
+        assert_eq!(tenant.try_charge(bytes).err(), Some(GroupError::NoMemory), "{bytes:#x}");
+        assert_eq!((tenant.stat().current, parent.stat().peak), (0, 0));
+    }
+    let most = tenant.try_charge(1 << 62).expect("no limit");
+    let caller = Caller::at(0x1000).charged_to(other.id().objcg());
+    assert!(A.alloc(100, caller).is_null());
+    // What cannot be refused is counted, so that it can be taken back.
+    let at = A.alloc(100, caller.nofail());
+    assert_eq!(parent.stat().current, (1 << 62) + cost(&A, at));
+    assert_eq!(A.validate_groups(), Ok(()));
+    free(&A, at);
+    drop(most);
+    assert_eq!(parent.stat().current, 0);
+    assert_eq!(A.validate_groups(), Ok(()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use core::task::{Context, Poll};
 
 use super::Instance;
 use crate::codetag::{Caller, scope};
-use crate::memcg::{GroupError, GroupId, Limit, Shrink, Shrinker};
+use crate::memcg::{GroupError, GroupId, Limit, MOST_CHARGED, Shrink, Shrinker};
 use crate::os::Platform;
 use crate::root::{GroupBlock, MAX_GROUP_NAME, NO_LIMIT, group_event};
 use crate::sync::Ordering;
@@ -223,7 +223,9 @@ impl<P: Platform> Instance<P> {
     pub fn group_try_charge(&'static self, id: GroupId, bytes: u64) -> Result<(), GroupError> {
         let block = self.groups.pin(id)?;
         let root = id == GroupId::ROOT;
-        let done = root || self.charge(id.objcg(), bytes, Caller::NOBODY.quietly());
+        // More than a counter holds is not even tried, so that nobody sees what it would come to.
+        let can = bytes <= MOST_CHARGED;
+        let done = can && (root || self.charge(id.objcg(), bytes, Caller::NOBODY.quietly()));
         if done && !root {
             block.reserved.fetch_add(bytes, Ordering::SeqCst);
         }

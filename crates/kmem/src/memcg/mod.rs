@@ -38,7 +38,7 @@ use crate::root::{GroupBlock, NO_LIMIT, group_event, group_state};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, const_fn, fence};
 use crate::units::ObjcgId;
 
-pub use counter::{AtMax, Charged};
+pub use counter::{AtMax, Charged, MOST_CHARGED};
 pub use shrinker::{Shrink, Shrinker};
 
 /// Most groups an instance can have, the root included.
@@ -222,11 +222,7 @@ impl Groups {
         let state = block.state.load(Ordering::SeqCst);
         // All of the number: it may be anything that a program came by.
         let same = GroupId::new(state >> group_state::BITS, id.objcg()) == id;
-        if is(state & group_state::MASK) && same {
-            Ok(block)
-        } else {
-            Err(GroupError::NotFound)
-        }
+        if is(state & group_state::MASK) && same { Ok(block) } else { Err(GroupError::NotFound) }
     }
 
     /// The living group with that objcg id.
