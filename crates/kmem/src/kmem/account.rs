@@ -432,7 +432,7 @@ impl<P: Platform> Instance<P> {
         }
         // SAFETY: the caller's promise.
         unsafe {
-            self.groups.repair();
+            self.groups.repair(scope::is_shrinking());
             self.groups.forget_charges();
         }
         self.census_by_group(|held| {
@@ -440,5 +440,6 @@ impl<P: Platform> Instance<P> {
                 let _ = self.groups.charge(held.objcg, held.charged(), true);
             }
         });
+        self.groups.settle_all();
     }
 }

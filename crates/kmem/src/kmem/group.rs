@@ -8,7 +8,7 @@ use core::task::{Context, Poll};
 
 use super::Instance;
 use crate::codetag::{Caller, scope};
-use crate::memcg::{GroupError, GroupId, Limit, Shrink, Shrinker};
+use crate::memcg::{GroupError, GroupId, Groups, Limit, MOST_CHARGED, Shrink, Shrinker};
 use crate::os::Platform;
 use crate::root::{GroupBlock, MAX_GROUP_NAME, NO_LIMIT, group_event};
 use crate::sync::Ordering;
@@ -44,6 +44,12 @@ impl<P: Platform> Instance<P> {
         || self.platform.give_way()
     }
 
+    /// The groups, in order: a forked child repairs them first.
+    fn in_order(&'static self) -> &'static Groups {
+        self.ready();
+        &self.groups
+    }
+
     /// Makes a group below another one.
     ///
     /// # Errors
@@ -70,7 +76,7 @@ impl<P: Platform> Instance<P> {
     /// [`GroupError`]; it stays.
     pub fn group_delete(&'static self, id: GroupId) -> Result<(), GroupError> {
         let objcg = id.objcg();
-        self.groups.delete(id, self.wait_for_groups())?;
+        self.in_order().delete(id, self.wait_for_groups())?;
         self.recall(|stock| stock.objcg() == objcg);
         self.groups.settle(objcg);
         Ok(())
@@ -81,7 +87,7 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is none.
     pub fn group_find(&'static self, parent: GroupId, name: &[u8]) -> Result<GroupId, GroupError> {
-        self.groups.find(parent, name, self.wait_for_groups())
+        self.in_order().find(parent, name, self.wait_for_groups())
     }
 
     /// The group at a path from the root, as `a/b/c`; the root's own is empty.
@@ -95,7 +101,7 @@ impl<P: Platform> Instance<P> {
 
     /// All groups, the root first.
     pub fn group_all(&'static self) -> impl Iterator<Item = GroupId> {
-        self.groups.all()
+        self.in_order().all()
     }
 
     /// The group a group lies below; of the root none.
@@ -103,7 +109,7 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group.
     pub fn group_parent(&'static self, id: GroupId) -> Result<Option<GroupId>, GroupError> {
-        let parent = ObjcgId(self.groups.get(id)?.parent.load(Ordering::Relaxed));
+        let parent = ObjcgId(self.in_order().get(id)?.parent.load(Ordering::Relaxed));
         Ok(if id == GroupId::ROOT { None } else { self.groups.id(parent) })
     }
 
@@ -116,12 +122,12 @@ impl<P: Platform> Instance<P> {
         id: GroupId,
         room: &'a mut [u8; MAX_GROUP_NAME],
     ) -> Result<&'a [u8], GroupError> {
-        Ok(self.groups.get(id)?.name(room))
+        Ok(self.in_order().get(id)?.name(room))
     }
 
     /// Deleted groups that something is still charged to.
     pub fn group_dying(&'static self) -> usize {
-        self.groups.dying()
+        self.in_order().dying()
     }
 
     /// Sets a limit in bytes, `u64::MAX` for none. A group that holds more than its new `max` or `high`
@@ -138,7 +144,7 @@ impl<P: Platform> Instance<P> {
         if id == GroupId::ROOT {
             return Err(GroupError::IsRoot);
         }
-        let block = self.groups.get(id)?;
+        let block = self.in_order().get(id)?;
         block.limit(limit).store(bytes, Ordering::SeqCst);
         let above = |block: &GroupBlock| {
             block.charged.load(Ordering::SeqCst).checked_sub(bytes).filter(|&above| above > 0)
@@ -157,7 +163,7 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group.
     pub fn group_stat(&'static self, id: GroupId) -> Result<GroupStat, GroupError> {
-        let block = self.groups.get(id)?;
+        let block = self.in_order().get(id)?;
         let (mut below, mut mine) = (0, 0);
         self.each_stock(|objcg, bytes| {
             if objcg == id.objcg() {
@@ -198,7 +204,7 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group.
     pub fn group_reset_peak(&'static self, id: GroupId) -> Result<(), GroupError> {
-        let block = self.groups.get(id)?;
+        let block = self.in_order().get(id)?;
         block.peak.store(block.charged.load(Ordering::SeqCst), Ordering::SeqCst);
         block.over.store(0, Ordering::Relaxed);
         Ok(())
@@ -210,7 +216,7 @@ impl<P: Platform> Instance<P> {
     /// There is no such group.
     pub fn group_notify(&'static self, id: GroupId, fd: Option<u32>) -> Result<(), GroupError> {
         let word = fd.map_or(0, |fd| fd.saturating_add(1));
-        self.groups.get(id)?.eventfd.store(word, Ordering::Relaxed);
+        self.in_order().get(id)?.eventfd.store(word, Ordering::Relaxed);
         Ok(())
     }
 
@@ -221,9 +227,11 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group; [`GroupError::NoMemory`]: it is at its limit.
     pub fn group_try_charge(&'static self, id: GroupId, bytes: u64) -> Result<(), GroupError> {
-        let block = self.groups.pin(id)?;
+        let block = self.in_order().pin(id)?;
         let root = id == GroupId::ROOT;
-        let done = root || self.charge(id.objcg(), bytes, Caller::NOBODY.quietly());
+        // More than a counter holds is not even tried, so that nobody sees what it would come to.
+        let can = bytes <= MOST_CHARGED;
+        let done = can && (root || self.charge(id.objcg(), bytes, Caller::NOBODY.quietly()));
         if done && !root {
             block.reserved.fetch_add(bytes, Ordering::SeqCst);
         }
@@ -240,7 +248,7 @@ impl<P: Platform> Instance<P> {
             return Ok(());
         }
         let less = |reserved: u64| reserved.checked_sub(bytes);
-        let reserved = &self.groups.get(id)?.reserved;
+        let reserved = &self.in_order().get(id)?.reserved;
         if reserved.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_err() {
             return Err(GroupError::NotFound);
         }
@@ -267,7 +275,7 @@ impl<P: Platform> Instance<P> {
             // SAFETY: memory of that size, zeroed, which is a valid shrinker; never given back.
             NonNull::new(at).map(|at| unsafe { at.cast::<Shrinker>().as_ref() })
         };
-        self.groups.add_shrinker(id, call, data, room)
+        self.in_order().add_shrinker(id, call, data, room)
     }
 
     /// Takes a shrinker out of use; returns when no thread is in it any more.
@@ -275,6 +283,7 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// From within a shrinker that cannot be waited for: it stays.
     pub fn shrinker_remove(&'static self, shrinker: &'static Shrinker) -> Result<(), GroupError> {
+        self.in_order();
         if scope::is_shrinking() {
             return Err(GroupError::InShrinker);
         }
@@ -288,7 +297,7 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group; the thread stays in the one it is in.
     pub fn group_enter(&'static self, id: GroupId) -> Result<ObjcgId, GroupError> {
-        self.groups.pin(id)?;
+        self.in_order().pin(id)?;
         Ok(scope::replace_group(id.objcg()))
     }
 
@@ -319,7 +328,7 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group.
     pub fn group(&'static self, id: GroupId) -> Result<Group<P>, GroupError> {
-        self.groups.pin(id)?;
+        self.in_order().pin(id)?;
         Ok(Group { kmem: self, id })
     }
 

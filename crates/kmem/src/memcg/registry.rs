@@ -83,11 +83,12 @@ impl Groups {
         found.ok_or(GroupError::NotFound)
     }
 
-    /// Makes the index anew from the entries, in a forked child: other threads may have been at it.
+    /// Makes the index and the counts of groups anew from the entries, in a forked child: other threads
+    /// may have been at them. `in_shrinker`: this thread is.
     ///
     /// # Safety
     /// There is no other thread.
-    pub unsafe fn repair(&self) {
+    pub unsafe fn repair(&self, in_shrinker: bool) {
         let index = self.index();
         for slot in index.slots {
             slot.store(0, Ordering::Relaxed);
@@ -95,7 +96,30 @@ impl Groups {
         for id in self.all().filter(|&id| id != GroupId::ROOT) {
             index.insert(id.objcg());
         }
+        let blocks = &self.blocks()[..self.used() as usize];
+        for block in blocks {
+            block.children.store(0, Ordering::Relaxed);
+            block.living.store(0, Ordering::Relaxed);
+            if !in_shrinker {
+                block.forget_calls();
+            }
+        }
+        for block in &blocks[1..] {
+            let state = block.state.load(Ordering::Relaxed) & group_state::MASK;
+            let parent = self.block(ObjcgId(block.parent.load(Ordering::Relaxed)));
+            let count = |counter: &AtomicU32, counts: bool| {
+                counter.fetch_add(counts.into(), Ordering::Relaxed);
+            };
+            count(&parent.children, state != group_state::FREE);
+            count(&parent.living, state == group_state::LIVE);
+        }
+        self.first_free.store(0, Ordering::Relaxed);
         self.lock.store(0, Ordering::Release);
+    }
+
+    /// Lets all deleted groups go that nothing refers to.
+    pub fn settle_all(&self) {
+        (1..self.used()).for_each(|objcg| self.reap(ObjcgId(objcg)));
     }
 
     /// The entry of a group that is not deleted.

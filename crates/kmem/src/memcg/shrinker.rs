@@ -103,6 +103,13 @@ fn list(block: &GroupBlock) -> impl Iterator<Item = &Shrinker> {
     core::iter::successors(at(&block.shrinkers), move |shrinker| at(&shrinker.next))
 }
 
+impl GroupBlock {
+    /// Forgets calls of its shrinkers under way: the threads that made them are not there any more.
+    pub(super) fn forget_calls(&self) {
+        list(self).for_each(|shrinker| shrinker.active.store(0, Ordering::Relaxed));
+    }
+}
+
 impl Shrinker {
     fn call(&self, id: GroupId, bytes: usize) -> usize {
         // Before the look, as with pins: whoever removes it waits for us, or we see that it is gone.
