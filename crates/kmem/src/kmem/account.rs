@@ -59,10 +59,11 @@ pub(super) const fn objcg_bits(objcg: ObjcgId) -> u32 {
 }
 
 impl<P: Platform> Instance<P> {
-    /// The group that a request is for: the root if there is no such group.
+    /// The group that a request is for: for a deleted one the group it became a part of, so that nothing
+    /// more is charged to it and it can go; the root if there is no such group.
     pub(super) fn group_of(&self, caller: Caller) -> ObjcgId {
         let objcg = caller.objcg();
-        if objcg.0 < self.groups.used() { objcg } else { ObjcgId::ROOT }
+        if objcg.0 < self.groups.used() { self.groups.living(objcg) } else { ObjcgId::ROOT }
     }
 
     /// What an object of a class is charged as.
@@ -315,10 +316,10 @@ impl<P: Platform> Instance<P> {
                 if spare == is_low || !self.groups.has_shrinkers(id) {
                     continue;
                 }
-                if is_low {
-                    self.tell(id.objcg(), group_event::LOW);
-                }
                 if self.groups.pin(id).is_ok() {
+                    if is_low {
+                        self.tell(id.objcg(), group_event::LOW);
+                    }
                     freed += scope::while_shrinking(|| self.groups.shrink(id, want - freed));
                     self.groups.unpin(id.objcg());
                 }
@@ -339,8 +340,14 @@ impl<P: Platform> Instance<P> {
     fn mind_deleted(&'static self, objcg: ObjcgId) {
         fence(Ordering::SeqCst);
         if !self.groups.is_live(objcg) {
-            self.recall(|stock| stock.objcg() == objcg);
+            self.recall_deleted();
         }
+    }
+
+    /// Uncharges what all CPUs have in stock for deleted groups: also for those of which something was
+    /// left because others had stopped a CPU for too long.
+    pub(super) fn recall_deleted(&'static self) {
+        self.recall(|stock| !self.groups.is_live(stock.objcg()));
     }
 
     /// Uncharges what all CPUs have in stock for a group and those below it.
@@ -406,8 +413,11 @@ impl<P: Platform> Instance<P> {
         }
         self.census_by_group(|held| {
             if held.objcg != ObjcgId::ROOT {
+                // SAFETY: the caller's promise.
+                unsafe { self.groups.adopt(held.objcg) };
                 let _ = self.groups.charge(held.objcg, held.charged(), true);
             }
         });
+        (1..self.groups.used()).for_each(|objcg| self.groups.settle(ObjcgId(objcg)));
     }
 }
