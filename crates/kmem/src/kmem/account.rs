@@ -247,7 +247,7 @@ impl<P: Platform> Instance<P> {
         };
         if !scope::is_shrinking() {
             for _ in 0..TRIES {
-                let freed = self.reclaim(at, bytes + MORE);
+                let freed = self.reclaim(at, bytes.saturating_add(MORE));
                 if again(&mut at) {
                     return true;
                 }
@@ -262,13 +262,14 @@ impl<P: Platform> Instance<P> {
         }
         // What shrinkers allocate is what it takes to free something.
         if caller.is_nofail() || scope::is_shrinking() {
-            let _ = self.groups.charge(objcg, bytes, true);
+            // Refused only if it is more than can be counted.
+            let done = self.groups.charge(objcg, bytes, true).is_ok();
             if !scope::is_shrinking() {
                 self.tell(at, group_event::OOM);
                 self.over_limit(at);
                 self.over_limit(self.groups.living(objcg));
             }
-            return true;
+            return done;
         }
         self.tell(at, group_event::OOM);
         self.group_refused(at, bytes, caller);
