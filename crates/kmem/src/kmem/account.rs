@@ -29,8 +29,8 @@ use crate::root::{CHARGED_METADATA, OBJCG_SHIFT, group_event};
 use crate::sync::{Ordering, fence, spin};
 use crate::units::{Item, ObjcgId, PAGE_SIZE, PageCount};
 
-/// A class's stock is below this, in bytes of objects; or it is one object.
-pub(super) const STOCK_BYTES: u32 = 16 << 10;
+/// A class's stock is below this, in bytes; or it is one object.
+const STOCK_BYTES: u32 = 16 << 10;
 /// A group's stock is below this, in bytes.
 const CELL_BYTES: u32 = 32 << 10;
 /// Shrinkers are called this often for a request before it is refused.
@@ -40,6 +40,12 @@ const MORE: u64 = 32 << 10;
 
 const _: () = assert!(CELL_BYTES <= Stock::MAX / 2 && STOCK_BYTES / 16 <= Stock::MAX / 2);
 const _: () = assert!(MAX_OBJECT as u64 + CHARGED_METADATA < u32::MAX as u64);
+
+/// A stock of objects of that size is below this many.
+pub(super) const fn stock_bound(size: u32) -> u32 {
+    let fit = STOCK_BYTES / (size + CHARGED_METADATA as u32);
+    if fit == 0 { 1 } else { fit }
+}
 
 /// What pages are charged as.
 pub(super) const fn pages_cost(pages: PageCount) -> u64 {
@@ -74,7 +80,7 @@ impl<P: Platform> Instance<P> {
     /// A class's stock is below this, in objects.
     #[inline(always)]
     fn stock_bound(&self, class: SizeClass) -> u32 {
-        (STOCK_BYTES >> self.layout().ext_shift[class.0 as usize]).max(1)
+        self.layout().stock_bound[class.0 as usize]
     }
 
     /// Pays for an object of a class. False: the group is at its limit.
