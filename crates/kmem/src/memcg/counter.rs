@@ -68,6 +68,14 @@ impl Groups {
         Ok(Charged { above_high })
     }
 
+    /// Whether a group and all above it are below their limits by so much, at this moment.
+    pub fn has_room(&self, objcg: ObjcgId, bytes: u64) -> bool {
+        self.charged_for(objcg).all(|(_, block)| {
+            let limit = block.max.load(Ordering::Relaxed).min(block.high.load(Ordering::Relaxed));
+            block.charged.load(Ordering::Relaxed).saturating_add(bytes) <= limit
+        })
+    }
+
     /// Takes a charge back.
     pub fn uncharge(&self, objcg: ObjcgId, bytes: u64) {
         if bytes > 0 {

@@ -1,7 +1,7 @@
 //! Creating, deleting and finding groups, one at a time.
 
 use super::name::{self, Index};
-use super::{GroupError, GroupId, Groups, Limit};
+use super::{GroupError, GroupId, Groups, Limit, shrinker};
 use crate::root::{GroupBlock, MAX_GROUP_DEPTH, MAX_GROUP_NAME, NO_LIMIT, group_state};
 use crate::sync::{AtomicU32, Ordering, spin};
 use crate::units::ObjcgId;
@@ -83,8 +83,8 @@ impl Groups {
         found.ok_or(GroupError::NotFound)
     }
 
-    /// Makes the index and the counts of groups anew from the entries, in a forked child: other threads
-    /// may have been at them. `in_shrinker`: this thread is.
+    /// Makes the index and the counts of children anew from the entries, in a forked child: other threads
+    /// may have been at them, or in a shrinker. `in_shrinker`: this thread is in one.
     ///
     /// # Safety
     /// There is no other thread.
@@ -93,33 +93,54 @@ impl Groups {
         for slot in index.slots {
             slot.store(0, Ordering::Relaxed);
         }
-        for id in self.all().filter(|&id| id != GroupId::ROOT) {
-            index.insert(id.objcg());
-        }
-        let blocks = &self.blocks()[..self.used() as usize];
-        for block in blocks {
+        self.first_free.store(0, Ordering::Relaxed);
+        let each = || (0..self.used()).map(|objcg| self.block(ObjcgId(objcg)));
+        for block in each() {
             block.children.store(0, Ordering::Relaxed);
             block.living.store(0, Ordering::Relaxed);
             if !in_shrinker {
-                block.forget_calls();
+                shrinker::forget_calls(block);
             }
         }
-        for block in &blocks[1..] {
-            let state = block.state.load(Ordering::Relaxed) & group_state::MASK;
-            let parent = self.block(ObjcgId(block.parent.load(Ordering::Relaxed)));
-            let count = |counter: &AtomicU32, counts: bool| {
-                counter.fetch_add(counts.into(), Ordering::Relaxed);
-            };
-            count(&parent.children, state != group_state::FREE);
-            count(&parent.living, state == group_state::LIVE);
+        let state = |block: &GroupBlock| block.state.load(Ordering::Relaxed) & group_state::MASK;
+        for block in each().skip(1) {
+            let mut above = self.block(ObjcgId(block.parent.load(Ordering::Relaxed)));
+            let levels = self.way_up(ObjcgId(block.parent.load(Ordering::Relaxed)));
+            // Of different moments.
+            if state(above) == group_state::FREE
+                || levels.take(MAX_GROUP_DEPTH as usize).count() == MAX_GROUP_DEPTH as usize
+            {
+                block.parent.store(0, Ordering::Relaxed);
+                above = self.block(ObjcgId::ROOT);
+            }
+            let state = state(block);
+            if state != group_state::FREE {
+                above.children.fetch_add(1, Ordering::Relaxed);
+            }
+            if state == group_state::LIVE {
+                above.living.fetch_add(1, Ordering::Relaxed);
+            }
         }
-        self.first_free.store(0, Ordering::Relaxed);
+        for id in self.all().filter(|&id| id != GroupId::ROOT) {
+            index.insert(id.objcg());
+        }
         self.lock.store(0, Ordering::Release);
     }
 
-    /// Lets all deleted groups go that nothing refers to.
-    pub fn settle_all(&self) {
-        (1..self.used()).for_each(|objcg| self.reap(ObjcgId(objcg)));
+    /// In a forked child: makes an entry that a live object names one that may be named. (The object's page
+    /// may have been copied before it was freed, and the entry's page after that.)
+    ///
+    /// # Safety
+    /// There is no other thread.
+    pub unsafe fn adopt(&self, objcg: ObjcgId) {
+        self.used.fetch_max(objcg.0 + 1, Ordering::Relaxed);
+        let block = self.block(objcg);
+        let state = block.state.load(Ordering::Relaxed);
+        if state & group_state::MASK == group_state::FREE {
+            block.fill(ObjcgId::ROOT, b"");
+            self.block(ObjcgId::ROOT).children.fetch_add(1, Ordering::Relaxed);
+            block.state.store(state & !group_state::MASK | group_state::DYING, Ordering::Relaxed);
+        }
     }
 
     /// The entry of a group that is not deleted.
