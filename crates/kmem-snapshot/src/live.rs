@@ -32,12 +32,7 @@ pub struct GroupTotal {
 
 /// Names the live rows of all books. Rows whose names the filter does not want are dropped
 /// before they are merged, those whose size it does not want once their size is known.
-pub fn sites(
-    snapshot: &Snapshot,
-    symbols: &mut Symbols<'_>,
-    filter: &Filter,
-    by: By,
-) -> Vec<Site> {
+pub fn sites(snapshot: &Snapshot, symbols: &mut Symbols<'_>, filter: &Filter, by: By) -> Vec<Site> {
     let main = main_module(snapshot);
     let wanted = |origin: &Origin| filter.admits(origin, main);
     let mut sites = Vec::new();
@@ -93,7 +88,8 @@ pub fn by_group(sites: &[Site]) -> Vec<GroupTotal> {
             *sum = (sum.0.saturating_add(site.bytes), sum.1.saturating_add(site.calls));
         }
     }
-    let total = |(group, (bytes, calls)): (&str, _)| GroupTotal { group: group.into(), bytes, calls };
+    let total =
+        |(group, (bytes, calls)): (&str, _)| GroupTotal { group: group.into(), bytes, calls };
     totals.into_iter().map(total).collect()
 }
 

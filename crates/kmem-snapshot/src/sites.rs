@@ -69,9 +69,8 @@ impl Order {
     /// Compares two rows; the order is total, so that equal books print alike.
     #[must_use]
     pub fn compare(self, a: &Site, b: &Site) -> Ordering {
-        let name = |s: &Site| {
-            (s.origin.function().to_owned(), s.origin.location(), s.group.clone())
-        };
+        let name =
+            |s: &Site| (s.origin.function().to_owned(), s.origin.location(), s.group.clone());
         let by_name = || name(a).cmp(&name(b));
         match self {
             Self::Size => b.bytes.cmp(&a.bytes).then(b.calls.cmp(&a.calls)).then_with(by_name),

@@ -35,7 +35,8 @@ struct Model {
 
 impl Model {
     fn own(&self, id: GroupId) -> Usage {
-        let mut usage = Usage { reserved: self.reserved.get(&id.0).copied().unwrap_or(0), ..Usage::default() };
+        let mut usage =
+            Usage { reserved: self.reserved.get(&id.0).copied().unwrap_or(0), ..Usage::default() };
         for live in self.live.iter().filter(|live| live.payer == id) {
             // SAFETY: live.
             let size = unsafe { KMEM.usable_size(live.at) } as u64;
@@ -61,7 +62,10 @@ impl Model {
     fn delete(&mut self, id: GroupId) {
         let Ok(Some(parent)) = KMEM.group_parent(id) else { panic!("no parent") };
         if KMEM.group_delete(id).is_ok() {
-            self.live.iter_mut().filter(|live| live.payer == id).for_each(|live| live.payer = parent);
+            self.live
+                .iter_mut()
+                .filter(|live| live.payer == id)
+                .for_each(|live| live.payer = parent);
             let reserved = self.reserved.remove(&id.0).unwrap_or(0);
             *self.reserved.entry(parent.0).or_default() += reserved;
             self.parents.remove(&id.0);
@@ -110,7 +114,9 @@ fn assert_same(model: &Model, books: &Books) {
         let rows = own.iter().map(|row| (row.key.addresses()[0], (row.bytes, row.calls)));
         assert_eq!(rows.collect::<BTreeMap<_, _>>(), model.sites(id));
         let caches = books.caches_of(&(at..at + 1));
-        let slab = |of: u64, cache: &kmem_snapshot::books::Cache| of + cache.active * u64::from(cache.size);
+        let slab = |of: u64, cache: &kmem_snapshot::books::Cache| {
+            of + cache.active * u64::from(cache.size)
+        };
         assert_eq!(caches.iter().fold(0, slab), group.own.slab);
         // The tree is one of sums.
         let below = books.groups.below(at);

@@ -296,8 +296,7 @@ fn entries(source: &Source<'_>, root: &Root) -> Result<(Vec<Entry>, u64), ReadEr
     source.memory.read(root.at + offset_of!(RootBlock, group_count) as u64, &mut count)?;
     let count = u32::from_le_bytes(count);
     if count > root.group_capacity {
-        let what =
-            format!("group_count is {count}, above group_capacity {}", root.group_capacity);
+        let what = format!("group_count is {count}, above group_capacity {}", root.group_capacity);
         return Err(bad(root.at, what));
     }
     let copy = || root.records(source, "groups", root.groups, count, root.group_size);

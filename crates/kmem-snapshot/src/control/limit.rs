@@ -63,10 +63,10 @@ impl Control {
     /// The address of a group's entry, which is in memory that may be written.
     fn entry(&self, root: &Root, group: &Group) -> Result<u64, ReadError> {
         let size = u64::from(root.group_size);
-        let entry = u64::from(group.objcg).checked_mul(size).and_then(|at| at.checked_add(root.groups));
-        let fits = |&entry: &u64| {
-            entry.is_multiple_of(8) && self.maps.is_writable_memory(entry, size)
-        };
+        let entry =
+            u64::from(group.objcg).checked_mul(size).and_then(|at| at.checked_add(root.groups));
+        let fits =
+            |&entry: &u64| entry.is_multiple_of(8) && self.maps.is_writable_memory(entry, size);
         entry.filter(fits).ok_or_else(|| {
             let what = format!(
                 "groups at {:#x}: entry {} is not in the process's writable memory",

@@ -55,13 +55,7 @@ pub fn write_group_totals(
     writeln!(out, "{:>10} {:>9}  GROUP", "SIZE", "CALLS")?;
     let (shown, rest) = totals.split_at(totals.len().min(lines));
     for total in shown {
-        writeln!(
-            out,
-            "{:>10} {:>9}  {}",
-            size(total.bytes),
-            total.calls,
-            printable(&total.group)
-        )?;
+        writeln!(out, "{:>10} {:>9}  {}", size(total.bytes), total.calls, printable(&total.group))?;
     }
     if !rest.is_empty() {
         let bytes = rest.iter().fold(0_i64, |sum, of| sum.saturating_add(of.bytes));

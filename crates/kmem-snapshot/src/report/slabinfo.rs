@@ -89,7 +89,10 @@ mod tests {
         let mut ours = Vec::new();
         write_slabinfo(&mut ours, &caches.iter().map(|cache| cache.1).collect::<Vec<_>>()).unwrap();
         let ours = String::from_utf8(ours).unwrap();
-        assert_eq!(ours.lines().take(2).collect::<Vec<_>>(), file.lines().take(2).collect::<Vec<_>>());
+        assert_eq!(
+            ours.lines().take(2).collect::<Vec<_>>(),
+            file.lines().take(2).collect::<Vec<_>>()
+        );
         for ((ours, (name, cache)), theirs) in ours.lines().skip(2).zip(&caches).zip(lines()) {
             // Names aside, which a kernel abbreviates (kmalloc-8k) or has several of a size of.
             let named = ours.replacen(&format!("{:<17}", cache.name()), &format!("{name:<17}"), 1);
