@@ -5,6 +5,7 @@
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
+//!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      all -> statistics, table, machine, preload
 //! ```
@@ -12,6 +13,7 @@
 //! Exit codes: 0 a table was printed, 1 a measurement failed, 2 kmem itself or
 //! something the user asked for is not there.
 
+mod accounting;
 mod affinity;
 mod census;
 mod child;
@@ -29,6 +31,7 @@ mod programs;
 mod rivals;
 mod statistics;
 mod table;
+mod utilization;
 mod workload;
 
 use clap::{Parser, Subcommand};
@@ -50,6 +53,10 @@ enum Table {
     Programs(programs::Options),
     /// What the books cost, in the configurations of the kernel's own table.
     Profiling(profiling::Options),
+    /// What it costs that a group pays for an object, as the kernel measured it.
+    Accounting(accounting::Options),
+    /// How much of the slab memory of many groups is objects.
+    Utilization(utilization::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
@@ -81,6 +88,8 @@ fn main() -> ExitCode {
         Table::Programs(options) => programs::run(&options),
         Table::Profiling(options) => profiling::run(&options),
         Table::Census(options) => census::run(&options),
+        Table::Accounting(options) => accounting::run(&options),
+        Table::Utilization(options) => utilization::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };

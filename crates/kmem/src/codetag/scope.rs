@@ -6,7 +6,7 @@
 //! one test for who is in neither. Platforms without it have no scopes.
 //!
 //! ```text
-//! static:1 | 0 | objcg:14 | address of the static tag:45 | 0 | fallible:1 | shrinking:1
+//! objcg:14 | static:1 | 0 | address of the static tag:45 | 0 | fallible:1 | shrinking:1
 //! ```
 
 use super::tag::{Caller, GROUP, StaticTag, group_bits, objcg};

@@ -39,17 +39,17 @@ impl StaticTag {
     }
 }
 
-// A key is `static:1 | nofail:1 | objcg:14 | address:48`. The cache of call sites looks at the address
+// A key is `objcg:14 | static:1 | nofail:1 | address:48`. The cache of call sites looks at the address
 // only, so a group costs nothing there.
 
 /// Set in the key of a static tag; no address has it.
-const STATIC: usize = 1 << 63;
+const STATIC: usize = 1 << 49;
 /// Set where a request must not be refused for its group's sake.
-const NOFAIL: usize = 1 << 62;
+const NOFAIL: usize = 1 << 48;
 /// Lowest bit of the group.
-const GROUP_SHIFT: u32 = 48;
+const GROUP_SHIFT: u32 = usize::BITS - ObjcgId::BITS;
 /// The group's bits.
-pub(super) const GROUP: usize = ((1 << ObjcgId::BITS) - 1) << GROUP_SHIFT;
+pub(super) const GROUP: usize = !0 << GROUP_SHIFT;
 /// What a group has in its place.
 pub(super) const fn group_bits(objcg: ObjcgId) -> usize {
     (objcg.0 as usize) << GROUP_SHIFT
@@ -58,7 +58,7 @@ pub(super) const fn group_bits(objcg: ObjcgId) -> usize {
 /// The group in a key.
 #[inline(always)]
 pub const fn objcg(key: usize) -> ObjcgId {
-    ObjcgId((key >> GROUP_SHIFT) as u32 & ((1 << ObjcgId::BITS) - 1))
+    ObjcgId((key >> GROUP_SHIFT) as u32)
 }
 
 /// Who asks for memory: a call site, where its frame is, and the group that pays.

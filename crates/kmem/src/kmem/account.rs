@@ -107,6 +107,26 @@ impl<P: Platform> Instance<P> {
         self.charge(objcg, cost, caller)
     }
 
+    /// `alloc` for a group that has no stock on the class's head, as where groups alternate: pays from
+    /// what the group has in stock for everything.
+    #[inline(never)]
+    pub(super) fn alloc_charged(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+        let (cell, objcg) = (Cell::of_group(caller.objcg()), caller.objcg());
+        let cost = self.object_cost(class) as i32;
+        if let Some(word) = self.sites.cached(caller.key)
+            && self.slots.uses_rseq()
+            && self.slots.adjust(cell, objcg, -cost, CELL_BYTES, 0)
+        {
+            let item = self.slots.pop(class);
+            if !item.is_none() {
+                self.book(item, class, word | objcg_bits(objcg));
+                return item.address() as *mut u8;
+            }
+            self.refund_object(class, objcg);
+        }
+        self.alloc_slow(class, caller)
+    }
+
     /// Pays for bytes that are not an object. False: the group is at its limit.
     pub(super) fn pay_bytes(&'static self, objcg: ObjcgId, bytes: u64, caller: Caller) -> bool {
         let slot = self.slot_hint();
@@ -218,8 +238,19 @@ impl<P: Platform> Instance<P> {
         if unsafe { self.slots.push_paid(class, item, objcg, self.stock_bound(class)) } {
             return;
         }
-        self.refund_object(class, objcg);
-        // SAFETY: as above.
+        self.free_paid_elsewhere(class, item, objcg);
+    }
+
+    /// The same where the class's stock is another group's, or full.
+    #[inline(never)]
+    fn free_paid_elsewhere(&'static self, class: SizeClass, item: Item, objcg: ObjcgId) {
+        let (slot, cost) = (self.slot_hint(), self.object_cost(class) as i32);
+        if !self.is_others(Cell::of_class(class), objcg, slot)
+            || !self.slots.adjust(Cell::of_group(objcg), objcg, cost, CELL_BYTES, slot)
+        {
+            self.refund_object(class, objcg);
+        }
+        // SAFETY: a freed object in our hands.
         if !unsafe { self.slots.push(class, item) } {
             self.flush(class, item);
         }

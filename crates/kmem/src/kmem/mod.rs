@@ -23,8 +23,8 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 
 use crate::alloc_tag::{BlackBox, Scratch, Warned, Watch};
-use crate::class::{CHUNK_SHIFT, ClassGeometry, MAX_OBJECT, SMALL_SLAB, SizeClass};
-use crate::codetag::{Caller, Sites, objcg};
+use crate::class::{CHUNK_SHIFT, ClassGeometry, FINE, MAX_OBJECT, SMALL_SLAB, SizeClass};
+use crate::codetag::{Caller, Sites, objcg, scope};
 use crate::conf::Conf;
 use crate::cpu::Slots;
 use crate::memcg::Groups;
@@ -258,8 +258,28 @@ impl<P: Platform> Instance<P> {
         self.kmalloc_any(size, gfp, caller)
     }
 
+    /// [`Self::kmalloc`] for a caller without a group: the thread's pays.
+    #[inline(always)]
+    pub fn kmalloc_here(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        if gfp == Gfp::UNACCOUNTED || (gfp == Gfp::KERNEL && !scope::is_in_any()) {
+            let at = self.alloc_fast_root(size, caller.key);
+            if !at.is_null() {
+                return at;
+            }
+        }
+        self.kmalloc_scoped(size, gfp, caller)
+    }
+
+    #[inline(never)]
+    fn kmalloc_scoped(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        self.kmalloc(size, gfp, caller.here())
+    }
+
     #[inline(never)]
     fn kmalloc_any(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        if gfp == Gfp::KERNEL {
+            return self.alloc_any(size, caller);
+        }
         let caller = caller.with(gfp);
         if gfp.has(Gfp::ZERO) { self.alloc_zeroed(size, caller) } else { self.alloc(size, caller) }
     }
@@ -274,7 +294,7 @@ impl<P: Platform> Instance<P> {
             return self.alloc_class_root(class, slab, key);
         }
         let Some(word) = self.sites.cached(key) else {
-            return self.alloc_bare(class);
+            return no_memory();
         };
         let item = self.slots.pop_paid(class, objcg);
         if item.is_none() {
@@ -350,6 +370,10 @@ impl<P: Platform> Instance<P> {
             return self.alloc_large(size, caller);
         }
         let class = SizeClass::of(size);
+        if caller.objcg() != ObjcgId::ROOT && size <= FINE {
+            // The fast path was asked already.
+            return self.alloc_charged(class, caller);
+        }
         let object = self.alloc_class(class, self.geometry(class).slab_bytes(), caller.key);
         if object.is_null() { self.alloc_slow(class, caller) } else { object }
     }
