@@ -224,6 +224,8 @@ impl<P: Platform> Instance<P> {
                     stat.own += held.charged();
                 }
             });
+            stat.current +=
+                (1..self.groups.used()).map(|at| self.groups.reserved(ObjcgId(at))).sum::<u64>();
         }
         stat
     }
