@@ -5,6 +5,7 @@
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
+//!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      -> modules (the kernel's loaders of before, and ours)
 //!      all -> statistics, table, machine, preload
@@ -13,6 +14,7 @@
 //! Exit codes: 0 a table was printed, 1 a measurement failed, 2 kmem itself or
 //! something the user asked for is not there.
 
+mod accounting;
 mod affinity;
 mod census;
 mod child;
@@ -31,6 +33,7 @@ mod programs;
 mod rivals;
 mod statistics;
 mod table;
+mod utilization;
 mod workload;
 
 use clap::{Parser, Subcommand};
@@ -52,6 +55,10 @@ enum Table {
     Programs(programs::Options),
     /// What the books cost, in the configurations of the kernel's own table.
     Profiling(profiling::Options),
+    /// What it costs that a group pays for an object, as the kernel measured it.
+    Accounting(accounting::Options),
+    /// How much of the slab memory of many groups is objects.
+    Utilization(utilization::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
     /// What duplicates cost when many threads load the same modules at once.
@@ -86,6 +93,8 @@ fn main() -> ExitCode {
         Table::Profiling(options) => profiling::run(&options),
         Table::Census(options) => census::run(&options),
         Table::Modules(options) => modules::run(&options),
+        Table::Accounting(options) => accounting::run(&options),
+        Table::Utilization(options) => utilization::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };

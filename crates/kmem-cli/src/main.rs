@@ -10,9 +10,12 @@
 //! kmem modload FILE..             a host to try modules in
 //! kmem lsmod -p PID               the modules of a process
 //! kmem modstats -p PID            the statistics of its loader
+//! kmem group ls|show|set -p PID   groups: what they hold, and may hold
+//! kmem slabinfo -p PID            the size classes, as /proc/slabinfo has them
 //! ```
 //!
-//! `top` and `dump` also take `--core FILE` or `--blackbox FILE`, of a process that has ended.
+//! `top` and `dump` also take `--core FILE` or `--blackbox FILE`, of a process that has ended;
+//! `group ls`, `group show` and `slabinfo` take `--core FILE`.
 //!
 //! Data goes to stdout, the rest to stderr. Exit codes: 0 ok; 1 found; 2 usage or trouble;
 //! 3 the source is absent; 4 no permission. `kmem run` passes the command's own code through.
@@ -21,11 +24,13 @@ mod context;
 mod dump;
 mod failure;
 mod filter;
+mod group;
 mod lsmod;
 mod modinfo;
 mod modload;
 mod modstats;
 mod run;
+mod slabinfo;
 mod source;
 mod sysctl;
 mod top;
@@ -63,6 +68,10 @@ enum Command {
     Lsmod(lsmod::Args),
     /// Print the statistics of a running process's module loader
     Modstats(modstats::Args),
+    /// Show groups, what they hold and may hold; set their limits in a running process
+    Group(group::Args),
+    /// Show the size classes of a process in the columns of /proc/slabinfo
+    Slabinfo(slabinfo::Args),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +84,8 @@ fn main() -> ExitCode {
         Command::Modload(args) => modload::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Lsmod(args) => lsmod::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Modstats(args) => modstats::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Group(args) => group::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Slabinfo(args) => slabinfo::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::main(&args),
     };
     match result {

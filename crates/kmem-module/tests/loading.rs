@@ -294,3 +294,22 @@ fn what_is_live_when_a_module_goes_keeps_its_tags_and_finds_them_again() {
     }
     assert!(books("leaky").is_empty());
 }
+
+#[test]
+fn a_module_may_be_written_in_rust() {
+    let dir = directory();
+    let path = dir.path().join("in_rust.ko");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/modules/in_rust.rs");
+    let options = ["--edition=2024", "--crate-type=lib", "--emit=obj", "-O"];
+    let generate = ["-Crelocation-model=pic", "-Cpanic=abort", "-Ccodegen-units=1"];
+    let mut rustc = Command::new("rustc");
+    let status = rustc.args(options).args(generate).arg(source).arg("-o").arg(&path).status();
+    assert!(status.unwrap().success());
+    let loader = loader();
+    insmod(&loader, &path, "").unwrap();
+    assert_eq!(call(&loader, "rust_answer"), 42);
+    assert_eq!(books("in_rust"), [("start".to_owned(), (32, 1))].into());
+    loader.delete_module("in_rust", 0).unwrap();
+    assert!(books("in_rust").is_empty());
+    nothing_is_left(&loader);
+}
