@@ -135,7 +135,7 @@ fn d09_memory_is_bounded_before_it_is_mapped() {
 fn large(sections: u16, symbols: usize, relocations: usize) -> Vec<u8> {
     let mut file = vec![0; 64];
     let mut table: Vec<[u64; 8]> = vec![[0; 8]];
-    let mut put = |file: &mut Vec<u8>, bytes: &[u8]| {
+    let put = |file: &mut Vec<u8>, bytes: &[u8]| {
         let at = file.len() as u64;
         file.extend_from_slice(bytes);
         file.resize(file.len().next_multiple_of(8), 0);

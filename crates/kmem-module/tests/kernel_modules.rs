@@ -15,17 +15,22 @@ use kmem_module::source::Source;
 use kmem_module::symbols::{Core, Definition, Versions};
 use kmem_module::tryout::try_out;
 
-/// Where the kernel puts modules, and where its own symbols are: both ends of what 32 bits with a sign reach.
-const MODULES: u64 = 0xffff_ffff_c000_0000;
-const KERNEL: u64 = 0xffff_ffff_8100_0000;
+/// Where a kernel puts modules, and where its own symbols are. On x86-64 both ends of what 32 bits with a sign reach; on
+/// AArch64 further apart than a branch reaches.
+fn addresses(machine: Machine) -> (u64, u64) {
+    match machine {
+        Machine::X86_64 => (0xffff_ffff_c000_0000, 0xffff_ffff_8100_0000),
+        Machine::Aarch64 => (0xffff_8000_0100_0000, 0xffff_8000_1000_0000),
+    }
+}
 
-/// A stub for every name; the versions are those that the modules were built for.
-struct Stubs(HashMap<Vec<u8>, (u64, u32)>);
+/// A stub for every name, from an address on; the versions are those that the modules were built for.
+struct Stubs(HashMap<Vec<u8>, (u64, u32)>, u64);
 
 impl Core for Stubs {
     fn find(&self, name: &CStr) -> Option<Definition> {
         let (number, version) = self.0.get(name.to_bytes())?;
-        Some(Definition { value: KERNEL + number * 16, version: Some(*version), gpl: false })
+        Some(Definition { value: self.1 + number * 16, version: Some(*version), gpl: false })
     }
 }
 
@@ -51,23 +56,23 @@ fn every_module_of_a_kernel_is_checked_laid_out_and_relocated() {
 
     let gauge = Arc::<Gauge>::default();
     let account = Account::new(Arc::new(Linux), gauge.clone());
-    let mut stubs = Stubs(HashMap::new());
+    let machine = match std::env::var("KMEM_KERNEL_MACHINE").as_deref() {
+        Ok("aarch64") => Machine::Aarch64,
+        _ => Machine::X86_64,
+    };
+    let (base, kernel) = addresses(machine);
+    let mut stubs = Stubs(HashMap::new(), kernel);
     for path in &paths {
         let bytes = fs::read(path).unwrap();
-        let file = Elf::read(Source::Bytes(&bytes), &account, Some(Machine::X86_64)).unwrap();
+        let file = Elf::read(Source::Bytes(&bytes), &account, Some(machine)).unwrap();
         for (name, version) in Versions::read(&file, &account).unwrap().iter() {
             let next = stubs.0.len() as u64;
             let known = stubs.0.entry(name.to_vec()).or_insert((next, version));
             assert_eq!(known.1, version, "{}", String::from_utf8_lossy(name));
         }
     }
-    let options = Options {
-        machine: Machine::X86_64,
-        base: Some(MODULES),
-        most: 64 << 20,
-        cpus: 4,
-        this_module: KERNEL,
-    };
+    let most = 64 << 20;
+    let options = Options { machine, base: Some(base), most, cpus: 4, this_module: kernel };
     let (mut bytes, mut text, mut imports) = (0, 0, 0);
     for path in &paths {
         let file = fs::File::open(path).unwrap();
