@@ -4,6 +4,7 @@
 mod configuration;
 mod cplusplus;
 mod fork;
+mod groups;
 mod harness;
 mod loader;
 mod misuse;
