@@ -9,7 +9,7 @@ use kmem_core::root::{MAX_GROUP_DEPTH, MAX_GROUP_NAME, group_event};
 use kmem_core::units::ObjcgId;
 use kmem_core::{Group, GroupStat};
 
-use crate::{KMEM, errno};
+use crate::{KMEM, errno, thread};
 
 /// An error number.
 struct Errno(c_int);
@@ -235,6 +235,7 @@ fn open(fd: c_int) -> Result<u32, Errno> {
 extern "C" fn kmem_group_enter(group: i64) -> i64 {
     let enter = || {
         let id = id(group)?;
+        thread::mind_name();
         let before = KMEM.group_enter(id)?;
         Ok(i64::from(id.objcg().0 << ObjcgId::BITS | before.0))
     };
@@ -259,6 +260,7 @@ extern "C" fn kmem_group_leave(token: i64) -> c_int {
 extern "C" fn kmem_group_current() -> i64 {
     let current = || {
         KMEM.group(GroupId::ROOT)?;
+        thread::mind_name();
         Ok(KMEM.group_current().0 as i64)
     };
     answer(current())

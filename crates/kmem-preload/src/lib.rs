@@ -2,7 +2,7 @@
 //!
 //! Every allocation symbol of the C library is exported, for one that is missing would hand out
 //! memory that our `free` does not know. The files are thin: [`malloc`] (C), [`operators`]
-//! (C++), [`process`] (start, exit, `dlopen`), [`tagged`], [`kernel`] and [`group`] (`kmem.h`), over the one
+//! (C++), [`process`] (start, exit, `dlopen`), [`thread`] (groups by name), [`tagged`], [`kernel`] and [`group`] (`kmem.h`), over the one
 //! static instance.
 //!
 //! Nothing here allocates through itself, takes a lock, or calls into the C library on the path
@@ -20,6 +20,7 @@ mod operators;
 mod process;
 mod report;
 mod tagged;
+mod thread;
 
 use kmem_core::Kmem;
 

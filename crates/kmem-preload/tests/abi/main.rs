@@ -13,4 +13,5 @@ mod rules;
 mod signals;
 mod stress;
 mod symbols;
+mod thread_groups;
 mod threads;

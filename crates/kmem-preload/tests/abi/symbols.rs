@@ -84,14 +84,18 @@ const GROUPS: &[&str] = &[
     "kmem_group_remove_shrinker",
 ];
 
-/// What else may be exported: interposed to take RTLD_DEEPBIND away, to tell unloading from the end, and to report at the end of the process, and names
-/// that other allocators have, too.
+/// What else may be exported: interposed to take RTLD_DEEPBIND away, to tell unloading from the end, to report
+/// at the end of the process, and to learn the names of threads; and names that other allocators have, too.
 const ALLOWED: &[&str] = &[
     "_exit",
     "_Exit",
     "dlopen",
     "dlclose",
     "vfork",
+    "pthread_create",
+    "thrd_create",
+    "pthread_setname_np",
+    "prctl",
     "dlmopen",
     "__posix_memalign",
     "__libc_memalign",
