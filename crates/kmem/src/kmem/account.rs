@@ -387,6 +387,8 @@ impl<P: Platform> Instance<P> {
     /// Uncharges what all CPUs have in stock for deleted groups: also for those of which something was
     /// left because others had stopped a CPU for too long.
     pub(super) fn recall_deleted(&'static self) {
+        // Pairs with that of `mind_deleted`.
+        fence(Ordering::SeqCst);
         self.recall(|stock| !self.groups.is_live(stock.objcg()));
     }
 
