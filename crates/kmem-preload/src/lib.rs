@@ -18,6 +18,7 @@ mod kernel;
 mod malloc;
 mod operators;
 mod process;
+mod pthread;
 mod report;
 mod tagged;
 mod thread;
