@@ -121,6 +121,9 @@ impl<P: Platform> Instance<P> {
         }
     }
 
+    /// Apart, as what is read and built here takes much of a stack.
+    #[cold]
+    #[inline(never)]
     fn start(&'static self) {
         if self.state.compare_exchange(NEW, STARTING, Ordering::Acquire, Ordering::Relaxed).is_err()
         {

@@ -33,9 +33,13 @@ impl Linux {
 
     fn cpus(&self) -> u32 {
         let known = self.cpus.load(Ordering::Relaxed);
-        if known != 0 {
-            return known;
-        }
+        if known != 0 { known } else { self.count_cpus() }
+    }
+
+    /// Apart, as the mask takes much of a stack.
+    #[cold]
+    #[inline(never)]
+    fn count_cpus(&self) -> u32 {
         let mut mask = [0u64; 128];
         // SAFETY: the kernel writes at most the given length into `mask`.
         let got =
