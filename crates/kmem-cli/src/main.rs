@@ -6,9 +6,16 @@
 //! kmem dump -p PID                allocinfo text, JSON or call stacks, for programs
 //! kmem context -p PID SITE        tell the callers of one call site apart
 //! kmem sysctl -p PID NAME=VALUE   the settings of a running process
+//! kmem modinfo FILE..             what modules say of themselves
+//! kmem modload FILE..             a host to try modules in
+//! kmem lsmod -p PID               the modules of a process
+//! kmem modstats -p PID            the statistics of its loader
+//! kmem group ls|show|set -p PID   groups: what they hold, and may hold
+//! kmem slabinfo -p PID            the size classes, as /proc/slabinfo has them
 //! ```
 //!
-//! `top` and `dump` also take `--core FILE` or `--blackbox FILE`, of a process that has ended.
+//! `top` and `dump` also take `--core FILE` or `--blackbox FILE`, of a process that has ended;
+//! `group ls`, `group show` and `slabinfo` take `--core FILE`.
 //!
 //! Data goes to stdout, the rest to stderr. Exit codes: 0 ok; 1 found; 2 usage or trouble;
 //! 3 the source is absent; 4 no permission. `kmem run` passes the command's own code through.
@@ -17,7 +24,13 @@ mod context;
 mod dump;
 mod failure;
 mod filter;
+mod group;
+mod lsmod;
+mod modinfo;
+mod modload;
+mod modstats;
 mod run;
+mod slabinfo;
 mod source;
 mod sysctl;
 mod top;
@@ -47,6 +60,18 @@ enum Command {
     Context(context::Args),
     /// Print or change the settings of a running process
     Sysctl(sysctl::Args),
+    /// Print what files of modules say of themselves
+    Modinfo(modinfo::Args),
+    /// Load modules into a process made for it, and print the loader's statistics
+    Modload(modload::Args),
+    /// List the modules of a running process
+    Lsmod(lsmod::Args),
+    /// Print the statistics of a running process's module loader
+    Modstats(modstats::Args),
+    /// Show groups, what they hold and may hold; set their limits in a running process
+    Group(group::Args),
+    /// Show the size classes of a process in the columns of /proc/slabinfo
+    Slabinfo(slabinfo::Args),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +80,12 @@ fn main() -> ExitCode {
         Command::Top(args) => top::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Context(args) => context::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Sysctl(args) => sysctl::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Modinfo(args) => modinfo::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Modload(args) => modload::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Lsmod(args) => lsmod::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Modstats(args) => modstats::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Group(args) => group::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Slabinfo(args) => slabinfo::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::main(&args),
     };
     match result {

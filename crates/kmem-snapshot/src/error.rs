@@ -25,6 +25,14 @@ pub enum ReadError {
         /// Its executable, or its name.
         exe: String,
     },
+    /// The process loads no modules.
+    #[error("process {pid} ({exe}) has no loader of modules: no mapping named kmem-modules in it")]
+    NoLoader {
+        /// The process asked for.
+        pid: u32,
+        /// Its executable, or its name.
+        exe: String,
+    },
     /// The process was started with `KMEM_CONF=mem_profiling:never`.
     #[error(
         "process {pid} keeps no books: its profiling is `never` (KMEM_CONF=mem_profiling:never)"
@@ -121,6 +129,25 @@ pub enum ReadError {
         /// The field that was wrong, its value, and what was expected.
         what: String,
     },
+    /// What the process shows is not a board of modules that this reader can follow.
+    #[error("board of modules at {at:#x}: {what}")]
+    BadBoard {
+        /// Its address.
+        at: u64,
+        /// The field that was wrong, its value, and what was expected.
+        what: String,
+    },
+    /// There is no group of that name.
+    #[error("process {pid} has no group {group}")]
+    NoGroup {
+        /// The process.
+        pid: u32,
+        /// Path of the group.
+        group: String,
+    },
+    /// The root has no limits.
+    #[error("/ is the root of the groups, which has no limits: operation not permitted")]
+    RootGroup,
     /// A setting that was asked for is not possible.
     #[error("{0}")]
     BadSetting(String),
@@ -145,19 +172,21 @@ impl ReadError {
             Self::NoProcess { .. }
             | Self::Recycled { .. }
             | Self::NotInstrumented { .. }
+            | Self::NoLoader { .. }
             | Self::CoreNotInstrumented { .. }
             | Self::NothingRecorded { .. }
+            | Self::NoGroup { .. }
             | Self::ProfilingNever { .. } => true,
             Self::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
             _ => false,
         }
     }
 
-    /// True when the kernel refused.
+    /// True when the kernel refused, or would.
     #[must_use]
     pub fn is_permission(&self) -> bool {
         match self {
-            Self::Permission { .. } => true,
+            Self::Permission { .. } | Self::RootGroup => true,
             Self::File { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
             _ => false,
         }

@@ -8,7 +8,7 @@ use core::task::{Context, Poll};
 
 use super::Instance;
 use crate::codetag::{Caller, scope};
-use crate::memcg::{GroupError, GroupId, Limit, Shrink, Shrinker};
+use crate::memcg::{GroupError, GroupId, Limit, MOST_CHARGED, Shrink, Shrinker};
 use crate::os::Platform;
 use crate::root::{GroupBlock, MAX_GROUP_NAME, NO_LIMIT, group_event};
 use crate::sync::Ordering;
@@ -124,6 +124,7 @@ impl<P: Platform> Instance<P> {
 
     /// All groups, the root first.
     pub fn group_all(&'static self) -> impl Iterator<Item = GroupId> {
+        let _ = self.groups_ready();
         self.groups.all()
     }
 
@@ -151,6 +152,7 @@ impl<P: Platform> Instance<P> {
 
     /// Deleted groups that something is still charged to.
     pub fn group_dying(&'static self) -> usize {
+        let _ = self.groups_ready();
         self.groups.dying()
     }
 
@@ -222,6 +224,8 @@ impl<P: Platform> Instance<P> {
                     stat.own += held.charged();
                 }
             });
+            stat.current +=
+                (1..self.groups.used()).map(|at| self.groups.reserved(ObjcgId(at))).sum::<u64>();
         }
         stat
     }
@@ -253,8 +257,8 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group; [`GroupError::NoMemory`]: it is at its limit.
     pub fn group_try_charge(&'static self, id: GroupId, bytes: u64) -> Result<(), GroupError> {
-        // What no machine has would make the counters wrap.
-        if bytes > u64::MAX >> 8 {
+        // More than a counter holds is not even tried, so that nobody sees what it would come to.
+        if bytes > MOST_CHARGED {
             return Err(GroupError::NoMemory);
         }
         let done = self.with_group(id, |block| {

@@ -84,11 +84,11 @@ impl Groups {
     }
 
     /// Makes the index and the counts of children anew from the entries, in a forked child: other threads
-    /// may have been at them, or in a shrinker.
+    /// may have been at them, or in a shrinker. `in_shrinker`: this thread is in one.
     ///
     /// # Safety
     /// There is no other thread.
-    pub unsafe fn repair(&self) {
+    pub unsafe fn repair(&self, in_shrinker: bool) {
         let index = self.index();
         for slot in index.slots {
             slot.store(0, Ordering::Relaxed);
@@ -98,7 +98,9 @@ impl Groups {
         for block in each() {
             block.children.store(0, Ordering::Relaxed);
             block.living.store(0, Ordering::Relaxed);
-            shrinker::forget_calls(block);
+            if !in_shrinker {
+                shrinker::forget_calls(block);
+            }
         }
         let state = |block: &GroupBlock| block.state.load(Ordering::Relaxed) & group_state::MASK;
         for block in each().skip(1) {
