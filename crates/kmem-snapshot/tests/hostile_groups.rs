@@ -57,7 +57,7 @@ fn a_sound_table_is_a_tree() {
     let target = Target::start("");
     let books = books(&target);
     assert_tree(&target, &books);
-    assert_eq!((books.torn, books.groups.all().len()), (0, 48 - 5));
+    assert_eq!((books.groups.torn, books.groups.all().len()), (0, 48 - 5));
     // Below what is deleted is below the nearest that is not.
     let at = books.groups.find("/g1/g3/g4").unwrap();
     assert_eq!(books.groups.path(at), "/g1/g3/g4");
@@ -70,11 +70,11 @@ fn a_sound_table_is_a_tree() {
 
 #[test]
 fn ways_that_do_not_end_at_the_root_are_cut_and_told() {
-    for (fault, torn) in [("group-cycle", 7), ("group-parents", 15), ("group-deep", 15)] {
+    for fault in ["group-cycle", "group-parents", "group-deep"] {
         let target = Target::start(fault);
         let books = books(&target);
         assert_tree(&target, &books);
-        assert_eq!(books.torn, torn, "{fault}");
+        assert_eq!(books.groups.torn, 15, "{fault}");
         assert!(depth_of(&books.groups, 4) >= 1);
     }
 }
