@@ -19,7 +19,8 @@ use kmem_snapshot::{CoreFile, Process, ReadError, Snapshot, live};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-pub(crate) use from::{From, Source, Whole};
+use from::Source;
+pub(crate) use from::{From, Whole};
 
 use crate::failure::{Failure, say};
 use crate::{filter, group};
