@@ -7,6 +7,7 @@
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
 //!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
+//!      -> modules (the kernel's loaders of before, and ours)
 //!      all -> statistics, table, machine, preload
 //! ```
 //!
@@ -23,6 +24,7 @@ mod heap;
 mod kernel;
 mod machine;
 mod malloc;
+mod modules;
 mod mutator;
 mod preload;
 mod prng;
@@ -59,6 +61,8 @@ enum Table {
     Utilization(utilization::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
+    /// What duplicates cost when many threads load the same modules at once.
+    Modules(table::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
@@ -88,6 +92,7 @@ fn main() -> ExitCode {
         Table::Programs(options) => programs::run(&options),
         Table::Profiling(options) => profiling::run(&options),
         Table::Census(options) => census::run(&options),
+        Table::Modules(options) => modules::run(&options),
         Table::Accounting(options) => accounting::run(&options),
         Table::Utilization(options) => utilization::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
