@@ -101,6 +101,59 @@ void free_pages_exact(void *pages, size_t size) KMEM_AS_(kmem_free_pages_exact);
 #define alloc_pages_bulk(flags, count, pages) alloc_pages_bulk_tag(flags, count, pages, KMEM_TAG())
 #define __free_page(page) __free_pages(page, 0)
 
+/* -- Per-CPU memory -------------------------------------------------------------------------------------------------- */
+
+/* An object of up to 32 KiB of which every CPU has a copy of zeroes. What is returned is a handle: the address of the
+ * copy that threads without a CPU number share. `align` is at most 4096. */
+void *alloc_percpu_tag(size_t size, size_t align, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_alloc_percpu_tag);
+void *alloc_percpu_noprof(size_t size, size_t align, gfp_t flags) KMEM_AS_(kmem_alloc_percpu_noprof);
+void free_percpu(void *handle) KMEM_AS_(kmem_free_percpu);
+/* The copy of a CPU, those that have not run yet included; NULL: no memory, or no such CPU. The last of the numbers below
+ * nr_cpu_ids() stands for the shared copy, so that a loop over all numbers misses nothing. */
+void *kmem_per_cpu_ptr(void *handle, unsigned int cpu);
+unsigned int nr_cpu_ids(void) KMEM_AS_(kmem_nr_cpu_ids);
+
+#define __alloc_percpu(size, align) alloc_percpu_tag(size, align, GFP_KERNEL, KMEM_TAG())
+#define __alloc_percpu_gfp(size, align, flags) alloc_percpu_tag(size, align, flags, KMEM_TAG())
+#define alloc_percpu(type) ((type *)__alloc_percpu(sizeof(type), __alignof__(type)))
+#define alloc_percpu_gfp(type, flags) ((type *)__alloc_percpu_gfp(sizeof(type), __alignof__(type), flags))
+#define per_cpu_ptr(handle, cpu) ((__typeof__(handle))kmem_per_cpu_ptr(handle, cpu))
+#define for_each_possible_cpu(cpu) for ((cpu) = 0; (cpu) < nr_cpu_ids(); (cpu)++)
+
+/* Operations on the copy of the CPU that the thread runs on, which migration and signals do not tear. `word` is a word of 4 or 8
+ * bytes in an object, by its handle: this_cpu_add(stats->packets, 1). A child of vfork must not call them. */
+#define KMEM_WORDS_(type, width)                                                                                       \
+	void kmem_this_cpu_add_##width(type *at, type by);                                                             \
+	type kmem_this_cpu_add_return_##width(type *at, type by);                                                      \
+	type kmem_this_cpu_read_##width(type *at);                                                                     \
+	type kmem_this_cpu_xchg_##width(type *at, type value);                                                         \
+	type kmem_this_cpu_cmpxchg_##width(type *at, type before, type value);                                         \
+	type kmem_percpu_sum_##width(type *at);
+KMEM_WORDS_(uint32_t, 4)
+KMEM_WORDS_(uint64_t, 8)
+
+/* Not there: words of other sizes do not link. */
+uint64_t kmem_this_word_has_neither_4_nor_8_bytes(void);
+#define KMEM_WORD_(word, call, ...)                                                                                    \
+	((__typeof__(word))(sizeof(word) == 8	? kmem_##call##_8((uint64_t *)(void *)&(word)__VA_ARGS__)              \
+			    : sizeof(word) == 4 ? kmem_##call##_4((uint32_t *)(void *)&(word)__VA_ARGS__)              \
+						: kmem_this_word_has_neither_4_nor_8_bytes()))
+#define this_cpu_add(word, by)                                                                                         \
+	((void)(sizeof(word) == 8   ? kmem_this_cpu_add_8((uint64_t *)(void *)&(word), (uint64_t)(by))                 \
+		: sizeof(word) == 4 ? kmem_this_cpu_add_4((uint32_t *)(void *)&(word), (uint32_t)(by))                 \
+				    : (void)kmem_this_word_has_neither_4_nor_8_bytes()))
+#define this_cpu_sub(word, by) this_cpu_add(word, -(__typeof__(word))(by))
+#define this_cpu_inc(word) this_cpu_add(word, 1)
+#define this_cpu_dec(word) this_cpu_sub(word, 1)
+#define this_cpu_add_return(word, by) KMEM_WORD_(word, this_cpu_add_return, , by)
+#define this_cpu_read(word) KMEM_WORD_(word, this_cpu_read)
+#define this_cpu_xchg(word, value) KMEM_WORD_(word, this_cpu_xchg, , value)
+#define this_cpu_write(word, value) ((void)this_cpu_xchg(word, value))
+#define this_cpu_cmpxchg(word, before, value) KMEM_WORD_(word, this_cpu_cmpxchg, , before, value)
+/* The sum over all copies. */
+#define percpu_sum(word) KMEM_WORD_(word, percpu_sum)
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,6 +5,7 @@
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
+//!      -> percpu -> cells (variants of workloads, by one thread or two)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      all -> statistics, table, machine, preload
 //! ```
@@ -13,6 +14,7 @@
 //! something the user asked for is not there.
 
 mod affinity;
+mod cells;
 mod census;
 mod child;
 mod conversation;
@@ -22,6 +24,7 @@ mod kernel;
 mod machine;
 mod malloc;
 mod mutator;
+mod percpu;
 mod preload;
 mod prng;
 mod profiling;
@@ -52,6 +55,8 @@ enum Table {
     Profiling(profiling::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
+    /// Per-CPU memory beside thread-locals and sharded atomics.
+    Percpu(percpu::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
@@ -81,6 +86,7 @@ fn main() -> ExitCode {
         Table::Programs(options) => programs::run(&options),
         Table::Profiling(options) => profiling::run(&options),
         Table::Census(options) => census::run(&options),
+        Table::Percpu(options) => percpu::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };

@@ -19,7 +19,7 @@ const NO_TAG: usize = 1 << 63;
 /// # Safety
 /// `tag` is null, marked, or valid as long as its object is loaded.
 #[inline(always)]
-unsafe fn caller(tag: *const StaticTag) -> Caller {
+pub(crate) unsafe fn caller(tag: *const StaticTag) -> Caller {
     if tag.is_null() {
         Caller::NOBODY
     } else if (tag as isize) < 0 {
@@ -68,6 +68,8 @@ macro_rules! twins {
         }
     )*};
 }
+
+pub(crate) use twins;
 
 twins! {
     /// # Safety

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! kmem       facade: the malloc family, the global allocator
+//! percpu     objects of which every CPU has a copy
 //! alloc_tag  the books: profiling switch, census, peak
 //! codetag    what a tag stands for
 //! slab       slabs, sheaves, barn
@@ -34,6 +35,8 @@ pub mod cpu;
 mod kmem;
 pub mod os;
 pub mod page;
+#[cfg(not(loom))]
+pub mod percpu;
 pub mod root;
 pub mod row;
 pub mod slab;
@@ -47,7 +50,7 @@ pub use codetag::{Caller, StaticTag};
 #[cfg(all(kmem_linux, not(loom)))]
 pub use kmem::Kmem;
 #[cfg(not(loom))]
-pub use kmem::{Cache, Fault, Instance, Stats};
+pub use kmem::{Cache, Fault, Instance, PerCpuStats, Stats};
 
 /// A static tag for the place where this is written: `static_tag!("name")`, or without a name
 /// that of the module.

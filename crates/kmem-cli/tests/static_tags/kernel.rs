@@ -41,6 +41,12 @@ fn a_split_block_is_sixteen_references_and_freed_as_a_whole_or_in_pieces() {
 }
 
 #[test]
+fn per_cpu_objects_are_booked_once_and_their_copies_add_up() {
+    assert_eq!(run("percpu", ""), "");
+    assert_eq!(run("percpu", "rseq:off"), "");
+}
+
+#[test]
 fn the_user_of_a_wrapper_is_billed_and_scopes_nest() {
     assert_eq!(run("wrapper", ""), "");
 }

@@ -9,6 +9,8 @@ use crate::os::Platform;
 pub enum Fault {
     /// Not an address of this allocator.
     Foreign,
+    /// The handle of a per-CPU object, or in one.
+    PerCpu,
     /// In a part of the heap that was never handed out.
     NeverAllocated,
     /// A slab object that was never handed out.
@@ -155,6 +157,7 @@ impl Fault {
         };
         match self {
             Self::Foreign => line.bytes(b"is not memory of this allocator"),
+            Self::PerCpu => line.bytes(b"is per-CPU memory"),
             Self::NeverAllocated => line.bytes(b"was never allocated"),
             Self::NeverAllocatedObject { size } => {
                 line.bytes(b"was never allocated (a free ");

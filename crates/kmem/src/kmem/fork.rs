@@ -23,12 +23,25 @@ impl<P: Platform> Instance<P> {
     /// Prepares for a thread that shares memory but has no rseq. False: it must not be made.
     pub fn before_vfork(&'static self) -> bool {
         self.ready();
-        self.slots.pause(|| self.platform.fence_cpus())
+        // Fenced with the arrays below.
+        self.percpu.units.pause();
+        self.percpu.slots.pause(|| true);
+        let done = self.slots.pause(|| self.platform.fence_cpus());
+        if !done {
+            self.resume_percpu();
+        }
+        done
+    }
+
+    fn resume_percpu(&self) {
+        self.percpu.slots.resume();
+        self.percpu.units.resume();
     }
 
     /// That thread is gone.
     pub fn after_vfork(&'static self) {
         self.slots.resume();
+        self.resume_percpu();
     }
 
     #[cold]
@@ -54,6 +67,7 @@ impl<P: Platform> Instance<P> {
             }
             self.scratch.forget();
             self.blackbox.leave();
+            self.percpu.slots.restart_empty();
             self.slots.restart_empty();
         }
         self.state.store(start::READY, Ordering::Release);

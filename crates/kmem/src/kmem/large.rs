@@ -1,7 +1,7 @@
 //! Allocations of whole pages: large and strongly aligned blocks; and the other kinds of
 //! allocation that do not deserve a fast path.
 
-use super::{Instance, ZoneSet, no_memory};
+use super::{Instance, Purpose, ZoneSet, no_memory};
 use crate::class::{MAX_OBJECT, RunClass, SIZES, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
@@ -176,7 +176,7 @@ impl<P: Platform> Instance<P> {
         align: PageCount,
     ) -> Option<(&'static ZoneSet, Run)> {
         for round in 0..2 {
-            for set in self.zone_sets() {
+            for set in self.heap_sets() {
                 if pages.0 <= set.zone.pages().0
                     && let Some(run) = set.zone.on(&self.platform).claim(pages, align)
                 {
@@ -205,6 +205,9 @@ impl<P: Platform> Instance<P> {
 
     /// Gives pages back to their zone.
     pub(super) fn give_pages(&'static self, set: &ZoneSet, start: Pfn, pages: PageCount) {
+        if set.purpose == Purpose::PerCpu {
+            self.discard_copies(Run { start, pages });
+        }
         if let Err(twice) = set.zone.give(start, pages) {
             self.page_freed_twice(set.zone.address(twice.0));
         }

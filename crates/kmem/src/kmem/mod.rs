@@ -43,6 +43,7 @@ mod global;
 mod large;
 mod oom;
 mod pages;
+mod percpu;
 mod realloc;
 mod slow;
 mod start;
@@ -51,6 +52,7 @@ mod watch;
 
 pub use cache::Cache;
 pub use fault::Fault;
+pub use percpu::PerCpuStats;
 pub use stats::Stats;
 
 /// An instance on Linux.
@@ -76,6 +78,16 @@ mod mode {
 struct ZoneSet {
     zone: Zone,
     slabs: SlabZone,
+    purpose: Purpose,
+}
+
+/// What a zone's address space is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// Objects and pages.
+    Heap,
+    /// Per-CPU objects: see `percpu`.
+    PerCpu,
 }
 
 /// What the fast paths read.
@@ -137,6 +149,7 @@ pub struct Instance<P> {
     last_report: AtomicU64,
     /// Room for a report on the mappings.
     report_room: AtomicUsize,
+    percpu: percpu::PerCpu,
     platform: P,
 }
 
@@ -180,6 +193,7 @@ impl<P: Platform> Instance<P> {
             live: AtomicUsize::new(0),
             last_report: AtomicU64::new(0),
             report_room: AtomicUsize::new(0),
+            percpu: percpu::PerCpu::new(),
             platform,
         }
     }
@@ -392,6 +406,11 @@ impl<P: Platform> Instance<P> {
             // SAFETY: null or a set that is never freed.
             unsafe { set.as_ref() }
         })
+    }
+
+    /// The zones that objects and pages come from.
+    fn heap_sets(&self) -> impl Iterator<Item = &ZoneSet> {
+        self.zone_sets().filter(|set| set.purpose == Purpose::Heap)
     }
 
     /// The zone an address belongs to.

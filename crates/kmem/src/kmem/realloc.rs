@@ -1,6 +1,6 @@
 //! Freeing and resizing by address alone: what is at an address, and is it live.
 
-use super::{Fault, Instance, ZoneSet};
+use super::{Fault, Instance, Purpose, ZoneSet};
 use crate::class::{ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
@@ -24,6 +24,18 @@ impl<P: Platform> Instance<P> {
         let Some(set) = self.zone_of(address) else {
             return Err(Fault::Foreign);
         };
+        if set.purpose == Purpose::PerCpu {
+            return Err(Fault::PerCpu);
+        }
+        self.find_in(set, address)
+    }
+
+    /// The same, in a zone that is known to hold the address.
+    pub(super) fn find_in(
+        &'static self,
+        set: &'static ZoneSet,
+        address: usize,
+    ) -> Result<Live<'static>, Fault> {
         let Some(pfn) = set.zone.pfn(address) else {
             return Err(Fault::Foreign);
         };

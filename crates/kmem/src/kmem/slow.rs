@@ -111,7 +111,7 @@ impl<P: Platform> Instance<P> {
     /// come off an array lowest first; a new slab if there is none.
     fn claim_objects(&'static self, class: SizeClass, out: &mut [Item]) -> usize {
         let geometry = self.geometry(class);
-        for set in self.zone_sets() {
+        for set in self.heap_sets() {
             let got = set.slabs.claim(class, geometry, self.books(), out);
             if got > 0 {
                 return got;
@@ -230,7 +230,7 @@ impl<P: Platform> Instance<P> {
 
     /// Live bytes and objects by tag, in parts.
     pub fn census(&'static self, mut each: impl FnMut(TagId, u64, u64)) {
-        for ZoneSet { zone, slabs } in self.zone_sets() {
+        for ZoneSet { zone, slabs, .. } in self.zone_sets() {
             alloc_tag::census(zone, slabs, self.geometries(), self.books(), &mut each);
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{Instance, ZoneSet};
 use crate::class::{CLASS_COUNT, RunClass, SizeClass};
+use crate::cpu::Slots;
 use crate::os::Platform;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
@@ -62,6 +63,7 @@ impl<P: Platform> Instance<P> {
             return;
         }
         self.drain_arrays(|| SizeClass::all().chain(RunClass::all()));
+        self.drain_percpu();
         for class in SizeClass::all() {
             while let Some(held) = self.barn.take_full(class) {
                 let len = held.sheaf.len as usize;
@@ -76,13 +78,22 @@ impl<P: Platform> Instance<P> {
         &'static self,
         classes: impl Fn() -> I,
     ) {
+        self.drain_slots(&self.slots, &classes);
+    }
+
+    /// The same for one of the instance's kinds of arrays.
+    pub(super) fn drain_slots<I: Iterator<Item = SizeClass>>(
+        &'static self,
+        slots: &Slots,
+        classes: &impl Fn() -> I,
+    ) {
         let mut buffer = [Item::NONE; SHEAF_OBJECTS];
         for cpu in (0..crate::cpu::MAX_CPUS as u32).map(CpuId) {
             let holds = |area: &crate::cpu::Area| classes().any(|class| area.len(class) > 0);
-            if !self.slots.area(cpu).is_some_and(holds) {
+            if !slots.area(cpu).is_some_and(holds) {
                 continue;
             }
-            let Some(mut stopped) = self.slots.stop(cpu, || self.platform.fence_cpus()) else {
+            let Some(mut stopped) = slots.stop(cpu, || self.platform.fence_cpus()) else {
                 continue;
             };
             for class in classes() {

@@ -79,6 +79,11 @@ pub unsafe trait Platform: Sync {
     /// What to start with.
     fn budget(&self) -> Budget;
 
+    /// CPUs that there can be, those that appear later included: the highest number of one, plus one.
+    fn possible_cpus(&self) -> u32 {
+        self.budget().cpus
+    }
+
     /// Copies the user's configuration text into `buf`; its length, more than there is room for
     /// when it is too long. `None`: there is none, or the program runs with more rights than its
     /// user.

@@ -93,6 +93,10 @@ unsafe impl<P: Platform> Platform for Sim<P> {
         self.budget
     }
 
+    fn possible_cpus(&self) -> u32 {
+        self.budget.cpus
+    }
+
     fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
         self.inner.configuration(buf)
     }

@@ -151,6 +151,15 @@ unsafe impl Platform for Linux {
         Budget { first_zone: share(4), min_zone: further, memory, cpus: self.cpus() }
     }
 
+    fn possible_cpus(&self) -> u32 {
+        let mut text = [0; 64];
+        let len = start::read_file(c"/sys/devices/system/cpu/possible", &mut text);
+        // `0-7`, or lists of such: the last number counts.
+        let last = text[..len].trim_ascii().rsplit(|b| !b.is_ascii_digit()).next();
+        let number = last.and_then(|digits| core::str::from_utf8(digits).ok()?.parse::<u32>().ok());
+        number.map_or(0, |last| last.saturating_add(1)).max(self.cpus())
+    }
+
     fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
         let len = start::environment(b"KMEM_CONF=", buf)?;
         (!start::secure()).then_some(len)
