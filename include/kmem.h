@@ -22,8 +22,9 @@ extern "C" {
 
 typedef unsigned int gfp_t;
 #define GFP_KERNEL 0u
-#define GFP_NOWAIT 0u
-#define GFP_ATOMIC 0u
+/* Not to wait for others: of what is here, mempools wait. */
+#define GFP_NOWAIT 0x8u
+#define GFP_ATOMIC 0x8u
 /* Zeroed memory. */
 #define __GFP_ZERO 0x1u
 /* Do without: no report when there is no memory. */
@@ -100,6 +101,44 @@ void free_pages_exact(void *pages, size_t size) KMEM_AS_(kmem_free_pages_exact);
 #define alloc_pages_exact(size, flags) alloc_pages_exact_tag(size, flags, KMEM_TAG())
 #define alloc_pages_bulk(flags, count, pages) alloc_pages_bulk_tag(flags, count, pages, KMEM_TAG())
 #define __free_page(page) __free_pages(page, 0)
+
+/* -- Memory pools: allocation that does not fail -------------------------------------------------------------------- */
+
+struct mempool;
+typedef struct mempool mempool_t;
+typedef void *(*mempool_alloc_t)(gfp_t flags, void *data);
+typedef void (*mempool_free_t)(void *element, void *data);
+/* Pools with a reserve of `min` elements: from two functions, a cache, kmalloc, or pages. NULL: there is no memory for the
+ * reserve. It is billed to this call, elements to who asks for them. */
+mempool_t *mempool_create_tag(int min, mempool_alloc_t alloc, mempool_free_t release, void *data,
+			      const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_mempool_create_tag);
+mempool_t *mempool_create_slab_pool_tag(int min, struct kmem_cache *cache, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_mempool_create_slab_pool_tag);
+mempool_t *mempool_create_kmalloc_pool_tag(int min, size_t size, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_mempool_create_kmalloc_pool_tag);
+mempool_t *mempool_create_page_pool_tag(int min, unsigned int order, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_mempool_create_page_pool_tag);
+/* An element: from the back end, else from the reserve, else (unless `flags` is GFP_NOWAIT or GFP_ATOMIC) one that another
+ * thread frees. */
+void *mempool_alloc_tag(mempool_t *pool, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_mempool_alloc_tag);
+void *mempool_alloc_noprof(mempool_t *pool, gfp_t flags) KMEM_AS_(kmem_mempool_alloc_noprof);
+/* All or none: `count`, or 0. Waits for no more than the reserve if only one thread asks for many at a time. */
+size_t mempool_alloc_bulk_tag(mempool_t *pool, gfp_t flags, size_t count, void **out, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_mempool_alloc_bulk_tag);
+void mempool_free(void *element, mempool_t *pool) KMEM_AS_(kmem_mempool_free);
+void mempool_free_bulk(mempool_t *pool, size_t count, void **elements) KMEM_AS_(kmem_mempool_free_bulk);
+/* 0, or -ENOMEM: there is no memory for so large a reserve. */
+int mempool_resize(mempool_t *pool, int min) KMEM_AS_(kmem_mempool_resize);
+/* All elements must be back. */
+void mempool_destroy(mempool_t *pool) KMEM_AS_(kmem_mempool_destroy);
+
+#define mempool_create(min, alloc, release, data) mempool_create_tag(min, alloc, release, data, KMEM_TAG())
+#define mempool_create_slab_pool(min, cache) mempool_create_slab_pool_tag(min, cache, KMEM_TAG())
+#define mempool_create_kmalloc_pool(min, size) mempool_create_kmalloc_pool_tag(min, size, KMEM_TAG())
+#define mempool_create_page_pool(min, order) mempool_create_page_pool_tag(min, order, KMEM_TAG())
+#define mempool_alloc(pool, flags) mempool_alloc_tag(pool, flags, KMEM_TAG())
+#define mempool_alloc_bulk(pool, flags, count, out) mempool_alloc_bulk_tag(pool, flags, count, out, KMEM_TAG())
 
 /* -- Per-CPU memory -------------------------------------------------------------------------------------------------- */
 

@@ -38,7 +38,7 @@ pub(crate) unsafe fn caller(tag: *const StaticTag) -> Caller {
 ///
 /// # Safety
 /// `at` has `count` entries, which nobody else uses.
-unsafe fn entries<'a>(at: *mut *mut u8, count: usize) -> &'a mut [*mut u8] {
+pub(crate) unsafe fn entries<'a>(at: *mut *mut u8, count: usize) -> &'a mut [*mut u8] {
     if count == 0 {
         return &mut [];
     }

@@ -2,8 +2,8 @@
 //!
 //! Every allocation symbol of the C library is exported, for one that is missing would hand out
 //! memory that our `free` does not know. The files are thin: [`malloc`] (C), [`operators`]
-//! (C++), [`process`] (start, exit, `dlopen`), [`tagged`], [`kernel`]
-//! and [`percpu`] (`kmem.h`), over the one static instance.
+//! (C++), [`process`] (start, exit, `dlopen`), [`tagged`], [`kernel`],
+//! [`percpu`] and [`mempool`] (`kmem.h`), over the one static instance.
 //!
 //! Nothing here allocates through itself, takes a lock, or calls into the C library on the path
 //! of an allocation.
@@ -15,6 +15,7 @@
 mod errno;
 mod kernel;
 mod malloc;
+mod mempool;
 mod operators;
 mod percpu;
 mod process;

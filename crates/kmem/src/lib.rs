@@ -5,7 +5,9 @@
 //!
 //! ```text
 //! kmem       facade: the malloc family, the global allocator
+//! mempool    pools with a reserve
 //! percpu     objects of which every CPU has a copy
+//! source     what the layers above ask the facade for
 //! alloc_tag  the books: profiling switch, census, peak
 //! codetag    what a tag stands for
 //! slab       slabs, sheaves, barn
@@ -33,6 +35,7 @@ pub mod conf;
 pub mod cpu;
 #[cfg(not(loom))]
 mod kmem;
+pub mod mempool;
 pub mod os;
 pub mod page;
 #[cfg(not(loom))]
@@ -40,6 +43,8 @@ pub mod percpu;
 pub mod root;
 pub mod row;
 pub mod slab;
+#[cfg(not(loom))]
+pub mod source;
 pub mod sync;
 pub mod units;
 
@@ -50,7 +55,7 @@ pub use codetag::{Caller, StaticTag};
 #[cfg(all(kmem_linux, not(loom)))]
 pub use kmem::Kmem;
 #[cfg(not(loom))]
-pub use kmem::{Cache, Fault, Instance, PerCpuStats, Stats};
+pub use kmem::{Cache, Elements, Fault, FromInstance, Instance, Mempool, PerCpuStats, Stats};
 
 /// A static tag for the place where this is written: `static_tag!("name")`, or without a name
 /// that of the module.

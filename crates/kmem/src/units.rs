@@ -102,6 +102,8 @@ impl Gfp {
     pub const ZERO: Self = Self(1);
     /// Optional: when there is none, nothing is reported.
     pub const NOWARN: Self = Self(2);
+    /// Not to wait for others.
+    pub const NOWAIT: Self = Self(8);
 
     /// Whether all of `flags` are set.
     pub const fn has(self, flags: Self) -> bool {

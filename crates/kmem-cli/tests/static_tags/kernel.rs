@@ -3,11 +3,15 @@
 use crate::harness::{Program, compile, library};
 
 fn run(case: &str, conf: &str) -> String {
+    run_program(&["kernel.c"], case, conf)
+}
+
+fn run_program(sources: &'static [&'static str], case: &str, conf: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("kernel");
+    let program = dir.path().join("program");
     let library = library();
-    compile("cc", &["-O2", library.to_str().unwrap()], &["kernel.c"], &program);
-    Program::start(&program, &[case], conf, &["kernel.c"]).agrees_with_the_books(true)
+    compile("cc", &["-O2", library.to_str().unwrap()], sources, &program);
+    Program::start(&program, &[case], conf, sources).agrees_with_the_books(true)
 }
 
 #[test]
@@ -42,8 +46,13 @@ fn a_split_block_is_sixteen_references_and_freed_as_a_whole_or_in_pieces() {
 
 #[test]
 fn per_cpu_objects_are_booked_once_and_their_copies_add_up() {
-    assert_eq!(run("percpu", ""), "");
-    assert_eq!(run("percpu", "rseq:off"), "");
+    assert_eq!(run_program(&["percpu.c"], "", ""), "");
+    assert_eq!(run_program(&["percpu.c"], "", "rseq:off"), "");
+}
+
+#[test]
+fn a_pools_reserve_is_billed_to_its_maker_and_elements_to_their_user() {
+    assert_eq!(run_program(&["mempool.c"], "", ""), "");
 }
 
 #[test]

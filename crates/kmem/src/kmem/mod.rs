@@ -41,6 +41,7 @@ mod fork;
 #[cfg(kmem_linux)]
 mod global;
 mod large;
+mod mempool;
 mod oom;
 mod pages;
 mod percpu;
@@ -52,6 +53,7 @@ mod watch;
 
 pub use cache::Cache;
 pub use fault::Fault;
+pub use mempool::{Elements, FromInstance, Mempool};
 pub use percpu::PerCpuStats;
 pub use stats::Stats;
 

@@ -12,7 +12,7 @@ use crate::cpu::{Area, MAX_CPUS, Slots};
 use crate::os::Platform;
 use crate::page::Run;
 use crate::percpu::{Slow, Units, Word};
-use crate::root::EXT_LIVE;
+use crate::root::TAG_MASK;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::units::{CHUNK_ORDER, CpuId, FRAME_SIZE, Gfp, Item, PAGE_SIZE, PageCount};
@@ -147,7 +147,7 @@ impl<P: Platform> Instance<P> {
         };
         if let Some(ext) = ext {
             let word = ext.load(Ordering::Relaxed);
-            ext.store(word & !EXT_LIVE, Ordering::Relaxed);
+            ext.store(word & TAG_MASK, Ordering::Relaxed);
             if self.watch().any() {
                 self.saw_free(word, self.geometry(class).size.into(), at);
             }

@@ -228,7 +228,7 @@ impl<P: Platform> Instance<P> {
 
     /// Puts another site into the word of a live allocation, whose length changed from and to
     /// these bytes.
-    fn rebook(&self, ext: &AtomicU32, caller: Caller, bytes: (u64, u64)) {
+    pub(super) fn rebook(&self, ext: &AtomicU32, caller: Caller, bytes: (u64, u64)) {
         let word = ext.load(Ordering::Relaxed);
         let site = self.word_for(caller);
         let tag_and_live = crate::root::TAG_MASK | EXT_LIVE;

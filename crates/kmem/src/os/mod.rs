@@ -14,6 +14,8 @@
 
 use core::ptr::NonNull;
 
+use crate::sync::AtomicU32;
+
 #[cfg(all(kmem_linux, not(loom)))]
 pub mod linux;
 pub mod region;
@@ -156,6 +158,14 @@ pub unsafe trait Platform: Sync {
     fn mappings(&self, _buf: &mut [u8]) -> usize {
         0
     }
+
+    /// Waits until somebody wakes `word`, if it is `seen`; or for a little while, or not at all: the caller looks again.
+    fn wait(&self, _word: &AtomicU32, _seen: u32) {
+        crate::sync::spin();
+    }
+
+    /// Ends the waits for `word`.
+    fn wake(&self, _word: &AtomicU32) {}
 
     /// Writes a diagnostic, best effort, without blocking.
     fn print(&self, text: &[u8]);

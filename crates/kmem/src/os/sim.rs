@@ -129,6 +129,14 @@ unsafe impl<P: Platform> Platform for Sim<P> {
         None
     }
 
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        self.inner.wait(word, seen);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        self.inner.wake(word);
+    }
+
     fn print(&self, text: &[u8]) {
         self.inner.print(text);
     }

@@ -265,6 +265,20 @@ unsafe impl Platform for Linux {
         file::mappings(buf)
     }
 
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        // Memory may come back by other ways than the one that wakes.
+        let patience = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: a word and a time of ours.
+        unsafe { sys!(libc::SYS_futex, word.as_ptr(), op, seen, &raw const patience) };
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: only the word's address is used.
+        unsafe { sys!(libc::SYS_futex, word.as_ptr(), op, i32::MAX) };
+    }
+
     fn print(&self, text: &[u8]) {
         diagnose::print(text);
     }

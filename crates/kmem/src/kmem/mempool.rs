@@ -1,0 +1,151 @@
+//! Memory pools over an instance.
+
+use core::ffi::c_void;
+use core::ptr::NonNull;
+
+use super::realloc::Live;
+use super::{Cache, Instance};
+use crate::codetag::Caller;
+use crate::mempool::{BackEnd, NoReserve};
+use crate::os::Platform;
+use crate::source::Source;
+use crate::sync::{AtomicU32, Ordering};
+use crate::units::{Gfp, Order};
+
+/// What the elements of a pool are.
+#[derive(Clone, Copy)]
+pub enum Elements {
+    /// So many bytes from `kmalloc`.
+    Kmalloc(usize),
+    /// Objects of a cache.
+    Slab(&'static Cache),
+    /// Blocks of pages.
+    Pages(Order),
+    /// What two functions of the user's make and free, given flags or the element, and `data`.
+    Custom {
+        /// Makes one, or returns null.
+        alloc: unsafe extern "C" fn(Gfp, *mut c_void) -> *mut c_void,
+        /// Frees one.
+        free: unsafe extern "C" fn(*mut c_void, *mut c_void),
+        /// Passed on to both.
+        data: *mut c_void,
+    },
+}
+
+// SAFETY: who makes a pool of functions lets any thread call them.
+unsafe impl Send for Elements {}
+// SAFETY: as above.
+unsafe impl Sync for Elements {}
+
+/// The back end of a pool: elements of an instance.
+pub struct FromInstance<P: 'static> {
+    instance: &'static Instance<P>,
+    elements: Elements,
+}
+
+/// A memory pool of an instance: see [`crate::mempool`].
+pub type Mempool<P> = crate::mempool::Mempool<FromInstance<P>, &'static Instance<P>>;
+
+impl<P: Platform> Instance<P> {
+    /// Makes a memory pool with a reserve of `min` elements, billed to the caller.
+    ///
+    /// # Errors
+    /// There is no memory for the reserve.
+    pub fn mempool_create(
+        &'static self,
+        min: u32,
+        elements: Elements,
+        caller: Caller,
+    ) -> Result<Mempool<P>, NoReserve> {
+        Mempool::new(FromInstance { instance: self, elements }, self, min, caller.quietly())
+    }
+
+    /// Puts another site into the word of a live allocation.
+    ///
+    /// # Safety
+    /// A live allocation. (What is not live is left alone.)
+    pub unsafe fn rebill(&'static self, at: *mut u8, caller: Caller) {
+        if !self.books() {
+            return;
+        }
+        match self.find(at) {
+            Ok(Live::Object { class, ext: Some(ext) }) => {
+                let bytes = self.geometry(class).size.into();
+                self.rebook(ext, caller, (bytes, bytes));
+            }
+            Ok(Live::Pages { set, pfn, pages }) => {
+                let bytes = pages.bytes() as u64;
+                self.rebook(set.zone.ext(pfn), caller, (bytes, bytes));
+            }
+            _ => {}
+        }
+    }
+}
+
+// SAFETY: elements are the instance's allocations, or the user's.
+unsafe impl<P: Platform> BackEnd for FromInstance<P> {
+    fn take(&self, gfp: Gfp, caller: Caller) -> Option<NonNull<u8>> {
+        let gfp = gfp.and(Gfp::NOWARN);
+        let kmem = self.instance;
+        NonNull::new(match self.elements {
+            Elements::Kmalloc(size) => kmem.kmalloc(size, gfp, caller),
+            Elements::Slab(cache) => kmem.cache_alloc(cache, gfp, caller),
+            Elements::Pages(order) => kmem.alloc_pages(order, gfp, caller),
+            // SAFETY: what the pool was made with.
+            Elements::Custom { alloc, data, .. } => unsafe { alloc(gfp, data) }.cast(),
+        })
+    }
+
+    unsafe fn give(&self, element: NonNull<u8>) {
+        let at = element.as_ptr();
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.elements {
+                Elements::Kmalloc(_) => self.instance.free(at),
+                Elements::Slab(cache) => self.instance.cache_free(cache, at),
+                Elements::Pages(order) => self.instance.free_pages(at, order),
+                Elements::Custom { free, data, .. } => free(at.cast(), data),
+            }
+        }
+    }
+
+    unsafe fn rebill(&self, element: NonNull<u8>, caller: Caller) {
+        if !matches!(self.elements, Elements::Custom { .. }) {
+            // SAFETY: the caller's promise.
+            unsafe { self.instance.rebill(element.as_ptr(), caller) };
+        }
+    }
+
+    unsafe fn zero(&self, element: NonNull<u8>) {
+        let bytes = match self.elements {
+            Elements::Kmalloc(size) => size,
+            Elements::Slab(cache) => cache.size(),
+            Elements::Pages(order) => order.pages().bytes(),
+            Elements::Custom { .. } => 0,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { element.write_bytes(0, bytes) };
+    }
+}
+
+// SAFETY: allocations of the instance.
+unsafe impl<P: Platform> Source for &'static Instance<P> {
+    fn obtain(&self, bytes: usize, caller: Caller) -> Option<NonNull<u8>> {
+        NonNull::new(self.alloc_zeroed(bytes, caller.quietly()))
+    }
+
+    unsafe fn release(&self, at: NonNull<u8>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.free(at.as_ptr()) }
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        if word.load(Ordering::SeqCst) == seen {
+            self.platform.wait(word, seen);
+        }
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        self.platform.wake(word);
+    }
+}
