@@ -102,6 +102,43 @@ void free_pages_exact(void *pages, size_t size) KMEM_AS_(kmem_free_pages_exact);
 #define alloc_pages_bulk(flags, count, pages) alloc_pages_bulk_tag(flags, count, pages, KMEM_TAG())
 #define __free_page(page) __free_pages(page, 0)
 
+/* -- Areas of whole pages, each with a page behind it that faults --------------------------------------------------- */
+
+void *vmalloc_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_vmalloc_tag);
+void *vmalloc_noprof(size_t size, gfp_t flags) KMEM_AS_(kmem_vmalloc_noprof);
+/* Of huge pages as far as the system has them, at a multiple of 2 MiB if it is as long as that. */
+void *vmalloc_huge_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_vmalloc_huge_tag);
+/* At a multiple of `align`, a power of two. */
+void *vmalloc_aligned_tag(size_t size, size_t align, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_vmalloc_aligned_tag);
+/* In place if that is possible; a long area moves by its page tables. __GFP_ZERO zeroes the pages that are new. */
+void *vrealloc_tag(const void *at, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_vrealloc_tag);
+void vfree(const void *at) KMEM_AS_(kmem_vfree);
+/* A page that vmap can map; freed by __free_page. */
+void *vmap_alloc_page_tag(gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_vmap_alloc_page_tag);
+/* Maps such pages (and no others: NULL) side by side; they must live longer than the mapping. A forked child has
+ * neither. */
+void *vmap(void **pages, unsigned int count) KMEM_AS_(kmem_vmap);
+void vunmap(const void *at) KMEM_AS_(kmem_vunmap);
+int is_vmalloc_addr(const void *at) KMEM_AS_(kmem_is_vmalloc_addr);
+/* Writes the areas to a file, in the layout of /proc/vmallocinfo. */
+void kmem_vmallocinfo(int fd);
+
+#define vmalloc(size) vmalloc_tag(size, GFP_KERNEL, KMEM_TAG())
+#define vzalloc(size) vmalloc_tag(size, __GFP_ZERO, KMEM_TAG())
+#define vmalloc_huge(size, flags) vmalloc_huge_tag(size, flags, KMEM_TAG())
+#define vmalloc_aligned(size, align, flags) vmalloc_aligned_tag(size, align, flags, KMEM_TAG())
+#define vrealloc(at, size, flags) vrealloc_tag(at, size, flags, KMEM_TAG())
+#define vmap_alloc_page(flags) vmap_alloc_page_tag(flags, KMEM_TAG())
+/* kmalloc up to 32 KiB, vmalloc from there on; kfree and kvfree take both. */
+#define kvmalloc(size, flags)                                                                                          \
+	(__extension__({                                                                                               \
+		size_t kmem_size_ = (size);                                                                            \
+		kmem_size_ <= 32768 ? kmalloc(kmem_size_, flags) : vmalloc_tag(kmem_size_, flags, KMEM_TAG());         \
+	}))
+#define kvfree(at) kfree(at)
+
 /* -- Memory pools: allocation that does not fail -------------------------------------------------------------------- */
 
 struct mempool;

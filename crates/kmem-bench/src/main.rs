@@ -5,7 +5,7 @@
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
-//!      -> percpu -> cells (variants of workloads, by one thread or two)
+//!      -> percpu, vmalloc -> cells (variants of workloads, by one thread or two)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      all -> statistics, table, machine, preload
 //! ```
@@ -32,6 +32,7 @@ mod programs;
 mod rivals;
 mod statistics;
 mod table;
+mod vmalloc;
 mod workload;
 
 use clap::{Parser, Subcommand};
@@ -57,6 +58,8 @@ enum Table {
     Census(census::Options),
     /// Per-CPU memory beside thread-locals and sharded atomics.
     Percpu(percpu::Options),
+    /// Areas of whole pages beside mmap and munmap.
+    Vmalloc(vmalloc::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Table::Profiling(options) => profiling::run(&options),
         Table::Census(options) => census::run(&options),
         Table::Percpu(options) => percpu::run(&options),
+        Table::Vmalloc(options) => vmalloc::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };

@@ -3,7 +3,7 @@
 //! Every allocation symbol of the C library is exported, for one that is missing would hand out
 //! memory that our `free` does not know. The files are thin: [`malloc`] (C), [`operators`]
 //! (C++), [`process`] (start, exit, `dlopen`), [`tagged`], [`kernel`],
-//! [`percpu`] and [`mempool`] (`kmem.h`), over the one static instance.
+//! [`percpu`], [`mempool`] and [`vmalloc`] (`kmem.h`), over the one static instance.
 //!
 //! Nothing here allocates through itself, takes a lock, or calls into the C library on the path
 //! of an allocation.
@@ -21,6 +21,7 @@ mod percpu;
 mod process;
 mod report;
 mod tagged;
+mod vmalloc;
 
 use kmem_core::Kmem;
 

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! kmem       facade: the malloc family, the global allocator
+//! vmalloc    areas of pages with guards
 //! mempool    pools with a reserve
 //! percpu     objects of which every CPU has a copy
 //! source     what the layers above ask the facade for
@@ -47,6 +48,8 @@ pub mod slab;
 pub mod source;
 pub mod sync;
 pub mod units;
+#[cfg(not(loom))]
+pub mod vmalloc;
 
 #[cfg(not(loom))]
 pub use codetag::scope::{Scope, Tagged};
@@ -55,7 +58,9 @@ pub use codetag::{Caller, StaticTag};
 #[cfg(all(kmem_linux, not(loom)))]
 pub use kmem::Kmem;
 #[cfg(not(loom))]
-pub use kmem::{Cache, Elements, Fault, FromInstance, Instance, Mempool, PerCpuStats, Stats};
+pub use kmem::{
+    Cache, Elements, Fault, FromInstance, Instance, Mempool, PerCpuStats, Stats, VmallocStats,
+};
 
 /// A static tag for the place where this is written: `static_tag!("name")`, or without a name
 /// that of the module.

@@ -65,6 +65,12 @@ impl Pfn {
         Frame(self.0 >> FRAME_ORDER)
     }
 
+    /// The page `n` before this one, which is not among the first `n`.
+    #[inline]
+    pub const fn back(self, n: u32) -> Self {
+        Self(self.0 - n)
+    }
+
     /// The page `n` further on.
     #[inline]
     pub const fn offset(self, n: u32) -> Self {

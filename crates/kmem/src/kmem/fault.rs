@@ -110,6 +110,21 @@ impl Line {
         self.bytes(text);
     }
 
+    /// The same without blanks.
+    pub(super) fn word(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.bytes(&[if byte.is_ascii_graphic() { byte } else { b'?' }]);
+        }
+    }
+
+    /// An address with all its digits.
+    pub(super) fn address(&mut self, value: usize) {
+        self.bytes(b"0x");
+        for i in (0..16).rev() {
+            self.bytes(&[b"0123456789abcdef"[value >> (i * 4) & 15]]);
+        }
+    }
+
     pub(super) fn hex(&mut self, value: usize) {
         self.bytes(b"0x");
         let digits = (usize::BITS - value.leading_zeros()).div_ceil(4).max(1);

@@ -26,14 +26,16 @@ impl<P: Platform> Instance<P> {
         // Fenced with the arrays below.
         self.percpu.units.pause();
         self.percpu.slots.pause(|| true);
+        self.vmalloc.slots.pause(|| true);
         let done = self.slots.pause(|| self.platform.fence_cpus());
         if !done {
-            self.resume_percpu();
+            self.resume_others();
         }
         done
     }
 
-    fn resume_percpu(&self) {
+    fn resume_others(&self) {
+        self.vmalloc.slots.resume();
         self.percpu.slots.resume();
         self.percpu.units.resume();
     }
@@ -41,7 +43,7 @@ impl<P: Platform> Instance<P> {
     /// That thread is gone.
     pub fn after_vfork(&'static self) {
         self.slots.resume();
-        self.resume_percpu();
+        self.resume_others();
     }
 
     #[cold]
@@ -68,8 +70,13 @@ impl<P: Platform> Instance<P> {
             self.scratch.forget();
             self.blackbox.leave();
             self.percpu.slots.restart_empty();
+            self.vmalloc.slots.restart_empty();
             self.slots.restart_empty();
         }
+        // SAFETY: as above.
+        unsafe { self.mend_areas() };
+        // Pages that can be mapped again are the parent's alone.
+        self.vmalloc.shared.store(0, Ordering::Relaxed);
         self.state.store(start::READY, Ordering::Release);
     }
 }

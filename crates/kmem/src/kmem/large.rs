@@ -142,7 +142,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Makes a claimed run read as zero.
-    fn zero_run(&self, set: &ZoneSet, run: Run) {
+    pub(super) fn zero_run(&self, set: &ZoneSet, run: Run) {
         if set.zone.reads_zero(run) {
             return;
         }
@@ -213,12 +213,16 @@ impl<P: Platform> Instance<P> {
         }
         if set.zone.on(&self.platform).decay(self.decay_ms.load(Ordering::Relaxed)) {
             self.drain_arrays(RunClass::all);
+            self.drain_vmalloc();
         }
     }
 
     /// Frees a page allocation that starts at `pfn`; `keep` says whether the CPU may keep it for
     /// the next request of that length. False: none does.
     pub(super) fn free_large(&'static self, set: &ZoneSet, pfn: Pfn, keep: bool) -> bool {
+        if set.purpose == Purpose::Vmalloc {
+            return self.give_area_of(set, pfn);
+        }
         // One winner among threads that free the same block.
         let pages = set.zone.len(pfn).swap(0, Ordering::AcqRel);
         if pages == 0 {

@@ -49,6 +49,8 @@ mod realloc;
 mod slow;
 mod start;
 mod stats;
+mod vmalloc;
+mod vmap;
 mod watch;
 
 pub use cache::Cache;
@@ -56,6 +58,7 @@ pub use fault::Fault;
 pub use mempool::{Elements, FromInstance, Mempool};
 pub use percpu::PerCpuStats;
 pub use stats::Stats;
+pub use vmalloc::VmallocStats;
 
 /// An instance on Linux.
 #[cfg(kmem_linux)]
@@ -90,6 +93,10 @@ enum Purpose {
     Heap,
     /// Per-CPU objects: see `percpu`.
     PerCpu,
+    /// Areas: see `vmalloc`.
+    Vmalloc,
+    /// Pages that can be mapped again: see `vmap`.
+    Shared,
 }
 
 /// What the fast paths read.
@@ -152,6 +159,7 @@ pub struct Instance<P> {
     /// Room for a report on the mappings.
     report_room: AtomicUsize,
     percpu: percpu::PerCpu,
+    vmalloc: vmalloc::Vmalloc,
     platform: P,
 }
 
@@ -196,6 +204,7 @@ impl<P: Platform> Instance<P> {
             last_report: AtomicU64::new(0),
             report_room: AtomicUsize::new(0),
             percpu: percpu::PerCpu::new(),
+            vmalloc: vmalloc::Vmalloc::new(),
             platform,
         }
     }

@@ -335,7 +335,7 @@ impl<P: Platform> Instance<P> {
             return buffer[0];
         }
         if let Some(cpu) = slots.current(hint) {
-            self.ensure_area_of(slots, cpu);
+            self.ensure_area_of(slots, cpu, self.geometries());
             self.percpu.units.ensure(&self.platform, cpu);
         }
         let geometry = self.geometry(class);
@@ -393,7 +393,7 @@ impl<P: Platform> Instance<P> {
         let slots = &self.percpu.slots;
         let hint = self.slot_hint();
         if let Some(cpu) = slots.current(hint) {
-            self.ensure_area_of(slots, cpu);
+            self.ensure_area_of(slots, cpu, self.geometries());
             for _ in 0..2 {
                 // SAFETY: a freed object in our hands.
                 if unsafe { slots.push_many(class, hint, &[item]) } == 1 {
@@ -411,7 +411,8 @@ impl<P: Platform> Instance<P> {
     /// Empties the arrays of all CPUs of per-CPU objects into their slabs.
     pub(super) fn drain_percpu(&'static self) {
         if self.percpu_zone().is_some() {
-            self.drain_slots(&self.percpu.slots, &SizeClass::all);
+            let sink = |class, items: &mut [Item]| self.give_to_slabs(class, items);
+            self.drain_slots(&self.percpu.slots, &SizeClass::all, sink);
         }
     }
 

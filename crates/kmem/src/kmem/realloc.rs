@@ -189,6 +189,10 @@ impl<P: Platform> Instance<P> {
                 }
                 (old, None)
             }
+            Ok(Live::Pages { set, .. }) if set.purpose == Purpose::Vmalloc && size > 0 => {
+                // SAFETY: the caller's promise.
+                return unsafe { self.vrealloc(at, size, crate::units::Gfp::KERNEL, caller) };
+            }
             Ok(Live::Pages { set, pfn, pages }) => {
                 if size > MAX_OBJECT && self.resize_large(set, pfn, pages.0, size) {
                     if self.books() {

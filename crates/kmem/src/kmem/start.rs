@@ -275,7 +275,14 @@ impl<P: Platform> Instance<P> {
         purpose: Purpose,
         bytes: usize,
     ) -> Option<&'static ZoneSet> {
-        self.install_zone(self.reserve_zone(bytes)?, purpose)
+        let (at, meta, pages) = self.reserve_zone(bytes)?;
+        // SAFETY: our own fresh reservation.
+        if purpose == Purpose::Shared && !unsafe { self.platform.share(at, pages.bytes()) } {
+            // SAFETY: as above, unused.
+            unsafe { self.platform.release(at, pages.bytes() + self.meta_bytes(pages)) };
+            return None;
+        }
+        self.install_zone((at, meta, pages), purpose)
     }
 
     /// Makes reserved address space with its metadata a zone of this instance.
@@ -365,11 +372,16 @@ impl<P: Platform> Instance<P> {
 
     /// Gives the calling thread's CPU its array, if it has none yet.
     pub(super) fn ensure_area(&'static self, cpu: CpuId) {
-        self.ensure_area_of(&self.slots, cpu);
+        self.ensure_area_of(&self.slots, cpu, self.geometries());
     }
 
     /// The same for one of the instance's kinds of arrays.
-    pub(super) fn ensure_area_of(&'static self, slots: &Slots, cpu: CpuId) {
+    pub(super) fn ensure_area_of(
+        &'static self,
+        slots: &Slots,
+        cpu: CpuId,
+        classes: &[ClassGeometry],
+    ) {
         if slots.has_area(cpu) {
             return;
         }
@@ -386,8 +398,7 @@ impl<P: Platform> Instance<P> {
         };
         // SAFETY: our own fresh reservation, of an area's size and alignment.
         let added = unsafe {
-            self.platform.commit(area, bytes)
-                && slots.add(cpu, area.cast().as_ptr(), self.geometries())
+            self.platform.commit(area, bytes) && slots.add(cpu, area.cast().as_ptr(), classes)
         };
         if !added {
             // SAFETY: nobody got to know of it.

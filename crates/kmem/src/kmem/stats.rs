@@ -64,6 +64,7 @@ impl<P: Platform> Instance<P> {
         }
         self.drain_arrays(|| SizeClass::all().chain(RunClass::all()));
         self.drain_percpu();
+        self.drain_vmalloc();
         for class in SizeClass::all() {
             while let Some(held) = self.barn.take_full(class) {
                 let len = held.sheaf.len as usize;
@@ -78,14 +79,15 @@ impl<P: Platform> Instance<P> {
         &'static self,
         classes: impl Fn() -> I,
     ) {
-        self.drain_slots(&self.slots, &classes);
+        self.drain_slots(&self.slots, &classes, |class, items| self.give_drained(class, items));
     }
 
-    /// The same for one of the instance's kinds of arrays.
+    /// The same for one of the instance's kinds of arrays, into `sink`.
     pub(super) fn drain_slots<I: Iterator<Item = SizeClass>>(
         &'static self,
         slots: &Slots,
         classes: &impl Fn() -> I,
+        sink: impl Fn(SizeClass, &mut [Item]),
     ) {
         let mut buffer = [Item::NONE; SHEAF_OBJECTS];
         for cpu in (0..crate::cpu::MAX_CPUS as u32).map(CpuId) {
@@ -102,7 +104,7 @@ impl<P: Platform> Instance<P> {
                     if got == 0 {
                         break;
                     }
-                    self.give_drained(class, &buffer[..got]);
+                    sink(class, &mut buffer[..got]);
                 }
             }
         }

@@ -130,7 +130,7 @@ impl<B: BackEnd, S: Source> Mempool<B, S> {
     /// Gives back what the reserve holds too many.
     fn shed(&self) {
         while self.reserve.count() > self.reserve.target() {
-            let Some(element) = self.from_reserve() else { return };
+            let Some(element) = self.reserved_element() else { return };
             // SAFETY: an element in our hands.
             unsafe { self.back_end.give(element) };
         }
@@ -146,7 +146,7 @@ impl<B: BackEnd, S: Source> Mempool<B, S> {
         self.reserve.target()
     }
 
-    fn from_reserve(&self) -> Option<NonNull<u8>> {
+    fn reserved_element(&self) -> Option<NonNull<u8>> {
         NonNull::new(self.reserve.take()? as *mut u8)
     }
 
@@ -178,7 +178,7 @@ impl<B: BackEnd, S: Source> Mempool<B, S> {
         if let Some(element) = self.back_end.take(gfp, caller) {
             return Some(element);
         }
-        let element = self.from_reserve()?;
+        let element = self.reserved_element()?;
         // SAFETY: an element in our hands.
         unsafe {
             self.back_end.rebill(element, caller);

@@ -11,8 +11,6 @@
 //!
 //! Shelves are only added. Context: any; nothing waits but for the steps of others.
 
-use core::ptr::null;
-
 use crate::row::Row;
 use crate::row::span;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, atomics, const_fn, spin};
@@ -120,7 +118,7 @@ impl Reserve {
     fn shelves(&self) -> impl Iterator<Item = &Shelf> {
         let mut next = self.shelves.load(Ordering::Acquire) as *const Shelf;
         core::iter::from_fn(move || {
-            if next == null() {
+            if next.is_null() {
                 return None;
             }
             // SAFETY: shelves stay valid.

@@ -85,6 +85,46 @@ unsafe impl<P: Platform> Platform for Sim<P> {
         !self.faulty() && unsafe { self.inner.decommit(at, bytes) }
     }
 
+    fn can_protect(&self) -> bool {
+        self.inner.can_protect()
+    }
+
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the caller's promise; so below.
+        !self.faulty() && unsafe { self.inner.protect(at, bytes) }
+    }
+
+    unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize) {
+        if !self.faulty() {
+            // SAFETY: as above.
+            unsafe { self.inner.advise_huge(at, bytes) }
+        }
+    }
+
+    unsafe fn remap(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: as above.
+        !self.faulty() && unsafe { self.inner.remap(from, to, bytes) }
+    }
+
+    unsafe fn share(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: as above.
+        !self.faulty() && unsafe { self.inner.share(at, bytes) }
+    }
+
+    unsafe fn alias(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: as above.
+        !self.faulty() && unsafe { self.inner.alias(from, to, bytes) }
+    }
+
+    unsafe fn unalias(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: as above.
+        !self.faulty() && unsafe { self.inner.unalias(at, bytes) }
+    }
+
+    fn max_mappings(&self) -> usize {
+        self.inner.max_mappings()
+    }
+
     fn allows(&self, committed: usize) -> bool {
         self.inner.allows(committed)
     }
