@@ -5,7 +5,7 @@
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
-//!      -> percpu, vmalloc -> cells (variants of workloads, by one thread or two)
+//!      -> percpu, vmalloc, rhashtable -> cells (variants of workloads, by one thread or two)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      all -> statistics, table, machine, preload
 //! ```
@@ -29,6 +29,7 @@ mod preload;
 mod prng;
 mod profiling;
 mod programs;
+mod rhashtable;
 mod rivals;
 mod statistics;
 mod table;
@@ -60,6 +61,8 @@ enum Table {
     Percpu(percpu::Options),
     /// Areas of whole pages beside mmap and munmap.
     Vmalloc(vmalloc::Options),
+    /// Hash tables that threads share.
+    Rhashtable(rhashtable::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Table::Census(options) => census::run(&options),
         Table::Percpu(options) => percpu::run(&options),
         Table::Vmalloc(options) => vmalloc::run(&options),
+        Table::Rhashtable(options) => rhashtable::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! kmem       facade: the malloc family, the global allocator
+//! rhashtable tables that grow while they are read
 //! vmalloc    areas of pages with guards
 //! mempool    pools with a reserve
 //! percpu     objects of which every CPU has a copy
@@ -41,10 +42,10 @@ pub mod os;
 pub mod page;
 #[cfg(not(loom))]
 pub mod percpu;
+pub mod rhashtable;
 pub mod root;
 pub mod row;
 pub mod slab;
-#[cfg(not(loom))]
 pub mod source;
 pub mod sync;
 pub mod units;
@@ -59,7 +60,8 @@ pub use codetag::{Caller, StaticTag};
 pub use kmem::Kmem;
 #[cfg(not(loom))]
 pub use kmem::{
-    Cache, Elements, Fault, FromInstance, Instance, Mempool, PerCpuStats, Stats, VmallocStats,
+    Cache, Elements, Fault, FromInstance, Instance, Mempool, PerCpuStats, Stats, Table,
+    VmallocStats,
 };
 
 /// A static tag for the place where this is written: `static_tag!("name")`, or without a name

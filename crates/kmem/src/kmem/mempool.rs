@@ -8,8 +8,6 @@ use super::{Cache, Instance};
 use crate::codetag::Caller;
 use crate::mempool::{BackEnd, NoReserve};
 use crate::os::Platform;
-use crate::source::Source;
-use crate::sync::{AtomicU32, Ordering};
 use crate::units::{Gfp, Order};
 
 /// What the elements of a pool are.
@@ -125,27 +123,5 @@ unsafe impl<P: Platform> BackEnd for FromInstance<P> {
         };
         // SAFETY: the caller's promise.
         unsafe { element.write_bytes(0, bytes) };
-    }
-}
-
-// SAFETY: allocations of the instance.
-unsafe impl<P: Platform> Source for &'static Instance<P> {
-    fn obtain(&self, bytes: usize, caller: Caller) -> Option<NonNull<u8>> {
-        NonNull::new(self.alloc_zeroed(bytes, caller.quietly()))
-    }
-
-    unsafe fn release(&self, at: NonNull<u8>) {
-        // SAFETY: the caller's promise.
-        unsafe { self.free(at.as_ptr()) }
-    }
-
-    fn wait(&self, word: &AtomicU32, seen: u32) {
-        if word.load(Ordering::SeqCst) == seen {
-            self.platform.wait(word, seen);
-        }
-    }
-
-    fn wake(&self, word: &AtomicU32) {
-        self.platform.wake(word);
     }
 }

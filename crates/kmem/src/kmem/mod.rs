@@ -47,6 +47,7 @@ mod pages;
 mod percpu;
 mod realloc;
 mod slow;
+mod source;
 mod start;
 mod stats;
 mod vmalloc;
@@ -57,6 +58,7 @@ pub use cache::Cache;
 pub use fault::Fault;
 pub use mempool::{Elements, FromInstance, Mempool};
 pub use percpu::PerCpuStats;
+pub use source::Table;
 pub use stats::Stats;
 pub use vmalloc::VmallocStats;
 

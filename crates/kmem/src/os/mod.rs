@@ -173,6 +173,11 @@ pub unsafe trait Platform: Sync {
     /// (membarrier). False: not supported.
     fn fence_cpus(&self) -> bool;
 
+    /// A full memory barrier on every CPU that runs a thread of this process. False: not supported.
+    fn barrier(&self) -> bool {
+        false
+    }
+
     /// Offset of the thread's rseq area from the thread pointer, where the C library
     /// registered one that can be used.
     fn rseq_offset(&self) -> Option<isize>;

@@ -165,6 +165,11 @@ unsafe impl<P: Platform> Platform for Sim<P> {
         false
     }
 
+    fn barrier(&self) -> bool {
+        // Not a matter of memory: a system has it or does not.
+        self.inner.barrier()
+    }
+
     fn rseq_offset(&self) -> Option<isize> {
         None
     }

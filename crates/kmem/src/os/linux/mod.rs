@@ -17,6 +17,8 @@ use syscall::sys;
 const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const MADV_WIPEONFORK: i32 = 18;
 const MREMAP_DONTUNMAP: i32 = 4;
+const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 7;
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
 
@@ -306,6 +308,15 @@ unsafe impl Platform for Linux {
             }
             sys!(libc::SYS_membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0
                 && sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0
+        }
+    }
+
+    fn barrier(&self) -> bool {
+        // SAFETY: as for `fence_cpus`.
+        unsafe {
+            sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0, 0) == 0
+                || sys!(libc::SYS_membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0
+                    && sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0, 0) == 0
         }
     }
 
