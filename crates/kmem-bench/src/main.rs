@@ -5,6 +5,7 @@
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
+//!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> percpu, vmalloc, rhashtable -> cells (variants of workloads, by one thread or two)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      all -> statistics, table, machine, preload
@@ -13,6 +14,7 @@
 //! Exit codes: 0 a table was printed, 1 a measurement failed, 2 kmem itself or
 //! something the user asked for is not there.
 
+mod accounting;
 mod affinity;
 mod cells;
 mod census;
@@ -33,6 +35,7 @@ mod rhashtable;
 mod rivals;
 mod statistics;
 mod table;
+mod utilization;
 mod vmalloc;
 mod workload;
 
@@ -55,6 +58,10 @@ enum Table {
     Programs(programs::Options),
     /// What the books cost, in the configurations of the kernel's own table.
     Profiling(profiling::Options),
+    /// What it costs that a group pays for an object, as the kernel measured it.
+    Accounting(accounting::Options),
+    /// How much of the slab memory of many groups is objects.
+    Utilization(utilization::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
     /// Per-CPU memory beside thread-locals and sharded atomics.
@@ -92,6 +99,8 @@ fn main() -> ExitCode {
         Table::Programs(options) => programs::run(&options),
         Table::Profiling(options) => profiling::run(&options),
         Table::Census(options) => census::run(&options),
+        Table::Accounting(options) => accounting::run(&options),
+        Table::Utilization(options) => utilization::run(&options),
         Table::Percpu(options) => percpu::run(&options),
         Table::Vmalloc(options) => vmalloc::run(&options),
         Table::Rhashtable(options) => rhashtable::run(&options),

@@ -11,6 +11,7 @@
 //! percpu     objects of which every CPU has a copy
 //! source     what the layers above ask the facade for
 //! alloc_tag  the books: profiling switch, census, peak
+//! memcg      groups: charges, limits, events, shrinkers
 //! codetag    what a tag stands for
 //! slab       slabs, sheaves, barn
 //! page       zone, rows, credit, purge
@@ -37,6 +38,7 @@ pub mod conf;
 pub mod cpu;
 #[cfg(not(loom))]
 mod kmem;
+pub mod memcg;
 pub mod mempool;
 pub mod os;
 pub mod page;
@@ -60,8 +62,8 @@ pub use codetag::{Caller, StaticTag};
 pub use kmem::Kmem;
 #[cfg(not(loom))]
 pub use kmem::{
-    Cache, Elements, Fault, FromInstance, Instance, Mempool, PerCpuStats, Stats, Table,
-    VmallocStats,
+    Cache, Elements, Fault, FromInstance, Group, GroupScope, GroupStat, Grouped, Instance, Mempool,
+    PerCpuStats, Reservation, Stats, Table, VmallocStats, fallible,
 };
 
 /// A static tag for the place where this is written: `static_tag!("name")`, or without a name
@@ -98,13 +100,13 @@ macro_rules! tag {
 #[macro_export]
 macro_rules! alloc {
     ($kmem:expr, $size:expr) => {
-        $kmem.alloc($size, $crate::Caller::tagged($crate::static_tag!()))
+        $kmem.alloc($size, $crate::Caller::tagged($crate::static_tag!()).here())
     };
     ($kmem:expr, $size:expr, zeroed) => {
-        $kmem.alloc_zeroed($size, $crate::Caller::tagged($crate::static_tag!()))
+        $kmem.alloc_zeroed($size, $crate::Caller::tagged($crate::static_tag!()).here())
     };
     ($kmem:expr, $size:expr, align = $align:expr) => {
-        $kmem.alloc_aligned($size, $align, $crate::Caller::tagged($crate::static_tag!()))
+        $kmem.alloc_aligned($size, $align, $crate::Caller::tagged($crate::static_tag!()).here())
     };
 }
 

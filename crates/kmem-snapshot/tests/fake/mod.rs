@@ -289,7 +289,10 @@ pub(crate) fn target() {
         depth: 0.into(),
         deep_depth: 0.into(),
         deep_tag: 0.into(),
-        reserved: 0,
+        group_capacity: 0,
+        groups: 0,
+        group_count: 0.into(),
+        group_size: 0,
     };
     write_peak(&at, &totals);
     // SAFETY: all places lie in mappings of this process that are large enough and aligned.

@@ -72,6 +72,7 @@ impl<P: Platform> Instance<P> {
             self.percpu.slots.restart_empty();
             self.vmalloc.slots.restart_empty();
             self.slots.restart_empty();
+            self.recharge();
         }
         // SAFETY: as above.
         unsafe { self.mend_areas() };

@@ -3,12 +3,15 @@
 use core::ffi::c_void;
 use core::ptr::NonNull;
 
+use super::account::{objcg_bits, objcg_of, pages_cost};
 use super::realloc::Live;
 use super::{Cache, Instance};
 use crate::codetag::Caller;
 use crate::mempool::{BackEnd, NoReserve};
 use crate::os::Platform;
-use crate::units::{Gfp, Order};
+use crate::root::{EXT_LIVE, TAG_MASK};
+use crate::sync::{AtomicU32, Ordering};
+use crate::units::{Gfp, ObjcgId, Order};
 
 /// What the elements of a pool are.
 #[derive(Clone, Copy)]
@@ -58,7 +61,7 @@ impl<P: Platform> Instance<P> {
         Mempool::new(FromInstance { instance: self, elements }, self, min, caller.quietly())
     }
 
-    /// Puts another site into the word of a live allocation.
+    /// Bills a live allocation to another site and group. A group at its limit goes above it.
     ///
     /// # Safety
     /// A live allocation. (What is not live is left alone.)
@@ -66,16 +69,49 @@ impl<P: Platform> Instance<P> {
         if !self.books() {
             return;
         }
-        match self.find(at) {
+        let (new, caller) = (self.group_of(caller), caller.nofail());
+        let (ext, bytes) = match self.find(at) {
             Ok(Live::Object { class, ext: Some(ext) }) => {
-                let bytes = self.geometry(class).size.into();
-                self.rebook(ext, caller, (bytes, bytes));
+                self.regroup(
+                    ext,
+                    new,
+                    || self.pay_object(class, new, caller),
+                    |old| self.refund_object(class, old),
+                );
+                (ext, self.geometry(class).size.into())
             }
             Ok(Live::Pages { set, pfn, pages }) => {
-                let bytes = pages.bytes() as u64;
-                self.rebook(set.zone.ext(pfn), caller, (bytes, bytes));
+                let ext = set.zone.ext(pfn);
+                let cost = pages_cost(pages);
+                self.regroup(
+                    ext,
+                    new,
+                    || self.pay_bytes(new, cost, caller),
+                    |old| self.refund_bytes(old, cost),
+                );
+                (ext, pages.bytes() as u64)
             }
-            _ => {}
+            _ => return,
+        };
+        self.rebook(ext, caller, (bytes, bytes));
+    }
+
+    /// Puts another group into the word of a live allocation, once it has paid.
+    fn regroup(
+        &self,
+        ext: &AtomicU32,
+        new: ObjcgId,
+        pay: impl FnOnce() -> bool,
+        refund: impl FnOnce(ObjcgId),
+    ) {
+        let word = ext.load(Ordering::Relaxed);
+        let old = objcg_of(word);
+        if old == new || new != ObjcgId::ROOT && !pay() {
+            return;
+        }
+        ext.store(word & (TAG_MASK | EXT_LIVE) | objcg_bits(new), Ordering::Relaxed);
+        if old != ObjcgId::ROOT {
+            refund(old);
         }
     }
 }

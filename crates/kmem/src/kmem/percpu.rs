@@ -261,16 +261,10 @@ impl<P: Platform> Instance<P> {
                 - set.zone.free_pages() * PAGE_SIZE as u64,
             ..PerCpuStats::default()
         };
-        crate::alloc_tag::census(
-            &set.zone,
-            &set.slabs,
-            self.geometries(),
-            self.books(),
-            |_, bytes, calls| {
-                stats.bytes += bytes;
-                stats.objects += calls;
-            },
-        );
+        crate::alloc_tag::census(&set.zone, &set.slabs, self.geometries(), self.books(), |held| {
+            stats.bytes += held.bytes;
+            stats.objects += held.calls;
+        });
         stats
     }
 

@@ -16,9 +16,10 @@ use crate::class::{CLASS_COUNT, ClassGeometry, SIZES};
 use crate::codetag::{MAX_SITES, MIN_SITES, Sites};
 use crate::conf::{Complaint, Conf, MAX_TEXT};
 use crate::cpu::{Area, Kind, Slots};
+use crate::memcg::{Groups, MAX_GROUPS, MIN_GROUPS};
 use crate::os::Platform;
 use crate::page::Zone;
-use crate::root::{self, MAX_ZONES, RootBlock, Site, ZoneBlock};
+use crate::root::{self, GroupBlock, MAX_ZONES, RootBlock, Site, ZoneBlock};
 use crate::slab::SlabZone;
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, spin};
@@ -51,11 +52,15 @@ struct Tables {
     scratch: usize,
     live: usize,
     report: usize,
+    group_count: u32,
+    groups: usize,
+    names: usize,
     bytes: usize,
 }
 
 impl Tables {
-    /// Tables take little of a small heap: one site per 16 KiB, one sheaf per 64 KiB.
+    /// Tables take little of a small heap: one site per 16 KiB, one sheaf per 64 KiB, one group per
+    /// 128 KiB.
     const fn for_heap(bytes: usize) -> Self {
         let sites = bytes >> 14;
         let site_count = if sites > MAX_SITES as usize {
@@ -66,6 +71,14 @@ impl Tables {
             sites as u32
         };
         let sheaf_count = Barn::sheaves_for(bytes);
+        let groups = bytes >> 17;
+        let group_count = if groups > MAX_GROUPS as usize {
+            MAX_GROUPS
+        } else if groups < MIN_GROUPS as usize {
+            MIN_GROUPS
+        } else {
+            groups as u32
+        };
         let mut end = 0;
         macro_rules! part {
             ($bytes:expr) => {{
@@ -85,6 +98,9 @@ impl Tables {
             scratch: part!(alloc_tag::scratch_bytes(site_count)),
             live: part!(alloc_tag::live_bytes(site_count)),
             report: part!(super::oom::room(site_count)),
+            group_count,
+            groups: part!(Groups::blocks_bytes(group_count)),
+            names: part!(Groups::index_bytes(group_count)),
             bytes: end,
         }
     }
@@ -161,6 +177,7 @@ impl<P: Platform> Instance<P> {
                 layout.slab[i] = !(class.slab_mask as usize);
                 layout.ext_offset[i] = class.ext_offset as usize;
                 layout.ext_shift[i] = if class.size == 0 { 0 } else { class.ext_shift() };
+                layout.stock_bound[i] = super::account::stock_bound(class.size);
             }
         }
         self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);
@@ -191,6 +208,10 @@ impl<P: Platform> Instance<P> {
             self.sites.start(&self.platform, at(layout.sites), at(layout.index), root);
             self.barn.start(at(layout.barn), layout.sheaf_count);
             self.scratch.start(at(layout.scratch));
+            if books {
+                let groups = at(layout.groups).cast::<GroupBlock>();
+                self.groups.start(groups, at(layout.names), layout.group_count);
+            }
         }
         self.live.store(at(layout.live) as usize, Ordering::Relaxed);
         self.report_room.store(at(layout.report) as usize, Ordering::Relaxed);
@@ -244,6 +265,9 @@ impl<P: Platform> Instance<P> {
         root.zones = at(layout.zones);
         root.sites = at(layout.sites);
         root.peak = at(layout.peak);
+        root.groups = at(layout.groups);
+        root.group_capacity = layout.group_count;
+        root.group_size = size_of::<GroupBlock>() as u32;
         (root.cache, root.cache_len) = self.sites.cache_part();
         root.meta_base = at(0);
         root.meta_len = layout.bytes as u64;

@@ -6,7 +6,7 @@ use crate::cpu::Slots;
 use crate::os::Platform;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
-use crate::units::{CpuId, Item, PAGE_SIZE, PageCount};
+use crate::units::{Item, PAGE_SIZE, PageCount};
 
 /// Counts of an instance, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,9 +90,8 @@ impl<P: Platform> Instance<P> {
         sink: impl Fn(SizeClass, &mut [Item]),
     ) {
         let mut buffer = [Item::NONE; SHEAF_OBJECTS];
-        for cpu in (0..crate::cpu::MAX_CPUS as u32).map(CpuId) {
-            let holds = |area: &crate::cpu::Area| classes().any(|class| area.len(class) > 0);
-            if !slots.area(cpu).is_some_and(holds) {
+        for (cpu, area) in slots.areas() {
+            if !classes().any(|class| area.len(class) > 0) {
                 continue;
             }
             let Some(mut stopped) = slots.stop(cpu, || self.platform.fence_cpus()) else {

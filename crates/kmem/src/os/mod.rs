@@ -222,6 +222,12 @@ pub unsafe trait Platform: Sync {
         0
     }
 
+    /// Adds one to the counter of an eventfd, best effort.
+    fn signal_event(&self, _fd: u32) {}
+
+    /// Lets another thread run that this one waits for.
+    fn give_way(&self) {}
+
     /// Waits until somebody wakes `word`, if it is `seen`; or for a little while, or not at all: the caller looks again.
     fn wait(&self, _word: &AtomicU32, _seen: u32) {
         crate::sync::spin();
