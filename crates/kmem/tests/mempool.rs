@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use kmem::codetag::Caller;
+use kmem::memcg::{GroupId, Limit};
 use kmem::os::Budget;
 use kmem::os::linux::Linux;
 use kmem::os::sim::Sim;
@@ -114,6 +115,35 @@ fn the_reserve_is_there_when_the_system_fails_and_its_user_is_billed() {
             unsafe { a.free(at) };
         }
         assert_eq!((calls(a).get(&0x1000), a.validate()), (None, Ok(())));
+    }
+}
+
+#[test]
+fn the_group_of_who_has_an_element_pays_for_it() {
+    for kind in 0..4 {
+        let a = simulated();
+        let group = |name: &[u8]| a.group_create(GroupId::ROOT, name).expect("a group");
+        let (owner, user) = (group(b"owner"), group(b"user"));
+        let current = |id| a.group_stat(id).expect("it is there").current;
+        let pool =
+            a.mempool_create(5, kinds(a)[kind], OWNER.charged_to(owner.objcg())).expect("memory");
+        let whole = current(owner);
+        a.platform().fail(1, u64::MAX);
+        exhaust(a);
+        // One that is at its limit still gets what is reserved.
+        a.group_set(user, Limit::Max, 0).expect("a limit");
+        let who = USER.charged_to(user.objcg());
+        let held: Vec<_> =
+            (0..5).map(|_| pool.alloc(Gfp::NOWAIT, who).expect("reserved")).collect();
+        let each = (whole - current(owner)) / 5;
+        assert!(each >= 200 && current(user) == 5 * each, "{} of {whole}", current(user));
+        for element in held {
+            // SAFETY: from the pool, used by nobody.
+            unsafe { pool.free(element) };
+        }
+        assert_eq!((current(user), current(owner)), (0, whole));
+        drop(pool);
+        assert_eq!((current(owner), a.validate_groups()), (0, Ok(())));
     }
 }
 

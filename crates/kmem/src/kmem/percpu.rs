@@ -5,6 +5,7 @@
 
 use core::ptr::NonNull;
 
+use super::account::{objcg_bits, objcg_of};
 use super::{Fault, Instance, Purpose, ZoneSet, no_memory};
 use crate::class::{MAX_OBJECT, SIZES, SizeClass};
 use crate::codetag::Caller;
@@ -15,7 +16,7 @@ use crate::percpu::{Slow, Units, Word};
 use crate::root::TAG_MASK;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
-use crate::units::{CHUNK_ORDER, CpuId, FRAME_SIZE, Gfp, Item, PAGE_SIZE, PageCount};
+use crate::units::{CHUNK_ORDER, CpuId, FRAME_SIZE, Gfp, Item, ObjcgId, PAGE_SIZE, PageCount};
 
 /// Largest handle space.
 const MAX_SPACE: usize = 256 << 20;
@@ -61,7 +62,8 @@ pub struct PerCpuStats {
 
 impl<P: Platform> Instance<P> {
     /// Allocates an object of `size` bytes (up to 32 KiB) at a multiple of `align`, of which every CPU has a copy of
-    /// zeroes; its handle, null if there is no memory, or no such alignment. The books count one copy.
+    /// zeroes; its handle, null if there is no memory, or no such alignment. The books count one copy, and a group
+    /// pays for one.
     pub fn alloc_percpu(
         &'static self,
         size: usize,
@@ -79,7 +81,8 @@ impl<P: Platform> Instance<P> {
             }
         };
         // A site that is known shows that the instance has started, so that sections may run.
-        let Some(word) = self.sites.cached(caller.key) else {
+        let word = self.sites.cached(caller.key).filter(|_| caller.objcg() == ObjcgId::ROOT);
+        let Some(word) = word else {
             return self.alloc_percpu_slow(class, caller.with(gfp));
         };
         let item = self.percpu.slots.pop(class);
@@ -94,13 +97,20 @@ impl<P: Platform> Instance<P> {
     #[cold]
     #[inline(never)]
     fn alloc_percpu_slow(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+        let objcg = self.group_of(caller);
+        if objcg != ObjcgId::ROOT && !self.pay_object(class, objcg, caller) {
+            return no_memory();
+        }
         let item = self.refill_percpu(class);
         if item.is_none() {
+            if objcg != ObjcgId::ROOT {
+                self.refund_object(class, objcg);
+            }
             self.out_of_memory(self.geometry(class).size as usize, caller);
             return no_memory();
         }
         if self.books() {
-            let word = self.word_for(caller);
+            let word = self.word_for(caller) | objcg_bits(objcg);
             self.book(item, class, word);
             if self.watch().any() {
                 self.saw_alloc(word, self.geometry(class).size.into(), caller);
@@ -150,6 +160,9 @@ impl<P: Platform> Instance<P> {
             ext.store(word & TAG_MASK, Ordering::Relaxed);
             if self.watch().any() {
                 self.saw_free(word, self.geometry(class).size.into(), at);
+            }
+            if objcg_of(word) != ObjcgId::ROOT {
+                self.refund_object(class, objcg_of(word));
             }
         }
         let item = Item::at(at);

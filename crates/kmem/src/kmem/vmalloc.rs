@@ -9,6 +9,7 @@ mod info;
 mod resize;
 mod space;
 
+use super::account::{objcg_bits, objcg_of, pages_cost};
 use super::{Fault, Instance, ZoneSet, no_memory};
 use crate::class::SizeClass;
 use crate::codetag::Caller;
@@ -17,7 +18,9 @@ use crate::os::Platform;
 use crate::page::Run;
 use crate::root::{EXT_LIVE, TAG_MASK};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::units::{FRAME_PAGES, FRAME_SIZE, Gfp, Item, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
+use crate::units::{
+    FRAME_PAGES, FRAME_SIZE, Gfp, Item, ObjcgId, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
+};
 use crate::vmalloc::{Area, BATCH_ALIGN, Kind, MAX_KEPT, batch, caps, kept};
 
 /// From this length on, an area that grows is moved by its page tables rather than copied.
@@ -116,6 +119,7 @@ impl<P: Platform> Instance<P> {
         // A site that is known shows that the instance has started, so that sections may run.
         if layout.align == PAGE_SIZE
             && layout.size.wrapping_sub(1) < (MAX_KEPT as usize) << PAGE_SHIFT
+            && caller.objcg() == ObjcgId::ROOT
             && let Some(word) = self.sites.cached(caller.key)
             && let Some(set) = self.vmalloc_zone()
         {
@@ -158,7 +162,14 @@ impl<P: Platform> Instance<P> {
             return self.alloc_run(size, align.0 as usize, caller, gfp.has(Gfp::ZERO), true);
         };
         self.look_outside();
+        let objcg = self.group_of(caller);
+        if objcg != ObjcgId::ROOT && !self.pay_bytes(objcg, pages_cost(pages), caller) {
+            return no_memory();
+        }
         let Some((run, fresh)) = self.take_area(set, pages, align) else {
+            if objcg != ObjcgId::ROOT {
+                self.refund_bytes(objcg, pages_cost(pages));
+            }
             self.out_of_memory(size, caller);
             return no_memory();
         };
@@ -174,7 +185,7 @@ impl<P: Platform> Instance<P> {
                 unsafe { (set.zone.address(run.start) as *mut u8).write_bytes(0, pages.bytes()) };
             }
         }
-        let word = if self.books() { self.word_for(caller) } else { EXT_LIVE };
+        let word = if self.books() { self.word_for(caller) } else { EXT_LIVE } | objcg_bits(objcg);
         self.book_area(set, run.start, pages.0, word);
         if self.watch().any() {
             self.saw_alloc(word, pages.bytes() as u64, caller);
@@ -287,6 +298,9 @@ impl<P: Platform> Instance<P> {
         len.store(0, Ordering::Release);
         if self.watch().any() {
             self.saw_free(word, PageCount(pages).bytes() as u64, set.zone.address(pfn));
+        }
+        if objcg_of(word) != ObjcgId::ROOT {
+            self.refund_bytes(objcg_of(word), pages_cost(PageCount(pages)));
         }
         let item = Item::at(set.zone.address(pfn));
         if let Some(class) = kept(pages)

@@ -6,12 +6,13 @@
 
 use core::ptr::NonNull;
 
+use super::account::{objcg_bits, pages_cost};
 use super::{Fault, Instance, Purpose, ZoneSet, no_memory};
 use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::root::EXT_LIVE;
 use crate::sync::Ordering;
-use crate::units::{FRAME_SIZE, Gfp, Item, PAGE_SIZE, PageCount, Pfn};
+use crate::units::{FRAME_SIZE, Gfp, Item, ObjcgId, PAGE_SIZE, PageCount, Pfn};
 use crate::vmalloc::{Area, Kind};
 
 /// Largest zone of pages that can be mapped again.
@@ -25,17 +26,24 @@ impl<P: Platform> Instance<P> {
             return no_memory();
         }
         let one = PageCount(1);
+        let objcg = self.group_of(caller);
+        if objcg != ObjcgId::ROOT && !self.pay_bytes(objcg, pages_cost(one), caller) {
+            return no_memory();
+        }
         let found = self
             .shared_space()
             .and_then(|set| Some((set, set.zone.on(&self.platform).claim(one, one)?)));
         let Some((set, run)) = found else {
+            if objcg != ObjcgId::ROOT {
+                self.refund_bytes(objcg, pages_cost(one));
+            }
             self.out_of_memory(PAGE_SIZE, caller);
             return no_memory();
         };
         if gfp.has(Gfp::ZERO) {
             self.zero_run(set, run);
         }
-        let word = if self.books() { self.word_for(caller) } else { EXT_LIVE };
+        let word = if self.books() { self.word_for(caller) } else { EXT_LIVE } | objcg_bits(objcg);
         set.zone.ext(run.start).store(word, Ordering::Relaxed);
         // Release: a reader that sees the length sees the tag.
         set.zone.len(run.start).store(1, Ordering::Release);

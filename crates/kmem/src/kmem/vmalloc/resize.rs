@@ -2,12 +2,13 @@
 
 use core::ptr::NonNull;
 
+use super::super::account::{objcg_of, pages_cost};
 use super::super::{Fault, Instance, ZoneSet, no_memory};
 use super::REMAP_PAGES;
 use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::sync::Ordering;
-use crate::units::{Gfp, PAGE_SHIFT, PageCount, Pfn};
+use crate::units::{Gfp, ObjcgId, PAGE_SHIFT, PageCount, Pfn};
 use crate::vmalloc::{Area, Kind};
 
 impl<P: Platform> Instance<P> {
@@ -46,11 +47,25 @@ impl<P: Platform> Instance<P> {
         let Some(PageCount(new)) = fits else { return no_memory() };
         let pfn = Pfn(((start - set.zone.base()) >> PAGE_SHIFT) as u32);
         let lengths = (PageCount(old).bytes(), PageCount(new).bytes());
+        // Who paid goes on to pay: for what is more before, for what is less after.
+        let objcg = objcg_of(set.zone.ext(pfn).load(Ordering::Relaxed));
+        let paid = |pages| pages_cost(PageCount(pages));
+        let charged = objcg != ObjcgId::ROOT;
+        if charged && new > old && !self.pay_bytes(objcg, paid(new) - paid(old), caller) {
+            return no_memory();
+        }
         let in_place = match new.cmp(&old) {
             core::cmp::Ordering::Equal => true,
             core::cmp::Ordering::Less => self.shorten_area(set, pfn, old, new),
             core::cmp::Ordering::Greater => self.lengthen_area(set, pfn, old, new),
         };
+        if charged && in_place && new < old {
+            self.refund_bytes(objcg, paid(old) - paid(new));
+        }
+        if charged && !in_place && new > old {
+            self.refund_bytes(objcg, paid(new) - paid(old));
+        }
+        let caller = caller.charged_to(self.groups.living(objcg));
         let to = if in_place {
             if self.books() {
                 self.rebook(set.zone.ext(pfn), caller, (lengths.0 as u64, lengths.1 as u64));
