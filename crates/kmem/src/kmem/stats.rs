@@ -6,7 +6,7 @@ use crate::cpu::Slots;
 use crate::os::Platform;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
-use crate::units::{Item, PAGE_SIZE, PageCount};
+use crate::units::{Item, MAX_ORDER, PAGE_SIZE, PageCount};
 
 /// Counts of an instance, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +121,11 @@ impl<P: Platform> Instance<P> {
                 self.give_pages(set, pfn, PageCount(RunClass::pages(class)));
             }
         }
+    }
+
+    /// Free blocks of each zone by order, as `/proc/buddyinfo` has them; for an instance at rest.
+    pub fn buddyinfo(&'static self) -> impl Iterator<Item = [u64; MAX_ORDER as usize + 1]> {
+        self.zone_sets().map(|set| set.zone.free_blocks())
     }
 
     /// Gives all memory that is not in use back to the platform, now; the bytes given back.
