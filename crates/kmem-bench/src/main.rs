@@ -8,6 +8,7 @@
 //!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> percpu, vmalloc, rhashtable -> cells (variants of workloads, by one thread or two)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
+//!      -> modules (the kernel's loaders of before, and ours)
 //!      all -> statistics, table, machine, preload
 //! ```
 //!
@@ -25,6 +26,7 @@ mod heap;
 mod kernel;
 mod machine;
 mod malloc;
+mod modules;
 mod mutator;
 mod percpu;
 mod preload;
@@ -64,6 +66,8 @@ enum Table {
     Utilization(utilization::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
+    /// What duplicates cost when many threads load the same modules at once.
+    Modules(table::Options),
     /// Per-CPU memory beside thread-locals and sharded atomics.
     Percpu(percpu::Options),
     /// Areas of whole pages beside mmap and munmap.
@@ -99,6 +103,7 @@ fn main() -> ExitCode {
         Table::Programs(options) => programs::run(&options),
         Table::Profiling(options) => profiling::run(&options),
         Table::Census(options) => census::run(&options),
+        Table::Modules(options) => modules::run(&options),
         Table::Accounting(options) => accounting::run(&options),
         Table::Utilization(options) => utilization::run(&options),
         Table::Percpu(options) => percpu::run(&options),

@@ -30,10 +30,22 @@ pub struct Conf {
     pub depth: u32,
     /// `blackbox:PATH`: the file that outlives the process.
     pub blackbox: Text<MAX_PATH>,
+    /// `group-by:thread-name|nothing`: which group a thread works in that chooses none. For the one who
+    /// starts threads; the core does not look at it.
+    pub group_by: GroupBy,
     /// `strict:0|1`: refuse to start with a bad configuration.
     pub strict: bool,
     /// `report:NAME`: the abstract socket to call at exit.
     pub report: Text<MAX_NAME>,
+}
+
+/// See [`Conf::group_by`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GroupBy {
+    /// The root.
+    Nothing,
+    /// The one named after the thread, below the root.
+    ThreadName,
 }
 
 /// A text of at most `N` bytes; empty for none.
@@ -83,6 +95,7 @@ impl Conf {
         debug: false,
         cumulative: false,
         depth: 1,
+        group_by: GroupBy::Nothing,
         blackbox: Text::NONE,
         report: Text::NONE,
     };
@@ -125,6 +138,13 @@ impl Conf {
             b"blackbox" => self.blackbox = Text::of(value)?,
             b"cumulative" => self.cumulative = switch(value)?,
             b"debug" => self.debug = value.is_empty() || switch(value)?,
+            b"group-by" => {
+                self.group_by = match value {
+                    b"nothing" => GroupBy::Nothing,
+                    b"thread-name" => GroupBy::ThreadName,
+                    _ => return Err(Complaint::BadValue),
+                }
+            }
             b"depth" => {
                 let depth = number(value).filter(|depth| (1..=MAX_DEPTH).contains(depth));
                 self.depth = depth.ok_or(Complaint::BadValue)?;
