@@ -6,6 +6,7 @@
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
 //!      -> accounting, utilization -> rivals (an instance of kmem)
+//!      -> percpu, vmalloc, rhashtable -> cells (variants of workloads, by one thread or two)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      -> modules (the kernel's loaders of before, and ours)
 //!      all -> statistics, table, machine, preload
@@ -16,6 +17,7 @@
 
 mod accounting;
 mod affinity;
+mod cells;
 mod census;
 mod child;
 mod conversation;
@@ -26,14 +28,17 @@ mod machine;
 mod malloc;
 mod modules;
 mod mutator;
+mod percpu;
 mod preload;
 mod prng;
 mod profiling;
 mod programs;
+mod rhashtable;
 mod rivals;
 mod statistics;
 mod table;
 mod utilization;
+mod vmalloc;
 mod workload;
 
 use clap::{Parser, Subcommand};
@@ -63,6 +68,12 @@ enum Table {
     Census(census::Options),
     /// What duplicates cost when many threads load the same modules at once.
     Modules(table::Options),
+    /// Per-CPU memory beside thread-locals and sharded atomics.
+    Percpu(percpu::Options),
+    /// Areas of whole pages beside mmap and munmap.
+    Vmalloc(vmalloc::Options),
+    /// Hash tables that threads share.
+    Rhashtable(rhashtable::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
@@ -95,6 +106,9 @@ fn main() -> ExitCode {
         Table::Modules(options) => modules::run(&options),
         Table::Accounting(options) => accounting::run(&options),
         Table::Utilization(options) => utilization::run(&options),
+        Table::Percpu(options) => percpu::run(&options),
+        Table::Vmalloc(options) => vmalloc::run(&options),
+        Table::Rhashtable(options) => rhashtable::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };

@@ -2,7 +2,7 @@
 //! allocation that do not deserve a fast path.
 
 use super::account::{objcg_bits, objcg_of, pages_cost};
-use super::{Instance, ZoneSet, no_memory};
+use super::{Instance, Purpose, ZoneSet, no_memory};
 use crate::class::{MAX_OBJECT, RunClass, SIZES, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
@@ -157,7 +157,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Makes a claimed run read as zero.
-    fn zero_run(&self, set: &ZoneSet, run: Run) {
+    pub(super) fn zero_run(&self, set: &ZoneSet, run: Run) {
         if set.zone.reads_zero(run) {
             return;
         }
@@ -191,7 +191,7 @@ impl<P: Platform> Instance<P> {
         align: PageCount,
     ) -> Option<(&'static ZoneSet, Run)> {
         for round in 0..2 {
-            for set in self.zone_sets() {
+            for set in self.heap_sets() {
                 if pages.0 <= set.zone.pages().0
                     && let Some(run) = set.zone.on(&self.platform).claim(pages, align)
                 {
@@ -220,17 +220,24 @@ impl<P: Platform> Instance<P> {
 
     /// Gives pages back to their zone.
     pub(super) fn give_pages(&'static self, set: &ZoneSet, start: Pfn, pages: PageCount) {
+        if set.purpose == Purpose::PerCpu {
+            self.discard_copies(Run { start, pages });
+        }
         if let Err(twice) = set.zone.give(start, pages) {
             self.page_freed_twice(set.zone.address(twice.0));
         }
         if set.zone.on(&self.platform).decay(self.decay_ms.load(Ordering::Relaxed)) {
             self.drain_arrays(RunClass::all);
+            self.drain_vmalloc();
         }
     }
 
     /// Frees a page allocation that starts at `pfn`; `keep` says whether the CPU may keep it for
     /// the next request of that length. False: none does.
     pub(super) fn free_large(&'static self, set: &ZoneSet, pfn: Pfn, keep: bool) -> bool {
+        if set.purpose == Purpose::Vmalloc {
+            return self.give_area_of(set, pfn);
+        }
         // One winner among threads that free the same block.
         let pages = set.zone.len(pfn).swap(0, Ordering::AcqRel);
         if pages == 0 {

@@ -44,18 +44,27 @@ mod fork;
 mod global;
 mod group;
 mod large;
+mod mempool;
 mod oom;
 mod pages;
+mod percpu;
 mod realloc;
 mod slow;
+mod source;
 mod start;
 mod stats;
+mod vmalloc;
+mod vmap;
 mod watch;
 
 pub use cache::Cache;
 pub use fault::Fault;
 pub use group::{Group, GroupScope, GroupStat, Grouped, Reservation, fallible};
+pub use mempool::{Elements, FromInstance, Mempool};
+pub use percpu::PerCpuStats;
+pub use source::Table;
 pub use stats::Stats;
+pub use vmalloc::VmallocStats;
 
 /// An instance on Linux.
 #[cfg(kmem_linux)]
@@ -80,6 +89,20 @@ mod mode {
 struct ZoneSet {
     zone: Zone,
     slabs: SlabZone,
+    purpose: Purpose,
+}
+
+/// What a zone's address space is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// Objects and pages.
+    Heap,
+    /// Per-CPU objects: see `percpu`.
+    PerCpu,
+    /// Areas: see `vmalloc`.
+    Vmalloc,
+    /// Pages that can be mapped again: see `vmap`.
+    Shared,
 }
 
 /// What the fast paths read.
@@ -144,6 +167,8 @@ pub struct Instance<P> {
     last_report: AtomicU64,
     /// Room for a report on the mappings.
     report_room: AtomicUsize,
+    percpu: percpu::PerCpu,
+    vmalloc: vmalloc::Vmalloc,
     platform: P,
 }
 
@@ -189,6 +214,8 @@ impl<P: Platform> Instance<P> {
             live: AtomicUsize::new(0),
             last_report: AtomicU64::new(0),
             report_room: AtomicUsize::new(0),
+            percpu: percpu::PerCpu::new(),
+            vmalloc: vmalloc::Vmalloc::new(),
             platform,
         }
     }
@@ -459,6 +486,11 @@ impl<P: Platform> Instance<P> {
             // SAFETY: null or a set that is never freed.
             unsafe { set.as_ref() }
         })
+    }
+
+    /// The zones that objects and pages come from.
+    fn heap_sets(&self) -> impl Iterator<Item = &ZoneSet> {
+        self.zone_sets().filter(|set| set.purpose == Purpose::Heap)
     }
 
     /// The zone an address belongs to.

@@ -120,7 +120,7 @@ impl<P: Platform> Instance<P> {
     /// come off an array lowest first; a new slab if there is none.
     fn claim_objects(&'static self, class: SizeClass, out: &mut [Item]) -> usize {
         let geometry = self.geometry(class);
-        for set in self.zone_sets() {
+        for set in self.heap_sets() {
             let got = set.slabs.claim(class, geometry, self.books(), out);
             if got > 0 {
                 return got;
@@ -244,7 +244,7 @@ impl<P: Platform> Instance<P> {
 
     /// Everything live by tag, group and class, in parts.
     pub fn census_by_group(&'static self, mut each: impl FnMut(Held)) {
-        for ZoneSet { zone, slabs } in self.zone_sets() {
+        for ZoneSet { zone, slabs, .. } in self.zone_sets() {
             alloc_tag::census(zone, slabs, self.geometries(), self.books(), &mut each);
         }
     }

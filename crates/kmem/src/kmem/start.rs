@@ -10,12 +10,12 @@
 
 use core::ptr::NonNull;
 
-use super::{Instance, ZoneSet};
+use super::{Instance, Purpose, ZoneSet};
 use crate::alloc_tag;
 use crate::class::{CLASS_COUNT, ClassGeometry, SIZES};
 use crate::codetag::{MAX_SITES, MIN_SITES, Sites};
 use crate::conf::{Complaint, Conf, MAX_TEXT};
-use crate::cpu::{Area, Kind};
+use crate::cpu::{Area, Kind, Slots};
 use crate::memcg::{Groups, MAX_GROUPS, MIN_GROUPS};
 use crate::os::Platform;
 use crate::page::Zone;
@@ -219,10 +219,7 @@ impl<P: Platform> Instance<P> {
         self.live.store(at(layout.live) as usize, Ordering::Relaxed);
         self.report_room.store(at(layout.report) as usize, Ordering::Relaxed);
         self.root.store(root as usize, Ordering::Release);
-        let kind = match self.platform.rseq_offset() {
-            Some(offset) if conf.rseq => Kind::Rseq(offset),
-            _ => Kind::Locked,
-        };
+        let kind = self.kind_for(conf);
         let (wiped, bytes) = self.slots.wiped_part();
         if let Some(wiped) = NonNull::new(wiped) {
             // SAFETY: page aligned, part of this instance; where the platform refuses (memory
@@ -237,6 +234,18 @@ impl<P: Platform> Instance<P> {
         // SAFETY: a valid block. Release: everything above is there for readers.
         unsafe { (*root).magic.store(root::MAGIC, Ordering::Release) };
         Some(())
+    }
+
+    fn kind_for(&self, conf: &Conf) -> Kind {
+        match self.platform.rseq_offset() {
+            Some(offset) if conf.rseq => Kind::Rseq(offset),
+            _ => Kind::Locked,
+        }
+    }
+
+    /// How CPUs are found, in a started instance.
+    pub(super) fn slot_kind(&self) -> Kind {
+        self.kind_for(&self.conf())
     }
 
     /// # Safety
@@ -271,26 +280,51 @@ impl<P: Platform> Instance<P> {
 
     /// Adds a zone with room for a run of `pages`. `None`: no address space or no memory.
     pub(super) fn add_zone(&'static self, pages: PageCount) -> Option<&'static ZoneSet> {
-        let root = self.root()?;
         let budget = self.platform.budget();
         let first = self.zone_slots.load(Ordering::Relaxed) == 0;
         let need = pages.bytes().checked_next_multiple_of(FRAME_SIZE)?;
         let wish = if first { budget.first_zone } else { budget.min_zone };
         let mut data = wish.max(need).min(MAX_ZONE) & !(FRAME_SIZE - 1);
-        let (at, meta, pages) = loop {
+        loop {
             if data < need || data == 0 {
                 return None;
             }
             if let Some(found) = self.reserve_zone(data) {
-                break found;
+                return self.install_zone(found, Purpose::Heap);
             }
             data = (data / 2).max(if data > need { need } else { 0 }) & !(FRAME_SIZE - 1);
-        };
+        }
+    }
+
+    /// Adds a zone of `bytes` (whole frames) that is not for the heap.
+    pub(super) fn add_zone_for(
+        &'static self,
+        purpose: Purpose,
+        bytes: usize,
+    ) -> Option<&'static ZoneSet> {
+        let (at, meta, pages) = self.reserve_zone(bytes)?;
+        // SAFETY: our own fresh reservation.
+        if purpose == Purpose::Shared && !unsafe { self.platform.share(at, pages.bytes()) } {
+            // SAFETY: as above, unused.
+            unsafe { self.platform.release(at, pages.bytes() + self.meta_bytes(pages)) };
+            return None;
+        }
+        self.install_zone((at, meta, pages), purpose)
+    }
+
+    /// Makes reserved address space with its metadata a zone of this instance.
+    fn install_zone(
+        &'static self,
+        (at, meta, pages): (NonNull<u8>, *mut u8, PageCount),
+        purpose: Purpose,
+    ) -> Option<&'static ZoneSet> {
+        let root = self.root()?;
+        let first = self.zone_slots.load(Ordering::Relaxed) == 0;
         let slot = self.zone_slots.fetch_add(1, Ordering::AcqRel) as usize;
         if slot >= MAX_ZONES {
             self.zone_slots.store(MAX_ZONES as u32, Ordering::Relaxed);
             // SAFETY: the whole reservation, unused.
-            unsafe { self.platform.release(at, data + self.meta_bytes(pages)) };
+            unsafe { self.platform.release(at, pages.bytes() + self.meta_bytes(pages)) };
             return None;
         }
         // SAFETY: the table has MAX_ZONES entries; this one is ours.
@@ -303,7 +337,7 @@ impl<P: Platform> Instance<P> {
             let slabs = SlabZone::new(at.as_ptr() as usize, pages, slab_tables);
             let zone = Zone::new(at, pages, tables, slabs.tables(), block, used);
             let set = meta.cast::<ZoneSet>();
-            set.write(ZoneSet { zone, slabs });
+            set.write(ZoneSet { zone, slabs, purpose });
             &*set
         };
         if !set.zone.on(&self.platform).describe(0) {
@@ -365,7 +399,17 @@ impl<P: Platform> Instance<P> {
 
     /// Gives the calling thread's CPU its array, if it has none yet.
     pub(super) fn ensure_area(&'static self, cpu: CpuId) {
-        if self.slots.has_area(cpu) {
+        self.ensure_area_of(&self.slots, cpu, self.geometries());
+    }
+
+    /// The same for one of the instance's kinds of arrays.
+    pub(super) fn ensure_area_of(
+        &'static self,
+        slots: &Slots,
+        cpu: CpuId,
+        classes: &[ClassGeometry],
+    ) {
+        if slots.has_area(cpu) {
             return;
         }
         // A platform that refused is not asked again each time.
@@ -381,8 +425,7 @@ impl<P: Platform> Instance<P> {
         };
         // SAFETY: our own fresh reservation, of an area's size and alignment.
         let added = unsafe {
-            self.platform.commit(area, bytes)
-                && self.slots.add(cpu, area.cast().as_ptr(), self.geometries())
+            self.platform.commit(area, bytes) && slots.add(cpu, area.cast().as_ptr(), classes)
         };
         if !added {
             // SAFETY: nobody got to know of it.

@@ -2,10 +2,11 @@
 
 use super::{Instance, ZoneSet};
 use crate::class::{CLASS_COUNT, RunClass, SizeClass};
+use crate::cpu::Slots;
 use crate::os::Platform;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
-use crate::units::{Item, PAGE_SIZE, PageCount};
+use crate::units::{Item, MAX_ORDER, PAGE_SIZE, PageCount};
 
 /// Counts of an instance, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +63,8 @@ impl<P: Platform> Instance<P> {
             return;
         }
         self.drain_arrays(|| SizeClass::all().chain(RunClass::all()));
+        self.drain_percpu();
+        self.drain_vmalloc();
         for class in SizeClass::all() {
             while let Some(held) = self.barn.take_full(class) {
                 let len = held.sheaf.len as usize;
@@ -76,12 +79,22 @@ impl<P: Platform> Instance<P> {
         &'static self,
         classes: impl Fn() -> I,
     ) {
+        self.drain_slots(&self.slots, &classes, |class, items| self.give_drained(class, items));
+    }
+
+    /// The same for one of the instance's kinds of arrays, into `sink`.
+    pub(super) fn drain_slots<I: Iterator<Item = SizeClass>>(
+        &'static self,
+        slots: &Slots,
+        classes: &impl Fn() -> I,
+        sink: impl Fn(SizeClass, &mut [Item]),
+    ) {
         let mut buffer = [Item::NONE; SHEAF_OBJECTS];
-        for (cpu, area) in self.slots.areas() {
+        for (cpu, area) in slots.areas() {
             if !classes().any(|class| area.len(class) > 0) {
                 continue;
             }
-            let Some(mut stopped) = self.slots.stop(cpu, || self.platform.fence_cpus()) else {
+            let Some(mut stopped) = slots.stop(cpu, || self.platform.fence_cpus()) else {
                 continue;
             };
             for class in classes() {
@@ -90,7 +103,7 @@ impl<P: Platform> Instance<P> {
                     if got == 0 {
                         break;
                     }
-                    self.give_drained(class, &buffer[..got]);
+                    sink(class, &mut buffer[..got]);
                 }
             }
         }
@@ -108,6 +121,11 @@ impl<P: Platform> Instance<P> {
                 self.give_pages(set, pfn, PageCount(RunClass::pages(class)));
             }
         }
+    }
+
+    /// Free blocks of each zone by order, as `/proc/buddyinfo` has them; for an instance at rest.
+    pub fn buddyinfo(&'static self) -> impl Iterator<Item = [u64; MAX_ORDER as usize + 1]> {
+        self.zone_sets().map(|set| set.zone.free_blocks())
     }
 
     /// Gives all memory that is not in use back to the platform, now; the bytes given back.

@@ -35,7 +35,7 @@ use crate::row::Row;
 use crate::row::summary::{self, Summary};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics};
 use crate::units::{
-    FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, Frame, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
+    FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, Frame, MAX_ORDER, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
 };
 
 mod claim;
@@ -383,6 +383,34 @@ impl Zone {
             return end;
         }
         end.frame().end()
+    }
+
+    /// Free blocks by order, as a buddy allocator would have them: aligned, as large as they can be. For a zone at rest.
+    pub fn free_blocks(&self) -> [u64; MAX_ORDER as usize + 1] {
+        let mut blocks = [0; MAX_ORDER as usize + 1];
+        let committed = self.committed();
+        let is_free = |page: u32| {
+            self.credit(page >> FRAME_ORDER) != HUGE
+                && self.row(Pfn(page)).load() >> (page % 64) & 1 != 0
+        };
+        let mut page = 0;
+        while page < committed {
+            if !is_free(page) {
+                page += 1;
+                continue;
+            }
+            let most = if page == 0 { MAX_ORDER } else { page.trailing_zeros().min(MAX_ORDER) };
+            let mut order = 0;
+            while order < most
+                && page + (2 << order) <= committed
+                && (page + (1 << order)..page + (2 << order)).all(is_free)
+            {
+                order += 1;
+            }
+            blocks[order as usize] += 1;
+            page += 1 << order;
+        }
+        blocks
     }
 
     /// Pages free at this moment.
