@@ -34,9 +34,7 @@ impl<P: Platform> On<'_, P> {
                 rewound = true;
                 continue;
             }
-            // Alignment beyond a frame may skip nearly that much.
-            let want = u64::from(pages.0) + u64::from(align.0.saturating_sub(FRAME_PAGES));
-            if !self.grow(want) {
+            if !self.grow(zone.missing(pages.0, align.0)?) {
                 return None;
             }
         }
@@ -66,6 +64,18 @@ impl<P: Platform> On<'_, P> {
 }
 
 impl Zone {
+    /// Pages to grow by, so that a run that was not found fits behind the last page in use.
+    /// `None`: it never will.
+    fn missing(&self, pages: u32, align: u32) -> Option<u64> {
+        let room = self.pages - self.committed();
+        let frames = self.committed() >> FRAME_ORDER;
+        let tail = (0..frames).rev().take_while(|&frame| self.credit(frame) == WHOLE).count();
+        let missing = pages.saturating_sub((tail as u32) << FRAME_ORDER).max(1);
+        // Alignment beyond a frame may skip nearly that much.
+        let want = u64::from(missing) + u64::from(align.saturating_sub(FRAME_PAGES));
+        (missing <= room).then_some(want.min(room.into()))
+    }
+
     /// A run shorter than a frame, inside one frame.
     fn claim_in_frames(&self, pages: u32, align: u32) -> Option<Pfn> {
         let bucket = bucket(pages.max(align));
