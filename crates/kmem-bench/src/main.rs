@@ -5,6 +5,7 @@
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
+//!      -> pages -> contender (kmem, the classic buddy zone) -> pattern, section
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      all -> statistics, table, machine, preload
 //! ```
@@ -22,6 +23,7 @@ mod kernel;
 mod machine;
 mod malloc;
 mod mutator;
+mod pages;
 mod preload;
 mod prng;
 mod profiling;
@@ -50,6 +52,8 @@ enum Table {
     Programs(programs::Options),
     /// What the books cost, in the configurations of the kernel's own table.
     Profiling(profiling::Options),
+    /// Nanoseconds per page or huge page, against the classic buddy allocator.
+    Pages(pages::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Table::Malloc(options) => malloc::run(&options),
         Table::Programs(options) => programs::run(&options),
         Table::Profiling(options) => profiling::run(&options),
+        Table::Pages(options) => pages::run(&options),
         Table::Census(options) => census::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),

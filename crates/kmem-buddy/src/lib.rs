@@ -141,7 +141,11 @@ impl Zone {
     /// # Errors
     /// The first page that was free already; the others are given back.
     pub fn free_exact(&self, first: u32, pages: u32) -> Result<(), BadPage> {
-        (first..first + pages).fold(Ok(()), |result, page| result.and(self.free(page, 0)))
+        let mut result = Ok(());
+        for page in first..first + pages {
+            result = result.and(self.free(page, 0));
+        }
+        result
     }
 
     /// Moves up to `count` blocks to `out`; how many.
@@ -238,8 +242,8 @@ impl Zone {
 
     /// Every page of a block that is to be handed out.
     fn check_new(&self, first: u32, order: u8) -> Result<(), BadPage> {
-        let all = first..first + (1 << order);
-        all.into_iter().find(|&page| !self.page(page).is_new()).map_or(Ok(()), |p| Err(BadPage(p)))
+        let mut all = first..first + (1 << order);
+        all.find(|&page| !self.page(page).is_new()).map_or(Ok(()), |page| Err(BadPage(page)))
     }
 
     /// Every page of a block that comes back; its head is not allocated any more.

@@ -2,7 +2,7 @@
 //! allocation that do not deserve a fast path.
 
 use super::{Instance, ZoneSet, no_memory};
-use crate::class::{MAX_OBJECT, RunClass, SIZES, SizeClass};
+use crate::class::{MAX_OBJECT, PageClass, RunClass, SIZES, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::page::Run;
@@ -127,6 +127,11 @@ impl<P: Platform> Instance<P> {
 
     /// Keeps a free run for the next request of that length. False: it must go to its zone.
     fn keep(&'static self, at: usize, pages: u32) -> bool {
+        if pages == 1 {
+            let single = PageClass::of(0).expect("single pages have an array");
+            self.flush_pages(single, Item::at(at));
+            return true;
+        }
         let Some(class) = RunClass::of(pages) else {
             return false;
         };
@@ -208,9 +213,7 @@ impl<P: Platform> Instance<P> {
         if let Err(twice) = set.zone.give(start, pages) {
             self.page_freed_twice(set.zone.address(twice.0));
         }
-        if set.zone.on(&self.platform).decay(self.decay_ms.load(Ordering::Relaxed)) {
-            self.drain_arrays(RunClass::all);
-        }
+        self.decay(set);
     }
 
     /// Frees a page allocation that starts at `pfn`; `keep` says whether the CPU may keep it for

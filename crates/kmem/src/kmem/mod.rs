@@ -43,6 +43,7 @@ mod global;
 mod large;
 mod oom;
 mod pages;
+mod pcp;
 mod realloc;
 mod slow;
 mod start;
@@ -115,6 +116,11 @@ pub struct Instance<P> {
     barn: Barn,
     /// Chunks of the first zone, in an instance without books.
     bare_chunks: AtomicUsize,
+    /// See [`pages::Tables`].
+    pages: pages::Tables,
+    /// See [`crate::page::Pcp`]: address of the first, and how many.
+    pcp: AtomicUsize,
+    pcp_count: AtomicU32,
     zones: [AtomicUsize; MAX_ZONES],
     zone_slots: AtomicU32,
     /// See `start`.
@@ -165,6 +171,9 @@ impl<P: Platform> Instance<P> {
             sites: Sites::new(),
             barn: Barn::new(),
             bare_chunks: AtomicUsize::new(0),
+            pages: pages::Tables::new(),
+            pcp: AtomicUsize::new(0),
+            pcp_count: AtomicU32::new(0),
             zones: [const { AtomicUsize::new(0) }; MAX_ZONES],
             zone_slots: AtomicU32::new(0),
             state: AtomicU32::new(0),

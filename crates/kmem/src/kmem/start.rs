@@ -17,7 +17,7 @@ use crate::codetag::{MAX_SITES, MIN_SITES, Sites};
 use crate::conf::{Complaint, Conf, MAX_TEXT};
 use crate::cpu::{Area, Kind};
 use crate::os::Platform;
-use crate::page::Zone;
+use crate::page::{Pcp, Zone};
 use crate::root::{self, MAX_ZONES, RootBlock, Site, ZoneBlock};
 use crate::slab::SlabZone;
 use crate::slab::sheaf::Barn;
@@ -51,12 +51,13 @@ struct Tables {
     scratch: usize,
     live: usize,
     report: usize,
+    pcp: usize,
     bytes: usize,
 }
 
 impl Tables {
     /// Tables take little of a small heap: one site per 16 KiB, one sheaf per 64 KiB.
-    const fn for_heap(bytes: usize) -> Self {
+    const fn for_heap(bytes: usize, cpus: u32) -> Self {
         let sites = bytes >> 14;
         let site_count = if sites > MAX_SITES as usize {
             MAX_SITES
@@ -85,6 +86,7 @@ impl Tables {
             scratch: part!(alloc_tag::scratch_bytes(site_count)),
             live: part!(alloc_tag::live_bytes(site_count)),
             report: part!(super::oom::room(site_count)),
+            pcp: part!(cpus as usize * size_of::<Pcp>()),
             bytes: end,
         }
     }
@@ -165,7 +167,8 @@ impl<P: Platform> Instance<P> {
         }
         self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);
         self.keep_peak.store(u32::from(conf.peak), Ordering::Relaxed);
-        let layout = Tables::for_heap(self.platform.budget().memory);
+        let budget = self.platform.budget();
+        let layout = Tables::for_heap(budget.memory, budget.cpus);
         let tables = self.platform.reserve(layout.bytes, PAGE_SIZE)?;
         // SAFETY: our own fresh reservation.
         if !unsafe { self.platform.commit(tables, layout.bytes) } {
@@ -194,6 +197,8 @@ impl<P: Platform> Instance<P> {
         }
         self.live.store(at(layout.live) as usize, Ordering::Relaxed);
         self.report_room.store(at(layout.report) as usize, Ordering::Relaxed);
+        self.pcp_count.store(budget.cpus, Ordering::Relaxed);
+        self.pcp.store(at(layout.pcp) as usize, Ordering::Release);
         self.root.store(root as usize, Ordering::Release);
         let kind = match self.platform.rseq_offset() {
             Some(offset) if conf.rseq => Kind::Rseq(offset),
@@ -296,6 +301,7 @@ impl<P: Platform> Instance<P> {
             let chunks = if self.books() { &self.hot.chunks } else { &self.bare_chunks };
             // Where calls are watched no free takes the fast path.
             if !self.watch().any() {
+                self.pages.start(&set.zone);
                 chunks.store(set.slabs.chunks() as usize, Ordering::Release);
             }
         }

@@ -1,7 +1,7 @@
 //! Counts of an instance, computed when asked for; and giving memory back at once.
 
 use super::{Instance, ZoneSet};
-use crate::class::{CLASS_COUNT, RunClass, SizeClass};
+use crate::class::{CLASS_COUNT, PageClass, RunClass, SizeClass};
 use crate::os::Platform;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
@@ -61,7 +61,11 @@ impl<P: Platform> Instance<P> {
         if !self.ready() {
             return;
         }
-        self.drain_arrays(|| SizeClass::all().chain(RunClass::all()));
+        self.drain_arrays(|_| {
+            let pages = PageClass::all().map(PageClass::array);
+            SizeClass::all().chain(RunClass::all()).chain(pages)
+        });
+        self.unreserve_all();
         for class in SizeClass::all() {
             while let Some(held) = self.barn.take_full(class) {
                 let len = held.sheaf.len as usize;
@@ -71,21 +75,21 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Empties the arrays of the given classes on all CPUs.
+    /// Empties the arrays of the given classes of each CPU.
     pub(super) fn drain_arrays<I: Iterator<Item = SizeClass>>(
         &'static self,
-        classes: impl Fn() -> I,
+        classes: impl Fn(CpuId) -> I,
     ) {
         let mut buffer = [Item::NONE; SHEAF_OBJECTS];
         for cpu in (0..crate::cpu::MAX_CPUS as u32).map(CpuId) {
-            let holds = |area: &crate::cpu::Area| classes().any(|class| area.len(class) > 0);
+            let holds = |area: &crate::cpu::Area| classes(cpu).any(|class| area.len(class) > 0);
             if !self.slots.area(cpu).is_some_and(holds) {
                 continue;
             }
             let Some(mut stopped) = self.slots.stop(cpu, || self.platform.fence_cpus()) else {
                 continue;
             };
-            for class in classes() {
+            for class in classes(cpu) {
                 loop {
                     let got = stopped.take(class, &mut buffer);
                     if got == 0 {
@@ -100,6 +104,9 @@ impl<P: Platform> Instance<P> {
     fn give_drained(&'static self, class: SizeClass, items: &[Item]) {
         if (class.0 as usize) < CLASS_COUNT {
             return self.give_to_slabs(class, items);
+        }
+        if let Some(class) = PageClass::of_array(class) {
+            return self.give_blocks(class, items);
         }
         for at in items.iter().map(|item| item.address()) {
             let Some(set) = self.zone_of(at) else {

@@ -38,12 +38,16 @@ use crate::units::{
     FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, Frame, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
 };
 
+mod bulk;
 mod claim;
 mod fork;
 mod give;
 mod grow;
+mod pcp;
 mod purge;
 
+pub use bulk::Reserve;
+pub use pcp::{Pcp, Way};
 pub use purge::Purged;
 
 /// Credit of a frame that is taken as a whole.

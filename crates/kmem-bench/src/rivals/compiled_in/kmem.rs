@@ -113,3 +113,7 @@ instance!(never, "mem_profiling:never");
 instance!(off, "mem_profiling:0");
 // Like `off`, until somebody switches it on.
 instance!(switched, "mem_profiling:0");
+// The page table's: checks as they are by default, and none.
+instance!(pages, "mem_profiling:1");
+instance!(pages_never, "mem_profiling:never");
+instance!(pages_off, "mem_profiling:1,check_pages:off");
