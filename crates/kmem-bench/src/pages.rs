@@ -42,20 +42,23 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let contenders: Vec<Contender> = Variant::MEASURED.into_iter().map(Contender::new).collect();
     let note = "not in the registry; published figures".to_owned();
     machine.missing.insert("llfree".to_owned(), note);
-    let mut rows = Vec::new();
+    let (mut rows, times) = (Vec::new(), options.common.times());
     for order in ORDERS {
         let sections: Vec<Section> =
             contenders.iter().map(|contender| section::measure(contender, order)).collect();
         for pattern in Pattern::ALL {
             for threads in [1, 2] {
                 let work = Work { pattern, order, threads };
-                rows.extend(measure(work, &contenders, options.common.times()));
+                rows.extend(measure(work, &contenders, times));
             }
             for (contender, section) in contenders.iter().zip(&sections) {
                 rows.extend(section::model(&rows, contender.variant, pattern, order, section));
             }
         }
     }
+    let checked: Vec<Contender> = Variant::options().map(Contender::new).collect();
+    let work = Work { pattern: Pattern::Pair, order: 0, threads: 1 };
+    rows.extend(measure(work, &checked, times));
     rows.extend(report::published());
     if options.common.json {
         Document { table: "pages", machine: &machine, rows: &rows }.print()

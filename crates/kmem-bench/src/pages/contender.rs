@@ -3,7 +3,7 @@
 use super::pattern::{Pages, Work, blocks, visit};
 use crate::affinity::Places;
 use crate::kernel::Kernel;
-use crate::rivals::compiled_in::kmem::{pages, pages_never, pages_off};
+use crate::rivals::compiled_in::kmem;
 use kmem_buddy::{Checks, Pcp, Zone};
 use kmem_core::StaticTag;
 use std::ptr::NonNull;
@@ -23,7 +23,22 @@ pub(super) enum Variant {
     KmemCheckedNobooks,
     /// kmem with the books open, without checks.
     KmemNocheck,
+    /// kmem with one of the options that check more, by number.
+    KmemOption(usize),
 }
+
+/// An option of `KMEM_CONF`, and an instance that has it.
+type Checked = (&'static str, fn() -> Kernel);
+
+/// The options that check pages or change what is in them.
+const OPTIONS: [Checked; 6] = [
+    ("kmem-check_pages:every", kmem::pages_every::kernel),
+    ("kmem-debug_pagealloc", kmem::pages_protected::kernel),
+    ("kmem-page_poison", kmem::pages_poisoned::kernel),
+    ("kmem-init_on_alloc", kmem::pages_init_on_alloc::kernel),
+    ("kmem-init_on_free", kmem::pages_init_on_free::kernel),
+    ("kmem-shuffle", kmem::pages_shuffled::kernel),
+];
 
 impl Variant {
     /// Those that are measured, in the order of the table.
@@ -36,6 +51,11 @@ impl Variant {
         Self::KmemNocheck,
     ];
 
+    /// Those that check more: measured by pairs of single pages only, for they write to them.
+    pub(super) fn options() -> impl Iterator<Item = Self> {
+        (0..OPTIONS.len()).map(Self::KmemOption)
+    }
+
     /// The name in the rows.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -45,6 +65,7 @@ impl Variant {
             Self::KmemChecked => "kmem-checked",
             Self::KmemCheckedNobooks => "kmem-checked-nobooks",
             Self::KmemNocheck => "kmem-nocheck",
+            Self::KmemOption(number) => OPTIONS[number].0,
         }
     }
 
@@ -74,9 +95,10 @@ impl Contender {
     pub(super) fn new(variant: Variant) -> Self {
         let place = match (variant.reference(), variant) {
             (Some(checks), _) => Place::Reference(zone(checks)),
-            (_, Variant::KmemCheckedNobooks) => Place::Kmem(pages_never::kernel()),
-            (_, Variant::KmemNocheck) => Place::Kmem(pages_off::kernel()),
-            _ => Place::Kmem(pages::kernel()),
+            (_, Variant::KmemCheckedNobooks) => Place::Kmem(kmem::pages_never::kernel()),
+            (_, Variant::KmemNocheck) => Place::Kmem(kmem::pages_off::kernel()),
+            (_, Variant::KmemOption(number)) => Place::Kmem(OPTIONS[number].1()),
+            _ => Place::Kmem(kmem::pages::kernel()),
         };
         Self { variant, place }
     }

@@ -60,8 +60,8 @@ pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
                 n => format!("{n} threads"),
             });
             grid.push([format!("order {order}, {pattern}")].into_iter().chain(threads));
-            let names = Variant::MEASURED.map(Variant::name);
-            for variant in names.into_iter().chain(["llfree-published"]) {
+            let names = Variant::MEASURED.into_iter().chain(Variant::options()).map(Variant::name);
+            for variant in names.chain(["llfree-published"]) {
                 let cell = |threads: &usize| {
                     let row = rows.iter().find(|row| {
                         (row.variant, row.pattern, row.order) == (variant, pattern, order)

@@ -65,15 +65,21 @@ impl<P: Platform> Instance<P> {
             return no_memory();
         };
         let kept = if align == 1 && !zero && !exact { RunClass::of(pages.0) } else { None };
-        let found = match kept {
-            Some(class) => self
-                .take_kept(class)
-                .or_else(|| self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1))),
-            None => self.claim_whole(pages, PageCount(align)),
-        };
-        let Some((set, run)) = found.or_else(|| self.claim_pages(pages, PageCount(align))) else {
-            self.out_of_memory(size, caller);
-            return no_memory();
+        let (set, run) = loop {
+            let found = match kept {
+                Some(class) => self
+                    .take_kept(class)
+                    .or_else(|| self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1))),
+                None => self.claim_whole(pages, PageCount(align)),
+            };
+            let Some((set, run)) = found.or_else(|| self.claim_pages(pages, PageCount(align)))
+            else {
+                self.out_of_memory(size, caller);
+                return no_memory();
+            };
+            if self.prepare_pages(set, run) {
+                break (set, run);
+            }
         };
         if zero {
             self.zero_run(set, run);
@@ -147,7 +153,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Makes a claimed run read as zero.
-    fn zero_run(&self, set: &ZoneSet, run: Run) {
+    pub(super) fn zero_run(&self, set: &ZoneSet, run: Run) {
         if set.zone.reads_zero(run) {
             return;
         }
@@ -219,17 +225,9 @@ impl<P: Platform> Instance<P> {
     /// Frees a page allocation that starts at `pfn`; `keep` says whether the CPU may keep it for
     /// the next request of that length. False: none does.
     pub(super) fn free_large(&'static self, set: &ZoneSet, pfn: Pfn, keep: bool) -> bool {
-        // One winner among threads that free the same block.
-        let pages = set.zone.len(pfn).swap(0, Ordering::AcqRel);
-        if pages == 0 {
+        let Some(PageCount(pages)) = self.unbook_run(set, pfn) else {
             return false;
-        }
-        let ext = set.zone.ext(pfn);
-        let word = ext.load(Ordering::Relaxed);
-        ext.store(word & !EXT_LIVE, Ordering::Relaxed);
-        if self.watch().any() {
-            self.saw_free(word, PageCount(pages).bytes() as u64, set.zone.address(pfn));
-        }
+        };
         let end = pfn.offset(pages);
         // A run that has more than its length would hide that from everybody.
         let keep = keep && set.zone.whole_end(end) == end;
@@ -237,6 +235,23 @@ impl<P: Platform> Instance<P> {
             self.give_run(set, pfn, end);
         }
         true
+    }
+
+    /// Takes a page allocation out of the books; its length, if there is one.
+    pub(super) fn unbook_run(&'static self, set: &ZoneSet, pfn: Pfn) -> Option<PageCount> {
+        // One winner among threads that free the same block.
+        let pages = set.zone.len(pfn).swap(0, Ordering::AcqRel);
+        if pages == 0 {
+            return None;
+        }
+        let ext = set.zone.ext(pfn);
+        let word = ext.load(Ordering::Relaxed);
+        ext.store(word & !EXT_LIVE, Ordering::Relaxed);
+        if self.watch().any() {
+            self.saw_free(word, PageCount(pages).bytes() as u64, set.zone.address(pfn));
+        }
+        self.retire_pages(set, pfn, pages);
+        Some(PageCount(pages))
     }
 
     /// Changes the length of a page allocation in place, if that is possible.
@@ -251,6 +266,10 @@ impl<P: Platform> Instance<P> {
             return false;
         };
         let (end, new_end) = (pfn.offset(old), pfn.offset(new));
+        // Where pages are looked at they come and go as a whole.
+        if new != old && self.page_debug().is_slow() {
+            return false;
+        }
         if new < old {
             set.zone.len(pfn).store(new, Ordering::Release);
             // A frame that is the run's as a whole stays so.

@@ -42,6 +42,7 @@ mod fork;
 mod global;
 mod large;
 mod oom;
+mod page_debug;
 mod pages;
 mod pcp;
 mod realloc;
@@ -121,6 +122,10 @@ pub struct Instance<P> {
     /// See [`crate::page::Pcp`]: address of the first, and how many.
     pcp: AtomicUsize,
     pcp_count: AtomicU32,
+    /// See [`page_debug::PageDebug`].
+    page_debug: AtomicU32,
+    /// Pages found bad so far.
+    bad_pages: AtomicU64,
     zones: [AtomicUsize; MAX_ZONES],
     zone_slots: AtomicU32,
     /// See `start`.
@@ -174,6 +179,8 @@ impl<P: Platform> Instance<P> {
             pages: pages::Tables::new(),
             pcp: AtomicUsize::new(0),
             pcp_count: AtomicU32::new(0),
+            page_debug: AtomicU32::new(0),
+            bad_pages: AtomicU64::new(0),
             zones: [const { AtomicUsize::new(0) }; MAX_ZONES],
             zone_slots: AtomicU32::new(0),
             state: AtomicU32::new(0),

@@ -4,7 +4,7 @@ use super::{Instance, ZoneSet, no_memory};
 use crate::class::{PageClass, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
-use crate::page::Zone;
+use crate::page::{Run, Zone};
 use crate::root::{EXT_LIVE, TAG_MASK};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::units::{Gfp, Item, MAX_ORDER, Order, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn, TagId};
@@ -133,13 +133,19 @@ impl<P: Platform> Instance<P> {
         if item.is_none() {
             item = self.slots.pop(class.array());
         }
-        if item.is_none() {
-            item = self.refill_pages(class);
-        }
         let bytes = PageCount(class.pages()).bytes();
-        let Some((set, pfn)) = self.block(item.address() as *mut u8) else {
-            self.out_of_memory(bytes, caller);
-            return no_memory();
+        let (set, pfn) = loop {
+            if item.is_none() {
+                item = self.refill_pages(class);
+            }
+            let Some((set, start)) = self.block(item.address() as *mut u8) else {
+                self.out_of_memory(bytes, caller);
+                return no_memory();
+            };
+            if self.prepare_pages(set, Run { start, pages: PageCount(class.pages()) }) {
+                break (set, start);
+            }
+            item = self.slots.pop(class.array());
         };
         if gfp.has(Gfp::ZERO) {
             // SAFETY: a free block in our hands.
@@ -227,7 +233,28 @@ impl<P: Platform> Instance<P> {
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { self.free_page_range(at, order.pages()) }
+        unsafe { self.free_pages_slow(at, order) }
+    }
+
+    /// # Safety
+    /// As for [`Self::free_pages`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_pages_slow(&'static self, at: *mut u8, order: Order) {
+        // The CPU keeps whole blocks, not the pieces of one that was split.
+        if let Some(class) = PageClass::of(order.0)
+            && let Some((set, pfn)) = self.block(at)
+            && pfn.0 < set.zone.committed()
+            && set.zone.len(pfn).load(Ordering::Acquire) == class.pages()
+            && (at as usize).is_multiple_of(PageCount(class.pages()).bytes())
+            && self.unbook_run(set, pfn).is_some()
+        {
+            return self.flush_pages(class, Item::at(at as usize));
+        }
+        if u32::from(order.0) <= MAX_ORDER {
+            // SAFETY: the caller's promise.
+            unsafe { self.free_page_range(at, order.pages()) }
+        }
     }
 
     #[cold]
@@ -251,8 +278,6 @@ impl<P: Platform> Instance<P> {
 
     /// # Safety
     /// As for [`Self::free_pages`].
-    #[cold]
-    #[inline(never)]
     unsafe fn free_page_range(&'static self, at: *mut u8, pages: PageCount) {
         if at.is_null() {
             return;
@@ -283,6 +308,16 @@ impl<P: Platform> Instance<P> {
             filled += 1;
         }
         filled
+    }
+
+    /// Extension word and length of the page allocation that begins, or could begin, at an address:
+    /// for tests and tools that look at the books, or spoil them.
+    pub fn page_words(
+        &'static self,
+        at: *mut u8,
+    ) -> Option<(&'static AtomicU32, &'static AtomicU32)> {
+        let (set, pfn) = self.block(at)?;
+        (pfn.0 < set.zone.committed()).then(|| (set.zone.ext(pfn), set.zone.len(pfn)))
     }
 
     fn block(&'static self, at: *mut u8) -> Option<(&'static ZoneSet, Pfn)> {

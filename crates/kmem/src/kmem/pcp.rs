@@ -62,8 +62,10 @@ impl<P: Platform> Instance<P> {
         };
         self.note_peak();
         self.pages.reach(&set.zone);
-        let Some((&one, rest)) = items[batch - got..].split_last() else {
-            return Item::NONE;
+        let good = self.check_refill(set, class, &mut items[batch - got..]);
+        let Some((&one, rest)) = items[batch - good..].split_last() else {
+            // All of them bad, and out of use.
+            return self.refill_pages(class);
         };
         // SAFETY: pages just claimed.
         let kept = unsafe { self.slots.push_many(array, hint, rest) };

@@ -118,8 +118,13 @@ impl<P: Platform> Instance<P> {
             }
         }
         let pages = PageCount(geometry.chunks() << CHUNK_ORDER);
-        let Some((set, run)) = self.claim_pages(pages, pages) else {
-            return 0;
+        let (set, run) = loop {
+            let Some((set, run)) = self.claim_pages(pages, pages) else {
+                return 0;
+            };
+            if self.prepare_pages(set, run) {
+                break (set, run);
+            }
         };
         self.note_peak();
         // SAFETY: pages just claimed, aligned to their length.
@@ -185,6 +190,7 @@ impl<P: Platform> Instance<P> {
             // SAFETY: freed objects of this class in our hands.
             let given = unsafe {
                 set.slabs.give(class, geometry, here, |slab| {
+                    self.retire_pages(set, slab.start, slab.pages.0);
                     self.give_pages(set, slab.start, slab.pages)
                 })
             };

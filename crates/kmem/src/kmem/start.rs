@@ -10,7 +10,7 @@
 
 use core::ptr::NonNull;
 
-use super::{Instance, ZoneSet};
+use super::{Instance, ZoneSet, page_debug::PageDebug};
 use crate::alloc_tag;
 use crate::class::{CLASS_COUNT, ClassGeometry, SIZES};
 use crate::codetag::{MAX_SITES, MIN_SITES, Sites};
@@ -167,6 +167,7 @@ impl<P: Platform> Instance<P> {
         }
         self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);
         self.keep_peak.store(u32::from(conf.peak), Ordering::Relaxed);
+        self.page_debug.store(PageDebug::of(conf).0, Ordering::Relaxed);
         let budget = self.platform.budget();
         let layout = Tables::for_heap(budget.memory, budget.cpus);
         let tables = self.platform.reserve(layout.bytes, PAGE_SIZE)?;
@@ -301,7 +302,9 @@ impl<P: Platform> Instance<P> {
             let chunks = if self.books() { &self.hot.chunks } else { &self.bare_chunks };
             // Where calls are watched no free takes the fast path.
             if !self.watch().any() {
-                self.pages.start(&set.zone);
+                if !self.page_debug().is_slow() {
+                    self.pages.start(&set.zone);
+                }
                 chunks.store(set.slabs.chunks() as usize, Ordering::Release);
             }
         }

@@ -22,6 +22,8 @@ pub struct Stats {
     pub used: u64,
     /// Readable and writable address space of the zones.
     pub committed: u64,
+    /// Blocks of pages that were found bad and are out of use.
+    pub bad_pages: u64,
 }
 
 impl<P: Platform> Instance<P> {
@@ -50,6 +52,7 @@ impl<P: Platform> Instance<P> {
         if let Some(root) = self.root() {
             stats.used = u64::from(root.used_pages.load(Ordering::Relaxed)) * PAGE_SIZE as u64;
         }
+        stats.bad_pages = self.bad_pages.load(Ordering::Relaxed);
         if !self.books() {
             stats.tracked = stats.used;
         }

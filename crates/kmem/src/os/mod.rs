@@ -72,6 +72,15 @@ pub unsafe trait Platform: Sync {
     /// The range is committed, page aligned, and its contents are not needed.
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool;
 
+    /// Makes committed memory inaccessible, or accessible again with its contents. False: refused,
+    /// nothing changed.
+    ///
+    /// # Safety
+    /// The range is committed, page aligned, and nobody uses it while it is inaccessible.
+    unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize, _accessible: bool) -> bool {
+        false
+    }
+
     /// Whether an instance may have so many bytes committed: a limit that was set after the
     /// address space was reserved binds here.
     fn allows(&self, committed: usize) -> bool;

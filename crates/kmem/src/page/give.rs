@@ -98,7 +98,7 @@ impl Zone {
     }
 
     /// Notes that pages may hold contents from now on; before they can be claimed again.
-    pub(super) fn mark_dirty(&self, start: Pfn, pages: u32) {
+    pub fn mark_dirty(&self, start: Pfn, pages: u32) {
         let mut done = 0;
         while done < pages {
             let at = start.offset(done);

@@ -39,6 +39,7 @@ use crate::units::{
 };
 
 mod bulk;
+mod check;
 mod claim;
 mod fork;
 mod give;
@@ -47,6 +48,7 @@ mod pcp;
 mod purge;
 
 pub use bulk::Reserve;
+pub use check::Bad;
 pub use pcp::{Pcp, Way};
 pub use purge::Purged;
 

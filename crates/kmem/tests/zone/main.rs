@@ -6,7 +6,7 @@ mod oracle;
 use std::collections::BTreeMap;
 
 use bare::{PAGES, zone};
-use kmem::page::Run;
+use kmem::page::{Bad, Run};
 use kmem::units::{MAX_ORDER, Order, PageCount, Pfn};
 use proptest::prelude::*;
 
@@ -122,4 +122,17 @@ proptest! {
             prop_assert_eq!(zone.validate(), Ok(()));
         }
     }
+}
+
+#[test]
+fn a_page_in_use_that_is_free_in_the_zone_is_told() {
+    let (zone, platform) = zone();
+    let run = zone.on(platform).claim(PageCount(100), PageCount(64)).expect("room");
+    assert_eq!(zone.check_taken(run.start, 100), Ok(()));
+    assert_eq!(zone.check_claimed(run.start, 100), Ok(()));
+    zone.give(run.start.offset(70), PageCount(1)).expect("not free yet");
+    assert_eq!(zone.check_taken(run.start, 100), Err((run.start.offset(70), Bad::Free)));
+    let whole = zone.on(platform).claim_order(Order(9)).expect("room");
+    assert_eq!(zone.check_taken(whole.start, 512), Ok(()));
+    assert_eq!(zone.check_claimed(whole.start, 512), Ok(()));
 }

@@ -131,6 +131,12 @@ unsafe impl Platform for Linux {
         }
     }
 
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, accessible: bool) -> bool {
+        let access = if accessible { PROT_RW } else { libc::PROT_NONE };
+        // SAFETY: a committed range, by the caller's promise.
+        unsafe { sys!(libc::SYS_mprotect, at.as_ptr(), bytes, access) == 0 }
+    }
+
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: contents not needed, by the caller's promise.
         unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, libc::MADV_DONTNEED) == 0 }
