@@ -6,6 +6,7 @@
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
 //!      -> pages -> contender (kmem, the classic buddy zone) -> pattern, section
+//!      -> accounting -> rivals (an instance of kmem)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      all -> statistics, table, machine, preload
 //! ```
@@ -13,6 +14,7 @@
 //! Exit codes: 0 a table was printed, 1 a measurement failed, 2 kmem itself or
 //! something the user asked for is not there.
 
+mod accounting;
 mod affinity;
 mod census;
 mod child;
@@ -54,6 +56,8 @@ enum Table {
     Profiling(profiling::Options),
     /// Nanoseconds per page or huge page, against the classic buddy allocator.
     Pages(pages::Options),
+    /// What it costs that a group pays for an object, as the kernel measured it.
+    Accounting(accounting::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
         Table::Profiling(options) => profiling::run(&options),
         Table::Pages(options) => pages::run(&options),
         Table::Census(options) => census::run(&options),
+        Table::Accounting(options) => accounting::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };

@@ -11,14 +11,14 @@ mod memory;
 mod report;
 
 use crate::affinity::{Places, allowed, pin};
-use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::preload::{NO_LIBKMEM, libkmem};
 use crate::statistics::{minimum, rounded};
 use crate::table::Document;
 use crate::{Failure, table};
-use config::Config;
+use config::{Config, Measured};
 use kernel_test::Loops;
+use kmem_core::Group;
 use memory::Memory;
 use report::{Goal, Row, text};
 use serde::Serialize;
@@ -53,10 +53,10 @@ struct Profiling<'a> {
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let library = libkmem().ok_or_else(|| Failure::Absent(format!("kmem: {NO_LIBKMEM}")))?;
     let mut machine = Machine::here();
-    let kernels = config::start().map_err(Failure::Failed)?;
+    let measured = config::start().map_err(Failure::Failed)?;
     let longer = options.common.times();
     let budget = Duration::from_secs(options.seconds) * longer;
-    let rows = report::rows(&measure(&kernels, budget));
+    let rows = report::rows(&measure(&measured, budget));
     let goal = Goal::of(&rows);
     let memory = memory::measure(&library).map_err(Failure::Failed)?;
     machine.allocators.insert("kmem".to_owned(), "compiled in; memory: in a child".to_owned());
@@ -72,17 +72,18 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 type Figure = (Config, f64, f64);
 
 /// The rounds.
-fn measure(kernels: &[(Config, Kernel)], budget: Duration) -> Vec<Figure> {
+fn measure(measured: &[Measured], budget: Duration) -> Vec<Figure> {
     let cpus = allowed();
     pin(&[Places::among(&cpus).single]);
     let mut loops = Loops::new();
-    let mut kmalloc = vec![Vec::new(); kernels.len()];
+    let mut kmalloc = vec![Vec::new(); measured.len()];
     let mut page = kmalloc.clone();
     let (start, mut round) = (Instant::now(), 0);
     while round < LEAST_ROUNDS || start.elapsed() < budget {
-        for turn in 0..kernels.len() {
-            let number = (round + turn) % kernels.len();
-            let (_, kernel) = &kernels[number];
+        for turn in 0..measured.len() {
+            let number = (round + turn) % measured.len();
+            let Measured { kernel, group, .. } = &measured[number];
+            let _scope = group.as_ref().map(Group::enter);
             // To fill the CPU's arrays.
             loops.kmalloc(kernel, KMALLOC_TIMES / 10);
             kmalloc[number].push(loops.kmalloc(kernel, KMALLOC_TIMES));
@@ -93,6 +94,6 @@ fn measure(kernels: &[(Config, Kernel)], budget: Duration) -> Vec<Figure> {
     }
     pin(&cpus);
     let least = |samples: &[f64]| minimum(samples).map(|ns| rounded(ns, 3));
-    let figures = kernels.iter().zip(kmalloc.iter().zip(&page));
-    figures.filter_map(|((config, _), (k, p))| Some((*config, least(k)?, least(p)?))).collect()
+    let figures = measured.iter().zip(kmalloc.iter().zip(&page));
+    figures.filter_map(|(row, (k, p))| Some((row.config, least(k)?, least(p)?))).collect()
 }

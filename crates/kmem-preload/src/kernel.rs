@@ -14,17 +14,27 @@ use crate::KMEM;
 /// Marks the return address that a `_noprof` function passes in place of a tag.
 const NO_TAG: usize = 1 << 63;
 
-/// The tag; without one the thread's scope, else nobody.
+/// The tag; without one the thread's scope, else nobody; in the thread's group.
 ///
 /// # Safety
 /// `tag` is null, marked, or valid as long as its object is loaded.
 #[inline(always)]
 unsafe fn caller(tag: *const StaticTag) -> Caller {
+    // SAFETY: the caller's promise.
+    unsafe { who(tag) }.here()
+}
+
+/// The same without the thread's group.
+///
+/// # Safety
+/// See [`caller`].
+#[inline(always)]
+unsafe fn who(tag: *const StaticTag) -> Caller {
     if tag.is_null() {
         Caller::NOBODY
     } else if (tag as isize) < 0 {
         // A call without a tag, and where it returns to.
-        match scope::current() {
+        match scope::tag() {
             0 => Caller::nobody_at(tag as usize & !NO_TAG),
             scope => Caller::at(scope),
         }
@@ -75,7 +85,7 @@ twins! {
     fn kmalloc_tag = "kmem_kmalloc_tag", kmalloc_noprof = "kmem_kmalloc_noprof" in "rdx", "x2" (size: usize, flags: Gfp) -> *mut u8 {
         tag => {
             // SAFETY: the caller's promise.
-            KMEM.kmalloc(size, flags, unsafe { caller(tag) })
+            KMEM.kmalloc_here(size, flags, unsafe { who(tag) })
         }
     }
     /// # Safety

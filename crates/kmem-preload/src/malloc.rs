@@ -96,6 +96,16 @@ fn caller(ret: usize, frame: usize) -> Caller {
 }
 
 extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
+    if scope::is_in_any() {
+        return malloc_scoped(size, ret);
+    }
+    let at = KMEM.alloc_fast_root(size, ret);
+    if at.is_null() { malloc_any(size, ret) } else { at }
+}
+
+/// `malloc` for a thread that is under a tag or in a group; apart, so that the others pay one test.
+#[inline(never)]
+extern "C" fn malloc_scoped(size: usize, ret: usize) -> *mut u8 {
     let key = scope::caller(ret);
     let at = KMEM.alloc_fast(size, key);
     if at.is_null() { malloc_any(size, key) } else { at }

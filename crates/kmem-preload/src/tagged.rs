@@ -174,13 +174,13 @@ unsafe fn copy(from: *const u8, bytes: usize, tag: *const StaticTag) -> *mut u8 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_tag_enter(tag: *const StaticTag) -> usize {
     // SAFETY: the caller's promise.
-    scope::replace(if tag.is_null() { 0 } else { unsafe { Caller::tagged_by(tag) }.key })
+    scope::replace_tag(if tag.is_null() { 0 } else { unsafe { Caller::tagged_by(tag) }.key })
 }
 
 /// Goes back to the scope that [`kmem_tag_enter`] returned.
 #[unsafe(no_mangle)]
 extern "C" fn kmem_tag_leave(before: usize) {
-    scope::replace(before);
+    scope::replace_tag(before);
 }
 
 /// A loaded object.

@@ -13,6 +13,7 @@
 //! sense, is counted in [`Books::torn`].
 
 mod accounting;
+mod buddy;
 mod census;
 mod metadata;
 mod peak;
@@ -26,6 +27,7 @@ mod zone;
 use std::collections::BTreeMap;
 
 pub use accounting::Accounting;
+pub use buddy::{Buddy, Buddyinfo, ORDERS};
 pub use census::TagTotal;
 pub use metadata::{Metadata, Table};
 pub use peak::Peak;

@@ -189,7 +189,7 @@ pub const SIZES: [u32; CLASS_COUNT] = {
 };
 
 /// Sizes up to this are looked up in 16-byte steps, larger ones in 128-byte steps.
-const FINE: usize = 1024;
+pub const FINE: usize = 1024;
 const COARSE_BASE: usize = FINE / 16 + 1 - FINE / 128;
 
 const TABLE: [u8; COARSE_BASE + MAX_OBJECT / 128 + 1] = {

@@ -6,6 +6,7 @@
 //! ```text
 //! kmem       facade: the malloc family, the global allocator
 //! alloc_tag  the books: profiling switch, census, peak
+//! memcg      groups: charges, limits, events, shrinkers
 //! codetag    what a tag stands for
 //! slab       slabs, sheaves, barn
 //! page       zone, rows, credit, purge
@@ -32,6 +33,7 @@ pub mod conf;
 pub mod cpu;
 #[cfg(not(loom))]
 mod kmem;
+pub mod memcg;
 pub mod os;
 pub mod page;
 pub mod root;
@@ -47,7 +49,9 @@ pub use codetag::{Caller, StaticTag};
 #[cfg(all(kmem_linux, not(loom)))]
 pub use kmem::Kmem;
 #[cfg(not(loom))]
-pub use kmem::{Cache, Fault, Instance, Stats};
+pub use kmem::{
+    Cache, Fault, Group, GroupScope, GroupStat, Grouped, Instance, Reservation, Stats, fallible,
+};
 
 /// A static tag for the place where this is written: `static_tag!("name")`, or without a name
 /// that of the module.
@@ -83,13 +87,13 @@ macro_rules! tag {
 #[macro_export]
 macro_rules! alloc {
     ($kmem:expr, $size:expr) => {
-        $kmem.alloc($size, $crate::Caller::tagged($crate::static_tag!()))
+        $kmem.alloc($size, $crate::Caller::tagged($crate::static_tag!()).here())
     };
     ($kmem:expr, $size:expr, zeroed) => {
-        $kmem.alloc_zeroed($size, $crate::Caller::tagged($crate::static_tag!()))
+        $kmem.alloc_zeroed($size, $crate::Caller::tagged($crate::static_tag!()).here())
     };
     ($kmem:expr, $size:expr, align = $align:expr) => {
-        $kmem.alloc_aligned($size, $align, $crate::Caller::tagged($crate::static_tag!()))
+        $kmem.alloc_aligned($size, $align, $crate::Caller::tagged($crate::static_tag!()).here())
     };
 }
 

@@ -8,12 +8,12 @@
 //! Nothing here is trusted by a reader: every address and count is checked against the
 //! process's own mappings before it is used.
 
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64};
 
 /// First word of a root block: `kmemroot` in ASCII, stored last, with release order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmemroot");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Name of the memfd behind the root block, as `/memfd:<name> (deleted)` in `/proc/PID/maps`.
 pub const MAPPING_NAME: &str = "kmem-root";
 /// Most zones a root block can name.
@@ -112,12 +112,107 @@ pub struct RootBlock {
     /// *Live, writable from outside.* A tag of kind [`site_kind::CALLER`] whose callers are told
     /// apart to `deep_depth`; 0: none.
     pub deep_tag: AtomicU32,
-    /// Reserved, zero.
-    pub reserved: u32,
+    /// Room at `groups`, in entries.
+    pub group_capacity: u32,
+    /// Address of `[GroupBlock; group_capacity]`, indexed by objcg id; entry 0 is the root.
+    pub groups: u64,
+    /// *Live.* Groups whose ids are below this were in use at some time.
+    pub group_count: AtomicU32,
+    /// `size_of::<GroupBlock>()`.
+    pub group_size: u32,
 }
 
 /// Most return addresses of a site.
 pub const MAX_DEPTH: u32 = 32;
+
+/// Longest name of a group, in bytes.
+#[cfg(not(loom))]
+pub const MAX_GROUP_NAME: usize = 255;
+/// Every byte is an atomic that a model checker keeps account of.
+#[cfg(loom)]
+pub const MAX_GROUP_NAME: usize = 1;
+/// Most groups on the way from a group to the root, both included.
+pub const MAX_GROUP_DEPTH: u32 = 32;
+/// Value of a group's limits where there is none.
+pub const NO_LIMIT: u64 = u64::MAX;
+/// What the metadata of an object, or of a page, is charged as, in bytes: its extension word.
+pub const CHARGED_METADATA: u64 = 4;
+
+/// Values of [`GroupBlock::state`] in its lowest bits; the rest is the generation of the id.
+pub mod group_state {
+    /// Nobody's.
+    pub const FREE: u32 = 0;
+    /// In use.
+    pub const LIVE: u32 = 1;
+    /// Deleted; something is still charged to it, in effect to its nearest living ancestor.
+    pub const DYING: u32 = 2;
+    /// Bits of a state.
+    pub const BITS: u32 = 2;
+    /// All of them.
+    pub const MASK: u32 = (1 << BITS) - 1;
+}
+
+/// Events of a group, by index into [`GroupBlock::events`]; named as in cgroup v2's `memory.events`.
+pub mod group_event {
+    /// Its shrinkers had to be called although it holds less than its `low`.
+    pub const LOW: usize = 0;
+    /// It was above its `high`, and its shrinkers were called.
+    pub const HIGH: usize = 1;
+    /// It was about to go above its `max`.
+    pub const MAX: usize = 2;
+    /// A request was refused, or went above `max` because it could not be.
+    pub const OOM: usize = 3;
+    /// How many.
+    pub const COUNT: usize = 4;
+    /// Their names.
+    pub const NAMES: [&str; COUNT] = ["low", "high", "max", "oom"];
+}
+
+/// A group of allocations.
+#[repr(C, align(64))]
+pub struct GroupBlock {
+    /// *Live.* `generation << 2 | state`, see [`group_state`].
+    pub state: AtomicU32,
+    /// The id of its parent.
+    pub parent: AtomicU32,
+    /// *Live.* Bytes charged to it and to those below it; what CPUs have in stock included. Not kept
+    /// for the root.
+    pub charged: AtomicU64,
+    /// *Live.* Bytes charged by its own objects, stocks and reservations. Zero proves that no word
+    /// anywhere names its id.
+    pub own: AtomicU64,
+    /// *Live.* Of these, what is reserved without being allocated.
+    pub reserved: AtomicU64,
+    /// *Live.* The highest `charged` since it was last reset.
+    pub peak: AtomicU64,
+    /// *Live, writable from outside.* Most bytes that may be charged, or [`NO_LIMIT`].
+    pub max: AtomicU64,
+    /// *Live, writable from outside.* Above this its shrinkers are called, or [`NO_LIMIT`].
+    pub high: AtomicU64,
+    /// *Live, writable from outside.* Up to this its shrinkers are spared when an ancestor is above its
+    /// limit.
+    pub low: AtomicU64,
+    /// *Live.* See [`group_event`].
+    pub events: [AtomicU64; group_event::COUNT],
+    /// *Live.* Handles, scopes and calls that need the entry to stay.
+    pub pins: AtomicU32,
+    /// *Live.* Groups whose parent this is, the deleted ones that are not gone included.
+    pub children: AtomicU32,
+    /// *Live.* 1 since a request went above `max` because it could not be refused, until it is reset.
+    pub over: AtomicU32,
+    /// File descriptor plus 1 of an eventfd to tell of events, 0 for none.
+    pub eventfd: AtomicU32,
+    /// *Live.* Of the children, those that are not deleted.
+    pub living: AtomicU32,
+    /// Reserved, zero.
+    pub reserved_word: AtomicU32,
+    /// Address of the first of its shrinkers.
+    pub shrinkers: AtomicU64,
+    /// Bytes of its name.
+    pub name_len: AtomicU8,
+    /// Its name; that of the root is empty.
+    pub name: [AtomicU8; MAX_GROUP_NAME],
+}
 
 /// One zone: a range of pages under one set of tables.
 #[repr(C)]
@@ -134,7 +229,7 @@ pub struct ZoneBlock {
     pub page_ext: u64,
     /// Address of `[u32; pages]`: length in pages of each page allocation, at its first page.
     pub page_len: u64,
-    /// Address of `[u64; pages / 64]`: a 1 bit is a free page.
+    /// Address of `[u64; pages / 64]`: a 1 bit is a free page, see `credit`.
     pub rows: u64,
     /// Address of `[u64; pages / 64]`: a 1 bit is a page that may hold old contents.
     pub dirty: u64,
@@ -142,6 +237,9 @@ pub struct ZoneBlock {
     pub meta_base: u64,
     /// Length of the zone's metadata, in bytes; most of it is never touched.
     pub meta_len: u64,
+    /// Address of `[u16; pages / 512]`: the credit of each 2 MiB frame; 0xFFFF is one that is taken
+    /// as a whole, whose bits in `rows` mean nothing.
+    pub credit: u64,
 }
 
 /// What a tag stands for.
@@ -220,4 +318,5 @@ const _: () = {
     assert!(core::mem::size_of::<Text>() == 16);
     assert!(core::mem::size_of::<PeakEntry>() == 16);
     assert!(core::mem::size_of::<RootBlock>() <= 4096);
+    assert!(core::mem::size_of::<GroupBlock>() == 384);
 };

@@ -102,6 +102,8 @@ impl Gfp {
     pub const ZERO: Self = Self(1);
     /// Optional: when there is none, nothing is reported.
     pub const NOWARN: Self = Self(2);
+    /// Not to be charged to the group of the thread.
+    pub const UNACCOUNTED: Self = Self(4);
 
     /// Whether all of `flags` are set.
     pub const fn has(self, flags: Self) -> bool {
@@ -112,6 +114,18 @@ impl Gfp {
     pub const fn and(self, flags: Self) -> Self {
         Self(self.0 | flags.0)
     }
+}
+
+/// The group that an allocation is charged to: an index into the group table; 0 is the root, which
+/// nothing is charged to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct ObjcgId(pub u32);
+
+impl ObjcgId {
+    /// The root.
+    pub const ROOT: Self = Self(0);
+    /// Bits of an id.
+    pub const BITS: u32 = 14;
 }
 
 /// Number of a CPU slot.

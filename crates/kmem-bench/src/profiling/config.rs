@@ -3,11 +3,11 @@
 use super::kernel_test::KMALLOC;
 use crate::kernel::Kernel;
 use crate::rivals::compiled_in::kmem::{never, off, on, switched};
+use kmem_core::memcg::GroupId;
+use kmem_core::os::linux::Linux;
 use kmem_core::root::{TAG_FIRST_SITE, TAG_UNTAGGED, profiling};
+use kmem_core::{Group, Kmem};
 use kmem_snapshot::Process;
-
-/// Why the rows of group accounting have no figures.
-const NO_GROUPS: &str = "not measured: there is no group accounting yet";
 
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,8 @@ pub(super) enum Config {
     On,
     /// Started off, and switched on from outside.
     OnAtRunTime,
-    /// Billed to a group as well (the kernel's `__GFP_ACCOUNT`).
+    /// Charged to a group (the kernel's `__GFP_ACCOUNT`), untagged. Groups need the words that tags
+    /// are in, so this is the next row.
     Accounted,
     /// The same, with the switch off.
     AccountedOff,
@@ -66,37 +67,74 @@ impl Config {
         }
     }
 
-    /// Why it has no figures.
-    pub(super) fn note(self) -> Option<&'static str> {
-        matches!(self, Self::Accounted | Self::AccountedOff | Self::AccountedOn)
-            .then_some(NO_GROUPS)
+    /// The instance whose groups pay in this row.
+    fn charged_in(self) -> Option<&'static Kmem> {
+        match self {
+            Self::Accounted | Self::AccountedOff => Some(off::instance()),
+            Self::AccountedOn => Some(on::instance()),
+            _ => None,
+        }
     }
 }
 
-/// Starts an instance for each configuration that can be measured, and proves that each does
-/// with an object what its name says.
-pub(super) fn start() -> Result<Vec<(Config, Kernel)>, String> {
+/// A row that can be measured.
+pub(super) struct Measured {
+    pub(super) config: Config,
+    pub(super) kernel: Kernel,
+    /// Who pays.
+    pub(super) group: Option<Group<Linux>>,
+}
+
+impl Measured {
+    /// With a group, if it is a row of group accounting.
+    fn new(config: Config, kernel: Kernel) -> Result<Self, String> {
+        let group = config.charged_in().map(|kmem| {
+            let id = kmem.group_create(GroupId::ROOT, config.name().as_bytes());
+            id.and_then(|id| kmem.group(id)).map_err(|error| format!("{}: {error}", config.name()))
+        });
+        Ok(Self { config, kernel, group: group.transpose()? })
+    }
+}
+
+/// Starts an instance for each configuration, and proves that each does with an object what its name
+/// says.
+pub(super) fn start() -> Result<Vec<Measured>, String> {
     // First, while it is the only instance: the switch is thrown for all in the process.
     let switched = switched::kernel();
     prove(&switched, Config::Off)?;
     Process::open(std::process::id())
         .and_then(|own| own.control()?.set_profiling(profiling::ON))
         .map_err(|error| format!("on-at-run-time could not be switched on: {error}"))?;
-    let kernels = vec![
+    let (off, on) = (off::kernel(), on::kernel());
+    let rows = [
         (Config::Never, never::kernel()),
-        (Config::Off, off::kernel()),
-        (Config::On, on::kernel()),
+        (Config::Off, off),
+        (Config::On, on),
         (Config::OnAtRunTime, switched),
+        (Config::Accounted, off),
+        (Config::AccountedOff, off),
+        (Config::AccountedOn, on),
     ];
-    for (config, kernel) in &kernels {
-        prove(kernel, *config)?;
-    }
-    Ok(kernels)
+    let rows = rows.map(|(config, kernel)| {
+        let row = Measured::new(config, kernel)?;
+        let scope = row.group.as_ref().map(Group::enter);
+        prove(&kernel, config)?;
+        drop(scope);
+        Ok(row)
+    });
+    rows.into_iter().collect()
 }
 
 /// The only live object of an instance has the tag that `config` says.
 fn prove(kernel: &Kernel, config: Config) -> Result<(), String> {
     let object = kernel.kmalloc(64, &KMALLOC);
+    if let Some(kmem) = config.charged_in() {
+        // SAFETY: allocated on the line above.
+        let payer = unsafe { kmem.group_of_allocation(object.as_ptr()) };
+        if payer == GroupId::ROOT {
+            return Err(format!("{}: nobody pays for an object", config.name()));
+        }
+    }
     let mut tags = Vec::new();
     (kernel.census)(&mut |tag, calls| {
         if calls > 0 {
@@ -107,7 +145,7 @@ fn prove(kernel: &Kernel, config: Config) -> Result<(), String> {
     unsafe { kernel.kfree(object) };
     let as_it_should = match (config, &tags[..]) {
         (Config::Never, tags) => tags.iter().all(|&tag| tag < TAG_UNTAGGED),
-        (Config::Off, &[tag]) => tag == TAG_UNTAGGED,
+        (Config::Off | Config::Accounted | Config::AccountedOff, &[tag]) => tag == TAG_UNTAGGED,
         (_, &[tag]) => tag >= TAG_FIRST_SITE,
         _ => false,
     };

@@ -25,9 +25,6 @@ pub(super) struct Row {
     pub(super) kernel_kmalloc_percent: f64,
     /// The same for pages.
     pub(super) kernel_page_percent: f64,
-    /// Why there are no figures.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) note: Option<&'static str>,
 }
 
 /// A row for every configuration, measured or not.
@@ -50,7 +47,6 @@ pub(super) fn rows(figures: &[Figure]) -> Vec<Row> {
                 page_percent: percent(|figure| figure.2),
                 kernel_kmalloc_percent,
                 kernel_page_percent,
-                note: config.note(),
             }
         })
         .collect()
@@ -104,11 +100,6 @@ pub(super) fn text(machine: &Machine, rows: &[Row], goal: &Goal, memory: &Memory
         ]);
     }
     let mut text = format!("{machine}\n\n{}\n", grid.render());
-    for row in rows {
-        if let Some(note) = row.note {
-            text.push_str(&format!("{}: {note}\n", row.config));
-        }
-    }
     let met = |met: bool| if met { "met" } else { "not met" };
     text.push_str(&format!(
         "goal, on against never: kmalloc at most {:+} %: {}; page at most {:+} %: {}\n\n",
@@ -127,16 +118,14 @@ mod tests {
     use crate::profiling::config::Config;
 
     #[test]
-    fn what_was_not_measured_is_null_with_a_note() {
+    fn what_was_not_measured_is_null() {
         let rows = rows(&[(Config::Never, 4.0, 100.0), (Config::On, 5.0, 101.0)]);
         let value = serde_json::to_value(&rows).unwrap();
         assert_eq!(value.as_array().unwrap().len(), 7);
         assert_eq!(value[2]["config"], "on");
         assert_eq!(value[2]["kmalloc_percent"], 25.0);
-        assert!(value[2].get("note").is_none());
         for row in &value.as_array().unwrap()[4..] {
             assert!(row["kmalloc_ns"].is_null() && row["page_ns"].is_null(), "{row}");
-            assert!(row["note"].as_str().unwrap().contains("not measured"), "{row}");
         }
     }
 

@@ -132,6 +132,7 @@ struct Layout {
     page_len: usize,
     rows: usize,
     dirty: usize,
+    credit: usize,
     peak: usize,
 }
 
@@ -181,6 +182,7 @@ pub(crate) fn target() {
         page_len: carve(ZONE_PAGES * 4),
         rows: carve(ZONE_PAGES / 8),
         dirty: carve(ZONE_PAGES / 8),
+        credit: carve(ZONE_PAGES.div_ceil(512) * 2),
         peak,
     };
     for page in (meta..next).step_by(4096) {
@@ -257,6 +259,7 @@ pub(crate) fn target() {
         page_len: at.page_len as u64,
         rows: at.rows as u64,
         dirty: at.dirty as u64,
+        credit: at.credit as u64,
         meta_base: zone_meta as u64,
         meta_len: (meta + meta_len - zone_meta) as u64,
     };
@@ -289,7 +292,10 @@ pub(crate) fn target() {
         depth: 0.into(),
         deep_depth: 0.into(),
         deep_tag: 0.into(),
-        reserved: 0,
+        group_capacity: 0,
+        groups: 0,
+        group_count: 0.into(),
+        group_size: 0,
     };
     write_peak(&at, &totals);
     // SAFETY: all places lie in mappings of this process that are large enough and aligned.

@@ -9,11 +9,11 @@ mod tally;
 #[cfg(not(loom))]
 mod watch;
 
-use crate::class::ClassGeometry;
-use crate::root::{EXT_LIVE, TAG_MASK, TAG_UNTAGGED};
+use crate::class::{ClassGeometry, SizeClass};
+use crate::root::{CHARGED_METADATA, EXT_LIVE, OBJCG_SHIFT, TAG_MASK, TAG_UNTAGGED};
 use crate::slab::SlabZone;
 use crate::sync::Ordering;
-use crate::units::{PageCount, Pfn, TagId};
+use crate::units::{ObjcgId, PAGE_SIZE, PageCount, Pfn, TagId};
 
 use crate::page::Zone;
 
@@ -25,37 +25,65 @@ pub(crate) use watch::count_live;
 #[cfg(not(loom))]
 pub use watch::{Warned, Watch, live_bytes};
 
-/// Calls `each` with tag, bytes and objects of everything live in a zone, in no order and in
-/// any number of parts.
+/// Live allocations of one tag, one group and one class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Who holds them.
+    pub tag: TagId,
+    /// Who pays for them.
+    pub objcg: ObjcgId,
+    /// Class of the objects; 0 for page allocations.
+    pub class: SizeClass,
+    /// Bytes.
+    pub bytes: u64,
+    /// Allocations.
+    pub calls: u64,
+}
+
+impl Held {
+    fn new(word: u32, class: SizeClass, bytes: u64, calls: u64) -> Self {
+        let tag = TagId(word & TAG_MASK);
+        Self { tag, objcg: ObjcgId(word >> OBJCG_SHIFT), class, bytes, calls }
+    }
+
+    /// What a group is charged for them: an extension word each, of pages one per page.
+    pub fn charged(&self) -> u64 {
+        let words = if self.class.0 == 0 { self.bytes / PAGE_SIZE as u64 } else { self.calls };
+        self.bytes + words * CHARGED_METADATA
+    }
+}
+
+/// Calls `each` for everything live in a zone, in no order and in any number of parts.
 pub fn census(
     zone: &Zone,
     slabs: &SlabZone,
     classes: &[ClassGeometry],
     books: bool,
-    mut each: impl FnMut(TagId, u64, u64),
+    mut each: impl FnMut(Held),
 ) {
     let committed = PageCount(zone.committed());
     if books {
         slabs.each_slab(committed, classes, |slab, class| {
             let geometry = &classes[class.0 as usize];
             let size = u64::from(geometry.size);
-            // Neighbours mostly share a tag: report runs, not objects.
-            let (mut tag, mut count) = (0, 0);
+            let held = |word, count| Held::new(word, class, count * size, count);
+            // Neighbours mostly share a word: report runs, not objects.
+            let (mut run, mut count) = (0, 0);
             for word in slabs.extension(slab, geometry) {
                 let word = word.load(Ordering::Relaxed);
                 if word & EXT_LIVE == 0 {
                     continue;
                 }
-                if word & TAG_MASK != tag {
+                if word != run {
                     if count > 0 {
-                        each(TagId(tag), count * size, count);
+                        each(held(run, count));
                     }
-                    (tag, count) = (word & TAG_MASK, 0);
+                    (run, count) = (word, 0);
                 }
                 count += 1;
             }
             if count > 0 {
-                each(TagId(tag), count * size, count);
+                each(held(run, count));
             }
         });
     }
@@ -64,8 +92,8 @@ pub fn census(
         let len = zone.len(Pfn(pfn)).load(Ordering::Acquire);
         if len != 0 {
             let word = zone.ext(Pfn(pfn)).load(Ordering::Relaxed);
-            let tag = if books { word & TAG_MASK } else { TAG_UNTAGGED };
-            each(TagId(tag), PageCount(len).bytes() as u64, 1);
+            let word = if books { word } else { TAG_UNTAGGED };
+            each(Held::new(word, SizeClass(0), PageCount(len).bytes() as u64, 1));
         }
         pfn += len.max(1);
     }

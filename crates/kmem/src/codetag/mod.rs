@@ -28,7 +28,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::TagId;
 use chain::Chain;
 use ranges::Ranges;
-pub use tag::{Caller, SECTION, StaticTag};
+pub use tag::{Caller, SECTION, StaticTag, objcg};
 use tag::{Key, bytes};
 use texts::Texts;
 
@@ -134,6 +134,7 @@ impl Sites {
     #[cold]
     #[inline(never)]
     pub fn lookup(&self, platform: &impl Platform, caller: Caller, keep: bool) -> TagId {
+        let caller = caller.site();
         if caller.key <= Caller::NOBODY.key {
             return TagId(TAG_NONE);
         }

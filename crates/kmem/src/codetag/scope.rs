@@ -1,11 +1,24 @@
-//! The tag that a thread works under: what it allocates meanwhile is billed to it rather than to
-//! the call site (the kernel's `alloc_tag_save` and `alloc_tag_restore`).
+//! What a thread works under: a tag, to which what it allocates meanwhile is billed rather than to the
+//! call site (the kernel's `alloc_tag_save` and `alloc_tag_restore`), and a group, which pays
+//! (`set_active_memcg`).
 //!
-//! One word per thread, in static thread-local storage, so that looking costs two instructions.
-//! Platforms without it have no scopes.
+//! One word per thread, in static thread-local storage, so that looking costs two instructions, and
+//! one test for who is in neither. Platforms without it have no scopes.
+//!
+//! ```text
+//! objcg:14 | static:1 | 0 | address of the static tag:45 | 0 | fallible:1 | shrinking:1
+//! ```
 
-use super::tag::{Caller, StaticTag};
+use super::tag::{Caller, GROUP, StaticTag, group_bits, objcg};
+use crate::units::ObjcgId;
 use core::marker::PhantomData;
+
+/// Set in the thread's word while it calls shrinkers.
+const SHRINKING: usize = 1;
+/// Set in the thread's word where a Rust program takes null for an answer.
+const FALLIBLE: usize = 2;
+/// The tag in the thread's word, as a key.
+const TAG: usize = !(GROUP | 7);
 
 #[cfg(all(kmem_linux, not(miri), not(loom)))]
 mod word {
@@ -72,23 +85,83 @@ mod word {
     pub(super) fn set(_: usize) {}
 }
 
-/// The caller to bill: the thread's scope if it is in one, else the call that returns to `ret`.
+/// The key for a call that returns to `ret`: the thread's tag, if it is under one, else the call; and
+/// the thread's group.
 #[inline(always)]
 pub fn caller(ret: usize) -> usize {
-    let scope = word::get();
-    if scope != 0 { scope } else { ret }
+    let word = word::get();
+    if word == 0 { ret } else { merged(word, ret) }
 }
 
-/// The thread's scope as a key, 0 for none.
-pub fn current() -> usize {
-    word::get()
+/// Whether the thread is under a tag or in a group.
+#[inline(always)]
+pub fn is_in_any() -> bool {
+    word::get() != 0
 }
 
-/// Makes `key` the thread's scope; returns the one before.
-pub fn replace(key: usize) -> usize {
+/// The thread's tag and group, with `key` for the tag if it is under none.
+#[inline(always)]
+fn merged(word: usize, key: usize) -> usize {
+    let tag = word & TAG;
+    word & GROUP | if tag != 0 { tag } else { key }
+}
+
+/// A key with the thread's group.
+#[inline(always)]
+pub(super) fn grouped(key: usize) -> usize {
+    key | word::get() & GROUP
+}
+
+/// The thread's tag as a key, 0 for none.
+pub fn tag() -> usize {
+    word::get() & TAG
+}
+
+/// Makes `key` the thread's tag, 0 for none; returns the one before.
+pub fn replace_tag(key: usize) -> usize {
     let before = word::get();
-    word::set(key);
-    before
+    word::set(before & !TAG | key & TAG);
+    before & TAG
+}
+
+/// The thread's group.
+pub fn group() -> ObjcgId {
+    objcg(word::get())
+}
+
+/// Makes a group the thread's; returns the one before.
+#[inline(always)]
+pub fn replace_group(group: ObjcgId) -> ObjcgId {
+    let before = word::get();
+    word::set(before & !GROUP | group_bits(group));
+    objcg(before)
+}
+
+/// Says whether what the thread allocates for Rust's collections may fail for its group's sake; returns
+/// what was said before.
+pub fn replace_fallible(fallible: bool) -> bool {
+    let before = word::get();
+    word::set(if fallible { before | FALLIBLE } else { before & !FALLIBLE });
+    before & FALLIBLE != 0
+}
+
+/// See [`replace_fallible`].
+#[inline(always)]
+pub fn is_fallible() -> bool {
+    word::get() & FALLIBLE != 0
+}
+
+/// Whether the thread is within a shrinker.
+pub fn is_shrinking() -> bool {
+    word::get() & SHRINKING != 0
+}
+
+/// Calls shrinkers: meanwhile [`is_shrinking`].
+pub fn while_shrinking<T>(act: impl FnOnce() -> T) -> T {
+    word::set(word::get() | SHRINKING);
+    let done = act();
+    word::set(word::get() & !SHRINKING);
+    done
 }
 
 /// While it lives, its thread's allocations are billed to one tag. See [`crate::tag!`].
@@ -104,14 +177,14 @@ impl Scope {
     /// Enters a scope. Scopes nest: the innermost counts.
     #[inline]
     pub fn enter(tag: &'static StaticTag) -> Self {
-        Self { before: replace(Caller::tagged(tag).key), _thread: PhantomData }
+        Self { before: replace_tag(Caller::tagged(tag).key), _thread: PhantomData }
     }
 }
 
 impl Drop for Scope {
     #[inline]
     fn drop(&mut self) {
-        word::set(self.before);
+        replace_tag(self.before);
     }
 }
 

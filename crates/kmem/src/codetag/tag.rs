@@ -1,6 +1,6 @@
 //! What names a call site, and how a caller passes it on.
 
-use crate::units::Gfp;
+use crate::units::{Gfp, ObjcgId};
 use core::ffi::{CStr, c_char};
 
 /// A tag compiled into a program: one per call site, in the ELF section [`SECTION`] of its object
@@ -39,13 +39,33 @@ impl StaticTag {
     }
 }
 
-/// Set in the key of a static tag; no address has it.
-const STATIC: usize = 1 << 63;
+// A key is `objcg:14 | static:1 | nofail:1 | address:48`. The cache of call sites looks at the address
+// only, so a group costs nothing there.
 
-/// Who asks for memory: a call site, and where its frame is.
+/// Set in the key of a static tag; no address has it.
+const STATIC: usize = 1 << 49;
+/// Set where a request must not be refused for its group's sake.
+const NOFAIL: usize = 1 << 48;
+/// Lowest bit of the group.
+const GROUP_SHIFT: u32 = usize::BITS - ObjcgId::BITS;
+/// The group's bits.
+pub(super) const GROUP: usize = !0 << GROUP_SHIFT;
+/// What a group has in its place.
+pub(super) const fn group_bits(objcg: ObjcgId) -> usize {
+    (objcg.0 as usize) << GROUP_SHIFT
+}
+
+/// The group in a key.
+#[inline(always)]
+pub const fn objcg(key: usize) -> ObjcgId {
+    ObjcgId((key >> GROUP_SHIFT) as u32)
+}
+
+/// Who asks for memory: a call site, where its frame is, and the group that pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// A return address, or a static tag's address with a mark; [`Caller::NOBODY`]'s. Not 0 or 1.
+    /// Above the address the group.
     pub key: usize,
     /// The caller's frame pointer, 0 if unknown; only looked at where callers are told apart.
     /// Its lowest bit is [`Caller::quietly`]'s.
@@ -83,7 +103,42 @@ impl Caller {
     /// The same caller for a request with these flags.
     #[inline(always)]
     pub const fn with(self, gfp: Gfp) -> Self {
-        if gfp.has(Gfp::NOWARN) { self.quietly() } else { self }
+        let caller = if gfp.has(Gfp::UNACCOUNTED) { self.charged_to(ObjcgId::ROOT) } else { self };
+        if gfp.has(Gfp::NOWARN) { caller.quietly() } else { caller }
+    }
+
+    /// The same caller in the group of the thread.
+    #[inline(always)]
+    pub fn here(self) -> Self {
+        Self { key: super::scope::grouped(self.key), frame: self.frame }
+    }
+
+    /// The same caller, and another group pays.
+    #[inline(always)]
+    pub const fn charged_to(self, objcg: ObjcgId) -> Self {
+        Self { key: self.key & !GROUP | group_bits(objcg), frame: self.frame }
+    }
+
+    /// The group that pays.
+    #[inline(always)]
+    pub const fn objcg(self) -> ObjcgId {
+        objcg(self.key)
+    }
+
+    /// The same caller, who cannot do without: its group goes above its `max` rather than refuse.
+    #[inline(always)]
+    pub const fn nofail(self) -> Self {
+        Self { key: self.key | NOFAIL, frame: self.frame }
+    }
+
+    /// Whether it said so.
+    pub const fn is_nofail(self) -> bool {
+        self.key & NOFAIL != 0
+    }
+
+    /// The same caller without what it says of groups.
+    pub(super) const fn site(self) -> Self {
+        Self { key: self.key & !(GROUP | NOFAIL), frame: self.frame }
     }
 
     /// Whether it said so.
@@ -103,7 +158,8 @@ impl Caller {
 
     /// What tells the places of calls apart: a key, or a return address of nobody's.
     pub(crate) const fn place(self) -> usize {
-        if self.key == Self::NOBODY.key { self.frame & !1 } else { self.key }
+        let key = self.site().key;
+        if key == Self::NOBODY.key { self.frame & !1 } else { key }
     }
 
     /// The static tag, if it is one.

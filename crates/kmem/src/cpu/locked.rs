@@ -8,12 +8,12 @@ use crate::units::Item;
 /// Takes the lock if it is free.
 pub(super) fn try_lock(area: &Area) -> bool {
     // Acquire pairs with the release in `unlock`.
-    area.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    area.front.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
 /// Gives the lock back; the caller holds it.
 pub(super) fn unlock(area: &Area) {
-    area.lock.store(0, Ordering::Release);
+    area.front.lock.store(0, Ordering::Release);
 }
 
 /// The block of a class.
@@ -28,7 +28,7 @@ unsafe fn block(area: &Area, class: SizeClass) -> &mut [Item; BLOCK / 8] {
 
 /// Takes the newest objects; the caller owns the area.
 pub(super) fn take(area: &Area, class: SizeClass, out: &mut [Item]) -> usize {
-    let head = &area.head[class.0 as usize];
+    let head = &area.front.head[class.0 as usize];
     let count = area.len(class).min(out.len());
     let word = head.load(Ordering::Relaxed);
     let top = word as u32 as usize / 8 % (BLOCK / 8);
@@ -53,7 +53,7 @@ pub(super) fn push_many(area: &Area, class: SizeClass, items: &[Item]) -> usize 
     if !try_lock(area) {
         return 0;
     }
-    let head = &area.head[class.0 as usize];
+    let head = &area.front.head[class.0 as usize];
     let word = head.load(Ordering::Relaxed);
     let top = word as u32 as usize / 8 % (BLOCK / 8);
     let room = if top == 0 { 0 } else { BLOCK / 8 - top };

@@ -1,7 +1,7 @@
 //! Per-CPU slots: for every size class a bounded array of free objects.
 //!
 //! ```text
-//! Slots.table[cpu] --> Area: | head[class] = bottom:32 | top:32 | block 1 | block 2 | ..
+//! Slots.table[cpu] --> Area: | head[class] = stock:32 | top:32 | .. | block 1 | block 2 | ..
 //!
 //! block of a class, 1 KiB: | .. unused .. | null | object | object | free room .. |
 //!                                                ^bottom           ^top            ^end
@@ -11,7 +11,10 @@
 //! see null; the end at a multiple of the block's size makes a push see that it is full. The
 //! table's zero leads to an area whose heads are zero: empty and full at once.
 //!
-//! A pop or a push is one critical section with one committing store, to `top`. Two kinds:
+//! Beside its top, a head has the [`stock`] of one group: so many objects of that class are paid for
+//! already, so that one store takes an object and pays for it.
+//!
+//! A pop or a push is one critical section with one committing store, to the head. Two kinds:
 //!
 //! - **rseq** (Linux, glibc >= 2.35): the kernel restarts a section that was preempted,
 //!   migrated or interrupted by a signal. No atomics. An area is stopped from another CPU by
@@ -28,22 +31,34 @@ use core::cell::UnsafeCell;
 
 use crate::class::{ARRAY_COUNT, CLASS_COUNT, ClassGeometry, PageClass, RunClass, SizeClass};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::units::{CpuId, Item};
+use crate::units::{CpuId, Item, ObjcgId};
 
 #[cfg(all(kmem_rseq, not(miri), not(loom)))]
 mod rseq;
 #[cfg(not(all(kmem_rseq, not(miri), not(loom))))]
 mod rseq {
     //! No critical sections here: every operation reports "empty" or "full".
-    use super::Slots;
+    use super::{Cell, Slots, Stock};
     use crate::class::SizeClass;
-    use crate::units::Item;
+    use crate::units::{Item, ObjcgId};
     pub(super) fn start(_: Option<isize>) {}
     pub(super) unsafe fn pop(_: &Slots, _: SizeClass) -> Item {
         Item::NONE
     }
     pub(super) unsafe fn push(_: &Slots, _: SizeClass, _: Item) -> bool {
         false
+    }
+    pub(super) unsafe fn pop_paid(_: &Slots, _: SizeClass, _: ObjcgId) -> Item {
+        Item::NONE
+    }
+    pub(super) unsafe fn push_paid(_: &Slots, _: SizeClass, _: Item, _: ObjcgId, _: u32) -> bool {
+        false
+    }
+    pub(super) fn adjust(_: &Slots, _: Cell, _: ObjcgId, _: i32, _: u32) -> bool {
+        false
+    }
+    pub(super) fn swap(_: &Slots, _: Cell, _: Stock) -> Option<Stock> {
+        None
     }
     pub(super) unsafe fn pop_many(_: &Slots, _: SizeClass, _: *mut Item, _: u32) -> u32 {
         0
@@ -56,6 +71,10 @@ mod rseq {
     }
 }
 mod locked;
+mod stock;
+
+use stock::CELLS;
+pub use stock::{Cell, Stock};
 
 /// Most CPUs with a slot of their own; more than Linux can be built for on x86-64.
 pub const MAX_CPUS: usize = 8192;
@@ -72,18 +91,22 @@ pub const MAX_CAP: usize = BLOCK / 8 - 1;
 /// critical section, or the holder of `lock`) changes them.
 #[repr(C, align(4096))]
 pub struct Area {
-    /// `bottom << 32 | top` per class.
-    head: [AtomicU64; BLOCK / 8],
-    /// Blocks of class 1 and up: the heads lie where the block of class 0 would.
+    front: Front,
+    /// Blocks of class 1 and up.
     blocks: UnsafeCell<[[Item; BLOCK / 8]; ARRAY_COUNT - 1]>,
-    /// Try-lock: of all operations of the locked kind, of stopping in the rseq kind.
-    lock: AtomicU32,
 }
 
-/// What is in front of an area's objects: enough for the empty one.
+/// What is in front of an area's objects: all there is of the empty one.
 #[repr(C, align(4096))]
-struct EmptyArea {
-    head: [AtomicU64; BLOCK / 8],
+struct Front {
+    /// `stock << 32 | top` per class; the stock counts objects.
+    head: [AtomicU64; ARRAY_COUNT],
+    /// Stocks of groups, in bytes; see [`Cell::of_group`].
+    stocks: [AtomicU32; CELLS],
+    /// Per class; constant.
+    bottom: [AtomicU32; ARRAY_COUNT],
+    /// Try-lock: of all operations of the locked kind, of stopping in the rseq kind.
+    lock: AtomicU32,
 }
 
 /// How operations find their CPU.
@@ -100,7 +123,7 @@ pub enum Kind {
 #[repr(C, align(4096))]
 pub struct Slots {
     wiped: Wiped,
-    empty: EmptyArea,
+    empty: Front,
     /// Distances from `empty` to the areas, in memory that a forked child keeps. The locked
     /// kind uses these.
     kept: [AtomicU64; MAX_CPUS],
@@ -108,6 +131,8 @@ pub struct Slots {
     rseq: AtomicU32,
     /// How many want all arrays out of use, see [`Slots::pause`].
     paused: AtomicU32,
+    /// Slots from here on were never given an area.
+    end: AtomicU32,
 }
 
 /// What a platform that can do so wipes in a forked child.
@@ -132,10 +157,16 @@ impl Slots {
     pub const fn new() -> Self {
         Self {
             wiped: Wiped { alive: ZERO, no_cpu: [ZERO; 7], table: [ZERO; MAX_CPUS] },
-            empty: EmptyArea { head: [ZERO; BLOCK / 8] },
+            empty: Front {
+                head: [ZERO; ARRAY_COUNT],
+                stocks: [const { AtomicU32::new(0) }; CELLS],
+                bottom: [const { AtomicU32::new(0) }; ARRAY_COUNT],
+                lock: AtomicU32::new(0),
+            },
             kept: [ZERO; MAX_CPUS],
             rseq: AtomicU32::new(0),
             paused: AtomicU32::new(0),
+            end: AtomicU32::new(0),
         }
     }
 
@@ -186,6 +217,31 @@ impl Slots {
         unsafe { rseq::push(self, class, item) }
     }
 
+    /// [`Self::pop`] for a group whose stock is on the class's head, and pays for the item; none when
+    /// there is no item or no such stock. Fast path.
+    #[inline(always)]
+    pub fn pop_paid(&self, class: SizeClass, objcg: ObjcgId) -> Item {
+        // SAFETY: as for `pop`.
+        unsafe { rseq::pop_paid(self, class, objcg) }
+    }
+
+    /// [`Self::push`] for a group whose stock is on the class's head, and credits the item to it;
+    /// false also when there is no such stock, or one of `bound` objects already. Fast path.
+    ///
+    /// # Safety
+    /// As for [`Self::push`].
+    #[inline(always)]
+    pub unsafe fn push_paid(
+        &self,
+        class: SizeClass,
+        item: Item,
+        objcg: ObjcgId,
+        bound: u32,
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { rseq::push_paid(self, class, item, objcg, bound) }
+    }
+
     /// Takes up to `out.len()` objects off this CPU's array, the newest ones. `slot` is what
     /// the locked kind uses.
     pub fn pop_many(&self, class: SizeClass, slot: u32, out: &mut [Item]) -> usize {
@@ -234,6 +290,14 @@ impl Slots {
         self.kept[cpu.0 as usize].load(Ordering::Relaxed) != 0
     }
 
+    /// All areas, those that are stopped included.
+    pub fn areas(&self) -> impl Iterator<Item = (CpuId, &Area)> {
+        (0..self.end.load(Ordering::SeqCst)).filter_map(|cpu| {
+            let area = self.at(self.kept[cpu as usize].load(Ordering::Acquire))?;
+            Some((CpuId(cpu), area))
+        })
+    }
+
     fn at(&self, distance: u64) -> Option<&Area> {
         if distance == 0 {
             return None;
@@ -255,8 +319,10 @@ impl Slots {
         let caps = caps.chain(RunClass::all().map(RunClass::cap));
         let caps = caps.chain(PageClass::all().map(PageClass::cap));
         for (number, cap) in (1..).zip(caps) {
-            let bottom = ((number + 1) * BLOCK - cap as usize * 8) as u64;
-            new.head[number].store(bottom << 32 | bottom, Ordering::Relaxed);
+            let end = size_of::<Front>() + number * BLOCK;
+            let bottom = (end - cap as usize * 8) as u32;
+            new.front.head[number].store(bottom.into(), Ordering::Relaxed);
+            new.front.bottom[number].store(bottom, Ordering::Relaxed);
         }
         let distance = (area as u64).wrapping_sub((&raw const self.empty) as u64);
         let slot = cpu.0 as usize;
@@ -266,6 +332,7 @@ impl Slots {
         {
             return false;
         }
+        self.end.fetch_max(cpu.0 + 1, Ordering::SeqCst);
         if self.uses_rseq() {
             self.restart(slot, distance);
         }
@@ -333,8 +400,8 @@ impl Slots {
         fence().then_some(stopped)
     }
 
-    /// In a forked child: empties all areas and puts them back to use. What was in them is
-    /// left to the caller to find.
+    /// In a forked child: empties all areas, of items and of stocks, and puts them back to use. What
+    /// was in them is left to the caller to find.
     ///
     /// # Safety
     /// No other thread exists that could use the slots.
@@ -342,11 +409,13 @@ impl Slots {
         for (word, kept) in self.wiped.table.iter().zip(&self.kept) {
             let distance = kept.load(Ordering::Relaxed);
             if let Some(area) = self.at(distance) {
-                for head in &area.head {
-                    let bottom = head.load(Ordering::Relaxed) >> 32;
-                    head.store(bottom << 32 | bottom, Ordering::Relaxed);
+                for (head, bottom) in area.front.head.iter().zip(&area.front.bottom) {
+                    head.store(bottom.load(Ordering::Relaxed).into(), Ordering::Relaxed);
                 }
-                area.lock.store(0, Ordering::Relaxed);
+                for stock in &area.front.stocks {
+                    stock.store(0, Ordering::Relaxed);
+                }
+                area.front.lock.store(0, Ordering::Relaxed);
                 if self.uses_rseq() {
                     word.store(distance, Ordering::Release);
                 }
@@ -375,6 +444,16 @@ impl Stopped<'_> {
     pub fn take(&mut self, class: SizeClass, out: &mut [Item]) -> usize {
         locked::take(self.area, class, out)
     }
+
+    /// The stock in a place.
+    pub fn stock(&self, cell: Cell) -> Stock {
+        self.area.stock(cell)
+    }
+
+    /// Leaves nothing there.
+    pub fn clear_stock(&self, cell: Cell) {
+        self.area.set_stock(cell, Stock::NONE);
+    }
 }
 
 impl Drop for Stopped<'_> {
@@ -391,13 +470,14 @@ impl Drop for Stopped<'_> {
 impl Area {
     /// Objects of a class on this CPU.
     pub fn len(&self, class: SizeClass) -> usize {
-        let head = self.head[class.0 as usize].load(Ordering::Relaxed);
-        (head as u32).wrapping_sub((head >> 32) as u32) as usize / 8
+        let head = self.front.head[class.0 as usize].load(Ordering::Relaxed);
+        let bottom = self.front.bottom[class.0 as usize].load(Ordering::Relaxed);
+        (head as u32).wrapping_sub(bottom) as usize / 8
     }
 }
 
-const _: () = assert!(CLASS_COUNT <= ARRAY_COUNT && ARRAY_COUNT == BLOCK / 8);
-const _: () = assert!(core::mem::offset_of!(Area, blocks) == BLOCK);
+const _: () = assert!(CLASS_COUNT <= ARRAY_COUNT && size_of::<Front>() == 4096);
+const _: () = assert!(core::mem::offset_of!(Area, blocks).is_multiple_of(BLOCK));
 // A pop from the empty area reads the word before it, which is padding of `Wiped`.
 const _: () = assert!(core::mem::offset_of!(Slots, empty) == size_of::<Wiped>());
 const _: () = assert!(core::mem::offset_of!(Wiped, table) + MAX_CPUS * 8 + 8 <= size_of::<Wiped>());

@@ -16,9 +16,12 @@
 use core::arch::asm;
 use core::mem::offset_of;
 
-use super::{BLOCK, Slots, Wiped};
+use super::{Area, BLOCK, Cell, Front, Slots, Stock, Wiped};
 use crate::class::SizeClass;
-use crate::units::Item;
+use crate::units::{Item, ObjcgId};
+
+/// Where an area has the bottoms of its arrays.
+const BOTTOM: usize = offset_of!(Area, front) + offset_of!(Front, bottom);
 
 const EMPTY: usize = offset_of!(Slots, empty);
 
@@ -43,8 +46,8 @@ macro_rules! enter {
             ".long 0x53053053\n",
             "78: jmp 2f\n",
             ".popsection\n",
-            "mov {rseq}, [rip + kmem_rseq_offset]\n",
-            "2: lea {area}, [rip + 77b]\n",
+            "2: mov {rseq}, [rip + kmem_rseq_offset]\n",
+            "lea {area}, [rip + 77b]\n",
             "mov fs:[{rseq} + 8], {area}\n",
             "3: movsxd {area}, dword ptr fs:[{rseq} + 4]\n",
             "mov {area}, [{slots} + {area} * 8 + {table}]\n",
@@ -72,6 +75,20 @@ macro_rules! copy {
             "mov {left}, [{from}]\n",
             "mov [{to}], {left}\n",
             "7:\n",
+        )
+    };
+}
+
+/// Where a section is left without a commit, by a jump to `79:`, with something else for a result.
+/// (An operand that is a label cannot be beside one that is a result.)
+macro_rules! otherwise {
+    ($set:literal) => {
+        concat!(
+            ".pushsection .text.rseq_abort, \"ax\", @progbits\n",
+            "79: ",
+            $set,
+            "\njmp 4b\n",
+            ".popsection\n",
         )
     };
 }
@@ -142,6 +159,169 @@ pub(super) unsafe fn push(slots: &Slots, class: SizeClass, item: Item) -> bool {
     true
 }
 
+/// One object less on the array, and one less in stock.
+const TAKEN: u64 = 1 << 32 | 8;
+
+/// A stock as it stands on a head.
+#[inline(always)]
+fn on_head(objcg: ObjcgId) -> u64 {
+    u64::from(Stock::new(objcg, 0).0) << 32
+}
+
+/// See [`Slots::pop_paid`].
+///
+/// # Safety
+/// As for [`pop`].
+#[inline(always)]
+pub(super) unsafe fn pop_paid(slots: &Slots, class: SizeClass, objcg: ObjcgId) -> Item {
+    let object: u64;
+    // SAFETY: as in `pop`; commits one store to the whole head, if the group is the one whose stock
+    // it has, of 1 to `Stock::MAX - 1` objects: what is left of the head without the group.
+    unsafe {
+        asm!(
+            enter!(),
+            "mov {head}, [{area} + {class} * 8]",
+            "mov {rseq:e}, {head:e}",
+            "mov {object}, [{area} + {rseq} - 8]",
+            "mov {rseq}, {head}",
+            "xor {rseq}, {objcg}",
+            "shr {rseq}, 32",
+            "dec {rseq}",
+            "cmp {rseq}, {most}",
+            "jae 79f",
+            "test {object}, {object}",
+            "jz 4f",
+            "sub {head}, {taken}",
+            "mov [{area} + {class} * 8], {head}",
+            "4:",
+            otherwise!("xor {object:e}, {object:e}"),
+            area = out(reg) _,
+            head = out(reg) _,
+            object = out(reg) object,
+            slots = in(reg) slots,
+            rseq = out(reg) _,
+            class = in(reg) u64::from(class.0),
+            objcg = in(reg) on_head(objcg),
+            taken = in(reg) TAKEN,
+            most = const Stock::MAX - 1,
+            table = const TABLE,
+            empty = const EMPTY,
+            options(nostack),
+        );
+    }
+    Item(object)
+}
+
+/// See [`Slots::push_paid`].
+///
+/// # Safety
+/// As for [`push`].
+#[inline(always)]
+pub(super) unsafe fn push_paid(
+    slots: &Slots,
+    class: SizeClass,
+    item: Item,
+    objcg: ObjcgId,
+    bound: u32,
+) -> bool {
+    // SAFETY: writes above the top of the CPU's array, then commits the head, if the group is the one
+    // whose stock it has.
+    unsafe {
+        asm!(
+            enter!(),
+            "mov {head}, [{area} + {class} * 8]",
+            "test {head:e}, {block} - 1",
+            "jz {no}",
+            "mov {rseq}, {head}",
+            "xor {rseq}, {objcg}",
+            "shr {rseq}, 32",
+            "cmp {rseq:e}, {bound:e}",
+            "jae {no}",
+            "mov {rseq:e}, {head:e}",
+            "mov [{area} + {rseq}], {object}",
+            "add {head}, {taken}",
+            "mov [{area} + {class} * 8], {head}",
+            "4:",
+            area = out(reg) _,
+            head = out(reg) _,
+            object = in(reg) item.0,
+            slots = in(reg) slots,
+            rseq = out(reg) _,
+            class = in(reg) u64::from(class.0),
+            objcg = in(reg) on_head(objcg),
+            taken = in(reg) TAKEN,
+            bound = in(reg) bound,
+            table = const TABLE,
+            empty = const EMPTY,
+            block = const BLOCK,
+            no = label { return false },
+            options(nostack),
+        );
+    }
+    true
+}
+
+/// See [`Slots::adjust`].
+#[inline]
+pub(super) fn adjust(slots: &Slots, cell: Cell, objcg: ObjcgId, by: i32, bound: u32) -> bool {
+    // SAFETY: commits one store to a place for a stock. That of the empty area is nobody's and stays so:
+    // `objcg` is not the root's.
+    unsafe {
+        asm!(
+            enter!(),
+            "mov {stock:e}, [{area} + {cell}]",
+            "xor {stock:e}, {objcg:e}",
+            "add {stock:e}, {by:e}",
+            "cmp {stock:e}, {bound:e}",
+            "jae {no}",
+            "xor {stock:e}, {objcg:e}",
+            "mov [{area} + {cell}], {stock:e}",
+            "4:",
+            area = out(reg) _,
+            stock = out(reg) _,
+            cell = in(reg) u64::from(cell.0),
+            objcg = in(reg) Stock::new(objcg, 0).0,
+            by = in(reg) by,
+            bound = in(reg) bound,
+            slots = in(reg) slots,
+            rseq = out(reg) _,
+            table = const TABLE,
+            empty = const EMPTY,
+            no = label { return false },
+            options(nostack),
+        );
+    }
+    true
+}
+
+/// See [`Slots::swap_stock`].
+pub(super) fn swap(slots: &Slots, cell: Cell, stock: Stock) -> Option<Stock> {
+    let before: u64;
+    // SAFETY: commits one store to a place for a stock, but not to the empty area's.
+    unsafe {
+        asm!(
+            enter!(),
+            "lea {before}, [{slots} + {empty}]",
+            "cmp {before}, {area}",
+            "je 79f",
+            "mov {before:e}, [{area} + {cell}]",
+            "mov [{area} + {cell}], {stock:e}",
+            "4:",
+            otherwise!("mov {before}, -1"),
+            area = out(reg) _,
+            before = out(reg) before,
+            cell = in(reg) u64::from(cell.0),
+            stock = in(reg) stock.0,
+            slots = in(reg) slots,
+            rseq = out(reg) _,
+            table = const TABLE,
+            empty = const EMPTY,
+            options(nostack),
+        );
+    }
+    u32::try_from(before).ok().map(Stock)
+}
+
 /// See [`Slots::pop_many`].
 ///
 /// # Safety
@@ -155,7 +335,7 @@ pub(super) unsafe fn pop_many(slots: &Slots, class: SizeClass, out: *mut Item, r
             enter!(),
             "mov {top:e}, [{area} + {class} * 8]",
             "mov {bytes:e}, {top:e}",
-            "sub {bytes:e}, [{area} + {class} * 8 + 4]",
+            "sub {bytes:e}, [{area} + {class} * 4 + {bottom}]",
             "cmp {bytes:e}, {room:e}",
             "cmova {bytes:e}, {room:e}",
             "sub {top:e}, {bytes:e}",
@@ -178,6 +358,7 @@ pub(super) unsafe fn pop_many(slots: &Slots, class: SizeClass, out: *mut Item, r
             class = in(reg) u64::from(class.0),
             table = const TABLE,
             empty = const EMPTY,
+            bottom = const BOTTOM,
             options(nostack),
         );
     }

@@ -57,6 +57,7 @@ impl<P: Platform> Instance<P> {
             self.scratch.forget();
             self.blackbox.leave();
             self.slots.restart_empty();
+            self.recharge();
         }
         self.state.store(start::READY, Ordering::Release);
     }

@@ -5,6 +5,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use super::Kmem;
 use crate::codetag::{Caller, scope};
 use crate::os::linux::Linux;
+use crate::units::ObjcgId;
 
 impl Kmem {
     /// An instance on Linux; `#[global_allocator] static A: Kmem = Kmem::new();`
@@ -55,6 +56,14 @@ with_call_site!(
     resize_here => resize_at, "mov r8, [rsp]; mov r9, rbp", "mov x4, x30; mov x5, x29",
     (kmem: &'static Kmem, at: *mut u8, align: usize, size: usize));
 
+/// Who a Rust program's request is from. What cannot be refused is not, for a group's sake: the program
+/// would be ended. See [`super::fallible`].
+#[inline(always)]
+fn caller(ret: usize, frame: usize) -> Caller {
+    let caller = Caller { key: scope::caller(ret), frame };
+    if caller.objcg() == ObjcgId::ROOT || scope::is_fallible() { caller } else { caller.nofail() }
+}
+
 extern "C" fn alloc_at(
     kmem: &'static Kmem,
     size: usize,
@@ -62,7 +71,7 @@ extern "C" fn alloc_at(
     ret: usize,
     frame: usize,
 ) -> *mut u8 {
-    let caller = Caller { key: scope::caller(ret), frame };
+    let caller = caller(ret, frame);
     if align <= 16 { kmem.alloc(size, caller) } else { kmem.alloc_aligned(size, align, caller) }
 }
 
@@ -73,7 +82,7 @@ extern "C" fn zeroed_at(
     ret: usize,
     frame: usize,
 ) -> *mut u8 {
-    let caller = Caller { key: scope::caller(ret), frame };
+    let caller = caller(ret, frame);
     if align <= 16 {
         return kmem.alloc_zeroed(size, caller);
     }
@@ -95,7 +104,7 @@ unsafe extern "C" fn resize_at(
     ret: usize,
     frame: usize,
 ) -> *mut u8 {
-    let caller = Caller { key: scope::caller(ret), frame };
+    let caller = caller(ret, frame);
     if align <= 16 {
         // SAFETY: the caller's promise.
         return unsafe { kmem.realloc(at, size, caller) };

@@ -1,14 +1,15 @@
 //! Allocations of whole pages: large and strongly aligned blocks; and the other kinds of
 //! allocation that do not deserve a fast path.
 
+use super::account::{objcg_bits, objcg_of, pages_cost};
 use super::{Instance, ZoneSet, no_memory};
 use crate::class::{MAX_OBJECT, PageClass, RunClass, SIZES, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::page::Run;
-use crate::root::EXT_LIVE;
+use crate::root::{EXT_LIVE, TAG_MASK};
 use crate::sync::Ordering;
-use crate::units::{FRAME_PAGES, Item, PAGE_SIZE, PageCount, Pfn};
+use crate::units::{FRAME_PAGES, Item, ObjcgId, PAGE_SIZE, PageCount, Pfn};
 
 /// Largest request: what a signed size can express.
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -65,6 +66,12 @@ impl<P: Platform> Instance<P> {
             return no_memory();
         };
         let kept = if align == 1 && !zero && !exact { RunClass::of(pages.0) } else { None };
+        let len = kept.map_or(pages, |class| PageCount(RunClass::pages(class)));
+        let objcg = self.group_of(caller);
+        let paid = pages_cost(len);
+        if objcg != ObjcgId::ROOT && !self.pay_bytes(objcg, paid, caller) {
+            return no_memory();
+        }
         let (set, run) = loop {
             let found = match kept {
                 Some(class) => self
@@ -74,6 +81,9 @@ impl<P: Platform> Instance<P> {
             };
             let Some((set, run)) = found.or_else(|| self.claim_pages(pages, PageCount(align)))
             else {
+                if objcg != ObjcgId::ROOT {
+                    self.refund_bytes(objcg, paid);
+                }
                 self.out_of_memory(size, caller);
                 return no_memory();
             };
@@ -81,10 +91,15 @@ impl<P: Platform> Instance<P> {
                 break (set, run);
             }
         };
+        // No more than what is kept for runs of that length, perhaps less.
+        if objcg != ObjcgId::ROOT && run.pages != len {
+            self.refund_bytes(objcg, paid - pages_cost(run.pages));
+        }
         if zero {
             self.zero_run(set, run);
         }
         let word = if self.books() { self.word_for(caller) } else { EXT_LIVE };
+        let word = word | objcg_bits(objcg);
         set.zone.ext(run.start).store(word, Ordering::Relaxed);
         // Release: a reader that sees the length sees the tag.
         set.zone.len(run.start).store(run.pages.0, Ordering::Release);
@@ -246,22 +261,46 @@ impl<P: Platform> Instance<P> {
         }
         let ext = set.zone.ext(pfn);
         let word = ext.load(Ordering::Relaxed);
-        ext.store(word & !EXT_LIVE, Ordering::Relaxed);
+        ext.store(word & TAG_MASK, Ordering::Relaxed);
         if self.watch().any() {
             self.saw_free(word, PageCount(pages).bytes() as u64, set.zone.address(pfn));
+        }
+        if objcg_of(word) != ObjcgId::ROOT {
+            self.refund_bytes(objcg_of(word), pages_cost(PageCount(pages)));
         }
         self.retire_pages(set, pfn, pages);
         Some(PageCount(pages))
     }
 
-    /// Changes the length of a page allocation in place, if that is possible.
-    pub(super) fn resize_large(
+    /// Changes the length of a page allocation in place, if that is possible, and charges or credits the
+    /// difference to who pays for it.
+    pub(super) fn resize_charged(
         &'static self,
         set: &ZoneSet,
         pfn: Pfn,
-        old: u32,
+        old: PageCount,
         size: usize,
+        caller: Caller,
     ) -> bool {
+        let objcg = objcg_of(set.zone.ext(pfn).load(Ordering::Relaxed));
+        let Some(new) = PageCount::for_bytes(size) else { return false };
+        let (was, is) = (pages_cost(old), pages_cost(new));
+        let charged = objcg != ObjcgId::ROOT;
+        if charged && is > was && !self.pay_bytes(objcg, is - was, caller) {
+            return false;
+        }
+        let done = self.resize_large(set, pfn, old.0, size);
+        if charged && done && is < was {
+            self.refund_bytes(objcg, was - is);
+        }
+        if charged && !done && is > was {
+            self.refund_bytes(objcg, is - was);
+        }
+        done
+    }
+
+    /// Changes the length of a page allocation in place, if that is possible.
+    fn resize_large(&'static self, set: &ZoneSet, pfn: Pfn, old: u32, size: usize) -> bool {
         let Some(PageCount(new)) = PageCount::for_bytes(size) else {
             return false;
         };

@@ -23,23 +23,26 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 
 use crate::alloc_tag::{BlackBox, Scratch, Warned, Watch};
-use crate::class::{CHUNK_SHIFT, ClassGeometry, MAX_OBJECT, SMALL_SLAB, SizeClass};
-use crate::codetag::{Caller, Sites};
+use crate::class::{CHUNK_SHIFT, ClassGeometry, FINE, MAX_OBJECT, SMALL_SLAB, SizeClass};
+use crate::codetag::{Caller, Sites, objcg, scope};
 use crate::conf::Conf;
 use crate::cpu::Slots;
+use crate::memcg::Groups;
 use crate::os::Platform;
 use crate::page::Zone;
-use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock};
+use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock, TAG_BITS, TAG_MASK};
 use crate::slab::SlabZone;
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::units::{Gfp, Item};
+use crate::units::{Gfp, Item, ObjcgId};
 
+mod account;
 mod cache;
 mod fault;
 mod fork;
 #[cfg(kmem_linux)]
 mod global;
+mod group;
 mod large;
 mod oom;
 mod page_debug;
@@ -53,6 +56,7 @@ mod watch;
 
 pub use cache::Cache;
 pub use fault::Fault;
+pub use group::{Group, GroupScope, GroupStat, Grouped, Reservation, fallible};
 pub use stats::Stats;
 
 /// An instance on Linux.
@@ -114,6 +118,7 @@ pub struct Instance<P> {
     /// Indexed by a byte of `chunk_class`; entries that are no class have no valid offset.
     classes: UnsafeCell<[ClassGeometry; 256]>,
     sites: Sites,
+    groups: Groups,
     barn: Barn,
     /// Chunks of the first zone, in an instance without books.
     bare_chunks: AtomicUsize,
@@ -174,6 +179,7 @@ impl<P: Platform> Instance<P> {
             },
             classes: UnsafeCell::new([ClassGeometry::NONE; 256]),
             sites: Sites::new(),
+            groups: Groups::new(),
             barn: Barn::new(),
             bare_chunks: AtomicUsize::new(0),
             pages: pages::Tables::new(),
@@ -247,6 +253,15 @@ impl<P: Platform> Instance<P> {
         }
     }
 
+    /// The same for a key that names no group, where that is known: a test less.
+    #[inline(always)]
+    pub fn alloc_fast_root(&'static self, size: usize, key: usize) -> *mut u8 {
+        match SizeClass::of_small(size) {
+            Some(class) => self.alloc_class_root(class, SMALL_SLAB, key),
+            None => no_memory(),
+        }
+    }
+
     /// Allocates `size` bytes as the kernel's `kmalloc` does.
     #[inline(always)]
     pub fn kmalloc(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
@@ -259,8 +274,28 @@ impl<P: Platform> Instance<P> {
         self.kmalloc_any(size, gfp, caller)
     }
 
+    /// [`Self::kmalloc`] for a caller without a group: the thread's pays.
+    #[inline(always)]
+    pub fn kmalloc_here(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        if gfp == Gfp::UNACCOUNTED || (gfp == Gfp::KERNEL && !scope::is_in_any()) {
+            let at = self.alloc_fast_root(size, caller.key);
+            if !at.is_null() {
+                return at;
+            }
+        }
+        self.kmalloc_scoped(size, gfp, caller)
+    }
+
+    #[inline(never)]
+    fn kmalloc_scoped(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        self.kmalloc(size, gfp, caller.here())
+    }
+
     #[inline(never)]
     fn kmalloc_any(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        if gfp == Gfp::KERNEL {
+            return self.alloc_any(size, caller);
+        }
         let caller = caller.with(gfp);
         if gfp.has(Gfp::ZERO) { self.alloc_zeroed(size, caller) } else { self.alloc(size, caller) }
     }
@@ -270,6 +305,26 @@ impl<P: Platform> Instance<P> {
     /// `slab` is the size of the class's slabs.
     #[inline(always)]
     fn alloc_class(&'static self, class: SizeClass, slab: usize, key: usize) -> *mut u8 {
+        let objcg = objcg(key);
+        if objcg == ObjcgId::ROOT {
+            return self.alloc_class_root(class, slab, key);
+        }
+        let Some(word) = self.sites.cached(key) else {
+            return no_memory();
+        };
+        let item = self.slots.pop_paid(class, objcg);
+        if item.is_none() {
+            return no_memory();
+        }
+        self.book_in(item, class, slab, word | account::objcg_bits(objcg));
+        // SAFETY: it is not none.
+        unsafe { core::hint::assert_unchecked(item.address() != 0) };
+        item.address() as *mut u8
+    }
+
+    /// The same for nobody's bill.
+    #[inline(always)]
+    fn alloc_class_root(&'static self, class: SizeClass, slab: usize, key: usize) -> *mut u8 {
         let Some(word) = self.sites.cached(key) else {
             return self.alloc_bare(class);
         };
@@ -331,6 +386,10 @@ impl<P: Platform> Instance<P> {
             return self.alloc_large(size, caller);
         }
         let class = SizeClass::of(size);
+        if caller.objcg() != ObjcgId::ROOT && size <= FINE {
+            // The fast path was asked already.
+            return self.alloc_charged(class, caller);
+        }
         let object = self.alloc_class(class, self.geometry(class).slab_bytes(), caller.key);
         if object.is_null() { self.alloc_slow(class, caller) } else { object }
     }
@@ -354,10 +413,15 @@ impl<P: Platform> Instance<P> {
         // SAFETY: a slab of that class; books are open where chunks are known here.
         let ext = unsafe { self.extension(class, slab, offset) };
         let word = ext.load(Ordering::Relaxed);
-        if word & EXT_LIVE == 0 {
-            return self.free_slow(at);
+        // Live, and nobody pays.
+        if word >> TAG_BITS != EXT_LIVE >> TAG_BITS {
+            if word & EXT_LIVE == 0 {
+                return self.free_slow(at);
+            }
+            ext.store(word & TAG_MASK, Ordering::Relaxed);
+            return self.free_charged(at, class, word);
         }
-        ext.store(word & !EXT_LIVE, Ordering::Relaxed);
+        ext.store(word & TAG_MASK, Ordering::Relaxed);
         let item = Item::at(at as usize);
         // SAFETY: a live object until now, given up by the caller.
         if !unsafe { self.slots.push(class, item) } {

@@ -3,11 +3,12 @@
 
 use super::Instance;
 use super::fault::Line;
+use crate::alloc_tag::Tally;
 use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::root::{TAG_OTHER, TAG_UNTAGGED};
 use crate::sync::Ordering;
-use crate::units::TagId;
+use crate::units::{ObjcgId, TagId};
 
 /// Bytes of room for the text of the mappings, beside tables for so many sites.
 pub(super) const fn room(sites: u32) -> usize {
@@ -30,16 +31,7 @@ impl<P: Platform> Instance<P> {
         if caller.is_quiet() || size > budget.first_zone || !self.books() {
             return;
         }
-        let now = self.platform.now_ms().max(1);
-        let last = self.last_report.load(Ordering::Relaxed);
-        if last != 0 && now.wrapping_sub(last) < INTERVAL_MS {
-            return;
-        }
-        if self
-            .last_report
-            .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
-            .is_err()
-        {
+        if !self.may_report() {
             return;
         }
         let Some(root) = self.root() else { return };
@@ -53,15 +45,72 @@ impl<P: Platform> Instance<P> {
             self.describe_caller(&mut line, caller, maps);
             line.bytes(b"\nMemory allocations:\n");
             self.platform.print(line.text());
-            let mut top = [TagId(0); TOP];
-            let found = tally.largest(&mut top);
-            for &tag in &top[..found] {
-                self.print_row(tag, tally.get(tag), maps);
-            }
+            self.print_top(tally, maps);
             let used = root.used_pages.load(Ordering::Relaxed);
             let reason = crate::blackbox::reason::OUT_OF_MEMORY;
             self.blackbox.record(&self.platform, reason, used, tally, &self.sites);
         });
+    }
+
+    /// Says who holds a group's memory, now that a request for it is refused.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn group_refused(&'static self, at: ObjcgId, bytes: u64, caller: Caller) {
+        if caller.is_quiet() || !self.may_report() {
+            return;
+        }
+        let Some(root) = self.root() else { return };
+        self.scratch.with(root, |tally| {
+            self.census_by_group(|held| {
+                if self.groups.is_below(held.objcg, at) {
+                    tally.add(held.tag, held.bytes, held.calls);
+                }
+            });
+            let mut line = Line::new();
+            line.bytes(b"kmem: the group ");
+            self.describe_group(&mut line, at);
+            line.bytes(b" is at its max: no ");
+            line.decimal(bytes as usize);
+            line.bytes(b" bytes for ");
+            let maps = self.read_mappings();
+            self.describe_caller(&mut line, caller, maps);
+            line.bytes(b"\nMemory allocations of the group:\n");
+            self.platform.print(line.text());
+            self.print_top(tally, maps);
+        });
+    }
+
+    /// Whether the last report was long enough ago; then this is one.
+    fn may_report(&self) -> bool {
+        let now = self.platform.now_ms().max(1);
+        let last = self.last_report.load(Ordering::Relaxed);
+        let long_ago = last == 0 || now.wrapping_sub(last) >= INTERVAL_MS;
+        let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        long_ago && self.last_report.compare_exchange(last, now, done, failed).is_ok()
+    }
+
+    fn print_top(&self, tally: &Tally<'_>, maps: &[u8]) {
+        let mut top = [TagId(0); TOP];
+        let found = tally.largest(&mut top);
+        for &tag in &top[..found] {
+            self.print_row(tag, tally.get(tag), maps);
+        }
+    }
+
+    /// A group's path from the root, with a slash in front of each name.
+    fn describe_group(&self, line: &mut Line, at: ObjcgId) {
+        let mut way = [ObjcgId::ROOT; crate::root::MAX_GROUP_DEPTH as usize];
+        let up = self.groups.charged_for(at).zip(&mut way).map(|((at, _), place)| *place = at);
+        let levels = up.count();
+        if levels == 0 {
+            line.bytes(b"/");
+        }
+        for &at in way[..levels].iter().rev() {
+            line.bytes(b"/");
+            if let Some(block) = self.groups.id(at).and_then(|id| self.groups.get(id).ok()) {
+                line.printable(block.name(&mut [0; crate::root::MAX_GROUP_NAME]));
+            }
+        }
     }
 
     /// One line of a report: bytes and objects of a tag, as the kernel aligns them.

@@ -1,13 +1,16 @@
 //! The page interface, in the kernel's words: blocks of `1 << order` pages, which can be split.
 
+use super::account::{objcg_bits, pages_cost};
 use super::{Instance, ZoneSet, no_memory};
 use crate::class::{PageClass, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::page::{Run, Zone};
-use crate::root::{EXT_LIVE, TAG_MASK};
+use crate::root::{EXT_LIVE, TAG_BITS, TAG_MASK};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
-use crate::units::{Gfp, Item, MAX_ORDER, Order, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn, TagId};
+use crate::units::{
+    Gfp, Item, MAX_ORDER, ObjcgId, Order, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn, TagId,
+};
 
 /// What the fast paths of the page interface read: the tables of the first zone.
 pub(super) struct Tables {
@@ -73,6 +76,7 @@ impl<P: Platform> Instance<P> {
         let array = PageClass::array_of(order.0);
         if gfp == Gfp::KERNEL
             && array.0 != 0
+            && caller.objcg() == ObjcgId::ROOT
             && let Some(word) = self.word_at_once(caller.key)
         {
             item = self.slots.pop(array);
@@ -133,16 +137,26 @@ impl<P: Platform> Instance<P> {
         if item.is_none() {
             item = self.slots.pop(class.array());
         }
-        let bytes = PageCount(class.pages()).bytes();
+        let (pages, objcg) = (PageCount(class.pages()), self.group_of(caller));
+        if objcg != ObjcgId::ROOT && !self.pay_bytes(objcg, pages_cost(pages), caller) {
+            if !item.is_none() {
+                self.flush_pages(class, item);
+            }
+            return no_memory();
+        }
+        let bytes = pages.bytes();
         let (set, pfn) = loop {
             if item.is_none() {
                 item = self.refill_pages(class);
             }
             let Some((set, start)) = self.block(item.address() as *mut u8) else {
+                if objcg != ObjcgId::ROOT {
+                    self.refund_bytes(objcg, pages_cost(pages));
+                }
                 self.out_of_memory(bytes, caller);
                 return no_memory();
             };
-            if self.prepare_pages(set, Run { start, pages: PageCount(class.pages()) }) {
+            if self.prepare_pages(set, Run { start, pages }) {
                 break (set, start);
             }
             item = self.slots.pop(class.array());
@@ -152,6 +166,7 @@ impl<P: Platform> Instance<P> {
             unsafe { (item.address() as *mut u8).write_bytes(0, bytes) };
         }
         let word = if self.books() { self.word_for(caller) } else { EXT_LIVE };
+        let word = word | objcg_bits(objcg);
         set.zone.ext(pfn).store(word, Ordering::Relaxed);
         set.zone.len(pfn).store(class.pages(), Ordering::Release);
         if self.watch().any() {
@@ -219,11 +234,13 @@ impl<P: Platform> Instance<P> {
         if let Some((ext, len, offset)) = self.pages.page(at as usize) {
             let pages = 1u32 << (order.0 & 31);
             let word = ext.load(Ordering::Relaxed);
-            let live = len.load(Ordering::Relaxed) == pages && word & EXT_LIVE != 0;
+            // Live, and nobody pays.
+            let live =
+                len.load(Ordering::Relaxed) == pages && word >> TAG_BITS == EXT_LIVE >> TAG_BITS;
             // An order without an array has none here.
             let begins = offset & (PageCount(pages).bytes() - 1) == 0;
             if live && begins && array.0 != 0 {
-                ext.store(word & !EXT_LIVE, Ordering::Relaxed);
+                ext.store(word & TAG_MASK, Ordering::Relaxed);
                 len.store(0, Ordering::Release);
                 // SAFETY: a live block until now, given up by the caller.
                 if !unsafe { self.slots.push(array, Item::at(at as usize)) } {

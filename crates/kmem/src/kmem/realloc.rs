@@ -1,13 +1,14 @@
 //! Freeing and resizing by address alone: what is at an address, and is it live.
 
+use super::account::objcg_of;
 use super::{Fault, Instance, ZoneSet};
 use crate::class::{ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
-use crate::root::EXT_LIVE;
+use crate::root::{EXT_LIVE, TAG_MASK};
 use crate::slab::{Place, SlabZone};
 use crate::sync::{AtomicU32, Ordering};
-use crate::units::{Item, PageCount, Pfn};
+use crate::units::{Item, ObjcgId, PageCount, Pfn};
 
 /// A live allocation.
 pub(super) enum Live<'a> {
@@ -105,7 +106,7 @@ impl<P: Platform> Instance<P> {
             Ok(Live::Object { class, ext }) => {
                 if let Some(ext) = ext {
                     // One winner among threads that free the same object.
-                    let word = ext.fetch_and(!EXT_LIVE, Ordering::AcqRel);
+                    let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
                     if word & EXT_LIVE == 0 {
                         let (size, last) =
                             (self.geometry(class).size, self.sites.address(tag(word)));
@@ -113,6 +114,9 @@ impl<P: Platform> Instance<P> {
                     }
                     if self.watch().any() {
                         self.saw_free(word, self.geometry(class).size.into(), at as usize);
+                    }
+                    if objcg_of(word) != ObjcgId::ROOT {
+                        self.refund_object(class, objcg_of(word));
                     }
                 }
                 let item = Item::at(at as usize);
@@ -147,13 +151,24 @@ impl<P: Platform> Instance<P> {
         }
     }
 
+    /// The group in the word of a live allocation.
+    pub(super) fn payer(&'static self, at: *mut u8) -> ObjcgId {
+        self.ready();
+        let word = match self.find(at) {
+            Ok(Live::Object { ext, .. }) => ext.map_or(0, |ext| ext.load(Ordering::Relaxed)),
+            Ok(Live::Pages { set, pfn, .. }) => set.zone.ext(pfn).load(Ordering::Relaxed),
+            Err(fault) => self.fault("group_of_allocation", at as usize, fault),
+        };
+        objcg_of(word)
+    }
+
     /// Whether an address lies in this instance's memory.
     pub fn owns(&'static self, at: *mut u8) -> bool {
         self.zone_of(at as usize).is_some()
     }
 
     /// Changes the size of an allocation, in place or by moving it; the call's site becomes
-    /// its holder. Null, and the old block as it was, if there is no memory.
+    /// its holder, and the group that paid for it goes on to pay. Null, and the old block as it was, if there is no memory.
     ///
     /// # Safety
     /// `at` is null or a live allocation that nobody else uses; if it moves, the old address
@@ -165,7 +180,8 @@ impl<P: Platform> Instance<P> {
         if !self.ready() {
             return core::ptr::null_mut();
         }
-        let (old, run) = match self.find(at) {
+        let owner = |word: u32| self.groups.living(objcg_of(word));
+        let (old, run, objcg) = match self.find(at) {
             Ok(Live::Object { class, ext }) => {
                 let old = self.geometry(class).size as usize;
                 // Keeps its place while at least half of it stays in use.
@@ -175,10 +191,11 @@ impl<P: Platform> Instance<P> {
                     }
                     return at;
                 }
-                (old, None)
+                let word = ext.map_or(0, |ext| ext.load(Ordering::Relaxed));
+                (old, None, owner(word))
             }
             Ok(Live::Pages { set, pfn, pages }) => {
-                if size > MAX_OBJECT && self.resize_large(set, pfn, pages.0, size) {
+                if size > MAX_OBJECT && self.resize_charged(set, pfn, pages, size, caller) {
                     if self.books() {
                         let now = set.zone.len(pfn).load(Ordering::Relaxed);
                         let now = PageCount(now).bytes() as u64;
@@ -186,10 +203,13 @@ impl<P: Platform> Instance<P> {
                     }
                     return at;
                 }
-                (pages.bytes(), Some((set, pfn)))
+                let word = set.zone.ext(pfn).load(Ordering::Relaxed);
+                (pages.bytes(), Some((set, pfn)), owner(word))
             }
             Err(fault) => self.fault("realloc", at as usize, fault),
         };
+        // Who paid goes on to pay.
+        let caller = caller.charged_to(objcg);
         // A run that grew once grows again, often page by page: an eighth more, which costs nothing
         // until it is written to, saves most of the moves.
         let roomy = size.saturating_add(size / 8);

@@ -1,14 +1,15 @@
 //! What happens when a CPU's array is empty or full.
 
+use super::account::objcg_bits;
 use super::{Instance, ZoneSet, mode, no_memory};
-use crate::alloc_tag;
+use crate::alloc_tag::{self, Held};
 use crate::class::SizeClass;
 use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::root::{EXT_LIVE, PeakTable, TAG_UNTAGGED, profiling};
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::{Ordering, fence};
-use crate::units::{CHUNK_ORDER, Item, PageCount, TagId};
+use crate::units::{CHUNK_ORDER, Item, ObjcgId, PageCount, TagId};
 
 impl<P: Platform> Instance<P> {
     /// The extension word for a caller, found the slow way.
@@ -46,17 +47,25 @@ impl<P: Platform> Instance<P> {
         if !self.ready() {
             return no_memory();
         }
+        let objcg = self.group_of(caller);
+        let charged = objcg != ObjcgId::ROOT;
+        if charged && !self.pay_object(class, objcg, caller) {
+            return no_memory();
+        }
         let mut item = self.slots.pop(class);
         if item.is_none() {
             self.look_outside();
             item = self.refill(class);
             if item.is_none() {
+                if charged {
+                    self.refund_object(class, objcg);
+                }
                 self.out_of_memory(self.geometry(class).size as usize, caller);
                 return no_memory();
             }
         }
         if self.books() {
-            let word = self.word_for(caller);
+            let word = self.word_for(caller) | objcg_bits(objcg);
             self.book(item, class, word);
             if self.watch().any() {
                 self.saw_alloc(word, self.geometry(class).size.into(), caller);
@@ -236,6 +245,11 @@ impl<P: Platform> Instance<P> {
 
     /// Live bytes and objects by tag, in parts.
     pub fn census(&'static self, mut each: impl FnMut(TagId, u64, u64)) {
+        self.census_by_group(|held| each(held.tag, held.bytes, held.calls));
+    }
+
+    /// Everything live by tag, group and class, in parts.
+    pub fn census_by_group(&'static self, mut each: impl FnMut(Held)) {
         for ZoneSet { zone, slabs } in self.zone_sets() {
             alloc_tag::census(zone, slabs, self.geometries(), self.books(), &mut each);
         }

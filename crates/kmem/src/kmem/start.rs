@@ -16,9 +16,10 @@ use crate::class::{CLASS_COUNT, ClassGeometry, SIZES};
 use crate::codetag::{MAX_SITES, MIN_SITES, Sites};
 use crate::conf::{Complaint, Conf, MAX_TEXT};
 use crate::cpu::{Area, Kind};
+use crate::memcg::{Groups, MAX_GROUPS, MIN_GROUPS};
 use crate::os::Platform;
 use crate::page::{Pcp, Zone};
-use crate::root::{self, MAX_ZONES, RootBlock, Site, ZoneBlock};
+use crate::root::{self, GroupBlock, MAX_ZONES, RootBlock, Site, ZoneBlock};
 use crate::slab::SlabZone;
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, spin};
@@ -52,11 +53,15 @@ struct Tables {
     live: usize,
     report: usize,
     pcp: usize,
+    group_count: u32,
+    groups: usize,
+    names: usize,
     bytes: usize,
 }
 
 impl Tables {
-    /// Tables take little of a small heap: one site per 16 KiB, one sheaf per 64 KiB.
+    /// Tables take little of a small heap: one site per 16 KiB, one sheaf per 64 KiB, one group per
+    /// 128 KiB.
     const fn for_heap(bytes: usize, cpus: u32) -> Self {
         let sites = bytes >> 14;
         let site_count = if sites > MAX_SITES as usize {
@@ -67,6 +72,14 @@ impl Tables {
             sites as u32
         };
         let sheaf_count = Barn::sheaves_for(bytes);
+        let groups = bytes >> 17;
+        let group_count = if groups > MAX_GROUPS as usize {
+            MAX_GROUPS
+        } else if groups < MIN_GROUPS as usize {
+            MIN_GROUPS
+        } else {
+            groups as u32
+        };
         let mut end = 0;
         macro_rules! part {
             ($bytes:expr) => {{
@@ -87,6 +100,9 @@ impl Tables {
             live: part!(alloc_tag::live_bytes(site_count)),
             report: part!(super::oom::room(site_count)),
             pcp: part!(cpus as usize * size_of::<Pcp>()),
+            group_count,
+            groups: part!(Groups::blocks_bytes(group_count)),
+            names: part!(Groups::index_bytes(group_count)),
             bytes: end,
         }
     }
@@ -195,6 +211,10 @@ impl<P: Platform> Instance<P> {
             self.sites.start(&self.platform, at(layout.sites), at(layout.index), root);
             self.barn.start(at(layout.barn), layout.sheaf_count);
             self.scratch.start(at(layout.scratch));
+            if books {
+                let groups = at(layout.groups).cast::<GroupBlock>();
+                self.groups.start(groups, at(layout.names), layout.group_count);
+            }
         }
         self.live.store(at(layout.live) as usize, Ordering::Relaxed);
         self.report_room.store(at(layout.report) as usize, Ordering::Relaxed);
@@ -241,6 +261,9 @@ impl<P: Platform> Instance<P> {
         root.zones = at(layout.zones);
         root.sites = at(layout.sites);
         root.peak = at(layout.peak);
+        root.groups = at(layout.groups);
+        root.group_capacity = layout.group_count;
+        root.group_size = size_of::<GroupBlock>() as u32;
         (root.cache, root.cache_len) = self.sites.cache_part();
         root.meta_base = at(0);
         root.meta_len = layout.bytes as u64;

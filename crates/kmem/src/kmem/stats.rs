@@ -84,9 +84,8 @@ impl<P: Platform> Instance<P> {
         classes: impl Fn(CpuId) -> I,
     ) {
         let mut buffer = [Item::NONE; SHEAF_OBJECTS];
-        for cpu in (0..crate::cpu::MAX_CPUS as u32).map(CpuId) {
-            let holds = |area: &crate::cpu::Area| classes(cpu).any(|class| area.len(class) > 0);
-            if !self.slots.area(cpu).is_some_and(holds) {
+        for (cpu, area) in self.slots.areas() {
+            if !classes(cpu).any(|class| area.len(class) > 0) {
                 continue;
             }
             let Some(mut stopped) = self.slots.stop(cpu, || self.platform.fence_cpus()) else {

@@ -161,6 +161,12 @@ pub unsafe trait Platform: Sync {
         0
     }
 
+    /// Adds one to the counter of an eventfd, best effort.
+    fn signal_event(&self, _fd: u32) {}
+
+    /// Lets another thread run that this one waits for.
+    fn give_way(&self) {}
+
     /// Writes a diagnostic, best effort, without blocking.
     fn print(&self, text: &[u8]);
 

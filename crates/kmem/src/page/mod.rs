@@ -223,6 +223,7 @@ impl Zone {
         block.page_len = self.len as u64;
         block.rows = self.rows as u64;
         block.dirty = self.dirty as u64;
+        block.credit = self.kids as u64;
     }
 
     /// Address of the zone's first page.

@@ -59,6 +59,7 @@ impl Model {
             dirty: 0,
             meta_base: 0,
             meta_len: 0,
+            credit: 0,
         });
         let used = Box::new(AtomicU32::new(0));
         let zone = Zone {

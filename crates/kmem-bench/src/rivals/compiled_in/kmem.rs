@@ -27,9 +27,11 @@ macro_rules! instance {
             }
 
             extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
-                let key = scope::caller(ret);
-                let at = KMEM.alloc_fast(size, key);
-                if at.is_null() { malloc_any(size, key) } else { at }
+                if scope::is_in_any() {
+                    return malloc_any(size, scope::caller(ret));
+                }
+                let at = KMEM.alloc_fast_root(size, ret);
+                if at.is_null() { malloc_any(size, ret) } else { at }
             }
 
             /// Apart, so that the fast path has no frame.
@@ -49,7 +51,7 @@ macro_rules! instance {
                 tag: *const StaticTag,
             ) -> *mut u8 {
                 // SAFETY: the caller's promise.
-                KMEM.kmalloc(size, flags, unsafe { Caller::tagged_by(tag) })
+                KMEM.kmalloc_here(size, flags, unsafe { Caller::tagged_by(tag) })
             }
 
             unsafe extern "C" fn kfree(at: *mut u8) {
@@ -65,7 +67,7 @@ macro_rules! instance {
                 match u8::try_from(order) {
                     Ok(order) => {
                         // SAFETY: the caller's promise.
-                        let caller = unsafe { Caller::tagged_by(tag) };
+                        let caller = unsafe { Caller::tagged_by(tag) }.here();
                         KMEM.alloc_pages(Order(order), flags, caller)
                     }
                     Err(_) => core::ptr::null_mut(),
@@ -97,6 +99,12 @@ macro_rules! instance {
                 // SAFETY: as above.
                 unsafe { std::env::remove_var("KMEM_CONF") };
                 (heap, concat!(env!("CARGO_PKG_VERSION"), " ", $conf).to_owned())
+            }
+
+            /// The instance itself.
+            #[allow(dead_code, reason = "of one of them")]
+            pub(crate) fn instance() -> &'static Kmem {
+                &KMEM
             }
 
             /// The same instance, by the kernel's functions.

@@ -57,7 +57,10 @@ impl Model {
             depth: half(0),
             deep_depth: half(0),
             deep_tag: half(0),
-            reserved: 0,
+            group_capacity: 0,
+            groups: 0,
+            group_count: half(0),
+            group_size: 0,
         };
         let table = PeakTable { seq: word(), used_pages: word(), len: word(), reserved: 0 };
         let entries = [PeakEntry { bytes: word(), calls: word() }];

@@ -1,0 +1,444 @@
+//! Charging allocations to groups: stocks on the CPUs, and what happens when they run out, overflow,
+//! or a group is at its limit.
+//!
+//! ```text
+//! alloc --> the class's stock on this CPU (one store takes the object and pays)
+//!            | another group's, or empty
+//!            v
+//!           the group's stock on this CPU, in bytes
+//!            | empty
+//!            v
+//!           the group and all above it: a batch, else just what is needed
+//!            | at its max
+//!            v
+//!           shrinkers --> stocks of all CPUs --> refused
+//! ```
+//!
+//! A free goes the same way back. What is charged and not in use is at most, per CPU,
+//! [`STOCK_BYTES`] and an object for each class and [`CELL_BYTES`] for each of 64 groups.
+//!
+//! Context: any; but see [`crate::memcg::Shrink`].
+
+use super::Instance;
+use crate::class::{MAX_OBJECT, SizeClass};
+use crate::codetag::{Caller, scope};
+use crate::cpu::{Area, Cell, Stock};
+use crate::memcg::{AtMax, Charged};
+use crate::os::Platform;
+use crate::root::{CHARGED_METADATA, OBJCG_SHIFT, group_event};
+use crate::sync::{Ordering, fence, spin};
+use crate::units::{Item, ObjcgId, PAGE_SIZE, PageCount};
+
+/// A class's stock is below this, in bytes of objects; or it is one object.
+pub(super) const STOCK_BYTES: u32 = 16 << 10;
+/// A group's stock is below this, in bytes.
+const CELL_BYTES: u32 = 32 << 10;
+/// Shrinkers are called this often for a request before it is refused.
+const TRIES: u32 = 16;
+/// What shrinkers are asked for beyond what is needed, so that they are not called each time.
+const MORE: u64 = 32 << 10;
+
+const _: () = assert!(CELL_BYTES <= Stock::MAX / 2 && STOCK_BYTES / 16 <= Stock::MAX / 2);
+const _: () = assert!(MAX_OBJECT as u64 + CHARGED_METADATA < u32::MAX as u64);
+
+/// What pages are charged as.
+pub(super) const fn pages_cost(pages: PageCount) -> u64 {
+    pages.0 as u64 * (PAGE_SIZE as u64 + CHARGED_METADATA)
+}
+
+/// The group in an extension word.
+#[inline(always)]
+pub(super) const fn objcg_of(word: u32) -> ObjcgId {
+    ObjcgId(word >> OBJCG_SHIFT)
+}
+
+/// A group's part of an extension word.
+#[inline(always)]
+pub(super) const fn objcg_bits(objcg: ObjcgId) -> u32 {
+    objcg.0 << OBJCG_SHIFT
+}
+
+impl<P: Platform> Instance<P> {
+    /// The group that a request is for: the root if there is no such group.
+    pub(super) fn group_of(&self, caller: Caller) -> ObjcgId {
+        let objcg = caller.objcg();
+        if objcg.0 < self.groups.used() { objcg } else { ObjcgId::ROOT }
+    }
+
+    /// What an object of a class is charged as.
+    fn object_cost(&self, class: SizeClass) -> u64 {
+        u64::from(self.geometry(class).size) + CHARGED_METADATA
+    }
+
+    /// A class's stock is below this, in objects.
+    #[inline(always)]
+    fn stock_bound(&self, class: SizeClass) -> u32 {
+        (STOCK_BYTES >> self.layout().ext_shift[class.0 as usize]).max(1)
+    }
+
+    /// Pays for an object of a class. False: the group is at its limit.
+    pub(super) fn pay_object(
+        &'static self,
+        class: SizeClass,
+        objcg: ObjcgId,
+        caller: Caller,
+    ) -> bool {
+        let (slot, cost) = (self.slot_hint(), self.object_cost(class));
+        let (head, bound) = (Cell::of_class(class), self.stock_bound(class));
+        if self.slots.adjust(head, objcg, -1, bound, slot) {
+            return true;
+        }
+        // While others use the class's stock, one object after the other.
+        let small = cost <= u64::from(CELL_BYTES);
+        if self.is_others(head, objcg, slot)
+            && small
+            && self.slots.adjust(Cell::of_group(objcg), objcg, -(cost as i32), CELL_BYTES, slot)
+        {
+            return true;
+        }
+        let batch = (bound / 2).max(1);
+        if batch > 1
+            && let Ok(charged) = self.groups.charge(objcg, u64::from(batch) * cost, false)
+        {
+            self.put_stock(class, Stock::new(objcg, batch - 1), slot);
+            self.mind_high(charged);
+            return true;
+        }
+        self.charge(objcg, cost, caller)
+    }
+
+    /// `alloc` for a group that has no stock on the class's head, as where groups alternate: pays from
+    /// what the group has in stock for everything.
+    #[inline(never)]
+    pub(super) fn alloc_charged(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+        let (cell, objcg) = (Cell::of_group(caller.objcg()), caller.objcg());
+        let cost = self.object_cost(class) as i32;
+        if let Some(word) = self.sites.cached(caller.key)
+            && self.slots.uses_rseq()
+            && self.slots.adjust(cell, objcg, -cost, CELL_BYTES, 0)
+        {
+            let item = self.slots.pop(class);
+            if !item.is_none() {
+                self.book(item, class, word | objcg_bits(objcg));
+                return item.address() as *mut u8;
+            }
+            self.refund_object(class, objcg);
+        }
+        self.alloc_slow(class, caller)
+    }
+
+    /// Pays for bytes that are not an object. False: the group is at its limit.
+    pub(super) fn pay_bytes(&'static self, objcg: ObjcgId, bytes: u64, caller: Caller) -> bool {
+        let slot = self.slot_hint();
+        if bytes <= u64::from(CELL_BYTES / 2) {
+            let cell = Cell::of_group(objcg);
+            if self.slots.adjust(cell, objcg, -(bytes as i32), CELL_BYTES, slot) {
+                return true;
+            }
+            let more = u64::from(CELL_BYTES / 2);
+            if let Ok(charged) = self.groups.charge(objcg, bytes + more, false) {
+                self.credit_bytes(objcg, more);
+                self.mind_high(charged);
+                return true;
+            }
+        }
+        self.charge(objcg, bytes, caller)
+    }
+
+    /// Whether a stock on this CPU is in use by another group.
+    fn is_others(&self, cell: Cell, objcg: ObjcgId, slot: u32) -> bool {
+        let stock = self.stock_here(cell, slot);
+        stock.amount() > 0 && stock.objcg() != objcg
+    }
+
+    /// What this CPU has in stock there, at this moment.
+    fn stock_here(&self, cell: Cell, slot: u32) -> Stock {
+        let area = self.slots.current(slot).and_then(|cpu| self.slots.area(cpu));
+        area.map_or(Stock::NONE, |area| area.stock(cell))
+    }
+
+    /// Puts a paid stock on the head of a class; what was there goes to its group's cell.
+    fn put_stock(&'static self, class: SizeClass, stock: Stock, slot: u32) {
+        let cost = self.object_cost(class);
+        let Some(before) = self.slots.swap_stock(Cell::of_class(class), stock, slot) else {
+            return self.groups.uncharge(stock.objcg(), u64::from(stock.amount()) * cost);
+        };
+        self.mind_deleted(stock.objcg());
+        let (owner, bytes) = (before.objcg(), u64::from(before.amount()) * cost);
+        if bytes == 0 {
+            return;
+        }
+        let fits = bytes < u64::from(CELL_BYTES);
+        let cell = Cell::of_group(owner);
+        if !fits || !self.slots.adjust(cell, owner, bytes as i32, CELL_BYTES, slot) {
+            self.groups.uncharge(owner, bytes);
+        }
+    }
+
+    /// Takes bytes back that were paid; true if the group's stock on this CPU was full by that.
+    fn credit_bytes(&'static self, objcg: ObjcgId, bytes: u64) -> bool {
+        let (slot, cell) = (self.slot_hint(), Cell::of_group(objcg));
+        if bytes > u64::from(CELL_BYTES / 2) || !self.groups.is_live(objcg) {
+            self.groups.uncharge(objcg, bytes);
+            return false;
+        }
+        if self.slots.adjust(cell, objcg, bytes as i32, CELL_BYTES, slot) {
+            return false;
+        }
+        // Full, or of another group with the same place: starts anew.
+        match self.slots.swap_stock(cell, Stock::new(objcg, bytes as u32), slot) {
+            None => {
+                self.groups.uncharge(objcg, bytes);
+                false
+            }
+            Some(before) => {
+                self.mind_deleted(objcg);
+                self.groups.uncharge(before.objcg(), before.amount().into());
+                before.objcg() == objcg
+            }
+        }
+    }
+
+    /// Takes back what was paid for bytes that are not an object.
+    pub(super) fn refund_bytes(&'static self, objcg: ObjcgId, bytes: u64) {
+        self.credit_bytes(objcg, bytes);
+    }
+
+    /// Takes back what was paid for an object.
+    #[inline(never)]
+    pub(super) fn refund_object(&'static self, class: SizeClass, objcg: ObjcgId) {
+        let slot = self.slot_hint();
+        let (head, bound) = (Cell::of_class(class), self.stock_bound(class));
+        if self.slots.adjust(head, objcg, 1, bound, slot) {
+            return;
+        }
+        let cost = self.object_cost(class);
+        if self.is_others(head, objcg, slot) || !self.groups.is_live(objcg) {
+            // Where there is too much for the cell, the next ones go to the head.
+            if self.credit_bytes(objcg, cost) {
+                self.put_stock(class, Stock::new(objcg, 0), slot);
+            }
+            return;
+        }
+        // The head is nobody's, or full.
+        match self.slots.swap_stock(head, Stock::new(objcg, 1), slot) {
+            None => self.groups.uncharge(objcg, cost),
+            Some(before) => {
+                self.mind_deleted(objcg);
+                self.groups.uncharge(before.objcg(), self.stock_bytes(before, Some(class)));
+            }
+        }
+    }
+
+    /// Frees an object whose word, as it was, says that somebody pays for it, or that it is not live.
+    #[inline(never)]
+    pub(super) fn free_charged(&'static self, at: *mut u8, class: SizeClass, word: u32) {
+        let (item, objcg) = (Item::at(at as usize), objcg_of(word));
+        // SAFETY: a live object until now, given up by the caller.
+        if unsafe { self.slots.push_paid(class, item, objcg, self.stock_bound(class)) } {
+            return;
+        }
+        self.free_paid_elsewhere(class, item, objcg);
+    }
+
+    /// The same where the class's stock is another group's, or full.
+    #[inline(never)]
+    fn free_paid_elsewhere(&'static self, class: SizeClass, item: Item, objcg: ObjcgId) {
+        let (slot, cost) = (self.slot_hint(), self.object_cost(class) as i32);
+        if !self.is_others(Cell::of_class(class), objcg, slot)
+            || !self.slots.adjust(Cell::of_group(objcg), objcg, cost, CELL_BYTES, slot)
+        {
+            self.refund_object(class, objcg);
+        }
+        // SAFETY: a freed object in our hands.
+        if !unsafe { self.slots.push(class, item) } {
+            self.flush(class, item);
+        }
+    }
+
+    /// Charges just so many bytes, and does what can be done so that they are granted.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn charge(&'static self, objcg: ObjcgId, bytes: u64, caller: Caller) -> bool {
+        let mut at = match self.groups.charge(objcg, bytes, false) {
+            Ok(charged) => {
+                self.mind_high(charged);
+                return true;
+            }
+            Err(AtMax(at)) => at,
+        };
+        self.tell(at, group_event::MAX);
+        let again = |at: &mut ObjcgId| match self.groups.charge(objcg, bytes, false) {
+            Ok(_) => true,
+            Err(AtMax(now)) => {
+                *at = now;
+                false
+            }
+        };
+        if !scope::is_shrinking() {
+            for _ in 0..TRIES {
+                let freed = self.reclaim(at, bytes + MORE);
+                if again(&mut at) {
+                    return true;
+                }
+                if freed == 0 {
+                    break;
+                }
+            }
+            self.recall_below(at);
+            if again(&mut at) {
+                return true;
+            }
+        }
+        // What shrinkers allocate is what it takes to free something.
+        if caller.is_nofail() || scope::is_shrinking() {
+            let _ = self.groups.charge(objcg, bytes, true);
+            if !scope::is_shrinking() {
+                self.tell(at, group_event::OOM);
+                self.over_limit(at);
+                self.over_limit(self.groups.living(objcg));
+            }
+            return true;
+        }
+        self.tell(at, group_event::OOM);
+        self.group_refused(at, bytes, caller);
+        false
+    }
+
+    /// Notes in a group that it went above a limit.
+    fn over_limit(&self, at: ObjcgId) {
+        if let Some(id) = self.groups.id(at)
+            && let Ok(block) = self.groups.get(id)
+        {
+            block.over.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Calls the shrinkers of groups that are above their `high` by a charge.
+    fn mind_high(&'static self, charged: Charged) {
+        let Some(lowest) = charged.above_high else { return };
+        if scope::is_shrinking() {
+            return;
+        }
+        for (at, block) in self.groups.charged_for(lowest) {
+            let high = block.high.load(Ordering::Relaxed);
+            let above = block.charged.load(Ordering::Relaxed).saturating_sub(high);
+            if above > 0 {
+                self.tell(at, group_event::HIGH);
+                self.reclaim(at, above);
+            }
+        }
+    }
+
+    /// Has a group, and those below it, give back about so many bytes; how many they say they freed.
+    /// Those with less than their `low` are asked last.
+    pub(super) fn reclaim(&'static self, top: ObjcgId, bytes: u64) -> u64 {
+        let want = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let mut freed = 0;
+        for spare in [true, false] {
+            for id in self.groups.all_below(top) {
+                if freed >= want {
+                    return freed as u64;
+                }
+                let Ok(block) = self.groups.get(id) else { continue };
+                let holds = block.charged.load(Ordering::Relaxed);
+                let is_low = holds <= block.low.load(Ordering::Relaxed);
+                if spare == is_low || !self.groups.has_shrinkers(id) {
+                    continue;
+                }
+                if is_low {
+                    self.tell(id.objcg(), group_event::LOW);
+                }
+                if self.groups.pin(id).is_ok() {
+                    freed += scope::while_shrinking(|| self.groups.shrink(id, want - freed));
+                    self.groups.unpin(id.objcg());
+                }
+            }
+        }
+        freed as u64
+    }
+
+    /// Counts an event of a group, and tells who waits for one.
+    fn tell(&self, objcg: ObjcgId, event: usize) {
+        if let Some(fd) = self.groups.event(objcg, event) {
+            self.platform.signal_event(fd);
+        }
+    }
+
+    /// Takes a stock back that was put in place while its group was deleted. Pairs with
+    /// `group_delete`: whoever comes later sees the other.
+    fn mind_deleted(&'static self, objcg: ObjcgId) {
+        fence(Ordering::SeqCst);
+        if !self.groups.is_live(objcg) {
+            self.recall(|stock| stock.objcg() == objcg);
+        }
+    }
+
+    /// Uncharges what all CPUs have in stock for a group and those below it.
+    pub(super) fn recall_below(&'static self, top: ObjcgId) {
+        self.recall(|stock| stock.amount() > 0 && self.groups.is_below(stock.objcg(), top));
+    }
+
+    /// Uncharges stocks of all CPUs, and leaves nothing there.
+    pub(super) fn recall(&'static self, which: impl Fn(Stock) -> bool) {
+        let which = |stock: Stock| stock != Stock::NONE && which(stock);
+        let holds = |area: &Area| Cell::all().any(|(cell, _)| which(area.stock(cell)));
+        for (cpu, area) in self.slots.areas() {
+            // Somebody else may have stopped it, for a moment.
+            for _ in 0..1000 {
+                if !holds(area) {
+                    break;
+                }
+                let Some(stopped) = self.slots.stop(cpu, || self.platform.fence_cpus()) else {
+                    spin();
+                    self.platform.give_way();
+                    continue;
+                };
+                for (cell, class) in Cell::all() {
+                    let stock = stopped.stock(cell);
+                    if which(stock) {
+                        stopped.clear_stock(cell);
+                        self.groups.uncharge(stock.objcg(), self.stock_bytes(stock, class));
+                    }
+                }
+                break;
+            }
+        }
+    }
+
+    fn stock_bytes(&self, stock: Stock, class: Option<SizeClass>) -> u64 {
+        u64::from(stock.amount()) * class.map_or(1, |class| self.object_cost(class))
+    }
+
+    /// What all CPUs have in stock, by group: calls `each` with bytes, in parts.
+    pub(super) fn each_stock(&'static self, mut each: impl FnMut(ObjcgId, u64)) {
+        for (_, area) in self.slots.areas() {
+            for (cell, class) in Cell::all() {
+                let stock = area.stock(cell);
+                if stock.amount() > 0 {
+                    each(stock.objcg(), self.stock_bytes(stock, class));
+                }
+            }
+        }
+    }
+
+    /// Charges anew what is live, in a forked child, whose counts are not of one moment.
+    ///
+    /// # Safety
+    /// There is no other thread.
+    pub(super) unsafe fn recharge(&'static self) {
+        if !self.groups.any() {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.groups.repair();
+            self.groups.forget_charges();
+        }
+        self.census_by_group(|held| {
+            if held.objcg != ObjcgId::ROOT {
+                let _ = self.groups.charge(held.objcg, held.charged(), true);
+            }
+        });
+    }
+}

@@ -1,0 +1,519 @@
+//! Groups as a program uses them: by number, as C does, or by handle.
+
+use core::ffi::c_void;
+use core::marker::PhantomData;
+use core::pin::Pin;
+use core::ptr::NonNull;
+use core::task::{Context, Poll};
+
+use super::Instance;
+use crate::codetag::{Caller, scope};
+use crate::memcg::{GroupError, GroupId, Limit, Shrink, Shrinker};
+use crate::os::Platform;
+use crate::root::{GroupBlock, MAX_GROUP_NAME, NO_LIMIT, group_event};
+use crate::sync::Ordering;
+use crate::units::ObjcgId;
+
+/// What a group holds and may hold, in bytes; the words are those of cgroup v2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupStat {
+    /// Live allocations with their metadata, and reservations, of it and of all below it.
+    pub current: u64,
+    /// The same of its own.
+    pub own: u64,
+    /// Of its own, what is reserved.
+    pub reserved: u64,
+    /// Charged beyond that, and ready on CPUs for the next allocations, of it and of all below it.
+    pub cached: u64,
+    /// The highest `current + cached` since it was last reset.
+    pub peak: u64,
+    /// See [`Limit::Max`]; `u64::MAX` for none.
+    pub max: u64,
+    /// See [`Limit::High`]; `u64::MAX` for none.
+    pub high: u64,
+    /// See [`Limit::Low`].
+    pub low: u64,
+    /// See [`group_event`].
+    pub events: [u64; group_event::COUNT],
+    /// Whether a request that could not be refused went above a limit.
+    pub over_limit: bool,
+}
+
+impl<P: Platform> Instance<P> {
+    fn wait_for_groups(&self) -> impl Fn() {
+        || self.platform.give_way()
+    }
+
+    /// Makes a group below another one.
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn group_create(
+        &'static self,
+        parent: GroupId,
+        name: &[u8],
+    ) -> Result<GroupId, GroupError> {
+        if !self.ready() {
+            return Err(GroupError::NoBooks);
+        }
+        let id = self.groups.create(parent, name, self.wait_for_groups())?;
+        if let Some(root) = self.root() {
+            root.group_count.fetch_max(self.groups.used(), Ordering::Release);
+        }
+        Ok(id)
+    }
+
+    /// Deletes a group. What it holds is its parent's from now on; nothing is walked. Threads that
+    /// still work in it work for its parent.
+    ///
+    /// # Errors
+    /// [`GroupError`]; it stays.
+    pub fn group_delete(&'static self, id: GroupId) -> Result<(), GroupError> {
+        let objcg = id.objcg();
+        self.groups.delete(id, self.wait_for_groups())?;
+        self.recall(|stock| stock.objcg() == objcg);
+        self.groups.settle(objcg);
+        Ok(())
+    }
+
+    /// The group of that name below another one.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn group_find(&'static self, parent: GroupId, name: &[u8]) -> Result<GroupId, GroupError> {
+        self.groups.find(parent, name, self.wait_for_groups())
+    }
+
+    /// The group at a path from the root, as `a/b/c`; the root's own is empty.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn group_at(&'static self, path: &[u8]) -> Result<GroupId, GroupError> {
+        let names = path.split(|&b| b == b'/').filter(|name| !name.is_empty());
+        names.into_iter().try_fold(GroupId::ROOT, |at, name| self.group_find(at, name))
+    }
+
+    /// All groups, the root first.
+    pub fn group_all(&'static self) -> impl Iterator<Item = GroupId> {
+        self.groups.all()
+    }
+
+    /// The group a group lies below; of the root none.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group_parent(&'static self, id: GroupId) -> Result<Option<GroupId>, GroupError> {
+        let parent = ObjcgId(self.groups.get(id)?.parent.load(Ordering::Relaxed));
+        Ok(if id == GroupId::ROOT { None } else { self.groups.id(parent) })
+    }
+
+    /// A group's name; empty for the root.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group_name<'a>(
+        &'static self,
+        id: GroupId,
+        room: &'a mut [u8; MAX_GROUP_NAME],
+    ) -> Result<&'a [u8], GroupError> {
+        Ok(self.groups.get(id)?.name(room))
+    }
+
+    /// Deleted groups that something is still charged to.
+    pub fn group_dying(&'static self) -> usize {
+        self.groups.dying()
+    }
+
+    /// Sets a limit in bytes, `u64::MAX` for none. A group that holds more than its new `max` or `high`
+    /// has its shrinkers called; whatever is left above `max` stays, and nothing more is granted.
+    ///
+    /// # Errors
+    /// There is no such group, or it is the root.
+    pub fn group_set(
+        &'static self,
+        id: GroupId,
+        limit: Limit,
+        bytes: u64,
+    ) -> Result<(), GroupError> {
+        if id == GroupId::ROOT {
+            return Err(GroupError::IsRoot);
+        }
+        let block = self.groups.get(id)?;
+        block.limit(limit).store(bytes, Ordering::SeqCst);
+        let above = |block: &GroupBlock| {
+            block.charged.load(Ordering::SeqCst).checked_sub(bytes).filter(|&above| above > 0)
+        };
+        if limit != Limit::Low && above(block).is_some() && !scope::is_shrinking() {
+            self.recall_below(id.objcg());
+            if let Some(above) = above(block) {
+                self.reclaim(id.objcg(), above);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a group holds, at this moment.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group_stat(&'static self, id: GroupId) -> Result<GroupStat, GroupError> {
+        let block = self.groups.get(id)?;
+        let (mut below, mut mine) = (0, 0);
+        self.each_stock(|objcg, bytes| {
+            if objcg == id.objcg() {
+                mine += bytes;
+            }
+            if self.groups.is_below(objcg, id.objcg()) {
+                below += bytes;
+            }
+        });
+        let read = |word: &crate::sync::AtomicU64| word.load(Ordering::SeqCst);
+        let charged = read(&block.charged);
+        let mut stat = GroupStat {
+            current: charged.saturating_sub(below),
+            own: read(&block.own).saturating_sub(mine),
+            reserved: read(&block.reserved),
+            cached: below,
+            peak: read(&block.peak).max(charged),
+            max: read(&block.max),
+            high: read(&block.high),
+            low: read(&block.low),
+            events: core::array::from_fn(|event| block.event_count(event)),
+            over_limit: block.over.load(Ordering::Relaxed) != 0,
+        };
+        if id == GroupId::ROOT {
+            // Nobody is charged for what is the root's.
+            self.census_by_group(|held| {
+                stat.current += held.charged();
+                if held.objcg == ObjcgId::ROOT {
+                    stat.own += held.charged();
+                }
+            });
+        }
+        Ok(stat)
+    }
+
+    /// Starts a group's peak anew from what it holds, and takes its sticky mark of being over the limit.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group_reset_peak(&'static self, id: GroupId) -> Result<(), GroupError> {
+        let block = self.groups.get(id)?;
+        block.peak.store(block.charged.load(Ordering::SeqCst), Ordering::SeqCst);
+        block.over.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Has an eventfd told of each event of a group; `None`: none.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group_notify(&'static self, id: GroupId, fd: Option<u32>) -> Result<(), GroupError> {
+        let word = fd.map_or(0, |fd| fd.saturating_add(1));
+        self.groups.get(id)?.eventfd.store(word, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Charges bytes to a group before they are allocated, and keeps them until
+    /// [`Self::group_uncharge`]: to find out that there is room for a large piece of work before
+    /// it is begun.
+    ///
+    /// # Errors
+    /// There is no such group; [`GroupError::NoMemory`]: it is at its limit.
+    pub fn group_try_charge(&'static self, id: GroupId, bytes: u64) -> Result<(), GroupError> {
+        let block = self.groups.pin(id)?;
+        let root = id == GroupId::ROOT;
+        let done = root || self.charge(id.objcg(), bytes, Caller::NOBODY.quietly());
+        if done && !root {
+            block.reserved.fetch_add(bytes, Ordering::SeqCst);
+        }
+        self.groups.unpin(id.objcg());
+        if done { Ok(()) } else { Err(GroupError::NoMemory) }
+    }
+
+    /// Gives back what was reserved; no more than that.
+    ///
+    /// # Errors
+    /// There is no such group, or so much is not reserved.
+    pub fn group_uncharge(&'static self, id: GroupId, bytes: u64) -> Result<(), GroupError> {
+        if id == GroupId::ROOT {
+            return Ok(());
+        }
+        let less = |reserved: u64| reserved.checked_sub(bytes);
+        let reserved = &self.groups.get(id)?.reserved;
+        if reserved.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_err() {
+            return Err(GroupError::NotFound);
+        }
+        self.groups.uncharge(id.objcg(), bytes);
+        Ok(())
+    }
+
+    /// Adds a shrinker to a group: see [`Shrink`].
+    ///
+    /// # Safety
+    /// `call` may be called with `data` on any thread until [`Self::shrinker_remove`] returns.
+    ///
+    /// # Errors
+    /// There is no such group, or no memory.
+    pub unsafe fn shrinker_add(
+        &'static self,
+        id: GroupId,
+        call: Shrink,
+        data: *mut c_void,
+    ) -> Result<&'static Shrinker, GroupError> {
+        let room = || {
+            let caller = Caller::tagged(crate::static_tag!("shrinker"));
+            let at = self.alloc_zeroed(size_of::<Shrinker>(), caller);
+            // SAFETY: memory of that size, zeroed, which is a valid shrinker; never given back.
+            NonNull::new(at).map(|at| unsafe { at.cast::<Shrinker>().as_ref() })
+        };
+        self.groups.add_shrinker(id, call, data, room)
+    }
+
+    /// Takes a shrinker out of use; returns when no thread is in it any more.
+    ///
+    /// # Errors
+    /// From within a shrinker that cannot be waited for: it stays.
+    pub fn shrinker_remove(&'static self, shrinker: &'static Shrinker) -> Result<(), GroupError> {
+        if scope::is_shrinking() {
+            return Err(GroupError::InShrinker);
+        }
+        shrinker.remove(self.wait_for_groups());
+        Ok(())
+    }
+
+    /// Makes a group the thread's, which pays for what the thread allocates from now on; the one
+    /// before, for [`Self::group_leave`].
+    ///
+    /// # Errors
+    /// There is no such group; the thread stays in the one it is in.
+    pub fn group_enter(&'static self, id: GroupId) -> Result<ObjcgId, GroupError> {
+        self.groups.pin(id)?;
+        Ok(scope::replace_group(id.objcg()))
+    }
+
+    /// Goes back to the group that [`Self::group_enter`] returned.
+    pub fn group_leave(&'static self, before: ObjcgId) {
+        let entered = scope::replace_group(before);
+        if entered.0 < self.groups.used() {
+            self.groups.unpin(entered);
+        }
+    }
+
+    /// The group of the thread.
+    pub fn group_current(&'static self) -> GroupId {
+        self.groups.id(self.groups.living(scope::group())).unwrap_or(GroupId::ROOT)
+    }
+
+    /// The group that pays for a live allocation.
+    ///
+    /// # Safety
+    /// As for [`Self::usable_size`].
+    pub unsafe fn group_of_allocation(&'static self, at: *mut u8) -> GroupId {
+        let objcg = self.payer(at);
+        self.groups.id(self.groups.living(objcg)).unwrap_or(GroupId::ROOT)
+    }
+
+    /// A handle of a group.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group(&'static self, id: GroupId) -> Result<Group<P>, GroupError> {
+        self.groups.pin(id)?;
+        Ok(Group { kmem: self, id })
+    }
+
+    /// Recounts the groups; for an instance at rest.
+    ///
+    /// # Errors
+    /// The first group whose charge is not the sum of what it and those below it own, or whose own is
+    /// not what the census, the stocks and its reservations say; and both figures.
+    pub fn validate_groups(&'static self) -> Result<(), (GroupId, u64, u64)> {
+        self.groups.validate()?;
+        for objcg in (1..self.groups.used()).map(ObjcgId) {
+            let mut sum = self.groups.reserved(objcg);
+            self.census_by_group(|held| {
+                if held.objcg == objcg {
+                    sum += held.charged();
+                }
+            });
+            self.each_stock(|owner, bytes| {
+                if owner == objcg {
+                    sum += bytes;
+                }
+            });
+            let own = self.groups.own(objcg);
+            if own != sum {
+                return Err((self.groups.id(objcg).unwrap_or(GroupId(objcg.0.into())), own, sum));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A handle of a group: while it lives, the group's number means this group.
+///
+/// Dropping it does not delete the group.
+pub struct Group<P: Platform + 'static> {
+    kmem: &'static Instance<P>,
+    id: GroupId,
+}
+
+impl<P: Platform> Group<P> {
+    /// Its number.
+    pub fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// Makes a group below it.
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn create(&self, name: &str) -> Result<Self, GroupError> {
+        let id = self.kmem.group_create(self.id, name.as_bytes())?;
+        self.kmem.group(id)
+    }
+
+    /// Deletes the group; see [`Instance::group_delete`].
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn delete(&self) -> Result<(), GroupError> {
+        self.kmem.group_delete(self.id)
+    }
+
+    /// Sets a limit in bytes, `None` for none; see [`Instance::group_set`].
+    ///
+    /// # Errors
+    /// The group was deleted, or is the root.
+    pub fn set(&self, limit: Limit, bytes: Option<u64>) -> Result<(), GroupError> {
+        let none = if limit == Limit::Low { 0 } else { NO_LIMIT };
+        self.kmem.group_set(self.id, limit, bytes.unwrap_or(none))
+    }
+
+    /// What it holds.
+    pub fn stat(&self) -> GroupStat {
+        self.kmem.group_stat(self.id).unwrap_or_default()
+    }
+
+    /// Pays for what the thread allocates until the scope ends. Scopes nest: the innermost counts.
+    pub fn enter(&self) -> GroupScope<'_> {
+        GroupScope { before: scope::replace_group(self.id.objcg()), _group: PhantomData }
+    }
+
+    /// A future whose every poll runs in this group, whichever thread polls it.
+    pub fn run<F: Future>(self, future: F) -> Grouped<P, F> {
+        Grouped { group: self, future }
+    }
+
+    /// Reserves bytes before they are allocated; see [`Instance::group_try_charge`].
+    ///
+    /// # Errors
+    /// The group is at its limit.
+    pub fn try_charge(&self, bytes: u64) -> Result<Reservation<P>, GroupError> {
+        self.kmem.group_try_charge(self.id, bytes)?;
+        Ok(Reservation { group: self.clone(), bytes })
+    }
+
+    /// Calls `shrink` when the group is to give memory back, with how many bytes; it returns how many it
+    /// freed. See [`Shrink`] for what it may do.
+    ///
+    /// # Errors
+    /// The group was deleted, or there is no memory.
+    pub fn add_shrinker<F: Fn(usize) -> usize + Sync>(
+        &self,
+        shrink: &'static F,
+    ) -> Result<&'static Shrinker, GroupError> {
+        /// # Safety
+        /// `data` is the `&'static F` below.
+        unsafe extern "C" fn call<F: Fn(usize) -> usize + Sync>(
+            data: *mut c_void,
+            _: GroupId,
+            bytes: usize,
+        ) -> usize {
+            // SAFETY: the caller's promise.
+            (unsafe { &*data.cast::<F>() })(bytes)
+        }
+        let data = core::ptr::from_ref(shrink).cast_mut().cast();
+        // SAFETY: `shrink` is there for good.
+        unsafe { self.kmem.shrinker_add(self.id, call::<F>, data) }
+    }
+}
+
+impl<P: Platform> Clone for Group<P> {
+    fn clone(&self) -> Self {
+        self.kmem.groups.pin_again(self.id.objcg());
+        Self { kmem: self.kmem, id: self.id }
+    }
+}
+
+impl<P: Platform> Drop for Group<P> {
+    fn drop(&mut self) {
+        self.kmem.groups.unpin(self.id.objcg());
+    }
+}
+
+impl<P: Platform> core::fmt::Debug for Group<P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Group").field("id", &self.id).finish()
+    }
+}
+
+/// While it lives, a group pays for what its thread allocates. See [`Group::enter`].
+#[derive(Debug)]
+#[must_use = "the scope ends when this is dropped"]
+pub struct GroupScope<'a> {
+    before: ObjcgId,
+    /// Keeps the group's handle; and scopes belong to a thread.
+    _group: PhantomData<(&'a (), *mut ())>,
+}
+
+impl Drop for GroupScope<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        scope::replace_group(self.before);
+    }
+}
+
+/// A future that a group pays for. See [`Group::run`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Grouped<P: Platform + 'static, F> {
+    group: Group<P>,
+    future: F,
+}
+
+impl<P: Platform, F: Future> Future for Grouped<P, F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        // SAFETY: `future` is never moved out of, and `Grouped` is not `Unpin` unless it is.
+        let this = unsafe { self.get_unchecked_mut() };
+        let _scope = this.group.enter();
+        // SAFETY: as above.
+        unsafe { Pin::new_unchecked(&mut this.future) }.poll(context)
+    }
+}
+
+/// Bytes charged to a group without being allocated. See [`Group::try_charge`].
+#[derive(Debug)]
+#[must_use = "the bytes are given back when this is dropped"]
+pub struct Reservation<P: Platform + 'static> {
+    group: Group<P>,
+    bytes: u64,
+}
+
+impl<P: Platform> Drop for Reservation<P> {
+    fn drop(&mut self) {
+        let _ = self.group.kmem.group_uncharge(self.group.id, self.bytes);
+    }
+}
+
+/// Runs `work`, during which a Rust collection whose group is at its limit is refused memory (so
+/// `try_reserve` and its like fail) instead of going above the limit.
+pub fn fallible<T>(work: impl FnOnce() -> T) -> T {
+    let before = scope::replace_fallible(true);
+    let done = work();
+    scope::replace_fallible(before);
+    done
+}
