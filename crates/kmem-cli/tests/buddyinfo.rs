@@ -18,8 +18,7 @@ fn free_pages(json: &Value) -> u64 {
 
 #[test]
 fn free_blocks_are_those_that_the_program_left() {
-    let mut program =
-        Program::start("pages", &["-Wl,--unresolved-symbols=ignore-all"], &[], "decay_ms:3600000");
+    let mut program = Program::start("pages", &[], &[], "decay_ms:3600000");
     let before = program.json(&["buddyinfo", "--json"]);
     // Every second page of 4096: no two are neighbours.
     assert!((2040..=2056).contains(&free(&before, 0)), "{before}");
