@@ -5,7 +5,8 @@
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
-//!      -> pages -> contender (kmem, the classic buddy zone) -> pattern, section
+//!      -> pages -> contender (kmem, the classic buddy zone) -> pattern, section, fragmentation
+//!      -> peak -> rivals, each in a process of its own
 //!      -> accounting -> rivals (an instance of kmem)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      all -> statistics, table, machine, preload
@@ -26,6 +27,7 @@ mod machine;
 mod malloc;
 mod mutator;
 mod pages;
+mod peak;
 mod preload;
 mod prng;
 mod profiling;
@@ -56,6 +58,8 @@ enum Table {
     Profiling(profiling::Options),
     /// Nanoseconds per page or huge page, against the classic buddy allocator.
     Pages(pages::Options),
+    /// Memory that a program keeps after a peak.
+    Peak(peak::Options),
     /// What it costs that a group pays for an object, as the kernel measured it.
     Accounting(accounting::Options),
     /// What reading the books of a large heap costs, the reader and the program.
@@ -63,6 +67,9 @@ enum Table {
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
+    /// A program with a peak.
+    #[command(hide = true)]
+    PeakProgram(peak::Program),
     /// A heap that a census is taken of.
     #[command(hide = true)]
     Mutator(mutator::Heap),
@@ -89,6 +96,8 @@ fn main() -> ExitCode {
         Table::Programs(options) => programs::run(&options),
         Table::Profiling(options) => profiling::run(&options),
         Table::Pages(options) => pages::run(&options),
+        Table::Peak(options) => peak::run(&options),
+        Table::PeakProgram(program) => peak::serve(&program),
         Table::Census(options) => census::run(&options),
         Table::Accounting(options) => accounting::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),

@@ -6,6 +6,7 @@
 //! are modelled from what the variant does where only one CPU can be at a time, see [`section`].
 
 mod contender;
+mod fragmentation;
 mod kernel_table;
 mod pattern;
 mod report;
@@ -17,9 +18,11 @@ use crate::machine::Machine;
 use crate::statistics::{minimum, rounded};
 use crate::table::{self, Document};
 use contender::{Contender, Variant};
+use fragmentation::Fragmentation;
 use pattern::{Pattern, Work};
 use report::{Row, text};
 use section::Section;
+use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// Options of `kmem-bench pages`.
@@ -35,6 +38,14 @@ const BUDGET: Duration = Duration::from_millis(1500);
 const LEAST_ROUNDS: usize = 3;
 /// The orders: single pages and huge pages.
 const ORDERS: [u8; 2] = [0, 9];
+
+/// The document: that of every table, and how fragmented zones become.
+#[derive(Debug, Serialize)]
+struct Pages<'a> {
+    #[serde(flatten)]
+    document: Document<'a, Row>,
+    fragmentation: &'a [Fragmentation],
+}
 
 /// Measure and print.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
@@ -60,10 +71,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let work = Work { pattern: Pattern::Pair, order: 0, threads: 1 };
     rows.extend(measure(work, &checked, times));
     rows.extend(report::published());
+    let fragmentation = fragmentation::measure();
     if options.common.json {
-        Document { table: "pages", machine: &machine, rows: &rows }.print()
+        let document = Document { table: "pages", machine: &machine, rows: &rows };
+        table::print_json(&Pages { document, fragmentation: &fragmentation })
     } else {
-        table::print(&text(&machine, &rows))
+        let text = text(&machine, &rows) + "\n" + &fragmentation::text(&fragmentation);
+        table::print(&text)
     }
 }
 

@@ -121,7 +121,7 @@ fn of_kmem(order: u8) -> Section {
 }
 
 /// A zone whose pages are no memory, with tables that live for good.
-fn bare(pages: u32) -> (&'static Zone, &'static FixedRegion) {
+pub(super) fn bare(pages: u32) -> (&'static Zone, &'static FixedRegion) {
     let memory = |bytes| {
         let layout = Layout::from_size_align(bytes, 4096).expect("a small table");
         // SAFETY: not of size zero.
