@@ -7,7 +7,7 @@
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
 //!      -> pages -> contender (kmem, the classic buddy zone) -> pattern, section, fragmentation
 //!      -> peak -> rivals, each in a process of its own
-//!      -> accounting -> rivals (an instance of kmem)
+//!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      all -> statistics, table, machine, preload
 //! ```
@@ -35,6 +35,7 @@ mod programs;
 mod rivals;
 mod statistics;
 mod table;
+mod utilization;
 mod workload;
 
 use clap::{Parser, Subcommand};
@@ -62,6 +63,8 @@ enum Table {
     Peak(peak::Options),
     /// What it costs that a group pays for an object, as the kernel measured it.
     Accounting(accounting::Options),
+    /// How much of the slab memory of many groups is objects.
+    Utilization(utilization::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Table::PeakProgram(program) => peak::serve(&program),
         Table::Census(options) => census::run(&options),
         Table::Accounting(options) => accounting::run(&options),
+        Table::Utilization(options) => utilization::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };

@@ -27,6 +27,16 @@ enum Format {
     Speedscope,
 }
 
+/// What makes a row.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Rows {
+    /// A call site
+    Site,
+    /// A call site and a group: group: of each row, or the outermost frame of each stack
+    #[value(name = "group,site")]
+    GroupSite,
+}
+
 /// Arguments of `kmem dump`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -49,8 +59,11 @@ pub(crate) struct Args {
     #[arg(short, long, value_enum)]
     sort: Option<Sort>,
     /// Also print the allocator's own memory: the overhead, by kind of table
-    #[arg(long, conflicts_with = "blackbox")]
+    #[arg(long, conflicts_with_all = ["blackbox", "group"])]
     metadata: bool,
+    /// What makes a row
+    #[arg(long, value_enum, default_value = "site", conflicts_with = "blackbox")]
+    by: Rows,
     #[command(flatten)]
     filter: filter::Args,
 }
@@ -64,6 +77,8 @@ impl Args {
             "--cumulative counts rows; it cannot be combined with a format of call stacks"
         } else if self.cumulative && !self.json && self.format == Format::V1 {
             "allocinfo 1.0 has no total_bytes: ask for --format 2.0 or --json"
+        } else if self.by == Rows::GroupSite && !self.json && self.format == Format::V1 {
+            "allocinfo 1.0 has no group: ask for --format 2.0 or --json"
         } else {
             return Ok(());
         };
@@ -79,7 +94,11 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let reading = if args.cumulative {
         source::counted(&args.from, &filter)?
     } else {
-        source::read(&args.from, &filter)?
+        let by = match args.by {
+            Rows::Site => live::By::Site,
+            Rows::GroupSite => live::By::GroupAndSite,
+        };
+        source::read(&args.from, &filter, by)?
     };
     let mut sites = reading.sites.clone();
     if args.metadata {
@@ -118,11 +137,15 @@ fn write_rows(
     }
     allocinfo::write_header(out, version)?;
     for site in &sites {
-        let extras = reading.counts_of(site).map(|counts| {
-            [("total_bytes", counts.allocated_bytes), ("total_calls", counts.allocations)]
-        });
-        let (tag, extras) = (allocinfo::tag_of(site), extras.into_iter().flatten());
-        allocinfo::write_row_with(out, site.bytes, site.calls, &tag, extras)?;
+        let mut extras = Vec::new();
+        if let Some(counts) = reading.counts_of(site) {
+            extras.push(("total_bytes", counts.allocated_bytes.to_string()));
+            extras.push(("total_calls", counts.allocations.to_string()));
+        }
+        if let Some(group) = &site.group {
+            extras.push(("group", group.to_string()));
+        }
+        allocinfo::write_row_with(out, site.bytes, site.calls, &allocinfo::tag_of(site), extras)?;
     }
     Ok(())
 }

@@ -12,6 +12,9 @@ use crate::source;
 #[command(next_help_heading = "Filters")]
 #[group(skip)]
 pub(crate) struct Args {
+    /// Only what this group, such as /tenants/a, and those below it pay for
+    #[arg(long, value_name = "GROUP", conflicts_with = "blackbox")]
+    group: Option<String>,
     /// Only rows of this module (base name, that of the program included); may be repeated
     #[arg(long, value_name = "GLOB")]
     module: Vec<String>,
@@ -43,7 +46,13 @@ impl Args {
             line: self.line.clone(),
             min: self.min,
             max: self.max,
+            group: self.group.clone(),
         }
+    }
+
+    /// Whether it is a group's.
+    pub(crate) fn has_group(&self) -> bool {
+        self.group.is_some()
     }
 
     /// The same without sizes, where it is not rows whose sizes count.

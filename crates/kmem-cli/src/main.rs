@@ -7,9 +7,12 @@
 //! kmem buddyinfo -p PID           free blocks of pages per order
 //! kmem context -p PID SITE        tell the callers of one call site apart
 //! kmem sysctl -p PID NAME=VALUE   the settings of a running process
+//! kmem group ls|show|set -p PID   groups: what they hold, and may hold
+//! kmem slabinfo -p PID            the size classes, as /proc/slabinfo has them
 //! ```
 //!
-//! `top` and `dump` also take `--core FILE` or `--blackbox FILE`, of a process that has ended.
+//! `top` and `dump` also take `--core FILE` or `--blackbox FILE`, of a process that has ended;
+//! `group ls`, `group show` and `slabinfo` take `--core FILE`.
 //!
 //! Data goes to stdout, the rest to stderr. Exit codes: 0 ok; 1 found; 2 usage or trouble;
 //! 3 the source is absent; 4 no permission. `kmem run` passes the command's own code through.
@@ -19,7 +22,9 @@ mod context;
 mod dump;
 mod failure;
 mod filter;
+mod group;
 mod run;
+mod slabinfo;
 mod source;
 mod sysctl;
 mod top;
@@ -51,6 +56,10 @@ enum Command {
     Context(context::Args),
     /// Print or change the settings of a running process
     Sysctl(sysctl::Args),
+    /// Show groups, what they hold and may hold; set their limits in a running process
+    Group(group::Args),
+    /// Show the size classes of a process in the columns of /proc/slabinfo
+    Slabinfo(slabinfo::Args),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +69,8 @@ fn main() -> ExitCode {
         Command::Buddyinfo(args) => buddyinfo::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Context(args) => context::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Sysctl(args) => sysctl::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Group(args) => group::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Slabinfo(args) => slabinfo::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::main(&args),
     };
     match result {

@@ -12,17 +12,17 @@ use clap::ValueEnum;
 use kmem_snapshot::blackbox::Counts;
 use kmem_snapshot::books::{Accounting, Profiling};
 use kmem_snapshot::filter::Filter;
+use kmem_snapshot::live::By;
 use kmem_snapshot::sites::{Order, Site};
 use kmem_snapshot::symbols::{Modules, Symbols};
-use kmem_snapshot::{Process, ReadError, Snapshot, live};
+use kmem_snapshot::{CoreFile, Process, ReadError, Snapshot, live};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-pub(crate) use from::From;
-use from::Source;
+pub(crate) use from::{From, Source, Whole};
 
 use crate::failure::{Failure, say};
-use crate::filter;
+use crate::{filter, group};
 
 /// What to order rows by, as alloctop spells it.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -65,13 +65,24 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Names the rows that the filter wants.
-    fn new(snapshot: Snapshot, modules: &Modules, filter: &Filter) -> Self {
+    ///
+    /// # Errors
+    /// There is no group that the filter names.
+    fn new(
+        snapshot: Snapshot,
+        modules: &Modules,
+        filter: &Filter,
+        by: By,
+    ) -> Result<Self, Failure> {
+        if let Some(path) = &filter.group {
+            group::find(&snapshot, path)?;
+        }
         for mismatch in modules.mismatches() {
             say(mismatch);
         }
-        let sites = live::sites(&snapshot, &mut Symbols::new(modules), filter);
+        let sites = live::sites(&snapshot, &mut Symbols::new(modules), filter, by);
         let filtered = filter.is_on();
-        Self { snapshot, sites, filtered, accounted: true, moment: None, counts: None }
+        Ok(Self { snapshot, sites, filtered, accounted: true, moment: None, counts: None })
     }
 
     /// The equation; none where only the books are known.
@@ -93,11 +104,11 @@ impl Reading {
 }
 
 /// Reads what must have books: the rows that the filter wants.
-pub(crate) fn read(from: &From, filter: &Filter) -> Result<Reading, Failure> {
+pub(crate) fn read(from: &From, filter: &Filter, by: By) -> Result<Reading, Failure> {
     let exe = from.exe.as_deref();
     match from.source()? {
-        Source::Process(pid) => process(pid, filter),
-        Source::Core(path) => core::read(path, exe, filter),
+        Source::Process(pid) => process(pid, filter, by),
+        Source::Core(path) => core::read(path, exe, filter, by),
         Source::BlackBox(path) => blackbox::read(path, exe, filter),
     }
 }
@@ -110,12 +121,21 @@ pub(crate) fn counted(from: &From, filter: &Filter) -> Result<Reading, Failure> 
     }
 }
 
+/// Reads what must have books, of a process whose memory is there, without names of call sites.
+pub(crate) fn whole(from: &Whole) -> Result<Snapshot, Failure> {
+    match from.source()? {
+        Source::Process(pid) => snapshot(&Process::open(pid)?),
+        Source::Core(path) => core::snapshot(path, &CoreFile::open(path)?),
+        Source::BlackBox(_) => Err(Failure::Trouble("a black box has no memory".to_owned())),
+    }
+}
+
 /// Reads a live process.
-fn process(pid: u32, filter: &Filter) -> Result<Reading, Failure> {
+fn process(pid: u32, filter: &Filter, by: By) -> Result<Reading, Failure> {
     let process = Process::open(pid)?;
     let snapshot = snapshot(&process)?;
     let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
-    Ok(Reading::new(snapshot, &modules, filter))
+    Reading::new(snapshot, &modules, filter, by)
 }
 
 /// Reads a live process that must have books; says what is odd about them.
@@ -128,7 +148,7 @@ pub(crate) fn snapshot(process: &Process) -> Result<Snapshot, Failure> {
     say_state(&snapshot);
     if snapshot.torn() != 0 {
         say(&format!(
-            "{} slabs or page allocations changed while they were read, and are left out",
+            "{} slabs, page allocations or groups changed while they were read, and are left out",
             snapshot.torn()
         ));
     }
@@ -154,6 +174,9 @@ fn say_state(snapshot: &Snapshot) {
     }
     if !snapshot.books.iter().all(|b| b.pins.is_exact()) {
         say("too many sets of sites share slabs: what merged rows pin may be shown too large");
+    }
+    if !snapshot.books.iter().all(|b| b.holdings.is_exact()) {
+        say("too many sites in too many groups: some of what groups hold is shown as other sites");
     }
 }
 

@@ -1,5 +1,6 @@
 //! `kmem top`: the call sites that hold most, for people.
 
+use std::cmp::Reverse;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::iter::Peekable;
 use std::slice;
@@ -23,6 +24,21 @@ enum By {
     /// Also what its objects keep from being given back: PINNED, all slabs with an object of it
     /// and its page runs; SOLE, of these, what would become free if it freed everything
     Pinned,
+    /// What each group holds itself
+    Group,
+    /// Call sites, by the group that pays
+    #[value(name = "group,site")]
+    GroupSite,
+}
+
+impl By {
+    /// What makes a row.
+    fn rows(self) -> live::By {
+        match self {
+            Self::Size | Self::Pinned => live::By::Site,
+            Self::Group | Self::GroupSite => live::By::GroupAndSite,
+        }
+    }
 }
 
 /// Arguments of `kmem top`.
@@ -39,29 +55,43 @@ pub(crate) struct Args {
     /// Print at most this many rows, or nodes of the tree
     #[arg(short = 'n', long, default_value_t = 20)]
     lines: usize,
-    /// Order: s(ize), c(alls), t(ag)
-    #[arg(short, long, value_enum, default_value = "s")]
-    sort: Sort,
+    /// Order: s(ize), c(alls), t(ag); of groups the last is their path
+    #[arg(short, long, value_enum)]
+    sort: Option<Sort>,
     /// What to show and to order by
-    #[arg(long, value_enum, default_value = "size", conflicts_with_all = ["sort", "blackbox"])]
+    #[arg(long, value_enum, default_value = "size", conflicts_with = "blackbox")]
     by: By,
     /// Print JSON instead, one line each time
     #[arg(long)]
     json: bool,
     /// Also print the allocator's own memory: the overhead, by kind of table
-    #[arg(long, conflicts_with = "blackbox")]
+    #[arg(long, conflicts_with_all = ["blackbox", "group"])]
     metadata: bool,
     #[command(flatten)]
     filter: filter::Args,
+}
+
+impl Args {
+    fn order(&self) -> Order {
+        self.sort.map_or(Order::Size, Sort::order)
+    }
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let clear = !args.once && !args.json && io::stdout().is_terminal();
     // The sizes that nodes are chosen by are their own.
     let filter = if args.tree { args.filter.names() } else { args.filter.filter() };
+    if args.by == By::Pinned && args.sort.is_some() {
+        let what = "--by pinned orders by what is pinned: it cannot be combined with --sort";
+        return Err(Failure::Trouble(what.to_owned()));
+    }
+    if args.by == By::Pinned && args.filter.has_group() {
+        let what = "--by pinned cannot be combined with --group: slabs are shared by all groups";
+        return Err(Failure::Trouble(what.to_owned()));
+    }
     let mut shown = false;
     loop {
-        let reading = match source::read(&args.from, &filter) {
+        let reading = match source::read(&args.from, &filter, args.by.rows()) {
             // It was there, and has ended: so does this.
             Err(Failure::Absent(why)) if shown => {
                 say(&why);
@@ -99,7 +129,10 @@ fn show(
     reading: &Reading,
     mut sites: Vec<Site>,
 ) -> Result<(), Failure> {
-    let order = if args.by == By::Pinned { Order::Pinned } else { args.sort.order() };
+    if args.by == By::Group {
+        return show_groups(out, args, reading, &sites);
+    }
+    let order = if args.by == By::Pinned { Order::Pinned } else { args.order() };
     sites.sort_by(|a, b| order.compare(a, b));
     if args.json {
         sites.truncate(args.lines);
@@ -108,11 +141,37 @@ fn show(
     write_head(out, reading)?;
     if args.by == By::Pinned {
         report::write_pinned_table(out, &sites, args.lines)?;
+    } else if args.by == By::GroupSite {
+        report::write_group_table(out, &sites, args.lines)?;
     } else if reading.filtered && sites.is_empty() {
         report::write_header(out, 0)?;
     } else {
         report::write_table(out, &sites, args.lines)?;
     }
+    Ok(())
+}
+
+fn show_groups(
+    out: &mut impl Write,
+    args: &Args,
+    reading: &Reading,
+    sites: &[Site],
+) -> Result<(), Failure> {
+    let mut totals = live::by_group(sites);
+    // In order of their paths until here.
+    match args.order() {
+        Order::Calls => totals.sort_by_key(|of| Reverse((of.calls, of.bytes))),
+        Order::Size | Order::Pinned => totals.sort_by_key(|of| Reverse((of.bytes, of.calls))),
+        Order::Tag => {}
+    }
+    if args.json {
+        totals.truncate(args.lines);
+        let mut json = source::json_of(reading, &[]);
+        json["groups"] = json!(totals);
+        return source::write_json(out, &json);
+    }
+    write_head(out, reading)?;
+    report::write_group_totals(out, &totals, args.lines)?;
     Ok(())
 }
 
@@ -123,7 +182,7 @@ fn show_tree(
     sites: &[Site],
 ) -> Result<(), Failure> {
     let tree = Tree::of(sites);
-    let lines = tree.lines(args.sort.order(), args.lines, args.filter.least().unwrap_or(i64::MIN));
+    let lines = tree.lines(args.order(), args.lines, args.filter.least().unwrap_or(i64::MIN));
     if args.json {
         let mut json = source::json_of(reading, &[]);
         json["tree"] = tree_json(&mut lines.iter().peekable(), 0);

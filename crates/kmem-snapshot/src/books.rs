@@ -6,6 +6,7 @@
 //!                                            |               -> page allocations -> extension words
 //!                                            -> Site[]  (tag -> return addresses, or a static tag's text)
 //!                                            -> PeakTable
+//!                                            -> GroupBlock[]  (objcg id -> who pays)
 //! ```
 //!
 //! The process goes on while it is read. A slab is counted only when its chunks had the same
@@ -14,7 +15,11 @@
 
 mod accounting;
 mod buddy;
+mod caches;
 mod census;
+mod charges;
+mod group;
+mod holdings;
 mod metadata;
 mod peak;
 mod pinned;
@@ -25,10 +30,15 @@ mod target;
 mod zone;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 pub use accounting::Accounting;
 pub use buddy::{Buddy, Buddyinfo, ORDERS};
+pub use caches::Cache;
 pub use census::TagTotal;
+pub use charges::Usage;
+pub use group::{Group, Groups};
+pub use holdings::Holdings;
 pub use metadata::{Metadata, Table};
 pub use peak::Peak;
 pub use pinned::{Pinned, Pins};
@@ -81,13 +91,19 @@ pub struct Books {
     pub rows: Vec<SiteRow>,
     /// What the tags keep from being given back.
     pub pins: Pins,
+    /// Who pays.
+    pub groups: Groups,
+    /// What each of them holds.
+    pub holdings: Holdings,
+    /// The size classes.
+    pub caches: Vec<Cache>,
     /// The books at the highest use so far, if they were kept.
     pub peak: Option<Peak>,
     /// This root block's part of the equation; `resident` is that of the process.
     pub accounting: Accounting,
     /// What the overhead in it is made of.
     pub metadata: Metadata,
-    /// Slabs and page allocations that changed while they were read, or made no sense.
+    /// Slabs, page allocations and groups that changed while they were read, or made no sense.
     pub torn: u64,
 }
 
@@ -207,7 +223,7 @@ impl Snapshot {
         addresses
     }
 
-    /// Slabs and page allocations that could not be counted.
+    /// Slabs, page allocations and groups that could not be counted as they are.
     #[must_use]
     pub fn torn(&self) -> u64 {
         self.books.iter().map(|b| b.torn).sum()
@@ -225,9 +241,15 @@ impl Books {
         }
         let metadata = metadata::of_root(source, root, &zones, census.slab_overhead);
         let accounting = accounting::of_root(source, &metadata, &zones, &census);
-        let torn = census.torn;
+        // Groups and sites after the census: what was seen in it has its entry by now.
+        let mut groups = Groups::read(source, root)?;
+        groups.bill(&census.charges, &classes);
+        let holdings = Holdings::new(&census.charges, &groups, census.totals());
+        let all = groups.below(0);
+        let caches =
+            caches::of_classes(&classes, &census.slabs, |class| holdings.objects(&all, class));
+        let torn = census.torn + groups.torn;
         let (totals, pins) = census.into_totals();
-        // Sites after the census: a tag seen in it has its site by now.
         let sites = site::read(source, root)?;
         let rows = rows(&totals, &sites);
         let peak = if has_books { peak::read(source, root, &sites)? } else { None };
@@ -237,11 +259,40 @@ impl Books {
             used_pages: u64::from(root.used_pages),
             rows,
             pins,
+            groups,
+            holdings,
+            caches,
             peak,
             accounting,
             metadata,
             torn,
         })
+    }
+}
+
+impl Books {
+    /// The rows of some groups alone, by tag; see [`Groups::below`].
+    #[must_use]
+    pub fn rows_of(&self, groups: &Range<usize>) -> Vec<SiteRow> {
+        let row = |(tag, total): (u32, TagTotal)| {
+            let known = self.rows.binary_search_by_key(&tag, |row| row.tag).ok();
+            let key = known.map(|at| self.rows[at].key.clone()).unwrap_or_default();
+            let bytes = i64::try_from(total.bytes).unwrap_or(i64::MAX);
+            SiteRow { tag, key, bytes, calls: total.calls }
+        };
+        self.holdings.tags(groups).into_iter().map(row).collect()
+    }
+
+    /// The caches with the live objects of some groups alone.
+    #[must_use]
+    pub fn caches_of(&self, groups: &Range<usize>) -> Vec<Cache> {
+        // Class 0 is page allocations.
+        let classes = (1..).zip(&self.caches);
+        let of = |(class, cache): (usize, &Cache)| Cache {
+            active: self.holdings.objects(groups, class),
+            ..*cache
+        };
+        classes.map(of).collect()
     }
 }
 

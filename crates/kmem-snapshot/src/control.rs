@@ -4,11 +4,14 @@
 //! word:   profiling | depth | deep_depth | deep_tag      one aligned write of 4 bytes each
 //! cache:  zeroes                                         afterwards: the next call from every
 //!                                                        site looks at the words again
+//! group:  max | high | low                               one aligned write of 8 bytes each; see `limit`
 //! ```
 //!
 //! The process is not stopped. A thread that looked at the words just before they were written
 //! and enters what it found into the cache just after it was emptied keeps the old setting for
 //! that one call site; so the cache is emptied a second time, a little later.
+
+mod limit;
 
 use std::mem::{offset_of, size_of};
 use std::time::Duration;

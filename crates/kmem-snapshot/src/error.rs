@@ -121,6 +121,17 @@ pub enum ReadError {
         /// The field that was wrong, its value, and what was expected.
         what: String,
     },
+    /// There is no group of that name.
+    #[error("process {pid} has no group {group}")]
+    NoGroup {
+        /// The process.
+        pid: u32,
+        /// Path of the group.
+        group: String,
+    },
+    /// The root has no limits.
+    #[error("/ is the root of the groups, which has no limits: operation not permitted")]
+    RootGroup,
     /// A setting that was asked for is not possible.
     #[error("{0}")]
     BadSetting(String),
@@ -147,17 +158,18 @@ impl ReadError {
             | Self::NotInstrumented { .. }
             | Self::CoreNotInstrumented { .. }
             | Self::NothingRecorded { .. }
+            | Self::NoGroup { .. }
             | Self::ProfilingNever { .. } => true,
             Self::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
             _ => false,
         }
     }
 
-    /// True when the kernel refused.
+    /// True when the kernel refused, or would.
     #[must_use]
     pub fn is_permission(&self) -> bool {
         match self {
-            Self::Permission { .. } => true,
+            Self::Permission { .. } | Self::RootGroup => true,
             Self::File { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
             _ => false,
         }

@@ -1,7 +1,7 @@
 //! Filters: which rows are made at all.
 //!
-//! A filter has conditions on the module, the file, the function, the line and the size. All
-//! conditions must hold; of the values of one condition any may. Texts are compared with what
+//! A filter has conditions on the group, the module, the file, the function, the line and the
+//! size. All conditions must hold; of the values of one condition any may. Texts are compared with what
 //! allocinfo text shows of a row, but a row of the main executable also has its module's name.
 //! They match as a whole, or by `*` (any text) and `?` (any character).
 
@@ -54,13 +54,15 @@ pub struct Filter {
     pub min: Option<i64>,
     /// Most live bytes.
     pub max: Option<i64>,
+    /// Path of a group: what it and those below it pay for.
+    pub group: Option<String>,
 }
 
 impl Filter {
     /// Whether any condition is set.
     #[must_use]
     pub fn is_on(&self) -> bool {
-        self.names() || self.min.is_some() || self.max.is_some()
+        self.names() || self.group.is_some() || self.min.is_some() || self.max.is_some()
     }
 
     /// Whether there are conditions on what [`Filter::admits`] looks at.

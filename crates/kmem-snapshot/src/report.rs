@@ -1,11 +1,14 @@
 //! Tables and the accounting line, for people.
 
+mod groups;
 mod name;
 mod pinned;
+mod slabinfo;
 mod tree;
 
 use std::io::{self, Write};
 
+pub use groups::{write_group_table, write_group_totals, write_groups};
 pub use name::short;
 pub use tree::write_tree;
 
@@ -14,6 +17,7 @@ use crate::escape::printable;
 use crate::sites::Site;
 
 pub use pinned::write_pinned_table;
+pub use slabinfo::{write_group_slabinfo, write_slabinfo};
 
 /// Widest function column; longer names push their line to the right.
 const MAX_FUNCTION: usize = 48;
@@ -158,6 +162,7 @@ mod tests {
                 function: Some(function.into()),
                 ..Place::default()
             }),
+            group: None,
             bytes,
             calls,
             tags: vec![8],

@@ -17,6 +17,8 @@ use crate::symbols::{Place, Symbols};
 pub struct Site {
     /// The place.
     pub origin: Origin,
+    /// Path of the group that pays, where rows of different groups are told apart.
+    pub group: Option<Arc<str>>,
     /// Live bytes.
     pub bytes: i64,
     /// Live objects.
@@ -32,7 +34,7 @@ pub struct Site {
 impl Site {
     /// Equal for two rows of one place.
     pub(crate) fn key(&self) -> impl Eq + std::hash::Hash + use<> {
-        self.origin.key()
+        (self.group.clone(), self.origin.key())
     }
 }
 
@@ -67,7 +69,8 @@ impl Order {
     /// Compares two rows; the order is total, so that equal books print alike.
     #[must_use]
     pub fn compare(self, a: &Site, b: &Site) -> Ordering {
-        let name = |s: &Site| (s.origin.function().to_owned(), s.origin.location());
+        let name =
+            |s: &Site| (s.origin.function().to_owned(), s.origin.location(), s.group.clone());
         let by_name = || name(a).cmp(&name(b));
         match self {
             Self::Size => b.bytes.cmp(&a.bytes).then(b.calls.cmp(&a.calls)).then_with(by_name),
@@ -103,6 +106,7 @@ pub fn resolve_where<'a>(
         if at == sites.len() {
             sites.push(Site {
                 origin,
+                group: None,
                 bytes: 0,
                 calls: 0,
                 tags: Vec::new(),

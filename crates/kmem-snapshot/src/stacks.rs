@@ -1,4 +1,5 @@
-//! Rows as call stacks, outermost call first; a row without a chain is a stack of one frame.
+//! Rows as call stacks, outermost call first; a row without a chain is a stack of one frame. Where
+//! groups are told apart, the group is the outermost frame of all.
 
 mod folded;
 mod speedscope;
@@ -21,6 +22,8 @@ pub enum Frame<'a> {
     Place(&'a Place),
     /// A static tag, or memory without a call site.
     Other(&'a Origin),
+    /// The group that pays, by its path: outside of all calls.
+    Group(&'a str),
 }
 
 impl<'a> Frame<'a> {
@@ -37,6 +40,7 @@ impl<'a> Frame<'a> {
         match self {
             Self::Place(place) => place.function.as_deref().unwrap_or("?"),
             Self::Other(origin) => origin.function(),
+            Self::Group(path) => path,
         }
     }
 
@@ -46,6 +50,7 @@ impl<'a> Frame<'a> {
         match self {
             Self::Place(place) => place.function.clone().unwrap_or_else(|| place.in_module()),
             Self::Other(origin) => origin.function().to_owned(),
+            Self::Group(path) => path.to_owned(),
         }
     }
 
@@ -55,6 +60,7 @@ impl<'a> Frame<'a> {
         match self {
             Self::Place(place) => place.location(),
             Self::Other(origin) => origin.location(),
+            Self::Group(_) => String::new(),
         }
     }
 
@@ -64,7 +70,7 @@ impl<'a> Frame<'a> {
         match self {
             Self::Place(place) => place.source.as_ref().map(|(file, line)| (file.as_str(), *line)),
             Self::Other(Origin::Static(tag)) => Some((&tag.file, tag.line)),
-            Self::Other(_) => None,
+            Self::Other(_) | Self::Group(_) => None,
         }
     }
 
@@ -72,7 +78,7 @@ impl<'a> Frame<'a> {
         match self {
             Self::Place(place) => &place.module,
             Self::Other(Origin::Static(tag)) => &tag.module,
-            Self::Other(_) => "",
+            Self::Other(_) | Self::Group(_) => "",
         }
     }
 
@@ -122,8 +128,11 @@ impl<'a> Stacks<'a> {
         let mut known = HashMap::new();
         for site in sites {
             let (mut bytes, mut calls) = (site.bytes, site.calls);
+            let group = site.group.as_deref().map(Frame::Group);
+            let outermost = group.map(|frame| numbers.of(frame, &mut this.frames));
             for chain in &site.chains {
-                let mut frames = Vec::with_capacity(chain.frames.len());
+                let mut frames = Vec::with_capacity(chain.frames.len() + 1);
+                frames.extend(outermost);
                 for place in chain.frames.iter().rev() {
                     frames.push(numbers.of(Frame::Place(place), &mut this.frames));
                 }
@@ -133,7 +142,8 @@ impl<'a> Stacks<'a> {
             }
             if bytes != 0 || calls != 0 {
                 let frame = numbers.of(Frame::of(&site.origin), &mut this.frames);
-                this.add(&mut known, vec![frame], bytes, calls);
+                let frames = outermost.into_iter().chain([frame]).collect();
+                this.add(&mut known, frames, bytes, calls);
             }
         }
         this
@@ -186,7 +196,7 @@ impl Numbers {
     fn of<'a>(&mut self, frame: Frame<'a>, frames: &mut Vec<Frame<'a>>) -> usize {
         let place = match frame {
             Frame::Place(place) => Some(std::ptr::from_ref(place)),
-            Frame::Other(_) => None,
+            Frame::Other(_) | Frame::Group(_) => None,
         };
         if let Some(&number) = place.and_then(|place| self.of_place.get(&place)) {
             return number;

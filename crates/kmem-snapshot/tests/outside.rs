@@ -52,7 +52,7 @@ fn totals_are_exact() {
     assert_eq!(of.overhead, target.overhead);
     let parts = books.metadata;
     assert_eq!(parts.total(), of.overhead);
-    let [zones, slabs, sites, peak, other] = Table::ALL.map(|table| parts.of(table));
+    let [zones, slabs, sites, peak, _groups, other] = Table::ALL.map(|table| parts.of(table));
     // Each on pages of its own, all touched.
     assert_eq!((sites, peak), (4 << 20, (2 << 20) + 4096));
     assert_eq!(other + zones + slabs, of.overhead - sites - peak);

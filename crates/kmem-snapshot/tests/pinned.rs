@@ -19,7 +19,7 @@ fn pinned(filter: &Filter) -> [Option<(u64, u64)>; 2] {
     let snapshot = Snapshot::take(&process).expect("its books");
     assert_eq!(snapshot.books.len(), 2);
     let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
-    let sites = live::sites(&snapshot, &mut Symbols::new(&modules), filter);
+    let sites = live::sites(&snapshot, &mut Symbols::new(&modules), filter, live::By::Site);
     [A, B].map(|addr| {
         let place = format!("{:#x}", addr - 1);
         let site = sites.iter().find(|site| site.origin.location() == place)?;

@@ -6,8 +6,8 @@ use kmem::root::group_event;
 use kmem::units::{Gfp, Order};
 use kmem::{Caller, Group, Kmem, alloc};
 use std::pin::pin;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
@@ -167,7 +167,8 @@ fn names_and_places_that_cannot_be_are_refused() {
     assert_eq!(A.group_create(GroupId::ROOT, b"\xff"), Err(GroupError::BadName));
     let longest = group(&A, &"x".repeat(255));
     assert_eq!(A.group_create(GroupId::ROOT, "x".repeat(255).as_bytes()), Err(GroupError::Exists));
-    for stale in [0, u64::MAX, 1, i32::MAX as u64, longest.id().0 + (1 << 14)] {
+    let id = longest.id().0;
+    for stale in [0, u64::MAX, 1, i32::MAX as u64, id + (1 << 14), id | 1 << 46, id | 1 << 63] {
         let stale = GroupId(stale);
         assert_eq!(A.group_create(stale, b"x"), Err(GroupError::NotFound), "{stale:?}");
         assert_eq!(A.group_delete(stale), Err(GroupError::NotFound));
@@ -394,6 +395,29 @@ fn a_reservation_is_charged_until_it_is_dropped() {
 }
 
 #[test]
+fn a_reservation_of_more_than_there_can_be_is_refused_and_disturbs_nobody() {
+    static A: Kmem = Kmem::new();
+    let parent = group(&A, "parent");
+    let (tenant, other) =
+        (parent.create("tenant").expect("a group"), parent.create("other").expect("a group"));
+    for bytes in [u64::MAX, 1 << 63, (1 << 62) + 1] {
+        assert_eq!(tenant.try_charge(bytes).err(), Some(GroupError::NoMemory), "{bytes:#x}");
+        assert_eq!((tenant.stat().current, parent.stat().peak), (0, 0));
+    }
+    let most = tenant.try_charge(1 << 62).expect("no limit");
+    let caller = Caller::at(0x1000).charged_to(other.id().objcg());
+    assert!(A.alloc(100, caller).is_null());
+    // What cannot be refused is counted, so that it can be taken back.
+    let at = A.alloc(100, caller.nofail());
+    assert_eq!(parent.stat().current, (1 << 62) + cost(&A, at));
+    assert_eq!(A.validate_groups(), Ok(()));
+    free(&A, at);
+    drop(most);
+    assert_eq!(parent.stat().current, 0);
+    assert_eq!(A.validate_groups(), Ok(()));
+}
+
+#[test]
 fn groups_that_alternate_and_threads_that_come_and_go_leave_no_drift() {
     static A: Kmem = Kmem::new();
     let groups: Vec<Group<Linux>> = (0..100).map(|i| group(&A, &format!("g{i}"))).collect();
@@ -449,6 +473,81 @@ fn a_forked_child_has_books_of_its_own() {
     }
     assert_eq!(tenant.stat().current, held);
     assert_eq!(A.validate_groups(), Ok(()));
+}
+
+/// What a child does right after `fork`, which must be done within seconds.
+///
+/// # Safety
+/// `work` does what a forked child may do.
+unsafe fn forked(work: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the caller's promise; the child leaves by `_exit`.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::alarm(10);
+            libc::_exit(i32::from(!work()));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        status == 0
+    }
+}
+
+#[test]
+fn a_child_that_is_forked_while_others_make_and_delete_groups_has_all_in_order() {
+    static A: Kmem = Kmem::new();
+    let parent = A.group_create(GroupId::ROOT, b"parent").expect("a group");
+    let done = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while done.load(Ordering::Relaxed) == 0 {
+                let id = A.group_create(parent, b"child").expect("a group");
+                A.group_delete(id).expect("no groups below");
+            }
+        });
+        let wrong = (0..500).find(|_| {
+            // SAFETY: only this instance is used.
+            let right = unsafe {
+                forked(|| {
+                    // Whoever was at the index is not there any more.
+                    let child = A.group_find(parent, b"child");
+                    let _ = child.and_then(|child| A.group_delete(child));
+                    A.group_create(parent, b"child")
+                        .is_ok_and(|id| id.objcg().0 <= 2 && A.group_delete(id).is_ok())
+                        && A.group_delete(parent).is_ok()
+                        && A.group_dying() == 0
+                })
+            };
+            !right
+        });
+        done.store(1, Ordering::Relaxed);
+        assert_eq!(wrong, None, "a fork");
+    });
+}
+
+#[test]
+fn a_child_that_is_forked_while_a_shrinker_runs_can_remove_it() {
+    static A: Kmem = Kmem::new();
+    static WITHIN: Barrier = Barrier::new(2);
+    let tenant = group(&A, "tenant");
+    let wait = |_: usize| {
+        WITHIN.wait();
+        WITHIN.wait();
+        0
+    };
+    let shrinker = tenant.add_shrinker(Box::leak(Box::new(wait))).expect("a living group");
+    tenant.set(Limit::Max, Some(0)).expect("a living group");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _scope = tenant.enter();
+            assert!(alloc!(A, 100).is_null());
+        });
+        WITHIN.wait();
+        // SAFETY: only this instance is used.
+        let removed = unsafe { forked(|| A.shrinker_remove(shrinker).is_ok()) };
+        WITHIN.wait();
+        assert!(removed);
+    });
 }
 
 #[test]

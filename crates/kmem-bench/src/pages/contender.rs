@@ -3,7 +3,8 @@
 use super::pattern::{Pages, Work, blocks, visit};
 use crate::affinity::Places;
 use crate::kernel::Kernel;
-use crate::rivals::compiled_in::kmem;
+// Not by its own name, which is also that of libkmem.so: looking for that links the library.
+use crate::rivals::compiled_in::kmem as instances;
 use kmem_buddy::{Checks, Pcp, Zone};
 use kmem_core::StaticTag;
 use std::ptr::NonNull;
@@ -32,12 +33,12 @@ type Checked = (&'static str, fn() -> Kernel);
 
 /// The options that check pages or change what is in them.
 const OPTIONS: [Checked; 6] = [
-    ("kmem-check_pages:every", kmem::pages_every::kernel),
-    ("kmem-debug_pagealloc", kmem::pages_protected::kernel),
-    ("kmem-page_poison", kmem::pages_poisoned::kernel),
-    ("kmem-init_on_alloc", kmem::pages_init_on_alloc::kernel),
-    ("kmem-init_on_free", kmem::pages_init_on_free::kernel),
-    ("kmem-shuffle", kmem::pages_shuffled::kernel),
+    ("kmem-check_pages:every", instances::pages_every::kernel),
+    ("kmem-debug_pagealloc", instances::pages_protected::kernel),
+    ("kmem-page_poison", instances::pages_poisoned::kernel),
+    ("kmem-init_on_alloc", instances::pages_init_on_alloc::kernel),
+    ("kmem-init_on_free", instances::pages_init_on_free::kernel),
+    ("kmem-shuffle", instances::pages_shuffled::kernel),
 ];
 
 impl Variant {
@@ -95,10 +96,10 @@ impl Contender {
     pub(super) fn new(variant: Variant) -> Self {
         let place = match (variant.reference(), variant) {
             (Some(checks), _) => Place::Reference(zone(checks)),
-            (_, Variant::KmemCheckedNobooks) => Place::Kmem(kmem::pages_never::kernel()),
-            (_, Variant::KmemNocheck) => Place::Kmem(kmem::pages_off::kernel()),
+            (_, Variant::KmemCheckedNobooks) => Place::Kmem(instances::pages_never::kernel()),
+            (_, Variant::KmemNocheck) => Place::Kmem(instances::pages_off::kernel()),
             (_, Variant::KmemOption(number)) => Place::Kmem(OPTIONS[number].1()),
-            _ => Place::Kmem(kmem::pages::kernel()),
+            _ => Place::Kmem(instances::pages::kernel()),
         };
         Self { variant, place }
     }

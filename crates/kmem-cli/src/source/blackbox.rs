@@ -5,6 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use kmem_snapshot::blackbox::{Moment, Reason};
 use kmem_snapshot::filter::Filter;
+use kmem_snapshot::live::By;
 use kmem_snapshot::symbols::Modules;
 use kmem_snapshot::{BlackBox, Snapshot, report};
 use serde_json::{Value, json};
@@ -38,7 +39,7 @@ pub(super) fn read(path: &Path, exe: Option<&Path>, filter: &Filter) -> Result<R
         ));
     }
     let json = moment_json(&black_box, &moment);
-    Ok(named(snapshot, &black_box, exe, filter, Some(json)))
+    named(snapshot, &black_box, exe, filter, Some(json))
 }
 
 /// Reads the counters since the start.
@@ -55,7 +56,7 @@ pub(super) fn counted(
         black_box.exe(),
         time(black_box.started_ns()),
     ));
-    Ok(Reading { counts: Some(counts), ..named(snapshot, &black_box, exe, filter, None) })
+    Ok(Reading { counts: Some(counts), ..named(snapshot, &black_box, exe, filter, None)? })
 }
 
 fn open(path: &Path) -> Result<BlackBox, Failure> {
@@ -72,14 +73,14 @@ fn named(
     exe: Option<&Path>,
     filter: &Filter,
     moment: Option<Value>,
-) -> Reading {
+) -> Result<Reading, Failure> {
     let modules = Modules::of_maps(&snapshot.maps, &snapshot.addresses(), black_box.exe(), exe);
-    let mut reading = Reading::new(snapshot, &modules, filter);
+    let mut reading = Reading::new(snapshot, &modules, filter, By::Site)?;
     for site in &mut reading.sites {
         // Which slabs they were in is not known.
         site.pinned = None;
     }
-    Reading { accounted: false, moment, ..reading }
+    Ok(Reading { accounted: false, moment, ..reading })
 }
 
 fn words(reason: Reason) -> &'static str {

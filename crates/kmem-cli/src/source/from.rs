@@ -29,6 +29,29 @@ struct One {
     blackbox: Option<PathBuf>,
 }
 
+/// Where the memory itself is needed: a process, or its core.
+#[derive(clap::Args)]
+#[group(id = "whole", required = true, multiple = false)]
+pub(crate) struct Whole {
+    /// Process to read
+    #[arg(short, long)]
+    pid: Option<u32>,
+    /// Core file of a process to read
+    #[arg(long, value_name = "FILE")]
+    core: Option<PathBuf>,
+}
+
+impl Whole {
+    /// What was given; the parser sees to it that it is one.
+    pub(crate) fn source(&self) -> Result<Source<'_>, Failure> {
+        match (self.pid, &self.core) {
+            (Some(pid), _) => Ok(Source::Process(pid)),
+            (_, Some(path)) => Ok(Source::Core(path)),
+            _ => Err(Failure::Trouble("no process or core file is given".to_owned())),
+        }
+    }
+}
+
 /// What was given.
 pub(crate) enum Source<'a> {
     Process(u32),

@@ -164,6 +164,7 @@ mod tests {
     fn line_of(origin: Origin) -> String {
         let site = Site {
             origin,
+            group: None,
             bytes: 94912,
             calls: 2966,
             tags: vec![8],

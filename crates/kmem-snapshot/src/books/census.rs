@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use kmem::root::{CHUNK_CLASS_MASK, EXT_LIVE, TAG_BITS, TAG_MASK, TAG_UNTAGGED};
 
 use super::Source;
+use super::caches::Slabs;
+use super::charges::Charges;
 use super::pinned::{Gather, Pins};
 use super::zone::{CHUNK, Class, PAGE, PAGES_PER_CHUNK, Zone};
 use crate::error::ReadError;
@@ -38,6 +40,10 @@ pub(super) struct Census<'a> {
     classes: &'a [Option<Class>],
     has_books: bool,
     totals: Vec<TagTotal>,
+    /// The same by group.
+    pub(super) charges: Charges,
+    /// Slabs by class.
+    pub(super) slabs: Vec<Slabs>,
     pins: Pins,
     gather: Gather,
     /// Live bytes.
@@ -64,6 +70,8 @@ impl<'a> Census<'a> {
             classes,
             has_books,
             totals: vec![TagTotal::default(); 1 << TAG_BITS],
+            charges: Charges::new(classes.len()),
+            slabs: vec![Slabs::default(); classes.len()],
             pins: Pins::default(),
             gather: Gather::new(),
             live: 0,
@@ -74,16 +82,23 @@ impl<'a> Census<'a> {
         }
     }
 
+    /// Totals by tag.
+    pub(super) fn totals(&self) -> &[TagTotal] {
+        &self.totals
+    }
+
     /// Totals by tag, and what the tags keep from being given back.
     pub(super) fn into_totals(self) -> (Vec<TagTotal>, Pins) {
         (self.totals, self.pins)
     }
 
-    fn count(&mut self, word: u32, bytes: u64) {
+    /// Counts `calls` allocations of a class, 0 for pages, with this extension word.
+    fn count(&mut self, word: u32, class: usize, bytes: u64, calls: u64) {
         let total = &mut self.totals[(word & TAG_MASK) as usize];
         total.bytes += bytes;
-        total.calls += 1;
+        total.calls += calls;
         self.live += bytes;
+        self.charges.add(word, class, bytes, calls);
     }
 
     /// Counts one zone.
@@ -225,15 +240,34 @@ impl<'a> Census<'a> {
             self.objects += class.limit;
         }
         let before = self.live;
+        // Neighbours mostly share a word.
+        let (mut run, mut calls) = (0, 0);
         for word in vector.chunks_exact(4) {
             let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            if word & EXT_LIVE != 0 {
-                self.count(word, u64::from(class.size));
-                self.gather.object(word & TAG_MASK);
+            if word & EXT_LIVE == 0 {
+                continue;
             }
+            if word != run {
+                self.run(class, run, calls);
+                (run, calls) = (word, 0);
+            }
+            calls += 1;
         }
+        self.run(class, run, calls);
         self.gather.end(class.slab_size, &mut self.pins);
         self.live_in_slabs += self.live - before;
+        if let Some(slabs) = self.slabs.get_mut(class.number) {
+            slabs.all += 1;
+            slabs.active += u64::from(self.live != before);
+        }
+    }
+
+    /// Counts live objects of one slab that share an extension word.
+    fn run(&mut self, class: &Class, word: u32, calls: u64) {
+        if calls != 0 {
+            self.count(word, class.number, calls * u64::from(class.size), calls);
+            self.gather.object(word & TAG_MASK);
+        }
     }
 
     /// Counts the page allocations that start in chunks of class 0 of a window.
@@ -285,7 +319,7 @@ impl<'a> Census<'a> {
                 self.torn += 1;
             } else {
                 let word = if self.has_books { word } else { TAG_UNTAGGED };
-                self.count(word, pages * PAGE);
+                self.count(word, 0, pages * PAGE, 1);
                 self.pins.alone(word & TAG_MASK, pages * PAGE);
                 *taken = pfn + pages;
             }

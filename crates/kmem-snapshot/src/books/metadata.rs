@@ -27,13 +27,16 @@ pub enum Table {
     Sites,
     /// The books at the highest use.
     Peak,
-    /// The index of call sites, and sheaves of free objects.
+    /// Groups by id.
+    Groups,
+    /// The indexes of call sites and of groups' names, and sheaves of free objects.
     Other,
 }
 
 impl Table {
     /// All kinds, in the order they are shown.
-    pub const ALL: [Self; 5] = [Self::Zones, Self::Slabs, Self::Sites, Self::Peak, Self::Other];
+    pub const ALL: [Self; 6] =
+        [Self::Zones, Self::Slabs, Self::Sites, Self::Peak, Self::Groups, Self::Other];
 
     /// Its name, as in allocinfo text.
     #[must_use]
@@ -43,6 +46,7 @@ impl Table {
             Self::Slabs => "slab_tables",
             Self::Sites => "site_tables",
             Self::Peak => "peak_table",
+            Self::Groups => "group_tables",
             Self::Other => "other_tables",
         }
     }
@@ -105,14 +109,16 @@ pub(super) fn of_root(source: &Source<'_>, root: &Root, zones: &[Zone], slabs: u
 }
 
 /// Where a root block says that its own tables are.
-fn tables(root: &Root) -> [(Table, Range<u64>); 3] {
+fn tables(root: &Root) -> [(Table, Range<u64>); 4] {
     let sites = u64::from(root.site_capacity);
     let peak = size_of::<PeakTable>() as u64 + sites * size_of::<PeakEntry>() as u64;
+    let groups = u64::from(root.group_capacity) * u64::from(root.group_size);
     let zones = (MAX_ZONES * size_of::<ZoneBlock>()) as u64;
     [
         (Table::Zones, root.zones, zones),
         (Table::Sites, root.sites, sites * u64::from(root.site_size)),
         (Table::Peak, root.peak, peak),
+        (Table::Groups, root.groups, groups),
     ]
     .map(|(table, at, len)| {
         // Far addresses must not overflow when they are rounded up.

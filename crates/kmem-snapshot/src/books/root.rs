@@ -3,8 +3,9 @@
 use std::mem::{offset_of, size_of};
 
 use kmem::class::ClassGeometry;
+use kmem::memcg::MAX_GROUPS;
 use kmem::root::{
-    CHUNK_CLASS_MASK, MAGIC, MAX_ZONES, RootBlock, Site, TAG_BITS, VERSION, ZoneBlock,
+    CHUNK_CLASS_MASK, GroupBlock, MAGIC, MAX_ZONES, RootBlock, Site, TAG_BITS, VERSION, ZoneBlock,
 };
 
 use super::record::{u32_at, u64_at};
@@ -47,6 +48,9 @@ pub struct Root {
     zone_count: u32,
     zone_size: u32,
     pub(super) zones: u64,
+    pub(crate) groups: u64,
+    pub(crate) group_capacity: u32,
+    pub(crate) group_size: u32,
 }
 
 /// The error for a field of the root block at `root`.
@@ -138,15 +142,22 @@ impl Root {
             zone_count: u32_of!(zone_count),
             zone_size: u32_of!(zone_size),
             zones: u64_of!(zones),
+            groups: u64_of!(groups),
+            group_capacity: u32_of!(group_capacity),
+            group_size: u32_of!(group_size),
         };
         for (name, count, most) in [
             ("class_count", root.class_count, u32::from(CHUNK_CLASS_MASK) + 1),
             ("zone_count", root.zone_count, u32::try_from(MAX_ZONES).unwrap_or(u32::MAX)),
             ("site_capacity", root.site_capacity, 1 << TAG_BITS),
+            ("group_capacity", root.group_capacity, MAX_GROUPS),
         ] {
             if count > most {
                 return Err(bad(at, format!("{name} is {count}, above {most}")));
             }
+        }
+        if root.group_capacity != 0 {
+            at_least("group_size", root.group_size, size_of::<GroupBlock>())?;
         }
         Ok(root)
     }
@@ -186,7 +197,7 @@ impl Root {
             self.records(source, "classes", self.classes, self.class_count, self.class_size)?;
         let mut classes = vec![None];
         for (number, record) in bytes.chunks_exact(self.class_size as usize).enumerate().skip(1) {
-            let class = Class::parse(record, self.has_books())
+            let class = Class::parse(number, record, self.has_books())
                 .map_err(|what| bad(self.at, format!("size class {number}: {what}")))?;
             classes.push(Some(class));
         }

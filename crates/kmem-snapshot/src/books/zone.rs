@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use kmem::class::ClassGeometry;
 use kmem::root::ZoneBlock;
 
-use super::record::{u32_at, u64_at};
+use super::record::{u16_at, u32_at, u64_at};
 use crate::error::ReadError;
 use crate::memory::Memory;
 use crate::process::Maps;
@@ -24,6 +24,8 @@ const MAX_FRAMES: usize = 1 << 24;
 /// A size class.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Class {
+    /// Its number in the table.
+    pub(super) number: usize,
     pub(super) size: u32,
     pub(super) ext_offset: u32,
     /// Words of the extension vector.
@@ -31,24 +33,31 @@ pub(super) struct Class {
     /// Bytes of the slab that are objects.
     pub(super) limit: u64,
     pub(super) slab_size: u64,
+    /// Most objects a CPU keeps.
+    pub(super) cap: u16,
+    /// Objects moved at a time.
+    pub(super) batch: u16,
 }
 
 impl Class {
     /// `vector` tells whether slabs have an extension vector: without books its offset means
     /// nothing.
-    pub(super) fn parse(record: &[u8], vector: bool) -> Result<Self, String> {
+    pub(super) fn parse(number: usize, record: &[u8], vector: bool) -> Result<Self, String> {
         macro_rules! of {
             ($field:ident) => {
                 u32_at(record, offset_of!(ClassGeometry, $field))
             };
         }
         let class = Self {
+            number,
             size: of!(size),
             ext_offset: of!(ext_offset),
             // A size of 0 is refused below.
             ext_words: ((u64::from(of!(slab_mask)) + 1) >> of!(size).max(1).ilog2()) as u32,
             limit: u64::from(of!(limit)),
             slab_size: u64::from(of!(slab_mask)) + 1,
+            cap: u16_at(record, offset_of!(ClassGeometry, cap)),
+            batch: u16_at(record, offset_of!(ClassGeometry, batch)),
         };
         let slab = class.slab_size;
         if !slab.is_power_of_two() || !(CHUNK..=MAX_SLAB).contains(&slab) {

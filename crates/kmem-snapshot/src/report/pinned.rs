@@ -49,6 +49,7 @@ mod tests {
     fn golden_table() {
         let site = |pinned| Site {
             origin: Origin::OtherSites,
+            group: None,
             bytes: 65_536,
             calls: 1000,
             tags: vec![2],

@@ -73,7 +73,11 @@ impl Serialize for Chain {
 
 impl Serialize for Site {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Site", 12)?;
+        let mut out = serializer.serialize_struct("Site", 13)?;
+        match &self.group {
+            Some(group) => out.serialize_field("group", &**group)?,
+            None => out.skip_field("group")?,
+        }
         out.serialize_field("bytes", &self.bytes)?;
         out.serialize_field("calls", &self.calls)?;
         let kind = match &self.origin {

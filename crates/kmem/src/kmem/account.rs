@@ -29,8 +29,8 @@ use crate::root::{CHARGED_METADATA, OBJCG_SHIFT, group_event};
 use crate::sync::{Ordering, fence, spin};
 use crate::units::{Item, ObjcgId, PAGE_SIZE, PageCount};
 
-/// A class's stock is below this, in bytes of objects; or it is one object.
-pub(super) const STOCK_BYTES: u32 = 16 << 10;
+/// A class's stock is below this, in bytes; or it is one object.
+const STOCK_BYTES: u32 = 16 << 10;
 /// A group's stock is below this, in bytes.
 const CELL_BYTES: u32 = 32 << 10;
 /// Shrinkers are called this often for a request before it is refused.
@@ -40,6 +40,12 @@ const MORE: u64 = 32 << 10;
 
 const _: () = assert!(CELL_BYTES <= Stock::MAX / 2 && STOCK_BYTES / 16 <= Stock::MAX / 2);
 const _: () = assert!(MAX_OBJECT as u64 + CHARGED_METADATA < u32::MAX as u64);
+
+/// A stock of objects of that size is below this many.
+pub(super) const fn stock_bound(size: u32) -> u32 {
+    let fit = STOCK_BYTES / (size + CHARGED_METADATA as u32);
+    if fit == 0 { 1 } else { fit }
+}
 
 /// What pages are charged as.
 pub(super) const fn pages_cost(pages: PageCount) -> u64 {
@@ -59,10 +65,11 @@ pub(super) const fn objcg_bits(objcg: ObjcgId) -> u32 {
 }
 
 impl<P: Platform> Instance<P> {
-    /// The group that a request is for: the root if there is no such group.
+    /// The group that a request is for: for a deleted one the group it became a part of, so that nothing
+    /// more is charged to it and it can go; the root if there is no such group.
     pub(super) fn group_of(&self, caller: Caller) -> ObjcgId {
         let objcg = caller.objcg();
-        if objcg.0 < self.groups.used() { objcg } else { ObjcgId::ROOT }
+        if objcg.0 < self.groups.used() { self.groups.living(objcg) } else { ObjcgId::ROOT }
     }
 
     /// What an object of a class is charged as.
@@ -73,7 +80,7 @@ impl<P: Platform> Instance<P> {
     /// A class's stock is below this, in objects.
     #[inline(always)]
     fn stock_bound(&self, class: SizeClass) -> u32 {
-        (STOCK_BYTES >> self.layout().ext_shift[class.0 as usize]).max(1)
+        self.layout().stock_bound[class.0 as usize]
     }
 
     /// Pays for an object of a class. False: the group is at its limit.
@@ -277,7 +284,7 @@ impl<P: Platform> Instance<P> {
         };
         if !scope::is_shrinking() {
             for _ in 0..TRIES {
-                let freed = self.reclaim(at, bytes + MORE);
+                let freed = self.reclaim(at, bytes.saturating_add(MORE));
                 if again(&mut at) {
                     return true;
                 }
@@ -292,13 +299,14 @@ impl<P: Platform> Instance<P> {
         }
         // What shrinkers allocate is what it takes to free something.
         if caller.is_nofail() || scope::is_shrinking() {
-            let _ = self.groups.charge(objcg, bytes, true);
+            // Refused only if it is more than can be counted.
+            let done = self.groups.charge(objcg, bytes, true).is_ok();
             if !scope::is_shrinking() {
                 self.tell(at, group_event::OOM);
                 self.over_limit(at);
                 self.over_limit(self.groups.living(objcg));
             }
-            return true;
+            return done;
         }
         self.tell(at, group_event::OOM);
         self.group_refused(at, bytes, caller);
@@ -346,10 +354,10 @@ impl<P: Platform> Instance<P> {
                 if spare == is_low || !self.groups.has_shrinkers(id) {
                     continue;
                 }
-                if is_low {
-                    self.tell(id.objcg(), group_event::LOW);
-                }
                 if self.groups.pin(id).is_ok() {
+                    if is_low {
+                        self.tell(id.objcg(), group_event::LOW);
+                    }
                     freed += scope::while_shrinking(|| self.groups.shrink(id, want - freed));
                     self.groups.unpin(id.objcg());
                 }
@@ -370,8 +378,14 @@ impl<P: Platform> Instance<P> {
     fn mind_deleted(&'static self, objcg: ObjcgId) {
         fence(Ordering::SeqCst);
         if !self.groups.is_live(objcg) {
-            self.recall(|stock| stock.objcg() == objcg);
+            self.recall_deleted();
         }
+    }
+
+    /// Uncharges what all CPUs have in stock for deleted groups: also for those of which something was
+    /// left because others had stopped a CPU for too long.
+    pub(super) fn recall_deleted(&'static self) {
+        self.recall(|stock| !self.groups.is_live(stock.objcg()));
     }
 
     /// Uncharges what all CPUs have in stock for a group and those below it.
@@ -432,13 +446,16 @@ impl<P: Platform> Instance<P> {
         }
         // SAFETY: the caller's promise.
         unsafe {
-            self.groups.repair();
+            self.groups.repair(scope::is_shrinking());
             self.groups.forget_charges();
         }
         self.census_by_group(|held| {
             if held.objcg != ObjcgId::ROOT {
+                // SAFETY: the caller's promise.
+                unsafe { self.groups.adopt(held.objcg) };
                 let _ = self.groups.charge(held.objcg, held.charged(), true);
             }
         });
+        (1..self.groups.used()).for_each(|objcg| self.groups.settle(ObjcgId(objcg)));
     }
 }

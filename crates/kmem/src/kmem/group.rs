@@ -8,7 +8,7 @@ use core::task::{Context, Poll};
 
 use super::Instance;
 use crate::codetag::{Caller, scope};
-use crate::memcg::{GroupError, GroupId, Limit, Shrink, Shrinker};
+use crate::memcg::{GroupError, GroupId, Limit, MOST_CHARGED, Shrink, Shrinker};
 use crate::os::Platform;
 use crate::root::{GroupBlock, MAX_GROUP_NAME, NO_LIMIT, group_event};
 use crate::sync::Ordering;
@@ -44,6 +44,35 @@ impl<P: Platform> Instance<P> {
         || self.platform.give_way()
     }
 
+    /// Does something with a group's entry, which stays the group's meanwhile.
+    fn with_group<T>(
+        &'static self,
+        id: GroupId,
+        act: impl FnOnce(&GroupBlock) -> T,
+    ) -> Result<T, GroupError> {
+        self.groups_ready()?;
+        let done = act(self.groups.pin(id)?);
+        self.groups.unpin(id.objcg());
+        Ok(done)
+    }
+
+    /// Reads a group's entry; a deleted group's, too.
+    fn read_group<T>(
+        &'static self,
+        id: GroupId,
+        read: impl FnOnce(&GroupBlock) -> T,
+    ) -> Result<T, GroupError> {
+        self.groups_ready()?;
+        let found = read(self.groups.get(id)?);
+        // Nobody keeps the entry of a deleted group: what was read may be the next one's.
+        self.groups.get(id).map(|_| found)
+    }
+
+    /// In a forked child, groups are repaired before they are looked at.
+    fn groups_ready(&'static self) -> Result<(), GroupError> {
+        if self.ready() { Ok(()) } else { Err(GroupError::NoBooks) }
+    }
+
     /// Makes a group below another one.
     ///
     /// # Errors
@@ -53,9 +82,7 @@ impl<P: Platform> Instance<P> {
         parent: GroupId,
         name: &[u8],
     ) -> Result<GroupId, GroupError> {
-        if !self.ready() {
-            return Err(GroupError::NoBooks);
-        }
+        self.groups_ready()?;
         let id = self.groups.create(parent, name, self.wait_for_groups())?;
         if let Some(root) = self.root() {
             root.group_count.fetch_max(self.groups.used(), Ordering::Release);
@@ -69,9 +96,10 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// [`GroupError`]; it stays.
     pub fn group_delete(&'static self, id: GroupId) -> Result<(), GroupError> {
+        self.groups_ready()?;
         let objcg = id.objcg();
         self.groups.delete(id, self.wait_for_groups())?;
-        self.recall(|stock| stock.objcg() == objcg);
+        self.recall_deleted();
         self.groups.settle(objcg);
         Ok(())
     }
@@ -81,6 +109,7 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is none.
     pub fn group_find(&'static self, parent: GroupId, name: &[u8]) -> Result<GroupId, GroupError> {
+        self.groups_ready()?;
         self.groups.find(parent, name, self.wait_for_groups())
     }
 
@@ -95,6 +124,7 @@ impl<P: Platform> Instance<P> {
 
     /// All groups, the root first.
     pub fn group_all(&'static self) -> impl Iterator<Item = GroupId> {
+        let _ = self.groups_ready();
         self.groups.all()
     }
 
@@ -103,7 +133,7 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group.
     pub fn group_parent(&'static self, id: GroupId) -> Result<Option<GroupId>, GroupError> {
-        let parent = ObjcgId(self.groups.get(id)?.parent.load(Ordering::Relaxed));
+        let parent = ObjcgId(self.read_group(id, |at| at.parent.load(Ordering::Relaxed))?);
         Ok(if id == GroupId::ROOT { None } else { self.groups.id(parent) })
     }
 
@@ -116,11 +146,13 @@ impl<P: Platform> Instance<P> {
         id: GroupId,
         room: &'a mut [u8; MAX_GROUP_NAME],
     ) -> Result<&'a [u8], GroupError> {
-        Ok(self.groups.get(id)?.name(room))
+        let len = self.read_group(id, |block| block.name(room).len())?;
+        Ok(&room[..len])
     }
 
     /// Deleted groups that something is still charged to.
     pub fn group_dying(&'static self) -> usize {
+        let _ = self.groups_ready();
         self.groups.dying()
     }
 
@@ -138,26 +170,27 @@ impl<P: Platform> Instance<P> {
         if id == GroupId::ROOT {
             return Err(GroupError::IsRoot);
         }
-        let block = self.groups.get(id)?;
-        block.limit(limit).store(bytes, Ordering::SeqCst);
-        let above = |block: &GroupBlock| {
-            block.charged.load(Ordering::SeqCst).checked_sub(bytes).filter(|&above| above > 0)
-        };
-        if limit != Limit::Low && above(block).is_some() && !scope::is_shrinking() {
-            self.recall_below(id.objcg());
-            if let Some(above) = above(block) {
-                self.reclaim(id.objcg(), above);
+        self.with_group(id, |block| {
+            block.limit(limit).store(bytes, Ordering::SeqCst);
+            let above = || block.charged.load(Ordering::SeqCst).saturating_sub(bytes);
+            if limit != Limit::Low && above() > 0 && !scope::is_shrinking() {
+                self.recall_below(id.objcg());
+                if above() > 0 {
+                    self.reclaim(id.objcg(), above());
+                }
             }
-        }
-        Ok(())
+        })
     }
 
-    /// What a group holds, at this moment.
+    /// What a group holds, at this moment; a deleted one, what is still charged to its number.
     ///
     /// # Errors
     /// There is no such group.
     pub fn group_stat(&'static self, id: GroupId) -> Result<GroupStat, GroupError> {
-        let block = self.groups.get(id)?;
+        self.read_group(id, |block| self.stat_of(id, block))
+    }
+
+    fn stat_of(&'static self, id: GroupId, block: &GroupBlock) -> GroupStat {
         let (mut below, mut mine) = (0, 0);
         self.each_stock(|objcg, bytes| {
             if objcg == id.objcg() {
@@ -168,7 +201,9 @@ impl<P: Platform> Instance<P> {
             }
         });
         let read = |word: &crate::sync::AtomicU64| word.load(Ordering::SeqCst);
-        let charged = read(&block.charged);
+        // Nobody keeps that of a deleted group.
+        let live = self.groups.is_live(id.objcg());
+        let charged = read(if live { &block.charged } else { &block.own });
         let mut stat = GroupStat {
             current: charged.saturating_sub(below),
             own: read(&block.own).saturating_sub(mine),
@@ -189,8 +224,10 @@ impl<P: Platform> Instance<P> {
                     stat.own += held.charged();
                 }
             });
+            stat.current +=
+                (1..self.groups.used()).map(|at| self.groups.reserved(ObjcgId(at))).sum::<u64>();
         }
-        Ok(stat)
+        stat
     }
 
     /// Starts a group's peak anew from what it holds, and takes its sticky mark of being over the limit.
@@ -198,10 +235,10 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group.
     pub fn group_reset_peak(&'static self, id: GroupId) -> Result<(), GroupError> {
-        let block = self.groups.get(id)?;
-        block.peak.store(block.charged.load(Ordering::SeqCst), Ordering::SeqCst);
-        block.over.store(0, Ordering::Relaxed);
-        Ok(())
+        self.with_group(id, |block| {
+            block.peak.store(block.charged.load(Ordering::SeqCst), Ordering::SeqCst);
+            block.over.store(0, Ordering::Relaxed);
+        })
     }
 
     /// Has an eventfd told of each event of a group; `None`: none.
@@ -210,8 +247,7 @@ impl<P: Platform> Instance<P> {
     /// There is no such group.
     pub fn group_notify(&'static self, id: GroupId, fd: Option<u32>) -> Result<(), GroupError> {
         let word = fd.map_or(0, |fd| fd.saturating_add(1));
-        self.groups.get(id)?.eventfd.store(word, Ordering::Relaxed);
-        Ok(())
+        self.with_group(id, |block| block.eventfd.store(word, Ordering::Relaxed))
     }
 
     /// Charges bytes to a group before they are allocated, and keeps them until
@@ -221,13 +257,18 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group; [`GroupError::NoMemory`]: it is at its limit.
     pub fn group_try_charge(&'static self, id: GroupId, bytes: u64) -> Result<(), GroupError> {
-        let block = self.groups.pin(id)?;
-        let root = id == GroupId::ROOT;
-        let done = root || self.charge(id.objcg(), bytes, Caller::NOBODY.quietly());
-        if done && !root {
-            block.reserved.fetch_add(bytes, Ordering::SeqCst);
+        // More than a counter holds is not even tried, so that nobody sees what it would come to.
+        if bytes > MOST_CHARGED {
+            return Err(GroupError::NoMemory);
         }
-        self.groups.unpin(id.objcg());
+        let done = self.with_group(id, |block| {
+            let root = id == GroupId::ROOT;
+            let done = root || self.charge(id.objcg(), bytes, Caller::NOBODY.quietly());
+            if done && !root {
+                block.reserved.fetch_add(bytes, Ordering::SeqCst);
+            }
+            done
+        })?;
         if done { Ok(()) } else { Err(GroupError::NoMemory) }
     }
 
@@ -267,7 +308,7 @@ impl<P: Platform> Instance<P> {
             // SAFETY: memory of that size, zeroed, which is a valid shrinker; never given back.
             NonNull::new(at).map(|at| unsafe { at.cast::<Shrinker>().as_ref() })
         };
-        self.groups.add_shrinker(id, call, data, room)
+        self.with_group(id, |_| self.groups.add_shrinker(id, call, data, room))?
     }
 
     /// Takes a shrinker out of use; returns when no thread is in it any more.
@@ -278,6 +319,7 @@ impl<P: Platform> Instance<P> {
         if scope::is_shrinking() {
             return Err(GroupError::InShrinker);
         }
+        self.groups_ready()?;
         shrinker.remove(self.wait_for_groups());
         Ok(())
     }
@@ -288,6 +330,7 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group; the thread stays in the one it is in.
     pub fn group_enter(&'static self, id: GroupId) -> Result<ObjcgId, GroupError> {
+        self.groups_ready()?;
         self.groups.pin(id)?;
         Ok(scope::replace_group(id.objcg()))
     }
@@ -319,6 +362,7 @@ impl<P: Platform> Instance<P> {
     /// # Errors
     /// There is no such group.
     pub fn group(&'static self, id: GroupId) -> Result<Group<P>, GroupError> {
+        self.groups_ready()?;
         self.groups.pin(id)?;
         Ok(Group { kmem: self, id })
     }
@@ -329,22 +373,25 @@ impl<P: Platform> Instance<P> {
     /// The first group whose charge is not the sum of what it and those below it own, or whose own is
     /// not what the census, the stocks and its reservations say; and both figures.
     pub fn validate_groups(&'static self) -> Result<(), (GroupId, u64, u64)> {
+        /// Groups counted in one census.
+        const PART: u32 = 256;
         self.groups.validate()?;
-        for objcg in (1..self.groups.used()).map(ObjcgId) {
-            let mut sum = self.groups.reserved(objcg);
-            self.census_by_group(|held| {
-                if held.objcg == objcg {
-                    sum += held.charged();
+        let used = self.groups.used();
+        for first in (1..used).step_by(PART as usize) {
+            let mut sums = [0; PART as usize];
+            let mut add = |objcg: ObjcgId, bytes: u64| {
+                if let Some(sum) = sums.get_mut(objcg.0.wrapping_sub(first) as usize) {
+                    *sum += bytes;
                 }
-            });
-            self.each_stock(|owner, bytes| {
-                if owner == objcg {
-                    sum += bytes;
+            };
+            self.census_by_group(|held| add(held.objcg, held.charged()));
+            self.each_stock(&mut add);
+            for (objcg, sum) in (first..used).map(ObjcgId).zip(sums) {
+                let (own, sum) = (self.groups.own(objcg), sum + self.groups.reserved(objcg));
+                if own != sum {
+                    let id = self.groups.id(objcg).unwrap_or(GroupId(objcg.0.into()));
+                    return Err((id, own, sum));
                 }
-            });
-            let own = self.groups.own(objcg);
-            if own != sum {
-                return Err((self.groups.id(objcg).unwrap_or(GroupId(objcg.0.into())), own, sum));
             }
         }
         Ok(())

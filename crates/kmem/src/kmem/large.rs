@@ -273,7 +273,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Changes the length of a page allocation in place, if that is possible, and charges or credits the
-    /// difference to who pays for it.
+    /// difference to who pays for it. `None`: who pays is at its limit.
     pub(super) fn resize_charged(
         &'static self,
         set: &ZoneSet,
@@ -281,13 +281,13 @@ impl<P: Platform> Instance<P> {
         old: PageCount,
         size: usize,
         caller: Caller,
-    ) -> bool {
+    ) -> Option<bool> {
         let objcg = objcg_of(set.zone.ext(pfn).load(Ordering::Relaxed));
-        let Some(new) = PageCount::for_bytes(size) else { return false };
+        let Some(new) = PageCount::for_bytes(size) else { return Some(false) };
         let (was, is) = (pages_cost(old), pages_cost(new));
         let charged = objcg != ObjcgId::ROOT;
         if charged && is > was && !self.pay_bytes(objcg, is - was, caller) {
-            return false;
+            return None;
         }
         let done = self.resize_large(set, pfn, old.0, size);
         if charged && done && is < was {
@@ -296,7 +296,7 @@ impl<P: Platform> Instance<P> {
         if charged && !done && is > was {
             self.refund_bytes(objcg, is - was);
         }
-        done
+        Some(done)
     }
 
     /// Changes the length of a page allocation in place, if that is possible.

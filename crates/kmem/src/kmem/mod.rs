@@ -108,6 +108,8 @@ struct Layout {
     slab: [usize; 256],
     ext_offset: [usize; 256],
     ext_shift: [u32; 256],
+    /// What a CPU may have in stock for a group, in objects, is below this.
+    stock_bound: [u32; 256],
 }
 
 /// One allocator. All zero but for the platform until first used, and then started by itself.
@@ -175,6 +177,7 @@ impl<P: Platform> Instance<P> {
                     slab: [0; 256],
                     ext_offset: [0; 256],
                     ext_shift: [0; 256],
+                    stock_bound: [0; 256],
                 }),
             },
             classes: UnsafeCell::new([ClassGeometry::NONE; 256]),

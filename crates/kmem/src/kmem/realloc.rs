@@ -195,13 +195,23 @@ impl<P: Platform> Instance<P> {
                 (old, None, owner(word))
             }
             Ok(Live::Pages { set, pfn, pages }) => {
-                if size > MAX_OBJECT && self.resize_charged(set, pfn, pages, size, caller) {
-                    if self.books() {
-                        let now = set.zone.len(pfn).load(Ordering::Relaxed);
-                        let now = PageCount(now).bytes() as u64;
-                        self.rebook(set.zone.ext(pfn), caller, (pages.bytes() as u64, now));
+                let resized = if size > MAX_OBJECT {
+                    self.resize_charged(set, pfn, pages, size, caller)
+                } else {
+                    Some(false)
+                };
+                match resized {
+                    // To move it would take more.
+                    None => return core::ptr::null_mut(),
+                    Some(false) => {}
+                    Some(true) => {
+                        if self.books() {
+                            let now = set.zone.len(pfn).load(Ordering::Relaxed);
+                            let now = PageCount(now).bytes() as u64;
+                            self.rebook(set.zone.ext(pfn), caller, (pages.bytes() as u64, now));
+                        }
+                        return at;
                     }
-                    return at;
                 }
                 let word = set.zone.ext(pfn).load(Ordering::Relaxed);
                 (pages.bytes(), Some((set, pfn)), owner(word))
@@ -211,9 +221,10 @@ impl<P: Platform> Instance<P> {
         // Who paid goes on to pay.
         let caller = caller.charged_to(objcg);
         // A run that grew once grows again, often page by page: an eighth more, which costs nothing
-        // until it is written to, saves most of the moves.
+        // until it is written to, saves most of the moves. But no group gives anything up for it.
         let roomy = size.saturating_add(size / 8);
-        let mut new = if run.is_some() && size > old && roomy > MAX_OBJECT {
+        let wanted = run.is_some() && size > old && roomy > MAX_OBJECT;
+        let mut new = if wanted && self.groups.has_room(objcg, 2 * roomy as u64) {
             self.alloc(roomy, caller.quietly())
         } else {
             core::ptr::null_mut()

@@ -179,6 +179,7 @@ impl<P: Platform> Instance<P> {
                 layout.slab[i] = !(class.slab_mask as usize);
                 layout.ext_offset[i] = class.ext_offset as usize;
                 layout.ext_shift[i] = if class.size == 0 { 0 } else { class.ext_shift() };
+                layout.stock_bound[i] = super::account::stock_bound(class.size);
             }
         }
         self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);

@@ -5,6 +5,10 @@ use crate::root::{GroupBlock, NO_LIMIT, group_state};
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::ObjcgId;
 
+/// More is not charged to a group, whatever its `max`: so what is granted above any `max`, which is
+/// memory that exists, never takes a counter to its end.
+pub const MOST_CHARGED: u64 = 1 << 62;
+
 /// A charge that was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Charged {
@@ -48,7 +52,8 @@ impl Groups {
         self.block(objcg).own.fetch_add(bytes, Ordering::SeqCst);
         let mut above_high = None;
         for (at, block) in self.charged_for(objcg) {
-            let max = if force { NO_LIMIT } else { block.max.load(Ordering::Relaxed) };
+            let max = block.max.load(Ordering::Relaxed).min(MOST_CHARGED);
+            let max = if force { NO_LIMIT } else { max };
             let Some(now) = add_up_to(&block.charged, bytes, max) else {
                 self.take_back(objcg, bytes, |below| below == at);
                 return Err(AtMax(at));
@@ -61,6 +66,14 @@ impl Groups {
             }
         }
         Ok(Charged { above_high })
+    }
+
+    /// Whether a group and all above it are below their limits by so much, at this moment.
+    pub fn has_room(&self, objcg: ObjcgId, bytes: u64) -> bool {
+        self.charged_for(objcg).all(|(_, block)| {
+            let limit = block.max.load(Ordering::Relaxed).min(block.high.load(Ordering::Relaxed));
+            block.charged.load(Ordering::Relaxed).saturating_add(bytes) <= limit
+        })
     }
 
     /// Takes a charge back.

@@ -38,7 +38,7 @@ use crate::root::{GroupBlock, NO_LIMIT, group_event, group_state};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, const_fn, fence};
 use crate::units::ObjcgId;
 
-pub use counter::{AtMax, Charged};
+pub use counter::{AtMax, Charged, MOST_CHARGED};
 pub use shrinker::{Shrink, Shrinker};
 
 /// Most groups an instance can have, the root included.
@@ -220,11 +220,9 @@ impl Groups {
         let block = self.blocks().get(id.objcg().0 as usize).ok_or(GroupError::NotFound)?;
         // In one look: the entry may be another group's at the next one.
         let state = block.state.load(Ordering::SeqCst);
-        if is(state & group_state::MASK) && state >> group_state::BITS == id.generation() {
-            Ok(block)
-        } else {
-            Err(GroupError::NotFound)
-        }
+        // All of the number: it may be anything that a program came by.
+        let same = GroupId::new(state >> group_state::BITS, id.objcg()) == id;
+        if is(state & group_state::MASK) && same { Ok(block) } else { Err(GroupError::NotFound) }
     }
 
     /// The living group with that objcg id.

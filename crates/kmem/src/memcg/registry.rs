@@ -1,7 +1,7 @@
 //! Creating, deleting and finding groups, one at a time.
 
 use super::name::{self, Index};
-use super::{GroupError, GroupId, Groups, Limit};
+use super::{GroupError, GroupId, Groups, Limit, shrinker};
 use crate::root::{GroupBlock, MAX_GROUP_DEPTH, MAX_GROUP_NAME, NO_LIMIT, group_state};
 use crate::sync::{AtomicU32, Ordering, spin};
 use crate::units::ObjcgId;
@@ -83,19 +83,64 @@ impl Groups {
         found.ok_or(GroupError::NotFound)
     }
 
-    /// Makes the index anew from the entries, in a forked child: other threads may have been at it.
+    /// Makes the index and the counts of children anew from the entries, in a forked child: other threads
+    /// may have been at them, or in a shrinker. `in_shrinker`: this thread is in one.
     ///
     /// # Safety
     /// There is no other thread.
-    pub unsafe fn repair(&self) {
+    pub unsafe fn repair(&self, in_shrinker: bool) {
         let index = self.index();
         for slot in index.slots {
             slot.store(0, Ordering::Relaxed);
+        }
+        self.first_free.store(0, Ordering::Relaxed);
+        let each = || (0..self.used()).map(|objcg| self.block(ObjcgId(objcg)));
+        for block in each() {
+            block.children.store(0, Ordering::Relaxed);
+            block.living.store(0, Ordering::Relaxed);
+            if !in_shrinker {
+                shrinker::forget_calls(block);
+            }
+        }
+        let state = |block: &GroupBlock| block.state.load(Ordering::Relaxed) & group_state::MASK;
+        for block in each().skip(1) {
+            let mut above = self.block(ObjcgId(block.parent.load(Ordering::Relaxed)));
+            let levels = self.way_up(ObjcgId(block.parent.load(Ordering::Relaxed)));
+            // Of different moments.
+            if state(above) == group_state::FREE
+                || levels.take(MAX_GROUP_DEPTH as usize).count() == MAX_GROUP_DEPTH as usize
+            {
+                block.parent.store(0, Ordering::Relaxed);
+                above = self.block(ObjcgId::ROOT);
+            }
+            let state = state(block);
+            if state != group_state::FREE {
+                above.children.fetch_add(1, Ordering::Relaxed);
+            }
+            if state == group_state::LIVE {
+                above.living.fetch_add(1, Ordering::Relaxed);
+            }
         }
         for id in self.all().filter(|&id| id != GroupId::ROOT) {
             index.insert(id.objcg());
         }
         self.lock.store(0, Ordering::Release);
+    }
+
+    /// In a forked child: makes an entry that a live object names one that may be named. (The object's page
+    /// may have been copied before it was freed, and the entry's page after that.)
+    ///
+    /// # Safety
+    /// There is no other thread.
+    pub unsafe fn adopt(&self, objcg: ObjcgId) {
+        self.used.fetch_max(objcg.0 + 1, Ordering::Relaxed);
+        let block = self.block(objcg);
+        let state = block.state.load(Ordering::Relaxed);
+        if state & group_state::MASK == group_state::FREE {
+            block.fill(ObjcgId::ROOT, b"");
+            self.block(ObjcgId::ROOT).children.fetch_add(1, Ordering::Relaxed);
+            block.state.store(state & !group_state::MASK | group_state::DYING, Ordering::Relaxed);
+        }
     }
 
     /// The entry of a group that is not deleted.

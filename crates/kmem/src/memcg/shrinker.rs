@@ -103,6 +103,11 @@ fn list(block: &GroupBlock) -> impl Iterator<Item = &Shrinker> {
     core::iter::successors(at(&block.shrinkers), move |shrinker| at(&shrinker.next))
 }
 
+/// In a forked child: other threads' calls do not return.
+pub(super) fn forget_calls(block: &GroupBlock) {
+    list(block).for_each(|shrinker| shrinker.active.store(0, Ordering::Relaxed));
+}
+
 impl Shrinker {
     fn call(&self, id: GroupId, bytes: usize) -> usize {
         // Before the look, as with pins: whoever removes it waits for us, or we see that it is gone.
@@ -115,7 +120,9 @@ impl Shrinker {
             // SAFETY: only a `Shrink` is stored there, and its owner keeps it callable until `remove`.
             unsafe { core::mem::transmute::<*const (), Shrink>(call)(data, id, bytes) }
         };
-        self.active.fetch_sub(1, Ordering::SeqCst);
+        // Zero already in a child that was forked by the callback.
+        let less = |active: u32| active.checked_sub(1);
+        let _ = self.active.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
         freed
     }
 

@@ -1,0 +1,106 @@
+//! `kmem group`: who pays for memory, and how much it may be.
+
+mod set;
+mod show;
+
+use std::io::{self, BufWriter, Write};
+
+use kmem_snapshot::books::{Group, Groups};
+use kmem_snapshot::{Snapshot, report};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::source::{self, Whole};
+
+/// Arguments of `kmem group`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Show the tree of groups: what each holds with those below it (CURRENT), its limits (MAX,
+    /// HIGH; max: none), and what it holds itself (OWN)
+    Ls(Ls),
+    /// Print the files of a group, named as in cgroup v2: memory.current, memory.peak, memory.low,
+    /// memory.high, memory.max, memory.events, memory.stat
+    Show(show::Args),
+    /// Set limits of a group in a running process: memory.max, memory.high, memory.low
+    Set(set::Args),
+}
+
+#[derive(clap::Args)]
+struct Ls {
+    #[command(flatten)]
+    from: Whole,
+    /// Print JSON instead
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::Ls(args) => ls(args),
+        Command::Show(args) => show::main(args),
+        Command::Set(args) => set::main(args),
+    }
+}
+
+fn ls(args: &Ls) -> Result<(), Failure> {
+    let snapshot = source::whole(&args.from)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    if args.json {
+        let all = snapshot.books.iter().map(|books| {
+            let groups = &books.groups;
+            let of = |(at, group)| json_of(groups, at, group);
+            let groups: Vec<Value> = groups.all().iter().enumerate().map(of).collect();
+            json!({ "root": books.root, "groups": groups })
+        });
+        let copies: Vec<Value> = all.collect();
+        let json = json!({ "pid": snapshot.pid, "exe": snapshot.exe, "copies": copies });
+        source::write_json(&mut out, &json)?;
+    } else {
+        for books in &snapshot.books {
+            if snapshot.books.len() > 1 {
+                writeln!(out, "root: {:#x}", books.root)?;
+            }
+            report::write_groups(&mut out, &books.groups)?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// A group as JSON, in bytes; null where there is no limit, or where it is not kept.
+fn json_of(groups: &Groups, at: usize, group: &Group) -> Value {
+    let (usage, own) = (&group.usage, &group.own);
+    json!({
+        "group": groups.path(at),
+        "current": usage.current(),
+        "own": own.current(),
+        "cached": group.cached,
+        "reserved": usage.reserved,
+        "objects": usage.objects,
+        "own_objects": own.objects,
+        "peak": (!group.is_root()).then_some(group.peak),
+        "max": group.max,
+        "high": group.high,
+        "low": group.low,
+    })
+}
+
+/// The groups that have a path, one of each copy of kmem in the process.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn find<'a>(snapshot: &'a Snapshot, path: &str) -> Result<Vec<&'a Group>, Failure> {
+    let of = |groups: &'a Groups| groups.find(path).map(|at| &groups.all()[at]);
+    let found: Vec<&Group> = snapshot.books.iter().filter_map(|b| of(&b.groups)).collect();
+    if found.is_empty() {
+        let (pid, group) = (snapshot.pid, path.to_owned());
+        return Err(kmem_snapshot::ReadError::NoGroup { pid, group }.into());
+    }
+    Ok(found)
+}

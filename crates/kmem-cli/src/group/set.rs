@@ -1,0 +1,97 @@
+//! `kmem group set`: limits of a group, written from outside.
+
+use kmem_snapshot::Process;
+use kmem_snapshot::kmem::memcg::Limit;
+use kmem_snapshot::kmem::root::NO_LIMIT;
+
+use crate::failure::Failure;
+use crate::source::{self, Source, Whole};
+
+/// Arguments of `kmem group set`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    from: Whole,
+    /// Path of the group, such as /tenants/a
+    group: String,
+    /// Limits to write: memory.max, memory.high or memory.low, with a size such as 100M, or max for
+    /// none. The process minds them when it next charges the group
+    #[arg(value_name = "FILE=SIZE", required = true, value_parser = parse)]
+    limits: Vec<Request>,
+}
+
+/// A limit, and what it is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Request {
+    limit: Limit,
+    bytes: u64,
+}
+
+/// Parses `memory.max=100M`.
+fn parse(text: &str) -> Result<Request, String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} has no value: expected memory.max=SIZE or =max"))?;
+    let limit = match name.trim() {
+        "memory.max" => Limit::Max,
+        "memory.high" => Limit::High,
+        "memory.low" => Limit::Low,
+        "memory.current" | "memory.peak" | "memory.events" | "memory.stat" => {
+            return Err(format!("{name} can be read, not written"));
+        }
+        other => {
+            return Err(format!(
+                "unknown file {other:?}; there are memory.max, memory.high and memory.low"
+            ));
+        }
+    };
+    let bytes = match value.trim() {
+        "max" => NO_LIMIT,
+        size => source::parse_size(size)?.unsigned_abs(),
+    };
+    Ok(Request { limit, bytes })
+}
+
+pub(super) fn main(args: &Args) -> Result<(), Failure> {
+    let pid = match args.from.source()? {
+        Source::Process(pid) => pid,
+        _ => {
+            let what = "a core file cannot be written: its process has ended";
+            return Err(Failure::Trouble(what.to_owned()));
+        }
+    };
+    let control = Process::open(pid)?.control()?;
+    for Request { limit, bytes } in &args.limits {
+        control.set_group_limit(&args.group, *limit, *bytes)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_and_sizes() {
+        for (text, limit, bytes) in [
+            ("memory.max=100M", Limit::Max, 100 << 20),
+            ("memory.high=max", Limit::High, NO_LIMIT),
+            ("memory.low = 1.5KiB", Limit::Low, 1536),
+            ("memory.max=0", Limit::Max, 0),
+        ] {
+            assert_eq!(parse(text), Ok(Request { limit, bytes }), "{text}");
+        }
+        for (text, what) in [
+            ("memory.max", "has no value"),
+            ("memory.max=", "is not a size"),
+            ("memory.max=-1", "is not a size"),
+            ("memory.max=lots", "is not a size"),
+            ("memory.max=99999999999T", "too large"),
+            ("memory.max=1\0", "unknown unit"),
+            ("memory.current=1", "can be read, not written"),
+            ("memory.swap=1", "unknown file \"memory.swap\""),
+        ] {
+            assert!(parse(text).unwrap_err().contains(what), "{text}: {:?}", parse(text));
+        }
+    }
+}

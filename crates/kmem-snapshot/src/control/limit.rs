@@ -1,0 +1,109 @@
+//! Limits of groups, written from outside.
+//!
+//! A limit is one aligned word in the group's entry. The process looks at it when it next charges the
+//! group: then shrinkers run if it has to give something back, on the thread that allocates.
+//!
+//! The group may be deleted at that moment, and its entry given to another one. So the generation
+//! is looked at before and after: if it changed and the entry's new owner has what was written, it
+//! gets the value back that a new group has.
+
+use std::mem::offset_of;
+
+use kmem::memcg::Limit;
+use kmem::root::{GroupBlock, NO_LIMIT, group_state};
+
+use super::Control;
+use crate::books::{Group, Groups, Profiling, Root, Source};
+use crate::error::ReadError;
+
+/// Where a limit is in an entry.
+fn offset(limit: Limit) -> usize {
+    match limit {
+        Limit::Max => offset_of!(GroupBlock, max),
+        Limit::High => offset_of!(GroupBlock, high),
+        Limit::Low => offset_of!(GroupBlock, low),
+    }
+}
+
+impl Control {
+    /// Sets a limit of the group at a path as `/tenants/a`, in every root block that has it, in
+    /// bytes; [`NO_LIMIT`] for none.
+    ///
+    /// # Errors
+    ///
+    /// There is no such group, or it is deleted meanwhile; it is the root, which has no limits; and
+    /// as all writing fails: the process is gone, may not be written, or names a table that is not
+    /// its own.
+    pub fn set_group_limit(&self, path: &str, limit: Limit, bytes: u64) -> Result<(), ReadError> {
+        let memory = crate::memory::Memory::Live(self.memory.clone());
+        let source = Source { memory: &memory, maps: &self.maps, pagemap: None };
+        let no_group = || ReadError::NoGroup { pid: self.process.pid(), group: path.to_owned() };
+        let mut entries = Vec::new();
+        for root in self.roots.iter().filter(|root| root.profiling != Profiling::Never) {
+            let groups = Groups::read(&source, root)?;
+            let Some(at) = groups.find(path) else { continue };
+            let group = &groups.all()[at];
+            if group.is_root() {
+                return Err(ReadError::RootGroup);
+            }
+            entries.push((self.entry(root, group)?, group.generation));
+        }
+        if entries.is_empty() {
+            return Err(no_group());
+        }
+        self.process.verify()?;
+        for (entry, generation) in entries {
+            if !self.write_limit(entry, generation, limit, bytes)? {
+                return Err(no_group());
+            }
+        }
+        self.process.verify()
+    }
+
+    /// The address of a group's entry, which is in memory that may be written.
+    fn entry(&self, root: &Root, group: &Group) -> Result<u64, ReadError> {
+        let size = u64::from(root.group_size);
+        let entry =
+            u64::from(group.objcg).checked_mul(size).and_then(|at| at.checked_add(root.groups));
+        let fits =
+            |&entry: &u64| entry.is_multiple_of(8) && self.maps.is_writable_memory(entry, size);
+        entry.filter(fits).ok_or_else(|| {
+            let what = format!(
+                "groups at {:#x}: entry {} is not in the process's writable memory",
+                root.groups, group.objcg
+            );
+            ReadError::BadBooks { root: root.at, what }
+        })
+    }
+
+    /// Writes one limit of an entry; false if the group is no longer there.
+    fn write_limit(
+        &self,
+        entry: u64,
+        generation: u32,
+        limit: Limit,
+        bytes: u64,
+    ) -> Result<bool, ReadError> {
+        let is_there = || -> Result<bool, ReadError> {
+            let mut state = [0; 4];
+            self.memory.read(entry + offset_of!(GroupBlock, state) as u64, &mut state)?;
+            let expected = generation << group_state::BITS | group_state::LIVE;
+            Ok(u32::from_le_bytes(state) == expected)
+        };
+        if !is_there()? {
+            return Ok(false);
+        }
+        let word = entry + offset(limit) as u64;
+        self.memory.write(word, &bytes.to_le_bytes())?;
+        if is_there()? {
+            return Ok(true);
+        }
+        let mut now = [0; 8];
+        self.memory.read(word, &mut now)?;
+        if now == bytes.to_le_bytes() {
+            let none = if limit == Limit::Low { 0 } else { NO_LIMIT };
+            self.memory.write(word, &none.to_le_bytes())?;
+        }
+        Ok(false)
+    }
+}

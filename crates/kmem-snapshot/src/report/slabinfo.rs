@@ -1,0 +1,102 @@
+//! The text of `/proc/slabinfo`, version 2.1.
+
+use std::io::{self, Write};
+
+use crate::books::Cache;
+
+/// Writes the two lines at the top and one for each cache.
+///
+/// The columns are the kernel's, and mean: `limit`, `batchcount`: most objects that a CPU keeps,
+/// and how many move at a time; `sharedfactor`, `sharedavail`: 0, for no cache has a shared array
+/// of its own; `active_slabs`: slabs with a live object.
+///
+/// # Errors
+///
+/// Whatever the writer reports.
+pub fn write_slabinfo(out: &mut impl Write, caches: &[Cache]) -> io::Result<()> {
+    writeln!(out, "slabinfo - version: 2.1")?;
+    writeln!(
+        out,
+        "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : \
+         tunables <limit> <batchcount> <sharedfactor> : \
+         slabdata <active_slabs> <num_slabs> <sharedavail>"
+    )?;
+    for cache in caches {
+        write_line(out, cache, cache.room())?;
+    }
+    Ok(())
+}
+
+/// The same for what a group holds: caches of which it holds something, its objects in both of the
+/// first columns, and all slabs of the cache, which all groups share.
+///
+/// # Errors
+///
+/// Whatever the writer reports.
+pub fn write_group_slabinfo(out: &mut impl Write, caches: &[Cache]) -> io::Result<()> {
+    write_slabinfo(out, &[])?;
+    let held = caches.iter().filter(|cache| cache.active != 0);
+    held.into_iter().try_for_each(|cache| write_line(out, cache, cache.active))
+}
+
+fn write_line(out: &mut impl Write, of: &Cache, objects: u64) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:<17} {:>6} {:>6} {:>6} {:>4} {:>4} : tunables {:>4} {:>4} {:>4} : \
+         slabdata {:>6} {:>6} {:>6}",
+        of.name(),
+        of.active,
+        objects,
+        of.size,
+        of.objects_per_slab,
+        of.pages_per_slab,
+        of.limit,
+        of.batch,
+        0,
+        of.active_slabs,
+        of.slabs,
+        0
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_those_of_a_kernel() {
+        let file = include_str!("../../tests/data/slabinfo-6.12.txt");
+        let mut caches = Vec::new();
+        let lines = || file.lines().skip(2).filter(|line| line.starts_with("kmalloc-"));
+        for line in lines() {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let number = |at: usize| fields[at].parse::<u64>().unwrap();
+            caches.push((
+                fields[0].to_owned(),
+                Cache {
+                    size: number(3) as u32,
+                    objects_per_slab: number(4) as u32,
+                    pages_per_slab: number(5) as u32,
+                    limit: number(8) as u16,
+                    batch: number(9) as u16,
+                    active: number(1),
+                    active_slabs: number(13),
+                    slabs: number(14),
+                },
+            ));
+        }
+        assert!(caches.len() > 10);
+        let mut ours = Vec::new();
+        write_slabinfo(&mut ours, &caches.iter().map(|cache| cache.1).collect::<Vec<_>>()).unwrap();
+        let ours = String::from_utf8(ours).unwrap();
+        assert_eq!(
+            ours.lines().take(2).collect::<Vec<_>>(),
+            file.lines().take(2).collect::<Vec<_>>()
+        );
+        for ((ours, (name, cache)), theirs) in ours.lines().skip(2).zip(&caches).zip(lines()) {
+            // Names aside, which a kernel abbreviates (kmalloc-8k) or has several of a size of.
+            let named = ours.replacen(&format!("{:<17}", cache.name()), &format!("{name:<17}"), 1);
+            assert_eq!(named, theirs);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Groups as the reader outside sees them, as the process itself does, and as a plain list of what
+//! was allocated says: to the byte.
+
+use std::collections::BTreeMap;
+
+use kmem::codetag::Caller;
+use kmem::memcg::{GroupId, Limit};
+use kmem::{Kmem, root::group_event};
+use kmem_snapshot::books::{Books, Group, Usage};
+use kmem_snapshot::{Process, Snapshot};
+
+static KMEM: Kmem = Kmem::new();
+
+fn random(state: &mut u64) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 11) as usize
+}
+
+/// A live allocation: where, by which call, and who pays.
+struct Live {
+    at: *mut u8,
+    site: usize,
+    payer: GroupId,
+}
+
+/// The groups as a list has them.
+#[derive(Default)]
+struct Model {
+    live: Vec<Live>,
+    parents: BTreeMap<u64, GroupId>,
+    reserved: BTreeMap<u64, u64>,
+}
+
+impl Model {
+    fn own(&self, id: GroupId) -> Usage {
+        let mut usage =
+            Usage { reserved: self.reserved.get(&id.0).copied().unwrap_or(0), ..Usage::default() };
+        for live in self.live.iter().filter(|live| live.payer == id) {
+            // SAFETY: live.
+            let size = unsafe { KMEM.usable_size(live.at) } as u64;
+            usage.objects += 1;
+            let large = size > 32 << 10;
+            *(if large { &mut usage.pages } else { &mut usage.slab }) += size;
+            usage.metadata += if large { size / 4096 * 4 } else { 4 };
+        }
+        usage
+    }
+
+    /// Bytes and objects by call.
+    fn sites(&self, id: GroupId) -> BTreeMap<u64, (i64, u64)> {
+        let mut sums = BTreeMap::new();
+        for live in self.live.iter().filter(|live| live.payer == id) {
+            let sum = sums.entry(live.site as u64).or_insert((0, 0));
+            // SAFETY: live.
+            *sum = (sum.0 + unsafe { KMEM.usable_size(live.at) } as i64, sum.1 + 1);
+        }
+        sums
+    }
+
+    fn delete(&mut self, id: GroupId) {
+        let Ok(Some(parent)) = KMEM.group_parent(id) else { panic!("no parent") };
+        if KMEM.group_delete(id).is_ok() {
+            self.live
+                .iter_mut()
+                .filter(|live| live.payer == id)
+                .for_each(|live| live.payer = parent);
+            let reserved = self.reserved.remove(&id.0).unwrap_or(0);
+            *self.reserved.entry(parent.0).or_default() += reserved;
+            self.parents.remove(&id.0);
+        }
+    }
+}
+
+fn books() -> Books {
+    let process = Process::open(std::process::id()).expect("this process");
+    let mut snapshot = Snapshot::take(&process).expect("its books");
+    assert_eq!(snapshot.torn(), 0);
+    snapshot.books.remove(0)
+}
+
+fn find<'a>(books: &'a Books, id: GroupId) -> (usize, &'a Group) {
+    let objcg = id.objcg().0;
+    let at = books.groups.all().iter().position(|group| group.objcg == objcg).expect("a group");
+    (at, &books.groups.all()[at])
+}
+
+fn assert_same(model: &Model, books: &Books) {
+    assert_eq!(KMEM.validate_groups(), Ok(()));
+    let all: Vec<GroupId> = KMEM.group_all().collect();
+    assert_eq!(books.groups.all().len(), all.len());
+    for id in all {
+        let (at, group) = find(books, id);
+        let inside = KMEM.group_stat(id).expect("a group");
+        assert_eq!(u64::from(group.generation) << 14 | u64::from(group.objcg), id.0);
+        assert_eq!(group.usage.current(), inside.current, "{}", books.groups.path(at));
+        assert_eq!(group.cached, inside.cached, "{}", books.groups.path(at));
+        assert_eq!(group.own, model.own(id), "{}", books.groups.path(at));
+        assert_eq!((group.peak, group.events), (inside.peak, inside.events));
+        assert_eq!(group.over_limit, inside.over_limit);
+        let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+        if id != GroupId::ROOT {
+            assert_eq!((limit(group.max), limit(group.high)), (inside.max, inside.high));
+            assert_eq!(limit(group.low), inside.low);
+            let parent = model.parents[&id.0];
+            assert_eq!(find(books, parent).0, group.parent);
+        }
+        assert_eq!(books.groups.find(&books.groups.path(at)), Some(at));
+        let mut name = [0; 255];
+        assert_eq!(group.name.as_bytes(), KMEM.group_name(id, &mut name).expect("a group"));
+
+        let own = books.rows_of(&(at..at + 1));
+        let rows = own.iter().map(|row| (row.key.addresses()[0], (row.bytes, row.calls)));
+        assert_eq!(rows.collect::<BTreeMap<_, _>>(), model.sites(id));
+        let caches = books.caches_of(&(at..at + 1));
+        let slab = |of: u64, cache: &kmem_snapshot::books::Cache| {
+            of + cache.active * u64::from(cache.size)
+        };
+        assert_eq!(caches.iter().fold(0, slab), group.own.slab);
+        // The tree is one of sums.
+        let below = books.groups.below(at);
+        let sum: u64 = below.clone().map(|at| books.groups.all()[at].own.current()).sum();
+        assert_eq!(sum, group.usage.current());
+        let objects: u64 = books.rows_of(&below).iter().map(|row| row.calls).sum();
+        assert_eq!(objects, group.usage.objects);
+    }
+    assert_eq!(books.rows_of(&books.groups.below(0)), books.rows);
+}
+
+#[test]
+fn the_reader_outside_agrees_with_the_process_and_with_a_list_of_what_was_allocated() {
+    let mut state = 7;
+    let mut model = Model::default();
+    // The root is there from the first allocation on.
+    let at = KMEM.alloc(1, Caller::at(0x10_0000));
+    model.live.push(Live { at, site: 0x10_0000, payer: GroupId::ROOT });
+    for round in 0..25 {
+        let groups: Vec<GroupId> = KMEM.group_all().collect();
+        for i in 0..4 {
+            let parent = groups[random(&mut state) % groups.len()];
+            let name = format!("g{round}-{i}");
+            if let Ok(id) = KMEM.group_create(parent, name.as_bytes()) {
+                model.parents.insert(id.0, parent);
+            }
+        }
+        let groups: Vec<GroupId> = KMEM.group_all().collect();
+        for _ in 0..2000 {
+            let r = random(&mut state);
+            let size = match r % 40 {
+                0 => r % 300_000,
+                1..4 => r % 60_000,
+                _ => r % 1200,
+            };
+            let payer = groups[random(&mut state) % groups.len()];
+            let site = 0x10_0000 + random(&mut state) % 30;
+            let at = KMEM.alloc(size, Caller::at(site).charged_to(payer.objcg()));
+            if at.is_null() {
+                continue;
+            }
+            model.live.push(Live { at, site, payer });
+            if !r.is_multiple_of(3) {
+                let gone = model.live.swap_remove(random(&mut state) % model.live.len());
+                // SAFETY: live, given up.
+                unsafe { KMEM.free(gone.at) };
+            }
+        }
+        let one = groups[random(&mut state) % groups.len()];
+        if one != GroupId::ROOT {
+            let limit = [Limit::Max, Limit::High, Limit::Low][round % 3];
+            KMEM.group_set(one, limit, (random(&mut state) % (64 << 20)) as u64).expect("a group");
+            if KMEM.group_try_charge(one, 12_345).is_ok() {
+                *model.reserved.entry(one.0).or_default() += 12_345;
+            }
+        }
+        // With all that is alive in it, and perhaps what is reserved.
+        let leaf = groups[random(&mut state) % groups.len()];
+        if leaf != GroupId::ROOT {
+            model.delete(leaf);
+        }
+        assert_same(&model, &books());
+    }
+    let books = books();
+    assert!(books.groups.all().len() > 40);
+    assert!(KMEM.group_dying() > 2, "deleted groups hold something");
+    assert!(books.groups.all().iter().any(|group| group.depth > 3));
+    let refused = |group: &Group| group.events[group_event::MAX] != 0;
+    assert!(books.groups.all().iter().any(refused), "a limit was met");
+    assert!(books.holdings.is_exact());
+}
