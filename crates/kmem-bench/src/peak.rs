@@ -1,8 +1,8 @@
 //! `kmem-bench peak`: what a program keeps of its peak.
 //!
 //! A program uses 100 MiB, then 4 GiB for a moment, then the 100 MiB again. Two seconds later its
-//! resident memory is compared with what it uses. Meanwhile it either works (it replaces a few of
-//! its blocks every 10 ms) or is idle. Every allocator runs in a process of its own.
+//! resident memory is compared with what it uses. Meanwhile it either works (it replaces 1,000 of
+//! its blocks by others every 10 ms) or is idle. Every allocator runs in a process of its own.
 
 use crate::Failure;
 use crate::conversation::{Conversation, answer};
@@ -155,15 +155,15 @@ pub(crate) fn serve(program: &Program) -> Result<(), Failure> {
     let mut prng = Prng::new(2);
     while start.elapsed() < AFTER {
         std::thread::sleep(Duration::from_millis(10));
-        for _ in 0..if program.idle { 0 } else { 100 } {
+        for _ in 0..if program.idle { 0 } else { 1000 } {
             let place = prng.between(0, rest - 1);
-            let (block, size) = blocks[place];
             // SAFETY: as above.
-            unsafe { heap.free(block) };
+            unsafe { heap.free(blocks[place].0) };
+            let size = prng.log_between(SIZES.0, SIZES.1);
             let block = heap.alloc(size);
             // SAFETY: a block of that size.
             unsafe { block.cast::<u8>().write_bytes(1, size) };
-            blocks[place].0 = block;
+            blocks[place] = (block, size);
         }
     }
     let used = blocks.iter().map(|(_, size)| *size as u64).sum();

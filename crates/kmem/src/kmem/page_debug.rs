@@ -74,11 +74,7 @@ impl<P: Platform> Instance<P> {
         if debug.has(PageDebug::SHUFFLE) {
             self.shuffle(items);
         }
-        let good = |item: &Item| {
-            let page = set.zone.pfn(item.address());
-            page.is_some_and(|page| set.zone.check_claimed(page, class.pages()).is_ok())
-        };
-        if !debug.has(PageDebug::REFILL) || items.iter().all(good) {
+        if !debug.has(PageDebug::REFILL) || set.zone.are_claimed(items, class.pages()) {
             return items.len();
         }
         self.sort_out(set, class, items)

@@ -196,6 +196,14 @@ impl<P: Platform> Instance<P> {
         });
     }
 
+    /// The same from paths that return no pages: a program that has fallen from its peak may not
+    /// reach a zone for long.
+    pub(super) fn look_at_clock(&'static self) {
+        if self.decay_ms.load(Ordering::Relaxed) != 0 {
+            self.zone_sets().for_each(|set| self.decay(set));
+        }
+    }
+
     /// Gives the reserves of all CPUs back.
     pub(super) fn unreserve_all(&'static self) {
         self.pcps().iter().for_each(|pcp| self.unreserve(pcp));

@@ -81,6 +81,7 @@ impl<P: Platform> Instance<P> {
 
     /// One object, and more for the CPU's array if it can take them.
     fn refill(&'static self, class: SizeClass) -> Item {
+        self.look_at_clock();
         let hint = self.slot_hint();
         let cpu = self.slots.current(hint);
         if let Some(cpu) = cpu {
@@ -152,6 +153,7 @@ impl<P: Platform> Instance<P> {
         if !self.ready() || found {
             return;
         }
+        self.look_at_clock();
         let hint = self.slot_hint();
         if let Some(cpu) = self.slots.current(hint) {
             self.ensure_area(cpu);

@@ -4,7 +4,7 @@ use super::{HUGE, Zone};
 use crate::root::EXT_LIVE;
 use crate::row::span;
 use crate::sync::Ordering;
-use crate::units::{FRAME_PAGES, PAGE_SIZE, Pfn};
+use crate::units::{FRAME_PAGES, Item, PAGE_SHIFT, PAGE_SIZE, Pfn};
 
 /// What is wrong with a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,22 @@ impl Zone {
             Some(i) => Err((start.offset(i * 64 + taken(i).trailing_zeros()), Bad::Allocated)),
             None => Ok(()),
         }
+    }
+
+    /// Whether all these blocks of `pages`, just claimed, are as [`Self::check_claimed`] wants them.
+    /// Without a branch for each, for there are many and nearly never is one bad.
+    pub fn are_claimed(&self, blocks: &[Item], pages: u32) -> bool {
+        let mut wrong = 0;
+        for block in blocks {
+            let page = Pfn(((block.address() - self.base) >> PAGE_SHIFT) as u32);
+            wrong |= self.ext(page).load(Ordering::Relaxed) & EXT_LIVE;
+            wrong |= self.len(page).load(Ordering::Relaxed);
+        }
+        let whole = |block: &Item| {
+            let page = Pfn(((block.address() - self.base) >> PAGE_SHIFT) as u32);
+            self.check_claimed(page, pages).is_ok()
+        };
+        wrong == 0 && (pages < FRAME_PAGES || blocks.iter().all(whole))
     }
 
     /// Whether no page of a run in somebody's hands is free in the zone.
@@ -74,6 +90,12 @@ impl Zone {
                         len as usize * PAGE_SIZE,
                     )
                 };
+                // By the line first: that is a few wide instructions.
+                let spoilt =
+                    |line: &[u8]| line.iter().fold(0, |all, &byte| all | byte ^ POISON) != 0;
+                if !bytes.chunks(64).any(spoilt) {
+                    continue;
+                }
                 if let Some(offset) = bytes.iter().position(|&byte| byte != POISON) {
                     let page = at.offset((offset / PAGE_SIZE) as u32);
                     return Err((page, Bad::Written(offset % PAGE_SIZE)));

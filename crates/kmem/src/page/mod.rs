@@ -21,6 +21,8 @@
 //! | 512       | wholly free                 | FREE         |
 //! | 0xFFFF    | taken as a whole            | none         |
 //!
+//! A CPU may hold all the credit of a frame, its [`Reserve`]: the frame then looks full to others.
+//!
 //! The sets are hints (see [`crate::row::summary`]) that lead to the lowest frame first, so
 //! partly used frames fill up and free ones stay whole. There are no locks: a thread that
 //! stops anywhere, or a child forked at that moment, costs at most the pages in its hands.
