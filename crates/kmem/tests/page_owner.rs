@@ -1,5 +1,5 @@
-//! No page has two owners: two threads allocate, free and exchange blocks, while a third empties what
-//! CPUs keep. Each page is stamped by who has it.
+//! No page has two owners: two threads allocate, free and exchange blocks, while a third wants blocks of
+//! other orders and empties what CPUs keep. Each page is stamped by who has it.
 //!
 //! `KMEM_OWNERSHIP_OPS=1000000000` makes so many operations per order; by default they are few.
 #![cfg(all(target_os = "linux", not(miri)))]
@@ -106,9 +106,17 @@ fn no_page_has_two_owners() {
             let workers =
                 [1, 2].map(|me| scope.spawn(move || work(me, order, operations, stamps, exchange)));
             scope.spawn(move || {
-                while !done.load(Ordering::Relaxed) {
+                // It also wants blocks of other orders, which are made of what the two give back.
+                for other in [9, 0, 3, 8].into_iter().cycle().map(Order) {
+                    if done.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let block = A.alloc_pages(other, Gfp::KERNEL, Caller::at(0x1000)) as usize;
+                    stamps.pass(block, other, 0, 4);
                     A.drain();
-                    std::thread::yield_now();
+                    stamps.pass(block, other, 4, 0);
+                    // SAFETY: live, ours alone.
+                    unsafe { A.free_pages(block as *mut u8, other) };
                 }
             });
             let ended = workers.map(|worker| worker.join());
