@@ -11,6 +11,7 @@
 #ifndef KMEM_H
 #define KMEM_H
 
+#include "kmem/group.h"
 #include "kmem/tag.h"
 
 #ifdef __cplusplus
@@ -28,6 +29,12 @@ typedef unsigned int gfp_t;
 #define __GFP_ZERO 0x1u
 /* Do without: no report when there is no memory. */
 #define __GFP_NOWARN 0x2u
+/* Not to be charged to the group of the thread (kmem/group.h). */
+#define __GFP_UNACCOUNTED 0x4u
+/* For sources that have them: what is allocated in a group is charged to it anyway. */
+#define __GFP_ACCOUNT 0u
+#define GFP_KERNEL_ACCOUNT GFP_KERNEL
+#define SLAB_ACCOUNT 0u
 
 /* -- kmalloc ----------------------------------------------------------------------------------------------------- */
 

@@ -55,6 +55,7 @@ void kmem_tag_leave(uintptr_t before);
 
 /* -- Tags of a loaded object --------------------------------------------------------------------------------------- */
 
+#ifndef KMEM_TAGS_BY_LOADER
 /* Tells the name of the object that the tags are in, when it is loaded, and that it goes, before it is unloaded: its
  * live allocations keep their tags, and are named in a warning. Called by the constructor and destructor below, which
  * come before and after those of the program. One address in the object is enough. */
@@ -83,6 +84,7 @@ static __attribute__((destructor(101), unused)) void kmem_unregister_my_tags_(vo
 	if (kmem_tags_unregister && KMEM_HAS_TAGS_)
 		kmem_tags_unregister(KMEM_MY_TAGS_);
 }
+#endif /* KMEM_TAGS_BY_LOADER */
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@
 //!      -> peak -> rivals, each in a process of its own
 //!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
+//!      -> modules (the kernel's loaders of before, and ours)
 //!      all -> statistics, table, machine, preload
 //! ```
 //!
@@ -25,6 +26,7 @@ mod heap;
 mod kernel;
 mod machine;
 mod malloc;
+mod modules;
 mod mutator;
 mod pages;
 mod peak;
@@ -67,6 +69,8 @@ enum Table {
     Utilization(utilization::Options),
     /// What reading the books of a large heap costs, the reader and the program.
     Census(census::Options),
+    /// What duplicates cost when many threads load the same modules at once.
+    Modules(table::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
         Table::Peak(options) => peak::run(&options),
         Table::PeakProgram(program) => peak::serve(&program),
         Table::Census(options) => census::run(&options),
+        Table::Modules(options) => modules::run(&options),
         Table::Accounting(options) => accounting::run(&options),
         Table::Utilization(options) => utilization::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),

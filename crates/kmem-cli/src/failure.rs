@@ -1,8 +1,10 @@
 //! Why a command failed, and the exit code that says so.
 
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
+use kmem_module::Errno;
 use kmem_snapshot::ReadError;
 
 /// A failure to report.
@@ -26,6 +28,16 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// What is wrong with a module, named by its file.
+    pub(crate) fn of_module(path: &Path, error: &kmem_module::Error) -> Self {
+        let text = format!("{}: {error}", path.display());
+        match error.errno {
+            Errno::ENOENT => Self::Absent(text),
+            Errno::EACCES | Errno::EPERM => Self::Permission(text),
+            _ => Self::Trouble(text),
+        }
+    }
+
     /// Says what happened and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (text, code) = match self {

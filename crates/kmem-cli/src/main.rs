@@ -7,6 +7,10 @@
 //! kmem buddyinfo -p PID           free blocks of pages per order
 //! kmem context -p PID SITE        tell the callers of one call site apart
 //! kmem sysctl -p PID NAME=VALUE   the settings of a running process
+//! kmem modinfo FILE..             what modules say of themselves
+//! kmem modload FILE..             a host to try modules in
+//! kmem lsmod -p PID               the modules of a process
+//! kmem modstats -p PID            the statistics of its loader
 //! kmem group ls|show|set -p PID   groups: what they hold, and may hold
 //! kmem slabinfo -p PID            the size classes, as /proc/slabinfo has them
 //! ```
@@ -23,6 +27,10 @@ mod dump;
 mod failure;
 mod filter;
 mod group;
+mod lsmod;
+mod modinfo;
+mod modload;
+mod modstats;
 mod run;
 mod slabinfo;
 mod source;
@@ -56,6 +64,14 @@ enum Command {
     Context(context::Args),
     /// Print or change the settings of a running process
     Sysctl(sysctl::Args),
+    /// Print what files of modules say of themselves
+    Modinfo(modinfo::Args),
+    /// Load modules into a process made for it, and print the loader's statistics
+    Modload(modload::Args),
+    /// List the modules of a running process
+    Lsmod(lsmod::Args),
+    /// Print the statistics of a running process's module loader
+    Modstats(modstats::Args),
     /// Show groups, what they hold and may hold; set their limits in a running process
     Group(group::Args),
     /// Show the size classes of a process in the columns of /proc/slabinfo
@@ -69,6 +85,10 @@ fn main() -> ExitCode {
         Command::Buddyinfo(args) => buddyinfo::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Context(args) => context::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Sysctl(args) => sysctl::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Modinfo(args) => modinfo::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Modload(args) => modload::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Lsmod(args) => lsmod::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Modstats(args) => modstats::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Group(args) => group::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Slabinfo(args) => slabinfo::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::main(&args),

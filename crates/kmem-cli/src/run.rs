@@ -12,7 +12,7 @@
 
 mod exit_report;
 mod exit_socket;
-mod library;
+pub(crate) mod library;
 mod preloadable;
 mod sys;
 mod watch;

@@ -13,3 +13,9 @@ pub(crate) fn set(value: i32) {
     // SAFETY: the C library's errno of this thread.
     unsafe { *libc::__errno_location() = value };
 }
+
+/// What `errno` is.
+pub(crate) fn get() -> i32 {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}

@@ -2,7 +2,8 @@
 //!
 //! Every allocation symbol of the C library is exported, for one that is missing would hand out
 //! memory that our `free` does not know. The files are thin: [`malloc`] (C), [`operators`]
-//! (C++), [`process`] (start, exit, `dlopen`), [`tagged`] and [`kernel`] (`kmem.h`), over the one static instance.
+//! (C++), [`process`] (start, exit, `dlopen`), [`thread`] (groups by name), [`tagged`], [`kernel`] and [`group`] (`kmem.h`), over the one
+//! static instance.
 //!
 //! Nothing here allocates through itself, takes a lock, or calls into the C library on the path
 //! of an allocation.
@@ -12,12 +13,14 @@
 #![cfg_attr(panic = "abort", no_std)]
 
 mod errno;
+mod group;
 mod kernel;
 mod malloc;
 mod operators;
 mod process;
 mod report;
 mod tagged;
+mod thread;
 
 use kmem_core::Kmem;
 

@@ -15,7 +15,7 @@ use core::ptr::null_mut;
 
 use kmem_core::codetag::{Caller, scope};
 
-use crate::{KMEM, errno};
+use crate::{KMEM, errno, thread};
 
 const PAGE: usize = 4096;
 
@@ -92,7 +92,7 @@ with_frame! {
 
 /// The caller of one of these functions: the thread's scope, or the call.
 fn caller(ret: usize, frame: usize) -> Caller {
-    Caller { key: scope::caller(ret), frame }
+    Caller { key: thread::key(ret), frame }
 }
 
 extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
@@ -106,7 +106,7 @@ extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
 /// `malloc` for a thread that is under a tag or in a group; apart, so that the others pay one test.
 #[inline(never)]
 extern "C" fn malloc_scoped(size: usize, ret: usize) -> *mut u8 {
-    let key = scope::caller(ret);
+    let key = thread::key(ret);
     let at = KMEM.alloc_fast(size, key);
     if at.is_null() { malloc_any(size, key) } else { at }
 }

@@ -13,8 +13,8 @@ use core::ptr::null_mut;
 use kmem_core::codetag::{Caller, scope};
 use kmem_core::os::Platform;
 
-use crate::KMEM;
 use crate::malloc::{frees, with_call_site};
+use crate::{KMEM, thread};
 
 with_call_site! {
     _Znwm (size: usize) => new_at, "rsi", "x1";
@@ -73,14 +73,25 @@ slow_paths! {
 }
 
 extern "C" fn new_at(size: usize, ret: usize) -> *mut u8 {
-    let key = scope::caller(ret);
+    if scope::is_in_any() {
+        return new_scoped(size, ret);
+    }
+    let at = KMEM.alloc_fast_root(size, ret);
+    // SAFETY: our own function, written in assembly.
+    if at.is_null() { unsafe { new_slow(size, ret) } } else { at }
+}
+
+/// `new` for a thread that is under a tag or in a group; apart, so that the others pay one test.
+#[inline(never)]
+extern "C" fn new_scoped(size: usize, ret: usize) -> *mut u8 {
+    let key = thread::key(ret);
     let at = KMEM.alloc_fast(size, key);
     // SAFETY: our own function, written in assembly.
     if at.is_null() { unsafe { new_slow(size, key) } } else { at }
 }
 
 extern "C" fn new_nothrow_at(size: usize, tag: usize, ret: usize) -> *mut u8 {
-    let key = scope::caller(ret);
+    let key = thread::key(ret);
     let at = KMEM.alloc_fast(size, key);
     // SAFETY: our own function, written in assembly.
     if at.is_null() { unsafe { new_nothrow_slow(size, tag, key) } } else { at }
@@ -98,7 +109,7 @@ extern "C" fn any_aligned(size: usize, align: usize, ret: usize, frame: usize) -
     if !align.is_power_of_two() {
         return null_mut();
     }
-    KMEM.alloc_aligned(size, align, Caller { key: scope::caller(ret), frame })
+    KMEM.alloc_aligned(size, align, Caller { key: thread::key(ret), frame })
 }
 
 extern "C" fn any_aligned_nothrow(

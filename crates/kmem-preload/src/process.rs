@@ -22,6 +22,7 @@ static FINI: extern "C" fn() = fini;
 extern "C" fn init() {
     // SAFETY: an allocation of ours, freed at once.
     unsafe { KMEM.free(KMEM.alloc(1, Caller::at(init as *const () as usize))) };
+    crate::thread::start();
 }
 
 extern "C" fn fini() {
@@ -105,6 +106,8 @@ unsafe extern "C" fn vfork() -> libc::pid_t {
 
 #[cfg(target_arch = "x86_64")]
 extern "C" fn before_vfork() -> bool {
+    // The child must find that it is not the first to look.
+    crate::thread::is_mine();
     KMEM.before_vfork()
 }
 
@@ -163,7 +166,7 @@ extern "C" fn next_dlopen() -> Dlopen {
 
 /// The next definition of a function behind this library's, looked up once; `instead` if there
 /// is none.
-fn next(known: &AtomicPtr<c_void>, name: &CStr, instead: *mut c_void) -> *mut c_void {
+pub(crate) fn next(known: &AtomicPtr<c_void>, name: &CStr, instead: *mut c_void) -> *mut c_void {
     let mut next = known.load(Ordering::Relaxed);
     if next.is_null() {
         // SAFETY: a NUL-terminated name.

@@ -257,3 +257,42 @@ unsafe extern "C" fn kmem_tags_unregister(start: *const StaticTag, stop: *const 
         KMEM.unregister_tags(object.start as *const _, object.stop as *const _, object.name);
     }
 }
+
+/// The name of a module, of which there are `len` bytes.
+///
+/// # Safety
+/// They can be read.
+unsafe fn module_name<'a>(name: *const c_char, len: usize) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    unsafe { core::slice::from_raw_parts(name.cast(), len) }
+}
+
+/// Makes the tags of a module known that a loader put into memory, of which the dynamic linker knows nothing.
+///
+/// # Safety
+/// Tags, and a name of that length.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_module_tags_register(
+    start: *const StaticTag,
+    stop: *const StaticTag,
+    name: *const c_char,
+    len: usize,
+) {
+    // SAFETY: the caller's promise.
+    KMEM.register_tags(start, stop, unsafe { module_name(name, len) });
+}
+
+/// Takes leave of them: see [`kmem_tags_unregister`].
+///
+/// # Safety
+/// As given to [`kmem_module_tags_register`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_module_tags_unregister(
+    start: *const StaticTag,
+    stop: *const StaticTag,
+    name: *const c_char,
+    len: usize,
+) {
+    // SAFETY: the caller's promise.
+    KMEM.unregister_tags(start, stop, unsafe { module_name(name, len) });
+}

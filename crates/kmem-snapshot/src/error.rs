@@ -25,6 +25,14 @@ pub enum ReadError {
         /// Its executable, or its name.
         exe: String,
     },
+    /// The process loads no modules.
+    #[error("process {pid} ({exe}) has no loader of modules: no mapping named kmem-modules in it")]
+    NoLoader {
+        /// The process asked for.
+        pid: u32,
+        /// Its executable, or its name.
+        exe: String,
+    },
     /// The process was started with `KMEM_CONF=mem_profiling:never`.
     #[error(
         "process {pid} keeps no books: its profiling is `never` (KMEM_CONF=mem_profiling:never)"
@@ -121,6 +129,14 @@ pub enum ReadError {
         /// The field that was wrong, its value, and what was expected.
         what: String,
     },
+    /// What the process shows is not a board of modules that this reader can follow.
+    #[error("board of modules at {at:#x}: {what}")]
+    BadBoard {
+        /// Its address.
+        at: u64,
+        /// The field that was wrong, its value, and what was expected.
+        what: String,
+    },
     /// There is no group of that name.
     #[error("process {pid} has no group {group}")]
     NoGroup {
@@ -156,6 +172,7 @@ impl ReadError {
             Self::NoProcess { .. }
             | Self::Recycled { .. }
             | Self::NotInstrumented { .. }
+            | Self::NoLoader { .. }
             | Self::CoreNotInstrumented { .. }
             | Self::NothingRecorded { .. }
             | Self::NoGroup { .. }

@@ -6,6 +6,7 @@
 //! memory     either of them
 //! blackbox   the file a process kept while it ran
 //! books      root block -> zones -> census: live bytes per tag; the peak table; the equation
+//! modules    the modules of a loader in a process, and its statistics
 //! control    the few words of a root block that may be written from outside
 //! symbols    return address -> function, file and line, or module and offset
 //! sites      books + symbols: rows that people can read, merged by place
@@ -32,6 +33,7 @@ mod extents;
 pub mod filter;
 pub mod live;
 pub mod memory;
+pub mod modules;
 pub mod process;
 pub mod program;
 pub mod report;

@@ -43,6 +43,9 @@ pub struct Conf {
     pub depth: u32,
     /// `blackbox:PATH`: the file that outlives the process.
     pub blackbox: Text<MAX_PATH>,
+    /// `group-by:thread-name|nothing`: which group a thread works in that chooses none. For the one who
+    /// starts threads; the core does not look at it.
+    pub group_by: GroupBy,
     /// `strict:0|1`: refuse to start with a bad configuration.
     pub strict: bool,
     /// `report:NAME`: the abstract socket to call at exit.
@@ -58,6 +61,15 @@ pub enum CheckPages {
     Refill,
     /// At every allocation and free as well.
     Every,
+}
+
+/// See [`Conf::group_by`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GroupBy {
+    /// The root.
+    Nothing,
+    /// The one named after the thread, below the root.
+    ThreadName,
 }
 
 /// A text of at most `N` bytes; empty for none.
@@ -113,6 +125,7 @@ impl Conf {
         debug: false,
         cumulative: false,
         depth: 1,
+        group_by: GroupBy::Nothing,
         blackbox: Text::NONE,
         report: Text::NONE,
     };
@@ -168,6 +181,13 @@ impl Conf {
             b"init_on_free" => self.init_on_free = switch(value)?,
             b"shuffle" => self.shuffle = switch(value)?,
             b"debug" => self.debug = value.is_empty() || switch(value)?,
+            b"group-by" => {
+                self.group_by = match value {
+                    b"nothing" => GroupBy::Nothing,
+                    b"thread-name" => GroupBy::ThreadName,
+                    _ => return Err(Complaint::BadValue),
+                }
+            }
             b"depth" => {
                 let depth = number(value).filter(|depth| (1..=MAX_DEPTH).contains(depth));
                 self.depth = depth.ok_or(Complaint::BadValue)?;

@@ -54,6 +54,8 @@ fn known_options_are_taken_silently() {
         "decay_ms:100000",
         "rseq:off,mem_profiling:1,decay_ms:10",
         "strict:1,rseq:off",
+        "group-by:thread-name",
+        "group-by:nothing",
     ] {
         hello(value).assert_quiet_success();
     }
@@ -86,6 +88,8 @@ fn bad_value_is_reported_and_the_default_kept() {
         "mem_profiling:-1",
         "peak:x",
         "peak:",
+        "group-by:",
+        "group-by:name",
         "decay_ms:",
         "decay_ms:-1",
         "decay_ms:0x",

@@ -104,7 +104,9 @@ fn compile(source: &str, output: &str, extra: &[OsString]) -> PathBuf {
             compiler.arg("-std=c++17");
         }
         compiler
-            .args(["-O1", "-g", "-w", "-fno-builtin", "-pthread", "-Wl,-z,now", "-o"])
+            .args(["-O1", "-g", "-w", "-fno-builtin", "-pthread", "-Wl,-z,now", "-I"])
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include"))
+            .arg("-o")
             .arg(&fresh);
         let compiled = compiler
             .arg(directory.join(source))

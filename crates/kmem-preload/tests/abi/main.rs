@@ -4,6 +4,7 @@
 mod configuration;
 mod cplusplus;
 mod fork;
+mod groups;
 mod harness;
 mod loader;
 mod misuse;
@@ -12,4 +13,5 @@ mod rules;
 mod signals;
 mod stress;
 mod symbols;
+mod thread_groups;
 mod threads;

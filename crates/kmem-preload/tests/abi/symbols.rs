@@ -62,14 +62,40 @@ const REQUIRED: &[&str] = &[
     "_ZdaPvSt11align_val_tRKSt9nothrow_t",
 ];
 
-/// What else may be exported: interposed to take RTLD_DEEPBIND away, to tell unloading from the end, and to report at the end of the process, and names
-/// that other allocators have, too.
+/// `kmem/group.h`.
+const GROUPS: &[&str] = &[
+    "kmem_group_create",
+    "kmem_group_find",
+    "kmem_group_delete",
+    "kmem_group_name",
+    "kmem_group_parent",
+    "kmem_group_dying",
+    "kmem_group_set",
+    "kmem_group_stat",
+    "kmem_group_reset_peak",
+    "kmem_group_notify",
+    "kmem_group_enter",
+    "kmem_group_leave",
+    "kmem_group_current",
+    "kmem_group_of",
+    "kmem_group_try_charge",
+    "kmem_group_uncharge",
+    "kmem_group_add_shrinker",
+    "kmem_group_remove_shrinker",
+];
+
+/// What else may be exported: interposed to take RTLD_DEEPBIND away, to tell unloading from the end, to report
+/// at the end of the process, and to learn the names of threads; and names that other allocators have, too.
 const ALLOWED: &[&str] = &[
     "_exit",
     "_Exit",
     "dlopen",
     "dlclose",
     "vfork",
+    "pthread_create",
+    "thrd_create",
+    "pthread_setname_np",
+    "prctl",
     "dlmopen",
     "__posix_memalign",
     "__libc_memalign",
@@ -107,6 +133,21 @@ fn all_of_the_allocation_interface_is_exported() {
     let Some(image) = image() else { return };
     let exported = exported(&image);
     let missing: Vec<_> = REQUIRED.iter().filter(|name| !exported.contains(**name)).collect();
+    assert!(missing.is_empty(), "not exported: {missing:?}");
+}
+
+/// The header's functions are weak: one that is missing would not be found out by a linker.
+#[test]
+fn all_functions_of_groups_are_declared_and_exported() {
+    let Some(image) = image() else { return };
+    let exported = exported(&image);
+    let header = include_str!("../../../../include/kmem/group.h");
+    let macros = header.lines().filter_map(|line| {
+        let (name, _) = line.strip_prefix("#define kmem_group_")?.split_once('(')?;
+        Some(format!("kmem_group_{name}"))
+    });
+    assert_eq!(macros.collect::<Vec<_>>(), GROUPS);
+    let missing: Vec<_> = GROUPS.iter().filter(|name| !exported.contains(**name)).collect();
     assert!(missing.is_empty(), "not exported: {missing:?}");
 }
 

@@ -33,6 +33,8 @@ use crate::units::{Item, ObjcgId, PAGE_SIZE, PageCount};
 const STOCK_BYTES: u32 = 16 << 10;
 /// A group's stock is below this, in bytes.
 const CELL_BYTES: u32 = 32 << 10;
+/// So long stocks of a CPU are waited for that somebody else is at, in milliseconds.
+const PATIENCE_MS: u64 = 1000;
 /// Shrinkers are called this often for a request before it is refused.
 const TRIES: u32 = 16;
 /// What shrinkers are asked for beyond what is needed, so that they are not called each time.
@@ -385,6 +387,8 @@ impl<P: Platform> Instance<P> {
     /// Uncharges what all CPUs have in stock for deleted groups: also for those of which something was
     /// left because others had stopped a CPU for too long.
     pub(super) fn recall_deleted(&'static self) {
+        // Pairs with that of `mind_deleted`.
+        fence(Ordering::SeqCst);
         self.recall(|stock| !self.groups.is_live(stock.objcg()));
     }
 
@@ -398,9 +402,12 @@ impl<P: Platform> Instance<P> {
         let which = |stock: Stock| stock != Stock::NONE && which(stock);
         let holds = |area: &Area| Cell::all().any(|(cell, _)| which(area.stock(cell)));
         for (cpu, area) in self.slots.areas() {
-            // Somebody else may have stopped it, for a moment.
-            for _ in 0..1000 {
-                if !holds(area) {
+            // Somebody else may be at it, for a moment; longer if the system runs others meanwhile, or
+            // for good if this is a signal handler that interrupted him.
+            let since = self.platform.now_ms();
+            for tries in 0..1_000_000 {
+                let late = tries > 1000 && self.platform.now_ms() - since > PATIENCE_MS;
+                if late || !holds(area) {
                     break;
                 }
                 let Some(stopped) = self.slots.stop(cpu, || self.platform.fence_cpus()) else {

@@ -497,6 +497,11 @@ impl<P: Platform> Instance<P> {
         }
     }
 
+    /// Which group a thread works in that chooses none.
+    pub fn group_by(&self) -> crate::conf::GroupBy {
+        self.conf().group_by
+    }
+
     /// The name of the socket to call at exit.
     pub fn report_socket(&self) -> crate::conf::Text<{ crate::conf::MAX_NAME }> {
         self.conf().report

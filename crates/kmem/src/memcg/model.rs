@@ -1,5 +1,6 @@
 //! Models of charging and deleting.
 
+use core::ffi::c_void;
 use std::boxed::Box;
 use std::format;
 use std::sync::Arc;
@@ -7,10 +8,10 @@ use std::vec::Vec;
 
 use loom::thread;
 
-use super::{AtMax, GroupId, Groups, Limit};
+use super::{AtMax, GroupId, Groups, Limit, Shrinker};
 use crate::root::{GroupBlock, MAX_GROUP_NAME, group_state};
-use crate::sync::model::check;
-use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, atomics};
+use crate::sync::model::{Owned, check};
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, atomics, fence};
 use crate::units::ObjcgId;
 
 const ENTRIES: u32 = 4;
@@ -202,5 +203,85 @@ fn the_root_is_never_charged() {
         let _ = model.groups.charge(model.parent.objcg(), 5, false);
         assert_eq!(model.groups.block(ObjcgId::ROOT).charged.load(Ordering::SeqCst), 0);
         outcomes.note("root");
+    });
+}
+
+/// What `put_stock` and `group_delete` do of the facade's, with a CPU's stock of one group.
+#[test]
+fn a_stock_put_in_place_while_its_group_is_deleted_is_brought_back() {
+    check(3, &["by who deleted it", "by who put it there"], |outcomes| {
+        let model = Model::new();
+        let stock = Arc::new(AtomicU64::new(0));
+        let objcg = model.child.objcg();
+        let recall = move |model: &Model, stock: &AtomicU64| {
+            let amount = stock.swap(0, Ordering::AcqRel);
+            model.groups.uncharge(objcg, amount);
+            amount > 0
+        };
+        model.groups.pin(model.child).expect("it is there");
+        let (other, place) = (model.clone(), stock.clone());
+        let charger = thread::spawn(move || {
+            other.groups.charge(objcg, 10, false).expect("no limit");
+            place.swap(10, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let recalled = !other.groups.is_live(objcg) && recall(&other, &place);
+            other.groups.unpin(objcg);
+            recalled
+        });
+        model.groups.delete(model.child, || {}).expect("it is there");
+        fence(Ordering::SeqCst);
+        let mine = recall(&model, &stock);
+        model.groups.settle(objcg);
+        let its = charger.join().expect("no panic");
+        assert!(mine != its, "a stock of a deleted group is left");
+        model.is_gone();
+        outcomes.note(if mine { "by who deleted it" } else { "by who put it there" });
+    });
+}
+
+/// What shrinkers of the model free.
+#[derive(Default)]
+struct Freed {
+    cell: Owned,
+    calls: AtomicU32,
+}
+
+/// # Safety
+/// `data` is a [`Freed`].
+unsafe extern "C" fn free_some(data: *mut c_void, _: GroupId, bytes: usize) -> usize {
+    // SAFETY: the caller's promise.
+    let freed = unsafe { &*data.cast::<Freed>() };
+    freed.cell.write();
+    freed.calls.fetch_add(1, Ordering::Relaxed);
+    bytes
+}
+
+#[test]
+fn a_removed_shrinker_is_not_called_any_more_and_may_be_anothers() {
+    check(3, &["none", "first", "second"], |outcomes| {
+        let model = Model::new();
+        let room: &'static Shrinker = Box::leak(Box::new(Shrinker::unused()));
+        let both: Arc<[Freed; 2]> = Arc::default();
+        let add = |model: &'static Groups, which: usize| {
+            let data = (&raw const both[which]).cast_mut().cast();
+            model.add_shrinker(GroupId::ROOT, free_some, data, || Some(room)).expect("room")
+        };
+        // SAFETY: both threads are joined before the model is dropped.
+        let groups: &'static Groups = unsafe { &*(&raw const model.groups) };
+        let first = add(groups, 0);
+        let caller = thread::spawn(move || groups.shrink(GroupId::ROOT, 1));
+        first.remove(|| {});
+        both[0].cell.write();
+        let second = add(groups, 1);
+        let freed = caller.join().expect("no panic");
+        second.remove(|| {});
+        both[1].cell.write();
+        let calls = [0, 1].map(|which: usize| both[which].calls.load(Ordering::Relaxed));
+        assert_eq!(calls[0] + calls[1], freed as u32);
+        outcomes.note(match calls {
+            [0, 0] => "none",
+            [_, 0] => "first",
+            _ => "second",
+        });
     });
 }

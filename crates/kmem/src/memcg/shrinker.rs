@@ -9,7 +9,7 @@
 
 use super::{GroupError, GroupId, Groups};
 use crate::root::GroupBlock;
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use core::ffi::c_void;
 
 /// Frees memory of a group if it can: about so many bytes; returns how many it freed. Called on the
@@ -109,9 +109,23 @@ pub(super) fn forget_calls(block: &GroupBlock) {
 }
 
 impl Shrinker {
+    /// One that is not in use.
+    #[cfg(all(loom, test))]
+    pub(super) fn unused() -> Self {
+        Self {
+            next: AtomicU64::new(0),
+            call: AtomicUsize::new(0),
+            data: AtomicUsize::new(0),
+            group: AtomicU64::new(0),
+            active: AtomicU32::new(0),
+            taken: AtomicU32::new(0),
+        }
+    }
+
     fn call(&self, id: GroupId, bytes: usize) -> usize {
         // Before the look, as with pins: whoever removes it waits for us, or we see that it is gone.
         self.active.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         let call = self.call.load(Ordering::SeqCst) as *const ();
         let freed = if call.is_null() || self.group.load(Ordering::Relaxed) != id.0 {
             0
@@ -129,6 +143,7 @@ impl Shrinker {
     /// Takes it out of use, and waits for calls on other threads to return.
     pub fn remove(&self, wait: impl Fn()) {
         self.call.store(0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         while self.active.load(Ordering::SeqCst) != 0 {
             crate::sync::spin();
             wait();

@@ -13,6 +13,8 @@ pub struct Sim<P> {
     inner: P,
     budget: Budget,
     cpu: AtomicU32,
+    /// State of the sequence by which the CPU changes, 0 for none.
+    wander: AtomicU64,
     clock: AtomicU64,
     calls: AtomicU64,
     fail_from: AtomicU64,
@@ -26,6 +28,7 @@ impl<P: Platform> Sim<P> {
             inner,
             budget,
             cpu: AtomicU32::new(0),
+            wander: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             fail_from: AtomicU64::new(u64::MAX),
@@ -36,6 +39,12 @@ impl<P: Platform> Sim<P> {
     /// Makes all later operations run on the given CPU slot.
     pub fn run_on(&self, cpu: u32) {
         self.cpu.store(cpu % self.budget.cpus, Ordering::Relaxed);
+    }
+
+    /// Makes each look at the CPU find another one, in an order that `seed` decides: operations are moved
+    /// in their middle. 0: no more.
+    pub fn wander(&self, seed: u64) {
+        self.wander.store(seed, Ordering::Relaxed);
     }
 
     /// Moves the clock forward.
@@ -98,6 +107,15 @@ unsafe impl<P: Platform> Platform for Sim<P> {
     }
 
     fn slot_hint(&self) -> u32 {
+        let mut state = self.wander.load(Ordering::Relaxed);
+        if state != 0 {
+            // xorshift (Marsaglia, 2003).
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            self.wander.store(state, Ordering::Relaxed);
+            return (state >> 33) as u32 % self.budget.cpus;
+        }
         self.cpu.load(Ordering::Relaxed)
     }
 

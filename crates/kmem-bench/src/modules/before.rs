@@ -1,0 +1,135 @@
+//! The kernel's loaders of before: the order of their steps, made of the parts of ours.
+//!
+//! A file is read whole into memory. Before 6.4 the module's memory was made next, and then its name was looked up; since 6.4 the
+//! name comes first. Who finds the name taken by a module that is still coming waits, and keeps what it has meanwhile.
+
+use kmem_module::elf::{Elf, Machine};
+use kmem_module::image::Image;
+use kmem_module::layout::{Layout, Wants};
+use kmem_module::link::{Options, Resolve, link};
+use kmem_module::modinfo::Modinfo;
+use kmem_module::os::{Account, Gauge, Linux};
+use kmem_module::relocate::Needs;
+use kmem_module::source::{Source, Window};
+use kmem_module::{Error, Result};
+use std::collections::HashMap;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// When a duplicate is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// When it has memory: up to Linux 6.3.
+    WithMemory,
+    /// When its file has been read.
+    WithFile,
+}
+
+/// A loader that keeps what it loads.
+pub(super) struct Old {
+    found: Found,
+    gauge: Arc<Gauge>,
+    /// Names; those that are live have their memory.
+    names: Mutex<HashMap<String, Option<Image>>>,
+    live: Condvar,
+    wasted: AtomicU64,
+}
+
+const MOST: u64 = 64 << 20;
+const CPUS: u64 = 2;
+
+/// The storms' modules import nothing.
+struct Nothing;
+
+impl Resolve for Nothing {
+    fn resolve(&mut self, _: &[u8]) -> Result<Option<u64>> {
+        Ok(None)
+    }
+}
+
+impl Old {
+    pub(super) fn new(found: Found) -> Self {
+        Self {
+            found,
+            gauge: Arc::default(),
+            names: Mutex::default(),
+            live: Condvar::new(),
+            wasted: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes that duplicates took.
+    pub(super) fn wasted(&self) -> u64 {
+        self.wasted.load(Ordering::Relaxed)
+    }
+
+    /// Most bytes held.
+    pub(super) fn peak(&self) -> u64 {
+        self.gauge.peak()
+    }
+
+    /// Modules that are there.
+    pub(super) fn loaded(&self) -> u64 {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
+    }
+
+    pub(super) fn finit_module(&self, path: &Path) -> std::result::Result<(), String> {
+        let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
+        let len = file.metadata().map_err(|e| e.to_string())?.len();
+        self.load(Source::File(file.as_fd(), len)).map_err(|e| e.to_string())
+    }
+
+    pub(super) fn init_module(&self, bytes: &[u8]) -> std::result::Result<(), String> {
+        self.load(Source::Bytes(bytes)).map_err(|e| e.to_string())
+    }
+
+    /// Both system calls copy the whole file first.
+    fn load(&self, source: Source<'_>) -> Result<()> {
+        let account = Account::new(Arc::new(Linux), self.gauge.clone());
+        let mut copy = account.buffer(source.len(), "the file")?;
+        source.read(&account, 0, &mut copy, "the file")?;
+        let source = Source::Bytes(&copy);
+        let file = Elf::read(source, &account, Some(Machine::HERE))?;
+        let name = Modinfo::read(&file, &account)?.name()?;
+        let name = name.unwrap_or_default();
+        // Made before the name is looked up, it is a loser's until the end of this function.
+        let memory = match self.found {
+            Found::WithMemory => Some(self::memory(&file, &account)?),
+            Found::WithFile => None,
+        };
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(state) = names.get(&name) {
+            if state.is_some() {
+                self.wasted.fetch_add(account.spent(), Ordering::Relaxed);
+                return Ok(());
+            }
+            names = self.live.wait(names).unwrap_or_else(PoisonError::into_inner);
+        }
+        names.insert(name.clone(), None);
+        drop(names);
+        drop(memory);
+        let options =
+            Options { machine: Machine::HERE, base: None, most: MOST, cpus: CPUS, this_module: 0 };
+        let mut linked = link(&file, &account, &options, &mut Nothing)?;
+        linked.image.seal()?;
+        // SAFETY: nothing of it runs.
+        if !unsafe { linked.image.finish_init() } {
+            return Err(Error::noexec("not sealed"));
+        }
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.insert(name, Some(linked.image));
+        self.live.notify_all();
+        Ok(())
+    }
+}
+
+/// The module's memory, empty.
+fn memory(file: &Elf<'_>, account: &Account) -> Result<Image> {
+    let symtab = kmem_module::elf::Symtab::read(file, account)?;
+    let mut window = Window::new(file.source, account)?;
+    let needs = Needs::count(file, &symtab, &mut window, account, Machine::HERE)?;
+    let wants = Wants { got: needs.got, veneers: needs.veneers, cpus: CPUS, most: MOST };
+    Image::map(account, Layout::new(file, wants)?, None)
+}

@@ -1,0 +1,77 @@
+//! `kmem lsmod`: the modules of a running process.
+
+use std::io::{self, BufWriter, Write};
+
+use kmem_snapshot::Process;
+use kmem_snapshot::escape::printable;
+use kmem_snapshot::modules::{Board, Module};
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, say};
+
+/// Arguments of `kmem lsmod`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Process whose modules to list
+    #[arg(short, long)]
+    pid: u32,
+    /// Also print where each module is
+    #[arg(short, long)]
+    addresses: bool,
+    /// Print JSON instead
+    #[arg(long)]
+    json: bool,
+}
+
+/// The boards of a process, and a word about each that may not be of one moment.
+pub(crate) fn boards(pid: u32) -> Result<Vec<Board>, Failure> {
+    let boards = Process::open(pid)?.module_boards()?;
+    for board in boards.iter().filter(|board| board.torn) {
+        say(&format!("board of modules at {:#x}: it kept changing while it was read", board.at));
+    }
+    Ok(boards)
+}
+
+pub(crate) fn main(args: &Args) -> Result<(), Failure> {
+    let boards = boards(args.pid)?;
+    let modules = || boards.iter().flat_map(|board| &board.modules);
+    let mut out = BufWriter::new(io::stdout().lock());
+    if args.json {
+        let rows: Vec<Value> = modules().map(|module| row(module, args.addresses)).collect();
+        serde_json::to_writer_pretty(&mut out, &json!({ "pid": args.pid, "modules": rows }))?;
+        writeln!(out)?;
+    } else {
+        // As lsmod(8).
+        writeln!(out, "Module                  Size  Used by")?;
+        for module in modules() {
+            let Module { name, size, refcount, users, state, base, .. } = module;
+            let (name, users) = (printable(name), printable(users));
+            write!(out, "{name:<19} {size:>8}  {refcount} {users}")?;
+            if *state != "Live" {
+                write!(out, " ({state})")?;
+            }
+            if args.addresses {
+                write!(out, " {base:#018x}")?;
+            }
+            writeln!(out)?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn row(module: &Module, addresses: bool) -> Value {
+    let users: Vec<&str> = module.users.split(',').filter(|user| !user.is_empty()).collect();
+    let mut row = json!({
+        "name": module.name,
+        "bytes": module.size,
+        "text_bytes": module.text,
+        "refcount": module.refcount,
+        "used_by": users,
+        "state": module.state,
+    });
+    if addresses {
+        row["address"] = json!(module.base);
+    }
+    row
+}

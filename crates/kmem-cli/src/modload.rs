@@ -1,0 +1,142 @@
+//! `kmem modload`: a host to try modules in. It runs under libkmem, so what modules allocate is in its books.
+
+use std::io::{self, Read as _, Write};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use kmem_module::loader::delete;
+use kmem_module::{Config, Errno, Error, Loader};
+
+use crate::failure::{Failure, say};
+use crate::modstats;
+use crate::run::library;
+
+/// Arguments of `kmem modload`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Threads that load all files at once
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+    /// Rounds; modules are unloaded between them
+    #[arg(short, long, default_value_t = 1)]
+    repeat: u32,
+    /// Arguments for every module ("name=value ..")
+    #[arg(short, long, default_value = "")]
+    args: String,
+    /// Directory that modules are looked for in, for request_module; given more than once, in this order
+    #[arg(short, long, value_name = "DIR")]
+    search: Vec<PathBuf>,
+    /// Stay with the modules of the last round loaded until standard input ends
+    #[arg(long)]
+    stay: bool,
+    /// Print the statistics as JSON
+    #[arg(long)]
+    json: bool,
+    /// Library to run under, rather than the libkmem.so that belongs to this command
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+    /// Modules to load, in this order: files, or names in a search directory
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// Set in the environment of the process that is under the library.
+const UNDER: &str = "KMEM_MODLOAD";
+
+pub(crate) fn main(args: &Args) -> Result<(), Failure> {
+    if std::env::var_os(UNDER).is_none() {
+        return Err(start_again(args));
+    }
+    let search_path = args.search.clone();
+    let loader = Loader::new(Config { search_path, ..Config::default() })
+        .map_err(|e| Failure::Trouble(e.to_string()))?;
+    let mut failure = None;
+    for round in 1..=args.repeat {
+        let start = Instant::now();
+        let failed = storm(&loader, args);
+        let (count, took) = (loader.modules(false).len(), start.elapsed());
+        if args.repeat == 1 || !failed.is_empty() {
+            say(&format!("{count} modules are loaded after {:.1} ms", took.as_secs_f64() * 1e3));
+        }
+        for (path, error) in failed {
+            failure.get_or_insert(Failure::of_module(path, &error));
+        }
+        if round < args.repeat && failure.is_none() {
+            unload(&loader)?;
+        }
+    }
+    let mut out = io::stdout().lock();
+    let stats = loader.stats();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &modstats::json(&stats))?;
+        writeln!(out)?;
+    } else {
+        modstats::write(&mut out, &stats)?;
+    }
+    out.flush()?;
+    if args.stay {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+    }
+    unload(&loader)?;
+    failure.map_or(Ok(()), Err)
+}
+
+/// This program once more, under the library.
+fn start_again(args: &Args) -> Failure {
+    let (library, _) = match library::find(args.library.as_deref()) {
+        Ok(found) => found,
+        Err(failure) => return failure,
+    };
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(e) => return Failure::Trouble(format!("cannot find this program: {e}")),
+    };
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1)).env(UNDER, "1");
+    let error = command.env("LD_PRELOAD", library::preload(&library)).exec();
+    Failure::Trouble(format!("cannot start again under {}: {error}", library.display()))
+}
+
+/// All threads load all files at once. What failed; that a module is there is no failure.
+fn storm<'a>(loader: &Loader, args: &'a Args) -> Vec<(&'a Path, Error)> {
+    let barrier = Barrier::new(args.threads as usize);
+    let one = || {
+        barrier.wait();
+        let mut failed = Vec::new();
+        for path in &args.files {
+            match load(loader, path, args) {
+                Err(error) if error.errno != Errno::EEXIST => failed.push((path.as_path(), error)),
+                _ => {}
+            }
+        }
+        failed
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..args.threads).map(|_| scope.spawn(one)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+    })
+}
+
+fn load(loader: &Loader, path: &Path, args: &Args) -> Result<(), Error> {
+    let name = path.to_string_lossy();
+    if !args.search.is_empty() && !name.contains(['/', '.']) {
+        return loader.request_module(&name);
+    }
+    loader.load_file(path, &args.args)
+}
+
+/// Unloads everything, users before what they use.
+fn unload(loader: &Loader) -> Result<(), Failure> {
+    loop {
+        let modules = loader.modules(false);
+        let Some(free) = modules.iter().find(|module| module.users.is_empty()) else {
+            return Ok(());
+        };
+        loader
+            .delete_module(&free.name, delete::NONBLOCK | delete::FORCE)
+            .map_err(|e| Failure::Trouble(format!("cannot unload: {e}")))?;
+    }
+}

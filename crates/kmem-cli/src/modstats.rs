@@ -1,0 +1,65 @@
+//! `kmem modstats`: the statistics of a process's module loader, in the kernel's format.
+
+use std::io::{self, BufWriter, Write};
+
+use kmem_snapshot::escape::printable;
+use kmem_snapshot::modules::{Stat, Stats, reason_name};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::lsmod::boards;
+
+/// Arguments of `kmem modstats`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Process whose loader to ask for
+    #[arg(short, long)]
+    pid: u32,
+    /// Print JSON instead of the text of /sys/kernel/debug/modules/stats
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(args: &Args) -> Result<(), Failure> {
+    let boards = boards(args.pid)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    if args.json {
+        let loaders: Vec<Value> = boards.iter().map(|board| json(&board.stats)).collect();
+        serde_json::to_writer_pretty(&mut out, &json!({ "pid": args.pid, "loaders": loaders }))?;
+        writeln!(out)?;
+    } else {
+        for (number, board) in boards.iter().enumerate() {
+            if number > 0 {
+                writeln!(out)?;
+            }
+            write(&mut out, &board.stats)?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// The kernel's text. Names come from the process.
+pub(crate) fn write(out: &mut impl Write, stats: &Stats) -> io::Result<()> {
+    let mut stats = stats.clone();
+    for (name, _, _) in &mut stats.failed {
+        *name = printable(name).into_owned();
+    }
+    write!(out, "{stats}")
+}
+
+/// The same as JSON, and the bytes that the loader holds.
+pub(crate) fn json(stats: &Stats) -> Value {
+    let mut value = json!({
+        "wasted_bytes": stats.wasted(),
+        "held_bytes": stats.held,
+        "held_peak_bytes": stats.held_peak,
+        "duplicates": stats.failed.iter().map(|(name, count, reason)| {
+            json!({ "name": name, "count": count, "reason": reason_name(*reason) })
+        }).collect::<Vec<_>>(),
+    });
+    for stat in Stat::ALL {
+        value[stat.key()] = json!(stats.get(stat));
+    }
+    value
+}

@@ -1,0 +1,197 @@
+//! `kmem modinfo`, `modload`, `lsmod` and `modstats`, with modules compiled here.
+
+mod program;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use program::{KMEM, directory, json, text};
+
+/// Compiles a module.
+fn module(dir: &Path, name: &str, source: &str) -> PathBuf {
+    let file = dir.join(format!("{name}.c"));
+    std::fs::write(
+        &file,
+        format!("#include \"kmem_module.h\"\nMODULE_LICENSE(\"GPL\");\n{source}\n"),
+    )
+    .unwrap();
+    let path = dir.join(format!("{name}.ko"));
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include");
+    let mut cc = Command::new("cc");
+    cc.args(["-Wall", "-Wextra", "-Werror", "-O2", "-c", "-fPIC", "-I"]).arg(include);
+    assert!(cc.arg(file).arg("-o").arg(&path).status().unwrap().success());
+    path
+}
+
+const KEEPS: &str = "static void *kept; static int size = 500; module_param(size, int, 0); MODULE_PARM_DESC(size, \"bytes to keep\");
+static unsigned int bare[2]; module_param_array(bare, uint, 0, 0);
+MODULE_AUTHOR(\"A. Nonymous\"); MODULE_ALIAS(\"keeps-*\"); int keeps_value = 1; EXPORT_SYMBOL(keeps_value);
+static int __init start(void) { kept = kmalloc(size, GFP_KERNEL); return kept ? 0 : -12; } module_init(start);
+static void __exit stop(void) { kfree(kept); } module_exit(stop);";
+
+fn kmem(args: &[&str]) -> Output {
+    Command::new(KMEM).args(args).output().unwrap()
+}
+
+/// A host whose modules stay; it ends when its input does.
+struct Host(Child);
+
+impl Host {
+    fn start(args: &[&str]) -> Self {
+        let mut command = Command::new(KMEM);
+        command.args(["modload", "--stay"]).args(args);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut first = String::new();
+        // It prints when it has loaded everything.
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+        assert!(first.contains("Mods ever loaded"), "{first:?}");
+        Self(child)
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn modinfo_prints_fields_in_order_and_parameters_with_their_types() {
+    let dir = directory();
+    let path = module(dir.path(), "keeps", KEEPS);
+    let file = path.to_str().unwrap();
+    let output = kmem(&["modinfo", file]);
+    let out = text(&output.stdout);
+    let mut lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.remove(0), format!("filename:       {file}"));
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        [
+            "alias:          keeps-*",
+            "author:         A. Nonymous",
+            &format!("kmem_source:    {}", path.with_extension("c").display()),
+            "license:        GPL",
+            "parm:           bare:array of uint",
+            "parm:           size:bytes to keep (int)",
+            "vermagic:       kmem 1 x86_64",
+        ]
+    );
+    assert_eq!(text(&kmem(&["modinfo", "-F", "author", file]).stdout), "A. Nonymous\n");
+    assert_eq!(text(&kmem(&["modinfo", "-0", "-F", "license", file]).stdout), "GPL\0");
+    let all = json(Command::new(KMEM).args(["modinfo", "--json", file]));
+    assert_eq!(all["alias"], serde_json::json!(["keeps-*"]));
+    // What is no module is told by name.
+    let output = kmem(&["modinfo", KMEM]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output.stderr).contains("e_type is 3, not relocatable"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(kmem(&["modinfo", "/nonexistent.ko"]).status.code(), Some(3));
+}
+
+#[test]
+fn a_host_shows_its_modules_statistics_and_what_they_hold() {
+    let dir = directory();
+    let keeps = module(dir.path(), "keeps", KEEPS);
+    let user = module(dir.path(), "user", "extern int keeps_value; int *user_p = &keeps_value;");
+    let (keeps, user) = (keeps.to_str().unwrap(), user.to_str().unwrap());
+    let host = Host::start(&["--threads", "4", keeps, user, keeps]);
+    let pid = host.pid();
+
+    let list = json(Command::new(KMEM).args(["lsmod", "--json", "-p", &pid]));
+    let modules = list["modules"].as_array().unwrap();
+    assert_eq!(modules.len(), 2);
+    assert_eq!((&modules[0]["name"], &modules[0]["refcount"]), (&"keeps".into(), &1.into()));
+    assert_eq!(modules[0]["used_by"], serde_json::json!(["user"]));
+    assert!(modules[0].get("address").is_none());
+    let shown = text(&kmem(&["lsmod", "-p", &pid]).stdout);
+    let size = modules[0]["bytes"].as_u64().unwrap();
+    assert_eq!(shown.lines().next(), Some("Module                  Size  Used by"));
+    assert_eq!(shown.lines().nth(1), Some(&*format!("keeps               {size:>8}  1 user")));
+    let addresses = text(&kmem(&["lsmod", "-a", "-p", &pid]).stdout);
+    assert!(addresses.lines().nth(1).unwrap().contains(" 0x00007"), "{addresses}");
+
+    let stats = json(Command::new(KMEM).args(["modstats", "--json", "-p", &pid]));
+    let stats = &stats["loaders"][0];
+    assert_eq!((&stats["loaded"], &stats["wasted_bytes"]), (&2.into(), &0.into()));
+    let held: u64 = modules.iter().map(|module| module["bytes"].as_u64().unwrap()).sum();
+    assert_eq!((&stats["held_bytes"], &stats["total_bytes"]), (&held.into(), &held.into()));
+    let shown = text(&kmem(&["modstats", "-p", &pid]).stdout);
+    assert!(shown.starts_with("         Mods ever loaded\t2\n"), "{shown}");
+    assert!(shown.contains("Duplicate failed modules:\n"), "{shown}");
+
+    // The module's allocation is in the host's books, under its name.
+    let rows = json(Command::new(KMEM).args(["dump", "--json", "--module", "keeps", "-p", &pid]));
+    let rows = rows["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 1, "{rows:#?}");
+    assert_eq!((&rows[0]["bytes"], &rows[0]["function"]), (&512.into(), &"start".into()));
+    host.end();
+}
+
+#[test]
+fn modload_passes_arguments_repeats_and_finds_modules_by_alias() {
+    let dir = directory();
+    let keeps = module(dir.path(), "keeps", KEEPS);
+    let file = keeps.to_str().unwrap();
+    let stats = json(Command::new(KMEM).args(["modload", "--json", "-t", "8", "-r", "5", file]));
+    assert_eq!((&stats["loaded"], &stats["wasted_bytes"]), (&5.into(), &0.into()));
+    let output = kmem(&["modload", "--args", "size=x", file]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output.stderr).contains("keeps.ko: parameter size: \"x\" is no number"),
+        "{}",
+        text(&output.stderr)
+    );
+    let search = dir.path().to_str().unwrap();
+    let stats = json(Command::new(KMEM).args(["modload", "--json", "--search", search, "keeps-7"]));
+    assert_eq!(stats["loaded"], 1);
+    let output = kmem(&["modload", "--search", search, "nothing"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_process_without_a_loader_and_no_process_are_absent() {
+    let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+    for command in ["lsmod", "modstats"] {
+        let output = kmem(&[command, "-p", &sleeper.id().to_string()]);
+        assert_eq!(output.status.code(), Some(3));
+        assert!(text(&output.stderr).contains("has no loader of modules"));
+        assert_eq!(kmem(&[command, "-p", "2147483632"]).status.code(), Some(3));
+    }
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+}
+
+#[test]
+fn another_user_sees_no_addresses() {
+    use std::os::unix::process::CommandExt as _;
+    // SAFETY: asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root can become another user");
+        return;
+    }
+    let dir = directory();
+    let keeps = module(dir.path(), "keeps", KEEPS);
+    let host = Host::start(&[keeps.to_str().unwrap()]);
+    // Where another user can run it.
+    let copy = Path::new("/tmp").join(format!("kmem-{}", host.pid()));
+    std::fs::copy(KMEM, &copy).unwrap();
+    let output =
+        Command::new(&copy).args(["lsmod", "-a", "-p", &host.pid()]).uid(65534).gid(65534).output();
+    std::fs::remove_file(&copy).unwrap();
+    let output = output.unwrap();
+    assert_eq!(
+        (output.status.code(), output.stdout.len()),
+        (Some(4), 0),
+        "{}",
+        text(&output.stderr)
+    );
+    host.end();
+}

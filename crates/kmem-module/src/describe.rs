@@ -1,0 +1,99 @@
+//! What a file says of itself: all entries of `.modinfo` and of its signature, in order, as `modinfo(8)` has them.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::decompress::{Format, Packed};
+use crate::elf::Elf;
+use crate::error::{Errno, Error, Result};
+use crate::modinfo::Modinfo;
+use crate::os::{Account, Gauge, Linux};
+use crate::signature::{self, Signer};
+use crate::source::Source;
+
+/// Most bytes that a compressed file may expand to.
+const MOST: u64 = 256 << 20;
+
+/// An entry: key and value, both as they are in the file.
+pub type Entry = (Vec<u8>, Vec<u8>);
+
+/// An account that nobody reads.
+fn account() -> Account {
+    Account::new(Arc::new(Linux), Arc::<Gauge>::default())
+}
+
+/// Opens a module's file for reading: a regular file, or nothing is opened.
+///
+/// # Errors
+/// What the system says; `EINVAL` for anything but a file.
+pub fn open(path: &Path) -> Result<File> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(|e| Error::io(&path.display().to_string(), &e))?;
+    let meta = file.metadata().map_err(|e| Error::io(&path.display().to_string(), &e))?;
+    if !meta.is_file() {
+        return Err(Error::new(Errno::EINVAL, format!("{}: not a regular file", path.display())));
+    }
+    Ok(file)
+}
+
+/// The entries of a file, compressed or not.
+///
+/// # Errors
+/// `ENOEXEC` for what is no module; what reading or decompressing says.
+pub fn file(path: &Path) -> Result<Vec<Entry>> {
+    let file = open(path)?;
+    let len = file.metadata().map_err(|e| Error::io("stat", &e))?.len();
+    let account = account();
+    let source = Source::File(file.as_fd(), len);
+    let mut start = [0; 6];
+    let have = len.min(6) as usize;
+    source.read(&account, 0, &mut start[..have], "the file")?;
+    if Format::of(&start[..have]).is_some() {
+        let packed = Packed::open(source, &account, MOST)?;
+        let bytes = packed.expand(&account)?;
+        return entries(Source::Bytes(&bytes), &account);
+    }
+    entries(source, &account)
+}
+
+/// The entries of a source.
+///
+/// # Errors
+/// As for [`file`].
+pub fn entries(source: Source<'_>, account: &Account) -> Result<Vec<Entry>> {
+    let elf = Elf::read(source, account, None)?;
+    let info = Modinfo::read(&elf, account)?;
+    let mut found: Vec<Entry> =
+        info.entries().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+    if let Ok(Some(signature)) = signature::find(source, account) {
+        let pkcs7 = signature.read(source, account)?;
+        if let Some(signer) = Signer::of(&pkcs7) {
+            let mut add = |key: &str, value: String| found.push((key.into(), value.into_bytes()));
+            add("sig_id", "PKCS#7".to_owned());
+            add("signer", signer.name);
+            add("sig_key", hex(&signer.key));
+            add("sig_hashalgo", signer.digest);
+            let lines: Vec<String> = signer.signature.chunks(20).map(hex).collect();
+            add("signature", lines.join(":\n\t\t"));
+        }
+    }
+    Ok(found)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
+    digits.join(":")
+}
+
+/// The value of a key, as text.
+#[must_use]
+pub fn get(entries: &[Entry], key: &str) -> Option<String> {
+    let found = entries.iter().find(|(known, _)| known == key.as_bytes())?;
+    Some(String::from_utf8_lossy(&found.1).into_owned())
+}

@@ -1,0 +1,279 @@
+//! The ELF file, checked in the kernel's order (`elf_validity_*`) before anything in it is trusted.
+//!
+//! Records are taken apart by hand: a file is not mapped, and every field is checked as it is read. Whatever
+//! is wrong is an error that names the field, where it is, and its value.
+
+mod section;
+mod symtab;
+
+pub use object::elf as constants;
+pub use section::Section;
+pub use symtab::{Symbol, Symtab};
+
+use crate::error::{Errno, Error, Result};
+use crate::os::Account;
+use crate::source::{Part, Source};
+use constants as elf;
+
+/// Bytes of the header.
+pub const HEADER: u64 = 64;
+/// Bytes of an entry of the section table.
+pub const SECTION: u64 = 64;
+/// Most bytes of a table of names or symbols.
+const MAX_TABLE: u64 = 64 << 20;
+
+/// A processor that modules are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// x86-64.
+    X86_64,
+    /// AArch64.
+    Aarch64,
+}
+
+impl Machine {
+    /// That of this process.
+    pub const HERE: Self = if cfg!(target_arch = "aarch64") { Self::Aarch64 } else { Self::X86_64 };
+
+    const fn number(self) -> u16 {
+        match self {
+            Self::X86_64 => elf::EM_X86_64,
+            Self::Aarch64 => elf::EM_AARCH64,
+        }
+    }
+
+    /// Its name, as in `vermagic`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Aarch64 => "aarch64",
+        }
+    }
+}
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u16::from_le_bytes(*b))
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_le_bytes(*b))
+}
+
+/// What the header says of the sections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Where the section table is.
+    pub shoff: u64,
+    /// Its entries.
+    pub shnum: u16,
+    /// The section with the names of sections.
+    pub shstrndx: u16,
+}
+
+impl Header {
+    /// Takes a header apart, that of a file of `len` bytes. `machine` is null for a file that is only looked at.
+    ///
+    /// # Errors
+    /// `ENOEXEC`.
+    pub fn parse(bytes: &[u8], len: u64, machine: Option<Machine>) -> Result<Self> {
+        let bad = |what: String| Err(Error::noexec(format!("ELF header: {what}")));
+        if len < HEADER || bytes.len() < HEADER as usize {
+            return bad(format!("the file has {len} bytes, a header {HEADER}"));
+        }
+        if bytes[..4] != elf::ELFMAG {
+            return bad("no ELF magic".to_owned());
+        }
+        for (at, name, found, expected) in [
+            (4, "class", bytes[4], elf::ELFCLASS64),
+            (5, "byte order", bytes[5], elf::ELFDATA2LSB),
+            (6, "version", bytes[6], elf::EV_CURRENT),
+        ] {
+            if found != expected {
+                return bad(format!("{name} (byte {at}) is {found}, not {expected}"));
+            }
+        }
+        let kind = u16_at(bytes, 16);
+        if kind != elf::ET_REL {
+            return bad(format!("e_type is {kind}, not relocatable ({})", elf::ET_REL));
+        }
+        let number = u16_at(bytes, 18);
+        if let Some(machine) = machine
+            && number != machine.number()
+        {
+            let (ours, name) = (machine.number(), machine.name());
+            return bad(format!("e_machine is {number}, not {ours} ({name})"));
+        }
+        let version = u32_at(bytes, 20);
+        if version != u32::from(elf::EV_CURRENT) {
+            return bad(format!("e_version is {version}, not 1"));
+        }
+        let size = u16_at(bytes, 58);
+        if u64::from(size) != SECTION {
+            return bad(format!("e_shentsize is {size}, not {SECTION}"));
+        }
+        let header = Self {
+            shoff: u64_at(bytes, 40),
+            shnum: u16_at(bytes, 60),
+            shstrndx: u16_at(bytes, 62),
+        };
+        let Self { shoff, shnum, shstrndx } = header;
+        if shnum == 0 {
+            return bad("e_shnum is 0: no sections, or more than 65,279".to_owned());
+        }
+        if shoff < HEADER || shoff % 8 != 0 || header.table().is_none_or(|table| table.1 > len) {
+            return bad(format!(
+                "section table of {shnum} entries at e_shoff {shoff:#x}, in a file of {len:#x} bytes"
+            ));
+        }
+        if shstrndx == elf::SHN_UNDEF || shstrndx >= shnum {
+            return bad(format!("e_shstrndx is {shstrndx}, of {shnum} sections"));
+        }
+        Ok(header)
+    }
+
+    /// Start and end of the section table.
+    fn table(&self) -> Option<(u64, u64)> {
+        let end = self.shoff.checked_add(u64::from(self.shnum) * SECTION)?;
+        Some((self.shoff, end))
+    }
+
+    /// Where entry `number` of the section table is.
+    #[must_use]
+    pub fn entry(&self, number: u16) -> u64 {
+        self.shoff + u64::from(number) * SECTION
+    }
+}
+
+/// A file that has been checked.
+pub struct Elf<'a> {
+    /// Its bytes.
+    pub source: Source<'a>,
+    table: Part<'a>,
+    names: Part<'a>,
+    count: u16,
+}
+
+impl<'a> Elf<'a> {
+    /// Reads and checks header, section table and names.
+    ///
+    /// # Errors
+    /// `ENOEXEC` names the first thing that is wrong; `ENOMEM`, or what reading says.
+    pub fn read(source: Source<'a>, account: &Account, machine: Option<Machine>) -> Result<Self> {
+        let len = source.len();
+        let mut bytes = [0; HEADER as usize];
+        source.read(account, 0, &mut bytes[..len.min(HEADER) as usize], "the ELF header")?;
+        let header = Header::parse(&bytes, len, machine)?;
+        let span = u64::from(header.shnum) * SECTION;
+        let table = source.part(account, header.shoff, span, "the section table")?;
+        let section = |number: u16| Section::parse(&table, number);
+
+        section(0).check_null()?;
+        for number in 1..header.shnum {
+            section(number).check_bounds(number, len, (header.shoff, header.shoff + span))?;
+        }
+        let strings = section(header.shstrndx);
+        strings.check_strings("section names", header.shstrndx)?;
+        if strings.size > MAX_TABLE {
+            return Err(too_big("section names", strings.size));
+        }
+        let names = source.part(account, strings.offset, strings.size, "section names")?;
+        check_ends("section names", &names)?;
+        let this = Self { source, table, names, count: header.shnum };
+        this.check_sections()?;
+        Ok(this)
+    }
+
+    fn check_sections(&self) -> Result<()> {
+        let mut once =
+            [(".modinfo", 0_u16), (".gnu.linkonce.this_module", 0), ("kmem_alloc_tags", 0)];
+        for (number, section) in self.sections() {
+            if section.name as usize >= self.names.len() {
+                let size = self.names.len();
+                return Err(Error::noexec(format!(
+                    "section {number}: sh_name {:#x} is past the {size:#x} bytes of names",
+                    section.name
+                )));
+            }
+            let name = self.name_bytes(&section);
+            for (unique, seen) in &mut once {
+                if name == unique.as_bytes() {
+                    if *seen != 0 {
+                        return Err(Error::noexec(format!(
+                            "sections {seen} and {number} are both called {unique}"
+                        )));
+                    }
+                    *seen = number;
+                }
+            }
+            section.check_kind(number, &self.name(&section))?;
+        }
+        Ok(())
+    }
+
+    /// Sections and their numbers, without the empty one.
+    pub fn sections(&self) -> impl Iterator<Item = (u16, Section)> + '_ {
+        (1..self.count).map(|number| (number, Section::parse(&self.table, number)))
+    }
+
+    /// Number of sections, the empty one included.
+    #[must_use]
+    pub fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// Section `number`, which is there.
+    #[must_use]
+    pub fn section(&self, number: u16) -> Section {
+        Section::parse(&self.table, number)
+    }
+
+    fn name_bytes(&self, section: &Section) -> &[u8] {
+        let rest = self.names.get(section.name as usize..).unwrap_or_default();
+        rest.split(|&b| b == 0).next().unwrap_or_default()
+    }
+
+    /// Name of a section; what is no text in it is replaced.
+    #[must_use]
+    pub fn name(&self, section: &Section) -> String {
+        String::from_utf8_lossy(self.name_bytes(section)).into_owned()
+    }
+
+    /// The section of this name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<(u16, Section)> {
+        self.sections().find(|(_, section)| self.name_bytes(section) == name.as_bytes())
+    }
+
+    /// The bytes of a section.
+    ///
+    /// # Errors
+    /// As [`Source::part`]; `E2BIG` for a table larger than any sensible one.
+    pub fn contents(&self, account: &Account, section: &Section, of: &str) -> Result<Part<'a>> {
+        if section.kind == elf::SHT_NOBITS {
+            return Err(Error::noexec(format!("{of} has no contents (SHT_NOBITS)")));
+        }
+        if section.size > MAX_TABLE {
+            return Err(too_big(of, section.size));
+        }
+        self.source.part(account, section.offset, section.size, of)
+    }
+}
+
+fn too_big(of: &str, size: u64) -> Error {
+    Error::new(Errno::E2BIG, format!("{of}: {size} bytes are more than {MAX_TABLE}"))
+}
+
+/// A table of strings begins with an empty one and ends one.
+fn check_ends(of: &str, strings: &[u8]) -> Result<()> {
+    match (strings.first(), strings.last()) {
+        (Some(0), Some(0)) => Ok(()),
+        (None, _) | (_, None) => Err(Error::noexec(format!("{of}: the string table is empty"))),
+        (Some(0), _) => Err(Error::noexec(format!("{of}: the last string is not terminated"))),
+        _ => Err(Error::noexec(format!("{of}: the first string is not empty"))),
+    }
+}

@@ -1,0 +1,132 @@
+//! One entry of the section table.
+
+use super::{HEADER, SECTION, elf, u32_at, u64_at};
+use crate::error::{Error, Result};
+
+/// Largest alignment of a section.
+const MAX_ALIGN: u64 = 2 << 20;
+
+/// A section's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the fields of Elf64_Shdr
+pub struct Section {
+    pub name: u32,
+    pub kind: u32,
+    pub flags: u64,
+    pub addr: u64,
+    pub offset: u64,
+    pub size: u64,
+    pub link: u32,
+    pub info: u32,
+    pub align: u64,
+    pub entsize: u64,
+}
+
+impl Section {
+    /// Takes entry `number` of a table apart.
+    pub(super) fn parse(table: &[u8], number: u16) -> Self {
+        Self::of(table.get(usize::from(number) * SECTION as usize..).unwrap_or_default())
+    }
+
+    /// Takes one entry apart.
+    #[must_use]
+    pub fn of(entry: &[u8]) -> Self {
+        Self {
+            name: u32_at(entry, 0),
+            kind: u32_at(entry, 4),
+            flags: u64_at(entry, 8),
+            addr: u64_at(entry, 16),
+            offset: u64_at(entry, 24),
+            size: u64_at(entry, 32),
+            link: u32_at(entry, 40),
+            info: u32_at(entry, 44),
+            align: u64_at(entry, 48),
+            entsize: u64_at(entry, 56),
+        }
+    }
+
+    /// Whether it is loaded.
+    #[must_use]
+    pub fn is_allocated(&self) -> bool {
+        self.flags & u64::from(elf::SHF_ALLOC) != 0
+    }
+
+    /// Whether it is written to.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.flags & u64::from(elf::SHF_WRITE) != 0
+    }
+
+    /// Whether it is executed.
+    #[must_use]
+    pub fn is_executable(&self) -> bool {
+        self.flags & u64::from(elf::SHF_EXECINSTR) != 0
+    }
+
+    /// Bytes it takes in the file.
+    fn file_size(&self) -> u64 {
+        if matches!(self.kind, elf::SHT_NULL | elf::SHT_NOBITS) { 0 } else { self.size }
+    }
+
+    pub(super) fn check_null(&self) -> Result<()> {
+        if self.kind != elf::SHT_NULL || self.size != 0 || self.addr != 0 || self.offset != 0 {
+            return Err(Error::noexec(format!(
+                "section 0 is not empty: sh_type {}, sh_size {:#x}, sh_addr {:#x}, sh_offset {:#x}",
+                self.kind, self.size, self.addr, self.offset
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether its contents are in a file of `len` bytes, and not in its headers.
+    pub(super) fn check_bounds(&self, number: u16, len: u64, table: (u64, u64)) -> Result<()> {
+        if self.file_size() == 0 {
+            return Ok(());
+        }
+        let place = || format!("section {number}: {:#x} bytes at {:#x}", self.size, self.offset);
+        let Some(end) = self.offset.checked_add(self.size).filter(|&end| end <= len) else {
+            return Err(Error::noexec(format!("{} are not in the file of {len:#x}", place())));
+        };
+        if self.offset < HEADER || (self.offset < table.1 && end > table.0) {
+            return Err(Error::noexec(format!("{} overlap the ELF header or table", place())));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_strings(&self, of: &str, number: u16) -> Result<()> {
+        if self.kind != elf::SHT_STRTAB {
+            let kind = self.kind;
+            return Err(Error::noexec(format!(
+                "{of}: section {number} has sh_type {kind}, not STRTAB"
+            )));
+        }
+        if self.size == 0 {
+            return Err(Error::noexec(format!("{of}: section {number} is empty")));
+        }
+        Ok(())
+    }
+
+    /// What a section that is loaded must keep to.
+    pub(super) fn check_kind(&self, number: u16, name: &str) -> Result<()> {
+        if !self.is_allocated() {
+            return Ok(());
+        }
+        let bad = |what: String| Err(Error::noexec(format!("section {number} ({name}): {what}")));
+        if self.is_writable() && self.is_executable() {
+            return bad("writable and executable".to_owned());
+        }
+        if self.align > 1 && (!self.align.is_power_of_two() || self.align > MAX_ALIGN) {
+            return bad(format!(
+                "sh_addralign {:#x} is no power of two up to {MAX_ALIGN:#x}",
+                self.align
+            ));
+        }
+        if self.flags & u64::from(elf::SHF_TLS) != 0 {
+            return bad("thread-local storage is not supported in modules".to_owned());
+        }
+        if self.flags & u64::from(elf::SHF_COMPRESSED) != 0 {
+            return bad("a loaded section is compressed".to_owned());
+        }
+        Ok(())
+    }
+}

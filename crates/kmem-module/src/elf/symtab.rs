@@ -1,0 +1,167 @@
+//! The symbol table and its strings.
+
+use super::{Elf, check_ends, elf, u16_at, u32_at, u64_at};
+use crate::error::{Error, Result};
+use crate::os::Account;
+use crate::source::Part;
+
+/// Bytes of a symbol.
+const SYMBOL: u64 = 24;
+
+/// A symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// Offset of its name.
+    pub name: u32,
+    /// Binding and type.
+    pub info: u8,
+    /// The section it is in, or a reserved number.
+    pub section: u16,
+    /// Offset in its section.
+    pub value: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl Symbol {
+    fn of(entry: &[u8]) -> Self {
+        Self {
+            name: u32_at(entry, 0),
+            info: entry.get(4).copied().unwrap_or(0),
+            section: u16_at(entry, 6),
+            value: u64_at(entry, 8),
+            size: u64_at(entry, 16),
+        }
+    }
+
+    /// Its type.
+    #[must_use]
+    pub fn kind(&self) -> u8 {
+        self.info & 0xf
+    }
+
+    /// Whether it may be undefined.
+    #[must_use]
+    pub fn is_weak(&self) -> bool {
+        self.info >> 4 == elf::STB_WEAK
+    }
+
+    /// Whether it is seen by that file only.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.info >> 4 == elf::STB_LOCAL
+    }
+}
+
+/// The checked symbols of a file.
+pub struct Symtab<'a> {
+    symbols: Part<'a>,
+    names: Part<'a>,
+    /// The section it is.
+    pub section: u16,
+}
+
+impl<'a> Symtab<'a> {
+    /// Reads and checks the symbol table.
+    ///
+    /// # Errors
+    /// `ENOEXEC` for the first thing that is wrong; `ENOMEM`, or what reading says.
+    pub fn read(elf: &Elf<'a>, account: &Account) -> Result<Self> {
+        let mut tables = elf.sections().filter(|(_, section)| section.kind == elf::SHT_SYMTAB);
+        let Some((number, table)) = tables.next() else {
+            return Err(Error::noexec("no symbol table (SHT_SYMTAB)"));
+        };
+        if let Some((other, _)) = tables.next() {
+            return Err(Error::noexec(format!("sections {number} and {other} are symbol tables")));
+        }
+        let bad =
+            |what: String| Err(Error::noexec(format!("symbol table (section {number}): {what}")));
+        if table.entsize != SYMBOL || table.size % SYMBOL != 0 || table.size == 0 {
+            let (size, entsize) = (table.size, table.entsize);
+            return bad(format!("{size:#x} bytes in entries of {entsize}, not {SYMBOL}"));
+        }
+        let link = u16::try_from(table.link).ok().filter(|&link| link != 0 && link < elf.count());
+        let Some(link) = link.filter(|&link| link != number) else {
+            return bad(format!("sh_link {} is no other section", table.link));
+        };
+        let strings = elf.section(link);
+        strings.check_strings("symbol names", link)?;
+        let names = elf.contents(account, &strings, "symbol names")?;
+        check_ends("symbol names", &names)?;
+        let symbols = elf.contents(account, &table, "the symbol table")?;
+        let this = Self { symbols, names, section: number };
+        for number in 1..this.len() {
+            this.check(elf, number)?;
+        }
+        Ok(this)
+    }
+
+    fn check(&self, elf: &Elf<'_>, number: u32) -> Result<()> {
+        let symbol = self.get(number);
+        if symbol.name as usize >= self.names.len() {
+            let size = self.names.len();
+            return Err(Error::noexec(format!(
+                "symbol {number}: st_name {:#x} is past the {size:#x} bytes of names",
+                symbol.name
+            )));
+        }
+        let bad = |what: String| {
+            Err(Error::noexec(format!("symbol {number} ({}): {what}", self.name(&symbol))))
+        };
+        match symbol.section {
+            elf::SHN_UNDEF | elf::SHN_ABS => Ok(()),
+            elf::SHN_COMMON => bad("common; compile with -fno-common".to_owned()),
+            elf::SHN_XINDEX => bad("SHN_XINDEX without a table of section numbers".to_owned()),
+            section if section >= elf.count() => {
+                bad(format!("st_shndx {section:#x} is none of {} sections", elf.count()))
+            }
+            section => {
+                let size = elf.section(section).size;
+                let within = symbol.value.checked_add(symbol.size).is_some_and(|end| end <= size);
+                if within || symbol.kind() == elf::STT_FILE {
+                    return Ok(());
+                }
+                bad(format!(
+                    "{:#x} bytes at {:#x} are not in section {section} of {size:#x}",
+                    symbol.size, symbol.value
+                ))
+            }
+        }
+    }
+
+    /// Number of symbols, the empty one included.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        (self.symbols.len() / SYMBOL as usize) as u32
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Symbol `number`, which is there.
+    #[must_use]
+    pub fn get(&self, number: u32) -> Symbol {
+        Symbol::of(self.symbols.get(number as usize * SYMBOL as usize..).unwrap_or_default())
+    }
+
+    /// All symbols and their numbers, without the empty one.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Symbol)> + '_ {
+        (1..self.len()).map(|number| (number, self.get(number)))
+    }
+
+    /// The bytes of a symbol's name.
+    #[must_use]
+    pub fn name_bytes(&self, symbol: &Symbol) -> &[u8] {
+        let rest = self.names.get(symbol.name as usize..).unwrap_or_default();
+        rest.split(|&b| b == 0).next().unwrap_or_default()
+    }
+
+    /// Its name, for people.
+    #[must_use]
+    pub fn name(&self, symbol: &Symbol) -> String {
+        String::from_utf8_lossy(self.name_bytes(symbol)).into_owned()
+    }
+}

@@ -1,0 +1,244 @@
+//! From a checked file to a module's memory: sections in their places, symbols resolved, relocations applied.
+//! Nothing of the module has run yet.
+
+use std::ops::Range;
+
+use crate::elf::constants as elf;
+use crate::elf::{Elf, Machine, Symbol, Symtab, u64_at};
+use crate::error::{Errno, Error, Result};
+use crate::image::Image;
+use crate::layout::{self, Layout, Part, Wants};
+use crate::os::Account;
+use crate::params::{self, Param};
+use crate::relocate::Needs;
+use crate::source::Window;
+use crate::symbols::{self, Export};
+
+/// Bytes of a static tag (`struct kmem_alloc_tag`).
+const TAG: u64 = size_of::<kmem::StaticTag>() as u64;
+
+/// Most symbols for starts and ends of sections.
+const MAX_BOUNDS: u32 = 1024;
+
+/// Finds what a module does not define itself.
+pub trait Resolve {
+    /// The value of a name; none if there is no such symbol.
+    ///
+    /// # Errors
+    /// It is there, and this module may not have it.
+    fn resolve(&mut self, name: &[u8]) -> Result<Option<u64>>;
+}
+
+/// How to link.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// For which processor.
+    pub machine: Machine,
+    /// The address to link for; none: where the memory is.
+    pub base: Option<u64>,
+    /// Most bytes of a module's memory.
+    pub most: u64,
+    /// CPUs that there are.
+    pub cpus: u64,
+    /// Value of `__this_module`.
+    pub this_module: u64,
+}
+
+/// A module's memory, and what is in it. Addresses are those it is linked for.
+pub struct Linked {
+    /// The memory, not sealed yet.
+    pub image: Image,
+    /// `init_module`.
+    pub init: Option<u64>,
+    /// `cleanup_module`.
+    pub exit: Option<u64>,
+    /// Constructors.
+    pub init_array: Vec<u64>,
+    /// Destructors.
+    pub fini_array: Vec<u64>,
+    /// What it exports.
+    pub exports: Vec<Export>,
+    /// Its parameters.
+    pub params: Vec<Param>,
+    /// Its static tags.
+    pub tags: Option<Range<u64>>,
+}
+
+/// Links a file.
+///
+/// # Errors
+/// `ENOEXEC` for whatever is wrong in the file, `ENOENT` for a symbol that is nowhere, `E2BIG`, `ENOMEM`.
+pub fn link(
+    file: &Elf<'_>,
+    account: &Account,
+    options: &Options,
+    resolve: &mut dyn Resolve,
+) -> Result<Linked> {
+    let symtab = Symtab::read(file, account)?;
+    let mut window = Window::new(file.source, account)?;
+    let needs = Needs::count(file, &symtab, &mut window, account, options.machine)?;
+    let wants =
+        Wants { got: needs.got, veneers: needs.veneers, cpus: options.cpus, most: options.most };
+    let layout = Layout::new(file, wants)?;
+    let mut image = Image::map(account, layout, options.base)?;
+    for (number, section) in file.sections() {
+        let Some(offset) = image.layout.section(number) else { continue };
+        if !layout::is_zeroed(&section) {
+            let to = &mut image.bytes_mut()[offset as usize..][..section.size as usize];
+            file.source.read(account, section.offset, to, "a section")?;
+        }
+    }
+    let mut values = account.buffer(u64::from(symtab.len()) * 8, "the values of symbols")?;
+    let mut bounds = 0;
+    for (number, symbol) in symtab.iter() {
+        let value = value(file, &symtab, &symbol, &image, options, resolve, &mut bounds)?;
+        values[number as usize * 8..][..8].copy_from_slice(&value.to_le_bytes());
+    }
+    needs.apply(file, &symtab, &values, &mut image, &mut window, account)?;
+    copy_percpu(&mut image, options.cpus);
+    Ok(Linked {
+        init: function(&symtab, &values, &image, "init_module", &[Part::Text, Part::InitText])?,
+        exit: function(&symtab, &values, &image, "cleanup_module", &[Part::Text])?,
+        init_array: array(file, &image, ".init_array", &[Part::Text, Part::InitText])?,
+        fini_array: array(file, &image, ".fini_array", &[Part::Text])?,
+        exports: symbols::exports(file, &image)?,
+        params: params::params(file, &image)?,
+        tags: tags(file, &image)?,
+        image,
+    })
+}
+
+fn value(
+    file: &Elf<'_>,
+    symtab: &Symtab<'_>,
+    symbol: &Symbol,
+    image: &Image,
+    options: &Options,
+    resolve: &mut dyn Resolve,
+    bounds: &mut u32,
+) -> Result<u64> {
+    match symbol.section {
+        elf::SHN_ABS => return Ok(symbol.value),
+        elf::SHN_UNDEF => {}
+        section => {
+            // A symbol of a section that is not loaded has no address; nothing that is loaded may need it.
+            let start = image.layout.section(section);
+            return Ok(start.map_or(0, |start| image.base().wrapping_add(start + symbol.value)));
+        }
+    }
+    let name = symtab.name_bytes(symbol);
+    if name.starts_with(b"__st") {
+        // Each is looked up among all sections.
+        *bounds += 1;
+        if *bounds > MAX_BOUNDS {
+            let what = format!("more than {MAX_BOUNDS} undefined symbols called __st..");
+            return Err(Error::new(Errno::E2BIG, what));
+        }
+    }
+    if let Some(value) = linkers_own(file, image, options, name) {
+        return Ok(value);
+    }
+    match resolve.resolve(name)? {
+        Some(value) => Ok(value),
+        None if symbol.is_weak() => Ok(0),
+        None => {
+            let name = symtab.name(symbol);
+            Err(Error::new(Errno::ENOENT, format!("unknown symbol {name:?}")))
+        }
+    }
+}
+
+/// Symbols that a linker defines.
+fn linkers_own(file: &Elf<'_>, image: &Image, options: &Options, name: &[u8]) -> Option<u64> {
+    let bounds = |section: &[u8]| {
+        let (number, section) = file.find(std::str::from_utf8(section).ok()?)?;
+        let start = image.base().wrapping_add(image.layout.section(number)?);
+        Some((start, start.wrapping_add(section.size)))
+    };
+    match name {
+        b"_GLOBAL_OFFSET_TABLE_" => Some(image.base().wrapping_add(image.layout.got)),
+        b"__this_module" => Some(options.this_module),
+        b"kmem_nr_cpu_ids" => Some(options.cpus),
+        b"kmem_percpu_unit" => Some(image.layout.percpu.map_or(0, |percpu| percpu.unit)),
+        _ => match (name.strip_prefix(b"__start_"), name.strip_prefix(b"__stop_")) {
+            (Some(section), _) => bounds(section).map(|range| range.0),
+            (_, Some(section)) => bounds(section).map(|range| range.1),
+            _ => None,
+        },
+    }
+}
+
+/// Gives each CPU its copy of what the first has.
+fn copy_percpu(image: &mut Image, cpus: u64) {
+    let Some(percpu) = image.layout.percpu else { return };
+    let from = percpu.offset as usize;
+    for cpu in 1..cpus {
+        let to = from + (cpu * percpu.unit) as usize;
+        image.bytes_mut().copy_within(from..from + percpu.size as usize, to);
+    }
+}
+
+/// The address of a global function in the code of the module.
+fn function(
+    symtab: &Symtab<'_>,
+    values: &[u8],
+    image: &Image,
+    name: &str,
+    parts: &[Part],
+) -> Result<Option<u64>> {
+    let found = symtab.iter().find(|(_, symbol)| {
+        symbol.section != elf::SHN_UNDEF
+            && !symbol.is_local()
+            && symtab.name_bytes(symbol) == name.as_bytes()
+    });
+    let Some((number, _)) = found else { return Ok(None) };
+    let address = u64_at(values, number as usize * 8);
+    in_text(image, address, parts, name).map(Some)
+}
+
+fn in_text(image: &Image, address: u64, parts: &[Part], what: &str) -> Result<u64> {
+    match image.offset(address) {
+        Some(offset) if image.layout.is_in(parts, offset, 1) => Ok(address),
+        _ => Err(Error::noexec(format!("{what} ({address:#x}) is not in the module's code"))),
+    }
+}
+
+/// An array of addresses of functions.
+fn array(file: &Elf<'_>, image: &Image, name: &str, parts: &[Part]) -> Result<Vec<u64>> {
+    let mut found = Vec::new();
+    symbols::each_entry(file, image, name, 8, |_, entry| {
+        match u64_at(entry, 0) {
+            0 | u64::MAX => {}
+            address => found.push(in_text(image, address, parts, name)?),
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The static tags, whose names must be strings of the module.
+fn tags(file: &Elf<'_>, image: &Image) -> Result<Option<Range<u64>>> {
+    let mut count = 0;
+    symbols::each_entry(file, image, kmem::codetag::SECTION, TAG as usize, |number, entry| {
+        for (at, field, required) in
+            [(0, "module", false), (8, "file", true), (16, "function", true)]
+        {
+            let address = u64_at(entry, at);
+            if (address == 0 && !required) || image.string(address).is_some() {
+                continue;
+            }
+            return Err(Error::noexec(format!(
+                "code tag {number}: its {field} ({address:#x}) is no string of the module"
+            )));
+        }
+        count += 1;
+        Ok(())
+    })?;
+    let Some((number, _)) = file.find(kmem::codetag::SECTION).filter(|_| count > 0) else {
+        return Ok(None);
+    };
+    let start = image.layout.section(number).map(|offset| image.base().wrapping_add(offset));
+    let start = start.filter(|start| start.is_multiple_of(8));
+    let start = start.ok_or_else(|| Error::noexec("code tags are not aligned to 8 bytes"))?;
+    Ok(Some(start..start.wrapping_add(count * TAG)))
+}

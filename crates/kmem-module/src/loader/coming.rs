@@ -1,0 +1,213 @@
+//! Between memory and life: imports, publishing, init; and taking a module down again.
+
+use std::ffi::CString;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Inner, provided};
+use crate::board::{self, state};
+use crate::error::{Errno, Error, Result};
+use crate::link::Resolve;
+use crate::module::{Module, call, lock};
+use crate::registry::{Attempt, Slot, Tables};
+use crate::stats::Stat;
+use crate::symbols::{Definition, Versions};
+
+/// Finds what a module imports.
+pub(super) struct Imports<'a> {
+    pub(super) loader: &'a Arc<Inner>,
+    /// Whether it may have what is for modules under the GPL.
+    pub(super) gpl: bool,
+    /// The versions it was built for, if they matter.
+    pub(super) versions: Option<&'a Versions>,
+    /// The modules it uses, each held once.
+    pub(super) uses: Vec<Arc<Module>>,
+}
+
+impl Resolve for Imports<'_> {
+    fn resolve(&mut self, name: &[u8]) -> Result<Option<u64>> {
+        if let Some(value) = provided::find(name) {
+            return Ok(Some(value));
+        }
+        let found = match self.of_modules(name)? {
+            Some(found) => Some(found),
+            None => match CString::new(name) {
+                Ok(name) if !name.is_empty() => self.loader.config.core.find(&name),
+                _ => None,
+            },
+        };
+        let Some(found) = found else { return Ok(None) };
+        if found.gpl && !self.gpl {
+            return Err(Error::noexec(format!(
+                "symbol {} is only for modules with a licence compatible with the GPL",
+                String::from_utf8_lossy(name)
+            )));
+        }
+        if let Some(versions) = self.versions {
+            versions.check(name, &found)?;
+        }
+        Ok(Some(found.value))
+    }
+}
+
+impl Imports<'_> {
+    /// Looks among the exports of modules; one that is coming is waited for.
+    fn of_modules(&mut self, name: &[u8]) -> Result<Option<Definition>> {
+        loop {
+            let tables = self.loader.registry.lock();
+            let Some((module, found)) = tables.exports.get(name) else { return Ok(None) };
+            let attempt = match tables.names.get(&module.name) {
+                Some(Slot::Live(live)) if Arc::ptr_eq(live, module) => {
+                    if self.uses.iter().any(|used| Arc::ptr_eq(used, module)) {
+                        return Ok(Some(*found));
+                    }
+                    if module.try_get() {
+                        self.uses.push(module.clone());
+                        return Ok(Some(*found));
+                    }
+                    return Ok(None);
+                }
+                Some(Slot::Loading(attempt, _) | Slot::Going(attempt, _)) => attempt.clone(),
+                _ => return Ok(None),
+            };
+            drop(tables);
+            self.loader.registry.wait(&attempt)?;
+        }
+    }
+}
+
+impl Inner {
+    /// Publishes a linked module, seals it, and runs its init.
+    pub(super) fn come_alive(
+        self: &Arc<Self>,
+        attempt: &Arc<Attempt>,
+        module: &Arc<Module>,
+    ) -> Result<()> {
+        self.publish(attempt, module)?;
+        let (init, constructors, size, text) = {
+            let mut body = lock(&module.body);
+            let image = body.image.as_mut().ok_or_else(|| Error::noexec("no image"))?;
+            image.seal()?;
+            let (size, text) = (image.layout.kept(), image.layout.text);
+            if let Some(tags) = &body.tags {
+                // SAFETY: checked tags in memory that stays until `take_down` takes leave of them.
+                unsafe { self.config.books.register(tags, &module.name) };
+            }
+            (body.init, body.init_array.clone(), size, text)
+        };
+        for constructor in constructors {
+            // SAFETY: an address in sealed code of the module, which stays mapped while it is coming.
+            unsafe { call(constructor) };
+        }
+        // SAFETY: as above.
+        let result = init.map_or(0, |init| unsafe { call(init) });
+        if result < 0 {
+            let name = &module.name;
+            return Err(Error::new(Errno(-result), format!("init of {name} returned {result}")));
+        }
+        if result > 0 {
+            eprintln!(
+                "kmem: init of module {} returned {result}; success is 0, failure a negative errno",
+                module.name
+            );
+        }
+        let mut body = lock(&module.body);
+        if let Some(image) = body.image.as_mut() {
+            // SAFETY: init has returned; what is given back is only of use to it.
+            if !unsafe { image.finish_init() } {
+                eprintln!("kmem: module {}: what init initialised stays writable", module.name);
+            }
+        }
+        drop(body);
+        self.count(Stat::Loaded, 1);
+        self.count(Stat::TotalSize, size);
+        self.count(Stat::TotalText, text);
+        let _tables = self.registry.lock();
+        self.board.change(|| {
+            module.entry().size.store(size, Ordering::Relaxed);
+            module.entry().state.store(state::LIVE, Ordering::Relaxed);
+        });
+        Ok(())
+    }
+
+    /// Makes the module's exports known, and who uses whom.
+    fn publish(&self, attempt: &Arc<Attempt>, module: &Arc<Module>) -> Result<()> {
+        let taken = |name: &CString, owner: &str| {
+            let what = format!("{} exports {name:?}, which {owner} has", module.name);
+            Error::new(Errno::EEXIST, what)
+        };
+        // The dynamic linker has a lock of its own: not under ours.
+        let names: Vec<CString> =
+            lock(&module.body).exports.iter().map(|export| export.name.clone()).collect();
+        for name in &names {
+            if self.config.core.find(name).is_some() || provided::find(name.as_bytes()).is_some() {
+                return Err(taken(name, "the process"));
+            }
+        }
+        let mut guard = self.registry.lock();
+        let tables = &mut *guard;
+        for name in &names {
+            if let Some((other, _)) = tables.exports.get(name.as_bytes()) {
+                return Err(taken(name, &format!("module {}", other.name)));
+            }
+        }
+        let body = lock(&module.body);
+        for export in &body.exports {
+            let name = export.name.as_bytes().to_vec();
+            tables.exports.insert(name, (module.clone(), export.is));
+        }
+        let slot = tables.names.get_mut(&module.name);
+        if let Some(slot) = slot
+            && matches!(slot, Slot::Loading(other, _) if Arc::ptr_eq(other, attempt))
+        {
+            *slot = Slot::Loading(attempt.clone(), Some(module.clone()));
+        }
+        let used: Vec<String> = body.uses.iter().map(|used| used.name.clone()).collect();
+        let entry = module.entry();
+        let image = body.image.as_ref();
+        self.board.change(|| {
+            entry.base.store(image.map_or(0, |image| image.base()), Ordering::Relaxed);
+            entry.size.store(image.map_or(0, |image| image.len()), Ordering::Relaxed);
+            entry.text.store(image.map_or(0, |image| image.layout.text), Ordering::Relaxed);
+        });
+        drop(body);
+        for name in used {
+            self.show_users(tables, &name);
+        }
+        Ok(())
+    }
+
+    /// Puts the users of a module on the board.
+    fn show_users(&self, tables: &Tables, name: &str) {
+        let (Some(Slot::Live(module)), users) = (tables.names.get(name), tables.users(name)) else {
+            return;
+        };
+        self.board.change(|| {
+            board::store_text(&module.entry().users, users.join(",").as_bytes());
+        });
+    }
+
+    /// Undoes everything: exports, tags, uses, memory, the place on the board.
+    pub(crate) fn take_down(self: &Arc<Self>, module: &Arc<Module>) {
+        module.close();
+        let mut guard = self.registry.lock();
+        let tables = &mut *guard;
+        tables.exports.retain(|_, (owner, _)| !Arc::ptr_eq(owner, module));
+        tables.forget_files(&module.name);
+        let body = std::mem::take(&mut *lock(&module.body));
+        for used in &body.uses {
+            used.put();
+            self.show_users(tables, &used.name);
+        }
+        drop(guard);
+        if let Some(tags) = &body.tags {
+            // SAFETY: as registered, or never registered, which is told apart; nobody runs in the module any more.
+            unsafe { self.config.books.unregister(tags, &module.name) };
+        }
+        drop(body);
+        let _tables = self.registry.lock();
+        self.board.change(|| {
+            module.entry().state.store(state::FREE, Ordering::Relaxed);
+        });
+    }
+}

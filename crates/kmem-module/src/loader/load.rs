@@ -1,0 +1,366 @@
+//! Loading: claim the file, find the name, claim that, and only then take memory.
+
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+
+use super::{Inner, Loader, flags};
+use crate::decompress::Packed;
+use crate::elf::{Elf, Machine};
+use crate::error::{Errno, Error, Result};
+use crate::link::{Options, link};
+use crate::modinfo::{self, Modinfo};
+use crate::module::{Module, lock};
+use crate::os::Account;
+use crate::params;
+use crate::probe;
+use crate::registry::{self, Asked, Attempt, Claim, FileId, Registry, Slot};
+use crate::signature;
+use crate::source::{Source, Window};
+use crate::stats::Stat;
+use crate::symbols::{Versions, is_gpl_compatible};
+
+/// The layout of what `kmem_module.h` makes.
+const ABI: &str = "1";
+
+/// How far a request has come: where a failure is counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Decompress,
+    Becoming,
+    Load,
+}
+
+/// A request under way.
+struct Request<'a> {
+    loader: &'a Arc<Inner>,
+    attempt: Arc<Attempt>,
+    asked: &'a Asked,
+    file: Option<FileId>,
+    account: Account,
+    stage: Stage,
+    name: Option<String>,
+    ended: bool,
+}
+
+impl Loader {
+    /// Loads the module in a file.
+    ///
+    /// # Errors
+    /// `EEXIST`: it is there; `ENOEXEC`: it is no module; and those of `finit_module(2)`.
+    pub fn finit_module(&self, fd: RawFd, args: &str, flags: u32) -> Result<()> {
+        let result = self.0.finit(fd, args, flags);
+        self.0.show_held();
+        result
+    }
+
+    /// Loads a module that is in memory.
+    ///
+    /// # Errors
+    /// As [`Loader::finit_module`].
+    pub fn init_module(&self, bytes: &[u8], args: &str) -> Result<()> {
+        let asked = Asked { args: args.to_owned(), flags: 0 };
+        let attempt = Registry::begin(asked.clone());
+        let result = Request::begin(&self.0, attempt, &asked, None).run(Source::Bytes(bytes), None);
+        self.0.show_held();
+        result
+    }
+}
+
+impl Inner {
+    fn finit(self: &Arc<Self>, fd: RawFd, args: &str, flags: u32) -> Result<()> {
+        if flags & !flags::ALL != 0 {
+            return Err(Error::new(Errno::EINVAL, format!("flags {flags:#x} are unknown")));
+        }
+        let (file, id) = match open(fd) {
+            Ok(found) => found,
+            Err(error) => {
+                self.count(Stat::FailedKreads, 1);
+                return Err(error);
+            }
+        };
+        let asked = Asked { args: args.to_owned(), flags };
+        match self.registry.claim_file(id, &asked)? {
+            Claim::Mine(attempt) => {
+                let path = || std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
+                let name = move || path().and_then(|p| modinfo::of_path(&p.to_string_lossy()).ok());
+                let request = Request::begin(self, attempt, &asked, Some(id));
+                request.run(Source::File(file, id.size), Some(&name))
+            }
+            Claim::Shared(result) => result,
+            Claim::Exists(name) => {
+                self.count_duplicate(&name, 0);
+                Err(exists(&name))
+            }
+        }
+    }
+}
+
+fn exists(name: &str) -> Error {
+    Error::new(Errno::EEXIST, format!("a module called {name} is loaded"))
+}
+
+/// Whether a descriptor is one of a file that can be loaded, and which.
+fn open<'a>(fd: RawFd) -> Result<(BorrowedFd<'a>, FileId)> {
+    let bad = |errno, what: &str| Err(Error::new(errno, format!("file descriptor {fd}: {what}")));
+    // SAFETY: takes no pointers.
+    let mode = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if mode < 0 || mode & libc::O_PATH != 0 || mode & libc::O_ACCMODE == libc::O_WRONLY {
+        return bad(Errno::EBADF, "not open for reading");
+    }
+    // SAFETY: all zero is a `stat`.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: writes the `stat`.
+    if unsafe { libc::fstat(fd, &raw mut stat) } != 0 {
+        return bad(Errno::EBADF, "cannot be looked at");
+    }
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return bad(Errno::EINVAL, "not a regular file");
+    }
+    if mode & libc::O_ACCMODE == libc::O_RDWR {
+        return bad(Errno::ETXTBSY, "open for writing");
+    }
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    if size == 0 {
+        return bad(Errno::EINVAL, "empty");
+    }
+    let id = FileId {
+        file: (stat.st_dev, stat.st_ino),
+        size,
+        mtime: (stat.st_mtime, stat.st_mtime_nsec),
+        ctime: (stat.st_ctime, stat.st_ctime_nsec),
+    };
+    // SAFETY: the caller has it open; if it is closed meanwhile, reads fail or give another file, which is checked.
+    Ok((unsafe { BorrowedFd::borrow_raw(fd) }, id))
+}
+
+impl<'a> Request<'a> {
+    fn begin(
+        loader: &'a Arc<Inner>,
+        attempt: Arc<Attempt>,
+        asked: &'a Asked,
+        file: Option<FileId>,
+    ) -> Self {
+        registry::begin(Arc::downgrade(loader), &attempt);
+        let account = loader.account();
+        let (stage, name, ended) = (Stage::Becoming, None, false);
+        Self { loader, attempt, asked, file, account, stage, name, ended }
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.asked.flags & flag != 0
+    }
+
+    /// Does it, counts what came of it, and tells those who wait.
+    fn run(
+        mut self,
+        source: Source<'_>,
+        file_name: Option<&dyn Fn() -> Option<String>>,
+    ) -> Result<()> {
+        let outcome = if self.has(flags::COMPRESSED_FILE) {
+            self.stage = Stage::Decompress;
+            Packed::open(source, &self.account, self.loader.config.most).and_then(|packed| {
+                self.stage = Stage::Becoming;
+                self.load(Source::Packed(&packed), Some(&packed), file_name)
+            })
+        } else {
+            self.load(source, None, file_name)
+        };
+        match &outcome {
+            Ok(None) => {}
+            Ok(Some(Claim::Exists(name))) => {
+                self.loader.count_duplicate(name, self.account.spent());
+            }
+            Ok(Some(_)) => {}
+            Err(error) => self.count(error),
+        }
+        let (known, result) = match outcome {
+            Ok(None) => (self.name.clone(), Ok(())),
+            Ok(Some(Claim::Exists(name))) => (Some(name.clone()), Err(exists(&name))),
+            Ok(Some(Claim::Shared(result))) => {
+                (result.as_ref().ok().and(self.name.clone()), result)
+            }
+            Ok(Some(Claim::Mine(_))) => (None, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        self.ended = true;
+        let attempt = self.attempt.clone();
+        let file = self.file.map(|id| (id, known));
+        self.loader.registry.end(&attempt, file, result.clone(), |tables| {
+            let name = self.name.as_deref().unwrap_or_default();
+            let mine = |slot: &Slot| {
+                matches!(slot, Slot::Loading(other, _) if Arc::ptr_eq(other, &attempt))
+            };
+            if let Some(slot) = tables.names.get_mut(name).filter(|slot| mine(slot)) {
+                match (&result, &slot) {
+                    (Ok(()), Slot::Loading(_, Some(module))) => *slot = Slot::Live(module.clone()),
+                    _ => drop(tables.names.remove(name)),
+                }
+            }
+        });
+        result
+    }
+
+    fn count(&self, error: &Error) {
+        let (failed, bytes) = match self.stage {
+            _ if error.read => (Stat::FailedKreads, Stat::KreadBytes),
+            Stage::Decompress => (Stat::FailedDecompress, Stat::DecompressBytes),
+            Stage::Becoming => (Stat::FailedBecoming, Stat::BecomingBytes),
+            Stage::Load => (Stat::FailedLoads, Stat::LoadBytes),
+        };
+        self.loader.count(failed, 1);
+        self.loader.count(bytes, self.account.spent());
+    }
+
+    /// None: the module is live. A claim: somebody else's is, or was to be.
+    fn load(
+        &mut self,
+        source: Source<'_>,
+        packed: Option<&Packed<'_>>,
+        file_name: Option<&dyn Fn() -> Option<String>>,
+    ) -> Result<Option<Claim>> {
+        // What is verified must be what is loaded.
+        let copy = match (self.loader.config.verify, source) {
+            (None, _) | (_, Source::Bytes(_)) => None,
+            _ => Some(source.part(&self.account, 0, source.len(), "the file")?),
+        };
+        let source = copy.as_ref().map_or(source, |copy| Source::Bytes(copy));
+        self.check_signature(source)?;
+        let mut window = Window::new(source, &self.account)?;
+        let name = match probe::name(&mut window, &self.account)? {
+            Some(name) => name,
+            None => file_name.and_then(|name| name()).ok_or_else(|| {
+                Error::noexec(".modinfo has no name, and there is no file to take it from")
+            })?,
+        };
+        if self.loader.registry.is_live(&name) {
+            return Ok(Some(Claim::Exists(name)));
+        }
+        let digest = probe::digest(&mut window, &self.account, &self.loader.key)?;
+        drop(window);
+        if let Some(claim) = self.loader.registry.claim_name(&self.attempt, &name, digest)? {
+            if matches!(claim, Claim::Shared(_)) {
+                self.name = Some(name);
+            }
+            return Ok(Some(claim));
+        }
+        self.name = Some(name.clone());
+        let expanded = match packed {
+            Some(packed) => {
+                self.stage = Stage::Decompress;
+                Some(packed.expand(&self.account)?)
+            }
+            None => None,
+        };
+        self.stage = Stage::Becoming;
+        let module =
+            self.make(expanded.as_ref().map_or(source, |bytes| Source::Bytes(bytes)), &name)?;
+        // Init may run for long, and needs none of it.
+        drop((expanded, copy));
+        if let Err(error) = self.loader.come_alive(&self.attempt, &module) {
+            self.loader.take_down(&module);
+            return Err(error);
+        }
+        Ok(None)
+    }
+
+    /// Checks the file, and makes a module of it.
+    fn make(&mut self, source: Source<'_>, name: &str) -> Result<Arc<Module>> {
+        let file = Elf::read(source, &self.account, Some(Machine::HERE))?;
+        let info = Modinfo::read(&file, &self.account)?;
+        let gpl = self.check_info(&info, name)?;
+        let module = self.loader.new_module(name)?;
+        self.stage = Stage::Load;
+        if let Err(error) = self.link(&file, gpl, &module) {
+            self.loader.take_down(&module);
+            return Err(error);
+        }
+        Ok(module)
+    }
+
+    /// Checks that a signature is well-formed, and if that is asked for, that there is one and it is right.
+    fn check_signature(&self, source: Source<'_>) -> Result<()> {
+        let verify = self.loader.config.verify;
+        let found = match signature::find(source, &self.account) {
+            Ok(found) => found,
+            Err(error) if error.errno == Errno::ENOPKG && verify.is_none() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let rejected = |what: &str| Err(Error::new(Errno::EKEYREJECTED, what));
+        match (verify, found) {
+            (None, _) => Ok(()),
+            (Some(_), None) => rejected("no signature, and only signed modules are loaded"),
+            (Some(verify), Some(signature)) => {
+                let pkcs7 = signature.read(source, &self.account)?;
+                if verify(source, signature.module, &pkcs7) {
+                    return Ok(());
+                }
+                rejected("the signature is not right")
+            }
+        }
+    }
+
+    /// Whether the module is for this loader; whether its licence is compatible with the GPL.
+    fn check_info(&self, info: &Modinfo<'_>, name: &str) -> Result<bool> {
+        if info.name()?.is_some_and(|other| other != name) {
+            return Err(Error::noexec(format!("{name} changed its name while it was loaded")));
+        }
+        let expected = format!("kmem {ABI} {}", Machine::HERE.name());
+        match info.get("vermagic") {
+            _ if self.has(flags::IGNORE_VERMAGIC) => {}
+            None => return Err(Error::noexec(format!("{name}: no vermagic in .modinfo"))),
+            Some(found) if found == expected => {}
+            Some(found) => {
+                let found: String = found.chars().take(64).collect();
+                return Err(Error::noexec(format!(
+                    "{name}: vermagic is {found:?}, not {expected:?}"
+                )));
+            }
+        }
+        match info.get("license") {
+            Some(licence) if !licence.is_empty() => Ok(is_gpl_compatible(&licence)),
+            _ => Err(Error::noexec(format!("{name}: no license in .modinfo"))),
+        }
+    }
+
+    /// Makes the module's memory.
+    fn link(&self, file: &Elf<'_>, gpl: bool, module: &Arc<Module>) -> Result<()> {
+        let config = &self.loader.config;
+        let versions = Versions::read(file, &self.account)?;
+        let mut imports = super::coming::Imports {
+            loader: self.loader,
+            gpl,
+            versions: (!self.has(flags::IGNORE_MODVERSIONS)).then_some(&versions),
+            uses: Vec::new(),
+        };
+        let options = Options {
+            machine: Machine::HERE,
+            base: None,
+            most: config.most,
+            cpus: config.cpus,
+            this_module: Arc::as_ptr(module) as u64,
+        };
+        let linked = link(file, &self.account, &options, &mut imports);
+        // What it holds is let go with the module, whatever comes of it.
+        let mut body = lock(&module.body);
+        body.uses = std::mem::take(&mut imports.uses);
+        let mut linked = linked?;
+        body.strings = params::parse(&self.asked.args, &linked.params, &mut linked.image)?;
+        body.init = linked.init;
+        body.exit = linked.exit;
+        body.init_array = linked.init_array;
+        body.fini_array = linked.fini_array;
+        body.exports = linked.exports;
+        body.tags = linked.tags;
+        body.image = Some(linked.image);
+        Ok(())
+    }
+}
+
+/// A request that is left without an end, by a panic in init, say.
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.loader.give_up(&self.attempt);
+        }
+    }
+}

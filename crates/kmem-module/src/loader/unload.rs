@@ -1,0 +1,104 @@
+//! Unloading: nobody uses it, nobody holds it, exit runs, everything goes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Inner, Loader, delete};
+use crate::board::state;
+use crate::error::{Errno, Error, Result};
+use crate::module::{Module, call, lock};
+use crate::registry::{self, Asked, Attempt, Registry, Slot};
+
+impl Loader {
+    /// Unloads a module. Waits until nobody holds it, unless [`delete::NONBLOCK`] is set. What is live of
+    /// its allocations keeps its tags, and a warning names the sites.
+    ///
+    /// # Errors
+    /// `ENOENT`: there is none; `EAGAIN`: other modules use it, or it is held; `EBUSY`: it is being loaded or
+    /// unloaded, or has an init and no exit; `EINTR`.
+    pub fn delete_module(&self, name: &str, flags: u32) -> Result<()> {
+        let module = self.0.begin_unload(name)?;
+        let result = self.0.unload(&module, flags);
+        self.0.show_held();
+        result
+    }
+}
+
+impl Inner {
+    /// The live module of a name that nobody uses.
+    fn begin_unload(&self, name: &str) -> Result<Arc<Module>> {
+        let tables = self.registry.lock();
+        let module = match tables.names.get(name) {
+            None => return Err(Error::new(Errno::ENOENT, format!("no module called {name}"))),
+            Some(Slot::Live(module)) => module.clone(),
+            Some(Slot::Loading(..)) => return Err(busy(name, "is being loaded")),
+            Some(Slot::Going(..)) => return Err(busy(name, "is being unloaded")),
+        };
+        let users = tables.users(name);
+        if !users.is_empty() {
+            let what = format!("{name} is used by {}", users.join(", "));
+            return Err(Error::new(Errno::EAGAIN, what));
+        }
+        Ok(module)
+    }
+
+    fn unload(self: &Arc<Self>, module: &Arc<Module>, flags: u32) -> Result<()> {
+        let name = &module.name;
+        {
+            let body = lock(&module.body);
+            if body.init.is_some() && body.exit.is_none() && flags & delete::FORCE == 0 {
+                return Err(busy(name, "has an init and no exit"));
+            }
+        }
+        let attempt = self.begin_going(module, flags)?;
+        if let Err(error) = module.wait_for_last_put() {
+            // It stays, and may be used again.
+            module.reopen();
+            self.registry.end(&attempt, None, Err(error.clone()), |tables| {
+                tables.names.insert(name.clone(), Slot::Live(module.clone()));
+                self.board.change(|| module.entry().state.store(state::LIVE, Ordering::Relaxed));
+            });
+            return Err(error);
+        }
+        let (exit, destructors) = {
+            let body = lock(&module.body);
+            (body.exit, body.fini_array.clone())
+        };
+        // SAFETY: addresses in sealed code of the module, which stays mapped until it is taken down.
+        unsafe {
+            exit.map(|exit| call(exit));
+            for destructor in destructors.into_iter().rev() {
+                call(destructor);
+            }
+        }
+        self.take_down(module);
+        self.registry.end(&attempt, None, Ok(()), |tables| {
+            tables.names.remove(name);
+        });
+        Ok(())
+    }
+
+    /// Marks a module as going, so that nobody takes hold of it any more.
+    fn begin_going(self: &Arc<Self>, module: &Arc<Module>, flags: u32) -> Result<Arc<Attempt>> {
+        let name = &module.name;
+        let mut tables = self.registry.lock();
+        match tables.names.get(name) {
+            Some(Slot::Live(live)) if Arc::ptr_eq(live, module) => {}
+            _ => return Err(busy(name, "is being unloaded")),
+        }
+        if !module.close() && flags & delete::NONBLOCK != 0 {
+            module.reopen();
+            let what = format!("{name} is held {} times", module.refcount());
+            return Err(Error::new(Errno::EAGAIN, what));
+        }
+        let attempt = Registry::begin(Asked { args: String::new(), flags: u32::MAX });
+        registry::begin(Arc::downgrade(self), &attempt);
+        tables.names.insert(name.clone(), Slot::Going(attempt.clone(), module.clone()));
+        self.board.change(|| module.entry().state.store(state::GOING, Ordering::Relaxed));
+        Ok(attempt)
+    }
+}
+
+fn busy(name: &str, why: &str) -> Error {
+    Error::new(Errno::EBUSY, format!("{name} {why}"))
+}

@@ -1,0 +1,324 @@
+//! Parameters: `name=value` separated by blanks, quoted where there are blanks in them, as on the kernel's command line.
+
+use crate::elf::{Elf, u16_at, u32_at, u64_at};
+use crate::error::{Errno, Error, Result};
+use crate::image::Image;
+use crate::layout::Part;
+use crate::symbols::each_entry;
+
+/// Bytes of a `struct kmem_param`.
+const PARAM: usize = 32;
+
+/// Type of a parameter's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the kernel's names
+pub enum Type {
+    Byte,
+    Short,
+    Ushort,
+    Int,
+    Uint,
+    Long,
+    Ulong,
+    Ullong,
+    Hexint,
+    Charp,
+    Bool,
+    Invbool,
+}
+
+const TYPES: [(Type, &str, usize); 12] = [
+    (Type::Byte, "byte", 1),
+    (Type::Short, "short", 2),
+    (Type::Ushort, "ushort", 2),
+    (Type::Int, "int", 4),
+    (Type::Uint, "uint", 4),
+    (Type::Long, "long", 8),
+    (Type::Ulong, "ulong", 8),
+    (Type::Ullong, "ullong", 8),
+    (Type::Hexint, "hexint", 4),
+    (Type::Charp, "charp", 8),
+    (Type::Bool, "bool", 1),
+    (Type::Invbool, "invbool", 1),
+];
+
+impl Type {
+    fn bytes(self) -> usize {
+        TYPES[self as usize].2
+    }
+
+    fn name(self) -> &'static str {
+        TYPES[self as usize].1
+    }
+}
+
+/// Where a value goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Variable,
+    /// So many elements, and where to say how many were given.
+    Array(u32, Option<u64>),
+    /// A string of so many bytes.
+    String(u32),
+}
+
+/// A parameter of a module. Its places are offsets in the image, and lie in its data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Its name.
+    pub name: String,
+    offset: u64,
+    of: Type,
+    kind: Kind,
+}
+
+/// Reads the section of parameters, which has been relocated.
+///
+/// # Errors
+/// `ENOEXEC` for an entry whose name or value is not where it should be.
+pub fn params(file: &Elf<'_>, image: &Image) -> Result<Vec<Param>> {
+    let mut found = Vec::new();
+    each_entry(file, image, "kmem_params", PARAM, |number, entry| {
+        let bad = |what: &str| Error::noexec(format!("parameter {number}: {what}"));
+        let name =
+            image.string(u64_at(entry, 0)).ok_or_else(|| bad("its name is not in the module"))?;
+        let name = String::from_utf8(name.to_vec()).map_err(|_| bad("its name is no text"))?;
+        let of = TYPES.get(usize::from(entry[30])).map(|t| t.0);
+        let of = of.ok_or_else(|| bad(&format!("{name}: type {} is unknown", entry[30])))?;
+        let room = u32_at(entry, 24);
+        let writable = [Part::RoAfterInit, Part::Data, Part::InitData];
+        let place = |address: u64, len: u64, align: u64| {
+            let offset = image.offset(address)?;
+            let fits = image.layout.is_in(&writable, offset, len) && address.is_multiple_of(align);
+            fits.then_some(offset)
+        };
+        let (len, kind) = match entry[31] {
+            0 => (of.bytes() as u64, Kind::Variable),
+            1 => {
+                let count = match u64_at(entry, 16) {
+                    0 => None,
+                    at => Some(place(at, 4, 4).ok_or_else(|| {
+                        bad(&format!("{name}: its count is not in the module's data"))
+                    })?),
+                };
+                (u64::from(room) * of.bytes() as u64, Kind::Array(room, count))
+            }
+            2 => (u64::from(room), Kind::String(room)),
+            other => return Err(bad(&format!("{name}: kind {other} is unknown"))),
+        };
+        let align = if kind == Kind::String(room) { 1 } else { of.bytes() as u64 };
+        let offset = place(u64_at(entry, 8), len, align)
+            .ok_or_else(|| bad(&format!("{name}: its value is not in the module's data")))?;
+        let _permissions = u16_at(entry, 28);
+        found.push(Param { name, offset, of, kind });
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The strings that `charp` parameters point to: the module's, as long as it is loaded.
+pub type Strings = Vec<Box<[u8]>>;
+
+/// Splits arguments into words. Quotes keep blanks together and are taken away; an opening one may stand at the start or
+/// after the `=`.
+fn words(args: &str) -> Result<Vec<String>> {
+    let mut words = Vec::new();
+    let (mut word, mut quoted, mut begun) = (String::new(), false, false);
+    for c in args.chars() {
+        match c {
+            '"' => (quoted, begun) = (!quoted, true),
+            c if c.is_ascii_whitespace() && !quoted => {
+                if begun {
+                    words.push(std::mem::take(&mut word));
+                }
+                begun = false;
+            }
+            c => {
+                word.push(c);
+                begun = true;
+            }
+        }
+    }
+    if quoted {
+        return Err(Error::new(
+            Errno::EINVAL,
+            format!("arguments: a quote is not closed in {args:?}"),
+        ));
+    }
+    if begun {
+        words.push(word);
+    }
+    Ok(words)
+}
+
+/// Writes arguments into an image that is not sealed yet. What follows `--` is for init itself, and left alone.
+///
+/// # Errors
+/// `ENOENT` for a parameter that there is none of, `EINVAL` or `ERANGE` for a value that does not fit; all name it.
+pub fn parse(args: &str, params: &[Param], image: &mut Image) -> Result<Strings> {
+    let mut strings = Strings::new();
+    for word in words(args)? {
+        if word == "--" {
+            break;
+        }
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (&word[..], None),
+        };
+        // The kernel takes a dash for an underscore.
+        let is = |param: &&Param| param.name.replace('-', "_") == name.replace('-', "_");
+        let param = params
+            .iter()
+            .find(is)
+            .ok_or_else(|| Error::new(Errno::ENOENT, format!("unknown parameter {name:?}")))?;
+        param.set(value, image, &mut strings)?;
+    }
+    Ok(strings)
+}
+
+impl Param {
+    fn bad(&self, errno: Errno, what: &str) -> Error {
+        Error::new(errno, format!("parameter {}: {what}", self.name))
+    }
+
+    fn set(&self, value: Option<&str>, image: &mut Image, strings: &mut Strings) -> Result<()> {
+        match (self.kind, value) {
+            (Kind::Variable, value) => self.set_one(self.offset, value, image, strings),
+            (_, None) => Err(self.bad(Errno::EINVAL, "needs a value")),
+            (Kind::String(room), Some(value)) => {
+                if value.len() >= room as usize {
+                    let what = format!(
+                        "{} bytes are too long for {}",
+                        value.len(),
+                        room.saturating_sub(1)
+                    );
+                    return Err(self.bad(Errno::EINVAL, &what));
+                }
+                let to = &mut image.bytes_mut()[self.offset as usize..];
+                to[..value.len()].copy_from_slice(value.as_bytes());
+                to[value.len()] = 0;
+                Ok(())
+            }
+            (Kind::Array(room, count), Some(values)) => {
+                let mut given = 0_u32;
+                for value in values.split(',') {
+                    if given == room {
+                        return Err(self.bad(Errno::EINVAL, &format!("more than {room} values")));
+                    }
+                    let at = self.offset + u64::from(given) * self.of.bytes() as u64;
+                    self.set_one(at, Some(value), image, strings)?;
+                    given += 1;
+                }
+                if let Some(at) = count {
+                    image.bytes_mut()[at as usize..][..4].copy_from_slice(&given.to_le_bytes());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn set_one(
+        &self,
+        at: u64,
+        value: Option<&str>,
+        image: &mut Image,
+        strings: &mut Strings,
+    ) -> Result<()> {
+        let to = &mut image.bytes_mut()[at as usize..][..self.of.bytes()];
+        match (self.of, value) {
+            (Type::Bool | Type::Invbool, value) => {
+                let on = match value {
+                    None | Some("y" | "Y" | "1" | "on" | "On" | "t" | "T") => true,
+                    Some("n" | "N" | "0" | "off" | "Off" | "f" | "F") => false,
+                    Some(other) => {
+                        return Err(
+                            self.bad(Errno::EINVAL, &format!("{other:?} is no bool (y or n)"))
+                        );
+                    }
+                };
+                to[0] = u8::from(on ^ (self.of == Type::Invbool));
+            }
+            (_, None) => return Err(self.bad(Errno::EINVAL, "needs a value")),
+            (Type::Charp, Some(value)) => {
+                let string: Box<[u8]> = value.bytes().chain([0]).collect();
+                to.copy_from_slice(&(string.as_ptr() as u64).to_le_bytes());
+                strings.push(string);
+            }
+            (_, Some(value)) => {
+                let number = self.number(value)?;
+                to.copy_from_slice(&number.to_le_bytes()[..to.len()]);
+            }
+        }
+        Ok(())
+    }
+
+    /// A number in C's notation, that fits the type.
+    fn number(&self, text: &str) -> Result<i128> {
+        let trimmed = text.trim();
+        let (negative, digits) = match trimmed.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, trimmed.strip_prefix('+').unwrap_or(trimmed)),
+        };
+        let parsed = if let Some(hex) = digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
+            u64::from_str_radix(hex, 16)
+        } else if digits.len() > 1 && digits.starts_with('0') {
+            u64::from_str_radix(&digits[1..], 8)
+        } else {
+            digits.parse()
+        };
+        let name = self.of.name();
+        let parsed = match parsed {
+            // `from_str_radix` takes signs, too.
+            Ok(value) if !digits.contains(['+', '-']) => i128::from(value),
+            Err(e) if *e.kind() == std::num::IntErrorKind::PosOverflow => {
+                return Err(self.bad(Errno::ERANGE, &format!("{text:?} does not fit {name}")));
+            }
+            _ => return Err(self.bad(Errno::EINVAL, &format!("{text:?} is no number ({name})"))),
+        };
+        let value = if negative { -parsed } else { parsed };
+        let (least, most) = match self.of {
+            Type::Byte => (0, i128::from(u8::MAX)),
+            Type::Short => (i128::from(i16::MIN), i128::from(i16::MAX)),
+            Type::Ushort => (0, i128::from(u16::MAX)),
+            Type::Int => (i128::from(i32::MIN), i128::from(i32::MAX)),
+            Type::Uint | Type::Hexint => (0, i128::from(u32::MAX)),
+            Type::Long => (i128::from(i64::MIN), i128::from(i64::MAX)),
+            _ => (0, i128::from(u64::MAX)),
+        };
+        if value < least || value > most {
+            return Err(self.bad(Errno::ERANGE, &format!("{text:?} does not fit {name}")));
+        }
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_keep_blanks_together() {
+        assert_eq!(
+            words(" a=1  \"b=2 3\" c=\"4 5\" d=\"\" ").unwrap(),
+            ["a=1", "b=2 3", "c=4 5", "d="]
+        );
+        assert!(words("a=\"1").unwrap_err().what.contains("not closed"));
+    }
+
+    #[test]
+    fn numbers_fit_their_type_or_are_refused() {
+        let number = |of, text: &str| {
+            let param = Param { name: "n".to_owned(), offset: 0, of, kind: Kind::Variable };
+            param.number(text).map_err(|e| e.errno)
+        };
+        assert_eq!(number(Type::Int, "-0x10"), Ok(-16));
+        assert_eq!(number(Type::Int, "010"), Ok(8));
+        assert_eq!(number(Type::Ullong, "18446744073709551615"), Ok(i128::from(u64::MAX)));
+        assert_eq!(number(Type::Byte, "256"), Err(Errno::ERANGE));
+        assert_eq!(number(Type::Uint, "-1"), Err(Errno::ERANGE));
+        assert_eq!(number(Type::Ullong, "18446744073709551616"), Err(Errno::ERANGE));
+        for bad in ["", "x", "1x", "0x", "--1", "+-1", "0x-1", "1 2"] {
+            assert_eq!(number(Type::Int, bad), Err(Errno::EINVAL), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The name of a module, found through a window of 64 KiB: all that is read of a file before it is known to
+//! be no duplicate.
+//!
+//! The header leads to the names of sections, these to where `.modinfo` is written, that to the section, and it to
+//! `name=`. Each step goes through the file in one direction. What is found is not trusted: the file is
+//! checked whole afterwards.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
+use crate::elf::constants as elf;
+use crate::elf::{HEADER, Header, Machine, SECTION, Section};
+use crate::error::Result;
+use crate::modinfo;
+use crate::os::Account;
+use crate::source::Window;
+
+/// Places in the names of sections where the wanted one may begin: `.rela.modinfo` ends like it.
+const MAX_PLACES: usize = 8;
+const MODINFO: &[u8] = b".modinfo\0";
+
+/// Finds the name that a module gives itself.
+///
+/// # Errors
+/// `ENOEXEC` for what is no module; `ENOMEM`, or what reading says.
+pub fn name(window: &mut Window<'_>, account: &Account) -> Result<Option<String>> {
+    let len = window.source().len();
+    let start = window.some(account, 0, len.min(HEADER), "the ELF header")?;
+    let header = Header::parse(start, len, Some(Machine::HERE))?;
+    let entry = window.bytes(account, header.entry(header.shstrndx), SECTION, "section names")?;
+    let names = Section::of(entry);
+    let places = places(window, account, &names)?;
+    let mut found = None;
+    for number in 1..header.shnum {
+        let entry = window.bytes(account, header.entry(number), SECTION, "the section table")?;
+        let section = Section::of(entry);
+        if section.kind == elf::SHT_PROGBITS && places.contains(&section.name) {
+            found = Some(section);
+            break;
+        }
+    }
+    let Some(section) = found else { return Ok(None) };
+    let (mut name, mut source) = (None, None);
+    each_string(window, account, &section, |entry| {
+        let text = |at: usize| Some(String::from_utf8_lossy(&entry[at..]).into_owned());
+        if entry.starts_with(b"name=") && name.is_none() {
+            name = text(5);
+        } else if let Some(rest) = entry.strip_prefix(modinfo::SOURCE_FILE.as_bytes())
+            && rest.first() == Some(&b'=')
+            && source.is_none()
+        {
+            source = text(modinfo::SOURCE_FILE.len() + 1);
+        }
+    })?;
+    modinfo::name_of(name.as_deref(), source.as_deref())
+}
+
+/// Where `.modinfo` is written in the names of sections.
+fn places(window: &mut Window<'_>, account: &Account, names: &Section) -> Result<Vec<u32>> {
+    let mut places = Vec::with_capacity(MAX_PLACES);
+    let mut at = 0;
+    while at < names.size && places.len() < MAX_PLACES {
+        let what = "section names";
+        let left = names.size - at;
+        let bytes = window.some(account, names.offset.saturating_add(at), left, what)?;
+        let found = bytes.windows(MODINFO.len()).enumerate().filter(|(_, w)| *w == MODINFO);
+        let room = MAX_PLACES - places.len();
+        places.extend(found.map(|(i, _)| (at + i as u64) as u32).take(room));
+        let got = bytes.len() as u64;
+        if got == left {
+            break;
+        }
+        // One that begins at the end of the window is found at the start of the next.
+        at += got.saturating_sub(MODINFO.len() as u64 - 1).max(1);
+    }
+    Ok(places)
+}
+
+/// Strings longer than this are none that is looked for here.
+const MAX_STRING: u64 = 4096;
+
+/// Calls `each` with the strings of a section; the end of one that is too long is left out.
+fn each_string(
+    window: &mut Window<'_>,
+    account: &Account,
+    section: &Section,
+    mut each: impl FnMut(&[u8]),
+) -> Result<()> {
+    let mut at = 0;
+    let mut whole = true;
+    while at < section.size {
+        let left = section.size - at;
+        let offset = section.offset.saturating_add(at);
+        let bytes = window.some(account, offset, left.min(MAX_STRING), ".modinfo")?;
+        match bytes.iter().position(|&b| b == 0) {
+            Some(end) => {
+                if whole {
+                    each(&bytes[..end]);
+                }
+                whole = true;
+                at += end as u64 + 1;
+            }
+            None => {
+                whole = false;
+                at += bytes.len() as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What tells the contents of two sources apart: a hash of all bytes under a key that nobody outside knows.
+///
+/// # Errors
+/// What reading says.
+pub fn digest(window: &mut Window<'_>, account: &Account, key: &RandomState) -> Result<u64> {
+    let len = window.source().len();
+    let mut hasher = key.build_hasher();
+    hasher.write_u64(len);
+    let mut at = 0;
+    while at < len {
+        let bytes = window.some(account, at, len - at, "the file")?;
+        hasher.write(bytes);
+        at += bytes.len() as u64;
+    }
+    Ok(hasher.finish())
+}

@@ -1,0 +1,329 @@
+//! Relocations: streamed from the file, first to see what they need, then to apply them.
+//!
+//! A call of a symbol that is out of reach goes through a veneer, a load of its address through the table of
+//! far addresses (GOT). How many there are is counted before there is memory. What a file says in the second
+//! pass and did not in the first is an error: it was changed in between.
+
+mod aarch64;
+mod x86_64;
+
+use crate::elf::constants as elf;
+use crate::elf::{Elf, Machine, Section, Symtab, u32_at, u64_at};
+use crate::error::{Error, Result};
+use crate::image::Image;
+use crate::layout::{Part, VENEER};
+use crate::os::{Account, Buffer};
+use crate::source::Window;
+
+/// Bytes of a relocation.
+const RELA: u64 = 24;
+
+/// One relocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rela {
+    /// Where in its section.
+    pub offset: u64,
+    /// What to write.
+    pub kind: u32,
+    /// Of which symbol.
+    pub symbol: u32,
+    /// What to add.
+    pub addend: i64,
+}
+
+/// What a kind of relocation needs beside the symbol's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// Nothing.
+    Nothing,
+    /// An entry in the table of far addresses.
+    Got,
+    /// A veneer, if the symbol is out of reach.
+    Veneer,
+}
+
+/// Where a relocation is applied, and to what.
+struct Site<'a> {
+    /// The bytes from there to the section's end.
+    bytes: &'a mut [u8],
+    /// Address of the place (P).
+    place: u64,
+    /// The symbol (S).
+    symbol: u64,
+    /// A (A).
+    addend: i64,
+    /// Address of the symbol's entry in the table (G), if it has one.
+    got: Option<u64>,
+    /// Address of its veneer.
+    veneer: Option<u64>,
+}
+
+/// Why a relocation cannot be applied.
+enum Refusal {
+    /// Of no kind that modules have: its name.
+    Kind(&'static str),
+    /// The place is not all in the section.
+    Outside,
+    /// The value does not fit; the value.
+    Overflow(i64),
+    /// The place has been written before.
+    NotZero,
+    /// The first pass did not see that it needs a table entry.
+    Changed,
+    /// The value is not aligned as the instruction needs it.
+    Misaligned(i64),
+}
+
+/// An instruction set.
+struct Arch {
+    need: fn(u32) -> Need,
+    apply: fn(u32, &mut Site<'_>) -> std::result::Result<(), Refusal>,
+    veneer: fn(u64) -> [u8; VENEER as usize],
+}
+
+fn arch(machine: Machine) -> &'static Arch {
+    match machine {
+        Machine::X86_64 => &x86_64::ARCH,
+        Machine::Aarch64 => &aarch64::ARCH,
+    }
+}
+
+/// The relocations of one section that is loaded.
+struct Table {
+    rela: Section,
+    number: u16,
+    target: u16,
+}
+
+/// The tables of relocations whose targets are loaded, checked.
+fn tables<'e>(
+    file: &'e Elf<'_>,
+    symtab: &'e Symtab<'_>,
+) -> impl Iterator<Item = Result<Table>> + 'e {
+    let check = |number: u16, rela: Section| -> Result<Option<Table>> {
+        let bad =
+            |what: String| Err(Error::noexec(format!("relocations (section {number}): {what}")));
+        let target = u16::try_from(rela.info).ok().filter(|&target| target < file.count());
+        let Some(target) = target.filter(|&target| target != 0 && target != number) else {
+            return bad(format!("sh_info {} is no other section", rela.info));
+        };
+        let section = file.section(target);
+        if Part::of(&section, &file.name(&section)).is_none() {
+            return Ok(None);
+        }
+        if rela.kind == elf::SHT_REL {
+            return bad("SHT_REL, without addends, is not supported".to_owned());
+        }
+        if section.kind == elf::SHT_NOBITS {
+            return bad(format!("their target, section {target}, has no contents"));
+        }
+        if rela.link != u32::from(symtab.section) {
+            return bad(format!("sh_link {} is not the symbol table", rela.link));
+        }
+        if rela.entsize != RELA || !rela.size.is_multiple_of(RELA) {
+            return bad(format!(
+                "{:#x} bytes in entries of {}, not {RELA}",
+                rela.size, rela.entsize
+            ));
+        }
+        Ok(Some(Table { rela, number, target }))
+    };
+    file.sections()
+        .filter(|(_, section)| matches!(section.kind, elf::SHT_RELA | elf::SHT_REL))
+        .filter_map(move |(number, section)| check(number, section).transpose())
+}
+
+/// Calls `each` with the relocations of a table.
+fn stream(
+    window: &mut Window<'_>,
+    account: &Account,
+    table: &Table,
+    mut each: impl FnMut(u64, Rela) -> Result<()>,
+) -> Result<()> {
+    for index in 0..table.rela.size / RELA {
+        let at = table.rela.offset + index * RELA;
+        let entry = window.bytes(account, at, RELA, "relocations")?;
+        let rela = Rela {
+            offset: u64_at(entry, 0),
+            kind: u32_at(entry, 8),
+            symbol: u32_at(entry, 12),
+            addend: u64_at(entry, 16).cast_signed(),
+        };
+        each(index, rela)?;
+    }
+    Ok(())
+}
+
+/// What the relocations of a file need: for each symbol a number in the table, and of a veneer, from 1 on.
+pub struct Needs {
+    slots: Buffer,
+    /// Entries of the table.
+    pub got: u64,
+    /// Veneers.
+    pub veneers: u64,
+    machine: Machine,
+}
+
+impl Needs {
+    /// Reads all relocations.
+    ///
+    /// # Errors
+    /// `ENOEXEC` for a table that is wrong; `ENOMEM`, or what reading says.
+    pub fn count(
+        file: &Elf<'_>,
+        symtab: &Symtab<'_>,
+        window: &mut Window<'_>,
+        account: &Account,
+        machine: Machine,
+    ) -> Result<Self> {
+        let bytes = u64::from(symtab.len()) * 8;
+        let slots = account.buffer(bytes, "the numbers of far symbols")?;
+        let mut this = Self { slots, got: 0, veneers: 0, machine };
+        for table in tables(file, symtab) {
+            let table = table?;
+            stream(window, account, &table, |index, rela| {
+                if rela.symbol >= symtab.len() {
+                    return Err(refuse(
+                        &table,
+                        index,
+                        &rela,
+                        &format!("symbol {} of {}", rela.symbol, symtab.len()),
+                    ));
+                }
+                match (arch(machine).need)(rela.kind) {
+                    Need::Got if this.slot(rela.symbol, 0) == 0 => {
+                        this.got += 1;
+                        this.set(rela.symbol, 0, this.got as u32);
+                    }
+                    // What the module defines itself is in reach.
+                    Need::Veneer
+                        if symtab.get(rela.symbol).section == elf::SHN_UNDEF
+                            && this.slot(rela.symbol, 4) == 0 =>
+                    {
+                        this.veneers += 1;
+                        this.set(rela.symbol, 4, this.veneers as u32);
+                    }
+                    _ => {}
+                }
+                Ok(())
+            })?;
+        }
+        Ok(this)
+    }
+
+    fn slot(&self, symbol: u32, part: usize) -> u32 {
+        u32_at(&self.slots, symbol as usize * 8 + part)
+    }
+
+    fn set(&mut self, symbol: u32, part: usize, to: u32) {
+        let at = symbol as usize * 8 + part;
+        self.slots[at..at + 4].copy_from_slice(&to.to_le_bytes());
+    }
+
+    fn got(&self, symbol: u32, image: &Image) -> Option<u64> {
+        let slot = u64::from(self.slot(symbol, 0)).checked_sub(1)?;
+        Some(image.layout.got + slot * 8)
+    }
+
+    fn veneer(&self, symbol: u32, image: &Image) -> Option<u64> {
+        let slot = u64::from(self.slot(symbol, 4)).checked_sub(1)?;
+        Some(image.layout.veneers + slot * VENEER)
+    }
+
+    /// Fills in table and veneers, and applies all relocations.
+    ///
+    /// # Errors
+    /// `ENOEXEC` names the first relocation that cannot be applied; what reading says.
+    pub fn apply(
+        &self,
+        file: &Elf<'_>,
+        symtab: &Symtab<'_>,
+        values: &[u8],
+        image: &mut Image,
+        window: &mut Window<'_>,
+        account: &Account,
+    ) -> Result<()> {
+        let arch = arch(self.machine);
+        let value = |symbol: u32| u64_at(values, symbol as usize * 8);
+        for symbol in 0..symtab.len() {
+            if let Some(at) = self.got(symbol, image) {
+                let bytes = value(symbol).to_le_bytes();
+                image.bytes_mut()[at as usize..][..8].copy_from_slice(&bytes);
+            }
+            if let Some(at) = self.veneer(symbol, image) {
+                let bytes = (arch.veneer)(value(symbol));
+                image.bytes_mut()[at as usize..][..VENEER as usize].copy_from_slice(&bytes);
+            }
+        }
+        let base = image.base();
+        for table in tables(file, symtab) {
+            let table = table?;
+            let start = image.layout.section(table.target);
+            let start = start.ok_or_else(|| Error::noexec("a section that is not laid out"))?;
+            let size = file.section(table.target).size;
+            stream(window, account, &table, |index, rela| {
+                if rela.symbol >= symtab.len() {
+                    return Err(refuse(&table, index, &rela, "changed while it was loaded"));
+                }
+                let at = rela.offset.min(size);
+                let mut site = Site {
+                    place: base.wrapping_add(start + at),
+                    symbol: value(rela.symbol),
+                    addend: rela.addend,
+                    got: self.got(rela.symbol, image).map(|at| base.wrapping_add(at)),
+                    veneer: self.veneer(rela.symbol, image).map(|at| base.wrapping_add(at)),
+                    bytes: &mut image.bytes_mut()[(start + at) as usize..(start + size) as usize],
+                };
+                (arch.apply)(rela.kind, &mut site).map_err(|refusal| {
+                    let symbol = symtab.get(rela.symbol);
+                    let name = symtab.name(&symbol);
+                    let what = match refusal {
+                        Refusal::Kind(name) => format!("{name} is not supported in modules"),
+                        Refusal::Outside => format!("outside its section of {size:#x} bytes"),
+                        Refusal::Overflow(value) => {
+                            format!(
+                                "overflow: {value:#x} for {name:?} does not fit; compile with -fPIC"
+                            )
+                        }
+                        Refusal::NotZero => "the place is not zero: applied before?".to_owned(),
+                        Refusal::Changed => "changed while it was loaded".to_owned(),
+                        Refusal::Misaligned(value) => {
+                            format!("{value:#x} for {name:?} is not aligned")
+                        }
+                    };
+                    refuse(&table, index, &rela, &what)
+                })
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn refuse(table: &Table, index: u64, rela: &Rela, what: &str) -> Error {
+    Error::noexec(format!(
+        "relocation {index} of section {} (type {}, at {:#x} of section {}): {what}",
+        table.number, rela.kind, rela.offset, table.target
+    ))
+}
+
+impl Site<'_> {
+    /// Writes a value into bytes that are zero.
+    fn write(&mut self, value: &[u8]) -> std::result::Result<(), Refusal> {
+        let place = self.bytes.get_mut(..value.len()).ok_or(Refusal::Outside)?;
+        if place.iter().any(|&b| b != 0) {
+            return Err(Refusal::NotZero);
+        }
+        place.copy_from_slice(value);
+        Ok(())
+    }
+
+    /// S + A.
+    fn absolute(&self) -> i64 {
+        self.symbol.cast_signed().wrapping_add(self.addend)
+    }
+
+    /// S + A - P, of another S.
+    fn relative_to(&self, symbol: u64) -> i64 {
+        symbol.cast_signed().wrapping_add(self.addend).wrapping_sub(self.place.cast_signed())
+    }
+}

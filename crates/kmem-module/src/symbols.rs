@@ -1,0 +1,167 @@
+//! Symbols: what modules export, what the process has, and the versions that a module was built for.
+
+use std::ffi::{CStr, CString};
+
+use crate::elf::{Elf, u32_at, u64_at};
+use crate::error::{Error, Result};
+use crate::image::Image;
+use crate::layout::Part;
+use crate::os::Account;
+
+/// Bytes of a `struct kmem_export`.
+const EXPORT: usize = 24;
+/// Bytes of a `struct modversion_info`.
+const VERSION: usize = 64;
+const FLAG_GPL: u32 = 1;
+const FLAG_VERSION: u32 = 2;
+
+/// What stands for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// Its value, nearly always an address.
+    pub value: u64,
+    /// Its version, if it has one.
+    pub version: Option<u32>,
+    /// Only for modules whose licence is compatible with the GPL.
+    pub gpl: bool,
+}
+
+/// The symbols that are there without any module.
+pub trait Core: Send + Sync {
+    /// Looks a name up.
+    fn find(&self, name: &CStr) -> Option<Definition>;
+}
+
+/// The dynamic symbols of this process: its program and the libraries loaded with it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Process;
+
+impl Core for Process {
+    fn find(&self, name: &CStr) -> Option<Definition> {
+        // SAFETY: a C string; the result is only compared.
+        let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        (!at.is_null()).then_some(Definition { value: at as u64, version: None, gpl: false })
+    }
+}
+
+/// A name that a module exports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// The name.
+    pub name: CString,
+    /// What it stands for.
+    pub is: Definition,
+}
+
+/// Reads the section of exports, which has been relocated.
+///
+/// # Errors
+/// `ENOEXEC` for an entry whose name or value is not in the module.
+pub fn exports(file: &Elf<'_>, image: &Image) -> Result<Vec<Export>> {
+    let mut found = Vec::new();
+    each_entry(file, image, "kmem_exports", EXPORT, |number, entry| {
+        let bad = |what: &str| Error::noexec(format!("export {number}: {what}"));
+        let name =
+            image.string(u64_at(entry, 8)).ok_or_else(|| bad("its name is not in the module"))?;
+        let name = CString::new(name).map_err(|_| bad("its name has a zero in it"))?;
+        let value = u64_at(entry, 0);
+        let kept = [Part::Text, Part::RoData, Part::RoAfterInit, Part::Data];
+        let offset = image.offset(value);
+        if offset.is_none_or(|offset| !image.layout.is_in(&kept, offset, 0)) {
+            return Err(bad(&format!("{name:?} is not in what is kept of the module")));
+        }
+        let flags = u32_at(entry, 20);
+        let version = (flags & FLAG_VERSION != 0).then(|| u32_at(entry, 16));
+        found.push(Export { name, is: Definition { value, version, gpl: flags & FLAG_GPL != 0 } });
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Calls `each` with the records of a section.
+pub(crate) fn each_entry(
+    file: &Elf<'_>,
+    image: &Image,
+    section: &str,
+    size: usize,
+    mut each: impl FnMut(usize, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let Some((number, found)) = file.find(section) else { return Ok(()) };
+    let Some(offset) = image.layout.section(number) else { return Ok(()) };
+    if found.size % size as u64 != 0 {
+        return Err(Error::noexec(format!(
+            "{section}: {} bytes are no whole records of {size}",
+            found.size
+        )));
+    }
+    let bytes = &image.bytes()[offset as usize..][..found.size as usize];
+    bytes.chunks_exact(size).enumerate().try_for_each(|(number, entry)| each(number, entry))
+}
+
+/// The versions that a module says it was built for.
+pub struct Versions(Vec<(Vec<u8>, u32)>);
+
+impl Versions {
+    /// Reads `__versions`.
+    ///
+    /// # Errors
+    /// `ENOEXEC` for records that are none.
+    pub fn read(file: &Elf<'_>, account: &Account) -> Result<Self> {
+        let Some((number, section)) = file.find("__versions") else { return Ok(Self(Vec::new())) };
+        let bytes = file.contents(account, &section, "__versions")?;
+        if bytes.len() % VERSION != 0 {
+            let len = bytes.len();
+            return Err(Error::noexec(format!(
+                "__versions (section {number}): {len} bytes are no whole records of {VERSION}"
+            )));
+        }
+        let of = |entry: &[u8]| {
+            let name = entry[8..].split(|&b| b == 0).next().unwrap_or_default();
+            (name.to_vec(), u64_at(entry, 0) as u32)
+        };
+        let mut all: Vec<_> = bytes.chunks_exact(VERSION).map(of).collect();
+        all.sort();
+        Ok(Self(all))
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], u32)> + '_ {
+        self.0.iter().map(|(name, version)| (&name[..], *version))
+    }
+
+    /// Whether a definition is what the module was built for.
+    ///
+    /// # Errors
+    /// `ENOEXEC` names the symbol and both versions.
+    pub fn check(&self, name: &[u8], found: &Definition) -> Result<()> {
+        let Ok(at) = self.0.binary_search_by(|(known, _)| known[..].cmp(name)) else {
+            return Ok(());
+        };
+        let expected = self.0[at].1;
+        if found.version == Some(expected) {
+            return Ok(());
+        }
+        let has = match found.version {
+            Some(version) => format!("{version:#x}"),
+            None => "none".to_owned(),
+        };
+        Err(Error::noexec(format!(
+            "disagrees about the version of symbol {}: built for {expected:#x}, there is {has}",
+            String::from_utf8_lossy(name)
+        )))
+    }
+}
+
+/// Whether a licence is compatible with the GPL, as the kernel has it.
+#[must_use]
+pub fn is_gpl_compatible(licence: &str) -> bool {
+    matches!(
+        licence,
+        "GPL"
+            | "GPL v2"
+            | "GPL and additional rights"
+            | "Dual BSD/GPL"
+            | "Dual MIT/GPL"
+            | "Dual MPL/GPL"
+    )
+}

@@ -1,0 +1,68 @@
+//! Everything that loading does to a file, but for running it: checked, laid out, resolved, relocated, sealed, dropped.
+
+use crate::elf::Elf;
+use crate::error::{Error, Result};
+use crate::link::{Options, Resolve, link};
+use crate::modinfo::Modinfo;
+use crate::os::Account;
+use crate::source::Source;
+use crate::symbols::{Core, Versions};
+
+/// What a module would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Its name, if it gives itself one.
+    pub name: Option<String>,
+    /// Bytes of its memory after init.
+    pub size: u64,
+    /// Bytes of code.
+    pub text: u64,
+    /// Symbols that it imports.
+    pub imports: usize,
+    /// Symbols that it exports to other modules.
+    pub exports: usize,
+}
+
+struct Imports<'a> {
+    core: &'a dyn Core,
+    versions: &'a Versions,
+    count: usize,
+}
+
+impl Resolve for Imports<'_> {
+    fn resolve(&mut self, name: &[u8]) -> Result<Option<u64>> {
+        let name = std::ffi::CString::new(name).map_err(|_| Error::noexec("a name with a zero"))?;
+        let Some(found) = self.core.find(&name) else { return Ok(None) };
+        self.versions.check(name.as_bytes(), &found)?;
+        self.count += 1;
+        Ok(Some(found.value))
+    }
+}
+
+/// Tries a module out. With an address to link for, its memory is not sealed either.
+///
+/// # Errors
+/// As for loading it.
+pub fn try_out(
+    source: Source<'_>,
+    account: &Account,
+    core: &dyn Core,
+    options: &Options,
+) -> Result<Report> {
+    let file = Elf::read(source, account, Some(options.machine))?;
+    let name = Modinfo::read(&file, account)?.name()?;
+    let versions = Versions::read(&file, account)?;
+    let mut imports = Imports { core, versions: &versions, count: 0 };
+    let mut linked = link(&file, account, options, &mut imports)?;
+    if options.base.is_none() {
+        linked.image.seal()?;
+    }
+    let layout = &linked.image.layout;
+    Ok(Report {
+        name,
+        size: layout.kept(),
+        text: layout.text,
+        imports: imports.count,
+        exports: linked.exports.len(),
+    })
+}

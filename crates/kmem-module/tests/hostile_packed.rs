@@ -1,0 +1,193 @@
+//! Compressed modules, good and bad (D34), and signatures at the end of a file (D35).
+
+mod harness;
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use harness::{config, directory, insmod, loader, module, nothing_is_left};
+use kmem_module::loader::flags;
+use kmem_module::source::Source;
+use kmem_module::stats::Stat;
+use kmem_module::{Config, Errno, Error, Loader};
+
+const EMPTY: &str = "static int __init go(void) { return 0; } module_init(go); static void stop(void) { } module_exit(stop);";
+const TOOLS: [(&str, &[&str]); 3] =
+    [("gzip", &["-9"]), ("xz", &["--check=crc32"]), ("zstd", &["-q", "-19", "--check"])];
+
+/// Compresses bytes with a program of the system.
+fn compress(tool: &str, args: &[&str], bytes: &[u8]) -> Vec<u8> {
+    let mut command = Command::new(tool);
+    let mut child =
+        command.args(args).arg("-c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || input.write_all(bytes).unwrap());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        output.stdout
+    })
+}
+
+fn load(loader: &Loader, path: &Path) -> Result<(), Error> {
+    let file = File::open(path).unwrap();
+    loader.finit_module(file.as_raw_fd(), "", flags::COMPRESSED_FILE)
+}
+
+fn refused(loader: &Loader, dir: &Path, bytes: &[u8]) -> Error {
+    let path = dir.join("packed");
+    fs::write(&path, bytes).unwrap();
+    let error = load(loader, &path).unwrap_err();
+    nothing_is_left(loader);
+    error
+}
+
+#[test]
+fn modules_are_loaded_from_gzip_xz_and_zstd_and_their_duplicates_cost_nothing() {
+    let dir = directory();
+    let path = module(dir.path(), "packed", EMPTY);
+    let bytes = fs::read(&path).unwrap();
+    for (tool, args) in TOOLS {
+        let loader = loader();
+        let packed = dir.path().join(format!("packed.{tool}"));
+        fs::write(&packed, compress(tool, args, &bytes)).unwrap();
+        // Without the flag it is no module.
+        assert_eq!(insmod(&loader, &packed, "").unwrap_err().errno, Errno::ENOEXEC);
+        let before = loader.stats().wasted();
+        load(&loader, &packed).unwrap();
+        assert_eq!(load(&loader, &packed).unwrap_err().errno, Errno::EEXIST);
+        assert_eq!(loader.stats().wasted(), before);
+        // By its path the flag is found out.
+        loader.delete_module("packed", 0).unwrap();
+        loader.load_file(&packed, "").unwrap();
+        loader.delete_module("packed", 0).unwrap();
+        nothing_is_left(&loader);
+    }
+}
+
+#[test]
+fn d34_bombs_stop_at_the_bound_and_cost_no_memory() {
+    let dir = directory();
+    let loader = Loader::new(Config { most: 1 << 20, ..config() }).unwrap();
+    let zeroes = vec![0; 8 << 20];
+    for (tool, args) in TOOLS {
+        let packed = compress(tool, args, &zeroes);
+        assert!(packed.len() * 500 < zeroes.len());
+        let error = refused(&loader, dir.path(), &packed);
+        assert_eq!(error.errno, Errno::E2BIG, "{tool}: {error}");
+        assert!(error.to_string().contains("expands to more than 1048576 bytes"), "{error}");
+    }
+    assert_eq!(loader.gauge().peak(), 0);
+    assert_eq!(loader.stats().get(Stat::FailedDecompress), 3);
+}
+
+#[test]
+fn d34_what_is_cut_off_followed_by_something_or_damaged_is_refused() {
+    let dir = directory();
+    let bytes = fs::read(module(dir.path(), "packed", EMPTY)).unwrap();
+    let loader = loader();
+    for (tool, args) in TOOLS {
+        let packed = compress(tool, args, &bytes);
+        let mut cuts: Vec<usize> = (6..packed.len()).step_by(packed.len() / 50).collect();
+        cuts.push(packed.len() - 1);
+        for cut in cuts {
+            let error = refused(&loader, dir.path(), &packed[..cut]);
+            assert_eq!(error.errno, Errno::EIO, "{tool} cut at {cut} of {}: {error}", packed.len());
+        }
+        let error = refused(&loader, dir.path(), &[&packed[..], b"more"].concat());
+        assert_eq!(error.errno, Errno::EIO, "{tool}: {error}");
+        for at in (6..packed.len()).step_by(packed.len() / 50) {
+            let mut bad = packed.clone();
+            bad[at] ^= 0xff;
+            fs::write(dir.path().join("bad"), &bad).unwrap();
+            // What is not checked (the time in a gzip header) makes no difference.
+            match load(&loader, &dir.path().join("bad")) {
+                Ok(()) => loader.delete_module("packed", 0).unwrap(),
+                Err(error) => assert!(
+                    [Errno::EIO, Errno::E2BIG, Errno::ENOMEM].contains(&error.errno),
+                    "{tool} {at}: {error}"
+                ),
+            }
+            nothing_is_left(&loader);
+        }
+        // Twice compressed is no module.
+        let twice = compress(tool, args, &packed);
+        assert_eq!(refused(&loader, dir.path(), &twice).errno, Errno::ENOEXEC);
+    }
+    assert_eq!(refused(&loader, dir.path(), b"BZh91AY&SY").errno, Errno::EOPNOTSUPP);
+}
+
+#[test]
+fn d34_dictionaries_are_bounded() {
+    let dir = directory();
+    let loader = loader();
+    let bytes = vec![7; 20 << 20];
+    for (tool, args) in
+        [("xz", &["--lzma2=dict=64MiB"][..]), ("zstd", &["-q", "--long=27", "--ultra", "-22"])]
+    {
+        let error = refused(&loader, dir.path(), &compress(tool, args, &bytes));
+        assert!([Errno::EIO, Errno::ENOMEM].contains(&error.errno), "{tool}: {error}");
+    }
+}
+
+/// A file with something like a signature at its end.
+fn signed(bytes: &[u8], kind: u8, size: u32, signature: &[u8]) -> Vec<u8> {
+    let mut file = bytes.to_vec();
+    file.extend_from_slice(signature);
+    file.extend_from_slice(&[0, 0, kind, 0, 0, 0, 0, 0]);
+    file.extend_from_slice(&size.to_be_bytes());
+    file.extend_from_slice(b"~Module signature appended~\n");
+    file
+}
+
+/// A signature is right if it is the byte that all of the module add up to.
+fn sum(source: Source<'_>, len: u64, signature: &[u8]) -> bool {
+    let Source::Bytes(bytes) = source else { return false };
+    let sum = bytes[..len as usize].iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+    signature == [sum]
+}
+
+#[test]
+fn d35_signatures_fit_their_file_and_are_verified_where_that_is_asked_for() {
+    let dir = directory();
+    let path = module(dir.path(), "signed", EMPTY);
+    let bytes = fs::read(&path).unwrap();
+    let len = bytes.len() as u32;
+    let right = bytes.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+    let free = loader();
+    let strict = Loader::new(Config { verify: Some(sum), ..config() }).unwrap();
+    let put = |file: &[u8]| -> PathBuf {
+        let path = dir.path().join("file");
+        fs::write(&path, file).unwrap();
+        path
+    };
+    let both = |file: &[u8], lenient: Option<Errno>, enforced: Option<Errno>| {
+        for (loader, expected) in [(&free, lenient), (&strict, enforced)] {
+            let path = put(file);
+            let results = [insmod(loader, &path, ""), {
+                let _ = loader.delete_module("signed", 0);
+                loader.init_module(file, "")
+            }];
+            let _ = loader.delete_module("signed", 0);
+            for result in results {
+                assert_eq!(result.err().map(|e| e.errno), expected);
+            }
+            nothing_is_left(loader);
+        }
+    };
+    both(&bytes, None, Some(Errno::EKEYREJECTED));
+    both(&signed(&bytes, 2, 1, &[right]), None, None);
+    both(&signed(&bytes, 2, 1, &[right ^ 1]), None, Some(Errno::EKEYREJECTED));
+    both(&signed(&bytes, 1, 1, &[right]), None, Some(Errno::ENOPKG));
+    for size in [len + 2, u32::MAX] {
+        both(&signed(&bytes, 2, size, &[right]), Some(Errno::EBADMSG), Some(Errno::EBADMSG));
+    }
+    let mut odd = signed(&bytes, 2, 1, &[right]);
+    let at = odd.len() - 28 - 12;
+    odd[at] = 1;
+    both(&odd, Some(Errno::EBADMSG), Some(Errno::EBADMSG));
+    both(b"~Module signature appended~\n", Some(Errno::EBADMSG), Some(Errno::EBADMSG));
+}

@@ -1,0 +1,315 @@
+//! Modules in this process: loaded, used, unloaded.
+
+mod harness;
+
+use std::fs;
+use std::process::Command;
+
+use harness::{
+    KMEM, books, call, compile, directory, insmod, int, loader, module, nothing_is_left,
+};
+use kmem_module::Errno;
+use kmem_module::loader::{delete, flags};
+
+#[test]
+fn a_module_has_everything_the_header_has() {
+    let dir = directory();
+    let path = compile(dir.path(), "everything", &[]);
+    let loader = loader();
+    let args = "number=-0x10 tiny=3 text=\"a b\" flag list=1,2 name=xyz";
+    insmod(&loader, &path, args).unwrap();
+    let cpus = harness::config().cpus as i64;
+    // -16 + 3 + strlen("a b") + 1 + 2 + strlen("xyz") + 5 + 3, and 11 for each CPU.
+    assert_eq!(
+        call(&loader, "everything_sum") as i32,
+        (-16 + 3 + 3 + 1 + 2 + 3 + 5 + 3 + 11 * cpus) as i32
+    );
+    assert_eq!(int(&loader, "everything_answer"), 42);
+    assert_eq!(books("everything"), [("start".to_owned(), (112, 1))].into());
+
+    let [info] = &loader.modules(true)[..] else { panic!("one module") };
+    assert_eq!((info.name.as_str(), info.refcount, info.state), ("everything", 0, "Live"));
+    assert_eq!(info.size, loader.gauge().now(), "what is held is the module");
+    let text = loader.proc_modules(false);
+    assert_eq!(text, format!("everything {} 0 - Live 0x0000000000000000\n", info.size));
+    assert!(loader.proc_modules(true).contains(&format!("{:#018x}", info.base)));
+
+    loader.delete_module("everything", 0).unwrap();
+    assert!(books("everything").is_empty());
+    nothing_is_left(&loader);
+}
+
+#[test]
+fn memory_is_never_writable_and_executable_and_init_is_given_back() {
+    let dir = directory();
+    let path = compile(dir.path(), "everything", &[]);
+    let loader = loader();
+    insmod(&loader, &path, "").unwrap();
+    let info = loader.modules(true).remove(0);
+    let (start, end) = (info.base, info.base + info.size);
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let mut modes = Vec::new();
+    for line in maps.lines() {
+        let (range, rest) = line.split_once(' ').unwrap();
+        let (from, to) = range.split_once('-').unwrap();
+        let hex = |text| u64::from_str_radix(text, 16).unwrap();
+        if hex(from) < end && start < hex(to) {
+            modes.push(rest[..4].to_owned());
+        }
+    }
+    // Text; read-only data with what was initialised; data (which may be joined with what follows).
+    assert_eq!(modes, ["r-xp", "r--p", "rw-p"], "{maps}");
+    let sealed = loader.symbol("everything_sum").unwrap();
+    assert!((start..end).contains(&sealed.address));
+    drop(sealed);
+    loader.delete_module("everything", 0).unwrap();
+    nothing_is_left(&loader);
+}
+
+#[test]
+fn several_files_are_one_module() {
+    let dir = directory();
+    let a = module(dir.path(), "part_a", "int twice(int); static int __init go(void) { return twice(21) == 42 ? 0 : -5; } module_init(go);
+        static void done(void) { } module_exit(done);");
+    let b = dir.path().join("b.c");
+    fs::write(
+        &b,
+        "int twice(int n); int twice(int n) { static int calls; calls++; return n * 2; }",
+    )
+    .unwrap();
+    let b_o = dir.path().join("b.o");
+    let run = |command: &mut Command| assert!(command.status().unwrap().success());
+    run(Command::new("cc").args(["-c", "-fPIC", "-o"]).arg(&b_o).arg(&b));
+    let both = dir.path().join("both.ko");
+    run(Command::new("ld").args(["-r", "--build-id", "-o"]).arg(&both).arg(&a).arg(&b_o));
+    let loader = loader();
+    insmod(&loader, &both, "").unwrap();
+    // The name is that of the source with MODULE_LICENSE.
+    loader.delete_module("part_a", 0).unwrap();
+    nothing_is_left(&loader);
+}
+
+#[test]
+fn modules_use_each_others_symbols_and_hold_each_other() {
+    let dir = directory();
+    let base = module(
+        dir.path(),
+        "base",
+        "int base_value(void); int base_value(void) { return 7; } EXPORT_SYMBOL_VERSION(base_value, 2);",
+    );
+    let user = module(
+        dir.path(),
+        "user",
+        "int base_value(void); IMPORT_SYMBOL_VERSION(base_value, 2);
+         long user_value(void); long user_value(void) { return base_value() + 1; } EXPORT_SYMBOL(user_value);",
+    );
+    let loader = loader();
+    let error = insmod(&loader, &user, "").unwrap_err();
+    assert_eq!(error.errno, Errno::ENOENT);
+    assert!(error.to_string().contains("unknown symbol \"base_value\""), "{error}");
+    nothing_is_left(&loader);
+
+    insmod(&loader, &base, "").unwrap();
+    insmod(&loader, &user, "").unwrap();
+    assert_eq!(call(&loader, "user_value"), 8);
+    let base_info = loader.modules(false).remove(0);
+    assert_eq!((base_info.refcount, &base_info.users[..]), (1, &["user".to_owned()][..]));
+    let error = loader.delete_module("base", 0).unwrap_err();
+    assert_eq!(error.errno, Errno::EAGAIN);
+    assert!(error.to_string().contains("used by user"), "{error}");
+    loader.delete_module("user", 0).unwrap();
+    loader.delete_module("base", 0).unwrap();
+    nothing_is_left(&loader);
+}
+
+#[test]
+fn versions_and_licences_decide_who_gets_a_symbol() {
+    let dir = directory();
+    let base = module(
+        dir.path(),
+        "versions",
+        "void v2(void); void v2(void) {} EXPORT_SYMBOL_VERSION(v2, 2);
+         void v_none(void); void v_none(void) {} EXPORT_SYMBOL(v_none);
+         void v_gpl(void); void v_gpl(void) {} EXPORT_SYMBOL_GPL(v_gpl);",
+    );
+    let user = |name: &str, symbol: &str, import: &str| {
+        module(
+            dir.path(),
+            name,
+            &format!(
+                "void {symbol}(void); {import} void {name}_go(void); void {name}_go(void) {{ {symbol}(); }}"
+            ),
+        )
+    };
+    let loader = loader();
+    insmod(&loader, &base, "").unwrap();
+    for (path, what) in [
+        (user("wrong", "v2", "IMPORT_SYMBOL_VERSION(v2, 3);"), "built for 0x3, there is 0x2"),
+        (
+            user("none", "v_none", "IMPORT_SYMBOL_VERSION(v_none, 1);"),
+            "built for 0x1, there is none",
+        ),
+    ] {
+        let error = insmod(&loader, &path, "").unwrap_err();
+        assert!(error.errno == Errno::ENOEXEC && error.to_string().contains(what), "{error}");
+        let file = fs::File::open(&path).unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+        loader.finit_module(fd, "", flags::IGNORE_MODVERSIONS).unwrap();
+    }
+    loader.delete_module("wrong", 0).unwrap();
+    loader.delete_module("none", 0).unwrap();
+    let text = "#include \"kmem_module.h\"\nMODULE_LICENSE(\"Proprietary\");\nvoid v_gpl(void); void own(void); void own(void) { v_gpl(); }\n";
+    let source = dir.path().join("own.c");
+    fs::write(&source, text).unwrap();
+    let own = dir.path().join("own.ko");
+    let mut cc = Command::new("cc");
+    cc.args(["-c", "-fPIC", "-I"]).arg(harness::include()).arg(&source).arg("-o").arg(&own);
+    assert!(cc.status().unwrap().success());
+    let error = insmod(&loader, &own, "").unwrap_err();
+    assert!(error.to_string().contains("only for modules with a licence"), "{error}");
+    loader.delete_module("versions", 0).unwrap();
+    nothing_is_left(&loader);
+}
+
+#[test]
+fn parameters_are_refused_with_their_names() {
+    let dir = directory();
+    let path = compile(dir.path(), "everything", &[]);
+    let loader = loader();
+    for (args, errno, what) in [
+        ("nope=1", Errno::ENOENT, "unknown parameter \"nope\""),
+        ("number=x", Errno::EINVAL, "parameter number: \"x\" is no number (int)"),
+        ("number", Errno::EINVAL, "parameter number: needs a value"),
+        ("number=2147483648", Errno::ERANGE, "parameter number: \"2147483648\" does not fit int"),
+        ("tiny=256", Errno::ERANGE, "parameter tiny"),
+        ("flag=maybe", Errno::EINVAL, "parameter flag: \"maybe\" is no bool"),
+        ("list=1,2,3,4,5", Errno::EINVAL, "parameter list: more than 4 values"),
+        ("name=12345678", Errno::EINVAL, "parameter name: 8 bytes are too long for 7"),
+        ("text=\"a", Errno::EINVAL, "a quote is not closed"),
+    ] {
+        let error = insmod(&loader, &path, args).unwrap_err();
+        assert_eq!(error.errno, errno, "{args}: {error}");
+        assert!(error.to_string().contains(what), "{args}: {error}");
+        nothing_is_left(&loader);
+    }
+    insmod(&loader, &path, "list=1,2,3,4 -- nope=1").unwrap();
+    loader.delete_module("everything", 0).unwrap();
+}
+
+#[test]
+fn what_init_returns_decides_and_its_failure_leaves_nothing() {
+    let dir = directory();
+    let failing = module(
+        dir.path(),
+        "failing",
+        "static void *p; static int result = -5; module_param(result, int, 0);
+         void failing_symbol(void); void failing_symbol(void) { } EXPORT_SYMBOL(failing_symbol);
+         static int __init go(void) { p = kmalloc(64, GFP_KERNEL); kfree(p); return result; } module_init(go);
+         static void stop(void) { } module_exit(stop);",
+    );
+    let loader = loader();
+    let error = insmod(&loader, &failing, "").unwrap_err();
+    assert_eq!((error.errno, &*error.what), (Errno::EIO, "init of failing returned -5"));
+    assert!(loader.symbol("failing_symbol").is_none());
+    nothing_is_left(&loader);
+    // The kernel's rule: a positive number is a mistake, and not a failure.
+    insmod(&loader, &failing, "result=7").unwrap();
+    loader.delete_module("failing", 0).unwrap();
+    nothing_is_left(&loader);
+}
+
+#[test]
+fn constructors_run_before_init_and_destructors_after_exit() {
+    let dir = directory();
+    let path = module(
+        dir.path(),
+        "order",
+        "static int step; int order_ok = 0; EXPORT_SYMBOL(order_ok);
+         static void __attribute__((constructor)) first(void) { step = 1; }
+         static int __init go(void) { order_ok = step == 1; return 0; } module_init(go);
+         static void __exit stop(void) { step = 2; } module_exit(stop);
+         static void __attribute__((destructor)) last(void) { if (step != 2) __builtin_trap(); }",
+    );
+    let loader = loader();
+    insmod(&loader, &path, "").unwrap();
+    assert_eq!(int(&loader, "order_ok"), 1);
+    loader.delete_module("order", 0).unwrap();
+    nothing_is_left(&loader);
+}
+
+#[test]
+fn a_module_that_is_held_is_not_unloaded_and_one_without_exit_stays() {
+    let dir = directory();
+    let path = module(dir.path(), "held", "int held_x = 1; EXPORT_SYMBOL(held_x);");
+    let stays =
+        module(dir.path(), "stays", "static int __init go(void) { return 0; } module_init(go);");
+    let loader = loader();
+    assert_eq!(loader.delete_module("held", 0).unwrap_err().errno, Errno::ENOENT);
+    insmod(&loader, &path, "").unwrap();
+    let symbol = loader.symbol("held_x").unwrap();
+    let error = loader.delete_module("held", delete::NONBLOCK).unwrap_err();
+    assert_eq!(error.errno, Errno::EAGAIN);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| loader.delete_module("held", 0));
+        // It is going as soon as nobody gets hold of it any more.
+        while loader.symbol("held_x").is_some() {
+            std::thread::yield_now();
+        }
+        assert_eq!(loader.delete_module("held", 0).unwrap_err().errno, Errno::EBUSY);
+        drop(symbol);
+        waits.join().unwrap().unwrap();
+    });
+    insmod(&loader, &stays, "").unwrap();
+    assert_eq!(loader.delete_module("stays", 0).unwrap_err().errno, Errno::EBUSY);
+    loader.delete_module("stays", delete::FORCE).unwrap();
+    nothing_is_left(&loader);
+}
+
+#[test]
+fn what_is_live_when_a_module_goes_keeps_its_tags_and_finds_them_again() {
+    let dir = directory();
+    let path = module(
+        dir.path(),
+        "leaky",
+        "void *leaky_last; EXPORT_SYMBOL(leaky_last);
+         static int __init go(void) { leaky_last = kmalloc(200, GFP_KERNEL); return 0; } module_init(go);
+         static void __exit stop(void) { } module_exit(stop);",
+    );
+    let loader = loader();
+    let mut live = Vec::new();
+    for _ in 0..2 {
+        insmod(&loader, &path, "").unwrap();
+        let last = loader.symbol("leaky_last").unwrap();
+        // SAFETY: a pointer of a module that is held.
+        live.push(unsafe { *(last.address as *const *mut u8) });
+        drop(last);
+        loader.delete_module("leaky", 0).unwrap();
+        nothing_is_left(&loader);
+    }
+    let size = books("leaky")["go"].0 / 2;
+    assert_eq!(books("leaky"), [("go".to_owned(), (2 * size, 2))].into());
+    for at in live {
+        // SAFETY: allocated by the module from this instance, and nobody's any more.
+        unsafe { KMEM.free(at) };
+    }
+    assert!(books("leaky").is_empty());
+}
+
+#[test]
+fn a_module_may_be_written_in_rust() {
+    let dir = directory();
+    let path = dir.path().join("in_rust.ko");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/modules/in_rust.rs");
+    let options = ["--edition=2024", "--crate-type=lib", "--emit=obj", "-O"];
+    let generate = ["-Crelocation-model=pic", "-Cpanic=abort", "-Ccodegen-units=1"];
+    let mut rustc = Command::new("rustc");
+    let status = rustc.args(options).args(generate).arg(source).arg("-o").arg(&path).status();
+    assert!(status.unwrap().success());
+    let loader = loader();
+    insmod(&loader, &path, "").unwrap();
+    assert_eq!(call(&loader, "rust_answer"), 42);
+    assert_eq!(books("in_rust"), [("start".to_owned(), (32, 1))].into());
+    loader.delete_module("in_rust", 0).unwrap();
+    assert!(books("in_rust").is_empty());
+    nothing_is_left(&loader);
+}

@@ -1,0 +1,327 @@
+//! Groups, as `kmem/group.h` declares them. Results are negative error numbers; nothing sets `errno`.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use kmem_core::codetag::scope;
+use kmem_core::memcg::{GroupError, GroupId, Limit, Shrink, Shrinker};
+use kmem_core::os::linux::Linux;
+use kmem_core::root::{MAX_GROUP_DEPTH, MAX_GROUP_NAME, group_event};
+use kmem_core::units::ObjcgId;
+use kmem_core::{Group, GroupStat};
+
+use crate::{KMEM, errno, thread};
+
+/// An error number.
+struct Errno(c_int);
+
+impl From<GroupError> for Errno {
+    fn from(error: GroupError) -> Self {
+        Self(match error {
+            GroupError::BadName => libc::EINVAL,
+            GroupError::Exists => libc::EEXIST,
+            GroupError::Full => libc::ENOSPC,
+            GroupError::TooDeep => libc::ELOOP,
+            // Without books the root is not there either.
+            GroupError::NotFound if KMEM.group(GroupId::ROOT).is_err() => libc::ENOTSUP,
+            GroupError::NotFound => libc::ESRCH,
+            GroupError::HasChildren => libc::EBUSY,
+            GroupError::IsRoot => libc::EPERM,
+            GroupError::NoBooks => libc::ENOTSUP,
+            GroupError::NoMemory => libc::ENOMEM,
+            GroupError::InShrinker => libc::EDEADLK,
+        })
+    }
+}
+
+/// What C gets for a result.
+fn answer<T: Into<i64>>(result: Result<T, Errno>) -> i64 {
+    match result {
+        Ok(value) => value.into(),
+        Err(Errno(error)) => -i64::from(error),
+    }
+}
+
+fn done(result: Result<(), Errno>) -> c_int {
+    // An error number.
+    answer(result.map(|()| 0)) as c_int
+}
+
+/// Bits of a number that a group can have.
+const NUMBER_BITS: u32 = ObjcgId::BITS + 30;
+
+/// A group by its number.
+fn id(number: i64) -> Result<GroupId, Errno> {
+    match u64::try_from(number) {
+        Ok(number) if number >= GroupId::ROOT.0 && number < 1 << NUMBER_BITS => Ok(GroupId(number)),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// A group that is not deleted, kept in its place while it is worked with.
+fn living(number: i64) -> Result<Group<Linux>, Errno> {
+    Ok(KMEM.group(id(number)?)?)
+}
+
+/// A text, or its first `most` bytes and one more.
+///
+/// # Safety
+/// `text` is null or a C string.
+unsafe fn bytes<'a>(text: *const c_char, most: usize) -> Result<&'a [u8], Errno> {
+    if text.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { core::slice::from_raw_parts(text.cast(), libc::strnlen(text, most + 1)) })
+}
+
+/// # Safety
+/// `name` is null or a C string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_group_create(parent: i64, name: *const c_char) -> i64 {
+    let create = || {
+        // SAFETY: the caller's promise.
+        let name = unsafe { bytes(name, MAX_GROUP_NAME) }?;
+        Ok(KMEM.group_create(id(parent)?, name)?.0 as i64)
+    };
+    answer(create())
+}
+
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_group_find(path: *const c_char) -> i64 {
+    const MOST: usize = (MAX_GROUP_NAME + 1) * MAX_GROUP_DEPTH as usize;
+    let find = || {
+        // SAFETY: the caller's promise.
+        let path = unsafe { bytes(path, MOST) }?;
+        // The root is found without looking.
+        KMEM.group(GroupId::ROOT)?;
+        Ok(KMEM.group_at(path)?.0 as i64)
+    };
+    answer(find())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_delete(group: i64) -> c_int {
+    done(id(group).and_then(|id| Ok(KMEM.group_delete(id)?)))
+}
+
+/// # Safety
+/// `name` is null or has `room` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_group_name(group: i64, name: *mut c_char, room: usize) -> c_int {
+    let copy = || {
+        let group = living(group)?;
+        let mut buffer = [0; MAX_GROUP_NAME];
+        let text = KMEM.group_name(group.id(), &mut buffer)?;
+        if name.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        if text.len() >= room {
+            return Err(Errno(libc::ERANGE));
+        }
+        // SAFETY: there is room for the text and a zero byte.
+        unsafe {
+            name.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
+            name.add(text.len()).write(0);
+        }
+        Ok(text.len() as i64)
+    };
+    answer(copy()) as c_int
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_parent(group: i64) -> i64 {
+    let parent = || Ok(KMEM.group_parent(living(group)?.id())?.map_or(0, |id| id.0 as i64));
+    answer(parent())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_dying() -> c_int {
+    answer(KMEM.group(GroupId::ROOT).map(|_| KMEM.group_dying() as i64).map_err(Errno::from))
+        as c_int
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_set(group: i64, limit: c_int, bytes: u64) -> c_int {
+    let set = || {
+        let group = living(group)?;
+        let limit = match limit {
+            0 => Limit::Max,
+            1 => Limit::High,
+            2 => Limit::Low,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        Ok(KMEM.group_set(group.id(), limit, bytes)?)
+    };
+    done(set())
+}
+
+/// `struct kmem_group_stat`.
+#[repr(C)]
+struct Stat {
+    size: u64,
+    current: u64,
+    own: u64,
+    reserved: u64,
+    cached: u64,
+    peak: u64,
+    max: u64,
+    high: u64,
+    low: u64,
+    /// By [`group_event`].
+    events: [u64; group_event::COUNT],
+    over_limit: u64,
+}
+
+const _: () = assert!(size_of::<Stat>() == 14 * 8);
+
+impl From<GroupStat> for Stat {
+    fn from(stat: GroupStat) -> Self {
+        let GroupStat { current, own, reserved, cached, peak, max, high, low, events, over_limit } =
+            stat;
+        let (size, over_limit) = (size_of::<Self>() as u64, over_limit.into());
+        Self { size, current, own, reserved, cached, peak, max, high, low, events, over_limit }
+    }
+}
+
+/// # Safety
+/// `out` is null or a structure as long as it says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_group_stat(group: i64, out: *mut Stat) -> c_int {
+    let stat = || {
+        let group = living(group)?;
+        if out.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: the caller's promise. There is one version so far.
+        if unsafe { (*out).size } != size_of::<Stat>() as u64 {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: it is that long.
+        unsafe { out.write(KMEM.group_stat(group.id())?.into()) };
+        Ok(())
+    };
+    done(stat())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_reset_peak(group: i64) -> c_int {
+    done(living(group).and_then(|group| Ok(KMEM.group_reset_peak(group.id())?)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_notify(group: i64, eventfd: c_int) -> c_int {
+    let notify = || {
+        let group = living(group)?;
+        let fd = if eventfd == -1 { None } else { Some(open(eventfd)?) };
+        Ok(KMEM.group_notify(group.id(), fd)?)
+    };
+    done(notify())
+}
+
+/// A descriptor that is open.
+fn open(fd: c_int) -> Result<u32, Errno> {
+    let before = errno::get();
+    // SAFETY: asks for flags.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    errno::set(before);
+    u32::try_from(fd).ok().filter(|_| flags >= 0).ok_or(Errno(libc::EBADF))
+}
+
+// A token is `entered:14 | before:14`.
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_enter(group: i64) -> i64 {
+    let enter = || {
+        let id = id(group)?;
+        thread::mind_name();
+        let before = KMEM.group_enter(id)?;
+        Ok(i64::from(id.objcg().0 << ObjcgId::BITS | before.0))
+    };
+    answer(enter())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_leave(token: i64) -> c_int {
+    let leave = || {
+        let token = u32::try_from(token).map_err(|_| Errno(libc::EINVAL))?;
+        let (entered, before) = (token >> ObjcgId::BITS, token & ((1 << ObjcgId::BITS) - 1));
+        if ObjcgId(entered) != scope::group() {
+            return Err(Errno(libc::EINVAL));
+        }
+        KMEM.group_leave(ObjcgId(before));
+        Ok(())
+    };
+    done(leave())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_current() -> i64 {
+    let current = || {
+        KMEM.group(GroupId::ROOT)?;
+        thread::mind_name();
+        Ok(KMEM.group_current().0 as i64)
+    };
+    answer(current())
+}
+
+/// # Safety
+/// `at` is null or a live allocation.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_group_of(at: *mut u8) -> i64 {
+    let of = || {
+        KMEM.group(GroupId::ROOT)?;
+        if at.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the caller's promise.
+        Ok(unsafe { KMEM.group_of_allocation(at) }.0 as i64)
+    };
+    answer(of())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_try_charge(group: i64, bytes: u64) -> c_int {
+    done(id(group).and_then(|id| Ok(KMEM.group_try_charge(id, bytes)?)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_uncharge(group: i64, bytes: u64) -> c_int {
+    // A deleted group is there as long as something is reserved.
+    let uncharge = || match KMEM.group_uncharge(id(group)?, bytes) {
+        Ok(()) => Ok(()),
+        Err(_) => living(group).and(Err(Errno(libc::EINVAL))),
+    };
+    done(uncharge())
+}
+
+/// # Safety
+/// `shrink` may be called with `data` on any thread until it is removed; `out` is null or valid for
+/// writing.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_group_add_shrinker(
+    group: i64,
+    shrink: Option<Shrink>,
+    data: *mut c_void,
+    out: *mut *const Shrinker,
+) -> c_int {
+    let add = || {
+        let group = living(group)?;
+        let Some(shrink) = shrink.filter(|_| !out.is_null()) else {
+            return Err(Errno(libc::EFAULT));
+        };
+        // SAFETY: the caller's promise.
+        unsafe { *out = KMEM.shrinker_add(group.id(), shrink, data)? };
+        Ok(())
+    };
+    done(add())
+}
+
+/// # Safety
+/// `shrinker` is null or one that was added and not removed.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_group_remove_shrinker(shrinker: Option<&'static Shrinker>) -> c_int {
+    let remove = || Ok(KMEM.shrinker_remove(shrinker.ok_or(Errno(libc::EFAULT))?)?);
+    done(remove())
+}
