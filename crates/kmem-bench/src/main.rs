@@ -5,6 +5,8 @@
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
+//!      -> pages -> contender (kmem, the classic buddy zone) -> pattern, section, fragmentation
+//!      -> peak -> rivals, each in a process of its own
 //!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> percpu, vmalloc, rhashtable -> cells (variants of workloads, by one thread or two)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
@@ -28,6 +30,8 @@ mod machine;
 mod malloc;
 mod modules;
 mod mutator;
+mod pages;
+mod peak;
 mod percpu;
 mod preload;
 mod prng;
@@ -60,6 +64,10 @@ enum Table {
     Programs(programs::Options),
     /// What the books cost, in the configurations of the kernel's own table.
     Profiling(profiling::Options),
+    /// Nanoseconds per page or huge page, against the classic buddy allocator.
+    Pages(pages::Options),
+    /// Memory that a program keeps after a peak.
+    Peak(peak::Options),
     /// What it costs that a group pays for an object, as the kernel measured it.
     Accounting(accounting::Options),
     /// How much of the slab memory of many groups is objects.
@@ -77,6 +85,9 @@ enum Table {
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
+    /// A program with a peak.
+    #[command(hide = true)]
+    PeakProgram(peak::Program),
     /// A heap that a census is taken of.
     #[command(hide = true)]
     Mutator(mutator::Heap),
@@ -102,6 +113,9 @@ fn main() -> ExitCode {
         Table::Malloc(options) => malloc::run(&options),
         Table::Programs(options) => programs::run(&options),
         Table::Profiling(options) => profiling::run(&options),
+        Table::Pages(options) => pages::run(&options),
+        Table::Peak(options) => peak::run(&options),
+        Table::PeakProgram(program) => peak::serve(&program),
         Table::Census(options) => census::run(&options),
         Table::Modules(options) => modules::run(&options),
         Table::Accounting(options) => accounting::run(&options),

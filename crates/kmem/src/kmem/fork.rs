@@ -16,6 +16,7 @@
 
 use super::{Instance, start};
 use crate::os::Platform;
+use crate::page::Pcp;
 use crate::sync::Ordering;
 use crate::units::PageCount;
 
@@ -67,6 +68,7 @@ impl<P: Platform> Instance<P> {
                 set.slabs.distrust(committed, self.geometries());
                 set.zone.rebuild(|pfn| set.slabs.pages_used(pfn));
             }
+            self.pcps().iter().for_each(Pcp::forget);
             self.scratch.forget();
             self.blackbox.leave();
             self.percpu.slots.restart_empty();

@@ -46,7 +46,9 @@ mod group;
 mod large;
 mod mempool;
 mod oom;
+mod page_debug;
 mod pages;
+mod pcp;
 mod percpu;
 mod realloc;
 mod slow;
@@ -145,6 +147,15 @@ pub struct Instance<P> {
     barn: Barn,
     /// Chunks of the first zone, in an instance without books.
     bare_chunks: AtomicUsize,
+    /// See [`pages::Tables`].
+    pages: pages::Tables,
+    /// See [`crate::page::Pcp`]: address of the first, and how many.
+    pcp: AtomicUsize,
+    pcp_count: AtomicU32,
+    /// See [`page_debug::PageDebug`].
+    page_debug: AtomicU32,
+    /// Pages found bad so far.
+    bad_pages: AtomicU64,
     zones: [AtomicUsize; MAX_ZONES],
     zone_slots: AtomicU32,
     /// See `start`.
@@ -199,6 +210,11 @@ impl<P: Platform> Instance<P> {
             groups: Groups::new(),
             barn: Barn::new(),
             bare_chunks: AtomicUsize::new(0),
+            pages: pages::Tables::new(),
+            pcp: AtomicUsize::new(0),
+            pcp_count: AtomicU32::new(0),
+            page_debug: AtomicU32::new(0),
+            bad_pages: AtomicU64::new(0),
             zones: [const { AtomicUsize::new(0) }; MAX_ZONES],
             zone_slots: AtomicU32::new(0),
             state: AtomicU32::new(0),

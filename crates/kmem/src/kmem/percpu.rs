@@ -419,7 +419,7 @@ impl<P: Platform> Instance<P> {
     pub(super) fn drain_percpu(&'static self) {
         if self.percpu_zone().is_some() {
             let sink = |class, items: &mut [Item]| self.give_to_slabs(class, items);
-            self.drain_slots(&self.percpu.slots, &SizeClass::all, sink);
+            self.drain_slots(&self.percpu.slots, &|_| SizeClass::all(), sink);
         }
     }
 

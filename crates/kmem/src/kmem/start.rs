@@ -10,6 +10,7 @@
 
 use core::ptr::NonNull;
 
+use super::page_debug::PageDebug;
 use super::{Instance, Purpose, ZoneSet};
 use crate::alloc_tag;
 use crate::class::{CLASS_COUNT, ClassGeometry, SIZES};
@@ -18,7 +19,7 @@ use crate::conf::{Complaint, Conf, MAX_TEXT};
 use crate::cpu::{Area, Kind, Slots};
 use crate::memcg::{Groups, MAX_GROUPS, MIN_GROUPS};
 use crate::os::Platform;
-use crate::page::Zone;
+use crate::page::{Pcp, Zone};
 use crate::root::{self, GroupBlock, MAX_ZONES, RootBlock, Site, ZoneBlock};
 use crate::slab::SlabZone;
 use crate::slab::sheaf::Barn;
@@ -52,6 +53,7 @@ struct Tables {
     scratch: usize,
     live: usize,
     report: usize,
+    pcp: usize,
     group_count: u32,
     groups: usize,
     names: usize,
@@ -61,7 +63,7 @@ struct Tables {
 impl Tables {
     /// Tables take little of a small heap: one site per 16 KiB, one sheaf per 64 KiB, one group per
     /// 128 KiB.
-    const fn for_heap(bytes: usize) -> Self {
+    const fn for_heap(bytes: usize, cpus: u32) -> Self {
         let sites = bytes >> 14;
         let site_count = if sites > MAX_SITES as usize {
             MAX_SITES
@@ -98,6 +100,7 @@ impl Tables {
             scratch: part!(alloc_tag::scratch_bytes(site_count)),
             live: part!(alloc_tag::live_bytes(site_count)),
             report: part!(super::oom::room(site_count)),
+            pcp: part!(cpus as usize * size_of::<Pcp>()),
             group_count,
             groups: part!(Groups::blocks_bytes(group_count)),
             names: part!(Groups::index_bytes(group_count)),
@@ -185,7 +188,9 @@ impl<P: Platform> Instance<P> {
         }
         self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);
         self.keep_peak.store(u32::from(conf.peak), Ordering::Relaxed);
-        let layout = Tables::for_heap(self.platform.budget().memory);
+        self.page_debug.store(PageDebug::of(conf).0, Ordering::Relaxed);
+        let budget = self.platform.budget();
+        let layout = Tables::for_heap(budget.memory, budget.cpus);
         let tables = self.platform.reserve(layout.bytes, PAGE_SIZE)?;
         // SAFETY: our own fresh reservation.
         if !unsafe { self.platform.commit(tables, layout.bytes) } {
@@ -218,6 +223,8 @@ impl<P: Platform> Instance<P> {
         }
         self.live.store(at(layout.live) as usize, Ordering::Relaxed);
         self.report_room.store(at(layout.report) as usize, Ordering::Relaxed);
+        self.pcp_count.store(budget.cpus, Ordering::Relaxed);
+        self.pcp.store(at(layout.pcp) as usize, Ordering::Release);
         self.root.store(root as usize, Ordering::Release);
         let kind = self.kind_for(conf);
         let (wiped, bytes) = self.slots.wiped_part();
@@ -357,6 +364,9 @@ impl<P: Platform> Instance<P> {
             let chunks = if self.books() { &self.hot.chunks } else { &self.bare_chunks };
             // Where calls are watched no free takes the fast path.
             if !self.watch().any() {
+                if !self.page_debug().is_slow() {
+                    self.pages.start(&set.zone);
+                }
                 chunks.store(set.slabs.chunks() as usize, Ordering::Release);
             }
         }

@@ -79,11 +79,12 @@ pub unsafe trait Platform: Sync {
         false
     }
 
-    /// Makes committed memory inaccessible until it is committed again. False: refused, it is as before.
+    /// Makes committed memory inaccessible, or accessible again with its contents. False: refused,
+    /// nothing changed.
     ///
     /// # Safety
-    /// The range is committed, page aligned, and nobody uses it.
-    unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+    /// The range is committed, page aligned, and nobody uses it while it is inaccessible.
+    unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize, _accessible: bool) -> bool {
         false
     }
 

@@ -98,9 +98,9 @@ unsafe impl<P: Platform> Platform for Sim<P> {
         self.inner.can_protect()
     }
 
-    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize) -> bool {
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, accessible: bool) -> bool {
         // SAFETY: the caller's promise; so below.
-        !self.faulty() && unsafe { self.inner.protect(at, bytes) }
+        !self.faulty() && unsafe { self.inner.protect(at, bytes, accessible) }
     }
 
     unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize) {

@@ -21,6 +21,8 @@
 //! | 512       | wholly free                 | FREE         |
 //! | 0xFFFF    | taken as a whole            | none         |
 //!
+//! A CPU may hold all the credit of a frame, its [`Reserve`]: the frame then looks full to others.
+//!
 //! The sets are hints (see [`crate::row::summary`]) that lead to the lowest frame first, so
 //! partly used frames fill up and free ones stay whole. There are no locks: a thread that
 //! stops anywhere, or a child forked at that moment, costs at most the pages in its hands.
@@ -38,12 +40,18 @@ use crate::units::{
     FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, Frame, MAX_ORDER, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
 };
 
+mod bulk;
+mod check;
 mod claim;
 mod fork;
 mod give;
 mod grow;
+mod pcp;
 mod purge;
 
+pub use bulk::Reserve;
+pub use check::Bad;
+pub use pcp::{Pcp, Way};
 pub use purge::Purged;
 
 /// Credit of a frame that is taken as a whole.
@@ -217,6 +225,7 @@ impl Zone {
         block.page_len = self.len as u64;
         block.rows = self.rows as u64;
         block.dirty = self.dirty as u64;
+        block.credit = self.kids as u64;
     }
 
     /// Address of the zone's first page.

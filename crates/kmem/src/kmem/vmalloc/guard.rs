@@ -19,7 +19,7 @@ impl<P: Platform> Instance<P> {
         let done = allowed
             && NonNull::new(set.zone.address(page) as *mut u8)
                 // SAFETY: a page in our hands.
-                .is_some_and(|at| unsafe { self.platform.protect(at, PAGE_SIZE) });
+                .is_some_and(|at| unsafe { self.platform.protect(at, PAGE_SIZE, false) });
         if done {
             vmalloc.guards.fetch_add(1, Ordering::Relaxed);
         } else {

@@ -73,7 +73,7 @@ impl<P: Platform> Instance<P> {
     /// Unmaps the free areas that CPUs keep.
     pub(in crate::kmem) fn drain_vmalloc(&'static self) {
         if let Some(set) = self.vmalloc_zone() {
-            let classes = || (1..MAX_KEPT as u8 + 1).map(SizeClass);
+            let classes = |_| (1..MAX_KEPT as u8 + 1).map(SizeClass);
             self.drain_slots(&self.vmalloc.slots, &classes, |class, areas| {
                 self.unmap(set, areas, class.0.into());
             });

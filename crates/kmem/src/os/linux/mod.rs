@@ -145,6 +145,12 @@ unsafe impl Platform for Linux {
         }
     }
 
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, accessible: bool) -> bool {
+        let access = if accessible { PROT_RW } else { libc::PROT_NONE };
+        // SAFETY: a committed range, by the caller's promise.
+        unsafe { sys!(libc::SYS_mprotect, at.as_ptr(), bytes, access) == 0 }
+    }
+
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
         let start = at.as_ptr() as usize;
         let shared = self.shared.load(Ordering::Acquire);
@@ -156,11 +162,6 @@ unsafe impl Platform for Linux {
 
     fn can_protect(&self) -> bool {
         true
-    }
-
-    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: a range nobody uses, by the caller's promise.
-        unsafe { sys!(libc::SYS_mprotect, at.as_ptr(), bytes, libc::PROT_NONE) == 0 }
     }
 
     unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize) {
