@@ -19,7 +19,8 @@ use kmem_snapshot::{CoreFile, Process, ReadError, Snapshot, live};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-pub(crate) use from::{From, Source, Whole};
+use from::Source;
+pub(crate) use from::{From, Whole};
 
 use crate::failure::{Failure, say};
 use crate::{filter, group};
@@ -148,7 +149,7 @@ pub(crate) fn snapshot(process: &Process) -> Result<Snapshot, Failure> {
     say_state(&snapshot);
     if snapshot.torn() != 0 {
         say(&format!(
-            "{} slabs, page allocations or groups changed while they were read, and are left out",
+            "{} slabs or page allocations changed while they were read, and are left out",
             snapshot.torn()
         ));
     }
@@ -174,6 +175,13 @@ fn say_state(snapshot: &Snapshot) {
     }
     if !snapshot.books.iter().all(|b| b.pins.is_exact()) {
         say("too many sets of sites share slabs: what merged rows pin may be shown too large");
+    }
+    let torn: u64 = snapshot.books.iter().map(|b| b.groups.torn).sum();
+    if torn != 0 {
+        say(&format!(
+            "{torn} groups changed while they were read, or make no sense: what they hold may be \
+             shown as the root's, or they below the root"
+        ));
     }
     if !snapshot.books.iter().all(|b| b.holdings.is_exact()) {
         say("too many sites in too many groups: some of what groups hold is shown as other sites");

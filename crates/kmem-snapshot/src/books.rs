@@ -14,6 +14,7 @@
 //! sense, is counted in [`Books::torn`].
 
 mod accounting;
+mod buddy;
 mod caches;
 mod census;
 mod charges;
@@ -32,6 +33,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub use accounting::Accounting;
+pub use buddy::{Buddy, Buddyinfo, ORDERS};
 pub use caches::Cache;
 pub use census::TagTotal;
 pub use charges::Usage;
@@ -101,7 +103,7 @@ pub struct Books {
     pub accounting: Accounting,
     /// What the overhead in it is made of.
     pub metadata: Metadata,
-    /// Slabs, page allocations and groups that changed while they were read, or made no sense.
+    /// Slabs and page allocations that changed while they were read, or made no sense.
     pub torn: u64,
 }
 
@@ -221,7 +223,7 @@ impl Snapshot {
         addresses
     }
 
-    /// Slabs, page allocations and groups that could not be counted as they are.
+    /// Slabs and page allocations that could not be counted.
     #[must_use]
     pub fn torn(&self) -> u64 {
         self.books.iter().map(|b| b.torn).sum()
@@ -246,7 +248,7 @@ impl Books {
         let all = groups.below(0);
         let caches =
             caches::of_classes(&classes, &census.slabs, |class| holdings.objects(&all, class));
-        let torn = census.torn + groups.torn;
+        let torn = census.torn;
         let (totals, pins) = census.into_totals();
         let sites = site::read(source, root)?;
         let rows = rows(&totals, &sites);

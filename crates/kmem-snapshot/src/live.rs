@@ -47,12 +47,11 @@ pub fn sites(snapshot: &Snapshot, symbols: &mut Symbols<'_>, filter: &Filter, by
     sites
 }
 
+/// The path of a group, where groups are told apart, and rows.
+type GroupRows<'a> = (Option<Arc<str>>, Cow<'a, [SiteRow]>);
+
 /// The rows of all books that a filter's group wants, those of one group after the other.
-fn rows<'a>(
-    snapshot: &'a Snapshot,
-    filter: &Filter,
-    by: By,
-) -> Vec<(Option<Arc<str>>, Cow<'a, [SiteRow]>)> {
+fn rows<'a>(snapshot: &'a Snapshot, filter: &Filter, by: By) -> Vec<GroupRows<'a>> {
     let wanted = |books: &Books| match &filter.group {
         Some(path) => books.groups.find(path).map_or(0..0, |at| books.groups.below(at)),
         None => books.groups.below(0),

@@ -1,17 +1,23 @@
 //! `kmem group set`: limits of a group, written from outside.
 
+use std::path::PathBuf;
+
 use kmem_snapshot::Process;
 use kmem_snapshot::kmem::memcg::Limit;
 use kmem_snapshot::kmem::root::NO_LIMIT;
 
 use crate::failure::Failure;
-use crate::source::{self, Source, Whole};
+use crate::source;
 
 /// Arguments of `kmem group set`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    #[command(flatten)]
-    from: Whole,
+    /// Process to change
+    #[arg(short, long, required_unless_present = "core")]
+    pid: Option<u32>,
+    /// Accepted, so that it can be said why not
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "pid")]
+    core: Option<PathBuf>,
     /// Path of the group, such as /tenants/a
     group: String,
     /// Limits to write: memory.max, memory.high or memory.low, with a size such as 100M, or max for
@@ -53,12 +59,9 @@ fn parse(text: &str) -> Result<Request, String> {
 }
 
 pub(super) fn main(args: &Args) -> Result<(), Failure> {
-    let pid = match args.from.source()? {
-        Source::Process(pid) => pid,
-        _ => {
-            let what = "a core file cannot be written: its process has ended";
-            return Err(Failure::Trouble(what.to_owned()));
-        }
+    let Some(pid) = args.pid else {
+        let what = "a core file cannot be written: its process has ended";
+        return Err(Failure::Trouble(what.to_owned()));
     };
     let control = Process::open(pid)?.control()?;
     for Request { limit, bytes } in &args.limits {

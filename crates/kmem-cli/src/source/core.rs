@@ -45,7 +45,7 @@ pub(super) fn snapshot(path: &Path, core: &CoreFile) -> Result<Snapshot, Failure
     say_state(&snapshot);
     if snapshot.torn() != 0 {
         say(&format!(
-            "{} slabs, page allocations or groups are not in the core or make no sense, and are left out",
+            "{} slabs or page allocations are not in the core or make no sense, and are left out",
             snapshot.torn()
         ));
     }

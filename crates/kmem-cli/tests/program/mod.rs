@@ -59,14 +59,16 @@ impl Program {
     pub(crate) fn start(name: &str, flags: &[&str], args: &[&str], conf: &str) -> Self {
         let dir = directory();
         let path = compile(name, flags, dir.path());
-        let mut child = Command::new(path)
-            .args(args)
-            .env("LD_PRELOAD", library())
-            .env("KMEM_CONF", conf.replace("DIR", dir.path().to_str().unwrap()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(path);
+        command.args(args);
+        command.env("LD_PRELOAD", library());
+        command.env("KMEM_CONF", conf.replace("DIR", dir.path().to_str().unwrap()));
+        Self::run(command, dir)
+    }
+
+    /// Starts a program whose files are in a directory; waits until it waits.
+    pub(crate) fn run(mut command: Command, dir: TempDir) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
         let mut this = Self { child, said, dir };
         this.answers();
@@ -102,6 +104,24 @@ impl Program {
 
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         json(Command::new(KMEM).args(args).args(["-p", &self.pid().to_string()]))
+    }
+
+    /// Gives it a byte that it ends of, with a core where this machine puts cores into the
+    /// directory of the process, which is then found there.
+    pub(crate) fn die(&mut self, command: u8) -> Option<PathBuf> {
+        let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+        if pattern.starts_with('|') || pattern.contains('/') {
+            eprintln!("skipped: core files go to {}", pattern.trim_end());
+            return None;
+        }
+        self.child.stdin.as_mut().unwrap().write_all(&[command]).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.to_string().contains("core dumped"), "{status}");
+        let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|e| e.unwrap().path());
+        let is_core = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("core"))
+        };
+        Some(entries.into_iter().find(is_core).expect("a core in the directory of the process"))
     }
 
     /// Ends it by SIGKILL, where it stands.

@@ -7,6 +7,7 @@
 // Each test program uses its part.
 #![allow(dead_code)]
 
+pub(crate) mod groups;
 pub(crate) mod sites;
 
 use std::collections::BTreeMap;
@@ -132,6 +133,7 @@ struct Layout {
     page_len: usize,
     rows: usize,
     dirty: usize,
+    credit: usize,
     peak: usize,
 }
 
@@ -151,7 +153,7 @@ pub(crate) fn target() {
         return ready_and_wait();
     }
     // One region of metadata for all tables.
-    let meta_len = 8 << 20;
+    let meta_len = 15 << 20;
     let meta = map(meta_len, -1);
     let mut next = meta;
     let mut carve = |len: usize| {
@@ -166,6 +168,7 @@ pub(crate) fn target() {
     let texts = carve(sites::TEXTS_ROOM);
     let cache = carve(CACHE_LEN);
     let peak = carve(size_of::<PeakTable>() + SITE_CAPACITY as usize * size_of::<PeakEntry>());
+    let group_table = carve(groups::ROOM);
     let zone_meta = next;
     let mut carve = |len: usize| {
         let at = next;
@@ -181,6 +184,7 @@ pub(crate) fn target() {
         page_len: carve(ZONE_PAGES * 4),
         rows: carve(ZONE_PAGES / 8),
         dirty: carve(ZONE_PAGES / 8),
+        credit: carve(ZONE_PAGES.div_ceil(512) * 2),
         peak,
     };
     for page in (meta..next).step_by(4096) {
@@ -226,7 +230,7 @@ pub(crate) fn target() {
         let mut live = 0;
         for object in 0..g.objects {
             let tag = random_tag(&mut random);
-            let word = tag | (random.below(1 << 14) as u32) << OBJCG_SHIFT;
+            let word = tag | random_objcg(&mut random) << OBJCG_SHIFT;
             let is_live = random.below(3) != 0;
             put(
                 slab + g.ext_of(object * g.size) as usize,
@@ -257,6 +261,7 @@ pub(crate) fn target() {
         page_len: at.page_len as u64,
         rows: at.rows as u64,
         dirty: at.dirty as u64,
+        credit: at.credit as u64,
         meta_base: zone_meta as u64,
         meta_len: (meta + meta_len - zone_meta) as u64,
     };
@@ -302,6 +307,7 @@ pub(crate) fn target() {
         (&mut *(root as *mut RootBlock), &mut *(zones as *mut ZoneBlock))
     };
     sites::write(block, texts, &fault);
+    groups::write(block, group_table, &fault);
     break_it(&fault, block, zone, &at, classes);
     if fault == "magic" {
         block.magic.store(7, Release);
@@ -317,6 +323,9 @@ pub(crate) fn target() {
         println!("row {tag} {bytes} {calls}");
     }
     println!("sums {overhead} {cached}");
+    if fault == "group-churn" {
+        groups::churn(group_table);
+    }
     if fault == "churn" {
         churn(&at);
     }
@@ -330,6 +339,12 @@ fn random_tag(random: &mut Random) -> u32 {
         1 => 2,
         _ => TAG_FIRST_SITE + random.below(u64::from(SITES - TAG_FIRST_SITE)) as u32,
     }
+}
+
+/// Mostly of groups that there are.
+fn random_objcg(random: &mut Random) -> u32 {
+    let most = if random.below(8) == 0 { 1 << 14 } else { groups::COUNT };
+    random.below(u64::from(most)) as u32
 }
 
 fn set_bit(table: usize, page: usize) {
@@ -353,7 +368,8 @@ fn page_allocations(
             let tag = random_tag(random);
             put(at.page_len + page * 4, len as u32);
             // For pages the length decides, whatever the live bit says.
-            put(at.page_ext + page * 4, tag | (EXT_LIVE * random.below(2) as u32));
+            let word = tag | random_objcg(random) << OBJCG_SHIFT;
+            put(at.page_ext + page * 4, word | (EXT_LIVE * random.below(2) as u32));
             used[page..page + len].fill(true);
             count(tag, len as u32 * 4096);
         } else {

@@ -1,0 +1,125 @@
+//! A program with groups: this test program, started again.
+//!
+//! ```text
+//! /             what belongs to nobody
+//! /tenants      max 64 MiB
+//!   /a          1000 objects, and pages
+//!   /b          500 objects; deleted by `d`
+//!   /reserved   a megabyte charged, not allocated
+//! /batch        nothing
+//!   /<name>     a name with control characters
+//! ```
+
+use std::io::{Read as _, Write as _};
+
+use kmem_snapshot::kmem::memcg::{GroupId, Limit};
+use kmem_snapshot::kmem::os::linux::Linux;
+use kmem_snapshot::kmem::{Group, Kmem, alloc};
+
+use super::program::{Program, directory};
+
+static KMEM: Kmem = Kmem::new();
+
+/// A name that must not reach a terminal as it is.
+pub(crate) const HOSTILE: &str = "evil\x1b[2J\n x;y";
+/// Bytes of `a`'s page allocation.
+pub(crate) const PAGES: u64 = 3 << 20;
+
+/// Starts it; it waits.
+pub(crate) fn start() -> Program {
+    let dir = directory();
+    let mut command = std::process::Command::new("sh");
+    // Address space is bounded, so that a core is small.
+    let limits = "ulimit -v 1000000; ulimit -c 1000000; exec \"$0\" \"$@\"";
+    command.arg("-c").arg(limits).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "tenants_target", "--ignored", "--nocapture"]);
+    command.current_dir(dir.path()).env("KMEM_CONF", "");
+    Program::run(command, dir)
+}
+
+// A tag says the module of its call.
+mod rows {
+    pub(super) fn call() {
+        assert!(!super::alloc!(super::KMEM, 1000).is_null());
+    }
+}
+
+mod index {
+    pub(super) fn call() {
+        assert!(!super::alloc!(super::KMEM, 100).is_null());
+    }
+}
+
+mod buffer {
+    pub(super) fn call() {
+        assert!(!super::alloc!(super::KMEM, super::PAGES as usize).is_null());
+    }
+}
+
+/// Allocates until it is refused.
+fn flood(tenant: &Group<Linux>) -> u64 {
+    let _scope = tenant.enter();
+    (0..100_000_u64).find(|_| alloc!(KMEM, 1000).is_null()).unwrap_or(100_000)
+}
+
+/// Prints what the process itself knows of each group.
+fn say(id: GroupId, path: &str) {
+    let stat = KMEM.group_stat(id).unwrap();
+    let [low, high, max, oom] = stat.events;
+    println!(
+        "{} {} {} {} {} {} {} {low} {high} {max} {oom} {path:?}",
+        stat.current, stat.own, stat.reserved, stat.cached, stat.peak, stat.max, stat.high
+    );
+    let mut below: Vec<(String, GroupId)> = KMEM
+        .group_all()
+        .filter(|&other| KMEM.group_parent(other) == Ok(Some(id)))
+        .map(|id| {
+            let mut room = [0; 255];
+            (String::from_utf8(KMEM.group_name(id, &mut room).unwrap().to_vec()).unwrap(), id)
+        })
+        .collect();
+    below.sort();
+    for (name, id) in below {
+        say(id, &format!("{}/{name}", path.trim_end_matches('/')));
+    }
+}
+
+/// The body of the program.
+pub(crate) fn target() {
+    // The test harness may have begun a line of its own.
+    println!();
+    assert!(!alloc!(KMEM, 64).is_null());
+    let root = KMEM.group(GroupId::ROOT).unwrap();
+    let tenants = root.create("tenants").unwrap();
+    tenants.set(Limit::Max, Some(64 << 20)).unwrap();
+    let [a, b, reserved] = ["a", "b", "reserved"].map(|name| tenants.create(name).unwrap());
+    let batch = root.create("batch").unwrap();
+    let _hostile = batch.create(HOSTILE).unwrap();
+    {
+        let _scope = a.enter();
+        (0..1000).for_each(|_| rows::call());
+        buffer::call();
+    }
+    {
+        let _scope = b.enter();
+        (0..300).for_each(|_| rows::call());
+        (0..200).for_each(|_| index::call());
+    }
+    (0..10).for_each(|_| index::call());
+    let _reservation = reserved.try_charge(1 << 20).unwrap();
+    loop {
+        println!("ready");
+        std::io::stdout().flush().unwrap();
+        let mut command = [0];
+        if std::io::stdin().read(&mut command).unwrap() == 0 {
+            return;
+        }
+        match command[0] {
+            b's' => say(GroupId::ROOT, "/"),
+            b'd' => b.delete().unwrap(),
+            b'f' => println!("{}", flood(&a)),
+            b'a' => std::process::abort(),
+            _ => {}
+        }
+    }
+}
