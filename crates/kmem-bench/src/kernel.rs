@@ -53,21 +53,21 @@ impl Kernel {
         unsafe { (self.kfree)(at.as_ptr()) }
     }
 
-    /// Allocates one page, billed to `tag`; it is not written.
+    /// Allocates a block of an order, billed to `tag`; it is not written.
     #[inline(always)]
-    pub(crate) fn page(&self, tag: &'static StaticTag) -> NonNull<u8> {
+    pub(crate) fn pages(&self, order: u32, tag: &'static StaticTag) -> NonNull<u8> {
         // SAFETY: as in `kmalloc`.
-        let page = unsafe { (self.alloc_pages_tag)(Gfp::KERNEL, 0, tag) };
-        NonNull::new(page).unwrap_or_else(|| crate::heap::out_of_memory())
+        let block = unsafe { (self.alloc_pages_tag)(Gfp::KERNEL, order, tag) };
+        NonNull::new(block).unwrap_or_else(|| crate::heap::out_of_memory())
     }
 
-    /// Frees a page.
+    /// Frees a block.
     ///
     /// # Safety
-    /// `at` came from this kernel's `page` and is not used again.
+    /// `at` came from this kernel's `pages` of that order and is not used again.
     #[inline(always)]
-    pub(crate) unsafe fn free_page(&self, at: NonNull<u8>) {
+    pub(crate) unsafe fn free_pages(&self, at: NonNull<u8>, order: u32) {
         // SAFETY: the caller's promise.
-        unsafe { (self.free_pages)(at.as_ptr(), 0) }
+        unsafe { (self.free_pages)(at.as_ptr(), order) }
     }
 }

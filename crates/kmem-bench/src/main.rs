@@ -5,7 +5,10 @@
 //!                  -> workload -> heap (two function pointers), prng, affinity
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
+//!      -> pages -> contender (kmem, the classic buddy zone) -> pattern, section, fragmentation
+//!      -> peak -> rivals, each in a process of its own
 //!      -> accounting, utilization -> rivals (an instance of kmem)
+//!      -> percpu, vmalloc, rhashtable -> cells (variants of workloads, by one thread or two)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      -> modules (the kernel's loaders of before, and ours)
 //!      all -> statistics, table, machine, preload
@@ -16,6 +19,7 @@
 
 mod accounting;
 mod affinity;
+mod cells;
 mod census;
 mod child;
 mod conversation;
@@ -26,14 +30,19 @@ mod machine;
 mod malloc;
 mod modules;
 mod mutator;
+mod pages;
+mod peak;
+mod percpu;
 mod preload;
 mod prng;
 mod profiling;
 mod programs;
+mod rhashtable;
 mod rivals;
 mod statistics;
 mod table;
 mod utilization;
+mod vmalloc;
 mod workload;
 
 use clap::{Parser, Subcommand};
@@ -55,6 +64,10 @@ enum Table {
     Programs(programs::Options),
     /// What the books cost, in the configurations of the kernel's own table.
     Profiling(profiling::Options),
+    /// Nanoseconds per page or huge page, against the classic buddy allocator.
+    Pages(pages::Options),
+    /// Memory that a program keeps after a peak.
+    Peak(peak::Options),
     /// What it costs that a group pays for an object, as the kernel measured it.
     Accounting(accounting::Options),
     /// How much of the slab memory of many groups is objects.
@@ -63,9 +76,18 @@ enum Table {
     Census(census::Options),
     /// What duplicates cost when many threads load the same modules at once.
     Modules(table::Options),
+    /// Per-CPU memory beside thread-locals and sharded atomics.
+    Percpu(percpu::Options),
+    /// Areas of whole pages beside mmap and munmap.
+    Vmalloc(vmalloc::Options),
+    /// Hash tables that threads share.
+    Rhashtable(rhashtable::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
+    /// A program with a peak.
+    #[command(hide = true)]
+    PeakProgram(peak::Program),
     /// A heap that a census is taken of.
     #[command(hide = true)]
     Mutator(mutator::Heap),
@@ -91,10 +113,16 @@ fn main() -> ExitCode {
         Table::Malloc(options) => malloc::run(&options),
         Table::Programs(options) => programs::run(&options),
         Table::Profiling(options) => profiling::run(&options),
+        Table::Pages(options) => pages::run(&options),
+        Table::Peak(options) => peak::run(&options),
+        Table::PeakProgram(program) => peak::serve(&program),
         Table::Census(options) => census::run(&options),
         Table::Modules(options) => modules::run(&options),
         Table::Accounting(options) => accounting::run(&options),
         Table::Utilization(options) => utilization::run(&options),
+        Table::Percpu(options) => percpu::run(&options),
+        Table::Vmalloc(options) => vmalloc::run(&options),
+        Table::Rhashtable(options) => rhashtable::run(&options),
         Table::Mutator(heap) => mutator::serve(&heap),
         Table::Child(options) => child::serve(&options),
     };

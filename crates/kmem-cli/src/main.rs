@@ -4,6 +4,7 @@
 //! kmem run -- CMD ARGS..          run a command under kmem; report its peak and its end
 //! kmem top -p PID                 the largest call sites, or a tree of callers, for people
 //! kmem dump -p PID                allocinfo text, JSON or call stacks, for programs
+//! kmem buddyinfo -p PID           free blocks of pages per order
 //! kmem context -p PID SITE        tell the callers of one call site apart
 //! kmem sysctl -p PID NAME=VALUE   the settings of a running process
 //! kmem modinfo FILE..             what modules say of themselves
@@ -20,6 +21,7 @@
 //! Data goes to stdout, the rest to stderr. Exit codes: 0 ok; 1 found; 2 usage or trouble;
 //! 3 the source is absent; 4 no permission. `kmem run` passes the command's own code through.
 
+mod buddyinfo;
 mod context;
 mod dump;
 mod failure;
@@ -56,6 +58,8 @@ enum Command {
     /// Print the books of a process, its core file or its black box as allocinfo text, JSON or
     /// call stacks
     Dump(dump::Args),
+    /// Print the free blocks of pages of a process or its core file, per order
+    Buddyinfo(buddyinfo::Args),
     /// Tell the callers of one call site apart in a running process
     Context(context::Args),
     /// Print or change the settings of a running process
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Dump(args) => dump::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Buddyinfo(args) => buddyinfo::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Context(args) => context::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Sysctl(args) => sysctl::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Modinfo(args) => modinfo::main(&args).map(|()| ExitCode::SUCCESS),

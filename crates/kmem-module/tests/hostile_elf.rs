@@ -360,7 +360,7 @@ fn d25_a_place_that_is_not_zero_was_relocated_before() {
     let place = good.contents("kmem_exports") + good.u64(at) as usize;
     good.with(place, &[1]).refused("the place is not zero");
     // Twice the same.
-    good.with(at + 24, &good.0[at..at + 24].to_vec()).refused("the place is not zero");
+    good.with(at + 24, &good.0[at..at + 24]).refused("the place is not zero");
 }
 
 #[test]

@@ -6,30 +6,50 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use harness::{config, directory, insmod, loader, module, nothing_is_left};
+use kmem_module::decompress::Format;
 use kmem_module::loader::flags;
 use kmem_module::source::Source;
 use kmem_module::stats::Stat;
 use kmem_module::{Config, Errno, Error, Loader};
+use liblzma::stream::{Check, Filters, LzmaOptions, Stream};
 
 const EMPTY: &str = "static int __init go(void) { return 0; } module_init(go); static void stop(void) { } module_exit(stop);";
-const TOOLS: [(&str, &[&str]); 3] =
-    [("gzip", &["-9"]), ("xz", &["--check=crc32"]), ("zstd", &["-q", "-19", "--check"])];
+const FORMATS: [Format; 3] = [Format::Gzip, Format::Xz, Format::Zstd];
 
-/// Compresses bytes with a program of the system.
-fn compress(tool: &str, args: &[&str], bytes: &[u8]) -> Vec<u8> {
-    let mut command = Command::new(tool);
-    let mut child =
-        command.args(args).arg("-c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut input = child.stdin.take().unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(move || input.write_all(bytes).unwrap());
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success());
-        output.stdout
-    })
+fn compress(format: Format, bytes: &[u8]) -> Vec<u8> {
+    match format {
+        Format::Gzip => {
+            let mut encoder =
+                flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+            encoder.write_all(bytes).unwrap();
+            encoder.finish().unwrap()
+        }
+        Format::Xz => compress_xz(bytes, 1 << 20),
+        Format::Zstd => compress_zstd(bytes, 20),
+    }
+}
+
+/// With a dictionary of so many bytes.
+fn compress_xz(bytes: &[u8], dictionary: u32) -> Vec<u8> {
+    let mut options = LzmaOptions::new_preset(6).unwrap();
+    options.dict_size(dictionary);
+    let mut filters = Filters::new();
+    filters.lzma2(&options);
+    let stream = Stream::new_stream_encoder(&filters, Check::Crc32).unwrap();
+    let mut encoder = liblzma::write::XzEncoder::new_stream(Vec::new(), stream);
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// With a window of 1 << `log` bytes.
+fn compress_zstd(bytes: &[u8], log: u32) -> Vec<u8> {
+    let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 9).unwrap();
+    encoder.include_checksum(true).unwrap();
+    encoder.window_log(log).unwrap();
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
 }
 
 fn load(loader: &Loader, path: &Path) -> Result<(), Error> {
@@ -50,10 +70,10 @@ fn modules_are_loaded_from_gzip_xz_and_zstd_and_their_duplicates_cost_nothing() 
     let dir = directory();
     let path = module(dir.path(), "packed", EMPTY);
     let bytes = fs::read(&path).unwrap();
-    for (tool, args) in TOOLS {
+    for format in FORMATS {
         let loader = loader();
-        let packed = dir.path().join(format!("packed.{tool}"));
-        fs::write(&packed, compress(tool, args, &bytes)).unwrap();
+        let packed = dir.path().join(format!("packed.{format:?}"));
+        fs::write(&packed, compress(format, &bytes)).unwrap();
         // Without the flag it is no module.
         assert_eq!(insmod(&loader, &packed, "").unwrap_err().errno, Errno::ENOEXEC);
         let before = loader.stats().wasted();
@@ -73,11 +93,11 @@ fn d34_bombs_stop_at_the_bound_and_cost_no_memory() {
     let dir = directory();
     let loader = Loader::new(Config { most: 1 << 20, ..config() }).unwrap();
     let zeroes = vec![0; 8 << 20];
-    for (tool, args) in TOOLS {
-        let packed = compress(tool, args, &zeroes);
+    for format in FORMATS {
+        let packed = compress(format, &zeroes);
         assert!(packed.len() * 500 < zeroes.len());
         let error = refused(&loader, dir.path(), &packed);
-        assert_eq!(error.errno, Errno::E2BIG, "{tool}: {error}");
+        assert_eq!(error.errno, Errno::E2BIG, "{format:?}: {error}");
         assert!(error.to_string().contains("expands to more than 1048576 bytes"), "{error}");
     }
     assert_eq!(loader.gauge().peak(), 0);
@@ -89,16 +109,21 @@ fn d34_what_is_cut_off_followed_by_something_or_damaged_is_refused() {
     let dir = directory();
     let bytes = fs::read(module(dir.path(), "packed", EMPTY)).unwrap();
     let loader = loader();
-    for (tool, args) in TOOLS {
-        let packed = compress(tool, args, &bytes);
+    for format in FORMATS {
+        let packed = compress(format, &bytes);
         let mut cuts: Vec<usize> = (6..packed.len()).step_by(packed.len() / 50).collect();
         cuts.push(packed.len() - 1);
         for cut in cuts {
             let error = refused(&loader, dir.path(), &packed[..cut]);
-            assert_eq!(error.errno, Errno::EIO, "{tool} cut at {cut} of {}: {error}", packed.len());
+            assert_eq!(
+                error.errno,
+                Errno::EIO,
+                "{format:?} cut at {cut} of {}: {error}",
+                packed.len()
+            );
         }
         let error = refused(&loader, dir.path(), &[&packed[..], b"more"].concat());
-        assert_eq!(error.errno, Errno::EIO, "{tool}: {error}");
+        assert_eq!(error.errno, Errno::EIO, "{format:?}: {error}");
         for at in (6..packed.len()).step_by(packed.len() / 50) {
             let mut bad = packed.clone();
             bad[at] ^= 0xff;
@@ -108,13 +133,13 @@ fn d34_what_is_cut_off_followed_by_something_or_damaged_is_refused() {
                 Ok(()) => loader.delete_module("packed", 0).unwrap(),
                 Err(error) => assert!(
                     [Errno::EIO, Errno::E2BIG, Errno::ENOMEM].contains(&error.errno),
-                    "{tool} {at}: {error}"
+                    "{format:?} {at}: {error}"
                 ),
             }
             nothing_is_left(&loader);
         }
         // Twice compressed is no module.
-        let twice = compress(tool, args, &packed);
+        let twice = compress(format, &packed);
         assert_eq!(refused(&loader, dir.path(), &twice).errno, Errno::ENOEXEC);
     }
     assert_eq!(refused(&loader, dir.path(), b"BZh91AY&SY").errno, Errno::EOPNOTSUPP);
@@ -125,11 +150,9 @@ fn d34_dictionaries_are_bounded() {
     let dir = directory();
     let loader = loader();
     let bytes = vec![7; 20 << 20];
-    for (tool, args) in
-        [("xz", &["--lzma2=dict=64MiB"][..]), ("zstd", &["-q", "--long=27", "--ultra", "-22"])]
-    {
-        let error = refused(&loader, dir.path(), &compress(tool, args, &bytes));
-        assert!([Errno::EIO, Errno::ENOMEM].contains(&error.errno), "{tool}: {error}");
+    for packed in [compress_xz(&bytes, 64 << 20), compress_zstd(&bytes, 27)] {
+        let error = refused(&loader, dir.path(), &packed);
+        assert!([Errno::EIO, Errno::ENOMEM].contains(&error.errno), "{error}");
     }
 }
 

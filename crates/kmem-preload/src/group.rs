@@ -46,14 +46,16 @@ fn done(result: Result<(), Errno>) -> c_int {
     answer(result.map(|()| 0)) as c_int
 }
 
-/// Bits of a number that a group can have.
-const NUMBER_BITS: u32 = ObjcgId::BITS + 30;
+/// Behind the largest number that a group can have.
+const NUMBERS_END: u64 = 1 << (ObjcgId::BITS + 30);
 
 /// A group by its number.
 fn id(number: i64) -> Result<GroupId, Errno> {
-    match u64::try_from(number) {
-        Ok(number) if number >= GroupId::ROOT.0 && number < 1 << NUMBER_BITS => Ok(GroupId(number)),
-        _ => Err(Errno(libc::EINVAL)),
+    let number = u64::try_from(number).unwrap_or(0);
+    if (GroupId::ROOT.0..NUMBERS_END).contains(&number) {
+        Ok(GroupId(number))
+    } else {
+        Err(Errno(libc::EINVAL))
     }
 }
 

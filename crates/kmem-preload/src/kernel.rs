@@ -19,7 +19,7 @@ const NO_TAG: usize = 1 << 63;
 /// # Safety
 /// `tag` is null, marked, or valid as long as its object is loaded.
 #[inline(always)]
-unsafe fn caller(tag: *const StaticTag) -> Caller {
+pub(crate) unsafe fn caller(tag: *const StaticTag) -> Caller {
     // SAFETY: the caller's promise.
     unsafe { who(tag) }.here()
 }
@@ -48,7 +48,7 @@ unsafe fn who(tag: *const StaticTag) -> Caller {
 ///
 /// # Safety
 /// `at` has `count` entries, which nobody else uses.
-unsafe fn entries<'a>(at: *mut *mut u8, count: usize) -> &'a mut [*mut u8] {
+pub(crate) unsafe fn entries<'a>(at: *mut *mut u8, count: usize) -> &'a mut [*mut u8] {
     if count == 0 {
         return &mut [];
     }
@@ -78,6 +78,8 @@ macro_rules! twins {
         }
     )*};
 }
+
+pub(crate) use twins;
 
 twins! {
     /// # Safety

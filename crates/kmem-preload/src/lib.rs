@@ -2,8 +2,8 @@
 //!
 //! Every allocation symbol of the C library is exported, for one that is missing would hand out
 //! memory that our `free` does not know. The files are thin: [`malloc`] (C), [`operators`]
-//! (C++), [`process`] (start, exit, `dlopen`), [`thread`] (groups by name), [`tagged`], [`kernel`] and [`group`] (`kmem.h`), over the one
-//! static instance.
+//! (C++), [`process`] (start, exit, `dlopen`), [`thread`] (groups by name), [`tagged`], [`kernel`],
+//! [`group`], [`percpu`], [`mempool`] and [`vmalloc`] (`kmem.h`), over the one static instance.
 //!
 //! Nothing here allocates through itself, takes a lock, or calls into the C library on the path
 //! of an allocation.
@@ -16,11 +16,15 @@ mod errno;
 mod group;
 mod kernel;
 mod malloc;
+mod mempool;
 mod operators;
+mod percpu;
 mod process;
+mod pthread;
 mod report;
 mod tagged;
 mod thread;
+mod vmalloc;
 
 use kmem_core::Kmem;
 

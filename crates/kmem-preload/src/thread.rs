@@ -13,22 +13,20 @@
 //! where it is, and goes over to another name's group when they end. Groups are found again by name, and
 //! none is deleted; when there are as many as there can be, threads of new names work for the root.
 //!
-//! What is exported here does nothing but the C library's work where the option is not given.
+//! [`crate::pthread`] has what tells us of threads and their names.
 
-use core::ffi::{c_char, c_int, c_ulong, c_void};
-use core::mem::transmute;
+use core::ffi::c_void;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use kmem_core::codetag::{Caller, scope};
+use kmem_core::codetag::scope;
 use kmem_core::conf::GroupBy;
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::os::Platform;
 use kmem_core::os::linux::syscall::syscall;
 use kmem_core::units::ObjcgId;
 
-use crate::process::next;
-use crate::{KMEM, errno};
+use crate::KMEM;
 
 /// Whether the option is given, and can be had.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -38,7 +36,7 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 static OWNER: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
 /// Most bytes of a thread's name, and a zero byte.
-const NAME: usize = 16;
+pub(crate) const NAME: usize = 16;
 /// Rounds of thread-specific destructors, see `PTHREAD_DESTRUCTOR_ITERATIONS`.
 const ROUNDS: usize = 4;
 
@@ -135,22 +133,26 @@ pub(crate) fn is_mine() -> bool {
 }
 
 /// Puts a thread that has no group yet into that of its name.
-fn adopt() {
+pub(crate) fn adopt() {
     let this = this();
     let id = named(&name());
     let entered = KMEM.group_enter(id).map(|_| id).unwrap_or(GroupId::ROOT);
     this.named.store(entered.objcg().0, Ordering::Relaxed);
     // SAFETY: a key of ours.
-    unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed), 1 as *const c_void) };
+    unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed), round(1)) };
+}
+
+/// What a thread has under the key: the round of destructors that comes next.
+fn round(number: usize) -> *const c_void {
+    core::ptr::without_provenance(number)
 }
 
 /// The thread-specific destructor: what other destructors allocate is the group's, but in the last round.
-unsafe extern "C" fn leave(round: *mut c_void) {
-    let round = round as usize;
-    if round < ROUNDS {
-        let next = (round + 1) as *const c_void;
+unsafe extern "C" fn leave(last: *mut c_void) {
+    let now = last as usize;
+    if now < ROUNDS {
         // SAFETY: a key of ours.
-        unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed), next) };
+        unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed), round(now + 1)) };
         return;
     }
     let named = ObjcgId(this().named.load(Ordering::Relaxed));
@@ -194,11 +196,27 @@ fn go_over() {
     this.named.store(entered.objcg().0, Ordering::Relaxed);
 }
 
+/// Whether threads are to be in the groups of their names.
+pub(crate) fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
 /// The calling thread was named.
-fn renamed() {
-    if ON.load(Ordering::Relaxed) && is_mine() {
+pub(crate) fn renamed() {
+    if is_on() && is_mine() {
         this().wanted.store(named(&name()).0, Ordering::Release);
         mind_name();
+    }
+}
+
+/// Another thread was.
+///
+/// # Safety
+/// It has not ended.
+pub(crate) unsafe fn other_renamed(thread: libc::pthread_t, name: &[u8]) {
+    if is_on() && is_mine() {
+        // SAFETY: the caller's promise.
+        unsafe { of(thread) }.wanted.store(named(name).0, Ordering::Release);
     }
 }
 
@@ -245,182 +263,4 @@ fn valid<'a>(name: &[u8], room: &'a mut [u8; NAME]) -> &'a [u8] {
         room[..len].fill(b'_');
     }
     &room[..len]
-}
-
-/// What a thread is to do.
-#[repr(C)]
-struct Work {
-    function: *mut c_void,
-    argument: *mut c_void,
-}
-
-/// The start of a thread: joins its group, and then goes on to its function as if it had begun there.
-#[unsafe(naked)]
-unsafe extern "C" fn begin(work: *mut c_void) -> *mut c_void {
-    #[cfg(target_arch = "x86_64")]
-    core::arch::naked_asm!(
-        "sub rsp, 8", "call {joined}", "add rsp, 8", "mov rdi, rdx", "jmp rax", joined = sym joined);
-    #[cfg(target_arch = "aarch64")]
-    core::arch::naked_asm!(
-        "stp x29, x30, [sp, #-16]!", "bl {joined}", "ldp x29, x30, [sp], #16",
-        "mov x9, x0", "mov x0, x1", "br x9", joined = sym joined);
-}
-
-/// # Safety
-/// `work` is from [`packed`], and given up.
-unsafe extern "C" fn joined(work: *mut Work) -> Work {
-    adopt();
-    // SAFETY: the caller's promise.
-    unsafe {
-        let copy = work.read();
-        KMEM.free(work.cast());
-        copy
-    }
-}
-
-/// A thread's function and argument in one; null if there is no memory.
-fn packed(function: *mut c_void, argument: *mut c_void) -> *mut Work {
-    let caller = Caller::tagged(kmem_core::static_tag!("thread start"));
-    let work = KMEM.alloc(size_of::<Work>(), caller).cast::<Work>();
-    if !work.is_null() {
-        // SAFETY: fresh memory of that size.
-        unsafe { work.write(Work { function, argument }) };
-    }
-    work
-}
-
-/// Starts a thread by `create`, which is told what its function and argument are to be, so that it joins its group.
-/// `none` is the answer if there is no memory.
-fn joining(
-    function: *mut c_void,
-    argument: *mut c_void,
-    none: c_int,
-    create: impl FnOnce(*mut c_void, *mut c_void) -> c_int,
-) -> c_int {
-    if !ON.load(Ordering::Relaxed) {
-        return create(function, argument);
-    }
-    let work = packed(function, argument);
-    if work.is_null() {
-        return none;
-    }
-    let failed = create(begin as *mut c_void, work.cast());
-    if failed != 0 {
-        // SAFETY: there is no thread that has it.
-        unsafe { KMEM.free(work.cast()) };
-    }
-    failed
-}
-
-type PthreadCreate = unsafe extern "C" fn(
-    *mut libc::pthread_t,
-    *const libc::pthread_attr_t,
-    *mut c_void,
-    *mut c_void,
-) -> c_int;
-
-/// # Safety
-/// As for `pthread_create(3)`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_create(
-    thread: *mut libc::pthread_t,
-    attr: *const libc::pthread_attr_t,
-    function: *mut c_void,
-    argument: *mut c_void,
-) -> c_int {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    unsafe extern "C" fn missing(
-        _: *mut libc::pthread_t,
-        _: *const libc::pthread_attr_t,
-        _: *mut c_void,
-        _: *mut c_void,
-    ) -> c_int {
-        libc::EAGAIN
-    }
-    // SAFETY: the C library's function of that type, or ours.
-    let next = unsafe {
-        let missing: PthreadCreate = missing;
-        transmute::<*mut c_void, PthreadCreate>(next(&NEXT, c"pthread_create", missing as _))
-    };
-    joining(function, argument, libc::EAGAIN, |function, argument| {
-        // SAFETY: the caller's promise; a function and its argument.
-        unsafe { next(thread, attr, function, argument) }
-    })
-}
-
-type ThrdCreate = unsafe extern "C" fn(*mut c_ulong, *mut c_void, *mut c_void) -> c_int;
-
-/// # Safety
-/// As for `thrd_create(3)`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn thrd_create(
-    thread: *mut c_ulong,
-    function: *mut c_void,
-    argument: *mut c_void,
-) -> c_int {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    const ERROR: c_int = 2;
-    const NO_MEMORY: c_int = 3;
-    unsafe extern "C" fn missing(_: *mut c_ulong, _: *mut c_void, _: *mut c_void) -> c_int {
-        ERROR
-    }
-    // SAFETY: the C library's function of that type, or ours.
-    let next = unsafe {
-        let missing: ThrdCreate = missing;
-        transmute::<*mut c_void, ThrdCreate>(next(&NEXT, c"thrd_create", missing as _))
-    };
-    joining(function, argument, NO_MEMORY, |function, argument| {
-        // SAFETY: the caller's promise; a function (whose result is in the same register) and its argument.
-        unsafe { next(thread, function, argument) }
-    })
-}
-
-type Setname = unsafe extern "C" fn(libc::pthread_t, *const c_char) -> c_int;
-
-/// # Safety
-/// As for `pthread_setname_np(3)`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_setname_np(thread: libc::pthread_t, name: *const c_char) -> c_int {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    unsafe extern "C" fn missing(_: libc::pthread_t, _: *const c_char) -> c_int {
-        libc::ENOSYS
-    }
-    // SAFETY: the C library's function of that type, or ours; the caller's promise.
-    let failed = unsafe {
-        let missing: Setname = missing;
-        let next = next(&NEXT, c"pthread_setname_np", missing as _);
-        transmute::<*mut c_void, Setname>(next)(thread, name)
-    };
-    if failed != 0 || !ON.load(Ordering::Relaxed) {
-        return failed;
-    }
-    // SAFETY: always there.
-    if thread == unsafe { libc::pthread_self() } {
-        renamed();
-    } else if is_mine() {
-        // SAFETY: a C string that is short enough, or the C library had refused it; a thread that is there, as
-        // the caller promised.
-        unsafe {
-            let name = core::slice::from_raw_parts(name.cast(), libc::strnlen(name, NAME));
-            of(thread).wanted.store(named(name).0, Ordering::Release);
-        }
-    }
-    0
-}
-
-/// # Safety
-/// As for `prctl(2)`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-    let args = [option as usize, a as usize, b as usize, c as usize, d as usize, 0];
-    // SAFETY: the caller's promise.
-    let result = unsafe { syscall(libc::SYS_prctl, args) };
-    if result < 0 {
-        errno::set(-result as c_int);
-        return -1;
-    }
-    if option == libc::PR_SET_NAME {
-        renamed();
-    }
-    result as c_int
 }

@@ -14,6 +14,7 @@
 //! sense, is counted in [`Books::torn`].
 
 mod accounting;
+mod buddy;
 mod caches;
 mod census;
 mod charges;
@@ -32,6 +33,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub use accounting::Accounting;
+pub use buddy::{Buddy, Buddyinfo, ORDERS};
 pub use caches::Cache;
 pub use census::TagTotal;
 pub use charges::Usage;

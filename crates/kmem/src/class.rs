@@ -20,8 +20,11 @@ pub const CLASS_COUNT: usize = 73;
 /// log2 of a chunk: the unit in which the class of an address is known.
 pub const CHUNK_SHIFT: u32 = 16;
 
-/// Arrays of a CPU: those of the size classes, and behind them those of page runs.
+/// Arrays of a CPU: those of the size classes, behind them those of page runs, and at the end those
+/// of pages of the orders that have one.
 pub const ARRAY_COUNT: usize = 128;
+/// The end of the arrays of page runs.
+const RUN_END: usize = ARRAY_COUNT - PageClass::COUNT;
 /// Steps per doubling of the lengths of page runs that a CPU keeps.
 const RUN_STEPS: u32 = 8;
 
@@ -256,12 +259,12 @@ impl RunClass {
         let doublings = (pages - 1).ilog2() - RUN_STEPS.ilog2();
         let step = (pages - 1) >> doublings;
         let class = CLASS_COUNT as u32 + doublings * RUN_STEPS + step - RUN_STEPS;
-        if class < ARRAY_COUNT as u32 { Some(SizeClass(class as u8)) } else { None }
+        if class < RUN_END as u32 { Some(SizeClass(class as u8)) } else { None }
     }
 
     /// All arrays of runs.
     pub fn all() -> impl Iterator<Item = SizeClass> {
-        (CLASS_COUNT as u8..ARRAY_COUNT as u8).map(SizeClass)
+        (CLASS_COUNT as u8..RUN_END as u8).map(SizeClass)
     }
 
     /// Most runs of a class that a CPU keeps.
@@ -274,6 +277,84 @@ impl RunClass {
         } else {
             cap as u16
         }
+    }
+}
+
+/// Blocks of pages that a CPU keeps: the orders that have an array, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageClass(u8);
+
+impl PageClass {
+    /// How many there are: single pages and huge pages.
+    pub const COUNT: usize = 2;
+
+    /// The array for blocks of an order.
+    pub const fn of(order: u8) -> Option<Self> {
+        match order {
+            0 => Some(Self(0)),
+            9 => Some(Self(1)),
+            _ => None,
+        }
+    }
+
+    /// The array for blocks of an order, by a table; 0, which is no array, for those that have none.
+    #[inline(always)]
+    pub const fn array_of(order: u8) -> SizeClass {
+        const ARRAYS: [u8; 256] = {
+            let mut arrays = [0; 256];
+            let mut order = 0;
+            while order < 256 {
+                if let Some(class) = PageClass::of(order as u8) {
+                    arrays[order] = class.array().0;
+                }
+                order += 1;
+            }
+            arrays
+        };
+        SizeClass(ARRAYS[order as usize])
+    }
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..Self::COUNT as u8).map(Self)
+    }
+
+    /// Its number, from 0.
+    #[inline(always)]
+    pub const fn number(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Its array.
+    #[inline(always)]
+    pub const fn array(self) -> SizeClass {
+        SizeClass(RUN_END as u8 + self.0)
+    }
+
+    /// What an array is for, if it is one of these.
+    pub const fn of_array(array: SizeClass) -> Option<Self> {
+        if (array.0 as usize) < RUN_END { None } else { Some(Self(array.0 - RUN_END as u8)) }
+    }
+
+    /// Pages in a block.
+    #[inline(always)]
+    pub const fn pages(self) -> u32 {
+        if self.0 == 0 { 1 } else { 512 }
+    }
+
+    /// Most blocks that a CPU keeps.
+    pub const fn cap(self) -> u16 {
+        if self.0 == 0 { 127 } else { 32 }
+    }
+
+    /// Most blocks moved at once: two rows of pages less one.
+    pub const fn most_batch(self) -> u32 {
+        if self.0 == 0 { 64 } else { 16 }
+    }
+
+    /// Least blocks moved at once.
+    pub const fn least_batch(self) -> u32 {
+        if self.0 == 0 { 8 } else { 1 }
     }
 }
 
@@ -322,7 +403,7 @@ mod tests {
     #[test]
     fn every_run_gets_the_shortest_array_that_holds_it() {
         assert_eq!(RunClass::of(8), None);
-        let longest = RunClass::pages(SizeClass(ARRAY_COUNT as u8 - 1));
+        let longest = RunClass::pages(SizeClass(RUN_END as u8 - 1));
         for pages in 9..=longest {
             let class = RunClass::of(pages).unwrap();
             assert!(RunClass::pages(class) >= pages);

@@ -22,6 +22,19 @@ pub struct Conf {
     pub peak: bool,
     /// `decay_ms:N`: how long free memory is kept before the system gets it back.
     pub decay_ms: u32,
+    /// `check_pages:off|refill|every`: when free pages are looked at.
+    pub check_pages: CheckPages,
+    /// `debug_pagealloc:0|1`: free pages cannot be read or written.
+    pub debug_pagealloc: bool,
+    /// `page_poison:0|1`: free pages are filled with a pattern, which must be there still when they
+    /// are allocated.
+    pub page_poison: bool,
+    /// `init_on_alloc:0|1`: pages read as zero when they are allocated.
+    pub init_on_alloc: bool,
+    /// `init_on_free:0|1`: pages are zeroed when they are freed.
+    pub init_on_free: bool,
+    /// `shuffle:0|1`: single and huge pages are handed out in random order.
+    pub shuffle: bool,
     /// `debug:0|1`, or `debug` alone: check the accounting of every call.
     pub debug: bool,
     /// `cumulative:0|1`: count every call, in the black box.
@@ -37,6 +50,17 @@ pub struct Conf {
     pub strict: bool,
     /// `report:NAME`: the abstract socket to call at exit.
     pub report: Text<MAX_NAME>,
+}
+
+/// When free pages are looked at, as the kernel's levels of `debug_pagealloc`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CheckPages {
+    /// Never.
+    Off,
+    /// When they come from a zone to a CPU.
+    Refill,
+    /// At every allocation and free as well.
+    Every,
 }
 
 /// See [`Conf::group_by`].
@@ -91,6 +115,12 @@ impl Conf {
         profiling: crate::root::profiling::ON,
         peak: false,
         decay_ms: 20,
+        check_pages: CheckPages::Refill,
+        debug_pagealloc: false,
+        page_poison: false,
+        init_on_alloc: false,
+        init_on_free: false,
+        shuffle: false,
         strict: false,
         debug: false,
         cumulative: false,
@@ -137,6 +167,19 @@ impl Conf {
             b"report" => self.report = Text::of(value)?,
             b"blackbox" => self.blackbox = Text::of(value)?,
             b"cumulative" => self.cumulative = switch(value)?,
+            b"check_pages" => {
+                self.check_pages = match value {
+                    b"off" => CheckPages::Off,
+                    b"refill" => CheckPages::Refill,
+                    b"every" => CheckPages::Every,
+                    _ => return Err(Complaint::BadValue),
+                }
+            }
+            b"debug_pagealloc" => self.debug_pagealloc = switch(value)?,
+            b"page_poison" => self.page_poison = switch(value)?,
+            b"init_on_alloc" => self.init_on_alloc = switch(value)?,
+            b"init_on_free" => self.init_on_free = switch(value)?,
+            b"shuffle" => self.shuffle = switch(value)?,
             b"debug" => self.debug = value.is_empty() || switch(value)?,
             b"group-by" => {
                 self.group_by = match value {

@@ -5,6 +5,11 @@
 //!
 //! ```text
 //! kmem       facade: the malloc family, the global allocator
+//! rhashtable tables that grow while they are read
+//! vmalloc    areas of pages with guards
+//! mempool    pools with a reserve
+//! percpu     objects of which every CPU has a copy
+//! source     what the layers above ask the facade for
 //! alloc_tag  the books: profiling switch, census, peak
 //! memcg      groups: charges, limits, events, shrinkers
 //! codetag    what a tag stands for
@@ -34,13 +39,20 @@ pub mod cpu;
 #[cfg(not(loom))]
 mod kmem;
 pub mod memcg;
+pub mod mempool;
 pub mod os;
 pub mod page;
+#[cfg(not(loom))]
+pub mod percpu;
+pub mod rhashtable;
 pub mod root;
 pub mod row;
 pub mod slab;
+pub mod source;
 pub mod sync;
 pub mod units;
+#[cfg(not(loom))]
+pub mod vmalloc;
 
 #[cfg(not(loom))]
 pub use codetag::scope::{Scope, Tagged};
@@ -50,7 +62,8 @@ pub use codetag::{Caller, StaticTag};
 pub use kmem::Kmem;
 #[cfg(not(loom))]
 pub use kmem::{
-    Cache, Fault, Group, GroupScope, GroupStat, Grouped, Instance, Reservation, Stats, fallible,
+    Cache, Elements, Fault, FromInstance, Group, GroupScope, GroupStat, Grouped, Instance, Mempool,
+    PerCpuStats, Reservation, Stats, Table, VmallocStats, fallible,
 };
 
 /// A static tag for the place where this is written: `static_tag!("name")`, or without a name

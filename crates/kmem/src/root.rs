@@ -229,7 +229,7 @@ pub struct ZoneBlock {
     pub page_ext: u64,
     /// Address of `[u32; pages]`: length in pages of each page allocation, at its first page.
     pub page_len: u64,
-    /// Address of `[u64; pages / 64]`: a 1 bit is a free page.
+    /// Address of `[u64; pages / 64]`: a 1 bit is a free page, see `credit`.
     pub rows: u64,
     /// Address of `[u64; pages / 64]`: a 1 bit is a page that may hold old contents.
     pub dirty: u64,
@@ -237,6 +237,9 @@ pub struct ZoneBlock {
     pub meta_base: u64,
     /// Length of the zone's metadata, in bytes; most of it is never touched.
     pub meta_len: u64,
+    /// Address of `[u16; pages / 512]`: the credit of each 2 MiB frame; 0xFFFF is one that is taken
+    /// as a whole, whose bits in `rows` mean nothing.
+    pub credit: u64,
 }
 
 /// What a tag stands for.

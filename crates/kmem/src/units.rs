@@ -65,6 +65,12 @@ impl Pfn {
         Frame(self.0 >> FRAME_ORDER)
     }
 
+    /// The page `n` before this one, which is not among the first `n`.
+    #[inline]
+    pub const fn back(self, n: u32) -> Self {
+        Self(self.0 - n)
+    }
+
     /// The page `n` further on.
     #[inline]
     pub const fn offset(self, n: u32) -> Self {
@@ -104,6 +110,8 @@ impl Gfp {
     pub const NOWARN: Self = Self(2);
     /// Not to be charged to the group of the thread.
     pub const UNACCOUNTED: Self = Self(4);
+    /// Not to wait for others.
+    pub const NOWAIT: Self = Self(8);
 
     /// Whether all of `flags` are set.
     pub const fn has(self, flags: Self) -> bool {

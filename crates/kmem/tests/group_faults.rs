@@ -10,6 +10,7 @@ use kmem::os::{Budget, Platform};
 use kmem::root::{CHARGED_METADATA, TAG_OTHER};
 use kmem::units::{Gfp, ObjcgId, Order};
 use kmem::{Group, Instance};
+use std::collections::BTreeSet;
 
 type Faulty = Instance<Sim<Linux>>;
 
@@ -98,13 +99,14 @@ fn free_all(a: &'static Faulty, held: Vec<*mut u8>) {
 
 #[test]
 fn a_fault_at_any_call_leaves_no_charge_without_its_object() {
-    let round = |fault: u64| {
+    let round = |fault: u64, faults: u64| {
         let a = instance();
-        a.platform().fail(fault, fault.saturating_add(1));
+        a.platform().fail(fault, fault.saturating_add(faults));
         let Some(tenant) = tenant(a) else { return (0, a.platform().calls()) };
         let held = some_of_everything(a, &tenant);
         let (calls, granted) = (a.platform().calls(), held.len());
         agrees(a, &tenant, granted, "after the fault");
+        a.platform().fail(u64::MAX, u64::MAX);
         free_all(a, held);
         agrees(a, &tenant, 0, "after all was freed");
         let again = some_of_everything(a, &tenant);
@@ -113,10 +115,37 @@ fn a_fault_at_any_call_leaves_no_charge_without_its_object() {
         agrees(a, &tenant, 0, "at the end");
         (granted, calls)
     };
-    let (all, calls) = round(u64::MAX);
+    let (all, calls) = round(u64::MAX, 1);
     assert!(all > 50 && calls > 10, "{all} granted, {calls} calls");
-    let fewer = (1..=calls).filter(|&fault| round(fault).0 < all).count();
-    assert!(fewer > 0, "no fault refused anything");
+    (1..=calls).for_each(|fault| _ = round(fault, 1));
+    // All calls from one on: some of the requests are refused.
+    let counts: BTreeSet<_> = (1..=calls).map(|fault| round(fault, u64::MAX).0).collect();
+    assert!(counts.len() > 2, "{counts:?}");
+}
+
+#[test]
+fn memory_that_runs_out_leaves_no_charge_without_its_object() {
+    let a = instance();
+    let tenant = tenant(a).expect("a fresh instance");
+    let caller = Caller::at(0x1000).charged_to(tenant.id().objcg()).quietly();
+    for size in [24, 1000, 30_000, 100_000, 3 << 20] {
+        free_all(a, vec![a.alloc(1 << 20, caller)]);
+        a.platform().fail(1, u64::MAX);
+        let one = || {
+            let at = a.alloc(size, caller);
+            (!at.is_null()).then_some(at)
+        };
+        let held: Vec<_> = std::iter::from_fn(one).collect();
+        agrees(a, &tenant, held.len(), "when there was no more");
+        for _ in 0..100 {
+            assert!(a.alloc(size, caller).is_null());
+            assert!(a.alloc_pages(Order(9), Gfp::NOWARN, caller).is_null());
+        }
+        agrees(a, &tenant, held.len(), "after many refusals");
+        a.platform().fail(u64::MAX, u64::MAX);
+        free_all(a, held);
+        agrees(a, &tenant, 0, "after all was freed");
+    }
 }
 
 #[test]
@@ -129,7 +158,7 @@ fn a_limit_at_any_byte_leaves_no_charge_without_its_object() {
         free_all(a, held);
         most
     };
-    let mut counts = std::collections::BTreeSet::new();
+    let mut counts = BTreeSet::new();
     // Closer together where small requests are refused.
     let limits = (0..60).map(|n| n * 700).chain((0..=60).map(|n| most * n / 60));
     for max in limits {

@@ -567,3 +567,35 @@ fn an_eventfd_is_told_of_events() {
         libc::close(fd);
     }
 }
+
+#[test]
+fn per_cpu_objects_and_areas_are_paid_for_until_they_are_freed() {
+    static A: Kmem = Kmem::new();
+    let tenant = group(&A, "tenant");
+    let who = Caller::at(0x1000).charged_to(tenant.id().objcg());
+    let current = || tenant.stat().current;
+    let (mut objects, mut areas) = (Vec::new(), Vec::new());
+    for _ in 0..100 {
+        objects.push(A.alloc_percpu(100, 8, Gfp::KERNEL, who));
+    }
+    assert_eq!(current(), 100 * (112 + 4));
+    for pages in 1..=100 {
+        areas.push(A.vmalloc(pages * 4096, Gfp::KERNEL, who));
+    }
+    let pages = 5050;
+    assert_eq!(current(), 100 * 116 + pages * 4100);
+    // SAFETY: live, used by nobody else; then given up.
+    unsafe {
+        areas[0] = A.vrealloc(areas[0], 300 * 4096, Gfp::KERNEL, Caller::at(0x2000));
+        assert_eq!(current(), 100 * 116 + (pages + 299) * 4100);
+        areas[0] = A.vrealloc(areas[0], 4096, Gfp::KERNEL, Caller::at(0x2000));
+        assert_eq!((current(), A.validate_groups()), (100 * 116 + pages * 4100, Ok(())));
+        tenant.set(Limit::Max, Some(0)).expect("a limit");
+        assert!(A.vmalloc(4096, Gfp::NOWARN, who).is_null());
+        assert!(A.vrealloc(areas[0], 90_000, Gfp::NOWARN, who).is_null());
+        assert!(A.alloc_percpu(8000, 8, Gfp::NOWARN, who).is_null());
+        objects.into_iter().for_each(|handle| A.free_percpu(handle));
+        areas.into_iter().for_each(|at| A.vfree(at));
+    }
+    assert_eq!((current(), A.validate_groups()), (0, Ok(())));
+}

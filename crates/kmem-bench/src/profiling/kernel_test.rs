@@ -53,11 +53,11 @@ impl Loops {
         for _ in 0..times {
             self.live.clear();
             for _ in 0..BATCH {
-                self.live.push(kernel.page(&PAGE));
+                self.live.push(kernel.pages(0, &PAGE));
             }
             for &at in &self.live {
                 // SAFETY: allocated in the loop above, freed once.
-                unsafe { kernel.free_page(at) };
+                unsafe { kernel.free_pages(at, 0) };
             }
         }
         start.elapsed().as_secs_f64() * 1e9 / (times * BATCH) as f64

@@ -56,6 +56,8 @@ fn trees_stacks_filters_and_pins_of_a_core_are_those_of_the_process() {
         &["top", "--once", "--tree", "-n", "1000"],
         &["top", "--once", "--tree", "--min", "64K"],
         &["top", "--once", "--by", "pinned"],
+        &["buddyinfo", "--index"],
+        &["buddyinfo", "--json"],
     ];
     // Of tables, the line of what is resident aside, which a core has less of.
     let rows = |text: String| -> Vec<String> {

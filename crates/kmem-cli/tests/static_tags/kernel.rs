@@ -3,11 +3,15 @@
 use crate::harness::{Program, compile, library};
 
 fn run(case: &str, conf: &str) -> String {
+    run_program(&["kernel.c"], case, conf)
+}
+
+fn run_program(sources: &'static [&'static str], case: &str, conf: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("kernel");
+    let program = dir.path().join("program");
     let library = library();
-    compile("cc", &["-O2", library.to_str().unwrap()], &["kernel.c"], &program);
-    Program::start(&program, &[case], conf, &["kernel.c"]).agrees_with_the_books(true)
+    compile("cc", &["-O2", library.to_str().unwrap()], sources, &program);
+    Program::start(&program, &[case], conf, sources).agrees_with_the_books(true)
 }
 
 #[test]
@@ -38,6 +42,36 @@ fn pages_come_in_every_order_zeroed_and_exact() {
 #[test]
 fn a_split_block_is_sixteen_references_and_freed_as_a_whole_or_in_pieces() {
     assert_eq!(run("split", ""), "");
+}
+
+#[test]
+fn per_cpu_objects_are_booked_once_and_their_copies_add_up() {
+    assert_eq!(run_program(&["percpu.c"], "", ""), "");
+    assert_eq!(run_program(&["percpu.c"], "", "rseq:off"), "");
+}
+
+#[test]
+fn areas_are_booked_in_whole_pages_and_listed_as_the_kernel_does() {
+    let said = run_program(&["vmalloc.c"], "", "");
+    let rows: Vec<_> = said.lines().collect();
+    // `0xSTART-0xEND BYTES CALLER pages=N vmalloc N0=N`, with the guard among the bytes.
+    let sizes =
+        |line: &&str| line.split_whitespace().nth(1).and_then(|bytes| bytes.parse::<u64>().ok());
+    let mut live: Vec<_> =
+        rows.iter().filter(|line| line.contains(" pages=")).filter_map(sizes).collect();
+    live.sort_unstable();
+    assert_eq!(live, [2, 4, 6, 81, 101, 769].map(|pages| pages * 4096), "{said}");
+    assert!(rows.iter().all(|line| line.starts_with("0x0000")), "{said}");
+    assert_eq!(rows.iter().filter(|line| line.ends_with(" 12288 vmap")).count(), 1, "{said}");
+    assert!(
+        said.contains(" main@") && said.contains("vmalloc.c:20 pages=3 vmalloc N0=3"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_pools_reserve_is_billed_to_its_maker_and_elements_to_their_user() {
+    assert_eq!(run_program(&["mempool.c"], "", ""), "");
 }
 
 #[test]

@@ -121,6 +121,7 @@ LD_PRELOAD=$preload redis-server --port 0 --unixsocket "$1" --save '' --enable-d
 until [ "$(redis-cli -s "$1" ping 2>/dev/null)" = PONG ]; do :; done
 redis-cli -s "$1" debug populate 100000 key 200 >/dev/null
 redis-cli -s "$1" flushall async >/dev/null
+until redis-cli -s "$1" info memory | grep -q 'lazyfree_pending_objects:0'; do :; done
 redis-cli -s "$1" eval 'for i = 1, 1000 do redis.call("set", "text" .. i, string.rep("x", 10000)) end' 0 >/dev/null
 redis-cli -s "$1" shutdown nosave
 wait $!

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::Source;
 use super::census::Census;
 use super::metadata::Metadata;
-use super::zone::{PAGE, Zone};
+use super::zone::{PAGE, WHOLE_TAKEN, Zone};
 use crate::process::PageState;
 
 /// Longest bitmap copied: that of 32 TiB.
@@ -83,6 +83,16 @@ fn bits(source: &Source<'_>, zone: &Zone, table: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// One bit per free page: frames that are taken as a whole have none.
+fn free_bits(source: &Source<'_>, zone: &Zone) -> Option<Vec<u8>> {
+    let mut free = bits(source, zone, zone.rows)?;
+    let credit = zone.credit(source.memory).ok()?;
+    for (frame, _) in free.chunks_mut(512 / 8).zip(&credit).filter(|(_, c)| **c == WHOLE_TAKEN) {
+        frame.fill(0);
+    }
+    Some(free)
+}
+
 fn is_set(bits: &[u8], page: u64) -> bool {
     usize::try_from(page / 8)
         .ok()
@@ -92,7 +102,7 @@ fn is_set(bits: &[u8], page: u64) -> bool {
 
 /// Bytes of free pages that may hold old contents.
 fn free_dirty(source: &Source<'_>, zone: &Zone) -> Option<u64> {
-    let free = bits(source, zone, zone.rows)?;
+    let free = free_bits(source, zone)?;
     let dirty = bits(source, zone, zone.dirty)?;
     let both = free.iter().zip(&dirty).map(|(f, d)| u64::from((f & d).count_ones()));
     Some(both.sum::<u64>() * PAGE)
@@ -100,7 +110,7 @@ fn free_dirty(source: &Source<'_>, zone: &Zone) -> Option<u64> {
 
 /// Bytes of pages in use that are nowhere, and of those in swap.
 fn not_resident(source: &Source<'_>, zone: &Zone) -> Option<(u64, u64)> {
-    let free = bits(source, zone, zone.rows)?;
+    let free = free_bits(source, zone)?;
     let pagemap = source.pagemap?;
     let used = (0..zone.committed).filter(|&page| !is_set(&free, page)).count() as u64;
     let count = |state| {

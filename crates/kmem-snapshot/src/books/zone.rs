@@ -6,6 +6,8 @@ use kmem::class::ClassGeometry;
 use kmem::root::ZoneBlock;
 
 use super::record::{u16_at, u32_at, u64_at};
+use crate::error::ReadError;
+use crate::memory::Memory;
 use crate::process::Maps;
 
 pub(super) const PAGE: u64 = 4096;
@@ -13,6 +15,11 @@ pub(super) const CHUNK: u64 = 64 << 10;
 pub(super) const PAGES_PER_CHUNK: u64 = CHUNK / PAGE;
 /// Slabs are no larger than this, and zones start at a multiple of it.
 pub(super) const MAX_SLAB: u64 = 2 << 20;
+
+/// Credit of a frame that is taken as a whole.
+pub(super) const WHOLE_TAKEN: u16 = 0xFFFF;
+/// Most frames whose credit is copied: those of 32 TiB.
+const MAX_FRAMES: usize = 1 << 24;
 
 /// A size class.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +98,7 @@ pub(super) struct Zone {
     pub(super) page_len: u64,
     pub(super) rows: u64,
     pub(super) dirty: u64,
+    pub(super) credit: u64,
     pub(super) meta: (u64, u64),
     pages: u64,
 }
@@ -110,6 +118,7 @@ impl Zone {
             page_len: of!(page_len),
             rows: of!(rows),
             dirty: of!(dirty),
+            credit: of!(credit),
             meta: (of!(meta_base), of!(meta_len)),
             pages: of!(pages),
         };
@@ -138,6 +147,7 @@ impl Zone {
             ("page_len", zone.page_len, zone.committed * 4),
             ("rows", zone.rows, zone.committed.div_ceil(64) * 8),
             ("dirty", zone.dirty, zone.committed.div_ceil(64) * 8),
+            ("credit", zone.credit, zone.committed.div_ceil(512) * 2),
         ] {
             if name == "page_ext" && !books {
                 continue;
@@ -149,6 +159,14 @@ impl Zone {
             }
         }
         Ok(zone)
+    }
+
+    /// The credit of each frame.
+    pub(super) fn credit(&self, memory: &Memory) -> Result<Vec<u16>, ReadError> {
+        let frames = usize::try_from(self.committed.div_ceil(512)).unwrap_or(MAX_FRAMES);
+        let mut bytes = vec![0; 2 * frames.min(MAX_FRAMES)];
+        memory.read(self.credit, &mut bytes)?;
+        Ok(bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]])).collect())
     }
 
     pub(super) fn chunks(&self) -> u64 {

@@ -133,6 +133,7 @@ struct Layout {
     page_len: usize,
     rows: usize,
     dirty: usize,
+    credit: usize,
     peak: usize,
 }
 
@@ -183,6 +184,7 @@ pub(crate) fn target() {
         page_len: carve(ZONE_PAGES * 4),
         rows: carve(ZONE_PAGES / 8),
         dirty: carve(ZONE_PAGES / 8),
+        credit: carve(ZONE_PAGES.div_ceil(512) * 2),
         peak,
     };
     for page in (meta..next).step_by(4096) {
@@ -259,6 +261,7 @@ pub(crate) fn target() {
         page_len: at.page_len as u64,
         rows: at.rows as u64,
         dirty: at.dirty as u64,
+        credit: at.credit as u64,
         meta_base: zone_meta as u64,
         meta_len: (meta + meta_len - zone_meta) as u64,
     };

@@ -49,6 +49,14 @@ impl Entries {
         freed
     }
 
+    /// Forgets old numbers of keys that were set again, when they are most of what there is.
+    fn tidy(&mut self) {
+        if self.by_age.len() > 2 * self.by_key.len() + 64 {
+            let newest = &self.by_key;
+            self.by_age.retain(|(number, key)| newest.get(key).is_some_and(|(n, _)| n == number));
+        }
+    }
+
     /// Makes room in the tables for one more. Both copies of the key are allocated by the caller.
     fn try_reserve(&mut self) -> bool {
         fallible(|| self.by_key.try_reserve(1).is_ok() && self.by_age.try_reserve(1).is_ok())
@@ -113,6 +121,7 @@ impl Tenant {
     pub(crate) fn set(&self, [key, again]: [Key; 2], value: Vec<u8>) -> bool {
         let _scope = self.group.enter();
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.tidy();
         // Rule 3.
         while !entries.try_reserve() {
             let tables = entries.by_key.capacity() * 64;

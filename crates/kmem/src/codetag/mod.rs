@@ -159,10 +159,22 @@ impl Sites {
             }
         }
         let depth = depth.max(table.root.deep_depth.load(Ordering::Relaxed));
+        self.lookup_chain(platform, &table, caller, depth)
+    }
+
+    /// The tag of a chain of callers; apart, for a chain takes much of a stack.
+    #[inline(never)]
+    fn lookup_chain(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        caller: Caller,
+        depth: u32,
+    ) -> TagId {
         let chain = Chain::walk(platform, caller, depth);
         match chain.frames() {
-            [ret] => self.find_or_add(platform, &table, Key::Return(*ret)),
-            frames => self.find_or_add(platform, &table, Key::Chain(frames)),
+            [ret] => self.find_or_add(platform, table, Key::Return(*ret)),
+            frames => self.find_or_add(platform, table, Key::Chain(frames)),
         }
     }
 

@@ -29,7 +29,7 @@
 
 use core::cell::UnsafeCell;
 
-use crate::class::{ARRAY_COUNT, CLASS_COUNT, ClassGeometry, RunClass, SizeClass};
+use crate::class::{ARRAY_COUNT, CLASS_COUNT, ClassGeometry, PageClass, RunClass, SizeClass};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{CpuId, Item, ObjcgId};
 
@@ -317,6 +317,7 @@ impl Slots {
         let new = unsafe { &*area };
         let caps = classes[1..CLASS_COUNT].iter().map(|class| class.cap);
         let caps = caps.chain(RunClass::all().map(RunClass::cap));
+        let caps = caps.chain(PageClass::all().map(PageClass::cap));
         for (number, cap) in (1..).zip(caps) {
             let end = size_of::<Front>() + number * BLOCK;
             let bottom = (end - cap as usize * 8) as u32;

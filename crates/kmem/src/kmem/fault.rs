@@ -9,6 +9,8 @@ use crate::os::Platform;
 pub enum Fault {
     /// Not an address of this allocator.
     Foreign,
+    /// The handle of a per-CPU object, or in one.
+    PerCpu,
     /// In a part of the heap that was never handed out.
     NeverAllocated,
     /// A slab object that was never handed out.
@@ -108,6 +110,21 @@ impl Line {
         self.bytes(text);
     }
 
+    /// The same without blanks.
+    pub(super) fn word(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.bytes(&[if byte.is_ascii_graphic() { byte } else { b'?' }]);
+        }
+    }
+
+    /// An address with all its digits.
+    pub(super) fn address(&mut self, value: usize) {
+        self.bytes(b"0x");
+        for i in (0..16).rev() {
+            self.bytes(&[b"0123456789abcdef"[value >> (i * 4) & 15]]);
+        }
+    }
+
     pub(super) fn hex(&mut self, value: usize) {
         self.bytes(b"0x");
         let digits = (usize::BITS - value.leading_zeros()).div_ceil(4).max(1);
@@ -155,6 +172,7 @@ impl Fault {
         };
         match self {
             Self::Foreign => line.bytes(b"is not memory of this allocator"),
+            Self::PerCpu => line.bytes(b"is per-CPU memory"),
             Self::NeverAllocated => line.bytes(b"was never allocated"),
             Self::NeverAllocatedObject { size } => {
                 line.bytes(b"was never allocated (a free ");

@@ -16,6 +16,7 @@
 
 use super::{Instance, start};
 use crate::os::Platform;
+use crate::page::Pcp;
 use crate::sync::Ordering;
 use crate::units::PageCount;
 
@@ -23,12 +24,27 @@ impl<P: Platform> Instance<P> {
     /// Prepares for a thread that shares memory but has no rseq. False: it must not be made.
     pub fn before_vfork(&'static self) -> bool {
         self.ready();
-        self.slots.pause(|| self.platform.fence_cpus())
+        // Fenced with the arrays below.
+        self.percpu.units.pause();
+        self.percpu.slots.pause(|| true);
+        self.vmalloc.slots.pause(|| true);
+        let done = self.slots.pause(|| self.platform.fence_cpus());
+        if !done {
+            self.resume_others();
+        }
+        done
+    }
+
+    fn resume_others(&self) {
+        self.vmalloc.slots.resume();
+        self.percpu.slots.resume();
+        self.percpu.units.resume();
     }
 
     /// That thread is gone.
     pub fn after_vfork(&'static self) {
         self.slots.resume();
+        self.resume_others();
     }
 
     #[cold]
@@ -52,11 +68,18 @@ impl<P: Platform> Instance<P> {
                 set.slabs.distrust(committed, self.geometries());
                 set.zone.rebuild(|pfn| set.slabs.pages_used(pfn));
             }
+            self.pcps().iter().for_each(Pcp::forget);
             self.scratch.forget();
             self.blackbox.leave();
+            self.percpu.slots.restart_empty();
+            self.vmalloc.slots.restart_empty();
             self.slots.restart_empty();
             self.recharge();
         }
+        // SAFETY: as above.
+        unsafe { self.mend_areas() };
+        // Pages that can be mapped again are the parent's alone.
+        self.vmalloc.shared.store(0, Ordering::Relaxed);
         self.state.store(start::READY, Ordering::Release);
     }
 }

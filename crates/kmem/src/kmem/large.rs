@@ -2,8 +2,8 @@
 //! allocation that do not deserve a fast path.
 
 use super::account::{objcg_bits, objcg_of, pages_cost};
-use super::{Instance, ZoneSet, no_memory};
-use crate::class::{MAX_OBJECT, RunClass, SIZES, SizeClass};
+use super::{Instance, Purpose, ZoneSet, no_memory};
+use crate::class::{MAX_OBJECT, PageClass, RunClass, SIZES, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::page::Run;
@@ -72,18 +72,24 @@ impl<P: Platform> Instance<P> {
         if objcg != ObjcgId::ROOT && !self.pay_bytes(objcg, paid, caller) {
             return no_memory();
         }
-        let found = match kept {
-            Some(class) => self
-                .take_kept(class)
-                .or_else(|| self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1))),
-            None => self.claim_whole(pages, PageCount(align)),
-        };
-        let Some((set, run)) = found.or_else(|| self.claim_pages(pages, PageCount(align))) else {
-            if objcg != ObjcgId::ROOT {
-                self.refund_bytes(objcg, paid);
+        let (set, run) = loop {
+            let found = match kept {
+                Some(class) => self
+                    .take_kept(class)
+                    .or_else(|| self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1))),
+                None => self.claim_whole(pages, PageCount(align)),
+            };
+            let Some((set, run)) = found.or_else(|| self.claim_pages(pages, PageCount(align)))
+            else {
+                if objcg != ObjcgId::ROOT {
+                    self.refund_bytes(objcg, paid);
+                }
+                self.out_of_memory(size, caller);
+                return no_memory();
+            };
+            if self.prepare_pages(set, run) {
+                break (set, run);
             }
-            self.out_of_memory(size, caller);
-            return no_memory();
         };
         // No more than what is kept for runs of that length, perhaps less.
         if objcg != ObjcgId::ROOT && run.pages != len {
@@ -142,6 +148,11 @@ impl<P: Platform> Instance<P> {
 
     /// Keeps a free run for the next request of that length. False: it must go to its zone.
     fn keep(&'static self, at: usize, pages: u32) -> bool {
+        if pages == 1 {
+            let single = PageClass::of(0).expect("single pages have an array");
+            self.flush_pages(single, Item::at(at));
+            return true;
+        }
         let Some(class) = RunClass::of(pages) else {
             return false;
         };
@@ -157,7 +168,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Makes a claimed run read as zero.
-    fn zero_run(&self, set: &ZoneSet, run: Run) {
+    pub(super) fn zero_run(&self, set: &ZoneSet, run: Run) {
         if set.zone.reads_zero(run) {
             return;
         }
@@ -191,7 +202,7 @@ impl<P: Platform> Instance<P> {
         align: PageCount,
     ) -> Option<(&'static ZoneSet, Run)> {
         for round in 0..2 {
-            for set in self.zone_sets() {
+            for set in self.heap_sets() {
                 if pages.0 <= set.zone.pages().0
                     && let Some(run) = set.zone.on(&self.platform).claim(pages, align)
                 {
@@ -220,21 +231,39 @@ impl<P: Platform> Instance<P> {
 
     /// Gives pages back to their zone.
     pub(super) fn give_pages(&'static self, set: &ZoneSet, start: Pfn, pages: PageCount) {
+        if set.purpose == Purpose::PerCpu {
+            self.discard_copies(Run { start, pages });
+        }
         if let Err(twice) = set.zone.give(start, pages) {
             self.page_freed_twice(set.zone.address(twice.0));
         }
-        if set.zone.on(&self.platform).decay(self.decay_ms.load(Ordering::Relaxed)) {
-            self.drain_arrays(RunClass::all);
-        }
+        self.decay(set);
     }
 
     /// Frees a page allocation that starts at `pfn`; `keep` says whether the CPU may keep it for
     /// the next request of that length. False: none does.
     pub(super) fn free_large(&'static self, set: &ZoneSet, pfn: Pfn, keep: bool) -> bool {
+        if set.purpose == Purpose::Vmalloc {
+            return self.give_area_of(set, pfn);
+        }
+        let Some(PageCount(pages)) = self.unbook_run(set, pfn) else {
+            return false;
+        };
+        let end = pfn.offset(pages);
+        // A run that has more than its length would hide that from everybody.
+        let keep = keep && set.zone.whole_end(end) == end;
+        if !keep || !self.keep(set.zone.address(pfn), pages) {
+            self.give_run(set, pfn, end);
+        }
+        true
+    }
+
+    /// Takes a page allocation out of the books; its length, if there is one.
+    pub(super) fn unbook_run(&'static self, set: &ZoneSet, pfn: Pfn) -> Option<PageCount> {
         // One winner among threads that free the same block.
         let pages = set.zone.len(pfn).swap(0, Ordering::AcqRel);
         if pages == 0 {
-            return false;
+            return None;
         }
         let ext = set.zone.ext(pfn);
         let word = ext.load(Ordering::Relaxed);
@@ -245,13 +274,8 @@ impl<P: Platform> Instance<P> {
         if objcg_of(word) != ObjcgId::ROOT {
             self.refund_bytes(objcg_of(word), pages_cost(PageCount(pages)));
         }
-        let end = pfn.offset(pages);
-        // A run that has more than its length would hide that from everybody.
-        let keep = keep && set.zone.whole_end(end) == end;
-        if !keep || !self.keep(set.zone.address(pfn), pages) {
-            self.give_run(set, pfn, end);
-        }
-        true
+        self.retire_pages(set, pfn, pages);
+        Some(PageCount(pages))
     }
 
     /// Changes the length of a page allocation in place, if that is possible, and charges or credits the
@@ -287,6 +311,10 @@ impl<P: Platform> Instance<P> {
             return false;
         };
         let (end, new_end) = (pfn.offset(old), pfn.offset(new));
+        // Where pages are looked at they come and go as a whole.
+        if new != old && self.page_debug().is_slow() {
+            return false;
+        }
         if new < old {
             set.zone.len(pfn).store(new, Ordering::Release);
             // A frame that is the run's as a whole stays so.

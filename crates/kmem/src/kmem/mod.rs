@@ -44,18 +44,29 @@ mod fork;
 mod global;
 mod group;
 mod large;
+mod mempool;
 mod oom;
+mod page_debug;
 mod pages;
+mod pcp;
+mod percpu;
 mod realloc;
 mod slow;
+mod source;
 mod start;
 mod stats;
+mod vmalloc;
+mod vmap;
 mod watch;
 
 pub use cache::Cache;
 pub use fault::Fault;
 pub use group::{Group, GroupScope, GroupStat, Grouped, Reservation, fallible};
+pub use mempool::{Elements, FromInstance, Mempool};
+pub use percpu::PerCpuStats;
+pub use source::Table;
 pub use stats::Stats;
+pub use vmalloc::VmallocStats;
 
 /// An instance on Linux.
 #[cfg(kmem_linux)]
@@ -80,6 +91,20 @@ mod mode {
 struct ZoneSet {
     zone: Zone,
     slabs: SlabZone,
+    purpose: Purpose,
+}
+
+/// What a zone's address space is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// Objects and pages.
+    Heap,
+    /// Per-CPU objects: see `percpu`.
+    PerCpu,
+    /// Areas: see `vmalloc`.
+    Vmalloc,
+    /// Pages that can be mapped again: see `vmap`.
+    Shared,
 }
 
 /// What the fast paths read.
@@ -122,6 +147,15 @@ pub struct Instance<P> {
     barn: Barn,
     /// Chunks of the first zone, in an instance without books.
     bare_chunks: AtomicUsize,
+    /// See [`pages::Tables`].
+    pages: pages::Tables,
+    /// See [`crate::page::Pcp`]: address of the first, and how many.
+    pcp: AtomicUsize,
+    pcp_count: AtomicU32,
+    /// See [`page_debug::PageDebug`].
+    page_debug: AtomicU32,
+    /// Pages found bad so far.
+    bad_pages: AtomicU64,
     zones: [AtomicUsize; MAX_ZONES],
     zone_slots: AtomicU32,
     /// See `start`.
@@ -144,6 +178,8 @@ pub struct Instance<P> {
     last_report: AtomicU64,
     /// Room for a report on the mappings.
     report_room: AtomicUsize,
+    percpu: percpu::PerCpu,
+    vmalloc: vmalloc::Vmalloc,
     platform: P,
 }
 
@@ -174,6 +210,11 @@ impl<P: Platform> Instance<P> {
             groups: Groups::new(),
             barn: Barn::new(),
             bare_chunks: AtomicUsize::new(0),
+            pages: pages::Tables::new(),
+            pcp: AtomicUsize::new(0),
+            pcp_count: AtomicU32::new(0),
+            page_debug: AtomicU32::new(0),
+            bad_pages: AtomicU64::new(0),
             zones: [const { AtomicUsize::new(0) }; MAX_ZONES],
             zone_slots: AtomicU32::new(0),
             state: AtomicU32::new(0),
@@ -189,6 +230,8 @@ impl<P: Platform> Instance<P> {
             live: AtomicUsize::new(0),
             last_report: AtomicU64::new(0),
             report_room: AtomicUsize::new(0),
+            percpu: percpu::PerCpu::new(),
+            vmalloc: vmalloc::Vmalloc::new(),
             platform,
         }
     }
@@ -459,6 +502,11 @@ impl<P: Platform> Instance<P> {
             // SAFETY: null or a set that is never freed.
             unsafe { set.as_ref() }
         })
+    }
+
+    /// The zones that objects and pages come from.
+    fn heap_sets(&self) -> impl Iterator<Item = &ZoneSet> {
+        self.zone_sets().filter(|set| set.purpose == Purpose::Heap)
     }
 
     /// The zone an address belongs to.

@@ -1,7 +1,7 @@
 //! Freeing and resizing by address alone: what is at an address, and is it live.
 
 use super::account::objcg_of;
-use super::{Fault, Instance, ZoneSet};
+use super::{Fault, Instance, Purpose, ZoneSet};
 use crate::class::{ClassGeometry, MAX_OBJECT, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
@@ -25,6 +25,18 @@ impl<P: Platform> Instance<P> {
         let Some(set) = self.zone_of(address) else {
             return Err(Fault::Foreign);
         };
+        if set.purpose == Purpose::PerCpu {
+            return Err(Fault::PerCpu);
+        }
+        self.find_in(set, address)
+    }
+
+    /// The same, in a zone that is known to hold the address.
+    pub(super) fn find_in(
+        &'static self,
+        set: &'static ZoneSet,
+        address: usize,
+    ) -> Result<Live<'static>, Fault> {
         let Some(pfn) = set.zone.pfn(address) else {
             return Err(Fault::Foreign);
         };
@@ -194,6 +206,10 @@ impl<P: Platform> Instance<P> {
                 let word = ext.map_or(0, |ext| ext.load(Ordering::Relaxed));
                 (old, None, owner(word))
             }
+            Ok(Live::Pages { set, .. }) if set.purpose == Purpose::Vmalloc && size > 0 => {
+                // SAFETY: the caller's promise.
+                return unsafe { self.vrealloc(at, size, crate::units::Gfp::KERNEL, caller) };
+            }
             Ok(Live::Pages { set, pfn, pages }) => {
                 let resized = if size > MAX_OBJECT {
                     self.resize_charged(set, pfn, pages, size, caller)
@@ -247,7 +263,7 @@ impl<P: Platform> Instance<P> {
 
     /// Puts another site into the word of a live allocation, whose length changed from and to
     /// these bytes.
-    fn rebook(&self, ext: &AtomicU32, caller: Caller, bytes: (u64, u64)) {
+    pub(super) fn rebook(&self, ext: &AtomicU32, caller: Caller, bytes: (u64, u64)) {
         let word = ext.load(Ordering::Relaxed);
         let site = self.word_for(caller);
         let tag_and_live = crate::root::TAG_MASK | EXT_LIVE;

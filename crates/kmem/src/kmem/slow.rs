@@ -81,6 +81,7 @@ impl<P: Platform> Instance<P> {
 
     /// One object, and more for the CPU's array if it can take them.
     fn refill(&'static self, class: SizeClass) -> Item {
+        self.look_at_clock();
         let hint = self.slot_hint();
         let cpu = self.slots.current(hint);
         if let Some(cpu) = cpu {
@@ -120,15 +121,20 @@ impl<P: Platform> Instance<P> {
     /// come off an array lowest first; a new slab if there is none.
     fn claim_objects(&'static self, class: SizeClass, out: &mut [Item]) -> usize {
         let geometry = self.geometry(class);
-        for set in self.zone_sets() {
+        for set in self.heap_sets() {
             let got = set.slabs.claim(class, geometry, self.books(), out);
             if got > 0 {
                 return got;
             }
         }
         let pages = PageCount(geometry.chunks() << CHUNK_ORDER);
-        let Some((set, run)) = self.claim_pages(pages, pages) else {
-            return 0;
+        let (set, run) = loop {
+            let Some((set, run)) = self.claim_pages(pages, pages) else {
+                return 0;
+            };
+            if self.prepare_pages(set, run) {
+                break (set, run);
+            }
         };
         self.note_peak();
         // SAFETY: pages just claimed, aligned to their length.
@@ -147,6 +153,7 @@ impl<P: Platform> Instance<P> {
         if !self.ready() || found {
             return;
         }
+        self.look_at_clock();
         let hint = self.slot_hint();
         if let Some(cpu) = self.slots.current(hint) {
             self.ensure_area(cpu);
@@ -194,6 +201,7 @@ impl<P: Platform> Instance<P> {
             // SAFETY: freed objects of this class in our hands.
             let given = unsafe {
                 set.slabs.give(class, geometry, here, |slab| {
+                    self.retire_pages(set, slab.start, slab.pages.0);
                     self.give_pages(set, slab.start, slab.pages)
                 })
             };
@@ -244,7 +252,7 @@ impl<P: Platform> Instance<P> {
 
     /// Everything live by tag, group and class, in parts.
     pub fn census_by_group(&'static self, mut each: impl FnMut(Held)) {
-        for ZoneSet { zone, slabs } in self.zone_sets() {
+        for ZoneSet { zone, slabs, .. } in self.zone_sets() {
             alloc_tag::census(zone, slabs, self.geometries(), self.books(), &mut each);
         }
     }

@@ -10,15 +10,16 @@
 
 use core::ptr::NonNull;
 
-use super::{Instance, ZoneSet};
+use super::page_debug::PageDebug;
+use super::{Instance, Purpose, ZoneSet};
 use crate::alloc_tag;
 use crate::class::{CLASS_COUNT, ClassGeometry, SIZES};
 use crate::codetag::{MAX_SITES, MIN_SITES, Sites};
 use crate::conf::{Complaint, Conf, MAX_TEXT};
-use crate::cpu::{Area, Kind};
+use crate::cpu::{Area, Kind, Slots};
 use crate::memcg::{Groups, MAX_GROUPS, MIN_GROUPS};
 use crate::os::Platform;
-use crate::page::Zone;
+use crate::page::{Pcp, Zone};
 use crate::root::{self, GroupBlock, MAX_ZONES, RootBlock, Site, ZoneBlock};
 use crate::slab::SlabZone;
 use crate::slab::sheaf::Barn;
@@ -52,6 +53,7 @@ struct Tables {
     scratch: usize,
     live: usize,
     report: usize,
+    pcp: usize,
     group_count: u32,
     groups: usize,
     names: usize,
@@ -61,7 +63,7 @@ struct Tables {
 impl Tables {
     /// Tables take little of a small heap: one site per 16 KiB, one sheaf per 64 KiB, one group per
     /// 128 KiB.
-    const fn for_heap(bytes: usize) -> Self {
+    const fn for_heap(bytes: usize, cpus: u32) -> Self {
         let sites = bytes >> 14;
         let site_count = if sites > MAX_SITES as usize {
             MAX_SITES
@@ -98,6 +100,7 @@ impl Tables {
             scratch: part!(alloc_tag::scratch_bytes(site_count)),
             live: part!(alloc_tag::live_bytes(site_count)),
             report: part!(super::oom::room(site_count)),
+            pcp: part!(cpus as usize * size_of::<Pcp>()),
             group_count,
             groups: part!(Groups::blocks_bytes(group_count)),
             names: part!(Groups::index_bytes(group_count)),
@@ -121,6 +124,9 @@ impl<P: Platform> Instance<P> {
         }
     }
 
+    /// Apart, as what is read and built here takes much of a stack.
+    #[cold]
+    #[inline(never)]
     fn start(&'static self) {
         if self.state.compare_exchange(NEW, STARTING, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
@@ -182,7 +188,9 @@ impl<P: Platform> Instance<P> {
         }
         self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);
         self.keep_peak.store(u32::from(conf.peak), Ordering::Relaxed);
-        let layout = Tables::for_heap(self.platform.budget().memory);
+        self.page_debug.store(PageDebug::of(conf).0, Ordering::Relaxed);
+        let budget = self.platform.budget();
+        let layout = Tables::for_heap(budget.memory, budget.cpus);
         let tables = self.platform.reserve(layout.bytes, PAGE_SIZE)?;
         // SAFETY: our own fresh reservation.
         if !unsafe { self.platform.commit(tables, layout.bytes) } {
@@ -215,11 +223,10 @@ impl<P: Platform> Instance<P> {
         }
         self.live.store(at(layout.live) as usize, Ordering::Relaxed);
         self.report_room.store(at(layout.report) as usize, Ordering::Relaxed);
+        self.pcp_count.store(budget.cpus, Ordering::Relaxed);
+        self.pcp.store(at(layout.pcp) as usize, Ordering::Release);
         self.root.store(root as usize, Ordering::Release);
-        let kind = match self.platform.rseq_offset() {
-            Some(offset) if conf.rseq => Kind::Rseq(offset),
-            _ => Kind::Locked,
-        };
+        let kind = self.kind_for(conf);
         let (wiped, bytes) = self.slots.wiped_part();
         if let Some(wiped) = NonNull::new(wiped) {
             // SAFETY: page aligned, part of this instance; where the platform refuses (memory
@@ -234,6 +241,18 @@ impl<P: Platform> Instance<P> {
         // SAFETY: a valid block. Release: everything above is there for readers.
         unsafe { (*root).magic.store(root::MAGIC, Ordering::Release) };
         Some(())
+    }
+
+    fn kind_for(&self, conf: &Conf) -> Kind {
+        match self.platform.rseq_offset() {
+            Some(offset) if conf.rseq => Kind::Rseq(offset),
+            _ => Kind::Locked,
+        }
+    }
+
+    /// How CPUs are found, in a started instance.
+    pub(super) fn slot_kind(&self) -> Kind {
+        self.kind_for(&self.conf())
     }
 
     /// # Safety
@@ -268,26 +287,51 @@ impl<P: Platform> Instance<P> {
 
     /// Adds a zone with room for a run of `pages`. `None`: no address space or no memory.
     pub(super) fn add_zone(&'static self, pages: PageCount) -> Option<&'static ZoneSet> {
-        let root = self.root()?;
         let budget = self.platform.budget();
         let first = self.zone_slots.load(Ordering::Relaxed) == 0;
         let need = pages.bytes().checked_next_multiple_of(FRAME_SIZE)?;
         let wish = if first { budget.first_zone } else { budget.min_zone };
         let mut data = wish.max(need).min(MAX_ZONE) & !(FRAME_SIZE - 1);
-        let (at, meta, pages) = loop {
+        loop {
             if data < need || data == 0 {
                 return None;
             }
             if let Some(found) = self.reserve_zone(data) {
-                break found;
+                return self.install_zone(found, Purpose::Heap);
             }
             data = (data / 2).max(if data > need { need } else { 0 }) & !(FRAME_SIZE - 1);
-        };
+        }
+    }
+
+    /// Adds a zone of `bytes` (whole frames) that is not for the heap.
+    pub(super) fn add_zone_for(
+        &'static self,
+        purpose: Purpose,
+        bytes: usize,
+    ) -> Option<&'static ZoneSet> {
+        let (at, meta, pages) = self.reserve_zone(bytes)?;
+        // SAFETY: our own fresh reservation.
+        if purpose == Purpose::Shared && !unsafe { self.platform.share(at, pages.bytes()) } {
+            // SAFETY: as above, unused.
+            unsafe { self.platform.release(at, pages.bytes() + self.meta_bytes(pages)) };
+            return None;
+        }
+        self.install_zone((at, meta, pages), purpose)
+    }
+
+    /// Makes reserved address space with its metadata a zone of this instance.
+    fn install_zone(
+        &'static self,
+        (at, meta, pages): (NonNull<u8>, *mut u8, PageCount),
+        purpose: Purpose,
+    ) -> Option<&'static ZoneSet> {
+        let root = self.root()?;
+        let first = self.zone_slots.load(Ordering::Relaxed) == 0;
         let slot = self.zone_slots.fetch_add(1, Ordering::AcqRel) as usize;
         if slot >= MAX_ZONES {
             self.zone_slots.store(MAX_ZONES as u32, Ordering::Relaxed);
             // SAFETY: the whole reservation, unused.
-            unsafe { self.platform.release(at, data + self.meta_bytes(pages)) };
+            unsafe { self.platform.release(at, pages.bytes() + self.meta_bytes(pages)) };
             return None;
         }
         // SAFETY: the table has MAX_ZONES entries; this one is ours.
@@ -300,7 +344,7 @@ impl<P: Platform> Instance<P> {
             let slabs = SlabZone::new(at.as_ptr() as usize, pages, slab_tables);
             let zone = Zone::new(at, pages, tables, slabs.tables(), block, used);
             let set = meta.cast::<ZoneSet>();
-            set.write(ZoneSet { zone, slabs });
+            set.write(ZoneSet { zone, slabs, purpose });
             &*set
         };
         if !set.zone.on(&self.platform).describe(0) {
@@ -320,6 +364,9 @@ impl<P: Platform> Instance<P> {
             let chunks = if self.books() { &self.hot.chunks } else { &self.bare_chunks };
             // Where calls are watched no free takes the fast path.
             if !self.watch().any() {
+                if !self.page_debug().is_slow() {
+                    self.pages.start(&set.zone);
+                }
                 chunks.store(set.slabs.chunks() as usize, Ordering::Release);
             }
         }
@@ -362,7 +409,17 @@ impl<P: Platform> Instance<P> {
 
     /// Gives the calling thread's CPU its array, if it has none yet.
     pub(super) fn ensure_area(&'static self, cpu: CpuId) {
-        if self.slots.has_area(cpu) {
+        self.ensure_area_of(&self.slots, cpu, self.geometries());
+    }
+
+    /// The same for one of the instance's kinds of arrays.
+    pub(super) fn ensure_area_of(
+        &'static self,
+        slots: &Slots,
+        cpu: CpuId,
+        classes: &[ClassGeometry],
+    ) {
+        if slots.has_area(cpu) {
             return;
         }
         // A platform that refused is not asked again each time.
@@ -378,8 +435,7 @@ impl<P: Platform> Instance<P> {
         };
         // SAFETY: our own fresh reservation, of an area's size and alignment.
         let added = unsafe {
-            self.platform.commit(area, bytes)
-                && self.slots.add(cpu, area.cast().as_ptr(), self.geometries())
+            self.platform.commit(area, bytes) && slots.add(cpu, area.cast().as_ptr(), classes)
         };
         if !added {
             // SAFETY: nobody got to know of it.

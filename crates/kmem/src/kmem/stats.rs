@@ -1,11 +1,12 @@
 //! Counts of an instance, computed when asked for; and giving memory back at once.
 
 use super::{Instance, ZoneSet};
-use crate::class::{CLASS_COUNT, RunClass, SizeClass};
+use crate::class::{CLASS_COUNT, PageClass, RunClass, SizeClass};
+use crate::cpu::Slots;
 use crate::os::Platform;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
-use crate::units::{Item, PAGE_SIZE, PageCount};
+use crate::units::{CpuId, Item, MAX_ORDER, PAGE_SIZE, PageCount};
 
 /// Counts of an instance, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Stats {
     pub used: u64,
     /// Readable and writable address space of the zones.
     pub committed: u64,
+    /// Blocks of pages that were found bad and are out of use.
+    pub bad_pages: u64,
 }
 
 impl<P: Platform> Instance<P> {
@@ -50,6 +53,7 @@ impl<P: Platform> Instance<P> {
         if let Some(root) = self.root() {
             stats.used = u64::from(root.used_pages.load(Ordering::Relaxed)) * PAGE_SIZE as u64;
         }
+        stats.bad_pages = self.bad_pages.load(Ordering::Relaxed);
         if !self.books() {
             stats.tracked = stats.used;
         }
@@ -61,7 +65,13 @@ impl<P: Platform> Instance<P> {
         if !self.ready() {
             return;
         }
-        self.drain_arrays(|| SizeClass::all().chain(RunClass::all()));
+        self.drain_arrays(|_| {
+            let pages = PageClass::all().map(PageClass::array);
+            SizeClass::all().chain(RunClass::all()).chain(pages)
+        });
+        self.unreserve_all();
+        self.drain_percpu();
+        self.drain_vmalloc();
         for class in SizeClass::all() {
             while let Some(held) = self.barn.take_full(class) {
                 let len = held.sheaf.len as usize;
@@ -71,26 +81,36 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Empties the arrays of the given classes on all CPUs.
+    /// Empties the arrays of the given classes of each CPU.
     pub(super) fn drain_arrays<I: Iterator<Item = SizeClass>>(
         &'static self,
-        classes: impl Fn() -> I,
+        classes: impl Fn(CpuId) -> I,
+    ) {
+        self.drain_slots(&self.slots, &classes, |class, items| self.give_drained(class, items));
+    }
+
+    /// The same for one of the instance's kinds of arrays, into `sink`.
+    pub(super) fn drain_slots<I: Iterator<Item = SizeClass>>(
+        &'static self,
+        slots: &Slots,
+        classes: &impl Fn(CpuId) -> I,
+        sink: impl Fn(SizeClass, &mut [Item]),
     ) {
         let mut buffer = [Item::NONE; SHEAF_OBJECTS];
-        for (cpu, area) in self.slots.areas() {
-            if !classes().any(|class| area.len(class) > 0) {
+        for (cpu, area) in slots.areas() {
+            if !classes(cpu).any(|class| area.len(class) > 0) {
                 continue;
             }
-            let Some(mut stopped) = self.slots.stop(cpu, || self.platform.fence_cpus()) else {
+            let Some(mut stopped) = slots.stop(cpu, || self.platform.fence_cpus()) else {
                 continue;
             };
-            for class in classes() {
+            for class in classes(cpu) {
                 loop {
                     let got = stopped.take(class, &mut buffer);
                     if got == 0 {
                         break;
                     }
-                    self.give_drained(class, &buffer[..got]);
+                    sink(class, &mut buffer[..got]);
                 }
             }
         }
@@ -100,6 +120,9 @@ impl<P: Platform> Instance<P> {
         if (class.0 as usize) < CLASS_COUNT {
             return self.give_to_slabs(class, items);
         }
+        if let Some(class) = PageClass::of_array(class) {
+            return self.give_blocks(class, items);
+        }
         for at in items.iter().map(|item| item.address()) {
             let Some(set) = self.zone_of(at) else {
                 continue;
@@ -108,6 +131,11 @@ impl<P: Platform> Instance<P> {
                 self.give_pages(set, pfn, PageCount(RunClass::pages(class)));
             }
         }
+    }
+
+    /// Free blocks of each zone by order, as `/proc/buddyinfo` has them; for an instance at rest.
+    pub fn buddyinfo(&'static self) -> impl Iterator<Item = [u64; MAX_ORDER as usize + 1]> {
+        self.zone_sets().map(|set| set.zone.free_blocks())
     }
 
     /// Gives all memory that is not in use back to the platform, now; the bytes given back.

@@ -14,6 +14,8 @@
 
 use core::ptr::NonNull;
 
+use crate::sync::AtomicU32;
+
 #[cfg(all(kmem_linux, not(loom)))]
 pub mod linux;
 pub mod region;
@@ -72,12 +74,76 @@ pub unsafe trait Platform: Sync {
     /// The range is committed, page aligned, and its contents are not needed.
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool;
 
+    /// Whether [`Self::protect`] can be had at all.
+    fn can_protect(&self) -> bool {
+        false
+    }
+
+    /// Makes committed memory inaccessible, or accessible again with its contents. False: refused,
+    /// nothing changed.
+    ///
+    /// # Safety
+    /// The range is committed, page aligned, and nobody uses it while it is inaccessible.
+    unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize, _accessible: bool) -> bool {
+        false
+    }
+
+    /// Asks for huge pages behind committed memory.
+    ///
+    /// # Safety
+    /// The range is committed and page aligned.
+    unsafe fn advise_huge(&self, _at: NonNull<u8>, _bytes: usize) {}
+
+    /// Moves the contents of committed memory to other committed memory, without copying them; what was there is lost, and the old
+    /// place reads as zero. False: refused, nothing has changed.
+    ///
+    /// # Safety
+    /// Both ranges are committed, page aligned, distinct, and in nobody else's use.
+    unsafe fn remap(&self, _from: NonNull<u8>, _to: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Makes the memory of a reservation such that it can be mapped again by [`Self::alias`]; a forked child does not have it.
+    /// False: there is no such memory.
+    ///
+    /// # Safety
+    /// A range of a reservation, page aligned, nothing of it committed.
+    unsafe fn share(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Makes committed memory at `to` show that at `from`. False: refused, nothing has changed.
+    ///
+    /// # Safety
+    /// Both ranges are committed and page aligned; `from` is shared, and nobody uses `to`.
+    unsafe fn alias(&self, _from: NonNull<u8>, _to: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Makes memory its own again, committed and zero. False: refused, it is as before.
+    ///
+    /// # Safety
+    /// The range was the target of [`Self::alias`], and nobody uses it.
+    unsafe fn unalias(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Mappings that the process may have.
+    fn max_mappings(&self) -> usize {
+        usize::MAX
+    }
+
     /// Whether an instance may have so many bytes committed: a limit that was set after the
     /// address space was reserved binds here.
     fn allows(&self, committed: usize) -> bool;
 
     /// What to start with.
     fn budget(&self) -> Budget;
+
+    /// CPUs that there can be, those that appear later included: the highest number of one, plus one.
+    fn possible_cpus(&self) -> u32 {
+        self.budget().cpus
+    }
 
     /// Copies the user's configuration text into `buf`; its length, more than there is room for
     /// when it is too long. `None`: there is none, or the program runs with more rights than its
@@ -107,6 +173,11 @@ pub unsafe trait Platform: Sync {
     /// Stops every other thread's critical section on CPU slots that began before the call
     /// (membarrier). False: not supported.
     fn fence_cpus(&self) -> bool;
+
+    /// A full memory barrier on every CPU that runs a thread of this process. False: not supported.
+    fn barrier(&self) -> bool {
+        false
+    }
 
     /// Offset of the thread's rseq area from the thread pointer, where the C library
     /// registered one that can be used.
@@ -157,6 +228,14 @@ pub unsafe trait Platform: Sync {
 
     /// Lets another thread run that this one waits for.
     fn give_way(&self) {}
+
+    /// Waits until somebody wakes `word`, if it is `seen`; or for a little while, or not at all: the caller looks again.
+    fn wait(&self, _word: &AtomicU32, _seen: u32) {
+        crate::sync::spin();
+    }
+
+    /// Ends the waits for `word`.
+    fn wake(&self, _word: &AtomicU32) {}
 
     /// Writes a diagnostic, best effort, without blocking.
     fn print(&self, text: &[u8]);

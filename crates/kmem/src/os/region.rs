@@ -15,6 +15,7 @@ pub struct FixedRegion {
     end: usize,
     start: usize,
     cpus: u32,
+    cpu: fn() -> u32,
     print: fn(&[u8]),
     fatal: fn() -> !,
 }
@@ -33,7 +34,13 @@ impl FixedRegion {
         fatal: fn() -> !,
     ) -> Self {
         let start = at as usize;
-        Self { next: AtomicUsize::new(start), end: start + bytes, start, cpus, print, fatal }
+        let next = AtomicUsize::new(start);
+        Self { next, end: start + bytes, start, cpus, cpu: || 0, print, fatal }
+    }
+
+    /// The same, and how to know on which CPU one is.
+    pub fn with_cpu(self, cpu: fn() -> u32) -> Self {
+        Self { cpu, ..self }
     }
 }
 
@@ -80,7 +87,7 @@ unsafe impl Platform for FixedRegion {
     }
 
     fn slot_hint(&self) -> u32 {
-        0
+        (self.cpu)() % self.cpus.max(1)
     }
 
     fn now_ms(&self) -> u64 {

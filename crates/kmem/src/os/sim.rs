@@ -94,12 +94,56 @@ unsafe impl<P: Platform> Platform for Sim<P> {
         !self.faulty() && unsafe { self.inner.decommit(at, bytes) }
     }
 
+    fn can_protect(&self) -> bool {
+        self.inner.can_protect()
+    }
+
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, accessible: bool) -> bool {
+        // SAFETY: the caller's promise; so below.
+        !self.faulty() && unsafe { self.inner.protect(at, bytes, accessible) }
+    }
+
+    unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize) {
+        if !self.faulty() {
+            // SAFETY: as above.
+            unsafe { self.inner.advise_huge(at, bytes) }
+        }
+    }
+
+    unsafe fn remap(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: as above.
+        !self.faulty() && unsafe { self.inner.remap(from, to, bytes) }
+    }
+
+    unsafe fn share(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: as above.
+        !self.faulty() && unsafe { self.inner.share(at, bytes) }
+    }
+
+    unsafe fn alias(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: as above.
+        !self.faulty() && unsafe { self.inner.alias(from, to, bytes) }
+    }
+
+    unsafe fn unalias(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: as above.
+        !self.faulty() && unsafe { self.inner.unalias(at, bytes) }
+    }
+
+    fn max_mappings(&self) -> usize {
+        self.inner.max_mappings()
+    }
+
     fn allows(&self, committed: usize) -> bool {
         self.inner.allows(committed)
     }
 
     fn budget(&self) -> Budget {
         self.budget
+    }
+
+    fn possible_cpus(&self) -> u32 {
+        self.budget.cpus
     }
 
     fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
@@ -139,8 +183,21 @@ unsafe impl<P: Platform> Platform for Sim<P> {
         false
     }
 
+    fn barrier(&self) -> bool {
+        // Not a matter of memory: a system has it or does not.
+        self.inner.barrier()
+    }
+
     fn rseq_offset(&self) -> Option<isize> {
         None
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        self.inner.wait(word, seen);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        self.inner.wake(word);
     }
 
     fn print(&self, text: &[u8]) {

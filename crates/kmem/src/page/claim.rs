@@ -18,25 +18,35 @@ impl<P: Platform> On<'_, P> {
     /// two). `None`: the zone has no such run and cannot grow one.
     pub fn claim(&self, pages: PageCount, align: PageCount) -> Option<Run> {
         let zone = self.zone;
-        let mut rewound = false;
-        loop {
-            let found = if pages.0 < FRAME_PAGES && align.0 < FRAME_PAGES {
+        let start = self.until_grown(pages.0, align.0, || {
+            if pages.0 < FRAME_PAGES && align.0 < FRAME_PAGES {
                 zone.claim_in_frames(pages.0, align.0)
             } else {
                 zone.claim_frames(pages.0, align.0)
-            };
-            if let Some(start) = found {
-                zone.count_used(i64::from(pages.0));
-                return Some(Run { start, pages });
+            }
+        })?;
+        zone.count_used(i64::from(pages.0));
+        Some(Run { start, pages })
+    }
+
+    /// What `claim` finds, growing the zone for such a run until it does. `None`: it cannot grow.
+    pub(super) fn until_grown<T>(
+        &self,
+        pages: u32,
+        align: u32,
+        claim: impl Fn() -> Option<T>,
+    ) -> Option<T> {
+        let mut rewound = false;
+        loop {
+            if let Some(found) = claim() {
+                return Some(found);
             }
             // Growth is rare and dear: look once more at what the cursor passed by.
-            if !rewound && zone.rewind(bucket(pages.0.max(align.0))) {
+            if !rewound && self.zone.rewind(bucket(pages.max(align))) {
                 rewound = true;
                 continue;
             }
-            // Alignment beyond a frame may skip nearly that much.
-            let want = u64::from(pages.0) + u64::from(align.0.saturating_sub(FRAME_PAGES));
-            if !self.grow(want) {
+            if !self.grow(self.zone.missing(pages, align)?) {
                 return None;
             }
         }
@@ -66,26 +76,45 @@ impl<P: Platform> On<'_, P> {
 }
 
 impl Zone {
+    /// Pages to grow by, so that a run that was not found fits behind the last page in use.
+    /// `None`: it never will.
+    fn missing(&self, pages: u32, align: u32) -> Option<u64> {
+        let room = self.pages - self.committed();
+        let frames = self.committed() >> FRAME_ORDER;
+        let tail = (0..frames).rev().take_while(|&frame| self.credit(frame) == WHOLE).count();
+        let missing = pages.saturating_sub((tail as u32) << FRAME_ORDER).max(1);
+        // Alignment beyond a frame may skip nearly that much.
+        let want = u64::from(missing) + u64::from(align.saturating_sub(FRAME_PAGES));
+        (missing <= room).then_some(want.min(room.into()))
+    }
+
     /// A run shorter than a frame, inside one frame.
     fn claim_in_frames(&self, pages: u32, align: u32) -> Option<Pfn> {
-        let bucket = bucket(pages.max(align));
+        self.search(bucket(pages.max(align)), |frame| self.claim_in(frame, pages, align))
+    }
+
+    /// What `claim` finds in a frame: first in one that is partly used, then in one that is free.
+    /// What is not found in a frame is at least as large as the runs of `bucket`.
+    pub(super) fn search<T>(&self, bucket: usize, claim: impl Fn(u32) -> Option<T>) -> Option<T> {
         let first = self.cursor[bucket].load(Ordering::Relaxed);
         let mut frame = first;
         while let Some(next) = self.frames.next(lane::PARTIAL, frame) {
-            if let Some(start) = self.claim_in(next, pages, align) {
+            if let Some(found) = claim(next) {
                 self.advance_cursor(bucket, first, next);
-                return Some(start);
+                return Some(found);
             }
             frame = next + 1;
         }
         self.advance_cursor(bucket, first, frame);
         let mut frame = 0;
         while let Some(next) = self.frames.next(lane::FREE, frame) {
-            if let Some(start) = self.claim_in(next, pages, align) {
+            if let Some(found) = claim(next) {
                 for cursor in &self.cursor {
-                    cursor.fetch_min(next, Ordering::Relaxed);
+                    if cursor.load(Ordering::Relaxed) > next {
+                        cursor.fetch_min(next, Ordering::Relaxed);
+                    }
                 }
-                return Some(start);
+                return Some(found);
             }
             frame = next + 1;
         }

@@ -98,7 +98,7 @@ impl Zone {
     }
 
     /// Notes that pages may hold contents from now on; before they can be claimed again.
-    fn mark_dirty(&self, start: Pfn, pages: u32) {
+    pub fn mark_dirty(&self, start: Pfn, pages: u32) {
         let mut done = 0;
         while done < pages {
             let at = start.offset(done);
@@ -113,7 +113,7 @@ impl Zone {
     }
 
     /// Starts a frame's decay anew.
-    fn aged(&self, frame: u32) {
+    pub(super) fn aged(&self, frame: u32) {
         self.stamp(frame).store(self.decay.generation(), Ordering::Relaxed);
         if !self.frames.contains(lane::PURGE, frame) {
             self.frames.insert(lane::PURGE, frame);

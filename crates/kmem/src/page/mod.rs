@@ -21,6 +21,8 @@
 //! | 512       | wholly free                 | FREE         |
 //! | 0xFFFF    | taken as a whole            | none         |
 //!
+//! A CPU may hold all the credit of a frame, its [`Reserve`]: the frame then looks full to others.
+//!
 //! The sets are hints (see [`crate::row::summary`]) that lead to the lowest frame first, so
 //! partly used frames fill up and free ones stay whole. There are no locks: a thread that
 //! stops anywhere, or a child forked at that moment, costs at most the pages in its hands.
@@ -35,15 +37,21 @@ use crate::row::Row;
 use crate::row::summary::{self, Summary};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics};
 use crate::units::{
-    FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, Frame, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
+    FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, Frame, MAX_ORDER, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
 };
 
+mod bulk;
+mod check;
 mod claim;
 mod fork;
 mod give;
 mod grow;
+mod pcp;
 mod purge;
 
+pub use bulk::Reserve;
+pub use check::Bad;
+pub use pcp::{Pcp, Way};
 pub use purge::Purged;
 
 /// Credit of a frame that is taken as a whole.
@@ -217,6 +225,7 @@ impl Zone {
         block.page_len = self.len as u64;
         block.rows = self.rows as u64;
         block.dirty = self.dirty as u64;
+        block.credit = self.kids as u64;
     }
 
     /// Address of the zone's first page.
@@ -383,6 +392,34 @@ impl Zone {
             return end;
         }
         end.frame().end()
+    }
+
+    /// Free blocks by order, as a buddy allocator would have them: aligned, as large as they can be. For a zone at rest.
+    pub fn free_blocks(&self) -> [u64; MAX_ORDER as usize + 1] {
+        let mut blocks = [0; MAX_ORDER as usize + 1];
+        let committed = self.committed();
+        let is_free = |page: u32| {
+            self.credit(page >> FRAME_ORDER) != HUGE
+                && self.row(Pfn(page)).load() >> (page % 64) & 1 != 0
+        };
+        let mut page = 0;
+        while page < committed {
+            if !is_free(page) {
+                page += 1;
+                continue;
+            }
+            let most = if page == 0 { MAX_ORDER } else { page.trailing_zeros().min(MAX_ORDER) };
+            let mut order = 0;
+            while order < most
+                && page + (2 << order) <= committed
+                && (page + (1 << order)..page + (2 << order)).all(is_free)
+            {
+                order += 1;
+            }
+            blocks[order as usize] += 1;
+            page += 1 << order;
+        }
+        blocks
     }
 
     /// Pages free at this moment.

@@ -7,14 +7,14 @@ use std::vec::Vec;
 
 use loom::thread;
 
-use super::{BUCKETS, Run, TABLES, Table, Zone, lane, purge};
+use super::{BUCKETS, Pcp, Reserve, Run, TABLES, Table, Zone, lane, purge};
 use crate::os::region::FixedRegion;
 use crate::root::ZoneBlock;
 use crate::row::Row;
 use crate::row::summary::{Summary, words_for};
 use crate::sync::model::{Owned, check};
 use crate::sync::{AtomicU32, AtomicU64, atomics};
-use crate::units::{FRAME_PAGES, FRAME_SIZE, PageCount, Pfn};
+use crate::units::{FRAME_PAGES, FRAME_SIZE, Item, PageCount, Pfn};
 
 /// A zone of one or two frames over tables of its own.
 struct Model {
@@ -59,6 +59,7 @@ impl Model {
             dirty: 0,
             meta_base: 0,
             meta_len: 0,
+            credit: 0,
         });
         let used = Box::new(AtomicU32::new(0));
         let zone = Zone {
@@ -141,6 +142,35 @@ impl Model {
         assert_eq!(self.zone.free_pages(), u64::from(self.zone.committed()));
         let all = self.claim(self.zone.committed()).expect("all of it as one run");
         self.write(all);
+    }
+}
+
+impl Model {
+    /// Single pages, by way of a CPU's reserve.
+    fn refill(&self, reserve: &mut Reserve, count: usize) -> Vec<Run> {
+        let mut items = [Item::NONE; 4];
+        let out = &mut items[..count];
+        let got = self.zone.on(&self.platform).claim_bulk(reserve, out);
+        self.taken(&out[count - got..], 1)
+    }
+
+    /// Whole frames, several at once.
+    fn frames(&self, count: usize) -> Vec<Run> {
+        let mut items = [Item::NONE; 4];
+        let out = &mut items[..count];
+        let got = self.zone.on(&self.platform).claim_frames_bulk(out);
+        self.taken(&out[count - got..], FRAME_PAGES)
+    }
+
+    fn taken(&self, items: &[Item], pages: u32) -> Vec<Run> {
+        let start = |item: &Item| self.zone.pfn(item.address()).expect("a page of the zone");
+        let runs = items.iter().map(|item| Run { start: start(item), pages: PageCount(pages) });
+        runs.inspect(|run| self.write(*run)).collect()
+    }
+
+    fn items(&self, runs: &[Run]) -> Vec<Item> {
+        runs.iter().for_each(|run| self.write(*run));
+        runs.iter().map(|run| Item::at(self.zone.address(run.start))).collect()
     }
 }
 
@@ -343,5 +373,116 @@ fn a_purge_keeps_nothing_from_a_claim_that_moves_on_from_row_to_row() {
         purger.join().expect("it ends");
         outcomes.note(if claimed.is_some() { "claimed" } else { "none" });
         model.finish(claimed.into_iter().chain([run(FRAME_PAGES - 128, 128)]));
+    });
+}
+
+#[test]
+fn what_a_cpu_reserved_nobody_else_takes_and_what_comes_back_others_find() {
+    check(3, &["1", "2"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        model.use_up();
+        model.give(run(63, 2));
+        let other = model.clone();
+        let cpu = thread::spawn(move || {
+            let mut reserve = Reserve::default();
+            let pages = other.refill(&mut reserve, 1);
+            // Drained: what it did not take goes back.
+            other.zone.unreserve(reserve);
+            pages
+        });
+        let mine = model.claim(1);
+        let theirs = cpu.join().expect("it ends");
+        let held: Vec<_> = mine.into_iter().chain(theirs).collect();
+        outcomes.note(format!("{}", held.len()));
+        assert_eq!(model.zone.validate(), Ok(()));
+        let rest: Vec<_> = core::iter::from_fn(|| model.claim(1)).collect();
+        assert_eq!(rest.len() + held.len(), 2);
+        let used = [run(0, 63), run(65, FRAME_PAGES - 65)];
+        model.finish(held.into_iter().chain(rest).chain(used));
+    });
+}
+
+#[test]
+fn pages_come_back_in_bulk_while_a_cpu_refills() {
+    check(3, &["1", "2"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        model.use_up();
+        model.give(run(10, 1));
+        let other = model.clone();
+        let giver = thread::spawn(move || {
+            let items = other.items(&[run(11, 1), run(64, 1)]);
+            assert_eq!(other.zone.give_bulk(&items), Ok(()));
+        });
+        let mut reserve = Reserve::default();
+        let mut held = model.refill(&mut reserve, 2);
+        giver.join().expect("it ends");
+        outcomes.note(format!("{}", held.len()));
+        model.zone.unreserve(reserve);
+        assert_eq!(model.zone.validate(), Ok(()));
+        held.extend(core::iter::from_fn(|| model.claim(1)));
+        assert_eq!(held.len(), 3);
+        let used = [run(0, 10), run(12, 52), run(65, FRAME_PAGES - 65)];
+        model.finish(held.into_iter().chain(used));
+    });
+}
+
+#[test]
+fn a_reserve_is_stolen_or_kept_but_not_both() {
+    check(5, &["kept", "stolen"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        let pcp = Arc::new(Pcp::new());
+        let mut reserve = Reserve::default();
+        let mut held = model.refill(&mut reserve, 1);
+        assert!(pcp.put_reserve(0, reserve));
+        let (other, stolen) = (model.clone(), pcp.clone());
+        let thief = thread::spawn(move || {
+            let (_, reserve) = stolen.take_reserve();
+            other.zone.unreserve(reserve);
+            reserve.credit > 0
+        });
+        let (_, mut reserve) = pcp.take_reserve();
+        held.extend(model.refill(&mut reserve, 1));
+        if !pcp.put_reserve(0, reserve) {
+            model.zone.unreserve(reserve);
+        }
+        let early = thief.join().expect("it ends");
+        outcomes.note(if early { "stolen" } else { "kept" });
+        model.zone.unreserve(pcp.take_reserve().1);
+        model.finish(held);
+    });
+}
+
+#[test]
+fn frames_are_taken_and_given_in_bulk_beside_a_page() {
+    check(3, &["1 and a page", "2"], |outcomes| {
+        let model = Arc::new(Model::new(2, 2));
+        let other = model.clone();
+        let cpu = thread::spawn(move || {
+            let frames = other.frames(2);
+            let items = other.items(&frames);
+            assert_eq!(other.zone.give_frames_bulk(&items), Ok(()));
+            frames.len()
+        });
+        let page = model.claim(1);
+        let frames = cpu.join().expect("it ends");
+        // Where the page came first, it left one frame whole.
+        outcomes.note(if frames == 2 { "2" } else { "1 and a page" });
+        assert!(page.is_some() || frames == 2);
+        model.finish(page);
+    });
+}
+
+#[test]
+fn a_frame_given_in_bulk_can_be_taken_at_once_and_keeps_its_hint() {
+    check(3, &["in vain", "whole"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        let frames = model.frames(1);
+        let other = model.clone();
+        let claimer = thread::spawn(move || other.claim(FRAME_PAGES));
+        let items = model.items(&frames);
+        assert_eq!(model.zone.give_frames_bulk(&items), Ok(()));
+        let claimed = claimer.join().expect("it ends");
+        outcomes.note(if claimed.is_some() { "whole" } else { "in vain" });
+        model.finish(claimed);
     });
 }

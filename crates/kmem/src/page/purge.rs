@@ -3,7 +3,7 @@
 //!
 //! Time is counted in generations of half the decay time. A frame is due when nothing was
 //! returned to it for two generations. Nobody waits for the clock: it is looked at now and
-//! then when pages are returned.
+//! then, when pages are returned or a CPU's array runs empty or full.
 
 use core::ptr::NonNull;
 

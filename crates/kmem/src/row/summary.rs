@@ -87,13 +87,30 @@ impl Summary {
 
     /// Removes `n` from the set of `lane`.
     pub fn remove(&self, lane: u32, n: u32) {
-        debug_assert!(n < self.len);
-        let mut child = self.word(0, n / 64, lane);
-        let bit = 1 << (n % 64);
-        if child.fetch_and(!bit, Ordering::SeqCst) & !bit != 0 {
+        self.remove_many(lane, n / 64, 1 << (n % 64));
+    }
+
+    /// Adds those of the numbers from `64 * index` on whose bits are set.
+    pub fn insert_many(&self, lane: u32, index: u32, bits: u64) {
+        // As in `insert_from`.
+        if bits != 0 && self.word(0, index, lane).fetch_or(bits, Ordering::SeqCst) == 0 {
+            self.insert_from(1, index, lane);
+        }
+    }
+
+    /// Those of the numbers from `64 * index` on that are in the set, as bits.
+    pub fn word_of(&self, lane: u32, index: u32) -> u64 {
+        self.word(0, index, lane).load(Ordering::Acquire)
+    }
+
+    /// Removes those of the numbers from `64 * index` on whose bits are set.
+    pub fn remove_many(&self, lane: u32, index: u32, bits: u64) {
+        debug_assert!(index * 64 < self.len);
+        let mut child = self.word(0, index, lane);
+        if child.fetch_and(!bits, Ordering::SeqCst) & !bits != 0 {
             return;
         }
-        let mut n = n / 64;
+        let mut n = index;
         for level in 1..self.depth {
             // The child is empty: clear its bit in the parent, then look again.
             let parent = self.word(level, n / 64, lane);

@@ -59,6 +59,12 @@ unsafe impl Sync for Owned {}
 unsafe impl Send for Owned {}
 
 impl Owned {
+    /// Reads, while nobody writes.
+    pub(crate) fn read(&self) {
+        // SAFETY: the cell panics if somebody writes.
+        self.0.with(|at| unsafe { core::hint::black_box(*at) });
+    }
+
     /// Writes, as only the owner may.
     pub(crate) fn write(&self) {
         // SAFETY: the cell panics unless this is the only access.

@@ -121,3 +121,14 @@ instance!(never, "mem_profiling:never");
 instance!(off, "mem_profiling:0");
 // Like `off`, until somebody switches it on.
 instance!(switched, "mem_profiling:0");
+// The page table's: checks as they are by default, and none.
+instance!(pages, "mem_profiling:1");
+instance!(pages_never, "mem_profiling:never");
+instance!(pages_off, "mem_profiling:1,check_pages:off");
+// And what each of the other checks of pages costs.
+instance!(pages_every, "check_pages:every");
+instance!(pages_protected, "debug_pagealloc:1");
+instance!(pages_poisoned, "page_poison:1");
+instance!(pages_init_on_alloc, "init_on_alloc:1");
+instance!(pages_init_on_free, "init_on_free:1");
+instance!(pages_shuffled, "shuffle:1");

@@ -4,7 +4,7 @@ use core::ptr::NonNull;
 
 use super::{Budget, Platform};
 use crate::root;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::units::{FRAME_SIZE, PAGE_SIZE};
 
 pub mod call;
@@ -16,6 +16,9 @@ use syscall::sys;
 
 const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const MADV_WIPEONFORK: i32 = 18;
+const MREMAP_DONTUNMAP: i32 = 4;
+const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 7;
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
 
@@ -23,19 +26,30 @@ const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
 pub struct Linux {
     /// CPU slots, 0 until asked for.
     cpus: AtomicU32,
+    /// Shared memory, of which only removing it drops the contents: from, to.
+    shared: AtomicUsize,
+    shared_end: AtomicUsize,
 }
 
 impl Linux {
     /// A platform value; the first call that needs it asks the kernel.
     pub const fn new() -> Self {
-        Self { cpus: AtomicU32::new(0) }
+        Self {
+            cpus: AtomicU32::new(0),
+            shared: AtomicUsize::new(0),
+            shared_end: AtomicUsize::new(0),
+        }
     }
 
     fn cpus(&self) -> u32 {
         let known = self.cpus.load(Ordering::Relaxed);
-        if known != 0 {
-            return known;
-        }
+        if known != 0 { known } else { self.count_cpus() }
+    }
+
+    /// Apart, as the mask takes much of a stack.
+    #[cold]
+    #[inline(never)]
+    fn count_cpus(&self) -> u32 {
         let mut mask = [0u64; 128];
         // SAFETY: the kernel writes at most the given length into `mask`.
         let got =
@@ -131,9 +145,79 @@ unsafe impl Platform for Linux {
         }
     }
 
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, accessible: bool) -> bool {
+        let access = if accessible { PROT_RW } else { libc::PROT_NONE };
+        // SAFETY: a committed range, by the caller's promise.
+        unsafe { sys!(libc::SYS_mprotect, at.as_ptr(), bytes, access) == 0 }
+    }
+
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        let start = at.as_ptr() as usize;
+        let shared = self.shared.load(Ordering::Acquire);
+        let is_shared = (shared..self.shared_end.load(Ordering::Relaxed)).contains(&start);
+        let advice = if is_shared && shared != 0 { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
         // SAFETY: contents not needed, by the caller's promise.
-        unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, libc::MADV_DONTNEED) == 0 }
+        unsafe { sys!(libc::SYS_madvise, start, bytes, advice) == 0 }
+    }
+
+    fn can_protect(&self) -> bool {
+        true
+    }
+
+    unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize) {
+        // SAFETY: advice on a range of ours; a refusal costs speed only.
+        unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, libc::MADV_HUGEPAGE) };
+    }
+
+    unsafe fn remap(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> bool {
+        // The old place stays mapped, so that nobody else's mapping can come between.
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
+        let (from, to) = (from.as_ptr(), to.as_ptr());
+        // SAFETY: ranges of ours, by the caller's promise.
+        unsafe { sys!(libc::SYS_mremap, from, bytes, bytes, flags, to) == to as isize }
+    }
+
+    unsafe fn share(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        // SAFETY: a descriptor of our own; an uncommitted range of ours.
+        unsafe {
+            let fd = sys!(libc::SYS_memfd_create, c"kmem-shared".as_ptr(), libc::MFD_CLOEXEC);
+            if fd < 0 {
+                return false;
+            }
+            let at = at.as_ptr();
+            let done = sys!(libc::SYS_ftruncate, fd, bytes) == 0
+                && sys!(libc::SYS_mmap, at, bytes, libc::PROT_NONE, flags, fd, 0) == at as isize
+                && sys!(libc::SYS_madvise, at, bytes, libc::MADV_DONTFORK) == 0;
+            sys!(libc::SYS_close, fd);
+            if done {
+                self.shared_end.store(at as usize + bytes, Ordering::Relaxed);
+                self.shared.store(at as usize, Ordering::Release);
+            }
+            done
+        }
+    }
+
+    unsafe fn alias(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> bool {
+        // An old length of zero makes a second mapping of shared memory.
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let (from, to) = (from.as_ptr(), to.as_ptr());
+        // SAFETY: ranges of ours, by the caller's promise.
+        unsafe { sys!(libc::SYS_mremap, from, 0, bytes, flags, to) == to as isize }
+    }
+
+    unsafe fn unalias(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        let at = at.as_ptr();
+        // SAFETY: a range of ours that nobody uses.
+        unsafe { sys!(libc::SYS_mmap, at, bytes, PROT_RW, flags, usize::MAX, 0) == at as isize }
+    }
+
+    fn max_mappings(&self) -> usize {
+        let mut text = [0; 24];
+        let len = start::read_file(c"/proc/sys/vm/max_map_count", &mut text);
+        let number = core::str::from_utf8(text[..len].trim_ascii()).ok();
+        number.and_then(|digits| digits.parse().ok()).unwrap_or(65_530)
     }
 
     fn allows(&self, committed: usize) -> bool {
@@ -149,6 +233,15 @@ unsafe impl Platform for Linux {
         let further = share(8).min(1 << 30);
         let memory = memory.min(limit(libc::RLIMIT_DATA)).min(space / 4);
         Budget { first_zone: share(4), min_zone: further, memory, cpus: self.cpus() }
+    }
+
+    fn possible_cpus(&self) -> u32 {
+        let mut text = [0; 64];
+        let len = start::read_file(c"/sys/devices/system/cpu/possible", &mut text);
+        // `0-7`, or lists of such: the last number counts.
+        let last = text[..len].trim_ascii().rsplit(|b| !b.is_ascii_digit()).next();
+        let number = last.and_then(|digits| core::str::from_utf8(digits).ok()?.parse::<u32>().ok());
+        number.map_or(0, |last| last.saturating_add(1)).max(self.cpus())
     }
 
     fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
@@ -223,6 +316,15 @@ unsafe impl Platform for Linux {
         }
     }
 
+    fn barrier(&self) -> bool {
+        // SAFETY: as for `fence_cpus`.
+        unsafe {
+            sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0, 0) == 0
+                || sys!(libc::SYS_membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0
+                    && sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0, 0) == 0
+        }
+    }
+
     fn rseq_offset(&self) -> Option<isize> {
         start::glibc_rseq_offset()
     }
@@ -254,6 +356,20 @@ unsafe impl Platform for Linux {
 
     fn mappings(&self, buf: &mut [u8]) -> usize {
         file::mappings(buf)
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        // Memory may come back by other ways than the one that wakes.
+        let patience = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: a word and a time of ours.
+        unsafe { sys!(libc::SYS_futex, word.as_ptr(), op, seen, &raw const patience) };
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: only the word's address is used.
+        unsafe { sys!(libc::SYS_futex, word.as_ptr(), op, i32::MAX) };
     }
 
     fn signal_event(&self, fd: u32) {

@@ -1,43 +1,14 @@
 //! The page zone against a plain map of pages.
 
-use std::alloc::Layout;
+mod bare;
+mod oracle;
+
 use std::collections::BTreeMap;
-use std::ptr::NonNull;
 
-use kmem::os::region::FixedRegion;
-use kmem::page::{Run, Table, Zone};
-use kmem::root::ZoneBlock;
-use kmem::sync::AtomicU32;
-use kmem::units::{MAX_ORDER, Order, PAGE_SIZE, PageCount, Pfn};
+use bare::{PAGES, zone};
+use kmem::page::{Bad, Run};
+use kmem::units::{MAX_ORDER, Order, PageCount, Pfn};
 use proptest::prelude::*;
-
-const PAGES: u32 = 16 * 512;
-
-fn fatal() -> ! {
-    panic!("the platform gave up")
-}
-
-fn memory(bytes: usize, align: usize) -> *mut u8 {
-    let layout = Layout::from_size_align(bytes, align).expect("a layout");
-    // SAFETY: not of size zero.
-    unsafe { std::alloc::alloc_zeroed(layout) }
-}
-
-/// A zone whose pages are never touched, over tables that live for good.
-fn zone() -> (&'static Zone, &'static FixedRegion) {
-    // Only addresses matter: the pages themselves are not memory.
-    let base = NonNull::new((1usize << 40) as *mut u8).expect("not null");
-    let tables = memory(Zone::metadata_bytes(PAGES), PAGE_SIZE);
-    // SAFETY: all zero is a valid block.
-    let block: &'static ZoneBlock = Box::leak(unsafe { Box::new_zeroed().assume_init() });
-    let used = Box::leak(Box::new(AtomicU32::new(0)));
-    let none = [Table { at: tables as usize, bits: 0 }; 2];
-    // SAFETY: zeroed tables of the right size, for this zone alone.
-    let zone = unsafe { Zone::new(base, PageCount(PAGES), tables, none, block, used) };
-    // SAFETY: no memory at all.
-    let platform = unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, |_| (), fatal) };
-    (Box::leak(Box::new(zone)), Box::leak(Box::new(platform)))
-}
 
 #[test]
 fn blocks_of_every_order_are_aligned_apart_and_come_back() {
@@ -151,4 +122,17 @@ proptest! {
             prop_assert_eq!(zone.validate(), Ok(()));
         }
     }
+}
+
+#[test]
+fn a_page_in_use_that_is_free_in_the_zone_is_told() {
+    let (zone, platform) = zone();
+    let run = zone.on(platform).claim(PageCount(100), PageCount(64)).expect("room");
+    assert_eq!(zone.check_taken(run.start, 100), Ok(()));
+    assert_eq!(zone.check_claimed(run.start, 100), Ok(()));
+    zone.give(run.start.offset(70), PageCount(1)).expect("not free yet");
+    assert_eq!(zone.check_taken(run.start, 100), Err((run.start.offset(70), Bad::Free)));
+    let whole = zone.on(platform).claim_order(Order(9)).expect("room");
+    assert_eq!(zone.check_taken(whole.start, 512), Ok(()));
+    assert_eq!(zone.check_claimed(whole.start, 512), Ok(()));
 }

@@ -1,0 +1,186 @@
+//! Tables of which each figure is one variant of one workload, done by one thread or two.
+//!
+//! Visits are interleaved: in each round every cell is visited once, and each round starts with another one. A figure
+//! is the minimum of all rounds, as the slowest of the threads sees it: so two threads that do not disturb each other
+//! have the figure of one.
+
+use crate::Failure;
+use crate::affinity::{Places, allowed, pin};
+use crate::machine::Machine;
+use crate::statistics::{minimum, rounded};
+use crate::table::{self, Document, Grid};
+use serde::Serialize;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Rounds that are made even if they take longer.
+const LEAST_ROUNDS: usize = 3;
+
+/// One figure of a table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Row {
+    /// Who did it.
+    pub(crate) variant: &'static str,
+    /// What was done.
+    pub(crate) workload: &'static str,
+    /// By how many threads at once.
+    pub(crate) threads: usize,
+    /// Nanoseconds per operation and thread.
+    pub(crate) ns: f64,
+}
+
+/// What a thread does in a visit: it is told its number, and says how many operations it did and how long they took.
+type Work = Box<dyn Fn(usize) -> (usize, Duration) + Sync>;
+
+/// A variant of a workload.
+pub(crate) struct Cell {
+    variant: &'static str,
+    workload: &'static str,
+    threads: usize,
+    work: Work,
+}
+
+impl Cell {
+    /// A cell; `work` times itself.
+    pub(crate) fn new(
+        variant: &'static str,
+        workload: &'static str,
+        threads: usize,
+        work: impl Fn(usize) -> (usize, Duration) + Sync + 'static,
+    ) -> Self {
+        Self { variant, workload, threads, work: Box::new(work) }
+    }
+
+    /// Nanoseconds per operation of one visit.
+    fn visit(&self, places: Places) -> f64 {
+        let per =
+            |(operations, time): (usize, Duration)| time.as_secs_f64() * 1e9 / operations as f64;
+        if self.threads == 1 {
+            pin(&[places.single]);
+            return per((self.work)(0));
+        }
+        let start = Barrier::new(self.threads);
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.threads)
+                .map(|number| {
+                    let (start, work) = (&start, &self.work);
+                    scope.spawn(move || {
+                        pin(&[places.pair[number % 2]]);
+                        start.wait();
+                        work(number)
+                    })
+                })
+                .collect();
+            let times = threads.into_iter().map(|thread| thread.join().map_or(f64::NAN, per));
+            times.fold(0.0, f64::max)
+        })
+    }
+}
+
+/// `operations` of `body`, timed.
+pub(crate) fn timed(operations: usize, body: impl FnOnce()) -> (usize, Duration) {
+    let start = Instant::now();
+    body();
+    (operations, start.elapsed())
+}
+
+/// Measures all cells for about so long.
+pub(crate) fn measure(cells: &[Cell], budget: Duration) -> Vec<Row> {
+    let cpus = allowed();
+    let places = Places::among(&cpus);
+    let mut samples = vec![Vec::new(); cells.len()];
+    let (start, mut round) = (Instant::now(), 0);
+    while round < LEAST_ROUNDS || start.elapsed() < budget {
+        for turn in 0..cells.len() {
+            let number = (round + turn) % cells.len();
+            samples[number].push(cells[number].visit(places));
+        }
+        round += 1;
+    }
+    pin(&cpus);
+    let rows = cells.iter().zip(&samples).filter_map(|(cell, samples)| {
+        let &Cell { variant, workload, threads, .. } = cell;
+        Some(Row { variant, workload, threads, ns: rounded(minimum(samples)?, 3) })
+    });
+    rows.collect()
+}
+
+/// Measures a table and prints it.
+pub(crate) fn run(
+    name: &'static str,
+    options: &table::Options,
+    seconds: u64,
+    cells: &[Cell],
+) -> Result<(), Failure> {
+    let mut machine = Machine::here();
+    machine.allocators.insert("kmem".to_owned(), "compiled in".to_owned());
+    let rows = measure(cells, Duration::from_secs(seconds) * options.times());
+    if options.json {
+        Document { table: name, machine: &machine, rows: &rows }.print()
+    } else {
+        table::print(&text(&machine, &rows))
+    }
+}
+
+/// The table for people: workloads down, variants across, and what two threads get done against one.
+fn text(machine: &Machine, rows: &[Row]) -> String {
+    let mut grid = Grid::default();
+    let mut variants: Vec<&str> = Vec::new();
+    let mut workloads: Vec<(&str, usize)> = Vec::new();
+    for row in rows {
+        if !variants.contains(&row.variant) {
+            variants.push(row.variant);
+        }
+        if !workloads.contains(&(row.workload, row.threads)) {
+            workloads.push((row.workload, row.threads));
+        }
+    }
+    let figure = |variant: &str, workload: &str, threads: usize| {
+        let found = rows
+            .iter()
+            .find(|row| (row.variant, row.workload, row.threads) == (variant, workload, threads));
+        found.map(|row| row.ns)
+    };
+    grid.push(
+        ["ns/operation", "threads"]
+            .into_iter()
+            .chain(variants.iter().copied())
+            .chain(["kmem scales"]),
+    );
+    for &(workload, threads) in &workloads {
+        let figures = variants.iter().map(|variant| {
+            figure(variant, workload, threads).map_or("-".to_owned(), |ns| format!("{ns:.2}"))
+        });
+        let scale = figure("kmem", workload, 1).zip(figure("kmem", workload, threads));
+        let scale = scale.filter(|_| threads > 1);
+        let scale = scale
+            .map_or(String::new(), |(one, many)| format!("{:.2}", threads as f64 * one / many));
+        grid.push(
+            [workload.to_owned(), threads.to_string()].into_iter().chain(figures).chain([scale]),
+        );
+    }
+    format!("{machine}\n\n{}", grid.render())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cell, measure, text, timed};
+    use crate::machine::Machine;
+    use std::time::Duration;
+
+    #[test]
+    fn every_cell_gets_a_row_and_every_row_a_place() {
+        let nothing = |_| timed(10, || std::thread::sleep(Duration::from_micros(10)));
+        let cells = [
+            Cell::new("kmem", "a", 1, nothing),
+            Cell::new("kmem", "a", 2, nothing),
+            Cell::new("rival", "b", 1, nothing),
+        ];
+        let rows = measure(&cells, Duration::ZERO);
+        assert_eq!(rows.len(), 3);
+        assert!(rows.iter().all(|row| row.ns >= 1000.0), "{rows:?}");
+        let text = text(&Machine::default(), &rows);
+        assert_eq!(text.lines().count(), 2 + 1 + 3, "{text}");
+    }
+}

@@ -1,0 +1,169 @@
+//! What a variant does where only one CPU can be at a time, and what follows for more CPUs than
+//! there are here.
+//!
+//! For the classic allocator that is the time for which the zone's lock is held. kmem has no lock:
+//! CPUs work in a zone side by side and only wait for each other's cache lines. So the time for all
+//! work in the zone is an upper bound, and is what is taken.
+//!
+//! A block costs a thread at least what it costs one or two, and at least the sections of all:
+//! `t(n) = max(t(2), n * section)`. That leaves out the cache lines of more CPUs, so it is kind to
+//! variants with long sections.
+
+use super::contender::{Contender, Lists, Variant, zone};
+use super::pattern::{Pages, Pattern, blocks};
+use super::report::Row;
+use crate::affinity::{Places, allowed, pin};
+use crate::statistics::rounded;
+use kmem_buddy::{Checks, Pcp};
+use kmem_core::os::region::FixedRegion;
+use kmem_core::page::{Reserve, Table, Zone};
+use kmem_core::root::ZoneBlock;
+use kmem_core::units::{FRAME_PAGES, FRAME_SIZE, Item, PageCount};
+use std::alloc::{Layout, alloc_zeroed};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::time::Instant;
+
+/// Nanoseconds per block in sections, of allocations and of frees.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Section {
+    pub(super) alloc: f64,
+    pub(super) free: f64,
+}
+
+/// Repetitions; the least counts.
+const ROUNDS: usize = 20;
+
+/// Measures the sections of a variant.
+pub(super) fn measure(contender: &Contender, order: u8) -> Section {
+    let cpus = allowed();
+    pin(&[Places::among(&cpus).single]);
+    let once = match contender.variant.reference() {
+        Some(checks) => reference(checks, order),
+        None => of_kmem(order),
+    };
+    pin(&cpus);
+    once
+}
+
+fn least(mut once: impl FnMut() -> (f64, f64)) -> Section {
+    (0..ROUNDS).map(|_| once()).fold(
+        Section { alloc: f64::INFINITY, free: f64::INFINITY },
+        |least, (alloc, free)| Section {
+            alloc: least.alloc.min(alloc),
+            free: least.free.min(free),
+        },
+    )
+}
+
+/// The time for which the lock is held, without that of reading the clock.
+fn reference(checks: Checks, order: u8) -> Section {
+    let mut zone = zone(checks);
+    zone.time_sections();
+    let clock = clock_ns();
+    let count = blocks(order);
+    least(|| {
+        let mut lists = Lists(Pcp::new(&zone));
+        let part = |body: &mut dyn FnMut()| {
+            let before = zone.sections();
+            body();
+            let after = zone.sections();
+            let sections = (after.1 - before.1) as f64;
+            ((after.0 - before.0) as f64 - sections * clock).max(0.0) / count as f64
+        };
+        let mut out = Vec::with_capacity(count);
+        let alloc = part(&mut || out.extend((0..count).map(|_| lists.alloc(order))));
+        let free = part(&mut || out.iter().for_each(|&block| lists.free(block, order)));
+        (alloc, free)
+    })
+}
+
+/// What reading the clock adds between two readings.
+fn clock_ns() -> f64 {
+    let samples = (0..1000).map(|_| Instant::now().elapsed().as_nanos() as f64);
+    samples.fold(f64::INFINITY, f64::min)
+}
+
+/// All work in a zone: what CPUs' arrays are refilled from and emptied into, in full batches.
+fn of_kmem(order: u8) -> Section {
+    let pages = (2 * blocks(9) as u32) * FRAME_PAGES;
+    let (zone, platform) = bare(pages);
+    let (count, batch) = (blocks(order), if order == 0 { 127 } else { 16 });
+    let mut out = vec![Item::NONE; count];
+    // Committed once and for all.
+    let all = zone.on(platform).claim(PageCount(pages), PageCount(1)).expect("an empty zone");
+    assert_eq!(zone.give(all.start, all.pages), Ok(()));
+    let mut reserve = Reserve::default();
+    let section = least(|| {
+        let on = zone.on(platform);
+        let start = Instant::now();
+        for out in out.chunks_mut(batch) {
+            let got = match order {
+                0 => on.claim_bulk(&mut reserve, out),
+                _ => on.claim_frames_bulk(out),
+            };
+            assert_eq!(got, out.len(), "the zone is large enough");
+        }
+        let alloc = start.elapsed();
+        let start = Instant::now();
+        for out in out.chunks(batch) {
+            let given = match order {
+                0 => zone.give_bulk(out),
+                _ => zone.give_frames_bulk(out),
+            };
+            assert_eq!(given, Ok(()));
+        }
+        let free = start.elapsed();
+        (alloc.as_nanos() as f64 / count as f64, free.as_nanos() as f64 / count as f64)
+    });
+    zone.unreserve(reserve);
+    section
+}
+
+/// A zone whose pages are no memory, with tables that live for good.
+pub(super) fn bare(pages: u32) -> (&'static Zone, &'static FixedRegion) {
+    let memory = |bytes| {
+        let layout = Layout::from_size_align(bytes, 4096).expect("a small table");
+        // SAFETY: not of size zero.
+        unsafe { alloc_zeroed(layout) }
+    };
+    let tables = memory(Zone::metadata_bytes(pages));
+    // SAFETY: all zero is a valid block.
+    let block: &'static ZoneBlock = Box::leak(unsafe { Box::new_zeroed().assume_init() });
+    let used = Box::leak(Box::new(AtomicU32::new(0)));
+    let none = [Table { at: tables as usize, bits: 0 }; 2];
+    // Only addresses matter.
+    let base = NonNull::new((64 * FRAME_SIZE) as *mut u8).expect("not null");
+    // SAFETY: zeroed tables of the right size, for this zone alone.
+    let zone = unsafe { Zone::new(base, PageCount(pages), tables, none, block, used) };
+    let fatal = || std::process::abort();
+    // SAFETY: no memory at all.
+    let platform = unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, |_| (), fatal) };
+    (Box::leak(Box::new(zone)), Box::leak(Box::new(platform)))
+}
+
+/// The rows of 3 to 24 threads.
+pub(super) fn model(
+    rows: &[Row],
+    variant: Variant,
+    pattern: Pattern,
+    order: u8,
+    section: &Section,
+) -> Vec<Row> {
+    let two = rows.iter().find(|row| {
+        (row.variant, row.pattern, row.order) == (variant.name(), pattern.name(), order)
+            && row.threads == 2
+    });
+    // A pair stays on the CPU.
+    let sections = if pattern == Pattern::Pair { 0.0 } else { 1.0 };
+    let rows = two.into_iter().flat_map(|two| {
+        (3..=24).map(move |threads| Row {
+            threads,
+            alloc_ns: rounded(two.alloc_ns.max(threads as f64 * sections * section.alloc), 3),
+            free_ns: rounded(two.free_ns.max(threads as f64 * sections * section.free), 3),
+            measured: false,
+            ..two.clone()
+        })
+    });
+    rows.collect()
+}

@@ -1,0 +1,179 @@
+//! `kmem-bench peak`: what a program keeps of its peak.
+//!
+//! A program uses 100 MiB, then 4 GiB for a moment, then the 100 MiB again. Two seconds later its
+//! resident memory is compared with what it uses. Meanwhile it either works (it replaces 1,000 of
+//! its blocks by others every 10 ms) or is idle. Every allocator runs in a process of its own.
+
+use crate::Failure;
+use crate::conversation::{Conversation, answer};
+use crate::heap::Block;
+use crate::machine::Machine;
+use crate::preload::untuned;
+use crate::prng::Prng;
+use crate::rivals::{Allocator, load};
+use crate::statistics::rounded;
+use crate::table::{self, Document, Grid};
+use serde::{Deserialize, Serialize};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Options of `kmem-bench peak`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    common: table::Options,
+    /// The peak, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 4096)]
+    peak: usize,
+    /// What is left of it, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 100)]
+    rest: usize,
+}
+
+/// Options of the hidden subcommand.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Program {
+    #[arg(long)]
+    allocator: String,
+    #[arg(long)]
+    peak: usize,
+    #[arg(long)]
+    rest: usize,
+    #[arg(long)]
+    idle: bool,
+}
+
+const ALLOCATORS: [Allocator; 3] = [Allocator::Kmem, Allocator::Jemalloc, Allocator::Mimalloc];
+/// When resident memory is looked at.
+const AFTER: Duration = Duration::from_secs(2);
+/// Blocks are 16 bytes to 16 KiB, every doubling as likely.
+const SIZES: (usize, usize) = (16, 16 << 10);
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Row {
+    allocator: &'static str,
+    /// Whether the program works while time goes by.
+    works: bool,
+    #[serde(flatten)]
+    figures: Figures,
+    /// Resident after two seconds, as a part of what is used.
+    ratio: f64,
+}
+
+/// What the program says of itself, in bytes; resident memory without what it had before.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Figures {
+    used: u64,
+    resident_at_peak: u64,
+    resident_at_once: u64,
+    resident_after: u64,
+}
+
+/// Measure and print.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let mut machine = Machine::here();
+    let mut rows = Vec::new();
+    for works in [true, false] {
+        for allocator in ALLOCATORS {
+            match measure(allocator, works, options) {
+                Ok(figures) => {
+                    let ratio = figures.resident_after as f64 / figures.used as f64;
+                    let ratio = rounded(ratio, 3);
+                    rows.push(Row { allocator: allocator.name(), works, figures, ratio });
+                }
+                Err(reason) if allocator.is_kmem() => return Err(Failure::Failed(reason)),
+                Err(reason) => {
+                    machine.missing.insert(allocator.name().to_owned(), reason);
+                }
+            }
+        }
+    }
+    if options.common.json {
+        return Document { table: "peak", machine: &machine, rows: &rows }.print();
+    }
+    let mut grid = Grid::default();
+    grid.push(["MiB resident", "used", "at the peak", "at once", "after 2 s", "of used"]);
+    for row in &rows {
+        let mib = |bytes: u64| (bytes >> 20).to_string();
+        let how = if row.works { "works" } else { "idle" };
+        grid.push([
+            format!("{}, {how}", row.allocator),
+            mib(row.figures.used),
+            mib(row.figures.resident_at_peak),
+            mib(row.figures.resident_at_once),
+            mib(row.figures.resident_after),
+            format!("{:.2}", row.ratio),
+        ]);
+    }
+    table::print(&format!("{machine}\n\n{}", grid.render()))
+}
+
+fn measure(allocator: Allocator, works: bool, options: &Options) -> Result<Figures, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    untuned(&mut command).args(["peak-program", "--allocator", allocator.name()]);
+    command.args(["--peak", &options.peak.to_string(), "--rest", &options.rest.to_string()]);
+    if !works {
+        command.arg("--idle");
+    }
+    Conversation::start(&mut command)?.read()
+}
+
+/// The program.
+pub(crate) fn serve(program: &Program) -> Result<(), Failure> {
+    let allocator = Allocator::named(&program.allocator)
+        .ok_or_else(|| Failure::Absent(format!("no allocator {}", program.allocator)))?;
+    let heap = load(allocator).map_err(Failure::Failed)?.heap.opaque();
+    let mut prng = Prng::new(1);
+    // Room for the addresses, all of it in memory before anything is measured.
+    let mut blocks: Vec<(Block, usize)> = vec![(Block::dangling(), 0); (program.peak << 20) / 512];
+    blocks.clear();
+    let mut more = |blocks: &mut Vec<(Block, usize)>, bytes: usize| {
+        let mut sum = 0;
+        while sum < bytes {
+            let size = prng.log_between(SIZES.0, SIZES.1);
+            let block = heap.alloc(size);
+            // SAFETY: a block of that size.
+            unsafe { block.cast::<u8>().write_bytes(1, size) };
+            blocks.push((block, size));
+            sum += size;
+        }
+    };
+    let before = resident()?;
+    let now = || resident().map(|bytes| bytes.saturating_sub(before));
+    more(&mut blocks, program.rest << 20);
+    let rest = blocks.len();
+    more(&mut blocks, (program.peak - program.rest) << 20);
+    let resident_at_peak = now()?;
+    for (block, _) in blocks.drain(rest..) {
+        // SAFETY: allocated above, not used again.
+        unsafe { heap.free(block) };
+    }
+    let resident_at_once = now()?;
+    let start = Instant::now();
+    let mut prng = Prng::new(2);
+    while start.elapsed() < AFTER {
+        std::thread::sleep(Duration::from_millis(10));
+        for _ in 0..if program.idle { 0 } else { 1000 } {
+            let place = prng.between(0, rest - 1);
+            // SAFETY: as above.
+            unsafe { heap.free(blocks[place].0) };
+            let size = prng.log_between(SIZES.0, SIZES.1);
+            let block = heap.alloc(size);
+            // SAFETY: a block of that size.
+            unsafe { block.cast::<u8>().write_bytes(1, size) };
+            blocks[place] = (block, size);
+        }
+    }
+    let used = blocks.iter().map(|(_, size)| *size as u64).sum();
+    answer(&Figures { used, resident_at_peak, resident_at_once, resident_after: now()? })?;
+    Ok(())
+}
+
+/// Resident bytes of this process.
+fn resident() -> Result<u64, Failure> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages = statm.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
+    pages.map(|pages| pages * 4096).ok_or_else(|| Failure::Failed("no statm".to_owned()))
+}

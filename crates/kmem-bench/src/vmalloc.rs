@@ -1,0 +1,223 @@
+//! `kmem-bench vmalloc`: areas of whole pages, beside mmap and munmap per call.
+//!
+//! The workloads are those of the kernel's `test_vmalloc`, and a pair:
+//!
+//! | workload | one operation |
+//! |---|---|
+//! | `pair_16k` | allocate 16 KiB and free them, not written to |
+//! | `pair_16k_write` | the same, each page written to |
+//! | `fix_size` | allocate 10 pages, write the first byte, free |
+//! | `full_fit` | allocate 100 pages that fit exactly where such were freed, then a page; free both; among 3000 areas of 1 page |
+//! | `long_busy_list` | allocate 100 pages and 1 page, write a byte of each, free; while 5000 areas of 1 page are live |
+//! | `random_size` | allocate 1 to 100 pages, write the first byte, free |
+//! | `fix_align` | allocate 5 pages at a multiple of 16 KiB, write, free |
+//! | `random_size_align` | allocate 1 to 10 pages at a multiple of 1 to 8 pages, write, free |
+//! | `pcpu` | allocate a per-CPU object of 1 to 8192 bytes at a multiple of up to 64; a batch of 2000, freed with it |
+//!
+//! | variant | what it is |
+//! |---|---|
+//! | `kmem` | `vmalloc` with a guard page; `vfree` |
+//! | `mmap` | `mmap` of as many pages; `munmap` (the alignment by mapping more) |
+
+use crate::cells::{Cell, timed};
+use crate::prng::Prng;
+use crate::{Failure, cells, table};
+use kmem_core::codetag::Caller;
+use kmem_core::units::Gfp;
+use kmem_core::{Kmem, static_tag};
+use std::hint::black_box;
+use std::time::Duration;
+
+/// Options of `kmem-bench vmalloc`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    common: table::Options,
+    /// Time for all rounds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    seconds: u64,
+}
+
+static KMEM: Kmem = Kmem::new();
+const PAGE: usize = 4096;
+const PAIRS: usize = 2000;
+
+/// How a variant gets areas: pages, and the alignment in pages.
+#[derive(Clone, Copy)]
+struct Areas {
+    name: &'static str,
+    alloc: fn(usize, usize) -> *mut u8,
+    free: fn(*mut u8, usize),
+}
+
+const VARIANTS: [Areas; 2] = [
+    Areas { name: "kmem", alloc: vmalloc, free: vfree },
+    Areas { name: "mmap", alloc: mmap, free: munmap },
+];
+
+fn vmalloc(pages: usize, align: usize) -> *mut u8 {
+    let caller = Caller::tagged(static_tag!());
+    if align == 1 {
+        KMEM.vmalloc(pages * PAGE, Gfp::KERNEL, caller)
+    } else {
+        KMEM.vmalloc_aligned(pages * PAGE, align * PAGE, Gfp::KERNEL, caller)
+    }
+}
+
+fn vfree(at: *mut u8, _: usize) {
+    // SAFETY: from `vmalloc`, used by nobody.
+    unsafe { KMEM.vfree(at) }
+}
+
+fn mmap(pages: usize, align: usize) -> *mut u8 {
+    let span = (pages + align - 1) * PAGE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping; its ends, which are too much, are given back.
+    unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            span,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        );
+        assert_ne!(at, libc::MAP_FAILED, "mmap");
+        if align == 1 {
+            return at.cast();
+        }
+        let start = (at as usize).next_multiple_of(align * PAGE);
+        let (head, end) = (start - at as usize, start + pages * PAGE);
+        if head > 0 {
+            libc::munmap(at, head);
+        }
+        if at as usize + span > end {
+            libc::munmap(end as *mut _, at as usize + span - end);
+        }
+        start as *mut u8
+    }
+}
+
+fn munmap(at: *mut u8, pages: usize) {
+    // SAFETY: from `mmap`, used by nobody.
+    unsafe { libc::munmap(at.cast(), pages * PAGE) };
+}
+
+impl Areas {
+    fn pair(self, pages: usize, align: usize, write: bool) {
+        let at = black_box((self.alloc)(pages, align));
+        assert!(!at.is_null());
+        if write {
+            // SAFETY: that long.
+            unsafe { at.write_volatile(1) };
+        }
+        (self.free)(at, pages);
+    }
+}
+
+/// Measure and print.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    cells::run("vmalloc", &options.common, options.seconds, &all())
+}
+
+fn all() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for threads in [1, 2] {
+        for areas in VARIANTS {
+            let mut cell = |workload, work: fn(Areas, usize) -> (usize, Duration)| {
+                cells.push(Cell::new(areas.name, workload, threads, move |number| {
+                    work(areas, number)
+                }));
+            };
+            cell("pair_16k", |areas, _| {
+                timed(PAIRS, || (0..PAIRS).for_each(|_| areas.pair(4, 1, false)))
+            });
+            cell("pair_16k_write", |areas, _| {
+                timed(PAIRS, || {
+                    for _ in 0..PAIRS {
+                        let at = black_box((areas.alloc)(4, 1));
+                        // SAFETY: that long.
+                        (0..4).for_each(|page| unsafe { at.add(page * PAGE).write_volatile(1) });
+                        (areas.free)(at, 4);
+                    }
+                })
+            });
+            cell("fix_size", |areas, _| {
+                timed(PAIRS, || (0..PAIRS).for_each(|_| areas.pair(10, 1, true)))
+            });
+            cell("full_fit", |areas, _| full_fit(areas));
+            cell("long_busy_list", |areas, _| long_busy_list(areas));
+            cell("random_size", |areas, number| {
+                let mut prng = Prng::new(number as u64 + 1);
+                let sizes: Vec<_> = (0..PAIRS).map(|_| prng.between(1, 100) as usize).collect();
+                timed(PAIRS, || sizes.iter().for_each(|&pages| areas.pair(pages, 1, true)))
+            });
+            cell("fix_align", |areas, _| {
+                timed(PAIRS, || (0..PAIRS).for_each(|_| areas.pair(5, 4, true)))
+            });
+            cell("random_size_align", |areas, number| {
+                let mut prng = Prng::new(number as u64 + 1);
+                let draw = |_| (prng.between(1, 10) as usize, 1usize << prng.between(0, 3));
+                let sizes: Vec<_> = (0..PAIRS).map(draw).collect();
+                timed(PAIRS, || {
+                    sizes.iter().for_each(|&(pages, align)| areas.pair(pages, align, true))
+                })
+            });
+        }
+        cells.push(Cell::new("kmem", "pcpu", threads, pcpu));
+    }
+    cells
+}
+
+fn full_fit(areas: Areas) -> (usize, Duration) {
+    const JUNK: usize = 3000;
+    let junk: Vec<_> = (0..JUNK).map(|_| (areas.alloc)(1, 1)).collect();
+    for &at in junk.iter().step_by(2) {
+        (areas.free)(at, 1);
+    }
+    let measured = timed(PAIRS / 4, || {
+        for _ in 0..PAIRS / 4 {
+            let (long, short) = ((areas.alloc)(100, 1), (areas.alloc)(1, 1));
+            // SAFETY: that long.
+            unsafe {
+                long.write_volatile(1);
+                short.write_volatile(1);
+            }
+            (areas.free)(long, 100);
+            (areas.free)(short, 1);
+        }
+    });
+    for &at in junk.iter().skip(1).step_by(2) {
+        (areas.free)(at, 1);
+    }
+    measured
+}
+
+fn long_busy_list(areas: Areas) -> (usize, Duration) {
+    let busy: Vec<_> = (0..5000).map(|_| (areas.alloc)(1, 1)).collect();
+    let measured = timed(PAIRS / 4, || {
+        for _ in 0..PAIRS / 4 {
+            areas.pair(100, 1, true);
+            areas.pair(1, 1, true);
+        }
+    });
+    busy.into_iter().for_each(|at| (areas.free)(at, 1));
+    measured
+}
+
+fn pcpu(number: usize) -> (usize, Duration) {
+    const OBJECTS: usize = 2000;
+    let mut prng = Prng::new(number as u64 + 1);
+    let draw = |_| (prng.between(1, 8192) as usize, 1usize << prng.between(0, 6));
+    let wishes: Vec<_> = (0..OBJECTS).map(draw).collect();
+    let mut held = Vec::with_capacity(OBJECTS);
+    timed(OBJECTS, || {
+        for (size, align) in wishes {
+            held.push(KMEM.alloc_percpu(size, align, Gfp::KERNEL, Caller::tagged(static_tag!())));
+        }
+        for handle in held {
+            // SAFETY: allocated above, used by nobody.
+            unsafe { KMEM.free_percpu(handle) };
+        }
+    })
+}

@@ -1,0 +1,264 @@
+//! The classic page allocator, as kernels have had it for decades: free lists of blocks per order
+//! under one lock (Knowlton, 1965), a structure per page that is checked, and lists per CPU that
+//! are refilled in bulk.
+//!
+//! ```text
+//! Pcp: orders 0..=3, 9 --rmqueue_bulk--> Zone: | lock | free list of order 0 | .. | order 11 |
+//!                                              | page 0 | page 1 | ..  64 bytes each
+//! ```
+//!
+//! It is here to be compared with: it is the oracle of the property tests of kmem's page zone, and
+//! the reference of its tables. It manages numbers of pages, not memory. Three variants differ in
+//! when the structures of pages are checked, see [`Checks`].
+//!
+//! What is left out makes it faster than a kernel's: there is no lock around the lists of a CPU, no
+//! statistics, no migration types, and tails of compound pages are not written.
+
+mod block;
+mod lock;
+mod pcp;
+
+use block::Page;
+use lock::Lock;
+pub use pcp::Pcp;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Largest order of a block.
+pub const MAX_ORDER: u8 = 11;
+/// No page: the end of a list.
+const NIL: u32 = u32::MAX;
+
+/// When the structures of pages are checked on their way from the zone to a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checks {
+    /// All of them, under the zone's lock.
+    Default,
+    /// All of them, after the lock was given back.
+    Patched,
+    /// None.
+    Off,
+}
+
+/// A page that is not what it should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadPage(pub u32);
+
+/// A zone of pages.
+#[derive(Debug)]
+pub struct Zone {
+    lock: Lock,
+    checks: Checks,
+    pages: Box<[Page]>,
+    /// First block of each order.
+    heads: [AtomicU32; MAX_ORDER as usize + 1],
+    free: AtomicU32,
+}
+
+impl Zone {
+    /// A zone of so many free pages, a multiple of the largest block.
+    ///
+    /// # Panics
+    /// If it is no such multiple.
+    #[must_use]
+    pub fn new(pages: u32, checks: Checks) -> Self {
+        assert!(pages.is_multiple_of(1 << MAX_ORDER), "whole blocks of the largest order");
+        let zone = Self {
+            lock: Lock::default(),
+            checks,
+            pages: (0..pages).map(|_| Page::new()).collect(),
+            heads: [const { AtomicU32::new(NIL) }; MAX_ORDER as usize + 1],
+            free: AtomicU32::new(pages),
+        };
+        for first in (0..pages).step_by(1 << MAX_ORDER).rev() {
+            zone.push(first, MAX_ORDER);
+        }
+        zone
+    }
+
+    /// Makes the zone add up the time for which its lock is held.
+    pub fn time_sections(&mut self) {
+        self.lock.time_sections();
+    }
+
+    /// How long the lock was held so far, in nanoseconds, and how often. Reading the clock is part
+    /// of the time.
+    pub fn sections(&self) -> (u64, u64) {
+        self.lock.sections()
+    }
+
+    /// Free pages of the zone; those on CPUs' lists are not.
+    pub fn free_pages(&self) -> u32 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Free blocks of an order.
+    pub fn free_blocks(&self, order: u8) -> u32 {
+        let _held = self.lock.lock();
+        let mut count = 0;
+        let mut at = self.heads[usize::from(order)].load(Ordering::Relaxed);
+        while at != NIL {
+            count += 1;
+            at = self.page(at).next();
+        }
+        count
+    }
+
+    /// Takes a block of an order.
+    pub fn alloc(&self, order: u8) -> Option<u32> {
+        let mut one = None;
+        self.rmqueue_bulk(order, 1, |page| one = Some(page)).ok()?;
+        one
+    }
+
+    /// Gives a block back.
+    ///
+    /// # Errors
+    /// Its first page that is free already; nothing was given back.
+    pub fn free(&self, first: u32, order: u8) -> Result<(), BadPage> {
+        self.check_freed(first, order)?;
+        let _held = self.lock.lock();
+        self.free_one(first, order);
+        Ok(())
+    }
+
+    /// Takes a run of any length up to the largest block, as `alloc_pages_exact` does: a block, of
+    /// which it gives back what is too much.
+    pub fn alloc_exact(&self, pages: u32) -> Option<u32> {
+        let order = pages.next_power_of_two().trailing_zeros() as u8;
+        let first = (order <= MAX_ORDER).then(|| self.alloc(order))??;
+        for page in first..first + (1 << order) {
+            self.page(page).take();
+        }
+        for page in first + pages..first + (1 << order) {
+            let given = self.free(page, 0);
+            debug_assert_eq!(given, Ok(()));
+        }
+        Some(first)
+    }
+
+    /// Gives such a run back.
+    ///
+    /// # Errors
+    /// The first page that was free already; the others are given back.
+    pub fn free_exact(&self, first: u32, pages: u32) -> Result<(), BadPage> {
+        let mut result = Ok(());
+        for page in first..first + pages {
+            result = result.and(self.free(page, 0));
+        }
+        result
+    }
+
+    /// Moves up to `count` blocks to `out`; how many.
+    fn rmqueue_bulk(
+        &self,
+        order: u8,
+        count: u32,
+        mut out: impl FnMut(u32),
+    ) -> Result<u32, BadPage> {
+        let mut got = 0;
+        let mut bad = None;
+        let mut taken = NIL;
+        {
+            let _held = self.lock.lock();
+            while got < count {
+                let Some(first) = self.rmqueue(order) else { break };
+                if self.checks == Checks::Default {
+                    bad = bad.or(self.check_new(first, order).err());
+                }
+                // Linked through the pages, as on a CPU's list.
+                self.page(first).link(taken);
+                taken = first;
+                got += 1;
+            }
+            self.free.store(self.free_pages() - (got << order), Ordering::Relaxed);
+        }
+        while taken != NIL {
+            let next = self.page(taken).next();
+            if self.checks == Checks::Patched {
+                bad = bad.or(self.check_new(taken, order).err());
+            }
+            self.page(taken).take();
+            out(taken);
+            taken = next;
+        }
+        bad.map_or(Ok(got), Err)
+    }
+
+    /// The smallest block that is large enough, halved until it is an order's. Under the lock.
+    fn rmqueue(&self, order: u8) -> Option<u32> {
+        let mut have = (order..=MAX_ORDER)
+            .find(|&order| self.heads[usize::from(order)].load(Ordering::Relaxed) != NIL)?;
+        let first = self.heads[usize::from(have)].load(Ordering::Relaxed);
+        self.unlink(first, have);
+        while have > order {
+            have -= 1;
+            self.push(first + (1 << have), have);
+        }
+        Some(first)
+    }
+
+    /// Gives a block back and joins it with its buddies. Under the lock.
+    fn free_one(&self, first: u32, order: u8) {
+        self.free.store(self.free_pages() + (1 << order), Ordering::Relaxed);
+        let (mut first, mut order) = (first, order);
+        while order < MAX_ORDER {
+            let buddy = first ^ (1 << order);
+            if buddy as usize >= self.pages.len() || !self.page(buddy).is_free_block(order) {
+                break;
+            }
+            self.unlink(buddy, order);
+            first &= buddy;
+            order += 1;
+        }
+        self.push(first, order);
+    }
+
+    fn push(&self, first: u32, order: u8) {
+        let head = &self.heads[usize::from(order)];
+        let next = head.load(Ordering::Relaxed);
+        self.page(first).insert(order, next);
+        if next != NIL {
+            self.page(next).set_prev(first);
+        }
+        head.store(first, Ordering::Relaxed);
+    }
+
+    fn unlink(&self, first: u32, order: u8) {
+        let page = self.page(first);
+        let (prev, next) = page.remove();
+        if prev == NIL {
+            self.heads[usize::from(order)].store(next, Ordering::Relaxed);
+        } else {
+            self.page(prev).link(next);
+        }
+        if next != NIL {
+            self.page(next).set_prev(prev);
+        }
+    }
+
+    fn page(&self, page: u32) -> &Page {
+        &self.pages[page as usize]
+    }
+
+    /// Every page of a block that is to be handed out.
+    fn check_new(&self, first: u32, order: u8) -> Result<(), BadPage> {
+        let mut all = first..first + (1 << order);
+        all.find(|&page| !self.page(page).is_new()).map_or(Ok(()), |page| Err(BadPage(page)))
+    }
+
+    /// Every page of a block that comes back; its head is not allocated any more.
+    fn check_freed(&self, first: u32, order: u8) -> Result<(), BadPage> {
+        if !self.page(first).put() {
+            return Err(BadPage(first));
+        }
+        if self.checks != Checks::Off {
+            self.check_new(first, order)?;
+        }
+        Ok(())
+    }
+
+    /// Spoils the structure of a page, as a stray write does: for tests of the checks.
+    pub fn spoil(&self, page: u32) {
+        self.page(page).spoil();
+    }
+}

@@ -1,0 +1,98 @@
+//! `kmem buddyinfo`: free blocks of pages per order, in the layout of `/proc/buddyinfo`.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use kmem_snapshot::books::{Buddy, Buddyinfo, ORDERS};
+use kmem_snapshot::{CoreFile, Process};
+use serde_json::json;
+
+use crate::failure::{Failure, say};
+use crate::source::write_json;
+
+/// Arguments of `kmem buddyinfo`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    from: From,
+    /// Also print, per order, the fragmentation index and the unusable free space index, in the
+    /// layout of the kernel's extfrag files
+    #[arg(long)]
+    index: bool,
+    /// Print all of it as JSON instead
+    #[arg(long, conflicts_with = "index")]
+    json: bool,
+}
+
+/// Exactly one of these.
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+struct From {
+    /// Process to read
+    #[arg(short, long)]
+    pid: Option<u32>,
+    /// Core file of a process to read
+    #[arg(long, value_name = "FILE")]
+    core: Option<PathBuf>,
+}
+
+pub(crate) fn main(args: &Args) -> Result<(), Failure> {
+    let info = match (&args.from.pid, &args.from.core) {
+        (Some(pid), _) => Buddyinfo::take(&Process::open(*pid)?)?,
+        (_, Some(core)) => Buddyinfo::of_core(&CoreFile::open(core)?)?,
+        _ => return Err(Failure::Trouble("no process or core file is given".to_owned())),
+    };
+    for fault in &info.faults {
+        say(&format!("{fault}; left out"));
+    }
+    let mut out = io::stdout().lock();
+    if args.json {
+        return write_json(&mut out, &json(&info));
+    }
+    for zone in &info.zones {
+        let counts = zone.free.map(|blocks| format!("{blocks:>6}"));
+        writeln!(out, "{} {} ", head(), counts.join(" "))?;
+    }
+    if args.index {
+        writeln!(out, "\nfragmentation index")?;
+        for zone in &info.zones {
+            write_thousandths(&mut out, |order| zone.fragmentation_index(order))?;
+        }
+        writeln!(out, "\nunusable free space index")?;
+        for zone in &info.zones {
+            write_thousandths(&mut out, |order| zone.unusable_index(order) as i64)?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// What the kernel puts in front of the figures of a zone. All memory here is of one kind, and which
+/// node it lies on is the system's choice.
+fn head() -> String {
+    format!("Node {}, zone {:>8}", 0, "Normal")
+}
+
+fn write_thousandths(out: &mut impl Write, of: impl Fn(usize) -> i64) -> io::Result<()> {
+    write!(out, "{} ", head())?;
+    for value in (0..ORDERS).map(of) {
+        let sign = if value < 0 { "-" } else { "" };
+        let value = value.unsigned_abs();
+        write!(out, "{sign}{}.{:03} ", value / 1000, value % 1000)?;
+    }
+    writeln!(out)
+}
+
+fn json(info: &Buddyinfo) -> serde_json::Value {
+    let zone = |zone: &Buddy| {
+        json!({
+            "root": zone.root,
+            "base": zone.base,
+            "pages": zone.pages,
+            "free": zone.free,
+            "free_pages": zone.free_pages(),
+            "fragmentation_index": (0..ORDERS).map(|o| zone.fragmentation_index(o)).collect::<Vec<_>>(),
+            "unusable_index": (0..ORDERS).map(|o| zone.unusable_index(o)).collect::<Vec<_>>(),
+        })
+    };
+    json!({ "pid": info.pid, "zones": info.zones.iter().map(zone).collect::<Vec<_>>() })
+}

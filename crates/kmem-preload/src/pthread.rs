@@ -1,0 +1,188 @@
+//! Where threads are started and named: their groups are told ([`thread`]). Where the option is not given,
+//! all this does the C library's work only.
+
+use core::ffi::{c_char, c_int, c_ulong, c_void};
+use core::mem::transmute;
+use core::ptr::null_mut;
+use core::sync::atomic::AtomicPtr;
+
+use kmem_core::codetag::Caller;
+use kmem_core::os::linux::syscall::syscall;
+
+use crate::process::next;
+use crate::{KMEM, errno, thread};
+
+/// What a thread is to do.
+#[repr(C)]
+struct Work {
+    function: *mut c_void,
+    argument: *mut c_void,
+}
+
+/// The start of a thread: joins its group, and then goes on to its function as if it had begun there.
+#[unsafe(naked)]
+unsafe extern "C" fn begin(work: *mut c_void) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        "sub rsp, 8", "call {joined}", "add rsp, 8", "mov rdi, rdx", "jmp rax", joined = sym joined);
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(
+        "stp x29, x30, [sp, #-16]!", "bl {joined}", "ldp x29, x30, [sp], #16",
+        "mov x9, x0", "mov x0, x1", "br x9", joined = sym joined);
+}
+
+/// # Safety
+/// `work` is from [`packed`], and given up.
+unsafe extern "C" fn joined(work: *mut Work) -> Work {
+    thread::adopt();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let copy = work.read();
+        KMEM.free(work.cast());
+        copy
+    }
+}
+
+/// A thread's function and argument in one; null if there is no memory.
+fn packed(function: *mut c_void, argument: *mut c_void) -> *mut Work {
+    let caller = Caller::tagged(kmem_core::static_tag!("thread start"));
+    let work = KMEM.alloc(size_of::<Work>(), caller).cast::<Work>();
+    if !work.is_null() {
+        // SAFETY: fresh memory of that size.
+        unsafe { work.write(Work { function, argument }) };
+    }
+    work
+}
+
+/// Starts a thread by `create`, which is told what its function and argument are to be, so that it joins its group.
+/// `none` is the answer if there is no memory.
+fn joining(
+    function: *mut c_void,
+    argument: *mut c_void,
+    none: c_int,
+    create: impl FnOnce(*mut c_void, *mut c_void) -> c_int,
+) -> c_int {
+    if !thread::is_on() {
+        return create(function, argument);
+    }
+    let work = packed(function, argument);
+    if work.is_null() {
+        return none;
+    }
+    let failed = create(begin as *mut c_void, work.cast());
+    if failed != 0 {
+        // SAFETY: there is no thread that has it.
+        unsafe { KMEM.free(work.cast()) };
+    }
+    failed
+}
+
+type PthreadCreate = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    *const libc::pthread_attr_t,
+    *mut c_void,
+    *mut c_void,
+) -> c_int;
+
+/// # Safety
+/// As for `pthread_create(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attr: *const libc::pthread_attr_t,
+    function: *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    unsafe extern "C" fn missing(
+        _: *mut libc::pthread_t,
+        _: *const libc::pthread_attr_t,
+        _: *mut c_void,
+        _: *mut c_void,
+    ) -> c_int {
+        libc::EAGAIN
+    }
+    // SAFETY: the C library's function of that type, or ours.
+    let next = unsafe {
+        let missing: PthreadCreate = missing;
+        transmute::<*mut c_void, PthreadCreate>(next(&NEXT, c"pthread_create", missing as _))
+    };
+    joining(function, argument, libc::EAGAIN, |function, argument| {
+        // SAFETY: the caller's promise; a function and its argument.
+        unsafe { next(thread, attr, function, argument) }
+    })
+}
+
+type ThrdCreate = unsafe extern "C" fn(*mut c_ulong, *mut c_void, *mut c_void) -> c_int;
+
+/// # Safety
+/// As for `thrd_create(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn thrd_create(
+    thread: *mut c_ulong,
+    function: *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    const ERROR: c_int = 2;
+    const NO_MEMORY: c_int = 3;
+    unsafe extern "C" fn missing(_: *mut c_ulong, _: *mut c_void, _: *mut c_void) -> c_int {
+        ERROR
+    }
+    // SAFETY: the C library's function of that type, or ours.
+    let next = unsafe {
+        let missing: ThrdCreate = missing;
+        transmute::<*mut c_void, ThrdCreate>(next(&NEXT, c"thrd_create", missing as _))
+    };
+    joining(function, argument, NO_MEMORY, |function, argument| {
+        // SAFETY: the caller's promise; a function (whose result is in the same register) and its argument.
+        unsafe { next(thread, function, argument) }
+    })
+}
+
+type Setname = unsafe extern "C" fn(libc::pthread_t, *const c_char) -> c_int;
+
+/// # Safety
+/// As for `pthread_setname_np(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_setname_np(to: libc::pthread_t, name: *const c_char) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    unsafe extern "C" fn missing(_: libc::pthread_t, _: *const c_char) -> c_int {
+        libc::ENOSYS
+    }
+    // SAFETY: the C library's function of that type, or ours; the caller's promise.
+    let failed = unsafe {
+        let missing: Setname = missing;
+        let next = next(&NEXT, c"pthread_setname_np", missing as _);
+        transmute::<*mut c_void, Setname>(next)(to, name)
+    };
+    // SAFETY: always there.
+    if failed == 0 && to == unsafe { libc::pthread_self() } {
+        thread::renamed();
+    } else if failed == 0 {
+        // SAFETY: a C string that is short enough, or the C library had refused it; a thread that is there, as
+        // the caller promised.
+        unsafe {
+            let name = core::slice::from_raw_parts(name.cast(), libc::strnlen(name, thread::NAME));
+            thread::other_renamed(to, name);
+        }
+    }
+    failed
+}
+
+/// # Safety
+/// As for `prctl(2)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    let args = [option as usize, a as usize, b as usize, c as usize, d as usize, 0];
+    // SAFETY: the caller's promise.
+    let result = unsafe { syscall(libc::SYS_prctl, args) };
+    if result < 0 {
+        errno::set(-result as c_int);
+        return -1;
+    }
+    if option == libc::PR_SET_NAME {
+        thread::renamed();
+    }
+    result as c_int
+}

@@ -1,0 +1,264 @@
+//! Free blocks per order, as `/proc/buddyinfo` shows them, and how fragmented they are.
+//!
+//! The zone keeps bits, not lists of blocks: a block is counted where a buddy allocator would have
+//! one, which is the largest aligned power of two of free pages that is part of no larger one.
+
+use kmem::units::MAX_ORDER;
+use serde::Serialize;
+
+use super::target::Target;
+use super::zone::{WHOLE_TAKEN, Zone};
+use super::{Root, Source, keep, root_addresses};
+use crate::core_file::CoreFile;
+use crate::error::ReadError;
+use crate::memory::Memory;
+use crate::process::Process;
+
+/// Orders counted.
+pub const ORDERS: usize = MAX_ORDER as usize + 1;
+/// Rows of 64 pages in a frame.
+const ROWS: usize = 8;
+
+/// The free pages of one zone. Pages that CPUs keep for themselves are in use to a zone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Buddy {
+    /// The root block it belongs to.
+    pub root: u64,
+    /// Address of its first page.
+    pub base: u64,
+    /// Pages that it can hand out so far.
+    pub pages: u64,
+    /// Free blocks by order.
+    pub free: [u64; ORDERS],
+}
+
+/// The zones of a process, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Buddyinfo {
+    /// The process.
+    pub pid: u32,
+    /// Its zones.
+    pub zones: Vec<Buddy>,
+    /// Root blocks that could not be followed.
+    pub faults: Vec<String>,
+}
+
+impl Buddyinfo {
+    /// Reads the zones of a live process, with or without books.
+    ///
+    /// # Errors
+    /// As [`super::Snapshot::take`].
+    pub fn take(process: &Process) -> Result<Self, ReadError> {
+        Self::read(&Target::Live(process))
+    }
+
+    /// Reads the zones of a dead process from its core file.
+    ///
+    /// # Errors
+    /// As [`super::Snapshot::of_core`].
+    pub fn of_core(core: &CoreFile) -> Result<Self, ReadError> {
+        Self::read(&Target::Core(core))
+    }
+
+    fn read(target: &Target<'_>) -> Result<Self, ReadError> {
+        let memory = target.memory();
+        let roots = root_addresses(&*target.maps()?);
+        if roots.is_empty() {
+            return Err(target.not_instrumented()?);
+        }
+        let (mut read, mut faults) = (Vec::new(), Vec::new());
+        for &at in &roots {
+            keep(Root::read(&memory, at), &mut read, &mut faults)?;
+        }
+        // After the roots, so that zones which have just grown are in it.
+        let maps = target.maps()?.into_owned();
+        let source = Source { memory: &memory, maps: &maps, pagemap: None };
+        let mut kept = Vec::new();
+        for root in read {
+            keep(zones(&source, &root), &mut kept, &mut faults)?;
+        }
+        if kept.is_empty()
+            && let Some(fault) = faults.pop()
+        {
+            target.verify()?;
+            return Err(fault);
+        }
+        target.verify()?;
+        Ok(Self {
+            pid: target.pid(),
+            zones: kept.into_iter().flatten().collect(),
+            faults: faults.iter().map(ToString::to_string).collect(),
+        })
+    }
+}
+
+fn zones(source: &Source<'_>, root: &Root) -> Result<Vec<Buddy>, ReadError> {
+    root.zones(source)?.iter().map(|zone| count(source.memory, root.at, zone)).collect()
+}
+
+/// Counts a zone's blocks, frame by frame.
+fn count(memory: &Memory, root: u64, zone: &Zone) -> Result<Buddy, ReadError> {
+    let mut buddy = Buddy { root, base: zone.base, pages: zone.committed, free: [0; ORDERS] };
+    let credit = zone.credit(memory)?;
+    // Whether each aligned block of the order is wholly free; of the frames first.
+    let mut whole = Vec::with_capacity(credit.len());
+    let mut rows = [0; ROWS * 8];
+    for (frame, credit) in (0..).zip(&credit) {
+        if *credit == WHOLE_TAKEN {
+            whole.push(false);
+            continue;
+        }
+        memory.read(zone.rows + frame * rows.len() as u64, &mut rows)?;
+        let words = rows
+            .chunks_exact(8)
+            .map(|row| row.iter().rev().fold(0, |word: u64, byte| word << 8 | u64::from(*byte)));
+        whole.push(count_frame(words, &mut buddy.free));
+    }
+    join(whole, 9, &mut buddy.free);
+    Ok(buddy)
+}
+
+/// Counts the blocks inside a frame; true if it is wholly free, which is not counted.
+fn count_frame(rows: impl Iterator<Item = u64>, free: &mut [u64; ORDERS]) -> bool {
+    let mut full = Vec::with_capacity(ROWS);
+    for row in rows {
+        // Bit n: the block of this order at page n is free.
+        let (mut blocks, mut starts) = (row, u64::MAX);
+        for (order, free) in free.iter_mut().enumerate().take(6) {
+            let step = 1 << order;
+            // Every other start of this order begins a block of the next one.
+            starts &= u64::MAX / ((1 << step) + 1);
+            let pairs = blocks & blocks >> step & starts;
+            *free += u64::from(blocks.count_ones() - 2 * pairs.count_ones());
+            blocks = pairs;
+        }
+        full.push(blocks != 0);
+    }
+    let mut order = 6;
+    while full.len() > 1 {
+        full = pairs(&full, order, free);
+        order += 1;
+    }
+    full == [true]
+}
+
+/// Joins neighbours of an order into blocks of the next, and counts those that stay alone.
+fn pairs(blocks: &[bool], order: usize, free: &mut [u64; ORDERS]) -> Vec<bool> {
+    let mut joined = Vec::with_capacity(blocks.len().div_ceil(2));
+    for two in blocks.chunks(2) {
+        let both = two == [true, true];
+        if !both {
+            free[order] += two.iter().filter(|free| **free).count() as u64;
+        }
+        joined.push(both);
+    }
+    joined
+}
+
+/// The same up to the largest order.
+fn join(mut blocks: Vec<bool>, order: usize, free: &mut [u64; ORDERS]) {
+    for order in order..ORDERS - 1 {
+        blocks = pairs(&blocks, order, free);
+    }
+    free[ORDERS - 1] += blocks.iter().filter(|free| **free).count() as u64;
+}
+
+impl Buddy {
+    /// Free pages.
+    #[must_use]
+    pub fn free_pages(&self) -> u64 {
+        self.free.iter().enumerate().map(|(order, blocks)| blocks << order).sum()
+    }
+
+    /// How far a request of an order would fail for fragmentation (towards 1000) rather than for
+    /// lack of memory (towards 0), in thousandths; -1000: it would not fail. (Gorman and Whitcroft,
+    /// The what, the why and the where to of anti-fragmentation, 2006.)
+    #[must_use]
+    pub fn fragmentation_index(&self, order: usize) -> i64 {
+        let blocks: u64 = self.free.iter().sum();
+        if blocks == 0 {
+            return 0;
+        }
+        if self.free[order..].iter().any(|blocks| *blocks > 0) {
+            return -1000;
+        }
+        let pages = i64::try_from(self.free_pages()).unwrap_or(i64::MAX / 1000);
+        let requests = pages.saturating_mul(1000) >> order;
+        1000 - (1000 + requests) / i64::try_from(blocks).unwrap_or(i64::MAX)
+    }
+
+    /// How much of the free memory is in blocks too small for an order, in thousandths.
+    #[must_use]
+    pub fn unusable_index(&self, order: usize) -> u64 {
+        let pages = self.free_pages();
+        let small: u64 = self.free[..order].iter().enumerate().map(|(o, n)| n << o).sum();
+        small.saturating_mul(1000).checked_div(pages).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The blocks of pages, one after the other, by plain search.
+    fn plain(free: &[bool]) -> [u64; ORDERS] {
+        let mut count = [0; ORDERS];
+        let mut at = 0;
+        while at < free.len() {
+            let fits = |order: &usize| {
+                let size = 1 << order;
+                at % size == 0 && at + size <= free.len() && free[at..at + size].iter().all(|f| *f)
+            };
+            match (0..ORDERS).rev().find(fits) {
+                Some(order) => {
+                    count[order] += 1;
+                    at += 1 << order;
+                }
+                None => at += 1,
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn blocks_are_counted_as_a_plain_search_finds_them() {
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        for round in 0..200 {
+            let mut free = vec![true; 9 * 512];
+            for _ in 0..round * round / 20 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                let (at, len) = (state as usize % free.len(), 1 << (state >> 40 & 7));
+                let end = (at + len).min(free.len());
+                free[at..end].fill(state >> 60 & 3 == 0);
+            }
+            let mut count = [0; ORDERS];
+            let word = |row: &[bool]| row.iter().rev().fold(0, |w: u64, f| w << 1 | u64::from(*f));
+            let whole = free
+                .chunks(512)
+                .map(|frame| count_frame(frame.chunks(64).map(word), &mut count))
+                .collect();
+            join(whole, 9, &mut count);
+            assert_eq!(count, plain(&free), "round {round}");
+        }
+    }
+
+    #[test]
+    fn the_index_tells_fragmentation_from_lack_of_memory() {
+        let with = |free: &[(usize, u64)]| {
+            let mut buddy = Buddy { root: 0, base: 0, pages: 0, free: [0; ORDERS] };
+            free.iter().for_each(|&(order, blocks)| buddy.free[order] = blocks);
+            buddy
+        };
+        assert_eq!(with(&[]).fragmentation_index(3), 0);
+        assert_eq!(with(&[(3, 1)]).fragmentation_index(3), -1000);
+        // 1000 single pages: a request of 8 fails for nothing but fragmentation.
+        assert_eq!(with(&[(0, 1000)]).fragmentation_index(3), 1000 - (1000 + 125_000) / 1000);
+        // One page: for lack of memory.
+        assert_eq!(with(&[(0, 1)]).fragmentation_index(9), 1000 - (1000 + 1));
+        assert_eq!(with(&[(0, 8), (3, 1)]).unusable_index(3), 500);
+        assert_eq!(with(&[(0, 8), (3, 1)]).free_pages(), 16);
+        assert_eq!(with(&[]).unusable_index(3), 0);
+    }
+}

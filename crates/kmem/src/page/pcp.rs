@@ -1,0 +1,135 @@
+//! Per-CPU pages: what a CPU has of the page layer beside its arrays of free pages.
+//!
+//! How much is moved at once follows from use: each refill that comes after a refill moves twice
+//! as much as the one before, up to a bound; one that comes after a flush starts small again, and
+//! the other way round. A CPU that did neither for a generation of the decay loses what it has.
+
+use super::Reserve;
+use crate::class::PageClass;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics, const_fn};
+
+/// The part of a CPU, or of several that share it. Zeroed memory is a valid value: nothing kept.
+#[repr(C, align(64))]
+pub struct Pcp {
+    /// `zone:8 | frame:32 | credit:16`; 0: none.
+    reserve: AtomicU64,
+    /// Per order that has an array: see [`Way`].
+    batch: [AtomicU32; PageClass::COUNT],
+    /// Refills and flushes so far.
+    moves: AtomicU32,
+    /// The same when it was last looked at.
+    looked: AtomicU32,
+}
+
+/// Which way pages were moved last, in the lowest bit of a word whose rest is how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From a zone to the CPU.
+    Refill,
+    /// From the CPU to a zone.
+    Flush,
+}
+
+impl Pcp {
+    const_fn! {
+        /// Nothing kept.
+        pub const fn new() -> Self {
+            Self {
+                reserve: AtomicU64::new(0),
+                batch: atomics![AtomicU32::new(0); PageClass::COUNT],
+                moves: AtomicU32::new(0),
+                looked: AtomicU32::new(0),
+            }
+        }
+    }
+
+    /// Takes the reserve away, with the number of its zone. While it is gone others find none.
+    pub fn take_reserve(&self) -> (u32, Reserve) {
+        // Acquire pairs with the release in `put_reserve`: the bits behind it are visible.
+        let word = self.reserve.swap(0, Ordering::Acquire);
+        let frame = (word >> 16) as u32;
+        ((word >> 48) as u32, Reserve { frame, credit: word as u16 })
+    }
+
+    /// Puts a reserve back. False: there is one by now, and this one must go to its zone.
+    pub fn put_reserve(&self, zone: u32, reserve: Reserve) -> bool {
+        if reserve.credit == 0 {
+            return true;
+        }
+        let Reserve { frame, credit } = reserve;
+        let word = u64::from(zone) << 48 | u64::from(frame) << 16 | u64::from(credit);
+        self.reserve.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+
+    /// How many blocks to move this way now.
+    pub fn batch(&self, class: PageClass, way: Way) -> usize {
+        self.moves.store(self.moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let word = &self.batch[class.number()];
+        let old = word.load(Ordering::Relaxed);
+        let same = old & 1 == way as u32;
+        let count = if same { (old >> 1) * 2 } else { 0 };
+        let count = count.clamp(class.least_batch(), class.most_batch());
+        word.store(count << 1 | way as u32, Ordering::Relaxed);
+        count as usize
+    }
+
+    /// Whether nothing was moved since the last call, so that the CPU's pages are not needed.
+    pub fn is_idle(&self) -> bool {
+        let moves = self.moves.load(Ordering::Relaxed);
+        let idle = self.looked.swap(moves, Ordering::Relaxed) == moves;
+        if idle {
+            for word in &self.batch {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+        idle
+    }
+
+    /// Whether nothing was moved since [`Self::is_idle`] said so.
+    pub fn was_idle(&self) -> bool {
+        self.batch.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+    }
+
+    /// In a forked child, where all free pages were found anew: forgets the reserve.
+    pub fn forget(&self) {
+        self.reserve.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Default for Pcp {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_grow_one_way_and_start_small_the_other() {
+        let pcp = Pcp::new();
+        let class = PageClass::of(0).expect("single pages");
+        let first = pcp.batch(class, Way::Refill);
+        assert_eq!(first, class.least_batch() as usize);
+        assert_eq!(pcp.batch(class, Way::Refill), 2 * first);
+        for _ in 0..10 {
+            pcp.batch(class, Way::Refill);
+        }
+        assert_eq!(pcp.batch(class, Way::Refill), class.most_batch() as usize);
+        assert_eq!(pcp.batch(class, Way::Flush), first);
+        assert!(!pcp.is_idle());
+        assert!(pcp.is_idle());
+        assert_eq!(pcp.batch(class, Way::Flush), first, "what is idle starts small again");
+    }
+
+    #[test]
+    fn a_reserve_comes_back_whole_and_only_one_is_kept() {
+        let pcp = Pcp::new();
+        let reserve = Reserve { frame: 0xFFFF_FFFF, credit: 511 };
+        assert!(pcp.put_reserve(255, reserve));
+        assert!(!pcp.put_reserve(1, Reserve { frame: 1, credit: 1 }));
+        assert_eq!(pcp.take_reserve(), (255, reserve));
+        assert_eq!(pcp.take_reserve().1.credit, 0);
+    }
+}

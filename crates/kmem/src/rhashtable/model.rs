@@ -1,0 +1,199 @@
+//! Models of the table: elements and sentinels come and go, and what is dropped is read by nobody.
+
+use std::alloc::Layout;
+use std::format;
+use std::string::String;
+use std::sync::Arc;
+
+use loom::sync::atomic::AtomicU64;
+use loom::thread;
+
+use super::{Parameters, RHashTable, Refused};
+use crate::source::{Caller, Counters, Source};
+use crate::sync::model::{Owned, check};
+use crate::sync::{AtomicU32, Ordering};
+use core::hash::{BuildHasher, Hasher};
+use core::ptr::NonNull;
+
+/// Memory of the test's, and counters of one CPU.
+#[derive(Default)]
+struct Memory {
+    counters: [AtomicU64; 4],
+}
+
+// Each piece knows its length.
+const HEAD: usize = 16;
+
+// SAFETY: pieces of the test's own allocator.
+unsafe impl Source for Arc<Memory> {
+    fn obtain(&self, bytes: usize, _: Caller) -> Option<NonNull<u8>> {
+        let layout = Layout::from_size_align(bytes + HEAD, 16).ok()?;
+        // SAFETY: not of size zero; the length lies in front.
+        unsafe {
+            let at = std::alloc::alloc_zeroed(layout);
+            at.cast::<usize>().write(bytes);
+            NonNull::new(at.add(HEAD))
+        }
+    }
+    unsafe fn release(&self, at: NonNull<u8>) {
+        // SAFETY: from `obtain`.
+        unsafe {
+            let at = at.as_ptr().sub(HEAD);
+            let bytes = at.cast::<usize>().read();
+            std::alloc::dealloc(at, Layout::from_size_align_unchecked(bytes + HEAD, 16));
+        }
+    }
+    fn wait(&self, _: &AtomicU32, _: u32) {}
+    fn wake(&self, _: &AtomicU32) {}
+    fn counters(&self, _: Caller) -> Option<Counters> {
+        Some(Counters(NonNull::dangling()))
+    }
+    unsafe fn drop_counters(&self, _: Counters) {}
+    unsafe fn count(&self, _: Counters, which: usize) {
+        self.counters[which].fetch_add(1, Ordering::Relaxed);
+    }
+    unsafe fn counted(&self, _: Counters, which: usize) -> u64 {
+        self.counters[which].load(Ordering::Relaxed)
+    }
+    fn barrier(&self) -> bool {
+        false
+    }
+}
+
+/// The hash is the key.
+#[derive(Clone, Copy)]
+struct Plain;
+struct Same(u64);
+impl Hasher for Same {
+    fn write(&mut self, _: &[u8]) {}
+    fn write_u64(&mut self, word: u64) {
+        self.0 = word;
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+impl BuildHasher for Plain {
+    type Hasher = Same;
+    fn build_hasher(&self) -> Same {
+        Same(0)
+    }
+}
+
+/// A value that may be read until it is dropped.
+struct Value(u64, Arc<Owned>);
+impl Drop for Value {
+    fn drop(&mut self) {
+        self.1.write();
+    }
+}
+
+type Table = RHashTable<u64, Value, Arc<Memory>, Plain>;
+
+fn table(min: usize, max: usize) -> Arc<Table> {
+    let parameters = Parameters { min_buckets: min, max_buckets: max, shrinks: true };
+    Arc::new(RHashTable::new(Arc::default(), Plain, parameters, Caller).expect("memory"))
+}
+
+impl Table {
+    fn add(&self, key: u64, value: u64) -> bool {
+        match self.insert(key, Value(value, Arc::default()), Caller) {
+            Ok(()) => true,
+            Err(Refused::Exists(..)) => false,
+            Err(Refused::NoMemory(..)) => unreachable!(),
+        }
+    }
+
+    /// Reads a value, and the memory that its drop writes to.
+    fn look(&self, key: u64) -> Option<u64> {
+        let reading = self.read();
+        let value = reading.get(&key)?;
+        value.1.read();
+        Some(value.0)
+    }
+}
+
+fn show(value: Option<u64>) -> String {
+    value.map_or(String::from("-"), |value| format!("{value}"))
+}
+
+#[test]
+fn of_two_insertions_of_a_key_one_is_refused_and_both_removals_of_it_meet_one() {
+    check(2, &["1", "2"], |outcomes| {
+        let table = table(1, 1);
+        let other = table.clone();
+        let thread = thread::spawn(move || (other.add(7, 2), other.remove(&7)));
+        let mine = (table.add(7, 1), table.remove(&7));
+        let his = thread.join().expect("it ends");
+        let inserted = u32::from(mine.0) + u32::from(his.0);
+        let removed = u32::from(mine.1) + u32::from(his.1);
+        outcomes.note(format!("{inserted}"));
+        assert_eq!((inserted, table.len()), (removed, 0));
+    });
+}
+
+#[test]
+fn neighbours_come_and_go_without_each_other() {
+    check(2, &["- 3"], |outcomes| {
+        let table = table(1, 1);
+        assert!(table.add(1, 1) && table.add(2, 2));
+        let other = table.clone();
+        let thread = thread::spawn(move || assert!(other.remove(&1)));
+        assert!(table.add(3, 3));
+        assert!(table.remove(&2));
+        thread.join().expect("it ends");
+        outcomes.note(format!("{} {}", show(table.look(1)), show(table.look(3))));
+        assert_eq!((table.look(2), table.len()), (None, 1));
+    });
+}
+
+#[test]
+fn a_reader_meets_one_value_or_the_other_while_it_is_replaced_and_then_removed() {
+    check(2, &["-", "1", "2"], |outcomes| {
+        let table = table(1, 1);
+        assert!(table.add(1, 1));
+        let other = table.clone();
+        let reader = thread::spawn(move || other.look(1));
+        assert!(matches!(table.replace(1, Value(2, Arc::default()), Caller), Ok(true)));
+        assert!(table.remove(&1));
+        table.reclaim();
+        outcomes.note(show(reader.join().expect("it ends")));
+    });
+}
+
+#[test]
+fn nothing_is_missed_while_the_table_grows_and_sentinels_come_in() {
+    check(2, &["1"], |outcomes| {
+        let table = table(1, 2);
+        assert!(table.add(1, 1));
+        let other = table.clone();
+        let reader = thread::spawn(move || {
+            let first = other.look(1);
+            assert_eq!(first, other.look(1));
+            first
+        });
+        // Bucket 1 comes in.
+        assert!(table.add(3, 3));
+        outcomes.note(show(reader.join().expect("it ends")));
+        assert_eq!((table.look(1), table.look(3), table.buckets()), (Some(1), Some(3), 2));
+    });
+}
+
+#[test]
+fn nothing_is_missed_while_the_table_shrinks_and_sentinels_go() {
+    check(2, &["5"], |outcomes| {
+        let table = table(4, 8);
+        for key in [8, 5, 13, 4] {
+            assert!(table.add(key, key));
+        }
+        assert_eq!(table.buckets(), 8);
+        let other = table.clone();
+        // In one of the buckets that go.
+        let reader = thread::spawn(move || other.look(5));
+        assert!(table.remove(&8) && table.remove(&13) && table.remove(&4));
+        table.reclaim();
+        table.reclaim();
+        outcomes.note(show(reader.join().expect("it ends")));
+        assert_eq!((table.look(5), table.buckets()), (Some(5), 4));
+    });
+}

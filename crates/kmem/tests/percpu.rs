@@ -1,0 +1,449 @@
+//! Per-CPU memory: copies are apart, zeroed and exact; books as for the heap.
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::thread;
+
+use kmem::codetag::Caller;
+use kmem::os::Budget;
+use kmem::os::linux::Linux;
+use kmem::os::sim::Sim;
+use kmem::units::{CpuId, Gfp, TagId};
+use kmem::{Instance, Kmem};
+use proptest::prelude::*;
+
+type Simulated = Instance<Sim<Linux>>;
+
+fn leak<P>(instance: impl FnOnce() -> Instance<P>) -> &'static Instance<P> {
+    let mut place = Box::<Instance<P>>::new_uninit();
+    // SAFETY: written before it is assumed to be.
+    unsafe {
+        place.as_mut_ptr().write(instance());
+        Box::leak(place.assume_init())
+    }
+}
+
+fn simulated() -> &'static Simulated {
+    let budget = Budget { first_zone: 16 << 20, min_zone: 16 << 20, memory: 1 << 30, cpus: 4 };
+    leak(|| Instance::over(Sim::new(Linux::new(), budget)))
+}
+
+fn books<P: kmem::os::Platform>(a: &'static Instance<P>) -> BTreeMap<usize, (u64, u64)> {
+    let mut sums = BTreeMap::new();
+    a.census(|tag: TagId, bytes, calls| {
+        let sum = sums.entry(a.site_address(tag)).or_insert((0, 0));
+        sum.0 += bytes;
+        sum.1 += calls;
+    });
+    sums
+}
+
+struct Held {
+    handle: *mut u8,
+    size: usize,
+    site: usize,
+    /// What each CPU's copy is filled with.
+    fill: [u8; 4],
+}
+
+impl Held {
+    fn check(&self, a: &'static Simulated) {
+        for (cpu, fill) in (0..).zip(self.fill) {
+            let copy = a.per_cpu_ptr(self.handle, CpuId(cpu));
+            // SAFETY: live and that long.
+            let bytes = unsafe { std::slice::from_raw_parts(copy, self.size) };
+            assert!(bytes.iter().all(|&b| b == fill), "copy of {cpu}");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc { size: usize, shift: u32, site: usize, cpu: u32 },
+    Free { which: usize, cpu: u32 },
+    Fill { which: usize, cpu: u32, with: u8 },
+    Trim,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let size = prop_oneof![6 => 1usize..200, 2 => 200usize..4000, 1 => 4000usize..=32_768];
+    prop_oneof![
+        5 => (size, 0u32..13, 0x1001usize..0x1010, 0u32..4)
+            .prop_map(|(size, shift, site, cpu)| Step::Alloc { size, shift, site, cpu }),
+        4 => (any::<usize>(), 0u32..4).prop_map(|(which, cpu)| Step::Free { which, cpu }),
+        5 => (any::<usize>(), 0u32..4, any::<u8>()).prop_map(|(which, cpu, with)| Step::Fill { which, cpu, with }),
+        1 => Just(Step::Trim),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn copies_and_books_equal_a_plain_model(steps in prop::collection::vec(step(), 1..300)) {
+        let a = simulated();
+        let mut held: Vec<Held> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Alloc { size, shift, site, cpu } => {
+                    a.platform().run_on(cpu);
+                    let handle = a.alloc_percpu(size, 1 << shift, Gfp::KERNEL, Caller::at(site));
+                    prop_assert!(!handle.is_null());
+                    prop_assert_eq!(handle as usize % (1 << shift), 0);
+                    for other in &held {
+                        prop_assert!(handle.addr() + size <= other.handle.addr() || other.handle.addr() + other.size <= handle.addr());
+                    }
+                    let new = Held { handle, size, site, fill: [0; 4] };
+                    new.check(a);
+                    held.push(new);
+                }
+                Step::Free { which, cpu } if !held.is_empty() => {
+                    a.platform().run_on(cpu);
+                    let gone = held.swap_remove(which % held.len());
+                    gone.check(a);
+                    // SAFETY: live, given up.
+                    unsafe { a.free_percpu(gone.handle) };
+                }
+                Step::Fill { which, cpu, with } if !held.is_empty() => {
+                    let slot = which % held.len();
+                    let copy = a.per_cpu_ptr(held[slot].handle, CpuId(cpu));
+                    // SAFETY: live and that long.
+                    unsafe { copy.write_bytes(with, held[slot].size) };
+                    held[slot].fill[cpu as usize] = with;
+                }
+                Step::Trim => {
+                    a.trim();
+                    prop_assert_eq!(a.validate(), Ok(()));
+                }
+                _ => {}
+            }
+        }
+        let mut model = BTreeMap::new();
+        for h in &held {
+            h.check(a);
+            let sum = model.entry(h.site).or_insert(0);
+            *sum += 1;
+        }
+        let calls: BTreeMap<_, _> = books(a).into_iter().map(|(site, (_, calls))| (site, calls)).collect();
+        prop_assert_eq!(calls, model);
+        for h in held {
+            // SAFETY: live, given up.
+            unsafe { a.free_percpu(h.handle) };
+        }
+        prop_assert!(books(a).is_empty());
+        a.trim();
+        prop_assert_eq!(a.validate(), Ok(()));
+        prop_assert_eq!(a.percpu_stats().used, 0);
+    }
+}
+
+#[test]
+fn a_cpu_that_appears_later_finds_zeroes_and_then_its_own_copy() {
+    let a = simulated();
+    a.platform().run_on(0);
+    let counter: *mut u64 = a.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(7)).cast();
+    // SAFETY: live words; so below.
+    unsafe {
+        a.this_cpu_add(counter, 5);
+        assert_eq!(a.percpu_stats().units, 1);
+        a.platform().run_on(3);
+        assert_eq!(a.this_cpu_read(counter), 0);
+        assert_eq!(a.this_cpu_add_return(counter, 9), 9);
+        assert_eq!(a.percpu_stats().units, 2);
+        let many: Vec<_> =
+            (0..5000).map(|_| a.alloc_percpu(64, 8, Gfp::KERNEL, Caller::at(8))).collect();
+        a.platform().run_on(1);
+        for &handle in &many {
+            a.this_cpu_add(handle.cast::<u32>(), 1);
+        }
+        assert_eq!(a.percpu_sum(counter), 14);
+        assert_eq!((a.this_cpu_xchg(counter, 40), a.this_cpu_read(counter)), (0, 40));
+        assert_eq!(a.this_cpu_cmpxchg(counter, 1, 2), 40);
+        assert_eq!(a.this_cpu_cmpxchg(counter, 40, 2), 40);
+        assert_eq!((a.this_cpu_read(counter), a.percpu_sum(counter)), (2, 16));
+        assert_eq!(a.percpu_stats().objects, 5001);
+        assert_eq!(*a.per_cpu_ptr(counter.cast(), CpuId(3)).cast::<u64>(), 9);
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_refused() {
+    let a = simulated();
+    let caller = Caller::at(7);
+    assert!(a.alloc_percpu(32_769, 1, Gfp::NOWARN, caller).is_null());
+    assert!(a.alloc_percpu(8, 24, Gfp::NOWARN, caller).is_null());
+    assert!(a.alloc_percpu(8, 8192, Gfp::NOWARN, caller).is_null());
+    assert!(a.alloc_percpu(usize::MAX, 4096, Gfp::NOWARN, caller).is_null());
+    let handle = a.alloc_percpu(0, 0, Gfp::KERNEL, caller);
+    assert!(!handle.is_null());
+    assert!(a.per_cpu_ptr(handle, CpuId(u32::MAX)).is_null());
+    // SAFETY: null; live and given up.
+    unsafe {
+        a.free_percpu(std::ptr::null_mut());
+        a.free_percpu(handle);
+    }
+}
+
+#[test]
+fn a_space_that_is_used_up_refuses_and_goes_on() {
+    let a = simulated();
+    let mut held = Vec::new();
+    loop {
+        let handle = a.alloc_percpu(1000, 8, Gfp::NOWARN, Caller::at(7));
+        if handle.is_null() {
+            break;
+        }
+        held.push(handle);
+    }
+    assert!(held.len() > 1000 && a.percpu_stats().objects == held.len() as u64);
+    for handle in held {
+        // SAFETY: live, given up.
+        unsafe { a.free_percpu(handle) };
+    }
+    assert!(!a.alloc_percpu(30_000, 8, Gfp::KERNEL, Caller::at(7)).is_null());
+}
+
+#[test]
+fn any_one_call_may_fail() {
+    let work = |a: &'static Simulated| -> usize {
+        let mut served = 0;
+        let mut held: Vec<*mut u64> = Vec::new();
+        for i in 0..200u32 {
+            a.platform().run_on(i / 50);
+            let size = [8, 200, 3000, 20_000][i as usize % 4];
+            let at: *mut u64 = a.alloc_percpu(size, 8, Gfp::NOWARN, Caller::at(3)).cast();
+            if at.is_null() {
+                continue;
+            }
+            served += 1;
+            held.push(at);
+            // SAFETY: live words.
+            unsafe {
+                for (n, &word) in held.iter().enumerate() {
+                    a.this_cpu_add(word, n as u64 + 1);
+                }
+            }
+        }
+        for (n, &word) in held.iter().enumerate() {
+            // SAFETY: live, then given up.
+            unsafe {
+                assert_eq!(a.percpu_sum(word) % (n as u64 + 1), 0);
+                assert!(a.percpu_sum(word) > 0);
+                a.free_percpu(word.cast());
+            }
+        }
+        served
+    };
+    let fresh = || {
+        let a = simulated();
+        // SAFETY: live, given up.
+        unsafe { a.free(a.alloc(1, Caller::at(0x9000))) };
+        a
+    };
+    let a = fresh();
+    a.platform().fail(u64::MAX, u64::MAX);
+    assert_eq!(work(a), 200);
+    let calls = a.platform().calls();
+    assert!(calls > 8, "{calls} calls");
+    for fault in 1..=calls {
+        let a = fresh();
+        a.platform().fail(fault, fault + 1);
+        work(a);
+        a.platform().fail(u64::MAX, u64::MAX);
+        assert!(work(a) >= 199, "call {fault} failed for good");
+        a.trim();
+        assert_eq!((a.validate(), a.percpu_stats().objects, a.percpu_stats().used), (Ok(()), 0, 0));
+    }
+    let a = fresh();
+    a.platform().fail(1, u64::MAX);
+    work(a);
+    a.platform().fail(u64::MAX, u64::MAX);
+    assert_eq!(work(a), 200);
+}
+
+#[test]
+#[should_panic(expected = "gave up")]
+fn the_heap_does_not_take_a_handle() {
+    let a = region();
+    let handle = a.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(7));
+    assert!(!handle.is_null());
+    // SAFETY: to be found out.
+    unsafe { a.free(handle) };
+}
+
+#[test]
+#[should_panic(expected = "gave up")]
+fn a_handle_is_freed_once() {
+    let a = region();
+    let handle = a.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(7));
+    // SAFETY: the second is to be found out.
+    unsafe {
+        a.free_percpu(handle);
+        a.free_percpu(handle);
+    }
+}
+
+fn region() -> &'static Instance<kmem::os::region::FixedRegion> {
+    fn print(text: &[u8]) {
+        eprint!("{}", String::from_utf8_lossy(text));
+    }
+    fn fatal() -> ! {
+        panic!("the allocator gave up")
+    }
+    let bytes = 256 << 20;
+    let layout = std::alloc::Layout::from_size_align(bytes, 2 << 20).expect("a layout");
+    // SAFETY: not of size zero.
+    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+    assert!(!memory.is_null());
+    // SAFETY: fresh, zeroed, given away for good.
+    let region = unsafe { kmem::os::region::FixedRegion::new(memory, bytes, 2, print, fatal) };
+    leak(|| Instance::over(region))
+}
+
+static COUNTED: Kmem = Kmem::new();
+
+/// Interrupts whatever the thread does, with per-CPU work of its own.
+extern "C" fn on_signal(_: i32) {
+    let counter = COUNTER.load(Ordering::Relaxed) as *mut u64;
+    // SAFETY: live until all threads ended.
+    unsafe { COUNTED.this_cpu_add(counter, 1) };
+    INTERRUPTED.fetch_add(1, Ordering::Relaxed);
+}
+static COUNTER: AtomicU64 = AtomicU64::new(0);
+static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
+
+#[test]
+fn no_addition_is_lost_to_migrations_and_signals() {
+    const THREADS: usize = 6;
+    const SIGNALS: u64 = 3000;
+    let counter: *mut u64 = COUNTED.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(7)).cast();
+    COUNTER.store(counter as u64, Ordering::Relaxed);
+    // SAFETY: a handler that only does what a handler may.
+    unsafe { libc::signal(libc::SIGUSR1, on_signal as *const () as usize) };
+    // Threads that are at it: their numbers.
+    let threads = [const { AtomicI32::new(0) }; THREADS];
+    let added = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for number in &threads {
+            scope.spawn(|| {
+                // SAFETY: takes nothing.
+                number.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+                let mut adds = 0;
+                while INTERRUPTED.load(Ordering::Relaxed) < SIGNALS {
+                    // SAFETY: live until all threads ended.
+                    unsafe { add_one(COUNTER.load(Ordering::Relaxed) as *mut u64, adds) };
+                    adds += 1;
+                }
+                added.fetch_add(adds, Ordering::Relaxed);
+                number.store(-1, Ordering::Relaxed);
+            });
+        }
+        let mut turn = 0;
+        while threads.iter().any(|number| number.load(Ordering::Relaxed) >= 0) {
+            turn += 1;
+            for number in &threads {
+                let thread = number.load(Ordering::Relaxed);
+                if thread <= 0 {
+                    continue;
+                }
+                // SAFETY: a thread of ours; one that has ended refuses.
+                unsafe {
+                    let mut set: libc::cpu_set_t = std::mem::zeroed();
+                    libc::CPU_SET(turn % 2, &mut set);
+                    libc::sched_setaffinity(thread, size_of_val(&set), &raw const set);
+                    libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1);
+                }
+            }
+        }
+    });
+    let interrupted = INTERRUPTED.load(Ordering::Relaxed);
+    // SAFETY: live, then given up.
+    unsafe {
+        assert_eq!(COUNTED.percpu_sum(counter), added.into_inner() + interrupted);
+        COUNTED.free_percpu(counter.cast());
+    }
+}
+
+/// One more on the CPU's copy, in one way or another.
+///
+/// # Safety
+/// A live counter.
+unsafe fn add_one(counter: *mut u64, way: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match way % 3 {
+            0 => COUNTED.this_cpu_add(counter, 1),
+            1 => assert!(COUNTED.this_cpu_add_return(counter, 1) > 0),
+            _ => loop {
+                let seen = COUNTED.this_cpu_read(counter);
+                if COUNTED.this_cpu_cmpxchg(counter, seen, seen + 1) == seen {
+                    return;
+                }
+            },
+        }
+    }
+}
+
+#[test]
+fn threads_allocate_and_free_each_others_objects() {
+    let passed = std::sync::Mutex::new(Vec::<usize>::new());
+    thread::scope(|scope| {
+        for me in 0..4u32 {
+            let passed = &passed;
+            scope.spawn(move || {
+                for i in 0..30_000u32 {
+                    let size = 8 << (i % 6);
+                    let at: *mut u32 =
+                        COUNTED.alloc_percpu(size, 8, Gfp::KERNEL, Caller::at(9)).cast();
+                    assert!(!at.is_null());
+                    // SAFETY: live words; freed once.
+                    unsafe {
+                        assert_eq!(COUNTED.percpu_sum(at), 0);
+                        COUNTED.this_cpu_add(at, me + 1);
+                        assert_eq!(COUNTED.percpu_sum(at), me + 1);
+                        let mut passed = passed.lock().expect("no panic");
+                        passed.push(at as usize);
+                        if passed.len() > 100 {
+                            let other = passed.swap_remove(i as usize % 100);
+                            drop(passed);
+                            COUNTED.free_percpu(other as *mut u8);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    for at in passed.into_inner().expect("no panic") {
+        // SAFETY: live, given up.
+        unsafe { COUNTED.free_percpu(at as *mut u8) };
+    }
+}
+
+#[test]
+fn a_forked_child_goes_on_with_objects_of_its_own() {
+    let counter: *mut u64 = COUNTED.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(11)).cast();
+    // SAFETY: a live counter; the child only does what a forked child may, and says how it went by its status.
+    unsafe {
+        COUNTED.this_cpu_add(counter, 3);
+        let child = libc::fork();
+        if child == 0 {
+            COUNTED.this_cpu_add(counter, 4);
+            let mut right = COUNTED.percpu_sum(counter) == 7;
+            for size in [8, 8, 100, 3000] {
+                let more: *mut u64 =
+                    COUNTED.alloc_percpu(size, 8, Gfp::KERNEL, Caller::at(12)).cast();
+                right &= more != counter && COUNTED.percpu_sum(more) == 0;
+                COUNTED.this_cpu_add(more, 1);
+                right &= COUNTED.percpu_sum(more) == 1;
+            }
+            COUNTED.free_percpu(counter.cast());
+            libc::_exit(i32::from(!right));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        assert_eq!(status, 0, "what the child found");
+        assert_eq!(COUNTED.percpu_sum(counter), 3);
+        COUNTED.free_percpu(counter.cast());
+    }
+}

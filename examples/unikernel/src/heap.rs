@@ -1,0 +1,85 @@
+//! kmem over the machine's memory, and under Rust's `alloc`.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+use kmem::os::region::FixedRegion;
+use kmem::{Caller, Instance, static_tag};
+
+/// The one instance.
+pub(crate) type Kmem = Instance<FixedRegion>;
+
+struct Place(core::cell::UnsafeCell<MaybeUninit<Kmem>>);
+// SAFETY: written once, before the second CPU starts.
+unsafe impl Sync for Place {}
+static PLACE: Place = Place(core::cell::UnsafeCell::new(MaybeUninit::zeroed()));
+static READY: AtomicUsize = AtomicUsize::new(0);
+
+fn fatal() -> ! {
+    crate::serial::exit(3)
+}
+
+/// The CPU's number: that of its APIC.
+fn cpu() -> u32 {
+    core::arch::x86_64::__cpuid(1).ebx >> 24
+}
+
+/// Gives the machine's memory to kmem.
+///
+/// # Safety
+/// Memory that nobody uses; called once.
+pub(crate) unsafe fn start(at: usize, bytes: usize, cpus: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        core::ptr::write_bytes(at as *mut u8, 0, bytes);
+        let region = FixedRegion::new(at as *mut u8, bytes, cpus, crate::serial::write, fatal);
+        (*PLACE.0.get()).write(Instance::over(region.with_cpu(cpu)));
+    }
+    READY.store(1, Ordering::Release);
+}
+
+/// The instance.
+pub(crate) fn kmem() -> &'static Kmem {
+    if READY.load(Ordering::Acquire) == 0 {
+        fatal();
+    }
+    // SAFETY: written before.
+    unsafe { (*PLACE.0.get()).assume_init_ref() }
+}
+
+/// What `alloc` allocates, and what it knows of that itself.
+pub(crate) struct Heap {
+    pub(crate) bytes: AtomicI64,
+    pub(crate) calls: AtomicI64,
+}
+
+#[global_allocator]
+pub(crate) static HEAP: Heap = Heap { bytes: AtomicI64::new(0), calls: AtomicI64::new(0) };
+
+impl Heap {
+    fn count(&self, at: *mut u8, calls: i64) {
+        if !at.is_null() {
+            // SAFETY: a live allocation.
+            let bytes = unsafe { kmem().usable_size(at) } as i64;
+            self.bytes.fetch_add(bytes * calls, Ordering::Relaxed);
+            self.calls.fetch_add(calls, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: kmem's own guarantees.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let caller = Caller::tagged(static_tag!("rust"));
+        let at = kmem().alloc_aligned(layout.size(), layout.align(), caller);
+        self.count(at, 1);
+        at
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, _: Layout) {
+        self.count(at, -1);
+        // SAFETY: the caller's promise.
+        unsafe { kmem().free(at) }
+    }
+}

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The core where there is no operating system, and on another machine: it builds for both `none` targets, and its tests
+# run as aarch64 Linux programs under qemu-user, with locked slots in place of restartable sequences.
+#
+#	scripts/other-targets.sh [--seconds N]
+#
+# Needs rustup. What is not there (qemu-user, a cross linker) is said, and skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+seconds=600
+while [ $# -gt 0 ]; do
+  case $1 in
+  --seconds) seconds=$2; shift 2 ;;
+  *) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  esac
+done
+
+# The core uses nothing of std; -D warnings would not say more.
+for target in x86_64-unknown-none aarch64-unknown-none; do
+  rustup target add "$target" >/dev/null 2>&1 || { echo "skipped: no target $target"; continue; }
+  cargo build -p kmem --target "$target"
+  echo "$target: builds"
+done
+
+linux=aarch64-unknown-linux-gnu
+if ! command -v qemu-aarch64 >/dev/null || ! command -v aarch64-linux-gnu-gcc >/dev/null; then
+  echo "skipped: $linux needs qemu-user and gcc-aarch64-linux-gnu"
+  exit 0
+fi
+rustup target add "$linux" >/dev/null 2>&1 || { echo "skipped: no target $linux"; exit 0; }
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+# Tests of what differs: slots, groups, instances, the objects above them. (Proptest's cases take long under emulation.)
+PROPTEST_CASES=2 timeout "$seconds" cargo test -p kmem --target "$linux" \
+  --test slots --test instances --test tags --test percpu --test mempool --test rhashtable --test linux
+echo "$linux: tests pass under qemu-user"

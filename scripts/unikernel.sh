@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Boots examples/unikernel in an emulated machine of two CPUs, and compares what its books say (allocinfo, buddyinfo, groups)
+# with what the program knows itself.
+#
+#	scripts/unikernel.sh [--seconds N]
+#
+# Needs qemu-system-x86_64 (Debian: qemu-system-x86) and the Rust target x86_64-unknown-none; without them it says so and ends well.
+set -euo pipefail
+cd "$(dirname "$0")/../examples/unikernel"
+
+seconds=60
+while [ $# -gt 0 ]; do
+  case $1 in
+  --seconds) seconds=$2; shift 2 ;;
+  *) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  esac
+done
+
+command -v qemu-system-x86_64 >/dev/null || { echo "skipped: no qemu-system-x86_64"; exit 0; }
+rustup target add x86_64-unknown-none >/dev/null 2>&1 || { echo "skipped: no target x86_64-unknown-none"; exit 0; }
+
+cargo build --release --target-dir "${CARGO_TARGET_DIR:-../../target/unikernel}"
+program=${CARGO_TARGET_DIR:-../../target/unikernel}/x86_64-unknown-none/release/unikernel
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
+
+# The program's exit code, times two, plus one.
+code=0
+timeout "$seconds" qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu max -smp 2 -m 256 -display none \
+  -monitor none -no-reboot -nodefaults -serial "file:$said" -device isa-debug-exit,iobase=0xf4,iosize=4 \
+  -kernel "$program" </dev/null || code=$?
+cat "$said"
+[ "$code" -eq 1 ] || { echo "unikernel: exit code $code" >&2; exit 1; }
+
+awk '
+  function wrong(what) { print "unikernel: " what > "/dev/stderr"; bad = 1 }
+  $1 == "expect" { bytes[$2] = $3; calls[$2] = $4; expected++ }
+  $1 == "expect-group" { group[$2] = $3 }
+  $1 == "counted" && $2 != $4 { wrong("counted " $2 " of " $4) }
+  $1 == "cpus" { cpus = $2 }
+  # A row of allocinfo: bytes, calls, file:line, func:name.
+  $4 ~ /^func:/ {
+    name = substr($4, 6)
+    if ($1 != bytes[name] || $2 != calls[name]) wrong(name ": the books say " $1 " " $2 ", the program " bytes[name] " " calls[name])
+    rows++
+  }
+  # Node 0, zone N, and a number for each order.
+  $1 == "Node" { for (i = 5; i <= NF; i++) free += $i * 2 ^ (i - 5) * 4096 }
+  $1 == "used" && $2 + free != $4 { wrong("used " $2 " and free " free " are not " $4) }
+  $1 == "group" && $3 == "memory.current" {
+    if ($4 != group[$2]) wrong("group " $2 ": " $4 ", not " group[$2])
+    groups++
+  }
+  $1 == "left" { left = $2 }
+  END {
+    if (rows != expected || expected < 6) wrong(rows " rows, " expected " expected")
+    if (groups != 2) wrong(groups " groups")
+    if (cpus != 2) wrong(cpus " CPUs")
+    if (left != 0) wrong(left " objects left")
+    exit bad
+  }
+' "$said"
+echo "unikernel: $(grep -c '^expect' "$said") figures agree"
