@@ -149,7 +149,7 @@ fn all() -> Vec<Cell> {
             cell("long_busy_list", |areas, _| long_busy_list(areas));
             cell("random_size", |areas, number| {
                 let mut prng = Prng::new(number as u64 + 1);
-                let sizes: Vec<_> = (0..PAIRS).map(|_| prng.between(1, 100) as usize).collect();
+                let sizes: Vec<_> = (0..PAIRS).map(|_| prng.between(1, 100)).collect();
                 timed(PAIRS, || sizes.iter().for_each(|&pages| areas.pair(pages, 1, true)))
             });
             cell("fix_align", |areas, _| {
@@ -157,7 +157,7 @@ fn all() -> Vec<Cell> {
             });
             cell("random_size_align", |areas, number| {
                 let mut prng = Prng::new(number as u64 + 1);
-                let draw = |_| (prng.between(1, 10) as usize, 1usize << prng.between(0, 3));
+                let draw = |_| (prng.between(1, 10), 1usize << prng.between(0, 3));
                 let sizes: Vec<_> = (0..PAIRS).map(draw).collect();
                 timed(PAIRS, || {
                     sizes.iter().for_each(|&(pages, align)| areas.pair(pages, align, true))
@@ -208,7 +208,7 @@ fn long_busy_list(areas: Areas) -> (usize, Duration) {
 fn pcpu(number: usize) -> (usize, Duration) {
     const OBJECTS: usize = 2000;
     let mut prng = Prng::new(number as u64 + 1);
-    let draw = |_| (prng.between(1, 8192) as usize, 1usize << prng.between(0, 6));
+    let draw = |_| (prng.between(1, 8192), 1usize << prng.between(0, 6));
     let wishes: Vec<_> = (0..OBJECTS).map(draw).collect();
     let mut held = Vec::with_capacity(OBJECTS);
     timed(OBJECTS, || {
