@@ -231,3 +231,35 @@ fn a_shrinker_can_be_removed_in_a_child_that_was_forked_while_another_thread_was
     });
     A.shrinker_remove(registered).expect("not within one");
 }
+
+/// While a child of `vfork` runs, CPUs' arrays and stocks are out of use: what they hold is still brought
+/// back, and everything is charged without them.
+#[test]
+fn groups_work_while_all_cpus_are_paused() {
+    static A: Kmem = Kmem::new();
+    let (tenant, other) = (group(&A, "tenant"), group(&A, "other"));
+    let work = |tenant: &Group<Linux>| {
+        let _scope = tenant.enter();
+        let held: Vec<_> = (0..2000).map(|i| alloc!(A, i * 31 % 60_000)).collect();
+        held.into_iter().for_each(|at| free(&A, at));
+    };
+    work(&tenant);
+    work(&other);
+    assert!(tenant.stat().cached > 0 && other.stat().cached > 0);
+    assert!(A.before_vfork());
+    work(&other);
+    tenant.delete().expect("no groups below");
+    drop(tenant);
+    assert_eq!(A.group_dying(), 0);
+    other.set(Limit::Max, Some(100_000)).expect("a living group");
+    let at = A.alloc(99_000, Caller::at(0x1000).charged_to(other.id().objcg()));
+    assert!(at.is_null(), "25 pages and their metadata are more");
+    let at = A.alloc(80_000, Caller::at(0x1000).charged_to(other.id().objcg()));
+    assert!(!at.is_null());
+    assert_eq!(A.validate_groups(), Ok(()));
+    A.after_vfork();
+    free(&A, at);
+    work(&other);
+    assert_eq!(other.stat().current, 0);
+    assert_eq!(A.validate_groups(), Ok(()));
+}

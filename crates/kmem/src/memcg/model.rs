@@ -214,6 +214,10 @@ fn a_stock_put_in_place_while_its_group_is_deleted_is_brought_back() {
         let stock = Arc::new(AtomicU64::new(0));
         let objcg = model.child.objcg();
         let recall = move |model: &Model, stock: &AtomicU64| {
+            // The CPU is stopped only if there is something.
+            if stock.load(Ordering::SeqCst) == 0 {
+                return false;
+            }
             let amount = stock.swap(0, Ordering::AcqRel);
             model.groups.uncharge(objcg, amount);
             amount > 0
@@ -222,7 +226,7 @@ fn a_stock_put_in_place_while_its_group_is_deleted_is_brought_back() {
         let (other, place) = (model.clone(), stock.clone());
         let charger = thread::spawn(move || {
             other.groups.charge(objcg, 10, false).expect("no limit");
-            place.swap(10, Ordering::Relaxed);
+            place.store(10, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             let recalled = !other.groups.is_live(objcg) && recall(&other, &place);
             other.groups.unpin(objcg);

@@ -151,9 +151,11 @@ impl<P: Platform + 'static> Storm<P> {
             unsafe { kmem.split_page(at, order) };
             pieces = (0..order.pages().0 as usize).map(|n| at as usize + n * 4096).collect();
         }
-        // SAFETY: live allocations.
-        let charge =
-            |at| Charge { at, bytes: unsafe { kmem.usable_size(at as *mut u8) } as u64, node };
+        let charge = |at| {
+            // SAFETY: a live allocation.
+            let bytes = unsafe { kmem.usable_size(at as *mut u8) } as u64;
+            Charge { at, bytes, node }
+        };
         let charges: Vec<Charge> = pieces.into_iter().map(charge).collect();
         self.pool.lock().expect("no panic").extend(charges);
     }
