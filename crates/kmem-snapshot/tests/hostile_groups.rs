@@ -32,9 +32,9 @@ fn assert_tree(target: &Target, books: &Books) {
         assert_eq!(groups.iter().filter(|other| other.objcg == group.objcg).count(), 1);
     }
     let objects = |at: usize| groups[at].own.objects;
-    for at in 0..groups.len() {
+    for (at, group) in groups.iter().enumerate() {
         let sum: u64 = books.groups.below(at).map(objects).sum();
-        assert_eq!(groups[at].usage.objects, sum);
+        assert_eq!(group.usage.objects, sum);
     }
     let all: u64 = target.totals.values().map(|of| of.1).sum();
     assert_eq!(groups[0].usage.objects, all);
