@@ -286,7 +286,7 @@ impl Books {
     /// The caches with the live objects of some groups alone.
     #[must_use]
     pub fn caches_of(&self, groups: &Range<usize>) -> Vec<Cache> {
-        // Class 0 is page allocations.
+        // There is no class 0.
         let classes = (1..).zip(&self.caches);
         let of = |(class, cache): (usize, &Cache)| Cache {
             active: self.holdings.objects(groups, class),

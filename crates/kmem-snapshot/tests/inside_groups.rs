@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use kmem::class::{SIZES, SizeClass};
 use kmem::codetag::Caller;
 use kmem::memcg::{GroupId, Limit};
+use kmem::units::Gfp;
 use kmem::{Kmem, root::group_event};
 use kmem_snapshot::books::{Books, Group, Usage};
 use kmem_snapshot::{Process, Snapshot};
@@ -18,9 +20,29 @@ fn random(state: &mut u64) -> usize {
     (*state >> 11) as usize
 }
 
-/// A live allocation: where, by which call, and who pays.
+/// How something was allocated.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Alloc,
+    Vmalloc,
+    PerCpu,
+}
+
+impl Way {
+    fn alloc(self, size: usize, caller: Caller) -> *mut u8 {
+        match self {
+            Self::Alloc => KMEM.alloc(size, caller),
+            Self::Vmalloc => KMEM.vmalloc(size, Gfp::KERNEL, caller),
+            Self::PerCpu => KMEM.alloc_percpu(size, 8, Gfp::KERNEL, caller),
+        }
+    }
+}
+
+/// A live allocation: where, of what size, by which call, and who pays.
 struct Live {
     at: *mut u8,
+    way: Way,
+    bytes: u64,
     site: usize,
     payer: GroupId,
 }
@@ -38,12 +60,15 @@ impl Model {
         let mut usage =
             Usage { reserved: self.reserved.get(&id.0).copied().unwrap_or(0), ..Usage::default() };
         for live in self.live.iter().filter(|live| live.payer == id) {
-            // SAFETY: live.
-            let size = unsafe { KMEM.usable_size(live.at) } as u64;
             usage.objects += 1;
-            let large = size > 32 << 10;
-            *(if large { &mut usage.pages } else { &mut usage.slab }) += size;
-            usage.metadata += if large { size / 4096 * 4 } else { 4 };
+            let (sum, pages) = match live.way {
+                Way::Alloc if live.bytes <= 32 << 10 => (&mut usage.slab, false),
+                Way::Alloc => (&mut usage.pages, true),
+                Way::Vmalloc => (&mut usage.vmalloc, true),
+                Way::PerCpu => (&mut usage.percpu, false),
+            };
+            *sum += live.bytes;
+            usage.metadata += if pages { live.bytes / 4096 * 4 } else { 4 };
         }
         usage
     }
@@ -53,10 +78,36 @@ impl Model {
         let mut sums = BTreeMap::new();
         for live in self.live.iter().filter(|live| live.payer == id) {
             let sum = sums.entry(live.site as u64).or_insert((0, 0));
-            // SAFETY: live.
-            *sum = (sum.0 + unsafe { KMEM.usable_size(live.at) } as i64, sum.1 + 1);
+            *sum = (sum.0 + live.bytes as i64, sum.1 + 1);
         }
         sums
+    }
+
+    /// Allocates, unless it is refused.
+    fn alloc(&mut self, way: Way, size: usize, site: usize, payer: GroupId) {
+        let at = way.alloc(size, Caller::at(site).charged_to(payer.objcg()));
+        if at.is_null() {
+            return;
+        }
+        let bytes = match way {
+            // SAFETY: live.
+            Way::Alloc => unsafe { KMEM.usable_size(at) as u64 },
+            Way::Vmalloc => size.next_multiple_of(4096) as u64,
+            Way::PerCpu => SIZES[SizeClass::of(size).0 as usize].into(),
+        };
+        self.live.push(Live { at, way, bytes, site, payer });
+    }
+
+    fn free(&mut self, gone: usize) {
+        let Live { at, way, .. } = self.live.swap_remove(gone);
+        // SAFETY: live, given up, and so allocated.
+        unsafe {
+            match way {
+                Way::Alloc => KMEM.free(at),
+                Way::Vmalloc => KMEM.vfree(at),
+                Way::PerCpu => KMEM.free_percpu(at),
+            }
+        }
     }
 
     fn delete(&mut self, id: GroupId) {
@@ -133,8 +184,7 @@ fn the_reader_outside_agrees_with_the_process_and_with_a_list_of_what_was_alloca
     let mut state = 7;
     let mut model = Model::default();
     // The root is there from the first allocation on.
-    let at = KMEM.alloc(1, Caller::at(0x10_0000));
-    model.live.push(Live { at, site: 0x10_0000, payer: GroupId::ROOT });
+    model.alloc(Way::Alloc, 1, 0x10_0000, GroupId::ROOT);
     for round in 0..25 {
         let groups: Vec<GroupId> = KMEM.group_all().collect();
         for i in 0..4 {
@@ -154,15 +204,16 @@ fn the_reader_outside_agrees_with_the_process_and_with_a_list_of_what_was_alloca
             };
             let payer = groups[random(&mut state) % groups.len()];
             let site = 0x10_0000 + random(&mut state) % 30;
-            let at = KMEM.alloc(size, Caller::at(site).charged_to(payer.objcg()));
-            if at.is_null() {
-                continue;
-            }
-            model.live.push(Live { at, site, payer });
-            if !r.is_multiple_of(3) {
-                let gone = model.live.swap_remove(random(&mut state) % model.live.len());
-                // SAFETY: live, given up.
-                unsafe { KMEM.free(gone.at) };
+            // A CPU has a copy of each object, so there are few.
+            let way = match random(&mut state) % 50 {
+                0 => Way::Vmalloc,
+                1 => Way::PerCpu,
+                _ => Way::Alloc,
+            };
+            let size = if way == Way::PerCpu { 1 + size % 1000 } else { size.max(1) };
+            model.alloc(way, size, site, payer);
+            if !r.is_multiple_of(3) && !model.live.is_empty() {
+                model.free(random(&mut state) % model.live.len());
             }
         }
         let one = groups[random(&mut state) % groups.len()];
@@ -187,4 +238,6 @@ fn the_reader_outside_agrees_with_the_process_and_with_a_list_of_what_was_alloca
     let refused = |group: &Group| group.events[group_event::MAX] != 0;
     assert!(books.groups.all().iter().any(refused), "a limit was met");
     assert!(books.holdings.is_exact());
+    let all = books.groups.all()[0].usage;
+    assert!([all.slab, all.pages, all.vmalloc, all.percpu, all.reserved].iter().all(|&of| of > 0));
 }

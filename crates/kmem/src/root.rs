@@ -240,6 +240,20 @@ pub struct ZoneBlock {
     /// Address of `[u16; pages / 512]`: the credit of each 2 MiB frame; 0xFFFF is one that is taken
     /// as a whole, whose bits in `rows` mean nothing.
     pub credit: u64,
+    /// What its allocations are: see [`zone_purpose`].
+    pub purpose: u64,
+}
+
+/// Values of [`ZoneBlock::purpose`].
+pub mod zone_purpose {
+    /// Objects and pages.
+    pub const HEAP: u64 = 0;
+    /// Per-CPU objects: handles of one copy each.
+    pub const PERCPU: u64 = 1;
+    /// Virtually contiguous areas.
+    pub const VMALLOC: u64 = 2;
+    /// Pages that can be mapped again.
+    pub const SHARED: u64 = 3;
 }
 
 /// What a tag stands for.

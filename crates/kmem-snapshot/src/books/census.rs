@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use kmem::root::{CHUNK_CLASS_MASK, EXT_LIVE, TAG_BITS, TAG_MASK, TAG_UNTAGGED};
+use kmem::root::{CHUNK_CLASS_MASK, EXT_LIVE, TAG_BITS, TAG_MASK, TAG_UNTAGGED, zone_purpose};
 
 use super::Source;
 use super::caches::Slabs;
-use super::charges::Charges;
+use super::charges::{Charges, Kind};
 use super::pinned::{Gather, Pins};
 use super::zone::{CHUNK, Class, PAGE, PAGES_PER_CHUNK, Zone};
 use crate::error::ReadError;
@@ -92,13 +92,13 @@ impl<'a> Census<'a> {
         (self.totals, self.pins)
     }
 
-    /// Counts `calls` allocations of a class, 0 for pages, with this extension word.
-    fn count(&mut self, word: u32, class: usize, bytes: u64, calls: u64) {
+    /// Counts `calls` allocations with this extension word.
+    fn count(&mut self, word: u32, kind: Kind, bytes: u64, calls: u64) {
         let total = &mut self.totals[(word & TAG_MASK) as usize];
         total.bytes += bytes;
         total.calls += calls;
         self.live += bytes;
-        self.charges.add(word, class, bytes, calls);
+        self.charges.add(word, kind, bytes, calls);
     }
 
     /// Counts one zone.
@@ -225,7 +225,7 @@ impl<'a> Census<'a> {
             if before[range.clone()] != now[range.clone()] {
                 changed.extend(range.map(|c| c + low));
             } else if whole[i] && (!vector.is_empty() || !self.has_books) {
-                self.slab(class, vector);
+                self.slab(zone, class, vector);
             } else {
                 self.torn += 1;
             }
@@ -234,7 +234,9 @@ impl<'a> Census<'a> {
     }
 
     /// Counts the extension words of one slab.
-    fn slab(&mut self, class: &Class, vector: &[u8]) {
+    fn slab(&mut self, zone: &Zone, class: &Class, vector: &[u8]) {
+        let is_percpu = zone.purpose == zone_purpose::PERCPU;
+        let kind = if is_percpu { Kind::PerCpu } else { Kind::Slab(class.number) };
         self.slab_overhead += class.slab_size - class.limit;
         if self.has_books {
             self.objects += class.limit;
@@ -248,24 +250,25 @@ impl<'a> Census<'a> {
                 continue;
             }
             if word != run {
-                self.run(class, run, calls);
+                self.run(class, kind, run, calls);
                 (run, calls) = (word, 0);
             }
             calls += 1;
         }
-        self.run(class, run, calls);
+        self.run(class, kind, run, calls);
         self.gather.end(class.slab_size, &mut self.pins);
         self.live_in_slabs += self.live - before;
-        if let Some(slabs) = self.slabs.get_mut(class.number) {
+        // Slabs of handles belong to no cache.
+        if let Some(slabs) = self.slabs.get_mut(class.number).filter(|_| !is_percpu) {
             slabs.all += 1;
             slabs.active += u64::from(self.live != before);
         }
     }
 
     /// Counts live objects of one slab that share an extension word.
-    fn run(&mut self, class: &Class, word: u32, calls: u64) {
+    fn run(&mut self, class: &Class, kind: Kind, word: u32, calls: u64) {
         if calls != 0 {
-            self.count(word, class.number, calls * u64::from(class.size), calls);
+            self.count(word, kind, calls * u64::from(class.size), calls);
             self.gather.object(word & TAG_MASK);
         }
     }
@@ -319,7 +322,9 @@ impl<'a> Census<'a> {
                 self.torn += 1;
             } else {
                 let word = if self.has_books { word } else { TAG_UNTAGGED };
-                self.count(word, 0, pages * PAGE, 1);
+                let is_area = zone.purpose == zone_purpose::VMALLOC;
+                let kind = if is_area { Kind::Vmalloc } else { Kind::Pages };
+                self.count(word, kind, pages * PAGE, 1);
                 self.pins.alone(word & TAG_MASK, pages * PAGE);
                 *taken = pfn + pages;
             }

@@ -55,15 +55,28 @@ impl Usage {
     }
 }
 
+/// What an allocation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// An object of a class.
+    Slab(usize),
+    /// Pages.
+    Pages,
+    /// Virtually contiguous pages.
+    Vmalloc,
+    /// A per-CPU object.
+    PerCpu,
+}
+
 /// The counts, by the groups' ids as extension words have them.
 #[derive(Debug)]
 pub(super) struct Charges {
-    /// Classes, that of page allocations (0) included.
+    /// Classes, the unused class 0 included.
     classes: usize,
     /// `[objcg][class]`: live objects.
     objects: Vec<u64>,
-    /// `[objcg]`: bytes of page allocations.
-    pages: Vec<u64>,
+    /// `[objcg]`: all but objects of classes.
+    others: Vec<Usage>,
     /// By extension word without its live bit, where the group is not the root.
     pairs: HashMap<u32, TagTotal>,
     /// There were more pairs than are kept.
@@ -76,7 +89,7 @@ impl Charges {
         Self {
             classes,
             objects: vec![0; classes],
-            pages: vec![0],
+            others: vec![Usage::default()],
             pairs: HashMap::new(),
             beyond: false,
         }
@@ -84,17 +97,27 @@ impl Charges {
 
     /// Counts `calls` allocations with this extension word, of together `bytes`.
     #[inline]
-    pub(super) fn add(&mut self, word: u32, class: usize, bytes: u64, calls: u64) {
+    pub(super) fn add(&mut self, word: u32, kind: Kind, bytes: u64, calls: u64) {
         let objcg = (word >> OBJCG_SHIFT) as usize;
-        if objcg >= self.pages.len() {
-            self.pages.resize(objcg + 1, 0);
+        if objcg >= self.others.len() {
+            self.others.resize(objcg + 1, Usage::default());
             self.objects.resize((objcg + 1) * self.classes, 0);
         }
-        if let Some(sum) = self.objects.get_mut(objcg * self.classes + class) {
-            *sum += calls;
+        let others = &mut self.others[objcg];
+        match kind {
+            Kind::Slab(class) => {
+                if let Some(sum) = self.objects.get_mut(objcg * self.classes + class) {
+                    *sum += calls;
+                }
+            }
+            Kind::Pages => others.pages += bytes,
+            Kind::Vmalloc => others.vmalloc += bytes,
+            Kind::PerCpu => others.percpu += bytes,
         }
-        if class == 0 {
-            self.pages[objcg] += bytes;
+        if !matches!(kind, Kind::Slab(_)) {
+            let words = if kind == Kind::PerCpu { calls } else { bytes / PAGE };
+            others.objects += calls;
+            others.metadata += words * CHARGED_METADATA;
         }
         if objcg != 0 {
             self.pair(word & !EXT_LIVE, bytes, calls);
@@ -114,10 +137,10 @@ impl Charges {
 
     /// Groups that something was seen of, the root included: their ids are below this.
     pub(super) fn groups(&self) -> usize {
-        self.pages.len()
+        self.others.len()
     }
 
-    /// Live objects of a group by class; of class 0 they are page allocations.
+    /// Live objects of a group by class.
     pub(super) fn objects(&self, objcg: usize) -> &[u64] {
         let from = objcg * self.classes;
         self.objects.get(from..from + self.classes).unwrap_or_default()
@@ -125,15 +148,14 @@ impl Charges {
 
     /// What a group's own objects come to, whether it is deleted or not.
     pub(super) fn usage(&self, objcg: usize, classes: &[Option<Class>]) -> Usage {
-        let mut usage = Usage { pages: self.pages[objcg], ..Usage::default() };
+        let mut usage = self.others[objcg];
         for (&calls, class) in self.objects(objcg).iter().zip(classes) {
-            usage.objects += calls;
             if let Some(class) = class {
+                usage.objects += calls;
                 usage.slab += calls * u64::from(class.size);
                 usage.metadata += calls * CHARGED_METADATA;
             }
         }
-        usage.metadata += usage.pages / PAGE * CHARGED_METADATA;
         usage
     }
 
@@ -156,7 +178,7 @@ mod tests {
         let groups = MAX_PAIRS as u32 / (TAG_MASK + 1) + 2;
         for objcg in 1..=groups {
             for tag in 0..=TAG_MASK {
-                charges.add(objcg << OBJCG_SHIFT | EXT_LIVE | tag, 1, 16, 1);
+                charges.add(objcg << OBJCG_SHIFT | EXT_LIVE | tag, Kind::Slab(1), 16, 1);
             }
         }
         assert!(charges.beyond);

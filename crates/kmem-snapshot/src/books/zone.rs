@@ -99,6 +99,8 @@ pub(super) struct Zone {
     pub(super) rows: u64,
     pub(super) dirty: u64,
     pub(super) credit: u64,
+    /// See [`kmem::root::zone_purpose`].
+    pub(super) purpose: u64,
     pub(super) meta: (u64, u64),
     pages: u64,
 }
@@ -119,6 +121,7 @@ impl Zone {
             rows: of!(rows),
             dirty: of!(dirty),
             credit: of!(credit),
+            purpose: of!(purpose),
             meta: (of!(meta_base), of!(meta_len)),
             pages: of!(pages),
         };

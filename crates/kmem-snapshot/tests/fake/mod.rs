@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use kmem_snapshot::kmem::class::ClassGeometry;
 use kmem_snapshot::kmem::root::{
     EXT_LIVE, MAGIC, MAX_ZONES, OBJCG_SHIFT, PeakEntry, PeakTable, RootBlock, Site, TAG_BITS,
-    TAG_FIRST_SITE, VERSION, ZoneBlock, profiling,
+    TAG_FIRST_SITE, VERSION, ZoneBlock, profiling, zone_purpose,
 };
 
 pub(crate) const SITES: u32 = 40;
@@ -262,6 +262,7 @@ pub(crate) fn target() {
         rows: at.rows as u64,
         dirty: at.dirty as u64,
         credit: at.credit as u64,
+        purpose: zone_purpose::HEAP,
         meta_base: zone_meta as u64,
         meta_len: (meta + meta_len - zone_meta) as u64,
     };

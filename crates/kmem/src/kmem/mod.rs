@@ -30,7 +30,7 @@ use crate::cpu::Slots;
 use crate::memcg::Groups;
 use crate::os::Platform;
 use crate::page::Zone;
-use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock, TAG_BITS, TAG_MASK};
+use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock, TAG_BITS, TAG_MASK, zone_purpose};
 use crate::slab::SlabZone;
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -96,15 +96,16 @@ struct ZoneSet {
 
 /// What a zone's address space is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
 enum Purpose {
     /// Objects and pages.
-    Heap,
+    Heap = zone_purpose::HEAP,
     /// Per-CPU objects: see `percpu`.
-    PerCpu,
+    PerCpu = zone_purpose::PERCPU,
     /// Areas: see `vmalloc`.
-    Vmalloc,
+    Vmalloc = zone_purpose::VMALLOC,
     /// Pages that can be mapped again: see `vmap`.
-    Shared,
+    Shared = zone_purpose::SHARED,
 }
 
 /// What the fast paths read.

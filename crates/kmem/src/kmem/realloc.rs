@@ -240,7 +240,7 @@ impl<P: Platform> Instance<P> {
         // until it is written to, saves most of the moves. But no group gives anything up for it.
         let roomy = size.saturating_add(size / 8);
         let wanted = run.is_some() && size > old && roomy > MAX_OBJECT;
-        let mut new = if wanted && self.groups.has_room(objcg, 2 * roomy as u64) {
+        let mut new = if wanted && self.groups.has_room(objcg, (roomy as u64).saturating_mul(2)) {
             self.alloc(roomy, caller.quietly())
         } else {
             core::ptr::null_mut()

@@ -356,6 +356,7 @@ impl<P: Platform> Instance<P> {
         entry.meta_base = meta as u64;
         entry.meta_len = self.meta_bytes(pages) as u64;
         entry.committed = AtomicU64::new(0);
+        entry.purpose = purpose as u64;
         set.slabs.describe(entry);
         set.zone.describe(entry);
         if first {

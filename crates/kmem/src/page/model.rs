@@ -49,6 +49,7 @@ impl Model {
         let stamp: Vec<_> = (0..frames).map(|_| AtomicU32::new(0)).collect();
         let sets = words(words_for(frames, lane::COUNT) as u32);
         let block = Box::new(ZoneBlock {
+            purpose: 0,
             base: 0,
             pages: 0,
             committed: AtomicU64::new(0),
