@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(String::from_utf8(out).unwrap(), expected);
 
         let mut totals = crate::live::by_group(&sites);
-        totals.sort_by_key(|total| std::cmp::Reverse(total.bytes));
+        totals.sort_by_key(|of| std::cmp::Reverse(of.bytes));
         let mut out = Vec::new();
         write_group_totals(&mut out, &totals, 2).unwrap();
         let expected = "      SIZE     CALLS  GROUP
