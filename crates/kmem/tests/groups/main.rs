@@ -1,6 +1,9 @@
 //! Groups: who pays, exactly; limits; deletion.
 #![cfg(all(target_os = "linux", not(miri)))]
 
+mod forks;
+mod limits;
+
 use kmem::memcg::{GroupError, GroupId, Limit};
 use kmem::root::group_event;
 use kmem::units::{Gfp, Order};
@@ -191,121 +194,6 @@ fn names_and_places_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn above_max_a_request_is_refused_and_nothing_is_left_of_it() {
-    static A: Kmem = Kmem::new();
-    let tenant = group(&A, "tenant");
-    tenant.set(Limit::Max, Some(1 << 20)).expect("a living group");
-    let scope = tenant.enter();
-    let mut all = Vec::new();
-    loop {
-        let at = alloc!(A, 1000);
-        if at.is_null() {
-            break;
-        }
-        all.push(at);
-    }
-    // To the last object: what CPUs had in stock was brought back first.
-    let each = cost(&A, all[0]);
-    assert_eq!(all.len() as u64, (1 << 20) / each);
-    let stat = tenant.stat();
-    assert_eq!(stat.current, all.len() as u64 * each);
-    assert!(stat.peak <= 1 << 20);
-    assert_eq!((stat.events[group_event::MAX], stat.events[group_event::OOM]), (1, 1));
-    assert!(alloc!(A, 100_000).is_null());
-    assert!(alloc!(A, 10, zeroed).is_null() || tenant.stat().current <= 1 << 20);
-    assert!(tenant.try_charge(1 << 19).is_err());
-    drop(scope);
-    // Others are not concerned.
-    let other = alloc!(A, 1000);
-    assert!(!other.is_null());
-    free(&A, other);
-    let _scope = tenant.enter();
-    free(&A, all.pop().expect("one"));
-    all.push(alloc!(A, 1000));
-    assert!(!all[all.len() - 1].is_null());
-    assert_eq!(A.validate_groups(), Ok(()));
-    all.into_iter().for_each(|at| free(&A, at));
-}
-
-#[test]
-fn shrinkers_hold_a_group_below_its_limits_and_are_never_called_from_within() {
-    static A: Kmem = Kmem::new();
-    static CACHE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-    static CALLS: AtomicUsize = AtomicUsize::new(0);
-    static DEPTH: AtomicUsize = AtomicUsize::new(0);
-    let tenant = group(&A, "tenant");
-    let shrink = Box::leak(Box::new(|bytes: usize| {
-        assert_eq!(DEPTH.fetch_add(1, Ordering::Relaxed), 0);
-        CALLS.fetch_add(1, Ordering::Relaxed);
-        // It may allocate, above the limit too.
-        let note = alloc!(A, 2000);
-        assert!(!note.is_null());
-        let mut freed = 0;
-        let mut cache = CACHE.lock().expect("not held while we allocate");
-        while freed < bytes
-            && let Some(at) = cache.pop()
-        {
-            freed += 1028;
-            free(&A, at as *mut u8);
-        }
-        free(&A, note);
-        DEPTH.fetch_sub(1, Ordering::Relaxed);
-        freed
-    }));
-    let registered = tenant.add_shrinker(shrink).expect("a living group");
-    for (limit, event) in [(Limit::Max, group_event::MAX), (Limit::High, group_event::HIGH)] {
-        tenant.set(limit, Some(1 << 20)).expect("a living group");
-        A.group_reset_peak(tenant.id()).expect("a living group");
-        let before = (CALLS.load(Ordering::Relaxed), tenant.stat().events[event]);
-        let _scope = tenant.enter();
-        for _ in 0..20_000 {
-            let at = alloc!(A, 1000);
-            assert!(!at.is_null());
-            CACHE.lock().expect("no panic").push(at as usize);
-        }
-        let stat = tenant.stat();
-        assert!(stat.current <= (1 << 20) + (64 << 10), "{stat:?}");
-        assert!(CALLS.load(Ordering::Relaxed) > before.0 && stat.events[event] > before.1);
-        assert_eq!(stat.events[group_event::OOM], 0);
-        tenant.set(limit, None).expect("a living group");
-    }
-    A.shrinker_remove(registered).expect("not within one");
-    let _scope = tenant.enter();
-    tenant.set(Limit::Max, Some(0)).expect("a living group");
-    assert!(alloc!(A, 1000).is_null());
-    assert_eq!(A.validate_groups(), Ok(()));
-}
-
-#[test]
-fn a_limit_set_below_what_is_held_calls_shrinkers_and_grants_nothing_more() {
-    static A: Kmem = Kmem::new();
-    let tenant = group(&A, "tenant");
-    let _scope = tenant.enter();
-    let all: Vec<*mut u8> = (0..1000).map(|_| alloc!(A, 1000)).collect();
-    tenant.set(Limit::Max, Some(100_000)).expect("a living group");
-    assert!(alloc!(A, 16).is_null());
-    assert_eq!(tenant.stat().current, 1000 * 1028);
-    all.into_iter().for_each(|at| free(&A, at));
-    assert!(!alloc!(A, 16).is_null());
-}
-
-#[test]
-fn what_cannot_be_refused_goes_above_the_limit_and_says_so() {
-    static A: Kmem = Kmem::new();
-    let tenant = group(&A, "tenant");
-    tenant.set(Limit::Max, Some(4096)).expect("a living group");
-    let caller = Caller::at(0x1000).charged_to(tenant.id().objcg());
-    assert!(A.alloc(8000, caller).is_null());
-    assert!(!tenant.stat().over_limit);
-    let at = A.alloc(8000, caller.nofail());
-    assert!(!at.is_null() && tenant.stat().over_limit);
-    A.group_reset_peak(tenant.id()).expect("a living group");
-    assert!(!tenant.stat().over_limit);
-    free(&A, at);
-    assert_eq!(A.validate_groups(), Ok(()));
-}
-
-#[test]
 fn resizing_bills_the_difference_to_who_paid() {
     static A: Kmem = Kmem::new();
     let (payer, other) = (group(&A, "payer"), group(&A, "other"));
@@ -377,47 +265,6 @@ fn a_future_pays_from_its_group_on_whichever_thread_it_runs() {
 }
 
 #[test]
-fn a_reservation_is_charged_until_it_is_dropped() {
-    static A: Kmem = Kmem::new();
-    let tenant = group(&A, "tenant");
-    tenant.set(Limit::Max, Some(1 << 20)).expect("a living group");
-    let half = tenant.try_charge(1 << 19).expect("there is room");
-    let other = tenant.try_charge(1 << 19).expect("there is room");
-    assert_eq!(tenant.try_charge(1).err(), Some(GroupError::NoMemory));
-    let stat = tenant.stat();
-    assert_eq!((stat.current, stat.reserved), (1 << 20, 1 << 20));
-    assert_eq!(A.validate_groups(), Ok(()));
-    drop(half);
-    assert_eq!(tenant.stat().current, 1 << 19);
-    assert_eq!(A.group_uncharge(tenant.id(), 1 << 20), Err(GroupError::NotFound));
-    drop(other);
-    assert_eq!(tenant.stat().current, 0);
-}
-
-#[test]
-fn a_reservation_of_more_than_there_can_be_is_refused_and_disturbs_nobody() {
-    static A: Kmem = Kmem::new();
-    let parent = group(&A, "parent");
-    let (tenant, other) =
-        (parent.create("tenant").expect("a group"), parent.create("other").expect("a group"));
-    for bytes in [u64::MAX, 1 << 63, (1 << 62) + 1] {
-        assert_eq!(tenant.try_charge(bytes).err(), Some(GroupError::NoMemory), "{bytes:#x}");
-        assert_eq!((tenant.stat().current, parent.stat().peak), (0, 0));
-    }
-    let most = tenant.try_charge(1 << 62).expect("no limit");
-    let caller = Caller::at(0x1000).charged_to(other.id().objcg());
-    assert!(A.alloc(100, caller).is_null());
-    // What cannot be refused is counted, so that it can be taken back.
-    let at = A.alloc(100, caller.nofail());
-    assert_eq!(parent.stat().current, (1 << 62) + cost(&A, at));
-    assert_eq!(A.validate_groups(), Ok(()));
-    free(&A, at);
-    drop(most);
-    assert_eq!(parent.stat().current, 0);
-    assert_eq!(A.validate_groups(), Ok(()));
-}
-
-#[test]
 fn groups_that_alternate_and_threads_that_come_and_go_leave_no_drift() {
     static A: Kmem = Kmem::new();
     let groups: Vec<Group<Linux>> = (0..100).map(|i| group(&A, &format!("g{i}"))).collect();
@@ -445,127 +292,6 @@ fn groups_that_alternate_and_threads_that_come_and_go_leave_no_drift() {
         A.group_delete(id).expect("a group");
     }
     assert_eq!(A.group_dying(), 0);
-}
-
-#[test]
-fn a_forked_child_has_books_of_its_own() {
-    static A: Kmem = Kmem::new();
-    let tenant = group(&A, "tenant");
-    let all: Vec<usize> = {
-        let _scope = tenant.enter();
-        (0..5000).map(|i| alloc!(A, i % 3000 + 1) as usize).collect()
-    };
-    let held = tenant.stat().current;
-    // SAFETY: the child only uses this instance, and leaves by `_exit`.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            let first = alloc!(A, 64);
-            let mut right = tenant.stat().current == held && A.validate_groups().is_ok();
-            all.iter().for_each(|&at| free(&A, at as *mut u8));
-            right &= tenant.stat().current == 0 && A.validate_groups().is_ok();
-            free(&A, first);
-            libc::_exit(i32::from(!right));
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
-        assert_eq!(status, 0);
-    }
-    assert_eq!(tenant.stat().current, held);
-    assert_eq!(A.validate_groups(), Ok(()));
-}
-
-/// What a child does right after `fork`, which must be done within seconds.
-///
-/// # Safety
-/// `work` does what a forked child may do.
-unsafe fn forked(work: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the caller's promise; the child leaves by `_exit`.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            libc::alarm(10);
-            libc::_exit(i32::from(!work()));
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
-        status == 0
-    }
-}
-
-#[test]
-fn a_child_that_is_forked_while_others_make_and_delete_groups_has_all_in_order() {
-    static A: Kmem = Kmem::new();
-    let parent = A.group_create(GroupId::ROOT, b"parent").expect("a group");
-    let done = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while done.load(Ordering::Relaxed) == 0 {
-                let id = A.group_create(parent, b"child").expect("a group");
-                A.group_delete(id).expect("no groups below");
-            }
-        });
-        let wrong = (0..500).find(|_| {
-            // SAFETY: only this instance is used.
-            let right = unsafe {
-                forked(|| {
-                    // Whoever was at the index is not there any more.
-                    let child = A.group_find(parent, b"child");
-                    let _ = child.and_then(|child| A.group_delete(child));
-                    A.group_create(parent, b"child")
-                        .is_ok_and(|id| id.objcg().0 <= 2 && A.group_delete(id).is_ok())
-                        && A.group_delete(parent).is_ok()
-                        && A.group_dying() == 0
-                })
-            };
-            !right
-        });
-        done.store(1, Ordering::Relaxed);
-        assert_eq!(wrong, None, "a fork");
-    });
-}
-
-#[test]
-fn a_child_that_is_forked_while_a_shrinker_runs_can_remove_it() {
-    static A: Kmem = Kmem::new();
-    static WITHIN: Barrier = Barrier::new(2);
-    let tenant = group(&A, "tenant");
-    let wait = |_: usize| {
-        WITHIN.wait();
-        WITHIN.wait();
-        0
-    };
-    let shrinker = tenant.add_shrinker(Box::leak(Box::new(wait))).expect("a living group");
-    tenant.set(Limit::Max, Some(0)).expect("a living group");
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let _scope = tenant.enter();
-            assert!(alloc!(A, 100).is_null());
-        });
-        WITHIN.wait();
-        // SAFETY: only this instance is used.
-        let removed = unsafe { forked(|| A.shrinker_remove(shrinker).is_ok()) };
-        WITHIN.wait();
-        assert!(removed);
-    });
-}
-
-#[test]
-fn an_eventfd_is_told_of_events() {
-    static A: Kmem = Kmem::new();
-    let tenant = group(&A, "tenant");
-    // SAFETY: a fresh descriptor, read into a word.
-    unsafe {
-        let fd = libc::eventfd(0, libc::EFD_NONBLOCK);
-        assert!(fd >= 0);
-        A.group_notify(tenant.id(), Some(fd as u32)).expect("a living group");
-        tenant.set(Limit::Max, Some(0)).expect("a living group");
-        assert!(A.alloc(64, Caller::at(0x1000).charged_to(tenant.id().objcg())).is_null());
-        let mut count = 0u64;
-        assert_eq!(libc::read(fd, (&raw mut count).cast(), 8), 8);
-        assert_eq!(count, 2, "max and oom");
-        libc::close(fd);
-    }
 }
 
 #[test]

@@ -1,0 +1,106 @@
+//! Groups of forked children.
+
+use super::*;
+
+#[test]
+fn a_forked_child_has_books_of_its_own() {
+    static A: Kmem = Kmem::new();
+    let tenant = group(&A, "tenant");
+    let all: Vec<usize> = {
+        let _scope = tenant.enter();
+        (0..5000).map(|i| alloc!(A, i % 3000 + 1) as usize).collect()
+    };
+    let held = tenant.stat().current;
+    // SAFETY: the child only uses this instance, and leaves by `_exit`.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            let first = alloc!(A, 64);
+            let mut right = tenant.stat().current == held && A.validate_groups().is_ok();
+            all.iter().for_each(|&at| free(&A, at as *mut u8));
+            right &= tenant.stat().current == 0 && A.validate_groups().is_ok();
+            free(&A, first);
+            libc::_exit(i32::from(!right));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        assert_eq!(status, 0);
+    }
+    assert_eq!(tenant.stat().current, held);
+    assert_eq!(A.validate_groups(), Ok(()));
+}
+
+/// What a child does right after `fork`, which must be done within seconds.
+///
+/// # Safety
+/// `work` does what a forked child may do.
+unsafe fn forked(work: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the caller's promise; the child leaves by `_exit`.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::alarm(10);
+            libc::_exit(i32::from(!work()));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        status == 0
+    }
+}
+
+#[test]
+fn a_child_that_is_forked_while_others_make_and_delete_groups_has_all_in_order() {
+    static A: Kmem = Kmem::new();
+    let parent = A.group_create(GroupId::ROOT, b"parent").expect("a group");
+    let done = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while done.load(Ordering::Relaxed) == 0 {
+                let id = A.group_create(parent, b"child").expect("a group");
+                A.group_delete(id).expect("no groups below");
+            }
+        });
+        let wrong = (0..500).find(|_| {
+            // SAFETY: only this instance is used.
+            let right = unsafe {
+                forked(|| {
+                    // Whoever was at the index is not there any more.
+                    let child = A.group_find(parent, b"child");
+                    let _ = child.and_then(|child| A.group_delete(child));
+                    A.group_create(parent, b"child")
+                        .is_ok_and(|id| id.objcg().0 <= 2 && A.group_delete(id).is_ok())
+                        && A.group_delete(parent).is_ok()
+                        && A.group_dying() == 0
+                })
+            };
+            !right
+        });
+        done.store(1, Ordering::Relaxed);
+        assert_eq!(wrong, None, "a fork");
+    });
+}
+
+#[test]
+fn a_child_that_is_forked_while_a_shrinker_runs_can_remove_it() {
+    static A: Kmem = Kmem::new();
+    static WITHIN: Barrier = Barrier::new(2);
+    let tenant = group(&A, "tenant");
+    let wait = |_: usize| {
+        WITHIN.wait();
+        WITHIN.wait();
+        0
+    };
+    let shrinker = tenant.add_shrinker(Box::leak(Box::new(wait))).expect("a living group");
+    tenant.set(Limit::Max, Some(0)).expect("a living group");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _scope = tenant.enter();
+            assert!(alloc!(A, 100).is_null());
+        });
+        WITHIN.wait();
+        // SAFETY: only this instance is used.
+        let removed = unsafe { forked(|| A.shrinker_remove(shrinker).is_ok()) };
+        WITHIN.wait();
+        assert!(removed);
+    });
+}
