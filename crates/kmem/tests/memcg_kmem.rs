@@ -237,6 +237,30 @@ fn many_small_groups() {
     nothing_is_left(&A);
 }
 
+/// The kernel's test makes groups, whose counters are per-CPU memory; ours have none, so each gets an
+/// object. A parent pays for what its deleted groups held.
+#[test]
+fn percpu_basic() {
+    static A: Kmem = Kmem::new();
+    let parent = group(&A, "parent");
+    let handles: Vec<_> = (0..200)
+        .map(|n| {
+            let child = parent.create(&format!("{n}")).expect("a new name");
+            let who = Caller::at(0x1000).charged_to(child.id().objcg());
+            let handle = A.alloc_percpu(256, 8, Gfp::KERNEL, who);
+            child.delete().expect("no groups below");
+            handle
+        })
+        .collect();
+    assert_eq!(parent.stat().current, handles.len() as u64 * cost(256));
+    assert_eq!(A.group_dying(), handles.len());
+    for handle in handles {
+        // SAFETY: live, and given up.
+        unsafe { A.free_percpu(handle) };
+    }
+    nothing_is_left(&A);
+}
+
 #[test]
 fn current_peak() {
     static A: Kmem = Kmem::new();
