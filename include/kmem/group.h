@@ -68,6 +68,15 @@ struct kmem_group_stat {
 };
 #define KMEM_GROUP_STAT_INIT { sizeof(struct kmem_group_stat), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
+/* What its live allocations are, in bytes with their metadata; of it and of all below it. */
+struct kmem_group_kinds {
+	/* As of kmem_group_stat: KMEM_GROUP_KINDS_INIT. */
+	uint64_t size;
+	/* Objects of slabs; pages, large blocks of malloc included; areas of vmalloc; per-CPU objects, one copy of each. */
+	uint64_t slab, pages, vmalloc, percpu;
+};
+#define KMEM_GROUP_KINDS_INIT { sizeof(struct kmem_group_kinds), 0, 0, 0, 0 }
+
 /* Frees about so many bytes of the group if it can; returns how many it freed. Called on a thread that allocates, whatever
  * locks of the program it holds: what cannot be had without waiting must be left alone. What it allocates itself is
  * granted, and calls no shrinker. It must return: no longjmp, no exception. */
@@ -96,6 +105,8 @@ int kmem_group_dying(void) __attribute__((weak));
 int kmem_group_set(kmem_group_t group, enum kmem_group_limit limit, uint64_t bytes) __attribute__((weak));
 /* EINVAL: `size` is that of no version of the structure that the library knows. */
 int kmem_group_stat(kmem_group_t group, struct kmem_group_stat *stat) __attribute__((weak));
+/* The same by kinds; takes time with the number of objects of the heap. */
+int kmem_group_kinds(kmem_group_t group, struct kmem_group_kinds *kinds) __attribute__((weak));
 /* Starts `peak` anew, and takes `over_limit` back. */
 int kmem_group_reset_peak(kmem_group_t group) __attribute__((weak));
 /* Adds 1 to an eventfd at each event; -1: to none any more. EBADF: it is not open. */
@@ -134,6 +145,7 @@ int kmem_group_remove_shrinker(struct kmem_shrinker *shrinker) __attribute__((we
 #define kmem_group_dying() KMEM_OR_(kmem_group_dying, kmem_group_dying())
 #define kmem_group_set(group, limit, bytes) KMEM_OR_(kmem_group_set, kmem_group_set(group, limit, bytes))
 #define kmem_group_stat(group, stat) KMEM_OR_(kmem_group_stat, kmem_group_stat(group, stat))
+#define kmem_group_kinds(group, kinds) KMEM_OR_(kmem_group_kinds, kmem_group_kinds(group, kinds))
 #define kmem_group_reset_peak(group) KMEM_OR_(kmem_group_reset_peak, kmem_group_reset_peak(group))
 #define kmem_group_notify(group, eventfd) KMEM_OR_(kmem_group_notify, kmem_group_notify(group, eventfd))
 #define kmem_group_enter(group) KMEM_OR_(kmem_group_enter, kmem_group_enter(group))
@@ -204,12 +216,18 @@ public:
 	{
 		return kmem_group_set(id_, limit, bytes);
 	}
-	/* All zeroes if there is no such group. */
+	/* All zeroes if there is no such group; the next one, too. */
 	struct kmem_group_stat stat() const noexcept
 	{
 		struct kmem_group_stat stat = KMEM_GROUP_STAT_INIT;
 		(void)kmem_group_stat(id_, &stat);
 		return stat;
+	}
+	struct kmem_group_kinds kinds() const noexcept
+	{
+		struct kmem_group_kinds kinds = KMEM_GROUP_KINDS_INIT;
+		(void)kmem_group_kinds(id_, &kinds);
+		return kinds;
 	}
 
 private:

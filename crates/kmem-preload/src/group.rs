@@ -7,7 +7,7 @@ use kmem_core::memcg::{GroupError, GroupId, Limit, Shrink, Shrinker};
 use kmem_core::os::linux::Linux;
 use kmem_core::root::{MAX_GROUP_DEPTH, MAX_GROUP_NAME, group_event};
 use kmem_core::units::ObjcgId;
-use kmem_core::{Group, GroupStat};
+use kmem_core::{Group, GroupKinds, GroupStat};
 
 use crate::{KMEM, errno, thread};
 
@@ -187,24 +187,62 @@ impl From<GroupStat> for Stat {
     }
 }
 
+/// Fills in a structure that begins with its size, of which there is one version so far.
+///
 /// # Safety
 /// `out` is null or a structure as long as it says.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn kmem_group_stat(group: i64, out: *mut Stat) -> c_int {
-    let stat = || {
+unsafe fn fill<T>(
+    group: i64,
+    out: *mut T,
+    of: impl FnOnce(GroupId) -> Result<T, GroupError>,
+) -> c_int {
+    let fill = || {
         let group = living(group)?;
         if out.is_null() {
             return Err(Errno(libc::EFAULT));
         }
-        // SAFETY: the caller's promise. There is one version so far.
-        if unsafe { (*out).size } != size_of::<Stat>() as u64 {
+        // SAFETY: the caller's promise.
+        if unsafe { out.cast::<u64>().read() } != size_of::<T>() as u64 {
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: it is that long.
-        unsafe { out.write(KMEM.group_stat(group.id())?.into()) };
+        unsafe { out.write(of(group.id())?) };
         Ok(())
     };
-    done(stat())
+    done(fill())
+}
+
+/// # Safety
+/// See [`fill`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_group_stat(group: i64, out: *mut Stat) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { fill(group, out, |id| KMEM.group_stat(id).map(Stat::from)) }
+}
+
+/// `struct kmem_group_kinds`.
+#[repr(C)]
+struct Kinds {
+    size: u64,
+    slab: u64,
+    pages: u64,
+    vmalloc: u64,
+    percpu: u64,
+}
+
+impl From<GroupKinds> for Kinds {
+    fn from(kinds: GroupKinds) -> Self {
+        let GroupKinds { slab, pages, vmalloc, percpu } = kinds;
+        Self { size: size_of::<Self>() as u64, slab, pages, vmalloc, percpu }
+    }
+}
+
+/// # Safety
+/// See [`fill`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_group_kinds(group: i64, out: *mut Kinds) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { fill(group, out, |id| KMEM.group_kinds(id).map(Kinds::from)) }
 }
 
 #[unsafe(no_mangle)]

@@ -72,6 +72,7 @@ const GROUPS: &[&str] = &[
     "kmem_group_dying",
     "kmem_group_set",
     "kmem_group_stat",
+    "kmem_group_kinds",
     "kmem_group_reset_peak",
     "kmem_group_notify",
     "kmem_group_enter",

@@ -4,12 +4,14 @@
 int main(void)
 {
 	struct kmem_group_stat stat = KMEM_GROUP_STAT_INIT;
+	struct kmem_group_kinds kinds = KMEM_GROUP_KINDS_INIT;
 	struct kmem_shrinker *shrinker = 0;
 	char name[KMEM_GROUP_NAME_SIZE];
 	int64_t token = kmem_group_enter(kmem_group_create(KMEM_GROUP_ROOT, "x"));
 	int64_t all[] = { token, kmem_group_leave(token), kmem_group_find("x"), kmem_group_delete(1),
 			  kmem_group_name(1, name, sizeof name), kmem_group_parent(1), kmem_group_dying(),
-			  kmem_group_set(1, KMEM_GROUP_MAX, 0), kmem_group_stat(1, &stat), kmem_group_reset_peak(1),
+			  kmem_group_set(1, KMEM_GROUP_MAX, 0), kmem_group_stat(1, &stat), kmem_group_kinds(1, &kinds),
+			  kmem_group_reset_peak(1),
 			  kmem_group_notify(1, -1), kmem_group_current(), kmem_group_of(name),
 			  kmem_group_try_charge(1, 1), kmem_group_uncharge(1, 1),
 			  kmem_group_add_shrinker(1, 0, 0, &shrinker), kmem_group_remove_shrinker(shrinker) };

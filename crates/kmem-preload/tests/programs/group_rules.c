@@ -190,6 +190,12 @@ static void limits(void)
 	CHECK(stat.max_events >= 4 && stat.oom_events == stat.max_events && !stat.over_limit);
 	CHECK(stat.peak >= 1 << 20 && stat.peak >= stat.current + stat.cached);
 	CHECK(kmem_group_reset_peak(group) == 0 && stat_of(group).peak < 1 << 20);
+	struct kmem_group_kinds kinds = KMEM_GROUP_KINDS_INIT;
+	CHECK(kmem_group_kinds(group, &kinds) == 0 && kinds.vmalloc == 0 && kinds.percpu == 0);
+	stat = stat_of(group);
+	CHECK(kinds.slab + kinds.pages == stat.current - stat.reserved && kinds.slab > 0);
+	kinds.size--;
+	CHECK(kmem_group_kinds(group, &kinds) == -EINVAL && kmem_group_kinds(group, NULL) == -EFAULT);
 	free(small);
 	kmem_group_leave(token);
 	CHECK(held_by(group) == 0 && kmem_group_delete(group) == 0);

@@ -5,7 +5,7 @@ mod handle;
 use core::ffi::c_void;
 use core::ptr::NonNull;
 
-use super::Instance;
+use super::{Instance, Purpose};
 use crate::codetag::{Caller, scope};
 use crate::memcg::{GroupError, GroupId, Limit, MOST_CHARGED, Shrink, Shrinker};
 use crate::os::Platform;
@@ -38,6 +38,19 @@ pub struct GroupStat {
     pub events: [u64; group_event::COUNT],
     /// Whether a request that could not be refused went above a limit.
     pub over_limit: bool,
+}
+
+/// What a group's live allocations are, in bytes with their metadata; of it and of all below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupKinds {
+    /// Objects of slabs.
+    pub slab: u64,
+    /// Pages of the heap, large blocks of `malloc` included.
+    pub pages: u64,
+    /// Areas of vmalloc, and pages for vmap.
+    pub vmalloc: u64,
+    /// Per-CPU objects: one copy of each.
+    pub percpu: u64,
 }
 
 impl<P: Platform> Instance<P> {
@@ -229,6 +242,30 @@ impl<P: Platform> Instance<P> {
                 (1..self.groups.used()).map(|at| self.groups.reserved(ObjcgId(at))).sum::<u64>();
         }
         stat
+    }
+
+    /// What a group's allocations are, at this moment; takes time with the number of objects of the heap.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group_kinds(&'static self, id: GroupId) -> Result<GroupKinds, GroupError> {
+        self.with_group(id, |_| {
+            let mut kinds = GroupKinds::default();
+            for set in self.zone_sets() {
+                self.census_of(set, |held| {
+                    let kind = match (set.purpose, held.class.0) {
+                        (Purpose::PerCpu, _) => &mut kinds.percpu,
+                        (Purpose::Vmalloc | Purpose::Shared, _) => &mut kinds.vmalloc,
+                        (Purpose::Heap, 0) => &mut kinds.pages,
+                        (Purpose::Heap, _) => &mut kinds.slab,
+                    };
+                    if self.groups.is_below(held.objcg, id.objcg()) {
+                        *kind += held.charged();
+                    }
+                });
+            }
+            kinds
+        })
     }
 
     /// Starts a group's peak anew from what it holds, and takes its sticky mark of being over the limit.

@@ -61,7 +61,7 @@ mod watch;
 
 pub use cache::Cache;
 pub use fault::Fault;
-pub use group::{Group, GroupScope, GroupStat, Grouped, Reservation, fallible};
+pub use group::{Group, GroupKinds, GroupScope, GroupStat, Grouped, Reservation, fallible};
 pub use mempool::{Elements, FromInstance, Mempool};
 pub use percpu::PerCpuStats;
 pub use source::Table;

@@ -252,9 +252,14 @@ impl<P: Platform> Instance<P> {
 
     /// Everything live by tag, group and class, in parts.
     pub fn census_by_group(&'static self, mut each: impl FnMut(Held)) {
-        for ZoneSet { zone, slabs, .. } in self.zone_sets() {
-            alloc_tag::census(zone, slabs, self.geometries(), self.books(), &mut each);
+        for set in self.zone_sets() {
+            self.census_of(set, &mut each);
         }
+    }
+
+    /// The same of one zone.
+    pub(super) fn census_of(&'static self, set: &ZoneSet, each: impl FnMut(Held)) {
+        alloc_tag::census(&set.zone, &set.slabs, self.geometries(), self.books(), each);
     }
 
     /// Writes the books to the black box.

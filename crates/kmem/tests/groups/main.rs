@@ -310,6 +310,14 @@ fn per_cpu_objects_and_areas_are_paid_for_until_they_are_freed() {
     }
     let pages = 5050;
     assert_eq!(current(), 100 * 116 + pages * 4100);
+    // Of each kind something, and what each is.
+    let (object, block) = (A.alloc(1000, who), A.alloc_pages(Order(2), Gfp::KERNEL, who));
+    let kinds = tenant.kinds();
+    assert_eq!((kinds.slab, kinds.pages), (1028, 4 * 4100));
+    assert_eq!((kinds.percpu, kinds.vmalloc), (100 * 116, pages * 4100));
+    assert_eq!(current(), kinds.slab + kinds.pages + kinds.percpu + kinds.vmalloc);
+    free(&A, object);
+    free(&A, block);
     // SAFETY: live, used by nobody else; then given up.
     unsafe {
         areas[0] = A.vrealloc(areas[0], 300 * 4096, Gfp::KERNEL, Caller::at(0x2000));

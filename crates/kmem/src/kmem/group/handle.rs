@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use super::{GroupStat, Instance};
+use super::{GroupKinds, GroupStat, Instance};
 use crate::codetag::scope;
 use crate::memcg::{GroupError, GroupId, Limit, Shrinker};
 use crate::os::Platform;
@@ -60,6 +60,11 @@ impl<P: Platform> Group<P> {
     /// What it holds.
     pub fn stat(&self) -> GroupStat {
         self.kmem.group_stat(self.id).unwrap_or_default()
+    }
+
+    /// What its allocations are; see [`Instance::group_kinds`].
+    pub fn kinds(&self) -> GroupKinds {
+        self.kmem.group_kinds(self.id).unwrap_or_default()
     }
 
     /// Pays for what the thread allocates until the scope ends. Scopes nest: the innermost counts.
