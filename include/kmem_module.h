@@ -167,16 +167,15 @@ enum kmem_param_type {
 #define DEFINE_PER_CPU(type, name) __attribute__((section(".data..percpu"))) __typeof__(type) name
 #define DECLARE_PER_CPU(type, name) extern __attribute__((section(".data..percpu"))) __typeof__(type) name
 /* Their values are the addresses: bytes from one copy to the next, and CPUs. */
-extern char kmem_percpu_unit[], kmem_nr_cpu_ids[];
-#define nr_cpu_ids ((unsigned int)(uintptr_t)kmem_nr_cpu_ids)
-#define per_cpu_ptr(variable, cpu)                                                                                     \
-	((__typeof__(variable))((char *)(variable) + (uintptr_t)kmem_percpu_unit * (unsigned int)(cpu)))
-#define per_cpu(variable, cpu) (*per_cpu_ptr(&(variable), cpu))
-#define for_each_possible_cpu(cpu) for ((cpu) = 0; (unsigned int)(cpu) < nr_cpu_ids; (cpu)++)
+extern char kmem_module_unit[], kmem_module_cpus[];
+#define module_cpus() ((unsigned int)(uintptr_t)kmem_module_cpus)
+/* A variable's copy. (per_cpu_ptr of kmem.h is for what alloc_percpu gives.) */
+#define per_cpu(variable, cpu)                                                                                         \
+	(*(__typeof__(variable) *)((char *)&(variable) + (uintptr_t)kmem_module_unit * (unsigned int)(cpu)))
+#define for_each_module_cpu(cpu) for ((cpu) = 0; (unsigned int)(cpu) < module_cpus(); (cpu)++)
 /* The CPU of the caller; it may be moved to another at any time. */
 unsigned int kmem_smp_processor_id(void);
 #define smp_processor_id() kmem_smp_processor_id()
-#define this_cpu_ptr(variable) per_cpu_ptr(variable, smp_processor_id())
 
 #ifdef __cplusplus
 }

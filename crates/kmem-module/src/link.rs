@@ -158,8 +158,8 @@ fn linkers_own(file: &Elf<'_>, image: &Image, options: &Options, name: &[u8]) ->
     match name {
         b"_GLOBAL_OFFSET_TABLE_" => Some(image.base().wrapping_add(image.layout.got)),
         b"__this_module" => Some(options.this_module),
-        b"kmem_nr_cpu_ids" => Some(options.cpus),
-        b"kmem_percpu_unit" => Some(image.layout.percpu.map_or(0, |percpu| percpu.unit)),
+        b"kmem_module_cpus" => Some(options.cpus),
+        b"kmem_module_unit" => Some(image.layout.percpu.map_or(0, |percpu| percpu.unit)),
         _ => match (name.strip_prefix(b"__start_"), name.strip_prefix(b"__stop_")) {
             (Some(section), _) => bounds(section).map(|range| range.0),
             (_, Some(section)) => bounds(section).map(|range| range.1),
