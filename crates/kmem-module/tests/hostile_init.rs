@@ -136,6 +136,27 @@ fn d29_init_may_not_unload_itself_and_may_fork() {
 }
 
 #[test]
+fn d29_an_init_that_does_not_end_holds_up_nobody_else() {
+    let dir = directory();
+    let (shared, loader) = host(&[]);
+    let endless = with_init(dir.path(), "endless", "return wait_at_gate();");
+    let other = with_init(dir.path(), "other", "return 0;");
+    thread::scope(|scope| {
+        let loops = scope.spawn(|| insmod(&loader, &endless, ""));
+        wait_until(|| shared.gate[0].load(Ordering::Acquire) == 1);
+        for _ in 0..3 {
+            insmod(&loader, &other, "").unwrap();
+            loader.delete_module("other", 0).unwrap();
+        }
+        assert_eq!(loader.modules(false)[0].state, "Loading");
+        shared.gate[1].store(1, Ordering::Release);
+        loops.join().unwrap().unwrap();
+    });
+    loader.delete_module("endless", 0).unwrap();
+    nothing_is_left(&loader);
+}
+
+#[test]
 fn d29_a_crash_in_init_is_the_processs() {
     if std::env::var_os("CRASH").is_none() {
         let name = "d29_a_crash_in_init_is_the_processs";
