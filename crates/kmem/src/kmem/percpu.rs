@@ -5,7 +5,7 @@
 
 use core::ptr::NonNull;
 
-use super::account::{objcg_bits, objcg_of};
+use super::account::objcg_of;
 use super::{Fault, Instance, Purpose, ZoneSet, no_memory};
 use crate::class::{MAX_OBJECT, SIZES, SizeClass};
 use crate::codetag::Caller;
@@ -97,24 +97,9 @@ impl<P: Platform> Instance<P> {
     #[cold]
     #[inline(never)]
     fn alloc_percpu_slow(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
-        let objcg = self.group_of(caller);
-        if objcg != ObjcgId::ROOT && !self.pay_object(class, objcg, caller) {
-            return no_memory();
-        }
-        let item = self.refill_percpu(class);
+        let item = self.obtain(class, caller, || self.refill_percpu(class));
         if item.is_none() {
-            if objcg != ObjcgId::ROOT {
-                self.refund_object(class, objcg);
-            }
-            self.out_of_memory(self.geometry(class).size as usize, caller);
             return no_memory();
-        }
-        if self.books() {
-            let word = self.word_for(caller) | objcg_bits(objcg);
-            self.book(item, class, word);
-            if self.watch().any() {
-                self.saw_alloc(word, self.geometry(class).size.into(), caller);
-            }
         }
         self.zero_copies(item, class);
         item.address() as *mut u8

@@ -47,22 +47,37 @@ impl<P: Platform> Instance<P> {
         if !self.ready() {
             return no_memory();
         }
+        let take = || {
+            let item = self.slots.pop(class);
+            if !item.is_none() {
+                return item;
+            }
+            self.look_outside();
+            self.refill(class)
+        };
+        self.obtain(class, caller, take).address() as *mut u8
+    }
+
+    /// An object of a class, as `take` finds one, paid for and booked; none if there is no memory or
+    /// the group is at its limit.
+    pub(super) fn obtain(
+        &'static self,
+        class: SizeClass,
+        caller: Caller,
+        take: impl FnOnce() -> Item,
+    ) -> Item {
         let objcg = self.group_of(caller);
         let charged = objcg != ObjcgId::ROOT;
         if charged && !self.pay_object(class, objcg, caller) {
-            return no_memory();
+            return Item::NONE;
         }
-        let mut item = self.slots.pop(class);
+        let item = take();
         if item.is_none() {
-            self.look_outside();
-            item = self.refill(class);
-            if item.is_none() {
-                if charged {
-                    self.refund_object(class, objcg);
-                }
-                self.out_of_memory(self.geometry(class).size as usize, caller);
-                return no_memory();
+            if charged {
+                self.refund_object(class, objcg);
             }
+            self.out_of_memory(self.geometry(class).size as usize, caller);
+            return Item::NONE;
         }
         if self.books() {
             let word = self.word_for(caller) | objcg_bits(objcg);
@@ -71,7 +86,7 @@ impl<P: Platform> Instance<P> {
                 self.saw_alloc(word, self.geometry(class).size.into(), caller);
             }
         }
-        item.address() as *mut u8
+        item
     }
 
     /// The slot of this thread in the locked kind; the rseq kind needs none.
