@@ -22,7 +22,7 @@ pub const CHUNK_SHIFT: u32 = 16;
 
 /// Arrays of a CPU: those of the size classes, behind them those of page runs, and at the end those
 /// of pages of the orders that have one.
-pub const ARRAY_COUNT: usize = 128;
+pub const ARRAY_COUNT: usize = 128 + PageClass::COUNT;
 /// The end of the arrays of page runs.
 const RUN_END: usize = ARRAY_COUNT - PageClass::COUNT;
 /// Steps per doubling of the lengths of page runs that a CPU keeps.
