@@ -2,26 +2,16 @@
 //! once the fault is gone everything works.
 #![cfg(target_os = "linux")]
 
-use kmem::Instance;
+#[path = "instance/leaked.rs"]
+mod leaked;
+#[path = "instance/simulated.rs"]
+mod simulated;
+
 use kmem::codetag::Caller;
-use kmem::os::Budget;
-use kmem::os::linux::Linux;
-use kmem::os::sim::Sim;
-
-type Faulty = Instance<Sim<Linux>>;
-
-fn instance() -> &'static Faulty {
-    let budget = Budget { first_zone: 16 << 20, min_zone: 16 << 20, memory: 16 << 20, cpus: 2 };
-    let mut place = Box::<Faulty>::new_uninit();
-    // SAFETY: written before it is assumed to be.
-    unsafe {
-        place.as_mut_ptr().write(Instance::over(Sim::new(Linux::new(), budget)));
-        Box::leak(place.assume_init())
-    }
-}
+use simulated::{Simulated, budget, simulated};
 
 /// Some of everything; how many requests were served.
-fn work(a: &'static Faulty) -> usize {
+fn work(a: &'static Simulated) -> usize {
     let mut held = Vec::new();
     let mut served = 0;
     for i in 0..400usize {
@@ -63,7 +53,7 @@ fn work(a: &'static Faulty) -> usize {
     served
 }
 
-fn clean(a: &'static Faulty) {
+fn clean(a: &'static Simulated) {
     a.trim();
     assert_eq!(a.validate(), Ok(()));
     let stats = a.stats();
@@ -73,7 +63,7 @@ fn clean(a: &'static Faulty) {
 #[test]
 fn any_one_call_may_fail() {
     let calls = {
-        let a = instance();
+        let a = simulated(budget(16 << 20, 2));
         a.platform().fail(u64::MAX, u64::MAX);
         assert_eq!(work(a), 400);
         clean(a);
@@ -82,7 +72,7 @@ fn any_one_call_may_fail() {
     assert!(calls > 20, "{calls} calls");
     // All calls of the start, then a part of the many that are alike.
     for fault in (1..=calls).filter(|fault| *fault <= 100 || fault.is_multiple_of(23)) {
-        let a = instance();
+        let a = simulated(budget(16 << 20, 2));
         a.platform().fail(fault, fault + 1);
         work(a);
         a.platform().fail(u64::MAX, u64::MAX);
@@ -97,7 +87,7 @@ fn any_one_call_may_fail() {
 
 #[test]
 fn all_calls_may_fail_for_a_while() {
-    let a = instance();
+    let a = simulated(budget(16 << 20, 2));
     a.platform().fail(u64::MAX, u64::MAX);
     work(a);
     a.platform().fail(1, u64::MAX);

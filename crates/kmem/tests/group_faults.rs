@@ -2,29 +2,23 @@
 //! of them is. Each call of the platform fails once, and each limit is tried.
 #![cfg(target_os = "linux")]
 
+#[path = "instance/leaked.rs"]
+mod leaked;
+#[path = "instance/simulated.rs"]
+mod simulated;
+
 use kmem::codetag::Caller;
 use kmem::memcg::{GroupId, Limit};
+use kmem::os::Platform;
 use kmem::os::linux::Linux;
 use kmem::os::sim::Sim;
-use kmem::os::{Budget, Platform};
 use kmem::root::{CHARGED_METADATA, TAG_OTHER};
 use kmem::units::{Gfp, ObjcgId, Order};
 use kmem::{Group, Instance};
+use simulated::{Simulated, budget, simulated};
 use std::collections::BTreeSet;
 
-type Faulty = Instance<Sim<Linux>>;
-
-fn instance() -> &'static Faulty {
-    let budget = Budget { first_zone: 16 << 20, min_zone: 16 << 20, memory: 16 << 20, cpus: 2 };
-    let mut place = Box::<Faulty>::new_uninit();
-    // SAFETY: written before it is assumed to be.
-    unsafe {
-        place.as_mut_ptr().write(Instance::over(Sim::new(Linux::new(), budget)));
-        Box::leak(place.assume_init())
-    }
-}
-
-fn tenant(a: &'static Faulty) -> Option<Group<Sim<Linux>>> {
+fn tenant(a: &'static Simulated) -> Option<Group<Sim<Linux>>> {
     let id = a
         .group_create(GroupId::ROOT, b"tenant")
         .or_else(|_| a.group_find(GroupId::ROOT, b"tenant"));
@@ -43,14 +37,14 @@ fn live<P: Platform>(a: &'static Instance<P>, objcg: ObjcgId) -> (u64, u64) {
 }
 
 /// The group's charge is what its objects say, and there are so many of them.
-fn agrees(a: &'static Faulty, tenant: &Group<Sim<Linux>>, held: usize, when: &str) {
+fn agrees(a: &'static Simulated, tenant: &Group<Sim<Linux>>, held: usize, when: &str) {
     assert_eq!(a.validate_groups(), Ok(()), "{when}");
     let (bytes, count) = live(a, tenant.id().objcg());
     assert_eq!((tenant.stat().current, count), (bytes, held as u64), "{when}");
 }
 
 /// One of each kind of request, grown and shrunk: what was granted.
-fn some_of_everything(a: &'static Faulty, tenant: &Group<Sim<Linux>>) -> Vec<*mut u8> {
+fn some_of_everything(a: &'static Simulated, tenant: &Group<Sim<Linux>>) -> Vec<*mut u8> {
     let caller = |site: usize| Caller::at(site).charged_to(tenant.id().objcg()).quietly();
     let mut held = vec![
         a.alloc(24, caller(0x1000)),
@@ -92,7 +86,7 @@ fn some_of_everything(a: &'static Faulty, tenant: &Group<Sim<Linux>>) -> Vec<*mu
     held
 }
 
-fn free_all(a: &'static Faulty, held: Vec<*mut u8>) {
+fn free_all(a: &'static Simulated, held: Vec<*mut u8>) {
     // SAFETY: live, given up.
     held.into_iter().for_each(|at| unsafe { a.free(at) });
 }
@@ -100,7 +94,7 @@ fn free_all(a: &'static Faulty, held: Vec<*mut u8>) {
 #[test]
 fn a_fault_at_any_call_leaves_no_charge_without_its_object() {
     let round = |fault: u64, faults: u64| {
-        let a = instance();
+        let a = simulated(budget(16 << 20, 2));
         a.platform().fail(fault, fault.saturating_add(faults));
         let Some(tenant) = tenant(a) else { return (0, a.platform().calls()) };
         let held = some_of_everything(a, &tenant);
@@ -125,7 +119,7 @@ fn a_fault_at_any_call_leaves_no_charge_without_its_object() {
 
 #[test]
 fn memory_that_runs_out_leaves_no_charge_without_its_object() {
-    let a = instance();
+    let a = simulated(budget(16 << 20, 2));
     let tenant = tenant(a).expect("a fresh instance");
     let caller = Caller::at(0x1000).charged_to(tenant.id().objcg()).quietly();
     for size in [24, 1000, 30_000, 100_000, 3 << 20] {
@@ -150,7 +144,7 @@ fn memory_that_runs_out_leaves_no_charge_without_its_object() {
 
 #[test]
 fn a_limit_at_any_byte_leaves_no_charge_without_its_object() {
-    let a = instance();
+    let a = simulated(budget(16 << 20, 2));
     let tenant = tenant(a).expect("a fresh instance");
     let most = {
         let held = some_of_everything(a, &tenant);
@@ -177,7 +171,7 @@ fn a_limit_at_any_byte_leaves_no_charge_without_its_object() {
 /// Of a bulk request, what is returned is charged: for each number that fits.
 #[test]
 fn bulk_requests_charge_what_they_return() {
-    let a = instance();
+    let a = simulated(budget(16 << 20, 2));
     let tenant = tenant(a).expect("a fresh instance");
     let caller = Caller::at(0x1000).charged_to(tenant.id().objcg()).quietly();
     let page = 4096 + CHARGED_METADATA;
@@ -206,7 +200,7 @@ fn bulk_requests_charge_what_they_return() {
 /// When there is no tag left, there is one for all others: the charge is not a byte off.
 #[test]
 fn a_charge_is_exact_when_the_table_of_sites_is_full() {
-    let a = instance();
+    let a = simulated(budget(16 << 20, 2));
     let tenant = tenant(a).expect("a fresh instance");
     let mut held = Vec::new();
     for site in 0..5000 {
@@ -229,7 +223,7 @@ fn a_charge_is_exact_when_the_table_of_sites_is_full() {
 
 #[test]
 fn faults_and_limits_together_leave_nothing() {
-    let a = instance();
+    let a = simulated(budget(16 << 20, 2));
     let tenant = tenant(a).expect("a fresh instance");
     for round in 0..300u64 {
         a.platform().run_on(round as u32);

@@ -1,52 +1,20 @@
 //! Instances are values: two run side by side, on memory of their own, and their books agree
 //! with a plain model to the byte.
 
+#[path = "instance/books.rs"]
+mod books;
+#[path = "instance/fixed.rs"]
+mod fixed;
+#[path = "instance/leaked.rs"]
+mod leaked;
+
 use kmem::codetag::Caller;
-use std::alloc::Layout;
 use std::collections::BTreeMap;
 
-use kmem::Instance;
+use books::books;
+use fixed::{Fixed, fixed};
 use kmem::class::{MAX_OBJECT, SIZES, SizeClass};
-use kmem::os::region::FixedRegion;
-use kmem::units::TagId;
 use proptest::prelude::*;
-
-fn print(text: &[u8]) {
-    eprint!("{}", String::from_utf8_lossy(text));
-}
-
-fn fatal() -> ! {
-    panic!("the allocator gave up")
-}
-
-type Fixed = Instance<FixedRegion>;
-
-/// An instance on its own piece of zeroed memory. Both live until the test ends.
-fn instance(bytes: usize) -> &'static Fixed {
-    let layout = Layout::from_size_align(bytes, 2 << 20).expect("a layout");
-    // SAFETY: not of size zero.
-    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
-    assert!(!memory.is_null());
-    // SAFETY: fresh, zeroed, given away for good.
-    let region = unsafe { FixedRegion::new(memory, bytes, 2, print, fatal) };
-    // On the heap from the start: an instance is too large for a test's stack.
-    let mut place = Box::<Fixed>::new_uninit();
-    // SAFETY: written before it is assumed to be.
-    unsafe {
-        place.as_mut_ptr().write(Instance::over(region));
-        Box::leak(place.assume_init())
-    }
-}
-
-fn books(instance: &'static Fixed) -> BTreeMap<usize, (u64, u64)> {
-    let mut sums = BTreeMap::new();
-    instance.census(|tag: TagId, bytes, calls| {
-        let sum = sums.entry(instance.site_address(tag)).or_insert((0, 0));
-        sum.0 += bytes;
-        sum.1 += calls;
-    });
-    sums
-}
 
 /// What an allocation of `size` counts as.
 fn counted(instance: &'static Fixed, at: *mut u8, size: usize) -> u64 {
@@ -62,7 +30,7 @@ fn counted(instance: &'static Fixed, at: *mut u8, size: usize) -> u64 {
 
 #[test]
 fn two_instances_do_not_know_of_each_other() {
-    let (a, b) = (instance(32 << 20), instance(32 << 20));
+    let (a, b) = (fixed(32 << 20), fixed(32 << 20));
     let x = a.alloc(100, Caller::at(0x1001));
     let y = b.alloc(200, Caller::at(0x2002));
     assert!(a.owns(x) && !a.owns(y) && b.owns(y) && !b.owns(x));
@@ -81,7 +49,7 @@ fn two_instances_do_not_know_of_each_other() {
 
 #[test]
 fn a_region_that_is_used_up_refuses_and_goes_on() {
-    let a = instance(32 << 20);
+    let a = fixed(32 << 20);
     let mut held = Vec::new();
     loop {
         let at = a.alloc(1000, Caller::at(7));
@@ -103,7 +71,7 @@ fn a_region_that_is_used_up_refuses_and_goes_on() {
 
 #[test]
 fn aligned_blocks_are_aligned_and_zeroed_ones_are_zero() {
-    let a = instance(64 << 20);
+    let a = fixed(64 << 20);
     for shift in 0..=22 {
         for size in [0, 1, 100, 5000, 40_000, 300_000] {
             let at = a.alloc_aligned(size, 1 << shift, Caller::at(9));
@@ -181,7 +149,7 @@ proptest! {
 
     #[test]
     fn the_census_equals_a_plain_model(steps in prop::collection::vec(step(), 1..400)) {
-        let a = instance(160 << 20);
+        let a = fixed(160 << 20);
         let mut held: Vec<Held> = Vec::new();
         for (i, step) in steps.into_iter().enumerate() {
             match step {
@@ -236,7 +204,7 @@ proptest! {
 
 #[test]
 fn an_allocation_counts_as_what_may_be_used_of_it() {
-    let a = instance(64 << 20);
+    let a = fixed(64 << 20);
     for size in [0, 1, 16, 17, 129, 1025, 32_768, 32_769, 65_536, 1_000_000] {
         let at = a.alloc(size, Caller::at(5));
         let bytes = counted(a, at, size);
@@ -248,7 +216,7 @@ fn an_allocation_counts_as_what_may_be_used_of_it() {
 
 #[test]
 fn a_long_run_grows_in_place_mostly_and_gives_everything_back() {
-    let a = instance(256 << 20);
+    let a = fixed(256 << 20);
     let caller = Caller::at(0x50_0000);
     let mib = 1usize << 20;
     let mut at = a.alloc(5 * mib, caller);

@@ -1,6 +1,11 @@
 //! Memory pools: the reserve is there when the system fails, and who has an element is billed.
 #![cfg(target_os = "linux")]
 
+#[path = "instance/leaked.rs"]
+mod leaked;
+#[path = "instance/simulated.rs"]
+mod simulated;
+
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -9,29 +14,18 @@ use std::thread;
 
 use kmem::codetag::Caller;
 use kmem::memcg::{GroupId, Limit};
-use kmem::os::Budget;
 use kmem::os::linux::Linux;
 use kmem::os::sim::Sim;
 use kmem::units::{Gfp, Order, TagId};
-use kmem::{Elements, Instance, Mempool};
+use kmem::{Elements, Mempool};
 use proptest::prelude::*;
+use simulated::{Simulated, budget, simulated};
 
-type Simulated = Instance<Sim<Linux>>;
 type Pool = Mempool<Sim<Linux>>;
 
 const OWNER: Caller = Caller::at(0x1000);
 const USER: Caller = Caller::at(0x2000);
 const FILLER: Caller = Caller::at(0x3000);
-
-fn simulated() -> &'static Simulated {
-    let budget = Budget { first_zone: 16 << 20, min_zone: 16 << 20, memory: 16 << 20, cpus: 2 };
-    let mut place = Box::<Simulated>::new_uninit();
-    // SAFETY: written before it is assumed to be.
-    unsafe {
-        place.as_mut_ptr().write(Instance::over(Sim::new(Linux::new(), budget)));
-        Box::leak(place.assume_init())
-    }
-}
 
 /// Live allocations by call site.
 fn calls(a: &'static Simulated) -> BTreeMap<usize, u64> {
@@ -82,7 +76,7 @@ fn exhaust(a: &'static Simulated) -> Vec<*mut u8> {
 #[test]
 fn the_reserve_is_there_when_the_system_fails_and_its_user_is_billed() {
     for kind in 0..4 {
-        let a = simulated();
+        let a = simulated(budget(16 << 20, 2));
         let pool = a.mempool_create(5, kinds(a)[kind], OWNER).expect("memory");
         assert_eq!((pool.reserved(), pool.min()), (5, 5));
         let own = calls(a)[&0x1000];
@@ -121,7 +115,7 @@ fn the_reserve_is_there_when_the_system_fails_and_its_user_is_billed() {
 #[test]
 fn the_group_of_who_has_an_element_pays_for_it() {
     for kind in 0..4 {
-        let a = simulated();
+        let a = simulated(budget(16 << 20, 2));
         let group = |name: &[u8]| a.group_create(GroupId::ROOT, name).expect("a group");
         let (owner, user) = (group(b"owner"), group(b"user"));
         let current = |id| a.group_stat(id).expect("it is there").current;
@@ -149,7 +143,7 @@ fn the_group_of_who_has_an_element_pays_for_it() {
 
 #[test]
 fn who_may_wait_gets_what_another_frees() {
-    let a = simulated();
+    let a = simulated(budget(16 << 20, 2));
     let pool = a.mempool_create(2, Elements::Kmalloc(1000), OWNER).expect("memory");
     a.platform().fail(1, u64::MAX);
     exhaust(a);
@@ -177,7 +171,7 @@ fn who_may_wait_gets_what_another_frees() {
 
 #[test]
 fn without_memory_for_the_reserve_there_is_no_pool_and_a_resize_changes_nothing() {
-    let a = simulated();
+    let a = simulated(budget(16 << 20, 2));
     let pool = a.mempool_create(3, Elements::Pages(Order(0)), OWNER).expect("memory");
     a.platform().fail(1, u64::MAX);
     let filler = exhaust(a);
@@ -213,7 +207,7 @@ fn any_one_call_may_fail() {
         Some(served)
     };
     let fresh = || {
-        let a = simulated();
+        let a = simulated(budget(16 << 20, 2));
         // SAFETY: live, given up.
         unsafe { a.free(a.alloc(1, Caller::at(0x9000))) };
         a
@@ -245,7 +239,7 @@ fn elements_of_the_users_own_come_from_his_functions() {
     unsafe extern "C" fn free(_: *mut c_void, _: *mut c_void) {
         LIVE.fetch_sub(1, Ordering::Relaxed);
     }
-    let a = simulated();
+    let a = simulated(budget(16 << 20, 2));
     let most = 7usize;
     let data = (&raw const most).cast_mut().cast();
     let pool = a.mempool_create(3, Elements::Custom { alloc, free, data }, OWNER).expect("three");
@@ -297,7 +291,7 @@ proptest! {
         }
         let end = End { broken: AtomicUsize::new(0), live: AtomicUsize::new(0), next: AtomicUsize::new(1) };
         let data = (&raw const end).cast_mut().cast();
-        let pool = simulated().mempool_create(2, Elements::Custom { alloc, free, data }, OWNER).expect("two");
+        let pool = simulated(budget(16 << 20, 2)).mempool_create(2, Elements::Custom { alloc, free, data }, OWNER).expect("two");
         let (mut held, mut reserved, mut min, mut broken) = (Vec::new(), 2usize, 2usize, false);
         for step in steps {
             let free_there = if broken { 0 } else { 10 - held.len() - reserved };

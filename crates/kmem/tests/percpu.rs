@@ -1,43 +1,29 @@
 //! Per-CPU memory: copies are apart, zeroed and exact; books as for the heap.
 #![cfg(target_os = "linux")]
 
+#[path = "instance/books.rs"]
+mod books;
+#[path = "instance/fixed.rs"]
+mod fixed;
+#[path = "instance/leaked.rs"]
+mod leaked;
+#[path = "instance/simulated.rs"]
+mod simulated;
+
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::thread;
 
+use books::books;
+use fixed::fixed;
+use kmem::Kmem;
 use kmem::codetag::Caller;
 use kmem::os::Budget;
-use kmem::os::linux::Linux;
-use kmem::os::sim::Sim;
-use kmem::units::{CpuId, Gfp, TagId};
-use kmem::{Instance, Kmem};
+use kmem::units::{CpuId, Gfp};
 use proptest::prelude::*;
+use simulated::{Simulated, budget, simulated};
 
-type Simulated = Instance<Sim<Linux>>;
-
-fn leak<P>(instance: impl FnOnce() -> Instance<P>) -> &'static Instance<P> {
-    let mut place = Box::<Instance<P>>::new_uninit();
-    // SAFETY: written before it is assumed to be.
-    unsafe {
-        place.as_mut_ptr().write(instance());
-        Box::leak(place.assume_init())
-    }
-}
-
-fn simulated() -> &'static Simulated {
-    let budget = Budget { first_zone: 16 << 20, min_zone: 16 << 20, memory: 1 << 30, cpus: 4 };
-    leak(|| Instance::over(Sim::new(Linux::new(), budget)))
-}
-
-fn books<P: kmem::os::Platform>(a: &'static Instance<P>) -> BTreeMap<usize, (u64, u64)> {
-    let mut sums = BTreeMap::new();
-    a.census(|tag: TagId, bytes, calls| {
-        let sum = sums.entry(a.site_address(tag)).or_insert((0, 0));
-        sum.0 += bytes;
-        sum.1 += calls;
-    });
-    sums
-}
+const BUDGET: Budget = Budget { memory: 1 << 30, ..budget(16 << 20, 4) };
 
 struct Held {
     handle: *mut u8,
@@ -82,7 +68,7 @@ proptest! {
 
     #[test]
     fn copies_and_books_equal_a_plain_model(steps in prop::collection::vec(step(), 1..300)) {
-        let a = simulated();
+        let a = simulated(BUDGET);
         let mut held: Vec<Held> = Vec::new();
         for step in steps {
             match step {
@@ -140,7 +126,7 @@ proptest! {
 
 #[test]
 fn a_cpu_that_appears_later_finds_zeroes_and_then_its_own_copy() {
-    let a = simulated();
+    let a = simulated(BUDGET);
     a.platform().run_on(0);
     let counter: *mut u64 = a.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(7)).cast();
     // SAFETY: live words; so below.
@@ -169,7 +155,7 @@ fn a_cpu_that_appears_later_finds_zeroes_and_then_its_own_copy() {
 
 #[test]
 fn what_cannot_be_served_is_refused() {
-    let a = simulated();
+    let a = simulated(BUDGET);
     let caller = Caller::at(7);
     assert!(a.alloc_percpu(32_769, 1, Gfp::NOWARN, caller).is_null());
     assert!(a.alloc_percpu(8, 24, Gfp::NOWARN, caller).is_null());
@@ -187,7 +173,7 @@ fn what_cannot_be_served_is_refused() {
 
 #[test]
 fn a_space_that_is_used_up_refuses_and_goes_on() {
-    let a = simulated();
+    let a = simulated(BUDGET);
     let mut held = Vec::new();
     loop {
         let handle = a.alloc_percpu(1000, 8, Gfp::NOWARN, Caller::at(7));
@@ -236,7 +222,7 @@ fn any_one_call_may_fail() {
         served
     };
     let fresh = || {
-        let a = simulated();
+        let a = simulated(BUDGET);
         // SAFETY: live, given up.
         unsafe { a.free(a.alloc(1, Caller::at(0x9000))) };
         a
@@ -265,7 +251,7 @@ fn any_one_call_may_fail() {
 #[test]
 #[should_panic(expected = "gave up")]
 fn the_heap_does_not_take_a_handle() {
-    let a = region();
+    let a = fixed(256 << 20);
     let handle = a.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(7));
     assert!(!handle.is_null());
     // SAFETY: to be found out.
@@ -275,30 +261,13 @@ fn the_heap_does_not_take_a_handle() {
 #[test]
 #[should_panic(expected = "gave up")]
 fn a_handle_is_freed_once() {
-    let a = region();
+    let a = fixed(256 << 20);
     let handle = a.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(7));
     // SAFETY: the second is to be found out.
     unsafe {
         a.free_percpu(handle);
         a.free_percpu(handle);
     }
-}
-
-fn region() -> &'static Instance<kmem::os::region::FixedRegion> {
-    fn print(text: &[u8]) {
-        eprint!("{}", String::from_utf8_lossy(text));
-    }
-    fn fatal() -> ! {
-        panic!("the allocator gave up")
-    }
-    let bytes = 256 << 20;
-    let layout = std::alloc::Layout::from_size_align(bytes, 2 << 20).expect("a layout");
-    // SAFETY: not of size zero.
-    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
-    assert!(!memory.is_null());
-    // SAFETY: fresh, zeroed, given away for good.
-    let region = unsafe { kmem::os::region::FixedRegion::new(memory, bytes, 2, print, fatal) };
-    leak(|| Instance::over(region))
 }
 
 static COUNTED: Kmem = Kmem::new();
@@ -321,33 +290,18 @@ fn no_addition_is_lost_to_migrations_and_signals() {
     COUNTER.store(counter as u64, Ordering::Relaxed);
     // SAFETY: a handler that only does what a handler may.
     unsafe { libc::signal(libc::SIGUSR1, on_signal as *const () as usize) };
-    // Threads that are at it: their numbers.
-    let threads = [const { AtomicI32::new(0) }; THREADS];
-    let added = AtomicU64::new(0);
-    thread::scope(|scope| {
-        for number in &threads {
-            scope.spawn(|| {
-                // SAFETY: takes nothing.
-                number.store(unsafe { libc::gettid() }, Ordering::Relaxed);
-                let mut adds = 0;
-                while INTERRUPTED.load(Ordering::Relaxed) < SIGNALS {
-                    // SAFETY: live until all threads ended.
-                    unsafe { add_one(COUNTER.load(Ordering::Relaxed) as *mut u64, adds) };
-                    adds += 1;
-                }
-                added.fetch_add(adds, Ordering::Relaxed);
-                number.store(-1, Ordering::Relaxed);
-            });
-        }
+    // The last signal is sent before the first thread may end: a number belongs to a thread of ours while it is used.
+    let stop = AtomicBool::new(false);
+    let numbers = [const { AtomicI32::new(0) }; THREADS];
+    let added: u64 = thread::scope(|scope| {
+        let threads: Vec<_> =
+            numbers.iter().map(|number| scope.spawn(|| add_until(&stop, number))).collect();
         let mut turn = 0;
-        while threads.iter().any(|number| number.load(Ordering::Relaxed) >= 0) {
+        while INTERRUPTED.load(Ordering::Relaxed) < SIGNALS {
             turn += 1;
-            for number in &threads {
-                let thread = number.load(Ordering::Relaxed);
-                if thread <= 0 {
-                    continue;
-                }
-                // SAFETY: a thread of ours; one that has ended refuses.
+            let known = numbers.iter().map(|number| number.load(Ordering::Relaxed));
+            for thread in known.filter(|&number| number > 0) {
+                // SAFETY: a thread of ours.
                 unsafe {
                     let mut set: libc::cpu_set_t = std::mem::zeroed();
                     libc::CPU_SET(turn % 2, &mut set);
@@ -356,13 +310,29 @@ fn no_addition_is_lost_to_migrations_and_signals() {
                 }
             }
         }
+        stop.store(true, Ordering::Relaxed);
+        // Joined one by one: the end of a scope does not wait for handlers that run while a thread ends.
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
     });
     let interrupted = INTERRUPTED.load(Ordering::Relaxed);
     // SAFETY: live, then given up.
     unsafe {
-        assert_eq!(COUNTED.percpu_sum(counter), added.into_inner() + interrupted);
+        assert_eq!(COUNTED.percpu_sum(counter), added + interrupted);
         COUNTED.free_percpu(counter.cast());
     }
+}
+
+/// Adds until told to stop, having told its number; how often.
+fn add_until(stop: &AtomicBool, number: &AtomicI32) -> u64 {
+    // SAFETY: takes nothing.
+    number.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+    let mut adds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        // SAFETY: live until all threads ended.
+        unsafe { add_one(COUNTER.load(Ordering::Relaxed) as *mut u64, adds) };
+        adds += 1;
+    }
+    adds
 }
 
 /// One more on the CPU's copy, in one way or another.

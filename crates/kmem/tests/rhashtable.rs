@@ -1,37 +1,28 @@
 //! Hash tables: a plain map to who uses them alone; nothing missed, doubled or lost for those who use them together.
 #![cfg(target_os = "linux")]
 
+#[path = "instance/leaked.rs"]
+mod leaked;
+#[path = "instance/simulated.rs"]
+mod simulated;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use kmem::codetag::Caller;
-use kmem::os::Budget;
-use kmem::os::linux::Linux;
-use kmem::os::sim::Sim;
 use kmem::rhashtable::{Parameters, Refused};
 use kmem::units::TagId;
 use kmem::{Instance, Kmem, Table};
 use proptest::prelude::*;
-
-type Simulated = Instance<Sim<Linux>>;
+use simulated::{Simulated, budget, simulated};
 
 const OWNER: Caller = Caller::at(0x1000);
 const USER: Caller = Caller::at(0x2000);
 const FILLER: Caller = Caller::at(0x3000);
 
 static KMEM: Kmem = Kmem::new();
-
-fn simulated() -> &'static Simulated {
-    let budget = Budget { first_zone: 16 << 20, min_zone: 16 << 20, memory: 16 << 20, cpus: 2 };
-    let mut place = Box::<Simulated>::new_uninit();
-    // SAFETY: written before it is assumed to be.
-    unsafe {
-        place.as_mut_ptr().write(Instance::over(Sim::new(Linux::new(), budget)));
-        Box::leak(place.assume_init())
-    }
-}
 
 fn calls<P: kmem::os::Platform>(a: &'static Instance<P>) -> BTreeMap<usize, u64> {
     let mut sums = BTreeMap::new();
@@ -63,7 +54,7 @@ proptest! {
         1 => Just(Step::Walk),
         1 => Just(Step::Reclaim),
     ], 1..600)) {
-        let a = simulated();
+        let a = simulated(budget(16 << 20, 2));
         let table: Table<String, u32, _> = a.rhashtable(SMALL, OWNER).expect("memory");
         let mut model = HashMap::new();
         for step in steps {
@@ -242,7 +233,7 @@ fn every_value_is_dropped_once_and_not_while_it_is_read() {
 
 #[test]
 fn a_table_without_memory_refuses_elements_and_goes_on_with_the_buckets_it_has() {
-    let a = simulated();
+    let a = simulated(budget(16 << 20, 2));
     let table: Table<u64, [u64; 4], _> = a.rhashtable(SMALL, OWNER).expect("memory");
     for key in 0..100 {
         table.insert(key, [key; 4], USER).expect("memory");
@@ -296,7 +287,7 @@ fn any_one_call_may_fail() {
         Some(served.len())
     };
     let fresh = || {
-        let a = simulated();
+        let a = simulated(budget(16 << 20, 2));
         // SAFETY: live, given up.
         unsafe { a.free(a.alloc(1, Caller::at(0x9000))) };
         a

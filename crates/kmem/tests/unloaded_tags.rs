@@ -1,40 +1,18 @@
 //! Static tags of objects that are loaded and unloaded again and again, at one address or at many.
 
-use std::alloc::Layout;
+#[path = "instance/fixed.rs"]
+mod fixed;
+#[path = "instance/leaked.rs"]
+mod leaked;
+
 use std::collections::BTreeSet;
 
+use fixed::{Fixed, fixed};
 use kmem::codetag::MIN_SITES;
-use kmem::os::region::FixedRegion;
-use kmem::{Caller, Instance, StaticTag};
+use kmem::{Caller, StaticTag};
 
-type Fixed = Instance<FixedRegion>;
-
-fn print(text: &[u8]) {
-    eprint!("{}", String::from_utf8_lossy(text));
-}
-
-fn fatal() -> ! {
-    panic!("the allocator gave up")
-}
-
-/// An instance with room for few sites. It lives until the test ends.
-fn instance() -> &'static Fixed {
-    let bytes = 8 << 20;
-    let layout = Layout::from_size_align(bytes, 2 << 20).expect("a layout");
-    // SAFETY: not of size zero; fresh, zeroed, given away for good.
-    let region = unsafe {
-        let memory = std::alloc::alloc_zeroed(layout);
-        assert!(!memory.is_null());
-        FixedRegion::new(memory, bytes, 2, print, fatal)
-    };
-    // On the heap from the start: an instance is too large for a test's stack.
-    let mut place = Box::<Fixed>::new_uninit();
-    // SAFETY: written before it is assumed to be.
-    unsafe {
-        place.as_mut_ptr().write(Instance::over(region));
-        Box::leak(place.assume_init())
-    }
-}
+/// Bytes of an instance with room for few sites.
+const FEW_SITES: usize = 8 << 20;
 
 /// Ten tags, as an object that was loaded somewhere has them.
 fn load() -> &'static [StaticTag] {
@@ -70,7 +48,7 @@ const CYCLES: u32 = 2 * MIN_SITES / 10 + 100;
 
 #[test]
 fn tags_loaded_at_one_address_keep_their_numbers() {
-    let instance = instance();
+    let instance = fixed(FEW_SITES);
     let tags = load();
     let numbers: BTreeSet<_> = (0..CYCLES).map(|_| cycle(instance, tags)).collect();
     assert_eq!(numbers.len(), 1);
@@ -78,7 +56,7 @@ fn tags_loaded_at_one_address_keep_their_numbers() {
 
 #[test]
 fn tags_loaded_at_ever_new_addresses_keep_their_numbers() {
-    let instance = instance();
+    let instance = fixed(FEW_SITES);
     let numbers: BTreeSet<_> = (0..CYCLES).map(|_| cycle(instance, load())).collect();
     assert_eq!(numbers.len(), 1);
 }

@@ -1,41 +1,30 @@
 //! vmalloc: areas are apart, guarded, found by any address in them, and booked; mappings show what they map.
 #![cfg(target_os = "linux")]
 
+#[path = "instance/books.rs"]
+mod books;
+#[path = "instance/leaked.rs"]
+mod leaked;
+#[path = "instance/simulated.rs"]
+mod simulated;
+
 use std::collections::BTreeMap;
 use std::thread;
 
+use books::books;
+use kmem::Kmem;
 use kmem::codetag::Caller;
 use kmem::os::Budget;
-use kmem::os::linux::Linux;
-use kmem::os::sim::Sim;
-use kmem::units::{Gfp, TagId};
+use kmem::units::Gfp;
 use kmem::vmalloc::Kind;
-use kmem::{Instance, Kmem};
 use proptest::prelude::*;
-
-type Simulated = Instance<Sim<Linux>>;
+use simulated::{Simulated, budget, simulated};
 
 const PAGE: usize = 4096;
 const SITE: Caller = Caller::at(0x1000);
 
-fn simulated(bytes: usize) -> &'static Simulated {
-    let budget = Budget { first_zone: bytes, min_zone: 16 << 20, memory: 64 << 20, cpus: 2 };
-    let mut place = Box::<Simulated>::new_uninit();
-    // SAFETY: written before it is assumed to be.
-    unsafe {
-        place.as_mut_ptr().write(Instance::over(Sim::new(Linux::new(), budget)));
-        Box::leak(place.assume_init())
-    }
-}
-
-fn books<P: kmem::os::Platform>(a: &'static Instance<P>) -> BTreeMap<usize, (u64, u64)> {
-    let mut sums = BTreeMap::new();
-    a.census(|tag: TagId, bytes, calls| {
-        let sum = sums.entry(a.site_address(tag)).or_insert((0, 0));
-        sum.0 += bytes;
-        sum.1 += calls;
-    });
-    sums
+fn first_zone_of(first_zone: usize) -> Budget {
+    Budget { first_zone, memory: 64 << 20, ..budget(16 << 20, 2) }
 }
 
 /// Whether a byte of this process can be read and written.
@@ -145,7 +134,7 @@ proptest! {
 
     #[test]
     fn areas_mappings_and_books_equal_a_plain_model(steps in prop::collection::vec(step(), 1..200)) {
-        let a = simulated(256 << 20);
+        let a = simulated(first_zone_of(256 << 20));
         let shared: Vec<*mut u8> = (0..16).map(|_| a.alloc_vmap_page(Gfp::ZERO, Caller::at(0x2000))).collect();
         let mut held: Vec<Held> = Vec::new();
         let mut maps: Vec<(*mut u8, Vec<usize>)> = Vec::new();
@@ -250,7 +239,7 @@ proptest! {
 
 #[test]
 fn what_cannot_be_served_is_refused() {
-    let a = simulated(64 << 20);
+    let a = simulated(first_zone_of(64 << 20));
     for size in [0, usize::MAX, isize::MAX as usize, 1 << 40, 65 << 20] {
         assert!(a.vmalloc(size, Gfp::NOWARN, SITE).is_null(), "{size}");
         assert!(a.vmalloc_huge(size, Gfp::NOWARN, SITE).is_null(), "{size}");
@@ -272,7 +261,7 @@ fn what_cannot_be_served_is_refused() {
 
 #[test]
 fn an_area_that_moves_to_grow_keeps_its_contents() {
-    let a = simulated(256 << 20);
+    let a = simulated(first_zone_of(256 << 20));
     let mut at = a.vmalloc(100 * PAGE, Gfp::KERNEL, SITE);
     let mut barriers = Vec::new();
     for pages in (100..2000).step_by(100) {
@@ -336,7 +325,7 @@ fn any_one_call_may_fail() {
         served
     };
     let fresh = || {
-        let a = simulated(64 << 20);
+        let a = simulated(first_zone_of(64 << 20));
         // SAFETY: live, given up.
         unsafe { a.free(a.alloc(1, Caller::at(0x9000))) };
         a
@@ -368,7 +357,7 @@ fn any_one_call_may_fail() {
 
 #[test]
 fn vmallocinfo_has_the_kernels_lines() {
-    let a = simulated(64 << 20);
+    let a = simulated(first_zone_of(64 << 20));
     let tag = kmem::static_tag!("reader");
     let at = a.vmalloc(3 * PAGE, Gfp::KERNEL, Caller::tagged(tag));
     let page = a.alloc_vmap_page(Gfp::KERNEL, SITE);

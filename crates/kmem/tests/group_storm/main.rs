@@ -9,27 +9,19 @@
 
 mod storm;
 
+#[path = "../instance/leaked.rs"]
+mod leaked;
+#[path = "../instance/simulated.rs"]
+mod simulated;
+
 use kmem::memcg::{GroupError, GroupId};
-use kmem::os::linux::Linux;
-use kmem::os::sim::Sim;
-use kmem::os::{Budget, Platform};
+use kmem::os::Platform;
 use kmem::{Instance, Kmem};
+use simulated::{Simulated, budget, simulated};
 use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::thread;
 use storm::{Random, Storm};
-
-type Simulated = Instance<Sim<Linux>>;
-
-fn simulated(cpus: u32) -> &'static Simulated {
-    let budget = Budget { first_zone: 64 << 20, min_zone: 64 << 20, memory: 64 << 20, cpus };
-    let mut place = Box::<Simulated>::new_uninit();
-    // SAFETY: written before it is assumed to be.
-    unsafe {
-        place.as_mut_ptr().write(Instance::over(Sim::new(Linux::new(), budget)));
-        Box::leak(place.assume_init())
-    }
-}
 
 /// So many threads, pauses, and steps of each between two of them.
 fn by_threads<P: Platform>(
@@ -86,7 +78,7 @@ fn threads_on_the_real_system() {
 
 #[test]
 fn threads_over_locked_arrays() {
-    let kmem = simulated(4);
+    let kmem = simulated(budget(64 << 20, 4));
     kmem.platform().wander(0x1234_5678_9ABC_DEF1);
     by_threads(kmem, 6, 20, 4000);
 }
@@ -97,7 +89,7 @@ fn in_a_seeded_order(
     steps: usize,
     mut between: impl FnMut(&Simulated, usize, &mut Random),
 ) {
-    let kmem = simulated(4);
+    let kmem = simulated(budget(64 << 20, 4));
     let mut random = Random(seed);
     kmem.platform().wander(seed | 1);
     let Some(storm) = Storm::new(kmem) else { return };
@@ -165,7 +157,7 @@ fn of_threads_that_make_a_group_of_one_name_one_does() {
 
 #[test]
 fn a_full_table_refuses_and_loses_nothing() {
-    let kmem = simulated(1);
+    let kmem = simulated(budget(64 << 20, 1));
     for round in 0..3 {
         let all: Vec<GroupId> = (0..)
             .map_while(|i| kmem.group_create(GroupId::ROOT, format!("{round}-{i}").as_bytes()).ok())
