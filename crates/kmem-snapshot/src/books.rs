@@ -18,6 +18,7 @@ mod buddy;
 mod caches;
 mod census;
 mod charges;
+mod follow;
 mod group;
 mod holdings;
 mod metadata;
@@ -51,6 +52,7 @@ use crate::core_file::CoreFile;
 use crate::error::ReadError;
 use crate::memory::{Memory, Pages};
 use crate::process::{Maps, Process};
+use follow::{Followed, follow};
 use target::Target;
 
 /// What one tag holds.
@@ -155,30 +157,9 @@ impl Snapshot {
     }
 
     fn read(target: &Target<'_>) -> Result<Self, ReadError> {
-        let memory = target.memory();
-        let roots = root_addresses(&*target.maps()?);
-        if roots.is_empty() {
-            return Err(target.not_instrumented()?);
-        }
         let pagemap = target.pages();
-        let mut faults = Vec::new();
-        let mut read = Vec::new();
-        for &at in &roots {
-            keep(Root::read(&memory, at), &mut read, &mut faults)?;
-        }
-        // After the roots, so that zones which have just grown are in it.
-        let maps = target.maps()?.into_owned();
-        let source = Source { memory: &memory, maps: &maps, pagemap: pagemap.as_ref() };
-        let mut books = Vec::new();
-        for root in read {
-            keep(Books::read(&source, &root), &mut books, &mut faults)?;
-        }
-        if books.is_empty()
-            && let Some(fault) = faults.pop()
-        {
-            target.verify()?;
-            return Err(fault);
-        }
+        let each = |source: &Source<'_>, root: &Root| Books::read(source, root);
+        let Followed { maps, kept: books, faults } = follow(target, pagemap.as_ref(), each)?;
         let mut accounting = Accounting::default();
         for one in &books {
             accounting.add(&one.accounting);
@@ -294,24 +275,6 @@ impl Books {
         };
         classes.map(of).collect()
     }
-}
-
-/// Collects what could be read; a bad root block must not hide a good one.
-fn keep<T>(
-    result: Result<T, ReadError>,
-    kept: &mut Vec<T>,
-    faults: &mut Vec<ReadError>,
-) -> Result<(), ReadError> {
-    match result {
-        Ok(value) => kept.push(value),
-        Err(
-            fault @ (ReadError::BadBooks { .. }
-            | ReadError::Memory { .. }
-            | ReadError::NotInCore { .. }),
-        ) => faults.push(fault),
-        Err(other) => return Err(other),
-    }
-    Ok(())
 }
 
 /// Joins totals, indexed by tag, with what the tags stand for.

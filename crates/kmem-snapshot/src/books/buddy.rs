@@ -6,9 +6,10 @@
 use kmem::units::MAX_ORDER;
 use serde::Serialize;
 
+use super::follow::{Followed, follow};
 use super::target::Target;
 use super::zone::{WHOLE_TAKEN, Zone};
-use super::{Root, Source, keep, root_addresses};
+use super::{Root, Source};
 use crate::core_file::CoreFile;
 use crate::error::ReadError;
 use crate::memory::Memory;
@@ -61,28 +62,7 @@ impl Buddyinfo {
     }
 
     fn read(target: &Target<'_>) -> Result<Self, ReadError> {
-        let memory = target.memory();
-        let roots = root_addresses(&*target.maps()?);
-        if roots.is_empty() {
-            return Err(target.not_instrumented()?);
-        }
-        let (mut read, mut faults) = (Vec::new(), Vec::new());
-        for &at in &roots {
-            keep(Root::read(&memory, at), &mut read, &mut faults)?;
-        }
-        // After the roots, so that zones which have just grown are in it.
-        let maps = target.maps()?.into_owned();
-        let source = Source { memory: &memory, maps: &maps, pagemap: None };
-        let mut kept = Vec::new();
-        for root in read {
-            keep(zones(&source, &root), &mut kept, &mut faults)?;
-        }
-        if kept.is_empty()
-            && let Some(fault) = faults.pop()
-        {
-            target.verify()?;
-            return Err(fault);
-        }
+        let Followed { kept, faults, .. } = follow(target, None, zones)?;
         target.verify()?;
         Ok(Self {
             pid: target.pid(),
