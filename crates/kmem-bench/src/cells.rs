@@ -106,13 +106,24 @@ pub(crate) fn measure(cells: &[Cell], budget: Duration) -> Vec<Row> {
     rows.collect()
 }
 
-/// Measures a table and prints it.
+/// Options of a table of cells.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    common: table::Options,
+    /// Time for all rounds [default: as long as the table needs].
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<u64>,
+}
+
+/// Measures a table and prints it; for so many seconds, unless the options say how many.
 pub(crate) fn run(
     name: &'static str,
-    options: &table::Options,
+    options: &Options,
     seconds: u64,
     cells: &[Cell],
 ) -> Result<(), Failure> {
+    let (seconds, options) = (options.seconds.unwrap_or(seconds), &options.common);
     let mut machine = Machine::here();
     machine.allocators.insert("kmem".to_owned(), "compiled in".to_owned());
     let rows = measure(cells, Duration::from_secs(seconds) * options.times());

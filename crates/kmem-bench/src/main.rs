@@ -77,11 +77,11 @@ enum Table {
     /// What duplicates cost when many threads load the same modules at once.
     Modules(table::Options),
     /// Per-CPU memory beside thread-locals and sharded atomics.
-    Percpu(percpu::Options),
+    Percpu(cells::Options),
     /// Areas of whole pages beside mmap and munmap.
-    Vmalloc(vmalloc::Options),
+    Vmalloc(cells::Options),
     /// Hash tables that threads share.
-    Rhashtable(rhashtable::Options),
+    Rhashtable(cells::Options),
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),

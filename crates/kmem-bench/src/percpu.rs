@@ -15,7 +15,7 @@
 //! | `atomic` | one atomic for all |
 
 use crate::cells::{Cell, timed};
-use crate::{Failure, cells, table};
+use crate::{Failure, cells};
 use kmem_core::codetag::Caller;
 use kmem_core::units::Gfp;
 use kmem_core::{Kmem, static_tag};
@@ -24,15 +24,8 @@ use std::hint::black_box;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Options of `kmem-bench percpu`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    #[command(flatten)]
-    common: table::Options,
-    /// Time for all rounds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 6)]
-    seconds: u64,
-}
+/// Time for all rounds.
+const SECONDS: u64 = 6;
 
 static KMEM: Kmem = Kmem::new();
 const BATCH: usize = 64;
@@ -44,8 +37,8 @@ const ADDS: usize = 1 << 20;
 struct Shard(AtomicU64);
 
 /// Measure and print.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    cells::run("percpu", &options.common, options.seconds, &all())
+pub(crate) fn run(options: &cells::Options) -> Result<(), Failure> {
+    cells::run("percpu", options, SECONDS, &all())
 }
 
 fn alloc(size: usize) -> *mut u8 {

@@ -18,7 +18,7 @@
 
 use crate::cells::{Cell, timed};
 use crate::prng::Prng;
-use crate::{Failure, cells, table};
+use crate::{Failure, cells};
 use hashbrown::{DefaultHashBuilder, HashMap};
 use kmem_core::codetag::Caller;
 use kmem_core::os::linux::Linux;
@@ -30,15 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Options of `kmem-bench rhashtable`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    #[command(flatten)]
-    common: table::Options,
-    /// Time for all rounds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    seconds: u64,
-}
+/// Time for all rounds.
+const SECONDS: u64 = 10;
 
 static KMEM: Kmem = Kmem::new();
 const ENTRIES: u32 = 50_000;
@@ -131,7 +124,7 @@ impl Map for RwLock<HashMap<u32, u32>> {
 }
 
 /// Measure and print.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &cells::Options) -> Result<(), Failure> {
     let mut cells = Vec::new();
     for threads in [1, 2, 10] {
         add::<Ours>("kmem", threads, &mut cells);
@@ -139,7 +132,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         add::<papaya::HashMap<u32, u32, DefaultHashBuilder>>("papaya", threads, &mut cells);
         add::<RwLock<HashMap<u32, u32>>>("rwlock", threads, &mut cells);
     }
-    cells::run("rhashtable", &options.common, options.seconds, &cells)
+    cells::run("rhashtable", options, SECONDS, &cells)
 }
 
 fn add<M: Map>(name: &'static str, threads: usize, cells: &mut Vec<Cell>) {

@@ -21,22 +21,15 @@
 
 use crate::cells::{Cell, timed};
 use crate::prng::Prng;
-use crate::{Failure, cells, table};
+use crate::{Failure, cells};
 use kmem_core::codetag::Caller;
 use kmem_core::units::Gfp;
 use kmem_core::{Kmem, static_tag};
 use std::hint::black_box;
 use std::time::Duration;
 
-/// Options of `kmem-bench vmalloc`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    #[command(flatten)]
-    common: table::Options,
-    /// Time for all rounds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    seconds: u64,
-}
+/// Time for all rounds.
+const SECONDS: u64 = 10;
 
 static KMEM: Kmem = Kmem::new();
 const PAGE: usize = 4096;
@@ -116,8 +109,8 @@ impl Areas {
 }
 
 /// Measure and print.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    cells::run("vmalloc", &options.common, options.seconds, &all())
+pub(crate) fn run(options: &cells::Options) -> Result<(), Failure> {
+    cells::run("vmalloc", options, SECONDS, &all())
 }
 
 fn all() -> Vec<Cell> {
