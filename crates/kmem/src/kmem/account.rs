@@ -41,7 +41,8 @@ const TRIES: u32 = 16;
 const MORE: u64 = 32 << 10;
 
 const _: () = assert!(CELL_BYTES <= Stock::MAX / 2 && STOCK_BYTES / 16 <= Stock::MAX / 2);
-const _: () = assert!(MAX_OBJECT as u64 + CHARGED_METADATA < u32::MAX as u64);
+// What is too much for a cell is refused by `adjust`, which can be asked for any object's cost.
+const _: () = assert!(MAX_OBJECT as u64 + CHARGED_METADATA <= Stock::MAX as u64 / 2);
 
 /// A stock of objects of that size is below this many.
 pub(super) const fn stock_bound(size: u32) -> u32 {
@@ -98,9 +99,7 @@ impl<P: Platform> Instance<P> {
             return true;
         }
         // While others use the class's stock, one object after the other.
-        let small = cost <= u64::from(CELL_BYTES);
         if self.is_others(head, objcg, slot)
-            && small
             && self.slots.adjust(Cell::of_group(objcg), objcg, -(cost as i32), CELL_BYTES, slot)
         {
             return true;
@@ -168,18 +167,14 @@ impl<P: Platform> Instance<P> {
 
     /// Puts a paid stock on the head of a class; what was there goes to its group's cell.
     fn put_stock(&'static self, class: SizeClass, stock: Stock, slot: u32) {
-        let cost = self.object_cost(class);
+        let bytes = |stock| self.stock_bytes(stock, Some(class));
         let Some(before) = self.slots.swap_stock(Cell::of_class(class), stock, slot) else {
-            return self.groups.uncharge(stock.objcg(), u64::from(stock.amount()) * cost);
+            return self.groups.uncharge(stock.objcg(), bytes(stock));
         };
         self.mind_deleted(stock.objcg());
-        let (owner, bytes) = (before.objcg(), u64::from(before.amount()) * cost);
-        if bytes == 0 {
-            return;
-        }
-        let fits = bytes < u64::from(CELL_BYTES);
+        let (owner, bytes) = (before.objcg(), bytes(before));
         let cell = Cell::of_group(owner);
-        if !fits || !self.slots.adjust(cell, owner, bytes as i32, CELL_BYTES, slot) {
+        if bytes > 0 && !self.slots.adjust(cell, owner, bytes as i32, CELL_BYTES, slot) {
             self.groups.uncharge(owner, bytes);
         }
     }

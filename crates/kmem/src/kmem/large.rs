@@ -296,11 +296,9 @@ impl<P: Platform> Instance<P> {
             return None;
         }
         let done = self.resize_large(set, pfn, old.0, size);
-        if charged && done && is < was {
-            self.refund_bytes(objcg, was - is);
-        }
-        if charged && !done && is > was {
-            self.refund_bytes(objcg, is - was);
+        let back = if done { was.saturating_sub(is) } else { is.saturating_sub(was) };
+        if charged && back > 0 {
+            self.refund_bytes(objcg, back);
         }
         Some(done)
     }
