@@ -23,7 +23,7 @@ extern "C" {
 
 typedef unsigned int gfp_t;
 #define GFP_KERNEL 0u
-/* Not to wait for others: of what is here, mempools wait. */
+/* Not to wait for others: of what is here, mempools wait, and who says __GFP_RETRY_MAYFAIL or __GFP_NOFAIL. */
 #define GFP_NOWAIT 0x8u
 #define GFP_ATOMIC 0x8u
 /* Zeroed memory. */
@@ -32,6 +32,13 @@ typedef unsigned int gfp_t;
 #define __GFP_NOWARN 0x2u
 /* Not to be charged to the group of the thread (kmem/group.h). */
 #define __GFP_UNACCOUNTED 0x4u
+/* Try harder before returning NULL: shrinkers of all groups are called and everything is given back that is not in use, as
+ * long as that finds something, at most 16 times. */
+#define __GFP_RETRY_MAYFAIL 0x10u
+/* Never NULL for up to 8 pages (order 3) or an area of vmalloc, unless the library could not start: the same, then waits for
+ * others, without end. Longer blocks: as __GFP_RETRY_MAYFAIL. A group goes above its max (kmem/group.h). With GFP_NOWAIT only
+ * that: there is no waiting. */
+#define __GFP_NOFAIL 0x20u
 /* For sources that have them: what is allocated in a group is charged to it anyway. */
 #define __GFP_ACCOUNT 0u
 #define GFP_KERNEL_ACCOUNT GFP_KERNEL

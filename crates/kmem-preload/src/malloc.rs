@@ -92,7 +92,7 @@ with_frame! {
 
 /// The caller of one of these functions: the thread's scope, or the call.
 fn caller(ret: usize, frame: usize) -> Caller {
-    Caller { key: thread::key(ret), frame }
+    Caller::in_frame(thread::key(ret), frame)
 }
 
 extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
@@ -112,7 +112,7 @@ extern "C" fn malloc_scoped(size: usize, ret: usize) -> *mut u8 {
 }
 
 extern "C" fn malloc_any_at(size: usize, key: usize, frame: usize) -> *mut u8 {
-    let at = KMEM.alloc_any(size, Caller { key, frame });
+    let at = KMEM.alloc_any(size, Caller::in_frame(key, frame));
     if at.is_null() { errno::no_memory() } else { at }
 }
 

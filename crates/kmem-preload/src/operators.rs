@@ -98,18 +98,18 @@ extern "C" fn new_nothrow_at(size: usize, tag: usize, ret: usize) -> *mut u8 {
 }
 
 extern "C" fn any(size: usize, key: usize, frame: usize) -> *mut u8 {
-    KMEM.alloc_any(size, Caller { key, frame })
+    KMEM.alloc_any(size, Caller::in_frame(key, frame))
 }
 
 extern "C" fn any_nothrow(size: usize, _tag: usize, key: usize, frame: usize) -> *mut u8 {
-    KMEM.alloc_any(size, Caller { key, frame })
+    KMEM.alloc_any(size, Caller::in_frame(key, frame))
 }
 
 extern "C" fn any_aligned(size: usize, align: usize, ret: usize, frame: usize) -> *mut u8 {
     if !align.is_power_of_two() {
         return null_mut();
     }
-    KMEM.alloc_aligned(size, align, Caller { key: thread::key(ret), frame })
+    KMEM.alloc_aligned(size, align, Caller::in_frame(thread::key(ret), frame))
 }
 
 extern "C" fn any_aligned_nothrow(

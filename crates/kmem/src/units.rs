@@ -112,6 +112,10 @@ impl Gfp {
     pub const UNACCOUNTED: Self = Self(4);
     /// Not to wait for others.
     pub const NOWAIT: Self = Self(8);
+    /// To try harder before it is refused: see [`Effort::Retry`].
+    pub const RETRY_MAYFAIL: Self = Self(16);
+    /// Not to be refused: see [`Effort::Endless`]. Who pays goes above its `max`.
+    pub const NOFAIL: Self = Self(32);
 
     /// Whether all of `flags` are set.
     pub const fn has(self, flags: Self) -> bool {
@@ -122,6 +126,35 @@ impl Gfp {
     pub const fn and(self, flags: Self) -> Self {
         Self(self.0 | flags.0)
     }
+
+    /// Without those of `flags`.
+    pub const fn without(self, flags: Self) -> Self {
+        Self(self.0 & !flags.0)
+    }
+
+    /// How hard to try. Who may not wait tries once.
+    pub const fn effort(self) -> Effort {
+        if self.has(Self::NOWAIT) {
+            Effort::Once
+        } else if self.has(Self::NOFAIL) {
+            Effort::Endless
+        } else if self.has(Self::RETRY_MAYFAIL) {
+            Effort::Retry
+        } else {
+            Effort::Once
+        }
+    }
+}
+
+/// How hard a request is tried before it is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Effort {
+    /// Once, and once more with what CPUs keep.
+    Once,
+    /// As long as shrinkers and purges find something, a bounded number of times.
+    Retry,
+    /// For small requests without end; for others as [`Effort::Retry`].
+    Endless,
 }
 
 /// The group that an allocation is charged to: an index into the group table; 0 is the root, which

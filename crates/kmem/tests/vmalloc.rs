@@ -15,7 +15,7 @@ use books::books;
 use kmem::Kmem;
 use kmem::codetag::Caller;
 use kmem::os::Budget;
-use kmem::units::Gfp;
+use kmem::units::{Gfp, Order};
 use kmem::vmalloc::Kind;
 use proptest::prelude::*;
 use simulated::{Simulated, budget, simulated};
@@ -467,5 +467,40 @@ fn a_forked_child_has_areas_and_guards_but_not_the_mappings() {
         assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
         assert_eq!(status, 0, "what the child found");
         assert_eq!((map.read(), kept[3].read()), (3, 77));
+    }
+}
+
+/// A page that can be mapped again is not in a forked child: nobody else may get it.
+#[test]
+fn pages_that_can_be_mapped_do_not_become_anybodys_pages() {
+    let a = simulated(budget(16 << 20, 2));
+    for free in [
+        // SAFETY: live, given up; so below.
+        (|a, at| unsafe { a.free(at) }) as fn(&'static Simulated, *mut u8),
+        |a, at| unsafe { a.free_pages(at, Order(0)) },
+    ] {
+        let page = a.alloc_vmap_page(Gfp::KERNEL, SITE);
+        assert!(!page.is_null());
+        free(a, page);
+        assert_ne!(a.alloc_pages(Order(0), Gfp::KERNEL, SITE), page);
+    }
+}
+
+#[test]
+fn pages_of_areas_do_not_become_anybodys_pages_when_there_are_no_others() {
+    let a = simulated(budget(16 << 20, 2));
+    let area = a.vmalloc(3 << 20, Gfp::KERNEL, SITE);
+    assert!(!area.is_null());
+    // SAFETY: live, given up.
+    unsafe { a.vfree(area) };
+    a.platform().fail(1, u64::MAX);
+    for order in [Order(0), Order(9)] {
+        loop {
+            let page = a.alloc_pages(order, Gfp::NOWARN, SITE);
+            if page.is_null() {
+                break;
+            }
+            assert!(!(area as usize..area as usize + (3 << 20)).contains(&(page as usize)));
+        }
     }
 }

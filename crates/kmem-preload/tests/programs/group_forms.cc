@@ -164,6 +164,32 @@ static void bulk(const kmem::group &group)
 	CHECK(group.stat().current == 0);
 }
 
+/* What must not fail goes above the limit, and the group says so; what only tries harder does not. */
+static void nofail(const kmem::group &group)
+{
+	kmem::group_scope scope(group);
+	const gfp_t retry = GFP_KERNEL | __GFP_NOWARN | __GFP_RETRY_MAYFAIL;
+	const gfp_t must = GFP_KERNEL | __GFP_NOWARN | __GFP_NOFAIL;
+
+	group.set(KMEM_GROUP_MAX, 10);
+	CHECK(!kmalloc(100, retry) && !alloc_pages(retry, 0) && !alloc_pages(retry, 3));
+	CHECK(!kmem_cache_alloc(cache, retry) && !vmalloc_aligned(100000, 4096, retry));
+	CHECK(!group.stat().over_limit && group.stat().current == 0);
+	void *object = kmem_cache_alloc(cache, must);
+	void *all[] = { kmalloc(100, must), kzalloc(100, must | GFP_NOWAIT), krealloc(nullptr, 5000, must),
+			alloc_pages(must, 0), alloc_pages(must, 3), get_zeroed_page(must) };
+	void *area = vmalloc_aligned(100000, 4096, must);
+	CHECK(object && area && group.stat().over_limit);
+	kmem_cache_free(cache, object);
+	vfree(area);
+	for (void *at : all) {
+		CHECK(at);
+		kfree(at);
+	}
+	group.set(KMEM_GROUP_MAX, KMEM_GROUP_NO_LIMIT);
+	CHECK(group.stat().current == 0);
+}
+
 static void unaccounted(const kmem::group &group)
 {
 	kmem::group_scope scope(group);
@@ -258,6 +284,7 @@ int main()
 		for (size_t size : { 1, 100, 3000, 33000, 70000, 3000000 })
 			charged(group, form, size);
 	bulk(group);
+	nofail(group);
 	unaccounted(group);
 	resized(group, other);
 	CHECK(group.stat().current == 0 && other.stat().current == 0);

@@ -30,7 +30,7 @@ impl Chain {
         let (mut read_at, mut read) = (0, 0);
         // Everything of the caller's lies above what is on the stack now.
         let mut low = (&raw const read) as usize;
-        let mut frame = caller.frame & !1;
+        let mut frame = caller.frame();
         while chain.len < depth {
             if frame < low || frame - low > MAX_FRAME || !frame.is_multiple_of(8) {
                 break;

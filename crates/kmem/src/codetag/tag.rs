@@ -1,6 +1,6 @@
 //! What names a call site, and how a caller passes it on.
 
-use crate::units::{Gfp, ObjcgId};
+use crate::units::{Effort, Gfp, ObjcgId};
 use core::ffi::{CStr, c_char};
 
 /// A tag compiled into a program: one per call site, in the ELF section [`SECTION`] of its object
@@ -46,6 +46,17 @@ impl StaticTag {
 const STATIC: usize = 1 << 49;
 /// Set where a request must not be refused for its group's sake.
 const NOFAIL: usize = 1 << 48;
+// What a caller says of its request is in bits that no frame pointer has.
+
+/// Set where a failure is not reported.
+const QUIET: usize = 1;
+/// Set for [`Effort::Retry`].
+const RETRY: usize = 1 << 62;
+/// Set for [`Effort::Endless`].
+const ENDLESS: usize = 1 << 63;
+/// All of these.
+const SAID: usize = QUIET | RETRY | ENDLESS;
+
 /// Lowest bit of the group.
 const GROUP_SHIFT: u32 = usize::BITS - ObjcgId::BITS;
 /// The group's bits.
@@ -67,9 +78,9 @@ pub struct Caller {
     /// A return address, or a static tag's address with a mark; [`Caller::NOBODY`]'s. Not 0 or 1.
     /// Above the address the group.
     pub key: usize,
-    /// The caller's frame pointer, 0 if unknown; only looked at where callers are told apart.
-    /// Its lowest bit is [`Caller::quietly`]'s.
-    pub frame: usize,
+    /// The caller's frame pointer, 0 if unknown; only looked at where callers are told apart. With
+    /// what the caller says of its request.
+    frame: usize,
 }
 
 impl Caller {
@@ -77,6 +88,17 @@ impl Caller {
     #[inline(always)]
     pub const fn at(ret: usize) -> Self {
         Self { key: ret, frame: 0 }
+    }
+
+    /// The same for a key, with what may be its frame pointer.
+    #[inline(always)]
+    pub const fn in_frame(key: usize, frame: usize) -> Self {
+        Self { key, frame: frame & !SAID }
+    }
+
+    /// What may be the caller's frame pointer.
+    pub(super) const fn frame(self) -> usize {
+        self.frame & !SAID
     }
 
     /// A static tag.
@@ -97,14 +119,38 @@ impl Caller {
     /// The same caller, who can do without: that there is no memory is not reported.
     #[inline(always)]
     pub const fn quietly(self) -> Self {
-        Self { key: self.key, frame: self.frame | 1 }
+        Self { key: self.key, frame: self.frame | QUIET }
     }
 
     /// The same caller for a request with these flags.
     #[inline(always)]
     pub const fn with(self, gfp: Gfp) -> Self {
         let caller = if gfp.has(Gfp::UNACCOUNTED) { self.charged_to(ObjcgId::ROOT) } else { self };
-        if gfp.has(Gfp::NOWARN) { caller.quietly() } else { caller }
+        let caller = if gfp.has(Gfp::NOWARN) { caller.quietly() } else { caller };
+        let caller = if gfp.has(Gfp::NOFAIL) { caller.nofail() } else { caller };
+        let effort = match gfp.effort() {
+            Effort::Once => 0,
+            Effort::Retry => RETRY,
+            Effort::Endless => ENDLESS,
+        };
+        Self { key: caller.key, frame: caller.frame | effort }
+    }
+
+    /// How hard to try for it.
+    #[inline]
+    pub const fn effort(self) -> Effort {
+        if self.frame & ENDLESS != 0 {
+            Effort::Endless
+        } else if self.frame & RETRY != 0 {
+            Effort::Retry
+        } else {
+            Effort::Once
+        }
+    }
+
+    /// The same caller, who can do with less: it is tried once, and a failure is not reported.
+    pub const fn once(self) -> Self {
+        Self { key: self.key, frame: self.frame() | QUIET }
     }
 
     /// The same caller in the group of the thread.
@@ -143,7 +189,7 @@ impl Caller {
 
     /// Whether it said so.
     pub const fn is_quiet(self) -> bool {
-        self.frame & 1 != 0
+        self.frame & QUIET != 0
     }
 
     /// Nobody: the allocation goes without a tag. No return address is like this, and unlike 0 and
@@ -153,13 +199,13 @@ impl Caller {
     /// Nobody, in a call that returns to `ret`.
     #[inline(always)]
     pub const fn nobody_at(ret: usize) -> Self {
-        Self { key: Self::NOBODY.key, frame: ret & !1 }
+        Self { key: Self::NOBODY.key, frame: ret & !SAID }
     }
 
     /// What tells the places of calls apart: a key, or a return address of nobody's.
     pub(crate) const fn place(self) -> usize {
         let key = self.site().key;
-        if key == Self::NOBODY.key { self.frame & !1 } else { key }
+        if key == Self::NOBODY.key { self.frame() } else { key }
     }
 
     /// The static tag, if it is one.

@@ -38,7 +38,7 @@ const PATIENCE_MS: u64 = 1000;
 /// Shrinkers are called this often for a request before it is refused.
 const TRIES: u32 = 16;
 /// What shrinkers are asked for beyond what is needed, so that they are not called each time.
-const MORE: u64 = 32 << 10;
+pub(super) const MORE: u64 = 32 << 10;
 
 const _: () = assert!(CELL_BYTES <= Stock::MAX / 2 && STOCK_BYTES / 16 <= Stock::MAX / 2);
 // What is too much for a cell is refused by `adjust`, which can be asked for any object's cost.
@@ -335,36 +335,8 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Has a group, and those below it, give back about so many bytes; how many they say they freed.
-    /// Those with less than their `low` are asked last.
-    pub(super) fn reclaim(&'static self, top: ObjcgId, bytes: u64) -> u64 {
-        let want = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let mut freed = 0;
-        for spare in [true, false] {
-            for id in self.groups.all_below(top) {
-                if freed >= want {
-                    return freed as u64;
-                }
-                let Ok(block) = self.groups.get(id) else { continue };
-                let holds = block.charged.load(Ordering::Relaxed);
-                let is_low = holds <= block.low.load(Ordering::Relaxed);
-                if spare == is_low || !self.groups.has_shrinkers(id) {
-                    continue;
-                }
-                if self.groups.pin(id).is_ok() {
-                    if is_low {
-                        self.tell(id.objcg(), group_event::LOW);
-                    }
-                    freed += scope::while_shrinking(|| self.groups.shrink(id, want - freed));
-                    self.groups.unpin(id.objcg());
-                }
-            }
-        }
-        freed as u64
-    }
-
     /// Counts an event of a group, and tells who waits for one.
-    fn tell(&self, objcg: ObjcgId, event: usize) {
+    pub(super) fn tell(&self, objcg: ObjcgId, event: usize) {
         if let Some(fd) = self.groups.event(objcg, event) {
             self.platform.signal_event(fd);
         }

@@ -60,7 +60,7 @@ with_call_site!(
 /// would be ended. See [`super::fallible`].
 #[inline(always)]
 fn caller(ret: usize, frame: usize) -> Caller {
-    let caller = Caller { key: scope::caller(ret), frame };
+    let caller = Caller::in_frame(scope::caller(ret), frame);
     if caller.objcg() == ObjcgId::ROOT || scope::is_fallible() { caller } else { caller.nofail() }
 }
 

@@ -2,6 +2,7 @@
 //! allocation that do not deserve a fast path.
 
 use super::account::{objcg_bits, objcg_of, pages_cost};
+use super::reclaim::COSTLY;
 use super::{Instance, Purpose, ZoneSet, no_memory};
 use crate::class::{MAX_OBJECT, PageClass, RunClass, SIZES, SizeClass};
 use crate::codetag::Caller;
@@ -73,14 +74,16 @@ impl<P: Platform> Instance<P> {
             return no_memory();
         }
         let (set, run) = loop {
-            let found = match kept {
-                Some(class) => self
-                    .take_kept(class)
-                    .or_else(|| self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1))),
-                None => self.claim_whole(pages, PageCount(align)),
-            };
-            let Some((set, run)) = found.or_else(|| self.claim_pages(pages, PageCount(align)))
-            else {
+            let found = self.with_effort(pages.bytes(), COSTLY, caller, || {
+                let found = match kept {
+                    Some(class) => self.take_kept(class).or_else(|| {
+                        self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1))
+                    }),
+                    None => self.claim_whole(pages, PageCount(align)),
+                };
+                found.or_else(|| self.claim_pages(pages, PageCount(align)))
+            });
+            let Some((set, run)) = found else {
                 if objcg != ObjcgId::ROOT {
                     self.refund_bytes(objcg, paid);
                 }
@@ -250,8 +253,9 @@ impl<P: Platform> Instance<P> {
             return false;
         };
         let end = pfn.offset(pages);
-        // A run that has more than its length would hide that from everybody.
-        let keep = keep && set.zone.whole_end(end) == end;
+        // A run that has more than its length would hide that from everybody, and arrays do not know
+        // what pages are for.
+        let keep = keep && set.is_heap() && set.zone.whole_end(end) == end;
         if !keep || !self.keep(set.zone.address(pfn), pages) {
             self.give_run(set, pfn, end);
         }

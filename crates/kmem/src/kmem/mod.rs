@@ -51,6 +51,7 @@ mod pages;
 mod pcp;
 mod percpu;
 mod realloc;
+mod reclaim;
 mod slow;
 mod source;
 mod start;
@@ -92,6 +93,13 @@ struct ZoneSet {
     zone: Zone,
     slabs: SlabZone,
     purpose: Purpose,
+}
+
+impl ZoneSet {
+    /// Whether its pages are anybody's, for whatever is allocated.
+    fn is_heap(&self) -> bool {
+        self.purpose == Purpose::Heap
+    }
 }
 
 /// What a zone's address space is for.

@@ -1,6 +1,7 @@
 //! The page interface, in the kernel's words: blocks of `1 << order` pages, which can be split.
 
 use super::account::{objcg_bits, pages_cost};
+use super::reclaim::COSTLY;
 use super::{Instance, ZoneSet, no_memory};
 use crate::class::{PageClass, SizeClass};
 use crate::codetag::Caller;
@@ -68,7 +69,8 @@ impl Tables {
 
 impl<P: Platform> Instance<P> {
     /// Allocates a block of pages at a multiple of its size; null if there is none, or if `order`
-    /// is above [`MAX_ORDER`]. Fast path, for orders that CPUs keep: about 40 instructions, no
+    /// is above [`MAX_ORDER`]. With [`Gfp::NOFAIL`] and without [`Gfp::NOWAIT`], orders up to 3 are
+    /// waited for without end; only an instance that could not start returns null. Fast path, for orders that CPUs keep: about 40 instructions, no
     /// atomics.
     #[inline(always)]
     pub fn alloc_pages(&'static self, order: Order, gfp: Gfp, caller: Caller) -> *mut u8 {
@@ -147,7 +149,11 @@ impl<P: Platform> Instance<P> {
         let bytes = pages.bytes();
         let (set, pfn) = loop {
             if item.is_none() {
-                item = self.refill_pages(class);
+                let found = self.with_effort(bytes, COSTLY, caller, || {
+                    let item = self.refill_pages(class);
+                    (!item.is_none()).then_some(item)
+                });
+                item = found.unwrap_or(Item::NONE);
             }
             let Some((set, start)) = self.block(item.address() as *mut u8) else {
                 if objcg != ObjcgId::ROOT {
@@ -261,6 +267,7 @@ impl<P: Platform> Instance<P> {
         // The CPU keeps whole blocks, not the pieces of one that was split.
         if let Some(class) = PageClass::of(order.0)
             && let Some((set, pfn)) = self.block(at)
+            && set.is_heap()
             && pfn.0 < set.zone.committed()
             && set.zone.len(pfn).load(Ordering::Acquire) == class.pages()
             && (at as usize).is_multiple_of(PageCount(class.pages()).bytes())

@@ -97,7 +97,7 @@ impl<P: Platform> Instance<P> {
             }
         }
         for zone in 0..self.zone_slots.load(Ordering::Acquire) {
-            let Some(set) = self.zone_at(zone) else { continue };
+            let Some(set) = self.zone_at(zone).filter(|set| set.is_heap()) else { continue };
             let on = set.zone.on(&self.platform);
             let mut reserve = Reserve::default();
             let got =

@@ -241,7 +241,7 @@ impl<P: Platform> Instance<P> {
         let roomy = size.saturating_add(size / 8);
         let wanted = run.is_some() && size > old && roomy > MAX_OBJECT;
         let mut new = if wanted && self.groups.has_room(objcg, (roomy as u64).saturating_mul(2)) {
-            self.alloc(roomy, caller.quietly())
+            self.alloc(roomy, caller.once())
         } else {
             core::ptr::null_mut()
         };

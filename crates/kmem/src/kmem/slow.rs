@@ -1,6 +1,7 @@
 //! What happens when a CPU's array is empty or full.
 
 use super::account::objcg_bits;
+use super::reclaim::COSTLY;
 use super::{Instance, ZoneSet, mode, no_memory};
 use crate::alloc_tag::{self, Held};
 use crate::class::SizeClass;
@@ -64,26 +65,30 @@ impl<P: Platform> Instance<P> {
         &'static self,
         class: SizeClass,
         caller: Caller,
-        take: impl FnOnce() -> Item,
+        mut take: impl FnMut() -> Item,
     ) -> Item {
         let objcg = self.group_of(caller);
         let charged = objcg != ObjcgId::ROOT;
         if charged && !self.pay_object(class, objcg, caller) {
             return Item::NONE;
         }
-        let item = take();
-        if item.is_none() {
+        let size = self.geometry(class).size as usize;
+        let found = self.with_effort(size, COSTLY, caller, || {
+            let item = take();
+            (!item.is_none()).then_some(item)
+        });
+        let Some(item) = found else {
             if charged {
                 self.refund_object(class, objcg);
             }
-            self.out_of_memory(self.geometry(class).size as usize, caller);
+            self.out_of_memory(size, caller);
             return Item::NONE;
-        }
+        };
         if self.books() {
             let word = self.word_for(caller) | objcg_bits(objcg);
             self.book(item, class, word);
             if self.watch().any() {
-                self.saw_alloc(word, self.geometry(class).size.into(), caller);
+                self.saw_alloc(word, size as u64, caller);
             }
         }
         item

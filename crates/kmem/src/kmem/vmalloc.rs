@@ -166,7 +166,10 @@ impl<P: Platform> Instance<P> {
         if objcg != ObjcgId::ROOT && !self.pay_bytes(objcg, pages_cost(pages), caller) {
             return no_memory();
         }
-        let Some((run, fresh)) = self.take_area(set, pages, align) else {
+        // More than half of the zone may never be had, whoever frees what.
+        let most = PageCount(set.zone.pages().0 / 2);
+        let take = || self.take_area(set, pages, align);
+        let Some((run, fresh)) = self.with_effort(size, most, caller, take) else {
             if objcg != ObjcgId::ROOT {
                 self.refund_bytes(objcg, pages_cost(pages));
             }

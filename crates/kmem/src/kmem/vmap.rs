@@ -30,9 +30,10 @@ impl<P: Platform> Instance<P> {
         if objcg != ObjcgId::ROOT && !self.pay_bytes(objcg, pages_cost(one), caller) {
             return no_memory();
         }
-        let found = self
-            .shared_space()
-            .and_then(|set| Some((set, set.zone.on(&self.platform).claim(one, one)?)));
+        let found = self.with_effort(PAGE_SIZE, one, caller, || {
+            let set = self.shared_space()?;
+            Some((set, set.zone.on(&self.platform).claim(one, one)?))
+        });
         let Some((set, run)) = found else {
             if objcg != ObjcgId::ROOT {
                 self.refund_bytes(objcg, pages_cost(one));

@@ -175,7 +175,10 @@ impl<B: BackEnd, S: Source> Mempool<B, S> {
     }
 
     fn try_alloc(&self, gfp: Gfp, caller: Caller) -> Option<NonNull<u8>> {
-        if let Some(element) = self.back_end.take(gfp, caller) {
+        // Who has a reserve does not make others give something up for it.
+        let harder = Gfp::RETRY_MAYFAIL.and(Gfp::NOFAIL);
+        let modest = if self.min() == 0 { gfp } else { gfp.without(harder) };
+        if let Some(element) = self.back_end.take(modest, caller) {
             return Some(element);
         }
         let element = self.reserved_element()?;

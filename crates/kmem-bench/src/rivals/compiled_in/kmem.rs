@@ -37,7 +37,7 @@ macro_rules! instance {
             /// Apart, so that the fast path has no frame.
             #[inline(never)]
             fn malloc_any(size: usize, key: usize) -> *mut u8 {
-                KMEM.alloc_any(size, Caller { key, frame: 0 })
+                KMEM.alloc_any(size, Caller::at(key))
             }
 
             unsafe extern "C" fn free(at: *mut c_void) {

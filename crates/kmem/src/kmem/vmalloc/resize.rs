@@ -72,7 +72,7 @@ impl<P: Platform> Instance<P> {
             }
             at
         } else {
-            let to = self.vmalloc(size, Gfp(gfp.0 & !Gfp::ZERO.0), caller);
+            let to = self.vmalloc(size, gfp.without(Gfp::ZERO), caller);
             if to.is_null() {
                 return to;
             }
