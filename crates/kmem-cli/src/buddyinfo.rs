@@ -51,29 +51,32 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     }
     for zone in &info.zones {
         let counts = zone.free.map(|blocks| format!("{blocks:>6}"));
-        writeln!(out, "{} {} ", head(), counts.join(" "))?;
+        writeln!(out, "{} {} ", head(zone), counts.join(" "))?;
     }
     if args.index {
         writeln!(out, "\nfragmentation index")?;
         for zone in &info.zones {
-            write_thousandths(&mut out, |order| zone.fragmentation_index(order))?;
+            write_thousandths(&mut out, zone, |order| zone.fragmentation_index(order))?;
         }
         writeln!(out, "\nunusable free space index")?;
         for zone in &info.zones {
-            write_thousandths(&mut out, |order| zone.unusable_index(order) as i64)?;
+            write_thousandths(&mut out, zone, |order| zone.unusable_index(order) as i64)?;
         }
     }
     Ok(out.flush()?)
 }
 
-/// What the kernel puts in front of the figures of a zone. All memory here is of one kind, and which
-/// node it lies on is the system's choice.
-fn head() -> String {
-    format!("Node {}, zone {:>8}", 0, "Normal")
+/// What the kernel puts in front of the figures of a zone. All memory here is of one kind.
+fn head(zone: &Buddy) -> String {
+    format!("Node {}, zone {:>8}", zone.node, "Normal")
 }
 
-fn write_thousandths(out: &mut impl Write, of: impl Fn(usize) -> i64) -> io::Result<()> {
-    write!(out, "{} ", head())?;
+fn write_thousandths(
+    out: &mut impl Write,
+    zone: &Buddy,
+    of: impl Fn(usize) -> i64,
+) -> io::Result<()> {
+    write!(out, "{} ", head(zone))?;
     for value in (0..ORDERS).map(of) {
         let sign = if value < 0 { "-" } else { "" };
         let value = value.unsigned_abs();
@@ -86,6 +89,7 @@ fn json(info: &Buddyinfo) -> serde_json::Value {
     let zone = |zone: &Buddy| {
         json!({
             "root": zone.root,
+            "node": zone.node,
             "base": zone.base,
             "pages": zone.pages,
             "free": zone.free,

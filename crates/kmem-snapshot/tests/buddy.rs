@@ -1,12 +1,17 @@
 //! Free blocks as they are read from outside, against what the allocator says of itself.
 #![cfg(target_os = "linux")]
 
+use kmem::os::Budget;
+use kmem::os::linux::Linux;
+use kmem::os::sim::Sim;
 use kmem::units::{Gfp, Order};
-use kmem::{Caller, Kmem};
+use kmem::{Caller, Instance, Kmem};
 use kmem_snapshot::Process;
 use kmem_snapshot::books::Buddyinfo;
 
 static A: Kmem = Kmem::new();
+const BUDGET: Budget =
+    Budget { first_zone: 16 << 20, min_zone: 16 << 20, memory: 16 << 20, cpus: 2 };
 
 /// Free blocks per order, once nothing is left on CPUs; they are all the pages not in use.
 fn blocks() -> [u64; 12] {
@@ -71,4 +76,18 @@ fn a_page_in_a_block_leaves_the_blocks_around_it() {
     let zone = info.zones.iter().find(|z| (z.base..z.base + z.pages * 4096).contains(&at)).unwrap();
     // 4, 6, 0, 8, 16 .. 256.
     assert_eq!(zone.free[..9], [1, 1, 1, 1, 1, 1, 1, 1, 1]);
+}
+
+#[test]
+fn each_zone_says_which_node_it_is_of() {
+    static C: Instance<Sim<Linux>> = Instance::over(Sim::new(Linux::new(), BUDGET).with_nodes(2));
+    for cpu in [0, 1] {
+        C.platform().run_on(cpu);
+        assert!(!C.alloc_pages(Order(3), Gfp::KERNEL, Caller::at(0x1000)).is_null());
+    }
+    let process = Process::open(std::process::id()).unwrap();
+    let info = Buddyinfo::take(&process).unwrap();
+    let mut own = info.zones.iter().filter(|zone| C.owns(zone.base as *mut u8));
+    let nodes: Vec<u32> = own.by_ref().map(|zone| zone.node).collect();
+    assert_eq!(nodes, [0, 1]);
 }

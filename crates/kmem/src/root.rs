@@ -241,19 +241,21 @@ pub struct ZoneBlock {
     /// as a whole, whose bits in `rows` mean nothing.
     pub credit: u64,
     /// What its allocations are: see [`zone_purpose`].
-    pub purpose: u64,
+    pub purpose: u32,
+    /// The node its memory comes from.
+    pub node: u32,
 }
 
 /// Values of [`ZoneBlock::purpose`].
 pub mod zone_purpose {
     /// Objects and pages.
-    pub const HEAP: u64 = 0;
+    pub const HEAP: u32 = 0;
     /// Per-CPU objects: handles of one copy each.
-    pub const PERCPU: u64 = 1;
+    pub const PERCPU: u32 = 1;
     /// Virtually contiguous areas.
-    pub const VMALLOC: u64 = 2;
+    pub const VMALLOC: u32 = 2;
     /// Pages that can be mapped again.
-    pub const SHARED: u64 = 3;
+    pub const SHARED: u32 = 3;
 }
 
 /// What a tag stands for.

@@ -25,6 +25,8 @@ const ROWS: usize = 8;
 pub struct Buddy {
     /// The root block it belongs to.
     pub root: u64,
+    /// The node its memory comes from.
+    pub node: u32,
     /// Address of its first page.
     pub base: u64,
     /// Pages that it can hand out so far.
@@ -78,7 +80,8 @@ fn zones(source: &Source<'_>, root: &Root) -> Result<Vec<Buddy>, ReadError> {
 
 /// Counts a zone's blocks, frame by frame.
 fn count(memory: &Memory, root: u64, zone: &Zone) -> Result<Buddy, ReadError> {
-    let mut buddy = Buddy { root, base: zone.base, pages: zone.committed, free: [0; ORDERS] };
+    let mut buddy =
+        Buddy { root, node: zone.node, base: zone.base, pages: zone.committed, free: [0; ORDERS] };
     let credit = zone.credit(memory)?;
     // Whether each aligned block of the order is wholly free; of the frames first.
     let mut whole = Vec::with_capacity(credit.len());

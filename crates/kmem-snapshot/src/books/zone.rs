@@ -100,7 +100,9 @@ pub(super) struct Zone {
     pub(super) dirty: u64,
     pub(super) credit: u64,
     /// See [`kmem::root::zone_purpose`].
-    pub(super) purpose: u64,
+    pub(super) purpose: u32,
+    /// The node its memory comes from.
+    pub(super) node: u32,
     pub(super) meta: (u64, u64),
     pages: u64,
 }
@@ -121,7 +123,8 @@ impl Zone {
             rows: of!(rows),
             dirty: of!(dirty),
             credit: of!(credit),
-            purpose: of!(purpose),
+            purpose: u32_at(record, offset_of!(ZoneBlock, purpose)),
+            node: u32_at(record, offset_of!(ZoneBlock, node)),
             meta: (of!(meta_base), of!(meta_len)),
             pages: of!(pages),
         };

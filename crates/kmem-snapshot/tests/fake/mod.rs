@@ -263,6 +263,7 @@ pub(crate) fn target() {
         dirty: at.dirty as u64,
         credit: at.credit as u64,
         purpose: zone_purpose::HEAP,
+        node: 0,
         meta_base: zone_meta as u64,
         meta_len: (meta + meta_len - zone_meta) as u64,
     };

@@ -205,7 +205,7 @@ impl<P: Platform> Instance<P> {
         align: PageCount,
     ) -> Option<(&'static ZoneSet, Run)> {
         for round in 0..2 {
-            for set in self.heap_sets() {
+            for set in self.near_sets() {
                 if pages.0 <= set.zone.pages().0
                     && let Some(run) = set.zone.on(&self.platform).claim(pages, align)
                 {
@@ -255,7 +255,7 @@ impl<P: Platform> Instance<P> {
         let end = pfn.offset(pages);
         // A run that has more than its length would hide that from everybody, and arrays do not know
         // what pages are for.
-        let keep = keep && set.is_heap() && set.zone.whole_end(end) == end;
+        let keep = keep && set.is_heap() && self.is_near(set) && set.zone.whole_end(end) == end;
         if !keep || !self.keep(set.zone.address(pfn), pages) {
             self.give_run(set, pfn, end);
         }

@@ -45,6 +45,7 @@ mod global;
 mod group;
 mod large;
 mod mempool;
+mod node;
 mod oom;
 mod page_debug;
 mod pages;
@@ -93,6 +94,8 @@ struct ZoneSet {
     zone: Zone,
     slabs: SlabZone,
     purpose: Purpose,
+    /// See [`node`].
+    node: u32,
 }
 
 impl ZoneSet {
@@ -104,7 +107,7 @@ impl ZoneSet {
 
 /// What a zone's address space is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u64)]
+#[repr(u32)]
 enum Purpose {
     /// Objects and pages.
     Heap = zone_purpose::HEAP,
@@ -167,6 +170,7 @@ pub struct Instance<P> {
     bad_pages: AtomicU64,
     zones: [AtomicUsize; MAX_ZONES],
     zone_slots: AtomicU32,
+    nodes: node::Nodes,
     /// See `start`.
     state: AtomicU32,
     root: AtomicUsize,
@@ -226,6 +230,7 @@ impl<P: Platform> Instance<P> {
             bad_pages: AtomicU64::new(0),
             zones: [const { AtomicUsize::new(0) }; MAX_ZONES],
             zone_slots: AtomicU32::new(0),
+            nodes: node::Nodes::new(),
             state: AtomicU32::new(0),
             root: AtomicUsize::new(0),
             conf: UnsafeCell::new(MaybeUninit::zeroed()),

@@ -273,7 +273,12 @@ impl<P: Platform> Instance<P> {
             && (at as usize).is_multiple_of(PageCount(class.pages()).bytes())
             && self.unbook_run(set, pfn).is_some()
         {
-            return self.flush_pages(class, Item::at(at as usize));
+            let block = Item::at(at as usize);
+            return if self.is_near(set) {
+                self.flush_pages(class, block)
+            } else {
+                self.give_blocks(class, &[block])
+            };
         }
         if u32::from(order.0) <= MAX_ORDER {
             // SAFETY: the caller's promise.

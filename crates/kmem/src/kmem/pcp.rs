@@ -96,13 +96,12 @@ impl<P: Platform> Instance<P> {
                 return Some((set, got));
             }
         }
-        for zone in 0..self.zone_slots.load(Ordering::Acquire) {
-            let Some(set) = self.zone_at(zone).filter(|set| set.is_heap()) else { continue };
+        for set in self.near_sets() {
             let on = set.zone.on(&self.platform);
             let mut reserve = Reserve::default();
             let got =
                 if single { on.claim_bulk(&mut reserve, out) } else { on.claim_frames_bulk(out) };
-            self.put_reserve(pcp, zone, reserve);
+            self.put_reserve(pcp, self.slot_of(set), reserve);
             if got > 0 {
                 return Some((set, got));
             }
@@ -112,6 +111,12 @@ impl<P: Platform> Instance<P> {
         let (set, run) = self.claim_pages(pages, pages)?;
         *out.last_mut()? = Item::at(set.zone.address(run.start));
         Some((set, 1))
+    }
+
+    fn slot_of(&self, set: &ZoneSet) -> u32 {
+        let at = &raw const *set as usize;
+        let slot = self.zones.iter().position(|zone| zone.load(Ordering::Relaxed) == at);
+        slot.expect("a zone of this instance") as u32
     }
 
     fn zone_at(&'static self, zone: u32) -> Option<&'static ZoneSet> {

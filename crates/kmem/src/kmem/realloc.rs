@@ -132,6 +132,11 @@ impl<P: Platform> Instance<P> {
                     }
                 }
                 let item = Item::at(at as usize);
+                if self.nodes.several()
+                    && self.zone_of(at as usize).is_some_and(|set| !self.is_near(set))
+                {
+                    return self.give_to_slabs(class, &[item]);
+                }
                 // SAFETY: a live object until now, given up by the caller.
                 if !unsafe { self.slots.push(class, item) } {
                     self.flush(class, item);

@@ -113,7 +113,10 @@ impl<P: Platform> Instance<P> {
         }
         let keeps = cpu.is_some_and(|cpu| self.slots.area(cpu).is_some());
         let batch = if keeps { self.geometry(class).batch as usize } else { 1 };
-        if let Some(held) = self.barn.take_full(class) {
+        // What is in the barn may be of any node.
+        if !self.nodes.several()
+            && let Some(held) = self.barn.take_full(class)
+        {
             let len = held.sheaf.len as usize;
             let objects = &held.sheaf.objects[..len];
             let (&one, rest) = objects.split_last().expect("a full sheaf is not empty");
@@ -141,7 +144,7 @@ impl<P: Platform> Instance<P> {
     /// come off an array lowest first; a new slab if there is none.
     fn claim_objects(&'static self, class: SizeClass, out: &mut [Item]) -> usize {
         let geometry = self.geometry(class);
-        for set in self.heap_sets() {
+        for set in self.heap_sets().filter(|set| self.is_near(set)) {
             let got = set.slabs.claim(class, geometry, self.books(), out);
             if got > 0 {
                 return got;
@@ -150,7 +153,7 @@ impl<P: Platform> Instance<P> {
         let pages = PageCount(geometry.chunks() << CHUNK_ORDER);
         let (set, run) = loop {
             let Some((set, run)) = self.claim_pages(pages, pages) else {
-                return 0;
+                return self.claim_far_objects(class, out);
             };
             if self.prepare_pages(set, run) {
                 break (set, run);
@@ -162,6 +165,15 @@ impl<P: Platform> Instance<P> {
             let zero = !self.books() || set.zone.reads_zero(run);
             set.slabs.create(class, geometry, run.start, zero, self.books(), out)
         }
+    }
+
+    /// The same out of the slabs of other nodes.
+    #[cold]
+    fn claim_far_objects(&'static self, class: SizeClass, out: &mut [Item]) -> usize {
+        let geometry = self.geometry(class);
+        let claim = |set: &ZoneSet| set.slabs.claim(class, geometry, self.books(), out);
+        let far = self.heap_sets().filter(|set| !self.is_near(set));
+        far.map(claim).find(|&got| got > 0).unwrap_or(0)
     }
 
     /// Makes room in a full array, then puts a freed object there.
@@ -191,7 +203,9 @@ impl<P: Platform> Instance<P> {
     fn make_room(&'static self, class: SizeClass, hint: u32) {
         let geometry = self.geometry(class);
         let batch = geometry.batch as usize;
-        if let Some(held) = self.barn.take_empty(class, geometry) {
+        if !self.nodes.several()
+            && let Some(held) = self.barn.take_empty(class, geometry)
+        {
             let len = self.slots.pop_many(class, hint, &mut held.sheaf.objects[..batch]);
             held.sheaf.len = len as u32;
             if len > 0 {

@@ -189,6 +189,7 @@ impl<P: Platform> Instance<P> {
         self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);
         self.keep_peak.store(u32::from(conf.peak), Ordering::Relaxed);
         self.page_debug.store(PageDebug::of(conf).0, Ordering::Relaxed);
+        self.start_nodes();
         let budget = self.platform.budget();
         let layout = Tables::for_heap(budget.memory, budget.cpus);
         let tables = self.platform.reserve(layout.bytes, PAGE_SIZE)?;
@@ -288,7 +289,7 @@ impl<P: Platform> Instance<P> {
     /// Adds a zone with room for a run of `pages`. `None`: no address space or no memory.
     pub(super) fn add_zone(&'static self, pages: PageCount) -> Option<&'static ZoneSet> {
         let budget = self.platform.budget();
-        let first = self.zone_slots.load(Ordering::Relaxed) == 0;
+        let first = !self.heap_sets().any(|set| set.node == self.node());
         let need = pages.bytes().checked_next_multiple_of(FRAME_SIZE)?;
         let wish = if first { budget.first_zone } else { budget.min_zone };
         let mut data = wish.max(need).min(MAX_ZONE) & !(FRAME_SIZE - 1);
@@ -334,6 +335,11 @@ impl<P: Platform> Instance<P> {
             unsafe { self.platform.release(at, pages.bytes() + self.meta_bytes(pages)) };
             return None;
         }
+        let node = self.node();
+        if self.nodes.several() && purpose == Purpose::Heap {
+            // SAFETY: a fresh reservation.
+            unsafe { self.platform.prefer_node(at, pages.bytes(), node) };
+        }
         // SAFETY: the table has MAX_ZONES entries; this one is ours.
         let block = unsafe { (root.zones as *mut ZoneBlock).add(slot) };
         let tables = meta.wrapping_add(SET_BYTES);
@@ -344,7 +350,7 @@ impl<P: Platform> Instance<P> {
             let slabs = SlabZone::new(at.as_ptr() as usize, pages, slab_tables);
             let zone = Zone::new(at, pages, tables, slabs.tables(), block, used);
             let set = meta.cast::<ZoneSet>();
-            set.write(ZoneSet { zone, slabs, purpose });
+            set.write(ZoneSet { zone, slabs, purpose, node });
             &*set
         };
         if !set.zone.on(&self.platform).describe(0) {
@@ -356,7 +362,8 @@ impl<P: Platform> Instance<P> {
         entry.meta_base = meta as u64;
         entry.meta_len = self.meta_bytes(pages) as u64;
         entry.committed = AtomicU64::new(0);
-        entry.purpose = purpose as u64;
+        entry.purpose = purpose as u32;
+        entry.node = node;
         set.slabs.describe(entry);
         set.zone.describe(entry);
         if first {
@@ -364,7 +371,7 @@ impl<P: Platform> Instance<P> {
             self.hot.chunk_class.store(set.slabs.chunk_classes() as usize, Ordering::Relaxed);
             let chunks = if self.books() { &self.hot.chunks } else { &self.bare_chunks };
             // Where calls are watched no free takes the fast path.
-            if !self.watch().any() {
+            if !self.watch().any() && !self.nodes.several() {
                 if !self.page_debug().is_slow() {
                     self.pages.start(&set.zone);
                 }

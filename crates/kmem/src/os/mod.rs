@@ -145,6 +145,22 @@ pub unsafe trait Platform: Sync {
         self.budget().cpus
     }
 
+    /// Nodes whose memory is near to some CPUs and far from others (NUMA): their numbers are below this.
+    fn nodes(&self) -> u32 {
+        1
+    }
+
+    /// The node of the CPU that the calling thread runs on, below [`Self::nodes`]: a hint.
+    fn node(&self) -> u32 {
+        0
+    }
+
+    /// Asks that a reservation gets its memory from a node, as long as that has some.
+    ///
+    /// # Safety
+    /// A range of a reservation, page aligned, nothing of it committed.
+    unsafe fn prefer_node(&self, _at: NonNull<u8>, _bytes: usize, _node: u32) {}
+
     /// Copies the user's configuration text into `buf`; its length, more than there is room for
     /// when it is too long. `None`: there is none, or the program runs with more rights than its
     /// user.

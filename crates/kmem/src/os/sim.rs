@@ -12,6 +12,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 pub struct Sim<P> {
     inner: P,
     budget: Budget,
+    nodes: u32,
     cpu: AtomicU32,
     /// State of the sequence by which the CPU changes, 0 for none.
     wander: AtomicU64,
@@ -27,6 +28,7 @@ impl<P: Platform> Sim<P> {
         Self {
             inner,
             budget,
+            nodes: 1,
             cpu: AtomicU32::new(0),
             wander: AtomicU64::new(0),
             clock: AtomicU64::new(0),
@@ -34,6 +36,12 @@ impl<P: Platform> Sim<P> {
             fail_from: AtomicU64::new(u64::MAX),
             fail_until: AtomicU64::new(u64::MAX),
         }
+    }
+
+    /// The same with so many nodes: CPU `n` is of node `n % nodes`.
+    pub const fn with_nodes(mut self, nodes: u32) -> Self {
+        self.nodes = nodes;
+        self
     }
 
     /// Makes all later operations run on the given CPU slot.
@@ -144,6 +152,14 @@ unsafe impl<P: Platform> Platform for Sim<P> {
 
     fn possible_cpus(&self) -> u32 {
         self.budget.cpus
+    }
+
+    fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
+    fn node(&self) -> u32 {
+        self.slot_hint() % self.nodes
     }
 
     fn configuration(&self, buf: &mut [u8]) -> Option<usize> {

@@ -50,6 +50,7 @@ impl Model {
         let sets = words(words_for(frames, lane::COUNT) as u32);
         let block = Box::new(ZoneBlock {
             purpose: 0,
+            node: 0,
             base: 0,
             pages: 0,
             committed: AtomicU64::new(0),

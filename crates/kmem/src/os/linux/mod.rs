@@ -26,6 +26,8 @@ const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
 pub struct Linux {
     /// CPU slots, 0 until asked for.
     cpus: AtomicU32,
+    /// Nodes, 0 until asked for.
+    nodes: AtomicU32,
     /// Shared memory, of which only removing it drops the contents: from, to.
     shared: AtomicUsize,
     shared_end: AtomicUsize,
@@ -36,6 +38,7 @@ impl Linux {
     pub const fn new() -> Self {
         Self {
             cpus: AtomicU32::new(0),
+            nodes: AtomicU32::new(0),
             shared: AtomicUsize::new(0),
             shared_end: AtomicUsize::new(0),
         }
@@ -242,6 +245,36 @@ unsafe impl Platform for Linux {
         let last = text[..len].trim_ascii().rsplit(|b| !b.is_ascii_digit()).next();
         let number = last.and_then(|digits| core::str::from_utf8(digits).ok()?.parse::<u32>().ok());
         number.map_or(0, |last| last.saturating_add(1)).max(self.cpus())
+    }
+
+    fn nodes(&self) -> u32 {
+        let known = self.nodes.load(Ordering::Relaxed);
+        if known != 0 {
+            return known;
+        }
+        let mut list = [0; 256];
+        let len = start::read_file(c"/sys/devices/system/node/online", &mut list);
+        let nodes = start::highest(&list[..len]).map_or(1, |node| node.saturating_add(1));
+        self.nodes.store(nodes, Ordering::Relaxed);
+        nodes
+    }
+
+    fn node(&self) -> u32 {
+        let (mut cpu, mut node) = (0u32, 0u32);
+        // SAFETY: the kernel fills both.
+        let done = unsafe { sys!(libc::SYS_getcpu, &raw mut cpu, &raw mut node, 0) } == 0;
+        if done && node < self.nodes() { node } else { 0 }
+    }
+
+    unsafe fn prefer_node(&self, at: NonNull<u8>, bytes: usize, node: u32) {
+        let mut mask = [0u64; 16];
+        let Some(word) = mask.get_mut(node as usize / 64) else { return };
+        *word = 1 << (node % 64);
+        let bits = size_of_val(&mask) * 8;
+        // SAFETY: a range of ours; affects only where its pages come from. A refusal costs speed.
+        unsafe {
+            sys!(libc::SYS_mbind, at.as_ptr(), bytes, libc::MPOL_PREFERRED, mask.as_ptr(), bits, 0)
+        };
     }
 
     fn configuration(&self, buf: &mut [u8]) -> Option<usize> {

@@ -110,6 +110,17 @@ pub fn read_file(path: &CStr, buf: &mut [u8]) -> usize {
     len
 }
 
+/// The highest number of a list like `0-3,8`, as the kernel writes them.
+pub fn highest(list: &[u8]) -> Option<u32> {
+    let numbers = list.split(|byte| !byte.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let number = |digits: &[u8]| {
+        digits.iter().try_fold(0u32, |value, digit| {
+            value.checked_mul(10)?.checked_add(u32::from(digit - b'0'))
+        })
+    };
+    numbers.filter_map(number).max()
+}
+
 /// Copies memory of this process that may not be mapped; how many bytes could be read.
 pub fn peek(at: usize, buf: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
@@ -213,4 +224,17 @@ fn environment_from_proc(name: &[u8], buf: &mut [u8]) -> Option<usize> {
     // SAFETY: our own descriptor, used no more.
     unsafe { sys!(libc::SYS_close, fd) };
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::highest;
+
+    #[test]
+    fn a_list_of_the_kernels_is_read_for_its_highest_number() {
+        assert_eq!(highest(b"0\n"), Some(0));
+        assert_eq!(highest(b"0-3,8,10-11\n"), Some(11));
+        assert_eq!(highest(b""), None);
+        assert_eq!(highest(b"99999999999999\n"), None);
+    }
 }
