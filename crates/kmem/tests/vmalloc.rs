@@ -475,8 +475,9 @@ fn a_forked_child_has_areas_and_guards_but_not_the_mappings() {
 fn pages_that_can_be_mapped_do_not_become_anybodys_pages() {
     let a = simulated(budget(16 << 20, 2));
     for free in [
-        // SAFETY: live, given up; so below.
+        // SAFETY: live, given up.
         (|a, at| unsafe { a.free(at) }) as fn(&'static Simulated, *mut u8),
+        // SAFETY: as above.
         |a, at| unsafe { a.free_pages(at, Order(0)) },
     ] {
         let page = a.alloc_vmap_page(Gfp::KERNEL, SITE);
