@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn the_index_tells_fragmentation_from_lack_of_memory() {
         let with = |free: &[(usize, u64)]| {
-            let mut buddy = Buddy { root: 0, base: 0, pages: 0, free: [0; ORDERS] };
+            let mut buddy = Buddy { root: 0, node: 0, base: 0, pages: 0, free: [0; ORDERS] };
             free.iter().for_each(|&(order, blocks)| buddy.free[order] = blocks);
             buddy
         };
