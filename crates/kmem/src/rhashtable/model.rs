@@ -8,6 +8,8 @@ use std::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
+use super::hint::{self, Hints};
+use super::list::{END, GONE, Link};
 use super::{Parameters, RHashTable, Refused};
 use crate::source::{Caller, Counters, Source};
 use crate::sync::model::{Owned, check};
@@ -174,6 +176,26 @@ fn hints_lead_to_nothing_that_was_dropped() {
         let (first, second) = reader.join().expect("it ends");
         outcomes.note(format!("{} {}", show(first), show(second)));
         assert_eq!(table.look(1), None);
+    });
+}
+
+#[test]
+fn no_hint_comes_after_those_for_an_element_were_taken_out() {
+    check(3, &["hint", "none"], |outcomes| {
+        let shared = Arc::new((Hints::new(), Link::new(END, 3)));
+        let readers = [(); 2].map(|()| {
+            let shared = shared.clone();
+            // Both found it in the list before it was gone.
+            thread::spawn(move || shared.0.put(shared.1.hash(), &shared.1, |_| true))
+        });
+        let (hints, link) = &*shared;
+        let before = hints.find(link.hash()).is_some();
+        link.next.fetch_or(GONE, Ordering::AcqRel);
+        hint::forget(link, core::iter::once(hints));
+        assert!(hints.find(link.hash()).is_none());
+        readers.map(|reader| reader.join().expect("it ends"));
+        assert!(hints.find(link.hash()).is_none());
+        outcomes.note(String::from(if before { "hint" } else { "none" }));
     });
 }
 
