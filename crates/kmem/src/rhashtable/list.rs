@@ -57,13 +57,13 @@ impl Link {
 /// Asks for the cache line of a link, where the processor can be asked.
 #[inline(always)]
 pub(super) fn prefetch(link: &Link) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse"))]
     // SAFETY: a hint to the processor, which reads nothing.
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>((&raw const *link).cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse")))]
     let _ = link;
 }
 
