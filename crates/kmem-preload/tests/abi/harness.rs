@@ -16,6 +16,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// How long a program may take: it hangs if it is not done by then, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// The signals the tests name.
 pub(crate) const SIGABRT: i32 = 6;
 pub(crate) const SIGSEGV: i32 = 11;
@@ -161,7 +164,6 @@ pub(crate) fn shared_library(source: &str) -> PathBuf {
 pub(crate) struct Run {
     command: Command,
     shown: String,
-    timeout: Duration,
     preload: bool,
 }
 
@@ -182,7 +184,7 @@ impl Run {
             command.env_remove(variable);
         }
         let shown = Path::new(program.as_ref()).display().to_string();
-        Self { command, shown, timeout: Duration::from_secs(30), preload: true }
+        Self { command, shown, preload: true }
     }
 
     /// Runs `program` from a shell that executes `prelude` first; only the program itself is preloaded.
@@ -220,11 +222,6 @@ impl Run {
         environment.iter().fold(self, |run, (variable, value)| run.env(variable, value))
     }
 
-    pub(crate) fn timeout(mut self, seconds: u64) -> Self {
-        self.timeout = Duration::from_secs(seconds);
-        self
-    }
-
     /// Runs on the C library's malloc whatever else is being tested.
     pub(crate) fn without_preload(mut self) -> Self {
         self.preload = false;
@@ -244,7 +241,7 @@ impl Run {
             .stderr(Stdio::piped())
             .process_group(0);
         let start = Instant::now();
-        let deadline = start + self.timeout;
+        let deadline = start + if thorough() { 6 * PATIENCE } else { PATIENCE };
         let mut child =
             self.command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.shown));
         let group = format!("-{}", child.id());
