@@ -114,7 +114,7 @@ impl Model {
     /// Claims up to so many objects.
     fn claim(&self, class: SizeClass, most: usize) -> Vec<Item> {
         let mut out = vec![Item::NONE; most];
-        let got = self.slabs.claim(class, self.geometry(class), false, &mut out);
+        let got = self.slabs.claim(class, self.geometry(class), false, None, &mut out);
         let out = out.split_off(most - got);
         self.write(class, &out);
         out
