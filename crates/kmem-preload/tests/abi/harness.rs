@@ -36,9 +36,13 @@ pub(crate) const CONFIGURATIONS: &[(&str, Environment)] = &[
     ),
 ];
 
-/// The configurations in which a wrong free must be recognised.
-pub(crate) const CHECKED_CONFIGURATIONS: &[(&str, Environment)] =
-    &[CONFIGURATIONS[0], CONFIGURATIONS[1], CONFIGURATIONS[2], CONFIGURATIONS[5]];
+/// The configurations in which a wrong free must be recognised, and sizes are what they are by default.
+pub(crate) const CHECKED_CONFIGURATIONS: &[(&str, Environment)] = &[
+    CONFIGURATIONS[0],
+    CONFIGURATIONS[1],
+    CONFIGURATIONS[2],
+    ("quarantine", &[("KMEM_CONF", "quarantine_kb:256,check_caches:1")]),
+];
 
 /// True when the long versions of the tests are wanted.
 pub(crate) fn thorough() -> bool {
