@@ -82,6 +82,7 @@ impl Model {
             sets: unsafe { Summary::new(words.as_ptr(), chunks, LANES) },
             leaves: 0,
             chunks,
+            guards: false,
         };
         Self {
             slabs,
