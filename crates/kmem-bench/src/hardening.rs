@@ -76,7 +76,7 @@ impl Contender {
     fn visit(&self, inputs: &Inputs, places: Places) -> [Vec<f64>; COLUMNS] {
         let mut pair = visit(Workload::Pair64, &self.heap, inputs, places);
         let mut bulk = visit(Workload::Bulk64, &self.heap, inputs, places);
-        let mut column = |rows: &mut Vec<Vec<f64>>| rows.pop().unwrap_or_default();
+        let column = |rows: &mut Vec<Vec<f64>>| rows.pop().unwrap_or_default();
         let free = column(&mut bulk);
         [column(&mut pair), column(&mut bulk), free, vec![self.cache_pairs()]]
     }
