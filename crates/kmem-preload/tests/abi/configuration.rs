@@ -56,6 +56,9 @@ fn known_options_are_taken_silently() {
         "strict:1,rseq:off",
         "group-by:thread-name",
         "group-by:nothing",
+        "redzone:1,check_caches:on,shuffle:1",
+        "quarantine_kb:0",
+        "quarantine_kb:1048576",
     ] {
         hello(value).assert_quiet_success();
     }
@@ -99,6 +102,11 @@ fn bad_value_is_reported_and_the_default_kept() {
         "decay_ms:9999999G",
         "decay_ms:10 apples",
         "decay_ms:NaN",
+        "redzone:2",
+        "check_caches:",
+        "quarantine_kb:",
+        "quarantine_kb:1M",
+        "quarantine_kb:1048577",
     ] {
         warned_once(value, "kmem: KMEM_CONF: bad value");
     }

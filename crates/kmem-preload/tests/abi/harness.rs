@@ -33,11 +33,19 @@ pub(crate) const CONFIGURATIONS: &[(&str, Environment)] = &[
     ("rseq off by glibc", &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]),
     ("profiling off", &[("KMEM_CONF", "mem_profiling:0")]),
     ("profiling never", &[("KMEM_CONF", "mem_profiling:never")]),
+    (
+        "hardened",
+        &[("KMEM_CONF", "redzone:1,quarantine_kb:256,check_caches:1,shuffle:1,check_pages:every")],
+    ),
 ];
 
-/// The configurations in which a wrong free must be recognised.
-pub(crate) const CHECKED_CONFIGURATIONS: &[(&str, Environment)] =
-    &[CONFIGURATIONS[0], CONFIGURATIONS[1], CONFIGURATIONS[2]];
+/// The configurations in which a wrong free must be recognised, and sizes are what they are by default.
+pub(crate) const CHECKED_CONFIGURATIONS: &[(&str, Environment)] = &[
+    CONFIGURATIONS[0],
+    CONFIGURATIONS[1],
+    CONFIGURATIONS[2],
+    ("quarantine", &[("KMEM_CONF", "quarantine_kb:256,check_caches:1")]),
+];
 
 /// True when the long versions of the tests are wanted.
 pub(crate) fn thorough() -> bool {
