@@ -13,7 +13,7 @@ fn tables_do_what_the_header_says_while_threads_change_read_and_walk_them() {
     let path = program("rhashtable.c");
     in_configurations(
         CHECKED_CONFIGURATIONS,
-        || Run::new(&path).timeout(120),
+        || Run::new(&path),
         |outcome| {
             outcome.assert_success();
         },
