@@ -299,7 +299,7 @@ fn ends(conf: &str, case: &str, message: &str) {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.signal(), Some(6), "{conf}, {case}: {text}");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let at = said.split_whitespace().filter(|word| word.starts_with("0x")).next_back();
+    let at = said.split_whitespace().rfind(|word| word.starts_with("0x"));
     let wanted = message.replace("AT", at.expect("an address"));
     let lines: Vec<_> = text.lines().filter(|line| line.starts_with("kmem: ")).collect();
     let fits = |line: &str| {
