@@ -12,6 +12,7 @@
 //! | coming | exports and tags published, init runs | wait; for its symbols, too |
 //! | live | all | `EEXIST`; may hold it and use its symbols |
 //! | going | nobody holds it, exit runs | wait |
+//! | left | exit has run, what the module allocated is live (if that is refused) | `EBUSY`; may unload it again |
 //!
 //! Lock order: the registry's lock, then a module's body. Neither is held while code of a module runs.
 
@@ -55,6 +56,17 @@ pub mod delete {
     pub const FORCE: u32 = libc::O_TRUNC.cast_unsigned();
 }
 
+/// What is done when a module is unloaded, its exit has run, and allocations of its sites are live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenLive {
+    /// The module goes; its tags stay in the books, and a warning names the sites.
+    #[default]
+    KeepTags,
+    /// The module stays mapped, with its name, until they are freed and it is unloaded once more: `EBUSY` names the
+    /// sites. What they point to in the module stays good. [`delete::FORCE`] unloads it nevertheless.
+    Refuse,
+}
+
 /// What a loader goes by.
 pub struct Config {
     /// The platform.
@@ -63,6 +75,8 @@ pub struct Config {
     pub core: Box<dyn Core>,
     /// Where code tags are made known.
     pub books: Box<dyn Books>,
+    /// What is done when a module is unloaded and what it allocated is in use.
+    pub when_live: WhenLive,
     /// Most bytes of a module's memory, and of a file when it is decompressed.
     pub most: u64,
     /// CPUs that per-CPU variables are for.
@@ -83,6 +97,7 @@ impl Default for Config {
             os: Arc::new(Linux),
             core: Box::new(Process),
             books: Box::new(Libkmem),
+            when_live: WhenLive::KeepTags,
             most: 64 << 20,
             cpus: u64::try_from(cpus).unwrap_or(1).max(1),
             verify: None,
@@ -175,7 +190,7 @@ impl Loader {
                 let (module, state) = match slot {
                     Slot::Loading(_, module) => (module.as_ref()?, "Loading"),
                     Slot::Live(module) => (module, "Live"),
-                    Slot::Going(_, module) => (module, "Unloading"),
+                    Slot::Going(_, module) | Slot::Left(module) => (module, "Unloading"),
                 };
                 let entry = module.entry();
                 Some(Info {
@@ -230,7 +245,7 @@ impl crate::registry::Tables {
             .values()
             .filter_map(|slot| match slot {
                 Slot::Loading(_, module) => module.as_ref(),
-                Slot::Live(module) | Slot::Going(_, module) => Some(module),
+                Slot::Live(module) | Slot::Going(_, module) | Slot::Left(module) => Some(module),
             })
             .filter(|module| lock(&module.body).uses.iter().any(|used| used.name == name))
             .map(|module| module.name.clone())

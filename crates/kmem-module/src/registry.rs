@@ -3,6 +3,9 @@
 //! ```text
 //! file:  unknown -> loading(attempt) -> known(name) .. as long as a module of that name is there
 //! name:  absent  -> loading(attempt) -> live -> going(attempt) -> absent
+//!                                                    |  ^
+//!                                                    v  |
+//!                                                    left
 //! ```
 //!
 //! A request that meets an attempt of somebody else waits for it, and then shares its result if it has asked for the same
@@ -97,6 +100,8 @@ pub enum Slot {
     Live(Arc<Module>),
     /// Being unloaded.
     Going(Arc<Attempt>, Arc<Module>),
+    /// Its exit has run, and it is mapped for the sake of what it allocated.
+    Left(Arc<Module>),
 }
 
 /// What is behind the lock.
@@ -237,6 +242,7 @@ impl Registry {
                 Some(Slot::Going(other, _) | Slot::Loading(other, _)) => {
                     return Err((other.clone(), Share::Never));
                 }
+                Some(Slot::Left(_)) => return Ok(Claim::Shared(Err(left(name)))),
                 None => {}
             },
             None => {}
@@ -271,6 +277,7 @@ impl Registry {
                     return Ok(None);
                 }
                 Some(Slot::Live(_)) => return Ok(Some(Claim::Exists(name.to_owned()))),
+                Some(Slot::Left(_)) => return Err(left(name)),
                 Some(Slot::Going(other, _)) => (other.clone(), Share::Never),
                 Some(Slot::Loading(other, _)) => (other.clone(), Share::SameContents(digest)),
             };
@@ -325,6 +332,12 @@ impl Registry {
     }
 }
 
+/// A name whose module has not gone yet.
+fn left(name: &str) -> Error {
+    let what = format!("the last {name} has run its exit, and what it allocated is live");
+    Error::new(Errno::EBUSY, what)
+}
+
 impl Tables {
     /// Forgets an attempt that was given up: its file, its request, and its name, whose module is returned.
     pub(crate) fn forget(
@@ -341,7 +354,7 @@ impl Tables {
         match self.names.remove(&name)? {
             Slot::Loading(_, module) => Some((name, module)),
             Slot::Going(_, module) => Some((name, Some(module))),
-            Slot::Live(_) => None,
+            Slot::Live(_) | Slot::Left(_) => None,
         }
     }
 

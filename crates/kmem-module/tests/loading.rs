@@ -6,10 +6,10 @@ use std::fs;
 use std::process::Command;
 
 use harness::{
-    KMEM, books, call, compile, directory, insmod, int, loader, module, nothing_is_left,
+    KMEM, books, call, compile, config, directory, insmod, int, loader, module, nothing_is_left,
 };
-use kmem_module::Errno;
-use kmem_module::loader::{delete, flags};
+use kmem_module::loader::{WhenLive, delete, flags};
+use kmem_module::{Config, Errno, Loader};
 
 #[test]
 fn a_module_has_everything_the_header_has() {
@@ -265,24 +265,66 @@ fn a_module_that_is_held_is_not_unloaded_and_one_without_exit_stays() {
     nothing_is_left(&loader);
 }
 
+const LEAKY: &str = "void *leaky_last; EXPORT_SYMBOL(leaky_last); static int gone;
+    static int __init go(void) { leaky_last = kmalloc(200, GFP_KERNEL); return 0; } module_init(go);
+    static void __exit stop(void) { if (gone++) __builtin_trap(); } module_exit(stop);";
+
+/// What the module allocated.
+fn leaked(loader: &Loader) -> *mut u8 {
+    let last = loader.symbol("leaky_last").unwrap();
+    // SAFETY: a pointer of a module that is held.
+    unsafe { *(last.address as *const *mut u8) }
+}
+
+#[test]
+fn where_live_allocations_are_refused_a_module_stays_until_they_are_freed_and_its_exit_runs_once() {
+    let dir = directory();
+    // Not the name of the other test's: they share their books.
+    let path = module(dir.path(), "refused", LEAKY);
+    let user = module(dir.path(), "refused_user", "int refused_user;");
+    let loader = Loader::new(Config { when_live: WhenLive::Refuse, ..config() }).unwrap();
+    insmod(&loader, &path, "").unwrap();
+    insmod(&loader, &user, "").unwrap();
+    let live = leaked(&loader);
+    for _ in 0..3 {
+        let error = loader.delete_module("refused", 0).unwrap_err();
+        assert_eq!(error.errno, Errno::EBUSY);
+        let text = error.to_string();
+        assert!(text.contains("refused has run its exit; 208 bytes are live: "), "{text}");
+        assert!(text.contains("refused.c:") && text.contains(" go (208 bytes in 1)"), "{text}");
+        // Its name is taken, its symbols are nobody's, its memory is there.
+        assert_eq!(insmod(&loader, &path, "").unwrap_err().errno, Errno::EBUSY);
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(loader.init_module(&bytes, "").unwrap_err().errno, Errno::EBUSY);
+        assert!(loader.symbol("leaky_last").is_none());
+        let infos = loader.modules(true);
+        assert_eq!((&*infos[0].name, infos[0].state), ("refused", "Unloading"));
+        assert_ne!(infos[0].base, 0);
+    }
+    // Others come and go.
+    loader.delete_module("refused_user", 0).unwrap();
+    // SAFETY: allocated by the module from this instance, and nobody's any more.
+    unsafe { KMEM.free(live) };
+    loader.delete_module("refused", 0).unwrap();
+    nothing_is_left(&loader);
+    insmod(&loader, &path, "").unwrap();
+    let live = leaked(&loader);
+    loader.delete_module("refused", delete::FORCE).unwrap();
+    nothing_is_left(&loader);
+    assert_eq!(books("refused"), [("go".to_owned(), (208, 1))].into());
+    // SAFETY: as above.
+    unsafe { KMEM.free(live) };
+}
+
 #[test]
 fn what_is_live_when_a_module_goes_keeps_its_tags_and_finds_them_again() {
     let dir = directory();
-    let path = module(
-        dir.path(),
-        "leaky",
-        "void *leaky_last; EXPORT_SYMBOL(leaky_last);
-         static int __init go(void) { leaky_last = kmalloc(200, GFP_KERNEL); return 0; } module_init(go);
-         static void __exit stop(void) { } module_exit(stop);",
-    );
+    let path = module(dir.path(), "leaky", LEAKY);
     let loader = loader();
     let mut live = Vec::new();
     for _ in 0..2 {
         insmod(&loader, &path, "").unwrap();
-        let last = loader.symbol("leaky_last").unwrap();
-        // SAFETY: a pointer of a module that is held.
-        live.push(unsafe { *(last.address as *const *mut u8) });
-        drop(last);
+        live.push(leaked(&loader));
         loader.delete_module("leaky", 0).unwrap();
         nothing_is_left(&loader);
     }

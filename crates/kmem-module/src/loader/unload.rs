@@ -3,19 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Inner, Loader, delete};
+use super::{Inner, Loader, WhenLive, delete};
 use crate::board::state;
 use crate::error::{Errno, Error, Result};
 use crate::module::{Module, call, lock};
 use crate::registry::{self, Asked, Attempt, Registry, Slot};
+use crate::tags::Live;
 
 impl Loader {
-    /// Unloads a module. Waits until nobody holds it, unless [`delete::NONBLOCK`] is set. What is live of
-    /// its allocations keeps its tags, and a warning names the sites.
+    /// Unloads a module. Waits until nobody holds it, unless [`delete::NONBLOCK`] is set. What is live of its allocations
+    /// after its exit keeps its tags, and a warning names the sites; or that is refused: see [`WhenLive`].
     ///
     /// # Errors
     /// `ENOENT`: there is none; `EAGAIN`: other modules use it, or it is held; `EBUSY`: it is being loaded or
-    /// unloaded, or has an init and no exit; `EINTR`.
+    /// unloaded, has an init and no exit, or its allocations are live and that is refused; `EINTR`.
     pub fn delete_module(&self, name: &str, flags: u32) -> Result<()> {
         let module = self.0.begin_unload(name)?;
         let result = self.0.unload(&module, flags);
@@ -30,7 +31,7 @@ impl Inner {
         let tables = self.registry.lock();
         let module = match tables.names.get(name) {
             None => return Err(Error::new(Errno::ENOENT, format!("no module called {name}"))),
-            Some(Slot::Live(module)) => module.clone(),
+            Some(Slot::Live(module) | Slot::Left(module)) => module.clone(),
             Some(Slot::Loading(..)) => return Err(busy(name, "is being loaded")),
             Some(Slot::Going(..)) => return Err(busy(name, "is being unloaded")),
         };
@@ -50,7 +51,7 @@ impl Inner {
                 return Err(busy(name, "has an init and no exit"));
             }
         }
-        let attempt = self.begin_going(module, flags)?;
+        let (attempt, gone_before) = self.begin_going(module, flags)?;
         if let Err(error) = module.wait_for_last_put() {
             // It stays, and may be used again.
             module.reopen();
@@ -60,16 +61,26 @@ impl Inner {
             });
             return Err(error);
         }
-        let (exit, destructors) = {
-            let body = lock(&module.body);
-            (body.exit, body.fini_array.clone())
-        };
-        // SAFETY: addresses in sealed code of the module, which stays mapped until it is taken down.
-        unsafe {
-            exit.map(|exit| call(exit));
-            for destructor in destructors.into_iter().rev() {
-                call(destructor);
+        if !gone_before {
+            let (exit, destructors) = {
+                let body = lock(&module.body);
+                (body.exit, body.fini_array.clone())
+            };
+            // SAFETY: addresses in sealed code of the module, which stays mapped until it is taken down.
+            unsafe {
+                exit.map(|exit| call(exit));
+                for destructor in destructors.into_iter().rev() {
+                    call(destructor);
+                }
             }
+        }
+        if flags & delete::FORCE == 0
+            && let Err(error) = self.check_live(module)
+        {
+            self.registry.end(&attempt, None, Err(error.clone()), |tables| {
+                tables.names.insert(name.clone(), Slot::Left(module.clone()));
+            });
+            return Err(error);
         }
         self.take_down(module);
         self.registry.end(&attempt, None, Ok(()), |tables| {
@@ -78,14 +89,29 @@ impl Inner {
         Ok(())
     }
 
-    /// Marks a module as going, so that nobody takes hold of it any more.
-    fn begin_going(self: &Arc<Self>, module: &Arc<Module>, flags: u32) -> Result<Arc<Attempt>> {
+    /// Whether a module whose exit has run may go.
+    fn check_live(&self, module: &Module) -> Result<()> {
+        if self.config.when_live == WhenLive::KeepTags {
+            return Ok(());
+        }
+        let body = lock(&module.body);
+        let live = body.tags.as_ref().and_then(|tags| Live::of(&*self.config.books, tags));
+        live.map_or(Ok(()), |live| Err(busy(&module.name, &format!("has run its exit; {live}"))))
+    }
+
+    /// Marks a module as going, so that nobody takes hold of it any more. Whether its exit has run before.
+    fn begin_going(
+        self: &Arc<Self>,
+        module: &Arc<Module>,
+        flags: u32,
+    ) -> Result<(Arc<Attempt>, bool)> {
         let name = &module.name;
         let mut tables = self.registry.lock();
-        match tables.names.get(name) {
-            Some(Slot::Live(live)) if Arc::ptr_eq(live, module) => {}
+        let left = match tables.names.get(name) {
+            Some(Slot::Live(live)) if Arc::ptr_eq(live, module) => false,
+            Some(Slot::Left(left)) if Arc::ptr_eq(left, module) => true,
             _ => return Err(busy(name, "is being unloaded")),
-        }
+        };
         if !module.close() && flags & delete::NONBLOCK != 0 {
             module.reopen();
             let what = format!("{name} is held {} times", module.refcount());
@@ -95,7 +121,7 @@ impl Inner {
         registry::begin(Arc::downgrade(self), &attempt);
         tables.names.insert(name.clone(), Slot::Going(attempt.clone(), module.clone()));
         self.board.change(|| module.entry().state.store(state::GOING, Ordering::Relaxed));
-        Ok(attempt)
+        Ok((attempt, left))
     }
 }
 
