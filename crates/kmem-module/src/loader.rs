@@ -21,15 +21,19 @@ mod load;
 mod provided;
 mod unload;
 
+use std::ffi::CString;
+use std::fmt;
 use std::hash::RandomState;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::alloc::Shared;
 use crate::board::{Board, reason, state};
 use crate::completion::Slots;
 use crate::error::{Error, Result};
 use crate::module::{Held, Module, lock};
+use crate::name::Name;
 use crate::os::{Account, Gauge, Linux, Os};
 use crate::registry::{Attempt, Registry, Slot};
 use crate::signature::Verify;
@@ -194,7 +198,7 @@ impl Loader {
                 };
                 let entry = module.entry();
                 Some(Info {
-                    name: module.name.clone(),
+                    name: module.name.to_string(),
                     size: entry.size.load(Ordering::Relaxed),
                     text: entry.text.load(Ordering::Relaxed),
                     refcount: module.refcount(),
@@ -228,35 +232,86 @@ impl Loader {
     /// A symbol that a live module exports.
     #[must_use]
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
+        self.exported(name, |module, address, live| {
+            live.then(|| Some(Symbol { address, module: Held::new(module)? }))?
+        })
+    }
+
+    /// The address of a symbol that a live module exports; its module is held until [`Loader::symbol_put`].
+    #[must_use]
+    pub fn symbol_get(&self, name: &str) -> Option<u64> {
+        self.exported(name, |module, address, live| (live && module.try_get()).then_some(address))
+    }
+
+    /// Lets go of the module that exports a symbol. False: there is none.
+    pub fn symbol_put(&self, name: &str) -> bool {
+        self.exported(name, |module, _, _| Some(module.put())).is_some()
+    }
+
+    /// What `find` makes of a symbol's module, its address, and whether the module is live.
+    fn exported<T>(
+        &self,
+        name: &str,
+        find: impl FnOnce(&Shared<Module>, u64, bool) -> Option<T>,
+    ) -> Option<T> {
+        let name = CString::new(name).ok()?;
         let tables = self.0.registry.lock();
-        let (module, is) = tables.exports.get(name.as_bytes())?;
-        if !matches!(tables.names.get(&module.name), Some(Slot::Live(_))) {
-            return None;
-        }
-        Some(Symbol { address: is.value, module: Held::new(module)? })
+        let (module, is) = tables.exports.get(&*name)?;
+        let live = matches!(tables.names.get(&module.name), Some(Slot::Live(_)));
+        find(module, is.value, live)
     }
 }
 
 impl crate::registry::Tables {
-    /// Names of the modules that use a module.
-    pub(crate) fn users(&self, name: &str) -> Vec<String> {
-        let mut users: Vec<String> = self
-            .names
+    /// The modules that use a module, in no order.
+    fn users_of<'t>(&'t self, name: &'t str) -> impl Iterator<Item = &'t Shared<Module>> {
+        self.names
             .values()
             .filter_map(|slot| match slot {
                 Slot::Loading(_, module) => module.as_ref(),
                 Slot::Live(module) | Slot::Going(_, module) | Slot::Left(module) => Some(module),
             })
-            .filter(|module| lock(&module.body).uses.iter().any(|used| used.name == name))
-            .map(|module| module.name.clone())
-            .collect();
+            .filter(move |module| lock(&module.body).uses.iter().any(|used| *used.name == *name))
+    }
+
+    /// Names of the modules that use a module.
+    fn users(&self, name: &str) -> Vec<String> {
+        let mut users: Vec<String> =
+            self.users_of(name).map(|module| module.name.to_string()).collect();
         users.sort();
         users
+    }
+
+    /// The same as text, in order, without taking memory.
+    fn users_text<'t>(&'t self, name: &'t str, between: &'t str) -> UsersText<'t> {
+        UsersText { tables: self, name, between }
+    }
+}
+
+struct UsersText<'t> {
+    tables: &'t crate::registry::Tables,
+    name: &'t str,
+    between: &'t str,
+}
+
+impl fmt::Display for UsersText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut last: Option<Name> = None;
+        loop {
+            let after = |name: &Name| last.is_none_or(|last| *last < **name);
+            let users = self.tables.users_of(self.name).map(|module| module.name);
+            let Some(next) = users.filter(after).min_by(|a, b| a.cmp(b)) else { return Ok(()) };
+            if last.is_some() {
+                f.write_str(self.between)?;
+            }
+            f.write_str(&next)?;
+            last = Some(next);
+        }
     }
 }
 
 impl Inner {
-    fn account(&self) -> Account {
+    fn account(&self) -> Result<Account> {
         Account::new(self.config.os.clone(), self.gauge.clone())
     }
 
@@ -279,14 +334,19 @@ impl Inner {
     }
 
     /// A place on the board for a new module.
-    fn new_module(self: &Arc<Self>, name: &str) -> Result<Arc<Module>> {
+    fn new_module(self: &Arc<Self>, name: Name) -> Result<Shared<Module>> {
         let _tables = self.registry.lock();
         let entries = self.board.modules();
         let free =
             entries.iter().position(|entry| entry.state.load(Ordering::Relaxed) == state::FREE);
         let slot = free.ok_or_else(|| {
-            Error::new(crate::error::Errno::ENOMEM, format!("{} modules are there", entries.len()))
+            Error::new(
+                crate::error::Errno::ENOMEM,
+                format_args!("{} modules are there", entries.len()),
+            )
         })?;
+        let module = Module::new(name, Arc::downgrade(self), self.board.clone(), slot);
+        let module = Shared::new(module)?;
         self.board.change(|| {
             let entry = &entries[slot];
             crate::board::store_text(&entry.name, name.as_bytes());
@@ -298,15 +358,16 @@ impl Inner {
             self.board.header().module_used.fetch_max(slot as u32 + 1, Ordering::Relaxed);
             entry.state.store(state::COMING, Ordering::Release);
         });
-        Ok(Arc::new(Module::new(name, Arc::downgrade(self), self.board.clone(), slot)))
+        Ok(module)
     }
 
     /// Ends what a thread began and cannot end any more.
-    pub(crate) fn give_up(self: &Arc<Self>, attempt: &Arc<Attempt>) {
+    pub(crate) fn give_up(self: &Arc<Self>, attempt: &Shared<Attempt>) {
         let found = self.registry.lock().forget(attempt);
         if let Some((_, Some(module))) = found {
             self.take_down(&module);
         }
+        attempt.give_place(&self.slots);
         let error =
             Error::new(crate::error::Errno::EINTR, "the thread that did this ended in between");
         self.registry.end(attempt, None, Err(error), |_| {});

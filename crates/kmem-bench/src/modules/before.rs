@@ -44,7 +44,7 @@ const CPUS: u64 = 2;
 struct Nothing;
 
 impl Resolve for Nothing {
-    fn resolve(&mut self, _: &[u8]) -> Result<Option<u64>> {
+    fn resolve(&mut self, _: &std::ffi::CStr) -> Result<Option<u64>> {
         Ok(None)
     }
 }
@@ -87,7 +87,7 @@ impl Old {
 
     /// Both system calls copy the whole file first.
     fn load(&self, source: Source<'_>) -> Result<()> {
-        let account = Account::new(Arc::new(Linux), self.gauge.clone());
+        let account = Account::new(Arc::new(Linux), self.gauge.clone())?;
         let mut copy = account.buffer(source.len(), "the file")?;
         source.read(&account, 0, &mut copy, "the file")?;
         let source = Source::Bytes(&copy);
