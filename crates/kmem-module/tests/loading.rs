@@ -2,11 +2,12 @@
 
 mod harness;
 
+use std::ffi::CStr;
 use std::fs;
 use std::process::Command;
 
 use harness::{
-    KMEM, books, call, compile, config, directory, insmod, int, loader, module, nothing_is_left,
+    KMEM, books, call, cc, compile, config, directory, insmod, int, loader, module, nothing_is_left,
 };
 use kmem_module::loader::{WhenLive, delete, flags};
 use kmem_module::{Config, Errno, Loader};
@@ -79,9 +80,9 @@ fn several_files_are_one_module() {
     .unwrap();
     let b_o = dir.path().join("b.o");
     let run = |command: &mut Command| assert!(command.status().unwrap().success());
-    run(Command::new("cc").args(["-c", "-fPIC", "-o"]).arg(&b_o).arg(&b));
+    run(cc().args(["-c", "-fPIC", "-o"]).arg(&b_o).arg(&b));
     let both = dir.path().join("both.ko");
-    run(Command::new("ld").args(["-r", "--build-id", "-o"]).arg(&both).arg(&a).arg(&b_o));
+    run(cc().args(["-r", "-nostdlib", "-Wl,--build-id", "-o"]).arg(&both).arg(&a).arg(&b_o));
     let loader = loader();
     insmod(&loader, &both, "").unwrap();
     // The name is that of the source with MODULE_LICENSE.
@@ -162,12 +163,51 @@ fn versions_and_licences_decide_who_gets_a_symbol() {
     let source = dir.path().join("own.c");
     fs::write(&source, text).unwrap();
     let own = dir.path().join("own.ko");
-    let mut cc = Command::new("cc");
+    let mut cc = cc();
     cc.args(["-c", "-fPIC", "-I"]).arg(harness::include()).arg(&source).arg("-o").arg(&own);
     assert!(cc.status().unwrap().success());
     let error = insmod(&loader, &own, "").unwrap_err();
     assert!(error.to_string().contains("only for modules with a licence"), "{error}");
     loader.delete_module("versions", 0).unwrap();
+    nothing_is_left(&loader);
+}
+
+#[test]
+fn parameters_have_the_types_of_the_kernel() {
+    let dir = directory();
+    let path = module(
+        dir.path(),
+        "types",
+        "#include <stdio.h>
+         static unsigned char by; module_param(by, byte, 0); static short sh; module_param(sh, short, 0);
+         static unsigned short us; module_param(us, ushort, 0); static int in; module_param(in, int, 0);
+         static unsigned int ui; module_param(ui, uint, 0); static long lo; module_param(lo, long, 0);
+         static unsigned long ul; module_param(ul, ulong, 0);
+         static unsigned long long ull; module_param(ull, ullong, 0);
+         static unsigned int hex; module_param(hex, hexint, 0); static char *ch; module_param(ch, charp, 0);
+         static bool bo; module_param(bo, bool, 0); static bool inv = true; module_param(inv, invbool, 0);
+         static int inside; module_param_named(out_side, inside, int, 0);
+         static short arr[3] = { 7, 7, 7 }; static unsigned int count; module_param_array(arr, short, &count, 0);
+         static char *words[2]; module_param_array_named(list, words, charp, NULL, 0);
+         static char str[6]; module_param_string(string, str, sizeof(str), 0);
+         char types_text[300]; EXPORT_SYMBOL(types_text);
+         static int __init go(void) {
+            snprintf(types_text, sizeof(types_text), \"%u %d %u %d %u %ld %lu %llu %x %s %d %d %d %d,%d,%d/%u %s,%s %s\",
+                by, sh, us, in, ui, lo, ul, ull, hex, ch, bo, inv, inside, arr[0], arr[1], arr[2], count, words[0], words[1], str);
+            return 0; } module_init(go); static void stop(void) { } module_exit(stop);",
+    );
+    let loader = loader();
+    let args = "by=0xff sh=-32768 us=65535 in=-0x80000000 ui=4294967295 lo=-9223372036854775808 ul=010
+        ull=18446744073709551615 hex=0xab ch=\"a b\" bo inv=y out-side=+3 arr=-1,2 list=x,\"y z\" string=12345 -- in=1";
+    insmod(&loader, &path, args).unwrap();
+    let text = loader.symbol("types_text").unwrap();
+    // SAFETY: a string of a module that is held.
+    let text = unsafe { CStr::from_ptr(text.address as *const _) }.to_str().unwrap();
+    assert_eq!(
+        text,
+        "255 -32768 65535 -2147483648 4294967295 -9223372036854775808 8 18446744073709551615 ab a b 1 0 3 -1,2,7/2 x,y z 12345"
+    );
+    loader.delete_module("types", 0).unwrap();
     nothing_is_left(&loader);
 }
 
@@ -338,6 +378,7 @@ fn what_is_live_when_a_module_goes_keeps_its_tags_and_finds_them_again() {
 }
 
 #[test]
+#[cfg_attr(not(target_arch = "x86_64"), ignore = "the module names its architecture")]
 fn a_module_may_be_written_in_rust() {
     let dir = directory();
     let path = dir.path().join("in_rust.ko");
