@@ -2,7 +2,7 @@
 
 mod harness;
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 
-use harness::{books, config, directory, insmod, module, nothing_is_left};
+use harness::{books, config, directory, insmod, loader, module, nothing_is_left};
 use kmem_module::symbols::{Core, Definition};
 use kmem_module::{Config, Errno, Loader};
 
@@ -49,10 +49,14 @@ extern "C-unwind" fn host_panic() {
 }
 
 fn host(search_path: &[&Path]) -> (&'static Shared, Loader) {
+    host_with(search_path, 50)
+}
+
+fn host_with(search_path: &[&Path], most_requests: u32) -> (&'static Shared, Loader) {
     let shared: &'static Shared = Box::leak(Box::default());
     let search_path = search_path.iter().map(|path| path.to_path_buf()).collect();
     let core = Box::new(WithCalls(shared));
-    let loader = Loader::new(Config { core, search_path, ..config() }).unwrap();
+    let loader = Loader::new(Config { core, search_path, most_requests, ..config() }).unwrap();
     let _ = shared.loader.set(loader.clone());
     (shared, loader)
 }
@@ -217,6 +221,100 @@ fn d31_a_thread_that_is_cancelled_in_init_does_not_hold_up_others() {
     takes_over("cancelled", "pthread_cancel(pthread_self()); pthread_testcancel();");
 }
 
+/// What a thread that came back by a jump finds, and others, until it ends.
+fn jumped_out(name: &str, text: &str, leave: impl Fn(&Loader, &Path) + Sync) {
+    type Try = extern "C" fn(unsafe extern "C" fn(*const c_void), *const c_void) -> c_int;
+    type Work<'a> = &'a (dyn Fn() + Sync);
+    unsafe extern "C" fn work(work: *const c_void) {
+        // SAFETY: what is given below.
+        unsafe { (*work.cast::<Work<'_>>())() }
+    }
+    let dir = directory();
+    let loader = loader();
+    // Both sides of the jump are C.
+    let jumps = module(
+        dir.path(),
+        &format!("{name}_jumps"),
+        "#include <setjmp.h>\njmp_buf jumps_to; EXPORT_SYMBOL(jumps_to); int jumps_count; EXPORT_SYMBOL(jumps_count);
+         int jumps_try(void (*work)(const void *), const void *data);
+         int jumps_try(void (*work)(const void *), const void *data) { if (setjmp(jumps_to)) return 1; work(data); return 0; } EXPORT_SYMBOL(jumps_try);",
+    );
+    let path = module(
+        dir.path(),
+        name,
+        &format!(
+            "#include <setjmp.h>\nextern jmp_buf jumps_to; extern int jumps_count;
+             static void jump(void) {{ if (!jumps_count++) longjmp(jumps_to, 1); }} {text}"
+        ),
+    );
+    let other = module(dir.path(), &format!("{name}_other"), "int x;");
+    insmod(&loader, &jumps, "").unwrap();
+    let symbol = loader.symbol("jumps_try").unwrap();
+    // SAFETY: what the module exports under this name.
+    let attempt = unsafe { std::mem::transmute::<usize, Try>(symbol.address as usize) };
+    let (loader, path, leave) = (&loader, &*path, &leave);
+    let (left, end) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    thread::scope(|scope| {
+        let (left, end) = (&left, &end);
+        let leaver = scope.spawn(move || {
+            let leaves: Work<'_> = &|| leave(loader, path);
+            assert_eq!(attempt(work, (&raw const leaves).cast()), 1);
+            // It is this thread's to end, which is not waited for.
+            assert_eq!(insmod(loader, path, "").unwrap_err().errno, Errno::EDEADLK);
+            left.wait();
+            end.wait();
+        });
+        left.wait();
+        assert_eq!(loader.delete_module(name, 0).unwrap_err().errno, Errno::EBUSY);
+        insmod(loader, &other, "").unwrap();
+        loader.delete_module(&format!("{name}_other"), 0).unwrap();
+        let waits = scope.spawn(|| insmod(loader, path, ""));
+        wait_until(|| loader.waiting() == 1);
+        end.wait();
+        leaver.join().unwrap();
+        waits.join().unwrap().unwrap();
+    });
+    loader.delete_module(name, 0).unwrap();
+    drop(symbol);
+    loader.delete_module(&format!("{name}_jumps"), 0).unwrap();
+    nothing_is_left(loader);
+}
+
+#[test]
+fn d29_an_init_that_jumps_out_keeps_its_name_until_its_thread_ends() {
+    let text = "static int __init go(void) { jump(); return 0; } module_init(go); static void stop(void) { } module_exit(stop);";
+    jumped_out("jumps_in", text, |loader, path| drop(insmod(loader, path, "")));
+}
+
+#[test]
+fn d29_an_exit_that_jumps_out_keeps_its_name_until_its_thread_ends() {
+    let text = "static void stop(void) { jump(); } module_exit(stop);";
+    jumped_out("jumps_off", text, |loader, path| {
+        insmod(loader, path, "").unwrap();
+        let _ = loader.delete_module("jumps_off", 0);
+    });
+}
+
+#[test]
+fn d31_requests_that_do_not_come_back_give_their_places_back() {
+    let dir = directory();
+    with_init(
+        dir.path(),
+        "leaves",
+        "__atomic_add_fetch(&gate[0], 1, __ATOMIC_SEQ_CST); if (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) pthread_exit(0); return 0;",
+    );
+    let (shared, loader) = host_with(&[dir.path()], 1);
+    for begun in 1..=3 {
+        let loader = loader.clone();
+        drop(thread::Builder::new().spawn(move || loader.request_module("leaves")).unwrap());
+        wait_until(|| shared.gate[0].load(Ordering::Acquire) == begun);
+    }
+    shared.gate[1].store(1, Ordering::Release);
+    loader.request_module("leaves").unwrap();
+    loader.delete_module("leaves", 0).unwrap();
+    nothing_is_left(&loader);
+}
+
 #[test]
 fn d31_a_signal_ends_waiting() {
     extern "C" fn nothing(_: c_int) {}
@@ -288,7 +386,7 @@ fn a_symbol_of_a_module_that_is_coming_is_waited_for() {
         dir.path(),
         "provider",
         "extern int gate[3]; int provided = 5; EXPORT_SYMBOL(provided);
-         static int __init go(void) { gate[0] = 1; while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) __builtin_ia32_pause(); return gate[2]; }
+         static int __init go(void) { gate[0] = 1; while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) ; return gate[2]; }
          module_init(go); static void stop(void) { } module_exit(stop);",
     );
     let user = module(
