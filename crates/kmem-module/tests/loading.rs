@@ -202,9 +202,10 @@ fn parameters_have_the_types_of_the_kernel() {
     insmod(&loader, &path, args).unwrap();
     let text = loader.symbol("types_text").unwrap();
     // SAFETY: a string of a module that is held.
-    let text = unsafe { CStr::from_ptr(text.address as *const _) }.to_str().unwrap();
+    let said = unsafe { CStr::from_ptr(text.address as *const _) }.to_str().unwrap().to_owned();
+    drop(text);
     assert_eq!(
-        text,
+        said,
         "255 -32768 65535 -2147483648 4294967295 -9223372036854775808 8 18446744073709551615 ab a b 1 0 3 -1,2,7/2 x,y z 12345"
     );
     loader.delete_module("types", 0).unwrap();
