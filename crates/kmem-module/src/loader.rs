@@ -17,6 +17,7 @@
 //! Lock order: the registry's lock, then a module's body. Neither is held while code of a module runs.
 
 mod coming;
+mod file;
 mod load;
 mod provided;
 mod unload;

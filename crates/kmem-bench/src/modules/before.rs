@@ -93,7 +93,7 @@ impl Old {
         let source = Source::Bytes(&copy);
         let file = Elf::read(source, &account, Some(Machine::HERE))?;
         let name = Modinfo::read(&file, &account)?.name()?;
-        let name = name.unwrap_or_default();
+        let name = name.map_or_else(String::new, |name| name.to_string());
         // Made before the name is looked up, it is a loser's until the end of this function.
         let memory = match self.found {
             Found::WithMemory => Some(self::memory(&file, &account)?),
