@@ -15,12 +15,13 @@
 //! ```
 //!
 //! A free goes the same way back. What is charged and not in use is at most, per CPU,
-//! [`STOCK_BYTES`] and an object for each class and [`CELL_BYTES`] for each of 64 groups.
+//! [`STOCK_BYTES`] and an object for each class, [`PAGE_STOCK`] pages, and [`CELL_BYTES`] for each of
+//! 64 groups. Huge pages have no stock: what one costs is more than a CPU should keep.
 //!
 //! Context: any; but see [`crate::memcg::Shrink`].
 
 use super::Instance;
-use crate::class::{MAX_OBJECT, SizeClass};
+use crate::class::{MAX_OBJECT, PageClass, SizeClass};
 use crate::codetag::{Caller, scope};
 use crate::cpu::{Area, Cell, Stock};
 use crate::memcg::{AtMax, Charged};
@@ -31,6 +32,8 @@ use crate::units::{Item, ObjcgId, PAGE_SIZE, PageCount};
 
 /// A class's stock is below this, in bytes; or it is one object.
 const STOCK_BYTES: u32 = 16 << 10;
+/// The stock of single pages is below this, in pages.
+const PAGE_STOCK: u32 = 16;
 /// A group's stock is below this, in bytes.
 const CELL_BYTES: u32 = 32 << 10;
 /// So long stocks of a CPU are waited for that somebody else is at, in milliseconds.
@@ -43,11 +46,17 @@ const MORE: u64 = 32 << 10;
 const _: () = assert!(CELL_BYTES <= Stock::MAX / 2 && STOCK_BYTES / 16 <= Stock::MAX / 2);
 // What is too much for a cell is refused by `adjust`, which can be asked for any object's cost.
 const _: () = assert!(MAX_OBJECT as u64 + CHARGED_METADATA <= Stock::MAX as u64 / 2);
+const _: () = assert!(PAGE_STOCK as u64 * pages_cost(PageCount(1)) <= Stock::MAX as u64 / 2);
 
 /// A stock of objects of that size is below this many.
 pub(super) const fn stock_bound(size: u32) -> u32 {
     let fit = STOCK_BYTES / (size + CHARGED_METADATA as u32);
     if fit == 0 { 1 } else { fit }
+}
+
+/// The stock of a CPU's array of blocks of pages is below this many.
+pub(super) const fn page_stock_bound(class: PageClass) -> u32 {
+    if class.pages() == 1 { PAGE_STOCK } else { 0 }
 }
 
 /// What pages are charged as.
@@ -75,14 +84,17 @@ impl<P: Platform> Instance<P> {
         if objcg.0 < self.groups.used() { self.groups.living(objcg) } else { ObjcgId::ROOT }
     }
 
-    /// What an object of a class is charged as.
+    /// What an object of a class, or a block that a CPU keeps, is charged as.
     fn object_cost(&self, class: SizeClass) -> u64 {
-        u64::from(self.geometry(class).size) + CHARGED_METADATA
+        match PageClass::of_array(class) {
+            Some(pages) => pages_cost(PageCount(pages.pages())),
+            None => u64::from(self.geometry(class).size) + CHARGED_METADATA,
+        }
     }
 
     /// A class's stock is below this, in objects.
     #[inline(always)]
-    fn stock_bound(&self, class: SizeClass) -> u32 {
+    pub(super) fn stock_bound(&self, class: SizeClass) -> u32 {
         self.layout().stock_bound[class.0 as usize]
     }
 
@@ -133,6 +145,29 @@ impl<P: Platform> Instance<P> {
             self.refund_object(class, objcg);
         }
         self.alloc_slow(class, caller)
+    }
+
+    /// Pays for a block that a CPU keeps. False: the group is at its limit.
+    pub(super) fn pay_block(
+        &'static self,
+        class: PageClass,
+        objcg: ObjcgId,
+        caller: Caller,
+    ) -> bool {
+        if page_stock_bound(class) > 0 {
+            self.pay_object(class.array(), objcg, caller)
+        } else {
+            self.pay_bytes(objcg, pages_cost(PageCount(class.pages())), caller)
+        }
+    }
+
+    /// Takes back what was paid for a block that a CPU keeps.
+    pub(super) fn refund_block(&'static self, class: PageClass, objcg: ObjcgId) {
+        if page_stock_bound(class) > 0 {
+            self.refund_object(class.array(), objcg);
+        } else {
+            self.refund_bytes(objcg, pages_cost(PageCount(class.pages())));
+        }
     }
 
     /// Pays for bytes that are not an object. False: the group is at its limit.

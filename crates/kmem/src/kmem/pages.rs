@@ -1,12 +1,12 @@
 //! The page interface, in the kernel's words: blocks of `1 << order` pages, which can be split.
 
-use super::account::{objcg_bits, pages_cost};
+use super::account::{objcg_bits, objcg_of};
 use super::{Instance, ZoneSet, no_memory};
 use crate::class::{PageClass, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::page::{Run, Zone};
-use crate::root::{EXT_LIVE, TAG_BITS, TAG_MASK};
+use crate::root::{EXT_LIVE, TAG_MASK};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::units::{
     Gfp, Item, MAX_ORDER, ObjcgId, Order, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn, TagId,
@@ -76,14 +76,17 @@ impl<P: Platform> Instance<P> {
         let array = PageClass::array_of(order.0);
         if gfp == Gfp::KERNEL
             && array.0 != 0
-            && caller.objcg() == ObjcgId::ROOT
             && let Some(word) = self.word_at_once(caller.key)
         {
-            item = self.slots.pop(array);
+            let objcg = caller.objcg();
+            item = match objcg {
+                ObjcgId::ROOT => self.slots.pop(array),
+                _ => self.slots.pop_paid(array, objcg),
+            };
             if !item.is_none()
                 && let Some((ext, len, _)) = self.pages.page(item.address())
             {
-                ext.store(word, Ordering::Relaxed);
+                ext.store(word | objcg_bits(objcg), Ordering::Relaxed);
                 // Release: a reader that sees the length sees the tag.
                 len.store(1 << (order.0 & 31), Ordering::Release);
                 return item.address() as *mut u8;
@@ -101,7 +104,7 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// `alloc_pages` when the fast path cannot serve it; `item` is a block that it took.
+    /// `alloc_pages` when the fast path cannot serve it; `item` is a block that it took, and paid for.
     #[cold]
     #[inline(never)]
     fn alloc_pages_slow(
@@ -134,24 +137,25 @@ impl<P: Platform> Instance<P> {
         if !self.ready() {
             return no_memory();
         }
-        if item.is_none() {
+        let paid = !item.is_none();
+        let objcg = if paid { caller.objcg() } else { self.group_of(caller) };
+        if !paid {
             item = self.slots.pop(class.array());
         }
-        let (pages, objcg) = (PageCount(class.pages()), self.group_of(caller));
-        if objcg != ObjcgId::ROOT && !self.pay_bytes(objcg, pages_cost(pages), caller) {
+        let (pages, bytes) = (PageCount(class.pages()), PageCount(class.pages()).bytes());
+        if objcg != ObjcgId::ROOT && !paid && !self.pay_block(class, objcg, caller) {
             if !item.is_none() {
                 self.flush_pages(class, item);
             }
             return no_memory();
         }
-        let bytes = pages.bytes();
         let (set, pfn) = loop {
             if item.is_none() {
                 item = self.refill_pages(class);
             }
             let Some((set, start)) = self.block(item.address() as *mut u8) else {
                 if objcg != ObjcgId::ROOT {
-                    self.refund_bytes(objcg, pages_cost(pages));
+                    self.refund_block(class, objcg);
                 }
                 self.out_of_memory(bytes, caller);
                 return no_memory();
@@ -234,14 +238,16 @@ impl<P: Platform> Instance<P> {
         if let Some((ext, len, offset)) = self.pages.page(at as usize) {
             let pages = 1u32 << (order.0 & 31);
             let word = ext.load(Ordering::Relaxed);
-            // Live, and nobody pays.
-            let live =
-                len.load(Ordering::Relaxed) == pages && word >> TAG_BITS == EXT_LIVE >> TAG_BITS;
+            let live = len.load(Ordering::Relaxed) == pages && word & EXT_LIVE != 0;
             // An order without an array has none here.
             let begins = offset & (PageCount(pages).bytes() - 1) == 0;
             if live && begins && array.0 != 0 {
                 ext.store(word & TAG_MASK, Ordering::Relaxed);
                 len.store(0, Ordering::Release);
+                let objcg = objcg_of(word);
+                if objcg != ObjcgId::ROOT {
+                    return self.free_charged_block(array, at, objcg);
+                }
                 // SAFETY: a live block until now, given up by the caller.
                 if !unsafe { self.slots.push(array, Item::at(at as usize)) } {
                     self.flush_block(array, at);
@@ -271,6 +277,23 @@ impl<P: Platform> Instance<P> {
         if u32::from(order.0) <= MAX_ORDER {
             // SAFETY: the caller's promise.
             unsafe { self.free_page_range(at, order.pages()) }
+        }
+    }
+
+    /// Frees a block that is out of the books and that somebody paid for.
+    #[inline(never)]
+    fn free_charged_block(&'static self, array: SizeClass, at: *mut u8, objcg: ObjcgId) {
+        let (item, bound) = (Item::at(at as usize), self.stock_bound(array));
+        // SAFETY: a live block until now, given up by the caller.
+        if unsafe { self.slots.push_paid(array, item, objcg, bound) } {
+            return;
+        }
+        if let Some(class) = PageClass::of_array(array) {
+            self.refund_block(class, objcg);
+            // SAFETY: a freed block in our hands.
+            if !unsafe { self.slots.push(array, item) } {
+                self.flush_pages(class, item);
+            }
         }
     }
 

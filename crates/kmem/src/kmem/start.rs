@@ -10,10 +10,11 @@
 
 use core::ptr::NonNull;
 
+use super::account::{page_stock_bound, stock_bound};
 use super::page_debug::PageDebug;
 use super::{Instance, Purpose, ZoneSet};
 use crate::alloc_tag;
-use crate::class::{CLASS_COUNT, ClassGeometry, SIZES};
+use crate::class::{CLASS_COUNT, ClassGeometry, PageClass, SIZES};
 use crate::codetag::{MAX_SITES, MIN_SITES, Sites};
 use crate::conf::{Complaint, Conf, MAX_TEXT};
 use crate::cpu::{Area, Kind, Slots};
@@ -183,7 +184,10 @@ impl<P: Platform> Instance<P> {
                 layout.slab[i] = !(class.slab_mask as usize);
                 layout.ext_offset[i] = class.ext_offset as usize;
                 layout.ext_shift[i] = if class.size == 0 { 0 } else { class.ext_shift() };
-                layout.stock_bound[i] = super::account::stock_bound(class.size);
+                layout.stock_bound[i] = stock_bound(class.size);
+            }
+            for class in PageClass::all() {
+                layout.stock_bound[class.array().0 as usize] = page_stock_bound(class);
             }
         }
         self.decay_ms.store(conf.decay_ms, Ordering::Relaxed);

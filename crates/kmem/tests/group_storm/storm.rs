@@ -135,7 +135,10 @@ impl<P: Platform + 'static> Storm<P> {
         let (at, split) = match random.below(12) {
             0 => (kmem.alloc_zeroed(size, caller), None),
             1 => (kmem.alloc_aligned(size, 64 << random.below(8), caller), None),
-            2 => (kmem.alloc_pages(Order(2), Gfp::KERNEL, caller), Some(Order(2))),
+            2 => {
+                let order = [Order(0), Order(2)][random.below(2)];
+                (kmem.alloc_pages(order, Gfp::KERNEL, caller), Some(order))
+            }
             3 => (kmem.kmalloc(size, Gfp::UNACCOUNTED, caller), None),
             _ => (kmem.alloc(size, caller), None),
         };
@@ -172,8 +175,16 @@ impl<P: Platform + 'static> Storm<P> {
             let id = self.id(charge.node.expect("reservations are a group's"));
             self.kmem.group_uncharge(id, charge.bytes).expect("it is reserved");
         } else {
+            let at = charge.at as *mut u8;
+            let pages = self.kmem.page_words(at).map(|(_, len)| len.load(Ordering::Relaxed));
             // SAFETY: live, and given up.
-            unsafe { self.kmem.free(charge.at as *mut u8) };
+            unsafe {
+                if pages == Some(1) {
+                    self.kmem.free_pages(at, Order(0))
+                } else {
+                    self.kmem.free(at)
+                }
+            }
         }
     }
 

@@ -241,6 +241,48 @@ fn pages_are_charged_and_stay_so_when_they_are_split() {
 }
 
 #[test]
+fn kept_pages_are_paid_from_stocks_to_the_page() {
+    static A: Kmem = Kmem::new();
+    let groups = [group(&A, "one"), group(&A, "other")];
+    for order in [Order(0), Order(9)] {
+        let cost = 4100 << order.0;
+        for tenant in &groups {
+            tenant.set(Limit::Max, Some(10 * cost)).expect("a living group");
+        }
+        let mut held = Vec::new();
+        // Each in its turn, so that the stock of the CPU is now this one's, now the other's.
+        for turn in 0..22 {
+            let caller = Caller::at(0x1000).charged_to(groups[turn % 2].id().objcg());
+            let page = A.alloc_pages(order, Gfp::NOWARN, caller);
+            assert_eq!(page.is_null(), turn >= 20, "{turn}");
+            held.push(page);
+        }
+        for tenant in &groups {
+            assert_eq!(tenant.stat().current, 10 * cost);
+        }
+        // One group alone: what it frees it can have again at once.
+        for _ in 0..100 {
+            // SAFETY: live; so below.
+            unsafe { A.free_pages(held[0], order) };
+            assert_eq!(groups[0].stat().current, 9 * cost);
+            let caller = Caller::at(0x2000).charged_to(groups[0].id().objcg());
+            held[0] = A.alloc_pages(order, Gfp::KERNEL, caller);
+            assert!(!held[0].is_null());
+        }
+        assert_eq!(A.validate_groups(), Ok(()));
+        // On another thread: their groups get it back all the same.
+        let held: Vec<usize> = held.into_iter().take(20).map(|page| page as usize).collect();
+        thread::scope(|scope| {
+            // SAFETY: as above.
+            let free = || held.iter().for_each(|&at| unsafe { A.free_pages(at as _, order) });
+            scope.spawn(free).join().expect("no panic");
+        });
+        assert!(groups.iter().all(|tenant| tenant.stat().current == 0));
+        assert_eq!(A.validate_groups(), Ok(()));
+    }
+}
+
+#[test]
 fn a_future_pays_from_its_group_on_whichever_thread_it_runs() {
     static A: Kmem = Kmem::new();
     let (outer, inner) = (group(&A, "outer"), group(&A, "inner"));
