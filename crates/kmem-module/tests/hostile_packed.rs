@@ -102,7 +102,7 @@ fn contents() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_expanded_is_what_was_compressed_read_in_whatever_order(
@@ -134,6 +134,30 @@ proptest! {
                 packed.read(&account, at as u64, &mut into).unwrap();
                 prop_assert!(into[..] == bytes[at..at + into.len()]);
             }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn d34_random_damage_is_refused_or_expands_the_same_twice(
+        format in prop_oneof![Just(Format::Gzip), Just(Format::Xz), Just(Format::Zstd)],
+        damage in prop::collection::vec((any::<usize>(), any::<u8>(), any::<bool>()), 1..5),
+    ) {
+        let text: Vec<u8> = (0..4000_u32).flat_map(|n| (n / 7 * n).to_le_bytes()).collect();
+        let mut packed = compress(format, &text);
+        for (at, byte, header) in damage {
+            // Headers are where damage tells.
+            let most = if header { 32 } else { packed.len() };
+            packed[at % most] = byte;
+        }
+        let account = Account::new(Arc::new(Linux), Arc::default()).unwrap();
+        if let Ok(whole) = Packed::open(Source::Bytes(&packed), &account, 1 << 20) {
+            let expanded = whole.expand(&account).unwrap();
+            prop_assert!(expanded.len() as u64 <= 1 << 20);
+            prop_assert!(whole.expand(&account).unwrap()[..] == expanded[..]);
         }
     }
 }
