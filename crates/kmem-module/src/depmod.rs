@@ -57,7 +57,7 @@ impl Catalogue {
             return Self::of_depmod(dir, &text);
         }
         let mut this = Self::default();
-        let list = fs::read_dir(dir).map_err(|e| Error::io(&dir.display().to_string(), &e))?;
+        let list = fs::read_dir(dir).map_err(|e| Error::io(dir.display(), &e))?;
         let mut paths: Vec<PathBuf> = list.flatten().map(|entry| entry.path()).collect();
         paths.sort();
         for path in paths {
@@ -261,9 +261,7 @@ fn index(dir: &Path, name: &str) -> Result<Option<String>> {
         Err(error) => return Err(error),
     };
     let mut bytes = Vec::new();
-    file.take(MAX_INDEX)
-        .read_to_end(&mut bytes)
-        .map_err(|e| Error::io(&path.display().to_string(), &e))?;
+    file.take(MAX_INDEX).read_to_end(&mut bytes).map_err(|e| Error::io(path.display(), &e))?;
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 

@@ -34,8 +34,8 @@ pub fn open(path: &Path) -> Result<File> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
-        .map_err(|e| Error::io(&path.display().to_string(), &e))?;
-    let meta = file.metadata().map_err(|e| Error::io(&path.display().to_string(), &e))?;
+        .map_err(|e| Error::io(path.display(), &e))?;
+    let meta = file.metadata().map_err(|e| Error::io(path.display(), &e))?;
     if !meta.is_file() {
         return Err(Error::new(Errno::EINVAL, format!("{}: not a regular file", path.display())));
     }

@@ -246,7 +246,8 @@ impl Loader {
 
     /// Lets go of the module that exports a symbol. False: there is none.
     pub fn symbol_put(&self, name: &str) -> bool {
-        self.exported(name, |module, _, _| Some(module.put())).is_some()
+        let module = self.exported(name, |module, _, _| Some(module.clone()));
+        module.as_deref().map(Module::put).is_some()
     }
 
     /// What `find` makes of a symbol's module, its address, and whether the module is live.

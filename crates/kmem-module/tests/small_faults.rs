@@ -48,12 +48,11 @@ unsafe impl GlobalAlloc for Failing {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
         if Self::fails() {
-            std::ptr::null_mut()
-        } else {
-            unsafe { System.realloc(at, layout, size) }
+            return std::ptr::null_mut();
         }
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(at, layout, size) }
     }
 }
 

@@ -99,7 +99,7 @@ impl Inner {
         let request = begin().inspect_err(|_| self.count(Stat::FailedBecoming, 1))?;
         let claim = file.map_or(Ok(None), |id| self.registry.claim_file(&request.attempt, id));
         match claim {
-            Ok(None) => return run(request),
+            Ok(None) => run(request),
             Ok(Some(Claim::Shared(result))) => {
                 request.forget();
                 result
