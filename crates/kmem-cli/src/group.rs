@@ -10,7 +10,7 @@ use kmem_snapshot::{Snapshot, report};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::source::{self, Whole};
+use crate::source::{self, One};
 
 /// Arguments of `kmem group`.
 #[derive(clap::Args)]
@@ -34,7 +34,7 @@ enum Command {
 #[derive(clap::Args)]
 struct Ls {
     #[command(flatten)]
-    from: Whole,
+    from: One,
     /// Print JSON instead
     #[arg(long)]
     json: bool,
@@ -49,7 +49,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
 }
 
 fn ls(args: &Ls) -> Result<(), Failure> {
-    let snapshot = source::whole(&args.from)?;
+    let snapshot = source::of_groups(&args.from)?;
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {
         let all = snapshot.books.iter().map(|books| {

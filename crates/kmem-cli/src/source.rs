@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use from::Source;
-pub(crate) use from::{From, Whole};
+pub(crate) use from::{From, One, Whole};
 
 use crate::failure::{Failure, say};
 use crate::{filter, group};
@@ -125,9 +125,22 @@ pub(crate) fn counted(from: &From, filter: &Filter) -> Result<Reading, Failure> 
 /// Reads what must have books, of a process whose memory is there, without names of call sites.
 pub(crate) fn whole(from: &Whole) -> Result<Snapshot, Failure> {
     match from.source()? {
+        Source::BlackBox(_) => Err(Failure::Trouble("a black box has no memory".to_owned())),
+        source => unnamed(&source),
+    }
+}
+
+/// Reads what must have books, for its groups.
+pub(crate) fn of_groups(from: &One) -> Result<Snapshot, Failure> {
+    unnamed(&from.source()?)
+}
+
+/// Reads what must have books, without names of call sites.
+fn unnamed(source: &Source<'_>) -> Result<Snapshot, Failure> {
+    match *source {
         Source::Process(pid) => snapshot(&Process::open(pid)?),
         Source::Core(path) => core::snapshot(path, &CoreFile::open(path)?),
-        Source::BlackBox(_) => Err(Failure::Trouble("a black box has no memory".to_owned())),
+        Source::BlackBox(path) => blackbox::snapshot(path),
     }
 }
 

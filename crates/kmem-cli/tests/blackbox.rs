@@ -4,10 +4,12 @@
 mod fake_box;
 
 use std::mem::offset_of;
+use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Output};
 
-use fake_box::{CALLER, CHAIN, FakeBox, STATIC};
-use kmem_snapshot::kmem::blackbox::{BoxHeader, BoxSite};
+use fake_box::{CALLER, CHAIN, FakeBox, GROUPS, STATIC};
+use kmem_snapshot::kmem::blackbox::{BoxHeader, BoxRecord, BoxSite};
+use kmem_snapshot::kmem::root::group_state;
 use serde_json::Value;
 
 fn kmem(args: &[&str], fake: &FakeBox) -> (Option<i32>, String, String) {
@@ -133,4 +135,53 @@ fn names_in_a_hostile_box_reach_no_terminal() {
         assert!(!out.contains('\x1b') && !errors.contains('\x1b'), "{out}{errors}");
     }
     assert_eq!(kmem(&["dump"], &fake).1.lines().count(), 5);
+}
+
+#[test]
+fn groups_are_billed_as_in_the_record_and_bad_ones_are_refused() {
+    let fake = recorded();
+    for (parent, state, name, slab) in [
+        (0, group_state::LIVE, "", 100),
+        (0, group_state::LIVE, "tenants", 20),
+        (1, group_state::LIVE, "a", 3),
+        // Deleted: its parent's.
+        (1, group_state::DYING, "gone", 1000),
+        // Its way up does not end.
+        (5, group_state::LIVE, "ring", 7),
+        (4, group_state::LIVE, "ring", 0),
+        // Nobody's.
+        (77, group_state::FREE, "free", 0),
+    ] {
+        fake.put_group(1, parent, state, name, slab);
+    }
+    let (code, out, errors) = kmem(&["group", "ls", "--json"], &fake);
+    assert_eq!(code, Some(0), "{errors}");
+    let json: Value = serde_json::from_str(&out).unwrap();
+    let groups = json["copies"][0]["groups"].as_array().unwrap();
+    let of = |path: &str| {
+        let group = groups.iter().find(|group| group["group"] == path);
+        group.map(|group| (group["current"].as_u64().unwrap(), group["own"].as_u64().unwrap()))
+    };
+    assert_eq!(of("/tenants/a"), Some((3, 3)), "{out}");
+    assert_eq!(of("/tenants"), Some((1023, 1020)), "{out}");
+    assert_eq!(of("/"), Some((1130, 100)), "{out}");
+    let (code, out, errors) = kmem(&["group", "ls"], &fake);
+    assert_eq!((code, out.lines().count()), (Some(0), 6), "{errors}");
+
+    let groups = fake.record(0) + offset_of!(BoxRecord, groups);
+    for (at, word, what) in [
+        (groups, GROUPS + 1, "groups, above group_capacity 8"),
+        (offset_of!(BoxHeader, groups), u32::MAX, "truncated: 7 groups at offset"),
+        (offset_of!(BoxHeader, group_size), 8, "group_size is 8, expected"),
+        (offset_of!(BoxHeader, group_capacity), 1 << 15, "group_capacity is 32768, above 16384"),
+    ] {
+        let mut before = [0; 4];
+        fake.file.read_exact_at(&mut before, at as u64).unwrap();
+        fake.u32(at, word);
+        let (code, out, errors) = kmem(&["group", "ls"], &fake);
+        assert!(code != Some(0) && out.is_empty() && errors.contains(what), "{out}{errors}");
+        fake.bytes(at, &before);
+    }
+    fake.u32(fake.record(0) + offset_of!(BoxRecord, groups_beyond), 9);
+    assert!(kmem(&["group", "ls"], &fake).2.contains("9 groups have no place in the record"));
 }

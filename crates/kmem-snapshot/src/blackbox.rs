@@ -4,6 +4,7 @@
 //! ```text
 //! header     BoxHeader: who it was, where the parts are
 //! record     the newest whole BoxRecord: rows, mappings' text
+//! groups     the BoxGroup[] of that record: who paid
 //! site       BoxSite[]: what the tags of the rows stand for
 //! counters   Counter[][]: what was allocated and freed since the start, with `cumulative:1`
 //! ```
@@ -12,6 +13,7 @@
 //! and lengths are checked against each other and against the file's length.
 
 mod counters;
+mod groups;
 mod header;
 mod record;
 mod site;
@@ -26,7 +28,7 @@ use std::collections::BTreeMap;
 
 use kmem::root::TAG_OTHER;
 
-use crate::books::{Accounting, Books, Key, Profiling, SiteRow, Snapshot};
+use crate::books::{Accounting, Books, Groups, Key, Profiling, SiteRow, Snapshot};
 use crate::core_file::open_regular;
 use crate::error::ReadError;
 use crate::process::Maps;
@@ -171,6 +173,10 @@ impl BlackBox {
             used_pages: moment.used / 4096,
             rows,
             accounting,
+            groups: self
+                .record
+                .as_ref()
+                .map_or_else(Groups::default, |record| record.groups.clone()),
             ..Books::default()
         };
         let maps = self.record.as_ref().map_or_else(Maps::default, |r| Maps::parse(&r.maps));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fake_box::{CALLER, CHAIN, FakeBox, PID, STATIC, TIME};
 use kmem::blackbox::{BoxHeader, BoxRecord, BoxSite};
-use kmem::root::{TAG_OTHER, Text};
+use kmem::root::{TAG_OTHER, Text, group_state};
 use kmem_snapshot::blackbox::{Counts, Reason};
 use kmem_snapshot::books::{Key, SiteRow};
 use kmem_snapshot::{BlackBox, ReadError, Snapshot};
@@ -28,6 +28,22 @@ fn read(fake: &FakeBox) -> Result<Snapshot, ReadError> {
 
 fn sums(snapshot: &Snapshot) -> Vec<(u32, i64, u64)> {
     snapshot.books[0].rows.iter().map(|r| (r.tag, r.bytes, r.calls)).collect()
+}
+
+#[test]
+fn a_record_has_the_groups_of_its_moment() {
+    let fake = recorded();
+    // The older record has others.
+    fake.put_group(1, 0, group_state::LIVE, "", 1);
+    for (parent, name, slab) in [(0, "", 10), (0, "tenants", 200), (1, "a", 3000)] {
+        fake.put_group(2, parent, group_state::LIVE, name, slab);
+    }
+    let snapshot = read(&fake).unwrap();
+    let groups = &snapshot.books[0].groups;
+    let names: Vec<&str> = groups.all().iter().map(|group| group.name.as_str()).collect();
+    assert_eq!(names, ["", "tenants", "a"]);
+    let held: Vec<u64> = groups.all().iter().map(|group| group.usage.current()).collect();
+    assert_eq!(held, [3210, 3200, 3000]);
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! sites        [BoxSite; site_capacity]    by tag; written once, when the site is first seen
 //! records[0]   BoxRecord, [BoxRow; rows], the text of /proc/self/maps
 //! records[1]   the same: written in turn, so that one of them is always whole
+//! groups[0]    [BoxGroup; group_capacity] of the first record, by id
+//! groups[1]    the same of the second
 //! counters     [[Counter; site_capacity]; cpus]   with `cumulative`: calls and bytes since start
 //! ```
 //!
@@ -12,15 +14,17 @@
 //! was not written takes no room. Everything is little endian, at multiples of 8, and of the
 //! process that wrote it; a reader trusts nothing.
 
-use crate::root::MAX_DEPTH;
+use crate::root::{GroupBlock, MAX_DEPTH};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// First word of the file: `kmem box` in ASCII, stored last.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmem box");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Sites that one record names.
 pub const BOX_ROWS: usize = 1024;
+/// Groups that one record names. What others hold counts for their nearest ancestor that it names.
+pub const BOX_GROUPS: u32 = 4096;
 /// Room for a text or for return addresses in a [`BoxSite`].
 pub const BOX_TEXT: usize = MAX_DEPTH as usize * 8;
 /// Room for `/proc/self/maps` in a record.
@@ -51,6 +55,8 @@ pub struct BoxHeader {
     pub records: [u64; 2],
     /// Room for each record in bytes.
     pub record_size: u64,
+    /// Offsets of the two records' groups.
+    pub groups: [u64; 2],
     /// Offset of the counters.
     pub counters: u64,
     /// Start of the process in nanoseconds since 1970.
@@ -61,6 +67,10 @@ pub struct BoxHeader {
     pub written: AtomicU32,
     /// Length of the path in `exe`.
     pub exe_len: u32,
+    /// Groups that a record has room for.
+    pub group_capacity: u32,
+    /// `size_of::<BoxGroup>()`.
+    pub group_size: u32,
     /// Reserved, zero.
     pub reserved: u32,
     /// Path of the executable.
@@ -112,8 +122,12 @@ pub struct BoxRecord {
     pub used: u64,
     /// Bytes of the mappings' text behind the rows' room.
     pub maps_len: u64,
+    /// Entries of the groups' table.
+    pub groups: u32,
+    /// Of the groups in use, how many have no place in it.
+    pub groups_beyond: u32,
     /// Reserved, zero.
-    pub reserved: [u64; 2],
+    pub reserved: u64,
     // Followed by `[BoxRow; BOX_ROWS]` and `[u8; BOX_MAPS]`.
 }
 
@@ -129,6 +143,33 @@ pub struct BoxRow {
     pub bytes: u64,
     /// Live objects.
     pub calls: u64,
+}
+
+/// A group in a record, at the place of its id.
+#[repr(C)]
+pub struct BoxGroup {
+    /// Its entry in the table of groups, without its shrinkers and its descriptor.
+    pub block: GroupBlock,
+    /// What its own live allocations are.
+    pub held: BoxHeld,
+}
+
+/// Live allocations by kind, in bytes unless said otherwise.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BoxHeld {
+    /// How many; a count.
+    pub objects: u64,
+    /// Objects of slabs.
+    pub slab: u64,
+    /// Pages of the heap.
+    pub pages: u64,
+    /// Virtually contiguous areas.
+    pub vmalloc: u64,
+    /// Per-CPU objects.
+    pub percpu: u64,
+    /// What is charged beside these.
+    pub metadata: u64,
 }
 
 /// What a CPU counted for a tag since the process started. Sums over CPUs are exact; a free is

@@ -8,13 +8,13 @@ use kmem_snapshot::kmem::root::group_event;
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
-use crate::source::{self, Whole};
+use crate::source::{self, One};
 
 /// Arguments of `kmem group show`.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    from: Whole,
+    from: One,
     /// Path of the group, such as /tenants/a; / is the root
     group: String,
     /// Files to print: of one its contents as they are, of several each line behind the file's name;
@@ -119,7 +119,7 @@ impl Contents {
 }
 
 pub(super) fn main(args: &Args) -> Result<(), Failure> {
-    let snapshot = source::whole(&args.from)?;
+    let snapshot = source::of_groups(&args.from)?;
     let groups = super::find(&snapshot, &args.group)?;
     let is_root = groups.iter().any(|group| group.is_root());
     let mut files = args.files.clone();

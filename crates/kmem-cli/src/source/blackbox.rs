@@ -13,10 +13,16 @@ use serde_json::{Value, json};
 use super::Reading;
 use crate::failure::{Failure, say};
 
-/// Reads the newest record.
-pub(super) fn read(path: &Path, exe: Option<&Path>, filter: &Filter) -> Result<Reading, Failure> {
+/// Reads the newest record, without names of call sites.
+pub(super) fn snapshot(path: &Path) -> Result<Snapshot, Failure> {
     let black_box = open(path)?;
     let snapshot = black_box.snapshot()?;
+    say_moment(&black_box);
+    Ok(snapshot)
+}
+
+/// Says which moment the record is of.
+fn say_moment(black_box: &BlackBox) -> Moment {
     let moment = black_box.moment().cloned().unwrap_or_default();
     say(&format!(
         "{} of process {} ({}) at {}: {} in use, {} in {} live objects",
@@ -28,6 +34,14 @@ pub(super) fn read(path: &Path, exe: Option<&Path>, filter: &Filter) -> Result<R
         report::size_u(moment.bytes),
         moment.calls,
     ));
+    moment
+}
+
+/// Reads the newest record.
+pub(super) fn read(path: &Path, exe: Option<&Path>, filter: &Filter) -> Result<Reading, Failure> {
+    let black_box = open(path)?;
+    let snapshot = black_box.snapshot()?;
+    let moment = say_moment(&black_box);
     if let Some((named, all)) = black_box.named() {
         let share = if all == 0 { 100.0 } else { named as f64 / all as f64 * 100.0 };
         say(&format!(

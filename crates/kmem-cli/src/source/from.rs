@@ -17,7 +17,7 @@ pub(crate) struct From {
 /// Exactly one of these.
 #[derive(clap::Args)]
 #[group(id = "source", required = true, multiple = false)]
-struct One {
+pub(crate) struct One {
     /// Process to read
     #[arg(short, long)]
     pid: Option<u32>,
@@ -59,15 +59,22 @@ pub(crate) enum Source<'a> {
     BlackBox(&'a Path),
 }
 
-impl From {
+impl One {
     /// What was given; the parser sees to it that it is one.
     pub(crate) fn source(&self) -> Result<Source<'_>, Failure> {
-        match (self.one.pid, &self.one.core, &self.one.blackbox) {
+        match (self.pid, &self.core, &self.blackbox) {
             (Some(pid), ..) => Ok(Source::Process(pid)),
             (_, Some(path), _) => Ok(Source::Core(path)),
             (.., Some(path)) => Ok(Source::BlackBox(path)),
             _ => Err(Failure::Trouble("no process, core file or black box is given".to_owned())),
         }
+    }
+}
+
+impl From {
+    /// What was given.
+    pub(crate) fn source(&self) -> Result<Source<'_>, Failure> {
+        self.one.source()
     }
 
     /// A live process, whose books change.

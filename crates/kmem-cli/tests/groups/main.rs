@@ -195,6 +195,31 @@ fn a_limit_that_is_set_from_outside_holds_from_the_next_charge_on() {
 }
 
 #[test]
+fn a_black_box_says_the_same_of_a_process_that_was_killed() {
+    let mut program = tenants::start_with("blackbox:box");
+    let groups = |json: Value| json["copies"][0]["groups"].clone();
+    let mut alive = Value::Null;
+    // The last of several records, written into both places.
+    for command in [b'r', b'r', b'd', b'r'] {
+        program.tell(command);
+        alive = groups(program.json(&["group", "ls", "--json"]));
+    }
+    let files = prints(&group(&program, &["show", "/tenants"]));
+    program.kill();
+    let dead = |args: &[&str]| {
+        let path = program.dir.path().join("box");
+        Command::new(KMEM).args(["group"]).args(args).arg("--blackbox").arg(path).output().unwrap()
+    };
+    let output = dead(&["ls", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(groups(serde_json::from_slice(&output.stdout).unwrap()), alive);
+    assert_eq!(alive.as_array().unwrap().len(), 6);
+    assert!(text(&output.stderr).contains("exit of process"), "{}", text(&output.stderr));
+    assert_eq!(text(&dead(&["show", "/tenants"]).stdout), files);
+    refused(&dead(&["set", "/tenants", "memory.max=1M"]), 2, "--blackbox");
+}
+
+#[test]
 fn a_core_says_the_same_and_cannot_be_written() {
     let mut program = tenants::start();
     program.tell(b'd');

@@ -12,6 +12,7 @@
 
 use std::io::{Read as _, Write as _};
 
+use kmem_snapshot::kmem::blackbox::reason;
 use kmem_snapshot::kmem::memcg::{GroupId, Limit};
 use kmem_snapshot::kmem::os::linux::Linux;
 use kmem_snapshot::kmem::{Group, Kmem, alloc};
@@ -27,13 +28,18 @@ pub(crate) const PAGES: u64 = 3 << 20;
 
 /// Starts it; it waits.
 pub(crate) fn start() -> Program {
+    start_with("")
+}
+
+/// The same with a configuration.
+pub(crate) fn start_with(conf: &str) -> Program {
     let dir = directory();
     let mut command = std::process::Command::new("sh");
     // Address space is bounded, so that a core is small.
     let limits = "ulimit -v 1000000; ulimit -c 1000000; exec \"$0\" \"$@\"";
     command.arg("-c").arg(limits).arg(std::env::current_exe().unwrap());
     command.args(["--exact", "tenants_target", "--ignored", "--nocapture"]);
-    command.current_dir(dir.path()).env("KMEM_CONF", "");
+    command.current_dir(dir.path()).env("KMEM_CONF", conf);
     Program::run(command, dir)
 }
 
@@ -118,6 +124,7 @@ pub(crate) fn target() {
             b's' => say(GroupId::ROOT, "/"),
             b'd' => b.delete().unwrap(),
             b'f' => println!("{}", flood(&a)),
+            b'r' => KMEM.write_record(reason::EXIT),
             b'a' => std::process::abort(),
             _ => {}
         }

@@ -4,8 +4,11 @@ use std::fs::File;
 use std::mem::{offset_of, size_of};
 use std::os::unix::fs::FileExt as _;
 
-use kmem::blackbox::{BOX_EXE, BOX_ROWS, BoxHeader, BoxRecord, BoxRow, BoxSite, MAGIC, VERSION};
+use kmem::blackbox::{
+    BOX_EXE, BOX_ROWS, BoxGroup, BoxHeader, BoxRecord, BoxRow, BoxSite, MAGIC, VERSION,
+};
 use kmem::root::TAG_BITS;
+use kmem::units::ObjcgId;
 
 use crate::books::record::{u32_at, u64_at};
 use crate::escape;
@@ -30,6 +33,9 @@ pub(super) struct Header {
     pub(super) sites: u64,
     pub(super) records: [u64; 2],
     pub(super) record_size: u64,
+    pub(super) groups: [u64; 2],
+    pub(super) group_capacity: u32,
+    pub(super) group_size: u32,
     pub(super) counters: u64,
 }
 
@@ -74,11 +80,15 @@ impl Header {
             sites: u64_of(offset_of!(BoxHeader, sites)),
             records: [0, 1].map(|i| u64_of(offset_of!(BoxHeader, records) + i * 8)),
             record_size: u64_of(offset_of!(BoxHeader, record_size)),
+            groups: [0, 1].map(|i| u64_of(offset_of!(BoxHeader, groups) + i * 8)),
+            group_capacity: u32_of(offset_of!(BoxHeader, group_capacity)),
+            group_size: u32_of(offset_of!(BoxHeader, group_size)),
             counters: u64_of(offset_of!(BoxHeader, counters)),
         };
         for (name, size, least) in [
             ("size", u32_of(offset_of!(BoxHeader, size)), size_of::<BoxHeader>()),
             ("site_size", header.site_size, size_of::<BoxSite>()),
+            ("group_size", header.group_size, size_of::<BoxGroup>()),
         ] {
             if (size as usize) < least || size > MAX_SIZE || !size.is_multiple_of(8) {
                 return Err(format!("{name} is {size}, expected {least}"));
@@ -94,6 +104,7 @@ impl Header {
         for (name, count, most) in [
             ("site_capacity", header.site_capacity, 1 << TAG_BITS),
             ("site_count", header.site_count, header.site_capacity),
+            ("group_capacity", header.group_capacity, 1 << ObjcgId::BITS),
             ("cpus", header.cpus, MAX_CPUS),
         ] {
             if count > most {

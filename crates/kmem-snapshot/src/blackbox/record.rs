@@ -6,7 +6,9 @@ use std::os::unix::fs::FileExt as _;
 
 use kmem::blackbox::{BOX_ROWS, BoxRecord, BoxRow, reason};
 
+use super::groups;
 use super::header::Header;
+use crate::books::Groups;
 use crate::books::record::{u32_at, u64_at};
 
 /// Times both records are looked at, when each was being written each time; 1 ms in between.
@@ -64,6 +66,10 @@ pub(super) struct Record {
     pub(super) named: (u64, u64),
     /// The text of `/proc/self/maps`.
     pub(super) maps: String,
+    /// Who paid.
+    pub(super) groups: Groups,
+    /// Groups that it has no place for.
+    groups_beyond: u32,
 }
 
 /// Why there is no record in a place.
@@ -84,8 +90,8 @@ pub(super) fn newest(
         let mut newest: Option<Record> = None;
         let mut torn = false;
         remarks.clear();
-        for (slot, &at) in header.records.iter().enumerate() {
-            match read(file, len, at, header.record_size) {
+        for slot in 0..header.records.len() {
+            match read(file, len, header, slot) {
                 Ok(record) => {
                     if newest.as_ref().is_none_or(|n| n.moment.number < record.moment.number) {
                         newest = Some(record);
@@ -102,6 +108,12 @@ pub(super) fn newest(
                     record.moment.number, record.named.0, record.moment.bytes
                 ));
             }
+            if record.groups_beyond > 0 {
+                remarks.push(format!(
+                    "{} groups have no place in the record: what they hold is shown as their ancestors'",
+                    record.groups_beyond
+                ));
+            }
             return Some(record);
         }
         // A process that died in the first write leaves nothing to wait for, but who knows.
@@ -113,7 +125,8 @@ pub(super) fn newest(
     None
 }
 
-fn read(file: &File, len: u64, at: u64, size: u64) -> Result<Record, NoRecord> {
+fn read(file: &File, len: u64, header: &Header, slot: usize) -> Result<Record, NoRecord> {
+    let (at, size) = (header.records[slot], header.record_size);
     if at.checked_add(size).is_none_or(|end| end > len) {
         return Err(NoRecord::Damaged(format!(
             "truncated: {size} bytes at offset {at}, the file has {len} bytes"
@@ -127,16 +140,18 @@ fn read(file: &File, len: u64, at: u64, size: u64) -> Result<Record, NoRecord> {
     }
     let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
     file.read_exact_at(&mut bytes, at).map_err(failed)?;
+    let count = u32_at(&bytes, offset_of!(BoxRecord, groups));
+    let groups = groups::read(file, len, header, slot, count);
     // Again, now that the rest has been read: unchanged means that nobody wrote meanwhile.
     let mut after = [0; 8];
     file.read_exact_at(&mut after, at + offset_of!(BoxRecord, number) as u64).map_err(failed)?;
     if number != after || bytes.get(..8) != Some(&number) {
         return Err(NoRecord::Torn);
     }
-    parse(&bytes).map_err(NoRecord::Damaged)
+    groups.and_then(|groups| parse(&bytes, groups)).map_err(NoRecord::Damaged)
 }
 
-fn parse(bytes: &[u8]) -> Result<Record, String> {
+fn parse(bytes: &[u8], groups: Groups) -> Result<Record, String> {
     let count = u32_at(bytes, offset_of!(BoxRecord, rows));
     let count = usize::try_from(count)
         .ok()
@@ -173,5 +188,7 @@ fn parse(bytes: &[u8]) -> Result<Record, String> {
         named: (sum(|r| r.bytes), sum(|r| r.calls)),
         rows,
         maps: String::from_utf8_lossy(maps).into_owned(),
+        groups,
+        groups_beyond: u32_at(bytes, offset_of!(BoxRecord, groups_beyond)),
     })
 }

@@ -136,6 +136,21 @@ impl Groups {
         Ok(Self::of(&entries, torn))
     }
 
+    /// The groups of entries that do not change any more, by id, each with what it held itself.
+    pub(crate) fn of_records<'a>(records: impl Iterator<Item = (&'a [u8], Usage)>) -> Self {
+        let (entries, held): (Vec<Entry>, Vec<Usage>) = records
+            .enumerate()
+            .map(|(objcg, (record, held))| (Entry::parse(objcg, record), held))
+            .unzip();
+        let mut this = Self::of(&entries, 0);
+        for (objcg, held) in held.iter().enumerate() {
+            let payer = this.payer(objcg);
+            this.all[payer].own.add(held);
+        }
+        this.sum_up();
+        this
+    }
+
     /// The tree of the entries, by id.
     fn of(entries: &[Entry], torn: u64) -> Self {
         let mut this = Self { torn, ..Self::default() };
@@ -191,6 +206,11 @@ impl Groups {
             let payer = self.payer(objcg);
             self.all[payer].own.add(&charges.usage(objcg, classes));
         }
+        self.sum_up();
+    }
+
+    /// From what each holds itself to what it holds with those below it.
+    fn sum_up(&mut self) {
         for group in &mut self.all {
             group.usage = group.own;
         }

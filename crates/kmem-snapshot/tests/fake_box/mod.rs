@@ -6,14 +6,17 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use kmem_snapshot::kmem::blackbox::{
-    BOX_ROWS, BoxHeader, BoxRecord, BoxRow, BoxSite, Counter, MAGIC, RECORD_SIZE, VERSION, reason,
+    BOX_ROWS, BoxGroup, BoxHeader, BoxHeld, BoxRecord, BoxRow, BoxSite, Counter, MAGIC,
+    RECORD_SIZE, VERSION, reason,
 };
-use kmem_snapshot::kmem::root::{Text, site_kind};
+use kmem_snapshot::kmem::root::{GroupBlock, NO_LIMIT, Text, group_state, site_kind};
 
 pub(crate) const PID: u32 = 4711;
 pub(crate) const CALLER: u32 = 8;
 pub(crate) const STATIC: u32 = 9;
 pub(crate) const CHAIN: u32 = 10;
+/// Groups that there is room for.
+pub(crate) const GROUPS: u32 = 8;
 /// 2001-09-09T01:46:40Z.
 pub(crate) const TIME: u64 = 1_000_000_000_000_000_000;
 
@@ -56,6 +59,10 @@ impl FakeBox {
         this.u64(offset_of!(BoxHeader, records), this.record(0) as u64);
         this.u64(offset_of!(BoxHeader, records) + 8, this.record(1) as u64);
         this.u64(offset_of!(BoxHeader, record_size), RECORD_SIZE as u64);
+        this.u64(offset_of!(BoxHeader, groups), this.group(0, 0) as u64);
+        this.u64(offset_of!(BoxHeader, groups) + 8, this.group(1, 0) as u64);
+        this.u32(offset_of!(BoxHeader, group_capacity), GROUPS);
+        this.u32(offset_of!(BoxHeader, group_size), size_of::<BoxGroup>() as u32);
         this.u64(offset_of!(BoxHeader, counters), this.counters());
         this.u64(offset_of!(BoxHeader, started_ns), TIME);
         this.u32(offset_of!(BoxHeader, site_count), capacity);
@@ -98,9 +105,33 @@ impl FakeBox {
         self.site(self.capacity).next_multiple_of(4096) + slot * RECORD_SIZE
     }
 
+    /// A group's place in one of the records.
+    pub(crate) fn group(&self, slot: usize, objcg: u32) -> usize {
+        self.record(2) + (slot * GROUPS as usize + objcg as usize) * size_of::<BoxGroup>()
+    }
+
     /// Not at a multiple of the file system's blocks.
     pub(crate) fn counters(&self) -> u64 {
-        self.record(2) as u64 + 40
+        self.group(2, 0) as u64 + 40
+    }
+
+    /// Adds the next group to a record: its parent, its state, its name, and the slab memory it holds.
+    pub(crate) fn put_group(&self, number: u64, parent: u32, state: u32, name: &str, slab: u64) {
+        let slot = (number as usize - 1) % 2;
+        let groups = self.record(slot) + offset_of!(BoxRecord, groups);
+        let mut count = [0; 4];
+        self.file.read_exact_at(&mut count, groups as u64).unwrap();
+        let objcg = u32::from_le_bytes(count);
+        self.u32(groups, objcg + 1);
+        let at = self.group(slot, objcg);
+        let block = at + offset_of!(BoxGroup, block);
+        self.u32(block + offset_of!(GroupBlock, state), 1 << group_state::BITS | state);
+        self.u32(block + offset_of!(GroupBlock, parent), parent);
+        self.u64(block + offset_of!(GroupBlock, max), NO_LIMIT);
+        self.u64(block + offset_of!(GroupBlock, high), NO_LIMIT);
+        self.bytes(block + offset_of!(GroupBlock, name_len), &[name.len() as u8]);
+        self.bytes(block + offset_of!(GroupBlock, name), name.as_bytes());
+        self.u64(at + offset_of!(BoxGroup, held) + offset_of!(BoxHeld, slab), slab);
     }
 
     fn put_site(&self, tag: u32, kind: u32, count: u32, addr: u64, text: &[u8]) {

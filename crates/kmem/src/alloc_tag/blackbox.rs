@@ -3,17 +3,20 @@
 //! The file is allocated as a whole when it is made, and mapped shared: writing to it needs no
 //! descriptor, fails in no way, and what was written survives the process.
 
-use super::Tally;
+mod groups;
+
+use super::{Held, Kind, Tally};
 use crate::blackbox::{
-    BOX_EXE, BOX_MAPS, BOX_ROWS, BOX_TEXT, BoxHeader, BoxRecord, BoxRow, BoxSite, Counter, MAGIC,
-    RECORD_SIZE, VERSION,
+    BOX_EXE, BOX_GROUPS, BOX_MAPS, BOX_ROWS, BOX_TEXT, BoxGroup, BoxHeader, BoxRecord, BoxRow,
+    BoxSite, Counter, MAGIC, RECORD_SIZE, VERSION,
 };
 use crate::codetag::{Names, Sites};
 use crate::os::{File, Platform};
-use crate::root::{Text, site_kind};
+use crate::root::{GroupBlock, Text, site_kind};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::units::{CpuId, TagId};
 use core::ptr::NonNull;
+use groups::GroupPart;
 
 /// Sites that the box has room for; others are counted under the last of the reserved tags.
 const BOX_SITES: u32 = 1 << 14;
@@ -36,6 +39,7 @@ pub struct BlackBox {
 struct Layout {
     sites: usize,
     records: [usize; 2],
+    groups: [usize; 2],
     counters: usize,
     bytes: usize,
 }
@@ -44,11 +48,14 @@ impl Layout {
     const fn new(cpus: u32) -> Self {
         let sites = size_of::<BoxHeader>().next_multiple_of(PAGE);
         let record = sites + (BOX_SITES as usize * size_of::<BoxSite>()).next_multiple_of(PAGE);
-        let counters = record + 2 * RECORD_SIZE;
+        let groups = record + 2 * RECORD_SIZE;
+        let all = (BOX_GROUPS as usize * size_of::<BoxGroup>()).next_multiple_of(PAGE);
+        let counters = groups + 2 * all;
         let each = BOX_SITES as usize * size_of::<Counter>();
         Self {
             sites,
             records: [record, record + RECORD_SIZE],
+            groups: [groups, groups + all],
             counters,
             bytes: counters + each * cpus as usize,
         }
@@ -99,6 +106,9 @@ impl BlackBox {
         header.sites = layout.sites as u64;
         header.records = layout.records.map(|at| at as u64);
         header.record_size = RECORD_SIZE as u64;
+        header.groups = layout.groups.map(|at| at as u64);
+        header.group_capacity = BOX_GROUPS;
+        header.group_size = size_of::<BoxGroup>() as u32;
         header.counters = layout.counters as u64;
         header.started_ns = platform.wall_ns();
         header.exe_len = platform.executable(&mut header.exe).min(BOX_EXE) as u32;
@@ -192,33 +202,59 @@ impl BlackBox {
         self.is_there() && super::is_higher(used.into(), before, STEP)
     }
 
-    /// Writes a record, unless somebody else is writing one. `tally` is the census.
-    pub fn record(
-        &self,
+    /// Begins a record, unless somebody else is writing one. `groups` are the entries in use, by id.
+    pub fn begin<'a>(&'a self, groups: &'a [GroupBlock]) -> Option<Recording<'a>> {
+        let base = self.base()?;
+        if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return None;
+        }
+        // SAFETY: the file begins with its header.
+        let written = unsafe { &(*base.cast::<BoxHeader>().as_ptr()).written };
+        let number = written.load(Ordering::Relaxed) + 1;
+        let (layout, turn) = (Layout::new(0), (number - 1) as usize % 2);
+        // SAFETY: inside the file; we are the only writer.
+        let record = unsafe { base.add(layout.records[turn]).cast::<BoxRecord>().as_mut() };
+        record.number.store(0, Ordering::Relaxed);
+        // What is written below must not be seen before that.
+        fence(Ordering::Release);
+        // SAFETY: as above.
+        let room = unsafe { base.add(layout.groups[turn]).cast().as_mut() };
+        record.groups_beyond = groups.len().saturating_sub(BOX_GROUPS as usize) as u32;
+        let groups = GroupPart::new(room, groups);
+        Some(Recording { black_box: self, written, number, record, groups })
+    }
+}
+
+/// A record that is being written: the census goes on. The other record is whole.
+pub struct Recording<'a> {
+    black_box: &'a BlackBox,
+    written: &'a AtomicU32,
+    number: u32,
+    record: &'a mut BoxRecord,
+    groups: GroupPart<'a>,
+}
+
+impl Recording<'_> {
+    /// Counts what a group holds.
+    pub fn add(&mut self, held: &Held, kind: Kind) {
+        self.groups.add(held, kind);
+    }
+
+    /// Writes the rest, now that the census is in `tally`.
+    pub fn finish(
+        self,
         platform: &impl Platform,
         reason: u32,
         used: u32,
         tally: &Tally<'_>,
         sites: &Sites,
     ) {
-        let Some(base) = self.base() else { return };
-        if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            return;
-        }
-        self.used_pages.store(used.into(), Ordering::Relaxed);
-        // SAFETY: the file begins with its header.
-        let written = unsafe { &(*base.cast::<BoxHeader>().as_ptr()).written };
-        let number = written.load(Ordering::Relaxed) + 1;
-        let at = Layout::new(0).records[(number - 1) as usize % 2];
-        // SAFETY: inside the file; we are the only writer.
-        let record = unsafe { &mut *base.add(at).cast::<BoxRecord>().as_ptr() };
-        record.number.store(0, Ordering::Relaxed);
-        // What is written below must not be seen before that.
-        fence(Ordering::Release);
+        let Self { black_box, written, number, record, groups } = self;
+        black_box.used_pages.store(used.into(), Ordering::Relaxed);
         // SAFETY: rows and mappings follow the record.
         let (table, maps) = unsafe {
-            let table = base.add(at + size_of::<BoxRecord>());
-            let maps = table.add(BOX_ROWS * size_of::<BoxRow>());
+            let table = NonNull::from(&mut *record).add(1);
+            let maps = table.cast::<u8>().add(BOX_ROWS * size_of::<BoxRow>());
             (core::slice::from_raw_parts_mut(table.cast::<BoxRow>().as_ptr(), BOX_ROWS), maps)
         };
         // Stacks may be small: the order of the rows is where the mappings will be.
@@ -229,7 +265,7 @@ impl BlackBox {
         for (row, &tag) in table.iter_mut().zip(&tags[..rows]) {
             let (bytes, calls) = tally.get(tag);
             *row = BoxRow { tag: tag.0, reserved: 0, bytes, calls };
-            self.note_site(sites, tag);
+            black_box.note_site(sites, tag);
         }
         // SAFETY: as above; the order of the rows is not looked at again.
         let maps = unsafe { core::slice::from_raw_parts_mut(maps.as_ptr(), BOX_MAPS) };
@@ -239,9 +275,10 @@ impl BlackBox {
         (record.bytes, record.calls) = tally.total();
         record.used = u64::from(used) * PAGE as u64;
         record.maps_len = platform.mappings(maps) as u64;
+        record.groups = groups.finish();
         record.number.store(number.into(), Ordering::Release);
         written.store(number, Ordering::Release);
-        self.busy.store(0, Ordering::Release);
+        black_box.busy.store(0, Ordering::Release);
     }
 }
 

@@ -18,12 +18,25 @@ use crate::units::{ObjcgId, PAGE_SIZE, PageCount, Pfn, TagId};
 use crate::page::Zone;
 
 #[cfg(not(loom))]
-pub use blackbox::BlackBox;
+pub use blackbox::{BlackBox, Recording};
 pub use tally::{PeakUpdate, Scratch, Tally, begin_peak, is_higher, peak_bytes, scratch_bytes};
 #[cfg(not(loom))]
 pub(crate) use watch::count_live;
 #[cfg(not(loom))]
 pub use watch::{LiveTag, Warned, Watch, live_bytes};
+
+/// What allocations are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Objects of slabs.
+    Slab,
+    /// Pages of the heap.
+    Pages,
+    /// Virtually contiguous areas, and pages to be mapped again.
+    Vmalloc,
+    /// Per-CPU objects.
+    PerCpu,
+}
 
 /// Live allocations of one tag, one group and one class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,8 @@ mod handle;
 use core::ffi::c_void;
 use core::ptr::NonNull;
 
-use super::{Instance, Purpose};
+use super::Instance;
+use crate::alloc_tag::Kind;
 use crate::codetag::{Caller, scope};
 use crate::memcg::{GroupError, GroupId, Limit, MOST_CHARGED, Shrink, Shrinker};
 use crate::os::Platform;
@@ -253,11 +254,11 @@ impl<P: Platform> Instance<P> {
             let mut kinds = GroupKinds::default();
             for set in self.zone_sets() {
                 self.census_of(set, |held| {
-                    let kind = match (set.purpose, held.class.0) {
-                        (Purpose::PerCpu, _) => &mut kinds.percpu,
-                        (Purpose::Vmalloc | Purpose::Shared, _) => &mut kinds.vmalloc,
-                        (Purpose::Heap, 0) => &mut kinds.pages,
-                        (Purpose::Heap, _) => &mut kinds.slab,
+                    let kind = match set.kind(&held) {
+                        Kind::Slab => &mut kinds.slab,
+                        Kind::Pages => &mut kinds.pages,
+                        Kind::Vmalloc => &mut kinds.vmalloc,
+                        Kind::PerCpu => &mut kinds.percpu,
                     };
                     if self.groups.is_below(held.objcg, id.objcg()) {
                         *kind += held.charged();

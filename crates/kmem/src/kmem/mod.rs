@@ -22,7 +22,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 
-use crate::alloc_tag::{BlackBox, Scratch, Warned, Watch};
+use crate::alloc_tag::{BlackBox, Held, Kind, Scratch, Warned, Watch};
 use crate::class::{CHUNK_SHIFT, ClassGeometry, FINE, MAX_OBJECT, SMALL_SLAB, SizeClass};
 use crate::codetag::{Caller, Sites, objcg, scope};
 use crate::conf::Conf;
@@ -92,6 +92,18 @@ struct ZoneSet {
     zone: Zone,
     slabs: SlabZone,
     purpose: Purpose,
+}
+
+impl ZoneSet {
+    /// What allocations in it are.
+    fn kind(&self, held: &Held) -> Kind {
+        match (self.purpose, held.class.0) {
+            (Purpose::PerCpu, _) => Kind::PerCpu,
+            (Purpose::Vmalloc | Purpose::Shared, _) => Kind::Vmalloc,
+            (Purpose::Heap, 0) => Kind::Pages,
+            (Purpose::Heap, _) => Kind::Slab,
+        }
+    }
 }
 
 /// What a zone's address space is for.

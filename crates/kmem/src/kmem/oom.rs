@@ -36,7 +36,7 @@ impl<P: Platform> Instance<P> {
         }
         let Some(root) = self.root() else { return };
         self.scratch.with(root, |tally| {
-            self.census(|tag, bytes, calls| tally.add(tag, bytes, calls));
+            self.census_recorded(root, tally, crate::blackbox::reason::OUT_OF_MEMORY);
             let mut line = Line::new();
             line.bytes(b"kmem: out of memory: no ");
             line.decimal(size);
@@ -46,9 +46,6 @@ impl<P: Platform> Instance<P> {
             line.bytes(b"\nMemory allocations:\n");
             self.platform.print(line.text());
             self.print_top(tally, maps);
-            let used = root.used_pages.load(Ordering::Relaxed);
-            let reason = crate::blackbox::reason::OUT_OF_MEMORY;
-            self.blackbox.record(&self.platform, reason, used, tally, &self.sites);
         });
     }
 

@@ -2,11 +2,11 @@
 
 use super::account::objcg_bits;
 use super::{Instance, ZoneSet, mode, no_memory};
-use crate::alloc_tag::{self, Held};
+use crate::alloc_tag::{self, Held, Tally};
 use crate::class::SizeClass;
 use crate::codetag::Caller;
 use crate::os::Platform;
-use crate::root::{EXT_LIVE, PeakTable, TAG_UNTAGGED, profiling};
+use crate::root::{EXT_LIVE, PeakTable, RootBlock, TAG_UNTAGGED, profiling};
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::{Ordering, fence};
 use crate::units::{CHUNK_ORDER, Item, ObjcgId, PageCount, TagId};
@@ -280,11 +280,29 @@ impl<P: Platform> Instance<P> {
     /// Writes the books to the black box.
     pub fn write_record(&'static self, reason: u32) {
         let Some(root) = self.root().filter(|_| self.blackbox.is_there()) else { return };
-        self.scratch.with(root, |tally| {
-            self.census(|tag, bytes, calls| tally.add(tag, bytes, calls));
+        self.scratch.with(root, |tally| self.census_recorded(root, tally, reason));
+    }
+
+    /// Everything live by tag into `tally`, and with the groups into the black box, if there is one.
+    pub(super) fn census_recorded(
+        &'static self,
+        root: &RootBlock,
+        tally: &mut Tally<'_>,
+        reason: u32,
+    ) {
+        let mut recording = self.blackbox.begin(self.groups.entries());
+        for set in self.zone_sets() {
+            self.census_of(set, |held| {
+                tally.add(held.tag, held.bytes, held.calls);
+                if let Some(recording) = &mut recording {
+                    recording.add(&held, set.kind(&held));
+                }
+            });
+        }
+        if let Some(recording) = recording {
             let used = root.used_pages.load(Ordering::Relaxed);
-            self.blackbox.record(&self.platform, reason, used, tally, &self.sites);
-        });
+            recording.finish(&self.platform, reason, used, tally, &self.sites);
+        }
     }
 
     /// What a tag stands for.

@@ -205,6 +205,11 @@ impl Groups {
         self.used.load(Ordering::Acquire)
     }
 
+    /// The entries that are or were in use, by id.
+    pub fn entries(&self) -> &[GroupBlock] {
+        &self.blocks()[..self.used() as usize]
+    }
+
     /// Whether there are groups beside the root, or were.
     pub fn any(&self) -> bool {
         self.used() > 1
