@@ -65,7 +65,8 @@ pub use kmem::Kmem;
 #[cfg(not(loom))]
 pub use kmem::{
     Cache, Elements, Fault, FromInstance, Group, GroupKinds, GroupScope, GroupStat, Grouped,
-    Instance, Mempool, PerCpuStats, Reservation, Stats, Table, VmallocStats, fallible,
+    Instance, Mempool, PerCpuStats, PerCpuVariable, Reservation, Stats, Table, VmallocStats,
+    fallible,
 };
 
 /// A static tag for the place where this is written: `static_tag!("name")`, or without a name

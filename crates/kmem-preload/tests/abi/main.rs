@@ -9,6 +9,7 @@ mod harness;
 mod loader;
 mod misuse;
 mod resources;
+mod rhashtable;
 mod rules;
 mod signals;
 mod stress;
