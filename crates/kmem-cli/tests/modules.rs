@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use program::{KMEM, directory, json, text};
+use program::{KMEM, directory, for_another_user, json, text};
 
 /// Compiles a module.
 fn module(dir: &Path, name: &str, source: &str) -> PathBuf {
@@ -199,21 +199,13 @@ fn a_process_without_a_loader_and_no_process_are_absent() {
 #[test]
 fn another_user_sees_no_addresses() {
     use std::os::unix::process::CommandExt as _;
-    // SAFETY: asks for a number.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root can become another user");
-        return;
-    }
+    let Some((_copy, kmem)) = for_another_user() else { return };
     let dir = directory();
     let keeps = module(dir.path(), "keeps", KEEPS);
     let host = Host::start(&[keeps.to_str().unwrap()]);
-    // Where another user can run it.
-    let copy = Path::new("/tmp").join(format!("kmem-{}", host.pid()));
-    std::fs::copy(KMEM, &copy).unwrap();
-    let output =
-        Command::new(&copy).args(["lsmod", "-a", "-p", &host.pid()]).uid(65534).gid(65534).output();
-    std::fs::remove_file(&copy).unwrap();
-    let output = output.unwrap();
+    let mut command = Command::new(kmem);
+    command.args(["lsmod", "-a", "-p", &host.pid()]).uid(65534).gid(65534);
+    let output = command.output().unwrap();
     assert_eq!(
         (output.status.code(), output.stdout.len()),
         (Some(4), 0),

@@ -19,7 +19,7 @@
 //! cpu        per-CPU slots: rseq or try-lock
 //! class      size classes and the layout of their slabs
 //! os         the only door to the platform
-//! conf, blackbox, root, units, sync
+//! conf, blackbox, root, units, prng, sync
 //! ```
 //!
 //! Under a model checker (`--cfg loom`) only the lock-free protocols are built, without what
@@ -44,6 +44,7 @@ pub mod os;
 pub mod page;
 #[cfg(not(loom))]
 pub mod percpu;
+pub mod prng;
 pub mod rhashtable;
 pub mod root;
 pub mod row;

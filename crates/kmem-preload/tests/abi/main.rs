@@ -5,6 +5,7 @@ mod configuration;
 mod cplusplus;
 mod fork;
 mod groups;
+mod hardening;
 mod harness;
 mod loader;
 mod misuse;

@@ -14,8 +14,10 @@ impl Watch {
     pub const COUNT: u32 = 1;
     /// Every call is checked.
     pub const DEBUG: u32 = 2;
+    /// Objects are guarded, for which every call takes the slow path; nothing is watched.
+    pub const GUARD: u32 = 4;
 
-    /// Whether anything is watched.
+    /// Whether fast paths must stay closed.
     pub const fn any(self) -> bool {
         self.0 != 0
     }

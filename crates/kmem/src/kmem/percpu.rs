@@ -358,14 +358,14 @@ impl<P: Platform> Instance<P> {
         let geometry = self.geometry(class);
         let batch = geometry.batch as usize;
         let buffer = &mut buffer[..batch];
-        let mut got = set.slabs.claim(class, geometry, self.books(), buffer);
+        let mut got = set.slabs.claim(class, geometry, self.books(), None, buffer);
         if got == 0 {
             got = self.make_percpu_slab(set, class, buffer);
         }
         if got == 0 {
             // What CPUs keep may be what is missing.
             self.drain_percpu();
-            got = set.slabs.claim(class, geometry, self.books(), buffer);
+            got = set.slabs.claim(class, geometry, self.books(), None, buffer);
             if got == 0 {
                 got = self.make_percpu_slab(set, class, buffer);
             }

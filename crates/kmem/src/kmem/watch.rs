@@ -1,6 +1,6 @@
 //! Calls that are watched: counted since the start, checked for mistakes of accounting. Watching
 //! takes the fast paths out of use: the cache of call sites stays empty, and no chunk is known
-//! to `free`.
+//! to `free`. What is done with objects themselves (see `object_debug`) needs the same.
 
 use super::Instance;
 use super::fault::Line;
@@ -23,6 +23,9 @@ impl<P: Platform> Instance<P> {
             return;
         }
         let mut watch = if conf.debug { Watch::DEBUG } else { 0 };
+        if self.object_debug().any() {
+            watch |= Watch::GUARD;
+        }
         if let Some(path) = conf.blackbox.get() {
             let cpus = if conf.cumulative { self.platform.budget().cpus } else { 0 };
             match self.blackbox.start(&self.platform, path, cpus) {
