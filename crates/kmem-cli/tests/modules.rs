@@ -157,6 +157,33 @@ fn modload_passes_arguments_repeats_and_finds_modules_by_alias() {
 }
 
 #[test]
+fn live_allocations_are_a_warning_with_their_sites_or_refuse_the_unload() {
+    let dir = directory();
+    let leaks = module(
+        dir.path(),
+        "leaks",
+        "static void *p; static int __init start(void) { p = kmalloc(500, GFP_KERNEL); return p ? 0 : -12; } module_init(start);
+         static void __exit stop(void) { } module_exit(stop);",
+    );
+    let file = leaks.to_str().unwrap();
+    let output = kmem(&["modload", file]);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("leaks is unloaded, and memory it allocated is in use:"), "{said}");
+    assert!(said.contains("leaks.c:"), "{said}");
+    let output = kmem(&["modload", "--refuse-live", file]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("leaks has run its exit; 512 bytes are live:"), "{said}");
+    assert!(said.contains("leaks.c:"), "{said}");
+    assert!(!said.contains("is unloaded"), "{said}");
+    // What frees in its exit is none of this.
+    let keeps = module(dir.path(), "keeps", KEEPS);
+    let output = kmem(&["modload", "--refuse-live", keeps.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
 fn a_process_without_a_loader_and_no_process_are_absent() {
     let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
     for command in ["lsmod", "modstats"] {

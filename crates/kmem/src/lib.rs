@@ -56,6 +56,8 @@ pub mod units;
 pub mod vmalloc;
 
 #[cfg(not(loom))]
+pub use alloc_tag::LiveTag;
+#[cfg(not(loom))]
 pub use codetag::scope::{Scope, Tagged};
 #[cfg(not(loom))]
 pub use codetag::{Caller, StaticTag};

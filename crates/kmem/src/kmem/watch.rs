@@ -4,7 +4,7 @@
 
 use super::Instance;
 use super::fault::Line;
-use crate::alloc_tag::{Watch, count_live};
+use crate::alloc_tag::{LiveTag, Watch, count_live};
 use crate::codetag::{Caller, StaticTag};
 use crate::conf::Conf;
 use crate::os::Platform;
@@ -93,6 +93,31 @@ impl<P: Platform> Instance<P> {
         if !told {
             self.sites.retire(start, stop, |_| {});
         }
+    }
+
+    /// Bytes that are live of static tags in a range. `out` names the sites, as many as it has room for.
+    pub fn live_tags(
+        &'static self,
+        start: *const StaticTag,
+        stop: *const StaticTag,
+        out: &mut [LiveTag],
+    ) -> u64 {
+        out.fill(LiveTag::NONE);
+        let mut sum = 0;
+        self.census(|tag, bytes, calls| {
+            let place = self.sites.place(tag);
+            if calls == 0 || !(start..stop).contains(&place) {
+                return;
+            }
+            sum += bytes;
+            if let Some(live) = out.iter_mut().find(|live| live.tag.is_null() || live.tag == place)
+            {
+                live.tag = place;
+                live.bytes += bytes;
+                live.calls += calls;
+            }
+        });
+        sum
     }
 
     /// An allocation of `bytes` was booked with this extension word.
