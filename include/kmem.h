@@ -12,6 +12,7 @@
 #define KMEM_H
 
 #include "kmem/group.h"
+#include "kmem/rhashtable.h"
 #include "kmem/tag.h"
 
 #ifdef __cplusplus
@@ -203,6 +204,8 @@ void free_percpu(void *handle) KMEM_AS_(kmem_free_percpu);
  * nr_cpu_ids() stands for the shared copy, so that a loop over all numbers misses nothing. */
 void *kmem_per_cpu_ptr(void *handle, unsigned int cpu);
 unsigned int nr_cpu_ids(void) KMEM_AS_(kmem_nr_cpu_ids);
+/* Writes how much there is to a file, in the layout of the kernel's percpu_stats. */
+void kmem_percpu_stats(int fd);
 
 #define __alloc_percpu(size, align) alloc_percpu_tag(size, align, GFP_KERNEL, KMEM_TAG())
 #define __alloc_percpu_gfp(size, align, flags) alloc_percpu_tag(size, align, flags, KMEM_TAG())

@@ -70,7 +70,9 @@ extern "C" {
 #define __exit __attribute__((section(".exit.text"), used))
 #define __ro_after_init __attribute__((section(".data..ro_after_init")))
 
-/* Called when the module is loaded: 0, or a negative error number, upon which everything is undone. */
+/* Called when the module is loaded: 0, or a negative error number, upon which everything is undone. Init and exit return: one that
+ * jumps out of the loader (longjmp) leaves the module as it is, and its name taken, until the thread ends; others wait for
+ * that, the thread itself gets EDEADLK. */
 #define module_init(function) int init_module(void) __attribute__((alias(#function), used))
 /* Called before it is unloaded. A module with init and without exit stays. */
 #define module_exit(function) void cleanup_module(void) __attribute__((alias(#function), used))
@@ -83,8 +85,8 @@ bool try_module_get(struct module *module) KMEM_AS_(kmem_try_module_get);
 void module_put(struct module *module) KMEM_AS_(kmem_module_put);
 int module_refcount(struct module *module) KMEM_AS_(kmem_module_refcount);
 /* Loads a module by name or alias, from the search path of the loader of this one: 0 or a negative error number. */
-int kmem_request_module(struct module *of, const char *name);
-#define request_module(name) kmem_request_module(THIS_MODULE, name)
+int kmem_module_request(struct module *of, const char *name);
+#define request_module(name) kmem_module_request(THIS_MODULE, name)
 
 /* -- Symbols for other modules ------------------------------------------------------------------------------------- */
 

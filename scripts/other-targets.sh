@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The core where there is no operating system, and on another machine: it builds for both `none` targets, and its tests
-# run as aarch64 Linux programs under qemu-user, with locked slots in place of restartable sequences.
+# and those of the loader of modules run as aarch64 Linux programs under qemu-user, with locked slots in place of restartable
+# sequences.
 #
 #	scripts/other-targets.sh [--seconds N]
 #
@@ -34,4 +35,8 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch
 # Tests of what differs: slots, groups, instances, the objects above them. (Proptest's cases take long under emulation.)
 PROPTEST_CASES=2 timeout "$seconds" cargo test -p kmem --target "$linux" \
   --test slots --test instances --test tags --test percpu --test mempool --test rhashtable --test linux
+# The loader: modules in C for this machine are relocated, made executable and run, and each fault on the way is survived.
+# (The emulator shows ranges of text and read-only data as one in /proc/self/maps.)
+KMEM_TEST_CC=aarch64-linux-gnu-gcc timeout "$seconds" cargo test -p kmem-module --target "$linux" \
+  --test loading --test small_faults -- --skip memory_is_never_writable_and_executable
 echo "$linux: tests pass under qemu-user"

@@ -49,12 +49,17 @@ awk '
   $1 == "used" && $2 + free != $4 { wrong("used " $2 " and free " free " are not " $4) }
   $1 == "group" && $3 == "memory.current" {
     if ($4 != group[$2]) wrong("group " $2 ": " $4 ", not " group[$2])
+    current[$2] = $4
     groups++
   }
+  $1 == "group" && $3 == "memory.peak" { if ($4 < current[$2]) wrong("group " $2 ": its peak " $4 " is below " current[$2]) }
+  $1 == "group" && $3 == "memory.events" { if ($5 + $7 != 0) wrong("group " $2 " was refused memory: " $0) }
+  $1 == "group" && $3 == "memory.stat" { kinds[$2] += $5 }
   $1 == "left" { left = $2 }
   END {
     if (rows != expected || expected < 6) wrong(rows " rows, " expected " expected")
     if (groups != 2) wrong(groups " groups")
+    for (path in current) if (kinds[path] != current[path]) wrong("group " path ": kinds of " kinds[path] " in " current[path])
     if (cpus != 2) wrong(cpus " CPUs")
     if (left != 0) wrong(left " objects left")
     exit bad

@@ -7,6 +7,7 @@
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
 //!      -> pages -> contender (kmem, the classic buddy zone) -> pattern, section, fragmentation
 //!      -> peak -> rivals, each in a process of its own
+//!      -> hardening -> workload (instances of kmem, by option)
 //!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> percpu, vmalloc, rhashtable -> cells (variants of workloads, by one thread or two)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
@@ -24,6 +25,7 @@ mod census;
 mod child;
 mod conversation;
 mod dynamic;
+mod hardening;
 mod heap;
 mod kernel;
 mod machine;
@@ -68,6 +70,8 @@ enum Table {
     Pages(pages::Options),
     /// Memory that a program keeps after a peak.
     Peak(peak::Options),
+    /// What it costs that objects are looked at, by option.
+    Hardening(table::Options),
     /// What it costs that a group pays for an object, as the kernel measured it.
     Accounting(accounting::Options),
     /// How much of the slab memory of many groups is objects.
@@ -118,6 +122,7 @@ fn main() -> ExitCode {
         Table::PeakProgram(program) => peak::serve(&program),
         Table::Census(options) => census::run(&options),
         Table::Modules(options) => modules::run(&options),
+        Table::Hardening(options) => hardening::run(&options),
         Table::Accounting(options) => accounting::run(&options),
         Table::Utilization(options) => utilization::run(&options),
         Table::Percpu(options) => percpu::run(&options),

@@ -14,7 +14,11 @@
 //! | `dashmap`, `papaya` | the crates, memory from the C library |
 //! | `rwlock` | `hashbrown` under `parking_lot::RwLock` |
 //!
-//! All use the same hash. Tables of rivals do not shrink (dashmap, papaya, hashbrown grow only).
+//! All have keys and values of 4 bytes and hash with foldhash, and each lookup enters and leaves its table for itself (a
+//! reading, a shard's lock, a pin, the lock): none is amortized over several. `kmem` and `papaya` keep elements as objects of
+//! their own, which a lookup has to fetch from wherever they are; `dashmap` and `hashbrown` keep them in the table, which is
+//! dense with elements as small as these. Keys of lookups come from an array, drawn before. Tables of rivals do not shrink
+//! (dashmap, papaya, hashbrown grow only), and remove without waiting for readers (dashmap, hashbrown have locks).
 
 use crate::cells::{Cell, timed};
 use crate::prng::Prng;

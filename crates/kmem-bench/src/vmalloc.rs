@@ -33,6 +33,7 @@ const SECONDS: u64 = 10;
 
 static KMEM: Kmem = Kmem::new();
 const PAGE: usize = 4096;
+/// Pairs of a visit.
 const PAIRS: usize = 2000;
 
 /// How a variant gets areas: pages, and the alignment in pages.
@@ -41,11 +42,13 @@ struct Areas {
     name: &'static str,
     alloc: fn(usize, usize) -> *mut u8,
     free: fn(*mut u8, usize),
+    /// Pairs of a visit where every pair is like the one before: enough for some milliseconds.
+    alike: usize,
 }
 
 const VARIANTS: [Areas; 2] = [
-    Areas { name: "kmem", alloc: vmalloc, free: vfree },
-    Areas { name: "mmap", alloc: mmap, free: munmap },
+    Areas { name: "kmem", alloc: vmalloc, free: vfree, alike: 100 * PAIRS },
+    Areas { name: "mmap", alloc: mmap, free: munmap, alike: PAIRS },
 ];
 
 fn vmalloc(pages: usize, align: usize) -> *mut u8 {
@@ -123,11 +126,11 @@ fn all() -> Vec<Cell> {
                 }));
             };
             cell("pair_16k", |areas, _| {
-                timed(PAIRS, || (0..PAIRS).for_each(|_| areas.pair(4, 1, false)))
+                timed(areas.alike, || (0..areas.alike).for_each(|_| areas.pair(4, 1, false)))
             });
             cell("pair_16k_write", |areas, _| {
-                timed(PAIRS, || {
-                    for _ in 0..PAIRS {
+                timed(areas.alike, || {
+                    for _ in 0..areas.alike {
                         let at = black_box((areas.alloc)(4, 1));
                         // SAFETY: that long.
                         (0..4).for_each(|page| unsafe { at.add(page * PAGE).write_volatile(1) });
@@ -136,7 +139,7 @@ fn all() -> Vec<Cell> {
                 })
             });
             cell("fix_size", |areas, _| {
-                timed(PAIRS, || (0..PAIRS).for_each(|_| areas.pair(10, 1, true)))
+                timed(areas.alike, || (0..areas.alike).for_each(|_| areas.pair(10, 1, true)))
             });
             cell("full_fit", |areas, _| full_fit(areas));
             cell("long_busy_list", |areas, _| long_busy_list(areas));

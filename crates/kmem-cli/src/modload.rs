@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use kmem_module::loader::delete;
+use kmem_module::loader::{WhenLive, delete};
 use kmem_module::{Config, Errno, Error, Loader};
 
 use crate::failure::{Failure, say};
@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// Directory that modules are looked for in, for request_module; given more than once, in this order
     #[arg(short, long, value_name = "DIR")]
     search: Vec<PathBuf>,
+    /// Do not unload a module while what it allocated is in use, nor one that has an init and no exit
+    #[arg(long)]
+    refuse_live: bool,
     /// Stay with the modules of the last round loaded until standard input ends
     #[arg(long)]
     stay: bool,
@@ -51,7 +54,8 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         return Err(start_again(args));
     }
     let search_path = args.search.clone();
-    let loader = Loader::new(Config { search_path, ..Config::default() })
+    let when_live = if args.refuse_live { WhenLive::Refuse } else { WhenLive::KeepTags };
+    let loader = Loader::new(Config { search_path, when_live, ..Config::default() })
         .map_err(|e| Failure::Trouble(e.to_string()))?;
     let mut failure = None;
     for round in 1..=args.repeat {
@@ -65,7 +69,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
             failure.get_or_insert(Failure::of_module(path, &error));
         }
         if round < args.repeat && failure.is_none() {
-            unload(&loader)?;
+            unload(&loader, args)?;
         }
     }
     let mut out = io::stdout().lock();
@@ -80,7 +84,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     if args.stay {
         let _ = io::stdin().read_to_end(&mut Vec::new());
     }
-    unload(&loader)?;
+    unload(&loader, args)?;
     failure.map_or(Ok(()), Err)
 }
 
@@ -129,14 +133,15 @@ fn load(loader: &Loader, path: &Path, args: &Args) -> Result<(), Error> {
 }
 
 /// Unloads everything, users before what they use.
-fn unload(loader: &Loader) -> Result<(), Failure> {
+fn unload(loader: &Loader, args: &Args) -> Result<(), Failure> {
+    let force = if args.refuse_live { 0 } else { delete::FORCE };
     loop {
         let modules = loader.modules(false);
         let Some(free) = modules.iter().find(|module| module.users.is_empty()) else {
             return Ok(());
         };
         loader
-            .delete_module(&free.name, delete::NONBLOCK | delete::FORCE)
+            .delete_module(&free.name, delete::NONBLOCK | force)
             .map_err(|e| Failure::Trouble(format!("cannot unload: {e}")))?;
     }
 }

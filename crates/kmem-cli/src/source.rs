@@ -208,6 +208,7 @@ pub(crate) fn accounting_json(snapshot: &Snapshot) -> Value {
         "tracked": of.tracked,
         "cached": of.cached,
         "overhead": of.overhead,
+        "tables": of.tables,
         "unaccounted": of.unaccounted(),
         "resident": of.resident,
         "untouched": of.untouched,

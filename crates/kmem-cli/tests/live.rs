@@ -3,9 +3,10 @@
 mod program;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use program::{KMEM, Program, compile, directory, text};
+use program::{KMEM, Program, compile, directory, for_another_user, json, text};
 use serde_json::Value;
 
 const SOURCE: &str = include_str!("programs/books.c");
@@ -216,6 +217,46 @@ fn the_allocators_own_memory_is_the_overhead_to_the_byte() {
     assert!(own.contains("        0 kmem:0 func:zone_tables \n"), "{own}");
     let one = text(&live.kmem(&["dump", "--metadata", "--function", "slab_*"]).stdout);
     assert_eq!(one.lines().skip(2).count(), 1, "{one}");
+}
+
+/// A process of root's, for a reader who may read its memory but not open its page map, which is root's alone.
+#[test]
+fn without_the_page_map_the_overhead_is_an_estimate_and_said_to_be_one() {
+    let Some((_dir, kmem)) = for_another_user() else { return };
+    let reader = |program: &Path| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.args(["--inh-caps=+sys_ptrace", "--ambient-caps=+sys_ptrace"]).arg(program);
+        command
+    };
+    if !reader(Path::new("true")).output().is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no setpriv, or no right to read processes to give away");
+        return;
+    }
+    let live = start("fragment", "");
+    let pid = live.pid().to_string();
+    let hidden = json(reader(&kmem).args(["dump", "--json", "--metadata", "-p", &pid]));
+    let exact = live.json(&["dump", "--json", "--metadata"]);
+    let of = |json: &Value, name: &str| json["accounting"][name].as_i64().unwrap();
+    assert_eq!(
+        [&exact["accounting"]["tables"], &hidden["accounting"]["tables"]],
+        ["counted", "estimated"]
+    );
+    for same in ["tracked", "cached", "resident"] {
+        assert_eq!(of(&hidden, same), of(&exact, same), "{same}");
+    }
+    for json in [&exact, &hidden] {
+        let sum = ["tracked", "cached", "overhead", "unaccounted"].map(|part| of(json, part));
+        assert_eq!(sum.iter().sum::<i64>(), of(json, "resident"));
+        let rows = json["rows"].as_array().unwrap().iter().filter(|r| r["kind"] == "metadata");
+        let own: i64 = rows.map(|row| row["bytes"].as_i64().unwrap()).sum();
+        assert_eq!(own, of(json, "overhead"));
+    }
+    let (guess, count) = (of(&hidden, "overhead"), of(&exact, "overhead"));
+    assert!((count / 10 * 9..=count / 10 * 11).contains(&guess), "{guess} for {count}");
+    assert_eq!(hidden["accounting"]["untouched"], Value::Null);
+    let report = text(&reader(&kmem).args(["dump", "-p", &pid]).output().unwrap().stderr);
+    assert!(report.contains("\n  overhead is an estimate: "), "{report}");
 }
 
 #[test]

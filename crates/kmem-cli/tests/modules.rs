@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use program::{KMEM, directory, json, text};
+use program::{KMEM, directory, for_another_user, json, text};
 
 /// Compiles a module.
 fn module(dir: &Path, name: &str, source: &str) -> PathBuf {
@@ -157,6 +157,33 @@ fn modload_passes_arguments_repeats_and_finds_modules_by_alias() {
 }
 
 #[test]
+fn live_allocations_are_a_warning_with_their_sites_or_refuse_the_unload() {
+    let dir = directory();
+    let leaks = module(
+        dir.path(),
+        "leaks",
+        "static void *p; static int __init start(void) { p = kmalloc(500, GFP_KERNEL); return p ? 0 : -12; } module_init(start);
+         static void __exit stop(void) { } module_exit(stop);",
+    );
+    let file = leaks.to_str().unwrap();
+    let output = kmem(&["modload", file]);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("leaks is unloaded, and memory it allocated is in use:"), "{said}");
+    assert!(said.contains("leaks.c:"), "{said}");
+    let output = kmem(&["modload", "--refuse-live", file]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("leaks has run its exit; 512 bytes are live:"), "{said}");
+    assert!(said.contains("leaks.c:"), "{said}");
+    assert!(!said.contains("is unloaded"), "{said}");
+    // What frees in its exit is none of this.
+    let keeps = module(dir.path(), "keeps", KEEPS);
+    let output = kmem(&["modload", "--refuse-live", keeps.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
 fn a_process_without_a_loader_and_no_process_are_absent() {
     let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
     for command in ["lsmod", "modstats"] {
@@ -172,21 +199,13 @@ fn a_process_without_a_loader_and_no_process_are_absent() {
 #[test]
 fn another_user_sees_no_addresses() {
     use std::os::unix::process::CommandExt as _;
-    // SAFETY: asks for a number.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root can become another user");
-        return;
-    }
+    let Some((_copy, kmem)) = for_another_user() else { return };
     let dir = directory();
     let keeps = module(dir.path(), "keeps", KEEPS);
     let host = Host::start(&[keeps.to_str().unwrap()]);
-    // Where another user can run it.
-    let copy = Path::new("/tmp").join(format!("kmem-{}", host.pid()));
-    std::fs::copy(KMEM, &copy).unwrap();
-    let output =
-        Command::new(&copy).args(["lsmod", "-a", "-p", &host.pid()]).uid(65534).gid(65534).output();
-    std::fs::remove_file(&copy).unwrap();
-    let output = output.unwrap();
+    let mut command = Command::new(kmem);
+    command.args(["lsmod", "-a", "-p", &host.pid()]).uid(65534).gid(65534);
+    let output = command.output().unwrap();
     assert_eq!(
         (output.status.code(), output.stdout.len()),
         (Some(4), 0),

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -235,13 +236,19 @@ fn a_library_that_is_not_loaded_is_no_success() {
 fn signals_are_passed_on() {
     let bench = Bench::new();
     for (signal, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
-        let mut child = bench
-            .command()
-            .args(["sh", "-c", "echo up; exec sleep 60"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut command = bench.command();
+        command.args(["sh", "-c", "echo up; exec sleep 600"]);
+        // As in a terminal, whatever the test was told to ignore (nohup, a job in the background).
+        // SAFETY: one system call each.
+        unsafe {
+            command.pre_exec(|| {
+                for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                    libc::signal(number, libc::SIG_DFL);
+                }
+                Ok(())
+            });
+        }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut up = [0; 3];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
         let sent =

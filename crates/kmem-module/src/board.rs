@@ -26,6 +26,8 @@ pub const MAPPING_NAME: &str = "kmem-modules";
 pub const MODULES: usize = 4096;
 /// Most names of duplicates that are kept.
 pub const FAILED: usize = 4096;
+/// Words of the names of a module's users.
+pub(crate) const USERS: usize = 20;
 /// Room for counters.
 pub const STATS: usize = 16;
 /// Bytes of the header.
@@ -102,7 +104,7 @@ pub struct ModuleEntry {
     /// Name, filled up with zeroes.
     pub name: [AtomicU64; 7],
     /// Names of modules that use it, with commas; cut off where there is no room.
-    pub users: [AtomicU64; 20],
+    pub users: [AtomicU64; USERS],
     /// Reserved, zero.
     pub reserved: AtomicU64,
 }
@@ -139,6 +141,16 @@ pub(crate) fn store_text(words: &[AtomicU64], text: &[u8]) {
         bytes[..len].copy_from_slice(&part[..len]);
         word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
     }
+}
+
+/// Whether words hold a text, or as much of it as there is room for.
+fn is_text(words: &[AtomicU64], text: &[u8]) -> bool {
+    let text = &text[..text.len().min(words.len() * 8 - 1)];
+    words.iter().enumerate().all(|(number, word)| {
+        let bytes = word.load(Ordering::Relaxed).to_le_bytes();
+        let byte = |at: usize| text.get(at).copied().unwrap_or(0);
+        (0..8).all(|i| bytes[i] == byte(number * 8 + i))
+    })
 }
 
 fn text_of(words: &[AtomicU64]) -> Vec<u8> {
@@ -216,7 +228,7 @@ impl Board {
     pub fn count_failed(&self, name: &str, reason: u32) {
         let used = self.header().failed_count.load(Ordering::Relaxed) as usize;
         let entries = self.all_failed();
-        let found = entries[..used].iter().find(|entry| text_of(&entry.name) == name.as_bytes());
+        let found = entries[..used].iter().find(|entry| is_text(&entry.name, name.as_bytes()));
         let entry = match (found, entries.get(used)) {
             (Some(entry), _) => entry,
             (None, Some(entry)) => {

@@ -78,22 +78,17 @@ impl Slots {
     ///
     /// # Errors
     /// `EINTR`.
-    pub fn take(&self) -> Result<Slot<'_>> {
+    pub fn take(&self) -> Result<()> {
         let one_less = |free: u32| free.checked_sub(1);
         while self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_less).is_err() {
             wait_while(&self.0, 0)?;
         }
-        Ok(Slot(&self.0))
+        Ok(())
     }
-}
 
-/// A slot that was taken; given back when dropped.
-#[derive(Debug)]
-pub struct Slot<'a>(&'a AtomicU32);
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
+    /// Gives one back.
+    pub fn give(&self) {
         self.0.fetch_add(1, Ordering::Release);
-        wake_all(self.0);
+        wake_all(&self.0);
     }
 }

@@ -4,17 +4,23 @@
 //! and again for what is read of it. So a file whose module turns out to be there already costs no more memory
 //! than one that is not compressed, beside the decoder's own (at most [`MAX_DICTIONARY`]).
 
-use std::cell::RefCell;
-use std::io::{self, BufRead, BufReader, Read};
+mod gzip;
+mod xz;
+mod zstd;
 
+use std::cell::RefCell;
+use std::ops::Range;
+
+use self::gzip::Gzip;
+use self::xz::Xz;
+use self::zstd::Zstd;
+use crate::alloc;
 use crate::error::{Errno, Error, Result};
 use crate::os::{Account, Buffer};
 use crate::source::{ReadAt, Source};
 
 /// Most bytes of history that a file may ask a decoder to keep.
 pub const MAX_DICTIONARY: u64 = 8 << 20;
-/// A decoder for xz takes a little more than its dictionary.
-const XZ_MEMORY: u64 = MAX_DICTIONARY + (1 << 20);
 /// Bytes that are read at once.
 const CHUNK: usize = 16 << 10;
 
@@ -42,68 +48,114 @@ impl Format {
     }
 }
 
-/// A source as a stream.
-struct Stream<'a> {
+/// A source as a stream, with a buffer.
+struct Input<'a> {
     source: Source<'a>,
     account: Account,
     at: u64,
+    buffer: Vec<u8>,
+    /// What of the buffer is yet to be consumed.
+    ready: Range<usize>,
 }
 
-impl Read for Stream<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let len = (self.source.len() - self.at).min(into.len() as u64) as usize;
-        self.source
-            .read(&self.account, self.at, &mut into[..len], "the compressed file")
-            .map_err(|e| io::Error::from_raw_os_error(e.errno.0))?;
-        self.at += len as u64;
-        Ok(len)
+impl<'a> Input<'a> {
+    fn new(source: Source<'a>, account: &Account) -> Result<Self> {
+        let mut buffer = alloc::list(CHUNK)?;
+        buffer.resize(CHUNK, 0);
+        Ok(Self { source, account: account.clone(), at: 0, buffer, ready: 0..0 })
     }
 }
 
-type Input<'a> = BufReader<Stream<'a>>;
+/// Why a decoder cannot go on.
+enum Failure {
+    /// The data is not what it should be.
+    Damaged(&'static str),
+    /// It ends too soon.
+    CutOff,
+    /// There is no memory for the decoder.
+    NoMemory,
+    /// The source cannot be read.
+    Read(Error),
+}
 
+type Decoded<T> = std::result::Result<T, Failure>;
+
+impl Input<'_> {
+    /// What is there to be consumed; nothing: the end.
+    fn fill(&mut self) -> Decoded<&[u8]> {
+        if self.ready.is_empty() {
+            let len = (self.source.len() - self.at).min(CHUNK as u64) as usize;
+            let to = &mut self.buffer[..len];
+            let read = self.source.read(&self.account, self.at, to, "the compressed file");
+            read.map_err(Failure::Read)?;
+            self.at += len as u64;
+            self.ready = 0..len;
+        }
+        Ok(&self.buffer[self.ready.clone()])
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.ready.start += bytes;
+    }
+
+    /// The next bytes.
+    fn take<const N: usize>(&mut self) -> Decoded<[u8; N]> {
+        let mut bytes = [0; N];
+        for byte in &mut bytes {
+            *byte = *self.fill()?.first().ok_or(Failure::CutOff)?;
+            self.consume(1);
+        }
+        Ok(bytes)
+    }
+}
+
+/// A decoder. All take their memory where they can say that there is none.
 enum Decoder<'a> {
-    Gzip(flate2::bufread::GzDecoder<Input<'a>>),
-    Xz(liblzma::bufread::XzDecoder<Input<'a>>),
-    Zstd(zstd::stream::read::Decoder<'a, Input<'a>>),
+    Gzip(Gzip<'a>),
+    Xz(Xz<'a>),
+    Zstd(Zstd<'a>),
 }
 
 impl<'a> Decoder<'a> {
-    fn new(format: Format, source: Source<'a>, account: &Account) -> io::Result<Self> {
-        let stream = Stream { source, account: account.clone(), at: 0 };
-        let input = BufReader::with_capacity(CHUNK, stream);
+    fn new(format: Format, source: Source<'a>, account: &Account) -> Result<Self> {
+        let input = Input::new(source, account)?;
+        let failed = |failure| error(format, failure);
         Ok(match format {
-            Format::Gzip => Self::Gzip(flate2::bufread::GzDecoder::new(input)),
-            Format::Xz => {
-                let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, 0)?;
-                Self::Xz(liblzma::bufread::XzDecoder::new_stream(input, stream))
-            }
-            Format::Zstd => {
-                let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?.single_frame();
-                decoder.window_log_max(MAX_DICTIONARY.ilog2())?;
-                Self::Zstd(decoder)
-            }
+            Format::Gzip => Self::Gzip(Gzip::new(input)?),
+            Format::Xz => Self::Xz(Xz::new(input).map_err(failed)?),
+            Format::Zstd => Self::Zstd(Zstd::new(input).map_err(failed)?),
         })
     }
 
     /// Whether nothing follows what was decompressed.
-    fn is_at_end(&mut self) -> io::Result<bool> {
+    fn is_at_end(&mut self) -> Decoded<bool> {
         let input = match self {
-            Self::Gzip(decoder) => decoder.get_mut(),
-            Self::Xz(decoder) => decoder.get_mut(),
-            Self::Zstd(decoder) => decoder.get_mut(),
+            Self::Gzip(decoder) => &mut decoder.input,
+            Self::Xz(decoder) => &mut decoder.input,
+            Self::Zstd(decoder) => &mut decoder.input,
         };
-        Ok(input.fill_buf()?.is_empty())
+        Ok(input.fill()?.is_empty())
     }
-}
 
-impl Read for Decoder<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    /// Some of what comes next; nothing: the end.
+    fn read(&mut self, into: &mut [u8]) -> Decoded<usize> {
         match self {
             Self::Gzip(decoder) => decoder.read(into),
             Self::Xz(decoder) => decoder.read(into),
             Self::Zstd(decoder) => decoder.read(into),
         }
+    }
+
+    /// All of `into`.
+    fn read_exact(&mut self, into: &mut [u8]) -> Decoded<()> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.read(&mut into[done..])? {
+                0 => return Err(Failure::CutOff),
+                got => done += got,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -128,11 +180,11 @@ impl<'a> Packed<'a> {
         source.read(account, 0, &mut start[..len], "the compressed file")?;
         let format = Format::of(&start[..len])
             .ok_or_else(|| Error::new(Errno::EOPNOTSUPP, "not compressed with gzip, xz or zstd"))?;
-        let mut decoder = Decoder::new(format, source, account).map_err(|e| error(format, &e))?;
+        let mut decoder = Decoder::new(format, source, account)?;
         let mut len = 0;
         let mut chunk = [0; CHUNK];
         loop {
-            let got = decoder.read(&mut chunk).map_err(|e| error(format, &e))?;
+            let got = decoder.read(&mut chunk).map_err(|e| error(format, e))?;
             if got == 0 {
                 break;
             }
@@ -140,12 +192,12 @@ impl<'a> Packed<'a> {
             if len > most {
                 return Err(Error::new(
                     Errno::E2BIG,
-                    format!("{format:?}: expands to more than {most} bytes"),
+                    format_args!("{format:?}: expands to more than {most} bytes"),
                 ));
             }
         }
-        if !decoder.is_at_end().map_err(|e| error(format, &e))? {
-            let what = format!("{format:?}: something follows the compressed data");
+        if !decoder.is_at_end().map_err(|e| error(format, e))? {
+            let what = format_args!("{format:?}: something follows the compressed data");
             return Err(Error::new(Errno::EIO, what));
         }
         Ok(Self { format, source, len, open: RefCell::new(None) })
@@ -173,31 +225,29 @@ impl ReadAt for Packed<'_> {
         let mut open = self.open.borrow_mut();
         let (mut decoder, mut at) = match open.take() {
             Some((decoder, at)) if at <= offset => (decoder, at),
-            _ => {
-                let decoder = Decoder::new(self.format, self.source, account);
-                (decoder.map_err(|e| error(self.format, &e))?, 0)
-            }
+            _ => (Decoder::new(self.format, self.source, account)?, 0),
         };
         let mut chunk = [0; CHUNK];
         while at < offset {
             let most = (offset - at).min(CHUNK as u64) as usize;
-            let got = decoder.read(&mut chunk[..most]).map_err(|e| error(self.format, &e))?;
+            let got = decoder.read(&mut chunk[..most]).map_err(|e| error(self.format, e))?;
             if got == 0 {
-                return Err(error(self.format, &io::ErrorKind::UnexpectedEof.into()));
+                return Err(error(self.format, Failure::CutOff));
             }
             at += got as u64;
         }
-        decoder.read_exact(into).map_err(|e| error(self.format, &e))?;
+        decoder.read_exact(into).map_err(|e| error(self.format, e))?;
         *open = Some((decoder, at + into.len() as u64));
         Ok(())
     }
 }
 
-fn error(format: Format, error: &io::Error) -> Error {
-    let errno = match error.raw_os_error() {
-        Some(errno) => Errno(errno),
-        None if error.kind() == io::ErrorKind::OutOfMemory => Errno::ENOMEM,
-        None => Errno::EIO,
-    };
-    Error::new(errno, format!("{format:?}: {error}"))
+fn error(format: Format, failure: Failure) -> Error {
+    let say = |errno, what: &str| Error::new(errno, format_args!("{format:?}: {what}"));
+    match failure {
+        Failure::Damaged(what) => say(Errno::EIO, what),
+        Failure::CutOff => say(Errno::EIO, "it is cut off"),
+        Failure::NoMemory => say(Errno::ENOMEM, "no memory for the decoder"),
+        Failure::Read(error) => say(error.errno, &error.what),
+    }
 }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::describe;
 use crate::error::{Errno, Error, Result};
 use crate::modinfo;
+use crate::name::Name;
 
 /// Most bytes of an index.
 const MAX_INDEX: u64 = 64 << 20;
@@ -56,7 +57,7 @@ impl Catalogue {
             return Self::of_depmod(dir, &text);
         }
         let mut this = Self::default();
-        let list = fs::read_dir(dir).map_err(|e| Error::io(&dir.display().to_string(), &e))?;
+        let list = fs::read_dir(dir).map_err(|e| Error::io(dir.display(), &e))?;
         let mut paths: Vec<PathBuf> = list.flatten().map(|entry| entry.path()).collect();
         paths.sort();
         for path in paths {
@@ -67,11 +68,10 @@ impl Catalogue {
             // What is no module is nobody's business until somebody asks for it.
             let Ok(entries) = describe::file(&path) else { continue };
             let get = |key| describe::get(&entries, key);
-            let name =
-                modinfo::name_of(get("name").as_deref(), get(modinfo::SOURCE_FILE).as_deref());
-            let Ok(Some(name)) = name.map(|name| name.or(modinfo::of_path(&text).ok())) else {
-                continue;
-            };
+            let name = modinfo::name_of(get("name"), get(modinfo::SOURCE_FILE));
+            let by_file = || Name::of_path(text.as_bytes()).ok();
+            let Ok(Some(name)) = name.map(|name| name.or_else(by_file)) else { continue };
+            let name = name.to_string();
             let all = |key: &'static str| {
                 let of_key = entries.iter().filter(move |(known, _)| known == key.as_bytes());
                 of_key.map(|(_, value)| String::from_utf8_lossy(value).into_owned())
@@ -93,10 +93,10 @@ impl Catalogue {
         let mut this = Self::default();
         for line in text.lines() {
             let Some((path, depends)) = line.split_once(':') else { continue };
-            let Ok(name) = modinfo::of_path(path) else { continue };
+            let Ok(name) = of_path(path) else { continue };
             // The last is to be loaded first.
             let depends = depends.split_ascii_whitespace().rev();
-            let depends = depends.filter_map(|path| modinfo::of_path(path).ok()).collect();
+            let depends = depends.filter_map(|path| of_path(path).ok()).collect();
             this.modules.insert(name, Entry { path: dir.join(path), depends, ..Entry::default() });
         }
         for line in index(dir, "modules.alias")?.unwrap_or_default().lines() {
@@ -110,20 +110,19 @@ impl Catalogue {
         for line in index(dir, "modules.softdep")?.unwrap_or_default().lines() {
             let Some(("softdep", rest)) = line.split_once(' ') else { continue };
             let Some((name, text)) = rest.split_once(' ') else { continue };
-            let entry = modinfo::normal(name).ok().and_then(|name| this.modules.get_mut(&name));
+            let entry = normal(name).ok().and_then(|name| this.modules.get_mut(&name));
             if let Some(entry) = entry {
                 entry.add_softdep(text);
             }
         }
         for line in index(dir, "modules.builtin")?.unwrap_or_default().lines() {
-            this.builtin.extend(modinfo::of_path(line));
+            this.builtin.extend(of_path(line));
         }
         Ok(this)
     }
 
     fn add_alias(&mut self, pattern: &str, name: &str) {
-        if let (Ok(pattern), Ok(name)) = (CString::new(underscores(pattern)), modinfo::normal(name))
-        {
+        if let (Ok(pattern), Ok(name)) = (CString::new(underscores(pattern)), normal(name)) {
             self.aliases.push((pattern, name));
         }
     }
@@ -228,6 +227,14 @@ impl Plan<'_> {
     }
 }
 
+fn normal(name: &str) -> Result<String> {
+    Name::of(name.as_bytes()).map(|name| name.to_string())
+}
+
+fn of_path(path: &str) -> Result<String> {
+    Name::of_path(path.as_bytes()).map(|name| name.to_string())
+}
+
 fn names(list: &str) -> Vec<String> {
     list.split([',', ' '])
         .filter(|name| !name.is_empty())
@@ -254,9 +261,7 @@ fn index(dir: &Path, name: &str) -> Result<Option<String>> {
         Err(error) => return Err(error),
     };
     let mut bytes = Vec::new();
-    file.take(MAX_INDEX)
-        .read_to_end(&mut bytes)
-        .map_err(|e| Error::io(&path.display().to_string(), &e))?;
+    file.take(MAX_INDEX).read_to_end(&mut bytes).map_err(|e| Error::io(path.display(), &e))?;
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 

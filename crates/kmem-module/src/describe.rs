@@ -21,7 +21,7 @@ const MOST: u64 = 256 << 20;
 pub type Entry = (Vec<u8>, Vec<u8>);
 
 /// An account that nobody reads.
-fn account() -> Account {
+fn account() -> Result<Account> {
     Account::new(Arc::new(Linux), Arc::<Gauge>::default())
 }
 
@@ -34,8 +34,8 @@ pub fn open(path: &Path) -> Result<File> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
-        .map_err(|e| Error::io(&path.display().to_string(), &e))?;
-    let meta = file.metadata().map_err(|e| Error::io(&path.display().to_string(), &e))?;
+        .map_err(|e| Error::io(path.display(), &e))?;
+    let meta = file.metadata().map_err(|e| Error::io(path.display(), &e))?;
     if !meta.is_file() {
         return Err(Error::new(Errno::EINVAL, format!("{}: not a regular file", path.display())));
     }
@@ -49,7 +49,7 @@ pub fn open(path: &Path) -> Result<File> {
 pub fn file(path: &Path) -> Result<Vec<Entry>> {
     let file = open(path)?;
     let len = file.metadata().map_err(|e| Error::io("stat", &e))?.len();
-    let account = account();
+    let account = account()?;
     let source = Source::File(file.as_fd(), len);
     let mut start = [0; 6];
     let have = len.min(6) as usize;
@@ -91,9 +91,8 @@ fn hex(bytes: &[u8]) -> String {
     digits.join(":")
 }
 
-/// The value of a key, as text.
+/// The value of a key.
 #[must_use]
-pub fn get(entries: &[Entry], key: &str) -> Option<String> {
-    let found = entries.iter().find(|(known, _)| known == key.as_bytes())?;
-    Some(String::from_utf8_lossy(&found.1).into_owned())
+pub fn get<'e>(entries: &'e [Entry], key: &str) -> Option<&'e [u8]> {
+    entries.iter().find(|(known, _)| known == key.as_bytes()).map(|(_, value)| &value[..])
 }

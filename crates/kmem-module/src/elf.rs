@@ -14,6 +14,7 @@ use crate::error::{Errno, Error, Result};
 use crate::os::Account;
 use crate::source::{Part, Source};
 use constants as elf;
+use std::fmt;
 
 /// Bytes of the header.
 pub const HEADER: u64 = 64;
@@ -81,12 +82,12 @@ impl Header {
     /// # Errors
     /// `ENOEXEC`.
     pub fn parse(bytes: &[u8], len: u64, machine: Option<Machine>) -> Result<Self> {
-        let bad = |what: String| Err(Error::noexec(format!("ELF header: {what}")));
+        let bad = |what: fmt::Arguments<'_>| Err(Error::noexec(format_args!("ELF header: {what}")));
         if len < HEADER || bytes.len() < HEADER as usize {
-            return bad(format!("the file has {len} bytes, a header {HEADER}"));
+            return bad(format_args!("the file has {len} bytes, a header {HEADER}"));
         }
         if bytes[..4] != elf::ELFMAG {
-            return bad("no ELF magic".to_owned());
+            return bad(format_args!("no ELF magic"));
         }
         for (at, name, found, expected) in [
             (4, "class", bytes[4], elf::ELFCLASS64),
@@ -94,27 +95,27 @@ impl Header {
             (6, "version", bytes[6], elf::EV_CURRENT),
         ] {
             if found != expected {
-                return bad(format!("{name} (byte {at}) is {found}, not {expected}"));
+                return bad(format_args!("{name} (byte {at}) is {found}, not {expected}"));
             }
         }
         let kind = u16_at(bytes, 16);
         if kind != elf::ET_REL {
-            return bad(format!("e_type is {kind}, not relocatable ({})", elf::ET_REL));
+            return bad(format_args!("e_type is {kind}, not relocatable ({})", elf::ET_REL));
         }
         let number = u16_at(bytes, 18);
         if let Some(machine) = machine
             && number != machine.number()
         {
             let (ours, name) = (machine.number(), machine.name());
-            return bad(format!("e_machine is {number}, not {ours} ({name})"));
+            return bad(format_args!("e_machine is {number}, not {ours} ({name})"));
         }
         let version = u32_at(bytes, 20);
         if version != u32::from(elf::EV_CURRENT) {
-            return bad(format!("e_version is {version}, not 1"));
+            return bad(format_args!("e_version is {version}, not 1"));
         }
         let size = u16_at(bytes, 58);
         if u64::from(size) != SECTION {
-            return bad(format!("e_shentsize is {size}, not {SECTION}"));
+            return bad(format_args!("e_shentsize is {size}, not {SECTION}"));
         }
         let header = Self {
             shoff: u64_at(bytes, 40),
@@ -123,15 +124,15 @@ impl Header {
         };
         let Self { shoff, shnum, shstrndx } = header;
         if shnum == 0 {
-            return bad("e_shnum is 0: no sections, or more than 65,279".to_owned());
+            return bad(format_args!("e_shnum is 0: no sections, or more than 65,279"));
         }
         if shoff < HEADER || shoff % 8 != 0 || header.table().is_none_or(|table| table.1 > len) {
-            return bad(format!(
+            return bad(format_args!(
                 "section table of {shnum} entries at e_shoff {shoff:#x}, in a file of {len:#x} bytes"
             ));
         }
         if shstrndx == elf::SHN_UNDEF || shstrndx >= shnum {
-            return bad(format!("e_shstrndx is {shstrndx}, of {shnum} sections"));
+            return bad(format_args!("e_shstrndx is {shstrndx}, of {shnum} sections"));
         }
         Ok(header)
     }
@@ -194,7 +195,7 @@ impl<'a> Elf<'a> {
         for (number, section) in self.sections() {
             if section.name as usize >= self.names.len() {
                 let size = self.names.len();
-                return Err(Error::noexec(format!(
+                return Err(Error::noexec(format_args!(
                     "section {number}: sh_name {:#x} is past the {size:#x} bytes of names",
                     section.name
                 )));
@@ -203,14 +204,14 @@ impl<'a> Elf<'a> {
             for (unique, seen) in &mut once {
                 if name == unique.as_bytes() {
                     if *seen != 0 {
-                        return Err(Error::noexec(format!(
+                        return Err(Error::noexec(format_args!(
                             "sections {seen} and {number} are both called {unique}"
                         )));
                     }
                     *seen = number;
                 }
             }
-            section.check_kind(number, &self.name(&section))?;
+            section.check_kind(number, self.name(&section))?;
         }
         Ok(())
     }
@@ -237,10 +238,10 @@ impl<'a> Elf<'a> {
         rest.split(|&b| b == 0).next().unwrap_or_default()
     }
 
-    /// Name of a section; what is no text in it is replaced.
+    /// Name of a section, if it is text; else "".
     #[must_use]
-    pub fn name(&self, section: &Section) -> String {
-        String::from_utf8_lossy(self.name_bytes(section)).into_owned()
+    pub fn name(&self, section: &Section) -> &str {
+        std::str::from_utf8(self.name_bytes(section)).unwrap_or_default()
     }
 
     /// The section of this name.
@@ -255,7 +256,7 @@ impl<'a> Elf<'a> {
     /// As [`Source::part`]; `E2BIG` for a table larger than any sensible one.
     pub fn contents(&self, account: &Account, section: &Section, of: &str) -> Result<Part<'a>> {
         if section.kind == elf::SHT_NOBITS {
-            return Err(Error::noexec(format!("{of} has no contents (SHT_NOBITS)")));
+            return Err(Error::noexec(format_args!("{of} has no contents (SHT_NOBITS)")));
         }
         if section.size > MAX_TABLE {
             return Err(too_big(of, section.size));
@@ -265,15 +266,17 @@ impl<'a> Elf<'a> {
 }
 
 fn too_big(of: &str, size: u64) -> Error {
-    Error::new(Errno::E2BIG, format!("{of}: {size} bytes are more than {MAX_TABLE}"))
+    Error::new(Errno::E2BIG, format_args!("{of}: {size} bytes are more than {MAX_TABLE}"))
 }
 
 /// A table of strings begins with an empty one and ends one.
 fn check_ends(of: &str, strings: &[u8]) -> Result<()> {
     match (strings.first(), strings.last()) {
         (Some(0), Some(0)) => Ok(()),
-        (None, _) | (_, None) => Err(Error::noexec(format!("{of}: the string table is empty"))),
-        (Some(0), _) => Err(Error::noexec(format!("{of}: the last string is not terminated"))),
-        _ => Err(Error::noexec(format!("{of}: the first string is not empty"))),
+        (None, _) | (_, None) => {
+            Err(Error::noexec(format_args!("{of}: the string table is empty")))
+        }
+        (Some(0), _) => Err(Error::noexec(format_args!("{of}: the last string is not terminated"))),
+        _ => Err(Error::noexec(format_args!("{of}: the first string is not empty"))),
     }
 }

@@ -1,7 +1,9 @@
 //! What a request comes to when it fails: the kernel's error number, and what is wrong where.
 
 use std::fmt;
-use std::sync::Arc;
+use std::ops::Deref;
+
+use crate::alloc::{Shared, written};
 
 /// An error number of the system, as `finit_module(2)` and its relatives return it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,6 +43,38 @@ impl fmt::Display for Errno {
     }
 }
 
+/// What is wrong, in words. Where there was no memory for them, it says so.
+#[derive(Clone)]
+pub struct Text(Option<Shared<String>>);
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.0.as_ref().map_or("no memory to say what is wrong", |text| text.as_str())
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Text {}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
 /// A failed request. Cheap to copy: all who wait for one load get the same.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} ({errno})")]
@@ -48,31 +82,31 @@ pub struct Error {
     /// The number a system call would return.
     pub errno: Errno,
     /// What is wrong, and where: section, symbol, parameter, value.
-    pub what: Arc<str>,
+    pub what: Text,
     /// Whether it is a read of the file that failed.
     pub(crate) read: bool,
 }
 
 impl Error {
     /// An error with its explanation.
-    pub fn new(errno: Errno, what: impl Into<Arc<str>>) -> Self {
-        Self { errno, what: what.into(), read: false }
+    pub fn new(errno: Errno, what: impl fmt::Display) -> Self {
+        Self { errno, what: Text(written(what).and_then(Shared::try_new)), read: false }
     }
 
     /// The file is not a module that can be loaded.
-    pub fn noexec(what: impl Into<Arc<str>>) -> Self {
+    pub fn noexec(what: impl fmt::Display) -> Self {
         Self::new(Errno::ENOEXEC, what)
     }
 
     /// There is no memory for what is named.
     pub fn nomem(bytes: u64, of: &str) -> Self {
-        Self::new(Errno::ENOMEM, format!("no memory for {bytes} bytes of {of}"))
+        Self::new(Errno::ENOMEM, format_args!("no memory for {bytes} bytes of {of}"))
     }
 
     /// A read that failed.
-    pub fn io(what: &str, error: &std::io::Error) -> Self {
+    pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
         let errno = Errno(error.raw_os_error().unwrap_or(libc::EIO));
-        Self { read: true, ..Self::new(errno, format!("{what}: {error}")) }
+        Self { read: true, ..Self::new(errno, format_args!("{what}: {error}")) }
     }
 
     /// Whether the next try may well succeed: whoever waited for the one that failed tries again.

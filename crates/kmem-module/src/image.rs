@@ -103,7 +103,7 @@ impl Image {
         let range = self.layout.part(part);
         // SAFETY: nobody holds a reference into it: `self` is borrowed mutably.
         unsafe { self.mapped.protect(range.start as usize, range.end as usize, to) }
-            .map_err(|e| Error::new(e.errno, format!("sealing {part:?}: {}", e.what)))
+            .map_err(|e| Error::new(e.errno, format_args!("sealing {part:?}: {}", e.what)))
     }
 
     /// After init: what it initialised is sealed, what only it needed is given back. It is too late to fail: what the

@@ -9,12 +9,13 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::alloc::{self, Shared};
 use crate::decompress::Format;
 use crate::depmod::{Catalogue, Step};
 use crate::describe;
 use crate::error::{Errno, Error, Result};
 use crate::loader::{Inner, Loader, flags};
-use crate::registry::{self, Asked, Registry, Slot};
+use crate::registry::{self, Asked, Attempt, Registry, Slot};
 
 /// How deep requests may be nested.
 const MAX_DEPTH: u32 = 16;
@@ -28,7 +29,7 @@ impl Nested {
     fn enter() -> Result<(Self, u32)> {
         let depth = DEPTH.get();
         if depth == MAX_DEPTH {
-            let what = format!("requests for modules are nested more than {MAX_DEPTH} deep");
+            let what = format_args!("requests for modules are nested more than {MAX_DEPTH} deep");
             return Err(Error::new(Errno::EDEADLK, what));
         }
         DEPTH.set(depth + 1);
@@ -50,20 +51,21 @@ impl Loader {
     /// [`Loader::finit_module`].
     pub fn request_module(&self, name: &str) -> Result<()> {
         let key = name.replace('-', "_");
-        let asked = Asked { args: String::new(), flags: 0 };
         loop {
             let mut tables = self.0.registry.lock();
-            if matches!(tables.names.get(&key), Some(Slot::Live(_))) {
+            if matches!(tables.names.get(&*key), Some(Slot::Live(_))) {
                 return Ok(());
             }
             let other = match tables.requests.get(&key) {
                 Some(other) => other.clone(),
                 None => {
-                    let attempt = Registry::begin(asked.clone());
-                    tables.requests.insert(key.clone(), attempt.clone());
+                    let attempt = Registry::begin(Asked::new("", 0)?)?;
+                    registry::begin(Arc::downgrade(&self.0), &attempt)?;
+                    alloc::insert(&mut tables.requests, key.clone(), attempt.clone())
+                        .inspect_err(|_| registry::ended(&attempt))?;
                     drop(tables);
-                    registry::begin(Arc::downgrade(&self.0), &attempt);
-                    let result = self.serve(&key);
+                    let result = self.serve(&key, &attempt);
+                    attempt.give_place(&self.0.slots);
                     self.0.registry.end(&attempt, None, result.clone(), |tables| {
                         tables.requests.remove(&key);
                     });
@@ -80,9 +82,11 @@ impl Loader {
         }
     }
 
-    fn serve(&self, name: &str) -> Result<()> {
+    fn serve(&self, name: &str, attempt: &Shared<Attempt>) -> Result<()> {
         let (_nested, depth) = Nested::enter()?;
-        let _slot = if depth == 0 { Some(self.0.slots.take()?) } else { None };
+        if depth == 0 {
+            attempt.take_place(&self.0.slots)?;
+        }
         for step in self.0.plan(name)? {
             let loaded = self.load_file(&step.path, "");
             if step.required {
@@ -100,8 +104,9 @@ impl Loader {
     /// # Errors
     /// As [`Loader::finit_module`]; names the file.
     pub fn load_file(&self, path: &Path, args: &str) -> Result<()> {
-        let named =
-            |error: Error| Error::new(error.errno, format!("{}: {}", path.display(), error.what));
+        let named = |error: Error| {
+            Error::new(error.errno, format_args!("{}: {}", path.display(), error.what))
+        };
         let file = describe::open(path)?;
         let mut start = [0; 6];
         let got = std::os::unix::fs::FileExt::read_at(&file, &mut start, 0)
@@ -130,6 +135,9 @@ impl Inner {
             }
         }
         let dirs: Vec<String> = path.iter().map(|dir| dir.display().to_string()).collect();
-        Err(Error::new(Errno::ENOENT, format!("no module or alias {name} in {}", dirs.join(", "))))
+        Err(Error::new(
+            Errno::ENOENT,
+            format_args!("no module or alias {name} in {}", dirs.join(", ")),
+        ))
     }
 }

@@ -8,6 +8,7 @@
 //! Each part is whole pages, so that each can be protected alone. Veneers follow the text, the table of far addresses
 //! (GOT) the read-only data. A section's contents are copied: sections that overlap in the file do not in memory.
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::elf::constants as elf;
@@ -129,10 +130,10 @@ impl Layout {
     /// # Errors
     /// `E2BIG` for more than is wanted; `ENOMEM` if there is no memory for the table of sections.
     pub fn new(file: &Elf<'_>, wants: Wants) -> Result<Self> {
-        let too_big = |what: &str| {
+        let too_big = |what: fmt::Arguments<'_>| {
             Error::new(
                 Errno::E2BIG,
-                format!("{what}: the module takes more than {} bytes", wants.most),
+                format_args!("{what}: the module takes more than {} bytes", wants.most),
             )
         };
         let mut sections = Vec::new();
@@ -147,7 +148,7 @@ impl Layout {
             .map_err(|_| Error::nomem(count as u64 * 16, "the layout"))?;
         for (number, section) in file.sections() {
             let name = file.name(&section);
-            if let Some(part) = Part::of(&section, &name) {
+            if let Some(part) = Part::of(&section, name) {
                 placed.push((part, number, section, name == PERCPU));
             }
         }
@@ -165,12 +166,11 @@ impl Layout {
             let start = at;
             for (_, number, section, percpu) in placed.iter().filter(|p| p.0 == part) {
                 let (size, align) = (section.size, section.align.max(1));
-                let name = || format!("section {number}");
+                let name = format_args!("section {number}");
                 let (size, align) = if *percpu {
                     let align = align.max(64);
-                    let unit =
-                        size.checked_next_multiple_of(align).ok_or_else(|| too_big(&name()))?;
-                    let all = unit.checked_mul(wants.cpus).ok_or_else(|| too_big(&name()))?;
+                    let unit = size.checked_next_multiple_of(align).ok_or_else(|| too_big(name))?;
+                    let all = unit.checked_mul(wants.cpus).ok_or_else(|| too_big(name))?;
                     let offset = at.next_multiple_of(align);
                     this.percpu = Some(PerCpu { offset, unit, size });
                     (all, align)
@@ -180,7 +180,7 @@ impl Layout {
                 // `at` is at most the limit, and an alignment at most 2 MiB.
                 let offset = at.next_multiple_of(align);
                 let end = offset.checked_add(size).filter(|&end| end <= wants.most);
-                at = end.ok_or_else(|| too_big(&name()))?;
+                at = end.ok_or_else(|| too_big(name))?;
                 this.sections[usize::from(*number)] = Some(offset);
             }
             let extra = |at: &mut u64, count: u64, size: u64| {
@@ -200,7 +200,7 @@ impl Layout {
             this.parts[range] = start..at;
         }
         if at > wants.most {
-            return Err(too_big("all sections"));
+            return Err(too_big(format_args!("all sections")));
         }
         this.total = at.max(PAGE);
         Ok(this)

@@ -12,15 +12,16 @@
 //! elf, modinfo, signature                                        the file, checked
 //! source, decompress                                             where its bytes come from
 //! stats, board                                                   what readers see, outside the process, too
-//! os, completion, error                                          memory, waiting
+//! name, alloc, os, completion, error                             memory, waiting
 //! ```
 //!
 //! Modules are written with `include/kmem_module.h`. A file is read in pieces, each once, and only
 //! the checked copy is used. A module's name is claimed before it has memory, so a duplicate costs none: see
-//! [`registry`]. Everything that can fail goes through [`os::Os`], and is undone completely.
+//! [`registry`]. Everything that can fail goes through [`os::Os`] or [`alloc`], and is undone completely.
 //!
 //! What a module does when it runs is its own matter: a crash in init is a crash of the process.
 
+pub mod alloc;
 pub mod board;
 pub mod completion;
 pub mod decompress;
@@ -35,6 +36,7 @@ pub mod link;
 pub mod loader;
 pub mod modinfo;
 pub mod module;
+pub mod name;
 pub mod os;
 pub mod params;
 pub mod probe;

@@ -1,8 +1,10 @@
 //! From a checked file to a module's memory: sections in their places, symbols resolved, relocations applied.
 //! Nothing of the module has run yet.
 
+use std::ffi::CStr;
 use std::ops::Range;
 
+use crate::alloc;
 use crate::elf::constants as elf;
 use crate::elf::{Elf, Machine, Symbol, Symtab, u64_at};
 use crate::error::{Errno, Error, Result};
@@ -26,7 +28,7 @@ pub trait Resolve {
     ///
     /// # Errors
     /// It is there, and this module may not have it.
-    fn resolve(&mut self, name: &[u8]) -> Result<Option<u64>>;
+    fn resolve(&mut self, name: &CStr) -> Result<Option<u64>>;
 }
 
 /// How to link.
@@ -126,16 +128,16 @@ fn value(
             return Ok(start.map_or(0, |start| image.base().wrapping_add(start + symbol.value)));
         }
     }
-    let name = symtab.name_bytes(symbol);
-    if name.starts_with(b"__st") {
+    let name = symtab.name_c(symbol);
+    if name.to_bytes().starts_with(b"__st") {
         // Each is looked up among all sections.
         *bounds += 1;
         if *bounds > MAX_BOUNDS {
-            let what = format!("more than {MAX_BOUNDS} undefined symbols called __st..");
+            let what = format_args!("more than {MAX_BOUNDS} undefined symbols called __st..");
             return Err(Error::new(Errno::E2BIG, what));
         }
     }
-    if let Some(value) = linkers_own(file, image, options, name) {
+    if let Some(value) = linkers_own(file, image, options, name.to_bytes()) {
         return Ok(value);
     }
     match resolve.resolve(name)? {
@@ -143,7 +145,7 @@ fn value(
         None if symbol.is_weak() => Ok(0),
         None => {
             let name = symtab.name(symbol);
-            Err(Error::new(Errno::ENOENT, format!("unknown symbol {name:?}")))
+            Err(Error::new(Errno::ENOENT, format_args!("unknown symbol {name:?}")))
         }
     }
 }
@@ -199,7 +201,7 @@ fn function(
 fn in_text(image: &Image, address: u64, parts: &[Part], what: &str) -> Result<u64> {
     match image.offset(address) {
         Some(offset) if image.layout.is_in(parts, offset, 1) => Ok(address),
-        _ => Err(Error::noexec(format!("{what} ({address:#x}) is not in the module's code"))),
+        _ => Err(Error::noexec(format_args!("{what} ({address:#x}) is not in the module's code"))),
     }
 }
 
@@ -209,7 +211,7 @@ fn array(file: &Elf<'_>, image: &Image, name: &str, parts: &[Part]) -> Result<Ve
     symbols::each_entry(file, image, name, 8, |_, entry| {
         match u64_at(entry, 0) {
             0 | u64::MAX => {}
-            address => found.push(in_text(image, address, parts, name)?),
+            address => alloc::push(&mut found, in_text(image, address, parts, name)?)?,
         }
         Ok(())
     })?;
@@ -227,7 +229,7 @@ fn tags(file: &Elf<'_>, image: &Image) -> Result<Option<Range<u64>>> {
             if (address == 0 && !required) || image.string(address).is_some() {
                 continue;
             }
-            return Err(Error::noexec(format!(
+            return Err(Error::noexec(format_args!(
                 "code tag {number}: its {field} ({address:#x}) is no string of the module"
             )));
         }

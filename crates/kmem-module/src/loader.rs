@@ -12,23 +12,29 @@
 //! | coming | exports and tags published, init runs | wait; for its symbols, too |
 //! | live | all | `EEXIST`; may hold it and use its symbols |
 //! | going | nobody holds it, exit runs | wait |
+//! | left | exit has run, what the module allocated is live (if that is refused) | `EBUSY`; may unload it again |
 //!
 //! Lock order: the registry's lock, then a module's body. Neither is held while code of a module runs.
 
 mod coming;
+mod file;
 mod load;
 mod provided;
 mod unload;
 
+use std::ffi::CString;
+use std::fmt;
 use std::hash::RandomState;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::alloc::Shared;
 use crate::board::{Board, reason, state};
 use crate::completion::Slots;
 use crate::error::{Error, Result};
 use crate::module::{Held, Module, lock};
+use crate::name::Name;
 use crate::os::{Account, Gauge, Linux, Os};
 use crate::registry::{Attempt, Registry, Slot};
 use crate::signature::Verify;
@@ -55,6 +61,17 @@ pub mod delete {
     pub const FORCE: u32 = libc::O_TRUNC.cast_unsigned();
 }
 
+/// What is done when a module is unloaded, its exit has run, and allocations of its sites are live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenLive {
+    /// The module goes; its tags stay in the books, and a warning names the sites.
+    #[default]
+    KeepTags,
+    /// The module stays mapped, with its name, until they are freed and it is unloaded once more: `EBUSY` names the
+    /// sites. What they point to in the module stays good. [`delete::FORCE`] unloads it nevertheless.
+    Refuse,
+}
+
 /// What a loader goes by.
 pub struct Config {
     /// The platform.
@@ -63,6 +80,8 @@ pub struct Config {
     pub core: Box<dyn Core>,
     /// Where code tags are made known.
     pub books: Box<dyn Books>,
+    /// What is done when a module is unloaded and what it allocated is in use.
+    pub when_live: WhenLive,
     /// Most bytes of a module's memory, and of a file when it is decompressed.
     pub most: u64,
     /// CPUs that per-CPU variables are for.
@@ -83,6 +102,7 @@ impl Default for Config {
             os: Arc::new(Linux),
             core: Box::new(Process),
             books: Box::new(Libkmem),
+            when_live: WhenLive::KeepTags,
             most: 64 << 20,
             cpus: u64::try_from(cpus).unwrap_or(1).max(1),
             verify: None,
@@ -175,11 +195,11 @@ impl Loader {
                 let (module, state) = match slot {
                     Slot::Loading(_, module) => (module.as_ref()?, "Loading"),
                     Slot::Live(module) => (module, "Live"),
-                    Slot::Going(_, module) => (module, "Unloading"),
+                    Slot::Going(_, module) | Slot::Left(module) => (module, "Unloading"),
                 };
                 let entry = module.entry();
                 Some(Info {
-                    name: module.name.clone(),
+                    name: module.name.to_string(),
                     size: entry.size.load(Ordering::Relaxed),
                     text: entry.text.load(Ordering::Relaxed),
                     refcount: module.refcount(),
@@ -213,35 +233,87 @@ impl Loader {
     /// A symbol that a live module exports.
     #[must_use]
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
+        self.exported(name, |module, address, live| {
+            live.then(|| Some(Symbol { address, module: Held::new(module)? }))?
+        })
+    }
+
+    /// The address of a symbol that a live module exports; its module is held until [`Loader::symbol_put`].
+    #[must_use]
+    pub fn symbol_get(&self, name: &str) -> Option<u64> {
+        self.exported(name, |module, address, live| (live && module.try_get()).then_some(address))
+    }
+
+    /// Lets go of the module that exports a symbol. False: there is none.
+    pub fn symbol_put(&self, name: &str) -> bool {
+        let module = self.exported(name, |module, _, _| Some(module.clone()));
+        module.as_deref().map(Module::put).is_some()
+    }
+
+    /// What `find` makes of a symbol's module, its address, and whether the module is live.
+    fn exported<T>(
+        &self,
+        name: &str,
+        find: impl FnOnce(&Shared<Module>, u64, bool) -> Option<T>,
+    ) -> Option<T> {
+        let name = CString::new(name).ok()?;
         let tables = self.0.registry.lock();
-        let (module, is) = tables.exports.get(name.as_bytes())?;
-        if !matches!(tables.names.get(&module.name), Some(Slot::Live(_))) {
-            return None;
-        }
-        Some(Symbol { address: is.value, module: Held::new(module)? })
+        let (module, is) = tables.exports.get(&*name)?;
+        let live = matches!(tables.names.get(&module.name), Some(Slot::Live(_)));
+        find(module, is.value, live)
     }
 }
 
 impl crate::registry::Tables {
-    /// Names of the modules that use a module.
-    pub(crate) fn users(&self, name: &str) -> Vec<String> {
-        let mut users: Vec<String> = self
-            .names
+    /// The modules that use a module, in no order.
+    fn users_of<'t>(&'t self, name: &'t str) -> impl Iterator<Item = &'t Shared<Module>> {
+        self.names
             .values()
             .filter_map(|slot| match slot {
                 Slot::Loading(_, module) => module.as_ref(),
-                Slot::Live(module) | Slot::Going(_, module) => Some(module),
+                Slot::Live(module) | Slot::Going(_, module) | Slot::Left(module) => Some(module),
             })
-            .filter(|module| lock(&module.body).uses.iter().any(|used| used.name == name))
-            .map(|module| module.name.clone())
-            .collect();
+            .filter(move |module| lock(&module.body).uses.iter().any(|used| *used.name == *name))
+    }
+
+    /// Names of the modules that use a module.
+    fn users(&self, name: &str) -> Vec<String> {
+        let mut users: Vec<String> =
+            self.users_of(name).map(|module| module.name.to_string()).collect();
         users.sort();
         users
+    }
+
+    /// The same as text, in order, without taking memory.
+    fn users_text<'t>(&'t self, name: &'t str, between: &'t str) -> UsersText<'t> {
+        UsersText { tables: self, name, between }
+    }
+}
+
+struct UsersText<'t> {
+    tables: &'t crate::registry::Tables,
+    name: &'t str,
+    between: &'t str,
+}
+
+impl fmt::Display for UsersText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut last: Option<Name> = None;
+        loop {
+            let after = |name: &Name| last.is_none_or(|last| *last < **name);
+            let users = self.tables.users_of(self.name).map(|module| module.name);
+            let Some(next) = users.filter(after).min_by(|a, b| a.cmp(b)) else { return Ok(()) };
+            if last.is_some() {
+                f.write_str(self.between)?;
+            }
+            f.write_str(&next)?;
+            last = Some(next);
+        }
     }
 }
 
 impl Inner {
-    fn account(&self) -> Account {
+    fn account(&self) -> Result<Account> {
         Account::new(self.config.os.clone(), self.gauge.clone())
     }
 
@@ -264,14 +336,19 @@ impl Inner {
     }
 
     /// A place on the board for a new module.
-    fn new_module(self: &Arc<Self>, name: &str) -> Result<Arc<Module>> {
+    fn new_module(self: &Arc<Self>, name: Name) -> Result<Shared<Module>> {
         let _tables = self.registry.lock();
         let entries = self.board.modules();
         let free =
             entries.iter().position(|entry| entry.state.load(Ordering::Relaxed) == state::FREE);
         let slot = free.ok_or_else(|| {
-            Error::new(crate::error::Errno::ENOMEM, format!("{} modules are there", entries.len()))
+            Error::new(
+                crate::error::Errno::ENOMEM,
+                format_args!("{} modules are there", entries.len()),
+            )
         })?;
+        let module = Module::new(name, Arc::downgrade(self), self.board.clone(), slot);
+        let module = Shared::new(module)?;
         self.board.change(|| {
             let entry = &entries[slot];
             crate::board::store_text(&entry.name, name.as_bytes());
@@ -283,15 +360,16 @@ impl Inner {
             self.board.header().module_used.fetch_max(slot as u32 + 1, Ordering::Relaxed);
             entry.state.store(state::COMING, Ordering::Release);
         });
-        Ok(Arc::new(Module::new(name, Arc::downgrade(self), self.board.clone(), slot)))
+        Ok(module)
     }
 
     /// Ends what a thread began and cannot end any more.
-    pub(crate) fn give_up(self: &Arc<Self>, attempt: &Arc<Attempt>) {
+    pub(crate) fn give_up(self: &Arc<Self>, attempt: &Shared<Attempt>) {
         let found = self.registry.lock().forget(attempt);
         if let Some((_, Some(module))) = found {
             self.take_down(&module);
         }
+        attempt.give_place(&self.slots);
         let error =
             Error::new(crate::error::Errno::EINTR, "the thread that did this ended in between");
         self.registry.end(attempt, None, Err(error), |_| {});

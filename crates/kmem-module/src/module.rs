@@ -8,11 +8,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::alloc::Shared;
 use crate::board::{Board, ModuleEntry};
 use crate::completion::{wait_while, wake_all};
 use crate::error::Result;
 use crate::image::Image;
 use crate::loader::Inner;
+use crate::name::Name;
 use crate::params::Strings;
 use crate::symbols::Export;
 
@@ -22,7 +24,7 @@ pub const CLOSED: u32 = 1 << 31;
 /// A module. `struct module` of `kmem_module.h` is one, opaque.
 pub struct Module {
     /// Its name.
-    pub name: String,
+    pub name: Name,
     /// The loader it belongs to.
     pub(crate) loader: Weak<Inner>,
     /// Its place on the board.
@@ -44,7 +46,7 @@ pub(crate) struct Body {
     pub(crate) tags: Option<Range<u64>>,
     pub(crate) strings: Strings,
     /// Modules whose symbols it uses; each is held once.
-    pub(crate) uses: Vec<Arc<Module>>,
+    pub(crate) uses: Vec<Shared<Module>>,
 }
 
 /// The guard of a lock, whatever happened to its last owner: nothing is left half done under one here.
@@ -53,8 +55,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Module {
-    pub(crate) fn new(name: &str, loader: Weak<Inner>, board: Arc<Board>, slot: usize) -> Self {
-        Self { name: name.to_owned(), loader, board, slot, body: Mutex::default() }
+    pub(crate) fn new(name: Name, loader: Weak<Inner>, board: Arc<Board>, slot: usize) -> Self {
+        Self { name, loader, board, slot, body: Mutex::default() }
     }
 
     /// Its entry on the board.
@@ -121,12 +123,12 @@ pub(crate) unsafe fn call(function: u64) -> c_int {
 }
 
 /// A module that is held: it is not unloaded while this lives.
-pub struct Held(Arc<Module>);
+pub struct Held(Shared<Module>);
 
 impl Held {
     /// Holds a module; none: it is going.
     #[must_use]
-    pub fn new(module: &Arc<Module>) -> Option<Self> {
+    pub fn new(module: &Shared<Module>) -> Option<Self> {
         module.try_get().then(|| Self(module.clone()))
     }
 

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::alloc::Shared;
 use crate::error::{Error, Result};
 
 /// Bytes of a page: what protection is given by.
@@ -41,6 +42,15 @@ pub trait Os: Send + Sync {
     /// A range of memory from [`Os::map`] that nobody uses otherwise meanwhile.
     unsafe fn protect(&self, at: NonNull<u8>, len: usize, to: Protection) -> io::Result<()>;
 
+    /// Sees to it that what was written to a range of memory is what is executed there, on every CPU.
+    ///
+    /// # Safety
+    /// A range of memory from [`Os::map`], which is readable.
+    unsafe fn synchronise(&self, at: NonNull<u8>, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { instruction_cache(at, len) };
+    }
+
     /// Gives memory back. A range the system does not take back is lost to the process.
     ///
     /// # Safety
@@ -65,6 +75,43 @@ pub trait Os: Send + Sync {
 /// Linux.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Linux;
+
+/// x86-64 keeps its instruction caches coherent, and what other CPUs prefetched was never executable.
+#[cfg(not(target_arch = "aarch64"))]
+unsafe fn instruction_cache(_: NonNull<u8>, _: usize) {}
+
+/// Cleans the data caches to the point of unification, and invalidates the instruction caches of all CPUs (Arm Architecture
+/// Reference Manual, section "Concurrent modification and execution of instructions"). The memory was not executable before, so
+/// no CPU can have fetched older instructions from it; the calling one is synchronised here.
+#[cfg(target_arch = "aarch64")]
+unsafe fn instruction_cache(at: NonNull<u8>, len: usize) {
+    use std::arch::asm;
+
+    let kind: usize;
+    // SAFETY: reads the cache type register, which Linux lets programs do.
+    unsafe { asm!("mrs {}, ctr_el0", out(reg) kind, options(nomem, nostack, preserves_flags)) };
+    let start = at.as_ptr() as usize;
+    let lines = |bytes: usize| (start & !(bytes - 1)..start + len).step_by(bytes);
+    // Bit 28: instructions are fetched through coherent data caches; bit 29: the same of the instruction caches.
+    if kind & 1 << 28 == 0 {
+        for line in lines(4 << (kind >> 16 & 0xf)) {
+            // SAFETY: a line with a byte of memory that is readable.
+            unsafe { asm!("dc cvau, {}", in(reg) line, options(nostack, preserves_flags)) };
+        }
+    }
+    // SAFETY: a barrier.
+    unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
+    if kind & 1 << 29 == 0 {
+        for line in lines(4 << (kind & 0xf)) {
+            // SAFETY: as above.
+            unsafe { asm!("ic ivau, {}", in(reg) line, options(nostack, preserves_flags)) };
+        }
+        // SAFETY: a barrier.
+        unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
+    }
+    // SAFETY: a barrier.
+    unsafe { asm!("isb", options(nostack, preserves_flags)) };
+}
 
 fn check(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -152,14 +199,16 @@ impl Gauge {
 pub struct Account {
     os: Arc<dyn Os>,
     gauge: Arc<Gauge>,
-    spent: Arc<AtomicU64>,
+    spent: Shared<AtomicU64>,
 }
 
 impl Account {
     /// An account over a platform, for a loader's gauge.
-    #[must_use]
-    pub fn new(os: Arc<dyn Os>, gauge: Arc<Gauge>) -> Self {
-        Self { os, gauge, spent: Arc::default() }
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(os: Arc<dyn Os>, gauge: Arc<Gauge>) -> Result<Self> {
+        Ok(Self { os, gauge, spent: Shared::new(AtomicU64::new(0))? })
     }
 
     /// Bytes taken by this request.
@@ -279,9 +328,13 @@ impl Mapped {
         if from == to {
             return Ok(());
         }
+        if what == Protection::ReadExecute {
+            // SAFETY: in the mapping, and readable.
+            unsafe { self.os.synchronise(self.at.add(from), to - from) };
+        }
         // SAFETY: in the mapping; the rest is the caller's promise.
         unsafe { self.os.protect(self.at.add(from), to - from, what) }
-            .map_err(|e| Error::new(crate::error::Errno::ENOMEM, format!("mprotect: {e}")))
+            .map_err(|e| Error::new(crate::error::Errno::ENOMEM, format_args!("mprotect: {e}")))
     }
 
     /// Gives back all from `from` on.

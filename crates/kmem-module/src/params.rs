@@ -1,5 +1,8 @@
 //! Parameters: `name=value` separated by blanks, quoted where there are blanks in them, as on the kernel's command line.
 
+use std::fmt;
+
+use crate::alloc;
 use crate::elf::{Elf, u16_at, u32_at, u64_at};
 use crate::error::{Errno, Error, Result};
 use crate::image::Image;
@@ -79,12 +82,15 @@ pub struct Param {
 pub fn params(file: &Elf<'_>, image: &Image) -> Result<Vec<Param>> {
     let mut found = Vec::new();
     each_entry(file, image, "kmem_params", PARAM, |number, entry| {
-        let bad = |what: &str| Error::noexec(format!("parameter {number}: {what}"));
-        let name =
-            image.string(u64_at(entry, 0)).ok_or_else(|| bad("its name is not in the module"))?;
-        let name = String::from_utf8(name.to_vec()).map_err(|_| bad("its name is no text"))?;
+        let bad =
+            |what: fmt::Arguments<'_>| Error::noexec(format_args!("parameter {number}: {what}"));
+        let name = image
+            .string(u64_at(entry, 0))
+            .ok_or_else(|| bad(format_args!("its name is not in the module")))?;
+        let name = std::str::from_utf8(name);
+        let name = name.map_err(|_| bad(format_args!("its name is no text")))?;
         let of = TYPES.get(usize::from(entry[30])).map(|t| t.0);
-        let of = of.ok_or_else(|| bad(&format!("{name}: type {} is unknown", entry[30])))?;
+        let of = of.ok_or_else(|| bad(format_args!("{name}: type {} is unknown", entry[30])))?;
         let room = u32_at(entry, 24);
         let writable = [Part::RoAfterInit, Part::Data, Part::InitData];
         let place = |address: u64, len: u64, align: u64| {
@@ -98,39 +104,44 @@ pub fn params(file: &Elf<'_>, image: &Image) -> Result<Vec<Param>> {
                 let count = match u64_at(entry, 16) {
                     0 => None,
                     at => Some(place(at, 4, 4).ok_or_else(|| {
-                        bad(&format!("{name}: its count is not in the module's data"))
+                        bad(format_args!("{name}: its count is not in the module's data"))
                     })?),
                 };
                 (u64::from(room) * of.bytes() as u64, Kind::Array(room, count))
             }
             2 => (u64::from(room), Kind::String(room)),
-            other => return Err(bad(&format!("{name}: kind {other} is unknown"))),
+            other => return Err(bad(format_args!("{name}: kind {other} is unknown"))),
         };
         let align = if kind == Kind::String(room) { 1 } else { of.bytes() as u64 };
         let offset = place(u64_at(entry, 8), len, align)
-            .ok_or_else(|| bad(&format!("{name}: its value is not in the module's data")))?;
+            .ok_or_else(|| bad(format_args!("{name}: its value is not in the module's data")))?;
         let _permissions = u16_at(entry, 28);
-        found.push(Param { name, offset, of, kind });
-        Ok(())
+        alloc::push(&mut found, Param { name: alloc::text(name)?, offset, of, kind })
     })?;
     Ok(found)
 }
 
 /// The strings that `charp` parameters point to: the module's, as long as it is loaded.
-pub type Strings = Vec<Box<[u8]>>;
+pub type Strings = Vec<Vec<u8>>;
 
 /// Splits arguments into words. Quotes keep blanks together and are taken away; an opening one may stand at the start or
-/// after the `=`.
-fn words(args: &str) -> Result<Vec<String>> {
-    let mut words = Vec::new();
-    let (mut word, mut quoted, mut begun) = (String::new(), false, false);
+/// after the `=`. False: enough.
+fn each_word(args: &str, mut each: impl FnMut(&str) -> Result<bool>) -> Result<()> {
+    let mut word = alloc::text(args)?;
+    word.clear();
+    let (mut quoted, mut begun) = (false, false);
+    if args.bytes().filter(|&b| b == b'"').count() % 2 != 0 {
+        let what = format_args!("arguments: a quote is not closed in {args:?}");
+        return Err(Error::new(Errno::EINVAL, what));
+    }
     for c in args.chars() {
         match c {
             '"' => (quoted, begun) = (!quoted, true),
             c if c.is_ascii_whitespace() && !quoted => {
-                if begun {
-                    words.push(std::mem::take(&mut word));
+                if begun && !each(&word)? {
+                    return Ok(());
                 }
+                word.clear();
                 begun = false;
             }
             c => {
@@ -139,16 +150,7 @@ fn words(args: &str) -> Result<Vec<String>> {
             }
         }
     }
-    if quoted {
-        return Err(Error::new(
-            Errno::EINVAL,
-            format!("arguments: a quote is not closed in {args:?}"),
-        ));
-    }
-    if begun {
-        words.push(word);
-    }
-    Ok(words)
+    if begun { each(&word).map(drop) } else { Ok(()) }
 }
 
 /// Writes arguments into an image that is not sealed yet. What follows `--` is for init itself, and left alone.
@@ -157,28 +159,29 @@ fn words(args: &str) -> Result<Vec<String>> {
 /// `ENOENT` for a parameter that there is none of, `EINVAL` or `ERANGE` for a value that does not fit; all name it.
 pub fn parse(args: &str, params: &[Param], image: &mut Image) -> Result<Strings> {
     let mut strings = Strings::new();
-    for word in words(args)? {
+    each_word(args, |word| {
         if word == "--" {
-            break;
+            return Ok(false);
         }
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
-            None => (&word[..], None),
+            None => (word, None),
         };
         // The kernel takes a dash for an underscore.
-        let is = |param: &&Param| param.name.replace('-', "_") == name.replace('-', "_");
+        let normal = |b: u8| if b == b'-' { b'_' } else { b };
+        let is = |param: &&Param| param.name.bytes().map(normal).eq(name.bytes().map(normal));
         let param = params
             .iter()
             .find(is)
-            .ok_or_else(|| Error::new(Errno::ENOENT, format!("unknown parameter {name:?}")))?;
-        param.set(value, image, &mut strings)?;
-    }
+            .ok_or_else(|| Error::new(Errno::ENOENT, format_args!("unknown parameter {name:?}")))?;
+        param.set(value, image, &mut strings).map(|()| true)
+    })?;
     Ok(strings)
 }
 
 impl Param {
-    fn bad(&self, errno: Errno, what: &str) -> Error {
-        Error::new(errno, format!("parameter {}: {what}", self.name))
+    fn bad(&self, errno: Errno, what: impl fmt::Display) -> Error {
+        Error::new(errno, format_args!("parameter {}: {what}", self.name))
     }
 
     fn set(&self, value: Option<&str>, image: &mut Image, strings: &mut Strings) -> Result<()> {
@@ -187,12 +190,12 @@ impl Param {
             (_, None) => Err(self.bad(Errno::EINVAL, "needs a value")),
             (Kind::String(room), Some(value)) => {
                 if value.len() >= room as usize {
-                    let what = format!(
+                    let what = format_args!(
                         "{} bytes are too long for {}",
                         value.len(),
                         room.saturating_sub(1)
                     );
-                    return Err(self.bad(Errno::EINVAL, &what));
+                    return Err(self.bad(Errno::EINVAL, what));
                 }
                 let to = &mut image.bytes_mut()[self.offset as usize..];
                 to[..value.len()].copy_from_slice(value.as_bytes());
@@ -203,7 +206,9 @@ impl Param {
                 let mut given = 0_u32;
                 for value in values.split(',') {
                     if given == room {
-                        return Err(self.bad(Errno::EINVAL, &format!("more than {room} values")));
+                        return Err(
+                            self.bad(Errno::EINVAL, format_args!("more than {room} values"))
+                        );
                     }
                     let at = self.offset + u64::from(given) * self.of.bytes() as u64;
                     self.set_one(at, Some(value), image, strings)?;
@@ -232,7 +237,7 @@ impl Param {
                     Some("n" | "N" | "0" | "off" | "Off" | "f" | "F") => false,
                     Some(other) => {
                         return Err(
-                            self.bad(Errno::EINVAL, &format!("{other:?} is no bool (y or n)"))
+                            self.bad(Errno::EINVAL, format_args!("{other:?} is no bool (y or n)"))
                         );
                     }
                 };
@@ -240,9 +245,12 @@ impl Param {
             }
             (_, None) => return Err(self.bad(Errno::EINVAL, "needs a value")),
             (Type::Charp, Some(value)) => {
-                let string: Box<[u8]> = value.bytes().chain([0]).collect();
+                let mut string = alloc::list(value.len() + 1)?;
+                string.extend_from_slice(value.as_bytes());
+                string.push(0);
                 to.copy_from_slice(&(string.as_ptr() as u64).to_le_bytes());
-                strings.push(string);
+                // Moved, but not the bytes.
+                alloc::push(strings, string)?;
             }
             (_, Some(value)) => {
                 let number = self.number(value)?;
@@ -271,9 +279,11 @@ impl Param {
             // `from_str_radix` takes signs, too.
             Ok(value) if !digits.contains(['+', '-']) => i128::from(value),
             Err(e) if *e.kind() == std::num::IntErrorKind::PosOverflow => {
-                return Err(self.bad(Errno::ERANGE, &format!("{text:?} does not fit {name}")));
+                return Err(self.bad(Errno::ERANGE, format_args!("{text:?} does not fit {name}")));
             }
-            _ => return Err(self.bad(Errno::EINVAL, &format!("{text:?} is no number ({name})"))),
+            _ => {
+                return Err(self.bad(Errno::EINVAL, format_args!("{text:?} is no number ({name})")));
+            }
         };
         let value = if negative { -parsed } else { parsed };
         let (least, most) = match self.of {
@@ -286,7 +296,7 @@ impl Param {
             _ => (0, i128::from(u64::MAX)),
         };
         if value < least || value > most {
-            return Err(self.bad(Errno::ERANGE, &format!("{text:?} does not fit {name}")));
+            return Err(self.bad(Errno::ERANGE, format_args!("{text:?} does not fit {name}")));
         }
         Ok(value)
     }
@@ -295,6 +305,15 @@ impl Param {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn words(args: &str) -> Result<Vec<String>> {
+        let mut words = Vec::new();
+        each_word(args, |word| {
+            words.push(word.to_owned());
+            Ok(true)
+        })?;
+        Ok(words)
+    }
 
     #[test]
     fn quotes_keep_blanks_together() {

@@ -11,6 +11,7 @@ use crate::elf::constants as elf;
 use crate::elf::{HEADER, Header, Machine, SECTION, Section};
 use crate::error::Result;
 use crate::modinfo;
+use crate::name::Name;
 use crate::os::Account;
 use crate::source::Window;
 
@@ -22,7 +23,7 @@ const MODINFO: &[u8] = b".modinfo\0";
 ///
 /// # Errors
 /// `ENOEXEC` for what is no module; `ENOMEM`, or what reading says.
-pub fn name(window: &mut Window<'_>, account: &Account) -> Result<Option<String>> {
+pub fn name(window: &mut Window<'_>, account: &Account) -> Result<Option<Name>> {
     let len = window.source().len();
     let start = window.some(account, 0, len.min(HEADER), "the ELF header")?;
     let header = Header::parse(start, len, Some(Machine::HERE))?;
@@ -33,7 +34,7 @@ pub fn name(window: &mut Window<'_>, account: &Account) -> Result<Option<String>
     for number in 1..header.shnum {
         let entry = window.bytes(account, header.entry(number), SECTION, "the section table")?;
         let section = Section::of(entry);
-        if section.kind == elf::SHT_PROGBITS && places.contains(&section.name) {
+        if section.kind == elf::SHT_PROGBITS && places.found[..places.len].contains(&section.name) {
             found = Some(section);
             break;
         }
@@ -41,30 +42,30 @@ pub fn name(window: &mut Window<'_>, account: &Account) -> Result<Option<String>
     let Some(section) = found else { return Ok(None) };
     let (mut name, mut source) = (None, None);
     each_string(window, account, &section, |entry| {
-        let text = |at: usize| Some(String::from_utf8_lossy(&entry[at..]).into_owned());
-        if entry.starts_with(b"name=") && name.is_none() {
-            name = text(5);
+        if let Some(value) = entry.strip_prefix(b"name=") {
+            name.get_or_insert_with(|| Name::of(value));
         } else if let Some(rest) = entry.strip_prefix(modinfo::SOURCE_FILE.as_bytes())
-            && rest.first() == Some(&b'=')
-            && source.is_none()
+            && let Some(value) = rest.strip_prefix(b"=")
         {
-            source = text(modinfo::SOURCE_FILE.len() + 1);
+            source.get_or_insert_with(|| Name::of_path(value));
         }
     })?;
-    modinfo::name_of(name.as_deref(), source.as_deref())
+    name.or(source).transpose()
 }
 
 /// Where `.modinfo` is written in the names of sections.
-fn places(window: &mut Window<'_>, account: &Account, names: &Section) -> Result<Vec<u32>> {
-    let mut places = Vec::with_capacity(MAX_PLACES);
+fn places(window: &mut Window<'_>, account: &Account, names: &Section) -> Result<Places> {
+    let mut places = Places { found: [0; MAX_PLACES], len: 0 };
     let mut at = 0;
-    while at < names.size && places.len() < MAX_PLACES {
+    while at < names.size && places.len < MAX_PLACES {
         let what = "section names";
         let left = names.size - at;
         let bytes = window.some(account, names.offset.saturating_add(at), left, what)?;
         let found = bytes.windows(MODINFO.len()).enumerate().filter(|(_, w)| *w == MODINFO);
-        let room = MAX_PLACES - places.len();
-        places.extend(found.map(|(i, _)| (at + i as u64) as u32).take(room));
+        for (i, _) in found.take(MAX_PLACES - places.len) {
+            places.found[places.len] = (at + i as u64) as u32;
+            places.len += 1;
+        }
         let got = bytes.len() as u64;
         if got == left {
             break;
@@ -73,6 +74,12 @@ fn places(window: &mut Window<'_>, account: &Account, names: &Section) -> Result
         at += got.saturating_sub(MODINFO.len() as u64 - 1).max(1);
     }
     Ok(places)
+}
+
+/// The first of them.
+struct Places {
+    found: [u32; MAX_PLACES],
+    len: usize,
 }
 
 /// Strings longer than this are none that is looked for here.

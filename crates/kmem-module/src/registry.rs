@@ -3,6 +3,9 @@
 //! ```text
 //! file:  unknown -> loading(attempt) -> known(name) .. as long as a module of that name is there
 //! name:  absent  -> loading(attempt) -> live -> going(attempt) -> absent
+//!                                                    |  ^
+//!                                                    v  |
+//!                                                    left
 //! ```
 //!
 //! A request that meets an attempt of somebody else waits for it, and then shares its result if it has asked for the same
@@ -14,12 +17,15 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, Weak};
 
-use crate::completion::Completion;
+use crate::alloc::{self, Shared};
+use crate::completion::{Completion, Slots};
 use crate::error::{Errno, Error, Result};
 use crate::module::{Module, lock};
+use crate::name::Name;
 use crate::symbols::Definition;
 
 /// What tells files apart without reading them.
@@ -48,7 +54,7 @@ impl ThreadId {
 }
 
 /// What is asked for: whoever asks for the same may share the result.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Arguments.
     pub args: String,
@@ -56,25 +62,50 @@ pub struct Asked {
     pub flags: u32,
 }
 
+impl Asked {
+    /// # Errors
+    /// `ENOMEM`.
+    pub(crate) fn new(args: &str, flags: u32) -> Result<Self> {
+        Ok(Self { args: alloc::text(args)?, flags })
+    }
+}
+
 /// Something that one thread does and others may wait for.
 pub struct Attempt {
     owner: ThreadId,
-    asked: Asked,
+    pub(crate) asked: Asked,
     /// Digest of the contents, once it is known.
     digest: OnceLock<u64>,
     outcome: OnceLock<Result<()>>,
     done: Completion,
+    /// Whether it has one of the places of requests, which it gives back however it ends.
+    placed: AtomicBool,
 }
 
 impl Attempt {
-    fn new(asked: Asked) -> Arc<Self> {
-        Arc::new(Self {
+    fn new(asked: Asked) -> Result<Shared<Self>> {
+        Shared::new(Self {
             owner: ThreadId::current(),
             asked,
             digest: OnceLock::new(),
             outcome: OnceLock::new(),
             done: Completion::default(),
+            placed: AtomicBool::new(false),
         })
+    }
+
+    /// Takes one of the places of requests; may wait.
+    pub(crate) fn take_place(&self, places: &Slots) -> Result<()> {
+        places.take()?;
+        self.placed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives it back.
+    pub(crate) fn give_place(&self, places: &Slots) {
+        if self.placed.swap(false, Ordering::Relaxed) {
+            places.give();
+        }
     }
 
     /// How it ended.
@@ -85,18 +116,20 @@ impl Attempt {
 
 /// State of a file.
 enum File {
-    Loading(Arc<Attempt>),
-    Known(String),
+    Loading(Shared<Attempt>),
+    Known(Name),
 }
 
 /// State of a name.
 pub enum Slot {
     /// Being loaded; the module, once it is linked.
-    Loading(Arc<Attempt>, Option<Arc<Module>>),
+    Loading(Shared<Attempt>, Option<Shared<Module>>),
     /// Loaded.
-    Live(Arc<Module>),
+    Live(Shared<Module>),
     /// Being unloaded.
-    Going(Arc<Attempt>, Arc<Module>),
+    Going(Shared<Attempt>, Shared<Module>),
+    /// Its exit has run, and it is mapped for the sake of what it allocated.
+    Left(Shared<Module>),
 }
 
 /// What is behind the lock.
@@ -104,11 +137,11 @@ pub enum Slot {
 pub struct Tables {
     files: HashMap<FileId, File>,
     /// States of names.
-    pub names: HashMap<String, Slot>,
+    pub names: HashMap<Name, Slot>,
     /// Exported symbols, and the modules they are in.
-    pub exports: HashMap<Vec<u8>, (Arc<Module>, Definition)>,
+    pub exports: HashMap<CString, (Shared<Module>, Definition)>,
     /// Requests for modules under way.
-    pub requests: HashMap<String, Arc<Attempt>>,
+    pub requests: HashMap<String, Shared<Attempt>>,
     waiting: HashMap<ThreadId, ThreadId>,
 }
 
@@ -131,12 +164,10 @@ enum Share {
 
 /// What came of claiming something.
 pub enum Claim {
-    /// The caller is to do it.
-    Mine(Arc<Attempt>),
     /// It has been done, with this result; shared with whoever did it.
     Shared(Result<()>),
     /// A module of that name is there.
-    Exists(String),
+    Exists(Name),
 }
 
 thread_local! {
@@ -144,12 +175,12 @@ thread_local! {
     static MINE: RefCell<Begun> = const { RefCell::new(Begun(Vec::new())) };
 }
 
-struct Begun(Vec<(Weak<crate::loader::Inner>, Weak<Attempt>)>);
+struct Begun(Vec<(Weak<crate::loader::Inner>, Shared<Attempt>)>);
 
 impl Drop for Begun {
     fn drop(&mut self) {
         for (loader, attempt) in self.0.drain(..) {
-            if let (Some(loader), Some(attempt)) = (loader.upgrade(), attempt.upgrade()) {
+            if let Some(loader) = loader.upgrade() {
                 loader.give_up(&attempt);
             }
         }
@@ -157,15 +188,19 @@ impl Drop for Begun {
 }
 
 /// Remembers that this thread has begun an attempt.
-pub(crate) fn begin(loader: Weak<crate::loader::Inner>, attempt: &Arc<Attempt>) {
+///
+/// # Errors
+/// `ENOMEM`.
+pub(crate) fn begin(loader: Weak<crate::loader::Inner>, attempt: &Shared<Attempt>) -> Result<()> {
     // A thread that ends already has nobody to tell.
-    let _ = MINE.try_with(|mine| mine.borrow_mut().0.push((loader, Arc::downgrade(attempt))));
+    MINE.try_with(|mine| alloc::push(&mut mine.borrow_mut().0, (loader, attempt.clone())))
+        .unwrap_or(Ok(()))
 }
 
-fn ended(attempt: &Arc<Attempt>) {
+/// This thread has ended an attempt, or nobody knows of it.
+pub(crate) fn ended(attempt: &Shared<Attempt>) {
     let _ = MINE.try_with(|mine| {
-        let mut mine = mine.borrow_mut();
-        mine.0.retain(|(_, other)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(attempt)));
+        mine.borrow_mut().0.retain(|(_, other)| !Shared::ptr_eq(other, attempt));
     });
 }
 
@@ -193,7 +228,7 @@ impl Registry {
             }
             next = tables.waiting.get(&thread).copied();
         }
-        tables.waiting.insert(me, attempt.owner);
+        alloc::insert(&mut tables.waiting, me, attempt.owner)?;
         drop(tables);
         let result = attempt.done.wait();
         self.lock().waiting.remove(&me);
@@ -201,49 +236,44 @@ impl Registry {
     }
 
     /// A new attempt that nobody finds by a file.
-    #[must_use]
-    pub fn begin(asked: Asked) -> Arc<Attempt> {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn begin(asked: Asked) -> Result<Shared<Attempt>> {
         Attempt::new(asked)
     }
 
-    /// Claims a file, or finds out what became of it.
+    /// Claims a file for an attempt, or finds out what became of it. None: it is the attempt's.
     ///
     /// # Errors
-    /// As for [`Registry::wait`].
-    pub fn claim_file(&self, id: FileId, asked: &Asked) -> Result<Claim> {
+    /// As for [`Registry::wait`]; `ENOMEM`; `EBUSY`: its module has not gone yet.
+    pub fn claim_file(&self, attempt: &Shared<Attempt>, id: FileId) -> Result<Option<Claim>> {
         loop {
-            let (other, share) = match self.look_up_file(id, asked) {
-                Ok(claim) => return Ok(claim),
-                Err(other) => other,
+            let mut guard = self.lock();
+            let tables = &mut *guard;
+            let (other, share) = match tables.files.get(&id) {
+                Some(File::Loading(other)) => (other.clone(), Share::SameFile),
+                Some(File::Known(name)) => match tables.names.get(name) {
+                    Some(Slot::Live(_)) => return Ok(Some(Claim::Exists(*name))),
+                    Some(Slot::Left(_)) => return Err(left(name)),
+                    Some(Slot::Going(other, _) | Slot::Loading(other, _)) => {
+                        (other.clone(), Share::Never)
+                    }
+                    None => {
+                        alloc::insert(&mut tables.files, id, File::Loading(attempt.clone()))?;
+                        return Ok(None);
+                    }
+                },
+                None => {
+                    alloc::insert(&mut tables.files, id, File::Loading(attempt.clone()))?;
+                    return Ok(None);
+                }
             };
-            if let Some(result) = self.wait_to_share(&other, asked, share)? {
-                return Ok(Claim::Shared(result));
+            drop(guard);
+            if let Some(result) = self.wait_to_share(&other, &attempt.asked, share)? {
+                return Ok(Some(Claim::Shared(result)));
             }
         }
-    }
-
-    /// What a file is known for; else the attempt to wait for, and when its result may be shared.
-    fn look_up_file(
-        &self,
-        id: FileId,
-        asked: &Asked,
-    ) -> std::result::Result<Claim, (Arc<Attempt>, Share)> {
-        let mut guard = self.lock();
-        let tables = &mut *guard;
-        match tables.files.get(&id) {
-            Some(File::Loading(other)) => return Err((other.clone(), Share::SameFile)),
-            Some(File::Known(name)) => match tables.names.get(name) {
-                Some(Slot::Live(_)) => return Ok(Claim::Exists(name.clone())),
-                Some(Slot::Going(other, _) | Slot::Loading(other, _)) => {
-                    return Err((other.clone(), Share::Never));
-                }
-                None => {}
-            },
-            None => {}
-        }
-        let attempt = Attempt::new(asked.clone());
-        tables.files.insert(id, File::Loading(attempt.clone()));
-        Ok(Claim::Mine(attempt))
     }
 
     /// Whether a module of this name is live.
@@ -258,19 +288,20 @@ impl Registry {
     /// As for [`Registry::wait`].
     pub fn claim_name(
         &self,
-        attempt: &Arc<Attempt>,
-        name: &str,
+        attempt: &Shared<Attempt>,
+        name: Name,
         digest: u64,
     ) -> Result<Option<Claim>> {
         let _ = attempt.digest.set(digest);
         loop {
             let mut tables = self.lock();
-            let (other, share) = match tables.names.get(name) {
+            let (other, share) = match tables.names.get(&name) {
                 None => {
-                    tables.names.insert(name.to_owned(), Slot::Loading(attempt.clone(), None));
+                    alloc::insert(&mut tables.names, name, Slot::Loading(attempt.clone(), None))?;
                     return Ok(None);
                 }
-                Some(Slot::Live(_)) => return Ok(Some(Claim::Exists(name.to_owned()))),
+                Some(Slot::Live(_)) => return Ok(Some(Claim::Exists(name))),
+                Some(Slot::Left(_)) => return Err(left(&name)),
                 Some(Slot::Going(other, _)) => (other.clone(), Share::Never),
                 Some(Slot::Loading(other, _)) => (other.clone(), Share::SameContents(digest)),
             };
@@ -306,17 +337,22 @@ impl Registry {
     /// The state of the name is the caller's matter, in the same breath.
     pub fn end(
         &self,
-        attempt: &Arc<Attempt>,
-        file: Option<(FileId, Option<String>)>,
+        attempt: &Shared<Attempt>,
+        file: Option<(FileId, Option<Name>)>,
         outcome: Result<()>,
         change: impl FnOnce(&mut Tables),
     ) {
         let mut tables = self.lock();
         change(&mut tables);
-        match file {
-            Some((id, Some(name))) => drop(tables.files.insert(id, File::Known(name))),
-            Some((id, None)) => drop(tables.files.remove(&id)),
-            None => {}
+        let mine =
+            |file: &File| matches!(file, File::Loading(other) if Shared::ptr_eq(other, attempt));
+        if let Some((id, known)) = file
+            && tables.files.get(&id).is_some_and(mine)
+        {
+            match (known, tables.files.get_mut(&id)) {
+                (Some(name), Some(file)) => *file = File::Known(name),
+                _ => drop(tables.files.remove(&id)),
+            }
         }
         let _ = attempt.outcome.set(outcome);
         drop(tables);
@@ -325,23 +361,29 @@ impl Registry {
     }
 }
 
+/// A name whose module has not gone yet.
+fn left(name: &str) -> Error {
+    let what = format_args!("the last {name} has run its exit, and what it allocated is live");
+    Error::new(Errno::EBUSY, what)
+}
+
 impl Tables {
     /// Forgets an attempt that was given up: its file, its request, and its name, whose module is returned.
     pub(crate) fn forget(
         &mut self,
-        attempt: &Arc<Attempt>,
-    ) -> Option<(String, Option<Arc<Module>>)> {
-        let is = |other: &Arc<Attempt>| Arc::ptr_eq(other, attempt);
+        attempt: &Shared<Attempt>,
+    ) -> Option<(Name, Option<Shared<Module>>)> {
+        let is = |other: &Shared<Attempt>| Shared::ptr_eq(other, attempt);
         self.files.retain(|_, file| !matches!(file, File::Loading(other) if is(other)));
         self.requests.retain(|_, other| !is(other));
         let name = self.names.iter().find_map(|(name, slot)| match slot {
-            Slot::Loading(other, _) | Slot::Going(other, _) if is(other) => Some(name.clone()),
+            Slot::Loading(other, _) | Slot::Going(other, _) if is(other) => Some(*name),
             _ => None,
         })?;
         match self.names.remove(&name)? {
             Slot::Loading(_, module) => Some((name, module)),
             Slot::Going(_, module) => Some((name, Some(module))),
-            Slot::Live(_) => None,
+            Slot::Live(_) | Slot::Left(_) => None,
         }
     }
 
@@ -352,6 +394,6 @@ impl Tables {
 
     /// Forgets all files that are known by a name.
     pub fn forget_files(&mut self, name: &str) {
-        self.files.retain(|_, file| !matches!(file, File::Known(known) if known == name));
+        self.files.retain(|_, file| !matches!(file, File::Known(known) if **known == *name));
     }
 }

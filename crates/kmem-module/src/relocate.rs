@@ -7,6 +7,8 @@
 mod aarch64;
 mod x86_64;
 
+use std::fmt;
+
 use crate::elf::constants as elf;
 use crate::elf::{Elf, Machine, Section, Symtab, u32_at, u64_at};
 use crate::error::{Error, Result};
@@ -101,27 +103,28 @@ fn tables<'e>(
     symtab: &'e Symtab<'_>,
 ) -> impl Iterator<Item = Result<Table>> + 'e {
     let check = |number: u16, rela: Section| -> Result<Option<Table>> {
-        let bad =
-            |what: String| Err(Error::noexec(format!("relocations (section {number}): {what}")));
+        let bad = |what: fmt::Arguments<'_>| {
+            Err(Error::noexec(format_args!("relocations (section {number}): {what}")))
+        };
         let target = u16::try_from(rela.info).ok().filter(|&target| target < file.count());
         let Some(target) = target.filter(|&target| target != 0 && target != number) else {
-            return bad(format!("sh_info {} is no other section", rela.info));
+            return bad(format_args!("sh_info {} is no other section", rela.info));
         };
         let section = file.section(target);
-        if Part::of(&section, &file.name(&section)).is_none() {
+        if Part::of(&section, file.name(&section)).is_none() {
             return Ok(None);
         }
         if rela.kind == elf::SHT_REL {
-            return bad("SHT_REL, without addends, is not supported".to_owned());
+            return bad(format_args!("SHT_REL, without addends, is not supported"));
         }
         if section.kind == elf::SHT_NOBITS {
-            return bad(format!("their target, section {target}, has no contents"));
+            return bad(format_args!("their target, section {target}, has no contents"));
         }
         if rela.link != u32::from(symtab.section) {
-            return bad(format!("sh_link {} is not the symbol table", rela.link));
+            return bad(format_args!("sh_link {} is not the symbol table", rela.link));
         }
         if rela.entsize != RELA || !rela.size.is_multiple_of(RELA) {
-            return bad(format!(
+            return bad(format_args!(
                 "{:#x} bytes in entries of {}, not {RELA}",
                 rela.size, rela.entsize
             ));
@@ -187,7 +190,7 @@ impl Needs {
                         &table,
                         index,
                         &rela,
-                        &format!("symbol {} of {}", rela.symbol, symtab.len()),
+                        format_args!("symbol {} of {}", rela.symbol, symtab.len()),
                     ));
                 }
                 match (arch(machine).need)(rela.kind) {
@@ -263,7 +266,7 @@ impl Needs {
             let size = file.section(table.target).size;
             stream(window, account, &table, |index, rela| {
                 if rela.symbol >= symtab.len() {
-                    return Err(refuse(&table, index, &rela, "changed while it was loaded"));
+                    return Err(refuse(&table, index, &rela, CHANGED));
                 }
                 let at = rela.offset.min(size);
                 let mut site = Site {
@@ -277,21 +280,25 @@ impl Needs {
                 (arch.apply)(rela.kind, &mut site).map_err(|refusal| {
                     let symbol = symtab.get(rela.symbol);
                     let name = symtab.name(&symbol);
-                    let what = match refusal {
-                        Refusal::Kind(name) => format!("{name} is not supported in modules"),
-                        Refusal::Outside => format!("outside its section of {size:#x} bytes"),
-                        Refusal::Overflow(value) => {
-                            format!(
-                                "overflow: {value:#x} for {name:?} does not fit; compile with -fPIC"
-                            )
+                    let say = |what: fmt::Arguments<'_>| refuse(&table, index, &rela, what);
+                    match refusal {
+                        Refusal::Kind(name) => {
+                            say(format_args!("{name} is not supported in modules"))
                         }
-                        Refusal::NotZero => "the place is not zero: applied before?".to_owned(),
-                        Refusal::Changed => "changed while it was loaded".to_owned(),
+                        Refusal::Outside => {
+                            say(format_args!("outside its section of {size:#x} bytes"))
+                        }
+                        Refusal::Overflow(value) => say(format_args!(
+                            "overflow: {value:#x} for {name:?} does not fit; compile with -fPIC"
+                        )),
+                        Refusal::NotZero => {
+                            say(format_args!("the place is not zero: applied before?"))
+                        }
+                        Refusal::Changed => refuse(&table, index, &rela, CHANGED),
                         Refusal::Misaligned(value) => {
-                            format!("{value:#x} for {name:?} is not aligned")
+                            say(format_args!("{value:#x} for {name:?} is not aligned"))
                         }
-                    };
-                    refuse(&table, index, &rela, &what)
+                    }
                 })
             })?;
         }
@@ -299,8 +306,11 @@ impl Needs {
     }
 }
 
-fn refuse(table: &Table, index: u64, rela: &Rela, what: &str) -> Error {
-    Error::noexec(format!(
+/// A relocation that the second pass sees and the first did not.
+const CHANGED: &str = "changed while it was loaded";
+
+fn refuse(table: &Table, index: u64, rela: &Rela, what: impl fmt::Display) -> Error {
+    Error::noexec(format_args!(
         "relocation {index} of section {} (type {}, at {:#x} of section {}): {what}",
         table.number, rela.kind, rela.offset, table.target
     ))

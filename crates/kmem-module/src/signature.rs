@@ -2,6 +2,8 @@
 //! magic string. Here it is taken apart; whether it is right is for the embedder's
 //! [`Verify`] to say, and nobody asks unless signatures are enforced.
 
+use std::fmt;
+
 use cms::cert::x509::der::{Decode as _, Encode as _};
 use cms::content_info::ContentInfo;
 use cms::signed_data::{SignedData, SignerIdentifier};
@@ -40,23 +42,25 @@ pub fn find(source: Source<'_>, account: &Account) -> Result<Option<Signature>> 
     if magic != MAGIC {
         return Ok(None);
     }
-    let bad = |what: String| Err(Error::new(Errno::EBADMSG, format!("signature: {what}")));
+    let bad = |what: fmt::Arguments<'_>| {
+        Err(Error::new(Errno::EBADMSG, format_args!("signature: {what}")))
+    };
     let Some(at) = end.checked_sub(RECORD) else {
-        return bad(format!("no record before the magic at {end:#x}"));
+        return bad(format_args!("no record before the magic at {end:#x}"));
     };
     let mut record = [0; RECORD as usize];
     source.read(account, at, &mut record, "the signature's record")?;
     let size = u64::from(u32::from_be_bytes([record[8], record[9], record[10], record[11]]));
     if record[2] != PKCS7 {
-        let what = format!("signature: of kind {}, not PKCS#7", record[2]);
+        let what = format_args!("signature: of kind {}, not PKCS#7", record[2]);
         return Err(Error::new(Errno::ENOPKG, what));
     }
     if record[..2] != [0; 2] || record[3..8] != [0; 5] {
-        return bad("the record has fields that PKCS#7 leaves zero".to_owned());
+        return bad(format_args!("the record has fields that PKCS#7 leaves zero"));
     }
     let module = at.checked_sub(size).filter(|_| size <= MAX_SIGNATURE);
     let Some(module) = module else {
-        return bad(format!("{size} bytes, in a file with {at} before its record"));
+        return bad(format_args!("{size} bytes, in a file with {at} before its record"));
     };
     Ok(Some(Signature { module, size }))
 }

@@ -95,7 +95,7 @@ impl<'a> Source<'a> {
                     let got = account
                         .os()
                         .read_at(*file, &mut into[done..], at)
-                        .map_err(|e| Error::io(&format!("reading {of} at {at:#x}"), &e))?;
+                        .map_err(|e| Error::io(format_args!("reading {of} at {at:#x}"), &e))?;
                     if got == 0 {
                         return Err(past_end(at, (into.len() - done) as u64, at, of));
                     }
@@ -129,7 +129,7 @@ impl<'a> Source<'a> {
 }
 
 fn past_end(offset: u64, len: u64, end: u64, of: &str) -> Error {
-    Error::noexec(format!(
+    Error::noexec(format_args!(
         "{of}: {len} bytes at {offset:#x} are past the end of the file at {end:#x}"
     ))
 }
@@ -183,7 +183,7 @@ impl<'a> Window<'a> {
         if len > buffer.len() as u64 {
             return Err(Error::new(
                 crate::error::Errno::E2BIG,
-                format!("{of}: {len} bytes are more than the window of {}", buffer.len()),
+                format_args!("{of}: {len} bytes are more than the window of {}", buffer.len()),
             ));
         }
         if offset < self.start || end > self.start + self.filled {

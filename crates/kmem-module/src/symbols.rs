@@ -1,12 +1,15 @@
 //! Symbols: what modules export, what the process has, and the versions that a module was built for.
 
 use std::ffi::{CStr, CString};
+use std::fmt;
 
+use crate::alloc::{self, Lossy};
 use crate::elf::{Elf, u32_at, u64_at};
 use crate::error::{Error, Result};
 use crate::image::Image;
-use crate::layout::Part;
+use crate::layout::Part as Place;
 use crate::os::Account;
+use crate::source::Part;
 
 /// Bytes of a `struct kmem_export`.
 const EXPORT: usize = 24;
@@ -60,20 +63,26 @@ pub struct Export {
 pub fn exports(file: &Elf<'_>, image: &Image) -> Result<Vec<Export>> {
     let mut found = Vec::new();
     each_entry(file, image, "kmem_exports", EXPORT, |number, entry| {
-        let bad = |what: &str| Error::noexec(format!("export {number}: {what}"));
-        let name =
-            image.string(u64_at(entry, 8)).ok_or_else(|| bad("its name is not in the module"))?;
-        let name = CString::new(name).map_err(|_| bad("its name has a zero in it"))?;
+        let bad = |what: fmt::Arguments<'_>| Error::noexec(format_args!("export {number}: {what}"));
+        let name = image
+            .string(u64_at(entry, 8))
+            .ok_or_else(|| bad(format_args!("its name is not in the module")))?;
+        let mut bytes = alloc::list(name.len() + 1)?;
+        bytes.extend_from_slice(name);
+        bytes.push(0);
+        // Without a zero in it, and no larger than its room: this takes no memory.
+        let name = CString::from_vec_with_nul(bytes)
+            .map_err(|_| bad(format_args!("its name has a zero in it")))?;
         let value = u64_at(entry, 0);
-        let kept = [Part::Text, Part::RoData, Part::RoAfterInit, Part::Data];
+        let kept = [Place::Text, Place::RoData, Place::RoAfterInit, Place::Data];
         let offset = image.offset(value);
         if offset.is_none_or(|offset| !image.layout.is_in(&kept, offset, 0)) {
-            return Err(bad(&format!("{name:?} is not in what is kept of the module")));
+            return Err(bad(format_args!("{name:?} is not in what is kept of the module")));
         }
         let flags = u32_at(entry, 20);
         let version = (flags & FLAG_VERSION != 0).then(|| u32_at(entry, 16));
-        found.push(Export { name, is: Definition { value, version, gpl: flags & FLAG_GPL != 0 } });
-        Ok(())
+        let is = Definition { value, version, gpl: flags & FLAG_GPL != 0 };
+        alloc::push(&mut found, Export { name, is })
     })?;
     Ok(found)
 }
@@ -89,7 +98,7 @@ pub(crate) fn each_entry(
     let Some((number, found)) = file.find(section) else { return Ok(()) };
     let Some(offset) = image.layout.section(number) else { return Ok(()) };
     if found.size % size as u64 != 0 {
-        return Err(Error::noexec(format!(
+        return Err(Error::noexec(format_args!(
             "{section}: {} bytes are no whole records of {size}",
             found.size
         )));
@@ -99,34 +108,39 @@ pub(crate) fn each_entry(
 }
 
 /// The versions that a module says it was built for.
-pub struct Versions(Vec<(Vec<u8>, u32)>);
+pub struct Versions<'a> {
+    records: Option<Part<'a>>,
+    /// Numbers of the records, by name and version.
+    order: Vec<u32>,
+}
 
-impl Versions {
+impl<'a> Versions<'a> {
     /// Reads `__versions`.
     ///
     /// # Errors
-    /// `ENOEXEC` for records that are none.
-    pub fn read(file: &Elf<'_>, account: &Account) -> Result<Self> {
-        let Some((number, section)) = file.find("__versions") else { return Ok(Self(Vec::new())) };
+    /// `ENOEXEC` for records that are none; `ENOMEM`.
+    pub fn read(file: &Elf<'a>, account: &Account) -> Result<Self> {
+        let Some((number, section)) = file.find("__versions") else {
+            return Ok(Self { records: None, order: Vec::new() });
+        };
         let bytes = file.contents(account, &section, "__versions")?;
         if bytes.len() % VERSION != 0 {
             let len = bytes.len();
-            return Err(Error::noexec(format!(
+            return Err(Error::noexec(format_args!(
                 "__versions (section {number}): {len} bytes are no whole records of {VERSION}"
             )));
         }
-        let of = |entry: &[u8]| {
-            let name = entry[8..].split(|&b| b == 0).next().unwrap_or_default();
-            (name.to_vec(), u64_at(entry, 0) as u32)
-        };
-        let mut all: Vec<_> = bytes.chunks_exact(VERSION).map(of).collect();
-        all.sort();
-        Ok(Self(all))
+        let count = (bytes.len() / VERSION) as u32;
+        let mut order = alloc::list(count as usize)?;
+        order.extend(0..count);
+        order.sort_unstable_by(|&a, &b| record(&bytes, a).cmp(&record(&bytes, b)));
+        Ok(Self { records: Some(bytes), order })
     }
 
     /// All of them, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], u32)> + '_ {
-        self.0.iter().map(|(name, version)| (&name[..], *version))
+        let records = self.records.as_deref().unwrap_or_default();
+        self.order.iter().map(|&number| record(records, number))
     }
 
     /// Whether a definition is what the module was built for.
@@ -134,34 +148,45 @@ impl Versions {
     /// # Errors
     /// `ENOEXEC` names the symbol and both versions.
     pub fn check(&self, name: &[u8], found: &Definition) -> Result<()> {
-        let Ok(at) = self.0.binary_search_by(|(known, _)| known[..].cmp(name)) else {
+        let records = self.records.as_deref().unwrap_or_default();
+        let of = |number: &u32| record(records, *number);
+        let Ok(at) = self.order.binary_search_by(|number| of(number).0.cmp(name)) else {
             return Ok(());
         };
-        let expected = self.0[at].1;
+        let expected = of(&self.order[at]).1;
         if found.version == Some(expected) {
             return Ok(());
         }
-        let has = match found.version {
-            Some(version) => format!("{version:#x}"),
-            None => "none".to_owned(),
+        let name = Lossy(name);
+        let refuse = |has: fmt::Arguments<'_>| {
+            Err(Error::noexec(format_args!(
+                "disagrees about the version of symbol {name}: built for {expected:#x}, there is {has}"
+            )))
         };
-        Err(Error::noexec(format!(
-            "disagrees about the version of symbol {}: built for {expected:#x}, there is {has}",
-            String::from_utf8_lossy(name)
-        )))
+        match found.version {
+            Some(version) => refuse(format_args!("{version:#x}")),
+            None => refuse(format_args!("none")),
+        }
     }
+}
+
+/// Name and version of a record.
+fn record(records: &[u8], number: u32) -> (&[u8], u32) {
+    let entry = records.get(number as usize * VERSION..).unwrap_or_default();
+    let name = entry.get(8..VERSION).unwrap_or_default();
+    (name.split(|&b| b == 0).next().unwrap_or_default(), u64_at(entry, 0) as u32)
 }
 
 /// Whether a licence is compatible with the GPL, as the kernel has it.
 #[must_use]
-pub fn is_gpl_compatible(licence: &str) -> bool {
+pub fn is_gpl_compatible(licence: &[u8]) -> bool {
     matches!(
         licence,
-        "GPL"
-            | "GPL v2"
-            | "GPL and additional rights"
-            | "Dual BSD/GPL"
-            | "Dual MIT/GPL"
-            | "Dual MPL/GPL"
+        b"GPL"
+            | b"GPL v2"
+            | b"GPL and additional rights"
+            | b"Dual BSD/GPL"
+            | b"Dual MIT/GPL"
+            | b"Dual MPL/GPL"
     )
 }

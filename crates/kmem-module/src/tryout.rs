@@ -1,9 +1,12 @@
 //! Everything that loading does to a file, but for running it: checked, laid out, resolved, relocated, sealed, dropped.
 
+use std::ffi::CStr;
+
 use crate::elf::Elf;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::link::{Options, Resolve, link};
 use crate::modinfo::Modinfo;
+use crate::name::Name;
 use crate::os::Account;
 use crate::source::Source;
 use crate::symbols::{Core, Versions};
@@ -12,7 +15,7 @@ use crate::symbols::{Core, Versions};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Its name, if it gives itself one.
-    pub name: Option<String>,
+    pub name: Option<Name>,
     /// Bytes of its memory after init.
     pub size: u64,
     /// Bytes of code.
@@ -25,15 +28,14 @@ pub struct Report {
 
 struct Imports<'a> {
     core: &'a dyn Core,
-    versions: &'a Versions,
+    versions: &'a Versions<'a>,
     count: usize,
 }
 
 impl Resolve for Imports<'_> {
-    fn resolve(&mut self, name: &[u8]) -> Result<Option<u64>> {
-        let name = std::ffi::CString::new(name).map_err(|_| Error::noexec("a name with a zero"))?;
-        let Some(found) = self.core.find(&name) else { return Ok(None) };
-        self.versions.check(name.as_bytes(), &found)?;
+    fn resolve(&mut self, name: &CStr) -> Result<Option<u64>> {
+        let Some(found) = self.core.find(name) else { return Ok(None) };
+        self.versions.check(name.to_bytes(), &found)?;
         self.count += 1;
         Ok(Some(found.value))
     }

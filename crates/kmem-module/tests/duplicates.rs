@@ -140,7 +140,7 @@ fn four_hundred_threads_load_a_file_once_for_nothing() {
 /// A module whose init waits until the test lets it go on, by a number in this program.
 const WAITS: &str = "extern int *gate; static int arg; module_param(arg, int, 0); int gated_arg; EXPORT_SYMBOL(gated_arg);
      static int __init go(void) { __atomic_store_n(&gate[0], 1, __ATOMIC_RELEASE);
-        while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) __builtin_ia32_pause();
+        while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) ;
         gated_arg = arg; return gate[2]; } module_init(go);
      static void stop(void) { } module_exit(stop);";
 

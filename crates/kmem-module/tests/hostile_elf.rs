@@ -184,8 +184,8 @@ fn d10_large_tables_take_bounded_time() {
         let file = large(sections, symbols, relocations);
         let start = Instant::now();
         let result = try_bytes(&file);
-        // A second for 64 MiB; this build is not the fastest.
-        let bound = Duration::from_secs(2) * (1 + (file.len() >> 26) as u32);
+        // A second for 64 MiB on an idle machine; what is not bounded takes hours.
+        let bound = Duration::from_secs(20) * (1 + (file.len() >> 26) as u32);
         assert!(
             start.elapsed() < bound,
             "{sections} {symbols} {relocations}: {:?}",
@@ -202,7 +202,7 @@ fn d10_large_tables_take_bounded_time() {
         .for_each(|i| file[symbols + i * 24..][..8].copy_from_slice(&[1, 0, 0, 0, 0x20, 0, 0, 0]));
     let start = Instant::now();
     is(&try_bytes(&file).unwrap_err(), Errno::E2BIG);
-    assert!(start.elapsed() < Duration::from_secs(4));
+    assert!(start.elapsed() < Duration::from_secs(40));
 }
 
 #[test]

@@ -49,10 +49,14 @@ extern "C-unwind" fn host_panic() {
 }
 
 fn host(search_path: &[&Path]) -> (&'static Shared, Loader) {
+    host_with(search_path, 50)
+}
+
+fn host_with(search_path: &[&Path], most_requests: u32) -> (&'static Shared, Loader) {
     let shared: &'static Shared = Box::leak(Box::default());
     let search_path = search_path.iter().map(|path| path.to_path_buf()).collect();
     let core = Box::new(WithCalls(shared));
-    let loader = Loader::new(Config { core, search_path, ..config() }).unwrap();
+    let loader = Loader::new(Config { core, search_path, most_requests, ..config() }).unwrap();
     let _ = shared.loader.set(loader.clone());
     (shared, loader)
 }
@@ -218,6 +222,26 @@ fn d31_a_thread_that_is_cancelled_in_init_does_not_hold_up_others() {
 }
 
 #[test]
+fn d31_requests_that_do_not_come_back_give_their_places_back() {
+    let dir = directory();
+    with_init(
+        dir.path(),
+        "leaves",
+        "__atomic_add_fetch(&gate[0], 1, __ATOMIC_SEQ_CST); if (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) pthread_exit(0); return 0;",
+    );
+    let (shared, loader) = host_with(&[dir.path()], 1);
+    for begun in 1..=3 {
+        let loader = loader.clone();
+        drop(thread::Builder::new().spawn(move || loader.request_module("leaves")).unwrap());
+        wait_until(|| shared.gate[0].load(Ordering::Acquire) == begun);
+    }
+    shared.gate[1].store(1, Ordering::Release);
+    loader.request_module("leaves").unwrap();
+    loader.delete_module("leaves", 0).unwrap();
+    nothing_is_left(&loader);
+}
+
+#[test]
 fn d31_a_signal_ends_waiting() {
     extern "C" fn nothing(_: c_int) {}
     let dir = directory();
@@ -288,7 +312,7 @@ fn a_symbol_of_a_module_that_is_coming_is_waited_for() {
         dir.path(),
         "provider",
         "extern int gate[3]; int provided = 5; EXPORT_SYMBOL(provided);
-         static int __init go(void) { gate[0] = 1; while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) __builtin_ia32_pause(); return gate[2]; }
+         static int __init go(void) { gate[0] = 1; while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) ; return gate[2]; }
          module_init(go); static void stop(void) { } module_exit(stop);",
     );
     let user = module(

@@ -6,14 +6,17 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use harness::{config, directory, insmod, loader, module, nothing_is_left};
-use kmem_module::decompress::Format;
+use kmem_module::decompress::{Format, Packed};
 use kmem_module::loader::flags;
-use kmem_module::source::Source;
+use kmem_module::os::{Account, Linux};
+use kmem_module::source::{ReadAt as _, Source};
 use kmem_module::stats::Stat;
 use kmem_module::{Config, Errno, Error, Loader};
 use liblzma::stream::{Check, Filters, LzmaOptions, Stream};
+use proptest::prelude::*;
 
 const EMPTY: &str = "static int __init go(void) { return 0; } module_init(go); static void stop(void) { } module_exit(stop);";
 const FORMATS: [Format; 3] = [Format::Gzip, Format::Xz, Format::Zstd];
@@ -85,6 +88,77 @@ fn modules_are_loaded_from_gzip_xz_and_zstd_and_their_duplicates_cost_nothing() 
         loader.load_file(&packed, "").unwrap();
         loader.delete_module("packed", 0).unwrap();
         nothing_is_left(&loader);
+    }
+}
+
+/// Some of it repeats, some does not.
+fn contents() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..2000),
+        (any::<u8>(), 0..70_000_usize).prop_map(|(byte, len)| vec![byte; len]),
+        (prop::collection::vec(any::<u8>(), 1..40_000), 1..4_usize).prop_map(|(v, n)| v.repeat(n)),
+    ];
+    prop::collection::vec(piece, 0..5).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_expanded_is_what_was_compressed_read_in_whatever_order(
+        bytes in contents(),
+        level in 0..10_u32,
+        fields in any::<[bool; 3]>(),
+        places in prop::collection::vec((any::<usize>(), 0..50_000_usize), 0..4),
+    ) {
+        // Another implementation's gzip, with what a header may have.
+        let mut header = flate2::GzBuilder::new();
+        for (&has, number) in fields.iter().zip(0..) {
+            header = match (has, number) {
+                (true, 0) => header.filename("a name"),
+                (true, 1) => header.comment("a comment"),
+                (true, _) => header.extra(vec![3; 300]),
+                _ => header,
+            };
+        }
+        let mut gzip = header.write(Vec::new(), flate2::Compression::new(level));
+        gzip.write_all(&bytes).unwrap();
+        let account = Account::new(Arc::new(Linux), Arc::default()).unwrap();
+        let all = [gzip.finish().unwrap(), compress_xz(&bytes, 1 << 20), compress_zstd(&bytes, 20)];
+        for packed in all {
+            let packed = Packed::open(Source::Bytes(&packed), &account, 1 << 20).unwrap();
+            prop_assert!(packed.expand(&account).unwrap()[..] == bytes[..]);
+            for &(at, len) in &places {
+                let at = at % (bytes.len() + 1);
+                let mut into = vec![0; len.min(bytes.len() - at)];
+                packed.read(&account, at as u64, &mut into).unwrap();
+                prop_assert!(into[..] == bytes[at..at + into.len()]);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn d34_random_damage_is_refused_or_expands_the_same_twice(
+        format in prop_oneof![Just(Format::Gzip), Just(Format::Xz), Just(Format::Zstd)],
+        damage in prop::collection::vec((any::<usize>(), any::<u8>(), any::<bool>()), 1..5),
+    ) {
+        let text: Vec<u8> = (0..4000_u32).flat_map(|n| (n / 7 * n).to_le_bytes()).collect();
+        let mut packed = compress(format, &text);
+        for (at, byte, header) in damage {
+            // Headers are where damage tells.
+            let most = if header { 32 } else { packed.len() };
+            packed[at % most] = byte;
+        }
+        let account = Account::new(Arc::new(Linux), Arc::default()).unwrap();
+        if let Ok(whole) = Packed::open(Source::Bytes(&packed), &account, 1 << 20) {
+            let expanded = whole.expand(&account).unwrap();
+            prop_assert!(expanded.len() as u64 <= 1 << 20);
+            prop_assert!(whole.expand(&account).unwrap()[..] == expanded[..]);
+        }
     }
 }
 

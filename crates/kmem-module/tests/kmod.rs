@@ -4,6 +4,7 @@
 mod harness;
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Barrier;
@@ -201,7 +202,7 @@ fn so_many_requests_are_served_at_a_time_and_the_rest_wait() {
             dir.path(),
             name,
             "extern unsigned int gate[2]; static int __init go(void) { __atomic_add_fetch(&gate[0], 1, __ATOMIC_SEQ_CST);
-             while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) __builtin_ia32_pause(); return 0; } module_init(go);
+             while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) ; return 0; } module_init(go);
              static void stop(void) { } module_exit(stop);",
         );
     }
@@ -261,6 +262,34 @@ fn dependencies_are_loaded_first_soft_ones_if_they_are_there_and_circles_refused
     assert_eq!(loader.request_module("top").unwrap_err().errno, Errno::ENOENT);
     loader.request_module("mid").unwrap();
     unload_in_order(&loader, &["mid", "low"]);
+}
+
+#[test]
+fn what_depmod_wrote_is_loaded_in_its_order_packed_or_not() {
+    let dir = directory();
+    let make = |name: &str, more: &str| {
+        module(dir.path(), name, &format!("int {name}_v = 1; EXPORT_SYMBOL({name}_v); {more}"))
+    };
+    make("dep_low", "");
+    make("dep_soft", "extern int dep_top_v; int *soft_p = &dep_top_v;");
+    let mid = make("dep_mid", "extern int dep_low_v; int *mid_p = &dep_low_v;");
+    make("dep_top", "extern int dep_low_v, dep_mid_v; int *top_p[] = { &dep_low_v, &dep_mid_v };");
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    packed.write_all(&fs::read(&mid).unwrap()).unwrap();
+    fs::create_dir(dir.path().join("kernel")).unwrap();
+    fs::write(dir.path().join("kernel/dep-mid.ko.gz"), packed.finish().unwrap()).unwrap();
+    fs::remove_file(mid).unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    write(
+        "modules.dep",
+        "dep_top.ko: kernel/dep-mid.ko.gz dep_low.ko\nkernel/dep-mid.ko.gz: dep_low.ko\ndep_low.ko:\ndep_soft.ko:\n",
+    );
+    write("modules.alias", "alias top-* dep_top\n");
+    write("modules.softdep", "softdep dep_top post: dep_soft\n");
+    let loader = loader(&[dir.path()]);
+    loader.request_module("top-7").unwrap();
+    assert_eq!(loader.modules(false).len(), 4);
+    unload_in_order(&loader, &["dep_soft", "dep_top", "dep_mid", "dep_low"]);
 }
 
 fn unload_in_order(loader: &Loader, names: &[&str]) {

@@ -29,7 +29,7 @@ pub(crate) unsafe fn caller(tag: *const StaticTag) -> Caller {
 /// # Safety
 /// See [`caller`].
 #[inline(always)]
-unsafe fn who(tag: *const StaticTag) -> Caller {
+pub(crate) unsafe fn who(tag: *const StaticTag) -> Caller {
     if tag.is_null() {
         Caller::NOBODY
     } else if (tag as isize) < 0 {

@@ -3,7 +3,7 @@
 //! Every allocation symbol of the C library is exported, for one that is missing would hand out
 //! memory that our `free` does not know. The files are thin: [`malloc`] (C), [`operators`]
 //! (C++), [`process`] (start, exit, `dlopen`), [`thread`] (groups by name), [`tagged`], [`kernel`],
-//! [`group`], [`percpu`], [`mempool`] and [`vmalloc`] (`kmem.h`), over the one static instance.
+//! [`group`], [`percpu`], [`mempool`], [`rhashtable`] and [`vmalloc`] (`kmem.h`), over the one static instance.
 //!
 //! Nothing here allocates through itself, takes a lock, or calls into the C library on the path
 //! of an allocation.
@@ -22,6 +22,7 @@ mod percpu;
 mod process;
 mod pthread;
 mod report;
+mod rhashtable;
 mod tagged;
 mod thread;
 mod vmalloc;

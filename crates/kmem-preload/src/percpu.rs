@@ -1,6 +1,6 @@
 //! Per-CPU memory, as `kmem.h` declares it.
 
-use core::ffi::c_uint;
+use core::ffi::{c_int, c_uint};
 
 use kmem_core::codetag::StaticTag;
 use kmem_core::units::{CpuId, Gfp};
@@ -33,6 +33,15 @@ extern "C" fn per_cpu_ptr(handle: *mut u8, cpu: c_uint) -> *mut u8 {
 #[unsafe(export_name = "kmem_nr_cpu_ids")]
 extern "C" fn nr_cpu_ids() -> c_uint {
     KMEM.possible_cpus() + 1
+}
+
+/// Writes what there is of per-CPU memory to a file.
+#[unsafe(export_name = "kmem_percpu_stats")]
+extern "C" fn percpu_stats(fd: c_int) {
+    KMEM.percpu_info(|line| {
+        // SAFETY: a line that is there. What cannot be written is lost.
+        unsafe { libc::write(fd, line.as_ptr().cast(), line.len()) };
+    });
 }
 
 /// Exports the operations for words of one width.

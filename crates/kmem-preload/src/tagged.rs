@@ -4,6 +4,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 
+use kmem_core::LiveTag;
 use kmem_core::codetag::{Caller, StaticTag, scope};
 
 use crate::{KMEM, errno};
@@ -295,4 +296,19 @@ unsafe extern "C" fn kmem_module_tags_unregister(
 ) {
     // SAFETY: the caller's promise.
     KMEM.unregister_tags(start, stop, unsafe { module_name(name, len) });
+}
+
+/// Bytes that are live of the tags of a module. `out` names the sites, as many as it has room for; the rest of it has null tags.
+///
+/// # Safety
+/// Tags, and room for so many entries.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kmem_module_tags_live(
+    start: *const StaticTag,
+    stop: *const StaticTag,
+    out: *mut LiveTag,
+    room: usize,
+) -> u64 {
+    // SAFETY: the caller's promise.
+    KMEM.live_tags(start, stop, unsafe { core::slice::from_raw_parts_mut(out, room) })
 }

@@ -33,7 +33,7 @@ mod zone;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-pub use accounting::Accounting;
+pub use accounting::{Accounting, Tables};
 pub use buddy::{Buddy, Buddyinfo, ORDERS};
 pub use caches::Cache;
 pub use census::TagTotal;
@@ -157,14 +157,14 @@ impl Snapshot {
     }
 
     fn read(target: &Target<'_>) -> Result<Self, ReadError> {
-        let pagemap = target.pages();
         let each = |source: &Source<'_>, root: &Root| Books::read(source, root);
-        let Followed { maps, kept: books, faults } = follow(target, pagemap.as_ref(), each)?;
+        let Followed { maps, pages, kept: books, faults } = follow(target, each)?;
         let mut accounting = Accounting::default();
         for one in &books {
             accounting.add(&one.accounting);
         }
         accounting.resident = target.resident()?;
+        accounting.tables = Tables::known_by(pages.as_ref());
         target.verify()?;
         let (pid, exe, comm) = (target.pid(), target.exe(), target.comm());
         Ok(Self { pid, exe, comm, maps, books, faults, accounting })

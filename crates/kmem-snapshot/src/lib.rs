@@ -1,7 +1,7 @@
 //! Reads the books of a kmem process from outside and puts names to them.
 //!
 //! ```text
-//! process    maps, memory, page map, identity of a live process      (the only unsafe code)
+//! process    maps, memory, pages, identity of a live process      (the only unsafe code)
 //! core_file  the same of a dead one, from its core file
 //! memory     either of them
 //! blackbox   the file a process kept while it ran

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::core_file::CoreMemory;
 use crate::error::ReadError;
-use crate::process::{self, PageMap, PageState, Span};
+use crate::process::{self, PageMap, PageState, Smaps, Span};
 
 /// Memory of one process.
 #[derive(Debug, Clone)]
@@ -51,6 +51,8 @@ impl Memory {
 pub enum Pages {
     /// By the page map of a live process.
     Live(PageMap),
+    /// By what is in memory of each mapping of a live process, which is an estimate.
+    Likely(Smaps),
     /// By the parts of a core file that are not holes.
     Core(CoreMemory),
 }
@@ -67,6 +69,9 @@ impl Pages {
     ) -> Option<()> {
         match self {
             Self::Live(map) => map.regions(addr, len, state, each),
+            Self::Likely(smaps) => {
+                (state == PageState::Present).then(|| smaps.likely(addr, len, each))
+            }
             Self::Core(memory) => {
                 // What was in swap has been dumped like the rest.
                 if state == PageState::Present {
@@ -75,13 +80,5 @@ impl Pages {
                 Some(())
             }
         }
-    }
-
-    /// Bytes in memory of the pages that overlap `len` bytes at `addr`.
-    #[must_use]
-    pub fn resident(&self, addr: u64, len: u64) -> Option<u64> {
-        let mut bytes = 0;
-        self.regions(addr, len, PageState::Present, |r| bytes += r.end.saturating_sub(r.start))?;
-        Some(bytes)
     }
 }

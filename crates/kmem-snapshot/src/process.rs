@@ -7,6 +7,7 @@
 mod maps;
 mod memory;
 mod pagemap;
+mod smaps;
 mod stat;
 
 use std::fs::{self, File};
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 pub use maps::{Mapping, Maps};
 pub use memory::{Memory, Span};
 pub use pagemap::{PageMap, PageState};
+pub use smaps::Smaps;
 
 use crate::error::ReadError;
 
@@ -129,10 +131,19 @@ impl Process {
         Ok(stat::statm_resident(&text).unwrap_or(0))
     }
 
-    /// The page map, where it may be read.
+    /// The page map, where it may be read. `seen` is an address whose page is in memory, as one is
+    /// that was just read: a map that does not say so hides what it knows.
     #[must_use]
-    pub fn pagemap(&self) -> Option<PageMap> {
-        PageMap::open(&self.path("pagemap"))
+    pub fn pagemap(&self, seen: u64) -> Option<PageMap> {
+        let map = PageMap::open(&self.path("pagemap"))?;
+        map.resident(seen, 1).filter(|&bytes| bytes != 0)?;
+        Some(map)
+    }
+
+    /// How much of each mapping is in memory, where that may be read.
+    #[must_use]
+    pub fn smaps(&self) -> Option<Smaps> {
+        Smaps::parse(&self.read_file("smaps").ok()?)
     }
 
     /// The pid by which the process knows itself (differs inside a pid namespace).

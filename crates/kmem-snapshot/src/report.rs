@@ -12,7 +12,7 @@ pub use groups::{write_group_table, write_group_totals, write_groups};
 pub use name::short;
 pub use tree::write_tree;
 
-use crate::books::Accounting;
+use crate::books::{Accounting, Tables};
 use crate::escape::printable;
 use crate::sites::Site;
 
@@ -106,6 +106,17 @@ pub fn write_accounting(out: &mut impl Write, of: &Accounting) -> io::Result<()>
         size(rest),
         size_u(of.resident)
     )?;
+    match of.tables {
+        Tables::Counted => {}
+        Tables::Estimated => writeln!(
+            out,
+            "  overhead is an estimate: the page map of the process cannot be read here, so kmem's tables are as its smaps says"
+        )?,
+        Tables::Unknown => writeln!(
+            out,
+            "  overhead lacks kmem's tables, which are in unaccounted: neither pagemap nor smaps of the process can be read here"
+        )?,
+    }
     let untouched = of.untouched.filter(|&bytes| bytes != 0);
     let swapped = of.swapped.filter(|&bytes| bytes != 0);
     match (untouched, rest < 0) {
@@ -187,6 +198,7 @@ mod tests {
             cached: 1 << 20,
             overhead: 1 << 20,
             resident: 4 << 20,
+            tables: Tables::Counted,
             untouched: Some(9 << 20),
             swapped: Some(0),
         };
@@ -196,5 +208,17 @@ mod tests {
   unaccounted is negative: 9.0 MiB of the pages in use were never touched, so they are not resident
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_no_count_is_said() {
+        let text = |tables| {
+            let mut out = Vec::new();
+            write_accounting(&mut out, &Accounting { tables, ..Accounting::default() }).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(text(Tables::Counted).lines().count(), 1);
+        assert!(text(Tables::Estimated).contains("\n  overhead is an estimate: "));
+        assert!(text(Tables::Unknown).contains("\n  overhead lacks kmem's tables"));
     }
 }

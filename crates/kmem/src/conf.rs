@@ -33,8 +33,14 @@ pub struct Conf {
     pub init_on_alloc: bool,
     /// `init_on_free:0|1`: pages are zeroed when they are freed.
     pub init_on_free: bool,
-    /// `shuffle:0|1`: single and huge pages are handed out in random order.
+    /// `shuffle:0|1`: single and huge pages, and the objects of slabs, are handed out in random order.
     pub shuffle: bool,
+    /// `redzone:0|1`: what is behind an object, and in front of it, is looked at when it is freed.
+    pub redzone: bool,
+    /// `check_caches:0|1`: an object that is given back to another cache than its own is found.
+    pub check_caches: bool,
+    /// `quarantine_kb:N`: so much freed memory of objects is held back, and looked at before it is used again.
+    pub quarantine_kb: u32,
     /// `debug:0|1`, or `debug` alone: check the accounting of every call.
     pub debug: bool,
     /// `cumulative:0|1`: count every call, in the black box.
@@ -121,6 +127,9 @@ impl Conf {
         init_on_alloc: false,
         init_on_free: false,
         shuffle: false,
+        redzone: false,
+        check_caches: false,
+        quarantine_kb: 0,
         strict: false,
         debug: false,
         cumulative: false,
@@ -180,6 +189,12 @@ impl Conf {
             b"init_on_alloc" => self.init_on_alloc = switch(value)?,
             b"init_on_free" => self.init_on_free = switch(value)?,
             b"shuffle" => self.shuffle = switch(value)?,
+            b"redzone" => self.redzone = switch(value)?,
+            b"check_caches" => self.check_caches = switch(value)?,
+            b"quarantine_kb" => {
+                self.quarantine_kb =
+                    number(value).filter(|&kb| kb <= 1 << 20).ok_or(Complaint::BadValue)?;
+            }
             b"debug" => self.debug = value.is_empty() || switch(value)?,
             b"group-by" => {
                 self.group_by = match value {

@@ -19,7 +19,7 @@
 //! cpu        per-CPU slots: rseq or try-lock
 //! class      size classes and the layout of their slabs
 //! os         the only door to the platform
-//! conf, blackbox, root, units, sync
+//! conf, blackbox, root, units, prng, sync
 //! ```
 //!
 //! Under a model checker (`--cfg loom`) only the lock-free protocols are built, without what
@@ -44,6 +44,7 @@ pub mod os;
 pub mod page;
 #[cfg(not(loom))]
 pub mod percpu;
+pub mod prng;
 pub mod rhashtable;
 pub mod root;
 pub mod row;
@@ -55,6 +56,8 @@ pub mod units;
 pub mod vmalloc;
 
 #[cfg(not(loom))]
+pub use alloc_tag::LiveTag;
+#[cfg(not(loom))]
 pub use codetag::scope::{Scope, Tagged};
 #[cfg(not(loom))]
 pub use codetag::{Caller, StaticTag};
@@ -63,7 +66,8 @@ pub use kmem::Kmem;
 #[cfg(not(loom))]
 pub use kmem::{
     Cache, Elements, Fault, FromInstance, Group, GroupKinds, GroupScope, GroupStat, Grouped,
-    Instance, Mempool, PerCpuStats, Reservation, Stats, Table, VmallocStats, fallible,
+    Instance, Mempool, PerCpuStats, PerCpuVariable, Reservation, Stats, Table, VmallocStats,
+    fallible,
 };
 
 /// A static tag for the place where this is written: `static_tag!("name")`, or without a name

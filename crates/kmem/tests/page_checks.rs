@@ -71,10 +71,21 @@ fn marked_on_cpu(order: Order, bad: bool) {
     at_the_end(u64::from(bad), 1 << order.0);
 }
 
+/// A page that was freed comes back on the CPU that it was freed on.
+fn stay_on_this_cpu() {
+    // SAFETY: a set of CPUs on the stack.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0);
+    }
+}
+
 /// The program: one case, in a process of its own.
 #[test]
 fn child() {
     let Ok(case) = std::env::var("KMEM_PAGES_CHILD") else { return };
+    stay_on_this_cpu();
     let fill = |at: *mut u8| {
         // SAFETY: a live page of ours.
         unsafe { at.write_bytes(0x55, 4096) }

@@ -19,6 +19,8 @@ use fixed::fixed;
 use kmem::Kmem;
 use kmem::codetag::Caller;
 use kmem::os::Budget;
+use kmem::os::linux::Linux;
+use kmem::os::sim::Sim;
 use kmem::units::{CpuId, Gfp};
 use proptest::prelude::*;
 use simulated::{Simulated, budget, simulated};
@@ -416,4 +418,91 @@ fn a_forked_child_goes_on_with_objects_of_its_own() {
         assert_eq!(COUNTED.percpu_sum(counter), 3);
         COUNTED.free_percpu(counter.cast());
     }
+}
+
+static PROCESS: Kmem = Kmem::new();
+
+kmem::define_per_cpu! {
+    static EVENTS: u64 => PROCESS;
+    /// Nobody uses it.
+    static UNUSED: u32 => PROCESS;
+}
+
+#[test]
+fn a_static_variable_gets_a_place_when_it_is_used_billed_to_its_definition() {
+    let rows = || {
+        let mut rows = Vec::new();
+        PROCESS.census(|tag, bytes, calls| {
+            if let Some(names) = PROCESS.sites().names(tag)
+                && [&b"EVENTS"[..], b"UNUSED"].contains(&names.function)
+            {
+                rows.push((names.function.to_vec(), bytes, calls));
+            }
+        });
+        rows
+    };
+    assert!(rows().is_empty());
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| (0..10_000).for_each(|_| EVENTS.add(2)))).collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+    });
+    assert_eq!(EVENTS.sum(), 80_000);
+    let of_cpus: u64 = (0..PROCESS.possible_cpus()).filter_map(|cpu| EVENTS.of(CpuId(cpu))).sum();
+    assert!(of_cpus <= 80_000 && EVENTS.of(CpuId(PROCESS.possible_cpus())).is_none());
+    assert!(EVENTS.read() <= 80_000);
+    assert_eq!(rows(), [(b"EVENTS".to_vec(), 16, 1)]);
+    let _ = &UNUSED;
+}
+
+#[test]
+fn the_report_has_the_layout_of_the_kernels() {
+    let a = simulated(BUDGET);
+    let text = || {
+        let mut text = Vec::new();
+        a.percpu_info(|line| text.extend_from_slice(line));
+        String::from_utf8(text).expect("text")
+    };
+    let value = |name: &str| {
+        let text = text();
+        let line = text.lines().find(|line| line.trim_start().starts_with(name));
+        let number = line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim());
+        number
+            .and_then(|number| number.parse::<u64>().ok())
+            .unwrap_or_else(|| panic!("{name}: {text}"))
+    };
+    assert_eq!((value("nr_units"), value("nr_cur_alloc"), value("unit_size")), (0, 0, 0));
+    let handles =
+        [8, 100, 4000].map(|size| a.alloc_percpu(size, 8, Gfp::KERNEL, Caller::at(0x1000)));
+    assert_eq!((value("nr_units"), value("nr_cur_alloc")), (1, 3));
+    assert_eq!(value("cur_alloc_size"), 16 + 112 + 4096);
+    assert!(value("populated_size") >= 4096 && value("unit_size") >= 1 << 20);
+    // SAFETY: live, given up.
+    handles.into_iter().for_each(|handle| unsafe { a.free_percpu(handle) });
+    assert_eq!((value("nr_cur_alloc"), value("cur_alloc_size")), (0, 0));
+    let heads: Vec<_> =
+        text().lines().filter(|line| !line.starts_with("  ")).map(str::to_owned).collect();
+    let rule = "-".repeat(40);
+    assert_eq!(
+        heads,
+        ["Percpu Memory Statistics", "Allocation Info:", &rule, "Global Stats:", &rule]
+    );
+}
+
+#[test]
+fn a_static_variable_counts_without_memory() {
+    static FULL: std::sync::OnceLock<&'static Simulated> = std::sync::OnceLock::new();
+    kmem::define_per_cpu! {
+        static LATE: u32 => **FULL.get().expect("set below"), Sim<Linux>;
+    }
+    let a = simulated(BUDGET);
+    FULL.set(a).ok().expect("once");
+    // SAFETY: live, given up.
+    unsafe { a.free(a.alloc(1, Caller::at(0x1000))) };
+    a.platform().fail(1, u64::MAX);
+    LATE.add(3);
+    assert_eq!((LATE.sum(), LATE.of(CpuId(0))), (3, None));
+    a.platform().fail(u64::MAX, u64::MAX);
+    LATE.add(4);
+    assert_eq!((LATE.sum(), LATE.of(CpuId(0))), (7, Some(4)));
 }

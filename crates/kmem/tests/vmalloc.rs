@@ -64,6 +64,36 @@ fn the_page_behind_an_area_faults_fresh_and_used_again() {
     assert_eq!((stats.guards, stats.unguarded, stats.stuck), (0, 0, 0));
 }
 
+#[test]
+fn long_and_aligned_areas_are_taken_again_as_they_were_freed() {
+    let a = simulated(first_zone_of(64 << 20));
+    a.platform().run_on(0);
+    let take = |pages: usize, align: usize| {
+        let at = a.vmalloc_aligned(pages * PAGE, align * PAGE, Gfp::KERNEL, SITE);
+        assert!(!at.is_null() && at.addr().is_multiple_of(align * PAGE));
+        at
+    };
+    for (pages, align) in [(71, 1), (72, 1), (100, 1), (256, 1), (5, 4), (90, 8)] {
+        let first = take(pages, align);
+        for _ in 0..3 {
+            // SAFETY: live, given up.
+            unsafe { a.vfree(first) };
+            assert_eq!(take(pages, align), first, "{pages} pages at {align}");
+        }
+        let guards = a.vmalloc_stats().guards;
+        // One of another length, or that lies wrong, does not do.
+        // SAFETY: live, given up.
+        unsafe { a.vfree(first) };
+        assert_eq!(a.vmalloc_stats().guards, guards, "{pages} pages are kept, guard included");
+        let other = take(pages + 1, 1);
+        assert_ne!(other, first, "{pages} pages");
+        // SAFETY: live, given up.
+        unsafe { a.vfree(other) };
+        a.trim();
+        assert_eq!(a.vmalloc_stats().guards, 0);
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Alloc { size: usize, shift: u32, kind: u8, site: usize, cpu: u32 },

@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use heap::{HEAP, kmem};
 use kmem::memcg::GroupId;
+use kmem::root::group_event;
 use kmem::units::{Gfp, Order, TagId};
 use kmem::{Caller, StaticTag, static_tag};
 use serial::line;
@@ -220,6 +221,14 @@ fn report() {
         if let Ok(stat) = a.group_at(path.as_bytes()).and_then(|id| a.group_stat(id)) {
             line!("group {path} memory.current {}", stat.current);
             line!("group {path} memory.peak {}", stat.peak);
+            let events = [group_event::MAX, group_event::OOM].map(|event| stat.events[event]);
+            line!("group {path} memory.events max {} oom {}", events[0], events[1]);
+        }
+        if let Ok(kinds) = a.group_at(path.as_bytes()).and_then(|id| a.group_kinds(id)) {
+            line!("group {path} memory.stat slab {}", kinds.slab);
+            line!("group {path} memory.stat pages {}", kinds.pages);
+            line!("group {path} memory.stat vmalloc {}", kinds.vmalloc);
+            line!("group {path} memory.stat percpu {}", kinds.percpu);
         }
     }
 }

@@ -44,7 +44,7 @@ const CPUS: u64 = 2;
 struct Nothing;
 
 impl Resolve for Nothing {
-    fn resolve(&mut self, _: &[u8]) -> Result<Option<u64>> {
+    fn resolve(&mut self, _: &std::ffi::CStr) -> Result<Option<u64>> {
         Ok(None)
     }
 }
@@ -87,13 +87,13 @@ impl Old {
 
     /// Both system calls copy the whole file first.
     fn load(&self, source: Source<'_>) -> Result<()> {
-        let account = Account::new(Arc::new(Linux), self.gauge.clone());
+        let account = Account::new(Arc::new(Linux), self.gauge.clone())?;
         let mut copy = account.buffer(source.len(), "the file")?;
         source.read(&account, 0, &mut copy, "the file")?;
         let source = Source::Bytes(&copy);
         let file = Elf::read(source, &account, Some(Machine::HERE))?;
         let name = Modinfo::read(&file, &account)?.name()?;
-        let name = name.unwrap_or_default();
+        let name = name.map_or_else(String::new, |name| name.to_string());
         // Made before the name is looked up, it is a loser's until the end of this function.
         let memory = match self.found {
             Found::WithMemory => Some(self::memory(&file, &account)?),

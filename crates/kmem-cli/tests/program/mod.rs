@@ -4,7 +4,9 @@
 // Each test program uses its part.
 #![allow(dead_code)]
 
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
@@ -37,6 +39,37 @@ pub(crate) fn compile(name: &str, flags: &[&str], dir: &Path) -> PathBuf {
     cc.args(["-g", "-O1", "-pthread"]).args(flags).arg(source).arg("-o").arg(&path);
     assert!(cc.status().unwrap().success());
     path
+}
+
+/// The command where every user may run it, while the directory is kept. None, which is said, where
+/// we cannot become another user.
+pub(crate) fn for_another_user() -> Option<(TempDir, PathBuf)> {
+    // SAFETY: asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root can become another user");
+        return None;
+    }
+    let dir = tempfile::tempdir_in("/tmp").unwrap();
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let copy = dir.path().join("kmem");
+    std::fs::copy(KMEM, &copy).unwrap();
+    std::fs::set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();
+    Some((dir, copy))
+}
+
+/// Whether a process that dies may leave a core in its directory here; if not, that is said.
+pub(crate) fn leaves_cores() -> bool {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.starts_with('|') || pattern.contains('/') {
+        eprintln!("skipped: core files go to {}", pattern.trim_end());
+        return false;
+    }
+    let limit = Command::new("sh").args(["-c", "ulimit -H -c"]).output().unwrap();
+    let none = text(&limit.stdout).trim_end() == "0";
+    if none {
+        eprintln!("skipped: no core file may be written (ulimit -H -c)");
+    }
+    !none
 }
 
 /// Runs the command, which must succeed, and takes its JSON.
@@ -109,9 +142,7 @@ impl Program {
     /// Gives it a byte that it ends of, with a core where this machine puts cores into the
     /// directory of the process, which is then found there.
     pub(crate) fn die(&mut self, command: u8) -> Option<PathBuf> {
-        let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
-        if pattern.starts_with('|') || pattern.contains('/') {
-            eprintln!("skipped: core files go to {}", pattern.trim_end());
+        if !leaves_cores() {
             return None;
         }
         self.child.stdin.as_mut().unwrap().write_all(&[command]).unwrap();

@@ -15,6 +15,8 @@ int main(void) {
     void (*release)(void *, unsigned) = dlsym(RTLD_DEFAULT, "kmem_free_pages");
     if (!alloc || !release)
         return 1;
+    /* No buffers that come with the first use of a stream. */
+    setvbuf(stdin, NULL, _IONBF, 0);
     setvbuf(stdout, NULL, _IONBF, 0);
     /* All of them out, then every second one back: single pages between others. */
     for (int i = 0; i < BLOCKS; i++)

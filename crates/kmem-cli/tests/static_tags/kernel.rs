@@ -46,8 +46,12 @@ fn a_split_block_is_sixteen_references_and_freed_as_a_whole_or_in_pieces() {
 
 #[test]
 fn per_cpu_objects_are_booked_once_and_their_copies_add_up() {
-    assert_eq!(run_program(&["percpu.c"], "", ""), "");
-    assert_eq!(run_program(&["percpu.c"], "", "rseq:off"), "");
+    for conf in ["", "rseq:off"] {
+        let said = run_program(&["percpu.c"], "", conf);
+        assert!(said.starts_with("Percpu Memory Statistics\nAllocation Info:\n"), "{said}");
+        assert!(said.contains("\n  nr_cur_alloc        :           60\n"), "{said}");
+        assert!(said.contains("\n  cur_alloc_size      :         6720\n"), "{said}");
+    }
 }
 
 #[test]
@@ -72,6 +76,11 @@ fn areas_are_booked_in_whole_pages_and_listed_as_the_kernel_does() {
 #[test]
 fn a_pools_reserve_is_billed_to_its_maker_and_elements_to_their_user() {
     assert_eq!(run_program(&["mempool.c"], "", ""), "");
+}
+
+#[test]
+fn a_hash_table_is_billed_to_its_maker_elements_included() {
+    assert_eq!(run_program(&["rhashtable.c"], "", ""), "");
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Core for All {
 
 fuzz_target!(|bytes: &[u8]| {
     let gauge = Arc::<Gauge>::default();
-    let account = Account::new(Arc::new(Linux), gauge.clone());
+    let account = Account::new(Arc::new(Linux), gauge.clone()).unwrap();
     let source = Source::Bytes(bytes);
     for machine in [Machine::X86_64, Machine::Aarch64] {
         let base = (machine != Machine::HERE).then_some(1 << 40);

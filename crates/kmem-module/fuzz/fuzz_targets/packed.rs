@@ -12,7 +12,7 @@ const MOST: u64 = 1 << 20;
 
 fuzz_target!(|bytes: &[u8]| {
     let gauge = Arc::<Gauge>::default();
-    let account = Account::new(Arc::new(Linux), gauge.clone());
+    let account = Account::new(Arc::new(Linux), gauge.clone()).unwrap();
     if let Ok(packed) = Packed::open(Source::Bytes(bytes), &account, MOST) {
         let expanded = packed.expand(&account).expect("what was whole is whole");
         assert!(expanded.len() as u64 <= MOST);

@@ -1,6 +1,8 @@
 //! One entry of the section table.
 
 use super::{HEADER, SECTION, elf, u32_at, u64_at};
+use std::fmt;
+
 use crate::error::{Error, Result};
 
 /// Largest alignment of a section.
@@ -70,7 +72,7 @@ impl Section {
 
     pub(super) fn check_null(&self) -> Result<()> {
         if self.kind != elf::SHT_NULL || self.size != 0 || self.addr != 0 || self.offset != 0 {
-            return Err(Error::noexec(format!(
+            return Err(Error::noexec(format_args!(
                 "section 0 is not empty: sh_type {}, sh_size {:#x}, sh_addr {:#x}, sh_offset {:#x}",
                 self.kind, self.size, self.addr, self.offset
             )));
@@ -83,12 +85,12 @@ impl Section {
         if self.file_size() == 0 {
             return Ok(());
         }
-        let place = || format!("section {number}: {:#x} bytes at {:#x}", self.size, self.offset);
+        let place = format_args!("section {number}: {:#x} bytes at {:#x}", self.size, self.offset);
         let Some(end) = self.offset.checked_add(self.size).filter(|&end| end <= len) else {
-            return Err(Error::noexec(format!("{} are not in the file of {len:#x}", place())));
+            return Err(Error::noexec(format_args!("{} are not in the file of {len:#x}", place)));
         };
         if self.offset < HEADER || (self.offset < table.1 && end > table.0) {
-            return Err(Error::noexec(format!("{} overlap the ELF header or table", place())));
+            return Err(Error::noexec(format_args!("{} overlap the ELF header or table", place)));
         }
         Ok(())
     }
@@ -96,12 +98,12 @@ impl Section {
     pub(super) fn check_strings(&self, of: &str, number: u16) -> Result<()> {
         if self.kind != elf::SHT_STRTAB {
             let kind = self.kind;
-            return Err(Error::noexec(format!(
+            return Err(Error::noexec(format_args!(
                 "{of}: section {number} has sh_type {kind}, not STRTAB"
             )));
         }
         if self.size == 0 {
-            return Err(Error::noexec(format!("{of}: section {number} is empty")));
+            return Err(Error::noexec(format_args!("{of}: section {number} is empty")));
         }
         Ok(())
     }
@@ -111,21 +113,23 @@ impl Section {
         if !self.is_allocated() {
             return Ok(());
         }
-        let bad = |what: String| Err(Error::noexec(format!("section {number} ({name}): {what}")));
+        let bad = |what: fmt::Arguments<'_>| {
+            Err(Error::noexec(format_args!("section {number} ({name}): {what}")))
+        };
         if self.is_writable() && self.is_executable() {
-            return bad("writable and executable".to_owned());
+            return bad(format_args!("writable and executable"));
         }
         if self.align > 1 && (!self.align.is_power_of_two() || self.align > MAX_ALIGN) {
-            return bad(format!(
+            return bad(format_args!(
                 "sh_addralign {:#x} is no power of two up to {MAX_ALIGN:#x}",
                 self.align
             ));
         }
         if self.flags & u64::from(elf::SHF_TLS) != 0 {
-            return bad("thread-local storage is not supported in modules".to_owned());
+            return bad(format_args!("thread-local storage is not supported in modules"));
         }
         if self.flags & u64::from(elf::SHF_COMPRESSED) != 0 {
-            return bad("a loaded section is compressed".to_owned());
+            return bad(format_args!("a loaded section is compressed"));
         }
         Ok(())
     }

@@ -1,6 +1,10 @@
 //! The symbol table and its strings.
 
+use std::ffi::CStr;
+use std::fmt;
+
 use super::{Elf, check_ends, elf, u16_at, u32_at, u64_at};
+use crate::alloc::Lossy;
 use crate::error::{Error, Result};
 use crate::os::Account;
 use crate::source::Part;
@@ -72,17 +76,20 @@ impl<'a> Symtab<'a> {
             return Err(Error::noexec("no symbol table (SHT_SYMTAB)"));
         };
         if let Some((other, _)) = tables.next() {
-            return Err(Error::noexec(format!("sections {number} and {other} are symbol tables")));
+            return Err(Error::noexec(format_args!(
+                "sections {number} and {other} are symbol tables"
+            )));
         }
-        let bad =
-            |what: String| Err(Error::noexec(format!("symbol table (section {number}): {what}")));
+        let bad = |what: fmt::Arguments<'_>| {
+            Err(Error::noexec(format_args!("symbol table (section {number}): {what}")))
+        };
         if table.entsize != SYMBOL || table.size % SYMBOL != 0 || table.size == 0 {
             let (size, entsize) = (table.size, table.entsize);
-            return bad(format!("{size:#x} bytes in entries of {entsize}, not {SYMBOL}"));
+            return bad(format_args!("{size:#x} bytes in entries of {entsize}, not {SYMBOL}"));
         }
         let link = u16::try_from(table.link).ok().filter(|&link| link != 0 && link < elf.count());
         let Some(link) = link.filter(|&link| link != number) else {
-            return bad(format!("sh_link {} is no other section", table.link));
+            return bad(format_args!("sh_link {} is no other section", table.link));
         };
         let strings = elf.section(link);
         strings.check_strings("symbol names", link)?;
@@ -100,20 +107,20 @@ impl<'a> Symtab<'a> {
         let symbol = self.get(number);
         if symbol.name as usize >= self.names.len() {
             let size = self.names.len();
-            return Err(Error::noexec(format!(
+            return Err(Error::noexec(format_args!(
                 "symbol {number}: st_name {:#x} is past the {size:#x} bytes of names",
                 symbol.name
             )));
         }
-        let bad = |what: String| {
-            Err(Error::noexec(format!("symbol {number} ({}): {what}", self.name(&symbol))))
+        let bad = |what: fmt::Arguments<'_>| {
+            Err(Error::noexec(format_args!("symbol {number} ({}): {what}", self.name(&symbol))))
         };
         match symbol.section {
             elf::SHN_UNDEF | elf::SHN_ABS => Ok(()),
-            elf::SHN_COMMON => bad("common; compile with -fno-common".to_owned()),
-            elf::SHN_XINDEX => bad("SHN_XINDEX without a table of section numbers".to_owned()),
+            elf::SHN_COMMON => bad(format_args!("common; compile with -fno-common")),
+            elf::SHN_XINDEX => bad(format_args!("SHN_XINDEX without a table of section numbers")),
             section if section >= elf.count() => {
-                bad(format!("st_shndx {section:#x} is none of {} sections", elf.count()))
+                bad(format_args!("st_shndx {section:#x} is none of {} sections", elf.count()))
             }
             section => {
                 let size = elf.section(section).size;
@@ -121,7 +128,7 @@ impl<'a> Symtab<'a> {
                 if within || symbol.kind() == elf::STT_FILE {
                     return Ok(());
                 }
-                bad(format!(
+                bad(format_args!(
                     "{:#x} bytes at {:#x} are not in section {section} of {size:#x}",
                     symbol.size, symbol.value
                 ))
@@ -152,16 +159,22 @@ impl<'a> Symtab<'a> {
         (1..self.len()).map(|number| (number, self.get(number)))
     }
 
-    /// The bytes of a symbol's name.
+    /// A symbol's name.
+    #[must_use]
+    pub fn name_c(&self, symbol: &Symbol) -> &CStr {
+        let rest = self.names.get(symbol.name as usize..).unwrap_or_default();
+        // The table ends with a zero: it has been checked.
+        CStr::from_bytes_until_nul(rest).unwrap_or_default()
+    }
+
+    /// Its bytes.
     #[must_use]
     pub fn name_bytes(&self, symbol: &Symbol) -> &[u8] {
-        let rest = self.names.get(symbol.name as usize..).unwrap_or_default();
-        rest.split(|&b| b == 0).next().unwrap_or_default()
+        self.name_c(symbol).to_bytes()
     }
 
     /// Its name, for people.
-    #[must_use]
-    pub fn name(&self, symbol: &Symbol) -> String {
-        String::from_utf8_lossy(self.name_bytes(symbol)).into_owned()
+    pub(crate) fn name(&self, symbol: &Symbol) -> Lossy<'_> {
+        Lossy(self.name_bytes(symbol))
     }
 }

@@ -1,17 +1,20 @@
 //! Between memory and life: imports, publishing, init; and taking a module down again.
 
-use std::ffi::CString;
+use std::ffi::CStr;
+use std::fmt;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Inner, provided};
+use crate::alloc::{self, Lossy, Shared};
 use crate::board::{self, state};
 use crate::error::{Errno, Error, Result};
 use crate::link::Resolve;
 use crate::module::{Module, call, lock};
 use crate::registry::{Attempt, Slot, Tables};
 use crate::stats::Stat;
-use crate::symbols::{Definition, Versions};
+use crate::symbols::{Definition, Export, Versions};
 
 /// Finds what a module imports.
 pub(super) struct Imports<'a> {
@@ -19,32 +22,30 @@ pub(super) struct Imports<'a> {
     /// Whether it may have what is for modules under the GPL.
     pub(super) gpl: bool,
     /// The versions it was built for, if they matter.
-    pub(super) versions: Option<&'a Versions>,
+    pub(super) versions: Option<&'a Versions<'a>>,
     /// The modules it uses, each held once.
-    pub(super) uses: Vec<Arc<Module>>,
+    pub(super) uses: Vec<Shared<Module>>,
 }
 
 impl Resolve for Imports<'_> {
-    fn resolve(&mut self, name: &[u8]) -> Result<Option<u64>> {
-        if let Some(value) = provided::find(name) {
+    fn resolve(&mut self, name: &CStr) -> Result<Option<u64>> {
+        if let Some(value) = provided::find(name.to_bytes()) {
             return Ok(Some(value));
         }
         let found = match self.of_modules(name)? {
             Some(found) => Some(found),
-            None => match CString::new(name) {
-                Ok(name) if !name.is_empty() => self.loader.config.core.find(&name),
-                _ => None,
-            },
+            None if name.is_empty() => None,
+            None => self.loader.config.core.find(name),
         };
         let Some(found) = found else { return Ok(None) };
         if found.gpl && !self.gpl {
-            return Err(Error::noexec(format!(
+            return Err(Error::noexec(format_args!(
                 "symbol {} is only for modules with a licence compatible with the GPL",
-                String::from_utf8_lossy(name)
+                Lossy(name.to_bytes())
             )));
         }
         if let Some(versions) = self.versions {
-            versions.check(name, &found)?;
+            versions.check(name.to_bytes(), &found)?;
         }
         Ok(Some(found.value))
     }
@@ -52,15 +53,16 @@ impl Resolve for Imports<'_> {
 
 impl Imports<'_> {
     /// Looks among the exports of modules; one that is coming is waited for.
-    fn of_modules(&mut self, name: &[u8]) -> Result<Option<Definition>> {
+    fn of_modules(&mut self, name: &CStr) -> Result<Option<Definition>> {
         loop {
             let tables = self.loader.registry.lock();
             let Some((module, found)) = tables.exports.get(name) else { return Ok(None) };
             let attempt = match tables.names.get(&module.name) {
-                Some(Slot::Live(live)) if Arc::ptr_eq(live, module) => {
-                    if self.uses.iter().any(|used| Arc::ptr_eq(used, module)) {
+                Some(Slot::Live(live)) if Shared::ptr_eq(live, module) => {
+                    if self.uses.iter().any(|used| Shared::ptr_eq(used, module)) {
                         return Ok(Some(*found));
                     }
+                    alloc::room(&mut self.uses)?;
                     if module.try_get() {
                         self.uses.push(module.clone());
                         return Ok(Some(*found));
@@ -80,8 +82,8 @@ impl Inner {
     /// Publishes a linked module, seals it, and runs its init.
     pub(super) fn come_alive(
         self: &Arc<Self>,
-        attempt: &Arc<Attempt>,
-        module: &Arc<Module>,
+        attempt: &Shared<Attempt>,
+        module: &Shared<Module>,
     ) -> Result<()> {
         self.publish(attempt, module)?;
         let (init, constructors, size, text) = {
@@ -93,7 +95,7 @@ impl Inner {
                 // SAFETY: checked tags in memory that stays until `take_down` takes leave of them.
                 unsafe { self.config.books.register(tags, &module.name) };
             }
-            (body.init, body.init_array.clone(), size, text)
+            (body.init, std::mem::take(&mut body.init_array), size, text)
         };
         for constructor in constructors {
             // SAFETY: an address in sealed code of the module, which stays mapped while it is coming.
@@ -103,7 +105,10 @@ impl Inner {
         let result = init.map_or(0, |init| unsafe { call(init) });
         if result < 0 {
             let name = &module.name;
-            return Err(Error::new(Errno(-result), format!("init of {name} returned {result}")));
+            return Err(Error::new(
+                Errno(-result),
+                format_args!("init of {name} returned {result}"),
+            ));
         }
         if result > 0 {
             eprintln!(
@@ -131,39 +136,34 @@ impl Inner {
     }
 
     /// Makes the module's exports known, and who uses whom.
-    fn publish(&self, attempt: &Arc<Attempt>, module: &Arc<Module>) -> Result<()> {
-        let taken = |name: &CString, owner: &str| {
-            let what = format!("{} exports {name:?}, which {owner} has", module.name);
+    fn publish(&self, attempt: &Shared<Attempt>, module: &Shared<Module>) -> Result<()> {
+        let taken = |name: &CStr, owner: fmt::Arguments<'_>| {
+            let what = format_args!("{} exports {name:?}, which {owner} has", module.name);
             Error::new(Errno::EEXIST, what)
         };
-        // The dynamic linker has a lock of its own: not under ours.
-        let names: Vec<CString> =
-            lock(&module.body).exports.iter().map(|export| export.name.clone()).collect();
-        for name in &names {
+        // The dynamic linker has a lock of its own: not under ours. Nobody else looks at them.
+        let exports = std::mem::take(&mut lock(&module.body).exports);
+        for Export { name, .. } in &exports {
             if self.config.core.find(name).is_some() || provided::find(name.as_bytes()).is_some() {
-                return Err(taken(name, "the process"));
+                return Err(taken(name, format_args!("the process")));
             }
         }
         let mut guard = self.registry.lock();
         let tables = &mut *guard;
-        for name in &names {
-            if let Some((other, _)) = tables.exports.get(name.as_bytes()) {
-                return Err(taken(name, &format!("module {}", other.name)));
+        for Export { name, is } in exports {
+            if let Some((other, _)) = tables.exports.get(&name) {
+                return Err(taken(&name, format_args!("module {}", other.name)));
             }
-        }
-        let body = lock(&module.body);
-        for export in &body.exports {
-            let name = export.name.as_bytes().to_vec();
-            tables.exports.insert(name, (module.clone(), export.is));
+            alloc::insert(&mut tables.exports, name, (module.clone(), is))?;
         }
         let slot = tables.names.get_mut(&module.name);
         if let Some(slot) = slot
-            && matches!(slot, Slot::Loading(other, _) if Arc::ptr_eq(other, attempt))
+            && matches!(slot, Slot::Loading(other, _) if Shared::ptr_eq(other, attempt))
         {
             *slot = Slot::Loading(attempt.clone(), Some(module.clone()));
         }
-        let used: Vec<String> = body.uses.iter().map(|used| used.name.clone()).collect();
         let entry = module.entry();
+        let body = lock(&module.body);
         let image = body.image.as_ref();
         self.board.change(|| {
             entry.base.store(image.map_or(0, |image| image.base()), Ordering::Relaxed);
@@ -171,28 +171,32 @@ impl Inner {
             entry.text.store(image.map_or(0, |image| image.layout.text), Ordering::Relaxed);
         });
         drop(body);
-        for name in used {
-            self.show_users(tables, &name);
+        let used = |number: usize| lock(&module.body).uses.get(number).cloned();
+        let mut number = 0;
+        while let Some(used) = used(number) {
+            self.show_users(tables, &used.name);
+            number += 1;
         }
         Ok(())
     }
 
     /// Puts the users of a module on the board.
     fn show_users(&self, tables: &Tables, name: &str) {
-        let (Some(Slot::Live(module)), users) = (tables.names.get(name), tables.users(name)) else {
-            return;
-        };
-        self.board.change(|| {
-            board::store_text(&module.entry().users, users.join(",").as_bytes());
-        });
+        let Some(Slot::Live(module)) = tables.names.get(name) else { return };
+        let mut text = [0; board::USERS * 8];
+        let mut rest = &mut text[..];
+        // What there is no room for is cut off.
+        let _ = write!(rest, "{}", tables.users_text(name, ","));
+        let len = text.iter().position(|&b| b == 0).unwrap_or(text.len());
+        self.board.change(|| board::store_text(&module.entry().users, &text[..len]));
     }
 
     /// Undoes everything: exports, tags, uses, memory, the place on the board.
-    pub(crate) fn take_down(self: &Arc<Self>, module: &Arc<Module>) {
+    pub(crate) fn take_down(self: &Arc<Self>, module: &Shared<Module>) {
         module.close();
         let mut guard = self.registry.lock();
         let tables = &mut *guard;
-        tables.exports.retain(|_, (owner, _)| !Arc::ptr_eq(owner, module));
+        tables.exports.retain(|_, (owner, _)| !Shared::ptr_eq(owner, module));
         tables.forget_files(&module.name);
         let body = std::mem::take(&mut *lock(&module.body));
         for used in &body.uses {

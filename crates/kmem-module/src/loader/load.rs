@@ -1,15 +1,17 @@
 //! Loading: claim the file, find the name, claim that, and only then take memory.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use super::{Inner, Loader, flags};
+use super::{Inner, Loader, file, flags};
+use crate::alloc::{Lossy, Shared};
 use crate::decompress::Packed;
 use crate::elf::{Elf, Machine};
 use crate::error::{Errno, Error, Result};
 use crate::link::{Options, link};
-use crate::modinfo::{self, Modinfo};
+use crate::modinfo::Modinfo;
 use crate::module::{Module, lock};
+use crate::name::Name;
 use crate::os::Account;
 use crate::params;
 use crate::probe;
@@ -33,12 +35,11 @@ enum Stage {
 /// A request under way.
 struct Request<'a> {
     loader: &'a Arc<Inner>,
-    attempt: Arc<Attempt>,
-    asked: &'a Asked,
+    attempt: Shared<Attempt>,
     file: Option<FileId>,
     account: Account,
     stage: Stage,
-    name: Option<String>,
+    name: Option<Name>,
     ended: bool,
 }
 
@@ -58,9 +59,8 @@ impl Loader {
     /// # Errors
     /// As [`Loader::finit_module`].
     pub fn init_module(&self, bytes: &[u8], args: &str) -> Result<()> {
-        let asked = Asked { args: args.to_owned(), flags: 0 };
-        let attempt = Registry::begin(asked.clone());
-        let result = Request::begin(&self.0, attempt, &asked, None).run(Source::Bytes(bytes), None);
+        let result =
+            self.0.begin_request(args, 0, None, |request| request.run(Source::Bytes(bytes), None));
         self.0.show_held();
         result
     }
@@ -69,92 +69,86 @@ impl Loader {
 impl Inner {
     fn finit(self: &Arc<Self>, fd: RawFd, args: &str, flags: u32) -> Result<()> {
         if flags & !flags::ALL != 0 {
-            return Err(Error::new(Errno::EINVAL, format!("flags {flags:#x} are unknown")));
+            return Err(Error::new(Errno::EINVAL, format_args!("flags {flags:#x} are unknown")));
         }
-        let (file, id) = match open(fd) {
+        let (file, id) = match file::open(fd) {
             Ok(found) => found,
             Err(error) => {
                 self.count(Stat::FailedKreads, 1);
                 return Err(error);
             }
         };
-        let asked = Asked { args: args.to_owned(), flags };
-        match self.registry.claim_file(id, &asked)? {
-            Claim::Mine(attempt) => {
-                let path = || std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
-                let name = move || path().and_then(|p| modinfo::of_path(&p.to_string_lossy()).ok());
-                let request = Request::begin(self, attempt, &asked, Some(id));
-                request.run(Source::File(file, id.size), Some(&name))
+        self.begin_request(args, flags, Some(id), |request| {
+            request.run(Source::File(file, id.size), Some(&|| file::name(fd)))
+        })
+    }
+
+    /// Makes a request that is this thread's to `run`, unless another does the same. What fails before that takes nothing
+    /// from the platform.
+    fn begin_request(
+        self: &Arc<Self>,
+        args: &str,
+        flags: u32,
+        file: Option<FileId>,
+        run: impl FnOnce(Request<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let begin = || {
+            let attempt = Registry::begin(Asked::new(args, flags)?)?;
+            Request::begin(self, attempt, file)
+        };
+        let request = begin().inspect_err(|_| self.count(Stat::FailedBecoming, 1))?;
+        let claim = file.map_or(Ok(None), |id| self.registry.claim_file(&request.attempt, id));
+        match claim {
+            Ok(None) => run(request),
+            Ok(Some(Claim::Shared(result))) => {
+                request.forget();
+                result
             }
-            Claim::Shared(result) => result,
-            Claim::Exists(name) => {
+            Ok(Some(Claim::Exists(name))) => {
+                request.forget();
                 self.count_duplicate(&name, 0);
                 Err(exists(&name))
+            }
+            Err(error) => {
+                request.forget();
+                self.count(Stat::FailedBecoming, 1);
+                Err(error)
             }
         }
     }
 }
 
 fn exists(name: &str) -> Error {
-    Error::new(Errno::EEXIST, format!("a module called {name} is loaded"))
-}
-
-/// Whether a descriptor is one of a file that can be loaded, and which.
-fn open<'a>(fd: RawFd) -> Result<(BorrowedFd<'a>, FileId)> {
-    let bad = |errno, what: &str| Err(Error::new(errno, format!("file descriptor {fd}: {what}")));
-    // SAFETY: takes no pointers.
-    let mode = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    if mode < 0 || mode & libc::O_PATH != 0 || mode & libc::O_ACCMODE == libc::O_WRONLY {
-        return bad(Errno::EBADF, "not open for reading");
-    }
-    // SAFETY: all zero is a `stat`.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: writes the `stat`.
-    if unsafe { libc::fstat(fd, &raw mut stat) } != 0 {
-        return bad(Errno::EBADF, "cannot be looked at");
-    }
-    if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return bad(Errno::EINVAL, "not a regular file");
-    }
-    if mode & libc::O_ACCMODE == libc::O_RDWR {
-        return bad(Errno::ETXTBSY, "open for writing");
-    }
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
-    if size == 0 {
-        return bad(Errno::EINVAL, "empty");
-    }
-    let id = FileId {
-        file: (stat.st_dev, stat.st_ino),
-        size,
-        mtime: (stat.st_mtime, stat.st_mtime_nsec),
-        ctime: (stat.st_ctime, stat.st_ctime_nsec),
-    };
-    // SAFETY: the caller has it open; if it is closed meanwhile, reads fail or give another file, which is checked.
-    Ok((unsafe { BorrowedFd::borrow_raw(fd) }, id))
+    Error::new(Errno::EEXIST, format_args!("a module called {name} is loaded"))
 }
 
 impl<'a> Request<'a> {
     fn begin(
         loader: &'a Arc<Inner>,
-        attempt: Arc<Attempt>,
-        asked: &'a Asked,
+        attempt: Shared<Attempt>,
         file: Option<FileId>,
-    ) -> Self {
-        registry::begin(Arc::downgrade(loader), &attempt);
-        let account = loader.account();
+    ) -> Result<Self> {
+        let account = loader.account()?;
+        registry::begin(Arc::downgrade(loader), &attempt)?;
         let (stage, name, ended) = (Stage::Becoming, None, false);
-        Self { loader, attempt, asked, file, account, stage, name, ended }
+        Ok(Self { loader, attempt, file, account, stage, name, ended })
+    }
+
+    /// Ends a request that nobody else knows of.
+    fn forget(mut self) {
+        self.ended = true;
+        registry::ended(&self.attempt);
     }
 
     fn has(&self, flag: u32) -> bool {
-        self.asked.flags & flag != 0
+        self.attempt.asked.flags & flag != 0
     }
 
     /// Does it, counts what came of it, and tells those who wait.
     fn run(
         mut self,
         source: Source<'_>,
-        file_name: Option<&dyn Fn() -> Option<String>>,
+        file_name: Option<&dyn Fn() -> Option<Name>>,
     ) -> Result<()> {
         let outcome = if self.has(flags::COMPRESSED_FILE) {
             self.stage = Stage::Decompress;
@@ -174,12 +168,9 @@ impl<'a> Request<'a> {
             Err(error) => self.count(error),
         }
         let (known, result) = match outcome {
-            Ok(None) => (self.name.clone(), Ok(())),
-            Ok(Some(Claim::Exists(name))) => (Some(name.clone()), Err(exists(&name))),
-            Ok(Some(Claim::Shared(result))) => {
-                (result.as_ref().ok().and(self.name.clone()), result)
-            }
-            Ok(Some(Claim::Mine(_))) => (None, Ok(())),
+            Ok(None) => (self.name, Ok(())),
+            Ok(Some(Claim::Exists(name))) => (Some(name), Err(exists(&name))),
+            Ok(Some(Claim::Shared(result))) => (result.as_ref().ok().and(self.name), result),
             Err(error) => (None, Err(error)),
         };
         self.ended = true;
@@ -188,7 +179,7 @@ impl<'a> Request<'a> {
         self.loader.registry.end(&attempt, file, result.clone(), |tables| {
             let name = self.name.as_deref().unwrap_or_default();
             let mine = |slot: &Slot| {
-                matches!(slot, Slot::Loading(other, _) if Arc::ptr_eq(other, &attempt))
+                matches!(slot, Slot::Loading(other, _) if Shared::ptr_eq(other, &attempt))
             };
             if let Some(slot) = tables.names.get_mut(name).filter(|slot| mine(slot)) {
                 match (&result, &slot) {
@@ -216,7 +207,7 @@ impl<'a> Request<'a> {
         &mut self,
         source: Source<'_>,
         packed: Option<&Packed<'_>>,
-        file_name: Option<&dyn Fn() -> Option<String>>,
+        file_name: Option<&dyn Fn() -> Option<Name>>,
     ) -> Result<Option<Claim>> {
         // What is verified must be what is loaded.
         let copy = match (self.loader.config.verify, source) {
@@ -237,13 +228,13 @@ impl<'a> Request<'a> {
         }
         let digest = probe::digest(&mut window, &self.account, &self.loader.key)?;
         drop(window);
-        if let Some(claim) = self.loader.registry.claim_name(&self.attempt, &name, digest)? {
+        if let Some(claim) = self.loader.registry.claim_name(&self.attempt, name, digest)? {
             if matches!(claim, Claim::Shared(_)) {
                 self.name = Some(name);
             }
             return Ok(Some(claim));
         }
-        self.name = Some(name.clone());
+        self.name = Some(name);
         let expanded = match packed {
             Some(packed) => {
                 self.stage = Stage::Decompress;
@@ -253,7 +244,7 @@ impl<'a> Request<'a> {
         };
         self.stage = Stage::Becoming;
         let module =
-            self.make(expanded.as_ref().map_or(source, |bytes| Source::Bytes(bytes)), &name)?;
+            self.make(expanded.as_ref().map_or(source, |bytes| Source::Bytes(bytes)), name)?;
         // Init may run for long, and needs none of it.
         drop((expanded, copy));
         if let Err(error) = self.loader.come_alive(&self.attempt, &module) {
@@ -264,7 +255,7 @@ impl<'a> Request<'a> {
     }
 
     /// Checks the file, and makes a module of it.
-    fn make(&mut self, source: Source<'_>, name: &str) -> Result<Arc<Module>> {
+    fn make(&mut self, source: Source<'_>, name: Name) -> Result<Shared<Module>> {
         let file = Elf::read(source, &self.account, Some(Machine::HERE))?;
         let info = Modinfo::read(&file, &self.account)?;
         let gpl = self.check_info(&info, name)?;
@@ -300,30 +291,35 @@ impl<'a> Request<'a> {
     }
 
     /// Whether the module is for this loader; whether its licence is compatible with the GPL.
-    fn check_info(&self, info: &Modinfo<'_>, name: &str) -> Result<bool> {
+    fn check_info(&self, info: &Modinfo<'_>, name: Name) -> Result<bool> {
         if info.name()?.is_some_and(|other| other != name) {
-            return Err(Error::noexec(format!("{name} changed its name while it was loaded")));
+            return Err(Error::noexec(format_args!("{name} changed its name while it was loaded")));
         }
-        let expected = format!("kmem {ABI} {}", Machine::HERE.name());
+        let machine = Machine::HERE.name();
         match info.get("vermagic") {
             _ if self.has(flags::IGNORE_VERMAGIC) => {}
-            None => return Err(Error::noexec(format!("{name}: no vermagic in .modinfo"))),
-            Some(found) if found == expected => {}
+            None => return Err(Error::noexec(format_args!("{name}: no vermagic in .modinfo"))),
+            Some(found)
+                if found.split(|&b| b == b' ').eq([
+                    b"kmem",
+                    ABI.as_bytes(),
+                    machine.as_bytes(),
+                ]) => {}
             Some(found) => {
-                let found: String = found.chars().take(64).collect();
-                return Err(Error::noexec(format!(
-                    "{name}: vermagic is {found:?}, not {expected:?}"
+                let found = Lossy(&found[..found.len().min(64)]);
+                return Err(Error::noexec(format_args!(
+                    "{name}: vermagic is {found:?}, not \"kmem {ABI} {machine}\""
                 )));
             }
         }
         match info.get("license") {
-            Some(licence) if !licence.is_empty() => Ok(is_gpl_compatible(&licence)),
-            _ => Err(Error::noexec(format!("{name}: no license in .modinfo"))),
+            Some(licence) if !licence.is_empty() => Ok(is_gpl_compatible(licence)),
+            _ => Err(Error::noexec(format_args!("{name}: no license in .modinfo"))),
         }
     }
 
     /// Makes the module's memory.
-    fn link(&self, file: &Elf<'_>, gpl: bool, module: &Arc<Module>) -> Result<()> {
+    fn link(&self, file: &Elf<'_>, gpl: bool, module: &Shared<Module>) -> Result<()> {
         let config = &self.loader.config;
         let versions = Versions::read(file, &self.account)?;
         let mut imports = super::coming::Imports {
@@ -337,14 +333,14 @@ impl<'a> Request<'a> {
             base: None,
             most: config.most,
             cpus: config.cpus,
-            this_module: Arc::as_ptr(module) as u64,
+            this_module: Shared::as_ptr(module) as u64,
         };
         let linked = link(file, &self.account, &options, &mut imports);
         // What it holds is let go with the module, whatever comes of it.
         let mut body = lock(&module.body);
         body.uses = std::mem::take(&mut imports.uses);
         let mut linked = linked?;
-        body.strings = params::parse(&self.asked.args, &linked.params, &mut linked.image)?;
+        body.strings = params::parse(&self.attempt.asked.args, &linked.params, &mut linked.image)?;
         body.init = linked.init;
         body.exit = linked.exit;
         body.init_array = linked.init_array;

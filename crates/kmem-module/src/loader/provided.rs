@@ -12,7 +12,7 @@ pub(super) fn find(name: &[u8]) -> Option<u64> {
         b"kmem_try_module_get" => try_module_get as *const () as u64,
         b"kmem_module_put" => module_put as *const () as u64,
         b"kmem_module_refcount" => module_refcount as *const () as u64,
-        b"kmem_request_module" => request_module as *const () as u64,
+        b"kmem_module_request" => request_module as *const () as u64,
         b"kmem_smp_processor_id" => smp_processor_id as *const () as u64,
         _ => return None,
     })

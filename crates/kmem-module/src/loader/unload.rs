@@ -1,21 +1,24 @@
 //! Unloading: nobody uses it, nobody holds it, exit runs, everything goes.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Inner, Loader, delete};
+use super::{Inner, Loader, WhenLive, delete};
+use crate::alloc::Shared;
 use crate::board::state;
 use crate::error::{Errno, Error, Result};
 use crate::module::{Module, call, lock};
-use crate::registry::{self, Asked, Attempt, Registry, Slot};
+use crate::registry::{self, Asked, Attempt, Registry, Slot, Tables};
+use crate::tags::Live;
 
 impl Loader {
-    /// Unloads a module. Waits until nobody holds it, unless [`delete::NONBLOCK`] is set. What is live of
-    /// its allocations keeps its tags, and a warning names the sites.
+    /// Unloads a module. Waits until nobody holds it, unless [`delete::NONBLOCK`] is set. What is live of its allocations
+    /// after its exit keeps its tags, and a warning names the sites; or that is refused: see [`WhenLive`].
     ///
     /// # Errors
     /// `ENOENT`: there is none; `EAGAIN`: other modules use it, or it is held; `EBUSY`: it is being loaded or
-    /// unloaded, or has an init and no exit; `EINTR`.
+    /// unloaded, has an init and no exit, or its allocations are live and that is refused; `EINTR`.
     pub fn delete_module(&self, name: &str, flags: u32) -> Result<()> {
         let module = self.0.begin_unload(name)?;
         let result = self.0.unload(&module, flags);
@@ -26,79 +29,114 @@ impl Loader {
 
 impl Inner {
     /// The live module of a name that nobody uses.
-    fn begin_unload(&self, name: &str) -> Result<Arc<Module>> {
+    fn begin_unload(&self, name: &str) -> Result<Shared<Module>> {
         let tables = self.registry.lock();
         let module = match tables.names.get(name) {
-            None => return Err(Error::new(Errno::ENOENT, format!("no module called {name}"))),
-            Some(Slot::Live(module)) => module.clone(),
+            None => return Err(Error::new(Errno::ENOENT, format_args!("no module called {name}"))),
+            Some(Slot::Live(module) | Slot::Left(module)) => module.clone(),
             Some(Slot::Loading(..)) => return Err(busy(name, "is being loaded")),
             Some(Slot::Going(..)) => return Err(busy(name, "is being unloaded")),
         };
-        let users = tables.users(name);
-        if !users.is_empty() {
-            let what = format!("{name} is used by {}", users.join(", "));
+        if tables.users_of(name).next().is_some() {
+            let what = format_args!("{name} is used by {}", tables.users_text(name, ", "));
             return Err(Error::new(Errno::EAGAIN, what));
         }
         Ok(module)
     }
 
-    fn unload(self: &Arc<Self>, module: &Arc<Module>, flags: u32) -> Result<()> {
-        let name = &module.name;
+    fn unload(self: &Arc<Self>, module: &Shared<Module>, flags: u32) -> Result<()> {
+        let name = module.name;
+        // It has a slot as long as it is going.
+        let set = |tables: &mut Tables, slot: Slot| {
+            if let Some(place) = tables.names.get_mut(&name) {
+                *place = slot;
+            }
+        };
         {
             let body = lock(&module.body);
             if body.init.is_some() && body.exit.is_none() && flags & delete::FORCE == 0 {
-                return Err(busy(name, "has an init and no exit"));
+                return Err(busy(&name, "has an init and no exit"));
             }
         }
-        let attempt = self.begin_going(module, flags)?;
+        let (attempt, gone_before) = self.begin_going(module, flags)?;
         if let Err(error) = module.wait_for_last_put() {
             // It stays, and may be used again.
             module.reopen();
             self.registry.end(&attempt, None, Err(error.clone()), |tables| {
-                tables.names.insert(name.clone(), Slot::Live(module.clone()));
+                set(tables, Slot::Live(module.clone()));
                 self.board.change(|| module.entry().state.store(state::LIVE, Ordering::Relaxed));
             });
             return Err(error);
         }
-        let (exit, destructors) = {
-            let body = lock(&module.body);
-            (body.exit, body.fini_array.clone())
-        };
-        // SAFETY: addresses in sealed code of the module, which stays mapped until it is taken down.
-        unsafe {
-            exit.map(|exit| call(exit));
-            for destructor in destructors.into_iter().rev() {
-                call(destructor);
+        if !gone_before {
+            let (exit, destructors) = {
+                let mut body = lock(&module.body);
+                (body.exit, std::mem::take(&mut body.fini_array))
+            };
+            // SAFETY: addresses in sealed code of the module, which stays mapped until it is taken down.
+            unsafe {
+                exit.map(|exit| call(exit));
+                for destructor in destructors.into_iter().rev() {
+                    call(destructor);
+                }
             }
+        }
+        if flags & delete::FORCE == 0
+            && let Err(error) = self.check_live(module)
+        {
+            self.registry.end(&attempt, None, Err(error.clone()), |tables| {
+                set(tables, Slot::Left(module.clone()));
+            });
+            return Err(error);
         }
         self.take_down(module);
         self.registry.end(&attempt, None, Ok(()), |tables| {
-            tables.names.remove(name);
+            tables.names.remove(&name);
         });
         Ok(())
     }
 
-    /// Marks a module as going, so that nobody takes hold of it any more.
-    fn begin_going(self: &Arc<Self>, module: &Arc<Module>, flags: u32) -> Result<Arc<Attempt>> {
-        let name = &module.name;
-        let mut tables = self.registry.lock();
-        match tables.names.get(name) {
-            Some(Slot::Live(live)) if Arc::ptr_eq(live, module) => {}
-            _ => return Err(busy(name, "is being unloaded")),
+    /// Whether a module whose exit has run may go.
+    fn check_live(&self, module: &Module) -> Result<()> {
+        if self.config.when_live == WhenLive::KeepTags {
+            return Ok(());
         }
+        let body = lock(&module.body);
+        let live = body.tags.as_ref().and_then(|tags| Live::of(&*self.config.books, tags));
+        live.map_or(Ok(()), |live| {
+            Err(busy(&module.name, format_args!("has run its exit; {live}")))
+        })
+    }
+
+    /// Marks a module as going, so that nobody takes hold of it any more. Whether its exit has run before.
+    fn begin_going(
+        self: &Arc<Self>,
+        module: &Shared<Module>,
+        flags: u32,
+    ) -> Result<(Shared<Attempt>, bool)> {
+        let name = &module.name;
+        let attempt = Registry::begin(Asked::new("", u32::MAX)?)?;
+        let mut tables = self.registry.lock();
+        let left = match tables.names.get(name) {
+            Some(Slot::Live(live)) if Shared::ptr_eq(live, module) => false,
+            Some(Slot::Left(left)) if Shared::ptr_eq(left, module) => true,
+            _ => return Err(busy(name, "is being unloaded")),
+        };
+        registry::begin(Arc::downgrade(self), &attempt)?;
         if !module.close() && flags & delete::NONBLOCK != 0 {
             module.reopen();
-            let what = format!("{name} is held {} times", module.refcount());
+            registry::ended(&attempt);
+            let what = format_args!("{name} is held {} times", module.refcount());
             return Err(Error::new(Errno::EAGAIN, what));
         }
-        let attempt = Registry::begin(Asked { args: String::new(), flags: u32::MAX });
-        registry::begin(Arc::downgrade(self), &attempt);
-        tables.names.insert(name.clone(), Slot::Going(attempt.clone(), module.clone()));
+        if let Some(slot) = tables.names.get_mut(name) {
+            *slot = Slot::Going(attempt.clone(), module.clone());
+        }
         self.board.change(|| module.entry().state.store(state::GOING, Ordering::Relaxed));
-        Ok(attempt)
+        Ok((attempt, left))
     }
 }
 
-fn busy(name: &str, why: &str) -> Error {
-    Error::new(Errno::EBUSY, format!("{name} {why}"))
+fn busy(name: &str, why: impl fmt::Display) -> Error {
+    Error::new(Errno::EBUSY, format_args!("{name} {why}"))
 }

@@ -107,7 +107,7 @@ pub(crate) const OPTIONS: Options =
 #[track_caller]
 pub(crate) fn try_bytes(bytes: &[u8]) -> Result<Report> {
     let gauge = Arc::<Gauge>::default();
-    let account = Account::new(Arc::new(Linux), gauge.clone());
+    let account = Account::new(Arc::new(Linux), gauge.clone()).unwrap();
     let result = try_out(Source::Bytes(bytes), &account, &super::Host, &OPTIONS);
     assert_eq!(gauge.now(), 0, "bytes are left");
     result

@@ -77,6 +77,11 @@ pub(crate) fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include")
 }
 
+/// The compiler for this machine; `KMEM_TEST_CC` names another, where the tests run under an emulator.
+pub(crate) fn cc() -> Command {
+    Command::new(std::env::var_os("KMEM_TEST_CC").unwrap_or_else(|| "cc".into()))
+}
+
 /// Compiles a source of `tests/modules` into the directory.
 pub(crate) fn compile(dir: &Path, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/modules/{name}.c"));
@@ -97,7 +102,7 @@ pub(crate) fn module_with(dir: &Path, name: &str, text: &str, flags: &[&str]) ->
 
 pub(crate) fn compile_file(dir: &Path, name: &str, source: &Path, flags: &[&str]) -> PathBuf {
     let path = dir.join(format!("{name}.ko"));
-    let mut cc = Command::new("cc");
+    let mut cc = self::cc();
     cc.args([
         "-Wall",
         "-Wextra",

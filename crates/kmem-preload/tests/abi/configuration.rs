@@ -56,6 +56,9 @@ fn known_options_are_taken_silently() {
         "strict:1,rseq:off",
         "group-by:thread-name",
         "group-by:nothing",
+        "redzone:1,check_caches:on,shuffle:1",
+        "quarantine_kb:0",
+        "quarantine_kb:1048576",
     ] {
         hello(value).assert_quiet_success();
     }
@@ -99,6 +102,11 @@ fn bad_value_is_reported_and_the_default_kept() {
         "decay_ms:9999999G",
         "decay_ms:10 apples",
         "decay_ms:NaN",
+        "redzone:2",
+        "check_caches:",
+        "quarantine_kb:",
+        "quarantine_kb:1M",
+        "quarantine_kb:1048577",
     ] {
         warned_once(value, "kmem: KMEM_CONF: bad value");
     }
@@ -122,7 +130,7 @@ fn hostile_text_is_harmless() {
     {
         let outcome = hello(&text);
         assert!(outcome.stderr.len() < 1_000_000, "{} bytes of messages", outcome.stderr.len());
-        assert!(outcome.elapsed.as_secs() < 5, "{}", outcome.story());
+        assert!(outcome.elapsed.as_secs() < 30, "{}", outcome.story());
     }
 }
 
@@ -170,7 +178,8 @@ fn environment_may_vanish_in_a_constructor() {
     Run::new(program("no_environment.c")).env("KMEM_CONF", "rseq:off").run().assert_quiet_success();
 }
 
-/// Needs root to make the program privileged, and `setpriv` to be somebody else.
+/// Needs root to make the program privileged, `setpriv` to be somebody else, and a file system that lets programs gain
+/// privileges in a process that may.
 #[test]
 fn privileged_program_ignores_the_environment() {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
@@ -189,6 +198,15 @@ fn privileged_program_ignores_the_environment() {
     let built = program_with_libraries("hello.c", "hello_linked", &[&copy]);
     let privileged = directory.path().join("hello");
     std::fs::copy(built, &privileged).expect("the program can be copied");
+    let id = directory.path().join("id");
+    std::fs::copy("/usr/bin/id", &id).expect("the program can be copied");
+    allow(&id, 0o4755);
+    let user =
+        Run::new("/usr/bin/setpriv").args(&["--reuid=65534", "--clear-groups"]).arg(&id).arg("-u");
+    if user.without_preload().run().stdout != "0\n" {
+        eprintln!("skipped: programs cannot gain privileges here");
+        return;
+    }
     let run = |mode| {
         allow(&privileged, mode);
         Run::new("/usr/bin/setpriv")

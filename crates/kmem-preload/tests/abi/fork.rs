@@ -8,7 +8,7 @@ use crate::harness::{
 fn children_of_a_busy_program_can_allocate() {
     let path = program("fork_storm.c");
     let (forks, seconds) = if thorough() { ("5000", "60") } else { ("2000", "4") };
-    let run = || Run::new(&path).args(&[forks, "2", "8", seconds]).timeout(90);
+    let run = || Run::new(&path).args(&[forks, "2", "8", seconds]);
     in_configurations(&CONFIGURATIONS[..3], run, |outcome| {
         outcome.assert_quiet_success();
     });
@@ -32,7 +32,7 @@ fn child_uses_large_blocks_it_inherited() {
 fn many_children_of_a_less_busy_program_can_allocate() {
     let path = program("fork_storm.c");
     let forks = if thorough() { "20000" } else { "1500" };
-    Run::new(&path).args(&[forks, "2", "1", "60"]).timeout(90).run().assert_quiet_success();
+    Run::new(&path).args(&[forks, "2", "1", "60"]).run().assert_quiet_success();
 }
 
 #[test]

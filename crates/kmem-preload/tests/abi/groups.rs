@@ -11,7 +11,7 @@ fn must_succeed(source: &str, arguments: &[&str]) {
     let path = program(source);
     in_configurations(
         CHECKED_CONFIGURATIONS,
-        || Run::new(&path).args(arguments).timeout(120),
+        || Run::new(&path).args(arguments),
         |outcome| {
             outcome.assert_success();
         },
@@ -35,7 +35,7 @@ fn every_form_of_allocation_is_charged_to_the_byte_or_refused_without_a_trace() 
     let path = program_with_libraries("group_forms.cc", "group_forms", &[&library]);
     in_configurations(
         CHECKED_CONFIGURATIONS,
-        || Run::new(&path).timeout(60),
+        || Run::new(&path),
         |outcome| {
             outcome.assert_success();
         },

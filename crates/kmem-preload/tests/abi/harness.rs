@@ -16,6 +16,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// How long a program may take: it hangs if it is not done by then, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// The signals the tests name.
 pub(crate) const SIGABRT: i32 = 6;
 pub(crate) const SIGSEGV: i32 = 11;
@@ -30,11 +33,19 @@ pub(crate) const CONFIGURATIONS: &[(&str, Environment)] = &[
     ("rseq off by glibc", &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]),
     ("profiling off", &[("KMEM_CONF", "mem_profiling:0")]),
     ("profiling never", &[("KMEM_CONF", "mem_profiling:never")]),
+    (
+        "hardened",
+        &[("KMEM_CONF", "redzone:1,quarantine_kb:256,check_caches:1,shuffle:1,check_pages:every")],
+    ),
 ];
 
-/// The configurations in which a wrong free must be recognised.
-pub(crate) const CHECKED_CONFIGURATIONS: &[(&str, Environment)] =
-    &[CONFIGURATIONS[0], CONFIGURATIONS[1], CONFIGURATIONS[2]];
+/// The configurations in which a wrong free must be recognised, and sizes are what they are by default.
+pub(crate) const CHECKED_CONFIGURATIONS: &[(&str, Environment)] = &[
+    CONFIGURATIONS[0],
+    CONFIGURATIONS[1],
+    CONFIGURATIONS[2],
+    ("quarantine", &[("KMEM_CONF", "quarantine_kb:256,check_caches:1")]),
+];
 
 /// True when the long versions of the tests are wanted.
 pub(crate) fn thorough() -> bool {
@@ -161,7 +172,6 @@ pub(crate) fn shared_library(source: &str) -> PathBuf {
 pub(crate) struct Run {
     command: Command,
     shown: String,
-    timeout: Duration,
     preload: bool,
 }
 
@@ -182,7 +192,7 @@ impl Run {
             command.env_remove(variable);
         }
         let shown = Path::new(program.as_ref()).display().to_string();
-        Self { command, shown, timeout: Duration::from_secs(30), preload: true }
+        Self { command, shown, preload: true }
     }
 
     /// Runs `program` from a shell that executes `prelude` first; only the program itself is preloaded.
@@ -220,11 +230,6 @@ impl Run {
         environment.iter().fold(self, |run, (variable, value)| run.env(variable, value))
     }
 
-    pub(crate) fn timeout(mut self, seconds: u64) -> Self {
-        self.timeout = Duration::from_secs(seconds);
-        self
-    }
-
     /// Runs on the C library's malloc whatever else is being tested.
     pub(crate) fn without_preload(mut self) -> Self {
         self.preload = false;
@@ -244,7 +249,7 @@ impl Run {
             .stderr(Stdio::piped())
             .process_group(0);
         let start = Instant::now();
-        let deadline = start + self.timeout;
+        let deadline = start + if thorough() { 6 * PATIENCE } else { PATIENCE };
         let mut child =
             self.command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.shown));
         let group = format!("-{}", child.id());

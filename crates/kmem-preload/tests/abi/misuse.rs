@@ -283,7 +283,6 @@ fn message_is_one_short_line() {
     outcome.assert_refused(DOUBLE, &["64-byte"]);
     assert!(outcome.stderr.len() < 1000 && outcome.stderr.is_ascii(), "{}", outcome.story());
     assert!(outcome.stderr.ends_with('\n'), "{}", outcome.story());
-    assert!(outcome.elapsed.as_secs() < 3, "{}", outcome.story());
 }
 
 #[test]

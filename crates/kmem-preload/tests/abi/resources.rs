@@ -122,26 +122,18 @@ fn closed_standard_descriptors() {
 
 #[test]
 fn hundred_thousand_blocks_of_200_kilobytes() {
-    Run::new(program("many_blocks.c"))
-        .args(&["100000", "200000"])
-        .timeout(60)
-        .run()
-        .assert_quiet_success();
+    Run::new(program("many_blocks.c")).args(&["100000", "200000"]).run().assert_quiet_success();
 }
 
 #[test]
 fn hundred_thousand_blocks_of_20_kilobytes() {
-    Run::new(program("many_blocks.c"))
-        .args(&["100000", "20000"])
-        .timeout(60)
-        .run()
-        .assert_quiet_success();
+    Run::new(program("many_blocks.c")).args(&["100000", "20000"]).run().assert_quiet_success();
 }
 
 #[track_caller]
 fn with_failing(error: &str, calls: &[&str]) {
     let path = program("failing_calls.c");
-    let run = || Run::new(&path).arg(error).args(calls).timeout(60);
+    let run = || Run::new(&path).arg(error).args(calls);
     in_configurations(&CONFIGURATIONS[..2], run, |outcome| {
         outcome.assert_quiet_success();
     });

@@ -10,7 +10,7 @@ fn storm(case: &str, largest: &str) {
     }
     let path = program("signal_storm.c");
     let seconds = if thorough() { "20" } else { "0.8" };
-    let run = || Run::new(&path).args(&[case, seconds, largest]).timeout(60);
+    let run = || Run::new(&path).args(&[case, seconds, largest]);
     in_configurations(&CONFIGURATIONS[..3], run, |outcome| {
         outcome.assert_quiet_success();
     });

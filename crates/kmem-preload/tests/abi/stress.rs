@@ -6,7 +6,7 @@ use crate::harness::{CONFIGURATIONS, Run, in_configurations, is_reference_run, p
 fn stress(threads: &str, extra: &[&str]) {
     let path = program("stress.c");
     let seconds = if thorough() { "60" } else { "1.5" };
-    let run = || Run::new(&path).args(&[threads, seconds, "1"]).args(extra).timeout(120);
+    let run = || Run::new(&path).args(&[threads, seconds, "1"]).args(extra);
     in_configurations(CONFIGURATIONS, run, |outcome| {
         outcome.assert_quiet_success();
     });

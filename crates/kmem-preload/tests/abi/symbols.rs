@@ -85,6 +85,21 @@ const GROUPS: &[&str] = &[
     "kmem_group_remove_shrinker",
 ];
 
+/// `kmem/rhashtable.h`.
+const TABLES: &[&str] = &[
+    "kmem_rhashtable_init_tag",
+    "kmem_rhashtable_init_noprof",
+    "kmem_rhashtable_lookup",
+    "kmem_rhashtable_insert",
+    "kmem_rhashtable_remove",
+    "kmem_rhashtable_replace",
+    "kmem_rhashtable_nelems",
+    "kmem_rhashtable_read_lock",
+    "kmem_rhashtable_read_unlock",
+    "kmem_rhashtable_walk_next",
+    "kmem_rhashtable_free_and_destroy",
+];
+
 /// What else may be exported: interposed to take RTLD_DEEPBIND away, to tell unloading from the end, to report
 /// at the end of the process, and to learn the names of threads; and names that other allocators have, too.
 const ALLOWED: &[&str] = &[
@@ -149,6 +164,21 @@ fn all_functions_of_groups_are_declared_and_exported() {
     });
     assert_eq!(macros.collect::<Vec<_>>(), GROUPS);
     let missing: Vec<_> = GROUPS.iter().filter(|name| !exported.contains(**name)).collect();
+    assert!(missing.is_empty(), "not exported: {missing:?}");
+}
+
+#[test]
+fn all_functions_of_hash_tables_are_declared_and_exported() {
+    let Some(image) = image() else { return };
+    let exported = exported(&image);
+    let header = include_str!("../../../../include/kmem/rhashtable.h");
+    let declared = header.lines().filter_map(|line| {
+        let (before, _) = line.split_once('(')?;
+        let name = &before[before.find("kmem_rhashtable_")?..];
+        (!line.starts_with('#') && !line.starts_with('\t')).then_some(name)
+    });
+    assert_eq!(declared.collect::<Vec<_>>(), TABLES);
+    let missing: Vec<_> = TABLES.iter().filter(|name| !exported.contains(**name)).collect();
     assert!(missing.is_empty(), "not exported: {missing:?}");
 }
 

@@ -54,6 +54,9 @@ static int check_failures;
 
 #define MIB ((size_t)1 << 20)
 
+/* Seconds after which a child that is not done hangs, however busy the machine is. */
+enum { HUNG = 60 };
+
 static inline void *opaque(void *pointer)
 {
 	__asm__ volatile("" : "+r"(pointer) : : "memory");

@@ -9,7 +9,7 @@ static int add_two(int number) { return number + 2; }
 static int (*resolve_add(void))(int)
 {
 	for (int i = 0; i < 100; i++) {
-		blocks[i] = malloc((size_t)i * 300);
+		blocks[i] = malloc((size_t)i * 300 + 1);
 		if (blocks[i])
 			*(char *)blocks[i] = (char)i;
 	}

@@ -68,11 +68,12 @@ int main(int argc, char **argv)
 	for (int i = 0; i < THREADS; i++)
 		REQUIRE(pthread_create(&threads[i], NULL, work[i], NULL) == 0);
 	long forks = 0;
-	while (seconds_now() < end) {
+	/* Some at least, however slow the machine is. */
+	while (seconds_now() < end || forks <= 3) {
 		pid_t pid = fork();
 		REQUIRE(pid >= 0);
 		if (pid == 0) {
-			alarm(5);
+			alarm(HUNG);
 			char *text = NULL;
 			size_t length = 0;
 			FILE *stream = open_memstream(&text, &length);
@@ -90,6 +91,5 @@ int main(int argc, char **argv)
 	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
-	CHECK_AT(forks > 3, forks);
 	return RESULT();
 }

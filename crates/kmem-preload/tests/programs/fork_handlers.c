@@ -57,7 +57,7 @@ int main(int argc, char **argv)
 		pid_t pid = fork();
 		REQUIRE(pid >= 0);
 		if (pid == 0) {
-			alarm(5);
+			alarm(HUNG);
 			CHECK(calls[2] == 3);
 			use_memory(0);
 			_exit(RESULT());

@@ -12,7 +12,7 @@ static void handler(int number)
 	(void)number;
 	pid_t pid = fork();
 	if (pid == 0) {
-		alarm(5);
+		alarm(HUNG);
 		for (int i = 1; i < 300; i++) {
 			char *block = malloc((size_t)i * 40);
 			if (!block)

@@ -43,7 +43,7 @@ static void leave_dirt(uint64_t *state)
 
 static void child(uint64_t state)
 {
-	alarm(20);
+	alarm(HUNG);
 	for (int i = 0; i < 2000; i++)
 		replace((int)(next_random(&state) % BLOCKS), &state);
 	for (int i = 0; i < DIRTY; i++) {

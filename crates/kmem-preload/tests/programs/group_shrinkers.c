@@ -127,7 +127,7 @@ static void disturbs_nobody_while_it_waits(void)
 	CHECK(kmem_group_set(other, KMEM_GROUP_MAX, 0) == 0);
 	pid_t child = fork();
 	if (!child) {
-		alarm(10);
+		alarm(HUNG);
 		int right = kmem_group_remove_shrinker(shrinker) == 0 && kmem_group_delete(other) == 0;
 		_exit(!right);
 	}

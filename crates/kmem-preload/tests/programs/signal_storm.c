@@ -15,9 +15,8 @@ struct block {
 static struct block *shelf[SHELF];
 static unsigned long handler_calls;
 static size_t largest;
-static int stop;
+static int stop, armed;
 
-/* A handler must be done before the next signal comes. */
 static size_t marked(size_t size)
 {
 	return size < 256 ? size : 256;
@@ -53,6 +52,7 @@ static void handler(int number)
 		trade(&state);
 	void *pointer = realloc(malloc(10), 100);
 	free(pointer);
+	__atomic_store_n(&armed, 0, __ATOMIC_RELAXED);
 	errno = saved;
 }
 
@@ -75,12 +75,16 @@ int main(int argc, char **argv)
 	sigaction(SIGUSR1, &action, NULL);
 
 	if (!strcmp(argv[1], "timer")) {
-		struct itimerval often = { { 0, 100 }, { 0, 100 } };
 		uint64_t state = 12345;
-		setitimer(ITIMER_REAL, &often, NULL);
-		while (seconds_now() < end)
-			for (int i = 0; i < 100; i++)
+		while (seconds_now() < end || handler_calls <= 20)
+			for (int i = 0; i < 100; i++) {
+				if (!__atomic_exchange_n(&armed, 1, __ATOMIC_RELAXED)) {
+					/* Once each time, so that a slow machine makes progress here. */
+					struct itimerval soon = { { 0, 0 }, { 0, (long)(1 + next_random(&state) % 100) } };
+					setitimer(ITIMER_REAL, &soon, NULL);
+				}
 				trade(&state);
+			}
 		struct itimerval never = { { 0, 0 }, { 0, 0 } };
 		setitimer(ITIMER_REAL, &never, NULL);
 	} else if (!strcmp(argv[1], "threads")) {
@@ -88,7 +92,7 @@ int main(int argc, char **argv)
 		for (uintptr_t i = 0; i < THREADS; i++)
 			REQUIRE(pthread_create(&threads[i], NULL, worker, (void *)(i + 1)) == 0);
 		uint64_t state = 99;
-		while (seconds_now() < end) {
+		while (seconds_now() < end || handler_calls <= 20) {
 			pthread_kill(threads[next_random(&state) % THREADS], SIGUSR1);
 			trade(&state);
 		}
@@ -98,7 +102,6 @@ int main(int argc, char **argv)
 	} else {
 		return 4;
 	}
-	CHECK_AT(handler_calls > 20, handler_calls);
 	for (int i = 0; i < SHELF; i++)
 		free(shelf[i]);
 	return RESULT();

@@ -216,7 +216,7 @@ static void *forks(void *argument)
 	prctl(PR_SET_NAME, "forks");
 	pid_t child = fork();
 	if (!child) {
-		alarm(10);
+		alarm(HUNG);
 		works_as("forks");
 		run(names_itself, (prctl(PR_SET_NAME, program), argument));
 		works_as(program);

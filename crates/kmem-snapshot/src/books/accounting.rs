@@ -6,10 +6,34 @@ use super::Source;
 use super::census::Census;
 use super::metadata::Metadata;
 use super::zone::{PAGE, WHOLE_TAKEN, Zone};
+use crate::memory::Pages;
 use crate::process::PageState;
 
 /// Longest bitmap copied: that of 32 TiB.
 const MAX_BITS: usize = 1 << 30;
+
+/// How well the allocator's tables in the overhead are known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tables {
+    /// Page by page.
+    #[default]
+    Counted,
+    /// From how much of each mapping is in memory.
+    Estimated,
+    /// Not at all: they are in the unaccounted rest.
+    Unknown,
+}
+
+impl Tables {
+    pub(super) fn known_by(pages: Option<&Pages>) -> Self {
+        match pages {
+            Some(Pages::Live(_) | Pages::Core(_)) => Self::Counted,
+            Some(Pages::Likely(_)) => Self::Estimated,
+            None => Self::Unknown,
+        }
+    }
+}
 
 /// Where a process's resident memory is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -20,6 +44,8 @@ pub struct Accounting {
     pub cached: u64,
     /// Resident bytes of metadata, and bytes of slabs that are not objects.
     pub overhead: u64,
+    /// How well `overhead` is known.
+    pub tables: Tables,
     /// Bytes the kernel says are resident; of a core file, bytes of memory present in it.
     pub resident: u64,
     /// Bytes of pages in use that are not in memory: allocated, never touched. It explains a

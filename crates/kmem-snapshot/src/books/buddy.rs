@@ -64,7 +64,7 @@ impl Buddyinfo {
     }
 
     fn read(target: &Target<'_>) -> Result<Self, ReadError> {
-        let Followed { kept, faults, .. } = follow(target, None, zones)?;
+        let Followed { kept, faults, .. } = follow(target, zones)?;
         target.verify()?;
         Ok(Self {
             pid: target.pid(),

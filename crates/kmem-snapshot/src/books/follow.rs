@@ -9,6 +9,7 @@ use crate::process::Maps;
 /// What the root blocks of a process led to.
 pub(super) struct Followed<T> {
     pub(super) maps: Maps,
+    pub(super) pages: Option<Pages>,
     /// What could be read; not empty, unless no root block led anywhere and none was bad.
     pub(super) kept: Vec<T>,
     /// Why others could not be followed.
@@ -21,7 +22,6 @@ pub(super) struct Followed<T> {
 /// There is no root block; none could be followed; or the process cannot be read.
 pub(super) fn follow<T>(
     target: &Target<'_>,
-    pagemap: Option<&Pages>,
     each: impl Fn(&Source<'_>, &Root) -> Result<T, ReadError>,
 ) -> Result<Followed<T>, ReadError> {
     let memory = target.memory();
@@ -35,7 +35,8 @@ pub(super) fn follow<T>(
     }
     // After the roots, so that zones which have just grown are in it.
     let maps = target.maps()?.into_owned();
-    let source = Source { memory: &memory, maps: &maps, pagemap };
+    let pages = target.pages(addresses[0]);
+    let source = Source { memory: &memory, maps: &maps, pagemap: pages.as_ref() };
     for root in &roots {
         keep(each(&source, root), &mut kept, &mut faults)?;
     }
@@ -45,7 +46,7 @@ pub(super) fn follow<T>(
         target.verify()?;
         return Err(fault);
     }
-    Ok(Followed { maps, kept, faults })
+    Ok(Followed { maps, pages, kept, faults })
 }
 
 /// Collects what could be read.

@@ -1,7 +1,8 @@
 //! The allocator's own memory, part by part: what the overhead of the equation is made of.
 //!
 //! Tables are counted by their resident pages; a page belongs to the table that its first byte is
-//! in. All parts come from one reading of the page map, and the overhead is their sum.
+//! in. All parts come from one reading of the page map, and the overhead is their sum. Where there is
+//! no page map to read, what `smaps` says of the mappings they are in is as close as one can get.
 //!
 //! Not in here, nor in the overhead, because no root block tells where they are: the per-CPU
 //! arrays (132 KiB for each CPU that allocated, as far as touched) and the instance itself. They are unaccounted.

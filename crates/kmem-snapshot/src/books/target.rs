@@ -49,9 +49,13 @@ impl Target<'_> {
         }
     }
 
-    pub(super) fn pages(&self) -> Option<Pages> {
+    /// Which pages are in memory; `seen` is an address that was just read.
+    pub(super) fn pages(&self, seen: u64) -> Option<Pages> {
         match self {
-            Self::Live(process) => process.pagemap().map(Pages::Live),
+            Self::Live(process) => {
+                let exact = process.pagemap(seen).map(Pages::Live);
+                exact.or_else(|| process.smaps().map(Pages::Likely))
+            }
             Self::Core(core) => Some(Pages::Core(core.memory().clone())),
         }
     }

@@ -220,9 +220,11 @@ mod tests {
                 Ok(found)
             }
         };
-        if let Ok(scanned) = pages(true) {
-            assert_eq!(scanned, pages(false).unwrap());
-            assert!(scanned.len() >= 100);
-        }
+        // The system may join pages or take some away between the two.
+        let agree = |_| {
+            let Ok(scanned) = pages(true) else { return true };
+            scanned == pages(false).unwrap() && scanned.len() >= 100
+        };
+        assert!((0..10).any(agree));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::smaps::kib;
 use crate::error::ReadError;
 
 /// Field 22 of `/proc/PID/stat`: when the process started, in clock ticks since boot.
@@ -23,9 +24,7 @@ pub(super) fn statm_resident(statm: &str) -> Option<u64> {
 }
 
 pub(super) fn smaps_rss(smaps: &str) -> Option<u64> {
-    let line = smaps.lines().find_map(|l| l.strip_prefix("Rss:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
-    kib.checked_mul(1024)
+    smaps.lines().find_map(|l| l.strip_prefix("Rss:")).and_then(kib)
 }
 
 pub(super) fn inner_pid(status: &str) -> Option<u32> {

@@ -141,6 +141,9 @@ struct Layout {
 pub(crate) fn target() {
     // The test harness may have begun a line of its own.
     println!();
+    // What is touched and what is not is told by pages.
+    // SAFETY: takes numbers only.
+    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
     let fault = std::env::var("FAKE_FAULT").unwrap_or_default();
     if fault == "none-mapped" {
         return ready_and_wait();

@@ -12,6 +12,8 @@ const KEYS: usize = 1000;
 const VALUE: usize = 512;
 /// Bytes of a flooding tenant's value.
 const FLOOD: usize = 4096;
+/// Requests of the other tenant in a phase at least, however slow the machine is.
+const LEAST: u64 = 1000;
 
 /// A connection of a tenant.
 pub(crate) struct Client {
@@ -116,12 +118,12 @@ impl Seen {
     }
 }
 
-/// Runs three neighbours, and the other tenant, for a time.
+/// Runs three neighbours, and the other tenant, for a time at least.
 ///
 /// # Errors
 /// A connection is lost.
 pub(crate) fn phase(server: SocketAddr, other: Other, time: Duration) -> io::Result<Seen> {
-    let stop = AtomicBool::new(false);
+    let (stop, done) = (AtomicBool::new(false), AtomicBool::new(false));
     let stopped = || stop.load(Ordering::Relaxed);
     let mut seen = Seen {
         latencies: Vec::new(),
@@ -138,7 +140,7 @@ pub(crate) fn phase(server: SocketAddr, other: Other, time: Duration) -> io::Res
         let load = scope.spawn(|| -> io::Result<_> {
             let mut client = Client::connect(server, "other")?;
             let (mut requests, mut full) = (0u64, 0);
-            while other != Other::Idle && !stopped() {
+            while other != Other::Idle && (!stopped() || requests < LEAST) {
                 let key = match other {
                     Other::Flood => format!("new-{:?}-{requests}", Instant::now()).replace(' ', ""),
                     _ => format!("{}", requests % KEYS as u64),
@@ -151,22 +153,28 @@ pub(crate) fn phase(server: SocketAddr, other: Other, time: Duration) -> io::Res
         let watch = scope.spawn(|| -> io::Result<_> {
             let mut client = Client::connect(server, "other")?;
             let mut most = 0;
-            while !stopped() {
+            loop {
+                // One more look when all is over.
+                let last = done.load(Ordering::Relaxed);
                 most = most.max(client.stat("current")?);
+                if last {
+                    return Ok(most);
+                }
                 thread::sleep(Duration::from_millis(1));
             }
-            Ok(most)
         });
         let neighbours: Vec<_> =
             neighbours.into_iter().map(thread::ScopedJoinHandle::join).collect();
         stop.store(true, Ordering::Relaxed);
+        let load = load.join();
+        done.store(true, Ordering::Relaxed);
         for neighbour in neighbours {
             let (latencies, missed, holds) = neighbour.map_err(|_| io::Error::other("panic"))??;
             seen.latencies.extend(latencies);
             seen.missed += missed;
             seen.neighbours = (seen.neighbours.0.min(holds), seen.neighbours.1.max(holds));
         }
-        (seen.requests, seen.full) = load.join().map_err(|_| io::Error::other("panic"))??;
+        (seen.requests, seen.full) = load.map_err(|_| io::Error::other("panic"))??;
         seen.other = watch.join().map_err(|_| io::Error::other("panic"))??;
         seen.latencies.sort_unstable();
         Ok(seen)
@@ -184,7 +192,7 @@ fn neighbour(server: SocketAddr, name: &str, time: Duration) -> io::Result<(Vec<
     let end = Instant::now() + time;
     for turn in 0.. {
         let began = Instant::now();
-        if began >= end {
+        if began >= end && turn >= 10 {
             break;
         }
         let key = (turn * 7 % KEYS).to_string();

@@ -23,7 +23,7 @@ pub use tally::{PeakUpdate, Scratch, Tally, begin_peak, is_higher, peak_bytes, s
 #[cfg(not(loom))]
 pub(crate) use watch::count_live;
 #[cfg(not(loom))]
-pub use watch::{Warned, Watch, live_bytes};
+pub use watch::{LiveTag, Warned, Watch, live_bytes};
 
 /// What allocations are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

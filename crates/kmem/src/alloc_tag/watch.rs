@@ -1,6 +1,7 @@
 //! What can be watched beyond the census, at a price: calls since the start (`cumulative:1`), and
 //! mistakes of accounting (`debug:1`). Both take the fast paths out of use.
 
+use crate::codetag::StaticTag;
 use crate::sync::{AtomicI64, AtomicU64, Ordering};
 use crate::units::TagId;
 
@@ -13,8 +14,10 @@ impl Watch {
     pub const COUNT: u32 = 1;
     /// Every call is checked.
     pub const DEBUG: u32 = 2;
+    /// Objects are guarded, for which every call takes the slow path; nothing is watched.
+    pub const GUARD: u32 = 4;
 
-    /// Whether anything is watched.
+    /// Whether fast paths must stay closed.
     pub const fn any(self) -> bool {
         self.0 != 0
     }
@@ -28,6 +31,23 @@ impl Watch {
     pub const fn checks(self) -> bool {
         self.0 & Self::DEBUG != 0
     }
+}
+
+/// What is live of one static tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct LiveTag {
+    /// The tag; null in an entry that is not used.
+    pub tag: *const StaticTag,
+    /// Bytes of its live allocations.
+    pub bytes: u64,
+    /// How many there are.
+    pub calls: u64,
+}
+
+impl LiveTag {
+    /// An entry that is not used.
+    pub const NONE: Self = Self { tag: core::ptr::null(), bytes: 0, calls: 0 };
 }
 
 /// Places that were warned of: each once. When it is full, nothing more is said.

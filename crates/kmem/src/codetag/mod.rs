@@ -389,6 +389,13 @@ impl Sites {
         self.forget();
     }
 
+    /// Where a static tag is; null for others, and for one whose object was unloaded.
+    pub fn place(&self, tag: TagId) -> *const StaticTag {
+        let site = self.table().and_then(|table| table.sites.get(tag.0 as usize));
+        let site = site.filter(|site| site.kind.load(Ordering::Acquire) == site_kind::STATIC);
+        site.map_or(core::ptr::null(), |site| site.addr.load(Ordering::Relaxed) as *const _)
+    }
+
     /// Names of a static tag.
     pub fn names(&self, tag: TagId) -> Option<Names<'_>> {
         let table = self.table()?;

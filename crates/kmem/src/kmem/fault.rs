@@ -133,6 +133,12 @@ impl Line {
         }
     }
 
+    /// A byte in two digits.
+    pub(super) fn hex_byte(&mut self, byte: u8) {
+        let digit = |value: u8| b"0123456789abcdef"[usize::from(value & 15)];
+        self.bytes(&[digit(byte >> 4), digit(byte)]);
+    }
+
     pub(super) fn decimal(&mut self, value: usize) {
         let mut digits = [0; 20];
         let mut at = digits.len();
@@ -229,7 +235,8 @@ impl<P: Platform> Instance<P> {
         self.end(line.text())
     }
 
-    fn end(&self, text: &[u8]) -> ! {
+    /// Says what is wrong, and ends the program.
+    pub(super) fn end(&self, text: &[u8]) -> ! {
         self.platform.print(text);
         self.platform.fatal()
     }

@@ -60,6 +60,7 @@ impl<P: Platform> Instance<P> {
         // SAFETY: only a freshly forked child has a wiped table, and it has one thread.
         unsafe {
             self.barn.forget();
+            self.quarantine.forget();
             if let Some(root) = self.root() {
                 root.used_pages.store(0, Ordering::Relaxed);
             }

@@ -4,7 +4,7 @@
 use super::account::{objcg_bits, objcg_of, pages_cost};
 use super::reclaim::COSTLY;
 use super::{Instance, Purpose, ZoneSet, no_memory};
-use crate::class::{MAX_OBJECT, PageClass, RunClass, SIZES, SizeClass};
+use crate::class::{MAX_OBJECT, PageClass, RunClass, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::page::Run;
@@ -18,10 +18,14 @@ const MAX_BYTES: usize = isize::MAX as usize;
 const FRESH_PAGES: u32 = 256;
 
 impl<P: Platform> Instance<P> {
-    /// `alloc` for more than a slab can serve.
+    /// `alloc` for more than a slab can serve; and for everything where objects are guarded, and before the
+    /// start.
     #[cold]
     #[inline(never)]
     pub(super) fn alloc_large(&'static self, size: usize, caller: Caller) -> *mut u8 {
+        if size <= MAX_OBJECT {
+            return self.alloc_guarded(size, caller);
+        }
         self.alloc_run(size, 1, caller, false, false)
     }
 
@@ -44,7 +48,13 @@ impl<P: Platform> Instance<P> {
             return self.alloc(size, caller);
         }
         match SizeClass::aligned(size, align) {
-            Some(class) => self.alloc(SIZES[class.0 as usize] as usize, caller),
+            Some(class) => {
+                let object = self.alloc_class(class, self.geometry(class).slab_bytes(), caller.key);
+                if object.is_null() {
+                    return self.alloc_aligned_slow(class, (size, align), caller);
+                }
+                object
+            }
             None => self.alloc_run(size, align.div_ceil(PAGE_SIZE), caller, false, false),
         }
     }

@@ -135,8 +135,11 @@ unsafe impl<P: Platform> BackEnd for FromInstance<P> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.elements {
-                Elements::Kmalloc(_) => self.instance.free(at),
-                Elements::Slab(cache) => self.instance.cache_free(cache, at),
+                Elements::Kmalloc(_) => self.instance.free_of(None, "mempool_free", at),
+                Elements::Slab(cache) => {
+                    self.instance.free_of(Some(cache), "mempool_free", at);
+                    cache.note_free();
+                }
                 Elements::Pages(order) => self.instance.free_pages(at, order),
                 Elements::Custom { free, data, .. } => free(at.cast(), data),
             }
@@ -144,6 +147,15 @@ unsafe impl<P: Platform> BackEnd for FromInstance<P> {
     }
 
     unsafe fn rebill(&self, element: NonNull<u8>, caller: Caller) {
+        match self.elements {
+            Elements::Kmalloc(_) => {
+                self.instance.check_cache("mempool_free", element.as_ptr(), None)
+            }
+            Elements::Slab(cache) => {
+                self.instance.check_cache("mempool_free", element.as_ptr(), Some(cache));
+            }
+            Elements::Pages(_) | Elements::Custom { .. } => {}
+        }
         if !matches!(self.elements, Elements::Custom { .. }) {
             // SAFETY: the caller's promise.
             unsafe { self.instance.rebill(element.as_ptr(), caller) };

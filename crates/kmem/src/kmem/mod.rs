@@ -32,6 +32,7 @@ use crate::os::Platform;
 use crate::page::Zone;
 use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock, TAG_BITS, TAG_MASK, zone_purpose};
 use crate::slab::SlabZone;
+use crate::slab::quarantine::Quarantine;
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::units::{Gfp, Item, ObjcgId};
@@ -46,11 +47,13 @@ mod group;
 mod large;
 mod mempool;
 mod node;
+mod object_debug;
 mod oom;
 mod page_debug;
 mod pages;
 mod pcp;
 mod percpu;
+mod percpu_variable;
 mod realloc;
 mod reclaim;
 mod slow;
@@ -66,6 +69,7 @@ pub use fault::Fault;
 pub use group::{Group, GroupKinds, GroupScope, GroupStat, Grouped, Reservation, fallible};
 pub use mempool::{Elements, FromInstance, Mempool};
 pub use percpu::PerCpuStats;
+pub use percpu_variable::PerCpuVariable;
 pub use source::Table;
 pub use stats::Stats;
 pub use vmalloc::VmallocStats;
@@ -143,6 +147,9 @@ struct Hot {
     chunk_class: AtomicUsize,
     /// The switch, copied from the root block now and then; see [`mode`].
     mode: AtomicU32,
+    /// Requests of fewer bytes are served by slabs; 0 before start and where objects are guarded, so that
+    /// every request goes the other way. Never more than [`MAX_OBJECT`] and one.
+    slab_bound: AtomicUsize,
     /// Parts of the classes' geometries, each in a table of its own so that an index needs no
     /// arithmetic. Indexed by a byte of `chunk_class`; for what is no class, no offset is valid.
     layout: UnsafeCell<Layout>,
@@ -180,6 +187,10 @@ pub struct Instance<P> {
     page_debug: AtomicU32,
     /// Pages found bad so far.
     bad_pages: AtomicU64,
+    /// See [`object_debug::ObjectDebug`].
+    object_debug: AtomicU32,
+    quarantine: Quarantine,
+    caches: cache::Index,
     zones: [AtomicUsize; MAX_ZONES],
     zone_slots: AtomicU32,
     nodes: node::Nodes,
@@ -222,6 +233,7 @@ impl<P: Platform> Instance<P> {
                 chunks: AtomicUsize::new(0),
                 chunk_class: AtomicUsize::new(0),
                 mode: AtomicU32::new(0),
+                slab_bound: AtomicUsize::new(0),
                 layout: UnsafeCell::new(Layout {
                     reciprocal: [0; 256],
                     slab: [0; 256],
@@ -240,6 +252,9 @@ impl<P: Platform> Instance<P> {
             pcp_count: AtomicU32::new(0),
             page_debug: AtomicU32::new(0),
             bad_pages: AtomicU64::new(0),
+            object_debug: AtomicU32::new(0),
+            quarantine: Quarantine::new(),
+            caches: cache::Index::new(),
             zones: [const { AtomicUsize::new(0) }; MAX_ZONES],
             zone_slots: AtomicU32::new(0),
             nodes: node::Nodes::new(),
@@ -438,9 +453,11 @@ impl<P: Platform> Instance<P> {
     /// `alloc` of any size and in any mode.
     #[inline(never)]
     pub fn alloc_any(&'static self, size: usize, caller: Caller) -> *mut u8 {
-        if size > MAX_OBJECT {
+        if size >= self.hot.slab_bound.load(Ordering::Relaxed) {
             return self.alloc_large(size, caller);
         }
+        // SAFETY: the bound is no more than one above that.
+        unsafe { core::hint::assert_unchecked(size <= MAX_OBJECT) };
         let class = SizeClass::of(size);
         if caller.objcg() != ObjcgId::ROOT && size <= FINE {
             // The fast path was asked already.
@@ -458,13 +475,26 @@ impl<P: Platform> Instance<P> {
     /// already, is found out and reported.)
     #[inline(always)]
     pub unsafe fn free(&'static self, at: *mut u8) {
+        // SAFETY: the caller's promise.
+        if !unsafe { self.free_fast(at) } {
+            self.free_slow(at);
+        }
+    }
+
+    /// `free` of an object of the first zone, which is live as far as one can see. False:
+    /// `free_slow` must be asked.
+    ///
+    /// # Safety
+    /// As for [`Self::free`].
+    #[inline(always)]
+    unsafe fn free_fast(&'static self, at: *mut u8) -> bool {
         let chunk =
             (at as usize).wrapping_sub(self.hot.base.load(Ordering::Relaxed)) >> CHUNK_SHIFT;
         if chunk >= self.hot.chunks.load(Ordering::Relaxed) {
             return self.free_bare(at, chunk);
         }
         let Some((class, slab, offset)) = self.object_at(at, chunk) else {
-            return self.free_slow(at);
+            return false;
         };
         // SAFETY: a slab of that class; books are open where chunks are known here.
         let ext = unsafe { self.extension(class, slab, offset) };
@@ -472,10 +502,11 @@ impl<P: Platform> Instance<P> {
         // Live, and nobody pays.
         if word >> TAG_BITS != EXT_LIVE >> TAG_BITS {
             if word & EXT_LIVE == 0 {
-                return self.free_slow(at);
+                return false;
             }
             ext.store(word & TAG_MASK, Ordering::Relaxed);
-            return self.free_charged(at, class, word);
+            self.free_charged(at, class, word);
+            return true;
         }
         ext.store(word & TAG_MASK, Ordering::Relaxed);
         let item = Item::at(at as usize);
@@ -483,6 +514,7 @@ impl<P: Platform> Instance<P> {
         if !unsafe { self.slots.push(class, item) } {
             self.flush(class, item);
         }
+        true
     }
 
     /// Class, slab and offset of the object that begins at `at`, in a chunk of the first zone; or
@@ -501,23 +533,24 @@ impl<P: Platform> Instance<P> {
         if product as u64 >= reciprocal { None } else { Some((class, slab, offset)) }
     }
 
-    /// `free` without books, and for what the first zone does not hold.
+    /// `free_fast` without books, and for what the first zone does not hold.
     #[inline(always)]
-    fn free_bare(&'static self, at: *mut u8, chunk: usize) {
+    fn free_bare(&'static self, at: *mut u8, chunk: usize) -> bool {
         if chunk >= self.bare_chunks.load(Ordering::Relaxed) {
-            return self.free_slow(at);
+            return false;
         }
         let Some((class, _, offset)) = self.object_at(at, chunk) else {
-            return self.free_slow(at);
+            return false;
         };
         if offset >= self.geometry(class).limit as usize {
-            return self.free_slow(at);
+            return false;
         }
         let item = Item::at(at as usize);
         // SAFETY: an object's start; that it is live cannot be known without books.
         if !unsafe { self.slots.push(class, item) } {
             self.flush(class, item);
         }
+        true
     }
 
     /// The zones, oldest first.

@@ -11,6 +11,7 @@ use crate::class::PageClass;
 use crate::conf::{CheckPages, Conf};
 use crate::os::Platform;
 use crate::page::{Bad, Run};
+use crate::prng::Prng;
 use crate::root::{EXT_LIVE, TAG_MASK};
 use crate::sync::Ordering;
 use crate::units::{Item, PageCount, Pfn, TagId};
@@ -95,15 +96,20 @@ impl<P: Platform> Instance<P> {
         good
     }
 
+    /// Numbers to mix with what is handed out, if that is asked for.
+    pub(super) fn mixer(&self) -> Option<Prng> {
+        self.page_debug().has(PageDebug::SHUFFLE).then(|| self.prng())
+    }
+
+    /// The time, and where the program was loaded.
+    fn prng(&self) -> Prng {
+        Prng::new(self.platform.ticks() ^ (&raw const *self as u64).rotate_left(32))
+    }
+
     fn shuffle(&self, items: &mut [Item]) {
-        // Xorshift (Marsaglia, 2003).
-        let mut state = self.platform.ticks() | 1;
+        let mut prng = self.prng();
         for last in (1..items.len()).rev() {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            let other = ((state >> 32) * (last as u64 + 1)) >> 32;
-            items.swap(last, other as usize);
+            items.swap(last, prng.below(last as u32 + 1) as usize);
         }
     }
 

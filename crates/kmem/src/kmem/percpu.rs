@@ -6,6 +6,7 @@
 use core::ptr::NonNull;
 
 use super::account::objcg_of;
+use super::fault::Line;
 use super::{Fault, Instance, Purpose, ZoneSet, no_memory};
 use crate::class::{MAX_OBJECT, SIZES, SizeClass};
 use crate::codetag::Caller;
@@ -266,6 +267,30 @@ impl<P: Platform> Instance<P> {
         stats
     }
 
+    /// Writes the counts in the layout of the kernel's `percpu_stats`, line by line. `populated_size` are bytes of each unit that lie in
+    /// slabs, `cur_alloc_size` those of live objects, one copy of each.
+    pub fn percpu_info(&'static self, mut write: impl FnMut(&[u8])) {
+        let PerCpuStats { units, objects, bytes, used, space } = self.percpu_stats();
+        const RULE: &[u8] = b"----------------------------------------\n";
+        let mut section = |head: &[u8], rows: &[(&str, u64)]| {
+            write(head);
+            write(RULE);
+            for &(name, value) in rows {
+                let mut line = Line::new();
+                line.bytes(b"  ");
+                line.bytes(name.as_bytes());
+                (name.len()..20).for_each(|_| line.bytes(b" "));
+                line.bytes(b": ");
+                line.padded(value, 12);
+                line.bytes(b"\n");
+                write(line.text());
+            }
+        };
+        let layout = [("unit_size", space), ("nr_units", units.into()), ("populated_size", used)];
+        section(b"Percpu Memory Statistics\nAllocation Info:\n", &layout);
+        section(b"Global Stats:\n", &[("nr_cur_alloc", objects), ("cur_alloc_size", bytes)]);
+    }
+
     fn percpu_zone(&self) -> Option<&'static ZoneSet> {
         let zone = self.percpu.zone.load(Ordering::Acquire) as *const ZoneSet;
         // SAFETY: null or a set that is never freed.
@@ -333,14 +358,14 @@ impl<P: Platform> Instance<P> {
         let geometry = self.geometry(class);
         let batch = geometry.batch as usize;
         let buffer = &mut buffer[..batch];
-        let mut got = set.slabs.claim(class, geometry, self.books(), buffer);
+        let mut got = set.slabs.claim(class, geometry, self.books(), None, buffer);
         if got == 0 {
             got = self.make_percpu_slab(set, class, buffer);
         }
         if got == 0 {
             // What CPUs keep may be what is missing.
             self.drain_percpu();
-            got = set.slabs.claim(class, geometry, self.books(), buffer);
+            got = set.slabs.claim(class, geometry, self.books(), None, buffer);
             if got == 0 {
                 got = self.make_percpu_slab(set, class, buffer);
             }

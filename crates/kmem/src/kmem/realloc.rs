@@ -126,20 +126,14 @@ impl<P: Platform> Instance<P> {
                     }
                     if self.watch().any() {
                         self.saw_free(word, self.geometry(class).size.into(), at as usize);
+                        self.check_red_zones(at, class, word);
                     }
                     if objcg_of(word) != ObjcgId::ROOT {
                         self.refund_object(class, objcg_of(word));
                     }
                 }
-                let item = Item::at(at as usize);
-                if self.nodes.several()
-                    && self.zone_of(at as usize).is_some_and(|set| !self.is_near(set))
-                {
-                    return self.give_to_slabs(class, &[item]);
-                }
-                // SAFETY: a live object until now, given up by the caller.
-                if !unsafe { self.slots.push(class, item) } {
-                    self.flush(class, item);
+                if !self.hold_back(at, class) {
+                    self.give_object(class, Item::at(at as usize));
                 }
             }
             Ok(Live::Pages { set, pfn, .. }) => {
@@ -149,6 +143,18 @@ impl<P: Platform> Instance<P> {
                 }
             }
             Err(fault) => self.fault("free", at as usize, fault),
+        }
+    }
+
+    /// Puts a freed object where it may be used again.
+    pub(super) fn give_object(&'static self, class: SizeClass, item: Item) {
+        let is_far = |set: &ZoneSet| !self.is_near(set);
+        if self.nodes.several() && self.zone_of(item.address()).is_some_and(is_far) {
+            return self.give_to_slabs(class, &[item]);
+        }
+        // SAFETY: a live object until now, given up by its user.
+        if !unsafe { self.slots.push(class, item) } {
+            self.flush(class, item);
         }
     }
 
@@ -162,7 +168,7 @@ impl<P: Platform> Instance<P> {
         }
         self.ready();
         match self.find(at) {
-            Ok(Live::Object { class, .. }) => self.geometry(class).size as usize,
+            Ok(Live::Object { class, .. }) => self.object_len(at, class),
             Ok(Live::Pages { pages, .. }) => pages.bytes(),
             Err(fault) => self.fault("malloc_usable_size", at as usize, fault),
         }
@@ -200,16 +206,15 @@ impl<P: Platform> Instance<P> {
         let owner = |word: u32| self.groups.living(objcg_of(word));
         let (old, run, objcg) = match self.find(at) {
             Ok(Live::Object { class, ext }) => {
-                let old = self.geometry(class).size as usize;
-                // Keeps its place while at least half of it stays in use.
-                if size <= old && (size > old / 2 || SizeClass::of(size) == class) {
+                let word = ext.map_or(0, |ext| ext.load(Ordering::Relaxed));
+                if self.resize_object(at, class, word, size) {
                     if let Some(ext) = ext {
-                        self.rebook(ext, caller, (old as u64, old as u64));
+                        let bytes = self.geometry(class).size.into();
+                        self.rebook(ext, caller, (bytes, bytes));
                     }
                     return at;
                 }
-                let word = ext.map_or(0, |ext| ext.load(Ordering::Relaxed));
-                (old, None, owner(word))
+                (self.object_len(at, class), None, owner(word))
             }
             Ok(Live::Pages { set, .. }) if set.purpose == Purpose::Vmalloc && size > 0 => {
                 // SAFETY: the caller's promise.

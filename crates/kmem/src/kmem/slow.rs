@@ -144,36 +144,42 @@ impl<P: Platform> Instance<P> {
     /// come off an array lowest first; a new slab if there is none.
     fn claim_objects(&'static self, class: SizeClass, out: &mut [Item]) -> usize {
         let geometry = self.geometry(class);
+        let mut mixer = self.mixer();
+        let in_order = mixer.is_none();
+        let mut claim = |set: &ZoneSet, out: &mut [Item]| {
+            set.slabs.claim(class, geometry, self.books(), mixer.as_mut(), out)
+        };
         for set in self.heap_sets().filter(|set| self.is_near(set)) {
-            let got = set.slabs.claim(class, geometry, self.books(), out);
+            let got = claim(set, out);
             if got > 0 {
                 return got;
             }
         }
         let pages = PageCount(geometry.chunks() << CHUNK_ORDER);
-        let (set, run) = loop {
+        loop {
             let Some((set, run)) = self.claim_pages(pages, pages) else {
-                return self.claim_far_objects(class, out);
+                // What the slabs of other nodes have.
+                let mut far = self.heap_sets().filter(|set| !self.is_near(set));
+                return far
+                    .find_map(|set| Some(claim(set, out)).filter(|&got| got > 0))
+                    .unwrap_or(0);
             };
-            if self.prepare_pages(set, run) {
-                break (set, run);
+            if !self.prepare_pages(set, run) {
+                continue;
             }
-        };
-        self.note_peak();
-        // SAFETY: pages just claimed, aligned to their length.
-        unsafe {
-            let zero = !self.books() || set.zone.reads_zero(run);
-            set.slabs.create(class, geometry, run.start, zero, self.books(), out)
+            self.note_peak();
+            let first = if in_order { &mut *out } else { &mut [] };
+            // SAFETY: pages just claimed, aligned to their length.
+            let got = unsafe {
+                let zero = !self.books() || set.zone.reads_zero(run);
+                set.slabs.create(class, geometry, run.start, zero, self.books(), first)
+            };
+            // The first objects of a slab are as any others where the order is mixed.
+            let got = if in_order { got } else { claim(set, out) };
+            if got > 0 {
+                return got;
+            }
         }
-    }
-
-    /// The same out of the slabs of other nodes.
-    #[cold]
-    fn claim_far_objects(&'static self, class: SizeClass, out: &mut [Item]) -> usize {
-        let geometry = self.geometry(class);
-        let claim = |set: &ZoneSet| set.slabs.claim(class, geometry, self.books(), out);
-        let far = self.heap_sets().filter(|set| !self.is_near(set));
-        far.map(claim).find(|&got| got > 0).unwrap_or(0)
     }
 
     /// Makes room in a full array, then puts a freed object there.

@@ -14,7 +14,7 @@ use super::account::{page_stock_bound, stock_bound};
 use super::page_debug::PageDebug;
 use super::{Instance, Purpose, ZoneSet};
 use crate::alloc_tag;
-use crate::class::{CLASS_COUNT, ClassGeometry, PageClass, SIZES};
+use crate::class::{CLASS_COUNT, ClassGeometry, MAX_OBJECT, PageClass, SIZES};
 use crate::codetag::{MAX_SITES, MIN_SITES, Sites};
 use crate::conf::{Complaint, Conf, MAX_TEXT};
 use crate::cpu::{Area, Kind, Slots};
@@ -23,6 +23,7 @@ use crate::os::Platform;
 use crate::page::{Pcp, Zone};
 use crate::root::{self, GroupBlock, MAX_ZONES, RootBlock, Site, ZoneBlock};
 use crate::slab::SlabZone;
+use crate::slab::quarantine::Quarantine;
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, spin};
 use crate::units::{CpuId, FRAME_PAGES, FRAME_SIZE, PAGE_SHIFT, PAGE_SIZE, PageCount};
@@ -55,6 +56,7 @@ struct Tables {
     live: usize,
     report: usize,
     pcp: usize,
+    quarantine: usize,
     group_count: u32,
     groups: usize,
     names: usize,
@@ -64,7 +66,7 @@ struct Tables {
 impl Tables {
     /// Tables take little of a small heap: one site per 16 KiB, one sheaf per 64 KiB, one group per
     /// 128 KiB.
-    const fn for_heap(bytes: usize, cpus: u32) -> Self {
+    const fn for_heap(bytes: usize, cpus: u32, quarantine: u64) -> Self {
         let sites = bytes >> 14;
         let site_count = if sites > MAX_SITES as usize {
             MAX_SITES
@@ -102,6 +104,7 @@ impl Tables {
             live: part!(alloc_tag::live_bytes(site_count)),
             report: part!(super::oom::room(site_count)),
             pcp: part!(cpus as usize * size_of::<Pcp>()),
+            quarantine: part!(Quarantine::ring_bytes(quarantine)),
             group_count,
             groups: part!(Groups::blocks_bytes(group_count)),
             names: part!(Groups::index_bytes(group_count)),
@@ -171,12 +174,14 @@ impl<P: Platform> Instance<P> {
 
     fn build(&'static self, conf: &Conf) -> Option<()> {
         let books = conf.profiling != root::profiling::NEVER;
+        self.start_object_debug(conf);
+        let vectors = if books { 1 + self.object_debug().records() } else { 0 };
         // SAFETY: STARTING: nobody else looks at the cells.
         unsafe {
             (*self.conf.get()).write(*conf);
             let classes = &mut *self.classes.get();
             for (class, size) in SIZES.iter().enumerate().skip(1) {
-                classes[class] = ClassGeometry::new(*size, books);
+                classes[class] = ClassGeometry::with_vectors(*size, vectors);
             }
             let layout = &mut *self.hot.layout.get();
             for (i, class) in classes.iter().enumerate() {
@@ -195,7 +200,12 @@ impl<P: Platform> Instance<P> {
         self.page_debug.store(PageDebug::of(conf).0, Ordering::Relaxed);
         self.start_nodes();
         let budget = self.platform.budget();
-        let layout = Tables::for_heap(budget.memory, budget.cpus);
+        let held_back = if self.object_debug().has_quarantine() {
+            u64::from(conf.quarantine_kb) << 10
+        } else {
+            0
+        };
+        let layout = Tables::for_heap(budget.memory, budget.cpus, held_back);
         let tables = self.platform.reserve(layout.bytes, PAGE_SIZE)?;
         // SAFETY: our own fresh reservation.
         if !unsafe { self.platform.commit(tables, layout.bytes) } {
@@ -221,6 +231,7 @@ impl<P: Platform> Instance<P> {
             self.sites.start(&self.platform, at(layout.sites), at(layout.index), root);
             self.barn.start(at(layout.barn), layout.sheaf_count);
             self.scratch.start(at(layout.scratch));
+            self.quarantine.start(at(layout.quarantine), held_back);
             if books {
                 let groups = at(layout.groups).cast::<GroupBlock>();
                 self.groups.start(groups, at(layout.names), layout.group_count);
@@ -240,6 +251,9 @@ impl<P: Platform> Instance<P> {
         }
         self.slots.start(kind);
         self.start_watch(conf);
+        if !self.object_debug().any() {
+            self.hot.slab_bound.store(MAX_OBJECT + 1, Ordering::Relaxed);
+        }
         // From here on the fast paths may run.
         self.hot.mode.store(super::mode::from(conf.profiling), Ordering::Release);
         self.add_zone(PageCount(FRAME_PAGES))?;
@@ -351,7 +365,8 @@ impl<P: Platform> Instance<P> {
         // SAFETY: reserved data and committed, zeroed metadata of the right sizes.
         let set = unsafe {
             let slab_tables = tables.wrapping_add(Zone::metadata_bytes(pages.0));
-            let slabs = SlabZone::new(at.as_ptr() as usize, pages, slab_tables);
+            let slabs = SlabZone::new(at.as_ptr() as usize, pages, slab_tables)
+                .with_guards(purpose == Purpose::Heap && self.object_debug().has_red_zones());
             let zone = Zone::new(at, pages, tables, slabs.tables(), block, used);
             let set = meta.cast::<ZoneSet>();
             set.write(ZoneSet { zone, slabs, purpose, node });

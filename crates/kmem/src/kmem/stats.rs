@@ -60,11 +60,12 @@ impl<P: Platform> Instance<P> {
         stats
     }
 
-    /// Empties the arrays of all CPUs and the barn into the slabs and zones.
+    /// Empties the quarantine, the arrays of all CPUs and the barn into the slabs and zones.
     pub fn drain(&'static self) {
         if !self.ready() {
             return;
         }
+        self.empty_quarantine();
         self.drain_arrays(|_| {
             let pages = PageClass::all().map(PageClass::array);
             SizeClass::all().chain(RunClass::all()).chain(pages)

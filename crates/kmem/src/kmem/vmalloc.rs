@@ -21,10 +21,12 @@ use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::units::{
     FRAME_PAGES, FRAME_SIZE, Gfp, Item, ObjcgId, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
 };
-use crate::vmalloc::{Area, BATCH_ALIGN, Kind, MAX_KEPT, batch, caps, kept};
+use crate::vmalloc::{Area, BATCH_ALIGN, Kind, LONG, MAX_KEPT, array, batch, caps, kept};
 
 /// From this length on, an area that grows is moved by its page tables rather than copied.
 const REMAP_PAGES: u32 = 64;
+/// Kept areas that are looked at for one that fits.
+const LOOK_AT: usize = 8;
 /// Areas that are unmapped at once.
 const UNMAP: usize = 32;
 
@@ -205,25 +207,53 @@ impl<P: Platform> Instance<P> {
         align: PageCount,
     ) -> Option<(Run, bool)> {
         let fresh = |run| (run, true);
-        let class = if align.0 == 1 { kept(pages.0) } else { None };
-        let Some(class) = class else {
-            return self.make_areas(set, pages, align, 1).map(fresh);
-        };
-        let slots = &self.vmalloc.slots;
-        let hint = self.slot_hint();
-        let mut one = [Item::NONE];
-        if slots.pop_many(class, hint, &mut one) == 1 {
-            return Some((Run { start: set.zone.pfn(one[0].address())?, pages }, false));
+        if let Some(run) = self.take_kept_area(set, pages, align) {
+            return Some((run, false));
         }
-        let mut areas = 1;
-        if let Some(cpu) = slots.current(hint) {
+        let slots = &self.vmalloc.slots;
+        if let Some(cpu) = slots.current(self.slot_hint()) {
             const CAPS: [crate::class::ClassGeometry; crate::class::CLASS_COUNT] = caps();
             self.ensure_area_of(slots, cpu, &CAPS);
-            areas = if slots.area(cpu).is_some() { batch(pages.0) } else { 1 };
+            if align.0 == 1 && kept(pages.0).is_some() && slots.area(cpu).is_some() {
+                let several = self.make_areas(set, pages, PageCount(BATCH_ALIGN), batch(pages.0));
+                if several.is_some() {
+                    return several.map(fresh);
+                }
+            }
         }
-        self.make_areas(set, pages, PageCount(BATCH_ALIGN), areas)
-            .or_else(|| self.make_areas(set, pages, align, 1))
-            .map(fresh)
+        self.make_areas(set, pages, align, 1).map(fresh)
+    }
+
+    /// An area that the CPU keeps, if one of those that were freed last has that length and alignment.
+    fn take_kept_area(
+        &'static self,
+        set: &'static ZoneSet,
+        pages: PageCount,
+        align: PageCount,
+    ) -> Option<Run> {
+        let class = array(pages.0)?;
+        let (slots, hint) = (&self.vmalloc.slots, self.slot_hint());
+        let mut last = [Item::NONE; LOOK_AT];
+        let most = if class == LONG || align.0 > 1 { LOOK_AT } else { 1 };
+        let got = slots.pop_many(class, hint, &mut last[..most]);
+        let mut taken = None;
+        for item in &last[..got] {
+            let start = set.zone.pfn(item.address())?;
+            let length = if class == LONG { self.length_of_kept(set, start) } else { pages.0 };
+            if taken.is_none() && length == pages.0 && item.address().is_multiple_of(align.bytes())
+            {
+                taken = Some(Run { start, pages });
+            } else {
+                self.keep_area(set, start, length);
+            }
+        }
+        taken
+    }
+
+    /// Pages of a free area that has a guard.
+    pub(super) fn length_of_kept(&self, set: &ZoneSet, start: Pfn) -> u32 {
+        let guards = self.guard_bits(set);
+        (1..).find(|&pages| guards.has(start.offset(pages))).unwrap_or(0)
     }
 
     /// Makes areas out of pages of the zone; one is returned, the CPU keeps the others.
@@ -334,7 +364,9 @@ impl<P: Platform> Instance<P> {
             return;
         }
         let item = Item::at(set.zone.address(start));
-        let Some(class) = kept(pages) else {
+        // The length of a long one is known by its guard alone.
+        let known = pages <= MAX_KEPT || self.guard_bits(set).has(start.offset(pages));
+        let Some(class) = array(pages).filter(|_| known) else {
             return self.unmap(set, &mut [item], pages);
         };
         let slots = &self.vmalloc.slots;
@@ -342,6 +374,9 @@ impl<P: Platform> Instance<P> {
         // SAFETY: an area in our hands.
         if unsafe { slots.push_many(class, hint, &[item]) } == 1 {
             return;
+        }
+        if class == LONG {
+            return self.unmap(set, &mut [item], pages);
         }
         let mut batch = [Item::NONE; UNMAP];
         let half = usize::from(caps_of(pages)).div_ceil(2).min(UNMAP - 1);

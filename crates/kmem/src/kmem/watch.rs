@@ -1,10 +1,10 @@
 //! Calls that are watched: counted since the start, checked for mistakes of accounting. Watching
 //! takes the fast paths out of use: the cache of call sites stays empty, and no chunk is known
-//! to `free`.
+//! to `free`. What is done with objects themselves (see `object_debug`) needs the same.
 
 use super::Instance;
 use super::fault::Line;
-use crate::alloc_tag::{Watch, count_live};
+use crate::alloc_tag::{LiveTag, Watch, count_live};
 use crate::codetag::{Caller, StaticTag};
 use crate::conf::Conf;
 use crate::os::Platform;
@@ -23,6 +23,9 @@ impl<P: Platform> Instance<P> {
             return;
         }
         let mut watch = if conf.debug { Watch::DEBUG } else { 0 };
+        if self.object_debug().any() {
+            watch |= Watch::GUARD;
+        }
         if let Some(path) = conf.blackbox.get() {
             let cpus = if conf.cumulative { self.platform.budget().cpus } else { 0 };
             match self.blackbox.start(&self.platform, path, cpus) {
@@ -90,6 +93,31 @@ impl<P: Platform> Instance<P> {
         if !told {
             self.sites.retire(start, stop, |_| {});
         }
+    }
+
+    /// Bytes that are live of static tags in a range. `out` names the sites, as many as it has room for.
+    pub fn live_tags(
+        &'static self,
+        start: *const StaticTag,
+        stop: *const StaticTag,
+        out: &mut [LiveTag],
+    ) -> u64 {
+        out.fill(LiveTag::NONE);
+        let mut sum = 0;
+        self.census(|tag, bytes, calls| {
+            let place = self.sites.place(tag);
+            if calls == 0 || !(start..stop).contains(&place) {
+                return;
+            }
+            sum += bytes;
+            if let Some(live) = out.iter_mut().find(|live| live.tag.is_null() || live.tag == place)
+            {
+                live.tag = place;
+                live.bytes += bytes;
+                live.calls += calls;
+            }
+        });
+        sum
     }
 
     /// An allocation of `bytes` was booked with this extension word.

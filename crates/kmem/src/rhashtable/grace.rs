@@ -33,13 +33,19 @@ pub(super) struct Grace {
     /// Whether writers make the barriers for readers.
     asymmetric: bool,
     side: AtomicUsize,
+    list: Retired,
+}
+
+/// What readers do not look at, on a cache line of its own.
+#[repr(C, align(64))]
+struct Retired {
     phase: AtomicUsize,
     /// 1 while somebody looks.
     busy: AtomicUsize,
     pending: AtomicUsize,
     waiting: AtomicUsize,
     /// Things retired since somebody looked.
-    retired: AtomicUsize,
+    count: AtomicUsize,
 }
 
 impl Grace {
@@ -49,11 +55,13 @@ impl Grace {
             counters: source.counters(owner)?,
             asymmetric: source.barrier(),
             side: AtomicUsize::new(0),
-            phase: AtomicUsize::new(IDLE),
-            busy: AtomicUsize::new(0),
-            pending: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
-            retired: AtomicUsize::new(0),
+            list: Retired {
+                phase: AtomicUsize::new(IDLE),
+                busy: AtomicUsize::new(0),
+                pending: AtomicUsize::new(0),
+                waiting: AtomicUsize::new(0),
+                count: AtomicUsize::new(0),
+            },
         })
     }
 
@@ -107,10 +115,10 @@ impl Grace {
     /// # Safety
     /// `link` stays valid until the thing comes back from [`Self::look`].
     pub(super) unsafe fn retire(&self, at: usize, link: &AtomicUsize) {
-        let mut first = self.pending.load(Ordering::Relaxed);
+        let mut first = self.list.pending.load(Ordering::Relaxed);
         loop {
             link.store(first, Ordering::Relaxed);
-            match self.pending.compare_exchange_weak(
+            match self.list.pending.compare_exchange_weak(
                 first,
                 at,
                 Ordering::Release,
@@ -120,13 +128,13 @@ impl Grace {
                 Err(seen) => first = seen,
             }
         }
-        self.retired.fetch_add(1, Ordering::Relaxed);
+        self.list.count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether so many things were retired since somebody looked.
     #[inline]
     pub(super) fn waiting_for(&self, count: usize) -> bool {
-        self.retired.load(Ordering::Relaxed) >= count
+        self.list.count.load(Ordering::Relaxed) >= count
     }
 
     /// Whether nobody reads on a side who entered before this call.
@@ -139,44 +147,44 @@ impl Grace {
 
     /// Looks how far things are; what nobody reads any more, if that is something.
     pub(super) fn look(&self, source: &impl Source) -> Option<Batch> {
-        if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if self.list.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;
         }
-        self.retired.store(0, Ordering::Relaxed);
+        self.list.count.store(0, Ordering::Relaxed);
         let done = self.step(source);
-        self.busy.store(0, Ordering::Release);
+        self.list.busy.store(0, Ordering::Release);
         done
     }
 
     fn step(&self, source: &impl Source) -> Option<Batch> {
-        if self.phase.load(Ordering::Relaxed) == IDLE {
+        if self.list.phase.load(Ordering::Relaxed) == IDLE {
             // Acquire pairs with the release in `retire`.
-            let batch = self.pending.swap(0, Ordering::AcqRel);
+            let batch = self.list.pending.swap(0, Ordering::AcqRel);
             if batch == 0 {
                 return None;
             }
-            self.waiting.store(batch, Ordering::Relaxed);
-            self.phase.store(OTHER, Ordering::Relaxed);
+            self.list.waiting.store(batch, Ordering::Relaxed);
+            self.list.phase.store(OTHER, Ordering::Relaxed);
         }
         let side = self.side.load(Ordering::Relaxed);
-        if self.phase.load(Ordering::Relaxed) == OTHER {
+        if self.list.phase.load(Ordering::Relaxed) == OTHER {
             // Here, too, the barrier comes before new readers are told from old ones.
             if !self.heavy(source) || !self.is_quiet(source, side ^ 1) {
                 return None;
             }
             self.side.store(side ^ 1, Ordering::Relaxed);
-            self.phase.store(THIS, Ordering::Relaxed);
+            self.list.phase.store(THIS, Ordering::Relaxed);
         }
         let old = self.side.load(Ordering::Relaxed) ^ 1;
         if !self.heavy(source) || !self.is_quiet(source, old) || !self.heavy(source) {
             return None;
         }
-        self.phase.store(IDLE, Ordering::Relaxed);
-        Some(Batch(self.waiting.swap(0, Ordering::Relaxed)))
+        self.list.phase.store(IDLE, Ordering::Relaxed);
+        Some(Batch(self.list.waiting.swap(0, Ordering::Relaxed)))
     }
 
     /// All that is retired, when nobody reads any more.
     pub(super) fn take_all(&mut self) -> [Batch; 2] {
-        [&self.pending, &self.waiting].map(|list| Batch(list.swap(0, Ordering::Relaxed)))
+        [&self.list.pending, &self.list.waiting].map(|list| Batch(list.swap(0, Ordering::Relaxed)))
     }
 }

@@ -37,6 +37,11 @@ impl Link {
         self.order.load(Ordering::Relaxed)
     }
 
+    /// The hash of an element, but for its highest bit.
+    pub(super) fn hash(&self) -> u64 {
+        self.order().reverse_bits()
+    }
+
     pub(super) fn is_sentinel(&self) -> bool {
         self.order() & 1 == 0
     }
@@ -47,6 +52,19 @@ impl Link {
         // SAFETY: links are valid for as long as a reader that could reach them reads.
         (unsafe { target(next).as_ref() }, next & GONE != 0)
     }
+}
+
+/// Asks for the cache line of a link, where the processor can be asked.
+#[inline(always)]
+pub(super) fn prefetch(link: &Link) {
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse"))]
+    // SAFETY: a hint to the processor, which reads nothing.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>((&raw const *link).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse")))]
+    let _ = link;
 }
 
 /// Where a word leads.

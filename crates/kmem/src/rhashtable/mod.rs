@@ -12,8 +12,11 @@
 //! So a table that finds no memory to grow goes on with longer buckets. Shrinking takes the longest array's sentinels
 //! out again.
 //!
-//! Readers take no lock, write nothing but a counter of their CPU, and never start over. Writers do not lock either: one
-//! compare-and-swap inserts, marks as removed, or replaces. So a signal handler may use the table wherever it
+//! Most lookups do not walk: there are hints where the elements of some buckets are (see `hint`), left by the first lookup
+//! of each.
+//!
+//! Readers take no lock, write nothing but a counter of their CPU and hints, and never start over. Writers do not lock
+//! either: one compare-and-swap inserts, marks as removed, or replaces. So a signal handler may use the table wherever it
 //! interrupted, and a thread that stops blocks nobody. What is removed is dropped when nobody reads it any more
 //! (see `grace`).
 //!
@@ -35,15 +38,19 @@ use list::{END, ENTERING, GONE, Link, Place, Restart, find, target, word};
 
 mod grace;
 mod hash;
+mod hint;
 mod list;
 mod read;
 mod segment;
 pub use hash::Seeded;
-pub use read::Reading;
+pub use read::{Position, Reading};
 use segment::Segments;
 
-/// Things retired until somebody looks whether they can be dropped.
-const LOOK_EVERY: usize = if cfg!(loom) { 1 } else { 128 };
+/// Things retired until somebody looks whether they can be dropped, which interrupts all CPUs: at least, at most, and
+/// between these a part of the elements that there are.
+const LOOK_AFTER: usize = if cfg!(loom) { 1 } else { 128 };
+const LOOK_AFTER_MOST: usize = if cfg!(loom) { 1 } else { 1024 };
+const LOOK_AFTER_PART: usize = 8;
 
 /// What can be chosen of a table.
 #[derive(Clone, Copy, Debug)]
@@ -72,11 +79,13 @@ struct Element<K, V> {
     value: V,
 }
 
-/// Why an element was not inserted; it comes back.
+/// Why an element was not inserted, or did not replace another; it comes back.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refused<K, V> {
     /// There is one with that key.
     Exists(K, V),
+    /// There is none with that key, to be replaced.
+    Missing(K, V),
     /// There is no memory for it.
     NoMemory(K, V),
 }
@@ -91,14 +100,20 @@ pub struct RHashTable<K, V, S: Source, H> {
     parameters: Parameters,
     segments: Segments,
     buckets: AtomicUsize,
+    grace: Grace,
+    owner: Caller,
+    counts: Counts,
+    _elements: PhantomData<Element<K, V>>,
+}
+
+/// What readers do not look at, on a cache line of its own.
+#[repr(C, align(64))]
+struct Counts {
     len: AtomicUsize,
     /// 1 while somebody makes it grow or shrink.
     resizing: AtomicUsize,
     /// Times it should have grown, but there was no memory.
     cramped: AtomicUsize,
-    grace: Grace,
-    owner: Caller,
-    _elements: PhantomData<Element<K, V>>,
 }
 
 // SAFETY: elements are handed out by reference to any thread, and dropped by any.
@@ -129,11 +144,13 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
             parameters,
             segments,
             buckets: AtomicUsize::new(min),
-            len: AtomicUsize::new(0),
-            resizing: AtomicUsize::new(0),
-            cramped: AtomicUsize::new(0),
             grace,
             owner,
+            counts: Counts {
+                len: AtomicUsize::new(0),
+                resizing: AtomicUsize::new(0),
+                cramped: AtomicUsize::new(0),
+            },
             _elements: PhantomData,
         })
     }
@@ -147,7 +164,7 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
     /// Elements, about.
     pub fn len(&self) -> usize {
         // An element may be counted as removed before it is counted as inserted.
-        (self.len.load(Ordering::Relaxed) as isize).max(0) as usize
+        (self.counts.len.load(Ordering::Relaxed) as isize).max(0) as usize
     }
 
     /// Whether there are none, about.
@@ -162,7 +179,7 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
 
     /// Times it should have grown so far, but there was no memory.
     pub fn cramped(&self) -> usize {
-        self.cramped.load(Ordering::Relaxed)
+        self.counts.cramped.load(Ordering::Relaxed)
     }
 
     /// Where a search for a hash begins: the sentinel of its bucket, or if that is not in the list yet (and cannot come in at once),
@@ -211,8 +228,22 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
         }
     }
 
-    /// Gives an element that was unlinked to the grace period.
+    /// Leaves a hint for an element that a reader found.
+    fn leave_hint(&self, hash: u64, link: &Link) {
+        let mask = self.buckets() - 1;
+        if let Some(hints) = self.segments.hints(hash as usize & mask) {
+            let buckets = mask & !(hint::COUNT - 1);
+            hints.put(hash, link, |other| (other ^ hash) as usize & buckets == 0);
+        }
+    }
+
+    /// Gives an element that was unlinked to the grace period, when no hint leads to it any more.
     fn retire(&self, link: &Link) {
+        hint::forget(link, self.segments.hints_for(link.hash()));
+        self.retire_unhinted(link);
+    }
+
+    fn retire_unhinted(&self, link: &Link) {
         let at: *const Link = link;
         // SAFETY: a link that is no sentinel is an element; it stays until its grace period is over.
         unsafe {
@@ -223,7 +254,8 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
 
     /// Drops what nobody reads any more, if enough was retired to look.
     fn tidy(&self) {
-        if self.grace.waiting_for(LOOK_EVERY) {
+        let part = self.len() / LOOK_AFTER_PART;
+        if self.grace.waiting_for(part.clamp(LOOK_AFTER, LOOK_AFTER_MOST)) {
             self.reclaim();
         }
     }
@@ -293,10 +325,10 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
             if self.segments.add(&self.source, buckets, self.owner) {
                 self.buckets.store(buckets * 2, Ordering::Release);
             } else {
-                self.cramped.fetch_add(1, Ordering::Relaxed);
+                self.counts.cramped.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.resizing.store(0, Ordering::Release);
+        self.counts.resizing.store(0, Ordering::Release);
     }
 
     fn shrink(&self) {
@@ -311,22 +343,22 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
                 unsafe { self.grace.retire(segment.word(), &segment.retired) };
             }
         }
-        self.resizing.store(0, Ordering::Release);
+        self.counts.resizing.store(0, Ordering::Release);
     }
 
     fn begin_resize(&self) -> bool {
-        self.resizing.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.counts.resizing.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     fn added(&self) {
-        self.len.fetch_add(1, Ordering::Relaxed);
+        self.counts.len.fetch_add(1, Ordering::Relaxed);
         if self.len() * 4 > self.buckets() * 3 {
             self.grow();
         }
     }
 
     fn removed(&self) {
-        self.len.fetch_sub(1, Ordering::Relaxed);
+        self.counts.len.fetch_sub(1, Ordering::Relaxed);
         if self.parameters.shrinks && self.len() * 10 < self.buckets() * 3 {
             self.shrink();
         }
@@ -370,11 +402,11 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
         Ok(())
     }
 
-    /// Puts another value in the place of a key's, in one step; false: there is no such key.
+    /// Puts another value in the place of a key's, in one step.
     ///
     /// # Errors
-    /// There is no memory.
-    pub fn replace(&self, key: K, value: V, caller: Caller) -> Result<bool, Refused<K, V>> {
+    /// There is no such key, or no memory.
+    pub fn replace(&self, key: K, value: V, caller: Caller) -> Result<(), Refused<K, V>> {
         let hash = self.hasher.hash_one(&key);
         let new = self.element(hash, key, value, caller)?;
         let reading = self.read();
@@ -384,8 +416,8 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
             let Ok(place) = self.place(hash, &own.key) else { continue };
             let Some(old) = place.at.filter(|_| place.found) else {
                 // SAFETY: as above.
-                drop(unsafe { self.unmake(new) });
-                return Ok(false);
+                let (key, value) = unsafe { self.unmake(new) };
+                return Err(Refused::Missing(key, value));
             };
             let next = old.next.load(Ordering::Acquire);
             if next & GONE != 0 {
@@ -401,7 +433,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
         }
         drop(reading);
         self.tidy();
-        Ok(true)
+        Ok(())
     }
 
     /// Removes a key; whether it was there.
@@ -483,7 +515,7 @@ impl<K, V, S: Source, H> Drop for RHashTable<K, V, S, H> {
             // What is gone but still in the list was not retired.
             next = link.following().0;
             if !link.is_sentinel() {
-                self.retire(link);
+                self.retire_unhinted(link);
             }
         }
         for batch in batches.into_iter().chain(self.grace.take_all()) {

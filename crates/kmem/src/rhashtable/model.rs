@@ -8,6 +8,8 @@ use std::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
+use super::hint::{self, Hints};
+use super::list::{END, GONE, Link};
 use super::{Parameters, RHashTable, Refused};
 use crate::source::{Caller, Counters, Source};
 use crate::sync::model::{Owned, check};
@@ -100,7 +102,7 @@ impl Table {
         match self.insert(key, Value(value, Arc::default()), Caller) {
             Ok(()) => true,
             Err(Refused::Exists(..)) => false,
-            Err(Refused::NoMemory(..)) => unreachable!(),
+            Err(_) => unreachable!(),
         }
     }
 
@@ -154,10 +156,60 @@ fn a_reader_meets_one_value_or_the_other_while_it_is_replaced_and_then_removed()
         assert!(table.add(1, 1));
         let other = table.clone();
         let reader = thread::spawn(move || other.look(1));
-        assert!(matches!(table.replace(1, Value(2, Arc::default()), Caller), Ok(true)));
+        assert!(table.replace(1, Value(2, Arc::default()), Caller).is_ok());
         assert!(table.remove(&1));
         table.reclaim();
         outcomes.note(show(reader.join().expect("it ends")));
+    });
+}
+
+#[test]
+fn hints_lead_to_nothing_that_was_dropped() {
+    check(2, &["- -", "1 -", "1 1"], |outcomes| {
+        let table = table(1, 1);
+        assert!(table.add(1, 1));
+        let other = table.clone();
+        // The first look leaves a hint, unless the element is gone; the second one goes by it.
+        let reader = thread::spawn(move || (other.look(1), other.look(1)));
+        assert!(table.remove(&1));
+        table.reclaim();
+        let (first, second) = reader.join().expect("it ends");
+        outcomes.note(format!("{} {}", show(first), show(second)));
+        assert_eq!(table.look(1), None);
+    });
+}
+
+#[test]
+fn no_hint_comes_after_those_for_an_element_were_taken_out() {
+    check(3, &["hint", "none"], |outcomes| {
+        let shared = Arc::new((Hints::new(), Link::new(END, 3)));
+        let readers = [(); 2].map(|()| {
+            let shared = shared.clone();
+            // Both found it in the list before it was gone.
+            thread::spawn(move || shared.0.put(shared.1.hash(), &shared.1, |_| true))
+        });
+        let (hints, link) = &*shared;
+        let before = hints.find(link.hash()).is_some();
+        link.next.fetch_or(GONE, Ordering::AcqRel);
+        hint::forget(link, core::iter::once(hints));
+        assert!(hints.find(link.hash()).is_none());
+        readers.map(|reader| reader.join().expect("it ends"));
+        assert!(hints.find(link.hash()).is_none());
+        outcomes.note(String::from(if before { "hint" } else { "none" }));
+    });
+}
+
+#[test]
+fn of_two_readers_one_leaves_a_hint_and_both_may_go_by_it() {
+    check(2, &["1 1"], |outcomes| {
+        let table = table(1, 1);
+        assert!(table.add(1, 1) && table.add(2, 2));
+        let other = table.clone();
+        let reader = thread::spawn(move || (other.look(1), other.look(2)));
+        let mine = (table.look(1), table.look(2));
+        assert_eq!(mine, reader.join().expect("it ends"));
+        outcomes.note(format!("{} {}", show(mine.0), show(table.look(1))));
+        assert_eq!(mine, (Some(1), Some(2)));
     });
 }
 

@@ -3,7 +3,7 @@
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
-use super::list::{GONE, target, word};
+use super::list::{GONE, prefetch, target, word};
 use super::{Element, RHashTable, element, element_order};
 use crate::source::Source;
 use crate::sync::Ordering;
@@ -28,21 +28,67 @@ impl<K, V, S: Source, H> Drop for Reading<'_, K, V, S, H> {
     }
 }
 
-impl<K, V, S: Source, H> Reading<'_, K, V, S, H> {
+/// A place among the elements of a table, in the order of a walk. The default is before all.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[repr(transparent)]
+pub struct Position(u64);
+
+impl<'t, K, V, S: Source, H> Reading<'t, K, V, S, H> {
+    /// Goes on to read after the value is gone, until [`Self::resume`]; what that wants to know.
+    pub fn pause(self) -> usize {
+        core::mem::ManuallyDrop::new(self).side
+    }
+
+    /// What was there before [`Self::pause`].
+    ///
+    /// # Safety
+    /// From a reading of this table, once.
+    pub unsafe fn resume(table: &'t RHashTable<K, V, S, H>, side: usize) -> Self {
+        Self { table, side: side & 1 }
+    }
+
     /// All elements, each once; those that are there all the while are not missed, however the table grows and shrinks.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        let mut next = self.table.segments.link(0);
+        self.iter_from(Position::default()).map(|(_, key, value)| (key, value))
+    }
+
+    /// The same from a position on, with the position of each. Several elements have the same one if their hashes are equal.
+    pub fn iter_from(&self, from: Position) -> impl Iterator<Item = (Position, &K, &V)> {
+        let mut next = Some(self.table.bucket(from.0.reverse_bits()));
         core::iter::from_fn(move || {
             loop {
                 let link = next?;
                 let (following, gone) = link.following();
                 next = following;
-                if !gone && !link.is_sentinel() {
+                if link.is_sentinel() {
+                    self.fetch_ahead(link.order());
+                } else if !gone && link.order() >= from.0 {
                     let element: &Element<K, V> = element(link);
-                    return Some((&element.key, &element.value));
+                    return Some((Position(link.order()), &element.key, &element.value));
                 }
             }
         })
+    }
+
+    /// Has the links that a walk meets some buckets later brought into the caches. Along the list each is found only
+    /// when the one before it is there; but which buckets come is known.
+    fn fetch_ahead(&self, order: u64) {
+        let step = 1u64.checked_shl(64 - self.table.buckets().ilog2()).unwrap_or(0);
+        let ahead = |buckets: u64| {
+            let order = order.checked_add(step.checked_mul(buckets)?)?;
+            self.table.segments.link(order.reverse_bits() as usize)
+        };
+        if let Some(link) = ahead(12) {
+            prefetch(link);
+        }
+        if let Some(first) = ahead(8).and_then(|link| link.following().0) {
+            prefetch(first);
+        }
+        if let Some(first) = ahead(4).and_then(|link| link.following().0)
+            && let Some(second) = first.following().0
+        {
+            prefetch(second);
+        }
     }
 }
 
@@ -55,6 +101,26 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> Reading<'_, K, V, S, H> {
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.table.hasher.hash_one(key);
+        let number = hash as usize & (self.table.buckets() - 1);
+        if let Some(hints) = self.table.segments.hints(number)
+            && let Some(link) = hints.find(hash)
+        {
+            let element: &Element<K, V> = element(link);
+            if element.key.borrow() == key && !link.following().1 {
+                return Some(&element.value);
+            }
+        }
+        self.walk(hash, key)
+    }
+
+    /// The value of a key, by the list; leaves a hint.
+    #[cold]
+    #[inline(never)]
+    fn walk<Q>(&self, hash: u64, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
         let order = element_order(hash);
         let mut next = self.table.bucket(hash).following().0;
         while let Some(link) = next {
@@ -66,6 +132,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> Reading<'_, K, V, S, H> {
             if its == order && !gone {
                 let element: &Element<K, V> = element(link);
                 if element.key.borrow() == key {
+                    self.table.leave_hint(hash, link);
                     return Some(&element.value);
                 }
             }

@@ -1,10 +1,10 @@
-//! The sentinels of a table, in segments: the first has the fewest buckets there can be, each other one as many as all
-//! before it.
+//! The buckets of a table, as sets of hints and sentinels, in segments: the first has the fewest buckets there can be, each
+//! other one as many as all before it.
 
 use core::ptr::NonNull;
 
-use super::list::END;
-use super::list::Link;
+use super::hint::{self, Hints};
+use super::list::{END, Link};
 use crate::source::{Caller, Source};
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -13,7 +13,7 @@ pub(super) const RETIRED: usize = 1;
 /// Segments of a table.
 const MOST: usize = 40;
 
-/// What is in front of the sentinels of a segment.
+/// What is in front of the sets of hints of a segment, which are in front of its sentinels.
 #[repr(C, align(16))]
 pub(super) struct Segment {
     /// Its place among what is retired.
@@ -23,11 +23,19 @@ pub(super) struct Segment {
     /// Number of the first bucket, and how many there are.
     first: usize,
     count: usize,
+    /// Sets are whole cache lines where the segment begins with one, as long ones do.
+    _line: [usize; 4],
+}
+
+// A power of two of buckets has so many sets.
+const fn sets(count: usize) -> usize {
+    count.div_ceil(hint::COUNT)
 }
 
 impl Segment {
     fn bytes(count: usize) -> Option<usize> {
-        count.checked_mul(size_of::<Link>())?.checked_add(size_of::<Self>())
+        let hints = sets(count) * size_of::<Hints>();
+        count.checked_mul(size_of::<Link>())?.checked_add(hints + size_of::<Self>())
     }
 
     /// The word that it is retired by.
@@ -52,10 +60,25 @@ impl Segment {
         self.out.store(1, Ordering::Relaxed);
     }
 
+    /// The sentinel of a bucket.
     fn link(&self, index: usize) -> &Link {
         debug_assert!(index < self.count);
-        // SAFETY: `count` links follow.
-        unsafe { &*(&raw const *self).add(1).cast::<Link>().add(index) }
+        // SAFETY: the sets follow, then `count` links.
+        unsafe { &*self.hints_at(sets(self.count)).cast::<Link>().add(index) }
+    }
+
+    /// The hints that a bucket shares.
+    #[inline(always)]
+    fn hints(&self, index: usize) -> &Hints {
+        debug_assert!(index < self.count);
+        // SAFETY: as above.
+        unsafe { &*self.hints_at(index / hint::COUNT) }
+    }
+
+    #[inline(always)]
+    fn hints_at(&self, set: usize) -> *const Hints {
+        // In the same memory.
+        (&raw const *self).wrapping_add(1).cast::<Hints>().wrapping_add(set)
     }
 
     /// All sentinels, and the numbers of their buckets.
@@ -71,13 +94,16 @@ fn make(
     owner: Caller,
 ) -> Option<NonNull<Segment>> {
     let at = source.obtain(Segment::bytes(count)?, owner)?.cast::<Segment>();
-    let segment = Segment { retired: AtomicUsize::new(0), out: AtomicUsize::new(0), first, count };
-    // SAFETY: fresh memory of that size; links of zeroes are sentinels that are not in the list.
+    let (retired, out) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    // SAFETY: fresh memory of that size; zeroes are no hints, and sentinels that are not in the list.
     unsafe {
-        at.write(segment);
+        at.write(Segment { retired, out, first, count, _line: [0; 4] });
         #[cfg(loom)]
-        for index in 0..count {
-            at.add(1).cast::<Link>().add(index).write(Link::new(0, 0));
+        {
+            let hints = at.add(1).cast::<Hints>();
+            (0..sets(count)).for_each(|set| hints.add(set).write(Hints::new()));
+            let links = hints.add(sets(count)).cast::<Link>();
+            (0..count).for_each(|index| links.add(index).write(Link::new(0, 0)));
         }
     }
     Some(at)
@@ -119,13 +145,40 @@ impl Segments {
         if above == 0 { (0, 0) } else { (above.ilog2() as usize + 1, 1 << number.ilog2()) }
     }
 
-    /// The sentinel of a bucket, if there is room for one.
-    #[inline]
-    pub(super) fn link<'g>(&self, number: usize) -> Option<&'g Link> {
+    /// The segment of a bucket and its place there, if there is room for it.
+    #[inline(always)]
+    fn find<'g>(&self, number: usize) -> Option<(&'g Segment, usize)> {
         let (segment, first) = self.place(number);
         let segment = self.segments[segment].load(Ordering::Acquire) as *const Segment;
         // SAFETY: segments stay for as long as somebody reads who could have found them.
-        unsafe { segment.as_ref::<'g>() }.map(|segment| segment.link(number - first))
+        unsafe { segment.as_ref::<'g>() }.map(|segment| (segment, number - first))
+    }
+
+    /// The sentinel of a bucket, if there is room for one.
+    pub(super) fn link<'g>(&self, number: usize) -> Option<&'g Link> {
+        self.find(number).map(|(segment, index)| segment.link(index))
+    }
+
+    /// The hints that a bucket shares, if there is room for them.
+    #[inline(always)]
+    pub(super) fn hints<'g>(&self, number: usize) -> Option<&'g Hints> {
+        self.find(number).map(|(segment, index)| segment.hints(index))
+    }
+
+    /// The hints of all buckets that an element with that hash is in, or was when there were fewer: it may be in each.
+    pub(super) fn hints_for<'g>(&self, hash: u64) -> impl Iterator<Item = &'g Hints> {
+        let shift = self.shift;
+        // Without a segment there are none behind it: the last one is the first to go.
+        let there = self.segments.iter().map_while(|segment| {
+            let segment = segment.load(Ordering::Acquire) as *const Segment;
+            // SAFETY: as in `find`.
+            unsafe { segment.as_ref::<'g>() }
+        });
+        there.enumerate().filter_map(move |(number, segment)| {
+            let bits = shift + number.saturating_sub(1) as u32;
+            let its = number == 0 || hash >> bits & 1 != 0;
+            its.then(|| segment.hints((hash & ((1 << bits) - 1)) as usize))
+        })
     }
 
     /// Makes room for as many buckets as there are. False: no memory.

@@ -4,7 +4,7 @@
 //! chunk_class[chunk]   class of the slab the chunk belongs to, 0: pages
 //! state[chunk]         of a slab's first chunk: class << 24 | credit
 //! sets.lane(class)     slabs with credit (hints)
-//! slab                 objects, rows (1 bit: free object), extension vector; see `class`
+//! slab                 objects, rows (1 bit: free object), extension vector, records; see `class`
 //! ```
 //!
 //! Credit works as in a zone: at most the number of free bits; taken before bits, given after
@@ -28,6 +28,9 @@ use crate::row::summary::{self, Summary};
 use crate::sync::{AtomicU8, AtomicU32, Ordering, spin};
 use crate::units::{CHUNK_ORDER, CHUNK_SIZE, Item, PAGE_SHIFT, PageCount, Pfn};
 
+mod claim;
+pub mod guard;
+pub mod quarantine;
 pub mod sheaf;
 
 use crate::class::{self, CLASS_COUNT, ClassGeometry, SizeClass};
@@ -51,6 +54,8 @@ pub struct SlabZone {
     sets: Summary,
     leaves: usize,
     chunks: u32,
+    /// Objects end with a guard.
+    guards: bool,
 }
 
 // SAFETY: all shared state is atomic, reached through pointers that stay valid.
@@ -123,8 +128,13 @@ impl SlabZone {
         let chunk_class = state.wrapping_add(chunks as usize * 4);
         // SAFETY: memory of that size, zero once committed, by the caller's promise.
         let sets = unsafe { Summary::new(metadata.cast(), chunks, LANES) };
-        let leaves = metadata as usize;
-        Self { base, chunk_class: chunk_class.cast(), state: state.cast(), sets, leaves, chunks }
+        let (chunk_class, leaves) = (chunk_class.cast(), metadata as usize);
+        Self { base, chunk_class, state: state.cast(), sets, leaves, chunks, guards: false }
+    }
+
+    /// The same with objects that end with a guard, or without.
+    pub fn with_guards(self, guards: bool) -> Self {
+        Self { guards, ..self }
     }
 
     /// Writes the address of the class table for readers.
@@ -215,6 +225,10 @@ impl SlabZone {
             // SAFETY: pages just claimed: nobody else knows this vector yet.
             unsafe { ext.as_ptr().cast_mut().write_bytes(0, ext.len()) };
         }
+        if self.guards {
+            // SAFETY: as above.
+            unsafe { guard::set_all(slab, geometry) };
+        }
         let taken = geometry.objects.min(out.len() as u32);
         let mut left = geometry.objects;
         let mut first = taken;
@@ -239,100 +253,6 @@ impl SlabZone {
             self.sets.insert(u32::from(class.0), chunk);
         }
         taken as usize
-    }
-
-    /// Takes up to `out.len()` free objects of a class from the lowest slab that has some into
-    /// the last part of `out`, highest first; how many.
-    pub fn claim(
-        &self,
-        class: SizeClass,
-        geometry: &ClassGeometry,
-        books: bool,
-        out: &mut [Item],
-    ) -> usize {
-        let lane = u32::from(class.0);
-        let mut from = 0;
-        while let Some(chunk) = self.sets.next(lane, from) {
-            let want = out.len() as u32;
-            match self.take_credit(chunk, class, want) {
-                Ok(0) => from = chunk + 1,
-                Ok(credit) => {
-                    let got = self.take_objects(chunk, geometry, credit, out);
-                    if got > 0 {
-                        return got;
-                    }
-                    from = chunk + 1;
-                }
-                Err(NeedsMending) => self.mend(chunk, geometry, books),
-            }
-        }
-        0
-    }
-
-    /// Takes up to `want` credit of a slab; 0 if it has none or is of another class.
-    fn take_credit(&self, chunk: u32, class: SizeClass, want: u32) -> Result<u32, NeedsMending> {
-        let state = self.state(chunk);
-        let mut seen = state.load(Ordering::Relaxed);
-        loop {
-            let credit = seen & CREDIT;
-            if seen >> 24 != u32::from(class.0) || credit == 0 {
-                self.dismiss(chunk, class);
-                return Ok(0);
-            }
-            if credit >= MENDING {
-                return Err(NeedsMending);
-            }
-            let take = credit.min(want);
-            // Acquire pairs with the release of the state: rows are ready, bits are there.
-            match state.compare_exchange_weak(
-                seen,
-                seen - take,
-                Ordering::SeqCst,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => {
-                    if take == credit {
-                        self.dismiss(chunk, class);
-                    }
-                    return Ok(take);
-                }
-                Err(now) => seen = now,
-            }
-        }
-    }
-
-    /// Takes a slab without credit out of its set, unless it has credit again.
-    fn dismiss(&self, chunk: u32, class: SizeClass) {
-        self.sets.remove(u32::from(class.0), chunk);
-        let now = self.state(chunk).load(Ordering::SeqCst);
-        if now >> 24 == u32::from(class.0) && now & CREDIT != 0 {
-            self.sets.insert(u32::from(class.0), chunk);
-        }
-    }
-
-    /// Takes the objects for credit in hand.
-    fn take_objects(
-        &self,
-        chunk: u32,
-        geometry: &ClassGeometry,
-        credit: u32,
-        out: &mut [Item],
-    ) -> usize {
-        let slab = self.slab_address(chunk);
-        let mut got = 0;
-        // Bits move between rows while others take and give, so one pass may miss some.
-        'passes: for _ in 0..64 {
-            for (i, row) in self.rows(slab, geometry).iter().enumerate() {
-                let bits = row.take(credit - got as u32);
-                let end = out.len() - got;
-                got += spread(bits, slab, i * 64, geometry.size as usize, &mut out[..end]);
-                if got as u32 == credit {
-                    break 'passes;
-                }
-            }
-            spin();
-        }
-        got
     }
 
     /// Gives free objects of a class back to their slabs; `retired` is told of slabs that
@@ -489,6 +409,11 @@ impl SlabZone {
             return;
         }
         let slab = self.slab_address(chunk);
+        if self.guards {
+            // The slab may have been in the making when the child was forked.
+            // SAFETY: who has objects of a stale slab waits for it to be mended before they look.
+            unsafe { guard::set_all(slab, geometry) };
+        }
         let mut credit = 0;
         for (i, row) in self.rows(slab, geometry).iter().enumerate() {
             let first = i * 64;
@@ -535,35 +460,6 @@ impl SlabZone {
         self.ext(slab, geometry)
     }
 }
-
-/// Writes the items for the set bits of a row that begins at object `first` into the last part of
-/// `out`, highest first; how many.
-#[inline]
-fn spread(bits: u64, slab: usize, first: usize, size: usize, out: &mut [Item]) -> usize {
-    let (start, step) = ((slab + first * size) as u64, size as u64);
-    if bits == u64::MAX
-        && let Some(out) = out.last_chunk_mut::<64>()
-    {
-        for (i, slot) in out.iter_mut().rev().enumerate() {
-            *slot = Item(start + i as u64 * step);
-        }
-        return 64;
-    }
-    let mut rest = bits;
-    let mut count = 0;
-    for slot in out.iter_mut().rev() {
-        if rest == 0 {
-            break;
-        }
-        *slot = Item(start + u64::from(rest.trailing_zeros()) * step);
-        rest &= rest - 1;
-        count += 1;
-    }
-    count
-}
-
-/// The slab is stale.
-struct NeedsMending;
 
 #[cfg(all(test, loom))]
 mod model;

@@ -82,6 +82,7 @@ impl Model {
             sets: unsafe { Summary::new(words.as_ptr(), chunks, LANES) },
             leaves: 0,
             chunks,
+            guards: false,
         };
         Self {
             slabs,
@@ -114,7 +115,7 @@ impl Model {
     /// Claims up to so many objects.
     fn claim(&self, class: SizeClass, most: usize) -> Vec<Item> {
         let mut out = vec![Item::NONE; most];
-        let got = self.slabs.claim(class, self.geometry(class), false, &mut out);
+        let got = self.slabs.claim(class, self.geometry(class), false, None, &mut out);
         let out = out.split_off(most - got);
         self.write(class, &out);
         out

@@ -7,9 +7,10 @@
 //!
 //! Areas are runs of a zone, one page longer than what is asked for; the last page is the **guard**, which is made
 //! inaccessible. An area that is freed stays as it is, guard included, on its CPU's array of areas of that length (up to
-//! [`MAX_KEPT`] pages), from which it is taken again without a call of the platform. When an array is full, half of
-//! it is unmapped in one go, neighbours together: guards are made accessible again and the pages go to the zone, which
-//! gives them back to the platform after a while.
+//! [`MAX_KEPT`] pages), from which it is taken again without a call of the platform. Longer ones (up to [`MAX_LONG`] pages)
+//! share a short array: the one that was freed last is taken again if it has the length. So is any that has the alignment that
+//! is asked for. When an array is full, half of it (of long ones, what comes) is unmapped in one go, neighbours together:
+//! guards are made accessible again and the pages go to the zone, which gives them back to the platform after a while.
 //!
 //! Each page behind the first of an area has its distance from there in its extension word, which nobody else
 //! uses. An address is looked up by that, in constant time; what an earlier area left there does not
@@ -31,7 +32,13 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::units::Pfn;
 
 /// Longest areas that CPUs keep, in pages: those of every length up to this have an array.
-pub const MAX_KEPT: u32 = CLASS_COUNT as u32 - 1;
+pub const MAX_KEPT: u32 = CLASS_COUNT as u32 - 2;
+/// Longest areas that CPUs keep at all.
+pub const MAX_LONG: u32 = 256;
+/// The array of areas that are longer than [`MAX_KEPT`].
+pub const LONG: SizeClass = SizeClass(CLASS_COUNT as u8 - 1);
+/// How many of these a CPU keeps.
+const LONG_AREAS: u16 = 4;
 /// Pages of one length that a CPU keeps, at most, unless these are fewer than two areas.
 const KEPT_PAGES: u32 = 128;
 
@@ -41,11 +48,20 @@ pub const fn kept(pages: u32) -> Option<SizeClass> {
     if pages <= MAX_KEPT { Some(SizeClass(pages as u8)) } else { None }
 }
 
+/// The array that an area of so many pages is kept on.
+pub const fn array(pages: u32) -> Option<SizeClass> {
+    match kept(pages) {
+        None if pages <= MAX_LONG => Some(LONG),
+        class => class,
+    }
+}
+
 /// How many areas of each length a CPU keeps.
 pub const fn caps() -> [ClassGeometry; CLASS_COUNT] {
     let mut classes = [ClassGeometry::NONE; CLASS_COUNT];
+    classes[LONG.0 as usize].cap = LONG_AREAS;
     let mut pages = 1;
-    while pages < CLASS_COUNT {
+    while pages < LONG.0 as usize {
         let areas = KEPT_PAGES / pages as u32;
         classes[pages].cap = if areas > 64 {
             64

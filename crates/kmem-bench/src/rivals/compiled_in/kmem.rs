@@ -108,6 +108,7 @@ macro_rules! instance {
             }
 
             /// The same instance, by the kernel's functions.
+            #[allow(dead_code, reason = "of most of them")]
             pub(crate) fn kernel() -> Kernel {
                 heap();
                 Kernel { kmalloc_tag, kfree, alloc_pages_tag, free_pages, census }
@@ -132,3 +133,8 @@ instance!(pages_poisoned, "page_poison:1");
 instance!(pages_init_on_alloc, "init_on_alloc:1");
 instance!(pages_init_on_free, "init_on_free:1");
 instance!(pages_shuffled, "shuffle:1");
+// The same of what looks at objects.
+instance!(caches_checked, "check_caches:1");
+instance!(red_zones, "redzone:1");
+instance!(quarantined, "quarantine_kb:1024");
+instance!(hardened, "shuffle:1,check_caches:1,redzone:1,quarantine_kb:1024");

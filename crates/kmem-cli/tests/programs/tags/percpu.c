@@ -40,6 +40,7 @@ static void case_percpu(void)
 		free_percpu(words[i]);
 	EXPECT("words", 60 * 112, 60);
 	check();
+	kmem_percpu_stats(2);
 }
 
 int main(void)

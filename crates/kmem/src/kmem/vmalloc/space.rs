@@ -7,7 +7,7 @@ use crate::class::SizeClass;
 use crate::os::Platform;
 use crate::sync::Ordering;
 use crate::units::{FRAME_SIZE, PAGE_SIZE};
-use crate::vmalloc::{Bits, MAX_KEPT};
+use crate::vmalloc::{Bits, LONG};
 
 impl<P: Platform> Instance<P> {
     pub(in crate::kmem) fn vmalloc_zone(&self) -> Option<&'static ZoneSet> {
@@ -73,9 +73,14 @@ impl<P: Platform> Instance<P> {
     /// Unmaps the free areas that CPUs keep.
     pub(in crate::kmem) fn drain_vmalloc(&'static self) {
         if let Some(set) = self.vmalloc_zone() {
-            let classes = |_| (1..MAX_KEPT as u8 + 1).map(SizeClass);
+            let classes = |_| (1..LONG.0 + 1).map(SizeClass);
             self.drain_slots(&self.vmalloc.slots, &classes, |class, areas| {
-                self.unmap(set, areas, class.0.into());
+                if class != LONG {
+                    return self.unmap(set, areas, class.0.into());
+                }
+                for area in areas.iter().filter_map(|area| set.zone.pfn(area.address())) {
+                    self.unmap_span(set, area, self.length_of_kept(set, area), 1);
+                }
             });
         }
     }

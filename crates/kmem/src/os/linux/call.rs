@@ -2,8 +2,9 @@
 
 use super::syscall::sys;
 
-/// Longest wait for the reader, in seconds.
-const PATIENCE: i64 = 10;
+/// Longest wait for the reader, in seconds: it reads one process after the other, on a machine that may be busy. Should it
+/// be gone, that is a hang-up.
+const PATIENCE: i64 = 60;
 
 /// Calls the abstract socket `name`, says who is calling, and waits for a byte or a hang-up.
 /// Never raises a signal; gives up silently.

@@ -1,0 +1,61 @@
+/* Hash tables: what a table takes for itself and for its elements is billed to who made it. */
+#include "expect.h"
+#include "kmem.h"
+
+struct entry {
+	int key;
+	struct rhash_head node;
+};
+static const struct rhashtable_params params = {
+	.key_len = sizeof(int),
+	.head_offset = offsetof(struct entry, node),
+};
+static struct entry entries[20];
+
+/* What a request of that size is billed. */
+static size_t billed(size_t size)
+{
+	void *at = kmalloc(size, GFP_KERNEL);
+	size_t bytes = ksize(at);
+	kfree(at);
+	return bytes;
+}
+
+/* A library's, which bills its user. */
+static int make(struct rhashtable *table)
+{
+	return rhashtable_init_noprof(table, &params);
+}
+
+static void fill(struct rhashtable *table, int from, int to)
+{
+	for (int i = from; i < to; i++) {
+		entries[i].key = i;
+		MUST(rhashtable_insert_fast(table, &entries[i].node, params) == 0);
+	}
+}
+
+static void case_rhashtable(void)
+{
+	struct rhashtable one, two;
+	/* A header, hints and sentinels of 64 buckets; counters for readers; an element. */
+	size_t buckets = billed(64 + 64 * 8 + 64 * 16), counters = 32, element = billed(72);
+	MUST(rhashtable_init(&one, &params) == 0); /* at one */
+	MUST(alloc_hooks(make(&two)) == 0); /* at two */
+	size_t table = ksize(one.table);
+	fill(&one, 0, 5);
+	fill(&two, 5, 20);
+	EXPECT("one", table + buckets + counters + 5 * element, 3 + 5);
+	EXPECT("two", table + buckets + counters + 15 * element, 3 + 15);
+	check();
+	rhashtable_destroy(&one);
+	MUST(rhashtable_remove_fast(&two, &entries[7].node, params) == 0);
+	rhashtable_destroy(&two);
+	check();
+}
+
+int main(void)
+{
+	case_rhashtable();
+	return 0;
+}

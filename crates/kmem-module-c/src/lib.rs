@@ -1,0 +1,292 @@
+//! `libkmem_modules.so`: the functions of `kmem/module.h` over the one loader of the process.
+//!
+//! A library of its own, as the loader needs the standard library and decoders, and `libkmem.so` has neither. Each
+//! function returns a negative error number, and keeps what is wrong for [`kmem_module_error`], per thread.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use kmem_module::loader::WhenLive;
+use kmem_module::stats::Stat;
+use kmem_module::{Config, Errno, Error, Loader, Result};
+
+thread_local! {
+    /// Why this thread's last call failed.
+    static LAST: RefCell<Option<Error>> = const { RefCell::new(None) };
+}
+
+/// The loader, from the first call that needs it on.
+static LOADER: OnceLock<Loader> = OnceLock::new();
+/// Held while it is made.
+static MAKING: Mutex<()> = Mutex::new(());
+
+fn error(errno: Errno, what: &str) -> Error {
+    Error::new(errno, what)
+}
+
+/// Makes the loader, or finds it.
+fn begin(config: Option<Config>) -> Result<&'static Loader> {
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    match (LOADER.get(), config) {
+        (Some(_), Some(_)) => Err(error(Errno::EBUSY, "the loader has begun; configure it before")),
+        (Some(loader), None) => Ok(loader),
+        (None, config) => {
+            let loader = Loader::new(config.unwrap_or_default())?;
+            Ok(LOADER.get_or_init(|| loader))
+        }
+    }
+}
+
+fn loader() -> Result<&'static Loader> {
+    LOADER.get().map_or_else(|| begin(None), Ok)
+}
+
+/// The number that a function returns for a result.
+fn number(result: Result<c_int>) -> c_int {
+    match result {
+        Ok(number) => number,
+        Err(error) => {
+            let number = -error.errno.0;
+            let _ = LAST.try_with(|last| last.replace(Some(error)));
+            number
+        }
+    }
+}
+
+/// # Safety
+/// Null, or a C string that stays while the result is used.
+unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str> {
+    if at.is_null() {
+        return Err(Error::new(Errno::EFAULT, format_args!("{what} is null")));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(at) }.to_str();
+    text.map_err(|_| Error::new(Errno::EINVAL, format_args!("{what} is not UTF-8")))
+}
+
+/// Copies a text with a zero byte into room for it; its length.
+///
+/// # Safety
+/// `to` has so much room, or is null.
+unsafe fn give(text: &str, to: *mut c_char, room: usize) -> Result<c_int> {
+    if to.is_null() && room > 0 {
+        return Err(error(Errno::EFAULT, "the room for the text is null"));
+    }
+    let len = text.len();
+    if let Some(most) = room.checked_sub(1) {
+        let copied = len.min(most);
+        // SAFETY: the caller's promise.
+        unsafe {
+            to.copy_from_nonoverlapping(text.as_ptr().cast(), copied);
+            to.add(copied).write(0);
+        }
+    }
+    c_int::try_from(len).map_err(|_| error(Errno::E2BIG, "the text is too long"))
+}
+
+/// `struct kmem_module_config`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ModuleConfig {
+    size: u64,
+    search_path: *const c_char,
+    most_bytes: u64,
+    most_requests: u32,
+    flags: u32,
+}
+
+/// `KMEM_MODULE_REFUSE_LIVE`.
+const REFUSE_LIVE: u32 = 1;
+
+/// # Safety
+/// Null, or a structure of the size that it says, with null or a C string in it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_module_configure(config: *const ModuleConfig) -> c_int {
+    let configure = || {
+        // SAFETY: the caller's promise; the size comes first.
+        let given = unsafe { config.as_ref() };
+        let given = given.ok_or_else(|| error(Errno::EFAULT, "the configuration is null"))?;
+        if given.size != size_of::<ModuleConfig>() as u64 {
+            return Err(error(Errno::EINVAL, "the configuration has a size of no version"));
+        }
+        if given.flags & !REFUSE_LIVE != 0 {
+            return Err(error(Errno::EINVAL, "unknown flags in the configuration"));
+        }
+        let mut config = Config::default();
+        if !given.search_path.is_null() {
+            // SAFETY: the caller's promise.
+            let path = unsafe { CStr::from_ptr(given.search_path) }.to_bytes();
+            let dirs = path.split(|&b| b == b':').filter(|dir| !dir.is_empty());
+            config.search_path = dirs.map(|dir| PathBuf::from(OsStr::from_bytes(dir))).collect();
+        }
+        if given.most_bytes != 0 {
+            config.most = given.most_bytes;
+        }
+        if given.most_requests != 0 {
+            config.most_requests = given.most_requests;
+        }
+        if given.flags & REFUSE_LIVE != 0 {
+            config.when_live = WhenLive::Refuse;
+        }
+        begin(Some(config)).map(|_| 0)
+    };
+    number(configure())
+}
+
+/// # Safety
+/// A C string, or null for no arguments.
+unsafe fn arguments<'a>(args: *const c_char) -> Result<&'a str> {
+    // SAFETY: the caller's promise.
+    if args.is_null() { Ok("") } else { unsafe { text(args, "the arguments") } }
+}
+
+/// # Safety
+/// `args` is a C string or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_finit_module(fd: c_int, args: *const c_char, flags: c_uint) -> c_int {
+    // SAFETY: the caller's promise.
+    let load = || loader()?.finit_module(fd, unsafe { arguments(args) }?, flags);
+    number(load().map(|()| 0))
+}
+
+/// # Safety
+/// So many bytes at `image`, which nobody writes to meanwhile; `args` is a C string or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_init_module(
+    image: *const c_void,
+    len: usize,
+    args: *const c_char,
+) -> c_int {
+    let load = || {
+        if image.is_null() {
+            return Err(error(Errno::EFAULT, "the image is null"));
+        }
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { std::slice::from_raw_parts(image.cast(), len) };
+        // SAFETY: as above.
+        loader()?.init_module(bytes, unsafe { arguments(args) }?)
+    };
+    number(load().map(|()| 0))
+}
+
+/// # Safety
+/// `name` is a C string or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_delete_module(name: *const c_char, flags: c_uint) -> c_int {
+    // SAFETY: the caller's promise.
+    let unload = || loader()?.delete_module(unsafe { text(name, "the name") }?, flags);
+    number(unload().map(|()| 0))
+}
+
+/// # Safety
+/// `name` is a C string or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_request_module(name: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let request = || loader()?.request_module(unsafe { text(name, "the name") }?);
+    number(request().map(|()| 0))
+}
+
+/// # Safety
+/// `name` is a C string or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_symbol_get(name: *const c_char) -> *mut c_void {
+    let get = || {
+        // SAFETY: the caller's promise.
+        let name = unsafe { text(name, "the name") }?;
+        loader()?.symbol_get(name).ok_or_else(|| {
+            Error::new(Errno::ENOENT, format_args!("no live module exports {name:?}"))
+        })
+    };
+    let mut address = 0;
+    number(get().map(|found| {
+        address = found;
+        0
+    }));
+    address as *mut c_void
+}
+
+/// # Safety
+/// `name` is a C string or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_symbol_put(name: *const c_char) -> c_int {
+    let put = || {
+        // SAFETY: the caller's promise.
+        let name = unsafe { text(name, "the name") }?;
+        match loader()?.symbol_put(name) {
+            true => Ok(0),
+            false => Err(Error::new(Errno::ENOENT, format_args!("no module exports {name:?}"))),
+        }
+    };
+    number(put())
+}
+
+/// `struct kmem_module_stat`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ModuleStat {
+    size: u64,
+    values: [u64; Stat::ALL.len()],
+    wasted: u64,
+    held: u64,
+    held_peak: u64,
+}
+
+/// # Safety
+/// Null, or a structure of the size that it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_module_stat(stat: *mut ModuleStat) -> c_int {
+    let fill = || {
+        // SAFETY: the caller's promise; the size comes first.
+        let size = unsafe { stat.cast::<u64>().as_ref() };
+        match size {
+            None => return Err(error(Errno::EFAULT, "the structure is null")),
+            Some(&size) if size != size_of::<ModuleStat>() as u64 => {
+                return Err(error(Errno::EINVAL, "the structure has a size of no version"));
+            }
+            Some(_) => {}
+        }
+        let stats = loader()?.stats();
+        // SAFETY: as above, and it is of this size.
+        unsafe {
+            stat.write(ModuleStat {
+                size: size_of::<ModuleStat>() as u64,
+                values: stats.values,
+                wasted: stats.wasted(),
+                held: stats.held,
+                held_peak: stats.held_peak,
+            });
+        }
+        Ok(0)
+    };
+    number(fill())
+}
+
+/// # Safety
+/// `to` has so much room, or is null with no room.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_module_stat_text(to: *mut c_char, room: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    number(loader().and_then(|loader| unsafe { give(&loader.stats().to_string(), to, room) }))
+}
+
+/// # Safety
+/// As [`kmem_module_stat_text`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_module_list_text(to: *mut c_char, room: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    number(loader().and_then(|loader| unsafe { give(&loader.proc_modules(true), to, room) }))
+}
+
+/// # Safety
+/// As [`kmem_module_stat_text`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_module_error(to: *mut c_char, room: usize) -> c_int {
+    let last = LAST.try_with(|last| last.borrow().clone()).ok().flatten();
+    let text = last.as_ref().map_or("", |error| &error.what);
+    // SAFETY: the caller's promise.
+    unsafe { give(text, to, room) }.unwrap_or_else(|error| -error.errno.0)
+}

@@ -1,0 +1,211 @@
+//! Small memory that may be refused: texts, entries of tables, shared values. Where there is none, that is `ENOMEM`.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use crate::error::{Error, Result};
+
+fn refused<E>(bytes: usize, of: &'static str) -> impl FnOnce(E) -> Error {
+    move |_| Error::nomem(bytes as u64, of)
+}
+
+/// Adds an element.
+pub(crate) fn push<T>(to: &mut Vec<T>, item: T) -> Result<()> {
+    room(to)?;
+    to.push(item);
+    Ok(())
+}
+
+/// Sees to it that there is room for one more.
+pub(crate) fn room<T>(list: &mut Vec<T>) -> Result<()> {
+    list.try_reserve(1).map_err(refused(size_of::<T>(), "a list"))
+}
+
+/// Sees to it that there is room for an entry.
+pub(crate) fn reserve<K: Eq + Hash, V>(map: &mut HashMap<K, V>) -> Result<()> {
+    map.try_reserve(1).map_err(refused(size_of::<(K, V)>(), "a table"))
+}
+
+/// Adds an entry, or replaces the one that has the key.
+pub(crate) fn insert<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: K, value: V) -> Result<()> {
+    reserve(map)?;
+    map.insert(key, value);
+    Ok(())
+}
+
+/// A list with room for so many.
+pub(crate) fn list<T>(room: usize) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(room).map_err(refused(room.saturating_mul(size_of::<T>()), "a list"))?;
+    Ok(list)
+}
+
+/// A copy of a text.
+pub(crate) fn text(from: &str) -> Result<String> {
+    let mut copy = String::new();
+    copy.try_reserve_exact(from.len()).map_err(refused(from.len(), "a text"))?;
+    copy.push_str(from);
+    Ok(copy)
+}
+
+/// What is written, as long as there is memory.
+pub(crate) fn written(what: impl fmt::Display) -> Option<String> {
+    struct Grow(String);
+    impl fmt::Write for Grow {
+        fn write_str(&mut self, part: &str) -> fmt::Result {
+            self.0.try_reserve(part.len()).map_err(|_| fmt::Error)?;
+            self.0.push_str(part);
+            Ok(())
+        }
+    }
+    let mut grow = Grow(String::new());
+    fmt::Write::write_fmt(&mut grow, format_args!("{what}")).ok()?;
+    Some(grow.0)
+}
+
+/// Bytes as text, with a mark where they are none.
+pub(crate) struct Lossy<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for Lossy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            f.write_str(chunk.valid())?;
+            if !chunk.invalid().is_empty() {
+                f.write_str("\u{fffd}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Lossy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"")?;
+        for chunk in self.0.utf8_chunks() {
+            write!(f, "{}", chunk.valid().escape_debug())?;
+            if !chunk.invalid().is_empty() {
+                f.write_str("\u{fffd}")?;
+            }
+        }
+        f.write_str("\"")
+    }
+}
+
+struct Counted<T> {
+    count: AtomicUsize,
+    value: T,
+}
+
+/// A value that several own. `Arc`, but its making may fail, which the standard library's cannot yet.
+///
+/// # Invariants
+/// Points to a `Counted` from the global allocator, whose count is that of the `Shared`s which point to it.
+pub struct Shared<T>(NonNull<Counted<T>>);
+
+// SAFETY: as for `Arc`: owners in several threads have the same value, and any may be the one that drops it.
+unsafe impl<T: Send + Sync> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    const LAYOUT: Layout = Layout::new::<Counted<T>>();
+
+    /// Shares a value.
+    ///
+    /// # Errors
+    /// `ENOMEM`; the value is dropped.
+    pub fn new(value: T) -> Result<Self> {
+        Self::try_new(value).ok_or_else(|| Error::nomem(Self::LAYOUT.size() as u64, "a request"))
+    }
+
+    pub(crate) fn try_new(value: T) -> Option<Self> {
+        // SAFETY: the layout has a size: that of the count, at least.
+        let at = NonNull::new(unsafe { alloc(Self::LAYOUT) })?.cast::<Counted<T>>();
+        // SAFETY: new memory of this layout.
+        unsafe { at.write(Counted { count: AtomicUsize::new(1), value }) };
+        Some(Self(at))
+    }
+
+    fn counted(&self) -> &Counted<T> {
+        // SAFETY: the invariant: it lives as long as this does.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Whether two are one.
+    #[must_use]
+    pub fn ptr_eq(this: &Self, other: &Self) -> bool {
+        this.0 == other.0
+    }
+
+    /// Where the value is, as long as somebody owns it.
+    #[must_use]
+    pub fn as_ptr(this: &Self) -> *const T {
+        &raw const this.counted().value
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        // An overflow takes more owners than there is memory for.
+        self.counted().count.fetch_add(1, Ordering::Relaxed);
+        Self(self.0)
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.counted().value
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        // Pairs with the fence below: what other owners did comes before the value is dropped.
+        if self.counted().count.fetch_sub(1, Ordering::Release) != 1 {
+            return;
+        }
+        fence(Ordering::Acquire);
+        // SAFETY: the last owner drops value and memory, which came from `alloc` with this layout.
+        unsafe {
+            self.0.drop_in_place();
+            dealloc(self.0.as_ptr().cast(), Self::LAYOUT);
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_shared_value_is_dropped_once_by_its_last_owner() {
+        let inside = Arc::new(());
+        let shared = Shared::new(inside.clone()).unwrap();
+        let all: Vec<_> = (0..8).map(|_| shared.clone()).collect();
+        assert!(all.iter().all(|other| Shared::ptr_eq(other, &shared)));
+        drop(shared);
+        assert_eq!(Arc::strong_count(&inside), 2);
+        std::thread::scope(|scope| all.into_iter().for_each(|one| drop(scope.spawn(|| drop(one)))));
+        assert_eq!(Arc::strong_count(&inside), 1);
+    }
+
+    #[test]
+    fn what_is_no_text_is_marked() {
+        assert_eq!(Lossy(b"a\xffb\n").to_string(), "a\u{fffd}b\n");
+        assert_eq!(format!("{:?}", Lossy(b"a\"\xff\n")), "\"a\\\"\u{fffd}\\n\"");
+    }
+}

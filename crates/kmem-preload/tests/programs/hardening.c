@@ -1,0 +1,73 @@
+/* Writes where nobody may write, and gives objects to caches that they are not of. */
+#include <kmem.h>
+
+#include "misuse.h"
+
+int main(int argc, char **argv)
+{
+	REQUIRE(argc > 1);
+	if (is(argv[1], "behind")) {
+		char *text = malloc(20);
+		announce(text);
+		strcpy(text, "twenty characters...");
+		free(text);
+	} else if (is(argv[1], "behind_array")) {
+		int *numbers = calloc(25, sizeof(*numbers));
+		announce(numbers);
+		for (int i = 0; i <= 25; i++)
+			numbers[i] = 0x01020304;
+		free(numbers);
+	} else if (is(argv[1], "behind_aligned")) {
+		char *block = aligned_alloc(64, 128);
+		announce(block);
+		block[130] = 'x';
+		free(block);
+	} else if (is(argv[1], "in_front")) {
+		/* One that is not the first of its slab. */
+		char *block = malloc(40);
+		while (((unsigned long)block & 0xffff) == 0)
+			block = malloc(40);
+		announce(block);
+		block[-1] = 'x';
+		free(block);
+	} else if (is(argv[1], "after_free")) {
+		char *block = malloc(40);
+		announce(block);
+		free(block);
+		block[4] = 'x';
+		for (int i = 0; i < 10000; i++)
+			free(malloc(40));
+	} else if (is(argv[1], "after_free_in_child")) {
+		char *block = malloc(40), *other = malloc(40);
+		free(other);
+		if (fork() == 0) {
+			announce(block);
+			free(block);
+			block[4] = 'x';
+			for (int i = 0; i < 10000; i++)
+				free(malloc(40));
+			_exit(UNNOTICED);
+		}
+		int status = 0;
+		REQUIRE(wait(&status) > 0);
+		if (WIFSIGNALED(status))
+			abort();
+		return UNNOTICED;
+	} else if (is(argv[1], "wrong_cache")) {
+		struct kmem_cache *inode = kmem_cache_create("inode", 64, 0, NULL);
+		struct kmem_cache *dentry = kmem_cache_create("dentry", 64, 0, NULL);
+		void *object = kmem_cache_alloc(dentry, GFP_KERNEL);
+		announce(object);
+		kmem_cache_free(inode, object);
+	} else if (is(argv[1], "wrong_pool")) {
+		struct kmem_cache *inode = kmem_cache_create("inode", 64, 0, NULL);
+		struct kmem_cache *dentry = kmem_cache_create("dentry", 64, 0, NULL);
+		mempool_t *pool = mempool_create_slab_pool(2, inode);
+		void *object = kmem_cache_alloc(dentry, GFP_KERNEL);
+		announce(object);
+		mempool_free(object, pool);
+	} else {
+		return NO_SUCH_CASE;
+	}
+	return UNNOTICED;
+}

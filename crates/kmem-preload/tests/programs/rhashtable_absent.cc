@@ -1,0 +1,1 @@
+#include "rhashtable_absent.c"

@@ -1,0 +1,118 @@
+//! Hints: where elements of a few buckets are, so that most lookups find one without a walk along the list.
+//!
+//! Eight buckets share eight, in one cache line. A reader that found an element by the list leaves a hint, if there is room
+//! for one. The list stays the truth: a hint may be missing, and whoever finds one looks whether the element is still
+//! there, and has the key.
+//!
+//! | word                              | meaning                                                            |
+//! |-----------------------------------|--------------------------------------------------------------------|
+//! | 0                                 | free                                                               |
+//! | [`CLAIM`], part of an address     | a reader is about to put a hint here; nobody else has this word    |
+//! | tag (its lowest bit set), address | an element, and 15 bits of its hash                                |
+//!
+//! What is retired must not be found by new readers, so its hints go first; and no hint may come after that. A reader
+//! claims the place, then looks whether the element is gone, and only then puts the hint in the place of its claim.
+//! Whoever retires an element has seen that it is gone, then breaks all claims where a hint may be, and takes its hints
+//! out. With a sequentially consistent fence between both halves on both sides, either the reader sees that the element
+//! is gone, or the other one sees the claim or the hint.
+
+use super::list::{GONE, Link};
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Buckets that share a set of hints, and its places: a cache line.
+pub(super) const COUNT: usize = 8;
+/// A place that somebody is at. (Addresses of elements are multiples of 16.)
+const CLAIM: u64 = 1;
+const ADDRESS: u64 = (1 << 48) - 1;
+
+/// What tells the elements of a set apart: of the bits that buckets are rarely chosen by, without the highest, which
+/// the order in the list does not know.
+#[inline(always)]
+const fn tag(hash: u64) -> u64 {
+    ((hash << 1) >> 48 | 1) << 48
+}
+
+/// The hints of some buckets. Zeroes are none.
+#[repr(C)]
+pub(super) struct Hints([AtomicU64; COUNT]);
+
+impl Hints {
+    #[cfg(loom)]
+    pub(super) fn new() -> Self {
+        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// An element that may be the one with that hash. No loop and no branch but the last: what a lookup waits for is the
+    /// element's own cache line, and the next lookup can be on its way meanwhile.
+    #[inline(always)]
+    pub(super) fn find<'g>(&self, hash: u64) -> Option<&'g Link> {
+        let tag = tag(hash);
+        let found = self.0.iter().fold(0, |found, place| {
+            let word = place.load(Ordering::Acquire);
+            if (word ^ tag) >> 48 == 0 { word } else { found }
+        });
+        let at = (found & ADDRESS) as *const Link;
+        // SAFETY: null or an element, for a tag is never zero; it stays for as long as a reader that saw the hint reads.
+        unsafe { at.as_ref() }
+    }
+
+    /// Leaves a hint for an element that was found in the list, if there is room. `belongs`: whether an element with some
+    /// hash is looked for here; hints for others, which came to another bucket since, make room.
+    pub(super) fn put(&self, hash: u64, link: &Link, belongs: impl Fn(u64) -> bool) {
+        let at = &raw const *link as u64;
+        if at > ADDRESS {
+            return;
+        }
+        let mut room = None;
+        for place in &self.0 {
+            let seen = place.load(Ordering::Acquire);
+            if seen & CLAIM != 0 {
+                continue;
+            }
+            if seen & ADDRESS == at {
+                return;
+            }
+            // SAFETY: as in `find`.
+            let other = unsafe { ((seen & ADDRESS) as *const Link).as_ref() };
+            if other.is_none_or(|other| !belongs(other.hash())) {
+                room = room.or(Some((place, seen)));
+            }
+        }
+        let Some((place, seen)) = room else { return };
+        // A word that nobody else uses while this is under way.
+        let own = 0u8;
+        let claim = (&raw const *core::hint::black_box(&own) as u64) << 1 & ADDRESS | CLAIM;
+        let order = Ordering::Relaxed;
+        if place.compare_exchange(seen, claim, order, order).is_err() {
+            return;
+        }
+        // Pairs with the one in `forget` below.
+        fence(Ordering::SeqCst);
+        let gone = link.next.load(Ordering::Relaxed) & GONE != 0;
+        let word = if gone { 0 } else { tag(hash) | at };
+        // Release: whoever finds it finds it whole. If somebody broke the claim, it stays broken.
+        let _ = place.compare_exchange(claim, word, Ordering::Release, order);
+    }
+
+    /// Takes out the hints for an element, and breaks claims, which may be for it.
+    fn forget(&self, link: &Link) {
+        let at = &raw const *link as u64;
+        for place in &self.0 {
+            let mut seen = place.load(Ordering::Relaxed);
+            while seen & CLAIM != 0 || seen != 0 && seen & ADDRESS == at {
+                let order = Ordering::Relaxed;
+                seen = match place.compare_exchange(seen, 0, order, order) {
+                    Ok(_) => break,
+                    Err(other) => other,
+                };
+            }
+        }
+    }
+}
+
+/// Takes out all hints for an element that is gone, from all sets where there may be one.
+pub(super) fn forget<'g>(link: &Link, sets: impl Iterator<Item = &'g Hints>) {
+    // Pairs with the one in `put`.
+    fence(Ordering::SeqCst);
+    sets.for_each(|hints| hints.forget(link));
+}
