@@ -25,11 +25,10 @@ use crate::sync::{AtomicU32, Ordering};
 #[cfg(not(loom))]
 use crate::units::Gfp;
 #[cfg(not(loom))]
-use reserve::Shelf;
+use reserve::{Reserve, Shelf};
 
 #[cfg_attr(loom, expect(dead_code, reason = "only the reserve is built"))]
 mod reserve;
-use reserve::Reserve;
 
 /// Where the elements of a pool come from.
 ///

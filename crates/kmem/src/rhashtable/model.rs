@@ -193,7 +193,7 @@ fn no_hint_comes_after_those_for_an_element_were_taken_out() {
         link.next.fetch_or(GONE, Ordering::AcqRel);
         hint::forget(link, core::iter::once(hints));
         assert!(hints.find(link.hash()).is_none());
-        readers.map(|reader| reader.join().expect("it ends"));
+        readers.into_iter().for_each(|reader| reader.join().expect("it ends"));
         assert!(hints.find(link.hash()).is_none());
         outcomes.note(String::from(if before { "hint" } else { "none" }));
     });
