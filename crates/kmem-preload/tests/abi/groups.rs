@@ -1,26 +1,12 @@
 //! Groups as C and C++ programs use them: `kmem/group.h`.
 
 use crate::harness::{
-    CHECKED_CONFIGURATIONS, Run, in_configurations, library, no_cxx, program,
-    program_with_libraries, thorough,
+    Run, library, must_succeed, no_cxx, program, program_with_libraries, thorough,
 };
-
-/// Runs a program with books kept one way or the other; that a group is at its limit may be reported.
-#[track_caller]
-fn must_succeed(source: &str, arguments: &[&str]) {
-    let path = program(source);
-    in_configurations(
-        CHECKED_CONFIGURATIONS,
-        || Run::new(&path).args(arguments),
-        |outcome| {
-            outcome.assert_success();
-        },
-    );
-}
 
 #[test]
 fn each_function_does_what_it_says_or_says_why_not_and_leaves_errno_alone() {
-    must_succeed("group_rules.c", &[]);
+    must_succeed(&program("group_rules.c"), &[]);
 }
 
 #[test]
@@ -33,23 +19,17 @@ fn without_books_there_are_no_groups() {
 fn every_form_of_allocation_is_charged_to_the_byte_or_refused_without_a_trace() {
     let Some(library) = library().filter(|_| !no_cxx()) else { return };
     let path = program_with_libraries("group_forms.cc", "group_forms", &[&library]);
-    in_configurations(
-        CHECKED_CONFIGURATIONS,
-        || Run::new(&path),
-        |outcome| {
-            outcome.assert_success();
-        },
-    );
+    must_succeed(&path, &[]);
 }
 
 #[test]
 fn shrinkers_may_allocate_delete_their_group_and_wait() {
-    must_succeed("group_shrinkers.c", &[]);
+    must_succeed(&program("group_shrinkers.c"), &[]);
 }
 
 #[test]
 fn sums_are_exact_after_threads_moved_groups_were_deleted_and_limits_changed() {
-    must_succeed("group_storm.c", &[if thorough() { "300000" } else { "10000" }]);
+    must_succeed(&program("group_storm.c"), &[if thorough() { "300000" } else { "10000" }]);
 }
 
 #[test]

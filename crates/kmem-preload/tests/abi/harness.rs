@@ -405,6 +405,18 @@ pub(crate) fn in_configurations(
     }
 }
 
+/// Runs a legitimate program in the checked configurations: it must succeed; the library may speak.
+#[track_caller]
+pub(crate) fn must_succeed(path: &Path, arguments: &[&str]) {
+    in_configurations(
+        CHECKED_CONFIGURATIONS,
+        || Run::new(path).args(arguments),
+        |outcome| {
+            outcome.assert_success();
+        },
+    );
+}
+
 /// Runs a legitimate program in every configuration: it must succeed without a word from the library.
 #[track_caller]
 pub(crate) fn must_work(source: &str, arguments: &[&str]) {
