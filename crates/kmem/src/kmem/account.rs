@@ -54,7 +54,7 @@ pub(super) const fn stock_bound(size: u32) -> u32 {
     if fit == 0 { 1 } else { fit }
 }
 
-/// The stock of a CPU's array of blocks of pages is below this many.
+/// The stock of a CPU's array of blocks of pages is below this many; 0: it has none.
 pub(super) const fn page_stock_bound(class: PageClass) -> u32 {
     if class.pages() == 1 { PAGE_STOCK } else { 0 }
 }
@@ -98,7 +98,7 @@ impl<P: Platform> Instance<P> {
         self.layout().stock_bound[class.0 as usize]
     }
 
-    /// Pays for an object of a class. False: the group is at its limit.
+    /// Pays for an object of a class, or a block that a CPU keeps. False: the group is at its limit.
     pub(super) fn pay_object(
         &'static self,
         class: SizeClass,
@@ -145,29 +145,6 @@ impl<P: Platform> Instance<P> {
             self.refund_object(class, objcg);
         }
         self.alloc_slow(class, caller)
-    }
-
-    /// Pays for a block that a CPU keeps. False: the group is at its limit.
-    pub(super) fn pay_block(
-        &'static self,
-        class: PageClass,
-        objcg: ObjcgId,
-        caller: Caller,
-    ) -> bool {
-        if page_stock_bound(class) > 0 {
-            self.pay_object(class.array(), objcg, caller)
-        } else {
-            self.pay_bytes(objcg, pages_cost(PageCount(class.pages())), caller)
-        }
-    }
-
-    /// Takes back what was paid for a block that a CPU keeps.
-    pub(super) fn refund_block(&'static self, class: PageClass, objcg: ObjcgId) {
-        if page_stock_bound(class) > 0 {
-            self.refund_object(class.array(), objcg);
-        } else {
-            self.refund_bytes(objcg, pages_cost(PageCount(class.pages())));
-        }
     }
 
     /// Pays for bytes that are not an object. False: the group is at its limit.
@@ -243,15 +220,17 @@ impl<P: Platform> Instance<P> {
         self.credit_bytes(objcg, bytes);
     }
 
-    /// Takes back what was paid for an object.
+    /// Takes back what was paid for an object, or a block that a CPU keeps.
     #[inline(never)]
     pub(super) fn refund_object(&'static self, class: SizeClass, objcg: ObjcgId) {
-        let slot = self.slot_hint();
+        let (slot, cost) = (self.slot_hint(), self.object_cost(class));
         let (head, bound) = (Cell::of_class(class), self.stock_bound(class));
+        if bound == 0 {
+            return self.refund_bytes(objcg, cost);
+        }
         if self.slots.adjust(head, objcg, 1, bound, slot) {
             return;
         }
-        let cost = self.object_cost(class);
         if self.is_others(head, objcg, slot) || !self.groups.is_live(objcg) {
             // Where there is too much for the cell, the next ones go to the head.
             if self.credit_bytes(objcg, cost) {
@@ -269,7 +248,8 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Frees an object whose word, as it was, says that somebody pays for it, or that it is not live.
+    /// Frees an object, or a block that a CPU keeps, which is out of the books and whose word, as it was, says that
+    /// somebody pays for it.
     #[inline(never)]
     pub(super) fn free_charged(&'static self, at: *mut u8, class: SizeClass, word: u32) {
         let (item, objcg) = (Item::at(at as usize), objcg_of(word));
@@ -291,7 +271,10 @@ impl<P: Platform> Instance<P> {
         }
         // SAFETY: a freed object in our hands.
         if !unsafe { self.slots.push(class, item) } {
-            self.flush(class, item);
+            match PageClass::of_array(class) {
+                Some(pages) => self.flush_pages(pages, item),
+                None => self.flush(class, item),
+            }
         }
     }
 

@@ -70,8 +70,8 @@ impl Tables {
 impl<P: Platform> Instance<P> {
     /// Allocates a block of pages at a multiple of its size; null if there is none, or if `order`
     /// is above [`MAX_ORDER`]. With [`Gfp::NOFAIL`] and without [`Gfp::NOWAIT`], orders up to 3 are
-    /// waited for without end; only an instance that could not start returns null. Fast path, for orders that CPUs keep: about 40 instructions, no
-    /// atomics.
+    /// waited for without end; only an instance that could not start returns null. Fast path, for
+    /// orders that CPUs keep: about 40 instructions, no atomics.
     #[inline(always)]
     pub fn alloc_pages(&'static self, order: Order, gfp: Gfp, caller: Caller) -> *mut u8 {
         let mut item = Item::NONE;
@@ -145,7 +145,7 @@ impl<P: Platform> Instance<P> {
             item = self.slots.pop(class.array());
         }
         let (pages, bytes) = (PageCount(class.pages()), PageCount(class.pages()).bytes());
-        if objcg != ObjcgId::ROOT && !paid && !self.pay_block(class, objcg, caller) {
+        if objcg != ObjcgId::ROOT && !paid && !self.pay_object(class.array(), objcg, caller) {
             if !item.is_none() {
                 self.flush_pages(class, item);
             }
@@ -161,7 +161,7 @@ impl<P: Platform> Instance<P> {
             }
             let Some((set, start)) = self.block(item.address() as *mut u8) else {
                 if objcg != ObjcgId::ROOT {
-                    self.refund_block(class, objcg);
+                    self.refund_object(class.array(), objcg);
                 }
                 self.out_of_memory(bytes, caller);
                 return no_memory();
@@ -250,9 +250,8 @@ impl<P: Platform> Instance<P> {
             if live && begins && array.0 != 0 {
                 ext.store(word & TAG_MASK, Ordering::Relaxed);
                 len.store(0, Ordering::Release);
-                let objcg = objcg_of(word);
-                if objcg != ObjcgId::ROOT {
-                    return self.free_charged_block(array, at, objcg);
+                if objcg_of(word) != ObjcgId::ROOT {
+                    return self.free_charged(at, array, word);
                 }
                 // SAFETY: a live block until now, given up by the caller.
                 if !unsafe { self.slots.push(array, Item::at(at as usize)) } {
@@ -289,23 +288,6 @@ impl<P: Platform> Instance<P> {
         if u32::from(order.0) <= MAX_ORDER {
             // SAFETY: the caller's promise.
             unsafe { self.free_page_range(at, order.pages()) }
-        }
-    }
-
-    /// Frees a block that is out of the books and that somebody paid for.
-    #[inline(never)]
-    fn free_charged_block(&'static self, array: SizeClass, at: *mut u8, objcg: ObjcgId) {
-        let (item, bound) = (Item::at(at as usize), self.stock_bound(array));
-        // SAFETY: a live block until now, given up by the caller.
-        if unsafe { self.slots.push_paid(array, item, objcg, bound) } {
-            return;
-        }
-        if let Some(class) = PageClass::of_array(array) {
-            self.refund_block(class, objcg);
-            // SAFETY: a freed block in our hands.
-            if !unsafe { self.slots.push(array, item) } {
-                self.flush_pages(class, item);
-            }
         }
     }
 
