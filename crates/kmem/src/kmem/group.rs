@@ -252,19 +252,17 @@ impl<P: Platform> Instance<P> {
     pub fn group_kinds(&'static self, id: GroupId) -> Result<GroupKinds, GroupError> {
         self.with_group(id, |_| {
             let mut kinds = GroupKinds::default();
-            for set in self.zone_sets() {
-                self.census_of(set, |held| {
-                    let kind = match set.kind(&held) {
-                        Kind::Slab => &mut kinds.slab,
-                        Kind::Pages => &mut kinds.pages,
-                        Kind::Vmalloc => &mut kinds.vmalloc,
-                        Kind::PerCpu => &mut kinds.percpu,
-                    };
-                    if self.groups.is_below(held.objcg, id.objcg()) {
-                        *kind += held.charged();
-                    }
-                });
-            }
+            self.census_by_kind(|held, kind| {
+                let sum = match kind {
+                    Kind::Slab => &mut kinds.slab,
+                    Kind::Pages => &mut kinds.pages,
+                    Kind::Vmalloc => &mut kinds.vmalloc,
+                    Kind::PerCpu => &mut kinds.percpu,
+                };
+                if self.groups.is_below(held.objcg, id.objcg()) {
+                    *sum += held.charged();
+                }
+            });
             kinds
         })
     }

@@ -22,16 +22,14 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 
-use crate::alloc_tag::{BlackBox, Held, Kind, Scratch, Warned, Watch};
+use crate::alloc_tag::{BlackBox, Scratch, Warned, Watch};
 use crate::class::{CHUNK_SHIFT, ClassGeometry, FINE, MAX_OBJECT, SMALL_SLAB, SizeClass};
 use crate::codetag::{Caller, Sites, objcg, scope};
 use crate::conf::Conf;
 use crate::cpu::Slots;
 use crate::memcg::Groups;
 use crate::os::Platform;
-use crate::page::Zone;
-use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock, TAG_BITS, TAG_MASK, zone_purpose};
-use crate::slab::SlabZone;
+use crate::root::{EXT_LIVE, MAX_ZONES, RootBlock, TAG_BITS, TAG_MASK};
 use crate::slab::quarantine::Quarantine;
 use crate::slab::sheaf::Barn;
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -63,6 +61,7 @@ mod stats;
 mod vmalloc;
 mod vmap;
 mod watch;
+mod zone_set;
 
 pub use cache::Cache;
 pub use fault::Fault;
@@ -73,6 +72,7 @@ pub use percpu_variable::PerCpuVariable;
 pub use source::Table;
 pub use stats::Stats;
 pub use vmalloc::VmallocStats;
+use zone_set::{Purpose, ZoneSet};
 
 /// An instance on Linux.
 #[cfg(kmem_linux)]
@@ -91,48 +91,6 @@ mod mode {
     pub(super) const fn from(switch: u32) -> u32 {
         if switch == profiling::OFF { OFF } else { switch }
     }
-}
-
-/// A zone and its slabs; lives at the start of the zone's metadata.
-struct ZoneSet {
-    zone: Zone,
-    slabs: SlabZone,
-    purpose: Purpose,
-    /// See [`node`].
-    node: u32,
-}
-
-impl ZoneSet {
-    /// Whether its pages are anybody's, for whatever is allocated.
-    fn is_heap(&self) -> bool {
-        self.purpose == Purpose::Heap
-    }
-}
-
-impl ZoneSet {
-    /// What allocations in it are.
-    fn kind(&self, held: &Held) -> Kind {
-        match (self.purpose, held.class.0) {
-            (Purpose::PerCpu, _) => Kind::PerCpu,
-            (Purpose::Vmalloc | Purpose::Shared, _) => Kind::Vmalloc,
-            (Purpose::Heap, 0) => Kind::Pages,
-            (Purpose::Heap, _) => Kind::Slab,
-        }
-    }
-}
-
-/// What a zone's address space is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-enum Purpose {
-    /// Objects and pages.
-    Heap = zone_purpose::HEAP,
-    /// Per-CPU objects: see `percpu`.
-    PerCpu = zone_purpose::PERCPU,
-    /// Areas: see `vmalloc`.
-    Vmalloc = zone_purpose::VMALLOC,
-    /// Pages that can be mapped again: see `vmap`.
-    Shared = zone_purpose::SHARED,
 }
 
 /// What the fast paths read.
@@ -551,26 +509,6 @@ impl<P: Platform> Instance<P> {
             self.flush(class, item);
         }
         true
-    }
-
-    /// The zones, oldest first.
-    fn zone_sets(&self) -> impl Iterator<Item = &ZoneSet> {
-        let count = self.zone_slots.load(Ordering::Acquire) as usize;
-        self.zones[..count.min(MAX_ZONES)].iter().filter_map(|zone| {
-            let set = zone.load(Ordering::Acquire) as *const ZoneSet;
-            // SAFETY: null or a set that is never freed.
-            unsafe { set.as_ref() }
-        })
-    }
-
-    /// The zones that objects and pages come from.
-    fn heap_sets(&self) -> impl Iterator<Item = &ZoneSet> {
-        self.zone_sets().filter(|set| set.purpose == Purpose::Heap)
-    }
-
-    /// The zone an address belongs to.
-    fn zone_of(&self, at: usize) -> Option<&ZoneSet> {
-        self.zone_sets().find(|set| set.zone.pfn(at).is_some())
     }
 
     fn root(&self) -> Option<&RootBlock> {

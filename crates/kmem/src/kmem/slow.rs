@@ -3,7 +3,7 @@
 use super::account::objcg_bits;
 use super::reclaim::COSTLY;
 use super::{Instance, ZoneSet, mode, no_memory};
-use crate::alloc_tag::{self, Held, Tally};
+use crate::alloc_tag::{self, Held, Kind, Tally};
 use crate::class::SizeClass;
 use crate::codetag::Caller;
 use crate::os::Platform;
@@ -292,14 +292,15 @@ impl<P: Platform> Instance<P> {
 
     /// Everything live by tag, group and class, in parts.
     pub fn census_by_group(&'static self, mut each: impl FnMut(Held)) {
-        for set in self.zone_sets() {
-            self.census_of(set, &mut each);
-        }
+        self.census_by_kind(|held, _| each(held));
     }
 
-    /// The same of one zone.
-    pub(super) fn census_of(&'static self, set: &ZoneSet, each: impl FnMut(Held)) {
-        alloc_tag::census(&set.zone, &set.slabs, self.geometries(), self.books(), each);
+    /// The same with what the allocations are.
+    pub(super) fn census_by_kind(&'static self, mut each: impl FnMut(Held, Kind)) {
+        for set in self.zone_sets() {
+            let each = |held| each(held, set.kind(&held));
+            alloc_tag::census(&set.zone, &set.slabs, self.geometries(), self.books(), each);
+        }
     }
 
     /// Writes the books to the black box.
@@ -316,14 +317,12 @@ impl<P: Platform> Instance<P> {
         reason: u32,
     ) {
         let mut recording = self.blackbox.begin(self.groups.entries());
-        for set in self.zone_sets() {
-            self.census_of(set, |held| {
-                tally.add(held.tag, held.bytes, held.calls);
-                if let Some(recording) = &mut recording {
-                    recording.add(&held, set.kind(&held));
-                }
-            });
-        }
+        self.census_by_kind(|held, kind| {
+            tally.add(held.tag, held.bytes, held.calls);
+            if let Some(recording) = &mut recording {
+                recording.add(&held, kind);
+            }
+        });
         if let Some(recording) = recording {
             let used = root.used_pages.load(Ordering::Relaxed);
             recording.finish(&self.platform, reason, used, tally, &self.sites);

@@ -307,7 +307,8 @@ impl<P: Platform> Instance<P> {
     /// Adds a zone with room for a run of `pages`. `None`: no address space or no memory.
     pub(super) fn add_zone(&'static self, pages: PageCount) -> Option<&'static ZoneSet> {
         let budget = self.platform.budget();
-        let first = !self.heap_sets().any(|set| set.node == self.node());
+        let node = self.node();
+        let first = !self.heap_sets().any(|set| set.node == node);
         let need = pages.bytes().checked_next_multiple_of(FRAME_SIZE)?;
         let wish = if first { budget.first_zone } else { budget.min_zone };
         let mut data = wish.max(need).min(MAX_ZONE) & !(FRAME_SIZE - 1);
