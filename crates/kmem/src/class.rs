@@ -11,7 +11,8 @@
 //! The extension word of an object is found by a shift, for it is on the fastest path: the slab
 //! has one word per 2^k bytes, where 2^k is the largest power of two not above the object size.
 //! Two objects never share one; words between objects, and those of the slab's own data, stay
-//! zero. Where objects are guarded a vector of *records* of the same form follows. (A word per object is what rows have; there the multiplication does not hurt.)
+//! zero. (A word per object is what rows have; there the multiplication does not hurt.) Where objects
+//! are guarded a vector of *records* of the same form follows.
 
 /// Largest request served from a slab, in bytes.
 pub const MAX_OBJECT: usize = 32 << 10;

@@ -147,13 +147,10 @@ unsafe impl<P: Platform> BackEnd for FromInstance<P> {
     }
 
     unsafe fn rebill(&self, element: NonNull<u8>, caller: Caller) {
+        let check = |cache| self.instance.check_cache("mempool_free", element.as_ptr(), cache);
         match self.elements {
-            Elements::Kmalloc(_) => {
-                self.instance.check_cache("mempool_free", element.as_ptr(), None)
-            }
-            Elements::Slab(cache) => {
-                self.instance.check_cache("mempool_free", element.as_ptr(), Some(cache));
-            }
+            Elements::Kmalloc(_) => check(None),
+            Elements::Slab(cache) => check(Some(cache)),
             Elements::Pages(_) | Elements::Custom { .. } => {}
         }
         if !matches!(self.elements, Elements::Custom { .. }) {

@@ -267,8 +267,8 @@ impl<P: Platform> Instance<P> {
         stats
     }
 
-    /// Writes the counts in the layout of the kernel's `percpu_stats`, line by line. `populated_size` are bytes of each unit that lie in
-    /// slabs, `cur_alloc_size` those of live objects, one copy of each.
+    /// Writes the counts in the layout of the kernel's `percpu_stats`, line by line. `populated_size`
+    /// are bytes of each unit that lie in slabs, `cur_alloc_size` those of live objects, one copy of each.
     pub fn percpu_info(&'static self, mut write: impl FnMut(&[u8])) {
         let PerCpuStats { units, objects, bytes, used, space } = self.percpu_stats();
         const RULE: &[u8] = b"----------------------------------------\n";
