@@ -172,12 +172,28 @@ impl<P: Platform> Instance<P> {
         if RunClass::pages(class) != pages || self.decay_ms.load(Ordering::Relaxed) == 0 {
             return false;
         }
+        self.push_run(class, at) || self.push_first_run(class, at)
+    }
+
+    /// Puts a free run on this CPU's array.
+    fn push_run(&'static self, class: SizeClass, at: usize) -> bool {
         if self.slots.uses_rseq() {
             // SAFETY: a free run of ours.
             return unsafe { self.slots.push(class, Item::at(at)) };
         }
         // SAFETY: as above.
         unsafe { self.slots.push_many(class, self.slot_hint(), &[Item::at(at)]) == 1 }
+    }
+
+    /// The same on a CPU that had no arrays, because no object was taken or freed there yet.
+    #[cold]
+    fn push_first_run(&'static self, class: SizeClass, at: usize) -> bool {
+        let Some(cpu) = self.slots.current(self.slot_hint()) else { return false };
+        if self.slots.has_area(cpu) {
+            return false;
+        }
+        self.ensure_area(cpu);
+        self.push_run(class, at)
     }
 
     /// Makes a claimed run read as zero.
