@@ -39,20 +39,24 @@ impl Zone {
         }
     }
 
-    /// Whether all these blocks of `pages`, just claimed, are as [`Self::check_claimed`] wants them.
-    /// Without a branch for each, for there are many and nearly never is one bad.
+    /// Whether all these blocks of `pages`, just claimed, are as [`Self::check_claimed`] wants them. (False also
+    /// for a huge page that is not taken as a whole: it is to be looked at by itself.)
+    ///
+    /// Without a branch for each, for there are many and nearly never is one bad: so the processor waits
+    /// for the cache lines of all at once.
     pub fn are_claimed(&self, blocks: &[Item], pages: u32) -> bool {
-        let mut wrong = 0;
+        let (mut wrong, mut free) = (0, u64::MAX);
         for block in blocks {
             let page = Pfn(((block.address() - self.base) >> PAGE_SHIFT) as u32);
             wrong |= self.ext(page).load(Ordering::Relaxed) & EXT_LIVE;
             wrong |= self.len(page).load(Ordering::Relaxed);
+            if pages == FRAME_PAGES {
+                wrong |= u32::from(self.credit(page.frame().0) != HUGE);
+                let rows = (0..FRAME_PAGES / 64).map(|i| self.row(page.offset(i * 64)).load());
+                free &= rows.fold(u64::MAX, |all, row| all & row);
+            }
         }
-        let whole = |block: &Item| {
-            let page = Pfn(((block.address() - self.base) >> PAGE_SHIFT) as u32);
-            self.check_claimed(page, pages).is_ok()
-        };
-        wrong == 0 && (pages < FRAME_PAGES || blocks.iter().all(whole))
+        wrong == 0 && free == u64::MAX
     }
 
     /// Whether no page of a run in somebody's hands is free in the zone.
