@@ -61,7 +61,7 @@ pub use alloc_tag::LiveTag;
 pub use codetag::scope::{Scope, Tagged};
 #[cfg(not(loom))]
 pub use codetag::{Caller, StaticTag};
-#[cfg(all(kmem_linux, not(loom)))]
+#[cfg(kmem_linux)]
 pub use kmem::Kmem;
 #[cfg(not(loom))]
 pub use kmem::{
