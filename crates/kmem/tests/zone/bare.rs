@@ -16,8 +16,8 @@ pub(crate) struct Bare {
     pub(crate) zone: Zone,
     tables: *mut u8,
     layout: Layout,
-    block: *mut ZoneBlock,
-    used: *mut AtomicU32,
+    pub(crate) block: *mut ZoneBlock,
+    pub(crate) used: *mut AtomicU32,
 }
 
 // SAFETY: the zone may be shared; the pointers are for `Drop` alone.
