@@ -38,9 +38,9 @@ fn fatal() -> ! {
 
 impl Machine {
     /// A machine whose pages are not memory: its `pages` from `base` on have stamps.
-    pub(crate) fn without_memory(base: usize, pages: u32) -> Self {
+    pub(crate) fn without_memory(base: usize, pages: u32, cpus: u32) -> Self {
         // SAFETY: no memory at all.
-        unsafe { Self::new(std::ptr::null_mut(), 0, base, pages, 1) }
+        unsafe { Self::new(std::ptr::null_mut(), 0, base, pages, cpus) }
     }
 
     /// A machine over `bytes` at `at`.

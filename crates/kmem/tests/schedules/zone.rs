@@ -39,7 +39,7 @@ impl Model {
         let pages = frames * FRAME_PAGES;
         Self {
             bare: Bare::new(pages),
-            machine: Machine::without_memory(BASE, pages),
+            machine: Machine::without_memory(BASE, pages, CPUS as u32),
             pcps: (0..CPUS).map(|_| Pcp::new()).collect(),
             post: Mutex::new(Vec::new()),
             outcomes: outcomes.clone(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kmem::os::Platform;
 use kmem::page::Run;
 use kmem::units::{FRAME_ORDER, FRAME_PAGES, Frame, Item, Order, PageCount};
 use shuttle::rand::{Rng, thread_rng};
@@ -158,6 +159,11 @@ impl Cpu {
         self.note("split");
     }
 
+    /// Where the thread runs at this moment.
+    fn cpu(&self) -> usize {
+        self.model.machine.slot_hint() as usize
+    }
+
     /// Single pages out of a reserve, which is this CPU's afterwards.
     pub(super) fn refill_from(&mut self, cpu: usize) -> bool {
         let model = self.model.clone();
@@ -166,7 +172,7 @@ impl Cpu {
         let mut items = [Item::NONE; 8];
         let out = &mut items[..random(1..9) as usize];
         let got = model.on().claim_bulk(&mut reserve, out);
-        if !model.pcps[usize::from(self.me()) % CPUS].put_reserve(zone, reserve) {
+        if !model.pcps[self.cpu()].put_reserve(zone, reserve) {
             model.bare.zone.unreserve(reserve);
             self.note("put a reserve back");
         }
@@ -177,7 +183,7 @@ impl Cpu {
     }
 
     pub(super) fn refill(&mut self) {
-        self.refill_from(usize::from(self.me()) % CPUS);
+        self.refill_from(self.cpu());
     }
 
     pub(super) fn steal(&mut self) {
