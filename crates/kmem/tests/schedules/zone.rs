@@ -79,7 +79,12 @@ impl Model {
         assert_eq!(zone.validate(), Ok(()));
         assert_eq!(zone.free_pages(), u64::from(zone.committed() - out));
         assert_eq!(self.used(), out);
-        for run in held {
+        // Each free page is found before the zone grows.
+        let committed = zone.committed();
+        let page = |_| self.on().claim_order(Order(0)).expect("a page of those that are free");
+        let pages: Vec<_> = (0..committed - out).map(page).collect();
+        assert_eq!((zone.committed(), zone.free_pages()), (committed, 0));
+        for run in held.into_iter().chain(pages) {
             assert_eq!(zone.give(run.start, run.pages), Ok(()));
         }
         assert_eq!(zone.validate(), Ok(()));
