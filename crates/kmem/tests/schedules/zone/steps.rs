@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kmem::class::PageClass;
 use kmem::os::Platform;
 use kmem::page::Run;
 use kmem::units::{FRAME_ORDER, FRAME_PAGES, Frame, Item, Order, PageCount};
@@ -36,7 +37,7 @@ pub(super) const ALL: &[Step] = &[
     Cpu::refill,
     Cpu::steal,
     Cpu::drain,
-    Cpu::give_singles,
+    Cpu::give_blocks,
     Cpu::claim_frames,
     Cpu::give_frames,
     Cpu::lengthen,
@@ -164,21 +165,23 @@ impl Cpu {
         self.model.machine.slot_hint() as usize
     }
 
-    /// Single pages out of a reserve, which is this CPU's afterwards.
+    /// Single pages or small blocks out of a reserve, which is this CPU's afterwards.
     pub(super) fn refill_from(&mut self, cpu: usize) -> bool {
         let model = self.model.clone();
-        let (zone, mut reserve) = model.pcps[cpu].take_reserve();
+        let order = random(0..4) as u8;
+        let class = PageClass::of(order).expect("an order that CPUs keep");
+        let (zone, mut reserve) = model.pcps[cpu].take_reserve(class);
         let had = reserve.credit > 0;
         let mut items = [Item::NONE; 8];
         let out = &mut items[..random(1..9) as usize];
-        let got = model.on().claim_bulk(&mut reserve, out);
-        if !model.pcps[self.cpu()].put_reserve(zone, reserve) {
+        let got = model.on().claim_bulk(Order(order), &mut reserve, out);
+        if !model.pcps[self.cpu()].put_reserve(class, zone, reserve) {
             model.bare.zone.unreserve(reserve);
             self.note("put a reserve back");
         }
         let from = out.len() - got;
         let got = out[from..].to_vec();
-        self.take_items(&got, 1);
+        self.take_items(&got, class.pages());
         had
     }
 
@@ -199,9 +202,12 @@ impl Cpu {
         }
     }
 
-    pub(super) fn give_singles(&mut self) {
-        let items = self.part_with_some(8, |run| run.pages.0 == 1);
-        assert_eq!(self.model.bare.zone.give_bulk(&items), Ok(()));
+    pub(super) fn give_blocks(&mut self) {
+        let order = Order(random(0..4) as u8);
+        let size = order.pages();
+        let is_block = |run: &Run| run.pages == size && run.start.0.is_multiple_of(size.0);
+        let items = self.part_with_some(8, is_block);
+        assert_eq!(self.model.bare.zone.give_bulk(order, &items), Ok(()));
     }
 
     pub(super) fn claim_frames(&mut self) {
