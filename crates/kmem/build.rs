@@ -6,7 +6,10 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-check-cfg=cfg(kmem_linux)");
     println!("cargo:rustc-check-cfg=cfg(kmem_rseq)");
-    let linux = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux");
+    // Models run on no particular machine: a checker does not see what a kernel does.
+    let model =
+        ["CARGO_CFG_LOOM", "CARGO_CFG_SHUTTLE"].iter().any(|cfg| env::var_os(cfg).is_some());
+    let linux = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux") && !model;
     let x86_64 = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
     if linux {
         println!("cargo:rustc-cfg=kmem_linux");

@@ -22,8 +22,9 @@
 //! conf, blackbox, root, units, prng, sync
 //! ```
 //!
-//! Under a model checker (`--cfg loom`) only the lock-free protocols are built, without what
-//! stands on them: its atomics are larger than memory's words and not made in constants.
+//! Under one model checker (`--cfg loom`) only the lock-free protocols are built, without what
+//! stands on them: its atomics are larger than memory's words and not made in constants. Under the
+//! other (`--cfg shuttle`) all is built, as for a machine without an operating system.
 #![cfg_attr(not(test), no_std)]
 
 pub mod alloc_tag;
@@ -61,7 +62,7 @@ pub use alloc_tag::LiveTag;
 pub use codetag::scope::{Scope, Tagged};
 #[cfg(not(loom))]
 pub use codetag::{Caller, StaticTag};
-#[cfg(all(kmem_linux, not(loom)))]
+#[cfg(kmem_linux)]
 pub use kmem::Kmem;
 #[cfg(not(loom))]
 pub use kmem::{

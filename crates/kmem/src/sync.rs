@@ -1,11 +1,18 @@
-//! The atomics of the whole crate come from here, so that a model checker can replace them.
+//! The atomics of the whole crate come from here, so that a model checker can replace them: loom with its own, of which
+//! only the protocols can be built, shuttle with the hardware's and a point in front of each operation, of which everything can.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-#[cfg(not(loom))]
+#[cfg(shuttle)]
+pub use shuttled::{
+    AtomicBool, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    race,
+};
+
+#[cfg(not(any(loom, shuttle)))]
 pub use core::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
@@ -15,7 +22,9 @@ pub use core::sync::atomic::{
 pub fn spin() {
     #[cfg(loom)]
     loom::thread::yield_now();
-    #[cfg(not(loom))]
+    #[cfg(shuttle)]
+    shuttled::spin();
+    #[cfg(not(any(loom, shuttle)))]
     core::hint::spin_loop();
 }
 
@@ -46,3 +55,5 @@ pub(crate) use {atomics, const_fn};
 
 #[cfg(all(loom, test))]
 pub(crate) mod model;
+#[cfg(shuttle)]
+mod shuttled;

@@ -20,7 +20,7 @@ const FALLIBLE: usize = 2;
 /// The tag in the thread's word, as a key.
 const TAG: usize = !(GROUP | 7);
 
-#[cfg(all(kmem_linux, not(miri), not(loom)))]
+#[cfg(all(kmem_linux, not(miri)))]
 mod word {
     use core::arch::asm;
 
@@ -77,7 +77,7 @@ mod word {
     }
 }
 
-#[cfg(not(all(kmem_linux, not(miri), not(loom))))]
+#[cfg(not(all(kmem_linux, not(miri))))]
 mod word {
     pub(super) fn get() -> usize {
         0

@@ -33,9 +33,9 @@ use crate::class::{ARRAY_COUNT, CLASS_COUNT, ClassGeometry, PageClass, RunClass,
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{CpuId, Item, ObjcgId};
 
-#[cfg(all(kmem_rseq, not(miri), not(loom)))]
+#[cfg(all(kmem_rseq, not(miri)))]
 mod rseq;
-#[cfg(not(all(kmem_rseq, not(miri), not(loom))))]
+#[cfg(not(all(kmem_rseq, not(miri))))]
 mod rseq {
     //! No critical sections here: every operation reports "empty" or "full".
     use super::{Cell, Slots, Stock};

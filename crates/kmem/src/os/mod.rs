@@ -16,7 +16,7 @@ use core::ptr::NonNull;
 
 use crate::sync::AtomicU32;
 
-#[cfg(all(kmem_linux, not(loom)))]
+#[cfg(kmem_linux)]
 pub mod linux;
 pub mod region;
 #[cfg(not(loom))]

@@ -161,8 +161,8 @@ impl Zone {
         let found = self.take_bits(frame, pages, align);
         if found.is_none() {
             self.give_credit(frame, want);
-            return None;
         }
+        // In vain, too: what others took meanwhile the credit given back meets in the state it left.
         if FrameState::of(old) != FrameState::of(old - want) {
             self.rehint(frame);
         }
@@ -318,14 +318,15 @@ impl Zone {
         else {
             return false;
         };
-        if !self.row(at).take_exact(span(at.0 % 64, len)) {
+        let taken = self.row(at).take_exact(span(at.0 % 64, len));
+        if !taken {
             self.give_credit(frame, want);
-            return false;
         }
+        // As in `claim_in`.
         if FrameState::of(old) != FrameState::of(old - want) {
             self.rehint(frame);
         }
-        true
+        taken
     }
 
     /// Whether no page of a run can hold old contents.

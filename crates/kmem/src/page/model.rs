@@ -327,6 +327,25 @@ fn a_run_and_a_page_out_of_it_are_not_both_taken() {
 }
 
 #[test]
+fn a_frame_in_which_no_run_was_found_can_be_found_as_it_is() {
+    check(3, &["row", "run"], |outcomes| {
+        let model = Arc::new(Model::new(1, 1));
+        // One of every five rows of the eight.
+        let row = run(3 * 64, 64);
+        let other = model.clone();
+        let at = thread::spawn(move || {
+            let taken = other.zone.claim_at(row.start, row.pages);
+            taken.then(|| other.write(row)).map(|()| row)
+        });
+        let found = model.claim(5 * 64 - 10);
+        let at = at.join().expect("it ends");
+        assert!(found.is_some() != at.is_some());
+        outcomes.note(if found.is_some() { "run" } else { "row" });
+        model.finish(found.into_iter().chain(at));
+    });
+}
+
+#[test]
 fn a_run_at_a_place_and_a_run_found_come_out_of_one_row() {
     check(5, &["both"], |outcomes| {
         let model = Arc::new(Model::new(1, 1));

@@ -5,10 +5,25 @@ mod oracle;
 
 use std::collections::BTreeMap;
 
-use bare::{PAGES, zone};
-use kmem::page::{Bad, Run};
+use bare::Bare;
+use kmem::os::region::FixedRegion;
+use kmem::page::{Bad, Run, Zone};
 use kmem::units::{MAX_ORDER, Order, PageCount, Pfn};
 use proptest::prelude::*;
+
+/// Pages of the zone.
+const PAGES: u32 = 16 * 512;
+
+fn fatal() -> ! {
+    panic!("the platform gave up")
+}
+
+/// A zone that lives for good, and a platform without memory.
+fn zone() -> (&'static Zone, &'static FixedRegion) {
+    // SAFETY: no memory at all.
+    let platform = unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, |_| (), fatal) };
+    (&Box::leak(Box::new(Bare::new(PAGES))).zone, Box::leak(Box::new(platform)))
+}
 
 #[test]
 fn blocks_of_every_order_are_aligned_apart_and_come_back() {

@@ -11,7 +11,7 @@ use kmem::units::{Item, MAX_ORDER, Order, PageCount, Pfn};
 use kmem_buddy::{Checks, Zone as Buddy};
 use proptest::prelude::*;
 
-use crate::bare::{PAGES, zone};
+use crate::{PAGES, zone};
 
 /// Which pages one of the two has out.
 struct Map(Vec<bool>);
