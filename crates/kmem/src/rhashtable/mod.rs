@@ -34,7 +34,7 @@ use core::ptr::NonNull;
 use crate::source::{Caller, Source};
 use crate::sync::{AtomicUsize, Ordering};
 use grace::{Batch, Grace};
-use list::{END, ENTERING, GONE, Link, Place, Restart, find, target, word};
+use list::{END, ENTERING, GONE, Link, Node, Place, Restart, find, target, word};
 
 mod grace;
 mod hash;
@@ -69,12 +69,10 @@ impl Default for Parameters {
     }
 }
 
-/// An element. The link is first: a link that is no sentinel is an element.
+/// An element. The node is first: a link that is no sentinel is an element.
 #[repr(C)]
 struct Element<K, V> {
-    link: Link,
-    /// Its place among what is retired.
-    retired: AtomicUsize,
+    node: Node,
     key: K,
     value: V,
 }
@@ -229,27 +227,25 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
     }
 
     /// Leaves a hint for an element that a reader found.
-    fn leave_hint(&self, hash: u64, link: &Link) {
+    fn leave_hint(&self, hash: u64, node: &Node) {
         let mask = self.buckets() - 1;
-        if let Some(hints) = self.segments.hints(hash as usize & mask) {
+        if let Some((hints, segment)) = self.segments.hints(hash as usize & mask) {
             let buckets = mask & !(hint::COUNT - 1);
-            hints.put(hash, link, |other| (other ^ hash) as usize & buckets == 0);
+            hints.put(hash, node, segment, |other| (other ^ hash) as usize & buckets == 0);
         }
     }
 
     /// Gives an element that was unlinked to the grace period, when no hint leads to it any more.
     fn retire(&self, link: &Link) {
-        hint::forget(link, self.segments.hints_for(link.hash()));
-        self.retire_unhinted(link);
+        // SAFETY: sentinels are not retired.
+        let node = unsafe { Node::of(link) };
+        hint::forget(node, |segment| self.segments.hints_in(segment, link.hash()));
+        self.retire_unhinted(node);
     }
 
-    fn retire_unhinted(&self, link: &Link) {
-        let at: *const Link = link;
-        // SAFETY: a link that is no sentinel is an element; it stays until its grace period is over.
-        unsafe {
-            let element = at.cast::<Element<K, V>>();
-            self.grace.retire(at as usize, &(*element).retired);
-        }
+    fn retire_unhinted(&self, node: &Node) {
+        // SAFETY: it stays until its grace period is over.
+        unsafe { self.grace.retire(&raw const *node as usize, &node.state) };
     }
 
     /// Drops what nobody reads any more, if enough was retired to look.
@@ -277,7 +273,7 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
             let at = next as *mut Element<K, V>;
             // SAFETY: an element that nobody reads any more.
             unsafe {
-                next = (*at).retired.load(Ordering::Relaxed);
+                next = (*at).node.state.load(Ordering::Relaxed);
                 at.drop_in_place();
                 self.source.release(NonNull::new_unchecked(at.cast()));
             }
@@ -383,10 +379,9 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
                 let (key, value) = unsafe { self.unmake(new) };
                 return Err(Refused::Exists(key, value));
             }
-            own.link
-                .next
-                .store(word(place.at.map_or(core::ptr::null(), |at| at)), Ordering::Relaxed);
-            let to = word(&own.link);
+            let next = word(place.at.map_or(core::ptr::null(), |at| at));
+            own.node.link.next.store(next, Ordering::Relaxed);
+            let to = word(&own.node.link);
             // Release: whoever finds it finds it whole.
             if place
                 .from
@@ -423,11 +418,11 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
             if next & GONE != 0 {
                 continue;
             }
-            own.link.next.store(next, Ordering::Relaxed);
+            own.node.link.next.store(next, Ordering::Relaxed);
             // The old one goes, and leads to the new one, at once.
-            let to = word(&own.link) | GONE;
+            let to = word(&own.node.link) | GONE;
             if old.next.compare_exchange(next, to, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.unlink(place, old, hash, word(&own.link));
+                self.unlink(place, old, hash, word(&own.node.link));
                 break;
             }
         }
@@ -469,7 +464,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let is_it = |link: &'g Link| element::<K, V>(link).key.borrow() == key;
+        let is_it = |link: &'g Link| element_of::<K, V>(link).key.borrow() == key;
         find(self.bucket(hash), element_order(hash), is_it, |link| self.retire(link))
     }
 
@@ -488,8 +483,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
         });
         let Some(at) = memory else { return Err(Refused::NoMemory(key, value)) };
         let at = at.cast::<MaybeUninit<Element<K, V>>>();
-        let link = Link::new(END, element_order(hash));
-        let element = Element { link, retired: AtomicUsize::new(0), key, value };
+        let element = Element { node: Node::new(element_order(hash)), key, value };
         // SAFETY: fresh memory of that size and alignment.
         unsafe { (*at.as_ptr()).write(element) };
         Ok(at.cast())
@@ -515,7 +509,8 @@ impl<K, V, S: Source, H> Drop for RHashTable<K, V, S, H> {
             // What is gone but still in the list was not retired.
             next = link.following().0;
             if !link.is_sentinel() {
-                self.retire_unhinted(link);
+                // SAFETY: no sentinel.
+                self.retire_unhinted(unsafe { Node::of(link) });
             }
         }
         for batch in batches.into_iter().chain(self.grace.take_all()) {
@@ -526,11 +521,16 @@ impl<K, V, S: Source, H> Drop for RHashTable<K, V, S, H> {
     }
 }
 
-/// A link that is no sentinel, as what it is.
-fn element<K, V>(link: &Link) -> &Element<K, V> {
-    debug_assert!(!link.is_sentinel());
+/// A node as the element that it begins.
+fn element<K, V>(node: &Node) -> &Element<K, V> {
     // SAFETY: the table's invariant.
-    unsafe { &*(&raw const *link).cast() }
+    unsafe { &*(&raw const *node).cast() }
+}
+
+/// A link that is no sentinel, as the element that it begins.
+fn element_of<K, V>(link: &Link) -> &Element<K, V> {
+    // SAFETY: no sentinel, by every caller.
+    element(unsafe { Node::of(link) })
 }
 
 /// The bucket whose elements a new bucket takes over a part of.

@@ -4,7 +4,7 @@ use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
 use super::list::{GONE, prefetch, target, word};
-use super::{Element, RHashTable, element, element_order};
+use super::{Element, RHashTable, element, element_of, element_order};
 use crate::source::Source;
 use crate::sync::Ordering;
 
@@ -63,7 +63,7 @@ impl<'t, K, V, S: Source, H> Reading<'t, K, V, S, H> {
                 if link.is_sentinel() {
                     self.fetch_ahead(link.order());
                 } else if !gone && link.order() >= from.0 {
-                    let element: &Element<K, V> = element(link);
+                    let element: &Element<K, V> = element_of(link);
                     return Some((Position(link.order()), &element.key, &element.value));
                 }
             }
@@ -102,11 +102,11 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> Reading<'_, K, V, S, H> {
     {
         let hash = self.table.hasher.hash_one(key);
         let number = hash as usize & (self.table.buckets() - 1);
-        if let Some(hints) = self.table.segments.hints(number)
-            && let Some(link) = hints.find(hash)
+        if let Some((hints, _)) = self.table.segments.hints(number)
+            && let Some(node) = hints.find(hash)
         {
-            let element: &Element<K, V> = element(link);
-            if element.key.borrow() == key && !link.following().1 {
+            let element: &Element<K, V> = element(node);
+            if element.key.borrow() == key && !node.link.following().1 {
                 return Some(&element.value);
             }
         }
@@ -130,9 +130,9 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> Reading<'_, K, V, S, H> {
             }
             let (following, gone) = link.following();
             if its == order && !gone {
-                let element: &Element<K, V> = element(link);
+                let element: &Element<K, V> = element_of(link);
                 if element.key.borrow() == key {
-                    self.table.leave_hint(hash, link);
+                    self.table.leave_hint(hash, &element.node);
                     return Some(&element.value);
                 }
             }
@@ -162,7 +162,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> Reading<'_, K, V, S, H> {
             {
                 continue;
             }
-            let value = &element::<K, V>(old).value;
+            let value = &element_of::<K, V>(old).value;
             table.unlink(place, old, hash, word(target(next)));
             table.removed();
             return Some(value);

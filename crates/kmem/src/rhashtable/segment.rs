@@ -145,40 +145,31 @@ impl Segments {
         if above == 0 { (0, 0) } else { (above.ilog2() as usize + 1, 1 << number.ilog2()) }
     }
 
-    /// The segment of a bucket and its place there, if there is room for it.
+    /// A segment, if it is there.
     #[inline(always)]
-    fn find<'g>(&self, number: usize) -> Option<(&'g Segment, usize)> {
-        let (segment, first) = self.place(number);
-        let segment = self.segments[segment].load(Ordering::Acquire) as *const Segment;
+    fn at<'g>(&self, number: usize) -> Option<&'g Segment> {
+        let segment = self.segments[number].load(Ordering::Acquire) as *const Segment;
         // SAFETY: segments stay for as long as somebody reads who could have found them.
-        unsafe { segment.as_ref::<'g>() }.map(|segment| (segment, number - first))
+        unsafe { segment.as_ref() }
     }
 
     /// The sentinel of a bucket, if there is room for one.
     pub(super) fn link<'g>(&self, number: usize) -> Option<&'g Link> {
-        self.find(number).map(|(segment, index)| segment.link(index))
+        let (segment, first) = self.place(number);
+        self.at(segment).map(|found| found.link(number - first))
     }
 
-    /// The hints that a bucket shares, if there is room for them.
+    /// The hints that a bucket shares, and the number of the segment they are in, if there is room for them.
     #[inline(always)]
-    pub(super) fn hints<'g>(&self, number: usize) -> Option<&'g Hints> {
-        self.find(number).map(|(segment, index)| segment.hints(index))
+    pub(super) fn hints<'g>(&self, number: usize) -> Option<(&'g Hints, usize)> {
+        let (segment, first) = self.place(number);
+        self.at(segment).map(|found| (found.hints(number - first), segment))
     }
 
-    /// The hints of all buckets that an element with that hash is in, or was when there were fewer: it may be in each.
-    pub(super) fn hints_for<'g>(&self, hash: u64) -> impl Iterator<Item = &'g Hints> {
-        let shift = self.shift;
-        // Without a segment there are none behind it: the last one is the first to go.
-        let there = self.segments.iter().map_while(|segment| {
-            let segment = segment.load(Ordering::Acquire) as *const Segment;
-            // SAFETY: as in `find`.
-            unsafe { segment.as_ref::<'g>() }
-        });
-        there.enumerate().filter_map(move |(number, segment)| {
-            let bits = shift + number.saturating_sub(1) as u32;
-            let its = number == 0 || hash >> bits & 1 != 0;
-            its.then(|| segment.hints((hash & ((1 << bits) - 1)) as usize))
-        })
+    /// The hints of the bucket in a segment that elements with that hash are in, or were when there were fewer.
+    pub(super) fn hints_in<'g>(&self, segment: usize, hash: u64) -> Option<&'g Hints> {
+        let bits = self.shift + segment.saturating_sub(1) as u32;
+        self.at(segment).map(|found| found.hints((hash & ((1 << bits) - 1)) as usize))
     }
 
     /// Makes room for as many buckets as there are. False: no memory.
