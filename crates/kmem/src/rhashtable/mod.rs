@@ -44,7 +44,7 @@ mod read;
 mod segment;
 pub use hash::Seeded;
 pub use read::{Position, Reading};
-use segment::Segments;
+use segment::{SHARE, Segments};
 
 /// Things retired until somebody looks whether they can be dropped, which interrupts all CPUs: at least, at most, and
 /// between these a part of the elements that there are.
@@ -180,10 +180,15 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
         self.counts.cramped.load(Ordering::Relaxed)
     }
 
-    /// Where a search for a hash begins: the sentinel of its bucket, or if that is not in the list yet (and cannot come in at once),
+    /// Chains that the buckets of this moment are in.
+    fn chains(&self) -> usize {
+        self.buckets.load(Ordering::Acquire).div_ceil(SHARE)
+    }
+
+    /// Where a search for a hash begins: the sentinel of its chain, or if that is not in the list yet (and cannot come in at once),
     /// of the one whose elements it has.
-    fn bucket(&self, hash: u64) -> &Link {
-        let mut number = hash as usize & (self.buckets.load(Ordering::Acquire) - 1);
+    fn chain(&self, hash: u64) -> &Link {
+        let mut number = hash as usize & (self.chains() - 1);
         loop {
             if let Some(link) = self.segments.link(number) {
                 let next = link.next.load(Ordering::Acquire);
@@ -206,8 +211,8 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
         let order = sentinel_order(number);
         link.order.store(order, Ordering::Relaxed);
         loop {
-            // Buckets before this one: the recursion ends at the first, which is always there.
-            let start = self.bucket(parent(number) as u64);
+            // Chains before this one: the recursion ends at the first, which is always there.
+            let start = self.chain(parent(number) as u64);
             let Ok(place) = find(start, order, |_| false, |link| self.retire(link)) else {
                 continue;
             };
@@ -293,13 +298,17 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
         }
         let reading = self.read();
         for (link, number) in segment.links() {
+            // Nobody finds it who could bring it in.
+            if link.next.load(Ordering::Acquire) == 0 {
+                continue;
+            }
             let was = link.next.fetch_or(GONE, Ordering::AcqRel);
             if target(was).is_null() && was & END == 0 {
                 continue;
             }
             let order = sentinel_order(number);
             loop {
-                let start = self.bucket(parent(number) as u64);
+                let start = self.chain(parent(number) as u64);
                 if find(start, order, |_| false, |link| self.retire(link)).is_ok() {
                     break;
                 }
@@ -454,7 +463,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
             return self.retire(old);
         }
         // Something changed before it: whoever comes by takes it out, this search at the latest.
-        while find(self.bucket(hash), element_order(hash), |_| false, |link| self.retire(link))
+        while find(self.chain(hash), element_order(hash), |_| false, |link| self.retire(link))
             .is_err()
         {}
     }
@@ -465,7 +474,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
         Q: Eq + ?Sized,
     {
         let is_it = |link: &'g Link| element_of::<K, V>(link).key.borrow() == key;
-        find(self.bucket(hash), element_order(hash), is_it, |link| self.retire(link))
+        find(self.chain(hash), element_order(hash), is_it, |link| self.retire(link))
     }
 
     fn element(
@@ -533,7 +542,7 @@ fn element_of<K, V>(link: &Link) -> &Element<K, V> {
     element(unsafe { Node::of(link) })
 }
 
-/// The bucket whose elements a new bucket takes over a part of.
+/// The chain of whose elements a new chain takes over a part.
 const fn parent(number: usize) -> usize {
     if number == 0 { 0 } else { number ^ 1 << number.ilog2() }
 }

@@ -54,7 +54,7 @@ impl<'t, K, V, S: Source, H> Reading<'t, K, V, S, H> {
 
     /// The same from a position on, with the position of each. Several elements have the same one if their hashes are equal.
     pub fn iter_from(&self, from: Position) -> impl Iterator<Item = (Position, &K, &V)> {
-        let mut next = Some(self.table.bucket(from.0.reverse_bits()));
+        let mut next = Some(self.table.chain(from.0.reverse_bits()));
         core::iter::from_fn(move || {
             loop {
                 let link = next?;
@@ -73,7 +73,7 @@ impl<'t, K, V, S: Source, H> Reading<'t, K, V, S, H> {
     /// Has the links that a walk meets some buckets later brought into the caches. Along the list each is found only
     /// when the one before it is there; but which buckets come is known.
     fn fetch_ahead(&self, order: u64) {
-        let step = 1u64.checked_shl(64 - self.table.buckets().ilog2()).unwrap_or(0);
+        let step = 1u64.checked_shl(64 - self.table.chains().ilog2()).unwrap_or(0);
         let ahead = |buckets: u64| {
             let order = order.checked_add(step.checked_mul(buckets)?)?;
             self.table.segments.link(order.reverse_bits() as usize)
@@ -122,7 +122,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> Reading<'_, K, V, S, H> {
         Q: Eq + ?Sized,
     {
         let order = element_order(hash);
-        let mut next = self.table.bucket(hash).following().0;
+        let mut next = self.table.chain(hash).following().0;
         while let Some(link) = next {
             let its = link.order();
             if its > order {
