@@ -47,13 +47,15 @@ impl Hints {
     #[inline(always)]
     pub(super) fn find<'g>(&self, hash: u64) -> Option<&'g Node> {
         let tag = tag(hash);
-        let found = self.0.iter().fold(0, |found, place| {
-            let word = place.load(Ordering::Acquire);
-            if (word ^ tag) >> 48 == 0 { word } else { found }
-        });
-        let at = (found & ADDRESS) as *const Node;
-        // SAFETY: null or an element, for a tag is never zero; it stays for as long as a reader that saw the hint reads.
-        unsafe { at.as_ref() }
+        // What is left of a word with this tag is the address; of others it is more. The least is found without a branch.
+        let rest = self.0.each_ref().map(|place| place.load(Ordering::Acquire) ^ tag);
+        let least = |from: usize| rest[from].min(rest[from + 1]);
+        let found = least(0).min(least(2)).min(least(4).min(least(6)));
+        if found > ADDRESS {
+            return None;
+        }
+        // SAFETY: an element, for a tag is never zero; it stays for as long as a reader that saw the hint reads.
+        unsafe { (found as *const Node).as_ref() }
     }
 
     /// Leaves a hint for an element that was found in the list, if there is room. `segment`: the number of that which these

@@ -85,9 +85,16 @@ impl Node {
     }
 }
 
+/// Asks for the cache line of what is so many links behind another.
+pub(super) fn fetch(from: Option<&Link>, behind: usize) {
+    if let Some(link) = (0..behind).try_fold(from, |link, _| Some(link?.following().0)).flatten() {
+        prefetch(link);
+    }
+}
+
 /// Asks for the cache line of a link, where the processor can be asked.
 #[inline(always)]
-pub(super) fn prefetch(link: &Link) {
+fn prefetch(link: &Link) {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse"))]
     // SAFETY: a hint to the processor, which reads nothing.
     unsafe {

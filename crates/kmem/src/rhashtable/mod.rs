@@ -1,16 +1,16 @@
 //! A hash table that grows and shrinks while it is used (the kernel's `rhashtable`).
 //!
 //! ```text
-//! segments[0] -> | sentinel of bucket 0 | 1 | .. |     segments[1] -> | .. |   each as long as all before
-//!                     |                   \
+//! segments[0] -> | sentinel of chain 0 | 1 | .. |     segments[1] -> | .. |   each as long as all before
+//!                     |                  \
 //! list:  sentinel 0 -> element -> element -> sentinel 1 -> element -> ..     ordered by reversed hash
 //! ```
 //!
-//! All elements are in one list (see `list`), ordered by the reversed bits of their hash, so that the elements of a bucket
-//! follow each other, and when the number of buckets doubles the new sentinel comes between those that stay and those
+//! All elements are in one list (see `list`), ordered by the reversed bits of their hash, so that the elements of a chain
+//! follow each other, and when the number of chains doubles the new sentinel comes between those that stay and those
 //! that "move": nothing moves. Growing is one array more and a number, and sentinels enter when they are first used.
-//! So a table that finds no memory to grow goes on with longer buckets. Shrinking takes the longest array's sentinels
-//! out again.
+//! So a table that finds no memory to grow goes on with longer chains. Shrinking takes the longest array's sentinels
+//! out again. A chain is four buckets; what is asked for and told is buckets, of which there are about as many as elements.
 //!
 //! Most lookups do not walk: there are hints where the elements of some buckets are (see `hint`), left by the first lookup
 //! of each.
@@ -34,7 +34,7 @@ use core::ptr::NonNull;
 use crate::source::{Caller, Source};
 use crate::sync::{AtomicUsize, Ordering};
 use grace::{Batch, Grace};
-use list::{END, ENTERING, GONE, Link, Node, Place, Restart, find, target, word};
+use list::{END, ENTERING, GONE, Link, Node, Place, Restart, fetch, find, target, word};
 
 mod grace;
 mod hash;
@@ -51,6 +51,9 @@ use segment::{SHARE, Segments};
 const LOOK_AFTER: usize = if cfg!(loom) { 1 } else { 128 };
 const LOOK_AFTER_MOST: usize = if cfg!(loom) { 1 } else { 1024 };
 const LOOK_AFTER_PART: usize = 8;
+
+/// Sentinels that are taken out while what lies around this many more is on its way.
+const AHEAD: usize = 8;
 
 /// What can be chosen of a table.
 #[derive(Clone, Copy, Debug)]
@@ -297,7 +300,15 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
             return next;
         }
         let reading = self.read();
+        // What lies around a sentinel is in no order in memory, but the next ones are known.
+        let (mut later, mut soon) = (segment.links().skip(AHEAD), segment.links().skip(AHEAD / 2));
         for (link, number) in segment.links() {
+            for (ahead, behind) in [(later.next(), 1), (soon.next(), 2)] {
+                if let Some((link, number)) = ahead {
+                    fetch(Some(link), behind);
+                    fetch(self.segments.link(parent(number)), behind);
+                }
+            }
             // Nobody finds it who could bring it in.
             if link.next.load(Ordering::Acquire) == 0 {
                 continue;

@@ -3,7 +3,7 @@
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
-use super::list::{GONE, prefetch, target, word};
+use super::list::{GONE, fetch, target, word};
 use super::{Element, RHashTable, element, element_of, element_order};
 use crate::source::Source;
 use crate::sync::Ordering;
@@ -70,24 +70,14 @@ impl<'t, K, V, S: Source, H> Reading<'t, K, V, S, H> {
         })
     }
 
-    /// Has the links that a walk meets some buckets later brought into the caches. Along the list each is found only
-    /// when the one before it is there; but which buckets come is known.
+    /// Has the links that a walk meets some chains later brought into the caches. Along the list each is found only
+    /// when the one before it is there; but which chains come is known.
     fn fetch_ahead(&self, order: u64) {
         let step = 1u64.checked_shl(64 - self.table.chains().ilog2()).unwrap_or(0);
-        let ahead = |buckets: u64| {
-            let order = order.checked_add(step.checked_mul(buckets)?)?;
-            self.table.segments.link(order.reverse_bits() as usize)
-        };
-        if let Some(link) = ahead(12) {
-            prefetch(link);
-        }
-        if let Some(first) = ahead(8).and_then(|link| link.following().0) {
-            prefetch(first);
-        }
-        if let Some(first) = ahead(4).and_then(|link| link.following().0)
-            && let Some(second) = first.following().0
-        {
-            prefetch(second);
+        for (chains, behind) in [(12, 0), (8, 1), (4, 2)] {
+            if let Some(ahead) = step.checked_mul(chains).and_then(|far| order.checked_add(far)) {
+                fetch(self.table.segments.link(ahead.reverse_bits() as usize), behind);
+            }
         }
     }
 }
