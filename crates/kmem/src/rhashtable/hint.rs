@@ -10,14 +10,14 @@
 //! | [`CLAIM`], part of an address     | a reader is about to put a hint here; nobody else has this word    |
 //! | tag (its lowest bit set), address | an element, and 15 bits of its hash                                |
 //!
-//! What is retired must not be found by new readers, so its hints go first; and no hint may come after that. A reader
-//! claims the place, then looks whether the element is gone, and only then puts the hint in the place of its claim.
-//! Whoever retires an element has seen that it is gone, then breaks all claims where a hint may be, and takes its hints
-//! out. With a sequentially consistent fence between both halves on both sides, either the reader sees that the element
-//! is gone, or the other one sees the claim or the hint.
+//! What is retired must not be found by new readers, so its hints go first; and no hint may come after that. The element's
+//! own word decides: a reader claims a place for its hint, then sets a bit for the segment in the word, which fails once the
+//! element is retired, and only then puts the hint in the place of its claim. Whoever retires the element takes the
+//! word away, and looks into the segments whose bits are set: there it sees each claim and hint, breaks claims (which
+//! may be for it) and takes its hints out. An element that nobody looked up costs it no look.
 
-use super::list::{GONE, Link};
-use crate::sync::{AtomicU64, Ordering, fence};
+use super::list::{HINTED, LIVE, Node};
+use crate::sync::{AtomicU64, Ordering};
 
 /// Buckets that share a set of hints, and its places: a cache line.
 pub(super) const COUNT: usize = 8;
@@ -45,21 +45,30 @@ impl Hints {
     /// An element that may be the one with that hash. No loop and no branch but the last: what a lookup waits for is the
     /// element's own cache line, and the next lookup can be on its way meanwhile.
     #[inline(always)]
-    pub(super) fn find<'g>(&self, hash: u64) -> Option<&'g Link> {
+    pub(super) fn find<'g>(&self, hash: u64) -> Option<&'g Node> {
         let tag = tag(hash);
-        let found = self.0.iter().fold(0, |found, place| {
-            let word = place.load(Ordering::Acquire);
-            if (word ^ tag) >> 48 == 0 { word } else { found }
-        });
-        let at = (found & ADDRESS) as *const Link;
-        // SAFETY: null or an element, for a tag is never zero; it stays for as long as a reader that saw the hint reads.
-        unsafe { at.as_ref() }
+        // What is left of a word with this tag is the address; of others it is more. The least is found without a branch.
+        let rest = self.0.each_ref().map(|place| place.load(Ordering::Acquire) ^ tag);
+        let least = |from: usize| rest[from].min(rest[from + 1]);
+        let found = least(0).min(least(2)).min(least(4).min(least(6)));
+        if found > ADDRESS {
+            return None;
+        }
+        // SAFETY: an element, for a tag is never zero; it stays for as long as a reader that saw the hint reads.
+        unsafe { (found as *const Node).as_ref() }
     }
 
-    /// Leaves a hint for an element that was found in the list, if there is room. `belongs`: whether an element with some
-    /// hash is looked for here; hints for others, which came to another bucket since, make room.
-    pub(super) fn put(&self, hash: u64, link: &Link, belongs: impl Fn(u64) -> bool) {
-        let at = &raw const *link as u64;
+    /// Leaves a hint for an element that was found in the list, if there is room. `segment`: the number of that which these
+    /// hints are in. `belongs`: whether an element with some hash is looked for here; hints for others, which came to
+    /// another bucket since, make room.
+    pub(super) fn put(
+        &self,
+        hash: u64,
+        node: &Node,
+        segment: usize,
+        belongs: impl Fn(u64) -> bool,
+    ) {
+        let at = &raw const *node as u64;
         if at > ADDRESS {
             return;
         }
@@ -73,8 +82,8 @@ impl Hints {
                 return;
             }
             // SAFETY: as in `find`.
-            let other = unsafe { ((seen & ADDRESS) as *const Link).as_ref() };
-            if other.is_none_or(|other| !belongs(other.hash())) {
+            let other = unsafe { ((seen & ADDRESS) as *const Node).as_ref() };
+            if other.is_none_or(|other| !belongs(other.link.hash())) {
                 room = room.or(Some((place, seen)));
             }
         }
@@ -86,17 +95,18 @@ impl Hints {
         if place.compare_exchange(seen, claim, order, order).is_err() {
             return;
         }
-        // Pairs with the one in `forget` below.
-        fence(Ordering::SeqCst);
-        let gone = link.next.load(Ordering::Relaxed) & GONE != 0;
-        let word = if gone { 0 } else { tag(hash) | at };
+        // Release shows the claim to whoever retires the element.
+        let live = node.state.fetch_update(Ordering::AcqRel, order, |state| {
+            (state & LIVE != 0).then_some(state | 1 << (HINTED + segment as u32))
+        });
+        let word = if live.is_ok() { tag(hash) | at } else { 0 };
         // Release: whoever finds it finds it whole. If somebody broke the claim, it stays broken.
         let _ = place.compare_exchange(claim, word, Ordering::Release, order);
     }
 
     /// Takes out the hints for an element, and breaks claims, which may be for it.
-    fn forget(&self, link: &Link) {
-        let at = &raw const *link as u64;
+    fn forget(&self, node: &Node) {
+        let at = &raw const *node as u64;
         for place in &self.0 {
             let mut seen = place.load(Ordering::Relaxed);
             while seen & CLAIM != 0 || seen != 0 && seen & ADDRESS == at {
@@ -110,9 +120,14 @@ impl Hints {
     }
 }
 
-/// Takes out all hints for an element that is gone, from all sets where there may be one.
-pub(super) fn forget<'g>(link: &Link, sets: impl Iterator<Item = &'g Hints>) {
-    // Pairs with the one in `put`.
-    fence(Ordering::SeqCst);
-    sets.for_each(|hints| hints.forget(link));
+/// Takes out all hints for an element that is gone, and lets none come; `set`: those of a segment, where its would be.
+pub(super) fn forget<'g>(node: &Node, set: impl Fn(usize) -> Option<&'g Hints>) {
+    // Acquire pairs with the release in `put`.
+    let mut segments = node.state.swap(0, Ordering::AcqRel) >> HINTED;
+    while segments != 0 {
+        if let Some(hints) = set(segments.trailing_zeros() as usize) {
+            hints.forget(node);
+        }
+        segments &= segments - 1;
+    }
 }

@@ -54,9 +54,47 @@ impl Link {
     }
 }
 
+/// What every element begins with.
+#[repr(C)]
+pub(super) struct Node {
+    pub(super) link: Link,
+    /// Until it is retired: [`LIVE`], and above [`HINTED`] a bit for each segment where there may be a hint for it. Then
+    /// its place among what is retired, a multiple of 16.
+    pub(super) state: AtomicUsize,
+}
+
+/// Not retired.
+pub(super) const LIVE: usize = 2;
+/// Where the bits of segments begin.
+pub(super) const HINTED: u32 = 4;
+
+impl Node {
+    pub(super) fn new(order: u64) -> Self {
+        Self { link: Link::new(END, order), state: AtomicUsize::new(LIVE) }
+    }
+
+    /// The element that a link begins.
+    ///
+    /// # Safety
+    /// The link is no sentinel.
+    #[inline(always)]
+    pub(super) unsafe fn of(link: &Link) -> &Self {
+        debug_assert!(!link.is_sentinel());
+        // SAFETY: the caller's promise.
+        unsafe { &*(&raw const *link).cast() }
+    }
+}
+
+/// Asks for the cache line of what is so many links behind another.
+pub(super) fn fetch(from: Option<&Link>, behind: usize) {
+    if let Some(link) = (0..behind).try_fold(from, |link, _| Some(link?.following().0)).flatten() {
+        prefetch(link);
+    }
+}
+
 /// Asks for the cache line of a link, where the processor can be asked.
 #[inline(always)]
-pub(super) fn prefetch(link: &Link) {
+fn prefetch(link: &Link) {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse"))]
     // SAFETY: a hint to the processor, which reads nothing.
     unsafe {

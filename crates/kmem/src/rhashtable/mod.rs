@@ -1,16 +1,16 @@
 //! A hash table that grows and shrinks while it is used (the kernel's `rhashtable`).
 //!
 //! ```text
-//! segments[0] -> | sentinel of bucket 0 | 1 | .. |     segments[1] -> | .. |   each as long as all before
-//!                     |                   \
+//! segments[0] -> | sentinel of chain 0 | 1 | .. |     segments[1] -> | .. |   each as long as all before
+//!                     |                  \
 //! list:  sentinel 0 -> element -> element -> sentinel 1 -> element -> ..     ordered by reversed hash
 //! ```
 //!
-//! All elements are in one list (see `list`), ordered by the reversed bits of their hash, so that the elements of a bucket
-//! follow each other, and when the number of buckets doubles the new sentinel comes between those that stay and those
+//! All elements are in one list (see `list`), ordered by the reversed bits of their hash, so that the elements of a chain
+//! follow each other, and when the number of chains doubles the new sentinel comes between those that stay and those
 //! that "move": nothing moves. Growing is one array more and a number, and sentinels enter when they are first used.
-//! So a table that finds no memory to grow goes on with longer buckets. Shrinking takes the longest array's sentinels
-//! out again.
+//! So a table that finds no memory to grow goes on with longer chains. Shrinking takes the longest array's sentinels
+//! out again. A chain is four buckets; what is asked for and told is buckets, of which there are about as many as elements.
 //!
 //! Most lookups do not walk: there are hints where the elements of some buckets are (see `hint`), left by the first lookup
 //! of each.
@@ -34,7 +34,7 @@ use core::ptr::NonNull;
 use crate::source::{Caller, Source};
 use crate::sync::{AtomicUsize, Ordering};
 use grace::{Batch, Grace};
-use list::{END, ENTERING, GONE, Link, Place, Restart, find, target, word};
+use list::{END, ENTERING, GONE, Link, Node, Place, Restart, fetch, find, target, word};
 
 mod grace;
 mod hash;
@@ -44,13 +44,16 @@ mod read;
 mod segment;
 pub use hash::Seeded;
 pub use read::{Position, Reading};
-use segment::Segments;
+use segment::{SHARE, Segments};
 
 /// Things retired until somebody looks whether they can be dropped, which interrupts all CPUs: at least, at most, and
 /// between these a part of the elements that there are.
 const LOOK_AFTER: usize = if cfg!(loom) { 1 } else { 128 };
 const LOOK_AFTER_MOST: usize = if cfg!(loom) { 1 } else { 1024 };
 const LOOK_AFTER_PART: usize = 8;
+
+/// Sentinels that are taken out while what lies around this many more is on its way.
+const AHEAD: usize = 8;
 
 /// What can be chosen of a table.
 #[derive(Clone, Copy, Debug)]
@@ -69,12 +72,10 @@ impl Default for Parameters {
     }
 }
 
-/// An element. The link is first: a link that is no sentinel is an element.
+/// An element. The node is first: a link that is no sentinel is an element.
 #[repr(C)]
 struct Element<K, V> {
-    link: Link,
-    /// Its place among what is retired.
-    retired: AtomicUsize,
+    node: Node,
     key: K,
     value: V,
 }
@@ -182,10 +183,15 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
         self.counts.cramped.load(Ordering::Relaxed)
     }
 
-    /// Where a search for a hash begins: the sentinel of its bucket, or if that is not in the list yet (and cannot come in at once),
+    /// Chains that the buckets of this moment are in.
+    fn chains(&self) -> usize {
+        self.buckets.load(Ordering::Acquire).div_ceil(SHARE)
+    }
+
+    /// Where a search for a hash begins: the sentinel of its chain, or if that is not in the list yet (and cannot come in at once),
     /// of the one whose elements it has.
-    fn bucket(&self, hash: u64) -> &Link {
-        let mut number = hash as usize & (self.buckets.load(Ordering::Acquire) - 1);
+    fn chain(&self, hash: u64) -> &Link {
+        let mut number = hash as usize & (self.chains() - 1);
         loop {
             if let Some(link) = self.segments.link(number) {
                 let next = link.next.load(Ordering::Acquire);
@@ -208,8 +214,8 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
         let order = sentinel_order(number);
         link.order.store(order, Ordering::Relaxed);
         loop {
-            // Buckets before this one: the recursion ends at the first, which is always there.
-            let start = self.bucket(parent(number) as u64);
+            // Chains before this one: the recursion ends at the first, which is always there.
+            let start = self.chain(parent(number) as u64);
             let Ok(place) = find(start, order, |_| false, |link| self.retire(link)) else {
                 continue;
             };
@@ -229,27 +235,25 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
     }
 
     /// Leaves a hint for an element that a reader found.
-    fn leave_hint(&self, hash: u64, link: &Link) {
+    fn leave_hint(&self, hash: u64, node: &Node) {
         let mask = self.buckets() - 1;
-        if let Some(hints) = self.segments.hints(hash as usize & mask) {
+        if let Some((hints, segment)) = self.segments.hints(hash as usize & mask) {
             let buckets = mask & !(hint::COUNT - 1);
-            hints.put(hash, link, |other| (other ^ hash) as usize & buckets == 0);
+            hints.put(hash, node, segment, |other| (other ^ hash) as usize & buckets == 0);
         }
     }
 
     /// Gives an element that was unlinked to the grace period, when no hint leads to it any more.
     fn retire(&self, link: &Link) {
-        hint::forget(link, self.segments.hints_for(link.hash()));
-        self.retire_unhinted(link);
+        // SAFETY: sentinels are not retired.
+        let node = unsafe { Node::of(link) };
+        hint::forget(node, |segment| self.segments.hints_in(segment, link.hash()));
+        self.retire_unhinted(node);
     }
 
-    fn retire_unhinted(&self, link: &Link) {
-        let at: *const Link = link;
-        // SAFETY: a link that is no sentinel is an element; it stays until its grace period is over.
-        unsafe {
-            let element = at.cast::<Element<K, V>>();
-            self.grace.retire(at as usize, &(*element).retired);
-        }
+    fn retire_unhinted(&self, node: &Node) {
+        // SAFETY: it stays until its grace period is over.
+        unsafe { self.grace.retire(&raw const *node as usize, &node.state) };
     }
 
     /// Drops what nobody reads any more, if enough was retired to look.
@@ -277,7 +281,7 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
             let at = next as *mut Element<K, V>;
             // SAFETY: an element that nobody reads any more.
             unsafe {
-                next = (*at).retired.load(Ordering::Relaxed);
+                next = (*at).node.state.load(Ordering::Relaxed);
                 at.drop_in_place();
                 self.source.release(NonNull::new_unchecked(at.cast()));
             }
@@ -296,14 +300,26 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
             return next;
         }
         let reading = self.read();
+        // What lies around a sentinel is in no order in memory, but the next ones are known.
+        let (mut later, mut soon) = (segment.links().skip(AHEAD), segment.links().skip(AHEAD / 2));
         for (link, number) in segment.links() {
+            for (ahead, behind) in [(later.next(), 1), (soon.next(), 2)] {
+                if let Some((link, number)) = ahead {
+                    fetch(Some(link), behind);
+                    fetch(self.segments.link(parent(number)), behind);
+                }
+            }
+            // Nobody finds it who could bring it in.
+            if link.next.load(Ordering::Acquire) == 0 {
+                continue;
+            }
             let was = link.next.fetch_or(GONE, Ordering::AcqRel);
             if target(was).is_null() && was & END == 0 {
                 continue;
             }
             let order = sentinel_order(number);
             loop {
-                let start = self.bucket(parent(number) as u64);
+                let start = self.chain(parent(number) as u64);
                 if find(start, order, |_| false, |link| self.retire(link)).is_ok() {
                     break;
                 }
@@ -383,10 +399,9 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
                 let (key, value) = unsafe { self.unmake(new) };
                 return Err(Refused::Exists(key, value));
             }
-            own.link
-                .next
-                .store(word(place.at.map_or(core::ptr::null(), |at| at)), Ordering::Relaxed);
-            let to = word(&own.link);
+            let next = word(place.at.map_or(core::ptr::null(), |at| at));
+            own.node.link.next.store(next, Ordering::Relaxed);
+            let to = word(&own.node.link);
             // Release: whoever finds it finds it whole.
             if place
                 .from
@@ -423,11 +438,11 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
             if next & GONE != 0 {
                 continue;
             }
-            own.link.next.store(next, Ordering::Relaxed);
+            own.node.link.next.store(next, Ordering::Relaxed);
             // The old one goes, and leads to the new one, at once.
-            let to = word(&own.link) | GONE;
+            let to = word(&own.node.link) | GONE;
             if old.next.compare_exchange(next, to, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.unlink(place, old, hash, word(&own.link));
+                self.unlink(place, old, hash, word(&own.node.link));
                 break;
             }
         }
@@ -459,7 +474,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
             return self.retire(old);
         }
         // Something changed before it: whoever comes by takes it out, this search at the latest.
-        while find(self.bucket(hash), element_order(hash), |_| false, |link| self.retire(link))
+        while find(self.chain(hash), element_order(hash), |_| false, |link| self.retire(link))
             .is_err()
         {}
     }
@@ -469,8 +484,8 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let is_it = |link: &'g Link| element::<K, V>(link).key.borrow() == key;
-        find(self.bucket(hash), element_order(hash), is_it, |link| self.retire(link))
+        let is_it = |link: &'g Link| element_of::<K, V>(link).key.borrow() == key;
+        find(self.chain(hash), element_order(hash), is_it, |link| self.retire(link))
     }
 
     fn element(
@@ -488,8 +503,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
         });
         let Some(at) = memory else { return Err(Refused::NoMemory(key, value)) };
         let at = at.cast::<MaybeUninit<Element<K, V>>>();
-        let link = Link::new(END, element_order(hash));
-        let element = Element { link, retired: AtomicUsize::new(0), key, value };
+        let element = Element { node: Node::new(element_order(hash)), key, value };
         // SAFETY: fresh memory of that size and alignment.
         unsafe { (*at.as_ptr()).write(element) };
         Ok(at.cast())
@@ -515,7 +529,8 @@ impl<K, V, S: Source, H> Drop for RHashTable<K, V, S, H> {
             // What is gone but still in the list was not retired.
             next = link.following().0;
             if !link.is_sentinel() {
-                self.retire_unhinted(link);
+                // SAFETY: no sentinel.
+                self.retire_unhinted(unsafe { Node::of(link) });
             }
         }
         for batch in batches.into_iter().chain(self.grace.take_all()) {
@@ -526,14 +541,19 @@ impl<K, V, S: Source, H> Drop for RHashTable<K, V, S, H> {
     }
 }
 
-/// A link that is no sentinel, as what it is.
-fn element<K, V>(link: &Link) -> &Element<K, V> {
-    debug_assert!(!link.is_sentinel());
+/// A node as the element that it begins.
+fn element<K, V>(node: &Node) -> &Element<K, V> {
     // SAFETY: the table's invariant.
-    unsafe { &*(&raw const *link).cast() }
+    unsafe { &*(&raw const *node).cast() }
 }
 
-/// The bucket whose elements a new bucket takes over a part of.
+/// A link that is no sentinel, as the element that it begins.
+fn element_of<K, V>(link: &Link) -> &Element<K, V> {
+    // SAFETY: no sentinel, by every caller.
+    element(unsafe { Node::of(link) })
+}
+
+/// The chain of whose elements a new chain takes over a part.
 const fn parent(number: usize) -> usize {
     if number == 0 { 0 } else { number ^ 1 << number.ilog2() }
 }

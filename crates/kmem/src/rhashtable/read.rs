@@ -3,8 +3,8 @@
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
-use super::list::{GONE, prefetch, target, word};
-use super::{Element, RHashTable, element, element_order};
+use super::list::{GONE, fetch, target, word};
+use super::{Element, RHashTable, element, element_of, element_order};
 use crate::source::Source;
 use crate::sync::Ordering;
 
@@ -54,7 +54,7 @@ impl<'t, K, V, S: Source, H> Reading<'t, K, V, S, H> {
 
     /// The same from a position on, with the position of each. Several elements have the same one if their hashes are equal.
     pub fn iter_from(&self, from: Position) -> impl Iterator<Item = (Position, &K, &V)> {
-        let mut next = Some(self.table.bucket(from.0.reverse_bits()));
+        let mut next = Some(self.table.chain(from.0.reverse_bits()));
         core::iter::from_fn(move || {
             loop {
                 let link = next?;
@@ -63,31 +63,21 @@ impl<'t, K, V, S: Source, H> Reading<'t, K, V, S, H> {
                 if link.is_sentinel() {
                     self.fetch_ahead(link.order());
                 } else if !gone && link.order() >= from.0 {
-                    let element: &Element<K, V> = element(link);
+                    let element: &Element<K, V> = element_of(link);
                     return Some((Position(link.order()), &element.key, &element.value));
                 }
             }
         })
     }
 
-    /// Has the links that a walk meets some buckets later brought into the caches. Along the list each is found only
-    /// when the one before it is there; but which buckets come is known.
+    /// Has the links that a walk meets some chains later brought into the caches. Along the list each is found only
+    /// when the one before it is there; but which chains come is known.
     fn fetch_ahead(&self, order: u64) {
-        let step = 1u64.checked_shl(64 - self.table.buckets().ilog2()).unwrap_or(0);
-        let ahead = |buckets: u64| {
-            let order = order.checked_add(step.checked_mul(buckets)?)?;
-            self.table.segments.link(order.reverse_bits() as usize)
-        };
-        if let Some(link) = ahead(12) {
-            prefetch(link);
-        }
-        if let Some(first) = ahead(8).and_then(|link| link.following().0) {
-            prefetch(first);
-        }
-        if let Some(first) = ahead(4).and_then(|link| link.following().0)
-            && let Some(second) = first.following().0
-        {
-            prefetch(second);
+        let step = 1u64.checked_shl(64 - self.table.chains().ilog2()).unwrap_or(0);
+        for (chains, behind) in [(12, 0), (8, 1), (4, 2)] {
+            if let Some(ahead) = step.checked_mul(chains).and_then(|far| order.checked_add(far)) {
+                fetch(self.table.segments.link(ahead.reverse_bits() as usize), behind);
+            }
         }
     }
 }
@@ -102,11 +92,11 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> Reading<'_, K, V, S, H> {
     {
         let hash = self.table.hasher.hash_one(key);
         let number = hash as usize & (self.table.buckets() - 1);
-        if let Some(hints) = self.table.segments.hints(number)
-            && let Some(link) = hints.find(hash)
+        if let Some((hints, _)) = self.table.segments.hints(number)
+            && let Some(node) = hints.find(hash)
         {
-            let element: &Element<K, V> = element(link);
-            if element.key.borrow() == key && !link.following().1 {
+            let element: &Element<K, V> = element(node);
+            if element.key.borrow() == key && !node.link.following().1 {
                 return Some(&element.value);
             }
         }
@@ -122,7 +112,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> Reading<'_, K, V, S, H> {
         Q: Eq + ?Sized,
     {
         let order = element_order(hash);
-        let mut next = self.table.bucket(hash).following().0;
+        let mut next = self.table.chain(hash).following().0;
         while let Some(link) = next {
             let its = link.order();
             if its > order {
@@ -130,9 +120,9 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> Reading<'_, K, V, S, H> {
             }
             let (following, gone) = link.following();
             if its == order && !gone {
-                let element: &Element<K, V> = element(link);
+                let element: &Element<K, V> = element_of(link);
                 if element.key.borrow() == key {
-                    self.table.leave_hint(hash, link);
+                    self.table.leave_hint(hash, &element.node);
                     return Some(&element.value);
                 }
             }
@@ -162,7 +152,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> Reading<'_, K, V, S, H> {
             {
                 continue;
             }
-            let value = &element::<K, V>(old).value;
+            let value = &element_of::<K, V>(old).value;
             table.unlink(place, old, hash, word(target(next)));
             table.removed();
             return Some(value);

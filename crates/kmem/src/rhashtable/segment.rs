@@ -10,6 +10,9 @@ use crate::sync::{AtomicUsize, Ordering};
 
 /// Marks a segment among what is retired.
 pub(super) const RETIRED: usize = 1;
+/// Buckets that share a sentinel: a chain of elements. With hints, few lookups walk along it, and a quarter of the sentinels is
+/// a quarter of what writers bring in and take out, and of what lies between elements.
+pub(super) const SHARE: usize = if cfg!(loom) { 1 } else { 4 };
 /// Segments of a table.
 const MOST: usize = 40;
 
@@ -32,10 +35,18 @@ const fn sets(count: usize) -> usize {
     count.div_ceil(hint::COUNT)
 }
 
+// And so many chains that begin there.
+const fn chains(first: usize, count: usize) -> usize {
+    if first == 0 { count.div_ceil(SHARE) } else { count / SHARE }
+}
+
 impl Segment {
-    fn bytes(count: usize) -> Option<usize> {
-        let hints = sets(count) * size_of::<Hints>();
-        count.checked_mul(size_of::<Link>())?.checked_add(hints + size_of::<Self>())
+    fn bytes(first: usize, count: usize) -> Option<usize> {
+        let hints = sets(count).checked_mul(size_of::<Hints>())?;
+        chains(first, count)
+            .checked_mul(size_of::<Link>())?
+            .checked_add(hints)?
+            .checked_add(size_of::<Self>())
     }
 
     /// The word that it is retired by.
@@ -60,10 +71,10 @@ impl Segment {
         self.out.store(1, Ordering::Relaxed);
     }
 
-    /// The sentinel of a bucket.
+    /// A sentinel.
     fn link(&self, index: usize) -> &Link {
-        debug_assert!(index < self.count);
-        // SAFETY: the sets follow, then `count` links.
+        debug_assert!(index < chains(self.first, self.count));
+        // SAFETY: the sets follow, then so many links.
         unsafe { &*self.hints_at(sets(self.count)).cast::<Link>().add(index) }
     }
 
@@ -81,9 +92,10 @@ impl Segment {
         (&raw const *self).wrapping_add(1).cast::<Hints>().wrapping_add(set)
     }
 
-    /// All sentinels, and the numbers of their buckets.
+    /// All sentinels, and the numbers of their chains.
     pub(super) fn links(&self) -> impl Iterator<Item = (&Link, usize)> {
-        (0..self.count).map(|index| (self.link(index), self.first + index))
+        let chains = chains(self.first, self.count);
+        (0..chains).map(|index| (self.link(index), self.first / SHARE + index))
     }
 }
 
@@ -93,7 +105,7 @@ fn make(
     count: usize,
     owner: Caller,
 ) -> Option<NonNull<Segment>> {
-    let at = source.obtain(Segment::bytes(count)?, owner)?.cast::<Segment>();
+    let at = source.obtain(Segment::bytes(first, count)?, owner)?.cast::<Segment>();
     let (retired, out) = (AtomicUsize::new(0), AtomicUsize::new(0));
     // SAFETY: fresh memory of that size; zeroes are no hints, and sentinels that are not in the list.
     unsafe {
@@ -103,7 +115,7 @@ fn make(
             let hints = at.add(1).cast::<Hints>();
             (0..sets(count)).for_each(|set| hints.add(set).write(Hints::new()));
             let links = hints.add(sets(count)).cast::<Link>();
-            (0..count).for_each(|index| links.add(index).write(Link::new(0, 0)));
+            (0..chains(first, count)).for_each(|index| links.add(index).write(Link::new(0, 0)));
         }
     }
     Some(at)
@@ -145,40 +157,31 @@ impl Segments {
         if above == 0 { (0, 0) } else { (above.ilog2() as usize + 1, 1 << number.ilog2()) }
     }
 
-    /// The segment of a bucket and its place there, if there is room for it.
+    /// A segment, if it is there.
     #[inline(always)]
-    fn find<'g>(&self, number: usize) -> Option<(&'g Segment, usize)> {
-        let (segment, first) = self.place(number);
-        let segment = self.segments[segment].load(Ordering::Acquire) as *const Segment;
+    fn at<'g>(&self, number: usize) -> Option<&'g Segment> {
+        let segment = self.segments[number].load(Ordering::Acquire) as *const Segment;
         // SAFETY: segments stay for as long as somebody reads who could have found them.
-        unsafe { segment.as_ref::<'g>() }.map(|segment| (segment, number - first))
+        unsafe { segment.as_ref() }
     }
 
-    /// The sentinel of a bucket, if there is room for one.
-    pub(super) fn link<'g>(&self, number: usize) -> Option<&'g Link> {
-        self.find(number).map(|(segment, index)| segment.link(index))
+    /// The sentinel of a chain, if there is room for one.
+    pub(super) fn link<'g>(&self, chain: usize) -> Option<&'g Link> {
+        let (segment, first) = self.place(chain * SHARE);
+        self.at(segment).map(|found| found.link(chain - first / SHARE))
     }
 
-    /// The hints that a bucket shares, if there is room for them.
+    /// The hints that a bucket shares, and the number of the segment they are in, if there is room for them.
     #[inline(always)]
-    pub(super) fn hints<'g>(&self, number: usize) -> Option<&'g Hints> {
-        self.find(number).map(|(segment, index)| segment.hints(index))
+    pub(super) fn hints<'g>(&self, number: usize) -> Option<(&'g Hints, usize)> {
+        let (segment, first) = self.place(number);
+        self.at(segment).map(|found| (found.hints(number - first), segment))
     }
 
-    /// The hints of all buckets that an element with that hash is in, or was when there were fewer: it may be in each.
-    pub(super) fn hints_for<'g>(&self, hash: u64) -> impl Iterator<Item = &'g Hints> {
-        let shift = self.shift;
-        // Without a segment there are none behind it: the last one is the first to go.
-        let there = self.segments.iter().map_while(|segment| {
-            let segment = segment.load(Ordering::Acquire) as *const Segment;
-            // SAFETY: as in `find`.
-            unsafe { segment.as_ref::<'g>() }
-        });
-        there.enumerate().filter_map(move |(number, segment)| {
-            let bits = shift + number.saturating_sub(1) as u32;
-            let its = number == 0 || hash >> bits & 1 != 0;
-            its.then(|| segment.hints((hash & ((1 << bits) - 1)) as usize))
-        })
+    /// The hints of the bucket in a segment that elements with that hash are in, or were when there were fewer.
+    pub(super) fn hints_in<'g>(&self, segment: usize, hash: u64) -> Option<&'g Hints> {
+        let bits = self.shift + segment.saturating_sub(1) as u32;
+        self.at(segment).map(|found| found.hints((hash & ((1 << bits) - 1)) as usize))
     }
 
     /// Makes room for as many buckets as there are. False: no memory.
