@@ -251,3 +251,15 @@ fn a_long_run_grows_in_place_mostly_and_gives_everything_back() {
     assert_eq!(a.stats().used, 0);
     assert_eq!(a.validate(), Ok(()));
 }
+
+#[test]
+fn a_cpu_that_only_has_large_blocks_keeps_them() {
+    let a = fixed(64 << 20);
+    let block = a.alloc(100_000, Caller::at(3));
+    // SAFETY: live, given up.
+    unsafe { a.free(block) };
+    let kept = a.stats().used;
+    assert!(kept >= 100_000, "{kept} bytes are on the array of the CPU");
+    a.drain();
+    assert_eq!(a.stats().used, 0);
+}

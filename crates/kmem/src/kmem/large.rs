@@ -84,15 +84,10 @@ impl<P: Platform> Instance<P> {
             return no_memory();
         }
         let (set, run) = loop {
-            let found = self.with_effort(pages.bytes(), COSTLY, caller, || {
-                let found = match kept {
-                    Some(class) => self.take_kept(class).or_else(|| {
-                        self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1))
-                    }),
-                    None => self.claim_whole(pages, PageCount(align)),
-                };
-                found.or_else(|| self.claim_pages(pages, PageCount(align)))
-            });
+            let found = match kept.and_then(|class| self.take_kept(class)) {
+                Some(found) => Some(found),
+                None => self.claim_run(pages, PageCount(align), kept, caller),
+            };
             let Some((set, run)) = found else {
                 if objcg != ObjcgId::ROOT {
                     self.refund_bytes(objcg, paid);
@@ -123,6 +118,24 @@ impl<P: Platform> Instance<P> {
         set.zone.address(run.start) as *mut u8
     }
 
+    /// A run out of a zone: as long as those that are `kept`, else of `pages` exactly.
+    #[cold]
+    fn claim_run(
+        &'static self,
+        pages: PageCount,
+        align: PageCount,
+        kept: Option<SizeClass>,
+        caller: Caller,
+    ) -> Option<(&'static ZoneSet, Run)> {
+        self.with_effort(pages.bytes(), COSTLY, caller, || {
+            let found = match kept {
+                Some(class) => self.claim_pages(PageCount(RunClass::pages(class)), PageCount(1)),
+                None => self.claim_whole(pages, align),
+            };
+            found.or_else(|| self.claim_pages(pages, align))
+        })
+    }
+
     /// A run of pages; of whole frames if it is longer than one, so that nobody settles behind it:
     /// it can be lengthened in place, and leaves whole frames when it is freed. What it has more
     /// than `pages` is address space only.
@@ -144,7 +157,9 @@ impl<P: Platform> Instance<P> {
         Some((set, Run { start: run.start, pages }))
     }
 
-    /// A run that this CPU kept.
+    /// A run that this CPU kept. (Inlined, so that what is found stays in registers: a pair that is written by halves
+    /// and read as a whole costs a store's way to the cache.)
+    #[inline(always)]
     fn take_kept(&'static self, class: SizeClass) -> Option<(&'static ZoneSet, Run)> {
         let at = if self.slots.uses_rseq() {
             self.slots.pop(class)
@@ -172,12 +187,28 @@ impl<P: Platform> Instance<P> {
         if RunClass::pages(class) != pages || self.decay_ms.load(Ordering::Relaxed) == 0 {
             return false;
         }
+        self.push_run(class, at) || self.push_first_run(class, at)
+    }
+
+    /// Puts a free run on this CPU's array.
+    fn push_run(&'static self, class: SizeClass, at: usize) -> bool {
         if self.slots.uses_rseq() {
             // SAFETY: a free run of ours.
             return unsafe { self.slots.push(class, Item::at(at)) };
         }
         // SAFETY: as above.
         unsafe { self.slots.push_many(class, self.slot_hint(), &[Item::at(at)]) == 1 }
+    }
+
+    /// The same on a CPU that had no arrays, because no object was taken or freed there yet.
+    #[cold]
+    fn push_first_run(&'static self, class: SizeClass, at: usize) -> bool {
+        let Some(cpu) = self.slots.current(self.slot_hint()) else { return false };
+        if self.slots.has_area(cpu) {
+            return false;
+        }
+        self.ensure_area(cpu);
+        self.push_run(class, at)
     }
 
     /// Makes a claimed run read as zero.
