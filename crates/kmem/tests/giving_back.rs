@@ -50,23 +50,6 @@ fn sheaves_that_nobody_needs_go_back_to_their_slabs_which_retire() {
     assert_eq!(a.validate(), Ok(()));
 }
 
-#[test]
-fn sheaves_that_are_needed_stay() {
-    let a = simulated(budget(64 << 20, 1));
-    let cycle = |count: usize| {
-        let held: Vec<_> = (0..count).map(|_| a.alloc(1024, CALLER)).collect();
-        // SAFETY: live, given up.
-        held.into_iter().for_each(|at| unsafe { a.free(at) });
-    };
-    cycle(256);
-    for _ in 0..5 {
-        let before = a.stats().used;
-        a.platform().advance_ms(GENERATION);
-        cycle(256);
-        assert_eq!(a.stats().used, before);
-    }
-}
-
 /// Of many objects half are freed; of how many of these the contents are gone after so many generations,
 /// and how many they are.
 fn dropped(generations: u32) -> (usize, usize) {
