@@ -30,14 +30,20 @@ use std::time::{Duration, Instant};
 pub(crate) struct Options {
     #[command(flatten)]
     common: table::Options,
+    /// The orders to measure: those that CPUs keep, 0 to 3 and 9
+    #[arg(long, value_name = "ORDERS", value_delimiter = ',', default_values_t = [0, 9], value_parser = order)]
+    orders: Vec<u8>,
+}
+
+fn order(text: &str) -> Result<u8, String> {
+    let order = text.parse().ok().filter(|order| matches!(order, 0..=3 | 9));
+    order.ok_or_else(|| "CPUs keep blocks of the orders 0, 1, 2, 3 and 9".to_owned())
 }
 
 /// Time for the rounds of one workload.
 const BUDGET: Duration = Duration::from_millis(1500);
 /// Rounds that are made even if they take longer.
 const LEAST_ROUNDS: usize = 3;
-/// The orders: single pages and huge pages.
-const ORDERS: [u8; 2] = [0, 9];
 
 /// The document: that of every table, and how fragmented zones become.
 #[derive(Debug, Serialize)]
@@ -54,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let note = "not in the registry; published figures".to_owned();
     machine.missing.insert("llfree".to_owned(), note);
     let (mut rows, times) = (Vec::new(), options.common.times());
-    for order in ORDERS {
+    for &order in &options.orders {
         let sections: Vec<Section> =
             contenders.iter().map(|contender| section::measure(contender, order)).collect();
         for pattern in Pattern::ALL {

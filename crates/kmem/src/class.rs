@@ -297,16 +297,27 @@ impl RunClass {
 pub struct PageClass(u8);
 
 impl PageClass {
-    /// How many there are: single pages and huge pages.
-    pub const COUNT: usize = 2;
+    /// How many there are: those of orders 0 to 3 (the kernel's `PAGE_ALLOC_COSTLY_ORDER`), and of huge pages.
+    pub const COUNT: usize = 5;
 
     /// The array for blocks of an order.
     pub const fn of(order: u8) -> Option<Self> {
         match order {
-            0 => Some(Self(0)),
-            9 => Some(Self(1)),
+            0..=3 => Some(Self(order)),
+            9 => Some(Self(4)),
             _ => None,
         }
+    }
+
+    /// The order of its blocks.
+    pub const fn order(self) -> u8 {
+        if self.is_huge() { 9 } else { self.0 }
+    }
+
+    /// Whether its blocks are huge pages.
+    #[inline(always)]
+    pub const fn is_huge(self) -> bool {
+        self.0 == 4
     }
 
     /// The array for blocks of an order, by a table; 0, which is no array, for those that have none.
@@ -351,22 +362,22 @@ impl PageClass {
     /// Pages in a block.
     #[inline(always)]
     pub const fn pages(self) -> u32 {
-        if self.0 == 0 { 1 } else { 512 }
+        1 << self.order()
     }
 
-    /// Most blocks that a CPU keeps.
+    /// Most blocks that a CPU keeps: as many as fit, or half a MiB.
     pub const fn cap(self) -> u16 {
-        if self.0 == 0 { 127 } else { 32 }
+        if self.is_huge() { 32 } else { 127 >> self.0 }
     }
 
-    /// Most blocks moved at once: two rows of pages less one.
+    /// Most blocks moved at once: half of these.
     pub const fn most_batch(self) -> u32 {
-        if self.0 == 0 { 64 } else { 16 }
+        if self.is_huge() { 16 } else { 64 >> self.0 }
     }
 
     /// Least blocks moved at once.
     pub const fn least_batch(self) -> u32 {
-        if self.0 == 0 { 8 } else { 1 }
+        if self.is_huge() { 1 } else { 8 >> self.0 }
     }
 }
 

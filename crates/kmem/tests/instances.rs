@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use books::books;
 use fixed::{Fixed, fixed};
 use kmem::class::{MAX_OBJECT, SIZES, SizeClass};
+use kmem::units::{Gfp, Order};
 use proptest::prelude::*;
 
 /// What an allocation of `size` counts as.
@@ -262,4 +263,24 @@ fn a_cpu_that_only_has_large_blocks_keeps_them() {
     assert!(kept >= 100_000, "{kept} bytes are on the array of the CPU");
     a.drain();
     assert_eq!(a.stats().used, 0);
+}
+
+#[test]
+fn a_cpu_keeps_blocks_of_small_orders_and_huge_pages() {
+    let a = fixed(64 << 20);
+    for order in [0, 1, 2, 3, 9].map(Order) {
+        let block = a.alloc_pages(order, Gfp::KERNEL, Caller::at(3));
+        assert_eq!(block as usize % order.pages().bytes(), 0);
+        // SAFETY: live, given up; so below.
+        unsafe { a.free_pages(block, order) };
+        assert_eq!(
+            a.alloc_pages(order, Gfp::KERNEL, Caller::at(3)),
+            block,
+            "the last one comes first"
+        );
+        unsafe { a.free_pages(block, order) };
+        assert!(a.stats().used >= order.pages().bytes() as u64);
+        a.drain();
+        assert_eq!((a.stats().used, a.validate()), (0, Ok(())));
+    }
 }

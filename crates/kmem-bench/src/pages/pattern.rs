@@ -50,14 +50,14 @@ impl Work {
     }
 }
 
-/// Blocks of an order that a thread has at once: 256 MiB of pages, 1 GiB of huge pages.
+/// Blocks of an order that a thread has at once: 256 MiB, 1 GiB of huge pages.
 pub(super) fn blocks(order: u8) -> usize {
-    if order == 0 { 1 << 16 } else { 512 }
+    if order < 9 { 1 << 16 >> order } else { 512 }
 }
 
 /// Turns of a visit: so many that it takes about a millisecond.
 fn turns(order: u8) -> usize {
-    if order == 0 { 3 } else { 100 }
+    if order < 9 { 3 << order } else { 100 }
 }
 
 /// Where one thread gets blocks.

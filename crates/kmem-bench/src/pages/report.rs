@@ -52,7 +52,7 @@ const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 24];
 /// The whole text.
 pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut text = format!("{machine}\nns per allocation / free; * modelled or published\n");
-    for order in [0, 9] {
+    for order in (0..=9).filter(|&order| rows.iter().any(|row| row.order == order)) {
         for pattern in ["bulk", "pair", "random"] {
             let mut grid = Grid::default();
             let threads = THREADS.iter().map(|threads| match threads {

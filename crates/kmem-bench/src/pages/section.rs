@@ -18,7 +18,7 @@ use kmem_buddy::{Checks, Pcp};
 use kmem_core::os::region::FixedRegion;
 use kmem_core::page::{Reserve, Table, Zone};
 use kmem_core::root::ZoneBlock;
-use kmem_core::units::{FRAME_PAGES, FRAME_SIZE, Item, PageCount};
+use kmem_core::units::{FRAME_PAGES, FRAME_SIZE, Item, Order, PageCount};
 use std::alloc::{Layout, alloc_zeroed};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
@@ -88,7 +88,7 @@ fn clock_ns() -> f64 {
 fn of_kmem(order: u8) -> Section {
     let pages = (2 * blocks(9) as u32) * FRAME_PAGES;
     let (zone, platform) = bare(pages);
-    let (count, batch) = (blocks(order), if order == 0 { 127 } else { 16 });
+    let (count, batch) = (blocks(order), if order < 9 { 127 >> order } else { 16 });
     let mut out = vec![Item::NONE; count];
     // Committed once and for all.
     let all = zone.on(platform).claim(PageCount(pages), PageCount(1)).expect("an empty zone");
@@ -99,8 +99,8 @@ fn of_kmem(order: u8) -> Section {
         let start = Instant::now();
         for out in out.chunks_mut(batch) {
             let got = match order {
-                0 => on.claim_bulk(&mut reserve, out),
-                _ => on.claim_frames_bulk(out),
+                9 => on.claim_frames_bulk(out),
+                _ => on.claim_bulk(Order(order), &mut reserve, out),
             };
             assert_eq!(got, out.len(), "the zone is large enough");
         }
@@ -108,8 +108,8 @@ fn of_kmem(order: u8) -> Section {
         let start = Instant::now();
         for out in out.chunks(batch) {
             let given = match order {
-                0 => zone.give_bulk(out),
-                _ => zone.give_frames_bulk(out),
+                9 => zone.give_frames_bulk(out),
+                _ => zone.give_bulk(Order(order), out),
             };
             assert_eq!(given, Ok(()));
         }

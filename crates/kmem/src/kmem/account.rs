@@ -15,8 +15,8 @@
 //! ```
 //!
 //! A free goes the same way back. What is charged and not in use is at most, per CPU,
-//! [`STOCK_BYTES`] and an object for each class, [`PAGE_STOCK`] pages, and [`CELL_BYTES`] for each of
-//! 64 groups. Huge pages have no stock: what one costs is more than a CPU should keep.
+//! [`STOCK_BYTES`] and an object for each class, [`PAGE_STOCK`] pages for each order up to 3, and
+//! [`CELL_BYTES`] for each of 64 groups. Huge pages have no stock: what one costs is more than a CPU should keep.
 //!
 //! Context: any; but see [`crate::memcg::Shrink`].
 
@@ -32,7 +32,7 @@ use crate::units::{Item, ObjcgId, PAGE_SIZE, PageCount};
 
 /// A class's stock is below this, in bytes; or it is one object.
 const STOCK_BYTES: u32 = 16 << 10;
-/// The stock of single pages is below this, in pages.
+/// The stock of blocks of an order up to 3 is below this, in pages.
 const PAGE_STOCK: u32 = 16;
 /// A group's stock is below this, in bytes.
 const CELL_BYTES: u32 = 32 << 10;
@@ -56,7 +56,7 @@ pub(super) const fn stock_bound(size: u32) -> u32 {
 
 /// The stock of a CPU's array of blocks of pages is below this many; 0: it has none.
 pub(super) const fn page_stock_bound(class: PageClass) -> u32 {
-    if class.pages() == 1 { PAGE_STOCK } else { 0 }
+    if class.is_huge() { 0 } else { PAGE_STOCK / class.pages() }
 }
 
 /// What pages are charged as.

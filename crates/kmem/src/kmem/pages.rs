@@ -122,7 +122,7 @@ impl<P: Platform> Instance<P> {
         let pages = order.pages();
         // Long zeroed blocks are made of fresh pages.
         match PageClass::of(order.0) {
-            Some(class) if pages.0 == 1 || !gfp.has(Gfp::ZERO) => {
+            Some(class) if !class.is_huge() || !gfp.has(Gfp::ZERO) => {
                 self.alloc_kept(class, gfp, caller.with(gfp), item)
             }
             _ => self.pages(pages, pages, gfp, caller),

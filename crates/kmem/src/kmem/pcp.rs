@@ -1,4 +1,4 @@
-//! Per-CPU pages: arrays of free single and huge pages, refilled from the zones and emptied into
+//! Per-CPU pages: arrays of free small blocks and huge pages, refilled from the zones and emptied into
 //! them in bulk.
 //!
 //! ```text
@@ -14,7 +14,7 @@ use crate::os::Platform;
 use crate::page::{DoubleFree, Look, Pcp, Reserve, Way};
 use crate::slab::purge::Work;
 use crate::sync::Ordering;
-use crate::units::{CpuId, Item, PageCount};
+use crate::units::{CpuId, Item, Order, PageCount};
 
 /// Most blocks in one's hands.
 const MOST: usize = 127;
@@ -83,16 +83,16 @@ impl<P: Platform> Instance<P> {
         pcp: Option<&Pcp>,
         out: &mut [Item],
     ) -> Option<(&'static ZoneSet, usize)> {
-        let single = class.pages() == 1;
+        let (huge, order) = (class.is_huge(), Order(class.order()));
         let (zone, mut reserve) = match pcp {
-            Some(pcp) if single => pcp.take_reserve(),
+            Some(pcp) if !huge => pcp.take_reserve(class),
             _ => (0, Reserve::default()),
         };
         if reserve.credit > 0
             && let Some(set) = self.zone_at(zone)
         {
-            let got = set.zone.on(&self.platform).claim_bulk(&mut reserve, out);
-            self.put_reserve(pcp, zone, reserve);
+            let got = set.zone.on(&self.platform).claim_bulk(order, &mut reserve, out);
+            self.put_reserve(pcp, class, zone, reserve);
             if got > 0 {
                 return Some((set, got));
             }
@@ -100,9 +100,12 @@ impl<P: Platform> Instance<P> {
         for set in self.near_sets() {
             let on = set.zone.on(&self.platform);
             let mut reserve = Reserve::default();
-            let got =
-                if single { on.claim_bulk(&mut reserve, out) } else { on.claim_frames_bulk(out) };
-            self.put_reserve(pcp, self.slot_of(set), reserve);
+            let got = if huge {
+                on.claim_frames_bulk(out)
+            } else {
+                on.claim_bulk(order, &mut reserve, out)
+            };
+            self.put_reserve(pcp, class, self.slot_of(set), reserve);
             if got > 0 {
                 return Some((set, got));
             }
@@ -126,8 +129,14 @@ impl<P: Platform> Instance<P> {
         unsafe { set.as_ref() }
     }
 
-    fn put_reserve(&'static self, pcp: Option<&Pcp>, zone: u32, reserve: Reserve) {
-        if !pcp.is_some_and(|pcp| pcp.put_reserve(zone, reserve))
+    fn put_reserve(
+        &'static self,
+        pcp: Option<&Pcp>,
+        class: PageClass,
+        zone: u32,
+        reserve: Reserve,
+    ) {
+        if !pcp.is_some_and(|pcp| pcp.put_reserve(class, zone, reserve))
             && let Some(set) = self.zone_at(zone)
         {
             set.zone.unreserve(reserve);
@@ -172,10 +181,10 @@ impl<P: Platform> Instance<P> {
             let here = if one_zone { rest.len() } else { rest.iter().take_while(inside).count() };
             let (here, others) = rest.split_at(here);
             rest = others;
-            let given = if class.pages() == 1 {
-                set.zone.give_bulk(here)
-            } else {
+            let given = if class.is_huge() {
                 set.zone.give_frames_bulk(here)
+            } else {
+                set.zone.give_bulk(Order(class.order()), here)
             };
             if let Err(DoubleFree(page)) = given {
                 self.page_freed_twice(set.zone.address(page));
@@ -230,9 +239,10 @@ impl<P: Platform> Instance<P> {
     }
 
     fn unreserve(&'static self, pcp: &Pcp) {
-        let (zone, reserve) = pcp.take_reserve();
-        if let Some(set) = self.zone_at(zone) {
-            set.zone.unreserve(reserve);
+        for (zone, reserve) in pcp.take_reserves() {
+            if let Some(set) = self.zone_at(zone) {
+                set.zone.unreserve(reserve);
+            }
         }
     }
 }

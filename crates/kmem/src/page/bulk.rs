@@ -1,15 +1,16 @@
 //! Many pages at once: what a CPU's arrays are refilled from and emptied into.
 //!
-//! **Single pages** come out of a frame whose whole credit a CPU took for itself, its
+//! **Single pages** and small blocks come out of a frame whose whole credit a CPU took for itself, its
 //! [`Reserve`]: of 512 pages, eight refills take one word of bits each and nothing else that is
 //! shared, and two CPUs do not meet in one frame. **Huge pages** are taken up to four by one
 //! compare-and-swap, and hints are changed for 64 frames at once.
 
-use super::{DoubleFree, HUGE, On, WHOLE, Zone, lane, lane_shift};
+use super::{DoubleFree, HUGE, On, WHOLE, Zone, bucket, lane, lane_shift};
 use crate::os::Platform;
+use crate::row::span;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::{
-    FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, Frame, Item, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
+    FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, Frame, Item, Order, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
 };
 
 /// A word of credit whose frames are all wholly free.
@@ -25,33 +26,23 @@ pub struct Reserve {
 }
 
 impl<P: Platform> On<'_, P> {
-    /// Takes single pages, in ascending order per frame, out of a reserve and then out of further
-    /// frames, each of which becomes the reserve. Fills `out` from its end; how many.
-    pub fn claim_bulk(&self, reserve: &mut Reserve, out: &mut [Item]) -> usize {
-        let zone = self.zone;
-        let mut got = 0;
+    /// Takes blocks of an order below that of rows, in ascending order per frame, out of a reserve and then
+    /// out of further frames, each of which becomes the reserve. Fills `out` from its end; how many.
+    pub fn claim_bulk(&self, order: Order, reserve: &mut Reserve, out: &mut [Item]) -> usize {
+        let (zone, pages) = (self.zone, order.pages().0);
+        let mut got = zone.take_reserved(order, reserve, out);
         while got < out.len() {
-            if reserve.credit == 0 {
-                // For one page the zone grows, for more it need not.
-                let found = if got == 0 {
-                    self.until_grown(1, 1, || zone.reserve())
-                } else {
-                    zone.reserve()
-                };
-                let Some(found) = found else { break };
-                *reserve = found;
-            }
             let room = out.len() - got;
-            let more = zone.take_reserved(reserve, &mut out[..room]);
-            if more == 0 {
-                // Whoever looks for a longer run in the frame has the bits in hand for a moment.
-                zone.unreserve(core::mem::take(reserve));
-                break;
-            }
+            let mut take = || zone.take_blocks(order, &mut out[..room]);
+            // For one block the zone grows, for more it need not.
+            let found = if got == 0 { self.until_grown(pages, pages, take) } else { take() };
+            let Some((rest, more)) = found else { break };
             got += more;
+            // What the old one has left is too small, or for a moment in the hands of who looks for a longer run.
+            zone.unreserve(core::mem::replace(reserve, rest));
         }
         if got > 0 {
-            zone.count_used(got as i64);
+            zone.count_used(got as i64 * i64::from(pages));
         }
         got
     }
@@ -87,13 +78,22 @@ impl<P: Platform> On<'_, P> {
 }
 
 impl Zone {
-    /// All the credit of the frame that single pages come from next.
-    fn reserve(&self) -> Option<Reserve> {
-        self.search(0, |frame| {
-            let take = |old| (old != HUGE && old != 0).then_some(0);
+    /// Takes blocks out of the frame where they come from next, into the end of `out`; how many, at least
+    /// one, and all the credit of that frame that is left over.
+    fn take_blocks(&self, order: Order, out: &mut [Item]) -> Option<(Reserve, usize)> {
+        let pages = order.pages().0;
+        self.search(bucket(pages), |frame| {
+            let take = |old| (old != HUGE && u32::from(old) >= pages).then_some(0);
             let credit = self.update_credit(frame, take).ok()?;
+            let mut reserve = Reserve { frame, credit };
+            let got = self.take_reserved(order, &mut reserve, out);
+            if got == 0 {
+                // It has no such block, or whoever looks for a longer run has the bits in hand for a moment.
+                self.unreserve(reserve);
+            }
+            // In vain, too: what others took meanwhile the credit given back meets in the state it left.
             self.rehint(frame);
-            Some(Reserve { frame, credit })
+            (got > 0).then_some((reserve, got))
         })
     }
 
@@ -104,34 +104,36 @@ impl Zone {
         }
     }
 
-    /// Pages of a reserve: of the first row of its frame that has some free. Fills `out` from its
-    /// end; how many, 0 only if the bits are in other hands at this moment.
-    fn take_reserved(&self, reserve: &mut Reserve, out: &mut [Item]) -> usize {
-        let most = out.len().min(usize::from(reserve.credit)) as u32;
+    /// Blocks of a reserve. Fills `out` from its end; how many.
+    fn take_reserved(&self, order: Order, reserve: &mut Reserve, out: &mut [Item]) -> usize {
+        let pages = order.pages().0;
+        let mut room = out.len();
         for i in 0..8 {
-            let first = Pfn((reserve.frame << FRAME_ORDER) + i * 64);
-            let mut bits = self.row(first).take(most);
-            if bits == 0 {
-                continue;
+            let most = (u32::from(reserve.credit) / pages).min(room as u32);
+            if most == 0 {
+                break;
             }
-            let count = bits.count_ones() as usize;
-            reserve.credit -= count as u16;
-            let end = out.len();
+            let first = Pfn((reserve.frame << FRAME_ORDER) + i * 64);
+            let row = self.row(first);
+            let mut starts = if pages == 1 { row.take(most) } else { row.take_blocks(pages, most) };
+            let count = starts.count_ones();
+            reserve.credit -= (count * pages) as u16;
             let base = self.address(first);
-            if bits == u64::MAX {
+            let into = &mut out[room - count as usize..room];
+            room -= count as usize;
+            if starts == u64::MAX {
                 let last = base + 63 * PAGE_SIZE;
-                for (n, page) in out[end - 64..].iter_mut().enumerate() {
+                for (n, page) in into.iter_mut().enumerate() {
                     *page = Item::at(last - n * PAGE_SIZE);
                 }
-            } else {
-                for page in out[end - count..].iter_mut().rev() {
-                    *page = Item::at(base + bits.trailing_zeros() as usize * PAGE_SIZE);
-                    bits &= bits - 1;
-                }
+                continue;
             }
-            return count;
+            for block in into.iter_mut().rev() {
+                *block = Item::at(base + starts.trailing_zeros() as usize * PAGE_SIZE);
+                starts &= starts - 1;
+            }
         }
-        0
+        out.len() - room
     }
 
     /// Takes up to `most` wholly free frames among the first 64 that have some: as bits of the
@@ -193,31 +195,31 @@ impl Zone {
         }
     }
 
-    /// Gives back single pages that were claimed; neighbours in `pages` that are neighbours in a
+    /// Gives back blocks of an order that were claimed; neighbours in `blocks` that are neighbours in a
     /// row go together.
     ///
     /// # Errors
     /// The first page that was free already; the others are given back, and the counts stay right.
-    pub fn give_bulk(&self, pages: &[Item]) -> Result<(), DoubleFree> {
+    pub fn give_bulk(&self, order: Order, blocks: &[Item]) -> Result<(), DoubleFree> {
         let mut result = Ok(());
-        let mut rest = pages;
-        let mut given = 0;
+        let mut rest = blocks;
+        let (mut given, pages) = (0, order.pages().0);
         let number = |item: &Item| ((item.address() - self.base) >> PAGE_SHIFT) as u32;
         while let Some(first) = rest.first() {
             let row = number(first) / 64;
             let mut mask = 0u64;
             let mut count = 0;
             for page in rest.iter().map(number) {
-                let bit = 1 << (page % 64);
+                let bits = span(page % 64, pages);
                 // A page that is there twice is told when its row gets it for the second time.
-                if page / 64 != row || mask & bit != 0 {
+                if page / 64 != row || mask & bits != 0 {
                     break;
                 }
-                mask |= bit;
+                mask |= bits;
                 count += 1;
             }
             rest = &rest[count..];
-            given += count as i64;
+            given += count as i64 * i64::from(pages);
             let done = self.give_mask(Pfn(row * 64), mask);
             result = result.and(done);
         }

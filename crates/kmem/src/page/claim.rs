@@ -34,7 +34,7 @@ impl<P: Platform> On<'_, P> {
         &self,
         pages: u32,
         align: u32,
-        claim: impl Fn() -> Option<T>,
+        mut claim: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let mut rewound = false;
         loop {
@@ -95,7 +95,11 @@ impl Zone {
 
     /// What `claim` finds in a frame: first in one that is partly used, then in one that is free.
     /// What is not found in a frame is at least as large as the runs of `bucket`.
-    pub(super) fn search<T>(&self, bucket: usize, claim: impl Fn(u32) -> Option<T>) -> Option<T> {
+    pub(super) fn search<T>(
+        &self,
+        bucket: usize,
+        mut claim: impl FnMut(u32) -> Option<T>,
+    ) -> Option<T> {
         let first = self.cursor[bucket].load(Ordering::Relaxed);
         let mut frame = first;
         while let Some(next) = self.frames.next(lane::PARTIAL, frame) {

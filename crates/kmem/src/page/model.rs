@@ -8,13 +8,16 @@ use std::vec::Vec;
 use loom::thread;
 
 use super::{BUCKETS, Pcp, Reserve, Run, TABLES, Table, Zone, lane, purge};
+use crate::class::PageClass;
 use crate::os::region::FixedRegion;
 use crate::root::ZoneBlock;
 use crate::row::Row;
 use crate::row::summary::{Summary, words_for};
 use crate::sync::model::{Owned, check};
 use crate::sync::{AtomicU32, AtomicU64, atomics};
-use crate::units::{FRAME_PAGES, FRAME_SIZE, Item, PageCount, Pfn};
+use crate::units::{FRAME_PAGES, FRAME_SIZE, Item, Order, PageCount, Pfn};
+
+const SINGLE: PageClass = PageClass::of(0).expect("single pages");
 
 /// A zone of one or two frames over tables of its own.
 struct Model {
@@ -152,7 +155,7 @@ impl Model {
     fn refill(&self, reserve: &mut Reserve, count: usize) -> Vec<Run> {
         let mut items = [Item::NONE; 4];
         let out = &mut items[..count];
-        let got = self.zone.on(&self.platform).claim_bulk(reserve, out);
+        let got = self.zone.on(&self.platform).claim_bulk(Order(0), reserve, out);
         self.taken(&out[count - got..], 1)
     }
 
@@ -413,7 +416,7 @@ fn pages_come_back_in_bulk_while_a_cpu_refills() {
         let other = model.clone();
         let giver = thread::spawn(move || {
             let items = other.items(&[run(11, 1), run(64, 1)]);
-            assert_eq!(other.zone.give_bulk(&items), Ok(()));
+            assert_eq!(other.zone.give_bulk(Order(0), &items), Ok(()));
         });
         let mut reserve = Reserve::default();
         let mut held = model.refill(&mut reserve, 2);
@@ -435,21 +438,21 @@ fn a_reserve_is_stolen_or_kept_but_not_both() {
         let pcp = Arc::new(Pcp::new());
         let mut reserve = Reserve::default();
         let mut held = model.refill(&mut reserve, 1);
-        assert!(pcp.put_reserve(0, reserve));
+        assert!(pcp.put_reserve(SINGLE, 0, reserve));
         let (other, stolen) = (model.clone(), pcp.clone());
         let thief = thread::spawn(move || {
-            let (_, reserve) = stolen.take_reserve();
+            let (_, reserve) = stolen.take_reserve(SINGLE);
             other.zone.unreserve(reserve);
             reserve.credit > 0
         });
-        let (_, mut reserve) = pcp.take_reserve();
+        let (_, mut reserve) = pcp.take_reserve(SINGLE);
         held.extend(model.refill(&mut reserve, 1));
-        if !pcp.put_reserve(0, reserve) {
+        if !pcp.put_reserve(SINGLE, 0, reserve) {
             model.zone.unreserve(reserve);
         }
         let early = thief.join().expect("it ends");
         outcomes.note(if early { "stolen" } else { "kept" });
-        model.zone.unreserve(pcp.take_reserve().1);
+        model.zone.unreserve(pcp.take_reserve(SINGLE).1);
         model.finish(held);
     });
 }

@@ -11,8 +11,9 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics, const_fn};
 /// The part of a CPU, or of several that share it. Zeroed memory is a valid value: nothing kept.
 #[repr(C, align(64))]
 pub struct Pcp {
-    /// `zone:8 | frame:32 | credit:16`; 0: none.
-    reserve: AtomicU64,
+    /// `zone:8 | frame:32 | credit:16`; 0: none. One for single pages and one for larger blocks, so that
+    /// the former do not break frames for the latter.
+    reserves: [AtomicU64; 2],
     /// Per order that has an array: see [`Way`].
     batch: [AtomicU32; PageClass::COUNT],
     /// Refills and flushes so far.
@@ -35,7 +36,7 @@ impl Pcp {
         /// Nothing kept.
         pub const fn new() -> Self {
             Self {
-                reserve: AtomicU64::new(0),
+                reserves: atomics![AtomicU64::new(0); 2],
                 batch: atomics![AtomicU32::new(0); PageClass::COUNT],
                 moves: AtomicU32::new(0),
                 looked: AtomicU32::new(0),
@@ -43,22 +44,36 @@ impl Pcp {
         }
     }
 
-    /// Takes the reserve away, with the number of its zone. While it is gone others find none.
-    pub fn take_reserve(&self) -> (u32, Reserve) {
+    /// Takes the reserve for a class away, with the number of its zone. While it is gone others find none.
+    pub fn take_reserve(&self, class: PageClass) -> (u32, Reserve) {
+        Self::take(self.reserve(class))
+    }
+
+    /// Takes all of them.
+    pub fn take_reserves(&self) -> impl Iterator<Item = (u32, Reserve)> {
+        self.reserves.iter().map(Self::take)
+    }
+
+    fn reserve(&self, class: PageClass) -> &AtomicU64 {
+        &self.reserves[usize::from(class.pages() > 1)]
+    }
+
+    fn take(reserve: &AtomicU64) -> (u32, Reserve) {
         // Acquire pairs with the release in `put_reserve`: the bits behind it are visible.
-        let word = self.reserve.swap(0, Ordering::Acquire);
+        let word = reserve.swap(0, Ordering::Acquire);
         let frame = (word >> 16) as u32;
         ((word >> 48) as u32, Reserve { frame, credit: word as u16 })
     }
 
     /// Puts a reserve back. False: there is one by now, and this one must go to its zone.
-    pub fn put_reserve(&self, zone: u32, reserve: Reserve) -> bool {
+    pub fn put_reserve(&self, class: PageClass, zone: u32, reserve: Reserve) -> bool {
         if reserve.credit == 0 {
             return true;
         }
         let Reserve { frame, credit } = reserve;
         let word = u64::from(zone) << 48 | u64::from(frame) << 16 | u64::from(credit);
-        self.reserve.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed).is_ok()
+        let at = self.reserve(class);
+        at.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
     /// How many blocks to move this way now.
@@ -90,9 +105,9 @@ impl Pcp {
         self.batch.iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
-    /// In a forked child, where all free pages were found anew: forgets the reserve.
+    /// In a forked child, where all free pages were found anew: forgets the reserves.
     pub fn forget(&self) {
-        self.reserve.store(0, Ordering::Relaxed);
+        self.reserves.iter().for_each(|reserve| reserve.store(0, Ordering::Relaxed));
     }
 }
 
@@ -126,10 +141,14 @@ mod tests {
     #[test]
     fn a_reserve_comes_back_whole_and_only_one_is_kept() {
         let pcp = Pcp::new();
+        let [single, pair, four] = [0, 1, 2].map(|order| PageClass::of(order).expect("kept"));
         let reserve = Reserve { frame: 0xFFFF_FFFF, credit: 511 };
-        assert!(pcp.put_reserve(255, reserve));
-        assert!(!pcp.put_reserve(1, Reserve { frame: 1, credit: 1 }));
-        assert_eq!(pcp.take_reserve(), (255, reserve));
-        assert_eq!(pcp.take_reserve().1.credit, 0);
+        assert!(pcp.put_reserve(single, 255, reserve));
+        assert!(!pcp.put_reserve(single, 1, Reserve { frame: 1, credit: 1 }));
+        let blocks = Reserve { frame: 2, credit: 2 };
+        assert!(pcp.put_reserve(pair, 1, blocks), "blocks have a reserve of their own");
+        assert_eq!(pcp.take_reserve(single), (255, reserve));
+        assert_eq!(pcp.take_reserve(single).1.credit, 0);
+        assert_eq!(pcp.take_reserve(four), (1, blocks));
     }
 }

@@ -35,9 +35,16 @@ pub fn runs(bits: u64) -> impl Iterator<Item = (u32, u32)> {
 }
 
 /// The lowest start of `len` free things in a row whose start is a multiple of `align`
-/// (a power of two), by shifting the row over itself.
+/// (a power of two).
 #[inline]
 pub const fn find_run(bits: u64, len: u32, align: u32) -> Option<u32> {
+    let starts = starts(bits, len, align);
+    if starts == 0 { None } else { Some(starts.trailing_zeros()) }
+}
+
+/// All such starts as bits, by shifting the row over itself.
+#[inline]
+pub const fn starts(bits: u64, len: u32, align: u32) -> u64 {
     let mut starts = bits;
     let mut have = 1;
     while have < len {
@@ -47,8 +54,7 @@ pub const fn find_run(bits: u64, len: u32, align: u32) -> Option<u32> {
     }
     // One bit set at every multiple of `align`.
     let aligned = if align >= 64 { 1 } else { u64::MAX / ((1u64 << align) - 1) };
-    starts &= if align == 1 { u64::MAX } else { aligned };
-    if starts == 0 { None } else { Some(starts.trailing_zeros()) }
+    starts & if align == 1 { u64::MAX } else { aligned }
 }
 
 impl Row {
@@ -108,6 +114,26 @@ impl Row {
             let rest = seen & !span(start, len);
             match self.0.compare_exchange_weak(seen, rest, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(start),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Takes up to `limit` of the lowest blocks of `len` things (a power of two up to 32) that lie at a multiple of
+    /// `len`; the first thing of each.
+    #[inline]
+    pub fn take_blocks(&self, len: u32, limit: u32) -> u64 {
+        let mut seen = self.load();
+        loop {
+            let found = starts(seen, len, len);
+            if found == 0 {
+                return 0;
+            }
+            let found = if found.count_ones() > limit { lowest(found, limit) } else { found };
+            // Blocks are apart, so nothing is carried from one to the next.
+            let rest = seen & !(found * span(0, len));
+            match self.0.compare_exchange_weak(seen, rest, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return found,
                 Err(now) => seen = now,
             }
         }
@@ -183,6 +209,17 @@ mod tests {
         assert_eq!(row.take(3), 0b111);
         assert_eq!(row.give(0b101), 0);
         assert_eq!(row.give(0b110), 0b100);
+    }
+
+    #[test]
+    fn blocks_are_taken_whole_and_where_they_belong() {
+        let row = Row(AtomicU64::new(0xFF << 56 | 0b1111_0110_1100));
+        assert_eq!(row.take_blocks(2, 2), 0b1_0000_0100);
+        assert_eq!(row.load(), 0xFF << 56 | 0b1100_0110_0000);
+        assert_eq!(row.take_blocks(4, 9), 1 << 60 | 1 << 56);
+        assert_eq!(row.take_blocks(2, 9), 1 << 10);
+        assert_eq!(row.take_blocks(2, 9), 0);
+        assert_eq!(row.load(), 0b110_0000);
     }
 
     #[test]

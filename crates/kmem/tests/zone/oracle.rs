@@ -6,8 +6,8 @@
 //! single pages alike. What only one of them served is given back, so that their totals stay equal.
 
 use kmem::os::region::FixedRegion;
-use kmem::page::Zone;
-use kmem::units::{MAX_ORDER, Order, PageCount, Pfn};
+use kmem::page::{Reserve, Run, Zone};
+use kmem::units::{Item, MAX_ORDER, Order, PageCount, Pfn};
 use kmem_buddy::{Checks, Zone as Buddy};
 use proptest::prelude::*;
 
@@ -51,6 +51,8 @@ impl Map {
 #[derive(Clone, Debug)]
 enum Step {
     Block(u8),
+    /// So many blocks of an order at once.
+    Bulk(u8, usize),
     Run(u32),
     Free(usize),
 }
@@ -59,6 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (0..=MAX_ORDER as u8).prop_map(Step::Block),
         2 => Just(Step::Block(0)),
+        2 => (0u8..=3, 1usize..40).prop_map(|(order, count)| Step::Bulk(order, count)),
         2 => (1u32..1500).prop_map(Step::Run),
         4 => any::<usize>().prop_map(Step::Free),
     ]
@@ -95,6 +98,36 @@ impl Both {
             Some(order) => (on.claim_order(Order(order)), self.buddy.alloc(order)),
             None => (on.claim(PageCount(pages), PageCount(1)), self.buddy.alloc_exact(pages)),
         };
+        self.compare(pages, order, ours, theirs)
+    }
+
+    fn alloc_bulk(&mut self, order: u8, count: usize) -> Result<(), TestCaseError> {
+        let mut out = vec![Item::NONE; count];
+        let mut reserve = Reserve::default();
+        let got = self.zone.on(self.platform).claim_bulk(Order(order), &mut reserve, &mut out);
+        self.zone.unreserve(reserve);
+        for item in &out[count - got..] {
+            let start = self.zone.pfn(item.address()).expect("a page of the zone");
+            let theirs = self.buddy.alloc(order);
+            let ours = Run { start, pages: PageCount(1 << order) };
+            self.compare(1 << order, Some(order), Some(ours), theirs)?;
+        }
+        // It grows for the first of them only.
+        if got == 0 {
+            let theirs = self.buddy.alloc(order);
+            self.compare(1 << order, Some(order), None, theirs)?;
+        }
+        Ok(())
+    }
+
+    /// What each of them gave for a request.
+    fn compare(
+        &mut self,
+        pages: u32,
+        order: Option<u8>,
+        ours: Option<Run>,
+        theirs: Option<u32>,
+    ) -> Result<(), TestCaseError> {
         let align = if order.is_some() { pages } else { 1 };
         if let Some(run) = ours {
             prop_assert_eq!(run.pages, PageCount(pages));
@@ -123,7 +156,7 @@ impl Both {
             (Some(run), Some(first)) => {
                 self.held.push(Held { pages, order, ours: run.start.0, theirs: first });
             }
-            (Some(run), None) => self.free_ours(run.start.0, pages)?,
+            (Some(run), None) => self.free_ours(run.start.0, pages, order)?,
             (None, Some(first)) => self.free_theirs(first, pages, order)?,
             (None, None) => prop_assert!(!self.ours.has_run(pages) || pages > 1),
         }
@@ -135,9 +168,21 @@ impl Both {
         self.held.iter().map(|held| held.pages).sum::<u32>() < PAGES
     }
 
-    fn free_ours(&mut self, first: u32, pages: u32) -> Result<(), TestCaseError> {
+    fn free_ours(
+        &mut self,
+        first: u32,
+        pages: u32,
+        order: Option<u8>,
+    ) -> Result<(), TestCaseError> {
         prop_assert!(self.ours.set(first, pages, false));
-        prop_assert_eq!(self.zone.give(Pfn(first), PageCount(pages)), Ok(()));
+        let given = match order {
+            Some(order @ 0..=3) => {
+                let block = Item::at(self.zone.address(Pfn(first)));
+                self.zone.give_bulk(Order(order), &[block])
+            }
+            _ => self.zone.give(Pfn(first), PageCount(pages)),
+        };
+        prop_assert_eq!(given, Ok(()));
         Ok(())
     }
 
@@ -161,7 +206,7 @@ impl Both {
             return Ok(());
         }
         let held = self.held.swap_remove(which % self.held.len());
-        self.free_ours(held.ours, held.pages)?;
+        self.free_ours(held.ours, held.pages, held.order)?;
         self.free_theirs(held.theirs, held.pages, held.order)
     }
 
@@ -183,6 +228,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Block(order) => both.alloc(1 << order, Some(order))?,
+                Step::Bulk(order, count) => both.alloc_bulk(order, count)?,
                 Step::Run(pages) => both.alloc(pages, None)?,
                 Step::Free(which) => both.free(which)?,
             }
