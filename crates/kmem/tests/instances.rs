@@ -278,6 +278,7 @@ fn a_cpu_keeps_blocks_of_small_orders_and_huge_pages() {
             block,
             "the last one comes first"
         );
+        // SAFETY: live, given up.
         unsafe { a.free_pages(block, order) };
         assert!(a.stats().used >= order.pages().bytes() as u64);
         a.drain();

@@ -11,7 +11,8 @@
 use super::{Instance, ZoneSet};
 use crate::class::{PageClass, RunClass};
 use crate::os::Platform;
-use crate::page::{DoubleFree, Pcp, Reserve, Way};
+use crate::page::{DoubleFree, Look, Pcp, Reserve, Way};
+use crate::slab::purge::Work;
 use crate::sync::Ordering;
 use crate::units::{CpuId, Item, Order, PageCount};
 
@@ -193,11 +194,20 @@ impl<P: Platform> Instance<P> {
     }
 
     /// What is to be done now and then when pages come back: purging, and when a generation of the
-    /// decay ends, emptying the arrays of runs, and of pages where the CPU did without a zone.
+    /// decay ends, emptying the arrays of runs, those of pages where the CPU did without a zone,
+    /// and of the barn what nobody needed.
     pub(super) fn decay(&'static self, set: &ZoneSet) {
-        if !set.zone.on(&self.platform).decay(self.decay_ms.load(Ordering::Relaxed)) {
+        let look = set.zone.on(&self.platform).decay(self.decay_ms.load(Ordering::Relaxed));
+        if look == Look::Early {
             return;
         }
+        if set.is_heap() {
+            self.purge_slabs(set, 2, Work::SOME);
+        }
+        if look != Look::Generation {
+            return;
+        }
+        set.slabs.grow_older();
         for pcp in self.pcps() {
             if pcp.is_idle() {
                 self.unreserve(pcp);
@@ -209,6 +219,10 @@ impl<P: Platform> Instance<P> {
             RunClass::all().chain(pages)
         });
         self.drain_vmalloc();
+        // The barn is that of all zones; the first one's clock is its.
+        if self.zone_at(0).is_some_and(|first| core::ptr::eq(first, set)) {
+            self.shrink_barn();
+        }
     }
 
     /// The same from paths that return no pages: a program that has fallen from its peak may not

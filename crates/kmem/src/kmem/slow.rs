@@ -4,10 +4,12 @@ use super::account::objcg_bits;
 use super::reclaim::COSTLY;
 use super::{Instance, ZoneSet, mode, no_memory};
 use crate::alloc_tag::{self, Held, Kind, Tally};
-use crate::class::SizeClass;
+use crate::class::{ClassGeometry, SizeClass};
 use crate::codetag::Caller;
 use crate::os::Platform;
 use crate::root::{EXT_LIVE, PeakTable, RootBlock, TAG_UNTAGGED, profiling};
+use crate::slab::Retired;
+use crate::slab::purge::Work;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::{Ordering, fence};
 use crate::units::{CHUNK_ORDER, Item, ObjcgId, PageCount, TagId};
@@ -147,7 +149,9 @@ impl<P: Platform> Instance<P> {
         let mut mixer = self.mixer();
         let in_order = mixer.is_none();
         let mut claim = |set: &ZoneSet, out: &mut [Item]| {
-            set.slabs.claim(class, geometry, self.books(), mixer.as_mut(), out)
+            let got = set.slabs.claim(class, geometry, self.books(), mixer.as_mut(), out);
+            self.note_contents(set, geometry, in_order, &out[out.len() - got..]);
+            got
         };
         for set in self.heap_sets().filter(|set| self.is_near(set)) {
             let got = claim(set, out);
@@ -174,11 +178,32 @@ impl<P: Platform> Instance<P> {
                 let zero = !self.books() || set.zone.reads_zero(run);
                 set.slabs.create(class, geometry, run.start, zero, self.books(), first)
             };
+            self.note_contents(set, geometry, true, &out[out.len() - got..]);
             // The first objects of a slab are as any others where the order is mixed.
             let got = if in_order { got } else { claim(set, out) };
             if got > 0 {
                 return got;
             }
+        }
+    }
+
+    /// Notes that the pages of objects that were just claimed of one slab will hold something; lowest
+    /// last, or in any order.
+    fn note_contents(
+        &self,
+        set: &ZoneSet,
+        geometry: &ClassGeometry,
+        in_order: bool,
+        items: &[Item],
+    ) {
+        let (Some(high), Some(low)) = (items.first(), items.last()) else { return };
+        let (mut from, mut to) = (low.address(), high.address() + geometry.size as usize);
+        if !in_order {
+            from &= !(geometry.slab_mask as usize);
+            to = from + geometry.limit as usize;
+        }
+        if let (Some(first), Some(last)) = (set.zone.pfn(from), set.zone.pfn(to - 1)) {
+            set.zone.mark_dirty(first, last.0 + 1 - first.0);
         }
     }
 
@@ -239,17 +264,26 @@ impl<P: Platform> Instance<P> {
             let here = if one_zone { rest.len() } else { rest.iter().take_while(inside).count() };
             let (here, others) = rest.split_at(here);
             // SAFETY: freed objects of this class in our hands.
-            let given = unsafe {
-                set.slabs.give(class, geometry, here, |slab| {
-                    self.retire_pages(set, slab.start, slab.pages.0);
-                    self.give_pages(set, slab.start, slab.pages)
-                })
-            };
+            let given =
+                unsafe { set.slabs.give(class, geometry, here, |slab| self.retire(set, slab)) };
             if let Err(twice) = given {
                 self.freed_twice(twice.0, class);
             }
             rest = others;
         }
+    }
+
+    /// Gives the pages of a slab that is out of use to their zone.
+    fn retire(&'static self, set: &ZoneSet, slab: Retired) {
+        self.retire_pages(set, slab.start, slab.pages.0);
+        self.give_pages(set, slab.start, slab.pages);
+    }
+
+    /// Gives the memory of free objects back to the platform, where no object was claimed of a slab
+    /// for `age` generations of the decay; bytes given back.
+    pub(super) fn purge_slabs(&'static self, set: &ZoneSet, age: u32, work: Work) -> usize {
+        let on = set.zone.on(&self.platform);
+        set.slabs.purge(on, self.geometries(), age, work, |slab| self.retire(set, slab))
     }
 
     /// Takes over what readers wrote into the root block.

@@ -4,9 +4,13 @@ use super::{Instance, ZoneSet};
 use crate::class::{CLASS_COUNT, PageClass, RunClass, SizeClass};
 use crate::cpu::Slots;
 use crate::os::Platform;
+use crate::slab::purge::Work;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::sync::Ordering;
 use crate::units::{CpuId, Item, MAX_ORDER, PAGE_SIZE, PageCount};
+
+/// Sheaves emptied at one look at the clock, so that no single call takes long.
+const SHEAVES_AT_ONCE: u32 = 256;
 
 /// Counts of an instance, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,11 +78,27 @@ impl<P: Platform> Instance<P> {
         self.drain_percpu();
         self.drain_vmalloc();
         for class in SizeClass::all() {
-            while let Some(held) = self.barn.take_full(class) {
-                let len = held.sheaf.len as usize;
-                self.give_to_slabs(class, &held.sheaf.objects[..len]);
-                self.barn.give_empty(held);
-            }
+            self.empty_sheaves(class, u32::MAX);
+        }
+    }
+
+    /// Empties up to so many of the barn's sheaves of a class into the slabs.
+    pub(super) fn empty_sheaves(&'static self, class: SizeClass, most: u32) {
+        for _ in 0..most {
+            let Some(held) = self.barn.take_full(class) else { return };
+            let len = held.sheaf.len as usize;
+            self.give_to_slabs(class, &held.sheaf.objects[..len]);
+            self.barn.give_empty(held);
+        }
+    }
+
+    /// Empties sheaves that nobody needed for a generation of the decay, some of them.
+    pub(super) fn shrink_barn(&'static self) {
+        let mut left = SHEAVES_AT_ONCE;
+        for class in SizeClass::all() {
+            let surplus = self.barn.surplus(class).min(left);
+            self.empty_sheaves(class, surplus);
+            left -= surplus;
         }
     }
 
@@ -142,7 +162,10 @@ impl<P: Platform> Instance<P> {
     /// Gives all memory that is not in use back to the platform, now; the bytes given back.
     pub fn trim(&'static self) -> usize {
         self.drain();
-        self.zone_sets().map(|set| set.zone.on(&self.platform).purge(0, u32::MAX).bytes).sum()
+        let slabs = |set| self.purge_slabs(set, 0, Work::ALL);
+        let in_slabs: usize = self.heap_sets().map(slabs).sum();
+        let purge = |set: &ZoneSet| set.zone.on(&self.platform).purge(0, u32::MAX).bytes;
+        in_slabs + self.zone_sets().map(purge).sum::<usize>()
     }
 
     /// Recounts all zones; for an instance at rest.

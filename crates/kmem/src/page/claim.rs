@@ -336,18 +336,21 @@ impl Zone {
 
     /// The parts of a run that may hold old contents, as (first page, mask of one row).
     pub(crate) fn dirty_spans(&self, start: Pfn, pages: u32) -> impl Iterator<Item = (Pfn, u64)> {
-        let mut done = 0;
+        self.rows_of(Run { start, pages: PageCount(pages) }).filter_map(|(row, mask)| {
+            let mask = self.dirty(row).load(Ordering::Relaxed) & mask;
+            (mask != 0).then_some((row, mask))
+        })
+    }
+
+    /// The parts of a run, as (first page, mask of one row).
+    pub(super) fn rows_of(&self, run: Run) -> impl Iterator<Item = (Pfn, u64)> {
+        let (mut at, end) = (run.start.0, run.start.0 + run.pages.0);
         core::iter::from_fn(move || {
-            while done < pages {
-                let at = start.offset(done);
-                let len = (64 - at.0 % 64).min(pages - done);
-                done += len;
-                let mask = self.dirty(at).load(Ordering::Relaxed) & span(at.0 % 64, len);
-                if mask != 0 {
-                    return Some((Pfn(at.0 / 64 * 64), mask));
-                }
-            }
-            None
+            let len = (64 - at % 64).min(end - at);
+            let mask = (len > 0).then(|| span(at % 64, len))?;
+            let row = Pfn(at / 64 * 64);
+            at += len;
+            Some((row, mask))
         })
     }
 }

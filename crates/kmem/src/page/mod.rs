@@ -52,7 +52,7 @@ mod purge;
 pub use bulk::Reserve;
 pub use check::Bad;
 pub use pcp::{Pcp, Way};
-pub use purge::Purged;
+pub use purge::{Look, Purged};
 
 /// Credit of a frame that is taken as a whole.
 const HUGE: u16 = 0xFFFF;

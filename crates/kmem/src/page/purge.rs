@@ -7,7 +7,7 @@
 
 use core::ptr::NonNull;
 
-use super::{HUGE, On, WHOLE, lane};
+use super::{HUGE, On, Run, WHOLE, lane};
 use crate::os::Platform;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{FRAME_ORDER, FRAME_PAGES, PAGE_SIZE, Pfn};
@@ -36,6 +36,17 @@ impl Decay {
     }
 }
 
+/// What was seen of the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// It was not looked at, because that was done a moment ago.
+    Early,
+    /// The same generation as before.
+    Due,
+    /// A new generation began, so what others keep for reuse should be returned.
+    Generation,
+}
+
 /// What a purge did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Purged {
@@ -44,17 +55,16 @@ pub struct Purged {
 }
 
 impl<P: Platform> On<'_, P> {
-    /// Called after pages were returned: purges what is due, a bounded part at a time. True: a
-    /// new generation began, so what others keep for reuse should be returned.
-    pub fn decay(&self, decay_ms: u32) -> bool {
+    /// Called after pages were returned: purges what is due, a bounded part at a time.
+    pub fn decay(&self, decay_ms: u32) -> Look {
         let decay = &self.zone.decay;
         if decay_ms == 0 {
             self.purge(0, u32::MAX);
-            return false;
+            return Look::Early;
         }
         let (ticks, looked) = (self.platform.ticks(), decay.looked.load(Ordering::Relaxed));
         if ticks.wrapping_sub(looked) < LOOK_EVERY {
-            return false;
+            return Look::Early;
         }
         decay.looked.store(ticks, Ordering::Relaxed);
         let (now, began) = (self.platform.now_ms(), decay.began.load(Ordering::Relaxed));
@@ -68,7 +78,7 @@ impl<P: Platform> On<'_, P> {
             decay.generation.fetch_add(1, Ordering::Relaxed);
         }
         self.purge(2, AT_ONCE);
-        new
+        if new { Look::Generation } else { Look::Due }
     }
 
     /// Gives back the free pages of frames left alone for `age` generations, of at most
@@ -130,6 +140,11 @@ impl<P: Platform> On<'_, P> {
         // run takes a row for a moment and puts it back behind us.
         zone.give_credit(frame, credit);
         bytes
+    }
+
+    /// Drops the contents of pages that the caller has, where there are some; bytes dropped.
+    pub fn drop_contents(&self, run: Run) -> usize {
+        self.zone.rows_of(run).map(|(row, mask)| self.drop_dirty(row, mask)).sum()
     }
 
     /// Drops the contents of those pages of a row that are in `taken` and dirty.

@@ -1,6 +1,6 @@
 //! Claims: free objects out of slabs that have some.
 
-use super::{CREDIT, MENDING, SlabZone};
+use super::{MENDING, SlabZone, class_in, credit_in};
 use crate::class::{ClassGeometry, SizeClass};
 use crate::prng::Prng;
 use crate::sync::{Ordering, spin};
@@ -41,12 +41,17 @@ impl SlabZone {
     }
 
     /// Takes up to `want` credit of a slab; 0 if it has none or is of another class.
-    fn take_credit(&self, chunk: u32, class: SizeClass, want: u32) -> Result<u32, NeedsMending> {
+    pub(super) fn take_credit(
+        &self,
+        chunk: u32,
+        class: SizeClass,
+        want: u32,
+    ) -> Result<u32, NeedsMending> {
         let state = self.state(chunk);
         let mut seen = state.load(Ordering::Relaxed);
         loop {
-            let credit = seen & CREDIT;
-            if seen >> 24 != u32::from(class.0) || credit == 0 {
+            let credit = credit_in(seen);
+            if class_in(seen) != class || credit == 0 {
                 self.dismiss(chunk, class);
                 return Ok(0);
             }
@@ -57,7 +62,7 @@ impl SlabZone {
             // Acquire pairs with the release of the state: rows are ready, bits are there.
             match state.compare_exchange_weak(
                 seen,
-                seen - take,
+                self.stamped(class, credit - take),
                 Ordering::SeqCst,
                 Ordering::Relaxed,
             ) {
@@ -76,7 +81,7 @@ impl SlabZone {
     fn dismiss(&self, chunk: u32, class: SizeClass) {
         self.sets.remove(u32::from(class.0), chunk);
         let now = self.state(chunk).load(Ordering::SeqCst);
-        if now >> 24 == u32::from(class.0) && now & CREDIT != 0 {
+        if class_in(now) == class && credit_in(now) != 0 {
             self.sets.insert(u32::from(class.0), chunk);
         }
     }
@@ -175,4 +180,4 @@ fn spread(bits: u64, slab: usize, first: usize, size: usize, out: &mut [Item]) -
 }
 
 /// The slab is stale.
-struct NeedsMending;
+pub(super) struct NeedsMending;

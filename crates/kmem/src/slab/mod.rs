@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! chunk_class[chunk]   class of the slab the chunk belongs to, 0: pages
-//! state[chunk]         of a slab's first chunk: class << 24 | credit
+//! state[chunk]         of a slab's first chunk: class << 24 | stamp << 16 | credit
 //! sets.lane(class)     slabs with credit (hints)
 //! slab                 objects, rows (1 bit: free object), extension vector, records; see `class`
 //! ```
@@ -10,7 +10,8 @@
 //! Credit works as in a zone: at most the number of free bits; taken before bits, given after
 //! bits. A slab whose credit equals its objects is wholly free; one compare-and-swap of its
 //! state to 0 takes it out of use. The class in the state word keeps a claim on a slab that
-//! was retired and made anew for another class from succeeding.
+//! was retired and made anew for another class from succeeding. The stamp is the generation of the
+//! last claim, see [`purge`].
 //!
 //! | state                 | meaning                                             |
 //! |-----------------------|-----------------------------------------------------|
@@ -30,6 +31,7 @@ use crate::units::{CHUNK_ORDER, CHUNK_SIZE, Item, PAGE_SHIFT, PageCount, Pfn};
 
 mod claim;
 pub mod guard;
+pub mod purge;
 pub mod quarantine;
 pub mod sheaf;
 
@@ -39,9 +41,9 @@ use crate::class::{self, CLASS_COUNT, ClassGeometry, SizeClass};
 const LANES: u32 = CLASS_COUNT as u32;
 /// Bit of a `chunk_class` byte: the slab is [`STALE`]; makes the fast path take the slow one.
 pub const CHUNK_STALE: u8 = !CHUNK_CLASS_MASK;
-const CREDIT: u32 = 0x00FF_FFFF;
-const STALE: u32 = 0x00FF_FFFF;
-const MENDING: u32 = 0x00FF_FFFE;
+const CREDIT: u32 = 0xFFFF;
+const STALE: u32 = 0xFFFF;
+const MENDING: u32 = 0xFFFE;
 
 /// The slabs of one zone.
 ///
@@ -56,6 +58,10 @@ pub struct SlabZone {
     chunks: u32,
     /// Objects end with a guard.
     guards: bool,
+    /// Of the decay; the lowest eight bits are what a claim stamps a slab with.
+    generation: AtomicU32,
+    /// The chunk that was looked at last by a purge.
+    looked: AtomicU32,
 }
 
 // SAFETY: all shared state is atomic, reached through pointers that stay valid.
@@ -129,7 +135,17 @@ impl SlabZone {
         // SAFETY: memory of that size, zero once committed, by the caller's promise.
         let sets = unsafe { Summary::new(metadata.cast(), chunks, LANES) };
         let (chunk_class, leaves) = (chunk_class.cast(), metadata as usize);
-        Self { base, chunk_class, state: state.cast(), sets, leaves, chunks, guards: false }
+        Self {
+            base,
+            chunk_class,
+            state: state.cast(),
+            sets,
+            leaves,
+            chunks,
+            guards: false,
+            generation: AtomicU32::new(0),
+            looked: AtomicU32::new(0),
+        }
     }
 
     /// The same with objects that end with a guard, or without.
@@ -248,7 +264,7 @@ impl SlabZone {
         }
         let credit = geometry.objects - taken;
         // Release: rows and extension are ready for whoever takes credit.
-        self.state(chunk).store(u32::from(class.0) << 24 | credit, Ordering::Release);
+        self.state(chunk).store(self.stamped(class, credit), Ordering::Release);
         if credit > 0 {
             self.sets.insert(u32::from(class.0), chunk);
         }
@@ -323,9 +339,9 @@ impl SlabZone {
         }
         let state = self.state(chunk);
         let old = state.fetch_add(given, Ordering::SeqCst);
-        let whole = u32::from(class.0) << 24 | geometry.objects;
-        if old + given == whole
-            && state.compare_exchange(whole, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        let now = old + given;
+        if (class_in(now), credit_in(now)) == (class, geometry.objects)
+            && state.compare_exchange(now, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         {
             self.sets.remove(u32::from(class.0), chunk);
             for i in 0..geometry.chunks() {
@@ -336,10 +352,16 @@ impl SlabZone {
                 pages: PageCount(geometry.chunks() << CHUNK_ORDER),
             });
         }
-        if old & CREDIT == 0 {
+        if credit_in(old) == 0 {
             self.sets.insert(u32::from(class.0), chunk);
         }
         None
+    }
+
+    /// A state with the stamp of this generation.
+    fn stamped(&self, class: SizeClass, credit: u32) -> u32 {
+        let generation = self.generation.load(Ordering::Relaxed);
+        u32::from(class.0) << 24 | (generation & 0xFF) << 16 | credit
     }
 
     /// In a forked child: marks every slab as stale and offers it to claims. Returns, for the
@@ -459,6 +481,21 @@ impl SlabZone {
     pub fn extension<'a>(&'a self, slab: usize, geometry: &ClassGeometry) -> &'a [AtomicU32] {
         self.ext(slab, geometry)
     }
+}
+
+/// The class in a state.
+const fn class_in(state: u32) -> SizeClass {
+    SizeClass((state >> 24) as u8)
+}
+
+/// The stamp in a state.
+const fn stamp_in(state: u32) -> u32 {
+    state >> 16 & 0xFF
+}
+
+/// The credit in a state.
+const fn credit_in(state: u32) -> u32 {
+    state & CREDIT
 }
 
 #[cfg(all(test, loom))]

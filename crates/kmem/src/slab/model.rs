@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 use loom::thread;
 
-use super::{CREDIT, SlabZone};
+use super::{SlabZone, credit_in};
 use crate::class::{ClassGeometry, SizeClass};
 use crate::row::Row;
 use crate::row::summary::{Summary, words_for};
@@ -83,6 +83,8 @@ impl Model {
             leaves: 0,
             chunks,
             guards: false,
+            generation: AtomicU32::new(0),
+            looked: AtomicU32::new(0),
         };
         Self {
             slabs,
@@ -163,7 +165,7 @@ impl Model {
     }
 
     fn credit(&self) -> u32 {
-        self.slabs.state(CHUNK).load(Ordering::SeqCst) & CREDIT
+        credit_in(self.slabs.state(CHUNK).load(Ordering::SeqCst))
     }
 
     /// Once all threads are done: what the slab has credit for can be claimed, and then it has
@@ -374,5 +376,52 @@ fn a_slab_that_was_made_anew_for_the_same_class_is_found() {
             held.push(Item::at(model.memory as usize));
         }
         model.finish(ONE, &held);
+    });
+}
+
+#[test]
+fn who_holds_all_free_objects_for_a_moment_has_them_alone_and_loses_none() {
+    check(4, &["1", "2"], |outcomes| {
+        let model = Arc::new(Model::new(3));
+        let mut items = model.create(ONE, 2);
+        let other = model.clone();
+        let purger = thread::spawn(move || {
+            let mut held = 0;
+            let slab = other.memory as usize;
+            let done =
+                other.slabs.with_free_objects(CHUNK, ONE, other.geometry(ONE), |row, bits| {
+                    for (first, count) in crate::row::runs(bits) {
+                        for i in first as usize..(first + count) as usize {
+                            other.write(ONE, &[Item::at(slab + (row * 64 + i) * 16)]);
+                            held += 1;
+                        }
+                    }
+                });
+            assert!(done.is_none(), "one object is always out");
+            held
+        });
+        // One comes back and one is claimed meanwhile.
+        let mine = items.split_off(1);
+        model.give(ONE, &mine);
+        items.extend(model.claim(ONE, 1));
+        outcomes.note(format!("{}", purger.join().expect("it ends")));
+        model.finish(ONE, &items);
+    });
+}
+
+#[test]
+fn a_slab_that_becomes_free_while_its_objects_are_held_is_retired_once() {
+    check(4, &["here", "there"], |outcomes| {
+        let model = Arc::new(Model::new(2));
+        let items = model.create(ONE, 1);
+        let other = model.clone();
+        let purger = thread::spawn(move || {
+            other.slabs.with_free_objects(CHUNK, ONE, other.geometry(ONE), |_, _| ()).is_some()
+        });
+        model.give(ONE, &items);
+        let there = purger.join().expect("it ends");
+        assert_eq!(model.retired() + u32::from(there), 1);
+        outcomes.note(if there { "there" } else { "here" });
+        assert!(model.claim(ONE, 1).is_empty());
     });
 }

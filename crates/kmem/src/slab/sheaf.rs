@@ -42,6 +42,8 @@ pub struct Barn {
     full: [Stack; CLASS_COUNT],
     /// Full sheaves of each class, about.
     count: [AtomicU32; CLASS_COUNT],
+    /// The fewest there were since [`Barn::surplus`] was asked last, about.
+    least: [AtomicU32; CLASS_COUNT],
     empty: Stack,
     /// Sheaves of the pool used so far.
     used: AtomicU32,
@@ -57,6 +59,7 @@ impl Barn {
             Self {
                 full: atomics![Stack(AtomicU64::new(0)); CLASS_COUNT],
                 count: atomics![AtomicU32::new(0); CLASS_COUNT],
+                least: atomics![AtomicU32::new(0); CLASS_COUNT],
                 empty: Stack(AtomicU64::new(0)),
                 used: AtomicU32::new(0),
                 sheaves: AtomicU32::new(0),
@@ -130,8 +133,18 @@ impl Barn {
     /// Takes a full sheaf of a class.
     pub fn take_full(&self, class: SizeClass) -> Option<Held<'_>> {
         let held = self.pop(&self.full[class.0 as usize])?;
-        self.count[class.0 as usize].fetch_sub(1, Ordering::Relaxed);
+        let left = self.count[class.0 as usize].fetch_sub(1, Ordering::Relaxed).wrapping_sub(1);
+        let least = &self.least[class.0 as usize];
+        if least.load(Ordering::Relaxed) > left {
+            least.store(left, Ordering::Relaxed);
+        }
         Some(held)
+    }
+
+    /// How many full sheaves of a class nobody needed since the last call.
+    pub fn surplus(&self, class: SizeClass) -> u32 {
+        let now = self.count[class.0 as usize].load(Ordering::Relaxed);
+        self.least[class.0 as usize].swap(now, Ordering::Relaxed).min(now)
     }
 
     /// Takes an empty sheaf to be filled, if the barn may keep one more of this class.
@@ -177,6 +190,9 @@ impl Barn {
         for (full, count) in self.full.iter().zip(&self.count) {
             full.0.store(0, Ordering::Relaxed);
             count.store(0, Ordering::Relaxed);
+        }
+        for least in &self.least {
+            least.store(0, Ordering::Relaxed);
         }
         self.empty.0.store(0, Ordering::Relaxed);
         self.used.store(0, Ordering::Relaxed);
