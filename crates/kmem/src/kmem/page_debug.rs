@@ -24,7 +24,7 @@ impl PageDebug {
     const REFILL: u32 = 1;
     const SHUFFLE: u32 = 2;
     const EVERY: u32 = 4;
-    const PROTECT: u32 = 8;
+    pub(super) const PROTECT: u32 = 8;
     const POISON: u32 = 16;
     const INIT_ON_ALLOC: u32 = 32;
     const INIT_ON_FREE: u32 = 64;
@@ -47,7 +47,7 @@ impl PageDebug {
         )
     }
 
-    fn has(self, bit: u32) -> bool {
+    pub(super) fn has(self, bit: u32) -> bool {
         self.0 & bit != 0
     }
 

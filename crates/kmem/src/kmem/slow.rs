@@ -1,6 +1,7 @@
 //! What happens when a CPU's array is empty or full.
 
 use super::account::objcg_bits;
+use super::page_debug::PageDebug;
 use super::reclaim::COSTLY;
 use super::{Instance, ZoneSet, mode, no_memory};
 use crate::alloc_tag::{self, Held, Kind, Tally};
@@ -150,7 +151,7 @@ impl<P: Platform> Instance<P> {
         let in_order = mixer.is_none();
         let mut claim = |set: &ZoneSet, out: &mut [Item]| {
             let got = set.slabs.claim(class, geometry, self.books(), mixer.as_mut(), out);
-            self.note_contents(set, geometry, in_order, &out[out.len() - got..]);
+            self.note_contents(set, geometry, &out[out.len() - got..]);
             got
         };
         for set in self.heap_sets().filter(|set| self.is_near(set)) {
@@ -178,7 +179,7 @@ impl<P: Platform> Instance<P> {
                 let zero = !self.books() || set.zone.reads_zero(run);
                 set.slabs.create(class, geometry, run.start, zero, self.books(), first)
             };
-            self.note_contents(set, geometry, true, &out[out.len() - got..]);
+            self.note_contents(set, geometry, &out[out.len() - got..]);
             // The first objects of a slab are as any others where the order is mixed.
             let got = if in_order { got } else { claim(set, out) };
             if got > 0 {
@@ -187,22 +188,13 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Notes that the pages of objects that were just claimed of one slab will hold something; lowest
-    /// last, or in any order.
-    fn note_contents(
-        &self,
-        set: &ZoneSet,
-        geometry: &ClassGeometry,
-        in_order: bool,
-        items: &[Item],
-    ) {
-        let (Some(high), Some(low)) = (items.first(), items.last()) else { return };
-        let (mut from, mut to) = (low.address(), high.address() + geometry.size as usize);
-        if !in_order {
-            from &= !(geometry.slab_mask as usize);
-            to = from + geometry.limit as usize;
-        }
-        if let (Some(first), Some(last)) = (set.zone.pfn(from), set.zone.pfn(to - 1)) {
+    /// Notes that the pages of objects that were just claimed of one slab will hold something. (They are in order
+    /// only where nobody else took or gave objects of the slab meanwhile.)
+    fn note_contents(&self, set: &ZoneSet, geometry: &ClassGeometry, items: &[Item]) {
+        let addresses = || items.iter().map(|item| item.address());
+        let (Some(low), Some(high)) = (addresses().min(), addresses().max()) else { return };
+        let end = high + geometry.size as usize - 1;
+        if let (Some(first), Some(last)) = (set.zone.pfn(low), set.zone.pfn(end)) {
             set.zone.mark_dirty(first, last.0 + 1 - first.0);
         }
     }
@@ -282,6 +274,10 @@ impl<P: Platform> Instance<P> {
     /// Gives the memory of free objects back to the platform, where no object was claimed of a slab
     /// for `age` generations of the decay; bytes given back.
     pub(super) fn purge_slabs(&'static self, set: &ZoneSet, age: u32, work: Work) -> usize {
+        // Slabs are looked into before they are held, so what was one a moment ago must be readable.
+        if self.page_debug().has(PageDebug::PROTECT) {
+            return 0;
+        }
         let on = set.zone.on(&self.platform);
         set.slabs.purge(on, self.geometries(), age, work, |slab| self.retire(set, slab))
     }

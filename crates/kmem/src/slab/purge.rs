@@ -99,7 +99,7 @@ impl SlabZone {
         geometry: &ClassGeometry,
         mut each: impl FnMut(usize, u64),
     ) -> Option<Retired> {
-        let credit = self.take_credit(chunk, class, u32::MAX).unwrap_or(0);
+        let credit = self.take_credit(chunk, class, u32::MAX).ok().filter(|&credit| credit > 0)?;
         let mut left = credit;
         for (i, row) in self.rows(self.slab_address(chunk), geometry).iter().enumerate() {
             if left == 0 {
