@@ -38,8 +38,8 @@ static void fill(struct rhashtable *table, int from, int to)
 static void case_rhashtable(void)
 {
 	struct rhashtable one, two;
-	/* A header, hints and sentinels of 64 buckets; counters for readers; an element. */
-	size_t buckets = billed(64 + 64 * 8 + 64 * 16), counters = 32, element = billed(72);
+	/* A header, and hints of 64 buckets, four to a sentinel; counters for readers; an element. */
+	size_t buckets = billed(64 + 64 * 8 + 16 * 16), counters = 32, element = billed(72);
 	MUST(rhashtable_init(&one, &params) == 0); /* at one */
 	MUST(alloc_hooks(make(&two)) == 0); /* at two */
 	size_t table = ksize(one.table);
