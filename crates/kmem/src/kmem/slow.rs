@@ -151,7 +151,7 @@ impl<P: Platform> Instance<P> {
         let in_order = mixer.is_none();
         let mut claim = |set: &ZoneSet, out: &mut [Item]| {
             let got = set.slabs.claim(class, geometry, self.books(), mixer.as_mut(), out);
-            self.note_contents(set, geometry, &out[out.len() - got..]);
+            self.note_contents(set, geometry, in_order, &out[out.len() - got..]);
             got
         };
         for set in self.heap_sets().filter(|set| self.is_near(set)) {
@@ -179,7 +179,7 @@ impl<P: Platform> Instance<P> {
                 let zero = !self.books() || set.zone.reads_zero(run);
                 set.slabs.create(class, geometry, run.start, zero, self.books(), first)
             };
-            self.note_contents(set, geometry, &out[out.len() - got..]);
+            self.note_contents(set, geometry, true, &out[out.len() - got..]);
             // The first objects of a slab are as any others where the order is mixed.
             let got = if in_order { got } else { claim(set, out) };
             if got > 0 {
@@ -188,13 +188,24 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Notes that the pages of objects that were just claimed of one slab will hold something. (They are in order
-    /// only where nobody else took or gave objects of the slab meanwhile.)
-    fn note_contents(&self, set: &ZoneSet, geometry: &ClassGeometry, items: &[Item]) {
-        let addresses = || items.iter().map(|item| item.address());
-        let (Some(low), Some(high)) = (addresses().min(), addresses().max()) else { return };
-        let end = high + geometry.size as usize - 1;
-        if let (Some(first), Some(last)) = (set.zone.pfn(low), set.zone.pfn(end)) {
+    /// Notes that the pages of objects that were just claimed of one slab will hold something; lowest
+    /// last, or in any order.
+    fn note_contents(
+        &self,
+        set: &ZoneSet,
+        geometry: &ClassGeometry,
+        in_order: bool,
+        items: &[Item],
+    ) {
+        let (low, high) = if in_order {
+            (items.last(), items.first())
+        } else {
+            let address = |item: &&Item| item.address();
+            (items.iter().min_by_key(address), items.iter().max_by_key(address))
+        };
+        let (Some(low), Some(high)) = (low, high) else { return };
+        let end = high.address() + geometry.size as usize - 1;
+        if let (Some(first), Some(last)) = (set.zone.pfn(low.address()), set.zone.pfn(end)) {
             set.zone.mark_dirty(first, last.0 + 1 - first.0);
         }
     }

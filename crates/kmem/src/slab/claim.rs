@@ -86,7 +86,7 @@ impl SlabZone {
         }
     }
 
-    /// Takes the objects for credit in hand.
+    /// Takes the objects for credit in hand, highest first.
     fn take_objects(
         &self,
         chunk: u32,
@@ -97,14 +97,21 @@ impl SlabZone {
         let slab = self.slab_address(chunk);
         let mut got = 0;
         // Bits move between rows while others take and give, so one pass may miss some.
-        'passes: for _ in 0..64 {
+        for pass in 0..64 {
             for (i, row) in self.rows(slab, geometry).iter().enumerate() {
                 let bits = row.take(credit - got as u32);
                 let end = out.len() - got;
                 got += spread(bits, slab, i * 64, geometry.size as usize, &mut out[..end]);
                 if got as u32 == credit {
-                    break 'passes;
+                    break;
                 }
+            }
+            if pass > 0 {
+                let end = out.len();
+                out[end - got..].sort_unstable_by_key(|item| core::cmp::Reverse(item.address()));
+            }
+            if got as u32 == credit {
+                break;
             }
             spin();
         }
