@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kmem::class::PageClass;
 use kmem::os::Platform;
-use kmem::page::Run;
+use kmem::page::{Look, Run};
 use kmem::units::{FRAME_ORDER, FRAME_PAGES, Frame, Item, Order, PageCount};
 use shuttle::rand::{Rng, thread_rng};
 
@@ -267,7 +267,7 @@ impl Cpu {
     }
 
     pub(super) fn decay(&mut self) {
-        if self.model.on().decay(DECAY) {
+        if self.model.on().decay(DECAY) == Look::Generation {
             self.note("a generation ended");
         }
     }
