@@ -233,10 +233,7 @@ impl Zone {
         if self.credit(frame) == HUGE {
             self.trim(frame, FRAME_PAGES);
         }
-        let dirty = self.dirty(row);
-        if dirty.load(Ordering::Relaxed) & mask != mask {
-            dirty.fetch_or(mask, Ordering::Relaxed);
-        }
+        self.mark_row_dirty(row, mask);
         let twice = self.row(row).give(mask);
         let given = mask.count_ones() - twice.count_ones();
         if given > 0 {

@@ -1,8 +1,7 @@
 //! What free pages must be like, and whether they are.
 
-use super::{HUGE, Zone};
+use super::{HUGE, Zone, rows_of};
 use crate::root::EXT_LIVE;
-use crate::row::span;
 use crate::sync::Ordering;
 use crate::units::{FRAME_PAGES, Item, PAGE_SHIFT, PAGE_SIZE, Pfn};
 
@@ -61,15 +60,11 @@ impl Zone {
 
     /// Whether no page of a run in somebody's hands is free in the zone.
     pub fn check_taken(&self, start: Pfn, pages: u32) -> Result<(), (Pfn, Bad)> {
-        let mut done = 0;
-        while done < pages {
-            let at = start.offset(done);
-            let len = (64 - at.0 % 64).min(pages - done);
-            let free = self.row(at).load() & span(at.0 % 64, len);
-            if free != 0 && self.credit(at.frame().0) != HUGE {
-                return Err((Pfn(at.0 / 64 * 64 + free.trailing_zeros()), Bad::Free));
+        for (row, mask) in rows_of(start, pages) {
+            let free = self.row(row).load() & mask;
+            if free != 0 && self.credit(row.frame().0) != HUGE {
+                return Err((row.offset(free.trailing_zeros()), Bad::Free));
             }
-            done += len;
         }
         Ok(())
     }

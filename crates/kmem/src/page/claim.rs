@@ -1,7 +1,7 @@
 //! Taking runs of pages out of a zone.
 
 use super::{
-    BUCKETS, DoubleFree, FrameState, HUGE, On, Run, WHOLE, Zone, bucket, lane, lane_shift,
+    BUCKETS, DoubleFree, FrameState, HUGE, On, Run, WHOLE, Zone, bucket, lane, lane_shift, rows_of,
 };
 use crate::os::Platform;
 use crate::row::span;
@@ -336,21 +336,9 @@ impl Zone {
 
     /// The parts of a run that may hold old contents, as (first page, mask of one row).
     pub(crate) fn dirty_spans(&self, start: Pfn, pages: u32) -> impl Iterator<Item = (Pfn, u64)> {
-        self.rows_of(Run { start, pages: PageCount(pages) }).filter_map(|(row, mask)| {
+        rows_of(start, pages).filter_map(|(row, mask)| {
             let mask = self.dirty(row).load(Ordering::Relaxed) & mask;
             (mask != 0).then_some((row, mask))
-        })
-    }
-
-    /// The parts of a run, as (first page, mask of one row).
-    pub(super) fn rows_of(&self, run: Run) -> impl Iterator<Item = (Pfn, u64)> {
-        let (mut at, end) = (run.start.0, run.start.0 + run.pages.0);
-        core::iter::from_fn(move || {
-            let len = (64 - at % 64).min(end - at);
-            let mask = (len > 0).then(|| span(at % 64, len))?;
-            let row = Pfn(at / 64 * 64);
-            at += len;
-            Some((row, mask))
         })
     }
 }

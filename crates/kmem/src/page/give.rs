@@ -1,7 +1,6 @@
 //! Giving runs of pages back to a zone.
 
-use super::{DoubleFree, FrameState, HUGE, WHOLE, Zone, lane};
-use crate::row::span;
+use super::{DoubleFree, FrameState, HUGE, WHOLE, Zone, lane, rows_of};
 use crate::sync::Ordering;
 use crate::units::{FRAME_ORDER, FRAME_PAGES, PageCount, Pfn};
 
@@ -64,21 +63,16 @@ impl Zone {
     /// Pages of one or more frames that are taken one by one.
     pub(super) fn give_spans(&self, start: Pfn, pages: u32) -> Result<(), DoubleFree> {
         let mut result = Ok(());
-        let mut done = 0;
-        while done < pages {
-            let at = start.offset(done);
-            let len = (64 - at.0 % 64).min(pages - done);
-            let mask = span(at.0 % 64, len);
-            self.mark_dirty(at, len);
-            let twice = self.row(at).give(mask);
+        for (row, mask) in rows_of(start, pages) {
+            self.mark_row_dirty(row, mask);
+            let twice = self.row(row).give(mask);
             if twice != 0 && result.is_ok() {
-                result = Err(DoubleFree(Pfn(at.0 / 64 * 64 + twice.trailing_zeros())));
+                result = Err(DoubleFree(row.offset(twice.trailing_zeros())));
             }
-            let given = len - twice.count_ones();
+            let given = mask.count_ones() - twice.count_ones();
             if given > 0 {
-                self.give_credit(at.frame().0, given as u16);
+                self.give_credit(row.frame().0, given as u16);
             }
-            done += len;
         }
         result
     }
@@ -99,16 +93,16 @@ impl Zone {
 
     /// Notes that pages may hold contents from now on; before they can be claimed again.
     pub fn mark_dirty(&self, start: Pfn, pages: u32) {
-        let mut done = 0;
-        while done < pages {
-            let at = start.offset(done);
-            let len = (64 - at.0 % 64).min(pages - done);
-            let mask = span(at.0 % 64, len);
-            let word = self.dirty(at);
-            if word.load(Ordering::Relaxed) & mask != mask {
-                word.fetch_or(mask, Ordering::Relaxed);
-            }
-            done += len;
+        for (row, mask) in rows_of(start, pages) {
+            self.mark_row_dirty(row, mask);
+        }
+    }
+
+    /// The same for pages of one row.
+    pub(super) fn mark_row_dirty(&self, row: Pfn, mask: u64) {
+        let word = self.dirty(row);
+        if word.load(Ordering::Relaxed) & mask != mask {
+            word.fetch_or(mask, Ordering::Relaxed);
         }
     }
 

@@ -33,8 +33,8 @@ use core::ptr::NonNull;
 
 use crate::os::Platform;
 use crate::root::ZoneBlock;
-use crate::row::Row;
 use crate::row::summary::{self, Summary};
+use crate::row::{Row, span};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics};
 use crate::units::{
     FRAME_ORDER, FRAME_PAGES, FRAME_SIZE, Frame, MAX_ORDER, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn,
@@ -477,6 +477,18 @@ const fn lane_shift(frame: u32) -> u32 {
 
 #[cfg(all(test, loom))]
 mod model;
+
+/// The parts of a run, as (first page, mask of one row).
+fn rows_of(start: Pfn, pages: u32) -> impl Iterator<Item = (Pfn, u64)> {
+    let (mut at, end) = (start.0, start.0 + pages);
+    core::iter::from_fn(move || {
+        let len = (64 - at % 64).min(end - at);
+        let mask = (len > 0).then(|| span(at % 64, len))?;
+        let row = Pfn(at / 64 * 64);
+        at += len;
+        Some((row, mask))
+    })
+}
 
 /// The cursor for runs of `pages`.
 fn bucket(pages: u32) -> usize {

@@ -7,7 +7,7 @@
 
 use core::ptr::NonNull;
 
-use super::{HUGE, On, Run, WHOLE, lane};
+use super::{HUGE, On, Run, WHOLE, lane, rows_of};
 use crate::os::Platform;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{FRAME_ORDER, FRAME_PAGES, PAGE_SIZE, Pfn};
@@ -144,7 +144,7 @@ impl<P: Platform> On<'_, P> {
 
     /// Drops the contents of pages that the caller has, where there are some; bytes dropped.
     pub fn drop_contents(&self, run: Run) -> usize {
-        self.zone.rows_of(run).map(|(row, mask)| self.drop_dirty(row, mask)).sum()
+        rows_of(run.start, run.pages.0).map(|(row, mask)| self.drop_dirty(row, mask)).sum()
     }
 
     /// Drops the contents of those pages of a row that are in `taken` and dirty.
