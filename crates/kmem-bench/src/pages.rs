@@ -19,6 +19,7 @@ use crate::statistics::{minimum, rounded};
 use crate::table::{self, Document};
 use contender::{Contender, Variant};
 use fragmentation::Fragmentation;
+use kmem_core::class::PageClass;
 use pattern::{Pattern, Work};
 use report::{Row, text};
 use section::Section;
@@ -36,7 +37,7 @@ pub(crate) struct Options {
 }
 
 fn order(text: &str) -> Result<u8, String> {
-    let order = text.parse().ok().filter(|order| matches!(order, 0..=3 | 9));
+    let order = text.parse().ok().filter(|&order| PageClass::of(order).is_some());
     order.ok_or_else(|| "CPUs keep blocks of the orders 0, 1, 2, 3 and 9".to_owned())
 }
 

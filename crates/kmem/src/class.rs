@@ -14,6 +14,8 @@
 //! zero. (A word per object is what rows have; there the multiplication does not hurt.) Where objects
 //! are guarded a vector of *records* of the same form follows.
 
+use crate::units::{FRAME_ORDER, Order};
+
 /// Largest request served from a slab, in bytes.
 pub const MAX_OBJECT: usize = 32 << 10;
 /// Size classes, the unused class 0 (page allocations) included.
@@ -310,8 +312,8 @@ impl PageClass {
     }
 
     /// The order of its blocks.
-    pub const fn order(self) -> u8 {
-        if self.is_huge() { 9 } else { self.0 }
+    pub const fn order(self) -> Order {
+        Order(if self.is_huge() { FRAME_ORDER as u8 } else { self.0 })
     }
 
     /// Whether its blocks are huge pages.
@@ -362,7 +364,7 @@ impl PageClass {
     /// Pages in a block.
     #[inline(always)]
     pub const fn pages(self) -> u32 {
-        1 << self.order()
+        self.order().pages().0
     }
 
     /// Most blocks that a CPU keeps: as many as fit, or half a MiB.

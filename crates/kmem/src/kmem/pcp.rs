@@ -14,7 +14,7 @@ use crate::os::Platform;
 use crate::page::{DoubleFree, Look, Pcp, Reserve, Way};
 use crate::slab::purge::Work;
 use crate::sync::Ordering;
-use crate::units::{CpuId, Item, Order, PageCount};
+use crate::units::{CpuId, Item, PageCount};
 
 /// Most blocks in one's hands.
 const MOST: usize = 127;
@@ -83,7 +83,7 @@ impl<P: Platform> Instance<P> {
         pcp: Option<&Pcp>,
         out: &mut [Item],
     ) -> Option<(&'static ZoneSet, usize)> {
-        let (huge, order) = (class.is_huge(), Order(class.order()));
+        let (huge, order) = (class.is_huge(), class.order());
         let (zone, mut reserve) = match pcp {
             Some(pcp) if !huge => pcp.take_reserve(class),
             _ => (0, Reserve::default()),
@@ -184,7 +184,7 @@ impl<P: Platform> Instance<P> {
             let given = if class.is_huge() {
                 set.zone.give_frames_bulk(here)
             } else {
-                set.zone.give_bulk(Order(class.order()), here)
+                set.zone.give_bulk(class.order(), here)
             };
             if let Err(DoubleFree(page)) = given {
                 self.page_freed_twice(set.zone.address(page));
