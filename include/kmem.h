@@ -1,13 +1,19 @@
-/* kmem: memory that can account for itself. The kernel's allocation interface for C and C++ programs, over libkmem.so.
+/* kmem: memory that can account for itself. The kernel's allocation interface for C and C++
+ * programs, over libkmem.so.
  *
  *	cc program.c -Iinclude -lkmem
  *
- * Every macro below puts one static tag {module, file, line, function} into the ELF section kmem_alloc_tags of its
- * object, and bills the allocation to it. The functions behind the macros are there under their names with _tag (which
- * take the tag) and _noprof (which bill the scope of the thread, if it is in one).
+ * Every macro that allocates bills the allocation to a static tag {module, file, line, function},
+ * which it puts into the ELF section kmem_alloc_tags. The function behind a macro has the macro's
+ * name and _tag, and takes the tag as its last argument. Its variant with _noprof bills the
+ * thread's scope (kmem/tag.h), else no tag.
  *
- * Names and meanings are those of Linux (include/linux/slab.h, gfp.h, alloc_tag.h); pages are given by address. Nothing
- * here sets errno: failure is NULL. */
+ * Names and meanings are those of Linux (include/linux/slab.h, gfp.h, alloc_tag.h). Sizes are in
+ * bytes, and pages are given by address. An allocation fails with NULL if there is no memory, or if
+ * the thread's group is at its max (kmem/group.h). No function sets errno.
+ *
+ * Any thread and any signal handler may call these functions, except as mempools and per-CPU words
+ * state. Freeing memory that is not live is reported and ends the program. */
 #ifndef KMEM_H
 #define KMEM_H
 
@@ -19,95 +25,122 @@
 extern "C" {
 #endif
 
-/* The symbols of the library begin with kmem_, so that preloading it does not replace a kfree of the program's own. */
+/* Symbols of the library begin with kmem_: preloading it does not replace a kfree of the
+ * program. */
 #define KMEM_AS_(symbol) __asm__(#symbol)
 
+/* Flags of a request, combined by |. */
 typedef unsigned int gfp_t;
 #define GFP_KERNEL 0u
-/* Not to wait for others: of what is here, mempools wait, and who says __GFP_RETRY_MAYFAIL or __GFP_NOFAIL. */
+/* Do not wait for other threads. Only mempools wait, and requests with __GFP_RETRY_MAYFAIL or
+ * __GFP_NOFAIL. */
 #define GFP_NOWAIT 0x8u
 #define GFP_ATOMIC 0x8u
-/* Zeroed memory. */
+/* Zero the memory. */
 #define __GFP_ZERO 0x1u
-/* Do without: no report when there is no memory. */
+/* Do not report a failure. */
 #define __GFP_NOWARN 0x2u
-/* Not to be charged to the group of the thread (kmem/group.h). */
+/* Do not charge the thread's group (kmem/group.h). */
 #define __GFP_UNACCOUNTED 0x4u
-/* Try harder before returning NULL: shrinkers of all groups are called and everything is given back that is not in use, as
- * long as that finds something, at most 16 times. */
+/* Try up to 16 times before returning NULL, as long as that frees memory: call the shrinkers of all
+ * groups, and give unused memory back to the system. */
 #define __GFP_RETRY_MAYFAIL 0x10u
-/* Never NULL for up to 8 pages (order 3) or an area of vmalloc, unless the library could not start: the same, then waits for
- * others, without end. Longer blocks: as __GFP_RETRY_MAYFAIL. A group goes above its max (kmem/group.h). With GFP_NOWAIT only
- * that: there is no waiting. */
+/* Do not fail: the group goes above its max. Up to 8 pages, or an area of vmalloc, are waited for
+ * without end; NULL means that the library could not start. Longer blocks are tried as with
+ * __GFP_RETRY_MAYFAIL. With GFP_NOWAIT only the group's max is ignored. */
 #define __GFP_NOFAIL 0x20u
-/* For sources that have them: what is allocated in a group is charged to it anyway. */
+/* Flags for source compatibility, without effect: a thread's group always pays. */
 #define __GFP_ACCOUNT 0u
 #define GFP_KERNEL_ACCOUNT GFP_KERNEL
 #define SLAB_ACCOUNT 0u
 
-/* -- kmalloc ----------------------------------------------------------------------------------------------------- */
+/* -- kmalloc ----------------------------------------------------------------------------------- */
 
-void *kmalloc_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_kmalloc_tag);
+/* Allocates `size` bytes at a multiple of 16. */
+void *kmalloc_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_kmalloc_tag);
 void *kmalloc_noprof(size_t size, gfp_t flags) KMEM_AS_(kmem_kmalloc_noprof);
-void *kcalloc_tag(size_t count, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_kcalloc_tag);
+/* Allocates `count` times `size` zeroed bytes. NULL also if the product overflows. */
+void *kcalloc_tag(size_t count, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_kcalloc_tag);
 void *kcalloc_noprof(size_t count, size_t size, gfp_t flags) KMEM_AS_(kmem_kcalloc_noprof);
+/* Resizes an allocation (or NULL) to `size` bytes, and may move it. NULL: the allocation is kept.
+ * Size 0 frees it and returns NULL. __GFP_ZERO zeroes bytes behind its old ksize. */
 void *krealloc_tag(const void *at, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_krealloc_tag);
 void *krealloc_noprof(const void *at, size_t size, gfp_t flags) KMEM_AS_(kmem_krealloc_noprof);
-char *kstrdup_tag(const char *text, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_kstrdup_tag);
+/* Copies a string. NULL also for NULL. */
+char *kstrdup_tag(const char *text, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_kstrdup_tag);
 char *kstrdup_noprof(const char *text, gfp_t flags) KMEM_AS_(kmem_kstrdup_noprof);
-/* All or none: `count`, or 0. */
-size_t kmalloc_bulk_tag(size_t size, gfp_t flags, size_t count, void **out, const struct kmem_alloc_tag *tag)
-	KMEM_AS_(kmem_kmalloc_bulk_tag);
+/* Fills `out` with `count` allocations of `size` bytes. Returns `count`, or 0 and allocates
+ * none. */
+size_t kmalloc_bulk_tag(size_t size, gfp_t flags, size_t count, void **out,
+			const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_kmalloc_bulk_tag);
+/* Frees an allocation of kmalloc, malloc, vmalloc or their variants; NULL does nothing. */
 void kfree(const void *at) KMEM_AS_(kmem_kfree);
+/* Frees `count` allocations as kfree does. */
 void kfree_bulk(size_t count, void **objects) KMEM_AS_(kmem_kfree_bulk);
+/* The bytes that may be used at a live allocation; 0 for NULL. */
 size_t ksize(const void *at) KMEM_AS_(kmem_ksize);
 
 #define kmalloc(size, flags) kmalloc_tag(size, flags, KMEM_TAG())
 #define kzalloc(size, flags) kmalloc_tag(size, (flags) | __GFP_ZERO, KMEM_TAG())
 #define kcalloc(count, size, flags) kcalloc_tag(count, size, flags, KMEM_TAG())
-#define kmalloc_array(count, size, flags) kcalloc_tag(count, size, (flags) & ~__GFP_ZERO, KMEM_TAG())
+#define kmalloc_array(count, size, flags)                                                          \
+	kcalloc_tag(count, size, (flags) & ~__GFP_ZERO, KMEM_TAG())
 #define krealloc(at, size, flags) krealloc_tag(at, size, flags, KMEM_TAG())
 #define kstrdup(text, flags) kstrdup_tag(text, flags, KMEM_TAG())
 #define kmalloc_bulk(size, flags, count, out) kmalloc_bulk_tag(size, flags, count, out, KMEM_TAG())
 
-/* -- Caches: objects of one kind. Caches of one size share their slabs -------------------------------------------- */
+/* -- Caches: objects of one kind. Caches of one size share slabs ------------------------------- */
 
 struct kmem_cache;
-/* `align` is 0 or a power of two; `ctor` (or null) is called for each object that is handed out. The cache itself is
- * billed to this call. */
-struct kmem_cache *kmem_cache_create_tag(const char *name, size_t size, size_t align, void (*ctor)(void *),
-					 const struct kmem_alloc_tag *tag);
-/* False, and a warning: objects of the cache are live; it stays. */
+/* Makes a cache of objects of `size` bytes at multiples of `align` (0, or a power of two). `ctor`,
+ * if not NULL, is called with each object that is allocated. This call is billed for the cache
+ * itself. NULL: there is no memory, `size` is 0, or `align` is no power of two. */
+struct kmem_cache *kmem_cache_create_tag(const char *name, size_t size, size_t align,
+					 void (*ctor)(void *), const struct kmem_alloc_tag *tag);
+/* Destroys a cache and returns 1. If it has live objects, prints a warning, keeps it and returns
+ * 0. */
 int kmem_cache_destroy(struct kmem_cache *cache);
+/* Allocates an object. */
 void *kmem_cache_alloc_tag(struct kmem_cache *cache, gfp_t flags, const struct kmem_alloc_tag *tag);
 void *kmem_cache_alloc_noprof(struct kmem_cache *cache, gfp_t flags);
+/* Frees an object of this cache; NULL does nothing. */
 void kmem_cache_free(struct kmem_cache *cache, void *object);
-/* All or none: `count`, or 0. */
+/* Fills `out` with `count` objects. Returns `count`, or 0 and allocates none. */
 size_t kmem_cache_alloc_bulk_tag(struct kmem_cache *cache, gfp_t flags, size_t count, void **out,
 				 const struct kmem_alloc_tag *tag);
+/* Frees `count` objects of this cache. */
 void kmem_cache_free_bulk(struct kmem_cache *cache, size_t count, void **objects);
 
-#define kmem_cache_create(name, size, align, ctor) kmem_cache_create_tag(name, size, align, ctor, KMEM_TAG())
+#define kmem_cache_create(name, size, align, ctor)                                                 \
+	kmem_cache_create_tag(name, size, align, ctor, KMEM_TAG())
 #define kmem_cache_alloc(cache, flags) kmem_cache_alloc_tag(cache, flags, KMEM_TAG())
-#define kmem_cache_zalloc(cache, flags) kmem_cache_alloc_tag(cache, (flags) | __GFP_ZERO, KMEM_TAG())
-#define kmem_cache_alloc_bulk(cache, flags, count, out) kmem_cache_alloc_bulk_tag(cache, flags, count, out, KMEM_TAG())
+#define kmem_cache_zalloc(cache, flags)                                                            \
+	kmem_cache_alloc_tag(cache, (flags) | __GFP_ZERO, KMEM_TAG())
+#define kmem_cache_alloc_bulk(cache, flags, count, out)                                            \
+	kmem_cache_alloc_bulk_tag(cache, flags, count, out, KMEM_TAG())
 
-/* -- Pages of 4 KiB ------------------------------------------------------------------------------------------------ */
+/* -- Pages of 4 KiB ---------------------------------------------------------------------------- */
 
-/* 1 << order pages at a multiple of their size. */
-void *alloc_pages_tag(gfp_t flags, unsigned int order, const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_alloc_pages_tag);
+/* Allocates 1 << order pages at a multiple of their size. NULL also if `order` is above 11. */
+void *alloc_pages_tag(gfp_t flags, unsigned int order, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_alloc_pages_tag);
 void *alloc_pages_noprof(gfp_t flags, unsigned int order) KMEM_AS_(kmem_alloc_pages_noprof);
-/* Just as many pages as `size` takes. */
+/* Allocates as many pages as `size` bytes need. NULL also for size 0. */
 void *alloc_pages_exact_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_alloc_pages_exact_tag);
-/* Single pages; how many of the null entries of `pages` were filled. */
-size_t alloc_pages_bulk_tag(gfp_t flags, size_t count, void **pages, const struct kmem_alloc_tag *tag)
-	KMEM_AS_(kmem_alloc_pages_bulk_tag);
-/* Makes 1 << order pages into as many allocations, each billed to the same tag. */
+/* Puts single pages into the null entries of `pages`, up to the first failure. Returns how many
+ * entries from the first on have a page, those that had one before included. */
+size_t alloc_pages_bulk_tag(gfp_t flags, size_t count, void **pages,
+			    const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_alloc_pages_bulk_tag);
+/* Splits a block of 1 << order pages into single pages, each an allocation with the block's tag. */
 void split_page(void *pages, unsigned int order) KMEM_AS_(kmem_split_page);
-/* Frees 1 << order pages: one allocation, or the pieces of one that was split. */
+/* Frees a block of 1 << order pages, or all its pages if it was split. */
 void __free_pages(void *pages, unsigned int order) KMEM_AS_(kmem_free_pages);
+/* Frees an allocation of alloc_pages_exact of `size` bytes. */
 void free_pages_exact(void *pages, size_t size) KMEM_AS_(kmem_free_pages_exact);
 
 #define alloc_pages(flags, order) alloc_pages_tag(flags, order, KMEM_TAG())
@@ -117,27 +150,37 @@ void free_pages_exact(void *pages, size_t size) KMEM_AS_(kmem_free_pages_exact);
 #define alloc_pages_bulk(flags, count, pages) alloc_pages_bulk_tag(flags, count, pages, KMEM_TAG())
 #define __free_page(page) __free_pages(page, 0)
 
-/* -- Areas of whole pages, each with a page behind it that faults --------------------------------------------------- */
+/* -- Areas of whole pages, each followed by a page that faults --------------------------------- */
 
-void *vmalloc_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_vmalloc_tag);
+/* Allocates as many pages as `size` bytes need. */
+void *vmalloc_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_vmalloc_tag);
 void *vmalloc_noprof(size_t size, gfp_t flags) KMEM_AS_(kmem_vmalloc_noprof);
-/* Of huge pages as far as the system has them, at a multiple of 2 MiB if it is as long as that. */
-void *vmalloc_huge_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_vmalloc_huge_tag);
-/* At a multiple of `align`, a power of two. */
+/* Allocates huge pages as far as the system has them: from 2 MiB on, at a multiple of 2 MiB. */
+void *vmalloc_huge_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_vmalloc_huge_tag);
+/* Allocates an area at a multiple of `align` bytes. NULL also if `align` is no power of two. */
 void *vmalloc_aligned_tag(size_t size, size_t align, gfp_t flags, const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_vmalloc_aligned_tag);
-/* In place if that is possible; a long area moves by its page tables. __GFP_ZERO zeroes the pages that are new. */
+/* Resizes an area (or NULL) to `size` bytes, and may move it. NULL: the area is kept. Size 0 frees
+ * it and returns NULL. __GFP_ZERO zeroes new pages. */
 void *vrealloc_tag(const void *at, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_vrealloc_tag);
+/* Frees an area; NULL does nothing. */
 void vfree(const void *at) KMEM_AS_(kmem_vfree);
-/* A page that vmap can map; freed by __free_page. */
-void *vmap_alloc_page_tag(gfp_t flags, const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_vmap_alloc_page_tag);
-/* Maps such pages (and no others: NULL) side by side; they must live longer than the mapping. A forked child has
- * neither. */
+/* Allocates a page that vmap can map. __free_page frees it. NULL also if the system has no memory
+ * of that kind. */
+void *vmap_alloc_page_tag(gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_vmap_alloc_page_tag);
+/* Maps `count` pages of vmap_alloc_page side by side. The pages must be freed after the mapping.
+ * NULL also if one is another page. A forked child has neither pages nor mappings. */
 void *vmap(void **pages, unsigned int count) KMEM_AS_(kmem_vmap);
+/* Removes a mapping of vmap; NULL does nothing. */
 void vunmap(const void *at) KMEM_AS_(kmem_vunmap);
+/* Returns 1 if an address is in a live area, the page behind it included, else 0. */
 int is_vmalloc_addr(const void *at) KMEM_AS_(kmem_is_vmalloc_addr);
-/* Writes the areas to a file, in the layout of /proc/vmallocinfo. */
+/* Writes the areas to a file descriptor, in the layout of /proc/vmallocinfo. Write errors are
+ * ignored. */
 void kmem_vmallocinfo(int fd);
 
 #define vmalloc(size) vmalloc_tag(size, GFP_KERNEL, KMEM_TAG())
@@ -146,105 +189,137 @@ void kmem_vmallocinfo(int fd);
 #define vmalloc_aligned(size, align, flags) vmalloc_aligned_tag(size, align, flags, KMEM_TAG())
 #define vrealloc(at, size, flags) vrealloc_tag(at, size, flags, KMEM_TAG())
 #define vmap_alloc_page(flags) vmap_alloc_page_tag(flags, KMEM_TAG())
-/* kmalloc up to 32 KiB, vmalloc from there on; kfree and kvfree take both. */
-#define kvmalloc(size, flags)                                                                                          \
-	(__extension__({                                                                                               \
-		size_t kmem_size_ = (size);                                                                            \
-		kmem_size_ <= 32768 ? kmalloc(kmem_size_, flags) : vmalloc_tag(kmem_size_, flags, KMEM_TAG());         \
+/* Allocates by kmalloc up to 32 KiB, else by vmalloc. kfree and kvfree free both. */
+#define kvmalloc(size, flags)                                                                      \
+	(__extension__({                                                                           \
+		size_t kmem_size_ = (size);                                                        \
+		kmem_size_ <= 32768 ? kmalloc(kmem_size_, flags)                                   \
+				    : vmalloc_tag(kmem_size_, flags, KMEM_TAG());                  \
 	}))
 #define kvfree(at) kfree(at)
 
-/* -- Memory pools: allocation that does not fail -------------------------------------------------------------------- */
+/* -- Memory pools: allocation that does not fail ----------------------------------------------- */
 
 struct mempool;
 typedef struct mempool mempool_t;
+/* The back end of a pool of the program's own elements. Both functions may be called on any
+ * thread. */
 typedef void *(*mempool_alloc_t)(gfp_t flags, void *data);
 typedef void (*mempool_free_t)(void *element, void *data);
-/* Pools with a reserve of `min` elements: from two functions, a cache, kmalloc, or pages. NULL: there is no memory for the
- * reserve. It is billed to this call, elements to who asks for them. */
+/* Makes a pool with a reserve of `min` elements: of two functions, a cache, kmalloc, or blocks of
+ * pages. This call is billed for the pool and its reserve; each element in use is billed to its own
+ * mempool_alloc. NULL: there is no memory for the reserve, or `min` is negative. */
 mempool_t *mempool_create_tag(int min, mempool_alloc_t alloc, mempool_free_t release, void *data,
 			      const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_mempool_create_tag);
-mempool_t *mempool_create_slab_pool_tag(int min, struct kmem_cache *cache, const struct kmem_alloc_tag *tag)
+mempool_t *mempool_create_slab_pool_tag(int min, struct kmem_cache *cache,
+					const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_mempool_create_slab_pool_tag);
 mempool_t *mempool_create_kmalloc_pool_tag(int min, size_t size, const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_mempool_create_kmalloc_pool_tag);
-mempool_t *mempool_create_page_pool_tag(int min, unsigned int order, const struct kmem_alloc_tag *tag)
+mempool_t *mempool_create_page_pool_tag(int min, unsigned int order,
+					const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_mempool_create_page_pool_tag);
-/* An element: from the back end, else from the reserve, else (unless `flags` is GFP_NOWAIT or GFP_ATOMIC) one that another
- * thread frees. */
+/* Allocates an element from the back end, else from the reserve. Else waits until another thread
+ * frees one; with GFP_NOWAIT, or if `min` is 0, returns NULL. Signal handlers must use
+ * GFP_NOWAIT. */
 void *mempool_alloc_tag(mempool_t *pool, gfp_t flags, const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_mempool_alloc_tag);
 void *mempool_alloc_noprof(mempool_t *pool, gfp_t flags) KMEM_AS_(kmem_mempool_alloc_noprof);
-/* All or none: `count`, or 0. Waits for no more than the reserve if only one thread asks for many at a time. */
-size_t mempool_alloc_bulk_tag(mempool_t *pool, gfp_t flags, size_t count, void **out, const struct kmem_alloc_tag *tag)
+/* Fills `out` with `count` elements. Returns `count`, or 0 and allocates none. Threads that
+ * together ask for more than the reserve may wait for each other without end: ask for no more than
+ * the reserve, one thread at a time. */
+size_t mempool_alloc_bulk_tag(mempool_t *pool, gfp_t flags, size_t count, void **out,
+			      const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_mempool_alloc_bulk_tag);
+/* Gives an element back to its pool; NULL does nothing. */
 void mempool_free(void *element, mempool_t *pool) KMEM_AS_(kmem_mempool_free);
-void mempool_free_bulk(mempool_t *pool, size_t count, void **elements) KMEM_AS_(kmem_mempool_free_bulk);
-/* 0, or -ENOMEM: there is no memory for so large a reserve. */
+/* Gives `count` elements back to their pool. */
+void mempool_free_bulk(mempool_t *pool, size_t count, void **elements)
+	KMEM_AS_(kmem_mempool_free_bulk);
+/* Sets the size of the reserve. Returns 0; -ENOMEM: there is no memory for it; -EINVAL: `min` is
+ * negative. After an error the old size holds. */
 int mempool_resize(mempool_t *pool, int min) KMEM_AS_(kmem_mempool_resize);
-/* All elements must be back. */
+/* Destroys a pool, all of whose elements were freed; NULL does nothing. */
 void mempool_destroy(mempool_t *pool) KMEM_AS_(kmem_mempool_destroy);
 
-#define mempool_create(min, alloc, release, data) mempool_create_tag(min, alloc, release, data, KMEM_TAG())
+#define mempool_create(min, alloc, release, data)                                                  \
+	mempool_create_tag(min, alloc, release, data, KMEM_TAG())
 #define mempool_create_slab_pool(min, cache) mempool_create_slab_pool_tag(min, cache, KMEM_TAG())
-#define mempool_create_kmalloc_pool(min, size) mempool_create_kmalloc_pool_tag(min, size, KMEM_TAG())
+#define mempool_create_kmalloc_pool(min, size)                                                     \
+	mempool_create_kmalloc_pool_tag(min, size, KMEM_TAG())
 #define mempool_create_page_pool(min, order) mempool_create_page_pool_tag(min, order, KMEM_TAG())
 #define mempool_alloc(pool, flags) mempool_alloc_tag(pool, flags, KMEM_TAG())
-#define mempool_alloc_bulk(pool, flags, count, out) mempool_alloc_bulk_tag(pool, flags, count, out, KMEM_TAG())
+#define mempool_alloc_bulk(pool, flags, count, out)                                                \
+	mempool_alloc_bulk_tag(pool, flags, count, out, KMEM_TAG())
 
-/* -- Per-CPU memory -------------------------------------------------------------------------------------------------- */
+/* -- Per-CPU memory ---------------------------------------------------------------------------- */
 
-/* An object of up to 32 KiB of which every CPU has a copy of zeroes. What is returned is a handle: the address of the
- * copy that threads without a CPU number share. `align` is at most 4096. */
+/* Allocates an object of up to 32 KiB, of which every CPU has a copy of zeroes. `align` is a power
+ * of two up to 4096. Returns a handle: the address of the copy shared by threads without a CPU
+ * number. The tag and the group are billed one copy. */
 void *alloc_percpu_tag(size_t size, size_t align, gfp_t flags, const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_alloc_percpu_tag);
-void *alloc_percpu_noprof(size_t size, size_t align, gfp_t flags) KMEM_AS_(kmem_alloc_percpu_noprof);
+void *alloc_percpu_noprof(size_t size, size_t align, gfp_t flags)
+	KMEM_AS_(kmem_alloc_percpu_noprof);
+/* Frees all copies of an object; NULL does nothing. */
 void free_percpu(void *handle) KMEM_AS_(kmem_free_percpu);
-/* The copy of a CPU, those that have not run yet included; NULL: no memory, or no such CPU. The last of the numbers below
- * nr_cpu_ids() stands for the shared copy, so that a loop over all numbers misses nothing. */
+/* Returns the copy of a CPU, even of one that no thread ran on yet. NULL: there is no memory for
+ * it, or no such CPU. CPU nr_cpu_ids() - 1 is the shared copy, so a loop over all numbers finds all
+ * copies. */
 void *kmem_per_cpu_ptr(void *handle, unsigned int cpu);
+/* The number of possible CPUs, plus one for the shared copy. */
 unsigned int nr_cpu_ids(void) KMEM_AS_(kmem_nr_cpu_ids);
-/* Writes how much there is to a file, in the layout of the kernel's percpu_stats. */
+/* Writes statistics to a file descriptor, in the layout of the kernel's percpu_stats. Write errors
+ * are ignored. */
 void kmem_percpu_stats(int fd);
 
 #define __alloc_percpu(size, align) alloc_percpu_tag(size, align, GFP_KERNEL, KMEM_TAG())
 #define __alloc_percpu_gfp(size, align, flags) alloc_percpu_tag(size, align, flags, KMEM_TAG())
 #define alloc_percpu(type) ((type *)__alloc_percpu(sizeof(type), __alignof__(type)))
-#define alloc_percpu_gfp(type, flags) ((type *)__alloc_percpu_gfp(sizeof(type), __alignof__(type), flags))
+#define alloc_percpu_gfp(type, flags)                                                              \
+	((type *)__alloc_percpu_gfp(sizeof(type), __alignof__(type), flags))
 #define per_cpu_ptr(handle, cpu) ((__typeof__(handle))kmem_per_cpu_ptr(handle, cpu))
 #define for_each_possible_cpu(cpu) for ((cpu) = 0; (cpu) < nr_cpu_ids(); (cpu)++)
 
-/* Operations on the copy of the CPU that the thread runs on, which migration and signals do not tear. `word` is a word of 4 or 8
- * bytes in an object, by its handle: this_cpu_add(stats->packets, 1). A child of vfork must not call them. */
-#define KMEM_WORDS_(type, width)                                                                                       \
-	void kmem_this_cpu_add_##width(type *at, type by);                                                             \
-	type kmem_this_cpu_add_return_##width(type *at, type by);                                                      \
-	type kmem_this_cpu_read_##width(type *at);                                                                     \
-	type kmem_this_cpu_xchg_##width(type *at, type value);                                                         \
-	type kmem_this_cpu_cmpxchg_##width(type *at, type before, type value);                                         \
+/* Operations on a word of 4 or 8 bytes in the copy of the CPU that the thread runs on. `word` is
+ * the word in the handle's copy: this_cpu_add(stats->packets, 1). Migration and signals cannot
+ * split an operation. A child of vfork must not call them. */
+#define KMEM_WORDS_(type, width)                                                                   \
+	void kmem_this_cpu_add_##width(type *at, type by);                                         \
+	type kmem_this_cpu_add_return_##width(type *at, type by);                                  \
+	type kmem_this_cpu_read_##width(type *at);                                                 \
+	type kmem_this_cpu_xchg_##width(type *at, type value);                                     \
+	type kmem_this_cpu_cmpxchg_##width(type *at, type before, type value);                     \
 	type kmem_percpu_sum_##width(type *at);
 KMEM_WORDS_(uint32_t, 4)
 KMEM_WORDS_(uint64_t, 8)
 
-/* Not there: words of other sizes do not link. */
+/* Defined nowhere: a word of another size does not link. */
 uint64_t kmem_this_word_has_neither_4_nor_8_bytes(void);
-#define KMEM_WORD_(word, call, ...)                                                                                    \
-	((__typeof__(word))(sizeof(word) == 8	? kmem_##call##_8((uint64_t *)(void *)&(word)__VA_ARGS__)              \
-			    : sizeof(word) == 4 ? kmem_##call##_4((uint32_t *)(void *)&(word)__VA_ARGS__)              \
-						: kmem_this_word_has_neither_4_nor_8_bytes()))
-#define this_cpu_add(word, by)                                                                                         \
-	((void)(sizeof(word) == 8   ? kmem_this_cpu_add_8((uint64_t *)(void *)&(word), (uint64_t)(by))                 \
-		: sizeof(word) == 4 ? kmem_this_cpu_add_4((uint32_t *)(void *)&(word), (uint32_t)(by))                 \
-				    : (void)kmem_this_word_has_neither_4_nor_8_bytes()))
+#define KMEM_WORD_(word, call, ...)                                                                \
+	((__typeof__(word))(sizeof(word) == 8                                                      \
+				    ? kmem_##call##_8((uint64_t *)(void *)&(word)__VA_ARGS__)      \
+			    : sizeof(word) == 4                                                    \
+				    ? kmem_##call##_4((uint32_t *)(void *)&(word)__VA_ARGS__)      \
+				    : kmem_this_word_has_neither_4_nor_8_bytes()))
+#define this_cpu_add(word, by)                                                                     \
+	((void)(sizeof(word) == 8                                                                  \
+			? kmem_this_cpu_add_8((uint64_t *)(void *)&(word), (uint64_t)(by))         \
+		: sizeof(word) == 4                                                                \
+			? kmem_this_cpu_add_4((uint32_t *)(void *)&(word), (uint32_t)(by))         \
+			: (void)kmem_this_word_has_neither_4_nor_8_bytes()))
 #define this_cpu_sub(word, by) this_cpu_add(word, -(__typeof__(word))(by))
 #define this_cpu_inc(word) this_cpu_add(word, 1)
 #define this_cpu_dec(word) this_cpu_sub(word, 1)
+/* Adds, and returns the new value. */
 #define this_cpu_add_return(word, by) KMEM_WORD_(word, this_cpu_add_return, , by)
 #define this_cpu_read(word) KMEM_WORD_(word, this_cpu_read)
+/* Stores `value`, and returns the old value. */
 #define this_cpu_xchg(word, value) KMEM_WORD_(word, this_cpu_xchg, , value)
 #define this_cpu_write(word, value) ((void)this_cpu_xchg(word, value))
+/* Stores `value` if the word is `before`, and returns the old value. */
 #define this_cpu_cmpxchg(word, before, value) KMEM_WORD_(word, this_cpu_cmpxchg, , before, value)
-/* The sum over all copies. */
+/* The sum over all copies, exact once no thread writes them. */
 #define percpu_sum(word) KMEM_WORD_(word, percpu_sum)
 
 #ifdef __cplusplus

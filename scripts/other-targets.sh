@@ -20,7 +20,7 @@ done
 # The core uses nothing of std; -D warnings would not say more.
 for target in x86_64-unknown-none aarch64-unknown-none; do
   rustup target add "$target" >/dev/null 2>&1 || { echo "skipped: no target $target"; continue; }
-  cargo build -p kmem --target "$target"
+  cargo build -p kmem-core --target "$target"
   echo "$target: builds"
 done
 
@@ -33,7 +33,7 @@ rustup target add "$linux" >/dev/null 2>&1 || { echo "skipped: no target $linux"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
 # Tests of what differs: slots, groups, instances, the objects above them. (Proptest's cases take long under emulation.)
-PROPTEST_CASES=2 timeout "$seconds" cargo test -p kmem --target "$linux" \
+PROPTEST_CASES=2 timeout "$seconds" cargo test -p kmem-core --target "$linux" \
   --test slots --test instances --test tags --test percpu --test mempool --test rhashtable --test linux
 # The loader: modules in C for this machine are relocated, made executable and run, and each fault on the way is survived.
 # (The emulator shows ranges of text and read-only data as one in /proc/self/maps.)

@@ -1,23 +1,25 @@
-/* Groups: who pays for memory, up to which limit. kmem.h includes this; it also stands alone.
+/* Groups of allocations, each with a limit on the memory it pays for. kmem.h includes this header;
+ * it also works alone.
  *
  *	kmem_group_t tenant = kmem_group_create(KMEM_GROUP_ROOT, "tenant");
  *	kmem_group_set(tenant, KMEM_GROUP_MAX, 64 << 20);
  *	int64_t token = kmem_group_enter(tenant);
- *	.. malloc, operator new, kmalloc, ..: the tenant pays, until each is freed, whoever frees it ..
+ *	.. malloc, operator new, kmalloc, ..: the tenant pays until each is freed, on any thread ..
  *	kmem_group_leave(token);
  *
- * Every function returns a negative error number (-ESRCH, ..) if it cannot do what it is asked, and then nothing has
- * changed; none sets errno, throws or waits for other threads' callbacks but kmem_group_remove_shrinker. Not for signal
- * handlers. What all have in common:
+ * Every function returns a negative error number (-ESRCH, ..) on failure, and then has changed
+ * nothing. None sets errno or throws. None waits for callbacks on other threads, except
+ * kmem_group_remove_shrinker. Any thread may call them; signal handlers must not. Errors of all
+ * functions:
  *
- *	EINVAL	not a group's number: 0, negative (the error of a call before), or none that could be
- *	ESRCH	no such group, or not any more: a number is not given twice
- *	EFAULT	a null pointer
- *	ENOTSUP	no groups without books (KMEM_CONF=mem_profiling:never)
- *	ENOSYS	libkmem.so is not there
+ *	EINVAL	no group has this number: it is 0, negative (an earlier error), or too large
+ *	ESRCH	there is no such group; the number of a deleted one is never used again
+ *	EFAULT	a pointer is null
+ *	ENOTSUP	there are no groups without books (KMEM_CONF=mem_profiling:never)
+ *	ENOSYS	libkmem.so is not loaded
  *
- * The program runs with or without libkmem.so, preloaded or linked. Nothing here makes a linker take it along that was
- * told to leave out what is not needed (-Wl,--as-needed): then link with -Wl,--no-as-needed -lkmem. */
+ * The program runs with or without libkmem.so, preloaded or linked. The functions are weak, so a
+ * linker with -Wl,--as-needed drops the library: then link with -Wl,--no-as-needed -lkmem. */
 #ifndef KMEM_GROUP_H
 #define KMEM_GROUP_H
 
@@ -29,141 +31,166 @@
 extern "C" {
 #endif
 
-/* A group's number, above zero. */
+/* The number of a group, greater than 0. */
 typedef int64_t kmem_group_t;
-/* What nobody else pays for. It has no limits, and cannot be deleted. */
+/* The root group, which pays for all memory of no other group. It has no limits and cannot be
+ * deleted. */
 #define KMEM_GROUP_ROOT ((kmem_group_t)1 << 14)
-/* Room for any group's name with its zero byte. */
+/* Bytes of the longest name of a group, with its zero byte. */
 #define KMEM_GROUP_NAME_SIZE 256
 
 enum kmem_group_limit {
-	/* Above this, requests are refused, when shrinkers did not help. */
+	/* Above this, shrinkers are called; if they free too little, requests fail. */
 	KMEM_GROUP_MAX,
 	/* Above this, shrinkers are called. */
 	KMEM_GROUP_HIGH,
-	/* Up to this, the group is spared when one above it needs memory back. */
+	/* Up to this, the group's shrinkers are spared when a group above it needs memory. */
 	KMEM_GROUP_LOW,
 };
-/* No `max` or `high`; of `low`, 0 is none. */
+/* Value of `max` and `high` without a limit; `low` has 0 then. */
 #define KMEM_GROUP_NO_LIMIT UINT64_MAX
 
-/* What a group holds and may hold, in bytes. */
+/* Usage and limits of a group, in bytes. */
 struct kmem_group_stat {
-	/* The caller says how large its structure is: KMEM_GROUP_STAT_INIT does. */
+	/* Size of the structure, set by the caller with KMEM_GROUP_STAT_INIT. */
 	uint64_t size;
-	/* Live allocations with their metadata, and reservations, of it and of all below it; of its own. */
+	/* Live allocations with their metadata, and reservations: of the group and all groups below
+	 * it; of the group alone. */
 	uint64_t current, own;
-	/* Of its own, what is reserved: kmem_group_try_charge. */
+	/* The part of `own` that kmem_group_try_charge reserved. */
 	uint64_t reserved;
-	/* Charged beyond `current`, and ready on CPUs for the next allocations. */
+	/* Charged beyond `current`: CPUs keep it for the next allocations. */
 	uint64_t cached;
-	/* The highest `current + cached` since it was last reset. */
+	/* The highest `current + cached` since kmem_group_reset_peak. */
 	uint64_t peak;
 	uint64_t max, high, low;
-	/* How often: its shrinkers had to be called although it was below `low`; it was above `high`; it was about to
-	 * go above `max`; a request was refused, or went above `max` because it could not be. */
+	/* Counts of calls of shrinkers below `low`; of excesses of `high`; of requests that would
+	 * have exceeded `max`; of requests that failed or exceeded `max`. */
 	uint64_t low_events, high_events, max_events, oom_events;
-	/* 1: a request that could not be refused went above `max`, since the peak was last reset. */
+	/* 1 if a request that must not fail exceeded `max` since kmem_group_reset_peak, else 0. */
 	uint64_t over_limit;
 };
-#define KMEM_GROUP_STAT_INIT { sizeof(struct kmem_group_stat), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define KMEM_GROUP_STAT_INIT                                                                       \
+	{ sizeof(struct kmem_group_stat), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* What its live allocations are, in bytes with their metadata; of it and of all below it. */
+/* Bytes of live allocations of a group and all groups below it by kind, metadata included. */
 struct kmem_group_kinds {
-	/* As of kmem_group_stat: KMEM_GROUP_KINDS_INIT. */
+	/* Size of the structure, set by the caller with KMEM_GROUP_KINDS_INIT. */
 	uint64_t size;
-	/* Objects of slabs; pages, large blocks of malloc included; areas of vmalloc; per-CPU objects, one copy of each. */
+	/* Objects of slabs; pages and large blocks of malloc; areas of vmalloc; per-CPU objects,
+	 * one copy of each. */
 	uint64_t slab, pages, vmalloc, percpu;
 };
 #define KMEM_GROUP_KINDS_INIT { sizeof(struct kmem_group_kinds), 0, 0, 0, 0 }
 
-/* Frees about so many bytes of the group if it can; returns how many it freed. Called on a thread that allocates, whatever
- * locks of the program it holds: what cannot be had without waiting must be left alone. What it allocates itself is
- * granted, and calls no shrinker. It must return: no longjmp, no exception. */
+/* A shrinker: frees about `bytes` bytes of the group, and returns the number of bytes freed. The
+ * library calls it on any thread that allocates, which may hold locks of the program. So it must
+ * wait for no lock. Its own allocations exceed the limits and call no shrinker. It must return: no
+ * longjmp, no exception. */
 typedef size_t (*kmem_shrink_t)(void *data, kmem_group_t group, size_t bytes);
 struct kmem_shrinker;
 
-/* -- Groups -------------------------------------------------------------------------------------------------------- */
+/* -- Groups ------------------------------------------------------------------------------------ */
 
-/* A new group below `parent`, or: EINVAL: a name is 1 to 255 bytes of UTF-8 without '/', and not "." or ".."; EEXIST; ENOSPC:
- * there are as many groups as there can be; ELOOP: more than 32 levels; ENOMEM: the library could not start. */
+/* Makes a group below `parent` and returns its number. A name is 1 to 255 bytes of UTF-8 without
+ * '/', and not "." or "..". EINVAL: no such name; EEXIST: the parent has a group of that name;
+ * ENOSPC: no more groups can be made; ELOOP: more than 32 levels; ENOMEM: the library could not
+ * start. */
 kmem_group_t kmem_group_create(kmem_group_t parent, const char *name) __attribute__((weak));
-/* The group at a path from the root, "a/b/c"; "" is the root. */
+/* Returns the group at a path from the root ("a/b/c"; "" is the root). ESRCH: there is none. */
 kmem_group_t kmem_group_find(const char *path) __attribute__((weak));
-/* Deletes it in a moment, whatever it holds: its parent pays from now on, also for what threads in it allocate. Its
- * name is free at once. EBUSY: there are groups below it; EPERM: the root. */
+/* Deletes a group, without a look at its allocations. From now on its parent pays for them, and for
+ * allocations of threads in the group. Its name can be used again at once. Returns 0. EBUSY: there
+ * are groups below it; EPERM: it is the root. */
 int kmem_group_delete(kmem_group_t group) __attribute__((weak));
-/* Copies its name ("" for the root) with a zero byte; its length. ERANGE: there is no room. */
+/* Copies a group's name with its zero byte to `room` bytes at `name`, and returns the name's
+ * length. The root's name is "". ERANGE: `room` is too small. */
 int kmem_group_name(kmem_group_t group, char *name, size_t room) __attribute__((weak));
-/* The group it is below; of the root, 0. */
+/* Returns the group's parent; 0 for the root. */
 kmem_group_t kmem_group_parent(kmem_group_t group) __attribute__((weak));
-/* Deleted groups that something is still charged to, or some thread is in. */
+/* Returns the number of deleted groups that still have charges or threads in them. */
 int kmem_group_dying(void) __attribute__((weak));
 
-/* Sets a limit. A group that holds more has its shrinkers called; what is left above `max` stays, and nothing more is
- * granted. Any number of bytes will do, 0 as well. EPERM: the root. */
-int kmem_group_set(kmem_group_t group, enum kmem_group_limit limit, uint64_t bytes) __attribute__((weak));
-/* EINVAL: `size` is that of no version of the structure that the library knows. */
+/* Sets a limit of a group to any number of bytes, and returns 0. If the group has more, its
+ * shrinkers are called. Memory that is left above `max` stays allocated, and further requests fail.
+ * EPERM: it is the root. */
+int kmem_group_set(kmem_group_t group, enum kmem_group_limit limit, uint64_t bytes)
+	__attribute__((weak));
+/* Fills `stat` in and returns 0. EINVAL: the library knows no version of the structure of that
+ * size. */
 int kmem_group_stat(kmem_group_t group, struct kmem_group_stat *stat) __attribute__((weak));
-/* The same by kinds; takes time with the number of objects of the heap. */
+/* Fills `kinds` in and returns 0; reads all objects of the heap for it. EINVAL: as for
+ * kmem_group_stat. */
 int kmem_group_kinds(kmem_group_t group, struct kmem_group_kinds *kinds) __attribute__((weak));
-/* Starts `peak` anew, and takes `over_limit` back. */
+/* Sets `peak` to the present usage and `over_limit` to 0. Returns 0. */
 int kmem_group_reset_peak(kmem_group_t group) __attribute__((weak));
-/* Adds 1 to an eventfd at each event; -1: to none any more. EBADF: it is not open. */
+/* Adds 1 to an eventfd at each event of the group from now on; with -1, to none. Returns 0. EBADF:
+ * `eventfd` is not open. */
 int kmem_group_notify(kmem_group_t group, int eventfd) __attribute__((weak));
 
-/* -- Who pays ------------------------------------------------------------------------------------------------------ */
+/* -- Who pays ---------------------------------------------------------------------------------- */
 
-/* Has the group pay for what the calling thread allocates from now on; what kmem_group_leave wants back. Scopes nest, the
- * innermost counts. If it fails, the thread stays in the group it is in. */
+/* Begins a scope in which the group pays for allocations of the calling thread. Returns a token for
+ * kmem_group_leave, 0 or greater. Scopes nest; the innermost one pays. */
 int64_t kmem_group_enter(kmem_group_t group) __attribute__((weak));
-/* Goes back. EINVAL, and nothing changes: the token is none (an error of kmem_group_enter may be given here), or not that of the
- * scope the thread is in. */
+/* Ends the scope of the token, and returns 0. EINVAL: the token is an error of kmem_group_enter, or
+ * not that of the thread's innermost scope. */
 int kmem_group_leave(int64_t token) __attribute__((weak));
-/* The group of the calling thread. */
+/* Returns the group of the calling thread. */
 kmem_group_t kmem_group_current(void) __attribute__((weak));
-/* The group that pays for a live allocation. (What is none ends the program, as in malloc_usable_size.) EINVAL: null. */
+/* Returns the group that pays for a live allocation. EINVAL: it is null. An address that is no live
+ * allocation is reported and ends the program. */
 kmem_group_t kmem_group_of(const void *allocation) __attribute__((weak));
 
-/* Charges bytes that are not allocated yet, before large work is begun; ENOMEM: the group is at its max. */
+/* Charges `bytes` to the group without an allocation, to reserve them before a large piece of work.
+ * Returns 0. ENOMEM: the group would exceed its max. */
 int kmem_group_try_charge(kmem_group_t group, uint64_t bytes) __attribute__((weak));
-/* Takes that back, also after the group was deleted. EINVAL, and nothing changes: so much is not reserved. */
+/* Gives bytes of kmem_group_try_charge back, even if the group was deleted. Returns 0. EINVAL:
+ * fewer bytes are reserved. */
 int kmem_group_uncharge(kmem_group_t group, uint64_t bytes) __attribute__((weak));
 
-/* Has `shrink` called with `data` when the group is to give memory back, on any thread, until it is removed. */
-int kmem_group_add_shrinker(kmem_group_t group, kmem_shrink_t shrink, void *data, struct kmem_shrinker **shrinker)
-	__attribute__((weak));
-/* Returns when no thread is in it any more. EDEADLK, and it stays: called from within a shrinker. */
+/* Adds a shrinker and stores it in `*shrinker`. `shrink` is called with `data` on any thread, when
+ * the group must free memory. Returns 0. ENOMEM: there is no memory. */
+int kmem_group_add_shrinker(kmem_group_t group, kmem_shrink_t shrink, void *data,
+			    struct kmem_shrinker **shrinker) __attribute__((weak));
+/* Removes a shrinker, waits until no thread runs it any more, and returns 0. EDEADLK: the caller is
+ * a shrinker. */
 int kmem_group_remove_shrinker(struct kmem_shrinker *shrinker) __attribute__((weak));
 
 #define KMEM_OR_(function, call) (function ? (call) : -ENOSYS)
 #define kmem_group_create(parent, name) KMEM_OR_(kmem_group_create, kmem_group_create(parent, name))
 #define kmem_group_find(path) KMEM_OR_(kmem_group_find, kmem_group_find(path))
 #define kmem_group_delete(group) KMEM_OR_(kmem_group_delete, kmem_group_delete(group))
-#define kmem_group_name(group, name, room) KMEM_OR_(kmem_group_name, kmem_group_name(group, name, room))
+#define kmem_group_name(group, name, room)                                                         \
+	KMEM_OR_(kmem_group_name, kmem_group_name(group, name, room))
 #define kmem_group_parent(group) KMEM_OR_(kmem_group_parent, kmem_group_parent(group))
 #define kmem_group_dying() KMEM_OR_(kmem_group_dying, kmem_group_dying())
-#define kmem_group_set(group, limit, bytes) KMEM_OR_(kmem_group_set, kmem_group_set(group, limit, bytes))
+#define kmem_group_set(group, limit, bytes)                                                        \
+	KMEM_OR_(kmem_group_set, kmem_group_set(group, limit, bytes))
 #define kmem_group_stat(group, stat) KMEM_OR_(kmem_group_stat, kmem_group_stat(group, stat))
 #define kmem_group_kinds(group, kinds) KMEM_OR_(kmem_group_kinds, kmem_group_kinds(group, kinds))
 #define kmem_group_reset_peak(group) KMEM_OR_(kmem_group_reset_peak, kmem_group_reset_peak(group))
-#define kmem_group_notify(group, eventfd) KMEM_OR_(kmem_group_notify, kmem_group_notify(group, eventfd))
+#define kmem_group_notify(group, eventfd)                                                          \
+	KMEM_OR_(kmem_group_notify, kmem_group_notify(group, eventfd))
 #define kmem_group_enter(group) KMEM_OR_(kmem_group_enter, kmem_group_enter(group))
 #define kmem_group_leave(token) KMEM_OR_(kmem_group_leave, kmem_group_leave(token))
 #define kmem_group_current() KMEM_OR_(kmem_group_current, kmem_group_current())
 #define kmem_group_of(allocation) KMEM_OR_(kmem_group_of, kmem_group_of(allocation))
-#define kmem_group_try_charge(group, bytes) KMEM_OR_(kmem_group_try_charge, kmem_group_try_charge(group, bytes))
-#define kmem_group_uncharge(group, bytes) KMEM_OR_(kmem_group_uncharge, kmem_group_uncharge(group, bytes))
-#define kmem_group_add_shrinker(group, shrink, data, shrinker)                                                         \
+#define kmem_group_try_charge(group, bytes)                                                        \
+	KMEM_OR_(kmem_group_try_charge, kmem_group_try_charge(group, bytes))
+#define kmem_group_uncharge(group, bytes)                                                          \
+	KMEM_OR_(kmem_group_uncharge, kmem_group_uncharge(group, bytes))
+#define kmem_group_add_shrinker(group, shrink, data, shrinker)                                     \
 	KMEM_OR_(kmem_group_add_shrinker, kmem_group_add_shrinker(group, shrink, data, shrinker))
-#define kmem_group_remove_shrinker(shrinker) KMEM_OR_(kmem_group_remove_shrinker, kmem_group_remove_shrinker(shrinker))
+#define kmem_group_remove_shrinker(shrinker)                                                       \
+	KMEM_OR_(kmem_group_remove_shrinker, kmem_group_remove_shrinker(shrinker))
 
 #ifdef __cplusplus
 }
 
 namespace kmem
 {
-/* A group that is deleted when its object goes; what it holds is its parent's then.
+/* Owner of a group. Its destructor deletes the group, whose parent pays for its memory then.
  *
  *	kmem::group tenant("tenant");
  *	if (!tenant)
@@ -195,17 +222,17 @@ public:
 	{
 		return id_ > 0;
 	}
-	/* The error number of its making, 0 for none. */
+	/* The positive error number of kmem_group_create, or 0. */
 	int error() const noexcept
 	{
 		return id_ > 0 ? 0 : (int)-id_;
 	}
-	/* Its number, or the negative error. */
+	/* The group's number, or a negative error number. */
 	kmem_group_t id() const noexcept
 	{
 		return id_;
 	}
-	/* Leaves the group there for good. */
+	/* Gives the group up without deleting it, and returns its number. */
 	kmem_group_t release() noexcept
 	{
 		kmem_group_t id = id_;
@@ -216,13 +243,14 @@ public:
 	{
 		return kmem_group_set(id_, limit, bytes);
 	}
-	/* All zeroes if there is no such group; the next one, too. */
+	/* The group's statistics; all 0 but `size` on failure. */
 	struct kmem_group_stat stat() const noexcept
 	{
 		struct kmem_group_stat stat = KMEM_GROUP_STAT_INIT;
 		(void)kmem_group_stat(id_, &stat);
 		return stat;
 	}
+	/* The group's bytes by kind; all 0 but `size` on failure. */
 	struct kmem_group_kinds kinds() const noexcept
 	{
 		struct kmem_group_kinds kinds = KMEM_GROUP_KINDS_INIT;
@@ -240,7 +268,7 @@ private:
 	kmem_group_t id_;
 };
 
-/* While it lives, a group pays for what its thread allocates. */
+/* Scope of the thread that makes it: while the object lives, the group pays for allocations. */
 class group_scope {
 public:
 	explicit group_scope(kmem_group_t group) noexcept : token_(kmem_group_enter(group))

@@ -1,6 +1,7 @@
-/* Hosts of modules: what loads, unloads and lists the modules that are written with kmem_module.h.
+/* The loader of modules for hosts in C: loads, unloads and lists modules written with
+ * kmem_module.h.
  *
- *	cc -rdynamic -Iinclude host.c -Wl,--no-as-needed -lkmem_modules     (and -lkmem, if modules allocate)
+ *	cc -rdynamic -Iinclude host.c -Wl,--no-as-needed -lkmem_modules    (and -lkmem for kmem.h)
  *
  *	int fd = open("plugin.ko", O_RDONLY | O_CLOEXEC);
  *	if (kmem_finit_module(fd, "size=5", 0) < 0)
@@ -10,13 +11,20 @@
  *	kmem_symbol_put("work");
  *	kmem_delete_module("plugin", 0);
  *
- * There is one loader in a process. Functions may be called by any thread, also out of a module's init and exit; not by
- * signal handlers. Each returns a negative error number if it cannot do what it is asked, and then nothing has changed. Numbers
- * are those of the kernel's system calls of these names (and EFAULT for a null pointer, ENOMEM, EINTR, EDEADLK for what would
- * wait for itself, ENOSYS: libkmem_modules.so is not there). errno may change.
+ * A process has one loader. Any thread may call the functions, in a module's init and exit, too;
+ * signal handlers must not. Each returns a negative error number on failure, and then has changed
+ * nothing unless it says so. errno may change. The numbers are those of the kernel's system calls
+ * of these names. Every function can also return:
  *
- * A module finds what it needs among the exports of modules, and then in the dynamic symbols of the process: of the host, those
- * that -rdynamic exports. kmalloc and its like are in libkmem.so. */
+ *	EFAULT	a pointer is null
+ *	ENOMEM	there is no memory
+ *	EINTR	a signal arrived while the function waited
+ *	EDEADLK	the function would wait for its own thread
+ *	ENOSYS	libkmem_modules.so is not loaded
+ *
+ * The symbols of a module are resolved among the exports of other modules, then among the dynamic
+ * symbols of the process. Those of the host are the ones that -rdynamic exports. kmalloc and the
+ * other functions of kmem.h are in libkmem.so. */
 #ifndef KMEM_MODULE_HOST_H
 #define KMEM_MODULE_HOST_H
 
@@ -28,92 +36,114 @@
 extern "C" {
 #endif
 
-/* -- The loader ---------------------------------------------------------------------------------------------------- */
+/* -- The loader -------------------------------------------------------------------------------- */
 
+/* Settings of the loader. 0 in any field but `size` means the default. */
 struct kmem_module_config {
-	/* Of this structure: KMEM_MODULE_CONFIG_INIT says it. In the rest, 0 is for what is usual. */
+	/* Size of the structure, set by the caller with KMEM_MODULE_CONFIG_INIT. */
 	uint64_t size;
-	/* Directories for kmem_request_module, with ':' between them. */
+	/* Directories for kmem_request_module, separated by ':'. Default: none. */
 	const char *search_path;
-	/* Most bytes of a module's memory, and of a compressed file's contents (64 MiB). */
+	/* Most bytes of a module's memory, and of a compressed file's contents. Default: 64 MiB. */
 	uint64_t most_bytes;
-	/* Requests of kmem_request_module that are served at a time; the others wait (50). */
+	/* Most calls of kmem_request_module served at once; further ones wait. Default: 50. */
 	uint32_t most_requests;
 	/* KMEM_MODULE_REFUSE_LIVE, or 0. */
 	uint32_t flags;
 };
 #define KMEM_MODULE_CONFIG_INIT { sizeof(struct kmem_module_config), 0, 0, 0, 0 }
-/* A module is not unloaded while what it allocated is in use: see kmem_delete_module. */
+/* Do not unload a module while its allocations are live: see kmem_delete_module. */
 #define KMEM_MODULE_REFUSE_LIVE 1u
 
-/* Before any other function. EBUSY: the loader has begun. */
+/* Makes the loader with these settings, and returns 0. EBUSY: another function was called before.
+ * EINVAL: unknown flags, or a size of no version. */
 int kmem_module_configure(const struct kmem_module_config *config) __attribute__((weak));
 
-/* -- Loading and unloading ----------------------------------------------------------------------------------------- */
+/* -- Loading and unloading --------------------------------------------------------------------- */
 
-/* Flags of kmem_finit_module: takes symbols of other versions, a module of another ABI, a file packed with gzip, xz or zstd. */
+/* Flags of kmem_finit_module: accept symbols of other versions; accept a module of another ABI; the
+ * file is compressed with gzip, xz or zstd. */
 #define KMEM_MODULE_INIT_IGNORE_MODVERSIONS 1u
 #define KMEM_MODULE_INIT_IGNORE_VERMAGIC 2u
 #define KMEM_MODULE_INIT_COMPRESSED_FILE 4u
 
-/* Loads the module in a file that is open for reading. EEXIST: it is there, which cost no memory to find out; ENOEXEC: it is
- * no module; ENOENT: a symbol or a parameter is unknown; what init returned. `args` are "name=value ..", or null. */
+/* Loads the module in a file that is open for reading only, runs its init, and returns 0. `args` is
+ * "name=value ..", or null. EEXIST: the module is loaded, found out without allocating; ENOEXEC:
+ * the file is no module; ENOENT: a symbol or a parameter is unknown. An error of init is
+ * returned. */
 int kmem_finit_module(int fd, const char *args, unsigned int flags) __attribute__((weak));
-/* The same of bytes in memory, which are not needed any more after that. */
+/* Loads the module in `len` bytes at `image`, as kmem_finit_module does. The bytes may be freed
+ * afterwards. */
 int kmem_init_module(const void *image, size_t len, const char *args) __attribute__((weak));
-/* Loads a module by its name or an alias, after what it depends on, from the search path. It is no error that it is there. */
+/* Finds a module by its name or an alias in the search path, and loads it after the modules that it
+ * depends on. Returns 0, even if it is loaded already. */
 int kmem_request_module(const char *name) __attribute__((weak));
-/* Unloads a module, when nobody holds it any more. `flags`: O_NONBLOCK: does not wait for that; O_TRUNC: also one that has no
- * exit. ENOENT: there is none; EAGAIN: modules use it, or it is held and not to be waited for; EBUSY: it is being loaded or
- * unloaded, or has an init and no exit.
+/* Waits until no thread holds a module, runs its exit, unloads it, and returns 0. With O_NONBLOCK
+ * in `flags` it does not wait. With O_TRUNC it also unloads a module that has an init and no exit.
+ * ENOENT: there is no such module; EAGAIN: other modules use it, or it is held and O_NONBLOCK is
+ * set; EBUSY: it is being loaded or unloaded, or has an init and no exit.
  *
- * What it allocated and did not free in its exit keeps its name in the books, and a warning tells the sites. Or, with
- * KMEM_MODULE_REFUSE_LIVE: EBUSY, and the module stays mapped until that is freed and it is unloaded once more, without
- * a second exit. O_TRUNC unloads it nevertheless. */
+ * Allocations that are live after exit keep the module's name in the books, and a warning lists
+ * their call sites. With KMEM_MODULE_REFUSE_LIVE the result is EBUSY instead, and the module stays
+ * mapped. Another call unloads it once they are freed, and does not run exit again. O_TRUNC unloads
+ * it at once. */
 int kmem_delete_module(const char *name, unsigned int flags) __attribute__((weak));
 
-/* The address of what a live module exports under this name, and holds the module; null: nobody does. */
+/* Returns the address of a symbol that a live module exports, and holds the module. Null: none
+ * does. */
 void *kmem_symbol_get(const char *name) __attribute__((weak));
-/* Lets go of it. */
+/* Releases the module of a symbol once, and returns 0. ENOENT: no module exports it. */
 int kmem_symbol_put(const char *name) __attribute__((weak));
 
-/* -- What there is ------------------------------------------------------------------------------------------------- */
+/* -- Statistics -------------------------------------------------------------------------------- */
 
-/* Counters: the kernel's (/sys/kernel/debug/modules/stats), in its order. */
+/* Counters of the loader, in the order of the kernel's (/sys/kernel/debug/modules/stats). */
 struct kmem_module_stat {
-	/* As of kmem_module_config: KMEM_MODULE_STAT_INIT. */
+	/* Size of the structure, set by the caller with KMEM_MODULE_STAT_INIT. */
 	uint64_t size;
-	/* Loads, and requests that failed: on reading, on decompressing, before the module had memory, after that. */
+	/* Number of loads; of requests that failed to read, to decompress, before the module had
+	 * memory, and afterwards. */
 	uint64_t loaded, failed_kreads, failed_decompress, failed_becoming, failed_loads;
-	/* Bytes of all modules ever loaded; of their code; that requests took which failed, as above. */
+	/* Bytes of all modules loaded so far, and of their code. */
 	uint64_t total_bytes, total_text_bytes;
+	/* Bytes taken by failed requests, by the same four kinds. */
 	uint64_t kread_bytes, decompress_bytes, becoming_bytes, load_bytes;
-	/* The sum of the last four. */
+	/* The sum of these four. */
 	uint64_t wasted_bytes;
-	/* What the loader holds for modules and requests; the most it held. */
+	/* Bytes that the loader holds for modules and requests, and the most so far. */
 	uint64_t held_bytes, held_peak_bytes;
 };
-#define KMEM_MODULE_STAT_INIT { sizeof(struct kmem_module_stat), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define KMEM_MODULE_STAT_INIT                                                                      \
+	{ sizeof(struct kmem_module_stat), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+/* Fills `stat` in and returns 0. EINVAL: `size` is that of no version. */
 int kmem_module_stat(struct kmem_module_stat *stat) __attribute__((weak));
 
-/* Texts, with a zero byte, cut off where there is no room; their whole length. The statistics as the kernel prints them; the modules
- * as in /proc/modules; why the last function of this thread failed, in words ("" if none did). */
+/* Copy a text with its zero byte to `room` bytes at `text`, cut off if it is longer, and return its
+ * whole length. The texts are: the statistics as the kernel prints them; the modules in the layout
+ * of /proc/modules; the reason why a function last failed on this thread, or "". */
 int kmem_module_stat_text(char *text, size_t room) __attribute__((weak));
 int kmem_module_list_text(char *text, size_t room) __attribute__((weak));
 int kmem_module_error(char *text, size_t room) __attribute__((weak));
 
 #define KMEM_MODULE_OR_(function, call) (function ? (call) : -ENOSYS)
-#define kmem_module_configure(config) KMEM_MODULE_OR_(kmem_module_configure, kmem_module_configure(config))
-#define kmem_finit_module(fd, args, flags) KMEM_MODULE_OR_(kmem_finit_module, kmem_finit_module(fd, args, flags))
-#define kmem_init_module(image, len, args) KMEM_MODULE_OR_(kmem_init_module, kmem_init_module(image, len, args))
+#define kmem_module_configure(config)                                                              \
+	KMEM_MODULE_OR_(kmem_module_configure, kmem_module_configure(config))
+#define kmem_finit_module(fd, args, flags)                                                         \
+	KMEM_MODULE_OR_(kmem_finit_module, kmem_finit_module(fd, args, flags))
+#define kmem_init_module(image, len, args)                                                         \
+	KMEM_MODULE_OR_(kmem_init_module, kmem_init_module(image, len, args))
 #define kmem_request_module(name) KMEM_MODULE_OR_(kmem_request_module, kmem_request_module(name))
-#define kmem_delete_module(name, flags) KMEM_MODULE_OR_(kmem_delete_module, kmem_delete_module(name, flags))
+#define kmem_delete_module(name, flags)                                                            \
+	KMEM_MODULE_OR_(kmem_delete_module, kmem_delete_module(name, flags))
 #define kmem_symbol_get(name) (kmem_symbol_get ? kmem_symbol_get(name) : (void *)0)
 #define kmem_symbol_put(name) KMEM_MODULE_OR_(kmem_symbol_put, kmem_symbol_put(name))
 #define kmem_module_stat(stat) KMEM_MODULE_OR_(kmem_module_stat, kmem_module_stat(stat))
-#define kmem_module_stat_text(text, room) KMEM_MODULE_OR_(kmem_module_stat_text, kmem_module_stat_text(text, room))
-#define kmem_module_list_text(text, room) KMEM_MODULE_OR_(kmem_module_list_text, kmem_module_list_text(text, room))
-#define kmem_module_error(text, room) KMEM_MODULE_OR_(kmem_module_error, kmem_module_error(text, room))
+#define kmem_module_stat_text(text, room)                                                          \
+	KMEM_MODULE_OR_(kmem_module_stat_text, kmem_module_stat_text(text, room))
+#define kmem_module_list_text(text, room)                                                          \
+	KMEM_MODULE_OR_(kmem_module_list_text, kmem_module_list_text(text, room))
+#define kmem_module_error(text, room)                                                              \
+	KMEM_MODULE_OR_(kmem_module_error, kmem_module_error(text, room))
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,11 @@
-/* Hash tables that grow and shrink while threads use them without locks. kmem.h includes this; it also stands alone.
+/* Hash tables that grow and shrink while threads use them without locks. kmem.h includes this
+ * header; it also works alone.
  *
  *	struct entry { int key; struct rhash_head node; .. };
  *	static const struct rhashtable_params params = {
  *		.key_len = sizeof(int), .key_offset = offsetof(struct entry, key),
- *		.head_offset = offsetof(struct entry, node), .automatic_shrinking = true, .obj_freefn = free_entry,
+ *		.head_offset = offsetof(struct entry, node), .automatic_shrinking = true,
+ *		.obj_freefn = free_entry,
  *	};
  *	struct rhashtable table;
  *	rhashtable_init(&table, &params);
@@ -12,21 +14,23 @@
  *	struct entry *found = rhashtable_lookup_fast(&table, &key, params);
  *	rhashtable_read_unlock(&table, side);
  *
- * Names and meanings are those of Linux (include/linux/rhashtable.h), but for this:
+ * Names and meanings are those of Linux (include/linux/rhashtable.h), with these differences:
  *
- *	- Whoever may meet an object that another thread removes holds the table's read lock (as srcu_read_lock: it
- *	  waits for nobody, and nobody waits for it). An object that was removed or replaced is given to `obj_freefn`
- *	  when no reader has it any more: there is no call_rcu.
- *	- A table keeps a word of its own for each object, so to insert and to replace may fail with -ENOMEM. All memory of
- *	  a table is billed to the line of rhashtable_init and to the group of the thread that asks for it. What is loaded with
- *	  that line stays loaded as long as the table.
- *	- rhashtable_insert_fast refuses a key that is there, as rhashtable_lookup_insert_fast does.
+ *	- A reader of objects that another thread may remove holds the table's read lock, as by
+ *	  srcu_read_lock. Neither readers nor writers wait for it. When no reader has a removed or
+ *	  replaced object any more, `obj_freefn` gets it: there is no call_rcu.
+ *	- A table allocates a word for each object, so insert and replace can fail with -ENOMEM. All
+ *	  memory of a table is billed to the line of rhashtable_init. The group of the thread that
+ *	  inserts pays. The object file with that line must stay loaded as long as the table exists.
+ *	- rhashtable_insert_fast fails for a key in the table, as rhashtable_lookup_insert_fast
+ *	  does.
  *	- A walk does not start over when the table is resized.
- *	- The parameters are those given to rhashtable_init; `params` of other calls is for source compatibility.
+ *	- The parameters of rhashtable_init hold; `params` of other functions is ignored.
  *
- * Nothing here sets errno. Errors are negative numbers: EINVAL (a table that was not initialised; bad parameters), ENOMEM,
- * EEXIST, ENOENT, E2BIG, ENOSYS (libkmem.so is not there, see kmem/group.h). Not for children that were forked while another
- * thread used the table: they may read it, but what they remove is not freed any more. */
+ * Any thread and any signal handler may call these functions. None sets errno. Errors are negative
+ * numbers: EINVAL (the table has no rhashtable_init; bad parameters), ENOMEM, EEXIST, ENOENT,
+ * E2BIG, ENOSYS (libkmem.so is not loaded, see kmem/group.h). A child that is forked while another
+ * thread uses a table may read it, but objects that the child removes are not freed. */
 #ifndef KMEM_RHASHTABLE_H
 #define KMEM_RHASHTABLE_H
 
@@ -41,13 +45,13 @@
 extern "C" {
 #endif
 
-/* A member of each object. */
+/* A member that each object must have. */
 struct rhash_head {
 	struct rhash_head *next;
 };
 
 struct kmem_rhashtable;
-/* Zeroes, and what a call of rhashtable_init failed for, are no table. */
+/* A handle of a table. All zero, or after a failed rhashtable_init, it has no table. */
 struct rhashtable {
 	struct kmem_rhashtable *table;
 };
@@ -57,25 +61,30 @@ struct rhashtable_compare_arg {
 	const void *key;
 };
 
+/* Return the hash of a key of `len` bytes, and that of an object. */
 typedef uint32_t (*rht_hashfn_t)(const void *data, uint32_t len, uint32_t seed);
 typedef uint32_t (*rht_obj_hashfn_t)(const void *data, uint32_t len, uint32_t seed);
-/* 0: the object has that key. */
+/* Returns 0 if the object has the key of `arg`. */
 typedef int (*rht_obj_cmpfn_t)(struct rhashtable_compare_arg *arg, const void *obj);
 
 struct rhashtable_params {
-	/* Of no use here. */
+	/* Ignored. */
 	uint16_t nelem_hint;
-	/* Where the key is in an object, and the rhash_head. */
+	/* Length of a key, and offsets of the key and the rhash_head in an object, in bytes. */
 	uint16_t key_len, key_offset, head_offset;
-	/* Buckets, made powers of two; 0: 2^31 and 64. At most twice as many elements as `max_size`. */
+	/* Most buckets, rounded down to a power of two (0: 2^31). A table has at most 2 *
+	 * `max_size` objects. */
 	unsigned int max_size;
+	/* Fewest buckets, rounded up to a power of two (0: 64). */
 	uint16_t min_size;
 	bool automatic_shrinking;
-	/* The hash of a key, of an object's key, and whether an object has a key; null: of its bytes. */
+	/* Hash a key, hash an object, compare. Without a function, the bytes of the key are hashed
+	 * or compared. `obj_hashfn` needs `obj_cmpfn`. */
 	rht_hashfn_t hashfn;
 	rht_obj_hashfn_t obj_hashfn;
 	rht_obj_cmpfn_t obj_cmpfn;
-	/* Gets each object that was removed or replaced, from any thread that changes the table; null: nobody does. */
+	/* Gets each removed or replaced object, on any thread that changes the table; may be
+	 * null. */
 	void (*obj_freefn)(void *obj);
 };
 
@@ -89,45 +98,59 @@ struct rhashtable_iter {
 
 int kmem_rhashtable_init_tag(struct rhashtable *ht, const struct rhashtable_params *params,
 			     const struct kmem_alloc_tag *tag) __attribute__((weak));
-int kmem_rhashtable_init_noprof(struct rhashtable *ht, const struct rhashtable_params *params) __attribute__((weak));
+int kmem_rhashtable_init_noprof(struct rhashtable *ht, const struct rhashtable_params *params)
+	__attribute__((weak));
 void *kmem_rhashtable_lookup(struct rhashtable *ht, const void *key) __attribute__((weak));
 int kmem_rhashtable_insert(struct rhashtable *ht, struct rhash_head *obj) __attribute__((weak));
 int kmem_rhashtable_remove(struct rhashtable *ht, struct rhash_head *obj) __attribute__((weak));
-int kmem_rhashtable_replace(struct rhashtable *ht, struct rhash_head *obj_old, struct rhash_head *obj_new)
-	__attribute__((weak));
+int kmem_rhashtable_replace(struct rhashtable *ht, struct rhash_head *obj_old,
+			    struct rhash_head *obj_new) __attribute__((weak));
 int kmem_rhashtable_nelems(struct rhashtable *ht) __attribute__((weak));
 int kmem_rhashtable_read_lock(struct rhashtable *ht) __attribute__((weak));
 void kmem_rhashtable_read_unlock(struct rhashtable *ht, int side) __attribute__((weak));
 void *kmem_rhashtable_walk_next(struct rhashtable_iter *iter) __attribute__((weak));
-int kmem_rhashtable_free_and_destroy(struct rhashtable *ht, void (*free_fn)(void *ptr, void *arg), void *arg)
-	__attribute__((weak));
+int kmem_rhashtable_free_and_destroy(struct rhashtable *ht, void (*free_fn)(void *ptr, void *arg),
+				     void *arg) __attribute__((weak));
 
 #define KMEM_RHT_OR_(otherwise, function, ...) (function ? function(__VA_ARGS__) : (otherwise))
 
-#define rhashtable_init(ht, params) KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_init_tag, ht, params, KMEM_TAG())
-/* Bills the scope of the thread: for alloc_hooks_tag. */
-#define rhashtable_init_noprof(ht, params) KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_init_noprof, ht, params)
-/* The object with a key, or NULL. */
-#define rhashtable_lookup_fast(ht, key, params) ((void)(params), KMEM_RHT_OR_(NULL, kmem_rhashtable_lookup, ht, key))
+/* Makes the table of a handle and returns 0. EINVAL: a pointer is null, or `params` defines no key
+ * or no comparison. */
+#define rhashtable_init(ht, params)                                                                \
+	KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_init_tag, ht, params, KMEM_TAG())
+/* As rhashtable_init, but bills the thread's scope: for alloc_hooks_tag. */
+#define rhashtable_init_noprof(ht, params)                                                         \
+	KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_init_noprof, ht, params)
+/* Returns the object with a key, or NULL. */
+#define rhashtable_lookup_fast(ht, key, params)                                                    \
+	((void)(params), KMEM_RHT_OR_(NULL, kmem_rhashtable_lookup, ht, key))
 #define rhashtable_lookup(ht, key, params) rhashtable_lookup_fast(ht, key, params)
-/* EEXIST: an object with that key is there. E2BIG: there are twice as many as `max_size`. */
-#define rhashtable_insert_fast(ht, obj, params) ((void)(params), KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_insert, ht, obj))
+/* Inserts an object, given by its rhash_head, and returns 0. EEXIST: the table has an object with
+ * that key. E2BIG: it has 2 * `max_size` objects. */
+#define rhashtable_insert_fast(ht, obj, params)                                                    \
+	((void)(params), KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_insert, ht, obj))
 #define rhashtable_lookup_insert_fast(ht, obj, params) rhashtable_insert_fast(ht, obj, params)
-/* ENOENT: that very object is not in the table. */
-#define rhashtable_remove_fast(ht, obj, params) ((void)(params), KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_remove, ht, obj))
-/* In one step: a reader meets the one or the other. EINVAL: their hashes differ. ENOENT: the old one is not there. */
-#define rhashtable_replace_fast(ht, obj_old, obj_new, params)                                                          \
+/* Removes an object, given by its rhash_head, and returns 0. ENOENT: this object is not in the
+ * table. */
+#define rhashtable_remove_fast(ht, obj, params)                                                    \
+	((void)(params), KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_remove, ht, obj))
+/* Replaces an object in one step: a reader finds the old one or the new one. Returns 0. EINVAL:
+ * their hashes differ. ENOENT: the old one is not in the table. */
+#define rhashtable_replace_fast(ht, obj_old, obj_new, params)                                      \
 	((void)(params), KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_replace, ht, obj_old, obj_new))
-/* Objects, about. */
+/* Returns the approximate number of objects. */
 #define rhashtable_nelems(ht) KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_nelems, ht)
 
-/* Nests; from any thread. What it returns goes to rhashtable_read_unlock, which another thread may call. */
+/* Takes the read lock, and returns a number, 0 or greater, for rhashtable_read_unlock. Never waits,
+ * and nests. Another thread may unlock. */
 #define rhashtable_read_lock(ht) KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_read_lock, ht)
-#define rhashtable_read_unlock(ht, side) KMEM_RHT_OR_((void)0, kmem_rhashtable_read_unlock, ht, side)
+#define rhashtable_read_unlock(ht, side)                                                           \
+	KMEM_RHT_OR_((void)0, kmem_rhashtable_read_unlock, ht, side)
 
-/* Objects that are there all the while come once each, unless the one that came last was removed and others have its
- * hash. What rhashtable_walk_next returned may be used until rhashtable_walk_stop, after which a walk can be started again where
- * it was. */
+/* A walk returns each object that is in the table all the time once. If the last returned object is
+ * removed, others with its hash may be missed or come again. The objects may be used until
+ * rhashtable_walk_stop. A walk that starts again goes on where it stopped. One thread at a time may
+ * use an iterator. */
 static inline void rhashtable_walk_enter(struct rhashtable *ht, struct rhashtable_iter *iter)
 {
 	iter->ht = ht;
@@ -139,7 +162,7 @@ static inline void rhashtable_walk_start(struct rhashtable_iter *iter)
 {
 	iter->side = rhashtable_read_lock(iter->ht);
 }
-/* The next object; NULL: that was the last one, or the walk is not started. */
+/* Returns the next object. NULL: the walk is at its end, or was not started. */
 #define rhashtable_walk_next(iter) KMEM_RHT_OR_(NULL, kmem_rhashtable_walk_next, iter)
 static inline void rhashtable_walk_stop(struct rhashtable_iter *iter)
 {
@@ -151,9 +174,9 @@ static inline void rhashtable_walk_exit(struct rhashtable_iter *iter)
 	iter->ht = NULL;
 }
 
-/* Nobody may use the table any more. `free_fn` (or null) gets the objects that are still in it; those that were
- * removed go to `obj_freefn`. */
-#define rhashtable_free_and_destroy(ht, free_fn, arg)                                                                  \
+/* Destroys a table that no other thread uses any more. `free_fn`, if not null, gets each object in
+ * it; `obj_freefn` gets those that were removed before. */
+#define rhashtable_free_and_destroy(ht, free_fn, arg)                                              \
 	((void)KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_free_and_destroy, ht, free_fn, arg))
 #define rhashtable_destroy(ht) rhashtable_free_and_destroy(ht, NULL, NULL)
 

@@ -1,16 +1,18 @@
-//! `kmem-bench accounting`: what it costs that a group pays for an object, as the kernel measured it:
+//! `kmem-bench accounting`: the cost of charging objects to groups. The kernel's test is repeated:
 //! a million allocations of 64 bytes by `kmalloc`, then their frees.
 //!
-//! | scope | what an allocation does |
-//! |---|---|
-//! | `none` | is not to be charged (`Gfp::UNACCOUNTED`) |
-//! | `root` | looks whether its thread is in a group, which it is not |
-//! | `group` | is charged to the thread's group |
-//! | `group-refcounted` | the same, and holds a reference of the group's until it is freed, as the kernel's objects did |
-//! | `8-groups-alternating` | the thread goes to the next of eight groups, and is charged there |
+//! | scope                  | an allocation                                                    |
+//! |------------------------|------------------------------------------------------------------|
+//! | `none`                 | is charged to no group (`Gfp::UNACCOUNTED`)                      |
+//! | `root`                 | is made by a thread that is in no group                          |
+//! | `group`                | is charged to the thread's group                                 |
+//! | `group-refcounted`     | is charged, and holds a reference to the group until it is freed |
+//! | `8-groups-alternating` | is charged to the next of eight groups, which the thread enters  |
 //!
-//! In a round each scope does all its allocations, then all its frees; a figure is the minimum of all
-//! rounds. One thread, on the second CPU, one instance.
+//! In the kernel, objects held such references before v6.7.
+//!
+//! In a round each scope makes all its allocations, then all its frees. A figure is the minimum of
+//! all rounds. One thread runs on the second CPU, with one instance.
 
 use crate::affinity::{Places, allowed, pin};
 use crate::machine::Machine;
@@ -45,7 +47,7 @@ static TAG: StaticTag = StaticTag::new(c"accounting.rs", c"kmalloc", 1);
 /// References of the group, for `group-refcounted`.
 static REFERENCES: AtomicU64 = AtomicU64::new(0);
 
-/// Who is charged.
+/// The group that is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
     None,
@@ -69,9 +71,9 @@ impl Scope {
         }
     }
 
-    /// What the kernel measured for a million allocations and frees, in microseconds: before and
-    /// after it did away with the references (v6.7, "mm: improve performance of accounted kernel
-    /// memory allocations").
+    /// The kernel's own figures for a million allocations and frees, in microseconds: before and
+    /// after it removed the references (v6.7, "mm: improve performance of accounted kernel memory
+    /// allocations").
     fn kernel_us(self) -> Option<[u32; 2]> {
         match self {
             Self::None => Some([29_764, 29_764]),
@@ -88,7 +90,7 @@ struct Row {
     scope: &'static str,
     alloc_ns: f64,
     free_ns: f64,
-    /// Of both together, against `none`.
+    /// Cost of an allocation and a free together, against `none`.
     percent: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel_us: Option<[u32; 2]>,
@@ -112,7 +114,7 @@ extern "C" fn refcounted() -> *mut u8 {
 }
 
 extern "C" fn free(at: *mut u8) {
-    // SAFETY: from one of the functions above, given up.
+    // SAFETY: allocated by one of the functions above; no code uses it any more.
     unsafe { kmem().free(at) }
 }
 
@@ -121,7 +123,7 @@ extern "C" fn free_refcounted(at: *mut u8) {
     REFERENCES.fetch_sub(1, Ordering::Release);
 }
 
-/// The groups that take part.
+/// The groups of the measurement.
 struct Groups {
     one: Group<Linux>,
     eight: [Group<Linux>; ALTERNATING],
@@ -176,7 +178,7 @@ impl Groups {
         Ok((alloc_ns, free_ns))
     }
 
-    /// All objects are charged where the scope says.
+    /// Checks that all objects are charged to the group of the scope.
     fn prove(&self, scope: Scope) -> Result<(), Failure> {
         let all = OBJECTS as u64 * (SIZE as u64 + 4);
         let one = self.one.stat().current;
@@ -197,12 +199,12 @@ impl Groups {
 #[inline(always)]
 fn write(object: *mut u8) -> *mut u8 {
     assert!(!object.is_null());
-    // SAFETY: an object of 64 bytes, ours alone.
+    // SAFETY: an object of 64 bytes, which no other code uses.
     unsafe { object.cast::<u64>().write_volatile(1) };
     object
 }
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut machine = Machine::here();
     machine.allocators.insert("kmem".to_owned(), "compiled in, books open".to_owned());
@@ -243,7 +245,7 @@ fn measure(groups: &Groups, rounds: u32) -> Result<Vec<Row>, Failure> {
     Ok(rows.collect())
 }
 
-/// The table for people.
+/// The table as text.
 fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut grid = Grid::default();
     grid.push(["scope", "alloc ns", "free ns", "overhead", "kernel us", "before its patch"]);

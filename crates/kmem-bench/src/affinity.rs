@@ -1,4 +1,4 @@
-//! Which CPUs the workloads run on.
+//! The CPUs that the workloads run on.
 
 use std::mem::{size_of, zeroed};
 
@@ -16,9 +16,9 @@ pub(crate) fn allowed() -> Vec<usize> {
     (0..limit).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
-/// Let the calling thread run only on `cpus`. A refusal costs precision, nothing else.
+/// Lets the calling thread run only on `cpus`. A failure is ignored: it only costs precision.
 pub(crate) fn pin(cpus: &[usize]) {
-    // SAFETY: as in `allowed`.
+    // SAFETY: `cpu_set_t` is a plain bit array, for which zero is a value.
     let mut set: libc::cpu_set_t = unsafe { zeroed() };
     for &cpu in cpus {
         // SAFETY: `allowed` gave only numbers below CPU_SETSIZE.
@@ -28,18 +28,18 @@ pub(crate) fn pin(cpus: &[usize]) {
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
 }
 
-/// The places for the workloads: the second CPU for one thread, since the first
-/// one usually serves the interrupts; the first two for two threads.
+/// The CPUs for the workloads: the second one for one thread, since the first one usually serves
+/// the interrupts; the first two for two threads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Places {
-    /// Where a single thread runs.
+    /// CPU of a single thread.
     pub(crate) single: usize,
-    /// Where two threads run; the same CPU twice on a machine that has one.
+    /// CPUs of two threads. Equal on a machine with one CPU.
     pub(crate) pair: [usize; 2],
 }
 
 impl Places {
-    /// Choose among `cpus`, which the process may use.
+    /// Chooses among `cpus`, which the process may use.
     pub(crate) fn among(cpus: &[usize]) -> Self {
         let first = cpus.first().copied().unwrap_or(0);
         let second = cpus.get(1).copied().unwrap_or(first);

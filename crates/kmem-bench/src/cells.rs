@@ -1,12 +1,12 @@
-//! Tables of which each figure is one variant of one workload, done by one thread or two.
+//! Tables in which each figure is one variant of one workload, run by one thread or several.
 //!
-//! Visits are interleaved: in each round every cell is visited once, and each round starts with another one. A figure
-//! is the minimum of all rounds, as the slowest of the threads sees it: so two threads that do not disturb each other
-//! have the figure of one.
+//! Visits are interleaved: each round visits every cell once, and starts with another cell. A
+//! figure is the minimum of all rounds for the slowest thread. So two threads that do not disturb
+//! each other have the figure of one.
 //!
-//! What several threads get done against one is no quotient of minima: where others use the machine's cores, a moment in
-//! which one CPU is undisturbed comes more often than one in which two are, and even loops over registers would seem to
-//! scale badly. It is the median of the rounds' own quotients.
+//! The throughput of several threads against one is the median of the quotients of each round, not
+//! the quotient of minima. On a shared machine one undisturbed CPU is more frequent than two. With
+//! minima, even loops over registers would seem to scale badly.
 
 use crate::Failure;
 use crate::affinity::{Places, allowed, pin};
@@ -18,26 +18,27 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Rounds that are made even if they take longer.
+/// Least number of rounds, even if they take longer.
 const LEAST_ROUNDS: usize = 3;
 
 /// One figure of a table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Row {
-    /// Who did it.
+    /// Name of the variant.
     pub(crate) variant: &'static str,
-    /// What was done.
+    /// Name of the workload.
     pub(crate) workload: &'static str,
-    /// By how many threads at once.
+    /// Number of threads at once.
     pub(crate) threads: usize,
     /// Nanoseconds per operation and thread.
     pub(crate) ns: f64,
-    /// What several threads get done in a time against one.
+    /// Throughput of several threads against that of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) scales: Option<f64>,
 }
 
-/// What a thread does in a visit: it is told its number, and says how many operations it did and how long they took.
+/// The work of a thread in a visit: gets the thread's number, returns the number of operations and
+/// their time.
 type Work = Box<dyn Fn(usize) -> (usize, Duration) + Sync>;
 
 /// A variant of a workload.
@@ -49,7 +50,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// A cell; `work` times itself.
+    /// Makes a cell. `work` measures its own time.
     pub(crate) fn new(
         variant: &'static str,
         workload: &'static str,
@@ -85,14 +86,14 @@ impl Cell {
     }
 }
 
-/// `operations` of `body`, timed.
+/// Runs `body`, which does `operations` operations. Returns them and the time.
 pub(crate) fn timed(operations: usize, body: impl FnOnce()) -> (usize, Duration) {
     let start = Instant::now();
     body();
     (operations, start.elapsed())
 }
 
-/// Measures all cells for about so long.
+/// Measures all cells, for about `budget`.
 pub(crate) fn measure(cells: &[Cell], budget: Duration) -> Vec<Row> {
     let cpus = allowed();
     let places = Places::among(&cpus);
@@ -134,7 +135,7 @@ pub(crate) struct Options {
     seconds: Option<u64>,
 }
 
-/// Measures a table and prints it; for so many seconds, unless the options say how many.
+/// Measures a table and prints it. `seconds` is the time, unless the options give one.
 pub(crate) fn run(
     name: &'static str,
     options: &Options,
@@ -152,7 +153,8 @@ pub(crate) fn run(
     }
 }
 
-/// The table for people: workloads down, variants across, and what two threads get done against one.
+/// The table as text: workloads down, variants across, and the throughput of two threads against
+/// one.
 fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut grid = Grid::default();
     let mut variants: Vec<&str> = Vec::new();
@@ -205,7 +207,7 @@ mod tests {
         let rows = measure(&cells, Duration::ZERO);
         assert_eq!(rows.len(), 3);
         assert!(rows.iter().all(|row| row.ns >= 1000.0), "{rows:?}");
-        // One thread is compared with nothing, and of the rival there is no figure of one.
+        // One thread has no comparison.
         assert!(rows[0].scales.is_none() && rows[2].scales.is_none(), "{rows:?}");
         assert!(rows[1].scales.is_some_and(|scale| scale > 0.0), "{rows:?}");
         let text = text(&Machine::default(), &rows);

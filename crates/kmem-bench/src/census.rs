@@ -1,9 +1,10 @@
-//! `kmem-bench census`: what reading the books of a large heap costs, the reader and the program.
+//! `kmem-bench census`: the cost of reading the books of a large heap, for the reader and the
+//! program.
 //!
-//! A child under `libkmem.so` holds the objects and keeps replacing some of them on one thread, on
-//! the second CPU, while this process takes one census after the other on the first. Periods with
-//! and without reading alternate. At the end the child rests, and every row of a census must be
-//! what the child knows.
+//! A child under `libkmem.so` holds the objects. One thread of it, on the second CPU, keeps
+//! replacing some of them. This process takes one census after another on the first CPU. Periods
+//! with and without reading alternate. At the end the child rests, and every row of a census must
+//! equal the child's own count.
 
 use crate::affinity::{Places, allowed, pin};
 use crate::conversation::Conversation;
@@ -32,21 +33,21 @@ pub(crate) struct Options {
 }
 
 const OBJECTS: usize = 10_000_000;
-/// Periods of each kind.
+/// Number of periods of each kind.
 const PERIODS: u32 = 4;
-/// Fewest objects of a heap: all churned ones have a place.
+/// Fewest objects of a heap, so that it has room for all objects that are replaced.
 const FEWEST: usize = 10_000;
-/// What an object takes beside its bytes, at most: its word, what its class rounds up to.
+/// Most bytes of an object beside those asked for: its extension word, the rounding to its class.
 const BESIDE: usize = 16;
 
 /// One figure of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
-    /// Live objects.
+    /// Number of live objects.
     objects: usize,
     /// Their sizes in bytes.
     sizes: String,
-    /// Bytes they take, as the child knows.
+    /// Bytes that they take, counted by the child.
     live_bytes: u64,
     /// Median of the time a census took, in milliseconds, and how many there were.
     census_ms: Option<f64>,
@@ -55,11 +56,11 @@ struct Row {
     resident_bytes: u64,
     #[serde(flatten)]
     latency: Latency,
-    /// Whether censuses were taken meanwhile.
+    /// Whether censuses were taken during the period.
     reading: bool,
 }
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let library = libkmem().ok_or_else(|| Failure::Absent(format!("kmem: {NO_LIBKMEM}")))?;
     let longer = options.common.times();
@@ -80,7 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// As many objects as were wished for, or as half of the free memory holds.
+/// Number of objects of a heap: the option's, or as many as half of the free memory holds.
 fn objects(heap: &Heap, wish: usize) -> Result<usize, Failure> {
     if wish < FEWEST {
         return Err(Failure::Absent(format!("--objects {wish}: at least {FEWEST} are needed")));
@@ -119,7 +120,7 @@ fn measure(
             let period = Instant::now();
             while reading && period.elapsed() < time / PERIODS {
                 let start = Instant::now();
-                // What it shows is not compared: objects come and go meanwhile.
+                // Its rows are not compared, because objects come and go during the census.
                 Snapshot::take(&process).map_err(|error| error.to_string())?;
                 took.push(start.elapsed().as_secs_f64() * 1e3);
             }
@@ -153,7 +154,7 @@ fn measure(
     Ok([row(false, "alone")?, row(true, "read")?])
 }
 
-/// Takes a census of a child that rests: each of its sites must hold what the child knows.
+/// Takes a census of a child that rests. Each row must equal the child's own count.
 fn compare(process: &Process, holding: &Holding) -> Result<(), String> {
     let snapshot = Snapshot::take(process).map_err(|error| error.to_string())?;
     if snapshot.torn() > 0 {
@@ -186,7 +187,7 @@ fn differing(census: &[(u64, u64)], known: &[(u64, u64)]) -> Result<(), String> 
     }
 }
 
-/// The whole text.
+/// The table as text.
 fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut grid = Grid::default();
     grid.push([

@@ -1,8 +1,8 @@
 //! A rival in a process of its own, measured in the same run.
 //!
-//! The child is this program. It says first which object it measures, as a line
-//! of JSON; then it reads the name of a row on each line of its standard input,
-//! makes a visit and answers with the samples as a line of JSON.
+//! The child is this program. It first writes the object that it measures, as a line of JSON. Then
+//! it reads the name of a row on each line of its standard input, makes a visit, and writes the
+//! samples as a line of JSON.
 
 use crate::Failure;
 use crate::affinity::{Places, allowed};
@@ -24,13 +24,13 @@ pub(crate) struct Options {
 /// The first line of a child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Greeting {
-    /// The object that malloc lies in.
+    /// The object that contains malloc.
     pub(crate) object: String,
     /// The allocator's version.
     pub(crate) version: String,
 }
 
-/// Serve visits until the input ends.
+/// Serves visits until the input ends.
 pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     let allocator = Allocator::named(&options.allocator)
         .ok_or_else(|| Failure::Absent(format!("no allocator {}", options.allocator)))?;
@@ -52,7 +52,7 @@ pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
 pub(crate) struct Remote(Conversation);
 
 impl Remote {
-    /// Start a child for `allocator`.
+    /// Starts a child for `allocator`.
     pub(crate) fn start(allocator: Allocator) -> Result<(Self, Greeting), String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
@@ -65,7 +65,7 @@ impl Remote {
         Ok((Self(conversation), greeting))
     }
 
-    /// One visit, in the child.
+    /// Makes one visit in the child.
     pub(crate) fn visit(&mut self, workload: Workload) -> Result<Vec<Vec<f64>>, String> {
         self.0.tell(workload.rows()[0])?;
         self.0.read()

@@ -1,4 +1,4 @@
-//! Talking to a child process: a line of text to it, a line of JSON back.
+//! Communication with a child process: a line of text to it, a line of JSON back.
 
 use crate::Failure;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Start `command`.
+    /// Starts `command`.
     pub(crate) fn start(command: &mut Command) -> Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|error| error.to_string())?;
@@ -26,13 +26,13 @@ impl Conversation {
         self.process.id()
     }
 
-    /// Send a line.
+    /// Sends a line.
     pub(crate) fn tell(&mut self, line: &str) -> Result<(), String> {
         let input = self.process.stdin.as_mut().ok_or("the child has no input")?;
         writeln!(input, "{line}").map_err(|error| error.to_string())
     }
 
-    /// Read a line.
+    /// Reads a line.
     pub(crate) fn read<T: for<'a> Deserialize<'a>>(&mut self) -> Result<T, String> {
         let Some(Ok(line)) = self.answers.next() else {
             let status = self.process.wait().map_err(|error| error.to_string())?;
@@ -44,14 +44,14 @@ impl Conversation {
 
 impl Drop for Conversation {
     fn drop(&mut self) {
-        // The end of its input is the end of the child.
+        // The child ends at the end of its input.
         drop(self.process.stdin.take());
-        // A child that failed has said so; there is nobody left to tell.
+        // A child that failed has reported it.
         let _ = self.process.wait();
     }
 }
 
-/// The child's end: answer with one line.
+/// Writes one line to the parent, in the child.
 pub(crate) fn answer(value: &impl Serialize) -> Result<(), Failure> {
     let line = serde_json::to_string(value).map_err(|error| Failure::Failed(error.to_string()))?;
     let mut output = stdout().lock();

@@ -1,4 +1,4 @@
-//! The dynamic linker: load a library, find a function, name its object.
+//! The dynamic linker: loads libraries, finds functions and the objects that contain them.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
@@ -21,8 +21,8 @@ impl Library {
 
     fn open(path: &Path, flags: i32) -> Result<Self, String> {
         let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
-        // SAFETY: `name` ends in a zero byte. Constructors of the library run,
-        // which is what loading an allocator is for.
+        // SAFETY: `name` ends in a zero byte. Constructors of the library run, as an allocator
+        // needs.
         let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
         if handle.is_null() { Err(last_error()) } else { Ok(Self(handle)) }
     }
@@ -45,14 +45,14 @@ fn last_error() -> String {
     unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
 }
 
-/// The file of the object that `address` lies in.
+/// The file of the object that contains `address`.
 pub(crate) fn object_of(address: *const c_void) -> Option<PathBuf> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: `info` is writable; the address is only compared with ranges.
     if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
         return None;
     }
-    // SAFETY: dladdr succeeded, and all zeros was a value before.
+    // SAFETY: dladdr succeeded; before, all fields were zero, which is valid.
     let info = unsafe { info.assume_init() };
     if info.dli_fname.is_null() {
         return None;

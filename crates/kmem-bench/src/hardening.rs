@@ -1,4 +1,4 @@
-//! `kmem-bench hardening`: what it costs that objects are looked at, by option of `KMEM_CONF`.
+//! `kmem-bench hardening`: the cost of checks of objects, by option of `KMEM_CONF`.
 //!
 //! | column | one operation |
 //! |---|---|
@@ -7,8 +7,9 @@
 //! | `bulk64_free_ns` | one of the million frees, in the order of allocation |
 //! | `cache64_ns` | `kmem_cache_alloc` and `kmem_cache_free` of an object of 64 bytes |
 //!
-//! Each option has an instance of its own. In a round every option makes one visit to each workload,
-//! and each round starts with another option; a figure is the minimum of all rounds. One thread.
+//! Each option has an instance of its own. In a round every option makes one visit to each
+//! workload, and each round starts with another option. A figure is the minimum of all rounds. One
+//! thread runs.
 
 use crate::affinity::{Places, allowed, pin};
 use crate::heap::Heap;
@@ -29,7 +30,7 @@ const ROUNDS: u32 = 4;
 /// Objects of a cache that are allocated and freed in a sample.
 const PAIRS: usize = 1 << 18;
 
-/// What is on, and an instance that has it.
+/// An option, and an instance with it.
 type Option = (&'static str, fn() -> (Heap, String), fn() -> &'static Kmem);
 
 const OPTIONS: [Option; 6] = [
@@ -54,7 +55,7 @@ struct Row {
     cache64_ns: f64,
 }
 
-/// An option, started.
+/// A started instance of an option.
 struct Contender {
     name: &'static str,
     heap: Heap,
@@ -64,11 +65,11 @@ struct Contender {
 
 impl Contender {
     fn start((name, heap, kmem): Option) -> Result<Self, Failure> {
-        // The first call of the instance is what reads the configuration.
+        // The first call of the instance reads the configuration.
         let (heap, kmem) = (heap().0, kmem());
         let cache = kmem.cache_create(b"hardening", 64, 0, None, Caller::tagged(static_tag!()));
         let cache = cache.ok_or_else(|| Failure::Failed(format!("{name}: no cache")))?;
-        // SAFETY: never destroyed.
+        // SAFETY: the cache is never destroyed.
         Ok(Self { name, heap, kmem, cache: unsafe { cache.as_ref() } })
     }
 
@@ -86,14 +87,14 @@ impl Contender {
         let start = Instant::now();
         for _ in 0..PAIRS {
             let object = kmem.cache_alloc(cache, Gfp::KERNEL, Caller::tagged(static_tag!()));
-            // SAFETY: an object of the cache, or null; not used again.
+            // SAFETY: null, or an object of the cache that no code uses any more.
             unsafe { kmem.cache_free(cache, black_box(object)) };
         }
         start.elapsed().as_secs_f64() * 1e9 / PAIRS as f64
     }
 }
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &table::Options) -> Result<(), Failure> {
     let mut machine = Machine::here();
     machine.allocators.insert("kmem".to_owned(), "compiled in, books open".to_owned());
@@ -134,7 +135,7 @@ fn measure(contenders: &[Contender], rounds: u32) -> Vec<Row> {
     rows.collect()
 }
 
-/// The table for people.
+/// The table as text.
 fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut grid = Grid::default();
     grid.push(["KMEM_CONF, ns", "pair64", "bulk64 alloc", "bulk64 free", "cache64"]);

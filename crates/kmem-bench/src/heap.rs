@@ -1,4 +1,4 @@
-//! The one way every allocator is called: through two function pointers.
+//! An allocator as the tables call it: through two function pointers.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -29,23 +29,23 @@ impl Heap {
     /// # Safety
     /// The pair must satisfy the invariants of the type.
     pub(crate) unsafe fn new(malloc: MallocFn, free: FreeFn) -> Self {
-        // INVARIANT: the caller promised both.
+        // INVARIANT: the contract.
         Self { malloc, free, thread_start: None, thread_end: None }
     }
 
-    /// The same heap, for an allocator that must be told of its threads.
+    /// Adds the functions that an allocator needs at the start and end of each thread.
     #[cfg(feature = "rpmalloc")]
     pub(crate) fn with_threads(self, start: fn(), end: fn()) -> Self {
         Self { thread_start: Some(start), thread_end: Some(end), ..self }
     }
 
-    /// A copy whose pointers the compiler knows nothing about, so that every
-    /// allocator costs the same indirect call.
+    /// A copy with pointers that are opaque to the compiler, so that every allocator costs an
+    /// indirect call.
     pub(crate) fn opaque(&self) -> Self {
         black_box(*self)
     }
 
-    /// Run `body` as a thread of this allocator.
+    /// Runs `body` as a thread of this allocator.
     pub(crate) fn in_thread<T>(&self, body: impl FnOnce() -> T) -> T {
         if let Some(start) = self.thread_start {
             start();
@@ -57,7 +57,7 @@ impl Heap {
         value
     }
 
-    /// Allocate `size` bytes, eight or more, and write the first eight.
+    /// Allocates `size` bytes, eight or more, and writes the first eight.
     #[inline(always)]
     pub(crate) fn alloc(&self, size: usize) -> Block {
         debug_assert!(size >= 8);
@@ -70,28 +70,28 @@ impl Heap {
         block
     }
 
-    /// Free a block.
+    /// Frees a block.
     ///
     /// # Safety
     /// `block` came from this heap's `alloc` and is not used again.
     #[inline(always)]
     pub(crate) unsafe fn free(&self, block: Block) {
-        // SAFETY: the caller's promise is that of `free`.
+        // SAFETY: the same contract.
         unsafe { (self.free)(block.as_ptr().cast()) }
     }
 
-    /// Addresses of the two functions, to find the object they lie in.
+    /// Addresses of the two functions, to find the object that contains them.
     pub(crate) fn addresses(&self) -> [*const c_void; 2] {
         [self.malloc as *const c_void, self.free as *const c_void]
     }
 
-    /// The blocks of `blocks`, all freed.
+    /// Frees all blocks of `blocks`.
     ///
     /// # Safety
     /// As for [`Heap::free`], for each of them.
     pub(crate) unsafe fn free_all(&self, blocks: &[Block]) {
         for &block in blocks {
-            // SAFETY: the caller's promise holds for every block.
+            // SAFETY: the same contract, for each block.
             unsafe { self.free(block) };
         }
     }

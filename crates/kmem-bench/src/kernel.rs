@@ -1,5 +1,5 @@
-//! The kernel's allocation functions over one instance of kmem: what `kmem.h` makes of `kmalloc`,
-//! `kfree`, `alloc_pages` and `__free_pages`, through pointers.
+//! The kernel's allocation functions over one instance of kmem, called through pointers: the
+//! functions behind `kmalloc`, `kfree`, `alloc_pages` and `__free_pages` of `kmem.h`.
 
 use kmem_core::StaticTag;
 use kmem_core::units::Gfp;
@@ -20,12 +20,12 @@ pub(crate) struct Kernel {
     pub(crate) alloc_pages_tag: unsafe extern "C" fn(Gfp, u32, *const StaticTag) -> *mut u8,
     /// `__free_pages`.
     pub(crate) free_pages: unsafe extern "C" fn(*mut u8, u32),
-    /// Tells tags and live objects, in parts.
+    /// Calls back with tags and their live objects, in parts.
     pub(crate) census: fn(&mut dyn FnMut(u32, u64)),
 }
 
 impl Kernel {
-    /// A copy whose pointers the compiler knows nothing about.
+    /// A copy with pointers that are opaque to the compiler.
     pub(crate) fn opaque(&self) -> Self {
         black_box(*self)
     }
@@ -34,7 +34,7 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn kmalloc(&self, size: usize, tag: &'static StaticTag) -> NonNull<u8> {
         debug_assert!(size >= 8);
-        // SAFETY: by the invariant the pointer is callable; the tag lives for good.
+        // SAFETY: by the invariant the pointer is callable; the tag is static.
         let Some(at) = NonNull::new(unsafe { (self.kmalloc_tag)(size, Gfp::KERNEL, tag) }) else {
             crate::heap::out_of_memory();
         };
@@ -43,20 +43,20 @@ impl Kernel {
         at
     }
 
-    /// Frees what [`Self::kmalloc`] returned.
+    /// Frees an object of [`Self::kmalloc`].
     ///
     /// # Safety
     /// `at` came from this kernel's `kmalloc` and is not used again.
     #[inline(always)]
     pub(crate) unsafe fn kfree(&self, at: NonNull<u8>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         unsafe { (self.kfree)(at.as_ptr()) }
     }
 
     /// Allocates a block of an order, billed to `tag`; it is not written.
     #[inline(always)]
     pub(crate) fn pages(&self, order: u32, tag: &'static StaticTag) -> NonNull<u8> {
-        // SAFETY: as in `kmalloc`.
+        // SAFETY: by the invariant the pointer is callable; the tag is static.
         let block = unsafe { (self.alloc_pages_tag)(Gfp::KERNEL, order, tag) };
         NonNull::new(block).unwrap_or_else(|| crate::heap::out_of_memory())
     }
@@ -67,7 +67,7 @@ impl Kernel {
     /// `at` came from this kernel's `pages` of that order and is not used again.
     #[inline(always)]
     pub(crate) unsafe fn free_pages(&self, at: NonNull<u8>, order: u32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         unsafe { (self.free_pages)(at.as_ptr(), order) }
     }
 }

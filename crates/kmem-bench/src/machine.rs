@@ -1,16 +1,16 @@
-//! What a table was measured on.
+//! The machine that a table was measured on.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs::read_to_string;
 
-/// The machine, and which allocators were really measured on it.
+/// The machine, and the allocators that were measured on it.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Machine {
-    /// The processor, as the kernel names it.
+    /// The processor's name in the kernel.
     pub(crate) cpu: String,
-    /// CPUs this process may run on.
+    /// Number of CPUs that this process may run on.
     pub(crate) cores: usize,
     /// Main memory in bytes.
     pub(crate) memory_bytes: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Machine {
     pub(crate) glibc: String,
     /// The system's setting of transparent huge pages.
     pub(crate) transparent_hugepage: String,
-    /// Version of each allocator, and where it was measured.
+    /// Version of each allocator, and the place of its measurement.
     pub(crate) allocators: BTreeMap<String, String>,
     /// Allocators or programs that could not be measured, and why.
     pub(crate) missing: BTreeMap<String, String>,
@@ -38,7 +38,7 @@ impl std::fmt::Display for Machine {
 }
 
 impl Machine {
-    /// Describe this machine.
+    /// Describes this machine.
     pub(crate) fn here() -> Self {
         Self {
             cpu: value_of(&read("/proc/cpuinfo"), "model name")
@@ -66,7 +66,7 @@ pub(crate) fn value_of(text: &str, key: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
-/// `"12 kB"` in bytes.
+/// Bytes of a text such as `"12 kB"`.
 pub(crate) fn kibibytes(value: &str) -> Option<u64> {
     let number: u64 = value.strip_suffix("kB")?.trim().parse().ok()?;
     Some(number * 1024)

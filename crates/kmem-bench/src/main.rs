@@ -9,14 +9,14 @@
 //!      -> peak -> rivals, each in a process of its own
 //!      -> hardening -> workload (instances of kmem, by option)
 //!      -> accounting, utilization -> rivals (an instance of kmem)
-//!      -> percpu, vmalloc, rhashtable -> cells (variants of workloads, by one thread or two)
+//!      -> percpu, vmalloc, rhashtable -> cells (variants of workloads, by one thread or more)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
-//!      -> modules (the kernel's loaders of before, and ours)
+//!      -> modules (the kernel's earlier loaders, and kmem's)
 //!      all -> statistics, table, machine, preload
 //! ```
 //!
-//! Exit codes: 0 a table was printed, 1 a measurement failed, 2 kmem itself or
-//! something the user asked for is not there.
+//! Exit codes: 0: a table was printed; 1: a measurement failed; 2: kmem, or an allocator or program
+//! that an option names, is missing.
 
 mod accounting;
 mod affinity;
@@ -97,12 +97,12 @@ enum Table {
     Mutator(mutator::Heap),
 }
 
-/// Why no table could be printed.
+/// The reason why no table could be printed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something that was asked for is not there: exit code 2.
+    /// A part that the table needs is missing: exit code 2.
     Absent(String),
-    /// A measurement went wrong: exit code 1.
+    /// A measurement failed: exit code 1.
     Failed(String),
 }
 

@@ -1,8 +1,7 @@
 //! `kmem-bench malloc`: nanoseconds per operation, side by side.
 //!
-//! For each workload there are rounds; in a round every allocator makes one
-//! visit, and each round starts with another allocator. A row is the minimum of
-//! all samples: what disturbs a measurement only ever adds to it.
+//! Each workload has rounds. In a round every allocator makes one visit, and each round starts with
+//! another allocator. A row is the minimum of all samples, because disturbances only add time.
 
 mod report;
 
@@ -37,19 +36,19 @@ pub(crate) struct Options {
     verbose: bool,
 }
 
-/// Time for the rounds of one workload; seven of them stay within a minute.
+/// Time for the rounds of one workload: seven workloads stay within a minute.
 const BUDGET: Duration = Duration::from_millis(6800);
-/// Rounds that are made even if they take longer.
+/// Least number of rounds, even if they take longer.
 const LEAST_ROUNDS: usize = 3;
 
-/// Where an allocator is measured.
+/// The place of an allocator's measurement: this process or a child.
 #[derive(Debug)]
 enum Place {
     Here(Heap),
     Child(Remote),
 }
 
-/// A column while it is being measured.
+/// A column during the measurement.
 #[derive(Debug)]
 struct Contender {
     allocator: Allocator,
@@ -70,7 +69,7 @@ impl Contender {
     }
 }
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let allocators = selected_allocators(&options.allocators)?;
     let workloads = selected_workloads(&options.only)?;
@@ -142,7 +141,7 @@ fn selected_workloads(rows: &[String]) -> Result<Vec<Workload>, Failure> {
     Ok(workloads)
 }
 
-/// Load `allocator`, here or in a child, and note what was loaded.
+/// Loads `allocator`, here or in a child, and records its version and place.
 fn enter(allocator: Allocator, alone: bool, machine: &mut Machine) -> Result<Contender, String> {
     if allocator.is_kmem() && preload::libkmem().is_none() {
         return Err(preload::NO_LIBKMEM.to_owned());
@@ -160,7 +159,7 @@ fn enter(allocator: Allocator, alone: bool, machine: &mut Machine) -> Result<Con
     Ok(Contender { allocator, place })
 }
 
-/// The rounds of one workload.
+/// Makes the rounds of one workload.
 fn measure(
     workload: Workload,
     contenders: &mut Vec<Contender>,

@@ -1,8 +1,9 @@
-//! `kmem-bench modules`: what duplicates cost when many threads load the same modules at once.
+//! `kmem-bench modules`: the cost of duplicates when many threads load the same modules at once.
 //!
-//! Each row is a storm: so many threads begin at once, and each loads all modules of the storm, in the same order. Three
-//! loaders: the kernel's as it was (`before`: a duplicate is found when file and module have memory), as it became in 6.4 (`after`:
-//! found when the file has been read), and ours. All three are made of the same parts and count the same bytes.
+//! Each row is a storm: a number of threads begin at once, and each loads all modules of the storm
+//! in the same order. There are three loaders. The kernel's earlier one (`before`) finds a
+//! duplicate when file and module have memory. The kernel's since 6.4 (`after`) finds it when the
+//! file has been read. The third is kmem's. All consist of the same parts and count the same bytes.
 
 mod before;
 mod files;
@@ -20,9 +21,9 @@ use std::os::fd::AsRawFd as _;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Modules of a boot.
+/// Number of modules of a boot.
 const BOOT: usize = 50;
-/// Bytes of each, in memory: what an average module takes on a server.
+/// Bytes of each in memory: the average of a server's modules.
 const AVERAGE: usize = 116 << 10;
 /// Bytes of xfs in memory, and of its file beyond that (Debian's 6.1).
 const XFS: (usize, usize) = (1_900_000, 2_300_000);
@@ -30,48 +31,48 @@ const XFS: (usize, usize) = (1_900_000, 2_300_000);
 const KMOD_0008: usize = 150;
 const STRESS_NG: usize = 100;
 
-/// What the kernel's developers published.
+/// Figures that the kernel's developers published.
 const KERNEL: &str = "The kernel, at boot, per CPU: 463 MiB wasted before, 230 MiB after (finding a duplicate once the file is \
 read), 0 for concurrent loads since loading is idempotent; late duplicates and loads from memory still cost the file.";
 
 /// One storm under one loader.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
-    /// Which storm.
+    /// Name of the storm.
     storm: &'static str,
-    /// Threads that load.
+    /// Number of threads that load.
     threads: usize,
-    /// Which loader.
+    /// Name of the loader.
     variant: &'static str,
     /// Bytes that duplicates took.
     wasted_bytes: u64,
     /// Most bytes held at one time.
     peak_bytes: u64,
-    /// Until the last thread was done; the least of the rounds.
+    /// Milliseconds until the last thread is done; the least of the rounds.
     ms: f64,
 }
 
 /// The loaders.
 const VARIANTS: [&str; 3] = ["before", "after", "kmem"];
 
-/// How modules come.
+/// The source of modules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     File,
     Memory,
 }
 
-/// What is loaded by whom.
+/// The threads of a storm and the modules that they load.
 struct Storm<'a> {
     name: &'static str,
     threads: usize,
     by: By,
     modules: &'a [Module],
-    /// They are there already.
+    /// Whether the modules are loaded before the storm.
     late: bool,
 }
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &table::Options) -> Result<(), Failure> {
     let mut machine = Machine::here();
     machine.allocators.insert("kmem".to_owned(), "kmem-module, in this process".to_owned());
@@ -100,10 +101,10 @@ pub(crate) fn run(options: &table::Options) -> Result<(), Failure> {
     }
 }
 
-/// Bytes wasted, bytes at most, time.
+/// Bytes wasted, most bytes held, time.
 type Figures = (u64, u64, Duration);
 
-/// The worst of the bytes and the best of the times.
+/// Measures a storm: the most bytes and the shortest time of the rounds.
 fn row(storm: &Storm<'_>, variant: &'static str, rounds: u32) -> Result<Row, String> {
     let (mut wasted_bytes, mut peak_bytes, mut least) = (0, 0, Duration::MAX);
     for _ in 0..rounds {
@@ -119,7 +120,7 @@ fn row(storm: &Storm<'_>, variant: &'static str, rounds: u32) -> Result<Row, Str
     Ok(Row { storm: storm.name, threads: storm.threads, variant, wasted_bytes, peak_bytes, ms })
 }
 
-/// All threads at once.
+/// Runs `load` on all threads at once.
 fn rush(
     storm: &Storm<'_>,
     load: impl Fn(&Module) -> Result<(), String> + Sync,
@@ -188,7 +189,7 @@ fn ours(storm: &Storm<'_>) -> Result<Figures, String> {
     Ok((stats.wasted(), peak, took))
 }
 
-/// The whole text.
+/// The table as text.
 fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut grid = Grid::default();
     grid.push(["storm", "threads", "variant", "wasted MiB", "peak MiB", "ms"]);

@@ -1,14 +1,14 @@
-//! A child process under `libkmem.so` that holds many objects and knows exactly what it holds.
+//! A child process under `libkmem.so` that holds many objects and counts them exactly.
 //!
 //! ```text
 //! parent -> child            child -> parent
-//! (start)                    Holding: what lives, by site
+//! (start)                    Holding: live objects, by site
 //! churn alone|read           (nothing: its thread replaces objects until)
 //! rest                       Holding
 //! latency alone|read         Latency of all churning under that name
 //! ```
 //!
-//! Sites are static tags, numbered by line; so the parent can compare every single row.
+//! Sites are static tags, numbered by line, so the parent can compare every row.
 
 use crate::Failure;
 use crate::affinity::{Places, allowed, pin};
@@ -28,20 +28,20 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Call sites.
+/// Number of call sites.
 pub(crate) const SITES: usize = 300;
 /// `file` of every site.
 pub(crate) const FILE: &str = "mutator";
-/// Objects that come and go; all others stay.
+/// Number of objects that are replaced; all others stay.
 pub(crate) const CHURNED: usize = 4096;
-/// Replacements that are timed as one: reading the clock costs several of them.
+/// Replacements that are timed together: reading the clock takes as long as several.
 const BATCH: usize = 16;
 /// Objects of one size in a row, as in `sizes8_240`.
 const IN_A_ROW: usize = 100;
 /// Longest time the histogram holds, in nanoseconds.
 const LONGEST: u64 = 60_000_000_000;
 
-/// The sites; line `n + 1` is number `n`.
+/// The sites. Number `n` has line `n + 1`.
 static TAGS: [StaticTag; SITES] = {
     let mut tags = [const { StaticTag::new(c"mutator", c"object", 0) }; SITES];
     let mut site = 0;
@@ -79,18 +79,18 @@ impl Heap {
         self.from + number / IN_A_ROW % self.sizes() * self.step
     }
 
-    /// The mean of the sizes that are asked for.
+    /// The mean of the requested sizes.
     pub(crate) fn mean_size(&self) -> usize {
         (self.from + self.to) / 2
     }
 }
 
-/// What a child holds.
+/// The live objects of a child.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Holding {
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub(crate) requested: u64,
-    /// By site: objects, and the bytes they take as `ksize` says.
+    /// Number of objects and their bytes by `ksize`, for each site.
     pub(crate) sites: Vec<(u64, u64)>,
 }
 
@@ -101,16 +101,16 @@ impl Holding {
     }
 }
 
-/// How long replacements took, in nanoseconds.
+/// Times of replacements, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Latency {
     /// Median of the batches, per replacement: a free and an allocation.
     pub(crate) p50_ns: f64,
-    /// 99 % of the batches took at most this, per replacement.
+    /// Most time of 99 % of the batches, per replacement.
     pub(crate) p99_ns: f64,
-    /// 99.9 % of them.
+    /// Most time of 99.9 % of the batches, per replacement.
     pub(crate) p999_ns: f64,
-    /// The longest batch, as a whole.
+    /// Time of the longest batch.
     pub(crate) max_ns: u64,
 }
 
@@ -129,7 +129,7 @@ impl Latency {
     }
 }
 
-/// Start a child with this heap under `library`.
+/// Starts a child with this heap under `library`.
 pub(crate) fn start(
     heap: &Heap,
     library: &Path,
@@ -186,10 +186,10 @@ impl Functions {
         }
     }
 
-    /// An object; its first word is written.
+    /// Allocates an object, and writes `word` to it.
     #[inline(always)]
     fn alloc(&self, size: usize, site: usize, word: *mut c_void) -> NonNull<c_void> {
-        // SAFETY: by the type of the function; tags live for good.
+        // SAFETY: `kmem.h` gives the function this type; the tag is static.
         let at = unsafe { (self.kmalloc)(size, 0, &TAGS[site]) };
         let Some(at) = NonNull::new(at) else { crate::heap::out_of_memory() };
         // SAFETY: eight bytes or more, aligned for a pointer.
@@ -198,7 +198,7 @@ impl Functions {
     }
 }
 
-/// An object that will be replaced.
+/// An object that is replaced.
 #[derive(Debug, Clone, Copy)]
 struct Churned {
     at: NonNull<c_void>,
@@ -206,7 +206,7 @@ struct Churned {
     site: usize,
 }
 
-// SAFETY: an object belongs to whoever has its address; it is handed to one thread at a time.
+// SAFETY: one thread at a time has the address of an object, and may use it.
 unsafe impl Send for Churned {}
 
 /// The heap of the child.
@@ -217,7 +217,7 @@ struct Mutator {
     holding: Holding,
     churned: Vec<Churned>,
     prng: Prng,
-    /// Objects made so far.
+    /// Number of objects made so far.
     made: usize,
 }
 
@@ -228,13 +228,13 @@ impl Mutator {
         let churned = Vec::with_capacity(CHURNED);
         let heap = heap.clone();
         let mut mutator = Self { heap, functions, holding, churned, prng: Prng::new(6), made: 0 };
-        // Objects that stay are a list: nothing else needs to remember them.
+        // Objects that stay form a list, so no table of them is needed.
         let mut list = null_mut();
         for number in 0..mutator.heap.objects {
             let (size, site) = mutator.next();
             let at = functions.alloc(size, site, list);
             mutator.account(at, size, site, 1);
-            // Spread over the heap, so that what churns is not all in one place.
+            // The replaced objects are spread over the heap.
             if number.is_multiple_of((mutator.heap.objects / CHURNED).max(1))
                 && mutator.churned.len() < CHURNED
             {
@@ -252,7 +252,7 @@ impl Mutator {
         (self.heap.size(self.made), self.made % SITES)
     }
 
-    /// Notes an object that came (`1`) or is about to go (`-1`).
+    /// Counts an object that was allocated (`1`) or is to be freed (`-1`).
     fn account(&mut self, at: NonNull<c_void>, size: usize, site: usize, by: i64) {
         // SAFETY: a live object.
         let bytes = unsafe { (self.functions.ksize)(at.as_ptr()) };
@@ -262,16 +262,16 @@ impl Mutator {
         self.holding.requested = self.holding.requested.wrapping_add_signed(by * size as i64);
     }
 
-    /// Replaces random objects among the churned until told to stop.
+    /// Replaces random objects among those of `churned`, until `stop` is set.
     fn churn(&mut self, stop: &AtomicBool, histogram: &mut Histogram<u64>) {
         pin(&[Places::among(&allowed()).single]);
-        // Nothing that matters is published with it.
+        // No data is published with `stop`.
         while !stop.load(Ordering::Relaxed) {
             let mut places = [0; BATCH];
             let mut next = [(0, 0); BATCH];
             let first = self.prng.between(0, self.churned.len() - 1);
             for (turn, place) in places.iter_mut().enumerate() {
-                // Far apart, and no place twice.
+                // Places are far apart and distinct.
                 *place = (first + turn * (self.churned.len() / BATCH)) % self.churned.len();
                 next[turn] = self.next();
                 let Churned { at, size, site } = self.churned[*place];
@@ -294,7 +294,7 @@ impl Mutator {
     }
 }
 
-/// Serve a parent until the input ends.
+/// Serves a parent until the input ends.
 pub(crate) fn serve(heap: &Heap) -> Result<(), Failure> {
     if heap.from < 8 || heap.to < heap.from || heap.step == 0 || heap.objects < BATCH {
         return Err(Failure::Absent(format!("no heap can be like {heap:?}")));
@@ -320,7 +320,7 @@ pub(crate) fn serve(heap: &Heap) -> Result<(), Failure> {
                 let stop = AtomicBool::new(false);
                 std::thread::scope(|scope| {
                     scope.spawn(|| mutator.churn(&stop, histogram));
-                    // Any line, or the end of the input.
+                    // Stops at any line, or at the end of the input.
                     let next = lines.next();
                     stop.store(true, Ordering::Relaxed);
                     next.transpose()

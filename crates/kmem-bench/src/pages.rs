@@ -2,8 +2,9 @@
 //! allocator: a buddy zone under one lock, with lists per CPU.
 //!
 //! In a round every variant makes one visit to a workload, and each round starts with another
-//! variant. A figure is the minimum of all rounds. One and two threads are measured, pinned; more
-//! are modelled from what the variant does where only one CPU can be at a time, see [`section`].
+//! variant. A figure is the minimum of all rounds. One and two pinned threads are measured. More
+//! threads are modelled from the variant's work in sections that one CPU at a time can be in, see
+//! [`section`].
 
 mod contender;
 mod fragmentation;
@@ -20,6 +21,7 @@ use crate::table::{self, Document};
 use contender::{Contender, Variant};
 use fragmentation::Fragmentation;
 use kmem_core::class::PageClass;
+use kmem_core::units::Order;
 use pattern::{Pattern, Work};
 use report::{Row, text};
 use section::Section;
@@ -37,16 +39,16 @@ pub(crate) struct Options {
 }
 
 fn order(text: &str) -> Result<u8, String> {
-    let order = text.parse().ok().filter(|&order| PageClass::of(order).is_some());
+    let order = text.parse().ok().filter(|&order| PageClass::of(Order(order)).is_some());
     order.ok_or_else(|| "CPUs keep blocks of the orders 0, 1, 2, 3 and 9".to_owned())
 }
 
 /// Time for the rounds of one workload.
 const BUDGET: Duration = Duration::from_millis(1500);
-/// Rounds that are made even if they take longer.
+/// Least number of rounds, even if they take longer.
 const LEAST_ROUNDS: usize = 3;
 
-/// The document: that of every table, and how fragmented zones become.
+/// The document of every table, and the fragmentation of zones.
 #[derive(Debug, Serialize)]
 struct Pages<'a> {
     #[serde(flatten)]
@@ -54,7 +56,7 @@ struct Pages<'a> {
     fragmentation: &'a [Fragmentation],
 }
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut machine = Machine::here();
     let contenders: Vec<Contender> = Variant::MEASURED.into_iter().map(Contender::new).collect();
@@ -88,7 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// The rounds of one workload.
+/// Makes the rounds of one workload.
 fn measure(work: Work, contenders: &[Contender], times: u32) -> Vec<Row> {
     let cpus = allowed();
     let places = Places::among(&cpus);

@@ -1,8 +1,8 @@
-//! `kmem-bench peak`: what a program keeps of its peak.
+//! `kmem-bench peak`: the memory that a program keeps after a peak.
 //!
-//! A program uses 100 MiB, then 4 GiB for a moment, then the 100 MiB again. Two seconds later its
-//! resident memory is compared with what it uses. Meanwhile it either works (it replaces 1,000 of
-//! its blocks by others every 10 ms) or is idle. Every allocator runs in a process of its own.
+//! A program uses 100 MiB, then 4 GiB for a moment, then 100 MiB again. Two seconds later its
+//! resident memory is compared with the memory that it uses. In these seconds it works (it replaces
+//! 1,000 of its blocks every 10 ms) or is idle. Every allocator runs in a process of its own.
 
 use crate::Failure;
 use crate::conversation::{Conversation, answer};
@@ -44,24 +44,25 @@ pub(crate) struct Program {
 }
 
 const ALLOCATORS: [Allocator; 3] = [Allocator::Kmem, Allocator::Jemalloc, Allocator::Mimalloc];
-/// When resident memory is looked at.
+/// Time from the peak to the reading of resident memory.
 const AFTER: Duration = Duration::from_secs(2);
-/// Blocks are 16 bytes to 16 KiB, every doubling as likely.
+/// Least and most bytes of a block; the sizes are uniform on a logarithmic scale.
 const SIZES: (usize, usize) = (16, 16 << 10);
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
     allocator: &'static str,
-    /// Whether the program works while time goes by.
+    /// Whether the program works after the peak.
     works: bool,
     #[serde(flatten)]
     figures: Figures,
-    /// Resident after two seconds, as a part of what is used.
+    /// Resident memory after two seconds, as a part of the memory that is used.
     ratio: f64,
 }
 
-/// What the program says of itself, in bytes; resident memory without what it had before.
+/// Figures of the program about itself, in bytes. Resident memory does not include that of its
+/// start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Figures {
     used: u64,
@@ -70,7 +71,7 @@ struct Figures {
     resident_after: u64,
 }
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut machine = Machine::here();
     let mut rows = Vec::new();
@@ -126,7 +127,7 @@ pub(crate) fn serve(program: &Program) -> Result<(), Failure> {
         .ok_or_else(|| Failure::Absent(format!("no allocator {}", program.allocator)))?;
     let heap = load(allocator).map_err(Failure::Failed)?.heap.opaque();
     let mut prng = Prng::new(1);
-    // Room for the addresses, all of it in memory before anything is measured.
+    // The list of addresses is resident before the measurement.
     let mut blocks: Vec<(Block, usize)> = vec![(Block::dangling(), 0); (program.peak << 20) / 512];
     blocks.clear();
     let mut more = |blocks: &mut Vec<(Block, usize)>, bytes: usize| {
@@ -157,7 +158,7 @@ pub(crate) fn serve(program: &Program) -> Result<(), Failure> {
         std::thread::sleep(Duration::from_millis(10));
         for _ in 0..if program.idle { 0 } else { 1000 } {
             let place = prng.between(0, rest - 1);
-            // SAFETY: as above.
+            // SAFETY: a block of this heap, which is not used again.
             unsafe { heap.free(blocks[place].0) };
             let size = prng.log_between(SIZES.0, SIZES.1);
             let block = heap.alloc(size);

@@ -1,22 +1,22 @@
-//! `kmem-bench percpu`: per-CPU memory beside what programs do without it.
+//! `kmem-bench percpu`: per-CPU memory, and what programs use instead.
 //!
-//! | workload | one operation |
-//! |---|---|
-//! | `alloc_4` | allocate 4 bytes per CPU; a batch of 64, which is freed in between, not timed |
-//! | `pair_4` | allocate 4 bytes per CPU and free them |
-//! | `add` | add one to a counter of 8 bytes |
-//! | `sum` | add up all copies of a counter |
+//! | workload  | one operation                                                            |
+//! |-----------|--------------------------------------------------------------------------|
+//! | `alloc_4` | allocate 4 bytes per CPU, in batches of 64; their frees are not timed    |
+//! | `pair_4`  | allocate 4 bytes per CPU and free them                                   |
+//! | `add`     | add one to a counter of 8 bytes                                          |
+//! | `sum`     | sum up all copies of a counter                                           |
 //!
-//! | variant | what it is |
-//! |---|---|
-//! | `kmem` | `alloc_percpu`, `this_cpu_add` |
-//! | `thread-local` | a `thread_local!` cell: as long as the thread, and nobody else can add it up |
-//! | `sharded` | an array of atomics, one per CPU and cache line, chosen by thread; allocated by the C library |
-//! | `atomic` | one atomic for all |
+//! | variant        | implementation                                                      |
+//! |----------------|---------------------------------------------------------------------|
+//! | `kmem`         | `alloc_percpu`, `this_cpu_add`                                      |
+//! | `thread-local` | a `thread_local!` cell, which other threads cannot read             |
+//! | `sharded`      | an array of atomics from the C library, one cache line for each CPU |
+//! | `atomic`       | one atomic                                                          |
 
 use crate::cells::{Cell, timed};
 use crate::{Failure, cells};
-use kmem_core::codetag::Caller;
+use kmem_core::request::Caller;
 use kmem_core::units::Gfp;
 use kmem_core::{Kmem, static_tag};
 use std::cell::Cell as Plain;
@@ -31,12 +31,12 @@ static KMEM: Kmem = Kmem::new();
 const BATCH: usize = 64;
 const ADDS: usize = 1 << 20;
 
-/// An atomic with a cache line (and the one prefetched with it) of its own.
+/// An atomic on a cache line of its own, and on the one that is prefetched with it.
 #[repr(align(128))]
 #[derive(Default)]
 struct Shard(AtomicU64);
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &cells::Options) -> Result<(), Failure> {
     cells::run("percpu", options, SECONDS, &all())
 }
@@ -72,11 +72,11 @@ fn allocation(cells: &mut Vec<Cell>, threads: usize) {
 }
 
 fn free(handle: *mut u8) {
-    // SAFETY: allocated by `alloc`, used by nobody.
+    // SAFETY: allocated by `alloc`; no code uses it any more.
     unsafe { KMEM.free_percpu(handle) }
 }
 
-/// Batches of what `one` makes; only making is timed.
+/// Calls `one` in batches, and `back` with its results. Only `one` is timed.
 fn batches<T>(one: impl Fn() -> T, back: impl Fn(T)) -> (usize, std::time::Duration) {
     const BATCHES: usize = 500;
     let mut held: Vec<T> = Vec::with_capacity(BATCH);
@@ -92,14 +92,14 @@ fn addition(cells: &mut Vec<Cell>, threads: usize) {
     let counter = alloc(8) as usize;
     cells.push(Cell::new("kmem", "add", threads, move |_| {
         let counter = black_box(counter) as *mut u64;
-        // SAFETY: live for good.
+        // SAFETY: the counter is never freed.
         timed(ADDS, || (0..ADDS).for_each(|_| unsafe { KMEM.this_cpu_add(counter, 1) }))
     }));
     cells.push(Cell::new("kmem", "sum", threads, move |_| {
         let counter = black_box(counter) as *mut u64;
         timed(ADDS / 16, || {
             for _ in 0..ADDS / 16 {
-                // SAFETY: as above.
+                // SAFETY: the counter is never freed.
                 black_box(unsafe { KMEM.percpu_sum(counter) });
             }
         })

@@ -1,10 +1,10 @@
-//! Where libraries are found: libkmem.so, and those of the distribution.
+//! Paths of libraries: libkmem.so, and those of the distribution.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Environment variables that change what an allocator does. Every child is
-/// started without them, so that each allocator runs with its defaults.
+/// Environment variables that configure allocators. Every child is started without them, so each
+/// allocator runs with its defaults.
 const TUNING: [&str; 8] = [
     "LD_PRELOAD",
     "KMEM_CONF",
@@ -16,7 +16,7 @@ const TUNING: [&str; 8] = [
     "PYTHONMALLOC",
 ];
 
-/// `command` without variables that tune an allocator.
+/// Removes variables that configure allocators from `command`.
 pub(crate) fn untuned(command: &mut Command) -> &mut Command {
     for name in TUNING {
         command.env_remove(name);
@@ -30,8 +30,8 @@ pub(crate) fn untuned(command: &mut Command) -> &mut Command {
     command
 }
 
-/// `libkmem.so`: `$KMEM_LIBRARY`, else `deps/` beside this program, which cargo
-/// rebuilds together with it, else beside this program.
+/// Finds `libkmem.so`: `$KMEM_LIBRARY`, else in `deps/` beside this program, which cargo rebuilds
+/// with it, else beside this program.
 pub(crate) fn libkmem() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("KMEM_LIBRARY") {
         return Some(PathBuf::from(path)).filter(|path| path.is_file());
@@ -42,7 +42,7 @@ pub(crate) fn libkmem() -> Option<PathBuf> {
     places.iter().map(|place| place.join("libkmem.so")).find(|path| path.is_file())
 }
 
-/// A library of the distribution, by its soname.
+/// Finds a library of the distribution by its soname.
 pub(crate) fn system_library(soname: &str) -> Option<PathBuf> {
     let multiarch = format!("{}-linux-gnu", std::env::consts::ARCH);
     let places = [
@@ -55,10 +55,10 @@ pub(crate) fn system_library(soname: &str) -> Option<PathBuf> {
     places.iter().map(|place| PathBuf::from(place).join(soname)).find(|path| path.is_file())
 }
 
-/// How to get the libraries and programs that the distribution packages.
+/// The advice for libraries and programs of the distribution that are missing.
 pub(crate) const INSTALL: &str = "crates/kmem-bench/install-programs.sh installs it";
 
-/// What to do without `libkmem.so`.
+/// The advice for a missing `libkmem.so`.
 pub(crate) const NO_LIBKMEM: &str = "libkmem.so is neither in $KMEM_LIBRARY nor beside this \
     program nor in deps/ there; `cargo build -p kmem-preload` makes it, and `--allocators` can \
     leave kmem out";

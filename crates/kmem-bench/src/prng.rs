@@ -1,11 +1,11 @@
-//! Random numbers for the workloads: reproducible, the same for every allocator.
+//! Random numbers for the workloads: reproducible, and equal for all allocators.
 
-/// xorshift64*: fast, and good enough to pick sizes and slots.
+/// A xorshift64* generator: fast, and random enough to choose sizes and slots.
 #[derive(Debug, Clone)]
 pub(crate) struct Prng(u64);
 
 impl Prng {
-    /// A sequence that depends only on `seed`.
+    /// Begins the sequence of `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -23,7 +23,7 @@ impl Prng {
         low + ((u128::from(self.next()) * span) >> 64) as usize
     }
 
-    /// Uniform on a logarithmic scale in `low..=high`: every doubling is as likely.
+    /// Uniform on a logarithmic scale in `low..=high`: each doubling is equally likely.
     pub(crate) fn log_between(&mut self, low: usize, high: usize) -> usize {
         let unit = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         let size = low as f64 * (high as f64 / low as f64).powf(unit);

@@ -1,9 +1,9 @@
-//! `kmem-bench profiling`: what the books cost, as the kernel's own table of memory allocation
-//! profiling says it: the same loops, the same configurations, side by side.
+//! `kmem-bench profiling`: the cost of the books, in the loops and configurations of the kernel's
+//! own table of memory allocation profiling.
 //!
-//! In a round every configuration does both loops once, and each round starts with another one. A
-//! figure is the minimum of all rounds. One thread, on the second CPU. Every configuration is an
-//! instance of its own in this process, compiled in and called through pointers.
+//! In a round every configuration runs both loops once, and each round starts with another
+//! configuration. A figure is the minimum of all rounds. One thread runs on the second CPU. Every
+//! configuration is an instance of its own in this process, called through pointers.
 
 mod config;
 mod kernel_test;
@@ -34,13 +34,13 @@ pub(crate) struct Options {
     seconds: u64,
 }
 
-/// Rounds that are made even if they take longer.
+/// Least number of rounds, even if they take longer.
 const LEAST_ROUNDS: usize = 3;
 /// Turns of a loop in a sample.
 const KMALLOC_TIMES: usize = 100;
 const PAGE_TIMES: usize = 200;
 
-/// The document: that of every table, and what goes with it.
+/// The document of every table, and further parts.
 #[derive(Debug, Serialize)]
 struct Profiling<'a> {
     #[serde(flatten)]
@@ -49,7 +49,7 @@ struct Profiling<'a> {
     memory: &'a Memory,
 }
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let library = libkmem().ok_or_else(|| Failure::Absent(format!("kmem: {NO_LIBKMEM}")))?;
     let mut machine = Machine::here();
@@ -68,10 +68,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// What a configuration was measured to take, in nanoseconds: kmalloc, page.
+/// Measured nanoseconds of a configuration: per kmalloc, per page.
 type Figure = (Config, f64, f64);
 
-/// The rounds.
+/// Makes the rounds.
 fn measure(measured: &[Measured], budget: Duration) -> Vec<Figure> {
     let cpus = allowed();
     pin(&[Places::among(&cpus).single]);
@@ -84,7 +84,7 @@ fn measure(measured: &[Measured], budget: Duration) -> Vec<Figure> {
             let number = (round + turn) % measured.len();
             let Measured { kernel, group, .. } = &measured[number];
             let _scope = group.as_ref().map(Group::enter);
-            // To fill the CPU's arrays.
+            // Fills the CPU's arrays.
             loops.kmalloc(kernel, KMALLOC_TIMES / 10);
             kmalloc[number].push(loops.kmalloc(kernel, KMALLOC_TIMES));
             loops.page(kernel, PAGE_TIMES / 10);

@@ -1,11 +1,10 @@
-//! `kmem-bench programs`: wall time and peak memory of real programs, unmodified,
-//! under preloaded allocators.
+//! `kmem-bench programs`: wall time and peak memory of real programs, unmodified, under preloaded
+//! allocators.
 //!
-//! In a round every program runs once under every allocator, each round starting
-//! with another one. Seconds are the minimum (and the median) of the rounds,
-//! memory is the median of the peaks. Every run is watched by [`tracer`]: at the
-//! exit of each of its processes the order of the loaded objects proves which of
-//! them provided `malloc`.
+//! In a round every program runs once under every allocator, and each round starts with another
+//! allocator. Seconds are the minimum and the median of the rounds, memory is the median of the
+//! peaks. [`tracer`] watches every run. At the exit of each process, the order of the loaded
+//! objects proves which of them provided `malloc`.
 
 mod document;
 mod link_map;
@@ -49,8 +48,8 @@ struct Allocator {
     library: PathBuf,
 }
 
-/// The allocators of the table, and the sonames of those of the distribution.
-/// The C library is preloaded too: some programs link another allocator.
+/// The allocators of the table, with the sonames of those of the distribution. The C library is
+/// preloaded, too, because some programs link another allocator.
 const ALLOCATORS: [(&str, Option<&str>); 4] = [
     ("kmem", None),
     ("jemalloc", Some("libjemalloc.so.2")),
@@ -58,7 +57,7 @@ const ALLOCATORS: [(&str, Option<&str>); 4] = [
     ("glibc", Some("libc.so.6")),
 ];
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut machine = Machine::here();
     let allocators = selected_allocators(&options.allocators, &mut machine)?;
@@ -171,7 +170,7 @@ fn selected_programs(names: &[String], machine: &mut Machine) -> Result<Vec<Prog
     Ok(found)
 }
 
-/// Minimum and median of the wall times, median of the peaks.
+/// The minimum and median of the wall times, and the median of the peaks.
 fn summary(runs: &[Run]) -> Option<(f64, f64, u64)> {
     let seconds: Vec<f64> = runs.iter().map(|run| run.seconds).collect();
     let peaks: Vec<f64> = runs.iter().map(|run| run.rss_bytes as f64).collect();

@@ -1,31 +1,36 @@
-//! `kmem-bench rhashtable`: hash tables that threads share, with the parameters of the kernel's `test_rhashtable`: 50,000
-//! entries, one thread, two and ten.
+//! `kmem-bench rhashtable`: hash tables that threads share, with the parameters of the kernel's
+//! `test_rhashtable`: 50,000 entries, and one, two and ten threads.
 //!
-//! | workload | one operation |
-//! |---|---|
-//! | `insert_remove` | insert a key; and remove it, once all of the thread's are in: the table grows from its smallest and shrinks |
-//! | `lookup` | find a key that is there, in random order; nobody writes |
-//! | `lookup_write` | the same, while the last of the threads inserts and removes all the time (not one of one thread) |
-//! | `walk` | go to the next of all elements |
+//! | workload        | one operation                                                           |
+//! |-----------------|-------------------------------------------------------------------------|
+//! | `insert_remove` | insert a key, and remove it when all keys of the thread are in          |
+//! | `lookup`        | find a key of the table, in random order; no thread writes              |
+//! | `lookup_write`  | `lookup`, while the last thread inserts and removes all the time        |
+//! | `walk`          | go to the next of all elements                                          |
 //!
-//! | variant | what it is |
-//! |---|---|
-//! | `kmem` | `kmem::rhashtable`, memory from an instance with books |
-//! | `dashmap`, `papaya` | the crates, memory from the C library |
-//! | `rwlock` | `hashbrown` under `parking_lot::RwLock` |
+//! With `insert_remove` the table grows from its smallest size and shrinks again.
 //!
-//! All have keys and values of 4 bytes and hash with foldhash, and each lookup enters and leaves its table for itself (a
-//! reading, a shard's lock, a pin, the lock): none is amortized over several. `kmem` and `papaya` keep elements as objects of
-//! their own, which a lookup has to fetch from wherever they are; `dashmap` and `hashbrown` keep them in the table, which is
-//! dense with elements as small as these. Keys of lookups come from an array, drawn before. Tables of rivals do not shrink
-//! (dashmap, papaya, hashbrown grow only), and remove without waiting for readers (dashmap, hashbrown have locks).
+//! | variant             | implementation                                              |
+//! |---------------------|-------------------------------------------------------------|
+//! | `kmem`              | `kmem_core::rhashtable`, memory from an instance with books |
+//! | `dashmap`, `papaya` | the crates, memory from the C library                       |
+//! | `rwlock`            | `hashbrown` under `parking_lot::RwLock`                     |
+//!
+//! All variants have keys and values of 4 bytes and hash with foldhash. Keys of lookups come from
+//! an array that is drawn before. Each lookup enters and leaves its table (a reading, a shard's
+//! lock, a pin, the lock); no variant amortizes that over several lookups.
+//!
+//! `kmem` and `papaya` keep elements as separate objects, which a lookup must fetch. `dashmap` and
+//! `hashbrown` keep them in the table, which is dense with such small elements. The tables of
+//! rivals grow only. `dashmap` and `hashbrown` have locks, so they remove without waiting for
+//! readers.
 
 use crate::cells::{Cell, timed};
 use crate::prng::Prng;
 use crate::{Failure, cells};
 use hashbrown::{DefaultHashBuilder, HashMap};
-use kmem_core::codetag::Caller;
 use kmem_core::os::linux::Linux;
+use kmem_core::request::Caller;
 use kmem_core::rhashtable::{Parameters, RHashTable};
 use kmem_core::{Instance, Kmem, static_tag};
 use parking_lot::RwLock;
@@ -40,14 +45,14 @@ const SECONDS: u64 = 10;
 static KMEM: Kmem = Kmem::new();
 const ENTRIES: u32 = 50_000;
 
-/// What every variant can do.
+/// A variant.
 trait Map: Send + Sync + 'static {
     fn new() -> Self;
     fn insert(&self, key: u32);
     fn remove(&self, key: u32);
-    /// Looks all keys up; how many were there.
+    /// Looks all keys up. Returns the number of keys found.
     fn lookup(&self, keys: &[u32]) -> usize;
-    /// Elements.
+    /// Number of elements that a walk finds.
     fn walk(&self) -> usize;
 }
 
@@ -127,7 +132,7 @@ impl Map for RwLock<HashMap<u32, u32>> {
     }
 }
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &cells::Options) -> Result<(), Failure> {
     let mut cells = Vec::new();
     for threads in [1, 2, 10] {
@@ -174,7 +179,7 @@ fn add<M: Map>(name: &'static str, threads: usize, cells: &mut Vec<Cell>) {
             }
         }
         readers.store(threads - 1, Ordering::Release);
-        // The readers' figures count.
+        // Only the figures of readers count.
         (1, Duration::ZERO)
     }));
 }

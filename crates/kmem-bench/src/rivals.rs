@@ -1,14 +1,14 @@
-//! The allocators of the table, and how each is reached.
+//! The allocators of the table, and the ways to call them.
 //!
-//! | allocator | what runs |
-//! |---|---|
-//! | `kmem`, `kmem-never` | two instances, compiled in, `mem_profiling:1` and `:never` |
-//! | `jemalloc`, `mimalloc`, `rpmalloc`, `snmalloc` | compiled in, under prefixed names |
-//! | `tcmalloc` | the distribution's gperftools, preloaded into a child |
-//! | `glibc` | the C library of this process |
+//! | allocator                                      | implementation                            |
+//! |------------------------------------------------|-------------------------------------------|
+//! | `kmem`, `kmem-never`                           | compiled in, with and without books       |
+//! | `jemalloc`, `mimalloc`, `rpmalloc`, `snmalloc` | compiled in, under prefixed names         |
+//! | `tcmalloc`                                     | the distribution's gperftools, in a child |
+//! | `glibc`                                        | the C library of this process             |
 //!
-//! Before anything is timed, the objects that the two functions lie in are
-//! compared with the expected one.
+//! Before the measurement, the objects that contain the two functions are compared with the
+//! expected one.
 
 pub(crate) mod compiled_in;
 
@@ -19,12 +19,12 @@ use std::ffi::c_void;
 use std::mem::transmute;
 use std::path::{Path, PathBuf};
 
-/// Column of the table.
+/// A column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Allocator {
-    /// kmem with the books open.
+    /// kmem with books.
     Kmem,
-    /// kmem with the books off for good.
+    /// kmem without books.
     KmemNever,
     /// mimalloc 3.
     Mimalloc,
@@ -100,13 +100,13 @@ const TCMALLOC: [&str; 2] = ["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"];
 pub(crate) struct Loaded {
     /// Its two functions.
     pub(crate) heap: Heap,
-    /// The object both functions lie in.
+    /// The object that contains both functions.
     pub(crate) object: PathBuf,
-    /// Its version, as far as it tells.
+    /// Its version, if it states one.
     pub(crate) version: String,
 }
 
-/// Make `allocator` callable in this process and prove that it is the one.
+/// Makes `allocator` callable in this process, and checks that it is the expected one.
 pub(crate) fn load(allocator: Allocator) -> Result<Loaded, String> {
     match allocator {
         Allocator::Tcmalloc => preloaded(),
@@ -138,13 +138,13 @@ fn functions(library: Library) -> Result<Heap, String> {
     let free = library.symbol(c"free")?;
     // SAFETY: the C standard gives `malloc` this type.
     let malloc = unsafe { transmute::<*mut c_void, MallocFn>(malloc) };
-    // SAFETY: and `free` this one.
+    // SAFETY: the C standard gives `free` this type.
     let free = unsafe { transmute::<*mut c_void, FreeFn>(free) };
-    // SAFETY: both come from one library, which stays loaded.
+    // SAFETY: both are functions of one library, which stays loaded.
     Ok(unsafe { Heap::new(malloc, free) })
 }
 
-/// The object of both functions, if it is the `expected` one.
+/// The object that contains both functions, if it is the `expected` one.
 fn proven(heap: &Heap, expected: impl Fn(&Path) -> bool) -> Result<PathBuf, String> {
     let objects = heap.addresses().map(object_of);
     match objects {
@@ -176,8 +176,8 @@ mod tests {
         assert!(load(Allocator::Tcmalloc).is_err());
     }
 
-    /// A rival built with its debug checks on would be slow for the wrong reason:
-    /// the build scripts take `debug` of the profile as a wish for them.
+    /// Build scripts of rivals enable debug checks if the profile has `debug`, which would slow the
+    /// rivals down.
     #[test]
     fn rivals_are_built_without_debug() {
         let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");

@@ -1,11 +1,11 @@
-//! Tables for people, and the JSON document for programs.
+//! Tables as text, and the JSON document for programs.
 
 use crate::Failure;
 use crate::machine::Machine;
 use serde::Serialize;
 use std::io::{ErrorKind, Write, stdout};
 
-/// Print `text`, which ends its last line. A reader who has seen enough is no failure.
+/// Prints `text`, which ends with a line break. A closed pipe is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     match stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
@@ -25,7 +25,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// How many times as much is to be done.
+    /// Factor for the amount of work.
     pub(crate) fn times(&self) -> u32 {
         if self.thorough { 10 } else { 1 }
     }
@@ -36,20 +36,20 @@ impl Options {
 pub(crate) struct Document<'a, Row> {
     /// The name of the table.
     pub(crate) table: &'static str,
-    /// What it was measured on.
+    /// The machine that it was measured on.
     pub(crate) machine: &'a Machine,
     /// One row per figure.
     pub(crate) rows: &'a [Row],
 }
 
 impl<Row: Serialize> Document<'_, Row> {
-    /// Print the document.
+    /// Prints the document.
     pub(crate) fn print(&self) -> Result<(), Failure> {
         print_json(self)
     }
 }
 
-/// Print a document that has more to it than a [`Document`].
+/// Prints a document with more parts than a [`Document`].
 pub(crate) fn print_json(document: &impl Serialize) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(document);
     print(&(json.map_err(|error| Failure::Failed(error.to_string()))? + "\n"))
@@ -62,7 +62,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Append a row.
+    /// Appends a row.
     pub(crate) fn push<I>(&mut self, cells: I)
     where
         I: IntoIterator,

@@ -1,19 +1,23 @@
-//! `kmem-bench utilization`: how much of the slab memory of many groups is objects, where each group
-//! has caches of its own (as the kernel had before 5.9), and where all share slabs.
+//! `kmem-bench utilization`: the part of slab memory that is objects of groups, with caches of each
+//! group (as in the kernel before 5.9) and with shared slabs.
 //!
-//! The load, the same for both: half the groups are active and hold many objects, half are small and
-//! idle and hold 20. Sizes are those of a service's slabs ([`MIX`]). The load of an active group goes up
-//! and down between a quarter and seven quarters of its mean, twice, each group's at another time, as
-//! those of services on one machine do; and in each of 64 steps each group frees a twentieth of its
-//! objects, drawn at random, and allocates others. All of it is drawn from one seed.
+//! The load is equal for both designs. Half of the groups are active and hold many objects; the
+//! other half are idle and hold 20. Sizes are those of a service's slabs ([`MIX`]). The load of an
+//! active group goes up and down twice, between a quarter and seven quarters of its mean. The
+//! phases differ between groups, as between services on one machine. In each of 64 steps each group
+//! frees a random twentieth of its objects, and allocates others. All random numbers have one seed.
 //!
-//! | design | slabs |
-//! |---|---|
-//! | `per_group_caches` | each group has a cache per size: slabs of pages from `alloc_pages`, of the order that SLUB would choose; partial slabs are filled first, and a few are kept that became empty, as SLUB does |
-//! | `shared` | the instance's, each object charged to its group; what CPUs keep, vectors of extension words and rows count as slab memory |
+//! | design             | slabs                                                               |
+//! |--------------------|---------------------------------------------------------------------|
+//! | `per_group_caches` | each group has a cache per size, as SLUB makes them                 |
+//! | `shared`           | those of the instance; each object is charged to its group          |
 //!
-//! Utilization is objects in use times the size of the design's object, over slab memory, as slabinfo
-//! has it.
+//! Caches of groups have slabs of pages from `alloc_pages`, of SLUB's order. As in SLUB, partial
+//! slabs are filled first, and a few empty slabs are kept. Slab memory of the shared design
+//! includes the objects that CPUs keep, vectors of extension words, and rows.
+//!
+//! Utilization is the number of objects in use, times the size of the design's object, divided by
+//! slab memory, as in slabinfo.
 
 mod private_cache;
 
@@ -38,20 +42,20 @@ pub(crate) struct Options {
 }
 
 const GROUPS: [usize; 4] = [10, 100, 1_000, 10_000];
-/// Objects of an active group, where there are not too many groups.
+/// Number of objects of an active group, unless [`MOST`] limits it.
 const ACTIVE: usize = 4_000;
 const IDLE: usize = 20;
 /// Most objects of all groups.
 const MOST: usize = 500_000;
 const SEED: u64 = 0x6B6D_656D;
 const STEPS: usize = 64;
-/// How often the load goes up and down.
+/// Number of times that the load goes up and down.
 const PERIODS: f64 = 2.0;
-/// Of this many objects one is exchanged in a step.
+/// One of this number of objects is exchanged in a step.
 const EXCHANGED: usize = 20;
 
-/// Bytes and weight of what services have in slabs: general sizes, and the kernel's dentries, inodes,
-/// files, areas, sockets and buffers.
+/// Bytes and weights of a service's objects in slabs: general sizes, and the kernel's dentries,
+/// inodes, files, areas, sockets and buffers.
 const MIX: [(usize, u32); 16] = [
     (16, 6),
     (32, 12),
@@ -73,7 +77,7 @@ const MIX: [(usize, u32); 16] = [
 
 static TAG: StaticTag = StaticTag::new(c"utilization.rs", c"object", 1);
 
-/// One design with so many groups.
+/// One design with a number of groups.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     groups: usize,
@@ -82,17 +86,17 @@ struct Row {
     utilization: f64,
 }
 
-/// Objects in use.
+/// Bytes in use.
 #[derive(Debug, Clone, Copy, Default)]
 struct Use {
     slab_bytes: u64,
     object_bytes: u64,
 }
 
-/// Where objects come from.
+/// A design: an allocator of objects for groups.
 trait Design {
     fn alloc(&mut self, group: usize, kind: usize) -> Result<NonNull<u8>, Failure>;
-    /// What `alloc` returned for that group and kind, given up.
+    /// Frees an object of `alloc` for that group and kind.
     fn free(&mut self, group: usize, kind: usize, at: NonNull<u8>);
     fn in_use(&self, live: &[Vec<Object>]) -> Use;
 }
@@ -111,7 +115,7 @@ fn kmem() -> &'static Kmem {
 /// All groups share slabs.
 struct Shared {
     groups: Vec<Group<Linux>>,
-    /// Slab memory that was in use before.
+    /// Slab memory in use before the load, in bytes.
     before: u64,
 }
 
@@ -147,15 +151,15 @@ impl Design for Shared {
     }
 
     fn free(&mut self, _: usize, _: usize, at: NonNull<u8>) {
-        // SAFETY: allocated above, given up.
+        // SAFETY: allocated by `alloc`; no code uses it any more.
         unsafe { kmem().free(at.as_ptr()) }
     }
 
     fn in_use(&self, live: &[Vec<Object>]) -> Use {
-        // SAFETY: live objects.
+        // SAFETY: all objects are live.
         let size = |object: &Object| unsafe { kmem().usable_size(object.at.as_ptr()) } as u64;
         let object_bytes = live.iter().flatten().map(size).sum();
-        // To the byte: what the groups were charged is what they hold.
+        // The groups' charges equal their objects to the byte.
         let charged: u64 = self.groups.iter().map(|group| group.stat().current).sum();
         let objects = live.iter().map(Vec::len).sum::<usize>() as u64;
         assert_eq!(charged, object_bytes + 4 * objects);
@@ -191,7 +195,7 @@ impl Design for PerGroup {
     }
 }
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut machine = Machine::here();
     machine.allocators.insert("kmem".to_owned(), "compiled in, books open".to_owned());
@@ -243,7 +247,8 @@ fn churn(groups: usize, design: &mut impl Design, live: &mut [Vec<Object>]) -> R
     Ok(())
 }
 
-/// Objects of an active group in a step: a wave, whose phases are spread evenly over the groups.
+/// Number of objects of an active group in a step: a wave, whose phases are spread evenly over
+/// groups.
 fn load(mean: usize, group: usize, step: usize) -> usize {
     const GOLDEN: f64 = 0.618_033_988_749_895;
     let time = step as f64 / STEPS as f64 * PERIODS + (group / 2) as f64 * GOLDEN;
@@ -251,7 +256,7 @@ fn load(mean: usize, group: usize, step: usize) -> usize {
     (mean as f64 * (0.25 + 1.5 * wave)) as usize
 }
 
-/// A size of the mix, by weight.
+/// Draws a size of the mix by weight.
 fn kind(random: &mut Prng) -> usize {
     let sum: u32 = MIX.iter().map(|kind| kind.1).sum();
     let mut drawn = random.between(0, sum as usize - 1) as u32;
@@ -260,7 +265,7 @@ fn kind(random: &mut Prng) -> usize {
         .unwrap_or(0)
 }
 
-/// The table for people.
+/// The table as text.
 fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut grid = Grid::default();
     grid.push(["groups", "own caches, MiB", "in use", "shared, MiB", "in use", "saved"]);

@@ -1,28 +1,28 @@
-//! `kmem-bench vmalloc`: areas of whole pages, beside mmap and munmap per call.
+//! `kmem-bench vmalloc`: areas of whole pages, against mmap and munmap per call.
 //!
-//! The workloads are those of the kernel's `test_vmalloc`, and a pair:
+//! The workloads are those of the kernel's `test_vmalloc`, and pairs:
 //!
-//! | workload | one operation |
-//! |---|---|
-//! | `pair_16k` | allocate 16 KiB and free them, not written to |
-//! | `pair_16k_write` | the same, each page written to |
-//! | `fix_size` | allocate 10 pages, write the first byte, free |
-//! | `full_fit` | allocate 100 pages that fit exactly where such were freed, then a page; free both; among 3000 areas of 1 page |
-//! | `long_busy_list` | allocate 100 pages and 1 page, write a byte of each, free; while 5000 areas of 1 page are live |
-//! | `random_size` | allocate 1 to 100 pages, write the first byte, free |
-//! | `fix_align` | allocate 5 pages at a multiple of 16 KiB, write, free |
-//! | `random_size_align` | allocate 1 to 10 pages at a multiple of 1 to 8 pages, write, free |
-//! | `pcpu` | allocate a per-CPU object of 1 to 8192 bytes at a multiple of up to 64; a batch of 2000, freed with it |
+//! | workload            | one operation: allocate, write a byte of each area, free             |
+//! |---------------------|----------------------------------------------------------------------|
+//! | `pair_16k`          | 16 KiB, which are not written                                        |
+//! | `pair_16k_write`    | 16 KiB, of which every page is written                               |
+//! | `fix_size`          | 10 pages                                                             |
+//! | `full_fit`          | 100 pages, then 1 page; before, half of 3000 areas of 1 page is freed |
+//! | `long_busy_list`    | 100 pages and 1 page, while 5000 areas of 1 page are live            |
+//! | `random_size`       | 1 to 100 pages                                                       |
+//! | `fix_align`         | 5 pages at a multiple of 16 KiB                                      |
+//! | `random_size_align` | 1 to 10 pages at a multiple of 1 to 8 pages                          |
+//! | `pcpu`              | a per-CPU object of 1 to 8192 bytes, in batches of 2000, not written |
 //!
-//! | variant | what it is |
-//! |---|---|
-//! | `kmem` | `vmalloc` with a guard page; `vfree` |
-//! | `mmap` | `mmap` of as many pages; `munmap` (the alignment by mapping more) |
+//! | variant | implementation                                                              |
+//! |---------|-----------------------------------------------------------------------------|
+//! | `kmem`  | `vmalloc` with a guard page; `vfree`                                        |
+//! | `mmap`  | `mmap` without a guard page; `munmap`; maps more pages for an alignment     |
 
 use crate::cells::{Cell, timed};
 use crate::prng::Prng;
 use crate::{Failure, cells};
-use kmem_core::codetag::Caller;
+use kmem_core::request::Caller;
 use kmem_core::units::Gfp;
 use kmem_core::{Kmem, static_tag};
 use std::hint::black_box;
@@ -33,16 +33,16 @@ const SECONDS: u64 = 10;
 
 static KMEM: Kmem = Kmem::new();
 const PAGE: usize = 4096;
-/// Pairs of a visit.
+/// Number of pairs of a visit.
 const PAIRS: usize = 2000;
 
-/// How a variant gets areas: pages, and the alignment in pages.
+/// The functions of a variant. Lengths and alignments are in pages.
 #[derive(Clone, Copy)]
 struct Areas {
     name: &'static str,
     alloc: fn(usize, usize) -> *mut u8,
     free: fn(*mut u8, usize),
-    /// Pairs of a visit where every pair is like the one before: enough for some milliseconds.
+    /// Number of pairs of a visit with equal pairs: enough for some milliseconds.
     alike: usize,
 }
 
@@ -61,14 +61,14 @@ fn vmalloc(pages: usize, align: usize) -> *mut u8 {
 }
 
 fn vfree(at: *mut u8, _: usize) {
-    // SAFETY: from `vmalloc`, used by nobody.
+    // SAFETY: an area of `vmalloc`, which no code uses any more.
     unsafe { KMEM.vfree(at) }
 }
 
 fn mmap(pages: usize, align: usize) -> *mut u8 {
     let span = (pages + align - 1) * PAGE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping; its ends, which are too much, are given back.
+    // SAFETY: a new mapping, whose surplus ends are unmapped.
     unsafe {
         let at = libc::mmap(
             std::ptr::null_mut(),
@@ -95,7 +95,7 @@ fn mmap(pages: usize, align: usize) -> *mut u8 {
 }
 
 fn munmap(at: *mut u8, pages: usize) {
-    // SAFETY: from `mmap`, used by nobody.
+    // SAFETY: a mapping of `mmap`, which no code uses any more.
     unsafe { libc::munmap(at.cast(), pages * PAGE) };
 }
 
@@ -104,14 +104,14 @@ impl Areas {
         let at = black_box((self.alloc)(pages, align));
         assert!(!at.is_null());
         if write {
-            // SAFETY: that long.
+            // SAFETY: the area is at least that long.
             unsafe { at.write_volatile(1) };
         }
         (self.free)(at, pages);
     }
 }
 
-/// Measure and print.
+/// Measures the table and prints it.
 pub(crate) fn run(options: &cells::Options) -> Result<(), Failure> {
     cells::run("vmalloc", options, SECONDS, &all())
 }
@@ -132,7 +132,7 @@ fn all() -> Vec<Cell> {
                 timed(areas.alike, || {
                     for _ in 0..areas.alike {
                         let at = black_box((areas.alloc)(4, 1));
-                        // SAFETY: that long.
+                        // SAFETY: the area is at least that long.
                         (0..4).for_each(|page| unsafe { at.add(page * PAGE).write_volatile(1) });
                         (areas.free)(at, 4);
                     }
@@ -174,7 +174,7 @@ fn full_fit(areas: Areas) -> (usize, Duration) {
     let measured = timed(PAIRS / 4, || {
         for _ in 0..PAIRS / 4 {
             let (long, short) = ((areas.alloc)(100, 1), (areas.alloc)(1, 1));
-            // SAFETY: that long.
+            // SAFETY: the area is at least that long.
             unsafe {
                 long.write_volatile(1);
                 short.write_volatile(1);
@@ -212,7 +212,7 @@ fn pcpu(number: usize) -> (usize, Duration) {
             held.push(KMEM.alloc_percpu(size, align, Gfp::KERNEL, Caller::tagged(static_tag!())));
         }
         for handle in held {
-            // SAFETY: allocated above, used by nobody.
+            // SAFETY: allocated above; no code uses it any more.
             unsafe { KMEM.free_percpu(handle) };
         }
     })

@@ -1,21 +1,23 @@
-//! The workloads: what is done, how often, and what one operation is.
+//! The workloads, and one operation of each.
 //!
-//! | row | threads | one operation |
-//! |---|---|---|
-//! | `pair64` | 1 | malloc and free of 64 bytes |
-//! | `bulk64_alloc` | 1 | one of a million mallocs of 64 bytes |
-//! | `bulk64_free` | 1 | one of the million frees, in the order of allocation |
-//! | `sizes8_240` | 1 | a malloc and its free; 100 blocks of each size 8, 16 .. 240 are allocated, then all freed |
-//! | `random8_519` | 1 | free of a random one of 65,536 blocks, malloc of 8 .. 519 bytes in its place |
-//! | `larson` | 2 | the same with 8 .. 1,000 bytes and 5,000 blocks a thread; after every 5,000 the threads swap their blocks |
-//! | `producer_consumer` | 2 | one block of 16 .. 256 bytes, allocated by one thread and freed by the other |
-//! | `large` | 1 | free of a random one of 16 blocks, malloc of 64 KiB .. 4 MiB in its place |
+//! | row                 | threads | one operation                                                |
+//! |---------------------|---------|--------------------------------------------------------------|
+//! | `pair64`            | 1       | malloc and free of 64 bytes                                  |
+//! | `bulk64_alloc`      | 1       | one of a million mallocs of 64 bytes                         |
+//! | `bulk64_free`       | 1       | one of the million frees, in the order of allocation         |
+//! | `sizes8_240`        | 1       | malloc and free, for 100 blocks of each size 8, 16 .. 240    |
+//! | `random8_519`       | 1       | free of one of 65,536 blocks, malloc of 8 .. 519 bytes       |
+//! | `larson`            | 2       | free of one of 5,000 blocks, malloc of 8 .. 1,000 bytes      |
+//! | `producer_consumer` | 2       | malloc by one thread, free by the other, of 16 .. 256 bytes  |
+//! | `large`             | 1       | free of one of 16 blocks, malloc of 64 KiB .. 4 MiB          |
 //!
-//! A *visit* is one turn of one allocator at one workload: it starts without
-//! blocks, warms up, takes its samples and frees everything. A sample is wall
-//! time divided by the operations of one thread (of `producer_consumer`: by the
-//! blocks passed). Every allocation writes its first eight bytes and nothing
-//! else; all random numbers are drawn before.
+//! `sizes8_240` allocates all blocks, then frees them. The threads of `larson` swap their blocks
+//! after every 5,000 operations. Blocks to free are chosen at random.
+//!
+//! A *visit* is one turn of one allocator at one workload: it starts without blocks, warms up,
+//! takes samples and frees all blocks. A sample is wall time divided by the operations of one
+//! thread (for `producer_consumer`, by the number of blocks). Each allocation writes its first
+//! eight bytes only. All random numbers are drawn before.
 
 mod bulk;
 mod larson;
@@ -32,10 +34,10 @@ use replace::Replacements;
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
-/// What an allocator is made to do in one visit.
+/// The work of an allocator in a visit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Workload {
-    /// Allocate and free the same 64 bytes.
+    /// Allocation and free of 64 bytes.
     Pair64,
     /// A million blocks of 64 bytes, then none.
     Bulk64,
@@ -81,7 +83,7 @@ impl Workload {
         Self::ALL.into_iter().find(|workload| workload.rows().contains(&name))
     }
 
-    /// How many threads allocate or free.
+    /// Number of threads that allocate or free.
     pub(crate) fn threads(self) -> usize {
         match self {
             Self::Larson | Self::ProducerConsumer => 2,
@@ -90,7 +92,7 @@ impl Workload {
     }
 }
 
-/// The random numbers of each workload, drawn when it first runs.
+/// The random numbers of each workload, drawn before its first run.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
     random: OnceCell<Replacements>,
@@ -125,8 +127,8 @@ impl Inputs {
     }
 }
 
-/// One visit of `heap` to `workload`: the samples of each of its rows, in
-/// nanoseconds per operation.
+/// Makes one visit of `heap` to `workload`. Returns the samples of each of its rows, in nanoseconds
+/// per operation.
 pub(crate) fn visit(
     workload: Workload,
     heap: &Heap,

@@ -1,4 +1,4 @@
-//! The structure of a page: 64 bytes, of which the checks look at most.
+//! The structure of a page: 64 bytes, most of which the checks read.
 
 use super::NIL;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 /// Flag: the first page of a free block.
 const BUDDY: u32 = 1;
 
-/// A page. Atomics, because blocks are checked outside the lock; relaxed, for the lock orders them.
+/// A page. Its fields are atomics, because blocks are checked outside the lock. Accesses are
+/// relaxed, because the lock orders the others.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Page {
@@ -15,7 +16,7 @@ pub(crate) struct Page {
     next: AtomicU32,
     prev: AtomicU32,
     refcount: AtomicI32,
-    /// Mappings less one.
+    /// Number of mappings, minus one.
     mapcount: AtomicI32,
     mapping: AtomicU64,
     memcg: AtomicU64,
@@ -37,7 +38,7 @@ impl Page {
         }
     }
 
-    /// Whether nobody uses it, and nothing of it says otherwise.
+    /// Whether all fields are those of an unused page.
     pub(crate) fn is_new(&self) -> bool {
         self.mapcount.load(Relaxed) == -1
             && self.mapping.load(Relaxed) == 0
@@ -46,12 +47,12 @@ impl Page {
             && self.flags.load(Relaxed) & BUDDY == 0
     }
 
-    /// Whether it begins a free block of that order.
+    /// Whether it is the first page of a free block of an order.
     pub(crate) fn is_free_block(&self, order: u8) -> bool {
         self.flags.load(Relaxed) & BUDDY != 0 && self.order.load(Relaxed) == u32::from(order)
     }
 
-    /// Becomes the first block of a free list.
+    /// Becomes the first block of the free list of an order, before `next`.
     pub(crate) fn insert(&self, order: u8, next: u32) {
         self.flags.store(BUDDY, Relaxed);
         self.order.store(u32::from(order), Relaxed);
@@ -59,7 +60,7 @@ impl Page {
         self.prev.store(NIL, Relaxed);
     }
 
-    /// Leaves a free list; the blocks before and after it.
+    /// Leaves its free list. Returns the blocks before and after it.
     pub(crate) fn remove(&self) -> (u32, u32) {
         self.flags.store(0, Relaxed);
         (self.prev.load(Relaxed), self.next.load(Relaxed))
@@ -77,18 +78,19 @@ impl Page {
         self.prev.store(prev, Relaxed);
     }
 
-    /// It is handed out.
+    /// Marks it as allocated.
     pub(crate) fn take(&self) {
         self.refcount.store(1, Relaxed);
     }
 
-    /// It comes back. False: it was not out.
+    /// Marks it as free. False: it was not allocated.
     pub(crate) fn put(&self) -> bool {
         let was = self.refcount.load(Relaxed);
         self.refcount.store(0, Relaxed);
         was == 1
     }
 
+    /// Writes a wrong value into a field that the checks read.
     pub(crate) fn spoil(&self) {
         self.mapping.store(0xdead, Relaxed);
     }

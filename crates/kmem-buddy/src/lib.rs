@@ -1,18 +1,17 @@
-//! The classic page allocator, as kernels have had it for decades: free lists of blocks per order
-//! under one lock (Knowlton, 1965), a structure per page that is checked, and lists per CPU that
-//! are refilled in bulk.
+//! The classic page allocator of kernels: free lists of blocks per order under one lock (Knowlton,
+//! 1965). Each page has a structure, which is checked. Lists of a CPU are refilled in bulk.
 //!
 //! ```text
 //! Pcp: orders 0..=3, 9 --rmqueue_bulk--> Zone: | lock | free list of order 0 | .. | order 11 |
 //!                                              | page 0 | page 1 | ..  64 bytes each
 //! ```
 //!
-//! It is here to be compared with: it is the oracle of the property tests of kmem's page zone, and
-//! the reference of its tables. It manages numbers of pages, not memory. Three variants differ in
-//! when the structures of pages are checked, see [`Checks`].
+//! The allocator serves comparisons: it is the oracle of the property tests of kmem's page zone,
+//! and the reference of its tables. It manages numbers of pages, not memory. [`Checks`] selects
+//! when the structures of pages are checked.
 //!
-//! What is left out makes it faster than a kernel's: there is no lock around the lists of a CPU, no
-//! statistics, no migration types, and tails of compound pages are not written.
+//! Omissions make it faster than a kernel's: the lists of a CPU have no lock, and there are no
+//! statistics and no migration types. Tails of compound pages are not written.
 
 mod block;
 mod lock;
@@ -28,18 +27,18 @@ pub const MAX_ORDER: u8 = 11;
 /// No page: the end of a list.
 const NIL: u32 = u32::MAX;
 
-/// When the structures of pages are checked on their way from the zone to a CPU.
+/// The time of checking the structures of pages that go from the zone to a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checks {
-    /// All of them, under the zone's lock.
+    /// Under the zone's lock.
     Default,
-    /// All of them, after the lock was given back.
+    /// After the release of the lock.
     Patched,
-    /// None.
+    /// Never.
     Off,
 }
 
-/// A page that is not what it should be.
+/// The number of a page that a check found bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadPage(pub u32);
 
@@ -55,10 +54,10 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// A zone of so many free pages, a multiple of the largest block.
+    /// Makes a zone of `pages` free pages.
     ///
     /// # Panics
-    /// If it is no such multiple.
+    /// `pages` is no multiple of the largest block.
     #[must_use]
     pub fn new(pages: u32, checks: Checks) -> Self {
         assert!(pages.is_multiple_of(1 << MAX_ORDER), "whole blocks of the largest order");
@@ -75,23 +74,23 @@ impl Zone {
         zone
     }
 
-    /// Makes the zone add up the time for which its lock is held.
+    /// Makes the zone sum up the time for which its lock is held.
     pub fn time_sections(&mut self) {
         self.lock.time_sections();
     }
 
-    /// How long the lock was held so far, in nanoseconds, and how often. Reading the clock is part
-    /// of the time.
+    /// The nanoseconds for which the lock was held so far, and the number of times. The time
+    /// includes reading the clock.
     pub fn sections(&self) -> (u64, u64) {
         self.lock.sections()
     }
 
-    /// Free pages of the zone; those on CPUs' lists are not.
+    /// Number of free pages of the zone, without those on lists of CPUs.
     pub fn free_pages(&self) -> u32 {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Free blocks of an order.
+    /// Number of free blocks of an order.
     pub fn free_blocks(&self, order: u8) -> u32 {
         let _held = self.lock.lock();
         let mut count = 0;
@@ -103,7 +102,7 @@ impl Zone {
         count
     }
 
-    /// Takes a block of an order.
+    /// Takes a block of an order. Returns its first page. `None`: there is none, or a check failed.
     pub fn alloc(&self, order: u8) -> Option<u32> {
         let mut one = None;
         self.rmqueue_bulk(order, 1, |page| one = Some(page)).ok()?;
@@ -113,7 +112,7 @@ impl Zone {
     /// Gives a block back.
     ///
     /// # Errors
-    /// Its first page that is free already; nothing was given back.
+    /// A page that is free already or was found bad; nothing was given back.
     pub fn free(&self, first: u32, order: u8) -> Result<(), BadPage> {
         self.check_freed(first, order)?;
         let _held = self.lock.lock();
@@ -121,8 +120,8 @@ impl Zone {
         Ok(())
     }
 
-    /// Takes a run of any length up to the largest block, as `alloc_pages_exact` does: a block, of
-    /// which it gives back what is too much.
+    /// Takes a run of any length up to the largest block, as `alloc_pages_exact` does: a block,
+    /// whose surplus pages are given back.
     pub fn alloc_exact(&self, pages: u32) -> Option<u32> {
         let order = pages.next_power_of_two().trailing_zeros() as u8;
         let first = (order <= MAX_ORDER).then(|| self.alloc(order))??;
@@ -136,10 +135,10 @@ impl Zone {
         Some(first)
     }
 
-    /// Gives such a run back.
+    /// Gives a run of [`Zone::alloc_exact`] back.
     ///
     /// # Errors
-    /// The first page that was free already; the others are given back.
+    /// The first page that is free already or was found bad; the other pages are given back.
     pub fn free_exact(&self, first: u32, pages: u32) -> Result<(), BadPage> {
         let mut result = Ok(());
         for page in first..first + pages {
@@ -148,7 +147,10 @@ impl Zone {
         result
     }
 
-    /// Moves up to `count` blocks to `out`; how many.
+    /// Takes up to `count` blocks and calls `out` with their first pages. Returns their number.
+    ///
+    /// # Errors
+    /// A page that was found bad; `out` gets the blocks nevertheless.
     fn rmqueue_bulk(
         &self,
         order: u8,
@@ -184,7 +186,8 @@ impl Zone {
         bad.map_or(Ok(got), Err)
     }
 
-    /// The smallest block that is large enough, halved until it is an order's. Under the lock.
+    /// Takes the smallest block that is large enough, and halves it down to an order. The caller
+    /// holds the lock.
     fn rmqueue(&self, order: u8) -> Option<u32> {
         let mut have = (order..=MAX_ORDER)
             .find(|&order| self.heads[usize::from(order)].load(Ordering::Relaxed) != NIL)?;
@@ -197,7 +200,7 @@ impl Zone {
         Some(first)
     }
 
-    /// Gives a block back and joins it with its buddies. Under the lock.
+    /// Gives a block back and joins it with its buddies. The caller holds the lock.
     fn free_one(&self, first: u32, order: u8) {
         self.free.store(self.free_pages() + (1 << order), Ordering::Relaxed);
         let (mut first, mut order) = (first, order);
@@ -240,13 +243,13 @@ impl Zone {
         &self.pages[page as usize]
     }
 
-    /// Every page of a block that is to be handed out.
+    /// Checks every page of a block before it is allocated.
     fn check_new(&self, first: u32, order: u8) -> Result<(), BadPage> {
         let mut all = first..first + (1 << order);
         all.find(|&page| !self.page(page).is_new()).map_or(Ok(()), |page| Err(BadPage(page)))
     }
 
-    /// Every page of a block that comes back; its head is not allocated any more.
+    /// Marks the first page of a block as free, and checks every page of it.
     fn check_freed(&self, first: u32, order: u8) -> Result<(), BadPage> {
         if !self.page(first).put() {
             return Err(BadPage(first));
@@ -257,7 +260,7 @@ impl Zone {
         Ok(())
     }
 
-    /// Spoils the structure of a page, as a stray write does: for tests of the checks.
+    /// Damages the structure of a page as a stray write does, to test the checks.
     pub fn spoil(&self, page: u32) {
         self.page(page).spoil();
     }

@@ -1,9 +1,9 @@
-//! A spin lock over nothing: what it protects is made of atomics.
+//! A spin lock that owns no data: the data that it protects consists of atomics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The zone's lock, which can add up how long it is held.
+/// The zone's lock, which can sum up the time for which it is held.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Lock {

@@ -1,15 +1,15 @@
-//! The lists of a CPU: orders 0 to 3, and huge pages.
+//! The lists of a CPU, for orders 0 to 3 and huge pages.
 
 use super::{BadPage, NIL, Zone};
 
-/// Pages moved at once.
+/// Pages moved between a list and the zone at once.
 const BATCH: u32 = 63;
-/// Pages on the lists before some go back: six batches, and two huge pages.
+/// Most pages on the lists: six batches and two huge pages. Above that, a batch goes back.
 const HIGH: u32 = 6 * BATCH + 2 * 512;
 /// Order of a huge page.
 const HUGE: u8 = 9;
 
-/// The lists of one CPU over one zone. What is on them when it is dropped goes back.
+/// The lists of one CPU over one zone. Dropping it gives their blocks back.
 #[derive(Debug)]
 pub struct Pcp<'a> {
     zone: &'a Zone,
@@ -18,7 +18,7 @@ pub struct Pcp<'a> {
 }
 
 impl<'a> Pcp<'a> {
-    /// Empty lists.
+    /// Makes empty lists.
     #[must_use]
     pub fn new(zone: &'a Zone) -> Self {
         Self { zone, heads: [NIL; 5], pages: 0 }
@@ -32,18 +32,18 @@ impl<'a> Pcp<'a> {
         }
     }
 
-    /// Blocks of an order moved at once.
+    /// Blocks of an order that are moved at once.
     fn batch(order: u8) -> u32 {
         if order == 0 { BATCH } else { (BATCH >> order).max(2) }
     }
 
-    /// Pages on the lists.
+    /// Number of pages on the lists.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// Takes a block of an order; none if there is none.
+    /// Takes a block of an order. Returns its first page. `None`: there is none.
     ///
     /// # Errors
     /// A page that the checks found bad.
@@ -79,7 +79,7 @@ impl<'a> Pcp<'a> {
     /// Gives a block back.
     ///
     /// # Errors
-    /// A page of it that is free already, or is not what it should be.
+    /// A page of it that is free already or was found bad.
     #[inline]
     pub fn free(&mut self, first: u32, order: u8) -> Result<(), BadPage> {
         let Some(list) = Self::list(order) else { return self.zone.free(first, order) };

@@ -1,20 +1,19 @@
 //! `kmem buddyinfo`: free blocks of pages per order, in the layout of `/proc/buddyinfo`.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 use kmem_snapshot::books::{Buddy, Buddyinfo, ORDERS};
-use kmem_snapshot::{CoreFile, Process};
 use serde_json::json;
 
 use crate::failure::{Failure, say};
-use crate::source::write_json;
+use crate::json;
+use crate::options::Whole;
 
 /// Arguments of `kmem buddyinfo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    from: From,
+    from: Whole,
     /// Also print, per order, the fragmentation index and the unusable free space index, in the
     /// layout of the kernel's extfrag files
     #[arg(long)]
@@ -24,30 +23,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Exactly one of these.
-#[derive(clap::Args)]
-#[group(required = true, multiple = false)]
-struct From {
-    /// Process to read
-    #[arg(short, long)]
-    pid: Option<u32>,
-    /// Core file of a process to read
-    #[arg(long, value_name = "FILE")]
-    core: Option<PathBuf>,
-}
-
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let info = match (&args.from.pid, &args.from.core) {
-        (Some(pid), _) => Buddyinfo::take(&Process::open(*pid)?)?,
-        (_, Some(core)) => Buddyinfo::of_core(&CoreFile::open(core)?)?,
-        _ => return Err(Failure::Trouble("no process or core file is given".to_owned())),
-    };
+    let info = args.from.target()?.buddyinfo()?;
     for fault in &info.faults {
         say(&format!("{fault}; left out"));
     }
     let mut out = io::stdout().lock();
     if args.json {
-        return write_json(&mut out, &json(&info));
+        return json::write(&mut out, &json(&info));
     }
     for zone in &info.zones {
         let counts = zone.free.map(|blocks| format!("{blocks:>6}"));
@@ -66,7 +49,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// What the kernel puts in front of the figures of a zone. All memory here is of one kind.
+/// The beginning of a zone's line, as the kernel has it. A program has zones of one kind only.
 fn head(zone: &Buddy) -> String {
     format!("Node {}, zone {:>8}", zone.node, "Normal")
 }
@@ -87,6 +70,8 @@ fn write_thousandths(
 
 fn json(info: &Buddyinfo) -> serde_json::Value {
     let zone = |zone: &Buddy| {
+        let fragmentation = (0..ORDERS).map(|order| zone.fragmentation_index(order));
+        let unusable = (0..ORDERS).map(|order| zone.unusable_index(order));
         json!({
             "root": zone.root,
             "node": zone.node,
@@ -94,8 +79,8 @@ fn json(info: &Buddyinfo) -> serde_json::Value {
             "pages": zone.pages,
             "free": zone.free,
             "free_pages": zone.free_pages(),
-            "fragmentation_index": (0..ORDERS).map(|o| zone.fragmentation_index(o)).collect::<Vec<_>>(),
-            "unusable_index": (0..ORDERS).map(|o| zone.unusable_index(o)).collect::<Vec<_>>(),
+            "fragmentation_index": fragmentation.collect::<Vec<_>>(),
+            "unusable_index": unusable.collect::<Vec<_>>(),
         })
     };
     json!({ "pid": info.pid, "zones": info.zones.iter().map(zone).collect::<Vec<_>>() })

@@ -1,18 +1,17 @@
-//! `kmem context`: tells the callers of one call site apart, in a process that runs.
+//! `kmem context`: tells the callers of one call site apart in a running process.
 
 mod choose;
 
 use std::io::{self, BufWriter, Write};
 
-use kmem_snapshot::books::{Key, Profiling};
+use kmem_snapshot::books::Profiling;
 use kmem_snapshot::control::{MAX_DEPTH, Setting};
 use kmem_snapshot::escape::printable;
-use kmem_snapshot::symbols::{Modules, Symbols};
-use kmem_snapshot::{Control, Process, Snapshot};
+use kmem_snapshot::reading::CallSite;
+use kmem_snapshot::{Control, Process, Target};
 
-use crate::failure::{Failure, say};
-use crate::source;
-use choose::Caller;
+use crate::failure::{Failure, say, say_all};
+use choose::{choose, name};
 
 /// Arguments of `kmem context`.
 #[derive(clap::Args)]
@@ -33,41 +32,42 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let process = Process::open(args.pid)?;
-    let control = process.control()?;
+    let control = Process::open(args.pid)?.control()?;
     match &args.site {
-        _ if args.off => end(&process, &control, args.site.as_deref()),
-        Some(site) => begin(&process, &control, site, args.depth),
-        None => show(&process, &control),
+        _ if args.off => end(args.pid, &control, args.site.as_deref()),
+        Some(site) => begin(args.pid, &control, site, args.depth),
+        None => show(args.pid, &control),
     }
 }
 
-/// Writes the setting of one call site.
-fn begin(process: &Process, control: &Control, site: &str, depth: u32) -> Result<(), Failure> {
-    let callers = callers(process, &source::snapshot(process)?);
-    let caller = choose::choose(&callers, site)?;
+/// Starts to tell the callers of one call site apart.
+fn begin(pid: u32, control: &Control, site: &str, depth: u32) -> Result<(), Failure> {
+    let callers = callers(pid)?;
+    let caller = choose(&callers, site)?;
     let others = control.settings()?.into_iter().filter(|s| s.root != caller.root);
-    // There is one site, also where there are two copies of the library.
+    // The setting names one site, even in a process with several copies of the library.
     for other in others.filter(|s| s.deep_tag != 0) {
         control.set_deep(other.root, 0, 0)?;
     }
     control.set_deep(caller.root, caller.tag, depth)?;
-    say(&format!("telling {depth} callers apart at {caller}"));
+    say(&format!("telling {depth} callers apart at {}", name(caller)));
     Ok(())
 }
 
-fn end(process: &Process, control: &Control, site: Option<&str>) -> Result<(), Failure> {
+/// Stops to tell callers apart. A site that is named must be the one in the setting.
+fn end(pid: u32, control: &Control, site: Option<&str>) -> Result<(), Failure> {
     let set: Vec<Setting> = control.settings()?.into_iter().filter(|s| s.deep_tag != 0).collect();
-    // The site may hold nothing any more, and then it is in no row; that it was meant is certain
-    // enough. Another one that is there was a mistake.
+    // A site that holds nothing any more is in no row: a name that fits no row may mean it. A name
+    // that fits another site is a mistake.
     if let Some(site) = site
-        && let Ok(caller) = choose::choose(&callers(process, &source::snapshot(process)?), site)
+        && let Ok(caller) = choose(&callers(pid)?, site)
         && !set.iter().any(|s| (s.root, s.deep_tag) == (caller.root, caller.tag))
     {
-        return Err(Failure::Trouble(format!("callers are not told apart at {caller}")));
+        let what = format!("callers are not told apart at {}", name(caller));
+        return Err(Failure::Trouble(what));
     }
     if set.is_empty() {
-        say("callers are told apart at no chosen site");
+        say("no call site is chosen to tell its callers apart");
     }
     for setting in set {
         control.set_deep(setting.root, 0, 0)?;
@@ -76,13 +76,10 @@ fn end(process: &Process, control: &Control, site: Option<&str>) -> Result<(), F
     Ok(())
 }
 
-fn show(process: &Process, control: &Control) -> Result<(), Failure> {
+/// Prints the settings of all copies of the library.
+fn show(pid: u32, control: &Control) -> Result<(), Failure> {
     let settings = control.settings()?;
-    let callers = if settings.iter().any(|s| s.deep_tag != 0) {
-        callers(process, &source::snapshot(process)?)
-    } else {
-        Vec::new()
-    };
+    let callers = if settings.iter().any(|s| s.deep_tag != 0) { callers(pid)? } else { Vec::new() };
     let mut out = BufWriter::new(io::stdout().lock());
     for setting in &settings {
         if settings.len() > 1 {
@@ -95,12 +92,12 @@ fn show(process: &Process, control: &Control) -> Result<(), Failure> {
         };
         writeln!(out, "profiling: {profiling}")?;
         writeln!(out, "depth: {}", setting.depth.max(1))?;
-        let at = |c: &&Caller| (c.root, c.tag) == (setting.root, setting.deep_tag);
+        let at = |c: &&CallSite| (c.root, c.tag) == (setting.root, setting.deep_tag);
         let (tag, depth) = (setting.deep_tag, setting.deep_depth.max(1));
         match callers.iter().find(at) {
             _ if tag == 0 => writeln!(out, "context: off")?,
             Some(caller) => {
-                writeln!(out, "context: {depth} callers at {}", printable(&caller.to_string()))?;
+                writeln!(out, "context: {depth} callers at {}", printable(&name(caller)))?;
             }
             None => {
                 writeln!(out, "context: {depth} callers at tag:{tag}, which holds nothing now")?
@@ -112,17 +109,8 @@ fn show(process: &Process, control: &Control) -> Result<(), Failure> {
 }
 
 /// The call sites whose callers can be told apart, largest first.
-fn callers(process: &Process, snapshot: &Snapshot) -> Vec<Caller> {
-    let modules = Modules::open(process, &snapshot.maps, &snapshot.addresses());
-    let mut symbols = Symbols::new(&modules);
-    let rows = snapshot.books.iter().flat_map(|b| b.rows.iter().map(|row| (b.root, row)));
-    let mut callers: Vec<Caller> = rows
-        .filter_map(|(root, row)| {
-            let Key::Caller(addr) = row.key else { return None };
-            let (tag, bytes, calls) = (row.tag, row.bytes, row.calls);
-            Some(Caller { root, tag, place: symbols.resolve(addr), bytes, calls })
-        })
-        .collect();
-    callers.sort_by_key(|c| (std::cmp::Reverse(c.bytes), c.root, c.tag));
-    callers
+fn callers(pid: u32) -> Result<Vec<CallSite>, Failure> {
+    let (sites, notes) = Target::Process(pid).call_sites()?;
+    say_all(&notes);
+    Ok(sites)
 }

@@ -1,18 +1,18 @@
-//! `kmem dump`: the books of a running process, for other programs.
+//! `kmem dump`: the books of a process, for other programs.
 
 use std::io::{self, BufWriter, Write};
 
 use clap::ValueEnum;
 use kmem_snapshot::allocinfo::{self, Version};
 use kmem_snapshot::sites::Site;
-use kmem_snapshot::stacks::{By, Speedscope, Stacks, write_folded};
-use kmem_snapshot::{live, report};
+use kmem_snapshot::stacks::{self, Speedscope, Stacks, write_folded};
+use kmem_snapshot::{By, Query, Reading, report};
 
-use crate::failure::{Failure, say};
-use crate::filter;
-use crate::source::{self, Reading, Sort};
+use crate::failure::{Failure, say, say_all};
+use crate::json;
+use crate::options::{Filters, From, Sort};
 
-/// What to write.
+/// Output format.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// allocinfo text as of Linux 6.10
@@ -27,7 +27,7 @@ enum Format {
     Speedscope,
 }
 
-/// What makes a row.
+/// Keys of rows.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Rows {
     /// A call site
@@ -41,12 +41,12 @@ enum Rows {
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    from: source::From,
-    /// What to write: a version of the allocinfo text, or call stacks
+    from: From,
+    /// Format of the output: a version of the allocinfo text, or call stacks
     #[arg(long, value_enum, default_value = "2.0")]
     format: Format,
-    /// With --blackbox: what was allocated and freed since the start
-    /// (KMEM_CONF=cumulative:1), as total_bytes: and total_calls: of each row
+    /// With --blackbox: allocations and frees since the start (KMEM_CONF=cumulative:1), as
+    /// total_bytes: and total_calls: of each row
     #[arg(long, requires = "blackbox", conflicts_with_all = ["pid", "core"])]
     cumulative: bool,
     /// Print the rows as JSON instead
@@ -61,19 +61,23 @@ pub(crate) struct Args {
     /// Also print the allocator's own memory: the overhead, by kind of table
     #[arg(long, conflicts_with_all = ["blackbox", "group"])]
     metadata: bool,
-    /// What makes a row
+    /// Keys that tell rows apart
     #[arg(long, value_enum, default_value = "site", conflicts_with = "blackbox")]
     by: Rows,
     #[command(flatten)]
-    filter: filter::Args,
+    filters: Filters,
 }
 
 impl Args {
-    /// Refuses what the parser cannot tell: options that do not go with a format.
-    fn check(&self, stacks: bool) -> Result<(), Failure> {
-        let what = if stacks && self.json {
+    fn stacks(&self) -> bool {
+        matches!(self.format, Format::Folded | Format::Speedscope)
+    }
+
+    /// Refuses options that do not go with a format. The parser does not know these conflicts.
+    fn check(&self) -> Result<(), Failure> {
+        let what = if self.stacks() && self.json {
             "--json prints rows; it cannot be combined with a format of call stacks"
-        } else if stacks && self.cumulative {
+        } else if self.stacks() && self.cumulative {
             "--cumulative counts rows; it cannot be combined with a format of call stacks"
         } else if self.cumulative && !self.json && self.format == Format::V1 {
             "allocinfo 1.0 has no total_bytes: ask for --format 2.0 or --json"
@@ -84,26 +88,26 @@ impl Args {
         };
         Err(Failure::Trouble(what.to_owned()))
     }
+
+    fn query(&self) -> Query {
+        Query {
+            // Stacks have sizes of their own, and are chosen by these later.
+            filter: if self.stacks() { self.filters.names() } else { self.filters.filter() },
+            by: match self.by {
+                Rows::Site => By::Site,
+                Rows::GroupSite => By::GroupAndSite,
+            },
+            cumulative: self.cumulative,
+            metadata: self.metadata,
+        }
+    }
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let stacks = matches!(args.format, Format::Folded | Format::Speedscope);
-    args.check(stacks)?;
-    // The sizes that stacks are chosen by are their own.
-    let filter = if stacks { args.filter.names() } else { args.filter.filter() };
-    let reading = if args.cumulative {
-        source::counted(&args.from, &filter)?
-    } else {
-        let by = match args.by {
-            Rows::Site => live::By::Site,
-            Rows::GroupSite => live::By::GroupAndSite,
-        };
-        source::read(&args.from, &filter, by)?
-    };
-    let mut sites = reading.sites.clone();
-    if args.metadata {
-        sites.extend(live::metadata(&reading.snapshot, &filter));
-    }
+    args.check()?;
+    let reading = args.from.target()?.read(&args.query())?;
+    say_all(&reading.notes);
+    let sites = [&reading.sites[..], &reading.metadata].concat();
     let mut out = BufWriter::new(io::stdout().lock());
     match args.format {
         Format::V1 => write_rows(&mut out, args, &reading, sites, Version::V1)?,
@@ -111,9 +115,9 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         Format::Folded | Format::Speedscope => write_stacks(&mut out, args, &reading, &sites)?,
     }
     out.flush()?;
-    // The text on stdout stays what tools expect; what does not belong there goes to stderr.
+    // Tools parse stdout, so everything else goes to stderr.
     if reading.filtered {
-        say(&filter::summary(&reading.sites, reading.snapshot.totals()));
+        say(&report::filtered(&reading.sites, reading.snapshot.totals()));
     }
     if let Some(accounting) = reading.accounting() {
         let _ = report::write_accounting(&mut io::stderr(), accounting);
@@ -133,7 +137,7 @@ fn write_rows(
     }
     sites.truncate(args.lines.unwrap_or(usize::MAX));
     if args.json {
-        return source::write_json(out, &source::json_of(reading, &sites));
+        return json::write(out, &json::reading(reading, &sites));
     }
     allocinfo::write_header(out, version)?;
     for site in &sites {
@@ -145,7 +149,7 @@ fn write_rows(
         if let Some(group) = &site.group {
             extras.push(("group", group.to_string()));
         }
-        allocinfo::write_row_with(out, site.bytes, site.calls, &allocinfo::tag_of(site), extras)?;
+        allocinfo::write_row_with(out, site.bytes, site.calls, &site.origin.tag(), extras)?;
     }
     Ok(())
 }
@@ -157,17 +161,18 @@ fn write_stacks(
     sites: &[Site],
 ) -> Result<(), Failure> {
     let folded = args.format == Format::Folded;
-    let mut all = Stacks::of(sites, if folded { By::Name } else { By::Place });
+    let by = if folded { stacks::By::Name } else { stacks::By::Place };
+    let mut all = Stacks::of(sites, by);
     if let Some(sort) = args.sort {
         all.sort(sort.order());
     }
-    all.stacks.retain(|stack| args.filter.admits_size(stack.bytes));
+    all.stacks.retain(|stack| args.filters.admits_size(stack.bytes));
     all.stacks.truncate(args.lines.unwrap_or(usize::MAX));
     if folded {
         write_folded(out, &all)?;
     } else {
         let name = format!("{} (pid {})", reading.snapshot.exe, reading.snapshot.pid);
-        source::write_json(out, &Speedscope::of(&all, &name))?;
+        json::write(out, &Speedscope::of(&all, &name))?;
     }
     Ok(())
 }

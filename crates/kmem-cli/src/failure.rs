@@ -1,34 +1,44 @@
-//! Why a command failed, and the exit code that says so.
+//! Reasons for which a command fails, and the exit code of each.
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
 use kmem_module::Errno;
-use kmem_snapshot::ReadError;
+use kmem_snapshot::{ReadError, ReadFailure};
+
+/// Exit code for usage and trouble.
+const TROUBLE: u8 = 2;
+/// Exit code for an absent source.
+const ABSENT: u8 = 3;
+/// Exit code for missing permission.
+const PERMISSION: u8 = 4;
 
 /// A failure to report.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Usage or trouble: 2.
+    /// Wrong usage, or trouble.
     Trouble(String),
-    /// It is not clear what was meant: 2.
+    /// The user's choice is ambiguous.
     Choice {
-        /// What was not clear.
+        /// The ambiguity.
         what: String,
-        /// What may have been meant, one line each.
+        /// Possible meanings, one line each.
         candidates: Vec<String>,
     },
-    /// The source is absent: 3.
+    /// The source is absent.
     Absent(String),
-    /// No permission: 4.
+    /// The user has no permission.
     Permission(String),
-    /// The reader of our output has gone: nothing to say.
+    /// A process or a file of it cannot be read.
+    Read(ReadFailure),
+    /// The program that reads our output has closed it.
     BrokenPipe,
 }
 
 impl Failure {
-    /// What is wrong with a module, named by its file.
+    /// Failure of a module, with the name of its file.
     pub(crate) fn of_module(path: &Path, error: &kmem_module::Error) -> Self {
         let text = format!("{}: {error}", path.display());
         match error.errno {
@@ -38,18 +48,27 @@ impl Failure {
         }
     }
 
-    /// Says what happened and gives the exit code.
+    /// Prints the failure and returns its exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (text, code) = match self {
-            Self::Trouble(text) => (text, 2),
-            Self::Absent(text) => (text, 3),
-            Self::Permission(text) => (text, 4),
+            Self::Trouble(text) => (text, TROUBLE),
+            Self::Absent(text) => (text, ABSENT),
+            Self::Permission(text) => (text, PERMISSION),
             Self::Choice { what, candidates } => {
                 say(&what);
-                for candidate in candidates {
-                    say(&candidate);
-                }
-                return ExitCode::from(2);
+                say_all(&candidates);
+                return ExitCode::from(TROUBLE);
+            }
+            Self::Read(ReadFailure { error, notes }) => {
+                say_all(&notes);
+                let code = if error.is_absent() {
+                    ABSENT
+                } else if error.is_permission() {
+                    PERMISSION
+                } else {
+                    TROUBLE
+                };
+                (error.to_string(), code)
             }
             Self::BrokenPipe => return ExitCode::SUCCESS,
         };
@@ -58,26 +77,31 @@ impl Failure {
     }
 }
 
-/// One message on stderr; a closed stderr is not worth dying for.
+/// Prints one message on stderr. A closed stderr is no failure.
 pub(crate) fn say(text: &str) {
-    use std::io::Write as _;
     let _ = writeln!(io::stderr(), "kmem: {}", kmem_snapshot::escape::printable(text));
+}
+
+/// Prints a message for each item on stderr.
+pub(crate) fn say_all<T: Display>(items: &[T]) {
+    for item in items {
+        say(&item.to_string());
+    }
+}
+
+impl From<ReadFailure> for Failure {
+    fn from(failure: ReadFailure) -> Self {
+        Self::Read(failure)
+    }
 }
 
 impl From<ReadError> for Failure {
     fn from(error: ReadError) -> Self {
-        let text = error.to_string();
-        if error.is_absent() {
-            Self::Absent(text)
-        } else if error.is_permission() {
-            Self::Permission(text)
-        } else {
-            Self::Trouble(text)
-        }
+        Self::Read(error.into())
     }
 }
 
-/// For errors of our own output.
+/// Converts an error of our own output.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {

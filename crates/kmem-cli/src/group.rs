@@ -1,4 +1,4 @@
-//! `kmem group`: who pays for memory, and how much it may be.
+//! `kmem group`: the groups that memory is charged to, and their limits.
 
 mod set;
 mod show;
@@ -6,11 +6,12 @@ mod show;
 use std::io::{self, BufWriter, Write};
 
 use kmem_snapshot::books::{Group, Groups};
-use kmem_snapshot::{Snapshot, report};
+use kmem_snapshot::report;
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
-use crate::source::{self, One};
+use crate::failure::{Failure, say_all};
+use crate::json;
+use crate::options::One;
 
 /// Arguments of `kmem group`.
 #[derive(clap::Args)]
@@ -21,8 +22,8 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Show the tree of groups: what each holds with those below it (CURRENT), its limits (MAX,
-    /// HIGH; max: none), and what it holds itself (OWN)
+    /// Show the tree of groups: memory of each with those below it (CURRENT), its limits (MAX,
+    /// HIGH; max: none), and its own memory (OWN)
     Ls(Ls),
     /// Print the files of a group, named as in cgroup v2: memory.current, memory.peak, memory.low,
     /// memory.high, memory.max, memory.events, memory.stat
@@ -49,7 +50,8 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
 }
 
 fn ls(args: &Ls) -> Result<(), Failure> {
-    let snapshot = source::of_groups(&args.from)?;
+    let (snapshot, notes) = args.from.target()?.snapshot()?;
+    say_all(&notes);
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {
         let all = snapshot.books.iter().map(|books| {
@@ -60,7 +62,7 @@ fn ls(args: &Ls) -> Result<(), Failure> {
         });
         let copies: Vec<Value> = all.collect();
         let json = json!({ "pid": snapshot.pid, "exe": snapshot.exe, "copies": copies });
-        source::write_json(&mut out, &json)?;
+        json::write(&mut out, &json)?;
     } else {
         for books in &snapshot.books {
             if snapshot.books.len() > 1 {
@@ -73,7 +75,7 @@ fn ls(args: &Ls) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A group as JSON, in bytes; null where there is no limit, or where it is not kept.
+/// A group as JSON, in bytes. Null stands for no limit, and for values that are not kept.
 fn json_of(groups: &Groups, at: usize, group: &Group) -> Value {
     let (usage, own) = (&group.usage, &group.own);
     json!({
@@ -89,18 +91,4 @@ fn json_of(groups: &Groups, at: usize, group: &Group) -> Value {
         "high": group.high,
         "low": group.low,
     })
-}
-
-/// The groups that have a path, one of each copy of kmem in the process.
-///
-/// # Errors
-/// There is none.
-pub(crate) fn find<'a>(snapshot: &'a Snapshot, path: &str) -> Result<Vec<&'a Group>, Failure> {
-    let of = |groups: &'a Groups| groups.find(path).map(|at| &groups.all()[at]);
-    let found: Vec<&Group> = snapshot.books.iter().filter_map(|b| of(&b.groups)).collect();
-    if found.is_empty() {
-        let (pid, group) = (snapshot.pid, path.to_owned());
-        return Err(kmem_snapshot::ReadError::NoGroup { pid, group }.into());
-    }
-    Ok(found)
 }

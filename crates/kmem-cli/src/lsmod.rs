@@ -23,7 +23,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The boards of a process, and a word about each that may not be of one moment.
+/// Reads the boards of a process. Prints a message for each that may not be of one moment.
 pub(crate) fn boards(pid: u32) -> Result<Vec<Board>, Failure> {
     let boards = Process::open(pid)?.module_boards()?;
     for board in boards.iter().filter(|board| board.torn) {
@@ -41,7 +41,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         serde_json::to_writer_pretty(&mut out, &json!({ "pid": args.pid, "modules": rows }))?;
         writeln!(out)?;
     } else {
-        // As lsmod(8).
+        // The columns of lsmod(8).
         writeln!(out, "Module                  Size  Used by")?;
         for module in modules() {
             let Module { name, size, refcount, users, state, base, .. } = module;

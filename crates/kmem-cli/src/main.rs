@@ -7,16 +7,24 @@
 //! kmem buddyinfo -p PID           free blocks of pages per order
 //! kmem context -p PID SITE        tell the callers of one call site apart
 //! kmem sysctl -p PID NAME=VALUE   the settings of a running process
-//! kmem modinfo FILE..             what modules say of themselves
+//! kmem modinfo FILE..             the descriptions in files of modules
 //! kmem modload FILE..             a host to try modules in
 //! kmem lsmod -p PID               the modules of a process
 //! kmem modstats -p PID            the statistics of its loader
-//! kmem group ls|show|set -p PID   groups: what they hold, and may hold
+//! kmem group ls|show|set -p PID   groups: memory charged to them, and their limits
 //! kmem slabinfo -p PID            the size classes, as /proc/slabinfo has them
 //! ```
 //!
-//! `top` and `dump` also take `--core FILE` or `--blackbox FILE`, of a process that has ended;
-//! `group ls`, `group show` and `slabinfo` take `--core FILE`.
+//! `top`, `dump`, `group ls` and `group show` also take `--core FILE` or `--blackbox FILE`, for a
+//! process that has ended; `buddyinfo` and `slabinfo` take `--core FILE`.
+//!
+//! Each command parses its arguments, makes one call into `kmem-snapshot`, and prints. Modules:
+//!
+//! ```text
+//! options   arguments that several commands share: targets, filters, sizes
+//! json      JSON that several commands print
+//! failure   reasons for which a command fails, exit codes, messages on stderr
+//! ```
 //!
 //! Data goes to stdout, the rest to stderr. Exit codes: 0 ok; 1 found; 2 usage or trouble;
 //! 3 the source is absent; 4 no permission. `kmem run` passes the command's own code through.
@@ -25,15 +33,15 @@ mod buddyinfo;
 mod context;
 mod dump;
 mod failure;
-mod filter;
 mod group;
+mod json;
 mod lsmod;
 mod modinfo;
 mod modload;
 mod modstats;
+mod options;
 mod run;
 mod slabinfo;
-mod source;
 mod sysctl;
 mod top;
 
@@ -51,7 +59,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a command under kmem and report what it held at its peak and at exit
+    /// Run a command under kmem and report the memory it held at its peak and at exit
     Run(run::Args),
     /// Show the call sites that hold most in a process, its core file or its black box
     Top(top::Args),
@@ -64,7 +72,7 @@ enum Command {
     Context(context::Args),
     /// Print or change the settings of a running process
     Sysctl(sysctl::Args),
-    /// Print what files of modules say of themselves
+    /// Print the descriptions in files of modules
     Modinfo(modinfo::Args),
     /// Load modules into a process made for it, and print the loader's statistics
     Modload(modload::Args),
@@ -72,7 +80,7 @@ enum Command {
     Lsmod(lsmod::Args),
     /// Print the statistics of a running process's module loader
     Modstats(modstats::Args),
-    /// Show groups, what they hold and may hold; set their limits in a running process
+    /// Show groups, their memory and their limits; set limits in a running process
     Group(group::Args),
     /// Show the size classes of a process in the columns of /proc/slabinfo
     Slabinfo(slabinfo::Args),

@@ -1,4 +1,4 @@
-//! `kmem modinfo`: what a module's file says of itself, as modinfo(8) prints it.
+//! `kmem modinfo`: the description in a module's file, as modinfo(8) prints it.
 
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
-    // A terminal would obey control characters; a pipe gets the bytes as they are.
+    // A terminal would obey control characters. A pipe gets the bytes as they are.
     let terminal = io::stdout().is_terminal();
     for path in &args.files {
         let full = std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -61,7 +61,8 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What there is to print: the file, the entries in order, then the parameters, the last first, each with its type.
+/// Lines to print: the file, the entries in order, then the parameters with their types, the last
+/// one first.
 fn lines(path: &Path, entries: &[Entry]) -> Vec<Entry> {
     use std::os::unix::ffi::OsStrExt as _;
     let mut lines = vec![(b"filename".to_vec(), path.as_os_str().as_bytes().to_vec())];
@@ -84,13 +85,16 @@ fn lines(path: &Path, entries: &[Entry]) -> Vec<Entry> {
     lines
 }
 
-/// A parameter, as far as it has been described.
+/// A parameter of a module.
 struct Param {
     name: Vec<u8>,
+    /// Its description.
     text: Option<Vec<u8>>,
+    /// Its type.
     of: Option<Vec<u8>>,
 }
 
+/// Adds the description or the type of a parameter, `name:value`.
 fn add_param(params: &mut Vec<Param>, is_text: bool, value: &[u8]) {
     let at = value.iter().position(|&b| b == b':').unwrap_or(value.len());
     let (name, rest) = (&value[..at], value.get(at + 1..).unwrap_or_default().to_vec());
@@ -106,7 +110,7 @@ fn add_param(params: &mut Vec<Param>, is_text: bool, value: &[u8]) {
     *field = Some(rest);
 }
 
-/// Every key with the list of its values.
+/// An object of every key with the list of its values.
 fn json(path: &Path, entries: &[Entry]) -> Value {
     let mut map = Map::new();
     map.insert("filename".to_owned(), json!(path.to_string_lossy()));

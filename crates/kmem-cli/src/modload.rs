@@ -1,4 +1,6 @@
-//! `kmem modload`: a host to try modules in. It runs under libkmem, so what modules allocate is in its books.
+//! `kmem modload`: a host to try modules in.
+//!
+//! It runs under libkmem, so that the memory of modules is in its books.
 
 use std::io::{self, Read as _, Write};
 use std::os::unix::process::CommandExt as _;
@@ -18,7 +20,8 @@ use crate::run::library;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Threads that load all files at once
-    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
     /// Rounds; modules are unloaded between them
     #[arg(short, long, default_value_t = 1)]
@@ -26,10 +29,11 @@ pub(crate) struct Args {
     /// Arguments for every module ("name=value ..")
     #[arg(short, long, default_value = "")]
     args: String,
-    /// Directory that modules are looked for in, for request_module; given more than once, in this order
+    /// Directory that modules are looked for in, for request_module; given more than once, in
+    /// this order
     #[arg(short, long, value_name = "DIR")]
     search: Vec<PathBuf>,
-    /// Do not unload a module while what it allocated is in use, nor one that has an init and no exit
+    /// Do not unload a module while memory of it is in use, nor one that has an init and no exit
     #[arg(long)]
     refuse_live: bool,
     /// Stay with the modules of the last round loaded until standard input ends
@@ -46,7 +50,7 @@ pub(crate) struct Args {
     files: Vec<PathBuf>,
 }
 
-/// Set in the environment of the process that is under the library.
+/// Variable in the environment of the process that runs under the library.
 const UNDER: &str = "KMEM_MODLOAD";
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
@@ -88,7 +92,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     failure.map_or(Ok(()), Err)
 }
 
-/// This program once more, under the library.
+/// Executes this program again, under the library. Returns the reason when that fails.
 fn start_again(args: &Args) -> Failure {
     let (library, _) = match library::find(args.library.as_deref()) {
         Ok(found) => found,
@@ -104,7 +108,8 @@ fn start_again(args: &Args) -> Failure {
     Failure::Trouble(format!("cannot start again under {}: {error}", library.display()))
 }
 
-/// All threads load all files at once. What failed; that a module is there is no failure.
+/// Loads all files on all threads at once. Returns the failures; a module that is already loaded is
+/// none.
 fn storm<'a>(loader: &Loader, args: &'a Args) -> Vec<(&'a Path, Error)> {
     let barrier = Barrier::new(args.threads as usize);
     let one = || {
@@ -132,7 +137,7 @@ fn load(loader: &Loader, path: &Path, args: &Args) -> Result<(), Error> {
     loader.load_file(path, &args.args)
 }
 
-/// Unloads everything, users before what they use.
+/// Unloads all modules, users before the modules that they use.
 fn unload(loader: &Loader, args: &Args) -> Result<(), Failure> {
     let force = if args.refuse_live { 0 } else { delete::FORCE };
     loop {

@@ -39,7 +39,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The kernel's text. Names come from the process.
+/// Writes the kernel's text. Names come from the process and are made safe to print.
 pub(crate) fn write(out: &mut impl Write, stats: &Stats) -> io::Result<()> {
     let mut stats = stats.clone();
     for (name, _, _) in &mut stats.failed {
@@ -48,7 +48,7 @@ pub(crate) fn write(out: &mut impl Write, stats: &Stats) -> io::Result<()> {
     write!(out, "{stats}")
 }
 
-/// The same as JSON, and the bytes that the loader holds.
+/// The statistics as JSON, with the bytes that the loader holds.
 pub(crate) fn json(stats: &Stats) -> Value {
     let mut value = json!({
         "wasted_bytes": stats.wasted(),

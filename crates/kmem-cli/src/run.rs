@@ -1,12 +1,13 @@
-//! `kmem run`: a command under libkmem, its exit code passed through, and at the end what it
-//! held at its peak and at exit.
+//! `kmem run`: runs a command under libkmem, and reports its memory at the peak and at exit.
+//!
+//! The command's exit code is passed through.
 //!
 //! ```text
-//! library      where libkmem.so is; LD_PRELOAD and KMEM_CONF
-//! preloadable  can the command be run under it at all?
+//! library      finds libkmem.so; LD_PRELOAD and KMEM_CONF
+//! preloadable  checks that the command can run under it
 //! watch        starts the command, forwards signals, reads each process that exits
-//! exit_socket  where processes say that they are about to exit
-//! exit_report  what is printed then
+//! exit_socket  socket at which processes report that they are about to exit
+//! exit_report  the report
 //! sys          system calls
 //! ```
 
@@ -73,6 +74,6 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
         say(&format!("cannot write the report: {e}"));
         return Ok(ExitCode::from(if code == 0 { 2 } else { code }));
     }
-    // An empty report must not look like success.
+    // Without a report and without the library the run has failed.
     Ok(ExitCode::from(if code == 0 && !reported && !ended.loaded { 2 } else { code }))
 }

@@ -1,14 +1,11 @@
 //! `kmem slabinfo`: the size classes of a process, in the columns of `/proc/slabinfo`.
 
-use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 
-use kmem_snapshot::books::{Books, Cache};
 use kmem_snapshot::report;
 
-use crate::failure::Failure;
-use crate::group;
-use crate::source::{self, Whole};
+use crate::failure::{Failure, say_all};
+use crate::options::Whole;
 
 /// Arguments of `kmem slabinfo`.
 #[derive(clap::Args)]
@@ -22,15 +19,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let snapshot = source::whole(&args.from)?;
-    if let Some(path) = &args.group {
-        group::find(&snapshot, path)?;
-    }
-    let caches = snapshot.books.iter().map(|books| match &args.group {
-        None => books.caches.clone(),
-        Some(path) => books.caches_of(&below(books, path)),
-    });
-    let caches = merged(caches.flatten());
+    let (snapshot, notes) = args.from.target()?.snapshot()?;
+    say_all(&notes);
+    let caches = snapshot.caches(args.group.as_deref())?;
     let mut out = BufWriter::new(io::stdout().lock());
     match args.group {
         None => report::write_slabinfo(&mut out, &caches)?,
@@ -38,23 +29,4 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     }
     out.flush()?;
     Ok(())
-}
-
-/// A group and those below it, where there is one of that path.
-fn below(books: &Books, path: &str) -> std::ops::Range<usize> {
-    books.groups.find(path).map_or(0..0, |at| books.groups.below(at))
-}
-
-/// Adds up the caches of several copies of kmem.
-fn merged(caches: impl Iterator<Item = Cache>) -> Vec<Cache> {
-    let mut sums: BTreeMap<(u32, u32, u32), Cache> = BTreeMap::new();
-    for cache in caches {
-        let key = (cache.size, cache.objects_per_slab, cache.pages_per_slab);
-        let sum =
-            sums.entry(key).or_insert(Cache { active: 0, slabs: 0, active_slabs: 0, ..cache });
-        sum.active = sum.active.saturating_add(cache.active);
-        sum.slabs = sum.slabs.saturating_add(cache.slabs);
-        sum.active_slabs = sum.active_slabs.saturating_add(cache.active_slabs);
-    }
-    sums.into_values().collect()
 }

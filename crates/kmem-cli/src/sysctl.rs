@@ -1,4 +1,4 @@
-//! `kmem sysctl`: the settings of a running process, read or written from outside.
+//! `kmem sysctl`: reads and writes the settings of a running process.
 
 use std::io::{self, Write};
 
@@ -14,21 +14,21 @@ pub(crate) struct Args {
     /// Process to read or to change
     #[arg(short, long)]
     pid: u32,
-    /// What to print, or with a value, to set; all are printed if none is named. There is
+    /// Settings to print or, with a value, to set; all are printed if none is named. There is
     /// vm.mem_profiling: 1, objects carry the tag of their call site; 0, they count as not
     /// tagged; never (only when a process starts), there are no books
     #[arg(value_name = "NAME[=VALUE]", value_parser = parse)]
     variables: Vec<Request>,
 }
 
-/// A variable, and the value it is to have.
+/// A variable, and its new value if one is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Request {
     variable: Variable,
     value: Option<u32>,
 }
 
-/// What can be set.
+/// A setting of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Variable {
     MemProfiling,
@@ -43,7 +43,7 @@ impl Variable {
         }
     }
 
-    /// Its value in one root block.
+    /// Value in one root block.
     fn of(self, setting: &Setting) -> &'static str {
         match (self, setting.profiling) {
             (Self::MemProfiling, Profiling::Off) => "0",
@@ -53,7 +53,7 @@ impl Variable {
     }
 }
 
-/// Parses `name` or `name=value`; as sysctl(8) does, takes slashes for dots.
+/// Parses `name` or `name=value`. Slashes stand for dots, as in sysctl(8).
 fn parse(text: &str) -> Result<Request, String> {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name.trim(), Some(value.trim())),
@@ -93,7 +93,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints what all root blocks agree on, else a line for each.
+/// Prints one line when all root blocks agree, or one line for each.
 fn print(out: &mut impl Write, variable: Variable, settings: &[Setting]) -> io::Result<()> {
     let mut values: Vec<&str> = settings.iter().map(|setting| variable.of(setting)).collect();
     values.dedup();
@@ -105,7 +105,7 @@ fn print(out: &mut impl Write, variable: Variable, settings: &[Setting]) -> io::
     values.iter().try_for_each(|value| writeln!(out, "{} = {value}", variable.name()))
 }
 
-/// Asked to change what cannot be changed is trouble, not an absent source.
+/// Makes the refusal to change a setting trouble. The source is not absent.
 fn refused(variable: Variable, error: ReadError) -> Failure {
     match error {
         ReadError::ProfilingNever { pid } => Failure::Trouble(format!(

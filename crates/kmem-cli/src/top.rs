@@ -7,45 +7,35 @@ use std::slice;
 use std::time::Duration;
 
 use kmem_snapshot::escape::printable;
-use kmem_snapshot::sites::{Order, Site};
+use kmem_snapshot::sites::{Order, Site, by_group};
 use kmem_snapshot::stacks::{Line, Tree};
-use kmem_snapshot::{live, report};
+use kmem_snapshot::{Query, Reading, report};
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, say};
-use crate::filter;
-use crate::source::{self, Reading, Sort};
+use crate::failure::{Failure, say_all};
+use crate::json;
+use crate::options::{Filters, From, Sort};
 
-/// What is shown of each site.
+/// Columns of each site.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum By {
     /// Live bytes
     Size,
-    /// Also what its objects keep from being given back: PINNED, all slabs with an object of it
-    /// and its page runs; SOLE, of these, what would become free if it freed everything
+    /// Also the memory that its objects keep from being given back: PINNED, all slabs with an
+    /// object of it and its page runs; SOLE, the part that would become free with its objects
     Pinned,
-    /// What each group holds itself
+    /// Memory that each group holds itself
     Group,
-    /// Call sites, by the group that pays
+    /// Call sites, by the group that is charged
     #[value(name = "group,site")]
     GroupSite,
-}
-
-impl By {
-    /// What makes a row.
-    fn rows(self) -> live::By {
-        match self {
-            Self::Size | Self::Pinned => live::By::Site,
-            Self::Group | Self::GroupSite => live::By::GroupAndSite,
-        }
-    }
 }
 
 /// Arguments of `kmem top`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    from: source::From,
+    from: From,
     /// Print once and end, rather than every second
     #[arg(short, long)]
     once: bool,
@@ -58,7 +48,7 @@ pub(crate) struct Args {
     /// Order: s(ize), c(alls), t(ag); of groups the last is their path
     #[arg(short, long, value_enum)]
     sort: Option<Sort>,
-    /// What to show and to order by
+    /// Columns to show and to order by
     #[arg(long, value_enum, default_value = "size", conflicts_with = "blackbox")]
     by: By,
     /// Print JSON instead, one line each time
@@ -68,75 +58,94 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["blackbox", "group"])]
     metadata: bool,
     #[command(flatten)]
-    filter: filter::Args,
+    filters: Filters,
 }
 
 impl Args {
+    /// Refuses options that do not go with `--by`. The parser does not know these conflicts.
+    fn check(&self) -> Result<(), Failure> {
+        let what = if self.by == By::Pinned && self.sort.is_some() {
+            "--by pinned orders by what is pinned: it cannot be combined with --sort"
+        } else if self.by == By::Pinned && self.filters.has_group() {
+            "--by pinned cannot be combined with --group: slabs are shared by all groups"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::Trouble(what.to_owned()))
+    }
+
+    fn query(&self) -> Query {
+        Query {
+            // Nodes have sizes of their own, and are chosen by these later.
+            filter: if self.tree { self.filters.names() } else { self.filters.filter() },
+            by: match self.by {
+                By::Size | By::Pinned => kmem_snapshot::By::Site,
+                By::Group | By::GroupSite => kmem_snapshot::By::GroupAndSite,
+            },
+            cumulative: false,
+            metadata: self.metadata,
+        }
+    }
+
     fn order(&self) -> Order {
         self.sort.map_or(Order::Size, Sort::order)
     }
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
+    args.check()?;
     let clear = !args.once && !args.json && io::stdout().is_terminal();
-    // The sizes that nodes are chosen by are their own.
-    let filter = if args.tree { args.filter.names() } else { args.filter.filter() };
-    if args.by == By::Pinned && args.sort.is_some() {
-        let what = "--by pinned orders by what is pinned: it cannot be combined with --sort";
-        return Err(Failure::Trouble(what.to_owned()));
-    }
-    if args.by == By::Pinned && args.filter.has_group() {
-        let what = "--by pinned cannot be combined with --group: slabs are shared by all groups";
-        return Err(Failure::Trouble(what.to_owned()));
-    }
+    let (target, query) = (args.from.target()?, args.query());
     let mut shown = false;
     loop {
-        let reading = match source::read(&args.from, &filter, args.by.rows()) {
-            // It was there, and has ended: so does this.
-            Err(Failure::Absent(why)) if shown => {
-                say(&why);
+        let reading = match target.read(&query) {
+            // The process was there and has ended, and so does this command.
+            Err(failure) if shown && failure.error.is_absent() => {
+                say_all(&failure.notes);
+                say_all(&[failure.error]);
                 return Ok(());
             }
             result => result?,
         };
         shown = true;
-        let mut sites = reading.sites.clone();
-        if args.metadata {
-            sites.extend(live::metadata(&reading.snapshot, &filter));
-        }
+        say_all(&reading.notes);
         let mut out = BufWriter::new(io::stdout().lock());
         if clear {
             write!(out, "\x1b[H\x1b[2J")?;
         }
-        if args.tree {
-            show_tree(&mut out, args, &reading, &sites)
-        } else {
-            show(&mut out, args, &reading, sites)
-        }?;
+        show(&mut out, args, &reading)?;
         out.flush()?;
         drop(out);
-        // The dead do not change.
-        if args.once || !args.from.is_live() {
+        // A dead process does not change.
+        if args.once || !target.is_live() {
             return Ok(());
         }
         std::thread::sleep(Duration::from_secs(1));
     }
 }
 
-fn show(
+fn show(out: &mut impl Write, args: &Args, reading: &Reading) -> Result<(), Failure> {
+    let sites = [&reading.sites[..], &reading.metadata].concat();
+    if args.tree {
+        show_tree(out, args, reading, &sites)
+    } else if args.by == By::Group {
+        show_groups(out, args, reading, &sites)
+    } else {
+        show_sites(out, args, reading, sites)
+    }
+}
+
+fn show_sites(
     out: &mut impl Write,
     args: &Args,
     reading: &Reading,
     mut sites: Vec<Site>,
 ) -> Result<(), Failure> {
-    if args.by == By::Group {
-        return show_groups(out, args, reading, &sites);
-    }
     let order = if args.by == By::Pinned { Order::Pinned } else { args.order() };
     sites.sort_by(|a, b| order.compare(a, b));
     if args.json {
         sites.truncate(args.lines);
-        return source::write_json(out, &source::json_of(reading, &sites));
+        return json::write(out, &json::reading(reading, &sites));
     }
     write_head(out, reading)?;
     if args.by == By::Pinned {
@@ -144,7 +153,7 @@ fn show(
     } else if args.by == By::GroupSite {
         report::write_group_table(out, &sites, args.lines)?;
     } else if reading.filtered && sites.is_empty() {
-        report::write_header(out, 0)?;
+        report::write_header(out)?;
     } else {
         report::write_table(out, &sites, args.lines)?;
     }
@@ -157,18 +166,18 @@ fn show_groups(
     reading: &Reading,
     sites: &[Site],
 ) -> Result<(), Failure> {
-    let mut totals = live::by_group(sites);
-    // In order of their paths until here.
+    let mut totals = by_group(sites);
     match args.order() {
         Order::Calls => totals.sort_by_key(|of| Reverse((of.calls, of.bytes))),
         Order::Size | Order::Pinned => totals.sort_by_key(|of| Reverse((of.bytes, of.calls))),
+        // Totals come in order of path.
         Order::Tag => {}
     }
     if args.json {
         totals.truncate(args.lines);
-        let mut json = source::json_of(reading, &[]);
+        let mut json = json::reading(reading, &[]);
         json["groups"] = json!(totals);
-        return source::write_json(out, &json);
+        return json::write(out, &json);
     }
     write_head(out, reading)?;
     report::write_group_totals(out, &totals, args.lines)?;
@@ -182,11 +191,11 @@ fn show_tree(
     sites: &[Site],
 ) -> Result<(), Failure> {
     let tree = Tree::of(sites);
-    let lines = tree.lines(args.order(), args.lines, args.filter.least().unwrap_or(i64::MIN));
+    let lines = tree.lines(args.order(), args.lines, args.filters.least().unwrap_or(i64::MIN));
     if args.json {
-        let mut json = source::json_of(reading, &[]);
+        let mut json = json::reading(reading, &[]);
         json["tree"] = tree_json(&mut lines.iter().peekable(), 0);
-        source::write_json(out, &json)?;
+        json::write(out, &json)?;
     } else {
         write_head(out, reading)?;
         report::write_tree(out, &lines, tree.len() - lines.len())?;
@@ -194,7 +203,7 @@ fn show_tree(
     Ok(())
 }
 
-/// The nodes at `depth` that come next, each with those below it. No deeper than a chain is long.
+/// Takes the next nodes at `depth`, each with the nodes below it. A chain bounds the depth.
 fn tree_json(lines: &mut Peekable<slice::Iter<'_, Line<'_, '_>>>, depth: usize) -> Value {
     let mut nodes = Vec::new();
     while let Some(Line { node, .. }) = lines.next_if(|line| line.depth == depth) {
@@ -217,7 +226,7 @@ fn write_head(out: &mut impl Write, reading: &Reading) -> io::Result<()> {
     let (bytes, calls) = snapshot.totals();
     write!(out, "{} (pid {}): ", printable(&snapshot.exe), snapshot.pid)?;
     if reading.filtered {
-        writeln!(out, "{}", filter::summary(&reading.sites, (bytes, calls)))?;
+        writeln!(out, "{}", report::filtered(&reading.sites, (bytes, calls)))?;
     } else {
         let (size, count) = (report::size(bytes), reading.sites.len());
         writeln!(out, "{size} in {calls} live objects from {count} call sites")?;

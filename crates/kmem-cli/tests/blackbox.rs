@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Output};
 
 use fake_box::{CALLER, CHAIN, FakeBox, GROUPS, STATIC};
-use kmem_snapshot::kmem::blackbox::{BoxHeader, BoxRecord, BoxSite};
-use kmem_snapshot::kmem::root::group_state;
+use kmem_layout::blackbox::{BoxHeader, BoxRecord, BoxSite};
+use kmem_layout::group::group_state;
 use serde_json::Value;
 
 fn kmem(args: &[&str], fake: &FakeBox) -> (Option<i32>, String, String) {
@@ -34,7 +34,7 @@ fn dump_names_the_moment_and_the_sum_is_exact() {
     assert_eq!(code, Some(0), "{errors}");
     let rows: Vec<&str> = out.lines().skip(2).collect();
     assert!(out.starts_with("allocinfo - version: 2.0\n"), "{out}");
-    // The caller and the innermost call of the chain are one place.
+    // The caller and the innermost call of the chain share a place.
     assert!(rows[0].starts_with("        7050        8 "), "{out}");
     assert!(rows[0].ends_with(" func:fake_box_caller "), "{out}");
     assert_eq!(rows[1], "         600        3 src/plug.c:12 [libplug.so] func:plug_open ");
@@ -43,7 +43,7 @@ fn dump_names_the_moment_and_the_sum_is_exact() {
     assert!(errors.contains("kmem: peak of process 4711 ("), "{errors}");
     assert!(errors.contains(") at 2001-09-09T01:46:40Z: 1.0 MiB in use"), "{errors}");
     assert!(errors.contains("7.5 KiB of 9.8 KiB live bytes (76.5 %)"), "{errors}");
-    // Nobody knows what was resident.
+    // A black box does not record resident memory.
     assert!(!errors.contains("resident"), "{errors}");
     fake.put_record(2, &[(CALLER, 1, 1)], (1, 1));
     assert!(kmem(&["dump"], &fake).2.contains("kmem: out of memory: the books of process"));
@@ -144,12 +144,12 @@ fn groups_are_billed_as_in_the_record_and_bad_ones_are_refused() {
         (0, group_state::LIVE, "", 100),
         (0, group_state::LIVE, "tenants", 20),
         (1, group_state::LIVE, "a", 3),
-        // Deleted: its parent's.
+        // A deleted group: its parent pays.
         (1, group_state::DYING, "gone", 1000),
-        // Its way up does not end.
+        // A group whose ancestors do not end at the root.
         (5, group_state::LIVE, "ring", 7),
         (4, group_state::LIVE, "ring", 0),
-        // Nobody's.
+        // A free entry.
         (77, group_state::FREE, "free", 0),
     ] {
         fake.put_group(1, parent, state, name, slab);

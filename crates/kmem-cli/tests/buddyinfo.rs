@@ -1,4 +1,4 @@
-//! `kmem buddyinfo` of a program that knows what pages it has free.
+//! `kmem buddyinfo` of a program that knows its free pages.
 
 mod program;
 
@@ -20,7 +20,7 @@ fn free_pages(json: &Value) -> u64 {
 fn free_blocks_are_those_that_the_program_left() {
     let mut program = Program::start("pages", &[], &[], "decay_ms:3600000");
     let before = program.json(&["buddyinfo", "--json"]);
-    // Every second page of 4096: no two are neighbours.
+    // Every second page of 4096, so that no two are neighbours.
     assert!((2040..=2056).contains(&free(&before, 0)), "{before}");
     let zone = &before["zones"][0];
     let committed: u64 = zone["pages"].as_u64().unwrap();

@@ -1,17 +1,17 @@
-//! The callers of one allocating function told apart, in a real program; and programs whose frame
-//! pointers lead nowhere.
+//! Callers of one allocating function, told apart in a real program; and programs whose frame
+//! pointers are invalid.
 
 mod program;
 
 use program::{Program, text};
 use serde_json::Value;
 
-/// What lives of one round: bytes through `load` and through `build`, of the classes 112 and 1024.
+/// Live bytes of one round through `load` and through `build`, in the classes 112 and 1024.
 const LOAD: i64 = 300 * 112;
 const BUILD: i64 = 200 * 1024;
 const FRAMES: [&str; 2] = ["-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
 
-/// The nodes of the tree that have this function, with their callers' names.
+/// Nodes of the tree with this function, each with the names of its callers.
 fn nodes(json: &Value, function: &str) -> Vec<(String, i64)> {
     fn walk(nodes: &Value, path: &str, function: &str, found: &mut Vec<(String, i64)>) {
         for node in nodes.as_array().unwrap() {
@@ -49,7 +49,7 @@ fn depth_tells_two_callers_of_one_function_apart() {
     assert_eq!(found.len(), 2, "{json:#}");
     assert!(found[0].0.ends_with("main;both;build;make") && found[0].1 == BUILD, "{found:?}");
     assert!(found[1].0.ends_with("main;both;load;make") && found[1].1 == LOAD, "{found:?}");
-    // Their caller calls from two lines, and its caller holds all.
+    // Their caller calls them from two lines; the caller of that one holds all bytes.
     assert_eq!(nodes(&json, "both").len(), 2, "{json:#}");
     let main = nodes(&json, "main");
     assert_eq!(main.iter().map(|node| node.1).collect::<Vec<_>>(), [BUILD + LOAD], "{main:?}");
@@ -57,7 +57,7 @@ fn depth_tells_two_callers_of_one_function_apart() {
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].ends_with(&format!("main;both;build;make {BUILD}")), "{lines:?}");
     assert!(lines[1].ends_with(&format!("main;both;load;make {LOAD}")), "{lines:?}");
-    // One row all the same.
+    // Both callers are in one row.
     let rows = text(&program.kmem(&["dump", "--function", "make"]).stdout);
     let row: Vec<&str> = rows.lines().nth(2).unwrap().split_whitespace().collect();
     assert_eq!(row[..2], [(BUILD + LOAD).to_string(), "500".into()], "{rows}");
@@ -101,7 +101,7 @@ fn frame_pointers_that_lead_nowhere_change_neither_the_program_nor_its_sums() {
                 break;
             }
         }
-        // Once more on a thread.
+        // Run again, on a thread.
         calls += 1000;
         assert!(calls > 30_000, "{calls}");
         let json = program.json(&["dump", "--json"]);

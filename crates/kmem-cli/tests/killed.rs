@@ -1,4 +1,4 @@
-//! What a process that was killed leaves in its black box, against what it knew itself.
+//! The black box that a killed process leaves, against the process's own counts.
 
 mod program;
 
@@ -18,7 +18,7 @@ fn dump(program: &Program, args: &[&str]) -> Value {
 
 #[test]
 fn the_black_box_names_most_of_the_peak_whenever_the_process_is_killed() {
-    // Just after a record of the peak, just before one, and between: at any size.
+    // The sizes end just after a record of the peak, just before one, and in between.
     for megabytes in [20, 47, 80, 100, 103] {
         let mut program = Program::start("peak", &[], &[], BOX);
         let mut live = 0;
@@ -98,9 +98,9 @@ fn what_a_black_box_does_not_hold_is_refused_by_name() {
         assert_eq!((code, out.as_str()), (Some(2), ""), "{args:?}");
         assert!(errors.contains(what), "{errors}");
     }
-    // The counters were not asked for.
+    // The process keeps no counters.
     assert_eq!(run(&["dump", "--cumulative"]).0, Some(3));
-    // The rest is as of a live process.
+    // All other options work as on a live process.
     let (code, folded, errors) = run(&["dump", "--format", "folded", "--function", "site_1?0"]);
     assert_eq!((code, folded.lines().count()), (Some(0), 10), "{folded}{errors}");
     let (_, tree, _) = run(&["top", "--tree", "--function", "site_123"]);

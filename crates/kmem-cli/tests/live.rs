@@ -1,4 +1,4 @@
-//! The command around a real program under the real libkmem.so.
+//! The command on a real program under the real libkmem.so.
 
 mod program;
 
@@ -26,12 +26,12 @@ fn run(what: &str) -> (Output, String) {
     (output, report)
 }
 
-/// `books WHAT`, which waits.
+/// Starts `books WHAT`, which waits.
 fn start(what: &str, conf: &str) -> Program {
     Program::start("books", &[], &[what], conf)
 }
 
-/// The rows of a table: from its heading to the next empty line.
+/// Rows of a table, from its heading to the next empty line.
 fn table<'a>(report: &'a str, heading: &str) -> Vec<&'a str> {
     let lines = report.lines().skip_while(|line| !line.starts_with(heading));
     lines.take_while(|line| !line.is_empty()).collect()
@@ -163,11 +163,11 @@ fn a_site_that_pins_what_others_freed_is_shown() {
     };
     assert!(!rows.iter().any(|r| r["function"] == "passing"));
     assert_eq!((of("pin", "bytes"), of("pin", "calls")), (64_000, 1000));
-    // 101,000 objects of 64 bytes: 6.2 MiB of slabs, of which few have nothing of `pin` in them.
+    // 101,000 objects of 64 bytes: 6.2 MiB of slabs, most of which hold an object of `pin`.
     let (pinned, sole) = (of("pin", "pinned"), of("pin", "sole"));
     assert!((6 << 20..=8 << 20).contains(&pinned), "{pinned}");
     assert!(sole <= pinned && sole >= pinned - (1 << 20), "{sole} of {pinned}");
-    // A page run is its own.
+    // A page run belongs to one row.
     assert_eq!((of("large", "pinned"), of("large", "sole")), (3 << 20, 3 << 20));
     assert!(of("leak", "pinned") >= 112_000);
     for row in rows {
@@ -219,7 +219,7 @@ fn the_allocators_own_memory_is_the_overhead_to_the_byte() {
     assert_eq!(one.lines().skip(2).count(), 1, "{one}");
 }
 
-/// A process of root's, for a reader who may read its memory but not open its page map, which is root's alone.
+/// A process of root, whose memory the reader may read, and whose page map only root may open.
 #[test]
 fn without_the_page_map_the_overhead_is_an_estimate_and_said_to_be_one() {
     let Some((_dir, kmem)) = for_another_user() else { return };
@@ -285,7 +285,7 @@ fn a_busy_process_can_be_read_any_time() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         let leak = json["rows"].as_array().unwrap().iter().find(|r| r["function"] == "leak");
-        // What stands still is exact even while all else moves.
+        // Objects that stay are exact while others come and go.
         assert_eq!(leak.unwrap()["bytes"], 112_000);
         assert_eq!(leak.unwrap()["calls"], 1000);
     }

@@ -85,7 +85,7 @@ fn modinfo_prints_fields_in_order_and_parameters_with_their_types() {
     assert_eq!(text(&kmem(&["modinfo", "-0", "-F", "license", file]).stdout), "GPL\0");
     let all = json(Command::new(KMEM).args(["modinfo", "--json", file]));
     assert_eq!(all["alias"], serde_json::json!(["keeps-*"]));
-    // What is no module is told by name.
+    // A file that is no module is named.
     let output = kmem(&["modinfo", KMEM]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
@@ -177,7 +177,7 @@ fn live_allocations_are_a_warning_with_their_sites_or_refuse_the_unload() {
     assert!(said.contains("leaks has run its exit; 512 bytes are live:"), "{said}");
     assert!(said.contains("leaks.c:"), "{said}");
     assert!(!said.contains("is unloaded"), "{said}");
-    // What frees in its exit is none of this.
+    // A module that frees in its exit leaves nothing.
     let keeps = module(dir.path(), "keeps", KEEPS);
     let output = kmem(&["modload", "--refuse-live", keeps.to_str().unwrap()]);
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -1,4 +1,4 @@
-//! `kmem run` around real commands, with a stand-in for the library that does the handshake.
+//! `kmem run` with real commands, and a stand-in for the library that does the handshake.
 
 use std::fs;
 use std::io::Write as _;
@@ -114,11 +114,11 @@ fn every_process_that_exits_is_answered() {
         .output()
         .unwrap();
     let text = stderr(&output);
-    // The shell says so; cat has closed its stderr by then, and is counted.
+    // The shell prints the reply. Both cats have closed their stderr by then, and are counted.
     assert!(text.contains("released\n"), "{text}");
     assert!(text.contains("also: 2 more processes\n"), "{text}");
     assert_eq!(output.status.code(), Some(3));
-    // The stand-in keeps no books, and that is said.
+    // The stand-in keeps no books, and the report says so.
     assert!(text.contains("no exit report: process"), "{text}");
     assert!(text.contains("not instrumented"), "{text}");
 }
@@ -200,7 +200,7 @@ fn programs_that_gain_privileges_are_refused() {
     bench.refused(&program, "is setuid to user 65534");
     mode(0, 65534, 0o2755);
     bench.refused(&program, "is setgid to group 65534");
-    // No gain: our own user.
+    // The file belongs to our own user, so it gains no privilege.
     mode(0, 0, 0o6755);
     assert_eq!(bench.run(&[program.to_str().unwrap()]).stdout, b"ran\n");
 }
@@ -238,8 +238,8 @@ fn signals_are_passed_on() {
     for (signal, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
         let mut command = bench.command();
         command.args(["sh", "-c", "echo up; exec sleep 600"]);
-        // As in a terminal, whatever the test was told to ignore (nohup, a job in the background).
-        // SAFETY: one system call each.
+        // The signals have their default actions, even when the test runs under nohup.
+        // SAFETY: `signal` is async-signal-safe, and SIG_DFL installs no handler.
         unsafe {
             command.pre_exec(|| {
                 for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {

@@ -1,4 +1,4 @@
-//! The switch of a real program under the real libkmem.so, thrown from outside.
+//! The profiling switch of a real program under the real libkmem.so, written from outside.
 
 mod program;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 /// A round: 1000 objects of the 112-byte class.
 const ROUND: (i64, u64) = (112_000, 1000);
 
-/// A program that allocates and frees in rounds when told so.
+/// A program that allocates and frees a round on each byte of input.
 struct Rounds(Program);
 
 impl Rounds {
@@ -26,7 +26,7 @@ impl Rounds {
         self.0.kmem(args)
     }
 
-    /// What `kmem sysctl` prints when all is well.
+    /// Output of `kmem sysctl`, which must succeed.
     fn sysctl(&self, args: &[&str]) -> String {
         let output = self.kmem(&[&["sysctl"], args].concat());
         let text = String::from_utf8(output.stderr).unwrap();
@@ -34,13 +34,13 @@ impl Rounds {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Bytes and objects of the rounds' call site, of what is not tagged, and of all rows.
+    /// Bytes and objects of the rounds' call site, of untagged memory, and of all rows.
     fn books(&self) -> [(i64, u64); 3] {
         let json = self.0.json(&["dump", "--json"]);
         let rows = json["rows"].as_array().unwrap();
         let sum = |wanted: &dyn Fn(&Value) -> bool| {
             rows.iter().filter(|row| wanted(row)).fold((0, 0), |(bytes, calls), row| {
-                // A negative number of objects would not be a u64.
+                // A negative count of objects would not parse as a u64.
                 let (b, c) = (row["bytes"].as_i64().unwrap(), row["calls"].as_u64().unwrap());
                 assert!(b >= 0, "{row}");
                 (bytes + b, calls + c)
@@ -77,18 +77,18 @@ fn objects_of_rounds_while_the_switch_is_off_are_not_tagged() {
     expect(&program, 1, 1);
     program.tell(b'a');
     expect(&program, 1, 2);
-    // What was tagged is freed while the switch is off.
+    // Tagged objects are freed while the switch is off.
     program.tell(b'f');
     expect(&program, 0, 2);
 
     assert_eq!(program.sysctl(&["vm/mem_profiling=1"]), "vm.mem_profiling = 1\n");
     program.tell(b'a');
     expect(&program, 1, 2);
-    // And what was not tagged while it is on.
+    // Untagged objects are freed while the switch is on.
     program.tell(b'f');
     program.tell(b'a');
     expect(&program, 2, 1);
-    // Thrown there and back at once, and the last word counts.
+    // One command writes both values, and the last one counts.
     program.sysctl(&["vm.mem_profiling=0", "vm.mem_profiling=1", "vm.mem_profiling=0"]);
     program.tell(b'a');
     expect(&program, 2, 2);

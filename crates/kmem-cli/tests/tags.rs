@@ -1,5 +1,5 @@
-//! The command around a process whose static tags and chains are known: the fake process of
-//! the reader's own tests.
+//! The command on a process with known static tags and chains: the fake process of the reader's
+//! tests.
 
 #[path = "../../kmem-snapshot/tests/fake/mod.rs"]
 mod fake;
@@ -10,20 +10,12 @@ use std::process::{Command, Output};
 
 use fake::sites::*;
 use fake::{CACHE_LEN, Target};
-use kmem_snapshot::Process;
 use kmem_snapshot::books::Root;
 use kmem_snapshot::control::Setting;
 use kmem_snapshot::memory::Memory;
 use serde_json::Value;
 
 const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
-
-/// Not a test: the process that the others read.
-#[test]
-#[ignore = "started by the other tests"]
-fn fake_target() {
-    fake::target();
-}
 
 fn kmem(target: &Target, args: &[&str]) -> Output {
     Command::new(KMEM).args(args).args(["-p", &target.child.id().to_string()]).output().unwrap()
@@ -44,13 +36,12 @@ fn total(target: &Target) -> i64 {
 }
 
 fn setting(target: &Target) -> Setting {
-    let process = Process::open(target.child.id()).unwrap();
-    process.control().unwrap().settings().unwrap()[0]
+    target.process().control().unwrap().settings().unwrap()[0]
 }
 
-/// Whether the target's cache holds nothing but zeroes.
+/// True when the target's cache holds zeroes only.
 fn cache_is_empty(target: &Target) -> bool {
-    let memory = Memory::Live(Process::open(target.child.id()).unwrap().memory());
+    let memory = Memory::Live(target.process().memory());
     let (addr, len) = Root::read(&memory, setting(target).root).unwrap().cache;
     assert_eq!(len, CACHE_LEN as u64);
     let mut bytes = vec![0; CACHE_LEN];
@@ -105,7 +96,7 @@ fn collapsed_stacks_add_up_to_what_is_tracked() {
     let chain = format!("::app_inner {}\n", target.totals[&CHAIN].0);
     assert!(folded.contains(&format!("::app_middle;tags::fake::sites{chain}")), "{folded}");
     assert!(!folded.contains('\x1b'));
-    // The largest only.
+    // Only the largest node is shown.
     let output = kmem(&target, &["dump", "--format", "folded", "-s", "s", "-n", "3"]);
     let sizes: Vec<i64> = text(&output.stdout)
         .lines()
@@ -140,7 +131,7 @@ fn top_shows_a_tree_of_callers() {
     let lines: Vec<&str> = top.lines().skip_while(|line| !line.ends_with("CALL TREE")).collect();
     let at = |depth: usize, name: &str| {
         let indent = " ".repeat(2 + 2 * depth);
-        // Two columns of 10 and 9, then the indentation.
+        // Columns of 10 and 9 characters, then the indentation.
         let fits =
             |line: &str| line.get(20..).is_some_and(|l| l.starts_with(&format!("{indent}{name}")));
         lines.iter().position(|line| fits(line)).unwrap_or_else(|| panic!("{depth} {name}: {top}"))
@@ -150,7 +141,7 @@ fn top_shows_a_tree_of_callers() {
     let inner = at(2, "tags::fake::sites::app_inner");
     assert!(outer < middle && middle < inner, "{top}");
     at(31, "tags::fake::sites::app_inner");
-    // Bounded, and the same as JSON.
+    // -n bounds the lines; JSON shows the whole tree.
     let top = text(&kmem(&target, &["top", "--once", "-t", "-n", "2"]).stdout);
     assert!(top.lines().last().unwrap().contains(" more nodes)"), "{top}");
     let json = json(&target, &["top", "--once", "--tree", "--json", "-n", "1000"]);
@@ -177,13 +168,13 @@ fn filters_choose_among_stacks_and_in_the_tree() {
             .collect();
         (sizes, text(&output.stderr))
     };
-    // Chains are chosen by the call that they count for, and keep their callers.
+    // The filter looks at the call that a chain counts for, and keeps its callers.
     let inner = ["--function", "*::app_inner"];
     let (sizes, says) = folded(&inner);
     assert_eq!(sizes.iter().sum::<i64>(), sum(&[CALLER_INNER, CHAIN, CHAIN_OTHER, CHAIN_DEEP]));
     assert_eq!(sizes.len(), 4);
     assert!(says.contains("a filter is on: "), "{says}");
-    // Sizes are those of stacks, of which a row has several.
+    // The filter looks at the sizes of stacks, of which a row has several.
     let largest = *sizes.iter().max().unwrap();
     let least = largest.to_string();
     assert_eq!(folded(&[&inner[..], &["--min", &least]].concat()).0, [largest]);
@@ -199,7 +190,7 @@ fn filters_choose_among_stacks_and_in_the_tree() {
     assert_eq!(chosen.len(), 2, "{chosen:?}");
     let bytes = |nodes: &[Value]| nodes.iter().map(|n| n["bytes"].as_i64().unwrap()).sum::<i64>();
     assert_eq!(bytes(&chosen), sizes.iter().sum::<i64>());
-    // A caller of several small ones is large.
+    // A caller of several small stacks is large.
     let outer = sum(&[CHAIN, CHAIN_OTHER, CHAIN_DEEP]);
     let large = roots(&[&inner[..], &["--min", &outer.to_string()]].concat());
     assert_eq!((large.len(), bytes(&large)), (1, outer), "{large:?}");
@@ -238,7 +229,7 @@ fn a_context_begins_is_shown_and_ends() {
     let shown_now = shown(&target);
     assert!(shown_now.contains("context: 12 callers at tag:28 tags::fake::sites::app_other "));
 
-    // Another one is a mistake, the same one is not.
+    // Naming another site is refused; naming the chosen one is not.
     let output = kmem(&target, &["context", "--off", "tag:9"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     assert_eq!(setting(&target).deep_tag, CALLER);
@@ -258,7 +249,7 @@ fn a_site_that_is_not_clear_is_an_error_with_candidates() {
     for (site, what) in [
         ("nothing_like_it", "names no call site; the largest are:"),
         ("app_o", "names no call site; alike are:"),
-        // A chain is told apart already, a static tag has no callers.
+        // The callers of a chain are told apart already. A static tag has no callers.
         ("app_middle", "names no call site"),
         ("plug_open", "names no call site"),
         ("tag:34", "names no call site"),

@@ -1,7 +1,8 @@
 //! `libkmem_modules.so`: the functions of `kmem/module.h` over the one loader of the process.
 //!
-//! A library of its own, as the loader needs the standard library and decoders, and `libkmem.so` has neither. Each
-//! function returns a negative error number, and keeps what is wrong for [`kmem_module_error`], per thread.
+//! The library is separate from `libkmem.so`, because the loader needs the standard library and
+//! decoders. Functions return a negative error number on failure, and keep its text for
+//! [`kmem_module_error`] of the same thread.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
@@ -14,20 +15,23 @@ use kmem_module::stats::Stat;
 use kmem_module::{Config, Errno, Error, Loader, Result};
 
 thread_local! {
-    /// Why this thread's last call failed.
+    /// The error of this thread's last call that failed.
     static LAST: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
-/// The loader, from the first call that needs it on.
+/// The loader, made by the first call that needs it.
 static LOADER: OnceLock<Loader> = OnceLock::new();
-/// Held while it is made.
+/// Held while the loader is made.
 static MAKING: Mutex<()> = Mutex::new(());
 
 fn error(errno: Errno, what: &str) -> Error {
     Error::new(errno, what)
 }
 
-/// Makes the loader, or finds it.
+/// Makes the loader with a configuration, or finds it.
+///
+/// # Errors
+/// `EBUSY`: there is a configuration, but the loader exists already; `ENOMEM`.
 fn begin(config: Option<Config>) -> Result<&'static Loader> {
     let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     match (LOADER.get(), config) {
@@ -44,7 +48,7 @@ fn loader() -> Result<&'static Loader> {
     LOADER.get().map_or_else(|| begin(None), Ok)
 }
 
-/// The number that a function returns for a result.
+/// Turns a result into that of a C function, and keeps an error for [`kmem_module_error`].
 fn number(result: Result<c_int>) -> c_int {
     match result {
         Ok(number) => number,
@@ -56,21 +60,30 @@ fn number(result: Result<c_int>) -> c_int {
     }
 }
 
+/// A text from C. `what` names it in an error.
+///
+/// # Errors
+/// `EFAULT`: it is null; `EINVAL`: it is not UTF-8.
+///
 /// # Safety
-/// Null, or a C string that stays while the result is used.
+/// `at` is null, or a C string that lives as long as the result.
 unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str> {
     if at.is_null() {
         return Err(Error::new(Errno::EFAULT, format_args!("{what} is null")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     let text = unsafe { CStr::from_ptr(at) }.to_str();
     text.map_err(|_| Error::new(Errno::EINVAL, format_args!("{what} is not UTF-8")))
 }
 
-/// Copies a text with a zero byte into room for it; its length.
+/// Copies a text with its zero byte to `room` bytes at `to`, cut off if it is longer. Returns its
+/// whole length.
+///
+/// # Errors
+/// `EFAULT`: `to` is null and `room` is not 0; `E2BIG`: the length does not fit the result.
 ///
 /// # Safety
-/// `to` has so much room, or is null.
+/// `to` is null or valid for writing `room` bytes.
 unsafe fn give(text: &str, to: *mut c_char, room: usize) -> Result<c_int> {
     if to.is_null() && room > 0 {
         return Err(error(Errno::EFAULT, "the room for the text is null"));
@@ -78,7 +91,7 @@ unsafe fn give(text: &str, to: *mut c_char, room: usize) -> Result<c_int> {
     let len = text.len();
     if let Some(most) = room.checked_sub(1) {
         let copied = len.min(most);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract `to` has `room` bytes: more than `copied`.
         unsafe {
             to.copy_from_nonoverlapping(text.as_ptr().cast(), copied);
             to.add(copied).write(0);
@@ -101,12 +114,14 @@ pub struct ModuleConfig {
 /// `KMEM_MODULE_REFUSE_LIVE`.
 const REFUSE_LIVE: u32 = 1;
 
+/// See `kmem/module.h`.
+///
 /// # Safety
-/// Null, or a structure of the size that it says, with null or a C string in it.
+/// `config` is null, or a structure of the size in its first field; its path is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_module_configure(config: *const ModuleConfig) -> c_int {
     let configure = || {
-        // SAFETY: the caller's promise; the size comes first.
+        // SAFETY: the same contract. Only `size` is read before it is checked.
         let given = unsafe { config.as_ref() };
         let given = given.ok_or_else(|| error(Errno::EFAULT, "the configuration is null"))?;
         if given.size != size_of::<ModuleConfig>() as u64 {
@@ -117,7 +132,7 @@ pub unsafe extern "C" fn kmem_module_configure(config: *const ModuleConfig) -> c
         }
         let mut config = Config::default();
         if !given.search_path.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract: a C string.
             let path = unsafe { CStr::from_ptr(given.search_path) }.to_bytes();
             let dirs = path.split(|&b| b == b':').filter(|dir| !dir.is_empty());
             config.search_path = dirs.map(|dir| PathBuf::from(OsStr::from_bytes(dir))).collect();
@@ -136,24 +151,31 @@ pub unsafe extern "C" fn kmem_module_configure(config: *const ModuleConfig) -> c
     number(configure())
 }
 
+/// The arguments of a module; null means none.
+///
 /// # Safety
-/// A C string, or null for no arguments.
+/// `args` is null, or a C string that lives as long as the result.
 unsafe fn arguments<'a>(args: *const c_char) -> Result<&'a str> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     if args.is_null() { Ok("") } else { unsafe { text(args, "the arguments") } }
 }
 
+/// See `kmem/module.h`.
+///
 /// # Safety
-/// `args` is a C string or null.
+/// `args` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_finit_module(fd: c_int, args: *const c_char, flags: c_uint) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     let load = || loader()?.finit_module(fd, unsafe { arguments(args) }?, flags);
     number(load().map(|()| 0))
 }
 
+/// See `kmem/module.h`.
+///
 /// # Safety
-/// So many bytes at `image`, which nobody writes to meanwhile; `args` is a C string or null.
+/// `image` is null or valid for reading `len` bytes, which no thread writes during the call; `args`
+/// is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_init_module(
     image: *const c_void,
@@ -164,38 +186,44 @@ pub unsafe extern "C" fn kmem_init_module(
         if image.is_null() {
             return Err(error(Errno::EFAULT, "the image is null"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         let bytes = unsafe { std::slice::from_raw_parts(image.cast(), len) };
-        // SAFETY: as above.
+        // SAFETY: the same contract.
         loader()?.init_module(bytes, unsafe { arguments(args) }?)
     };
     number(load().map(|()| 0))
 }
 
+/// See `kmem/module.h`.
+///
 /// # Safety
-/// `name` is a C string or null.
+/// `name` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_delete_module(name: *const c_char, flags: c_uint) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     let unload = || loader()?.delete_module(unsafe { text(name, "the name") }?, flags);
     number(unload().map(|()| 0))
 }
 
+/// See `kmem/module.h`.
+///
 /// # Safety
-/// `name` is a C string or null.
+/// `name` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_request_module(name: *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     let request = || loader()?.request_module(unsafe { text(name, "the name") }?);
     number(request().map(|()| 0))
 }
 
+/// See `kmem/module.h`.
+///
 /// # Safety
-/// `name` is a C string or null.
+/// `name` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_symbol_get(name: *const c_char) -> *mut c_void {
     let get = || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         let name = unsafe { text(name, "the name") }?;
         loader()?.symbol_get(name).ok_or_else(|| {
             Error::new(Errno::ENOENT, format_args!("no live module exports {name:?}"))
@@ -209,12 +237,14 @@ pub unsafe extern "C" fn kmem_symbol_get(name: *const c_char) -> *mut c_void {
     address as *mut c_void
 }
 
+/// See `kmem/module.h`.
+///
 /// # Safety
-/// `name` is a C string or null.
+/// `name` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_symbol_put(name: *const c_char) -> c_int {
     let put = || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         let name = unsafe { text(name, "the name") }?;
         match loader()?.symbol_put(name) {
             true => Ok(0),
@@ -235,12 +265,14 @@ pub struct ModuleStat {
     held_peak: u64,
 }
 
+/// See `kmem/module.h`.
+///
 /// # Safety
-/// Null, or a structure of the size that it says.
+/// `stat` is null, or valid for reading a size and for writing as many bytes as that says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_module_stat(stat: *mut ModuleStat) -> c_int {
     let fill = || {
-        // SAFETY: the caller's promise; the size comes first.
+        // SAFETY: the contract: null, or a size that can be read.
         let size = unsafe { stat.cast::<u64>().as_ref() };
         match size {
             None => return Err(error(Errno::EFAULT, "the structure is null")),
@@ -250,7 +282,7 @@ pub unsafe extern "C" fn kmem_module_stat(stat: *mut ModuleStat) -> c_int {
             Some(_) => {}
         }
         let stats = loader()?.stats();
-        // SAFETY: as above, and it is of this size.
+        // SAFETY: by the contract it is as long as its size says: a `ModuleStat`.
         unsafe {
             stat.write(ModuleStat {
                 size: size_of::<ModuleStat>() as u64,
@@ -265,28 +297,34 @@ pub unsafe extern "C" fn kmem_module_stat(stat: *mut ModuleStat) -> c_int {
     number(fill())
 }
 
+/// See `kmem/module.h`.
+///
 /// # Safety
-/// `to` has so much room, or is null with no room.
+/// `to` is null or valid for writing `room` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_module_stat_text(to: *mut c_char, room: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     number(loader().and_then(|loader| unsafe { give(&loader.stats().to_string(), to, room) }))
 }
 
+/// See `kmem/module.h`.
+///
 /// # Safety
-/// As [`kmem_module_stat_text`].
+/// `to` is null or valid for writing `room` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_module_list_text(to: *mut c_char, room: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     number(loader().and_then(|loader| unsafe { give(&loader.proc_modules(true), to, room) }))
 }
 
+/// See `kmem/module.h`.
+///
 /// # Safety
-/// As [`kmem_module_stat_text`].
+/// `to` is null or valid for writing `room` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_module_error(to: *mut c_char, room: usize) -> c_int {
     let last = LAST.try_with(|last| last.borrow().clone()).ok().flatten();
     let text = last.as_ref().map_or("", |error| &error.what);
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { give(text, to, room) }.unwrap_or_else(|error| -error.errno.0)
 }

@@ -1,4 +1,5 @@
-//! Small memory that may be refused: texts, entries of tables, shared values. Where there is none, that is `ENOMEM`.
+//! Small allocations that can fail: texts, entries of tables, shared values. Without memory they
+//! return `ENOMEM` instead of ending the process.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::HashMap;
@@ -14,31 +15,31 @@ fn refused<E>(bytes: usize, of: &'static str) -> impl FnOnce(E) -> Error {
     move |_| Error::nomem(bytes as u64, of)
 }
 
-/// Adds an element.
+/// Appends an element.
 pub(crate) fn push<T>(to: &mut Vec<T>, item: T) -> Result<()> {
     room(to)?;
     to.push(item);
     Ok(())
 }
 
-/// Sees to it that there is room for one more.
+/// Makes room for one more element.
 pub(crate) fn room<T>(list: &mut Vec<T>) -> Result<()> {
     list.try_reserve(1).map_err(refused(size_of::<T>(), "a list"))
 }
 
-/// Sees to it that there is room for an entry.
+/// Makes room for one more entry.
 pub(crate) fn reserve<K: Eq + Hash, V>(map: &mut HashMap<K, V>) -> Result<()> {
     map.try_reserve(1).map_err(refused(size_of::<(K, V)>(), "a table"))
 }
 
-/// Adds an entry, or replaces the one that has the key.
+/// Inserts an entry, or replaces the entry of the key.
 pub(crate) fn insert<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: K, value: V) -> Result<()> {
     reserve(map)?;
     map.insert(key, value);
     Ok(())
 }
 
-/// A list with room for so many.
+/// An empty list with room for `count` elements.
 pub(crate) fn list<T>(room: usize) -> Result<Vec<T>> {
     let mut list = Vec::new();
     list.try_reserve_exact(room).map_err(refused(room.saturating_mul(size_of::<T>()), "a list"))?;
@@ -53,7 +54,7 @@ pub(crate) fn text(from: &str) -> Result<String> {
     Ok(copy)
 }
 
-/// What is written, as long as there is memory.
+/// Formats a value. `None`: there is no memory.
 pub(crate) fn written(what: impl fmt::Display) -> Option<String> {
     struct Grow(String);
     impl fmt::Write for Grow {
@@ -68,7 +69,7 @@ pub(crate) fn written(what: impl fmt::Display) -> Option<String> {
     Some(grow.0)
 }
 
-/// Bytes as text, with a mark where they are none.
+/// Bytes shown as text, with U+FFFD in place of bytes that are not UTF-8.
 pub(crate) struct Lossy<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Lossy<'_> {
@@ -101,21 +102,23 @@ struct Counted<T> {
     value: T,
 }
 
-/// A value that several own. `Arc`, but its making may fail, which the standard library's cannot yet.
+/// A value with several owners: an `Arc` whose allocation can fail, unlike that of the standard
+/// library.
 ///
 /// # Invariants
-/// Points to a `Counted` from the global allocator, whose count is that of the `Shared`s which point to it.
+/// Points to a `Counted` from the global allocator. Its count is the number of `Shared`s that point
+/// to it.
 pub struct Shared<T>(NonNull<Counted<T>>);
 
-// SAFETY: as for `Arc`: owners in several threads have the same value, and any may be the one that drops it.
+// SAFETY: as for `Arc`: owners in several threads refer to one value, and any of them may drop it.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
-// SAFETY: as above.
+// SAFETY: as for `Arc`: owners in several threads refer to one value, and any of them may drop it.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
     const LAYOUT: Layout = Layout::new::<Counted<T>>();
 
-    /// Shares a value.
+    /// Moves a value into shared memory, with one owner.
     ///
     /// # Errors
     /// `ENOMEM`; the value is dropped.
@@ -124,7 +127,7 @@ impl<T> Shared<T> {
     }
 
     pub(crate) fn try_new(value: T) -> Option<Self> {
-        // SAFETY: the layout has a size: that of the count, at least.
+        // SAFETY: the layout is not empty: it contains the count.
         let at = NonNull::new(unsafe { alloc(Self::LAYOUT) })?.cast::<Counted<T>>();
         // SAFETY: new memory of this layout.
         unsafe { at.write(Counted { count: AtomicUsize::new(1), value }) };
@@ -132,17 +135,17 @@ impl<T> Shared<T> {
     }
 
     fn counted(&self) -> &Counted<T> {
-        // SAFETY: the invariant: it lives as long as this does.
+        // SAFETY: by the invariant it lives as long as this owner.
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether two are one.
+    /// Whether both own the same value.
     #[must_use]
     pub fn ptr_eq(this: &Self, other: &Self) -> bool {
         this.0 == other.0
     }
 
-    /// Where the value is, as long as somebody owns it.
+    /// Address of the value, valid as long as it has an owner.
     #[must_use]
     pub fn as_ptr(this: &Self) -> *const T {
         &raw const this.counted().value
@@ -151,7 +154,7 @@ impl<T> Shared<T> {
 
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Self {
-        // An overflow takes more owners than there is memory for.
+        // The count cannot overflow: there is no memory for that number of owners.
         self.counted().count.fetch_add(1, Ordering::Relaxed);
         Self(self.0)
     }
@@ -167,12 +170,12 @@ impl<T> Deref for Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // Pairs with the fence below: what other owners did comes before the value is dropped.
+        // Pairs with the fence below: accesses by other owners happen before the drop.
         if self.counted().count.fetch_sub(1, Ordering::Release) != 1 {
             return;
         }
         fence(Ordering::Acquire);
-        // SAFETY: the last owner drops value and memory, which came from `alloc` with this layout.
+        // SAFETY: the last owner; the memory came from `alloc` with this layout.
         unsafe {
             self.0.drop_in_place();
             dealloc(self.0.as_ptr().cast(), Self::LAYOUT);

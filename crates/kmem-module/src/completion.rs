@@ -1,4 +1,4 @@
-//! Waiting that a signal ends: a word, and the kernel's futex.
+//! Waiting that signals interrupt, with a futex.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,7 +18,7 @@ fn futex(word: &AtomicU32, operation: i32, value: u32) -> i32 {
     if result < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { 0 }
 }
 
-/// Waits until the word is not `value` any more, or something wakes the waiters.
+/// Waits until the word is not `value` any more, or [`wake_all`] is called. May return early.
 ///
 /// # Errors
 /// `EINTR`: a signal handler ran that does not restart system calls.
@@ -29,17 +29,17 @@ pub fn wait_while(word: &AtomicU32, value: u32) -> Result<()> {
     Ok(())
 }
 
-/// Wakes all who wait for a word.
+/// Wakes all threads that wait for a word.
 pub fn wake_all(word: &AtomicU32) {
     futex(word, libc::FUTEX_WAKE, i32::MAX.cast_unsigned());
 }
 
-/// Something that will be done, once.
+/// An event that happens once.
 #[derive(Debug, Default)]
 pub struct Completion(AtomicU32);
 
 impl Completion {
-    /// Waits until it is done.
+    /// Waits for the event.
     ///
     /// # Errors
     /// `EINTR`.
@@ -50,31 +50,31 @@ impl Completion {
         Ok(())
     }
 
-    /// Whether it is done.
+    /// Whether the event has happened.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.0.load(Ordering::Acquire) != 0
     }
 
-    /// It is done.
+    /// Marks the event as happened, and wakes all threads that wait for it.
     pub fn complete(&self) {
         self.0.store(1, Ordering::Release);
         wake_all(&self.0);
     }
 }
 
-/// So many at a time; the others wait.
+/// A limited number of slots; threads wait for a free one.
 #[derive(Debug)]
 pub struct Slots(AtomicU32);
 
 impl Slots {
-    /// Room for `count`.
+    /// Makes `count` free slots.
     #[must_use]
     pub fn new(count: u32) -> Self {
         Self(AtomicU32::new(count))
     }
 
-    /// Takes a slot, waiting for one if need be.
+    /// Takes a slot. Waits until one is free.
     ///
     /// # Errors
     /// `EINTR`.
@@ -86,7 +86,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Gives one back.
+    /// Gives a slot back.
     pub fn give(&self) {
         self.0.fetch_add(1, Ordering::Release);
         wake_all(&self.0);

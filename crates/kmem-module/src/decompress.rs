@@ -1,8 +1,8 @@
 //! Compressed modules: gzip, xz and zstd.
 //!
-//! A packed source is expanded twice at least: once to learn its length and that it is whole, with nothing kept,
-//! and again for what is read of it. So a file whose module turns out to be there already costs no more memory
-//! than one that is not compressed, beside the decoder's own (at most [`MAX_DICTIONARY`]).
+//! A packed source is expanded at least twice. The first pass finds its length, checks it, and
+//! keeps nothing; later passes read bytes of it. So a compressed duplicate needs only the memory of
+//! the decoder (at most [`MAX_DICTIONARY`]) beyond that of an uncompressed one.
 
 mod gzip;
 mod xz;
@@ -19,9 +19,9 @@ use crate::error::{Errno, Error, Result};
 use crate::os::{Account, Buffer};
 use crate::source::{ReadAt, Source};
 
-/// Most bytes of history that a file may ask a decoder to keep.
+/// Most bytes of history that a file may require of a decoder.
 pub const MAX_DICTIONARY: u64 = 8 << 20;
-/// Bytes that are read at once.
+/// Most bytes of one read.
 const CHUNK: usize = 16 << 10;
 
 /// A format of compressed modules.
@@ -36,7 +36,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format of a file that begins like this.
+    /// The format of a file by its first bytes. `None`: it is not compressed.
     #[must_use]
     pub fn of(start: &[u8]) -> Option<Self> {
         match start {
@@ -54,7 +54,7 @@ struct Input<'a> {
     account: Account,
     at: u64,
     buffer: Vec<u8>,
-    /// What of the buffer is yet to be consumed.
+    /// Bytes in the buffer that are not consumed yet.
     ready: Range<usize>,
 }
 
@@ -66,11 +66,11 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Why a decoder cannot go on.
+/// The failure of a decoder.
 enum Failure {
-    /// The data is not what it should be.
+    /// The data is invalid.
     Damaged(&'static str),
-    /// It ends too soon.
+    /// The data ends too early.
     CutOff,
     /// There is no memory for the decoder.
     NoMemory,
@@ -81,7 +81,7 @@ enum Failure {
 type Decoded<T> = std::result::Result<T, Failure>;
 
 impl Input<'_> {
-    /// What is there to be consumed; nothing: the end.
+    /// Returns bytes that are not consumed yet; none at the end.
     fn fill(&mut self) -> Decoded<&[u8]> {
         if self.ready.is_empty() {
             let len = (self.source.len() - self.at).min(CHUNK as u64) as usize;
@@ -98,7 +98,7 @@ impl Input<'_> {
         self.ready.start += bytes;
     }
 
-    /// The next bytes.
+    /// Consumes the next `N` bytes.
     fn take<const N: usize>(&mut self) -> Decoded<[u8; N]> {
         let mut bytes = [0; N];
         for byte in &mut bytes {
@@ -109,7 +109,7 @@ impl Input<'_> {
     }
 }
 
-/// A decoder. All take their memory where they can say that there is none.
+/// A decoder. Each reports a lack of memory as an error.
 enum Decoder<'a> {
     Gzip(Gzip<'a>),
     Xz(Xz<'a>),
@@ -127,7 +127,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// Whether nothing follows what was decompressed.
+    /// Whether the input ends behind the compressed data.
     fn is_at_end(&mut self) -> Decoded<bool> {
         let input = match self {
             Self::Gzip(decoder) => &mut decoder.input,
@@ -137,7 +137,7 @@ impl<'a> Decoder<'a> {
         Ok(input.fill()?.is_empty())
     }
 
-    /// Some of what comes next; nothing: the end.
+    /// Fills a part of `into` with the next bytes, and returns their number; 0 at the end.
     fn read(&mut self, into: &mut [u8]) -> Decoded<usize> {
         match self {
             Self::Gzip(decoder) => decoder.read(into),
@@ -146,7 +146,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// All of `into`.
+    /// Fills all of `into`.
     fn read_exact(&mut self, into: &mut [u8]) -> Decoded<()> {
         let mut done = 0;
         while done < into.len() {
@@ -164,16 +164,16 @@ pub struct Packed<'a> {
     format: Format,
     source: Source<'a>,
     len: u64,
-    /// Where a decoder stands that has begun.
+    /// A decoder and its offset in the expanded bytes, kept for the next read.
     open: RefCell<Option<(Decoder<'a>, u64)>>,
 }
 
 impl<'a> Packed<'a> {
-    /// Expands a source once, to see that it is whole.
+    /// Expands a source once, to check it and find its length.
     ///
     /// # Errors
-    /// `EIO` for one that is damaged, cut off, or followed by something; `E2BIG` for more than `most` bytes;
-    /// `EOPNOTSUPP` for a format there is no decoder for; `ENOMEM`.
+    /// `EIO`: it is damaged, cut off, or followed by other bytes; `E2BIG`: it expands to more than
+    /// `most` bytes; `EOPNOTSUPP`: it has another format; `ENOMEM`; those of [`Source::read`].
     pub fn open(source: Source<'a>, account: &Account, most: u64) -> Result<Self> {
         let mut start = [0; 6];
         let len = source.len().min(6) as usize;
@@ -203,10 +203,10 @@ impl<'a> Packed<'a> {
         Ok(Self { format, source, len, open: RefCell::new(None) })
     }
 
-    /// All that it expands to.
+    /// Expands the whole source.
     ///
     /// # Errors
-    /// As for [`Packed::open`], for the file may have changed; `ENOMEM`.
+    /// Those of [`Packed::open`], because the file may have changed.
     pub fn expand(&self, account: &Account) -> Result<Buffer> {
         let mut buffer = account.buffer(self.len, "the decompressed module")?;
         self.read(account, 0, &mut buffer)?;
@@ -215,7 +215,7 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// Going back starts over.
+/// Reading at an offset before the last one expands the source from its start.
 impl ReadAt for Packed<'_> {
     fn len(&self) -> u64 {
         self.len

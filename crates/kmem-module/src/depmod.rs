@@ -1,7 +1,8 @@
-//! Which file a name stands for, and what is to be loaded with it.
+//! Catalogues of directories: the file of a module's name, and the modules to load with it.
 //!
-//! A directory with `modules.dep` is taken at its word (`modules.alias`, `modules.softdep` and `modules.builtin` beside it, as
-//! depmod(8) writes them). In any other, each module is asked: `depends=`, `softdep=`, `alias=`.
+//! In a directory with `modules.dep` the catalogue is read from the files that depmod(8) writes:
+//! `modules.dep`, `modules.alias`, `modules.softdep`, `modules.builtin`. In any other directory it
+//! is made from the entries `depends=`, `softdep=` and `alias=` of each module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -14,16 +15,16 @@ use crate::error::{Errno, Error, Result};
 use crate::modinfo;
 use crate::name::Name;
 
-/// Most bytes of an index.
+/// Most bytes of an index file.
 const MAX_INDEX: u64 = 64 << 20;
-/// Endings of modules' files.
+/// Endings of file names of modules.
 const ENDINGS: [&str; 8] = [".ko", ".o", ".ko.gz", ".ko.xz", ".ko.zst", ".o.gz", ".o.xz", ".o.zst"];
 
 /// A module in a catalogue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Entry {
     path: PathBuf,
-    /// Names, each to be loaded before.
+    /// Names of modules to load before this one.
     depends: Vec<String>,
     pre: Vec<String>,
     post: Vec<String>,
@@ -33,7 +34,7 @@ struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Catalogue {
     modules: BTreeMap<String, Entry>,
-    /// Patterns and names.
+    /// Patterns of aliases, each with the name of a module.
     aliases: Vec<(CString, String)>,
     builtin: BTreeSet<String>,
 }
@@ -48,10 +49,10 @@ pub struct Step {
 }
 
 impl Catalogue {
-    /// Reads a directory.
+    /// Reads the catalogue of a directory.
     ///
     /// # Errors
-    /// `ENOENT` and what else the system says.
+    /// `ENOENT`: there is no such directory; any other error of the system.
     pub fn read(dir: &Path) -> Result<Self> {
         if let Some(text) = index(dir, "modules.dep")? {
             return Self::of_depmod(dir, &text);
@@ -65,7 +66,7 @@ impl Catalogue {
             if !ENDINGS.iter().any(|ending| text.ends_with(ending)) {
                 continue;
             }
-            // What is no module is nobody's business until somebody asks for it.
+            // A file that is no module is an error only when it is loaded.
             let Ok(entries) = describe::file(&path) else { continue };
             let get = |key| describe::get(&entries, key);
             let name = modinfo::name_of(get("name"), get(modinfo::SOURCE_FILE));
@@ -94,7 +95,7 @@ impl Catalogue {
         for line in text.lines() {
             let Some((path, depends)) = line.split_once(':') else { continue };
             let Ok(name) = of_path(path) else { continue };
-            // The last is to be loaded first.
+            // depmod(8) lists the module to load first as the last one.
             let depends = depends.split_ascii_whitespace().rev();
             let depends = depends.filter_map(|path| of_path(path).ok()).collect();
             this.modules.insert(name, Entry { path: dir.join(path), depends, ..Entry::default() });
@@ -127,7 +128,8 @@ impl Catalogue {
         }
     }
 
-    /// The names that a name or alias stands for, that of a module itself first.
+    /// The names of modules that a name or alias stands for. The name of a module stands for itself
+    /// only.
     fn named(&self, wanted: &str) -> Vec<String> {
         let wanted = wanted.replace('-', "_");
         if self.modules.contains_key(&wanted) || self.builtin.contains(&wanted) {
@@ -135,7 +137,7 @@ impl Catalogue {
         }
         let Ok(text) = CString::new(wanted) else { return Vec::new() };
         let fits = |pattern: &CString| {
-            // SAFETY: two C strings.
+            // SAFETY: both are C strings.
             unsafe { libc::fnmatch(pattern.as_ptr(), text.as_ptr(), 0) == 0 }
         };
         let mut names: Vec<String> = Vec::new();
@@ -147,10 +149,10 @@ impl Catalogue {
         names
     }
 
-    /// What to load for a name or alias, in order; none if there is no such module here.
+    /// The files to load for a name or alias, in order. `None`: the directory does not know it.
     ///
     /// # Errors
-    /// `ENOENT` for a dependency that is not there, `EDEADLK` for modules that depend on each other.
+    /// `ENOENT`: a dependency is missing; `EDEADLK`: modules depend on each other.
     pub fn plan(&self, wanted: &str) -> Result<Option<Vec<Step>>> {
         let names = self.named(wanted);
         if names.is_empty() {
@@ -165,7 +167,7 @@ impl Catalogue {
 }
 
 impl Entry {
-    /// `pre: a b post: c`.
+    /// Adds an entry of the form `pre: a b post: c`.
     fn add_softdep(&mut self, text: &str) {
         let mut to = None;
         for word in text.split_ascii_whitespace() {
@@ -215,7 +217,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// What may be missing.
+    /// Adds modules that may be missing.
     fn add_soft(&mut self, wanted: &[String]) {
         for name in wanted.iter().flat_map(|name| self.catalogue.named(name)) {
             let (steps, open) = (self.steps.len(), self.open.len());
@@ -242,7 +244,7 @@ fn names(list: &str) -> Vec<String> {
         .collect()
 }
 
-/// A pattern with `_` for `-`, but for ranges in brackets.
+/// Replaces `-` by `_` in a pattern, except in ranges in brackets.
 fn underscores(pattern: &str) -> String {
     let mut inside = false;
     let one = |c: char| {
@@ -252,7 +254,7 @@ fn underscores(pattern: &str) -> String {
     pattern.chars().map(one).collect()
 }
 
-/// The text of an index; none if there is no such file.
+/// The text of an index file. `None`: there is no such file.
 fn index(dir: &Path, name: &str) -> Result<Option<String>> {
     let path = dir.join(name);
     let file = match describe::open(&path) {
@@ -286,7 +288,8 @@ mod tests {
         let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
         write(
             "modules.dep",
-            "fs/xfs.ko: lib/crc32c.ko lib/crc.ko\nlib/crc32c.ko: lib/crc.ko\nlib/crc.ko:\nlib/zstd.ko:\n",
+            "fs/xfs.ko: lib/crc32c.ko lib/crc.ko\nlib/crc32c.ko: lib/crc.ko\nlib/crc.ko:\n\
+             lib/zstd.ko:\n",
         );
         write("modules.alias", "# no alias\nalias fs-xfs xfs\nalias crypto-*-[0-9] crc32c\n");
         write("modules.softdep", "softdep xfs pre: zstd absent post: crc\n");

@@ -1,4 +1,5 @@
-//! What a file says of itself: all entries of `.modinfo` and of its signature, in order, as `modinfo(8)` has them.
+//! Information about a module's file: all entries of `.modinfo` and of its signature, in the order
+//! of `modinfo(8)`.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -14,21 +15,21 @@ use crate::os::{Account, Gauge, Linux};
 use crate::signature::{self, Signer};
 use crate::source::Source;
 
-/// Most bytes that a compressed file may expand to.
+/// Most bytes of a decompressed file.
 const MOST: u64 = 256 << 20;
 
-/// An entry: key and value, both as they are in the file.
+/// An entry: key and value, as in the file.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
-/// An account that nobody reads.
+/// An account for buffers whose bytes are not reported.
 fn account() -> Result<Account> {
     Account::new(Arc::new(Linux), Arc::<Gauge>::default())
 }
 
-/// Opens a module's file for reading: a regular file, or nothing is opened.
+/// Opens a module's file for reading. Does not wait on devices or pipes.
 ///
 /// # Errors
-/// What the system says; `EINVAL` for anything but a file.
+/// `EINVAL`: not a regular file; any other error of the system.
 pub fn open(path: &Path) -> Result<File> {
     let file = File::options()
         .read(true)
@@ -42,10 +43,10 @@ pub fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// The entries of a file, compressed or not.
+/// Reads the entries of a file, which may be compressed.
 ///
 /// # Errors
-/// `ENOEXEC` for what is no module; what reading or decompressing says.
+/// `ENOEXEC`: it is no module; those of [`Source::read`] and [`Packed::open`].
 pub fn file(path: &Path) -> Result<Vec<Entry>> {
     let file = open(path)?;
     let len = file.metadata().map_err(|e| Error::io("stat", &e))?.len();
@@ -62,10 +63,10 @@ pub fn file(path: &Path) -> Result<Vec<Entry>> {
     entries(source, &account)
 }
 
-/// The entries of a source.
+/// Reads the entries of a source.
 ///
 /// # Errors
-/// As for [`file`].
+/// As for [`file()`].
 pub fn entries(source: Source<'_>, account: &Account) -> Result<Vec<Entry>> {
     let elf = Elf::read(source, account, None)?;
     let info = Modinfo::read(&elf, account)?;
@@ -91,7 +92,7 @@ fn hex(bytes: &[u8]) -> String {
     digits.join(":")
 }
 
-/// The value of a key.
+/// The first value of a key.
 #[must_use]
 pub fn get<'e>(entries: &'e [Entry], key: &str) -> Option<&'e [u8]> {
     entries.iter().find(|(known, _)| known == key.as_bytes()).map(|(_, value)| &value[..])

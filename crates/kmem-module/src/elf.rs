@@ -1,7 +1,7 @@
-//! The ELF file, checked in the kernel's order (`elf_validity_*`) before anything in it is trusted.
+//! The ELF file, checked in the kernel's order (`elf_validity_*`) before it is used.
 //!
-//! Records are taken apart by hand: a file is not mapped, and every field is checked as it is read. Whatever
-//! is wrong is an error that names the field, where it is, and its value.
+//! A file is not mapped: its records are read field by field, and each field is checked. An error
+//! names the field, its place and its value.
 
 mod section;
 mod symtab;
@@ -16,7 +16,7 @@ use crate::source::{Part, Source};
 use constants as elf;
 use std::fmt;
 
-/// Bytes of the header.
+/// Bytes of the ELF header.
 pub const HEADER: u64 = 64;
 /// Bytes of an entry of the section table.
 pub const SECTION: u64 = 64;
@@ -33,7 +33,7 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// That of this process.
+    /// The processor of this process.
     pub const HERE: Self = if cfg!(target_arch = "aarch64") { Self::Aarch64 } else { Self::X86_64 };
 
     const fn number(self) -> u16 {
@@ -65,22 +65,23 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_le_bytes(*b))
 }
 
-/// What the header says of the sections.
+/// Fields of the ELF header about sections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Where the section table is.
+    /// Offset of the section table in the file.
     pub shoff: u64,
-    /// Its entries.
+    /// Number of its entries.
     pub shnum: u16,
-    /// The section with the names of sections.
+    /// Number of the section with the names of sections.
     pub shstrndx: u16,
 }
 
 impl Header {
-    /// Takes a header apart, that of a file of `len` bytes. `machine` is null for a file that is only looked at.
+    /// Reads and checks the header of a file of `len` bytes. Without `machine` any processor is
+    /// accepted.
     ///
     /// # Errors
-    /// `ENOEXEC`.
+    /// `ENOEXEC`: a field is wrong.
     pub fn parse(bytes: &[u8], len: u64, machine: Option<Machine>) -> Result<Self> {
         let bad = |what: fmt::Arguments<'_>| Err(Error::noexec(format_args!("ELF header: {what}")));
         if len < HEADER || bytes.len() < HEADER as usize {
@@ -128,7 +129,8 @@ impl Header {
         }
         if shoff < HEADER || shoff % 8 != 0 || header.table().is_none_or(|table| table.1 > len) {
             return bad(format_args!(
-                "section table of {shnum} entries at e_shoff {shoff:#x}, in a file of {len:#x} bytes"
+                "section table of {shnum} entries at e_shoff {shoff:#x}, in a file of {len:#x} \
+                 bytes"
             ));
         }
         if shstrndx == elf::SHN_UNDEF || shstrndx >= shnum {
@@ -137,22 +139,22 @@ impl Header {
         Ok(header)
     }
 
-    /// Start and end of the section table.
+    /// Start and end of the section table in the file.
     fn table(&self) -> Option<(u64, u64)> {
         let end = self.shoff.checked_add(u64::from(self.shnum) * SECTION)?;
         Some((self.shoff, end))
     }
 
-    /// Where entry `number` of the section table is.
+    /// Offset in the file of entry `number` of the section table.
     #[must_use]
     pub fn entry(&self, number: u16) -> u64 {
         self.shoff + u64::from(number) * SECTION
     }
 }
 
-/// A file that has been checked.
+/// A checked file.
 pub struct Elf<'a> {
-    /// Its bytes.
+    /// The bytes of the file.
     pub source: Source<'a>,
     table: Part<'a>,
     names: Part<'a>,
@@ -160,10 +162,11 @@ pub struct Elf<'a> {
 }
 
 impl<'a> Elf<'a> {
-    /// Reads and checks header, section table and names.
+    /// Reads and checks header, section table and names. Without `machine` any processor is
+    /// accepted.
     ///
     /// # Errors
-    /// `ENOEXEC` names the first thing that is wrong; `ENOMEM`, or what reading says.
+    /// `ENOEXEC`: names the first field that is wrong; those of [`Source::part`].
     pub fn read(source: Source<'a>, account: &Account, machine: Option<Machine>) -> Result<Self> {
         let len = source.len();
         let mut bytes = [0; HEADER as usize];
@@ -216,18 +219,18 @@ impl<'a> Elf<'a> {
         Ok(())
     }
 
-    /// Sections and their numbers, without the empty one.
+    /// All sections with their numbers, without section 0.
     pub fn sections(&self) -> impl Iterator<Item = (u16, Section)> + '_ {
         (1..self.count).map(|number| (number, Section::parse(&self.table, number)))
     }
 
-    /// Number of sections, the empty one included.
+    /// Number of sections, section 0 included.
     #[must_use]
     pub fn count(&self) -> u16 {
         self.count
     }
 
-    /// Section `number`, which is there.
+    /// Section `number`, which must exist.
     #[must_use]
     pub fn section(&self, number: u16) -> Section {
         Section::parse(&self.table, number)
@@ -238,22 +241,23 @@ impl<'a> Elf<'a> {
         rest.split(|&b| b == 0).next().unwrap_or_default()
     }
 
-    /// Name of a section, if it is text; else "".
+    /// Name of a section, or "" if it is not UTF-8.
     #[must_use]
     pub fn name(&self, section: &Section) -> &str {
         std::str::from_utf8(self.name_bytes(section)).unwrap_or_default()
     }
 
-    /// The section of this name.
+    /// Finds the first section of a name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<(u16, Section)> {
         self.sections().find(|(_, section)| self.name_bytes(section) == name.as_bytes())
     }
 
-    /// The bytes of a section.
+    /// Reads the bytes of a section. `of` names it in an error.
     ///
     /// # Errors
-    /// As [`Source::part`]; `E2BIG` for a table larger than any sensible one.
+    /// `ENOEXEC`: it has none in the file; `E2BIG`: it has more than 64 MiB; those of
+    /// [`Source::part`].
     pub fn contents(&self, account: &Account, section: &Section, of: &str) -> Result<Part<'a>> {
         if section.kind == elf::SHT_NOBITS {
             return Err(Error::noexec(format_args!("{of} has no contents (SHT_NOBITS)")));
@@ -269,7 +273,7 @@ fn too_big(of: &str, size: u64) -> Error {
     Error::new(Errno::E2BIG, format_args!("{of}: {size} bytes are more than {MAX_TABLE}"))
 }
 
-/// A table of strings begins with an empty one and ends one.
+/// Checks that a table of strings begins with an empty string and that its last string ends.
 fn check_ends(of: &str, strings: &[u8]) -> Result<()> {
     match (strings.first(), strings.last()) {
         (Some(0), Some(0)) => Ok(()),

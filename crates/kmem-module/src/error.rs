@@ -1,11 +1,11 @@
-//! What a request comes to when it fails: the kernel's error number, and what is wrong where.
+//! Errors of requests: the kernel's error number, and a text that says what is wrong and where.
 
 use std::fmt;
 use std::ops::Deref;
 
 use crate::alloc::{Shared, written};
 
-/// An error number of the system, as `finit_module(2)` and its relatives return it.
+/// An error number of the system, as `finit_module(2)` returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -14,7 +14,7 @@ macro_rules! names {
         impl Errno {
             $(#[allow(missing_docs)] pub const $name: Self = Self(libc::$name);)*
 
-            /// Its name, `E` and number if it has none here.
+            /// Its name, or `E` and the number if it is not in the list above.
             #[must_use]
             pub fn name(self) -> String {
                 match self.0 {
@@ -27,8 +27,9 @@ macro_rules! names {
 }
 
 names! {
-    E2BIG EAGAIN EBADF EBADMSG EBUSY EDEADLK EEXIST EFAULT EINTR EINVAL EIO EKEYREJECTED EMFILE ENFILE
-    ENODATA ENOENT ENOEXEC ENOMEM ENOPKG ENOSYS EPERM EACCES ERANGE ETXTBSY EOPNOTSUPP ETIME EISDIR ENODEV
+    E2BIG EAGAIN EBADF EBADMSG EBUSY EDEADLK EEXIST EFAULT EINTR EINVAL EIO EKEYREJECTED EMFILE
+    ENFILE ENODATA ENOENT ENOEXEC ENOMEM ENOPKG ENOSYS EPERM EACCES ERANGE ETXTBSY EOPNOTSUPP ETIME
+    EISDIR ENODEV
 }
 
 impl fmt::Debug for Errno {
@@ -43,7 +44,7 @@ impl fmt::Display for Errno {
     }
 }
 
-/// What is wrong, in words. Where there was no memory for them, it says so.
+/// The text of an error. Without memory for it, a fixed text.
 #[derive(Clone)]
 pub struct Text(Option<Shared<String>>);
 
@@ -75,41 +76,42 @@ impl fmt::Debug for Text {
     }
 }
 
-/// A failed request. Cheap to copy: all who wait for one load get the same.
+/// The error of a request. Copies share the text, because all threads that wait for a load get one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} ({errno})")]
 pub struct Error {
-    /// The number a system call would return.
+    /// The number that a system call would return.
     pub errno: Errno,
-    /// What is wrong, and where: section, symbol, parameter, value.
+    /// The cause and its place: section, symbol, parameter, value.
     pub what: Text,
-    /// Whether it is a read of the file that failed.
+    /// Whether a read of the file failed.
     pub(crate) read: bool,
 }
 
 impl Error {
-    /// An error with its explanation.
+    /// Makes an error with a text.
     pub fn new(errno: Errno, what: impl fmt::Display) -> Self {
         Self { errno, what: Text(written(what).and_then(Shared::try_new)), read: false }
     }
 
-    /// The file is not a module that can be loaded.
+    /// Makes an `ENOEXEC`: the file is not a module that can be loaded.
     pub fn noexec(what: impl fmt::Display) -> Self {
         Self::new(Errno::ENOEXEC, what)
     }
 
-    /// There is no memory for what is named.
+    /// Makes an `ENOMEM`: there is no memory for `bytes` bytes of `of`.
     pub fn nomem(bytes: u64, of: &str) -> Self {
         Self::new(Errno::ENOMEM, format_args!("no memory for {bytes} bytes of {of}"))
     }
 
-    /// A read that failed.
+    /// Makes the error of a failed read.
     pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
         let errno = Errno(error.raw_os_error().unwrap_or(libc::EIO));
         Self { read: true, ..Self::new(errno, format_args!("{what}: {error}")) }
     }
 
-    /// Whether the next try may well succeed: whoever waited for the one that failed tries again.
+    /// Whether another try may succeed. Threads that wait for a request with such an error try
+    /// again.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(

@@ -1,7 +1,7 @@
 //! A module's memory: filled and relocated while it is writable, then sealed.
 //!
-//! It has two addresses: where it is, and the one it is linked for. They are the same but for modules that are
-//! only tried out.
+//! The address that it is linked for is the address of the memory, except for a module that is
+//! linked without being run.
 
 use std::ptr::NonNull;
 
@@ -9,16 +9,16 @@ use crate::error::{Error, Result};
 use crate::layout::{Layout, Part};
 use crate::os::{Account, Mapped, Protection};
 
-/// The memory of a module, and how it is laid out.
+/// The memory of a module, and its layout.
 pub struct Image {
     mapped: Mapped,
     base: u64,
-    /// Where everything lies.
+    /// Offsets of sections and parts.
     pub layout: Layout,
 }
 
 impl Image {
-    /// Maps memory for a layout. `base` is the address it is linked for; none: where it is.
+    /// Maps memory for a layout. `base` is the address to link for; `None`: that of the memory.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -28,13 +28,13 @@ impl Image {
         Ok(Self { mapped, base, layout })
     }
 
-    /// The address it is linked for.
+    /// The address that it is linked for.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// Bytes that are mapped now.
+    /// Bytes that are mapped.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.mapped.len() as u64
@@ -46,47 +46,47 @@ impl Image {
         self.mapped.is_empty()
     }
 
-    /// All of it, to be filled. Only before it is sealed.
+    /// All its bytes, for writing. For use before [`Image::seal`] only.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped, writable until it is sealed, and borrowed as a whole.
+        // SAFETY: mapped, writable until it is sealed, and borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.mapped.at().as_ptr(), self.mapped.len()) }
     }
 
-    /// All of it. Only before code runs that writes to it.
+    /// All its bytes. For use before the module's code runs only.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped, readable; nobody writes while it is borrowed.
+        // SAFETY: mapped and readable; no code of the module runs that could write to it.
         unsafe { std::slice::from_raw_parts(self.mapped.at().as_ptr(), self.mapped.len()) }
     }
 
-    /// Offset of an address it is linked for.
+    /// The offset of an address that the module is linked for. `None`: it is outside.
     #[must_use]
     pub fn offset(&self, address: u64) -> Option<u64> {
         address.checked_sub(self.base).filter(|&offset| offset < self.len())
     }
 
-    /// Where an offset is.
+    /// The address of an offset in memory.
     ///
     /// # Panics
-    /// When it is not in the image.
+    /// The offset is behind the end.
     #[must_use]
     pub fn at(&self, offset: u64) -> NonNull<u8> {
         assert!(offset <= self.len());
-        // SAFETY: in the mapping, or its end.
+        // SAFETY: an offset in the mapping, or its end.
         unsafe { self.mapped.at().add(offset as usize) }
     }
 
-    /// The string at an address it is linked for, if it is one and ends within the image.
+    /// The string at an address that the module is linked for. `None`: none that ends in the image.
     #[must_use]
     pub fn string(&self, address: u64) -> Option<&[u8]> {
         let rest = &self.bytes()[self.offset(address)? as usize..];
         rest.iter().position(|&b| b == 0).map(|end| &rest[..end])
     }
 
-    /// Takes the right to write from everything but data.
+    /// Makes text executable, and text and read-only data unwritable.
     ///
     /// # Errors
-    /// The system refused.
+    /// `ENOMEM`: the system refused.
     pub fn seal(&mut self) -> Result<()> {
         for part in Part::ALL {
             let to = match part {
@@ -101,20 +101,21 @@ impl Image {
 
     fn protect(&mut self, part: Part, to: Protection) -> Result<()> {
         let range = self.layout.part(part);
-        // SAFETY: nobody holds a reference into it: `self` is borrowed mutably.
+        // SAFETY: no reference into it exists, as `self` is borrowed mutably; the module's code
+        // needs no more than `to`.
         unsafe { self.mapped.protect(range.start as usize, range.end as usize, to) }
             .map_err(|e| Error::new(e.errno, format_args!("sealing {part:?}: {}", e.what)))
     }
 
-    /// After init: what it initialised is sealed, what only it needed is given back. It is too late to fail: what the
-    /// system refuses to seal stays writable. Whether it was sealed.
+    /// Seals the data that init initialised, and unmaps the parts that only init needed. False: the
+    /// system refused to seal, and the data stays writable.
     ///
     /// # Safety
-    /// Init has returned, and nothing of it is used any more.
+    /// Init has returned, and no thread uses its parts any more.
     #[must_use]
     pub unsafe fn finish_init(&mut self) -> bool {
         let sealed = self.protect(Part::RoAfterInit, Protection::Read).is_ok();
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         unsafe { self.mapped.truncate(self.layout.kept() as usize) };
         sealed
     }

@@ -1,8 +1,9 @@
-//! `request_module`: finds a module by name or alias, and loads it with what it depends on.
+//! `request_module`: finds a module by name or alias, and loads it with its dependencies.
 //!
-//! So many requests are served at a time; the others wait. Equal requests are one. A request that is made while the same
-//! thread serves another takes no place of its own, or requests from inits could wait for each other's places for ever;
-//! how deep they go is bounded, and a circle is an error.
+//! A limited number of requests is served at once; further ones wait for a slot. Requests for one
+//! name share a result. A request from a module's init takes no slot: such requests could wait for
+//! each other's slots without end. The depth of these nested requests is bounded, and a circle is
+//! an error.
 
 use std::cell::Cell;
 use std::os::fd::AsRawFd as _;
@@ -17,12 +18,12 @@ use crate::error::{Errno, Error, Result};
 use crate::loader::{Inner, Loader, flags};
 use crate::registry::{self, Asked, Attempt, Registry, Slot};
 
-/// How deep requests may be nested.
+/// Most nested requests of a thread.
 const MAX_DEPTH: u32 = 16;
 
 thread_local!(static DEPTH: Cell<u32> = const { Cell::new(0) });
 
-/// One request more on this thread.
+/// A request that the calling thread serves, counted in [`DEPTH`].
 struct Nested;
 
 impl Nested {
@@ -44,11 +45,12 @@ impl Drop for Nested {
 }
 
 impl Loader {
-    /// Loads a module by name or alias, with what it depends on, from the search path. It is no error if it is there.
+    /// Loads a module by name or alias from the search path, with the modules that it depends on.
+    /// Succeeds if it is loaded already.
     ///
     /// # Errors
-    /// `ENOENT`: there is none, or no search path; `EDEADLK`: it is being requested or loaded by the caller; those of
-    /// [`Loader::finit_module`].
+    /// `ENOENT`: there is no such module, or no search path; `EDEADLK`: the caller requests or
+    /// loads it already; and those of [`Loader::finit_module`].
     pub fn request_module(&self, name: &str) -> Result<()> {
         let key = name.replace('-', "_");
         loop {
@@ -99,10 +101,10 @@ impl Loader {
         Ok(())
     }
 
-    /// Loads a file by its path, compressed or not.
+    /// Loads the module in the file at a path, which may be compressed.
     ///
     /// # Errors
-    /// As [`Loader::finit_module`]; names the file.
+    /// As for [`Loader::finit_module`]; the text names the file.
     pub fn load_file(&self, path: &Path, args: &str) -> Result<()> {
         let named = |error: Error| {
             Error::new(error.errno, format_args!("{}: {}", path.display(), error.what))
@@ -117,7 +119,10 @@ impl Loader {
 }
 
 impl Inner {
-    /// What to load for a name: of the first directory that knows it.
+    /// The files to load for a name, from the first directory of the search path that knows it.
+    ///
+    /// # Errors
+    /// `ENOENT`: no directory knows it, or there is no search path.
     fn plan(&self, name: &str) -> Result<Vec<Step>> {
         let path = &self.config.search_path;
         if path.is_empty() {

@@ -1,12 +1,14 @@
-//! Where the sections of a module lie in its memory, found out from the section table before there is any.
+//! The layout of a module's memory, made from the section table before the memory is allocated.
 //!
 //! ```text
+//!                                      || unmapped after init:
 //! text | rodata | ro_after_init | data || init.text | init.rodata | init.data
-//! RX     R        RW, then R      RW      RX          R             RW           given back after init
+//! RX   | R      | RW, then R    | RW   || RX        | R           | RW
 //! ```
 //!
-//! Each part is whole pages, so that each can be protected alone. Veneers follow the text, the table of far addresses
-//! (GOT) the read-only data. A section's contents are copied: sections that overlap in the file do not in memory.
+//! Each part is whole pages, so that its protection can differ. Veneers follow the text. The table
+//! of far addresses (GOT) follows the read-only data. Contents of sections are copied, so sections
+//! that overlap in the file do not overlap in memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,22 +23,22 @@ use crate::os::PAGE;
 pub enum Part {
     /// Code.
     Text,
-    /// Never written once it is relocated.
+    /// Data that is not written after relocation.
     RoData,
-    /// Not written any more after init.
+    /// Data that is not written after init.
     RoAfterInit,
-    /// Written to.
+    /// Writable data.
     Data,
-    /// Code of init only.
+    /// Code that only init uses.
     InitText,
-    /// Constants of init only.
+    /// Constants that only init uses.
     InitRoData,
-    /// Variables of init only.
+    /// Variables that only init uses.
     InitData,
 }
 
 impl Part {
-    /// All, in the order of memory.
+    /// All parts, in the order of memory.
     pub const ALL: [Self; 7] = [
         Self::Text,
         Self::RoData,
@@ -47,21 +49,22 @@ impl Part {
         Self::InitData,
     ];
 
-    /// Whether it is given back after init.
+    /// Whether it is unmapped after init.
     #[must_use]
     pub fn is_init(self) -> bool {
         self >= Self::InitText
     }
 
-    /// The part a section belongs to; none if it is not loaded.
+    /// The part of a section. `None`: the section is not loaded.
     #[must_use]
     pub fn of(section: &Section, name: &str) -> Option<Self> {
-        // What the loader itself reads needs no place in the module's memory; unwinding tables nobody would know of.
+        // The loader reads the first two from the file. Tables for unwinding are registered
+        // nowhere.
         if !section.is_allocated() || matches!(name, ".modinfo" | "__versions" | ".eh_frame") {
             return None;
         }
         let init = name.starts_with(".init") && !name.starts_with(".init_array");
-        // Writable for the compiler, as relocations are written to them; for nobody after that.
+        // The compiler makes these sections writable, but only relocation writes to them.
         let relocated = [".data.rel.ro", ".init_array", ".fini_array", "kmem_"];
         Some(if section.is_executable() {
             if init { Self::InitText } else { Self::Text }
@@ -80,55 +83,55 @@ impl Part {
 /// The section of per-CPU variables.
 pub const PERCPU: &str = ".data..percpu";
 
-/// Per-CPU variables: a copy for each CPU, one after the other.
+/// Per-CPU variables: a copy for each CPU, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerCpu {
-    /// Where the first copy is.
+    /// Offset of the first copy.
     pub offset: u64,
-    /// From one copy to the next.
+    /// Bytes from one copy to the next.
     pub unit: u64,
     /// Bytes of a copy.
     pub size: u64,
 }
 
-/// What is to be laid out beside sections, and how much there may be.
+/// Space needed beside sections, and the limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Wants {
-    /// Far addresses.
+    /// Number of far addresses.
     pub got: u64,
-    /// Veneers.
+    /// Number of veneers.
     pub veneers: u64,
-    /// CPUs that per-CPU variables have copies for.
+    /// Number of copies of per-CPU variables.
     pub cpus: u64,
-    /// Most bytes in all.
+    /// Most bytes of the memory.
     pub most: u64,
 }
 
 /// Bytes of a veneer.
 pub const VENEER: u64 = 16;
 
-/// Where everything lies, as offsets in the module's memory.
+/// The layout of a module's memory. Places are offsets in bytes.
 #[derive(Clone, Debug)]
 pub struct Layout {
     sections: Vec<Option<u64>>,
     parts: [Range<u64>; 7],
-    /// The far addresses.
+    /// Offset of the far addresses.
     pub got: u64,
-    /// The veneers.
+    /// Offset of the veneers.
     pub veneers: u64,
-    /// Per-CPU variables.
+    /// Place of per-CPU variables.
     pub percpu: Option<PerCpu>,
     /// Bytes of code: text sections and veneers, without padding to pages.
     pub text: u64,
-    /// Bytes of everything.
+    /// Bytes of the memory.
     pub total: u64,
 }
 
 impl Layout {
-    /// Lays out a file.
+    /// Makes the layout of a file.
     ///
     /// # Errors
-    /// `E2BIG` for more than is wanted; `ENOMEM` if there is no memory for the table of sections.
+    /// `E2BIG`: it needs more than [`Wants::most`] bytes; `ENOMEM`.
     pub fn new(file: &Elf<'_>, wants: Wants) -> Result<Self> {
         let too_big = |what: fmt::Arguments<'_>| {
             Error::new(
@@ -177,7 +180,7 @@ impl Layout {
                 } else {
                     (size, align)
                 };
-                // `at` is at most the limit, and an alignment at most 2 MiB.
+                // Cannot overflow: `at` is at most the limit, an alignment at most 2 MiB.
                 let offset = at.next_multiple_of(align);
                 let end = offset.checked_add(size).filter(|&end| end <= wants.most);
                 at = end.ok_or_else(|| too_big(name))?;
@@ -206,25 +209,25 @@ impl Layout {
         Ok(this)
     }
 
-    /// Where a section lies; none if it is not loaded.
+    /// Offset of a section. `None`: it is not loaded.
     #[must_use]
     pub fn section(&self, number: u16) -> Option<u64> {
         self.sections.get(usize::from(number)).copied().flatten()
     }
 
-    /// Where a part lies.
+    /// Range of a part.
     #[must_use]
     pub fn part(&self, part: Part) -> Range<u64> {
         self.parts[part as usize].clone()
     }
 
-    /// Where what is kept after init ends.
+    /// Bytes that stay mapped after init.
     #[must_use]
     pub fn kept(&self) -> u64 {
         self.parts[Part::InitText as usize].start
     }
 
-    /// Whether `len` bytes at `offset` are in one part of those given.
+    /// Whether `len` bytes at `offset` lie in one of the given parts.
     #[must_use]
     pub fn is_in(&self, parts: &[Part], offset: u64, len: u64) -> bool {
         let Some(end) = offset.checked_add(len) else { return false };
@@ -235,7 +238,7 @@ impl Layout {
     }
 }
 
-/// Whether the contents of a section are zeroes that are not in the file.
+/// Whether a section has no bytes in the file and is zero in memory.
 #[must_use]
 pub fn is_zeroed(section: &Section) -> bool {
     section.kind == elf::SHT_NOBITS

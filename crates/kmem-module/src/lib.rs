@@ -1,25 +1,28 @@
 //! Loads relocatable ELF modules into a running process, with the kernel's semantics.
 //!
 //! ```text
-//! loader      finit_module, init_module, delete_module: the states of a module
-//! kmod        request_module: by name, alias, dependencies       depmod: which file that is
-//! registry    who loads what: duplicates, waiting                module: uses, what it consists of
-//! link        a checked file becomes memory
-//! symbols, params, tags                                          what a module exports, takes, allocates for
-//! relocate    per instruction set, veneers, far addresses        image, layout: text RX, rodata R, data RW
-//! probe       the name of a module, through a window             describe: all that it says of itself
-//! tryout      all of that but running it
-//! elf, modinfo, signature                                        the file, checked
-//! source, decompress                                             where its bytes come from
-//! stats, board                                                   what readers see, outside the process, too
-//! name, alloc, os, completion, error                             memory, waiting
+//! loader                   finit_module, init_module, delete_module; states of a module
+//! kmod, depmod             request_module by name or alias; files of names, dependencies
+//! registry, module         loads under way, duplicates, waiting; a module and its users
+//! link                     turns a checked file into memory
+//! symbols, params, tags    exports, parameters and call sites of a module
+//! relocate                 relocations of each instruction set, veneers, far addresses
+//! image, layout            memory of a module: text RX, rodata R, data RW
+//! probe, describe          the name of a module through a window; all its information
+//! tryout                   loads a module without running it
+//! elf, modinfo, signature  parts of the file, checked
+//! source, decompress       bytes of the file
+//! stats, board             statistics and modules for readers outside the process
+//! name, alloc, os          names, small allocations, the platform
+//! completion, error        waiting; error numbers with text
 //! ```
 //!
-//! Modules are written with `include/kmem_module.h`. A file is read in pieces, each once, and only
-//! the checked copy is used. A module's name is claimed before it has memory, so a duplicate costs none: see
-//! [`registry`]. Everything that can fail goes through [`os::Os`] or [`alloc`], and is undone completely.
+//! Modules are written with `include/kmem_module.h`. The loader reads each piece of a file once,
+//! and uses only the copy that it checked. It claims a module's name before it allocates memory for
+//! it, so a duplicate needs no memory: see [`registry`]. All operations that can fail go through
+//! [`os::Os`] or [`alloc`]; a failure undoes the whole request.
 //!
-//! What a module does when it runs is its own matter: a crash in init is a crash of the process.
+//! A module's code runs unprotected: a crash in init is a crash of the process.
 
 pub mod alloc;
 pub mod board;

@@ -1,5 +1,5 @@
-//! From a checked file to a module's memory: sections in their places, symbols resolved, relocations applied.
-//! Nothing of the module has run yet.
+//! Linking: makes a module's memory from a checked file. Copies sections, resolves symbols, applies
+//! relocations. No code of the module runs.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -17,59 +17,60 @@ use crate::source::Window;
 use crate::symbols::{self, Export};
 
 /// Bytes of a static tag (`struct kmem_alloc_tag`).
-const TAG: u64 = size_of::<kmem::StaticTag>() as u64;
+const TAG: u64 = size_of::<kmem_core::StaticTag>() as u64;
 
-/// Most symbols for starts and ends of sections.
+/// Most symbols for starts and ends of sections in a module.
 const MAX_BOUNDS: u32 = 1024;
 
-/// Finds what a module does not define itself.
+/// Resolves the undefined symbols of a module.
 pub trait Resolve {
-    /// The value of a name; none if there is no such symbol.
+    /// Finds the value of a name. `None`: there is no such symbol.
     ///
     /// # Errors
-    /// It is there, and this module may not have it.
+    /// The module may not use the symbol.
     fn resolve(&mut self, name: &CStr) -> Result<Option<u64>>;
 }
 
-/// How to link.
+/// Settings of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// For which processor.
+    /// The processor to link for.
     pub machine: Machine,
-    /// The address to link for; none: where the memory is.
+    /// The address to link for. `None`: that of the memory.
     pub base: Option<u64>,
-    /// Most bytes of a module's memory.
+    /// Most bytes of the module's memory.
     pub most: u64,
-    /// CPUs that there are.
+    /// Number of copies of per-CPU variables.
     pub cpus: u64,
     /// Value of `__this_module`.
     pub this_module: u64,
 }
 
-/// A module's memory, and what is in it. Addresses are those it is linked for.
+/// A linked module. Addresses are those that it is linked for.
 pub struct Linked {
-    /// The memory, not sealed yet.
+    /// Its memory, not sealed yet.
     pub image: Image,
-    /// `init_module`.
+    /// Address of `init_module`.
     pub init: Option<u64>,
-    /// `cleanup_module`.
+    /// Address of `cleanup_module`.
     pub exit: Option<u64>,
-    /// Constructors.
+    /// Addresses of constructors.
     pub init_array: Vec<u64>,
-    /// Destructors.
+    /// Addresses of destructors.
     pub fini_array: Vec<u64>,
-    /// What it exports.
+    /// Its exported symbols.
     pub exports: Vec<Export>,
     /// Its parameters.
     pub params: Vec<Param>,
-    /// Its static tags.
+    /// Addresses of its static tags.
     pub tags: Option<Range<u64>>,
 }
 
 /// Links a file.
 ///
 /// # Errors
-/// `ENOEXEC` for whatever is wrong in the file, `ENOENT` for a symbol that is nowhere, `E2BIG`, `ENOMEM`.
+/// `ENOEXEC`: the file is wrong; `ENOENT`: a symbol is unknown; `E2BIG`: it needs more than
+/// [`Options::most`] bytes; `ENOMEM`; those of [`Resolve`].
 pub fn link(
     file: &Elf<'_>,
     account: &Account,
@@ -110,6 +111,7 @@ pub fn link(
     })
 }
 
+/// The value of a symbol. `bounds` counts symbols for starts and ends of sections.
 fn value(
     file: &Elf<'_>,
     symtab: &Symtab<'_>,
@@ -123,14 +125,14 @@ fn value(
         elf::SHN_ABS => return Ok(symbol.value),
         elf::SHN_UNDEF => {}
         section => {
-            // A symbol of a section that is not loaded has no address; nothing that is loaded may need it.
+            // A symbol of a section that is not loaded has no address.
             let start = image.layout.section(section);
             return Ok(start.map_or(0, |start| image.base().wrapping_add(start + symbol.value)));
         }
     }
     let name = symtab.name_c(symbol);
     if name.to_bytes().starts_with(b"__st") {
-        // Each is looked up among all sections.
+        // Each search goes through all sections, so their number is bounded.
         *bounds += 1;
         if *bounds > MAX_BOUNDS {
             let what = format_args!("more than {MAX_BOUNDS} undefined symbols called __st..");
@@ -150,7 +152,7 @@ fn value(
     }
 }
 
-/// Symbols that a linker defines.
+/// The values of symbols that the linker itself defines.
 fn linkers_own(file: &Elf<'_>, image: &Image, options: &Options, name: &[u8]) -> Option<u64> {
     let bounds = |section: &[u8]| {
         let (number, section) = file.find(std::str::from_utf8(section).ok()?)?;
@@ -170,7 +172,7 @@ fn linkers_own(file: &Elf<'_>, image: &Image, options: &Options, name: &[u8]) ->
     }
 }
 
-/// Gives each CPU its copy of what the first has.
+/// Copies the first CPU's per-CPU variables for the other CPUs.
 fn copy_percpu(image: &mut Image, cpus: u64) {
     let Some(percpu) = image.layout.percpu else { return };
     let from = percpu.offset as usize;
@@ -180,7 +182,7 @@ fn copy_percpu(image: &mut Image, cpus: u64) {
     }
 }
 
-/// The address of a global function in the code of the module.
+/// The address of a global function of the module, which must lie in one of `parts`.
 fn function(
     symtab: &Symtab<'_>,
     values: &[u8],
@@ -205,7 +207,7 @@ fn in_text(image: &Image, address: u64, parts: &[Part], what: &str) -> Result<u6
     }
 }
 
-/// An array of addresses of functions.
+/// The addresses in an array of functions, which must lie in one of `parts`.
 fn array(file: &Elf<'_>, image: &Image, name: &str, parts: &[Part]) -> Result<Vec<u64>> {
     let mut found = Vec::new();
     symbols::each_entry(file, image, name, 8, |_, entry| {
@@ -218,25 +220,31 @@ fn array(file: &Elf<'_>, image: &Image, name: &str, parts: &[Part]) -> Result<Ve
     Ok(found)
 }
 
-/// The static tags, whose names must be strings of the module.
+/// The addresses of the static tags. Checks that their names are strings of the module.
 fn tags(file: &Elf<'_>, image: &Image) -> Result<Option<Range<u64>>> {
     let mut count = 0;
-    symbols::each_entry(file, image, kmem::codetag::SECTION, TAG as usize, |number, entry| {
-        for (at, field, required) in
-            [(0, "module", false), (8, "file", true), (16, "function", true)]
-        {
-            let address = u64_at(entry, at);
-            if (address == 0 && !required) || image.string(address).is_some() {
-                continue;
+    symbols::each_entry(
+        file,
+        image,
+        kmem_core::codetag::SECTION,
+        TAG as usize,
+        |number, entry| {
+            for (at, field, required) in
+                [(0, "module", false), (8, "file", true), (16, "function", true)]
+            {
+                let address = u64_at(entry, at);
+                if (address == 0 && !required) || image.string(address).is_some() {
+                    continue;
+                }
+                return Err(Error::noexec(format_args!(
+                    "code tag {number}: its {field} ({address:#x}) is no string of the module"
+                )));
             }
-            return Err(Error::noexec(format_args!(
-                "code tag {number}: its {field} ({address:#x}) is no string of the module"
-            )));
-        }
-        count += 1;
-        Ok(())
-    })?;
-    let Some((number, _)) = file.find(kmem::codetag::SECTION).filter(|_| count > 0) else {
+            count += 1;
+            Ok(())
+        },
+    )?;
+    let Some((number, _)) = file.find(kmem_core::codetag::SECTION).filter(|_| count > 0) else {
         return Ok(None);
     };
     let start = image.layout.section(number).map(|offset| image.base().wrapping_add(offset));

@@ -1,20 +1,23 @@
-//! The loader: `finit_module`, `init_module`, `delete_module` and `request_module`, as values.
+//! The loader: `finit_module`, `init_module`, `delete_module` and `request_module`.
 //!
 //! ```text
 //! absent -> probing -> loading -> coming -> live -> going -> absent
 //!           64 KiB     memory     init      used    exit
 //! ```
 //!
-//! | state | what there is | others who want it |
-//! |---|---|---|
-//! | probing | a window of the file, its file claimed | wait |
-//! | loading | the name claimed, then memory | wait |
-//! | coming | exports and tags published, init runs | wait; for its symbols, too |
-//! | live | all | `EEXIST`; may hold it and use its symbols |
-//! | going | nobody holds it, exit runs | wait |
-//! | left | exit has run, what the module allocated is live (if that is refused) | `EBUSY`; may unload it again |
+//! | state   | of the module                                   | other requests for it           |
+//! |---------|-------------------------------------------------|---------------------------------|
+//! | probing | its file is claimed, a window of it is read     | wait                            |
+//! | loading | its name is claimed, then it has memory         | wait                            |
+//! | coming  | exports and tags are published, init runs       | wait, also for its symbols      |
+//! | live    | it is complete                                  | `EEXIST`; may hold and use it   |
+//! | going   | it is not held, exit runs                       | wait                            |
+//! | left    | exit has run, its allocations are live          | `EBUSY`; may unload it again    |
 //!
-//! Lock order: the registry's lock, then a module's body. Neither is held while code of a module runs.
+//! State `left` exists with [`WhenLive::Refuse`] only.
+//!
+//! Lock order: the registry's lock, then a module's body. No thread holds either while it runs code
+//! of a module.
 
 mod coming;
 mod file;
@@ -44,9 +47,9 @@ use crate::tags::{Books, Libkmem};
 
 /// Flags of [`Loader::finit_module`], with the system call's values.
 pub mod flags {
-    /// Takes symbols of other versions than the module was built for.
+    /// Accepts symbols of other versions than the module was built for.
     pub const IGNORE_MODVERSIONS: u32 = 1;
-    /// Takes a module of another ABI.
+    /// Accepts a module of another ABI.
     pub const IGNORE_VERMAGIC: u32 = 2;
     /// The file is compressed.
     pub const COMPRESSED_FILE: u32 = 4;
@@ -55,48 +58,49 @@ pub mod flags {
 
 /// Flags of [`Loader::delete_module`], with the system call's values.
 pub mod delete {
-    /// Does not wait until nobody holds it.
+    /// Fails instead of waiting while the module is held.
     pub const NONBLOCK: u32 = libc::O_NONBLOCK.cast_unsigned();
-    /// Unloads a module that has no exit.
+    /// Unloads a module that has an init and no exit, or live allocations.
     pub const FORCE: u32 = libc::O_TRUNC.cast_unsigned();
 }
 
-/// What is done when a module is unloaded, its exit has run, and allocations of its sites are live.
+/// The treatment of a module whose allocations are live after its exit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenLive {
-    /// The module goes; its tags stay in the books, and a warning names the sites.
+    /// It is unloaded. Its tags stay in the books, and a warning lists the call sites.
     #[default]
     KeepTags,
-    /// The module stays mapped, with its name, until they are freed and it is unloaded once more: `EBUSY` names the
-    /// sites. What they point to in the module stays good. [`delete::FORCE`] unloads it nevertheless.
+    /// It stays mapped under its name, so pointers into it stay valid. The result is `EBUSY` with
+    /// the call sites. Another call unloads it once they are freed, or with [`delete::FORCE`].
     Refuse,
 }
 
-/// What a loader goes by.
+/// Settings of a loader.
 pub struct Config {
     /// The platform.
     pub os: Arc<dyn Os>,
-    /// Symbols that are there without modules.
+    /// Symbols of the process.
     pub core: Box<dyn Core>,
-    /// Where code tags are made known.
+    /// The allocator that is told of static tags.
     pub books: Box<dyn Books>,
-    /// What is done when a module is unloaded and what it allocated is in use.
+    /// The treatment of a module whose allocations are live after its exit.
     pub when_live: WhenLive,
-    /// Most bytes of a module's memory, and of a file when it is decompressed.
+    /// Most bytes of a module's memory, and of a decompressed file.
     pub most: u64,
-    /// CPUs that per-CPU variables are for.
+    /// Number of copies of per-CPU variables.
     pub cpus: u64,
-    /// If there is one, only modules with a signature that it finds right are loaded.
+    /// Checks signatures. With it only signed modules are loaded; without it signatures are not
+    /// checked.
     pub verify: Option<Verify>,
-    /// Directories that [`Loader::request_module`] looks through.
+    /// Directories that [`Loader::request_module`] searches, in order.
     pub search_path: Vec<PathBuf>,
-    /// Requests that are served at a time.
+    /// Most calls of [`Loader::request_module`] served at once.
     pub most_requests: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        // SAFETY: asks for a number.
+        // SAFETY: takes no pointer.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
         Self {
             os: Arc::new(Linux),
@@ -112,11 +116,11 @@ impl Default for Config {
     }
 }
 
-/// A loader. Clones are the same loader.
+/// A loader. Clones refer to one loader.
 #[derive(Clone)]
 pub struct Loader(pub(crate) Arc<Inner>);
 
-/// What a loader consists of.
+/// The shared state of a loader.
 pub struct Inner {
     pub(crate) config: Config,
     pub(crate) registry: Registry,
@@ -126,35 +130,35 @@ pub struct Inner {
     key: RandomState,
 }
 
-/// A module that is there.
+/// Information about a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Its name.
     pub name: String,
     /// Bytes of its memory.
     pub size: u64,
-    /// Bytes of code.
+    /// Bytes of its code.
     pub text: u64,
-    /// How often it is held, by modules that use it, too.
+    /// Number of times that it is held, by modules that use it included.
     pub refcount: u32,
-    /// Modules that use it.
+    /// Names of modules that use it.
     pub users: Vec<String>,
     /// `Loading`, `Live` or `Unloading`.
     pub state: &'static str,
-    /// Its address; 0 for readers who may not know it.
+    /// Its address, or 0 if addresses are hidden.
     pub base: u64,
 }
 
-/// A symbol that a live module exports, which stays as long as this lives.
+/// A symbol of a live module, which is held as long as this value lives.
 pub struct Symbol {
     /// Its address.
     pub address: u64,
-    /// Its module.
+    /// A hold on its module.
     pub module: Held,
 }
 
 impl Loader {
-    /// A loader with its board.
+    /// Makes a loader and its board.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -171,11 +175,11 @@ impl Loader {
         })))
     }
 
-    /// The statistics now.
+    /// The present statistics.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.show_held();
-        Stats::of(&self.0.board)
+        crate::stats::of(&self.0.board)
     }
 
     /// Bytes that the loader holds for modules and requests.
@@ -184,7 +188,7 @@ impl Loader {
         &self.0.gauge
     }
 
-    /// All modules, by name. Addresses are for those who may know them.
+    /// All modules, sorted by name. Without `addresses`, base addresses are 0.
     #[must_use]
     pub fn modules(&self, addresses: bool) -> Vec<Info> {
         let tables = self.0.registry.lock();
@@ -213,7 +217,7 @@ impl Loader {
         all
     }
 
-    /// The text of `/proc/modules`. Addresses are zero for those who may not know them.
+    /// All modules in the layout of `/proc/modules`. Without `addresses`, base addresses are 0.
     #[must_use]
     pub fn proc_modules(&self, addresses: bool) -> String {
         self.modules(addresses).iter().fold(String::new(), |text, m| {
@@ -224,13 +228,13 @@ impl Loader {
         })
     }
 
-    /// Threads that wait for what others do now.
+    /// Number of threads that wait for requests of other threads.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.0.registry.lock().waiting()
     }
 
-    /// A symbol that a live module exports.
+    /// Finds a symbol that a live module exports, and holds the module.
     #[must_use]
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
         self.exported(name, |module, address, live| {
@@ -238,19 +242,20 @@ impl Loader {
         })
     }
 
-    /// The address of a symbol that a live module exports; its module is held until [`Loader::symbol_put`].
+    /// Finds the address of a symbol that a live module exports. Holds the module until
+    /// [`Loader::symbol_put`].
     #[must_use]
     pub fn symbol_get(&self, name: &str) -> Option<u64> {
         self.exported(name, |module, address, live| (live && module.try_get()).then_some(address))
     }
 
-    /// Lets go of the module that exports a symbol. False: there is none.
+    /// Releases the module that exports a symbol once. False: no module exports it.
     pub fn symbol_put(&self, name: &str) -> bool {
         let module = self.exported(name, |module, _, _| Some(module.clone()));
         module.as_deref().map(Module::put).is_some()
     }
 
-    /// What `find` makes of a symbol's module, its address, and whether the module is live.
+    /// Calls `find` with a symbol's module, its address, and whether the module is live.
     fn exported<T>(
         &self,
         name: &str,
@@ -265,7 +270,7 @@ impl Loader {
 }
 
 impl crate::registry::Tables {
-    /// The modules that use a module, in no order.
+    /// The modules that use a module, in any order.
     fn users_of<'t>(&'t self, name: &'t str) -> impl Iterator<Item = &'t Shared<Module>> {
         self.names
             .values()
@@ -276,7 +281,7 @@ impl crate::registry::Tables {
             .filter(move |module| lock(&module.body).uses.iter().any(|used| *used.name == *name))
     }
 
-    /// Names of the modules that use a module.
+    /// Names of the modules that use a module, sorted.
     fn users(&self, name: &str) -> Vec<String> {
         let mut users: Vec<String> =
             self.users_of(name).map(|module| module.name.to_string()).collect();
@@ -284,7 +289,7 @@ impl crate::registry::Tables {
         users
     }
 
-    /// The same as text, in order, without taking memory.
+    /// Names of the modules that use a module, sorted, as text. Allocates nothing.
     fn users_text<'t>(&'t self, name: &'t str, between: &'t str) -> UsersText<'t> {
         UsersText { tables: self, name, between }
     }
@@ -327,7 +332,7 @@ impl Inner {
         header.held_peak.store(self.gauge.peak(), Ordering::Relaxed);
     }
 
-    /// Counts a request that met a module of its name.
+    /// Counts a request for a module that is loaded, which took `bytes` bytes.
     fn count_duplicate(&self, name: &str, bytes: u64) {
         self.count(Stat::FailedBecoming, 1);
         self.count(Stat::BecomingBytes, bytes);
@@ -335,7 +340,10 @@ impl Inner {
         self.board.change(|| self.board.count_failed(name, reason::BECOMING));
     }
 
-    /// A place on the board for a new module.
+    /// Makes a module with an entry on the board.
+    ///
+    /// # Errors
+    /// `ENOMEM`: there is no free entry, or no memory.
     fn new_module(self: &Arc<Self>, name: Name) -> Result<Shared<Module>> {
         let _tables = self.registry.lock();
         let entries = self.board.modules();
@@ -363,7 +371,7 @@ impl Inner {
         Ok(module)
     }
 
-    /// Ends what a thread began and cannot end any more.
+    /// Ends an attempt whose thread ended first, and takes its module down.
     pub(crate) fn give_up(self: &Arc<Self>, attempt: &Shared<Attempt>) {
         let found = self.registry.lock().forget(attempt);
         if let Some((_, Some(module))) = found {

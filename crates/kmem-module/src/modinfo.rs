@@ -1,4 +1,4 @@
-//! What a module says of itself: `key=value` strings in the section `.modinfo`.
+//! Information about a module: `key=value` strings in the section `.modinfo`.
 
 use crate::alloc::Lossy;
 use crate::elf::Elf;
@@ -10,14 +10,14 @@ use crate::source::Part;
 /// Most bytes of one entry.
 const MAX_ENTRY: usize = 64 << 10;
 
-/// The entries, checked to be strings.
+/// The checked entries of a module.
 pub struct Modinfo<'a>(Part<'a>);
 
 impl<'a> Modinfo<'a> {
-    /// Reads `.modinfo`; a file without one has no entries.
+    /// Reads `.modinfo`. A file without it has no entries.
     ///
     /// # Errors
-    /// `ENOEXEC` for an entry that does not end; `ENOMEM`, or what reading says.
+    /// `ENOEXEC`: an entry does not end, or is longer than 64 KiB; those of [`Elf::contents`].
     pub fn read(elf: &Elf<'a>, account: &Account) -> Result<Self> {
         let Some((number, section)) = elf.find(".modinfo") else {
             return Ok(Self(Part::Borrowed(&[])));
@@ -37,7 +37,7 @@ impl<'a> Modinfo<'a> {
         Ok(Self(bytes))
     }
 
-    /// Entries in order; what has no `=` is a key without a value.
+    /// Keys and values in order. An entry without `=` is a key with an empty value.
     pub fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> + '_ {
         self.0.split(|&b| b == 0).filter(|entry| !entry.is_empty()).map(|entry| {
             match entry.iter().position(|&b| b == b'=') {
@@ -53,19 +53,19 @@ impl<'a> Modinfo<'a> {
         self.entries().find(|entry| entry.0 == key.as_bytes()).map(|(_, value)| value)
     }
 
-    /// The module's name: as it says, else that of its source file.
+    /// The module's name: its entry `name`, else that of its source file.
     ///
     /// # Errors
-    /// `ENOEXEC` for one that is no name.
+    /// `ENOEXEC`: it is no name.
     pub fn name(&self) -> Result<Option<Name>> {
         name_of(self.get("name"), self.get(SOURCE_FILE))
     }
 }
 
-/// The entry with the source file, from which a module has its name if it gives none.
+/// Key of the source file, which names a module without an entry `name`.
 pub const SOURCE_FILE: &str = "kmem_source";
 
-/// The name that two entries give.
+/// The name by the values of `name` and [`SOURCE_FILE`].
 pub(crate) fn name_of(name: Option<&[u8]>, source: Option<&[u8]>) -> Result<Option<Name>> {
     if let Some(name) = name {
         return Name::of(name).map(Some);

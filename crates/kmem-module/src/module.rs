@@ -1,7 +1,8 @@
-//! A module that has its memory: its functions, who uses it, what it uses.
+//! A module in memory: its functions, and the modules that it uses.
 //!
-//! Nobody can take hold of a module that is going, and one that is held does not go: the count of uses and the mark
-//! that it is closed are one word, on the [board](crate::board).
+//! A module that is being unloaded cannot be held, and a module that is held is not unloaded.
+//! Therefore the count of holds and the mark [`CLOSED`] are in one word, on the
+//! [board](crate::board).
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::alloc::Shared;
-use crate::board::{Board, ModuleEntry};
+use crate::board::{Board, CLOSED, ModuleEntry};
 use crate::completion::{wait_while, wake_all};
 use crate::error::Result;
 use crate::image::Image;
@@ -18,23 +19,20 @@ use crate::name::Name;
 use crate::params::Strings;
 use crate::symbols::Export;
 
-/// Set in the word of uses when nobody may take hold any more.
-pub const CLOSED: u32 = 1 << 31;
-
-/// A module. `struct module` of `kmem_module.h` is one, opaque.
+/// A module: `struct module` of `kmem_module.h`, which is opaque there.
 pub struct Module {
     /// Its name.
     pub name: Name,
-    /// The loader it belongs to.
+    /// Its loader.
     pub(crate) loader: Weak<Inner>,
-    /// Its place on the board.
     board: Arc<Board>,
+    /// Number of its entry on the board.
     slot: usize,
-    /// What it consists of, once it is linked.
+    /// Its parts, once it is linked.
     pub(crate) body: Mutex<Body>,
 }
 
-/// What a linked module consists of.
+/// The parts of a linked module.
 #[derive(Default)]
 pub(crate) struct Body {
     pub(crate) image: Option<Image>,
@@ -45,11 +43,11 @@ pub(crate) struct Body {
     pub(crate) exports: Vec<Export>,
     pub(crate) tags: Option<Range<u64>>,
     pub(crate) strings: Strings,
-    /// Modules whose symbols it uses; each is held once.
+    /// Modules whose symbols it uses, each held once.
     pub(crate) uses: Vec<Shared<Module>>,
 }
 
-/// The guard of a lock, whatever happened to its last owner: nothing is left half done under one here.
+/// Locks a mutex, even after a panic of its last owner: here a panic leaves no data half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -68,19 +66,19 @@ impl Module {
         &self.entry().refs
     }
 
-    /// How often it is held.
+    /// Number of times that it is held.
     #[must_use]
     pub fn refcount(&self) -> u32 {
         self.refs().load(Ordering::Relaxed) & !CLOSED
     }
 
-    /// Takes hold of it. False: it is going.
+    /// Holds it, until [`Module::put`]. False: it is being unloaded.
     pub fn try_get(&self) -> bool {
         let more = |refs: u32| (refs & CLOSED == 0 && refs + 1 < CLOSED).then_some(refs + 1);
         self.refs().fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Lets go of it. More often than it was held does nothing.
+    /// Releases it once. Does nothing if it is not held.
     pub fn put(&self) {
         let less = |refs: u32| (refs & !CLOSED != 0).then_some(refs - 1);
         let before = self.refs().fetch_update(Ordering::Release, Ordering::Relaxed, less);
@@ -89,17 +87,17 @@ impl Module {
         }
     }
 
-    /// Keeps others from taking hold. True: nobody holds it.
+    /// Makes [`Module::try_get`] fail from now on. True: it is not held.
     pub(crate) fn close(&self) -> bool {
         self.refs().fetch_or(CLOSED, Ordering::Acquire) & !CLOSED == 0
     }
 
-    /// Takes back [`Module::close`].
+    /// Undoes [`Module::close`].
     pub(crate) fn reopen(&self) {
         self.refs().fetch_and(!CLOSED, Ordering::Release);
     }
 
-    /// Waits until nobody holds a module that is closed.
+    /// Waits until a closed module is not held any more.
     pub(crate) fn wait_for_last_put(&self) -> Result<()> {
         loop {
             let refs = self.refs().load(Ordering::Acquire);
@@ -111,22 +109,22 @@ impl Module {
     }
 }
 
-/// Calls a function of a module that takes nothing and returns a number.
+/// Calls a function `int f(void)` of a module.
 ///
 /// # Safety
-/// The address of such a function in memory that is mapped and executable, and stays so.
+/// `function` is the address of such a function, in memory that stays mapped and executable.
 pub(crate) unsafe fn call(function: u64) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     let function =
         unsafe { std::mem::transmute::<usize, extern "C-unwind" fn() -> c_int>(function as usize) };
     function()
 }
 
-/// A module that is held: it is not unloaded while this lives.
+/// A hold on a module, which is not unloaded while this value lives.
 pub struct Held(Shared<Module>);
 
 impl Held {
-    /// Holds a module; none: it is going.
+    /// Holds a module. `None`: it is being unloaded.
     #[must_use]
     pub fn new(module: &Shared<Module>) -> Option<Self> {
         module.try_get().then(|| Self(module.clone()))

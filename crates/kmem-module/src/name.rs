@@ -1,4 +1,4 @@
-//! Names of modules, which need no memory of their own.
+//! Names of modules: values of a fixed size, which allocate nothing.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::ops::Deref;
 use crate::alloc::Lossy;
 use crate::error::{Error, Result};
 
-/// Bytes of a module's name with its end, as in the kernel.
+/// Bytes of the longest name with its zero byte, as in the kernel.
 pub const MODULE_NAME_LEN: usize = 56;
 
 /// The name of a module: letters, digits and `_`.
@@ -19,10 +19,11 @@ pub struct Name {
 }
 
 impl Name {
-    /// A name as the kernel writes it, with `_` for `-`.
+    /// Makes a name, with `_` for `-` as in the kernel.
     ///
     /// # Errors
-    /// `ENOEXEC` for one that is empty, too long or of other characters than letters, digits, `_` and `-`.
+    /// `ENOEXEC`: it is empty, longer than 55 bytes, or has other characters than letters, digits,
+    /// `_` and `-`.
     pub fn of(name: &[u8]) -> Result<Self> {
         let fits = !name.is_empty()
             && name.len() < MODULE_NAME_LEN
@@ -38,10 +39,10 @@ impl Name {
         Ok(Self { bytes, len: name.len() as u8 })
     }
 
-    /// The name that a path gives a module: without directories and from the first dot on.
+    /// Makes a name from a path: the file name up to the first dot.
     ///
     /// # Errors
-    /// `ENOEXEC`: it gives none.
+    /// `ENOEXEC`: it is no name, as for [`Name::of`].
     pub fn of_path(path: &[u8]) -> Result<Self> {
         let file = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
         Self::of(file.split(|&b| b == b'.').next().unwrap_or(file))
@@ -52,12 +53,12 @@ impl Deref for Name {
     type Target = str;
 
     fn deref(&self) -> &str {
-        // Always text: see `of`.
+        // `of` accepts ASCII only.
         std::str::from_utf8(&self.bytes[..self.len.into()]).unwrap_or_default()
     }
 }
 
-// As of the text, so that a table with names is looked up by text.
+// `Eq` and `Hash` are those of the text, so that tables with names can be searched by text.
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
         **self == **other

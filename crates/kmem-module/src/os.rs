@@ -1,5 +1,6 @@
-//! The loader's door to the platform: memory for modules, buffers, files. Whatever can fail goes through
-//! [`Os`], so that a test makes each call fail in turn; [`Account`] counts every byte that comes through it.
+//! The platform as the loader uses it: memory of modules, buffers, files. Calls that can fail go
+//! through [`Os`], so a test can make each of them fail. [`Account`] counts every byte that is
+//! allocated.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -11,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::alloc::Shared;
 use crate::error::{Error, Result};
 
-/// Bytes of a page: what protection is given by.
+/// Bytes of a page, the unit of protection.
 pub const PAGE: u64 = 4096;
 
-/// What a range of a module's memory may be used for. There is no writable and executable.
+/// Allowed accesses to a range of a module's memory. No range is both writable and executable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// Data.
@@ -27,48 +28,49 @@ pub enum Protection {
 
 /// The platform.
 pub trait Os: Send + Sync {
-    /// Zeroed memory of whole pages, readable and writable.
+    /// Maps `len` bytes of zeroed memory, whole pages, readable and writable.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error of the system.
     fn map(&self, len: usize) -> io::Result<NonNull<u8>>;
 
-    /// Changes what a range of pages may be used for.
+    /// Changes the allowed accesses to a range of pages.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error of the system.
     ///
     /// # Safety
-    /// A range of memory from [`Os::map`] that nobody uses otherwise meanwhile.
+    /// The range is memory from [`Os::map`]; no thread accesses it in a way that `to` forbids.
     unsafe fn protect(&self, at: NonNull<u8>, len: usize, to: Protection) -> io::Result<()>;
 
-    /// Sees to it that what was written to a range of memory is what is executed there, on every CPU.
+    /// Makes every CPU execute the bytes that were written to a range of memory.
     ///
     /// # Safety
-    /// A range of memory from [`Os::map`], which is readable.
+    /// The range is readable memory from [`Os::map`].
     unsafe fn synchronise(&self, at: NonNull<u8>, len: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         unsafe { instruction_cache(at, len) };
     }
 
-    /// Gives memory back. A range the system does not take back is lost to the process.
+    /// Unmaps memory. A range that the system fails to unmap is leaked.
     ///
     /// # Safety
-    /// A range of memory from [`Os::map`] that nobody uses any more.
+    /// The range is memory from [`Os::map`] that no thread uses any more.
     unsafe fn unmap(&self, at: NonNull<u8>, len: usize);
 
-    /// Whether a buffer of so many bytes is to be had.
+    /// Called before a buffer of `bytes` bytes is allocated.
     ///
     /// # Errors
-    /// There is no memory.
+    /// The allocation must fail.
     fn reserve(&self, _bytes: usize) -> io::Result<()> {
         Ok(())
     }
 
-    /// Reads from a file; a short count is what there is.
+    /// Reads from a file at `offset`, and returns the number of bytes: fewer than asked for at its
+    /// end.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error of the system.
     fn read_at(&self, file: BorrowedFd<'_>, into: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 
@@ -76,40 +78,46 @@ pub trait Os: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Linux;
 
-/// x86-64 keeps its instruction caches coherent, and what other CPUs prefetched was never executable.
+/// Nothing to do: x86-64 keeps instruction caches coherent. No CPU prefetched the bytes, which were
+/// not executable.
 #[cfg(not(target_arch = "aarch64"))]
 unsafe fn instruction_cache(_: NonNull<u8>, _: usize) {}
 
-/// Cleans the data caches to the point of unification, and invalidates the instruction caches of all CPUs (Arm Architecture
-/// Reference Manual, section "Concurrent modification and execution of instructions"). The memory was not executable before, so
-/// no CPU can have fetched older instructions from it; the calling one is synchronised here.
+/// Cleans the data caches to the point of unification, and invalidates the instruction caches of
+/// all CPUs. See the Arm Architecture Reference Manual, "Concurrent modification and execution of
+/// instructions". The memory was not executable before, so no other CPU can have fetched older
+/// instructions from it. The calling CPU is synchronised here.
+///
+/// # Safety
+/// The range is readable.
 #[cfg(target_arch = "aarch64")]
 unsafe fn instruction_cache(at: NonNull<u8>, len: usize) {
     use std::arch::asm;
 
     let kind: usize;
-    // SAFETY: reads the cache type register, which Linux lets programs do.
+    // SAFETY: reads the cache type register, which Linux allows programs to do.
     unsafe { asm!("mrs {}, ctr_el0", out(reg) kind, options(nomem, nostack, preserves_flags)) };
     let start = at.as_ptr() as usize;
     let lines = |bytes: usize| (start & !(bytes - 1)..start + len).step_by(bytes);
-    // Bit 28: instructions are fetched through coherent data caches; bit 29: the same of the instruction caches.
+    // Bit 28: the data caches need no cleaning. Bit 29: the instruction caches need no
+    // invalidation.
     if kind & 1 << 28 == 0 {
         for line in lines(4 << (kind >> 16 & 0xf)) {
-            // SAFETY: a line with a byte of memory that is readable.
+            // SAFETY: by the contract the line contains readable memory.
             unsafe { asm!("dc cvau, {}", in(reg) line, options(nostack, preserves_flags)) };
         }
     }
-    // SAFETY: a barrier.
+    // SAFETY: a barrier accesses no memory.
     unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
     if kind & 1 << 29 == 0 {
         for line in lines(4 << (kind & 0xf)) {
-            // SAFETY: as above.
+            // SAFETY: by the contract the line contains readable memory.
             unsafe { asm!("ic ivau, {}", in(reg) line, options(nostack, preserves_flags)) };
         }
-        // SAFETY: a barrier.
+        // SAFETY: a barrier accesses no memory.
         unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
     }
-    // SAFETY: a barrier.
+    // SAFETY: a barrier accesses no memory.
     unsafe { asm!("isb", options(nostack, preserves_flags)) };
 }
 
@@ -121,7 +129,7 @@ impl Os for Linux {
     fn map(&self, len: usize) -> io::Result<NonNull<u8>> {
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping disturbs nobody.
+        // SAFETY: a new mapping replaces none.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -135,12 +143,12 @@ impl Os for Linux {
             Protection::Read => libc::PROT_READ,
             Protection::ReadExecute => libc::PROT_READ | libc::PROT_EXEC,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         check(unsafe { libc::mprotect(at.as_ptr().cast(), len, prot) })
     }
 
     unsafe fn unmap(&self, at: NonNull<u8>, len: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         unsafe { libc::munmap(at.as_ptr().cast(), len) };
     }
 
@@ -164,7 +172,7 @@ impl Os for Linux {
     }
 }
 
-/// Bytes that a loader holds now and held at most.
+/// Bytes that a loader holds, and the most so far.
 #[derive(Debug, Default)]
 pub struct Gauge {
     now: AtomicU64,
@@ -178,7 +186,7 @@ impl Gauge {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// Most bytes held at one time.
+    /// The most bytes held at one time.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
@@ -194,7 +202,7 @@ impl Gauge {
     }
 }
 
-/// The books of one request: what it has taken from the platform so far, freed or not.
+/// Allocates for one request, and counts all bytes that it took from the platform, freed or not.
 #[derive(Clone)]
 pub struct Account {
     os: Arc<dyn Os>,
@@ -203,7 +211,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// An account over a platform, for a loader's gauge.
+    /// Makes an account that also counts on a loader's gauge.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -211,7 +219,7 @@ impl Account {
         Ok(Self { os, gauge, spent: Shared::new(AtomicU64::new(0))? })
     }
 
-    /// Bytes taken by this request.
+    /// Bytes that this request took so far.
     #[must_use]
     pub fn spent(&self) -> u64 {
         self.spent.load(Ordering::Relaxed)
@@ -223,7 +231,7 @@ impl Account {
         &*self.os
     }
 
-    /// A zeroed buffer.
+    /// Allocates a zeroed buffer. `of` names its purpose in an error.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -240,7 +248,7 @@ impl Account {
         Ok(Buffer { data, held, gauge: self.gauge.clone() })
     }
 
-    /// Memory for a module.
+    /// Maps memory for a module.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -254,7 +262,7 @@ impl Account {
     }
 }
 
-/// Bytes for a while, counted while they are held.
+/// A temporary buffer, counted while it is held.
 pub struct Buffer {
     data: Vec<u8>,
     held: u64,
@@ -289,61 +297,61 @@ pub struct Mapped {
     gauge: Arc<Gauge>,
 }
 
-// SAFETY: memory has no thread; who may touch it when is the module's matter.
+// SAFETY: any thread may access and unmap memory; all accesses go through `unsafe` functions.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: any thread may access and unmap memory; all accesses go through `unsafe` functions.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// First address.
+    /// Its first address.
     #[must_use]
     pub fn at(&self) -> NonNull<u8> {
         self.at
     }
 
-    /// Bytes.
+    /// Bytes that are mapped.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is left of it.
+    /// Whether nothing is mapped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Protects a range of pages.
+    /// Changes the allowed accesses to the pages at offsets `from` to `to`.
     ///
     /// # Errors
-    /// The system refused; the range may have been protected in part.
+    /// `ENOMEM`: the system refused; a part of the range may have changed.
     ///
     /// # Safety
-    /// Nobody uses the range in another way.
+    /// No thread accesses the range in a way that `what` forbids.
     ///
     /// # Panics
-    /// When the range is not in it.
+    /// The range is not in this memory.
     pub unsafe fn protect(&self, from: usize, to: usize, what: Protection) -> Result<()> {
         assert!(from <= to && to <= self.len);
         if from == to {
             return Ok(());
         }
         if what == Protection::ReadExecute {
-            // SAFETY: in the mapping, and readable.
+            // SAFETY: a range of the mapping, which is readable.
             unsafe { self.os.synchronise(self.at.add(from), to - from) };
         }
-        // SAFETY: in the mapping; the rest is the caller's promise.
+        // SAFETY: a range of the mapping; for accesses the same contract.
         unsafe { self.os.protect(self.at.add(from), to - from, what) }
             .map_err(|e| Error::new(crate::error::Errno::ENOMEM, format_args!("mprotect: {e}")))
     }
 
-    /// Gives back all from `from` on.
+    /// Unmaps all bytes from offset `from` on.
     ///
     /// # Safety
-    /// Nobody uses it any more.
+    /// No thread uses these bytes any more.
     pub unsafe fn truncate(&mut self, from: usize) {
         if from < self.len {
-            // SAFETY: in the mapping; the rest is the caller's promise.
+            // SAFETY: a range of the mapping; for accesses the same contract.
             unsafe { self.os.unmap(self.at.add(from), self.len - from) };
             self.gauge.sub((self.len - from) as u64);
             self.len = from;
@@ -353,7 +361,8 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: whoever drops it has seen to it that nobody is inside.
+        // SAFETY: its owner, the module's image, is dropped when no thread runs the module any
+        // more.
         unsafe { self.truncate(0) };
     }
 }

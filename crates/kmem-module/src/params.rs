@@ -1,4 +1,5 @@
-//! Parameters: `name=value` separated by blanks, quoted where there are blanks in them, as on the kernel's command line.
+//! Parameters of a module: `name=value` words, separated by blanks and quoted as on the kernel's
+//! command line.
 
 use std::fmt;
 
@@ -55,17 +56,18 @@ impl Type {
     }
 }
 
-/// Where a value goes.
+/// The destination of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Variable,
-    /// So many elements, and where to say how many were given.
+    /// Number of elements, and the place for the number of values given.
     Array(u32, Option<u64>),
-    /// A string of so many bytes.
+    /// Bytes of the string, its zero byte included.
     String(u32),
 }
 
-/// A parameter of a module. Its places are offsets in the image, and lie in its data.
+/// A parameter of a module. Places are offsets in the image, in parts that are writable before init
+/// ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Param {
     /// Its name.
@@ -75,10 +77,10 @@ pub struct Param {
     kind: Kind,
 }
 
-/// Reads the section of parameters, which has been relocated.
+/// Reads the section of parameters after relocation.
 ///
 /// # Errors
-/// `ENOEXEC` for an entry whose name or value is not where it should be.
+/// `ENOEXEC`: a name or value is not in the module's memory; `ENOMEM`.
 pub fn params(file: &Elf<'_>, image: &Image) -> Result<Vec<Param>> {
     let mut found = Vec::new();
     each_entry(file, image, "kmem_params", PARAM, |number, entry| {
@@ -121,11 +123,11 @@ pub fn params(file: &Elf<'_>, image: &Image) -> Result<Vec<Param>> {
     Ok(found)
 }
 
-/// The strings that `charp` parameters point to: the module's, as long as it is loaded.
+/// The strings that `charp` parameters point to, which live as long as the module.
 pub type Strings = Vec<Vec<u8>>;
 
-/// Splits arguments into words. Quotes keep blanks together and are taken away; an opening one may stand at the start or
-/// after the `=`. False: enough.
+/// Splits arguments into words, and calls `each` until it returns false. Quotes keep blanks
+/// together and are removed. An opening quote may stand at the start of a word or behind the `=`.
 fn each_word(args: &str, mut each: impl FnMut(&str) -> Result<bool>) -> Result<()> {
     let mut word = alloc::text(args)?;
     word.clear();
@@ -153,10 +155,11 @@ fn each_word(args: &str, mut each: impl FnMut(&str) -> Result<bool>) -> Result<(
     if begun { each(&word).map(drop) } else { Ok(()) }
 }
 
-/// Writes arguments into an image that is not sealed yet. What follows `--` is for init itself, and left alone.
+/// Writes the values of arguments into an image that is not sealed yet. Stops at the word `--`.
 ///
 /// # Errors
-/// `ENOENT` for a parameter that there is none of, `EINVAL` or `ERANGE` for a value that does not fit; all name it.
+/// `ENOENT`: there is no such parameter; `EINVAL` or `ERANGE`: a value does not fit; `ENOMEM`. The
+/// text names the parameter.
 pub fn parse(args: &str, params: &[Param], image: &mut Image) -> Result<Strings> {
     let mut strings = Strings::new();
     each_word(args, |word| {
@@ -167,7 +170,7 @@ pub fn parse(args: &str, params: &[Param], image: &mut Image) -> Result<Strings>
             Some((name, value)) => (name, Some(value)),
             None => (word, None),
         };
-        // The kernel takes a dash for an underscore.
+        // As in the kernel, a dash equals an underscore.
         let normal = |b: u8| if b == b'-' { b'_' } else { b };
         let is = |param: &&Param| param.name.bytes().map(normal).eq(name.bytes().map(normal));
         let param = params
@@ -249,7 +252,7 @@ impl Param {
                 string.extend_from_slice(value.as_bytes());
                 string.push(0);
                 to.copy_from_slice(&(string.as_ptr() as u64).to_le_bytes());
-                // Moved, but not the bytes.
+                // This moves the vector, not its bytes.
                 alloc::push(strings, string)?;
             }
             (_, Some(value)) => {
@@ -260,7 +263,10 @@ impl Param {
         Ok(())
     }
 
-    /// A number in C's notation, that fits the type.
+    /// Parses a number in C's notation.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is no number; `ERANGE`: it does not fit the type.
     fn number(&self, text: &str) -> Result<i128> {
         let trimmed = text.trim();
         let (negative, digits) = match trimmed.strip_prefix('-') {
@@ -276,7 +282,7 @@ impl Param {
         };
         let name = self.of.name();
         let parsed = match parsed {
-            // `from_str_radix` takes signs, too.
+            // `from_str_radix` also accepts a sign.
             Ok(value) if !digits.contains(['+', '-']) => i128::from(value),
             Err(e) if *e.kind() == std::num::IntErrorKind::PosOverflow => {
                 return Err(self.bad(Errno::ERANGE, format_args!("{text:?} does not fit {name}")));

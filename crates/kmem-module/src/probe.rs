@@ -1,9 +1,9 @@
-//! The name of a module, found through a window of 64 KiB: all that is read of a file before it is known to
-//! be no duplicate.
+//! The name of a module, found through a window of 64 KiB. A duplicate of a loaded module needs no
+//! more memory than that.
 //!
-//! The header leads to the names of sections, these to where `.modinfo` is written, that to the section, and it to
-//! `name=`. Each step goes through the file in one direction. What is found is not trusted: the file is
-//! checked whole afterwards.
+//! The search goes from the ELF header to the names of sections, from `.modinfo` there to its
+//! section, and to `name=` in it. Each step reads the file in one direction. The result is not
+//! trusted: the whole file is checked later.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
@@ -15,14 +15,15 @@ use crate::name::Name;
 use crate::os::Account;
 use crate::source::Window;
 
-/// Places in the names of sections where the wanted one may begin: `.rela.modinfo` ends like it.
+/// Most places of `.modinfo` in the names of sections. There can be several: `.rela.modinfo` ends
+/// with it.
 const MAX_PLACES: usize = 8;
 const MODINFO: &[u8] = b".modinfo\0";
 
-/// Finds the name that a module gives itself.
+/// Finds the name of a module in its `.modinfo`. `None`: it has none.
 ///
 /// # Errors
-/// `ENOEXEC` for what is no module; `ENOMEM`, or what reading says.
+/// `ENOEXEC`: it is no module, or the name is wrong; those of [`Window::bytes`].
 pub fn name(window: &mut Window<'_>, account: &Account) -> Result<Option<Name>> {
     let len = window.source().len();
     let start = window.some(account, 0, len.min(HEADER), "the ELF header")?;
@@ -53,7 +54,7 @@ pub fn name(window: &mut Window<'_>, account: &Account) -> Result<Option<Name>> 
     name.or(source).transpose()
 }
 
-/// Where `.modinfo` is written in the names of sections.
+/// Finds the places of `.modinfo` in the names of sections.
 fn places(window: &mut Window<'_>, account: &Account, names: &Section) -> Result<Places> {
     let mut places = Places { found: [0; MAX_PLACES], len: 0 };
     let mut at = 0;
@@ -70,22 +71,22 @@ fn places(window: &mut Window<'_>, account: &Account, names: &Section) -> Result
         if got == left {
             break;
         }
-        // One that begins at the end of the window is found at the start of the next.
+        // Windows overlap, so that a place across their border is found.
         at += got.saturating_sub(MODINFO.len() as u64 - 1).max(1);
     }
     Ok(places)
 }
 
-/// The first of them.
+/// Offsets in the names of sections.
 struct Places {
     found: [u32; MAX_PLACES],
     len: usize,
 }
 
-/// Strings longer than this are none that is looked for here.
+/// Most bytes of a string that is read here; names are shorter.
 const MAX_STRING: u64 = 4096;
 
-/// Calls `each` with the strings of a section; the end of one that is too long is left out.
+/// Calls `each` with the strings of a section. Skips strings that are too long.
 fn each_string(
     window: &mut Window<'_>,
     account: &Account,
@@ -115,10 +116,11 @@ fn each_string(
     Ok(())
 }
 
-/// What tells the contents of two sources apart: a hash of all bytes under a key that nobody outside knows.
+/// A hash of all bytes of a source, to compare contents. The key is secret, so collisions cannot be
+/// made.
 ///
 /// # Errors
-/// What reading says.
+/// Those of [`Window::some`].
 pub fn digest(window: &mut Window<'_>, account: &Account, key: &RandomState) -> Result<u64> {
     let len = window.source().len();
     let mut hasher = key.build_hasher();

@@ -1,19 +1,20 @@
-//! Who loads what: one state per name, and an index of files to it.
+//! Loads and unloads under way: one state per module name, and an index from files to names.
 //!
 //! ```text
-//! file:  unknown -> loading(attempt) -> known(name) .. as long as a module of that name is there
+//! file:  unknown -> loading(attempt) -> known(name) .. as long as a module of that name exists
 //! name:  absent  -> loading(attempt) -> live -> going(attempt) -> absent
 //!                                                    |  ^
 //!                                                    v  |
 //!                                                    left
 //! ```
 //!
-//! A request that meets an attempt of somebody else waits for it, and then shares its result if it has asked for the same
-//! (content, arguments, flags), or looks again. Nobody waits in a circle: who waits for whom is written down, and a wait that would
-//! close a circle is `EDEADLK`. An attempt whose thread ends without a result (cancelled, or jumped out of init) ends with
-//! `EINTR`, and whoever waited takes over.
+//! A request that meets an attempt of another thread waits for it. It shares the result if
+//! contents, arguments and flags are the same, and looks again otherwise. The registry records
+//! which thread waits for which: a wait that would close a circle fails with `EDEADLK`. An attempt
+//! whose thread ends without a result (cancelled, or jumped out of init) ends with `EINTR`, and the
+//! waiting requests look again.
 //!
-//! One lock, never held while waiting, reading, or running a module.
+//! There is one lock. No thread holds it while it waits, reads a file, or runs a module's code.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,20 +29,20 @@ use crate::module::{Module, lock};
 use crate::name::Name;
 use crate::symbols::Definition;
 
-/// What tells files apart without reading them.
+/// The identity of a file's contents, known without reading them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     /// Device and inode.
     pub file: (u64, u64),
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// When its contents changed: seconds and nanoseconds.
+    /// Time of the last change of its contents: seconds and nanoseconds.
     pub mtime: (i64, i64),
-    /// When it changed in any way.
+    /// Time of the last change of any kind: seconds and nanoseconds.
     pub ctime: (i64, i64),
 }
 
-/// A thread, as long as it lives.
+/// A number of a thread, never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct ThreadId(u64);
 
@@ -53,12 +54,12 @@ impl ThreadId {
     }
 }
 
-/// What is asked for: whoever asks for the same may share the result.
+/// The parameters of a request. Requests with equal parameters may share a result.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Arguments.
+    /// The module's arguments.
     pub args: String,
-    /// Flags.
+    /// Flags of [`crate::loader::flags`].
     pub flags: u32,
 }
 
@@ -70,7 +71,7 @@ impl Asked {
     }
 }
 
-/// Something that one thread does and others may wait for.
+/// A load, unload or request by name, which one thread does and other threads may wait for.
 pub struct Attempt {
     owner: ThreadId,
     pub(crate) asked: Asked,
@@ -78,7 +79,7 @@ pub struct Attempt {
     digest: OnceLock<u64>,
     outcome: OnceLock<Result<()>>,
     done: Completion,
-    /// Whether it has one of the places of requests, which it gives back however it ends.
+    /// Whether it holds a slot of [`Slots`], which it gives back at its end.
     placed: AtomicBool,
 }
 
@@ -94,21 +95,21 @@ impl Attempt {
         })
     }
 
-    /// Takes one of the places of requests; may wait.
+    /// Takes a slot for a request by name. Waits until one is free.
     pub(crate) fn take_place(&self, places: &Slots) -> Result<()> {
         places.take()?;
         self.placed.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Gives it back.
+    /// Gives its slot back, if it holds one.
     pub(crate) fn give_place(&self, places: &Slots) {
         if self.placed.swap(false, Ordering::Relaxed) {
             places.give();
         }
     }
 
-    /// How it ended.
+    /// Its result, once it has ended.
     pub fn outcome(&self) -> Option<&Result<()>> {
         self.outcome.get()
     }
@@ -122,25 +123,25 @@ enum File {
 
 /// State of a name.
 pub enum Slot {
-    /// Being loaded; the module, once it is linked.
+    /// The module is being loaded. It exists once it is linked.
     Loading(Shared<Attempt>, Option<Shared<Module>>),
-    /// Loaded.
+    /// The module is loaded.
     Live(Shared<Module>),
-    /// Being unloaded.
+    /// The module is being unloaded.
     Going(Shared<Attempt>, Shared<Module>),
-    /// Its exit has run, and it is mapped for the sake of what it allocated.
+    /// Exit has run, and the module stays mapped because allocations of it are live.
     Left(Shared<Module>),
 }
 
-/// What is behind the lock.
+/// The tables behind the lock.
 #[derive(Default)]
 pub struct Tables {
     files: HashMap<FileId, File>,
     /// States of names.
     pub names: HashMap<Name, Slot>,
-    /// Exported symbols, and the modules they are in.
+    /// Exported symbols, each with its module.
     pub exports: HashMap<CString, (Shared<Module>, Definition)>,
-    /// Requests for modules under way.
+    /// Requests by name that are under way.
     pub requests: HashMap<String, Shared<Attempt>>,
     waiting: HashMap<ThreadId, ThreadId>,
 }
@@ -151,27 +152,27 @@ pub struct Registry {
     tables: Mutex<Tables>,
 }
 
-/// When the result of another attempt may be shared, arguments and flags being the same.
+/// Condition for sharing the result of another attempt with equal arguments and flags.
 #[derive(Clone, Copy)]
 enum Share {
-    /// It was for the same file.
+    /// Always: it loads the same file.
     SameFile,
-    /// If its contents had this digest.
+    /// Only if its contents have this digest.
     SameContents(u64),
-    /// It did something else.
+    /// Never: it does something else.
     Never,
 }
 
-/// What came of claiming something.
+/// Why a file or name could not be claimed.
 pub enum Claim {
-    /// It has been done, with this result; shared with whoever did it.
+    /// Another attempt did the same, with this result.
     Shared(Result<()>),
-    /// A module of that name is there.
+    /// A module of that name is loaded.
     Exists(Name),
 }
 
 thread_local! {
-    /// What this thread has begun and not ended; what is left when it ends is given up.
+    /// Attempts that this thread began and has not ended. They are given up when the thread ends.
     static MINE: RefCell<Begun> = const { RefCell::new(Begun(Vec::new())) };
 }
 
@@ -187,17 +188,17 @@ impl Drop for Begun {
     }
 }
 
-/// Remembers that this thread has begun an attempt.
+/// Records an attempt of the calling thread, so that it is given up if the thread ends first.
 ///
 /// # Errors
 /// `ENOMEM`.
 pub(crate) fn begin(loader: Weak<crate::loader::Inner>, attempt: &Shared<Attempt>) -> Result<()> {
-    // A thread that ends already has nobody to tell.
+    // In a thread whose thread-local values are destroyed there is no record.
     MINE.try_with(|mine| alloc::push(&mut mine.borrow_mut().0, (loader, attempt.clone())))
         .unwrap_or(Ok(()))
 }
 
-/// This thread has ended an attempt, or nobody knows of it.
+/// Removes the calling thread's record of an attempt.
 pub(crate) fn ended(attempt: &Shared<Attempt>) {
     let _ = MINE.try_with(|mine| {
         mine.borrow_mut().0.retain(|(_, other)| !Shared::ptr_eq(other, attempt));
@@ -205,7 +206,7 @@ pub(crate) fn ended(attempt: &Shared<Attempt>) {
 }
 
 impl Registry {
-    /// The tables.
+    /// Locks the tables.
     pub fn lock(&self) -> MutexGuard<'_, Tables> {
         lock(&self.tables)
     }
@@ -213,7 +214,7 @@ impl Registry {
     /// Waits for an attempt of another thread.
     ///
     /// # Errors
-    /// `EDEADLK`: that one waits for this thread; `EINTR`: a signal.
+    /// `EDEADLK`: that thread waits for the caller; `EINTR`: a signal arrived; `ENOMEM`.
     pub fn wait(&self, attempt: &Attempt) -> Result<()> {
         if attempt.done.is_done() {
             return Ok(());
@@ -235,7 +236,7 @@ impl Registry {
         result
     }
 
-    /// A new attempt that nobody finds by a file.
+    /// Makes an attempt, which is in no table yet.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -243,10 +244,10 @@ impl Registry {
         Attempt::new(asked)
     }
 
-    /// Claims a file for an attempt, or finds out what became of it. None: it is the attempt's.
+    /// Claims a file for an attempt. Waits while another attempt has it. `None`: it is claimed.
     ///
     /// # Errors
-    /// As for [`Registry::wait`]; `ENOMEM`; `EBUSY`: its module has not gone yet.
+    /// As for [`Registry::wait`]; `EBUSY`: its module has run exit and stays mapped.
     pub fn claim_file(&self, attempt: &Shared<Attempt>, id: FileId) -> Result<Option<Claim>> {
         loop {
             let mut guard = self.lock();
@@ -282,10 +283,11 @@ impl Registry {
         matches!(self.lock().names.get(name), Some(Slot::Live(_)))
     }
 
-    /// Claims a name for an attempt. None: it is the attempt's.
+    /// Claims a name for an attempt, whose contents have this digest. Waits while another attempt
+    /// has it. `None`: it is claimed.
     ///
     /// # Errors
-    /// As for [`Registry::wait`].
+    /// As for [`Registry::claim_file`].
     pub fn claim_name(
         &self,
         attempt: &Shared<Attempt>,
@@ -312,7 +314,7 @@ impl Registry {
         }
     }
 
-    /// Waits for another attempt. Its result, if it is for this caller, too.
+    /// Waits for another attempt. Returns its result if the caller may share it.
     fn wait_to_share(
         &self,
         other: &Attempt,
@@ -333,8 +335,9 @@ impl Registry {
         })
     }
 
-    /// Ends an attempt: its file is known by `name` from now on, or not known any more.
-    /// The state of the name is the caller's matter, in the same breath.
+    /// Ends an attempt with a result, and wakes the threads that wait for it. Its file stands for
+    /// the given name from now on, or is forgotten. `change` sets the name's state under the same
+    /// lock.
     pub fn end(
         &self,
         attempt: &Shared<Attempt>,
@@ -361,14 +364,14 @@ impl Registry {
     }
 }
 
-/// A name whose module has not gone yet.
+/// The error for a name in state [`Slot::Left`].
 fn left(name: &str) -> Error {
     let what = format_args!("the last {name} has run its exit, and what it allocated is live");
     Error::new(Errno::EBUSY, what)
 }
 
 impl Tables {
-    /// Forgets an attempt that was given up: its file, its request, and its name, whose module is returned.
+    /// Removes the file, request and name of an attempt that was given up. Returns name and module.
     pub(crate) fn forget(
         &mut self,
         attempt: &Shared<Attempt>,
@@ -387,12 +390,12 @@ impl Tables {
         }
     }
 
-    /// Threads that wait.
+    /// Number of threads that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Forgets all files that are known by a name.
+    /// Forgets all files that stand for a name.
     pub fn forget_files(&mut self, name: &str) {
         self.files.retain(|_, file| !matches!(file, File::Known(known) if **known == *name));
     }

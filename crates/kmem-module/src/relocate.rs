@@ -1,8 +1,10 @@
-//! Relocations: streamed from the file, first to see what they need, then to apply them.
+//! Relocations, read from the file twice: first to count veneers and far addresses, then to apply
+//! them.
 //!
-//! A call of a symbol that is out of reach goes through a veneer, a load of its address through the table of
-//! far addresses (GOT). How many there are is counted before there is memory. What a file says in the second
-//! pass and did not in the first is an error: it was changed in between.
+//! A call of a symbol that is out of reach goes through a veneer. A load of its address goes
+//! through the table of far addresses (GOT). Both are counted before memory is allocated. A
+//! relocation that the second pass sees and the first did not is an error: the file was changed in
+//! between.
 
 mod aarch64;
 mod x86_64;
@@ -23,20 +25,20 @@ const RELA: u64 = 24;
 /// One relocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rela {
-    /// Where in its section.
+    /// Offset of its place in the target section.
     pub offset: u64,
-    /// What to write.
+    /// Type of the relocation.
     pub kind: u32,
-    /// Of which symbol.
+    /// Number of the symbol.
     pub symbol: u32,
-    /// What to add.
+    /// Constant to add.
     pub addend: i64,
 }
 
-/// What a kind of relocation needs beside the symbol's address.
+/// The needs of a type of relocation beside the symbol's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// Nothing.
+    /// None.
     Nothing,
     /// An entry in the table of far addresses.
     Got,
@@ -44,35 +46,35 @@ enum Need {
     Veneer,
 }
 
-/// Where a relocation is applied, and to what.
+/// The place and operands of a relocation, with the letters of the ABI.
 struct Site<'a> {
-    /// The bytes from there to the section's end.
+    /// The bytes from the place to the section's end.
     bytes: &'a mut [u8],
     /// Address of the place (P).
     place: u64,
-    /// The symbol (S).
+    /// Value of the symbol (S).
     symbol: u64,
-    /// A (A).
+    /// Addend (A).
     addend: i64,
-    /// Address of the symbol's entry in the table (G), if it has one.
+    /// Address of the symbol's entry in the table of far addresses (G), if it has one.
     got: Option<u64>,
-    /// Address of its veneer.
+    /// Address of the symbol's veneer, if it has one.
     veneer: Option<u64>,
 }
 
 /// Why a relocation cannot be applied.
 enum Refusal {
-    /// Of no kind that modules have: its name.
+    /// Modules cannot have its type, which has this name.
     Kind(&'static str),
-    /// The place is not all in the section.
+    /// A part of the place is outside the section.
     Outside,
-    /// The value does not fit; the value.
+    /// This value does not fit the place.
     Overflow(i64),
-    /// The place has been written before.
+    /// The place is not zero: a relocation was applied to it before.
     NotZero,
-    /// The first pass did not see that it needs a table entry.
+    /// It needs a far address that the first pass did not count.
     Changed,
-    /// The value is not aligned as the instruction needs it.
+    /// This value is not aligned as the instruction requires.
     Misaligned(i64),
 }
 
@@ -90,14 +92,14 @@ fn arch(machine: Machine) -> &'static Arch {
     }
 }
 
-/// The relocations of one section that is loaded.
+/// The relocations of one section in memory.
 struct Table {
     rela: Section,
     number: u16,
     target: u16,
 }
 
-/// The tables of relocations whose targets are loaded, checked.
+/// The checked tables of relocations whose target sections are loaded.
 fn tables<'e>(
     file: &'e Elf<'_>,
     symtab: &'e Symtab<'_>,
@@ -136,7 +138,7 @@ fn tables<'e>(
         .filter_map(move |(number, section)| check(number, section).transpose())
 }
 
-/// Calls `each` with the relocations of a table.
+/// Calls `each` with the relocations of a table and their numbers.
 fn stream(
     window: &mut Window<'_>,
     account: &Account,
@@ -157,21 +159,22 @@ fn stream(
     Ok(())
 }
 
-/// What the relocations of a file need: for each symbol a number in the table, and of a veneer, from 1 on.
+/// Far addresses and veneers that the relocations of a file need.
 pub struct Needs {
+    /// For each symbol the numbers of its far address and its veneer, from 1 on; 0 for none.
     slots: Buffer,
-    /// Entries of the table.
+    /// Number of far addresses.
     pub got: u64,
-    /// Veneers.
+    /// Number of veneers.
     pub veneers: u64,
     machine: Machine,
 }
 
 impl Needs {
-    /// Reads all relocations.
+    /// Reads all relocations and counts their needs.
     ///
     /// # Errors
-    /// `ENOEXEC` for a table that is wrong; `ENOMEM`, or what reading says.
+    /// `ENOEXEC`: a table is wrong; `ENOMEM`; those of [`Window::bytes`].
     pub fn count(
         file: &Elf<'_>,
         symtab: &Symtab<'_>,
@@ -198,7 +201,7 @@ impl Needs {
                         this.got += 1;
                         this.set(rela.symbol, 0, this.got as u32);
                     }
-                    // What the module defines itself is in reach.
+                    // A symbol of the module itself is in reach.
                     Need::Veneer
                         if symtab.get(rela.symbol).section == elf::SHN_UNDEF
                             && this.slot(rela.symbol, 4) == 0 =>
@@ -233,10 +236,10 @@ impl Needs {
         Some(image.layout.veneers + slot * VENEER)
     }
 
-    /// Fills in table and veneers, and applies all relocations.
+    /// Writes far addresses and veneers, and applies all relocations.
     ///
     /// # Errors
-    /// `ENOEXEC` names the first relocation that cannot be applied; what reading says.
+    /// `ENOEXEC`: names the first relocation that cannot be applied; those of [`Window::bytes`].
     pub fn apply(
         &self,
         file: &Elf<'_>,
@@ -306,7 +309,7 @@ impl Needs {
     }
 }
 
-/// A relocation that the second pass sees and the first did not.
+/// Text for a relocation that only the second pass sees.
 const CHANGED: &str = "changed while it was loaded";
 
 fn refuse(table: &Table, index: u64, rela: &Rela, what: impl fmt::Display) -> Error {
@@ -317,7 +320,7 @@ fn refuse(table: &Table, index: u64, rela: &Rela, what: impl fmt::Display) -> Er
 }
 
 impl Site<'_> {
-    /// Writes a value into bytes that are zero.
+    /// Writes a value to the place, whose bytes must be zero.
     fn write(&mut self, value: &[u8]) -> std::result::Result<(), Refusal> {
         let place = self.bytes.get_mut(..value.len()).ok_or(Refusal::Outside)?;
         if place.iter().any(|&b| b != 0) {
@@ -332,7 +335,7 @@ impl Site<'_> {
         self.symbol.cast_signed().wrapping_add(self.addend)
     }
 
-    /// S + A - P, of another S.
+    /// S + A - P, with `symbol` for S.
     fn relative_to(&self, symbol: u64) -> i64 {
         symbol.cast_signed().wrapping_add(self.addend).wrapping_sub(self.place.cast_signed())
     }

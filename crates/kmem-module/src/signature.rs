@@ -1,6 +1,6 @@
-//! A signature at the end of a file, as the kernel's `sign-file` appends it: PKCS#7, a record of 12 bytes, a
-//! magic string. Here it is taken apart; whether it is right is for the embedder's
-//! [`Verify`] to say, and nobody asks unless signatures are enforced.
+//! The signature at the end of a file, as the kernel's `sign-file` appends it: PKCS#7, a record of
+//! 12 bytes, a magic string. This module parses it. The host's [`Verify`] checks it, if signatures
+//! are required.
 
 use std::fmt;
 
@@ -18,22 +18,23 @@ const PKCS7: u8 = 2;
 /// Most bytes of a signature.
 const MAX_SIGNATURE: u64 = 64 << 10;
 
-/// Says whether a signature (PKCS#7, DER) is right for a module of so many bytes.
+/// Returns whether a signature (PKCS#7, DER) is valid for the first `len` bytes of a source.
 pub type Verify = fn(module: Source<'_>, len: u64, signature: &[u8]) -> bool;
 
-/// Where a signature is.
+/// The place of a signature in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signature {
-    /// Bytes of the module before it.
+    /// Bytes of the module, which precede it.
     pub module: u64,
     /// Bytes of the signature.
     pub size: u64,
 }
 
-/// Finds the signature of a file; none is no error.
+/// Finds the signature of a file. `None`: it has none.
 ///
 /// # Errors
-/// `EBADMSG` for a record that does not fit the file, `ENOPKG` for another kind of signature; what reading says.
+/// `EBADMSG`: the record is wrong; `ENOPKG`: the signature is of another kind; those of
+/// [`Source::read`].
 pub fn find(source: Source<'_>, account: &Account) -> Result<Option<Signature>> {
     let len = source.len();
     let Some(end) = len.checked_sub(MAGIC.len() as u64) else { return Ok(None) };
@@ -65,7 +66,7 @@ pub fn find(source: Source<'_>, account: &Account) -> Result<Option<Signature>> 
     Ok(Some(Signature { module, size }))
 }
 
-/// What a signature says of itself.
+/// The contents of a signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
     /// Common name of the issuer of the key.
@@ -79,17 +80,17 @@ pub struct Signer {
 }
 
 impl Signature {
-    /// The signature: PKCS#7, DER.
+    /// Reads the signature (PKCS#7, DER).
     ///
     /// # Errors
-    /// What reading says.
+    /// Those of [`Source::part`].
     pub fn read<'a>(&self, source: Source<'a>, account: &Account) -> Result<Part<'a>> {
         source.part(account, self.module, self.size, "the signature")
     }
 }
 
 impl Signer {
-    /// Takes a signature (PKCS#7, DER) apart; none if it is not what the kernel writes.
+    /// Parses a signature (PKCS#7, DER). `None`: it does not have the form that the kernel writes.
     #[must_use]
     pub fn of(pkcs7: &[u8]) -> Option<Self> {
         let info = ContentInfo::from_der(pkcs7).ok()?;

@@ -1,7 +1,8 @@
-//! Where a module's bytes come from: memory, or a file that is read piece by piece.
+//! Sources of a module's bytes: memory, or a file that is read piece by piece.
 //!
-//! Each piece is copied once, and what was checked is the copy: a file that changes meanwhile gives another
-//! module or an error, never an unchecked one. Memory belongs to the caller and is not copied.
+//! Each piece of a file is copied once, and the copy is checked. So a file that changes during the
+//! load gives another module or an error, never unchecked bytes. Memory of the caller is not
+//! copied.
 
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
@@ -9,39 +10,39 @@ use std::os::fd::BorrowedFd;
 use crate::error::{Error, Result};
 use crate::os::{Account, Buffer};
 
-/// What can be read anywhere.
+/// Bytes that can be read from any offset.
 pub trait ReadAt {
-    /// Bytes in all.
+    /// Number of bytes.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills `into` from `offset` on; the caller has checked that so much is there.
+    /// Fills `into` with the bytes from `offset` on. The caller has checked that they exist.
     ///
     /// # Errors
-    /// Whatever keeps it from being read.
+    /// The bytes cannot be read.
     fn read(&self, account: &Account, offset: u64, into: &mut [u8]) -> Result<()>;
 }
 
 /// A module's bytes.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
-    /// In memory.
+    /// Bytes in memory.
     Bytes(&'a [u8]),
-    /// In a regular file of so many bytes.
+    /// A regular file, and its length in bytes.
     File(BorrowedFd<'a>, u64),
-    /// Compressed.
+    /// A compressed source.
     Packed(&'a (dyn ReadAt + 'a)),
 }
 
 /// A piece of a source.
 pub enum Part<'a> {
-    /// Of memory.
+    /// Bytes in memory.
     Borrowed(&'a [u8]),
-    /// Read from a file.
+    /// A copy, read from a file.
     Read(Buffer),
 }
 
@@ -57,7 +58,7 @@ impl Deref for Part<'_> {
 }
 
 impl<'a> Source<'a> {
-    /// Bytes in all.
+    /// Number of bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
@@ -67,16 +68,16 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes at `offset`.
+    /// Fills `into` with the bytes from `offset` on. `of` names them in an error.
     ///
     /// # Errors
-    /// `ENOEXEC` past the end; what a read of the file says.
+    /// `ENOEXEC`: they are behind the end; the error of a read.
     pub fn read(&self, account: &Account, offset: u64, into: &mut [u8], of: &str) -> Result<()> {
         let len = into.len() as u64;
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
@@ -107,10 +108,10 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The bytes at `offset`, borrowed or read.
+    /// Borrows or reads `len` bytes at `offset`. `of` names them in an error.
     ///
     /// # Errors
-    /// As [`Source::read`]; `ENOMEM`.
+    /// Those of [`Source::read`]; `ENOMEM`.
     pub fn part(&self, account: &Account, offset: u64, len: u64, of: &str) -> Result<Part<'a>> {
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
             return Err(past_end(offset, len, self.len(), of));
@@ -134,10 +135,10 @@ fn past_end(offset: u64, len: u64, end: u64, of: &str) -> Error {
     ))
 }
 
-/// Most bytes of a file that are looked at before a module's name is known to be new.
+/// Bytes of a window: memory for a file before the module's name is known to be new.
 pub const WINDOW: u64 = 64 << 10;
 
-/// A source seen through a window of at most [`WINDOW`] bytes.
+/// A source that is read through a buffer of at most [`WINDOW`] bytes.
 pub struct Window<'a> {
     source: Source<'a>,
     buffer: Option<Buffer>,
@@ -146,7 +147,7 @@ pub struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// A window over a source; memory is looked at where it is.
+    /// Makes a window over a source. Bytes in memory need no buffer.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -164,10 +165,10 @@ impl<'a> Window<'a> {
         self.source
     }
 
-    /// `len` bytes at `offset`, at most a window.
+    /// Returns `len` bytes at `offset`. `of` names them in an error.
     ///
     /// # Errors
-    /// As [`Source::read`]; `E2BIG` for more than a window.
+    /// Those of [`Source::read`]; `E2BIG`: they are more than a window.
     pub fn bytes(&mut self, account: &Account, offset: u64, len: u64, of: &str) -> Result<&[u8]> {
         let source = self.source;
         let end = offset.checked_add(len).filter(|&end| end <= source.len());
@@ -196,10 +197,10 @@ impl<'a> Window<'a> {
         Ok(&buffer[from..from + len as usize])
     }
 
-    /// As many bytes at `offset` as a window shows, up to `most`.
+    /// Returns up to `most` bytes at `offset`, limited by the window.
     ///
     /// # Errors
-    /// As [`Source::read`].
+    /// Those of [`Source::read`].
     pub fn some(&mut self, account: &Account, offset: u64, most: u64, of: &str) -> Result<&[u8]> {
         let room = self.buffer.as_ref().map_or(WINDOW, |buffer| buffer.len() as u64);
         self.bytes(account, offset, most.min(room), of)

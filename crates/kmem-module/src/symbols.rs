@@ -1,4 +1,5 @@
-//! Symbols: what modules export, what the process has, and the versions that a module was built for.
+//! Symbols: exports of modules, symbols of the process, and the versions that a module was built
+//! for.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -18,20 +19,20 @@ const VERSION: usize = 64;
 const FLAG_GPL: u32 = 1;
 const FLAG_VERSION: u32 = 2;
 
-/// What stands for a name.
+/// The definition of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Definition {
-    /// Its value, nearly always an address.
+    /// Its value, usually an address.
     pub value: u64,
     /// Its version, if it has one.
     pub version: Option<u32>,
-    /// Only for modules whose licence is compatible with the GPL.
+    /// Whether only modules with a licence compatible with the GPL may use it.
     pub gpl: bool,
 }
 
-/// The symbols that are there without any module.
+/// Symbols that are defined outside of modules.
 pub trait Core: Send + Sync {
-    /// Looks a name up.
+    /// Finds the definition of a name.
     fn find(&self, name: &CStr) -> Option<Definition>;
 }
 
@@ -41,25 +42,25 @@ pub struct Process;
 
 impl Core for Process {
     fn find(&self, name: &CStr) -> Option<Definition> {
-        // SAFETY: a C string; the result is only compared.
+        // SAFETY: a C string.
         let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         (!at.is_null()).then_some(Definition { value: at as u64, version: None, gpl: false })
     }
 }
 
-/// A name that a module exports.
+/// A symbol that a module exports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// The name.
+    /// Its name.
     pub name: CString,
-    /// What it stands for.
+    /// Its definition.
     pub is: Definition,
 }
 
-/// Reads the section of exports, which has been relocated.
+/// Reads the section of exports after relocation.
 ///
 /// # Errors
-/// `ENOEXEC` for an entry whose name or value is not in the module.
+/// `ENOEXEC`: a name or value is not in the module's memory; `ENOMEM`.
 pub fn exports(file: &Elf<'_>, image: &Image) -> Result<Vec<Export>> {
     let mut found = Vec::new();
     each_entry(file, image, "kmem_exports", EXPORT, |number, entry| {
@@ -70,7 +71,7 @@ pub fn exports(file: &Elf<'_>, image: &Image) -> Result<Vec<Export>> {
         let mut bytes = alloc::list(name.len() + 1)?;
         bytes.extend_from_slice(name);
         bytes.push(0);
-        // Without a zero in it, and no larger than its room: this takes no memory.
+        // Does not allocate: the bytes have no zero, and room for one.
         let name = CString::from_vec_with_nul(bytes)
             .map_err(|_| bad(format_args!("its name has a zero in it")))?;
         let value = u64_at(entry, 0);
@@ -87,7 +88,11 @@ pub fn exports(file: &Elf<'_>, image: &Image) -> Result<Vec<Export>> {
     Ok(found)
 }
 
-/// Calls `each` with the records of a section.
+/// Calls `each` with the records of `size` bytes in a section, and their numbers. Does nothing
+/// without such a section.
+///
+/// # Errors
+/// `ENOEXEC`: the section has no whole records; those of `each`.
 pub(crate) fn each_entry(
     file: &Elf<'_>,
     image: &Image,
@@ -107,18 +112,18 @@ pub(crate) fn each_entry(
     bytes.chunks_exact(size).enumerate().try_for_each(|(number, entry)| each(number, entry))
 }
 
-/// The versions that a module says it was built for.
+/// The versions of symbols that a module was built for.
 pub struct Versions<'a> {
     records: Option<Part<'a>>,
-    /// Numbers of the records, by name and version.
+    /// Numbers of the records, sorted by name and version.
     order: Vec<u32>,
 }
 
 impl<'a> Versions<'a> {
-    /// Reads `__versions`.
+    /// Reads the section `__versions`, if there is one.
     ///
     /// # Errors
-    /// `ENOEXEC` for records that are none; `ENOMEM`.
+    /// `ENOEXEC`: it has no whole records; those of [`Elf::contents`].
     pub fn read(file: &Elf<'a>, account: &Account) -> Result<Self> {
         let Some((number, section)) = file.find("__versions") else {
             return Ok(Self { records: None, order: Vec::new() });
@@ -137,16 +142,16 @@ impl<'a> Versions<'a> {
         Ok(Self { records: Some(bytes), order })
     }
 
-    /// All of them, by name.
+    /// All names and versions, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], u32)> + '_ {
         let records = self.records.as_deref().unwrap_or_default();
         self.order.iter().map(|&number| record(records, number))
     }
 
-    /// Whether a definition is what the module was built for.
+    /// Checks that a definition has the version that the module was built for, if it states one.
     ///
     /// # Errors
-    /// `ENOEXEC` names the symbol and both versions.
+    /// `ENOEXEC`: it has not. The text names the symbol and both versions.
     pub fn check(&self, name: &[u8], found: &Definition) -> Result<()> {
         let records = self.records.as_deref().unwrap_or_default();
         let of = |number: &u32| record(records, *number);
@@ -160,7 +165,8 @@ impl<'a> Versions<'a> {
         let name = Lossy(name);
         let refuse = |has: fmt::Arguments<'_>| {
             Err(Error::noexec(format_args!(
-                "disagrees about the version of symbol {name}: built for {expected:#x}, there is {has}"
+                "disagrees about the version of symbol {name}: built for {expected:#x}, there is \
+                 {has}"
             )))
         };
         match found.version {
@@ -170,14 +176,14 @@ impl<'a> Versions<'a> {
     }
 }
 
-/// Name and version of a record.
+/// The name and version of a record.
 fn record(records: &[u8], number: u32) -> (&[u8], u32) {
     let entry = records.get(number as usize * VERSION..).unwrap_or_default();
     let name = entry.get(8..VERSION).unwrap_or_default();
     (name.split(|&b| b == 0).next().unwrap_or_default(), u64_at(entry, 0) as u32)
 }
 
-/// Whether a licence is compatible with the GPL, as the kernel has it.
+/// Whether a licence is compatible with the GPL, by the kernel's list.
 #[must_use]
 pub fn is_gpl_compatible(licence: &[u8]) -> bool {
     matches!(

@@ -1,38 +1,38 @@
-//! Where the code tags of modules are made known: the allocator whose books they are in.
+//! Static tags of modules, and the allocator that keeps the books for them.
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ops::Range;
 
-use kmem::{LiveTag, StaticTag};
+use kmem_core::{LiveTag, StaticTag};
 
-/// An allocator's register of code tags.
+/// An allocator that is told of static tags.
 pub trait Books: Send + Sync {
-    /// Tells that the tags at these addresses belong to a module.
+    /// Makes the tags at these addresses known under a module's name.
     ///
     /// # Safety
-    /// There are tags, and there will be until [`Books::unregister`].
+    /// The range holds tags, which stay valid until [`Books::unregister`].
     unsafe fn register(&self, tags: &Range<u64>, module: &str);
 
-    /// Takes leave of the tags: what is live of theirs keeps its names, and a warning tells the sites.
+    /// Forgets the tags. Live allocations keep their names, and a warning lists their call sites.
     ///
     /// # Safety
-    /// As given to [`Books::register`]; nobody allocates for them any more.
+    /// The arguments were given to [`Books::register`]; no code allocates with the tags any more.
     unsafe fn unregister(&self, tags: &Range<u64>, module: &str);
 
-    /// Bytes of live allocations of the tags; 0 where nobody keeps books. `sites` are those of the first tags, the rest
-    /// have no tag.
+    /// Returns the live bytes of the tags; 0 without books. Fills `sites` with tags that have live
+    /// bytes; further entries have null tags.
     fn live(&self, tags: &Range<u64>, sites: &mut [LiveTag]) -> u64;
 }
 
-/// What a module that is to be unloaded still holds: its first sites, and all its bytes.
+/// The live allocations of a module: some of their call sites, and all their bytes.
 pub(crate) struct Live {
     sites: [LiveTag; 4],
     bytes: u64,
 }
 
 impl Live {
-    /// Counts; none: nothing is live.
+    /// Counts live allocations. `None`: there are none.
     pub(crate) fn of(books: &dyn Books, tags: &Range<u64>) -> Option<Self> {
         let mut sites = [LiveTag::NONE; 4];
         let bytes = books.live(tags, &mut sites);
@@ -40,13 +40,13 @@ impl Live {
     }
 }
 
-/// `5 bytes are live: a.c:7 work (5 bytes in 1)`. Only while the tags are mapped.
+/// Shows `5 bytes are live: a.c:7 work (5 bytes in 1)`. For use while the tags are mapped only.
 impl fmt::Display for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes are live:", self.bytes)?;
         let mut left = self.bytes;
         for live in self.sites.iter().filter(|live| !live.tag.is_null()) {
-            // SAFETY: a tag of a module that is mapped, whose strings were checked when it was linked.
+            // SAFETY: a tag of a mapped module; its strings were checked by the linker.
             let (file, function, line) = unsafe {
                 let tag = &*live.tag;
                 (CStr::from_ptr(tag.file), CStr::from_ptr(tag.function), tag.line)
@@ -72,9 +72,9 @@ fn call(function: &CStr, tags: &Range<u64>, module: &str) {
     if at.is_null() {
         return;
     }
-    // SAFETY: libkmem.so defines these functions so.
+    // SAFETY: libkmem.so defines the function with this type.
     let function = unsafe { std::mem::transmute::<*mut libc::c_void, Function>(at) };
-    // SAFETY: tags, as the caller promised to register or unregister, and a name of that length.
+    // SAFETY: the callers' contract for `tags`; `module` has its length.
     unsafe {
         function(tags.start as _, tags.end as _, module.as_ptr().cast(), module.len());
     }
@@ -95,15 +95,15 @@ impl Books for Libkmem {
         if at.is_null() {
             return 0;
         }
-        // SAFETY: libkmem.so defines this function so.
+        // SAFETY: libkmem.so defines the function with this type.
         let function = unsafe { std::mem::transmute::<*mut libc::c_void, Count>(at) };
-        // SAFETY: room for as many entries as are told.
+        // SAFETY: `sites` has its length; the tags are only compared.
         unsafe { function(tags.start as _, tags.end as _, sites.as_mut_ptr(), sites.len()) }
     }
 }
 
 /// An allocator compiled into the program.
-impl Books for &'static kmem::Kmem {
+impl Books for &'static kmem_core::Kmem {
     unsafe fn register(&self, tags: &Range<u64>, module: &str) {
         self.register_tags(tags.start as _, tags.end as _, module.as_bytes());
     }

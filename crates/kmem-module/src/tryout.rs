@@ -1,4 +1,4 @@
-//! Everything that loading does to a file, but for running it: checked, laid out, resolved, relocated, sealed, dropped.
+//! A load without running the module: checks the file, links it, seals the memory, and drops it.
 
 use std::ffi::CStr;
 
@@ -11,18 +11,18 @@ use crate::os::Account;
 use crate::source::Source;
 use crate::symbols::{Core, Versions};
 
-/// What a module would be.
+/// Properties of the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Its name, if it gives itself one.
+    /// Its name, if `.modinfo` has one.
     pub name: Option<Name>,
     /// Bytes of its memory after init.
     pub size: u64,
-    /// Bytes of code.
+    /// Bytes of its code.
     pub text: u64,
-    /// Symbols that it imports.
+    /// Number of symbols that it imports.
     pub imports: usize,
-    /// Symbols that it exports to other modules.
+    /// Number of symbols that it exports to other modules.
     pub exports: usize,
 }
 
@@ -41,10 +41,10 @@ impl Resolve for Imports<'_> {
     }
 }
 
-/// Tries a module out. With an address to link for, its memory is not sealed either.
+/// Tries a module out. With [`Options::base`] its memory is not sealed.
 ///
 /// # Errors
-/// As for loading it.
+/// Those of [`link`] and of the checks before it.
 pub fn try_out(
     source: Source<'_>,
     account: &Account,

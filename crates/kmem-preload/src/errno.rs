@@ -1,6 +1,6 @@
-//! `errno`, the one thing of the C library that the malloc family must touch.
+//! Access to `errno`, the only state of the C library that the malloc family must change.
 
-/// Sets `errno` to `ENOMEM` and returns null, for the end of a failed allocation.
+/// Sets `errno` to `ENOMEM` and returns null: the result of a failed allocation.
 #[cold]
 #[inline(never)]
 pub(crate) fn no_memory() -> *mut u8 {
@@ -8,14 +8,14 @@ pub(crate) fn no_memory() -> *mut u8 {
     core::ptr::null_mut()
 }
 
-/// Sets `errno`.
+/// Sets `errno` of the calling thread.
 pub(crate) fn set(value: i32) {
-    // SAFETY: the C library's errno of this thread.
+    // SAFETY: the address of the calling thread's `errno`, valid as long as the thread runs.
     unsafe { *libc::__errno_location() = value };
 }
 
-/// What `errno` is.
+/// Returns `errno` of the calling thread.
 pub(crate) fn get() -> i32 {
-    // SAFETY: as above.
+    // SAFETY: the address of the calling thread's `errno`, valid as long as the thread runs.
     unsafe { *libc::__errno_location() }
 }

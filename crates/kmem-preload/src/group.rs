@@ -1,17 +1,19 @@
-//! Groups, as `kmem/group.h` declares them. Results are negative error numbers; nothing sets `errno`.
+//! Groups, as `kmem/group.h` declares them. Errors are negative error numbers; no function sets
+//! `errno`.
 
 use core::ffi::{c_char, c_int, c_void};
 
-use kmem_core::codetag::scope;
-use kmem_core::memcg::{GroupError, GroupId, Limit, Shrink, Shrinker};
+use kmem_core::memcg::{GroupError, GroupId, Shrink, Shrinker};
 use kmem_core::os::linux::Linux;
-use kmem_core::root::{MAX_GROUP_DEPTH, MAX_GROUP_NAME, group_event};
+use kmem_core::task;
 use kmem_core::units::ObjcgId;
 use kmem_core::{Group, GroupKinds, GroupStat};
+use kmem_layout::group::Limit;
+use kmem_layout::group::{MAX_GROUP_DEPTH, MAX_GROUP_NAME, group_event};
 
 use crate::{KMEM, errno, thread};
 
-/// An error number.
+/// A positive error number.
 struct Errno(c_int);
 
 impl From<GroupError> for Errno {
@@ -21,7 +23,7 @@ impl From<GroupError> for Errno {
             GroupError::Exists => libc::EEXIST,
             GroupError::Full => libc::ENOSPC,
             GroupError::TooDeep => libc::ELOOP,
-            // Without books the root is not there either.
+            // Without books there is no root either.
             GroupError::NotFound if KMEM.group(GroupId::ROOT).is_err() => libc::ENOTSUP,
             GroupError::NotFound => libc::ESRCH,
             GroupError::HasChildren => libc::EBUSY,
@@ -33,7 +35,7 @@ impl From<GroupError> for Errno {
     }
 }
 
-/// What C gets for a result.
+/// Turns a result into that of a C function: the value, or the negative error number.
 fn answer<T: Into<i64>>(result: Result<T, Errno>) -> i64 {
     match result {
         Ok(value) => value.into(),
@@ -41,15 +43,19 @@ fn answer<T: Into<i64>>(result: Result<T, Errno>) -> i64 {
     }
 }
 
+/// Turns a result into that of a C function: 0, or the negative error number.
 fn done(result: Result<(), Errno>) -> c_int {
-    // An error number.
+    // An error number fits.
     answer(result.map(|()| 0)) as c_int
 }
 
-/// Behind the largest number that a group can have.
+/// One more than the largest number of a group.
 const NUMBERS_END: u64 = 1 << (ObjcgId::BITS + 30);
 
-/// A group by its number.
+/// Checks the number of a group.
+///
+/// # Errors
+/// `EINVAL`: no group can have the number.
 fn id(number: i64) -> Result<GroupId, Errno> {
     let number = u64::try_from(number).unwrap_or(0);
     if (GroupId::ROOT.0..NUMBERS_END).contains(&number) {
@@ -59,12 +65,18 @@ fn id(number: i64) -> Result<GroupId, Errno> {
     }
 }
 
-/// A group that is not deleted, kept in its place while it is worked with.
+/// Pins the group of a number, so that it stays while it is used.
+///
+/// # Errors
+/// `EINVAL`: no group can have the number; `ESRCH`: the group was deleted.
 fn living(number: i64) -> Result<Group<Linux>, Errno> {
     Ok(KMEM.group(id(number)?)?)
 }
 
-/// A text, or its first `most` bytes and one more.
+/// A text without its zero byte, cut off after `most + 1` bytes.
+///
+/// # Errors
+/// `EFAULT`: `text` is null.
 ///
 /// # Safety
 /// `text` is null or a C string.
@@ -72,7 +84,7 @@ unsafe fn bytes<'a>(text: *const c_char, most: usize) -> Result<&'a [u8], Errno>
     if text.is_null() {
         return Err(Errno(libc::EFAULT));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     Ok(unsafe { core::slice::from_raw_parts(text.cast(), libc::strnlen(text, most + 1)) })
 }
 
@@ -81,7 +93,7 @@ unsafe fn bytes<'a>(text: *const c_char, most: usize) -> Result<&'a [u8], Errno>
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_group_create(parent: i64, name: *const c_char) -> i64 {
     let create = || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         let name = unsafe { bytes(name, MAX_GROUP_NAME) }?;
         Ok(KMEM.group_create(id(parent)?, name)?.0 as i64)
     };
@@ -94,9 +106,9 @@ unsafe extern "C" fn kmem_group_create(parent: i64, name: *const c_char) -> i64 
 unsafe extern "C" fn kmem_group_find(path: *const c_char) -> i64 {
     const MOST: usize = (MAX_GROUP_NAME + 1) * MAX_GROUP_DEPTH as usize;
     let find = || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         let path = unsafe { bytes(path, MOST) }?;
-        // The root is found without looking.
+        // An instance without books finds the root, too: check for books first.
         KMEM.group(GroupId::ROOT)?;
         Ok(KMEM.group_at(path)?.0 as i64)
     };
@@ -122,7 +134,7 @@ unsafe extern "C" fn kmem_group_name(group: i64, name: *mut c_char, room: usize)
         if text.len() >= room {
             return Err(Errno(libc::ERANGE));
         }
-        // SAFETY: there is room for the text and a zero byte.
+        // SAFETY: by the contract `name` has `room` bytes: more than the text.
         unsafe {
             name.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
             name.add(text.len()).write(0);
@@ -171,7 +183,7 @@ struct Stat {
     max: u64,
     high: u64,
     low: u64,
-    /// By [`group_event`].
+    /// Counts, indexed by [`group_event`].
     events: [u64; group_event::COUNT],
     over_limit: u64,
 }
@@ -187,10 +199,10 @@ impl From<GroupStat> for Stat {
     }
 }
 
-/// Fills in a structure that begins with its size, of which there is one version so far.
+/// Fills in a structure that begins with its size in bytes. One version exists so far.
 ///
 /// # Safety
-/// `out` is null or a structure as long as it says.
+/// `out` is null, or valid for reading a size and for writing as many bytes as that says.
 unsafe fn fill<T>(
     group: i64,
     out: *mut T,
@@ -201,11 +213,11 @@ unsafe fn fill<T>(
         if out.is_null() {
             return Err(Errno(libc::EFAULT));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         if unsafe { out.cast::<u64>().read() } != size_of::<T>() as u64 {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: it is that long.
+        // SAFETY: by the contract `out` is as long as its size says: a `T`.
         unsafe { out.write(of(group.id())?) };
         Ok(())
     };
@@ -216,7 +228,7 @@ unsafe fn fill<T>(
 /// See [`fill`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_group_stat(group: i64, out: *mut Stat) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { fill(group, out, |id| KMEM.group_stat(id).map(Stat::from)) }
 }
 
@@ -241,7 +253,7 @@ impl From<GroupKinds> for Kinds {
 /// See [`fill`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_group_kinds(group: i64, out: *mut Kinds) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { fill(group, out, |id| KMEM.group_kinds(id).map(Kinds::from)) }
 }
 
@@ -260,10 +272,13 @@ extern "C" fn kmem_group_notify(group: i64, eventfd: c_int) -> c_int {
     done(notify())
 }
 
-/// A descriptor that is open.
+/// Checks that a file descriptor is open. Keeps `errno`.
+///
+/// # Errors
+/// `EBADF`: it is not.
 fn open(fd: c_int) -> Result<u32, Errno> {
     let before = errno::get();
-    // SAFETY: asks for flags.
+    // SAFETY: F_GETFD takes no pointer.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
     errno::set(before);
     u32::try_from(fd).ok().filter(|_| flags >= 0).ok_or(Errno(libc::EBADF))
@@ -287,7 +302,7 @@ extern "C" fn kmem_group_leave(token: i64) -> c_int {
     let leave = || {
         let token = u32::try_from(token).map_err(|_| Errno(libc::EINVAL))?;
         let (entered, before) = (token >> ObjcgId::BITS, token & ((1 << ObjcgId::BITS) - 1));
-        if ObjcgId(entered) != scope::group() {
+        if ObjcgId(entered) != task::group() {
             return Err(Errno(libc::EINVAL));
         }
         KMEM.group_leave(ObjcgId(before));
@@ -315,7 +330,7 @@ unsafe extern "C" fn kmem_group_of(at: *mut u8) -> i64 {
         if at.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         Ok(unsafe { KMEM.group_of_allocation(at) }.0 as i64)
     };
     answer(of())
@@ -328,7 +343,7 @@ extern "C" fn kmem_group_try_charge(group: i64, bytes: u64) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn kmem_group_uncharge(group: i64, bytes: u64) -> c_int {
-    // A deleted group is there as long as something is reserved.
+    // A deleted group can be found as long as bytes are reserved in it.
     let uncharge = || match KMEM.group_uncharge(id(group)?, bytes) {
         Ok(()) => Ok(()),
         Err(_) => living(group).and(Err(Errno(libc::EINVAL))),
@@ -337,8 +352,8 @@ extern "C" fn kmem_group_uncharge(group: i64, bytes: u64) -> c_int {
 }
 
 /// # Safety
-/// `shrink` may be called with `data` on any thread until it is removed; `out` is null or valid for
-/// writing.
+/// `shrink` may be called with `data` on any thread until the shrinker is removed; `out` is null or
+/// valid for writing.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_group_add_shrinker(
     group: i64,
@@ -351,7 +366,7 @@ unsafe extern "C" fn kmem_group_add_shrinker(
         let Some(shrink) = shrink.filter(|_| !out.is_null()) else {
             return Err(Errno(libc::EFAULT));
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         unsafe { *out = KMEM.shrinker_add(group.id(), shrink, data)? };
         Ok(())
     };
@@ -359,7 +374,7 @@ unsafe extern "C" fn kmem_group_add_shrinker(
 }
 
 /// # Safety
-/// `shrinker` is null or one that was added and not removed.
+/// `shrinker` is null, or was added and not removed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_group_remove_shrinker(shrinker: Option<&'static Shrinker>) -> c_int {
     let remove = || Ok(KMEM.shrinker_remove(shrinker.ok_or(Errno(libc::EFAULT))?)?);

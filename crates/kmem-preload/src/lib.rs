@@ -1,20 +1,31 @@
 //! `libkmem.so`: kmem as the malloc of an unmodified Linux program.
 //!
-//! Every allocation symbol of the C library is exported, for one that is missing would hand out
-//! memory that our `free` does not know. The files are thin: [`malloc`] (C), [`operators`]
-//! (C++), [`process`] (start, exit, `dlopen`), [`thread`] (groups by name), [`tagged`], [`kernel`],
-//! [`group`], [`percpu`], [`mempool`], [`rhashtable`] and [`vmalloc`] (`kmem.h`), over the one static instance.
+//! The library exports every allocation symbol of the C library. Memory from a symbol that it left
+//! out would be unknown to its `free`.
 //!
-//! Nothing here allocates through itself, takes a lock, or calls into the C library on the path
-//! of an allocation.
+//! | modules                                             | purpose                        |
+//! |-----------------------------------------------------|--------------------------------|
+//! | [`malloc`], [`family`], [`mallinfo`], [`report`]    | the malloc family of C         |
+//! | [`operators`]                                       | `new` and `delete` of C++      |
+//! | [`process`]                                         | start, exit, `vfork`, `dlopen` |
+//! | [`thread`], [`pthread`]                             | a group per thread, by name    |
+//! | [`tagged`], [`tag_ranges`], [`kernel`], [`vmalloc`] | `kmem.h`: tags, memory         |
+//! | [`group`], [`percpu`], [`mempool`], [`rhashtable`]  | `kmem.h`: the other interfaces |
+//! | [`call_site`], [`errno`]                            | helpers of the modules above   |
 //!
-//! Built to abort on panic (the release profile) it does without the standard library, whose
-//! thread-local variables would make `dlopen` of it fail in some programs.
+//! The path of a successful allocation takes no lock and calls no function of the C library. No
+//! code here allocates through the symbols that the library exports.
+//!
+//! With `panic = "abort"` (the release profile) the library is `no_std`. The thread-local variables
+//! of the standard library make `dlopen` of it fail in some programs.
 #![cfg_attr(panic = "abort", no_std)]
 
+mod call_site;
 mod errno;
+mod family;
 mod group;
 mod kernel;
+mod mallinfo;
 mod malloc;
 mod mempool;
 mod operators;
@@ -23,6 +34,7 @@ mod process;
 mod pthread;
 mod report;
 mod rhashtable;
+mod tag_ranges;
 mod tagged;
 mod thread;
 mod vmalloc;
@@ -32,16 +44,16 @@ use kmem_core::Kmem;
 /// The allocator of this process.
 static KMEM: Kmem = Kmem::new();
 
-/// Nothing of ours is meant to panic; if it does, there is nothing to unwind to.
+/// Ends the process: no frame of a caller can be unwound.
 #[cfg(panic = "abort")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    use kmem_core::os::Platform;
+    use kmem_core::os::Console;
     KMEM.platform().print(b"kmem: internal error\n");
     KMEM.platform().fatal()
 }
 
-// The precompiled core library names a personality in its unwind tables; nothing unwinds here.
+// The unwind tables of the precompiled core library refer to this symbol. No code unwinds here.
 #[cfg(panic = "abort")]
 core::arch::global_asm!(
     ".pushsection .text.rust_eh_personality, \"ax\", @progbits",

@@ -1,19 +1,20 @@
 //! C++ `operator new` and `operator delete`, by their mangled names (Itanium C++ ABI; `m` is
 //! `size_t`).
 //!
-//! A `new` that cannot be served calls the program's new-handler as long as there is one, then
-//! throws `std::bad_alloc`. Both are the C++ runtime's business: its own forms of `new` do just
-//! that, with `malloc` for the memory, so they are jumped to for the last attempt. No frame of
-//! ours is on the stack when they throw. A program without that runtime has nobody to throw to,
-//! and ends.
+//! When memory runs out, `new` calls the program's new-handler as long as one is set, then throws
+//! `std::bad_alloc`. The forms of `new` in the C++ runtime do this, with memory from `malloc`. So
+//! the last attempt is a jump to them, which leaves no frame of this library on the stack when they
+//! throw. A program without that runtime is ended.
 
 use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
 
-use kmem_core::codetag::{Caller, scope};
-use kmem_core::os::Platform;
+use kmem_core::os::Console;
+use kmem_core::request::Caller;
+use kmem_core::task;
 
-use crate::malloc::{frees, with_call_site};
+use crate::call_site::with_call_site;
+use crate::malloc::frees;
 use crate::{KMEM, thread};
 
 with_call_site! {
@@ -23,14 +24,19 @@ with_call_site! {
     _ZnamRKSt9nothrow_t (size: usize, tag: *const c_void) => new_nothrow_at, "rdx", "x2";
     _ZnwmSt11align_val_t (size: usize, align: usize) => new_aligned_at, "rdx", "x2";
     _ZnamSt11align_val_t (size: usize, align: usize) => new_aligned_at, "rdx", "x2";
-    _ZnwmSt11align_val_tRKSt9nothrow_t (size: usize, align: usize, tag: *const c_void) => new_aligned_nothrow_at, "rcx", "x3";
-    _ZnamSt11align_val_tRKSt9nothrow_t (size: usize, align: usize, tag: *const c_void) => new_aligned_nothrow_at, "rcx", "x3";
+    _ZnwmSt11align_val_tRKSt9nothrow_t (size: usize, align: usize, tag: *const c_void)
+        => new_aligned_nothrow_at, "rcx", "x3";
+    _ZnamSt11align_val_tRKSt9nothrow_t (size: usize, align: usize, tag: *const c_void)
+        => new_aligned_nothrow_at, "rcx", "x3";
 }
 
-/// Defines slow paths: ask `$any` with the arguments as they are and the frame pointer, then jump to the runtime's
-/// form, whose address `$last` finds, with the arguments as they were.
+/// Defines slow paths. Each calls `$any` with its arguments and the frame pointer. If that returns
+/// null, it jumps to the runtime's form, which `$last` finds, with the original arguments.
 macro_rules! slow_paths {
-    ($($slow:ident($($arg:ident),*): $any:ident, $frame:literal, $arm_frame:literal, then $last:ident;)*) => {$(
+    ($(
+        $slow:ident($($arg:ident),*):
+            $any:ident, $frame:literal, $arm_frame:literal, then $last:ident;
+    )*) => {$(
         #[unsafe(naked)]
         unsafe extern "C" fn $slow($($arg: usize,)* key: usize) -> *mut u8 {
             #[cfg(target_arch = "x86_64")]
@@ -69,31 +75,33 @@ slow_paths! {
     new_slow(size): any, "rdx", "x2", then last_new;
     new_nothrow_slow(size, tag): any_nothrow, "rcx", "x3", then last_nothrow;
     new_aligned_at(size, align): any_aligned, "rcx", "x3", then last_aligned;
-    new_aligned_nothrow_at(size, align, tag): any_aligned_nothrow, "r8", "x4", then last_aligned_nothrow;
+    new_aligned_nothrow_at(size, align, tag):
+        any_aligned_nothrow, "r8", "x4", then last_aligned_nothrow;
 }
 
 extern "C" fn new_at(size: usize, ret: usize) -> *mut u8 {
-    if scope::is_in_any() {
+    if task::is_in_any() {
         return new_scoped(size, ret);
     }
     let at = KMEM.alloc_fast_root(size, ret);
-    // SAFETY: our own function, written in assembly.
+    // SAFETY: a slow path of this file, with the arguments that it declares.
     if at.is_null() { unsafe { new_slow(size, ret) } } else { at }
 }
 
-/// `new` for a thread that is under a tag or in a group; apart, so that the others pay one test.
+/// `new` for a thread with a tag or a group. A separate function, so that other threads pay for one
+/// test only.
 #[inline(never)]
 extern "C" fn new_scoped(size: usize, ret: usize) -> *mut u8 {
     let key = thread::key(ret);
     let at = KMEM.alloc_fast(size, key);
-    // SAFETY: our own function, written in assembly.
+    // SAFETY: a slow path of this file, with the arguments that it declares.
     if at.is_null() { unsafe { new_slow(size, key) } } else { at }
 }
 
 extern "C" fn new_nothrow_at(size: usize, tag: usize, ret: usize) -> *mut u8 {
     let key = thread::key(ret);
     let at = KMEM.alloc_fast(size, key);
-    // SAFETY: our own function, written in assembly.
+    // SAFETY: a slow path of this file, with the arguments that it declares.
     if at.is_null() { unsafe { new_nothrow_slow(size, tag, key) } } else { at }
 }
 
@@ -122,14 +130,15 @@ extern "C" fn any_aligned_nothrow(
     any_aligned(size, align, ret, frame)
 }
 
-/// A form of `new` of the C++ runtime, which comes after this library.
+/// Finds a form of `new` of the C++ runtime, behind this library in the search order. Null: the
+/// program has no such runtime.
 fn runtime(name: &CStr) -> *mut c_void {
-    // SAFETY: a NUL-terminated name. The program is out of memory and about to run code of the
-    // runtime anyway; if dlsym cannot allocate what it needs, it returns null.
+    // SAFETY: a NUL-terminated name. The program is about to run code of the runtime anyway. If
+    // dlsym finds no memory, it returns null.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// A form that throws, or the end of the program.
+/// Finds a form that throws, or ends the program.
 fn throwing(name: &CStr) -> *mut c_void {
     let at = runtime(name);
     if at.is_null() {
@@ -141,7 +150,7 @@ fn throwing(name: &CStr) -> *mut c_void {
     at
 }
 
-/// A form that returns null, of the runtime or of our own.
+/// Finds a form that returns null: that of the runtime, else one of this file.
 fn returning(name: &CStr) -> *mut c_void {
     extern "C" fn null() -> *mut c_void {
         null_mut()

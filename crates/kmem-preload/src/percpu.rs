@@ -1,60 +1,67 @@
-//! Per-CPU memory, as `kmem.h` declares it.
+//! The per-CPU memory functions, as `kmem.h` declares them.
 
 use core::ffi::{c_int, c_uint};
 
-use kmem_core::codetag::StaticTag;
 use kmem_core::units::{CpuId, Gfp};
 
 use crate::KMEM;
-use crate::kernel::{caller, twins};
+use crate::call_site::{Tag, tagged, twins};
 
 twins! {
     /// # Safety
-    /// The tag is null or valid.
-    fn alloc_percpu_tag = "kmem_alloc_percpu_tag", alloc_percpu_noprof = "kmem_alloc_percpu_noprof" in "rcx", "x3" (size: usize, align: usize, flags: Gfp) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        tag => KMEM.alloc_percpu(size, align, flags, unsafe { caller(tag) })
+    /// `tag` is as for [`tagged`].
+    fn alloc_percpu(size: usize, align: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        KMEM.alloc_percpu(size, align, flags, unsafe { tagged(tag) })
     }
 }
 
 /// # Safety
-/// Null, or a handle that nobody uses any more.
+/// `handle` is null, or a live handle that no thread uses any more.
 #[unsafe(export_name = "kmem_free_percpu")]
 unsafe extern "C" fn free_percpu(handle: *mut u8) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { KMEM.free_percpu(handle) }
 }
 
+/// The copy of a CPU. The number behind those of possible CPUs stands for the shared copy, whose
+/// address is the handle.
 #[unsafe(export_name = "kmem_per_cpu_ptr")]
 extern "C" fn per_cpu_ptr(handle: *mut u8, cpu: c_uint) -> *mut u8 {
     if cpu == KMEM.possible_cpus() { handle } else { KMEM.per_cpu_ptr(handle, CpuId(cpu)) }
 }
 
+/// Possible CPUs, and one for the shared copy.
 #[unsafe(export_name = "kmem_nr_cpu_ids")]
 extern "C" fn nr_cpu_ids() -> c_uint {
     KMEM.possible_cpus() + 1
 }
 
-/// Writes what there is of per-CPU memory to a file.
+/// Writes statistics of per-CPU memory to `fd`.
 #[unsafe(export_name = "kmem_percpu_stats")]
 extern "C" fn percpu_stats(fd: c_int) {
     KMEM.percpu_info(|line| {
-        // SAFETY: a line that is there. What cannot be written is lost.
+        // A line that cannot be written is lost.
+        // SAFETY: `line` is valid for reading its length.
         unsafe { libc::write(fd, line.as_ptr().cast(), line.len()) };
     });
 }
 
 /// Exports the operations for words of one width.
 macro_rules! operations {
-    ($word:ty: $add:literal, $add_return:literal, $read:literal, $xchg:literal, $cmpxchg:literal, $sum:literal, $module:ident) => {
+    (
+        $word:ty: $add:literal, $add_return:literal, $read:literal, $xchg:literal,
+        $cmpxchg:literal, $sum:literal, $module:ident
+    ) => {
         mod $module {
             use crate::KMEM;
 
             /// # Safety
-            /// `at` is an aligned word in a live per-CPU object, by its handle; so for all functions here.
+            /// `at` is an aligned word in the handle's copy of a live per-CPU object. This holds
+            /// for all functions here.
             #[unsafe(export_name = $add)]
             unsafe extern "C" fn this_cpu_add(at: *mut $word, by: $word) {
-                // SAFETY: the caller's promise; so below.
+                // SAFETY: the same contract.
                 unsafe { KMEM.this_cpu_add(at, by) }
             }
 
@@ -62,7 +69,7 @@ macro_rules! operations {
             /// See [`this_cpu_add`].
             #[unsafe(export_name = $add_return)]
             unsafe extern "C" fn this_cpu_add_return(at: *mut $word, by: $word) -> $word {
-                // SAFETY: as above.
+                // SAFETY: the same contract.
                 unsafe { KMEM.this_cpu_add_return(at, by) }
             }
 
@@ -70,7 +77,7 @@ macro_rules! operations {
             /// See [`this_cpu_add`].
             #[unsafe(export_name = $read)]
             unsafe extern "C" fn this_cpu_read(at: *mut $word) -> $word {
-                // SAFETY: as above.
+                // SAFETY: the same contract.
                 unsafe { KMEM.this_cpu_read(at) }
             }
 
@@ -78,7 +85,7 @@ macro_rules! operations {
             /// See [`this_cpu_add`].
             #[unsafe(export_name = $xchg)]
             unsafe extern "C" fn this_cpu_xchg(at: *mut $word, new: $word) -> $word {
-                // SAFETY: as above.
+                // SAFETY: the same contract.
                 unsafe { KMEM.this_cpu_xchg(at, new) }
             }
 
@@ -86,7 +93,7 @@ macro_rules! operations {
             /// See [`this_cpu_add`].
             #[unsafe(export_name = $cmpxchg)]
             unsafe extern "C" fn this_cpu_cmpxchg(at: *mut $word, old: $word, new: $word) -> $word {
-                // SAFETY: as above.
+                // SAFETY: the same contract.
                 unsafe { KMEM.this_cpu_cmpxchg(at, old, new) }
             }
 
@@ -94,7 +101,7 @@ macro_rules! operations {
             /// See [`this_cpu_add`].
             #[unsafe(export_name = $sum)]
             unsafe extern "C" fn percpu_sum(at: *mut $word) -> $word {
-                // SAFETY: as above.
+                // SAFETY: the same contract.
                 unsafe { KMEM.percpu_sum(at) }
             }
         }

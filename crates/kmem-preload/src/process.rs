@@ -3,13 +3,13 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use kmem_core::codetag::Caller;
 use kmem_core::os::linux::call;
+use kmem_core::request::Caller;
 
 use crate::KMEM;
 
-/// Runs when the library is loaded, so that the configuration is read and readers find the
-/// root block even in a program that never allocates.
+/// Runs when the library is loaded. Even in a program that never allocates, the configuration is
+/// read and readers find the root block.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static INIT: extern "C" fn() = init;
@@ -20,7 +20,7 @@ static INIT: extern "C" fn() = init;
 static FINI: extern "C" fn() = fini;
 
 extern "C" fn init() {
-    // SAFETY: an allocation of ours, freed at once.
+    // SAFETY: a fresh allocation that no other code uses.
     unsafe { KMEM.free(KMEM.alloc(1, Caller::at(init as *const () as usize))) };
     crate::thread::start();
 }
@@ -29,20 +29,20 @@ extern "C" fn fini() {
     last_call();
 }
 
-/// Writes the last record of the black box, and lets whoever started the program read the books
-/// before they are gone: once.
+/// Writes the last record of the black box, and lets `kmem run` read the books before the process
+/// ends. Later calls do nothing.
 fn last_call() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.swap(true, Ordering::Relaxed) {
         return;
     }
-    KMEM.write_record(kmem_core::blackbox::reason::EXIT);
+    KMEM.write_record(kmem_layout::blackbox::reason::EXIT);
     if let Some(name) = KMEM.report_socket().get() {
         call::report(name);
     }
 }
 
-/// Exports `$name`, which ends the process without exit handlers: the last call comes first.
+/// Exports `$name`, which ends the process without exit handlers, after [`last_call`].
 macro_rules! exits {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -55,16 +55,16 @@ macro_rules! exits {
 
 exits! { _exit _Exit }
 
-/// `vfork`, with the arrays of all CPUs out of use until the child has gone on to another
-/// program or ended; where that cannot be done, `fork`.
+/// `vfork(2)`, with the arrays of all CPUs out of use until the child runs another program or ends.
+/// If they cannot be put out of use, and on aarch64, it is `fork(2)`.
 ///
 /// # Safety
 /// As for vfork(2).
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn vfork() -> libc::pid_t {
-    // The child returns first and overwrites the stack, so the return address goes through the
-    // system call in a register.
+    // The child returns first and overwrites the stack, so a register holds the return address
+    // during the system call.
     #[cfg(target_arch = "x86_64")]
     core::arch::naked_asm!(
         "sub rsp, 8",
@@ -106,7 +106,7 @@ unsafe extern "C" fn vfork() -> libc::pid_t {
 
 #[cfg(target_arch = "x86_64")]
 extern "C" fn before_vfork() -> bool {
-    // The child must find that it is not the first to look.
+    // Writes the parent's process number before the child can write its own.
     crate::thread::is_mine();
     KMEM.before_vfork()
 }
@@ -116,7 +116,7 @@ extern "C" fn after_vfork() {
     KMEM.after_vfork();
 }
 
-/// The end of a failed system call.
+/// Sets `errno` from the result of a failed system call; returns -1.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn failed(ret: c_int) -> c_int {
     crate::errno::set(-ret);
@@ -125,16 +125,16 @@ extern "C" fn failed(ret: c_int) -> c_int {
 
 type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
-/// `dlopen` without `RTLD_DEEPBIND`: a library bound to itself and its dependencies first would
-/// get the C library's malloc and exchange pointers with ours.
+/// `dlopen(3)` without `RTLD_DEEPBIND`. With that flag a library would be bound to the C library's
+/// malloc, and would exchange pointers with code bound to this one.
 ///
 /// # Safety
 /// As for dlopen(3).
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
-    // The C library looks at the caller's address (for RUNPATH and $ORIGIN), so this must not
-    // be a call but a jump: resolve the real function, then go there with the same stack.
+    // The C library uses the return address to find RUNPATH and $ORIGIN. So the stack must be the
+    // caller's: find the C library's function, then jump to it.
     #[cfg(target_arch = "x86_64")]
     core::arch::naked_asm!(
         "push rdi", "push rsi", "sub rsp, 8",
@@ -160,12 +160,12 @@ unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
 /// The C library's `dlopen`.
 extern "C" fn next_dlopen() -> Dlopen {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    // SAFETY: the C library's function of that type, or ours.
+    // SAFETY: the C library's `dlopen` or `no_dlopen`, both of that type.
     unsafe { core::mem::transmute::<*mut c_void, Dlopen>(next(&NEXT, c"dlopen", no_dlopen as _)) }
 }
 
-/// The next definition of a function behind this library's, looked up once; `instead` if there
-/// is none.
+/// Finds the definition of a function behind this library in the search order, else `instead`.
+/// `known` keeps the result.
 pub(crate) fn next(known: &AtomicPtr<c_void>, name: &CStr, instead: *mut c_void) -> *mut c_void {
     let mut next = known.load(Ordering::Relaxed);
     if next.is_null() {
@@ -183,30 +183,30 @@ unsafe extern "C" fn no_dlopen(_path: *const c_char, _flags: c_int) -> *mut c_vo
     core::ptr::null_mut()
 }
 
-/// Calls of `dlclose` under way.
+/// Number of calls of `dlclose` under way.
 static UNLOADING: AtomicU32 = AtomicU32::new(0);
 
-/// Whether an object's destructors may run because it is unloaded. At exit they all run, and
-/// nothing is wrong with what is live then.
+/// Whether an object's destructors may run because `dlclose` unloads it. At exit the destructors of
+/// all objects run, and live allocations are no mistake.
 pub(crate) fn is_unloading() -> bool {
     UNLOADING.load(Ordering::Relaxed) > 0
 }
 
 type Dlclose = unsafe extern "C" fn(*mut c_void) -> c_int;
 
-/// `dlclose`, which is what tells an object that is unloaded from the end of the program.
+/// `dlclose(3)`, counted while it runs: see [`is_unloading`].
 ///
 /// # Safety
 /// As for dlclose(3).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dlclose(object: *mut c_void) -> c_int {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    // SAFETY: the C library's function of that type, or ours.
+    // SAFETY: the C library's `dlclose` or `no_dlclose`, both of that type.
     let next = unsafe {
         core::mem::transmute::<*mut c_void, Dlclose>(next(&NEXT, c"dlclose", no_dlclose as _))
     };
     UNLOADING.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     let result = unsafe { next(object) };
     UNLOADING.fetch_sub(1, Ordering::Relaxed);
     result

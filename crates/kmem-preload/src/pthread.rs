@@ -1,41 +1,46 @@
-//! Where threads are started and named: their groups are told ([`thread`]). Where the option is not given,
-//! all this does the C library's work only.
+//! Functions of the C library that start and name threads. They put threads into the groups of
+//! their names ([`thread`]); without that option they only call the C library.
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
 use core::mem::transmute;
 use core::ptr::null_mut;
 use core::sync::atomic::AtomicPtr;
 
-use kmem_core::codetag::Caller;
 use kmem_core::os::linux::syscall::syscall;
+use kmem_core::request::Caller;
 
 use crate::process::next;
 use crate::{KMEM, errno, thread};
 
-/// What a thread is to do.
+/// The function of a new thread and its argument.
 #[repr(C)]
 struct Work {
     function: *mut c_void,
     argument: *mut c_void,
 }
 
-/// The start of a thread: joins its group, and then goes on to its function as if it had begun there.
+/// The start of a new thread: enters its group, then jumps to its function. No frame of this
+/// library is on the thread's stack when the thread exits or is cancelled.
 #[unsafe(naked)]
 unsafe extern "C" fn begin(work: *mut c_void) -> *mut c_void {
     #[cfg(target_arch = "x86_64")]
     core::arch::naked_asm!(
-        "sub rsp, 8", "call {joined}", "add rsp, 8", "mov rdi, rdx", "jmp rax", joined = sym joined);
+        "sub rsp, 8", "call {joined}", "add rsp, 8",
+        "mov rdi, rdx", "jmp rax", joined = sym joined);
     #[cfg(target_arch = "aarch64")]
     core::arch::naked_asm!(
         "stp x29, x30, [sp, #-16]!", "bl {joined}", "ldp x29, x30, [sp], #16",
         "mov x9, x0", "mov x0, x1", "br x9", joined = sym joined);
 }
 
+/// Enters the group of the calling thread's name. Frees `work` and returns a copy of it, in two
+/// registers.
+///
 /// # Safety
-/// `work` is from [`packed`], and given up.
+/// `work` is from [`packed`], and no other code uses it.
 unsafe extern "C" fn joined(work: *mut Work) -> Work {
     thread::adopt();
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract: a live allocation that holds a `Work`.
     unsafe {
         let copy = work.read();
         KMEM.free(work.cast());
@@ -43,7 +48,7 @@ unsafe extern "C" fn joined(work: *mut Work) -> Work {
     }
 }
 
-/// A thread's function and argument in one; null if there is no memory.
+/// Allocates a [`Work`]. Null if there is no memory.
 fn packed(function: *mut c_void, argument: *mut c_void) -> *mut Work {
     let caller = Caller::tagged(kmem_core::static_tag!("thread start"));
     let work = KMEM.alloc(size_of::<Work>(), caller).cast::<Work>();
@@ -54,8 +59,9 @@ fn packed(function: *mut c_void, argument: *mut c_void) -> *mut Work {
     work
 }
 
-/// Starts a thread by `create`, which is told what its function and argument are to be, so that it joins its group.
-/// `none` is the answer if there is no memory.
+/// Starts a thread that enters its group before it calls `function`. `create` starts it with the
+/// function and the argument that it gets. Returns the result of `create`, or `none` if there is no
+/// memory.
 fn joining(
     function: *mut c_void,
     argument: *mut c_void,
@@ -71,7 +77,7 @@ fn joining(
     }
     let failed = create(begin as *mut c_void, work.cast());
     if failed != 0 {
-        // SAFETY: there is no thread that has it.
+        // SAFETY: allocated above; no thread was started, so none uses it.
         unsafe { KMEM.free(work.cast()) };
     }
     failed
@@ -102,13 +108,13 @@ unsafe extern "C" fn pthread_create(
     ) -> c_int {
         libc::EAGAIN
     }
-    // SAFETY: the C library's function of that type, or ours.
+    // SAFETY: the C library's `pthread_create` or `missing`, both of that type.
     let next = unsafe {
         let missing: PthreadCreate = missing;
         transmute::<*mut c_void, PthreadCreate>(next(&NEXT, c"pthread_create", missing as _))
     };
     joining(function, argument, libc::EAGAIN, |function, argument| {
-        // SAFETY: the caller's promise; a function and its argument.
+        // SAFETY: the same contract; `joining` gives a function that takes the argument.
         unsafe { next(thread, attr, function, argument) }
     })
 }
@@ -129,13 +135,14 @@ unsafe extern "C" fn thrd_create(
     unsafe extern "C" fn missing(_: *mut c_ulong, _: *mut c_void, _: *mut c_void) -> c_int {
         ERROR
     }
-    // SAFETY: the C library's function of that type, or ours.
+    // SAFETY: the C library's `thrd_create` or `missing`, both of that type.
     let next = unsafe {
         let missing: ThrdCreate = missing;
         transmute::<*mut c_void, ThrdCreate>(next(&NEXT, c"thrd_create", missing as _))
     };
     joining(function, argument, NO_MEMORY, |function, argument| {
-        // SAFETY: the caller's promise; a function (whose result is in the same register) and its argument.
+        // SAFETY: the same contract; `joining` gives a function that takes the argument. Its result
+        // is in the register that an `int` is returned in.
         unsafe { next(thread, function, argument) }
     })
 }
@@ -150,18 +157,18 @@ unsafe extern "C" fn pthread_setname_np(to: libc::pthread_t, name: *const c_char
     unsafe extern "C" fn missing(_: libc::pthread_t, _: *const c_char) -> c_int {
         libc::ENOSYS
     }
-    // SAFETY: the C library's function of that type, or ours; the caller's promise.
+    // SAFETY: the C library's `pthread_setname_np` or `missing`, both of that type; for the call
+    // the same contract.
     let failed = unsafe {
         let missing: Setname = missing;
         let next = next(&NEXT, c"pthread_setname_np", missing as _);
         transmute::<*mut c_void, Setname>(next)(to, name)
     };
-    // SAFETY: always there.
+    // SAFETY: has no precondition.
     if failed == 0 && to == unsafe { libc::pthread_self() } {
         thread::renamed();
     } else if failed == 0 {
-        // SAFETY: a C string that is short enough, or the C library had refused it; a thread that is there, as
-        // the caller promised.
+        // SAFETY: by the contract a C string and a thread that has not ended.
         unsafe {
             let name = core::slice::from_raw_parts(name.cast(), libc::strnlen(name, thread::NAME));
             thread::other_renamed(to, name);
@@ -175,7 +182,7 @@ unsafe extern "C" fn pthread_setname_np(to: libc::pthread_t, name: *const c_char
 #[unsafe(no_mangle)]
 unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     let args = [option as usize, a as usize, b as usize, c as usize, d as usize, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     let result = unsafe { syscall(libc::SYS_prctl, args) };
     if result < 0 {
         errno::set(-result as c_int);

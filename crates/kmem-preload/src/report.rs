@@ -2,11 +2,11 @@
 
 use core::ffi::{c_int, c_void};
 
-use kmem_core::os::Platform;
+use kmem_core::os::Console;
 
 use crate::{KMEM, errno};
 
-/// A text on the stack.
+/// A text in a buffer on the stack.
 struct Text {
     bytes: [u8; 1024],
     len: usize,
@@ -22,7 +22,7 @@ impl core::fmt::Write for Text {
 }
 
 impl Text {
-    /// Formats without allocating; what does not fit is lost.
+    /// Formats without allocating; stops at the first part that does not fit.
     fn of(args: core::fmt::Arguments<'_>) -> Self {
         let mut text = Self { bytes: [0; 1024], len: 0 };
         let _ = core::fmt::write(&mut text, args);
@@ -30,6 +30,7 @@ impl Text {
     }
 }
 
+/// `malloc_stats(3)`: prints one line to standard error.
 #[unsafe(no_mangle)]
 extern "C" fn malloc_stats() {
     let stats = KMEM.stats();
@@ -46,7 +47,7 @@ unsafe extern "C" {
 }
 
 /// # Safety
-/// As for malloc_info(3).
+/// As for `malloc_info(3)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc_info(options: c_int, file: *mut libc::FILE) -> c_int {
     if options != 0 || file.is_null() {
@@ -60,7 +61,7 @@ unsafe extern "C" fn malloc_info(options: c_int, file: *mut libc::FILE) -> c_int
          <system type=\"committed\" size=\"{}\"/>\n</malloc>\n",
         stats.objects, stats.tracked, stats.large_blocks, stats.large, stats.used, stats.committed
     ));
-    // SAFETY: an open stream, by the caller's promise.
+    // SAFETY: by the contract an open stream; `text` has `len` bytes.
     let written = unsafe { fwrite(text.bytes.as_ptr().cast(), 1, text.len, file) };
     if written == text.len { 0 } else { -1 }
 }

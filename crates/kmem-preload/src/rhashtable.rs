@@ -1,4 +1,5 @@
-//! Hash tables, as `kmem/rhashtable.h` declares them: an element is a key (which names the object) and the object.
+//! Hash tables, as `kmem/rhashtable.h` declares them. An element is a [`Key`], which refers to the
+//! program's object, and an [`Object`], which owns it.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::hash::{BuildHasher, Hash, Hasher};
@@ -7,13 +8,13 @@ use core::ptr::{NonNull, null_mut};
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use kmem_core::codetag::{Caller, StaticTag};
-use kmem_core::os::Platform;
+use kmem_core::os::Clock;
 use kmem_core::os::linux::Linux;
+use kmem_core::request::Caller;
 use kmem_core::rhashtable::{Parameters, Position, Reading, Refused, Seeded};
 
 use crate::KMEM;
-use crate::kernel::{twins, who};
+use crate::call_site::{Tag, twins, ungrouped};
 
 type Code = unsafe extern "C" fn(*const c_void, u32, u32) -> u32;
 type Release = unsafe extern "C" fn(*mut c_void);
@@ -59,28 +60,28 @@ struct Walk {
 
 type Elements = kmem_core::Table<Key, Object, Linux>;
 
-/// What a [`Handle`] leads to.
+/// A table, as a [`Handle`] points to it.
 struct Table {
     elements: Elements,
     params: Params,
     handle: *const Handle,
     seed: u32,
-    /// Without a group: that of the thread pays.
+    /// Has no group: the group of the calling thread pays.
     owner: Caller,
 }
 
-/// What is at a key's address.
+/// The kind of data at [`Key::at`].
 #[derive(Clone, Copy)]
 enum Of {
     /// A key alone.
     Key,
-    /// An object, whose key counts.
+    /// An object; objects with an equal key are equal to it.
     Object,
-    /// An object, and only that one (by its address) is equal to it.
+    /// An object; only the object at this address is equal to it.
     Only(*const c_void),
 }
 
-/// A key of an object in a table, or one that is looked for.
+/// The key of an object in a table, or a key to look up.
 #[derive(Clone, Copy)]
 struct Key {
     table: *const Table,
@@ -88,9 +89,9 @@ struct Key {
     of: Of,
 }
 
-// SAFETY: objects are the program's, which shares them between threads by using the table.
+// SAFETY: refers to an object of the program, which shares it between threads by using the table.
 unsafe impl Send for Key {}
-// SAFETY: as above.
+// SAFETY: refers to an object of the program, which shares it between threads by using the table.
 unsafe impl Sync for Key {}
 
 impl Key {
@@ -99,7 +100,7 @@ impl Key {
         unsafe { &*self.table }
     }
 
-    /// The key's own address.
+    /// The address of the key itself.
     fn bytes(&self) -> *const c_void {
         match self.of {
             Of::Key => self.at,
@@ -112,7 +113,8 @@ impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Table { params, seed, .. } = self.table();
         let len = u32::from(params.key_len);
-        // SAFETY: the program's functions, for what they are meant for; a key is so long.
+        // SAFETY: the program's functions get an object or a key, as declared; a key has `key_len`
+        // bytes.
         unsafe {
             match (self.of, params.obj_hashfn, params.hashfn) {
                 (Of::Object | Of::Only(_), Some(code), _) => {
@@ -126,13 +128,14 @@ impl Hash for Key {
 }
 
 impl PartialEq for Key {
-    /// Whether this one, which is in the table, is the one that is looked for.
+    /// Whether this key, of an object in the table, is equal to a key to look up.
     fn eq(&self, sought: &Self) -> bool {
         if let Of::Only(object) = sought.of {
             return self.at == object;
         }
         let Table { params, handle, .. } = self.table();
-        // SAFETY: as above.
+        // SAFETY: the program's function gets a key and an object, as declared; both keys have
+        // `key_len` bytes.
         unsafe {
             if let Some(compare) = params.obj_cmpfn {
                 let argument = Comparison { ht: *handle, key: sought.bytes() };
@@ -145,15 +148,15 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-/// An object that is in the table, or was: then it is given to who frees it.
+/// Owner of an object in the table, or of a removed one. Dropping it calls `release`.
 struct Object {
-    /// Null: it is nobody's any more.
+    /// Null after [`Object::take`].
     at: AtomicPtr<c_void>,
     release: Option<Release>,
 }
 
 impl Object {
-    /// The object, which is not given to anybody then.
+    /// Returns the object, which `release` does not get then.
     fn take(&self) -> *mut c_void {
         self.at.swap(null_mut(), Ordering::Relaxed)
     }
@@ -165,14 +168,14 @@ impl Drop for Object {
         if let Some(release) = self.release
             && !at.is_null()
         {
-            // SAFETY: the program's function, for an object that nobody reads any more.
+            // SAFETY: the program's function, for an object that no reader has any more.
             unsafe { release(at) }
         }
     }
 }
 
 impl Table {
-    /// The object whose `rhash_head` this is.
+    /// The object that contains this `rhash_head`.
     fn object(&self, head: *mut c_void) -> *mut c_void {
         head.wrapping_byte_sub(self.params.head_offset.into())
     }
@@ -185,7 +188,8 @@ impl Table {
         Object { at: AtomicPtr::new(object), release: self.params.obj_freefn }
     }
 
-    /// What to tell C of an element that was refused, and stays the program's.
+    /// Turns a result into that of a C function: 0, or a negative error number. A refused object
+    /// stays the program's.
     fn refused(result: Result<(), Refused<Key, Object>>) -> c_int {
         let (error, value) = match result {
             Ok(()) => return 0,
@@ -198,15 +202,19 @@ impl Table {
     }
 }
 
-/// The table that a handle leads to.
+/// The table of a handle. `None`: the handle is null, or has no table.
 ///
 /// # Safety
-/// Null or a handle, whose table, if there is one, is not destroyed meanwhile.
+/// `handle` is null or valid; its table is not destroyed during the borrow.
 unsafe fn table<'a>(handle: *const Handle) -> Option<&'a Table> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { handle.as_ref()?.table.load(Ordering::Acquire).as_ref() }
 }
 
+/// Makes a table.
+///
+/// # Errors
+/// `EINVAL`: the parameters define no key or no comparison; `ENOMEM`: there is no memory.
 fn make(handle: *const Handle, params: &Params, owner: Caller) -> Result<NonNull<Table>, c_int> {
     let no_key = params.key_len == 0 && params.obj_hashfn.is_none();
     if no_key || params.obj_hashfn.is_some() && params.obj_cmpfn.is_none() {
@@ -222,7 +230,7 @@ fn make(handle: *const Handle, params: &Params, owner: Caller) -> Result<NonNull
     let parameters = Parameters { min_buckets: min.min(max), max_buckets: max, shrinks };
     let at = NonNull::new(KMEM.alloc(size_of::<Table>(), owner.here())).ok_or(libc::ENOMEM)?;
     let Some(elements) = KMEM.rhashtable(parameters, owner.here()) else {
-        // SAFETY: allocated above, unused.
+        // SAFETY: allocated above, and not used yet.
         unsafe { KMEM.free(at.as_ptr()) };
         return Err(libc::ENOMEM);
     };
@@ -236,25 +244,23 @@ fn make(handle: *const Handle, params: &Params, owner: Caller) -> Result<NonNull
 
 twins! {
     /// # Safety
-    /// The tag is null or valid; the handle and the parameters are null or C's structures, nobody else uses the handle.
-    fn init_tag = "kmem_rhashtable_init_tag", init_noprof = "kmem_rhashtable_init_noprof" in "rdx", "x2" (
-        handle: *mut Handle, params: *const Params) -> c_int {
-        tag => {
-            // SAFETY: the caller's promise.
-            let (handle, params, owner) = unsafe { (handle.as_mut(), params.as_ref(), who(tag)) };
-            let (Some(handle), Some(params)) = (handle, params) else { return -libc::EINVAL };
-            let made = make(handle, params, owner);
-            *handle.table.get_mut() = made.map_or(null_mut(), NonNull::as_ptr);
-            made.err().map_or(0, |error| -error)
-        }
+    /// `tag` is as for [`ungrouped`]. `handle` and `params` are null or valid; no other thread uses
+    /// the handle.
+    fn rhashtable_init(handle: *mut Handle, params: *const Params, tag: Tag) -> c_int {
+        // SAFETY: the same contract.
+        let (handle, params, owner) = unsafe { (handle.as_mut(), params.as_ref(), ungrouped(tag)) };
+        let (Some(handle), Some(params)) = (handle, params) else { return -libc::EINVAL };
+        let made = make(handle, params, owner);
+        *handle.table.get_mut() = made.map_or(null_mut(), NonNull::as_ptr);
+        made.err().map_or(0, |error| -error)
     }
 }
 
 /// # Safety
-/// A handle as for [`table`]; so for all functions here. The key is so long as the parameters say.
+/// `handle` is as for [`table`]: this holds for all functions here. `key` has `key_len` bytes.
 #[unsafe(export_name = "kmem_rhashtable_lookup")]
 unsafe extern "C" fn lookup(handle: *const Handle, key: *const c_void) -> *mut c_void {
-    // SAFETY: the caller's promise; so below.
+    // SAFETY: the same contract.
     let Some(table) = (unsafe { table(handle) }) else { return null_mut() };
     let reading = table.elements.read();
     let found = reading.get(&table.key(key, Of::Key));
@@ -262,10 +268,10 @@ unsafe extern "C" fn lookup(handle: *const Handle, key: *const c_void) -> *mut c
 }
 
 /// # Safety
-/// See [`lookup`]; the head of an object that is in no table.
+/// See [`lookup`]; `head` is null, or that of an object that is in no table.
 #[unsafe(export_name = "kmem_rhashtable_insert")]
 unsafe extern "C" fn insert(handle: *const Handle, head: *mut c_void) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the same contract.
     let Some(table) = (unsafe { table(handle) }).filter(|_| !head.is_null()) else {
         return -libc::EINVAL;
     };
@@ -279,10 +285,10 @@ unsafe extern "C" fn insert(handle: *const Handle, head: *mut c_void) -> c_int {
 }
 
 /// # Safety
-/// See [`lookup`]; the head of an object.
+/// See [`lookup`]; `head` is null, or that of an object.
 #[unsafe(export_name = "kmem_rhashtable_remove")]
 unsafe extern "C" fn remove(handle: *const Handle, head: *mut c_void) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the same contract.
     let Some(table) = (unsafe { table(handle) }).filter(|_| !head.is_null()) else {
         return -libc::EINVAL;
     };
@@ -291,10 +297,11 @@ unsafe extern "C" fn remove(handle: *const Handle, head: *mut c_void) -> c_int {
 }
 
 /// # Safety
-/// See [`lookup`]; the head of an object, and of one that is in no table.
+/// See [`lookup`]; `old` is null or the head of an object; `new` is null or the head of an object
+/// that is in no table.
 #[unsafe(export_name = "kmem_rhashtable_replace")]
 unsafe extern "C" fn replace(handle: *const Handle, old: *mut c_void, new: *mut c_void) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the same contract.
     let Some(table) = (unsafe { table(handle) }).filter(|_| !old.is_null() && !new.is_null())
     else {
         return -libc::EINVAL;
@@ -312,7 +319,7 @@ unsafe extern "C" fn replace(handle: *const Handle, old: *mut c_void, new: *mut 
 /// See [`lookup`].
 #[unsafe(export_name = "kmem_rhashtable_nelems")]
 unsafe extern "C" fn nelems(handle: *const Handle) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the same contract.
     let table = unsafe { table(handle) };
     table.map_or(-libc::EINVAL, |table| table.elements.len().try_into().unwrap_or(c_int::MAX))
 }
@@ -321,34 +328,34 @@ unsafe extern "C" fn nelems(handle: *const Handle) -> c_int {
 /// See [`lookup`].
 #[unsafe(export_name = "kmem_rhashtable_read_lock")]
 unsafe extern "C" fn read_lock(handle: *const Handle) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the same contract.
     let table = unsafe { table(handle) };
-    // A side: 0 or 1.
+    // The side is 0 or 1.
     table.map_or(-libc::EINVAL, |table| table.elements.read().pause() as c_int)
 }
 
 /// # Safety
-/// See [`lookup`]; what [`read_lock`] returned, once.
+/// See [`lookup`]; `side` is a result of [`read_lock`] for this table, passed once.
 #[unsafe(export_name = "kmem_rhashtable_read_unlock")]
 unsafe extern "C" fn read_unlock(handle: *const Handle, side: c_int) {
-    // SAFETY: as above.
+    // SAFETY: the same contract.
     if let Some(table) = unsafe { table(handle) }
         && let Ok(side) = usize::try_from(side)
     {
-        // SAFETY: as above.
+        // SAFETY: the contract: from a reading of this table, resumed once.
         drop(unsafe { Reading::resume(&table.elements, side) });
     }
 }
 
 /// # Safety
-/// C's structure of a walk, used by one thread at a time.
+/// `walk.ht` is as for [`table`]; one thread at a time uses the walk.
 #[unsafe(export_name = "kmem_rhashtable_walk_next")]
 unsafe extern "C" fn walk_next(walk: &mut Walk) -> *mut c_void {
-    // SAFETY: as above.
+    // SAFETY: the same contract.
     let Some(table) = (unsafe { table(walk.ht) }).filter(|_| walk.side >= 0) else {
         return null_mut();
     };
-    // Within that of the walk.
+    // Ends before the reading that `rhashtable_walk_start` began, so the result stays valid.
     let reading = table.elements.read();
     let here = |position: &Position| *position == walk.position;
     let last = walk.last.cast_const();
@@ -356,11 +363,11 @@ unsafe extern "C" fn walk_next(walk: &mut Walk) -> *mut c_void {
     let next = if last.is_null() {
         from.next()
     } else {
-        // Those whose hash is that of the last one came before it or come behind it.
+        // Several objects can have one position: skip those up to the last one returned.
         let mut from = from.skip_while(|(position, at)| here(position) && *at != last);
         match from.next() {
             Some((position, _)) if here(&position) => from.next(),
-            // It was removed.
+            // The last one was removed.
             found => found,
         }
     };
@@ -370,25 +377,25 @@ unsafe extern "C" fn walk_next(walk: &mut Walk) -> *mut c_void {
 }
 
 /// # Safety
-/// See [`lookup`]; nobody uses the table any more.
+/// See [`lookup`]; no other thread uses the table any more.
 #[unsafe(export_name = "kmem_rhashtable_free_and_destroy")]
 unsafe extern "C" fn free_and_destroy(
     handle: *mut Handle,
     free: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the same contract.
     let Some(table) = (unsafe { table(handle) }) else { return -libc::EINVAL };
     let reading = table.elements.read();
     for (_, object) in reading.iter() {
         let object = object.take();
         if let Some(free) = free {
-            // SAFETY: the program's function, for an object that is its again.
+            // SAFETY: the program's function, for an object that the table owns no more.
             unsafe { free(object, argument) };
         }
     }
     drop(reading);
-    // SAFETY: made by `make`, given up by the caller.
+    // SAFETY: the contract: a table from `make`, which no other thread uses any more.
     unsafe {
         let at = (*handle).table.swap(null_mut(), Ordering::AcqRel);
         at.drop_in_place();

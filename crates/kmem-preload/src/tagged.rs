@@ -1,68 +1,47 @@
-//! What `kmem.h` and `kmem/hooks.h` call: allocation for a static tag, scopes, and the tags of
-//! objects that are loaded and unloaded.
+//! The malloc family with a static tag, and scopes, as `kmem/hooks.h` and `kmem/tag.h` declare
+//! them. A null result sets `errno` as for the C library's function.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
-use core::ptr::null_mut;
+use core::ffi::{c_char, c_int};
 
-use kmem_core::LiveTag;
-use kmem_core::codetag::{Caller, StaticTag, scope};
+use kmem_core::codetag::StaticTag;
+use kmem_core::request::Caller;
+use kmem_core::task;
 
-use crate::{KMEM, errno};
+use crate::call_site::scoped;
+use crate::{KMEM, family};
 
-/// The one to bill for a call with a tag in the malloc family: the thread's scope, else the tag.
+/// `malloc(3)`, billed to the thread's scope, else to `tag`.
 ///
 /// # Safety
 /// `tag` is valid as long as its object is loaded.
-#[inline(always)]
-unsafe fn caller(tag: *const StaticTag) -> Caller {
-    // SAFETY: the caller's promise.
-    let tag = unsafe { Caller::tagged_by(tag) };
-    Caller::at(scope::caller(tag.key))
-}
-
-fn or_errno(at: *mut u8) -> *mut u8 {
-    if at.is_null() { errno::no_memory() } else { at }
-}
-
-/// # Safety
-/// `tag` is valid as long as its object is loaded; so for all functions here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_malloc_tag(size: usize, tag: *const StaticTag) -> *mut u8 {
-    // SAFETY: the caller's promise.
-    let caller = unsafe { caller(tag) };
+    // SAFETY: the same contract.
+    let caller = unsafe { scoped(tag) };
     let at = KMEM.alloc_fast(size, caller.key);
     if at.is_null() { malloc_any(size, caller.key) } else { at }
 }
 
-/// Apart, so that the fast path has no frame.
+/// A separate function, so that the fast path has no frame.
 #[inline(never)]
 fn malloc_any(size: usize, key: usize) -> *mut u8 {
-    or_errno(KMEM.alloc_any(size, Caller::at(key)))
+    family::or_errno(KMEM.alloc_any(size, Caller::at(key)))
 }
 
 /// # Safety
 /// See [`kmem_malloc_tag`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_calloc_tag(count: usize, size: usize, tag: *const StaticTag) -> *mut u8 {
-    let Some(bytes) = count.checked_mul(size) else {
-        return errno::no_memory();
-    };
-    // SAFETY: the caller's promise.
-    or_errno(KMEM.alloc_zeroed(bytes, unsafe { caller(tag) }))
+    // SAFETY: the same contract.
+    family::calloc(count, size, unsafe { scoped(tag) })
 }
 
 /// # Safety
-/// See [`kmem_malloc_tag`]; as for `realloc(3)`.
+/// See [`kmem_malloc_tag`]; and as for `realloc(3)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_realloc_tag(at: *mut u8, size: usize, tag: *const StaticTag) -> *mut u8 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if size == 0 && !at.is_null() {
-            KMEM.free(at);
-            return null_mut();
-        }
-        or_errno(KMEM.realloc(at, size, caller(tag)))
-    }
+    // SAFETY: the same contract.
+    unsafe { family::realloc(at, size, scoped(tag)) }
 }
 
 /// # Safety
@@ -74,11 +53,8 @@ unsafe extern "C" fn kmem_reallocarray_tag(
     size: usize,
     tag: *const StaticTag,
 ) -> *mut u8 {
-    match count.checked_mul(size) {
-        // SAFETY: the caller's promise.
-        Some(bytes) => unsafe { kmem_realloc_tag(at, bytes, tag) },
-        None => errno::no_memory(),
-    }
+    // SAFETY: the same contract.
+    unsafe { family::reallocarray(at, count, size, scoped(tag)) }
 }
 
 /// # Safety
@@ -89,12 +65,8 @@ unsafe extern "C" fn kmem_memalign_tag(
     size: usize,
     tag: *const StaticTag,
 ) -> *mut u8 {
-    if !align.is_power_of_two() {
-        errno::set(libc::EINVAL);
-        return null_mut();
-    }
-    // SAFETY: the caller's promise.
-    or_errno(KMEM.alloc_aligned(size, align, unsafe { caller(tag) }))
+    // SAFETY: the same contract.
+    family::memalign(align, size, unsafe { scoped(tag) })
 }
 
 /// # Safety
@@ -106,36 +78,27 @@ unsafe extern "C" fn kmem_posix_memalign_tag(
     size: usize,
     tag: *const StaticTag,
 ) -> c_int {
-    if !align.is_power_of_two() || align < size_of::<usize>() {
-        return libc::EINVAL;
-    }
-    // SAFETY: the caller's promise.
-    let at = KMEM.alloc_aligned(size, align, unsafe { caller(tag) });
-    if at.is_null() {
-        return libc::ENOMEM;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { *out = at };
-    0
+    // SAFETY: the same contract.
+    unsafe { family::posix_memalign(out, align, size, scoped(tag)) }
 }
 
 /// # Safety
-/// See [`kmem_malloc_tag`]; as for `strdup(3)`.
+/// See [`kmem_malloc_tag`]; and as for `strdup(3)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_strdup_tag(text: *const c_char, tag: *const StaticTag) -> *mut u8 {
-    // SAFETY: the caller's promise; the zero byte is part of it.
+    // SAFETY: the contract: a C string, which can be read up to its zero byte.
     unsafe { copy(text.cast(), libc::strlen(text) + 1, tag) }
 }
 
 /// # Safety
-/// See [`kmem_malloc_tag`]; as for `strndup(3)`.
+/// See [`kmem_malloc_tag`]; and as for `strndup(3)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_strndup_tag(
     text: *const c_char,
     most: usize,
     tag: *const StaticTag,
 ) -> *mut u8 {
-    // SAFETY: the caller's promise; `copy` leaves room for the zero byte.
+    // SAFETY: the contract for `text`; `copy` has `len + 1` bytes.
     unsafe {
         let len = libc::strnlen(text, most);
         let copy = kmem_malloc_tag(len + 1, tag);
@@ -148,17 +111,19 @@ unsafe extern "C" fn kmem_strndup_tag(
 }
 
 /// # Safety
-/// See [`kmem_malloc_tag`]; as for `wcsdup(3)`.
+/// See [`kmem_malloc_tag`]; and as for `wcsdup(3)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_wcsdup_tag(text: *const libc::wchar_t, tag: *const StaticTag) -> *mut u8 {
-    // SAFETY: the caller's promise; the zero is part of it.
+    // SAFETY: the contract: a wide string, which can be read up to its zero.
     unsafe { copy(text.cast(), (libc::wcslen(text) + 1) * size_of::<libc::wchar_t>(), tag) }
 }
 
+/// Allocates a copy of `bytes` bytes.
+///
 /// # Safety
-/// See [`kmem_malloc_tag`]; `bytes` can be read at `from`.
+/// See [`kmem_malloc_tag`]; `from` is valid for reading `bytes` bytes.
 unsafe fn copy(from: *const u8, bytes: usize, tag: *const StaticTag) -> *mut u8 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe {
         let copy = kmem_malloc_tag(bytes, tag);
         if !copy.is_null() {
@@ -168,147 +133,22 @@ unsafe fn copy(from: *const u8, bytes: usize, tag: *const StaticTag) -> *mut u8 
     }
 }
 
-/// Makes `tag` (null: none) the thread's scope; returns the one before.
+/// Makes `tag` (null: none) the thread's scope. Returns the previous scope.
 ///
 /// # Safety
 /// See [`kmem_malloc_tag`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_tag_enter(tag: *const StaticTag) -> usize {
-    // SAFETY: the caller's promise.
-    scope::replace_tag(if tag.is_null() { 0 } else { unsafe { Caller::tagged_by(tag) }.key })
+    // SAFETY: the same contract.
+    unsafe { task::replace_tag(if tag.is_null() { 0 } else { Caller::tagged_by(tag).key }) }
 }
 
-/// Goes back to the scope that [`kmem_tag_enter`] returned.
-#[unsafe(no_mangle)]
-extern "C" fn kmem_tag_leave(before: usize) {
-    scope::replace_tag(before);
-}
-
-/// A loaded object.
-struct Object {
-    /// Its addresses.
-    start: usize,
-    stop: usize,
-    /// The name without directories; empty for the main program.
-    name: &'static [u8],
-}
-
-/// The object that holds `tag`; tags lie anywhere in it (those of C++ are in no section of their
-/// own). If the loader does not know it, the given range without a name.
-fn object_of(tag: *const StaticTag, stop: *const StaticTag) -> Object {
-    let mut object = Object { start: tag as usize, stop: stop as usize, name: &[] };
-    // SAFETY: `visit` is of the type wanted; constructors and destructors may ask the loader.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut object).cast()) };
-    object
-}
-
-/// Fills in the object if it is this one.
+/// Restores the scope that [`kmem_tag_enter`] returned.
 ///
 /// # Safety
-/// `info` is the loader's; `data` is an [`Object`].
-unsafe extern "C" fn visit(
-    info: *mut libc::dl_phdr_info,
-    _size: usize,
-    data: *mut c_void,
-) -> c_int {
-    // SAFETY: the caller's promise; the loader keeps headers and names while the object is loaded.
-    let (info, object) = unsafe { (&*info, &mut *data.cast::<Object>()) };
-    if info.dlpi_phdr.is_null() {
-        return 0;
-    }
-    let (mut start, mut stop) = (usize::MAX, 0);
-    for i in 0..info.dlpi_phnum.into() {
-        // SAFETY: as above.
-        let header = unsafe { &*info.dlpi_phdr.add(i) };
-        if header.p_type == libc::PT_LOAD {
-            let at = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
-            start = start.min(at);
-            stop = stop.max(at.saturating_add(header.p_memsz as usize));
-        }
-    }
-    if !(start..stop).contains(&object.start) {
-        return 0;
-    }
-    let path = if info.dlpi_name.is_null() {
-        &[]
-    } else {
-        // SAFETY: a C string.
-        unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()
-    };
-    let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
-    *object = Object { start, stop, name };
-    1
-}
-
-/// # Safety
-/// Tags of one loaded object, or one address in it.
+/// `before` is from [`kmem_tag_enter`] on this thread, and its tag is still loaded.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn kmem_tags_register(start: *const StaticTag, stop: *const StaticTag) {
-    let object = object_of(start, stop);
-    KMEM.register_tags(object.start as *const _, object.stop as *const _, object.name);
-}
-
-/// # Safety
-/// As given to [`kmem_tags_register`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn kmem_tags_unregister(start: *const StaticTag, stop: *const StaticTag) {
-    // At exit everything goes, and nothing is wrong with that.
-    if crate::process::is_unloading() {
-        let object = object_of(start, stop);
-        KMEM.unregister_tags(object.start as *const _, object.stop as *const _, object.name);
-    }
-}
-
-/// The name of a module, of which there are `len` bytes.
-///
-/// # Safety
-/// They can be read.
-unsafe fn module_name<'a>(name: *const c_char, len: usize) -> &'a [u8] {
-    // SAFETY: the caller's promise.
-    unsafe { core::slice::from_raw_parts(name.cast(), len) }
-}
-
-/// Makes the tags of a module known that a loader put into memory, of which the dynamic linker knows nothing.
-///
-/// # Safety
-/// Tags, and a name of that length.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn kmem_module_tags_register(
-    start: *const StaticTag,
-    stop: *const StaticTag,
-    name: *const c_char,
-    len: usize,
-) {
-    // SAFETY: the caller's promise.
-    KMEM.register_tags(start, stop, unsafe { module_name(name, len) });
-}
-
-/// Takes leave of them: see [`kmem_tags_unregister`].
-///
-/// # Safety
-/// As given to [`kmem_module_tags_register`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn kmem_module_tags_unregister(
-    start: *const StaticTag,
-    stop: *const StaticTag,
-    name: *const c_char,
-    len: usize,
-) {
-    // SAFETY: the caller's promise.
-    KMEM.unregister_tags(start, stop, unsafe { module_name(name, len) });
-}
-
-/// Bytes that are live of the tags of a module. `out` names the sites, as many as it has room for; the rest of it has null tags.
-///
-/// # Safety
-/// Tags, and room for so many entries.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn kmem_module_tags_live(
-    start: *const StaticTag,
-    stop: *const StaticTag,
-    out: *mut LiveTag,
-    room: usize,
-) -> u64 {
-    // SAFETY: the caller's promise.
-    KMEM.live_tags(start, stop, unsafe { core::slice::from_raw_parts_mut(out, room) })
+unsafe extern "C" fn kmem_tag_leave(before: usize) {
+    // SAFETY: the same contract.
+    unsafe { task::replace_tag(before) };
 }

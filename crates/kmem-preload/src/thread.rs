@@ -1,51 +1,54 @@
-//! A group per thread, by its name, for programs that know nothing of groups
-//! (`KMEM_CONF=group-by:thread-name`).
+//! A group per thread, by the thread's name (`KMEM_CONF=group-by:thread-name`), for programs that
+//! do not use groups themselves.
 //!
 //! ```text
-//! pthread_create, thrd_create --> begin, on the new thread: the name it starts with ---.
-//! prctl(PR_SET_NAME), pthread_setname_np --> wanted (a word of the named thread) ------+--> its group
-//!                                                                                      |
-//! malloc and its relatives, on a thread that others named: look at `wanted` -----------'
+//! pthread_create, thrd_create --> begin, on the new thread, with its first name ---.
+//! prctl(PR_SET_NAME), pthread_setname_np --> `wanted` of the named thread ---------+--> its group
+//!                                                                                  |
+//! malloc functions, on a thread that another thread named: read `wanted` ----------'
 //! ```
 //!
-//! A thread is in its group as in a scope that began before all others, so it has the group pinned;
-//! that ends in the last round of its thread-specific destructors. Within scopes of its own it stays
-//! where it is, and goes over to another name's group when they end. Groups are found again by name, and
-//! none is deleted; when there are as many as there can be, threads of new names work for the root.
+//! The group of its name is the thread's outermost scope, which pins the group. The scope ends in
+//! the last round of the thread's destructors. A thread that is renamed inside scopes of its own
+//! changes groups when they end.
 //!
-//! [`crate::pthread`] has what tells us of threads and their names.
+//! Groups are looked up by name and never deleted. When no more groups can be made, threads with
+//! new names are in the root group.
+//!
+//! [`crate::pthread`] intercepts the functions that start and name threads.
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use kmem_core::codetag::scope;
 use kmem_core::conf::GroupBy;
 use kmem_core::memcg::{GroupError, GroupId};
-use kmem_core::os::Platform;
 use kmem_core::os::linux::syscall::syscall;
+use kmem_core::os::{Console, Memory, Process};
+use kmem_core::task;
 use kmem_core::units::ObjcgId;
 
 use crate::KMEM;
 
-/// Whether the option is given, and can be had.
+/// Whether the option is given and supported.
 static ON: AtomicBool = AtomicBool::new(false);
-/// Its destructor leaves the thread's group.
+/// The thread-specific key whose destructor, [`leave`], leaves the thread's group.
 static KEY: AtomicU32 = AtomicU32::new(0);
-/// The process whose memory this is, in a page that a forked child finds zeroed; see [`is_mine`].
+/// The number of the process that owns this memory, in a page that `fork` zeroes in the child. Null
+/// without such a page: see [`is_mine`].
 static OWNER: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
-/// Most bytes of a thread's name, and a zero byte.
+/// Bytes of the longest name of a thread, with its zero byte.
 pub(crate) const NAME: usize = 16;
-/// Rounds of thread-specific destructors, see `PTHREAD_DESTRUCTOR_ITERATIONS`.
+/// Rounds of thread-specific destructors: `PTHREAD_DESTRUCTOR_ITERATIONS`.
 const ROUNDS: usize = 4;
 
-/// What there is of each thread, zero at first.
+/// State of a thread, initially zero.
 #[repr(C)]
 struct Thread {
-    /// The group of the name it was given last, if it did not go over to it yet.
+    /// The group of its latest name, until the thread enters it; then 0.
     wanted: AtomicU64,
-    /// The group it works in outside of scopes of its own.
+    /// The group it is in outside of its own scopes.
     named: AtomicU32,
 }
 
@@ -62,11 +65,11 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-/// This thread's.
+/// The state of the calling thread.
 #[inline(always)]
 fn this() -> &'static Thread {
     let at: *const Thread;
-    // SAFETY: computes an address.
+    // SAFETY: computes an address from the thread pointer.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         core::arch::asm!("mov {0}, fs:[0]", "add {0}, [rip + kmem_thread@GOTTPOFF]", out(reg) at,
@@ -76,31 +79,32 @@ fn this() -> &'static Thread {
             "ldr {1}, [{1}, :gottprel_lo12:kmem_thread]", "add {0}, {0}, {1}",
             out(reg) at, out(reg) _, options(nostack, readonly, preserves_flags));
     }
-    // SAFETY: there while the thread is, and only atomics.
+    // SAFETY: the address of static thread-local storage, which lives as long as the thread; all
+    // fields are atomics.
     unsafe { &*at }
 }
 
-/// Another thread's. glibc's `pthread_t` is an address in the block that static thread-local storage is
-/// a part of, so what lies between them is the same in all threads.
+/// The state of another thread. glibc's `pthread_t` is an address in the same block as static
+/// thread-local storage, so their distance is the same in all threads.
 ///
 /// # Safety
 /// The thread has not ended.
 unsafe fn of<'a>(thread: libc::pthread_t) -> &'a Thread {
-    // SAFETY: always there.
+    // SAFETY: has no precondition.
     let own = unsafe { libc::pthread_self() } as usize;
     let distance = (this() as *const Thread as usize).wrapping_sub(own);
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract the thread's block exists; all fields are atomics.
     unsafe { &*((thread as usize).wrapping_add(distance) as *const Thread) }
 }
 
-/// Begins, if the option is given: the main thread is the first.
+/// Sets groups by thread name up, if the option is given, and puts the main thread into its group.
 pub(crate) fn start() {
     if KMEM.group_by() != GroupBy::ThreadName {
         return;
     }
     let platform = KMEM.platform();
     let mut key = 0;
-    // SAFETY: `leave` is of the type wanted.
+    // SAFETY: `key` is valid for writing, and `leave` is never unloaded.
     let failed = unsafe { libc::pthread_key_create(&raw mut key, Some(leave)) } != 0;
     if KMEM.group(GroupId::ROOT).is_err() || failed {
         platform.print(b"kmem: KMEM_CONF: no group-by without books (mem_profiling:never)\n");
@@ -109,7 +113,7 @@ pub(crate) fn start() {
     KEY.store(key, Ordering::Relaxed);
     const PAGE: usize = 4096;
     if let Some(page) = platform.reserve(PAGE, PAGE) {
-        // SAFETY: our own fresh reservation.
+        // SAFETY: a fresh reservation that no other code uses.
         if unsafe { platform.commit(page, PAGE) && platform.wipe_on_fork(page, PAGE) } {
             OWNER.store(page.as_ptr().cast(), Ordering::Relaxed);
         }
@@ -119,59 +123,63 @@ pub(crate) fn start() {
     adopt();
 }
 
-/// Whether this process is not a child of `vfork`, which has the memory of its parent, the thread's own
-/// included: what it is called must not move its parent.
+/// Whether the calling process owns this memory. False in a child of `vfork`, which shares the
+/// thread-local storage of its parent: a name given in the child must not change the parent's
+/// group.
 pub(crate) fn is_mine() -> bool {
     let owner = OWNER.load(Ordering::Relaxed);
     if owner.is_null() {
         return true;
     }
     let me = u64::from(KMEM.platform().process());
-    // SAFETY: never given back. The first to look in a process or a forked child puts its number there.
+    // The first call in a process or a forked child stores the process number.
+    // SAFETY: a page that is never unmapped.
     let found = unsafe { &*owner }.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed);
     found.is_ok() || found == Err(me)
 }
 
-/// Puts a thread that has no group yet into that of its name.
+/// Puts the calling thread, which has no group yet, into the group of its name.
 pub(crate) fn adopt() {
     let this = this();
     let id = named(&name());
     let entered = KMEM.group_enter(id).map(|_| id).unwrap_or(GroupId::ROOT);
     this.named.store(entered.objcg().0, Ordering::Relaxed);
-    // SAFETY: a key of ours.
+    // SAFETY: `KEY` holds a key that is never deleted.
     unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed), round(1)) };
 }
 
-/// What a thread has under the key: the round of destructors that comes next.
+/// The value of [`KEY`]: the number of the next round of destructors.
 fn round(number: usize) -> *const c_void {
     core::ptr::without_provenance(number)
 }
 
-/// The thread-specific destructor: what other destructors allocate is the group's, but in the last round.
+/// The thread-specific destructor. It leaves the group in the last round only, so the group pays
+/// for allocations by other destructors in the rounds before.
 unsafe extern "C" fn leave(last: *mut c_void) {
     let now = last as usize;
     if now < ROUNDS {
-        // SAFETY: a key of ours.
+        // SAFETY: `KEY` holds a key that is never deleted.
         unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed), round(now + 1)) };
         return;
     }
     let named = ObjcgId(this().named.load(Ordering::Relaxed));
-    // A scope that the thread did not leave.
-    if scope::group() != named {
+    // The thread ended inside a scope.
+    if task::group() != named {
         KMEM.group_leave(named);
     }
     KMEM.group_leave(ObjcgId::ROOT);
     this().named.store(ObjcgId::ROOT.0, Ordering::Relaxed);
 }
 
-/// The key of a call that returns to `ret`; the thread goes over to the group of its name first if others gave it one.
+/// The key of a call that returns to `ret`. If another thread renamed this one, it enters the group
+/// of the new name first.
 #[inline(always)]
 pub(crate) fn key(ret: usize) -> usize {
     mind_name();
-    scope::caller(ret)
+    task::caller(ret)
 }
 
-/// Goes over to the group of the thread's name, if it was given another one.
+/// Enters the group of the thread's name, if the thread was renamed.
 #[inline(always)]
 pub(crate) fn mind_name() {
     if this().wanted.load(Ordering::Relaxed) != 0 {
@@ -179,16 +187,17 @@ pub(crate) fn mind_name() {
     }
 }
 
+/// Enters the group of the thread's new name, unless the thread is inside a scope of its own.
 #[cold]
 #[inline(never)]
 fn go_over() {
     let this = this();
-    if scope::group().0 != this.named.load(Ordering::Relaxed) {
+    if task::group().0 != this.named.load(Ordering::Relaxed) {
         return;
     }
     let wanted = GroupId(this.wanted.swap(0, Ordering::Acquire));
     KMEM.group_leave(ObjcgId::ROOT);
-    // It may have been deleted. The root is always there.
+    // The program may have deleted the group; the root always exists.
     let entered = if KMEM.group_enter(wanted).is_ok() { wanted } else { GroupId::ROOT };
     if entered == GroupId::ROOT && wanted != GroupId::ROOT {
         let _ = KMEM.group_enter(GroupId::ROOT);
@@ -196,12 +205,12 @@ fn go_over() {
     this.named.store(entered.objcg().0, Ordering::Relaxed);
 }
 
-/// Whether threads are to be in the groups of their names.
+/// Whether threads are put into the groups of their names.
 pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// The calling thread was named.
+/// Called after the calling thread was renamed.
 pub(crate) fn renamed() {
     if is_on() && is_mine() {
         this().wanted.store(named(&name()).0, Ordering::Release);
@@ -209,13 +218,13 @@ pub(crate) fn renamed() {
     }
 }
 
-/// Another thread was.
+/// Called after `thread`, another thread, was renamed to `name`.
 ///
 /// # Safety
-/// It has not ended.
+/// The thread has not ended.
 pub(crate) unsafe fn other_renamed(thread: libc::pthread_t, name: &[u8]) {
     if is_on() && is_mine() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the same contract.
         unsafe { of(thread) }.wanted.store(named(name).0, Ordering::Release);
     }
 }
@@ -224,12 +233,13 @@ pub(crate) unsafe fn other_renamed(thread: libc::pthread_t, name: &[u8]) {
 fn name() -> [u8; NAME] {
     let mut name = [0; NAME];
     let args = [libc::PR_GET_NAME as usize, name.as_mut_ptr() as usize, 0, 0, 0, 0];
-    // SAFETY: writes so many bytes.
+    // SAFETY: PR_GET_NAME writes at most 16 bytes, which `name` has.
     unsafe { syscall(libc::SYS_prctl, args) };
     name
 }
 
-/// The group of a name, up to its zero byte, made if there is none; the root if that cannot be.
+/// Finds or creates the group of a name, which ends at a zero byte. The root, if it cannot be
+/// created.
 fn named(name: &[u8]) -> GroupId {
     let mut room = [0; NAME];
     let name = valid(name, &mut room);
@@ -239,14 +249,15 @@ fn named(name: &[u8]) -> GroupId {
         }
         match KMEM.group_create(GroupId::ROOT, name) {
             Ok(id) => return id,
-            // Another thread was faster.
+            // Another thread created it in the meantime: look again.
             Err(GroupError::Exists) => {}
             Err(_) => return GroupId::ROOT,
         }
     }
 }
 
-/// A thread's name as a group's: `_` for what a group's cannot have, and for control characters.
+/// Turns a thread's name into a group's: `_` replaces control characters and bytes that a group's
+/// name cannot have.
 fn valid<'a>(name: &[u8], room: &'a mut [u8; NAME]) -> &'a [u8] {
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
     let mut len = 0;

@@ -1,89 +1,94 @@
-//! vmalloc, as `kmem.h` declares it.
+//! The vmalloc and vmap functions, as `kmem.h` declares them.
 
 use core::ffi::{c_int, c_uint};
 
-use kmem_core::codetag::StaticTag;
 use kmem_core::units::Gfp;
 use kmem_core::vmalloc::Kind;
 
 use crate::KMEM;
-use crate::kernel::{caller, entries, twins};
+use crate::call_site::{Tag, tagged, twins};
+use crate::kernel::entries;
 
 twins! {
     /// # Safety
-    /// The tag is null or valid; so for all functions here.
-    fn vmalloc_tag = "kmem_vmalloc_tag", vmalloc_noprof = "kmem_vmalloc_noprof" in "rdx", "x2" (size: usize, flags: Gfp) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        tag => KMEM.vmalloc(size, flags, unsafe { caller(tag) })
+    /// `tag` is as for [`tagged`]. This holds for all functions here.
+    fn vmalloc(size: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        KMEM.vmalloc(size, flags, unsafe { tagged(tag) })
     }
+
     /// # Safety
-    /// See [`vmalloc_tag`].
-    fn vmalloc_huge_tag = "kmem_vmalloc_huge_tag", vmalloc_huge_noprof = "kmem_vmalloc_huge_noprof" in "rdx", "x2" (size: usize, flags: Gfp) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        tag => KMEM.vmalloc_huge(size, flags, unsafe { caller(tag) })
+    /// See [`vmalloc`].
+    fn vmalloc_huge(size: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        KMEM.vmalloc_huge(size, flags, unsafe { tagged(tag) })
     }
+
     /// # Safety
-    /// See [`vmalloc_tag`].
-    fn vmalloc_aligned_tag = "kmem_vmalloc_aligned_tag", vmalloc_aligned_noprof = "kmem_vmalloc_aligned_noprof" in "rcx", "x3" (size: usize, align: usize, flags: Gfp) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        tag => KMEM.vmalloc_aligned(size, align, flags, unsafe { caller(tag) })
+    /// See [`vmalloc`].
+    fn vmalloc_aligned(size: usize, align: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        KMEM.vmalloc_aligned(size, align, flags, unsafe { tagged(tag) })
     }
+
     /// # Safety
-    /// See [`vmalloc_tag`]; null or a live area, which is free if this moves it.
-    fn vrealloc_tag = "kmem_vrealloc_tag", vrealloc_noprof = "kmem_vrealloc_noprof" in "rcx", "x3" (at: *mut u8, size: usize, flags: Gfp) -> *mut u8 {
-        tag => {
-            // SAFETY: the caller's promise.
-            unsafe {
-                if size == 0 {
-                    KMEM.vfree(at);
-                    return core::ptr::null_mut();
-                }
-                KMEM.vrealloc(at, size, flags, caller(tag))
+    /// See [`vmalloc`]; `at` is null or a live area, which no other code uses.
+    fn vrealloc(at: *mut u8, size: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        unsafe {
+            if size == 0 {
+                KMEM.vfree(at);
+                return core::ptr::null_mut();
             }
+            KMEM.vrealloc(at, size, flags, tagged(tag))
         }
     }
+
     /// # Safety
-    /// See [`vmalloc_tag`].
-    fn vmap_alloc_page_tag = "kmem_vmap_alloc_page_tag", vmap_alloc_page_noprof = "kmem_vmap_alloc_page_noprof" in "rsi", "x1" (flags: Gfp) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        tag => KMEM.alloc_vmap_page(flags, unsafe { caller(tag) })
+    /// See [`vmalloc`].
+    fn vmap_alloc_page(flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        KMEM.alloc_vmap_page(flags, unsafe { tagged(tag) })
     }
 }
 
 /// # Safety
-/// Null, or an area that nobody uses any more.
+/// `at` is null, or a live area that no thread uses any more.
 #[unsafe(export_name = "kmem_vfree")]
 unsafe extern "C" fn vfree(at: *mut u8) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { KMEM.vfree(at) }
 }
 
 /// # Safety
-/// `count` live pages from [`vmap_alloc_page_tag`], that are not freed before the mapping is taken back.
+/// `pages` has `count` entries: live pages from [`vmap_alloc_page`], not freed before
+/// [`vunmap`].
 #[unsafe(export_name = "kmem_vmap")]
 unsafe extern "C" fn vmap(pages: *mut *mut u8, count: c_uint) -> *mut u8 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { KMEM.vmap(entries(pages, count as usize)) }
 }
 
 /// # Safety
-/// Null, or a mapping that nobody uses any more.
+/// `at` is null, or a mapping that no thread uses any more.
 #[unsafe(export_name = "kmem_vunmap")]
 unsafe extern "C" fn vunmap(at: *mut u8) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { KMEM.vunmap(at) }
 }
 
+/// Returns 1 if `at` is in a live area, else 0.
 #[unsafe(export_name = "kmem_is_vmalloc_addr")]
 extern "C" fn is_vmalloc_addr(at: *const u8) -> c_int {
     c_int::from(KMEM.find_area(at as usize).is_some_and(|area| area.kind != Kind::Unpurged))
 }
 
-/// Writes `/proc/vmallocinfo`'s lines to a file.
+/// Writes the areas to `fd`, in the layout of `/proc/vmallocinfo`.
 #[unsafe(export_name = "kmem_vmallocinfo")]
 extern "C" fn vmallocinfo(fd: c_int) {
     KMEM.vmallocinfo(|line| {
-        // SAFETY: a line that is there. What cannot be written is lost.
+        // A line that cannot be written is lost.
+        // SAFETY: `line` is valid for reading its length.
         unsafe { libc::write(fd, line.as_ptr().cast(), line.len()) };
     });
 }

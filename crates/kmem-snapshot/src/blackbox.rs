@@ -1,16 +1,16 @@
-//! The black box of a process: the file that it kept while it ran (`KMEM_CONF=blackbox:PATH`),
-//! read after it has ended, or while it goes on.
+//! The black box of a process: the file that the process kept while it ran
+//! (`KMEM_CONF=blackbox:PATH`). It can be read while the process runs and after it has ended.
 //!
 //! ```text
-//! header     BoxHeader: who it was, where the parts are
-//! record     the newest whole BoxRecord: rows, mappings' text
-//! groups     the BoxGroup[] of that record: who paid
-//! site       BoxSite[]: what the tags of the rows stand for
-//! counters   Counter[][]: what was allocated and freed since the start, with `cumulative:1`
+//! header     BoxHeader: identity of the process, places of the parts
+//! record     the newest whole BoxRecord: rows, text of the mappings
+//! groups     the BoxGroup[] of that record: memory charged to each group
+//! site       BoxSite[]: meaning of the tags
+//! counters   Counter[][]: allocations and frees since the start, with `cumulative:1`
 //! ```
 //!
-//! The layout is that of [`kmem::blackbox`]. Nothing in the file is trusted: offsets, counts
-//! and lengths are checked against each other and against the file's length.
+//! Layout: [`kmem_layout::blackbox`]. The reader trusts nothing in the file: it compares offsets,
+//! counts and lengths with each other and with the file's length.
 
 mod counters;
 mod groups;
@@ -18,20 +18,19 @@ mod header;
 mod record;
 mod site;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 pub use counters::Counts;
 pub use record::{Moment, Reason};
 
-use std::collections::BTreeMap;
+use kmem_layout::word::TAG_OTHER;
 
-use kmem::root::TAG_OTHER;
-
-use crate::books::{Accounting, Books, Groups, Key, Profiling, SiteRow, Snapshot};
-use crate::core_file::open_regular;
+use crate::books::{Accounting, Books, Groups, Profiling, SiteRow, Snapshot};
 use crate::error::ReadError;
-use crate::process::Maps;
+use crate::process::{Maps, PAGE, open_regular};
 use header::Header;
 use record::Record;
 
@@ -47,16 +46,17 @@ pub struct BlackBox {
 }
 
 impl BlackBox {
-    /// Opens a black box and reads its newest whole record, if there is one.
+    /// Opens a black box and reads its newest whole record, if it has one.
     ///
     /// # Errors
     ///
-    /// [`ReadError::File`] when it cannot be opened, [`ReadError::BadFile`] when it is no black
-    /// box, or one that says impossible things.
+    /// [`ReadError::File`] when it cannot be opened; [`ReadError::BadFile`] when it is no black
+    /// box, or its header contradicts itself.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let path_name = path.to_string_lossy().into_owned();
-        let (file, len) = open_regular(path)
+        let (file, metadata) = open_regular(path, 0)
             .map_err(|source| ReadError::File { path: path_name.clone(), source })?;
+        let len = metadata.len();
         let bad = |what| ReadError::BadFile { path: path_name.clone(), what };
         let header = Header::read(&file, len).map_err(bad)?;
         let mut remarks = Vec::new();
@@ -64,45 +64,44 @@ impl BlackBox {
         Ok(Self { file, path: path_name, len, header, record, remarks })
     }
 
-    /// The pid the process had.
+    /// Pid of the process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.header.pid
     }
 
-    /// Its executable.
+    /// Path of its executable.
     #[must_use]
     pub fn exe(&self) -> &str {
         &self.header.exe
     }
 
-    /// When the process started, in nanoseconds since 1970.
+    /// Start of the process, in nanoseconds since 1970.
     #[must_use]
     pub fn started_ns(&self) -> u64 {
         self.header.started_ns
     }
 
-    /// Which moment the newest record shows.
+    /// Moment of the newest whole record.
     #[must_use]
     pub fn moment(&self) -> Option<&Moment> {
         self.record.as_ref().map(|record| &record.moment)
     }
 
-    /// What is wrong with the file, though the rest of it can be read.
+    /// Sentences about damage to the file, the rest of which can be read.
     #[must_use]
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }
 
-    /// Live bytes that the record's rows name, of those it holds altogether.
+    /// Live bytes in the rows of the record, and live bytes altogether.
     #[must_use]
     pub fn named(&self) -> Option<(u64, u64)> {
-        let record = self.record.as_ref()?;
-        Some((record.named.0, record.moment.bytes))
+        self.moment().map(|moment| (moment.named_bytes, moment.bytes))
     }
 
-    /// The books of the newest record. What its rows do not name is in the row of the tag that
-    /// stands for other sites, so that the rows add up to what the record says.
+    /// The books of the newest record. The tag of other sites holds all that its rows do not, so
+    /// that rows add up to the record's sums.
     ///
     /// # Errors
     ///
@@ -117,21 +116,21 @@ impl BlackBox {
         for row in &record.rows {
             rows.push(self.row(row.tag, signed(row.bytes), row.calls));
         }
-        let bytes = record.moment.bytes.saturating_sub(record.named.0);
-        let calls = record.moment.calls.saturating_sub(record.named.1);
+        let bytes = record.moment.bytes.saturating_sub(record.moment.named_bytes);
+        let calls = record.moment.calls.saturating_sub(record.named_calls);
         if bytes != 0 || calls != 0 {
             rows.push(self.row(TAG_OTHER, signed(bytes), calls));
         }
         Ok(self.snapshot_of(rows, &record.moment))
     }
 
-    /// What was allocated and freed since the process started, by tag, with the books that
-    /// follow from it: what was allocated and not freed.
+    /// Allocations and frees since the process started, by tag; and the books that follow from
+    /// them: all that was allocated and not freed.
     ///
     /// # Errors
     ///
-    /// [`ReadError::NothingRecorded`] when the process kept no counters,
-    /// [`ReadError::BadFile`] when they are not where they should be.
+    /// [`ReadError::NothingRecorded`] when the process kept no counters; [`ReadError::BadFile`]
+    /// when the file ends before they do.
     pub fn counters(&self) -> Result<(Snapshot, BTreeMap<u32, Counts>), ReadError> {
         if self.header.cpus == 0 {
             let what = "it has no counters: the process ran without KMEM_CONF=cumulative:1";
@@ -160,8 +159,8 @@ impl BlackBox {
     }
 
     fn row(&self, tag: u32, bytes: i64, calls: u64) -> SiteRow {
-        let key = site::read(&self.file, self.len, &self.header, tag);
-        SiteRow { tag, key: key.unwrap_or(Key::None), bytes, calls }
+        let key = site::read(&self.file, self.len, &self.header, tag).unwrap_or_default();
+        SiteRow { tag, key, bytes, calls }
     }
 
     fn snapshot_of(&self, rows: Vec<SiteRow>, moment: &Moment) -> Snapshot {
@@ -170,7 +169,7 @@ impl BlackBox {
         let accounting = Accounting { tracked: moment.bytes, ..Accounting::default() };
         let books = Books {
             profiling: Profiling::On,
-            used_pages: moment.used / 4096,
+            used_pages: moment.used / PAGE,
             rows,
             accounting,
             groups: self
@@ -187,4 +186,11 @@ impl BlackBox {
 
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// Formats nanoseconds since 1970 as RFC 3339, such as `2001-09-09T01:46:40Z`.
+#[must_use]
+pub fn time(ns: u64) -> String {
+    // 2^64 nanoseconds end in the year 2554, which the format can express.
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(ns)).to_string()
 }

@@ -1,126 +1,81 @@
-//! The books of a process: what its root blocks lead to.
+//! The books of a process: its allocation profile, as its root blocks show it.
 //!
 //! ```text
-//! /proc/PID/maps -> "kmem-root" -> RootBlock -> ClassGeometry[]
-//!                                            -> ZoneBlock[]  -> chunk classes -> slabs -> extension words
-//!                                            |               -> page allocations -> extension words
-//!                                            -> Site[]  (tag -> return addresses, or a static tag's text)
-//!                                            -> PeakTable
-//!                                            -> GroupBlock[]  (objcg id -> who pays)
+//! /proc/PID/maps -> "kmem-root" -> RootBlock
+//!     -> ClassGeometry[]
+//!     -> ZoneBlock[]   -> chunk classes -> slabs -> extension words
+//!     |                -> page allocations -> extension words
+//!     -> Site[]        tag -> return addresses, or a static tag's text
+//!     -> PeakTable
+//!     -> GroupBlock[]  objcg id -> the group that is charged
 //! ```
 //!
-//! The process goes on while it is read. A slab is counted only when its chunks had the same
-//! class before and after its extension vector was copied; what changed too often, or made no
-//! sense, is counted in [`Books::torn`].
+//! The process runs while it is read. A slab is counted only when its chunks had one class before
+//! and after its extension vector was copied. [`Books::torn`] counts the slabs that changed too
+//! often or made no sense.
+//!
+//! Layout: [`kmem_layout`]. Files, each of which uses those above it:
+//!
+//! ```text
+//! root    root blocks, size classes, zones
+//! tables  call sites, the peak, groups
+//! groups  the tree of groups, and the memory charged to each
+//! census  live objects by tag and by group, the slabs they pin, the size classes
+//! buddy   free blocks per order; stands apart
+//! ```
 
-mod accounting;
 mod buddy;
-mod caches;
 mod census;
-mod charges;
-mod follow;
-mod group;
-mod holdings;
-mod metadata;
-mod peak;
-mod pinned;
-pub(crate) mod record;
+mod groups;
 mod root;
-mod site;
-mod target;
-mod zone;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-pub use accounting::{Accounting, Tables};
 pub use buddy::{Buddy, Buddyinfo, ORDERS};
-pub use caches::Cache;
-pub use census::TagTotal;
-pub use charges::Usage;
-pub use group::{Group, Groups};
-pub use holdings::Holdings;
-pub use metadata::{Metadata, Table};
-pub use peak::Peak;
-pub use pinned::{Pinned, Pins};
-pub use root::Root;
-pub use site::{Key, StaticTag};
+pub use census::{Cache, Pinned, Pins};
+pub use groups::{Groups, Holdings};
+pub use root::{Profiling, Root};
+pub use tables::{Group, Key, Peak, SiteRow, StaticTag, TagTotal, Usage};
 
-use kmem::root::{MAPPING_NAME, profiling};
+pub(crate) use root::{Source, root_addresses};
+
+use kmem_layout::root::{MAX_ZONES, ZoneBlock};
+use kmem_layout::site::{PeakEntry, PeakTable};
+use serde::Serialize;
 
 use crate::core_file::CoreFile;
 use crate::error::ReadError;
-use crate::memory::{Memory, Pages};
-use crate::process::{Maps, Process};
-use follow::{Followed, follow};
-use target::Target;
+use crate::memory::{Image, PageState, Pages};
+use crate::process::{Maps, PAGE, Process};
+use census::Census;
+use root::{Followed, Zone, follow};
 
-/// What one tag holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SiteRow {
-    /// The tag.
-    pub tag: u32,
-    /// What it stands for.
-    pub key: Key,
-    /// Live bytes.
-    pub bytes: i64,
-    /// Live objects.
-    pub calls: u64,
-}
-
-/// State of the switch in a root block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Profiling {
-    /// Objects are counted, not tagged.
-    Off,
-    /// Objects carry the tag of their call site.
-    #[default]
-    On,
-    /// There are no books.
-    Never,
-}
-
-/// The books under one root block.
-#[derive(Debug, Clone, Default)]
-pub struct Books {
-    /// Where the root block is.
-    pub root: u64,
-    /// The switch.
-    pub profiling: Profiling,
-    /// Pages handed out when the root block was read.
-    pub used_pages: u64,
-    /// What lives now: tags that hold something, by tag.
-    pub rows: Vec<SiteRow>,
-    /// What the tags keep from being given back.
-    pub pins: Pins,
-    /// Who pays.
-    pub groups: Groups,
-    /// What each of them holds.
-    pub holdings: Holdings,
-    /// The size classes.
-    pub caches: Vec<Cache>,
-    /// The books at the highest use so far, if they were kept.
-    pub peak: Option<Peak>,
-    /// This root block's part of the equation; `resident` is that of the process.
-    pub accounting: Accounting,
-    /// What the overhead in it is made of.
-    pub metadata: Metadata,
-    /// Slabs and page allocations that changed while they were read, or made no sense.
-    pub torn: u64,
-}
-
-/// All books of a process at one time.
+/// The books under all root blocks of a process, at one time.
+///
+/// Rows hold tags and addresses, not names. [`Target::read`](crate::Target::read) also names
+/// them.
+///
+/// ```no_run
+/// use kmem_snapshot::{Process, Snapshot};
+///
+/// let snapshot = Snapshot::take(&Process::open(1234)?)?;
+/// let (bytes, objects) = snapshot.totals();
+/// println!("{}: {bytes} bytes in {objects} objects", snapshot.exe);
+/// # Ok::<(), kmem_snapshot::ReadError>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// The process.
+    /// Pid of the process.
     pub pid: u32,
-    /// Its executable.
+    /// Path of the executable.
     pub exe: String,
-    /// Its short name.
+    /// Short name of the process.
     pub comm: String,
-    /// What it mapped, to resolve addresses with.
+    /// Mappings of the process, to resolve addresses with.
     pub maps: Maps,
-    /// One per root block: more than one when two copies of the library are loaded.
+    /// One per root block: several when several copies of the library are loaded.
     pub books: Vec<Books>,
     /// Root blocks that could not be followed, beside those that could.
     pub faults: Vec<ReadError>,
@@ -128,11 +83,33 @@ pub struct Snapshot {
     pub accounting: Accounting,
 }
 
-/// What the parts of a reading share.
-pub(crate) struct Source<'a> {
-    pub(crate) memory: &'a Memory,
-    pub(crate) maps: &'a Maps,
-    pub(crate) pagemap: Option<&'a Pages>,
+/// The books under one root block.
+#[derive(Debug, Clone, Default)]
+pub struct Books {
+    /// Address of the root block.
+    pub root: u64,
+    /// The profiling switch.
+    pub profiling: Profiling,
+    /// Pages handed out when the root block was read.
+    pub used_pages: u64,
+    /// Live objects: the tags that have any, in order of tag.
+    pub rows: Vec<SiteRow>,
+    /// Slabs that the tags keep from being given back.
+    pub pins: Pins,
+    /// The groups, and the memory charged to each.
+    pub groups: Groups,
+    /// Live objects of each group by tag and by size class.
+    pub holdings: Holdings,
+    /// The size classes.
+    pub caches: Vec<Cache>,
+    /// The books at the highest use so far, if the process kept them.
+    pub peak: Option<Peak>,
+    /// This root block's part of the equation; its `resident` is 0.
+    pub accounting: Accounting,
+    /// The parts of the overhead.
+    pub metadata: Metadata,
+    /// Count of slabs and page allocations that changed while they were read, or made no sense.
+    pub torn: u64,
 }
 
 impl Snapshot {
@@ -140,33 +117,33 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// Fails when the process is gone, has no kmem in it, may not be read, or shows a root
-    /// block that cannot be followed.
+    /// [`ReadError::NoProcess`], [`ReadError::Recycled`], [`ReadError::Permission`];
+    /// [`ReadError::NotInstrumented`] without a root block; [`ReadError::BadBooks`] when no root
+    /// block can be followed.
     pub fn take(process: &Process) -> Result<Self, ReadError> {
-        Self::read(&Target::Live(process))
+        Self::of(&Image::Live(process))
     }
 
     /// Reads the books of a dead process from its core file.
     ///
     /// # Errors
     ///
-    /// Fails when there was no kmem in the process, a root block cannot be followed, or memory
-    /// that it leads to was not dumped.
+    /// [`ReadError::CoreNotInstrumented`] without a root block; [`ReadError::BadBooks`] when no
+    /// root block can be followed; [`ReadError::NotInCore`] when their memory was not dumped.
     pub fn of_core(core: &CoreFile) -> Result<Self, ReadError> {
-        Self::read(&Target::Core(core))
+        Self::of(&Image::Core(core))
     }
 
-    fn read(target: &Target<'_>) -> Result<Self, ReadError> {
-        let each = |source: &Source<'_>, root: &Root| Books::read(source, root);
-        let Followed { maps, pages, kept: books, faults } = follow(target, each)?;
+    fn of(image: &Image<'_>) -> Result<Self, ReadError> {
+        let Followed { maps, pages, kept: books, faults } = follow(image, Books::read)?;
         let mut accounting = Accounting::default();
         for one in &books {
             accounting.add(&one.accounting);
         }
-        accounting.resident = target.resident()?;
+        accounting.resident = image.resident()?;
         accounting.tables = Tables::known_by(pages.as_ref());
-        target.verify()?;
-        let (pid, exe, comm) = (target.pid(), target.exe(), target.comm());
+        image.verify()?;
+        let (pid, exe, comm) = (image.pid(), image.exe(), image.comm());
         Ok(Self { pid, exe, comm, maps, books, faults, accounting })
     }
 
@@ -176,7 +153,7 @@ impl Snapshot {
         !root_addresses(maps).is_empty()
     }
 
-    /// True when none of the root blocks has books to show.
+    /// True when no root block has books to show.
     #[must_use]
     pub fn never(&self) -> bool {
         self.books.iter().all(|b| b.profiling == Profiling::Never)
@@ -189,7 +166,8 @@ impl Snapshot {
         rows.fold((0, 0), |(bytes, calls), row| (bytes + row.bytes, calls + row.calls))
     }
 
-    /// Every return address that a row or a peak row names, those of chains included.
+    /// All return addresses in rows and in rows of the peak, those of chains included; sorted,
+    /// each once.
     #[must_use]
     pub fn addresses(&self) -> Vec<u64> {
         let peaks = self.books.iter().filter_map(|b| b.peak.as_ref());
@@ -204,10 +182,51 @@ impl Snapshot {
         addresses
     }
 
-    /// Slabs and page allocations that could not be counted.
+    /// Count of slabs and page allocations that could not be counted.
     #[must_use]
     pub fn torn(&self) -> u64 {
         self.books.iter().map(|b| b.torn).sum()
+    }
+
+    /// Finds the groups that have this path, one in each copy of the library.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::NoGroup`] when there is none.
+    pub fn groups_at(&self, path: &str) -> Result<Vec<&Group>, ReadError> {
+        let of = |books: &'_ Books| books.groups.find(path);
+        let found = self.books.iter().filter_map(|b| Some(&b.groups.all()[of(b)?]));
+        let found: Vec<&Group> = found.collect();
+        if found.is_empty() {
+            return Err(ReadError::NoGroup { pid: self.pid, group: path.to_owned() });
+        }
+        Ok(found)
+    }
+
+    /// The size classes of all copies of the library, added up. With the path of a group their
+    /// live objects are those of this group and of the groups below it.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::NoGroup`] when there is no such group.
+    pub fn caches(&self, group: Option<&str>) -> Result<Vec<Cache>, ReadError> {
+        if let Some(path) = group {
+            self.groups_at(path)?;
+        }
+        let mut sums: BTreeMap<(u32, u32, u32), Cache> = BTreeMap::new();
+        let caches = self.books.iter().flat_map(|books| match group {
+            None => books.caches.clone(),
+            Some(path) => books.caches_of(&books.below(path)),
+        });
+        for cache in caches {
+            let key = (cache.size, cache.objects_per_slab, cache.pages_per_slab);
+            let none = Cache { active: 0, slabs: 0, active_slabs: 0, ..cache };
+            let sum = sums.entry(key).or_insert(none);
+            sum.active = sum.active.saturating_add(cache.active);
+            sum.slabs = sum.slabs.saturating_add(cache.slabs);
+            sum.active_slabs = sum.active_slabs.saturating_add(cache.active_slabs);
+        }
+        Ok(sums.into_values().collect())
     }
 }
 
@@ -216,43 +235,43 @@ impl Books {
         let classes = root.classes(source)?;
         let zones = root.zones(source)?;
         let has_books = root.has_books();
-        let mut census = census::Census::new(source, &classes, has_books);
+        let mut census = Census::new(source, &classes, has_books);
         for zone in &zones {
             census.zone(zone)?;
         }
-        let metadata = metadata::of_root(source, root, &zones, census.slab_overhead);
-        let accounting = accounting::of_root(source, &metadata, &zones, &census);
-        // Groups and sites after the census: what was seen in it has its entry by now.
+        let metadata = Metadata::of(source, root, &zones, census.slab_overhead);
+        let accounting = Accounting::of(source, &metadata, &zones, &census);
+        // Groups and sites are read after the census, so that all that it met has an entry.
         let mut groups = Groups::read(source, root)?;
         groups.bill(&census.charges, &classes);
-        let holdings = Holdings::new(&census.charges, &groups, census.totals());
+        let holdings = Holdings::new(&census.charges, &groups, &census.totals);
         let all = groups.below(0);
-        let caches =
-            caches::of_classes(&classes, &census.slabs, |class| holdings.objects(&all, class));
-        let torn = census.torn;
-        let (totals, pins) = census.into_totals();
-        let sites = site::read(source, root)?;
-        let rows = rows(&totals, &sites);
-        let peak = if has_books { peak::read(source, root, &sites)? } else { None };
+        let caches = census.caches(|class| holdings.objects(&all, class));
+        let sites = tables::sites(source, root)?;
+        let rows = tables::rows(&census.totals, &sites);
+        let peak = if has_books { tables::peak(source, root, &sites)? } else { None };
         Ok(Self {
             root: root.at,
             profiling: root.profiling,
             used_pages: u64::from(root.used_pages),
             rows,
-            pins,
+            pins: census.pins,
             groups,
             holdings,
             caches,
             peak,
             accounting,
             metadata,
-            torn,
+            torn: census.torn,
         })
     }
-}
 
-impl Books {
-    /// The rows of some groups alone, by tag; see [`Groups::below`].
+    /// Indexes of the group at a path and of those below it; empty without such a group.
+    pub(crate) fn below(&self, path: &str) -> Range<usize> {
+        self.groups.find(path).map_or(0..0, |at| self.groups.below(at))
+    }
+
+    /// Live objects of some groups, in order of tag. `groups` are indexes; see [`Groups::below`].
     #[must_use]
     pub fn rows_of(&self, groups: &Range<usize>) -> Vec<SiteRow> {
         let row = |(tag, total): (u32, TagTotal)| {
@@ -264,7 +283,8 @@ impl Books {
         self.holdings.tags(groups).into_iter().map(row).collect()
     }
 
-    /// The caches with the live objects of some groups alone.
+    /// The size classes with the live objects of some groups. `groups` are indexes; see
+    /// [`Groups::below`].
     #[must_use]
     pub fn caches_of(&self, groups: &Range<usize>) -> Vec<Cache> {
         // There is no class 0.
@@ -277,38 +297,252 @@ impl Books {
     }
 }
 
-/// Joins totals, indexed by tag, with what the tags stand for.
-pub(crate) fn rows(totals: &[TagTotal], sites: &[Key]) -> Vec<SiteRow> {
-    let live = totals.iter().enumerate().filter(|(_, t)| t.calls != 0 || t.bytes != 0);
-    live.map(|(tag, total)| SiteRow {
-        tag: u32::try_from(tag).unwrap_or(u32::MAX),
-        key: sites.get(tag).cloned().unwrap_or_default(),
-        bytes: i64::try_from(total.bytes).unwrap_or(i64::MAX),
-        calls: total.calls,
-    })
-    .collect()
+/// How well the memory of the allocator's tables is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tables {
+    /// Counted page by page.
+    #[default]
+    Counted,
+    /// Estimated from the resident size of each mapping.
+    Estimated,
+    /// Unknown; the tables are in the unaccounted rest.
+    Unknown,
 }
 
-/// Start of every mapping of a root block. The file's first page is mapped once per copy of
-/// the library.
-pub(crate) fn root_addresses(maps: &Maps) -> Vec<u64> {
-    let path = format!("/memfd:{MAPPING_NAME}");
-    let mut by_file = BTreeMap::new();
-    for mapping in maps.all() {
-        if mapping.path == path && mapping.offset == 0 && mapping.readable {
-            by_file.entry(mapping.inode).or_insert(mapping.start);
+impl Tables {
+    fn known_by(pages: Option<&Pages>) -> Self {
+        match pages {
+            Some(Pages::Live(_) | Pages::Core(_)) => Self::Counted,
+            Some(Pages::Likely(_)) => Self::Estimated,
+            None => Self::Unknown,
         }
     }
-    by_file.into_values().collect()
 }
 
-impl Profiling {
-    fn from_word(word: u32) -> Option<Self> {
-        match word {
-            profiling::OFF => Some(Self::Off),
-            profiling::ON => Some(Self::On),
-            profiling::NEVER => Some(Self::Never),
-            _ => None,
+/// The equation of a process's memory, in bytes:
+/// `tracked + cached + overhead + unaccounted = resident`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Accounting {
+    /// Live objects and page allocations.
+    pub tracked: u64,
+    /// Free objects in slabs, and free pages with old contents.
+    pub cached: u64,
+    /// Resident metadata, and bytes of slabs that are not objects.
+    pub overhead: u64,
+    /// How well `overhead` is known.
+    pub tables: Tables,
+    /// Resident memory, as the kernel counts it; of a core file, the memory in the file.
+    pub resident: u64,
+    /// Pages in use that are not in memory, because the program never touched them. They explain
+    /// a negative `unaccounted`. None where the page map cannot be read.
+    pub untouched: Option<u64>,
+    /// Pages in use that are in swap. None where the page map cannot be read.
+    pub swapped: Option<u64>,
+}
+
+impl Accounting {
+    /// The rest of the equation: code, stacks, files, other allocators; less the pages that the
+    /// program never touched.
+    #[must_use]
+    pub fn unaccounted(&self) -> i64 {
+        let sum = i128::from(self.tracked) + i128::from(self.cached) + i128::from(self.overhead);
+        let rest = i128::from(self.resident) - sum;
+        i64::try_from(rest).unwrap_or(if rest < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// Adds the part of another root block.
+    fn add(&mut self, other: &Self) {
+        let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        self.tracked += other.tracked;
+        self.cached += other.cached;
+        self.overhead += other.overhead;
+        self.untouched = sum(self.untouched, other.untouched);
+        self.swapped = sum(self.swapped, other.swapped);
+    }
+
+    /// The part of one root block, without `resident`.
+    fn of(source: &Source<'_>, metadata: &Metadata, zones: &[Zone], census: &Census<'_>) -> Self {
+        let mut of = Self {
+            tracked: census.live,
+            cached: census.objects.saturating_sub(census.live_in_slabs),
+            overhead: metadata.total(),
+            ..Self::default()
+        };
+        for zone in zones {
+            of.cached += free_dirty(source, zone).unwrap_or(0);
+            if let Some((untouched, swapped)) = not_resident(source, zone) {
+                of.untouched = Some(of.untouched.unwrap_or(0) + untouched);
+                of.swapped = Some(of.swapped.unwrap_or(0) + swapped);
+            }
+        }
+        of
+    }
+}
+
+/// Bytes of free pages that may hold old contents.
+fn free_dirty(source: &Source<'_>, zone: &Zone) -> Option<u64> {
+    let free = zone.free_bits(source.memory)?;
+    let dirty = zone.bits(source.memory, zone.dirty)?;
+    let both = free.iter().zip(&dirty).map(|(f, d)| u64::from((f & d).count_ones()));
+    Some(both.sum::<u64>() * PAGE)
+}
+
+/// Bytes of pages in use that are neither in memory nor in swap, and of those in swap.
+fn not_resident(source: &Source<'_>, zone: &Zone) -> Option<(u64, u64)> {
+    let free = zone.free_bits(source.memory)?;
+    let pages = source.pages?;
+    let in_use = |page: &u64| {
+        let byte = usize::try_from(page / 8).ok().and_then(|at| free.get(at));
+        byte.is_none_or(|byte| byte >> (page % 8) & 1 == 0)
+    };
+    let count = |state| {
+        let mut count = 0;
+        pages.regions(zone.base, zone.committed * PAGE, state, |region| {
+            let first = region.start.saturating_sub(zone.base) / PAGE;
+            let last = (region.end.saturating_sub(zone.base) / PAGE).min(zone.committed);
+            count += (first..last).filter(in_use).count() as u64;
+        })?;
+        Some(count)
+    };
+    let used = (0..zone.committed).filter(in_use).count() as u64;
+    let present = count(PageState::Present)?;
+    let swapped = count(PageState::Swapped)?;
+    let untouched = used.saturating_sub(present).saturating_sub(swapped);
+    Some((untouched * PAGE, swapped * PAGE))
+}
+
+/// A kind of the allocator's own tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Table {
+    /// The list of zones, and the state of each zone's pages and slabs.
+    Zones,
+    /// Bytes of slabs that are not objects: rows, extension vectors, and the rest at the end.
+    Slabs,
+    /// Call sites by tag.
+    Sites,
+    /// The books at the highest use.
+    Peak,
+    /// Groups by id.
+    Groups,
+    /// The indexes of call sites and of groups' names, and sheaves of free objects.
+    Other,
+}
+
+impl Table {
+    /// All kinds, in the order they are shown.
+    pub const ALL: [Self; 6] =
+        [Self::Zones, Self::Slabs, Self::Sites, Self::Peak, Self::Groups, Self::Other];
+
+    /// Name of the kind in allocinfo text.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zones => "zone_tables",
+            Self::Slabs => "slab_tables",
+            Self::Sites => "site_tables",
+            Self::Peak => "peak_table",
+            Self::Groups => "group_tables",
+            Self::Other => "other_tables",
+        }
+    }
+}
+
+/// Memory of the allocator's tables under one root block: the parts of the overhead.
+///
+/// Resident pages are counted, in one pass over the page map. A page belongs to the table that its
+/// first byte is in. Without a page map the sizes are estimates; see [`Tables`].
+///
+/// No root block tells where the per-CPU arrays are (132 KiB for each CPU that allocated, as far
+/// as touched), nor the instance itself. They are in the unaccounted rest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Metadata {
+    bytes: [u64; Table::ALL.len()],
+}
+
+impl Metadata {
+    /// Bytes of one kind of table.
+    #[must_use]
+    pub fn bytes(&self, table: Table) -> u64 {
+        self.bytes[table as usize]
+    }
+
+    /// Bytes of all kinds: the overhead.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+
+    fn add(&mut self, table: Table, bytes: u64) {
+        self.bytes[table as usize] += bytes;
+    }
+
+    /// Counts the tables of one root block. `slabs` is bytes of slabs that are not objects.
+    fn of(source: &Source<'_>, root: &Root, zones: &[Zone], slabs: u64) -> Self {
+        let mut metadata = Self::default();
+        metadata.add(Table::Slabs, slabs);
+        for zone in zones {
+            resident(source, zone.meta, |pages| {
+                metadata.add(Table::Zones, pages.end.saturating_sub(pages.start));
+            });
+        }
+        let tables = places(root);
+        resident(source, root.meta, |pages| {
+            let mut at = pages.start;
+            while at < pages.end {
+                let inside = tables.iter().find(|(_, range)| range.contains(&at));
+                let next = match inside {
+                    Some((_, range)) => range.end.next_multiple_of(PAGE),
+                    // Up to the next table, or to the end.
+                    None => tables
+                        .iter()
+                        .map(|(_, range)| range.start.next_multiple_of(PAGE))
+                        .filter(|&start| start > at)
+                        .min()
+                        .unwrap_or(u64::MAX),
+                };
+                let end = next.clamp(at + 1, pages.end);
+                metadata.add(inside.map_or(Table::Other, |(table, _)| *table), end - at);
+                at = end;
+            }
+        });
+        metadata
+    }
+}
+
+/// Address range of each table that a root block names.
+fn places(root: &Root) -> [(Table, Range<u64>); 4] {
+    let sites = u64::from(root.site_capacity);
+    let peak = size_of::<PeakTable>() as u64 + sites * size_of::<PeakEntry>() as u64;
+    let groups = u64::from(root.group_capacity) * u64::from(root.group_size);
+    let zones = (MAX_ZONES * size_of::<ZoneBlock>()) as u64;
+    [
+        (Table::Zones, root.zones, zones),
+        (Table::Sites, root.sites, sites * u64::from(root.site_size)),
+        (Table::Peak, root.peak, peak),
+        (Table::Groups, root.groups, groups),
+    ]
+    .map(|(table, at, len)| {
+        // Keeps the ends of hostile ranges from overflowing when they are rounded up.
+        let limit = |addr: u64| addr.min(u64::MAX - PAGE);
+        (table, limit(at)..limit(at.saturating_add(len)))
+    })
+}
+
+/// Calls `each` with the resident pages of a range of metadata.
+fn resident(source: &Source<'_>, (addr, len): (u64, u64), mut each: impl FnMut(Range<u64>)) {
+    let Some(known) = source.pages else {
+        return;
+    };
+    let end = addr.saturating_add(len);
+    // A range may be reserved far beyond its use: ask for the mapped parts only.
+    for mapping in source.maps.all() {
+        let (from, to) = (mapping.start.max(addr), mapping.end.min(end));
+        if from < to && mapping.readable && mapping.is_memory() {
+            let _ = known.regions(from, to - from, PageState::Present, &mut each);
         }
     }
 }

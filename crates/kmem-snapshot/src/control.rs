@@ -1,64 +1,75 @@
-//! The words of a root block that may be written from outside, and how they are written.
+//! Writes to a root block from outside: its settings, and the limits of groups.
 //!
 //! ```text
-//! word:   profiling | depth | deep_depth | deep_tag      one aligned write of 4 bytes each
-//! cache:  zeroes                                         afterwards: the next call from every
-//!                                                        site looks at the words again
-//! group:  max | high | low                               one aligned write of 8 bytes each; see `limit`
+//! word:   profiling | depth | deep_depth | deep_tag   one aligned write of 4 bytes each
+//! cache:  zeroes                                      after the words: the next call from each
+//!                                                     site reads them again
+//! group:  max | high | low                            one aligned write of 8 bytes each: `limit`
 //! ```
 //!
-//! The process is not stopped. A thread that looked at the words just before they were written
-//! and enters what it found into the cache just after it was emptied keeps the old setting for
-//! that one call site; so the cache is emptied a second time, a little later.
+//! The process is not stopped. A thread may read the words before they are written, and enter the
+//! result into the cache after it was emptied. Its call site then keeps the old setting. So the
+//! writer empties the cache a second time, 2 ms later.
 
 mod limit;
 
-use std::mem::{offset_of, size_of};
+use std::mem::offset_of;
 use std::time::Duration;
 
-pub use kmem::root::MAX_DEPTH;
-use kmem::root::{RootBlock, TAG_FIRST_SITE, TAG_MASK, profiling};
+use kmem_layout::root::{RootBlock, profiling};
+pub use kmem_layout::site::MAX_DEPTH;
+use kmem_layout::word::{TAG_FIRST_SITE, TAG_MASK};
 
 use crate::books::{Profiling, Root, root_addresses};
 use crate::error::ReadError;
-use crate::process::{Maps, Memory, Process};
+use crate::memory::{LiveMemory, Memory};
+use crate::process::{Maps, Process};
 
-/// Largest cache that is filled with zeroes, in bytes.
+/// Largest cache that the writer empties, in bytes.
 const MAX_CACHE: u64 = 1 << 20;
-/// From emptying the cache to emptying it again: longer than the slow path of a call takes.
+/// Pause before the cache is emptied again. It is longer than the slow path of a call.
 const AGAIN: Duration = Duration::from_millis(2);
 
-/// The present setting of one root block.
+/// Settings of one root block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
-    /// Where the root block is.
+    /// Address of the root block.
     pub root: u64,
-    /// The switch.
+    /// The profiling switch.
     pub profiling: Profiling,
-    /// Callers that are told apart at every site; 0 and 1 are one.
+    /// Callers told apart at every site; 0 and 1 both mean one.
     pub depth: u32,
-    /// The same for the site `deep_tag`.
+    /// Callers told apart at the site `deep_tag`.
     pub deep_depth: u32,
-    /// The site whose callers are told apart to `deep_depth`; 0: none.
+    /// Tag of the site whose callers are told apart to `deep_depth`; 0 for none.
     pub deep_tag: u32,
 }
 
-/// A door to the words of a process's root blocks.
+/// Write access to the settings in a process's root blocks.
+///
+/// ```no_run
+/// use kmem_snapshot::Process;
+///
+/// let control = Process::open(1234)?.control()?;
+/// control.set_profiling(0)?;
+/// # Ok::<(), kmem_snapshot::ReadError>(())
+/// ```
 #[derive(Debug)]
 pub struct Control {
     process: Process,
-    memory: Memory,
+    memory: LiveMemory,
     maps: Maps,
     roots: Vec<Root>,
 }
 
 impl Process {
-    /// Opens the door to the words that may be written. Nothing is written yet.
+    /// Finds the root blocks that can be written. Writes nothing yet.
     ///
     /// # Errors
     ///
-    /// Fails when the process is gone, has no kmem in it, may not be read, or shows a root block
-    /// that cannot be followed.
+    /// [`ReadError::NoProcess`], [`ReadError::Recycled`], [`ReadError::Permission`];
+    /// [`ReadError::NotInstrumented`] without a root block; [`ReadError::BadBooks`] when a root
+    /// block cannot be followed.
     pub fn control(&self) -> Result<Control, ReadError> {
         let memory = self.memory();
         let maps = self.maps()?;
@@ -69,7 +80,7 @@ impl Process {
         }
         let roots = addresses
             .iter()
-            .map(|&at| Root::read(&crate::memory::Memory::Live(memory.clone()), at))
+            .map(|&at| Root::read(&Memory::Live(memory.clone()), at))
             .collect::<Result<_, _>>()?;
         self.verify()?;
         Ok(Control { process: self.clone(), memory, maps, roots })
@@ -77,16 +88,17 @@ impl Process {
 }
 
 impl Control {
-    /// The settings as they are now, one per root block.
+    /// Reads the present settings, one per root block.
     ///
     /// # Errors
     ///
-    /// Fails when the process is gone or may not be read.
+    /// [`ReadError::NoProcess`]; [`ReadError::BadBooks`] when a root block can no longer be
+    /// followed.
     pub fn settings(&self) -> Result<Vec<Setting>, ReadError> {
         self.roots
             .iter()
             .map(|root| {
-                let now = Root::read(&crate::memory::Memory::Live(self.memory.clone()), root.at)?;
+                let now = Root::read(&Memory::Live(self.memory.clone()), root.at)?;
                 Ok(Setting {
                     root: now.at,
                     profiling: now.profiling,
@@ -98,12 +110,16 @@ impl Control {
             .collect()
     }
 
-    /// Switches profiling, in every root block: [`profiling::OFF`] or [`profiling::ON`].
+    /// Switches profiling in every root block, to [`profiling::OFF`] or [`profiling::ON`].
     ///
     /// # Errors
     ///
-    /// Fails for other values, when the process keeps no books, and as all writing does: the
-    /// process is gone, may not be written, or names a cache that is not its own.
+    /// - [`ReadError::BadSetting`] for other values; nothing is written.
+    /// - [`ReadError::ProfilingNever`] when a root block has no books; nothing is written.
+    /// - [`ReadError::BadBooks`] when the words or the cache are not in the process's writable
+    ///   memory; nothing is written.
+    /// - [`ReadError::NoProcess`], [`ReadError::Recycled`], [`ReadError::Permission`],
+    ///   [`ReadError::Memory`]: the process has ended or may not be written.
     pub fn set_profiling(&self, value: u32) -> Result<(), ReadError> {
         if !matches!(value, profiling::OFF | profiling::ON) {
             let what = format!("profiling can be switched to 0 or 1, not to {value}");
@@ -112,23 +128,24 @@ impl Control {
         self.write(&self.all()?, &[(offset_of!(RootBlock, profiling), value)])
     }
 
-    /// Sets how many callers are told apart at every site, in every root block: at most
-    /// [`MAX_DEPTH`]; 0 and 1 are one.
+    /// Sets the count of callers told apart at every site, in every root block: at most
+    /// [`MAX_DEPTH`]; 0 and 1 both mean one.
     ///
     /// # Errors
     ///
-    /// As [`Self::set_profiling`].
+    /// The errors of [`Self::set_profiling`].
     pub fn set_depth(&self, depth: u32) -> Result<(), ReadError> {
         check_depth(depth)?;
         self.write(&self.all()?, &[(offset_of!(RootBlock, depth), depth)])
     }
 
-    /// Tells the callers of one site of the root block at `root` apart, `depth` of them; a tag
-    /// of 0 ends it.
+    /// Tells `depth` callers apart at the site `tag` of the root block at `root`. A tag of 0 ends
+    /// this.
     ///
     /// # Errors
     ///
-    /// As [`Self::set_profiling`]; also when there is no root block at `root`.
+    /// The errors of [`Self::set_profiling`]; [`ReadError::BadSetting`] when there is no root block
+    /// at `root`.
     pub fn set_deep(&self, root: u64, tag: u32, depth: u32) -> Result<(), ReadError> {
         check_depth(depth)?;
         if tag != 0 && !(TAG_FIRST_SITE..=TAG_MASK).contains(&tag) {
@@ -141,11 +158,11 @@ impl Control {
         }
         let tag = (offset_of!(RootBlock, deep_tag), tag);
         let depth = (offset_of!(RootBlock, deep_depth), depth);
-        // While a depth holds for a tag, it is that tag's own.
+        // The tag is cleared first, so that the old tag never has the new depth.
         self.write(&roots, &[(tag.0, 0), depth, tag])
     }
 
-    /// All root blocks; they must have books.
+    /// All root blocks. Fails when one of them has no books.
     fn all(&self) -> Result<Vec<&Root>, ReadError> {
         if self.roots.iter().any(|root| root.profiling == Profiling::Never) {
             return Err(ReadError::ProfilingNever { pid: self.process.pid() });
@@ -153,8 +170,8 @@ impl Control {
         Ok(self.roots.iter().collect())
     }
 
-    /// Writes words, each at its offset, in order, and then empties the cache. All is checked
-    /// before anything is written.
+    /// Writes words in order, each at its offset, and then empties the cache. Checks all root
+    /// blocks before it writes to any.
     fn write(&self, roots: &[&Root], words: &[(usize, u32)]) -> Result<(), ReadError> {
         for root in roots {
             self.check(root)?;

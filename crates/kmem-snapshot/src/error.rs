@@ -1,36 +1,38 @@
-//! What can go wrong when a process, or what is left of one, is read, sorted by what the user can do about it.
+//! Errors of reading a process, its core file or its black box.
 
 use std::io;
 
 /// Failure to read a process, or a file that it left.
+///
+/// [`ReadError::is_absent`] and [`ReadError::is_permission`] sort the errors by their remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// There is no such process, or it ended while it was read.
+    /// No process has this pid, or the process ended while it was read.
     #[error("no process {pid}: it has ended or never existed")]
     NoProcess {
-        /// The process asked for.
+        /// Pid of the process.
         pid: u32,
     },
     /// The pid now belongs to another process.
     #[error("process {pid} ended while it was read, and its pid was given to another process")]
     Recycled {
-        /// The process asked for.
+        /// Pid of the process.
         pid: u32,
     },
     /// The process runs without kmem.
     #[error("process {pid} ({exe}) is not instrumented: no mapping named kmem-root in it")]
     NotInstrumented {
-        /// The process asked for.
+        /// Pid of the process.
         pid: u32,
-        /// Its executable, or its name.
+        /// Its executable, or its short name.
         exe: String,
     },
-    /// The process loads no modules.
+    /// The process has no loader of modules.
     #[error("process {pid} ({exe}) has no loader of modules: no mapping named kmem-modules in it")]
     NoLoader {
-        /// The process asked for.
+        /// Pid of the process.
         pid: u32,
-        /// Its executable, or its name.
+        /// Its executable, or its short name.
         exe: String,
     },
     /// The process was started with `KMEM_CONF=mem_profiling:never`.
@@ -38,7 +40,7 @@ pub enum ReadError {
         "process {pid} keeps no books: its profiling is `never` (KMEM_CONF=mem_profiling:never)"
     )]
     ProfilingNever {
-        /// The process asked for.
+        /// Pid of the process.
         pid: u32,
     },
     /// The kernel refused access to the process.
@@ -47,114 +49,114 @@ pub enum ReadError {
          (CAP_SYS_PTRACE); see also /proc/sys/kernel/yama/ptrace_scope"
     )]
     Permission {
-        /// The process asked for.
+        /// Pid of the process.
         pid: u32,
-        /// What was refused.
+        /// The file of `/proc/PID`, or `memory`.
         what: String,
     },
     /// A file of the process could not be read.
     #[error("{path}: {source}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Memory of the process could not be read.
+    /// Memory of the process could not be read or written.
     #[error("memory of process {pid} at {addr:#x}, {len} bytes: {source}")]
     Memory {
-        /// The process asked for.
+        /// Pid of the process.
         pid: u32,
         /// First address of the range.
         addr: u64,
-        /// Length of the range.
+        /// Length of the range, in bytes.
         len: usize,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A file that the user named cannot be opened or read.
     #[error("{path}: {source}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file that the user named is not what it should be, or is damaged.
+    /// A file that the user named has the wrong format, or is damaged.
     #[error("{path}: {what}")]
     BadFile {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What it is, or what is wrong with it and where.
+        /// Its format, or the damage and its place.
         what: String,
     },
-    /// A core file of a process without kmem.
+    /// The core file is of a process without kmem.
     #[error(
         "{path}: process {pid} ({exe}) was not instrumented: no mapping named kmem-root in its core"
     )]
     CoreNotInstrumented {
-        /// The core file.
+        /// Path of the core file.
         path: String,
-        /// The process.
+        /// Pid of the process.
         pid: u32,
-        /// Its executable, or its name.
+        /// Its executable, or its short name.
         exe: String,
     },
-    /// A black box without what was asked for.
+    /// The black box does not have the data that the caller asks for.
     #[error("{path}: {what}")]
     NothingRecorded {
-        /// The black box.
+        /// Path of the black box.
         path: String,
-        /// What is not in it, and why.
+        /// The absent data, and the reason.
         what: String,
     },
-    /// Memory that is not in a core file.
+    /// Memory is absent from the core file.
     #[error(
         "{path}: {len} bytes of memory at {addr:#x} are not in the core: it was cut off, or \
          /proc/PID/coredump_filter left them out"
     )]
     NotInCore {
-        /// The core file.
+        /// Path of the core file.
         path: String,
         /// First address that is absent.
         addr: u64,
-        /// Bytes from there on that were wanted.
+        /// Count of bytes wanted from there on.
         len: usize,
     },
-    /// What the process shows is not a root block this reader can follow.
+    /// The root block cannot be followed.
     #[error("root block at {root:#x}: {what}")]
     BadBooks {
         /// Address of the root block.
         root: u64,
-        /// The field that was wrong, its value, and what was expected.
+        /// The wrong field, its value, and the expected value.
         what: String,
     },
-    /// What the process shows is not a board of modules that this reader can follow.
+    /// The board of modules cannot be followed.
     #[error("board of modules at {at:#x}: {what}")]
     BadBoard {
-        /// Its address.
+        /// Address of the board.
         at: u64,
-        /// The field that was wrong, its value, and what was expected.
+        /// The wrong field, its value, and the expected value.
         what: String,
     },
-    /// There is no group of that name.
+    /// No group has this path.
     #[error("process {pid} has no group {group}")]
     NoGroup {
-        /// The process.
+        /// Pid of the process.
         pid: u32,
         /// Path of the group.
         group: String,
     },
-    /// The root has no limits.
+    /// The caller sets a limit of the root of the groups, which has none.
     #[error("/ is the root of the groups, which has no limits: operation not permitted")]
     RootGroup,
-    /// A setting that was asked for is not possible.
+    /// The caller asks for a setting that is not possible.
     #[error("{0}")]
     BadSetting(String),
 }
 
 impl ReadError {
-    /// Turns a failed system call on process `pid` into the error to report.
+    /// Converts the error of a system call on process `pid` and on a file of it.
     #[must_use]
     pub fn from_io(pid: u32, path: &str, source: io::Error) -> Self {
         match source.raw_os_error() {
@@ -165,7 +167,7 @@ impl ReadError {
         }
     }
 
-    /// True when the thing to read is not there: no process, no file, no kmem in it, no books.
+    /// True when the source is absent: no process, no file, no kmem in it, no books.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         match self {
@@ -182,7 +184,7 @@ impl ReadError {
         }
     }
 
-    /// True when the kernel refused, or would.
+    /// True when the kernel refuses the operation, or would.
     #[must_use]
     pub fn is_permission(&self) -> bool {
         match self {

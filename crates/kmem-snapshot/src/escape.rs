@@ -1,33 +1,32 @@
 //! Names from other processes and files, made safe to print.
+//!
+//! A hostile name could forge lines of output or send control sequences to a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Longest name printed, in bytes; longer ones keep their end, which tells more of a path.
-pub const MAX_NAME: usize = 1024;
+pub use crate::memory::MAX_NAME;
+use crate::memory::bounded;
 
-/// Control characters, and characters that reorder or hide text on a terminal.
+/// True for control characters, and for characters that reorder or hide text on a terminal.
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
-            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
         )
 }
 
-/// The name, or the end of one that is too long.
-pub(crate) fn bounded(name: &str) -> Cow<'_, str> {
-    if name.len() <= MAX_NAME {
-        return Cow::Borrowed(name);
-    }
-    let mut start = name.len() - MAX_NAME;
-    while !name.is_char_boundary(start) {
-        start += 1;
-    }
-    Cow::Owned(format!("...{}", &name[start..]))
-}
-
-/// For people: control and direction-changing characters become `\x1b` or `\u{202e}`.
+/// Makes a name safe for people to read: control characters and characters that change the
+/// direction of text become `\x1b` or `\u{202e}`. A long name keeps its end; see [`MAX_NAME`].
+///
+/// ```
+/// assert_eq!(kmem_snapshot::escape::printable("a\x1b[31mb"), "a\\x1b[31mb");
+/// ```
 #[must_use]
 pub fn printable(name: &str) -> Cow<'_, str> {
     let name = bounded(name);
@@ -47,8 +46,9 @@ pub fn printable(name: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// For allocinfo text: one word. White space, backslashes and unsafe characters become octal
-/// escapes of their bytes (`\040`), as in `/proc/self/mounts`; `, ` becomes `,`.
+/// Makes a name one word of allocinfo text. White space, backslashes and unsafe characters become
+/// octal escapes of their bytes (`\040`), as in `/proc/self/mounts`; `, ` becomes `,`. An empty
+/// name becomes `?`, and a long one keeps its end; see [`MAX_NAME`].
 #[must_use]
 pub fn word(name: &str) -> Cow<'_, str> {
     let name = bounded(name);
@@ -73,7 +73,7 @@ pub fn word(name: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Undoes the octal escapes of [`word`]; anything else stays as it is.
+/// Replaces the octal escapes of [`word`] by their bytes. All other text stays as it is.
 #[must_use]
 pub fn unword(word: &str) -> Cow<'_, str> {
     if !word.contains('\\') {

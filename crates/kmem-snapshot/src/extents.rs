@@ -1,18 +1,18 @@
-//! The parts of a sparse file that are not holes.
+//! Parts of a sparse file that are not holes (`SEEK_DATA`, `SEEK_HOLE`; lseek(2)).
 
 use std::fs::File;
 use std::ops::Range;
 
 use rustix::fs::{SeekFrom, seek};
 
-/// Calls `each` with the ranges of `within` that hold data. Where the file system does not
-/// tell, all of it does.
+/// Calls `each` with the ranges of `within` that hold data. On a file system without holes that is
+/// all of it.
 pub(crate) fn data(file: &File, within: Range<u64>, mut each: impl FnMut(Range<u64>)) {
     let mut at = within.start;
     while at < within.end {
         let start = match seek(file, SeekFrom::Data(at)) {
             Ok(start) => start.max(at),
-            // No data from here to the end.
+            // There is no data from here to the end.
             Err(rustix::io::Errno::NXIO) => return,
             Err(_) => at,
         };

@@ -1,26 +1,44 @@
-//! Reads the books of a kmem process from outside and puts names to them.
+//! Reads the memory profile of a kmem process from outside: rows of call sites with their live
+//! bytes, of a running process, a core file or a black box.
 //!
-//! ```text
-//! process    maps, memory, pages, identity of a live process      (the only unsafe code)
-//! core_file  the same of a dead one, from its core file
-//! memory     either of them
-//! blackbox   the file a process kept while it ran
-//! books      root block -> zones -> census: live bytes per tag; the peak table; the equation
-//! modules    the modules of a loader in a process, and its statistics
-//! control    the few words of a root block that may be written from outside
-//! symbols    return address -> function, file and line, or module and offset
-//! sites      books + symbols: rows that people can read, merged by place
-//! filter     which rows are made at all
-//! live       the live rows of a snapshot, filtered
-//! stacks     rows as call stacks: a tree, collapsed stacks, speedscope
-//! allocinfo  the text format of /proc/allocinfo, written and read
-//! program    what kind of file a program is, before it is run
-//! report     tables and the accounting line for people
+//! ```no_run
+//! use kmem_snapshot::sites::Order;
+//! use kmem_snapshot::{Query, Target, report};
+//!
+//! let mut reading = Target::Process(1234).read(&Query::default())?;
+//! for note in &reading.notes {
+//!     eprintln!("{note}");
+//! }
+//! reading.sites.sort_by(|a, b| Order::Size.compare(a, b));
+//! report::write_table(&mut std::io::stdout(), &reading.sites, 10)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A live process is never stopped and no lock is taken in it. Only `control` writes to it, and
-//! only when asked. Nothing read from a process or from a file is trusted: every address and
-//! count is checked against the process's mappings and the file's length.
+//! A live process is not stopped, and no lock is taken in it. Only [`control`] writes to it, and
+//! only on request. The reader trusts nothing that it reads from a process or a file: it checks
+//! every address and count against the process's mappings and the file's length.
+//!
+//! Modules, each of which uses those below it:
+//!
+//! ```text
+//! reading    the entry: target -> rows, filtered, with notes
+//! notes      facts that a user must know to read the rows
+//! report     tables and the accounting line, for people
+//! stacks     rows as call stacks: a tree, collapsed stacks, speedscope
+//! allocinfo  the text format of /proc/allocinfo, written and read
+//! sites      rows for people: books + symbols, merged by place; filters
+//! modules    the modules of a loader in a process, and its statistics
+//! control    the words of a root block that may be written from outside
+//! blackbox   the file that a process kept while it ran
+//! books      root block -> zones -> census: live bytes per tag; the peak; the equation
+//! symbols    return address -> function, file and line, or module and offset
+//! escape     names made safe to print
+//! memory     the memory of a process, live or in its core file    (all unsafe code)
+//! core_file  a dead process, by its core file
+//! program    the kind of a program file, before it is run
+//! process    a live process, by /proc
+//! error      why a process or its file cannot be read
+//! ```
 
 pub mod allocinfo;
 pub mod blackbox;
@@ -30,12 +48,12 @@ pub mod core_file;
 pub mod error;
 pub mod escape;
 mod extents;
-pub mod filter;
-pub mod live;
 pub mod memory;
 pub mod modules;
+pub mod notes;
 pub mod process;
 pub mod program;
+pub mod reading;
 pub mod report;
 pub mod sites;
 pub mod stacks;
@@ -46,7 +64,7 @@ pub use books::Snapshot;
 pub use control::Control;
 pub use core_file::CoreFile;
 pub use error::ReadError;
+pub use notes::Note;
 pub use process::Process;
-
-/// The allocator, whose layouts of the root block and of the black box this crate reads.
-pub use kmem;
+pub use reading::{By, Query, ReadFailure, Reading, Target};
+pub use sites::{Filter, Pattern, Site};

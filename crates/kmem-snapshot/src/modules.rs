@@ -1,30 +1,29 @@
-//! The modules of a process, and the statistics of its loader: its board, from outside.
+//! The modules of a process and the statistics of its loader, read from the loader's board.
 //!
-//! Layout: [`kmem_module::board`]. Nothing of it is trusted: sizes and counts are checked against the mapping, names are whatever the
-//! process wrote there.
+//! Layout: [`kmem_layout::board`]. The reader trusts nothing on it: it checks sizes and counts
+//! against the mapping, and names may hold any characters.
 
-use std::mem::{offset_of, size_of};
+use std::mem::offset_of;
 
-use kmem_module::board::{
-    FAILED, FailedEntry, HEADER, Header, MAGIC, MAPPING_NAME, MODULES, ModuleEntry, STATS, VERSION,
-    state,
+use kmem_layout::board::{
+    self, CLOSED, FAILED, FailedEntry, HEADER, Header, MAGIC, MAPPING_NAME, MODULES, ModuleEntry,
+    STATS, VERSION, state,
 };
-use kmem_module::module::CLOSED;
-pub use kmem_module::stats::{Stat, Stats, reason_name};
+pub use kmem_layout::board::{Stat, reason_name};
 
-use crate::books::record::{u32_at, u64_at};
 use crate::error::ReadError;
-use crate::process::{Mapping, Memory, Process};
+use crate::memory::{LiveMemory, field, u64_at};
+use crate::process::{Mapping, Process};
 
-/// Largest record accepted.
+/// Largest record accepted, in bytes.
 const MAX_RECORD: u32 = 4096;
-/// How often a board that changes is read again.
+/// Reads of a board that keeps changing.
 const TRIES: u32 = 1000;
 
-/// A module.
+/// A module of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Module {
-    /// Its name, as it is in the process.
+    /// Name, not yet safe to print.
     pub name: String,
     /// `Loading`, `Live` or `Unloading`.
     pub state: &'static str,
@@ -32,32 +31,38 @@ pub struct Module {
     pub size: u64,
     /// Bytes of code.
     pub text: u64,
-    /// How often it is held.
+    /// Count of references to it.
     pub refcount: u32,
-    /// Modules that use it, with commas.
+    /// Names of the modules that use it, separated by commas; not yet safe to print.
     pub users: String,
-    /// Its address.
+    /// First address of its memory.
     pub base: u64,
 }
 
-/// What a loader shows.
+/// Statistics of a loader at one moment, with name, count and reason of duplicate loads.
+pub type Stats = board::Stats<Vec<(String, u64, u32)>>;
+
+/// The board of one loader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Board {
     /// Address of the board.
     pub at: u64,
-    /// Its modules, by name.
+    /// Modules, in order of name.
     pub modules: Vec<Module>,
-    /// Its statistics.
+    /// Statistics of the loader.
     pub stats: Stats,
-    /// It changed whenever it was read, or was left half changed: what is here may be of two moments.
+    /// True when the board changed during every read, or was left half changed. Its content may be
+    /// of two moments.
     pub torn: bool,
 }
 
 impl Process {
-    /// The boards of all loaders in the process.
+    /// Reads the boards of all loaders in the process.
     ///
     /// # Errors
-    /// [`ReadError::NoLoader`] if there is none; [`ReadError::BadBoard`]; the process may be gone, or not be read.
+    ///
+    /// [`ReadError::NoLoader`] when there is none; [`ReadError::BadBoard`] when one cannot be
+    /// followed; [`ReadError::NoProcess`], [`ReadError::Recycled`], [`ReadError::Permission`].
     pub fn module_boards(&self) -> Result<Vec<Board>, ReadError> {
         let maps = self.maps()?;
         let name = format!("/memfd:{MAPPING_NAME}");
@@ -72,7 +77,8 @@ impl Process {
     }
 }
 
-fn read(memory: &Memory, mapping: &Mapping) -> Result<Board, ReadError> {
+/// Reads one board, again while it changes.
+fn read(memory: &LiveMemory, mapping: &Mapping) -> Result<Board, ReadError> {
     let at = mapping.start;
     let mut latest = None;
     for _ in 0..TRIES {
@@ -92,7 +98,7 @@ fn bad(at: u64, what: String) -> ReadError {
     ReadError::BadBoard { at, what }
 }
 
-/// The header, checked.
+/// The header of a board, checked.
 struct Head {
     seq: u64,
     module_size: u32,
@@ -106,77 +112,34 @@ struct Head {
 }
 
 impl Head {
-    fn read(memory: &Memory, mapping: &Mapping) -> Result<Self, ReadError> {
+    fn read(memory: &LiveMemory, mapping: &Mapping) -> Result<Self, ReadError> {
         let at = mapping.start;
         let room = mapping.end - mapping.start;
-        let mut bytes = [0; size_of::<Header>()];
         if room < HEADER as u64 {
             return Err(bad(at, format!("its mapping has {room} bytes, a header {HEADER}")));
         }
+        let mut bytes = [0; size_of::<Header>()];
         memory.read(at, &mut bytes)?;
-        macro_rules! word {
-            ($field:ident) => {
-                u32_at(&bytes, offset_of!(Header, $field))
-            };
-        }
-        macro_rules! long {
-            ($field:ident) => {
-                u64_at(&bytes, offset_of!(Header, $field))
-            };
-        }
-        if long!(magic) != MAGIC {
-            let magic = long!(magic);
-            return Err(bad(at, format!("magic is {magic:#x}, not \"kmemmods\"")));
-        }
-        if word!(version) != VERSION {
-            let version = word!(version);
-            return Err(bad(at, format!("layout version {version}; this kmem reads {VERSION}")));
-        }
-        let sizes = [
-            ("module_size", word!(module_size), size_of::<ModuleEntry>()),
-            ("failed_size", word!(failed_size), size_of::<FailedEntry>()),
-        ];
-        for (name, size, least) in sizes {
-            if (size as usize) < least || size > MAX_RECORD || !size.is_multiple_of(8) {
-                return Err(bad(at, format!("{name} is {size}, expected {least}")));
-            }
-        }
-        let counts = [
-            ("module_capacity", word!(module_capacity), MODULES),
-            ("module_used", word!(module_used), word!(module_capacity) as usize),
-            ("failed_capacity", word!(failed_capacity), FAILED),
-            ("failed_count", word!(failed_count), word!(failed_capacity) as usize),
-            ("stat_count", word!(stat_count), STATS),
-        ];
-        for (name, count, most) in counts {
-            if count as usize > most {
-                return Err(bad(at, format!("{name} is {count}, above {most}")));
-            }
-        }
-        let needed = HEADER as u64
-            + u64::from(word!(module_capacity)) * u64::from(word!(module_size))
-            + u64::from(word!(failed_capacity)) * u64::from(word!(failed_size));
-        if needed > room {
-            return Err(bad(at, format!("its tables take {needed} bytes, its mapping has {room}")));
-        }
-        let first = offset_of!(Header, stats);
-        let stats = (0..Stat::ALL.len()).map(|number| {
-            if number < word!(stat_count) as usize { u64_at(&bytes, first + number * 8) } else { 0 }
-        });
+        check(&bytes, room).map_err(|what| bad(at, what))?;
+        let count = field!(&bytes, Header.stat_count: u32) as usize;
+        let stat = |number: usize| match number {
+            number if number < count => u64_at(&bytes, offset_of!(Header, stats) + number * 8),
+            _ => 0,
+        };
         Ok(Self {
-            seq: long!(seq),
-            module_size: word!(module_size),
-            module_used: word!(module_used),
-            module_capacity: word!(module_capacity),
-            failed_size: word!(failed_size),
-            failed_count: word!(failed_count),
-            held: long!(held),
-            held_peak: long!(held_peak),
-            stats: stats.collect(),
+            seq: field!(&bytes, Header.seq: u64),
+            module_size: field!(&bytes, Header.module_size: u32),
+            module_used: field!(&bytes, Header.module_used: u32),
+            module_capacity: field!(&bytes, Header.module_capacity: u32),
+            failed_size: field!(&bytes, Header.failed_size: u32),
+            failed_count: field!(&bytes, Header.failed_count: u32),
+            held: field!(&bytes, Header.held: u64),
+            held_peak: field!(&bytes, Header.held_peak: u64),
+            stats: (0..Stat::ALL.len()).map(stat).collect(),
         })
     }
 
-    fn board(&self, memory: &Memory, at: u64) -> Result<Board, ReadError> {
+    fn board(&self, memory: &LiveMemory, at: u64) -> Result<Board, ReadError> {
         let records = |offset: u64, count: u32, size: u32| -> Result<Vec<u8>, ReadError> {
             let mut bytes = vec![0; count as usize * size as usize];
             memory.read(at + offset, &mut bytes)?;
@@ -191,8 +154,8 @@ impl Head {
         let bytes = records(after, self.failed_count, self.failed_size)?;
         let failed = bytes.chunks_exact(self.failed_size as usize).map(|entry| {
             let name = text(entry, offset_of!(FailedEntry, name), 56);
-            let count = u64_at(entry, offset_of!(FailedEntry, count));
-            (name, count, u32_at(entry, offset_of!(FailedEntry, reason)))
+            let count = field!(entry, FailedEntry.count: u64);
+            (name, count, field!(entry, FailedEntry.reason: u32))
         });
         let mut stats = Stats {
             failed: failed.collect(),
@@ -205,26 +168,69 @@ impl Head {
     }
 }
 
+/// Checks magic, version, sizes and counts of a header whose mapping has `room` bytes.
+fn check(bytes: &[u8], room: u64) -> Result<(), String> {
+    let magic = field!(bytes, Header.magic: u64);
+    if magic != MAGIC {
+        return Err(format!("magic is {magic:#x}, not \"kmemmods\""));
+    }
+    let version = field!(bytes, Header.version: u32);
+    if version != VERSION {
+        return Err(format!("layout version {version}; this kmem reads {VERSION}"));
+    }
+    let module_size = field!(bytes, Header.module_size: u32);
+    let failed_size = field!(bytes, Header.failed_size: u32);
+    for (name, size, least) in [
+        ("module_size", module_size, size_of::<ModuleEntry>()),
+        ("failed_size", failed_size, size_of::<FailedEntry>()),
+    ] {
+        if (size as usize) < least || size > MAX_RECORD || !size.is_multiple_of(8) {
+            return Err(format!("{name} is {size}, expected {least}"));
+        }
+    }
+    let module_capacity = field!(bytes, Header.module_capacity: u32);
+    let failed_capacity = field!(bytes, Header.failed_capacity: u32);
+    for (name, count, most) in [
+        ("module_capacity", module_capacity, MODULES),
+        ("module_used", field!(bytes, Header.module_used: u32), module_capacity as usize),
+        ("failed_capacity", failed_capacity, FAILED),
+        ("failed_count", field!(bytes, Header.failed_count: u32), failed_capacity as usize),
+        ("stat_count", field!(bytes, Header.stat_count: u32), STATS),
+    ] {
+        if count as usize > most {
+            return Err(format!("{name} is {count}, above {most}"));
+        }
+    }
+    let needed = HEADER as u64
+        + u64::from(module_capacity) * u64::from(module_size)
+        + u64::from(failed_capacity) * u64::from(failed_size);
+    if needed > room {
+        return Err(format!("its tables take {needed} bytes, its mapping has {room}"));
+    }
+    Ok(())
+}
+
+/// Decodes a text that ends at a zero byte or after `room` bytes.
 fn text(entry: &[u8], offset: usize, room: usize) -> String {
     let bytes = entry.get(offset..offset + room).unwrap_or_default();
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(room);
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
+/// Parses the entry of a module; none for an entry without one.
 fn module(entry: &[u8]) -> Option<Module> {
-    let long = |offset| u64_at(entry, offset);
     Some(Module {
-        state: match u32_at(entry, offset_of!(ModuleEntry, state)) {
+        state: match field!(entry, ModuleEntry.state: u32) {
             state::COMING => "Loading",
             state::LIVE => "Live",
             state::GOING => "Unloading",
             _ => return None,
         },
         name: text(entry, offset_of!(ModuleEntry, name), 56),
-        size: long(offset_of!(ModuleEntry, size)),
-        text: long(offset_of!(ModuleEntry, text)),
-        refcount: u32_at(entry, offset_of!(ModuleEntry, refs)) & !CLOSED,
+        size: field!(entry, ModuleEntry.size: u64),
+        text: field!(entry, ModuleEntry.text: u64),
+        refcount: field!(entry, ModuleEntry.refs: u32) & !CLOSED,
         users: text(entry, offset_of!(ModuleEntry, users), 160),
-        base: long(offset_of!(ModuleEntry, base)),
+        base: field!(entry, ModuleEntry.base: u64),
     })
 }

@@ -1,30 +1,25 @@
-//! A live process, from outside: who it is, what it maps, what its memory holds.
+//! A live process as `/proc/PID` shows it: identity, mappings, resident memory.
 //!
-//! Everything goes through `/proc/PID`, `process_vm_readv` and `process_vm_writev`: the process is
-//! neither stopped nor traced. A pid can be given to another process while we read; [`Process::verify`]
-//! compares start times, so a result is only shown when it came from one process.
+//! The process is neither stopped nor traced. The kernel may give its pid to another process
+//! between two reads. [`Process::verify`] compares start times, so a caller that verifies last
+//! knows that everything came from one process.
+//!
+//! Formats: proc(5); `Documentation/filesystems/proc.rst` in Linux.
 
-mod maps;
-mod memory;
-mod pagemap;
-mod smaps;
-mod stat;
-
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read as _};
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-
-pub use maps::{Mapping, Maps};
-pub use memory::{Memory, Span};
-pub use pagemap::{PageMap, PageState};
-pub use smaps::Smaps;
 
 use crate::error::ReadError;
 
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = 4096;
 /// Most bytes read from one file of `/proc/PID`.
 const MAX_PROC_FILE: u64 = 64 << 20;
 
-/// A process by pid and start time.
+/// A process, by pid and start time.
 #[derive(Debug, Clone)]
 pub struct Process {
     pid: u32,
@@ -36,10 +31,9 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// [`ReadError::NoProcess`] when there is none.
+    /// [`ReadError::NoProcess`] when no process has this pid.
     pub fn open(pid: u32) -> Result<Self, ReadError> {
-        let start_time = stat::start_time(pid)?;
-        Ok(Self { pid, start_time })
+        Ok(Self { pid, start_time: start_time(pid)? })
     }
 
     /// The pid.
@@ -48,7 +42,7 @@ impl Process {
         self.pid
     }
 
-    /// Start time in clock ticks since boot: tells two processes of one pid apart.
+    /// Start time in clock ticks since boot. It tells two processes of one pid apart.
     #[must_use]
     pub fn start_time(&self) -> u64 {
         self.start_time
@@ -58,29 +52,30 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// [`ReadError::NoProcess`] or [`ReadError::Recycled`].
+    /// [`ReadError::NoProcess`] when the process has ended, [`ReadError::Recycled`] when its pid
+    /// belongs to another process.
     pub fn verify(&self) -> Result<(), ReadError> {
-        if stat::start_time(self.pid)? == self.start_time {
+        if start_time(self.pid)? == self.start_time {
             Ok(())
         } else {
             Err(ReadError::Recycled { pid: self.pid })
         }
     }
 
-    /// Path of a file in `/proc/PID`.
+    /// Path of `file` in `/proc/PID`.
     #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/{file}", self.pid))
     }
 
-    /// A file of the process's own mount namespace, as seen from here.
+    /// Path here of a file that the process knows as `path` in its own root directory.
     #[must_use]
     pub fn in_root(&self, path: &Path) -> PathBuf {
         let relative = path.strip_prefix("/").unwrap_or(path);
         self.path("root").join(relative)
     }
 
-    /// Name of the executable file, or else the process's name.
+    /// Path of the executable, or the short name where the kernel does not show the path.
     #[must_use]
     pub fn exe(&self) -> String {
         match fs::read_link(self.path("exe")) {
@@ -89,7 +84,7 @@ impl Process {
         }
     }
 
-    /// The process's short name.
+    /// Short name (`/proc/PID/comm`), or `?`.
     #[must_use]
     pub fn comm(&self) -> String {
         let text = fs::read(self.path("comm")).unwrap_or_default();
@@ -98,65 +93,52 @@ impl Process {
         if text.is_empty() { "?".to_owned() } else { text.to_owned() }
     }
 
-    /// What the process maps now.
+    /// Reads the current mappings.
     ///
     /// # Errors
     ///
-    /// Fails when the process is gone or may not be read.
+    /// [`ReadError::NoProcess`] when the process has ended, [`ReadError::Permission`] when the
+    /// caller may not read it.
     pub fn maps(&self) -> Result<Maps, ReadError> {
         Ok(Maps::parse(&self.read_file("maps")?))
     }
 
-    /// Access to the memory of the process.
-    #[must_use]
-    pub fn memory(&self) -> Memory {
-        Memory::new(self.pid)
-    }
-
-    /// Resident memory in bytes.
+    /// Reads the resident memory, in bytes.
     ///
-    /// From `smaps_rollup`, which walks the page tables; `statm` lags behind by what each
-    /// thread has not yet added up, and stands in where the former cannot be read.
+    /// `smaps_rollup` walks the page tables and is exact. `statm` replaces it where the caller
+    /// may not read it, and misses the pages that threads have not yet added to the sum.
     ///
     /// # Errors
     ///
-    /// Fails when the process is gone.
+    /// [`ReadError::NoProcess`] when the process has ended.
     pub fn resident(&self) -> Result<u64, ReadError> {
         if let Ok(text) = self.read_file("smaps_rollup")
-            && let Some(bytes) = stat::smaps_rss(&text)
+            && let Some(bytes) = smaps_rss(&text)
         {
             return Ok(bytes);
         }
         let text = self.read_file("statm")?;
-        Ok(stat::statm_resident(&text).unwrap_or(0))
+        Ok(statm_resident(&text).unwrap_or(0))
     }
 
-    /// The page map, where it may be read. `seen` is an address whose page is in memory, as one is
-    /// that was just read: a map that does not say so hides what it knows.
-    #[must_use]
-    pub fn pagemap(&self, seen: u64) -> Option<PageMap> {
-        let map = PageMap::open(&self.path("pagemap"))?;
-        map.resident(seen, 1).filter(|&bytes| bytes != 0)?;
-        Some(map)
-    }
-
-    /// How much of each mapping is in memory, where that may be read.
+    /// Reads the resident bytes of each mapping; none where the caller may not read `smaps`.
     #[must_use]
     pub fn smaps(&self) -> Option<Smaps> {
         Smaps::parse(&self.read_file("smaps").ok()?)
     }
 
-    /// The pid by which the process knows itself (differs inside a pid namespace).
+    /// Pid of the process in its own pid namespace.
     #[must_use]
     pub fn inner_pid(&self) -> u32 {
-        self.read_file("status").ok().and_then(|text| stat::inner_pid(&text)).unwrap_or(self.pid)
+        self.read_file("status").ok().and_then(|text| inner_pid(&text)).unwrap_or(self.pid)
     }
 
-    /// A file of `/proc/PID` as text, bounded.
+    /// Reads a file of `/proc/PID` as text, 64 MiB at most.
     ///
     /// # Errors
     ///
-    /// Fails when the process is gone or may not be read.
+    /// [`ReadError::NoProcess`] when the process has ended, [`ReadError::Permission`] when the
+    /// caller may not read the file.
     pub fn read_file(&self, name: &str) -> Result<String, ReadError> {
         let path = self.path(name);
         let mut bytes = Vec::new();
@@ -164,5 +146,389 @@ impl Process {
             .and_then(|file| file.take(MAX_PROC_FILE).read_to_end(&mut bytes))
             .map_err(|e| ReadError::from_io(self.pid, &path.to_string_lossy(), e))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// Opens a regular file for reading, without waiting for the writer of a FIFO. `flags` are added
+/// to those of `open`. Also returns the file's metadata.
+///
+/// # Errors
+///
+/// Errors of `open` and `fstat`; `InvalidInput` when the file is not a regular one.
+pub(crate) fn open_regular(path: &Path, flags: i32) -> io::Result<(File, Metadata)> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK | flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    Ok((file, metadata))
+}
+
+/// Field 22 of `/proc/PID/stat`: start time in clock ticks since boot.
+fn start_time(pid: u32) -> Result<u64, ReadError> {
+    let path = format!("/proc/{pid}/stat");
+    let bytes = fs::read(&path).map_err(|e| ReadError::from_io(pid, &path, e))?;
+    parse_start_time(&String::from_utf8_lossy(&bytes)).ok_or(ReadError::NoProcess { pid })
+}
+
+/// Counts fields from the last `)`: the name in field 2 may hold spaces and parentheses.
+fn parse_start_time(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Resident bytes from `/proc/PID/statm`.
+fn statm_resident(statm: &str) -> Option<u64> {
+    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    pages.checked_mul(PAGE)
+}
+
+/// Resident bytes from `/proc/PID/smaps_rollup`.
+fn smaps_rss(smaps: &str) -> Option<u64> {
+    smaps.lines().find_map(|l| l.strip_prefix("Rss:")).and_then(kib)
+}
+
+/// Last field of `NSpid:` in `/proc/PID/status`: the pid in the innermost namespace.
+fn inner_pid(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
+    line.split_ascii_whitespace().last()?.parse().ok()
+}
+
+/// Bytes of a field such as `  123 kB`.
+fn kib(field: &str) -> Option<u64> {
+    let kib: u64 = field.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// One line of `/proc/PID/maps`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// True when the process may read it.
+    pub readable: bool,
+    /// True when the process may write it.
+    pub writable: bool,
+    /// True when the process may execute it.
+    pub executable: bool,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Device of the file, as `(major, minor)`.
+    pub device: (u32, u32),
+    /// Inode number of the file; 0 for none.
+    pub inode: u64,
+    /// File, or a name in brackets, or nothing; without the ` (deleted)` mark.
+    pub path: String,
+    /// True when the file has been unlinked.
+    pub deleted: bool,
+}
+
+impl Mapping {
+    fn parse(line: &str) -> Option<Self> {
+        let mut rest = line;
+        let mut field = || {
+            let trimmed = rest.trim_start_matches(' ');
+            let (field, tail) = trimmed.split_once(' ').unwrap_or((trimmed, ""));
+            rest = tail;
+            field
+        };
+        let Range { start, end } = address_range(field())?;
+        let permissions = field().as_bytes();
+        let offset = u64::from_str_radix(field(), 16).ok()?;
+        let (major, minor) = field().split_once(':')?;
+        let inode = field().parse().ok()?;
+        let path = rest.trim_start_matches(' ');
+        let (path, deleted) = match path.strip_suffix(" (deleted)") {
+            Some(path) => (path, true),
+            None => (path, false),
+        };
+        Some(Self {
+            start,
+            end,
+            readable: permissions.first() == Some(&b'r'),
+            writable: permissions.get(1) == Some(&b'w'),
+            executable: permissions.get(2) == Some(&b'x'),
+            offset,
+            device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
+            inode,
+            path: path.to_owned(),
+            deleted,
+        })
+    }
+
+    /// True for plain memory: anonymous, or a memfd. A reader follows pointers into such
+    /// mappings only, because a read from a mapped FUSE file, say, could wait for ever.
+    #[must_use]
+    pub fn is_memory(&self) -> bool {
+        self.path.is_empty()
+            || self.path.starts_with("/memfd:")
+            || self.path.starts_with("[anon")
+            || self.path == "[heap]"
+    }
+
+    /// True for a mapped file that can be opened by name.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.inode != 0 && self.path.starts_with('/') && !self.path.starts_with("/memfd:")
+    }
+}
+
+/// A range of a process's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// First address.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+/// Addresses of a mapping, as `maps` and `smaps` write them; none when they are no range.
+fn address_range(field: &str) -> Option<Range<u64>> {
+    let (start, end) = field.split_once('-')?;
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let range = hex(start)?..hex(end)?;
+    (!range.is_empty()).then_some(range)
+}
+
+/// All mappings of a process, in order of address.
+#[derive(Debug, Clone, Default)]
+pub struct Maps {
+    mappings: Vec<Mapping>,
+}
+
+impl Maps {
+    /// Parses the text of `/proc/PID/maps`. Lines that are not mappings are left out.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        Self::new(text.lines().filter_map(Mapping::parse).collect())
+    }
+
+    /// Sorts mappings that do not overlap.
+    #[must_use]
+    pub fn new(mut mappings: Vec<Mapping>) -> Self {
+        mappings.sort_by_key(|m| m.start);
+        Self { mappings }
+    }
+
+    /// All mappings, in order of address.
+    #[must_use]
+    pub fn all(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
+    /// The mapping that holds `addr`.
+    #[must_use]
+    pub fn find(&self, addr: u64) -> Option<&Mapping> {
+        let after = self.mappings.partition_point(|m| m.start <= addr);
+        self.mappings[..after].last().filter(|m| addr < m.end)
+    }
+
+    /// True when every byte of the range is readable plain memory. False for an empty range.
+    #[must_use]
+    pub fn is_readable_memory(&self, addr: u64, len: u64) -> bool {
+        len != 0 && self.readable_memory_at(addr, len) == len
+    }
+
+    /// Counts the bytes from `addr` that are readable plain memory without a gap, `most` at most.
+    #[must_use]
+    pub fn readable_memory_at(&self, addr: u64, most: u64) -> u64 {
+        self.memory_at(addr, most, |m| m.readable)
+    }
+
+    /// True when every byte of the range is plain memory that is readable and writable. False
+    /// for an empty range.
+    #[must_use]
+    pub fn is_writable_memory(&self, addr: u64, len: u64) -> bool {
+        len != 0 && self.memory_at(addr, len, |m| m.readable && m.writable) == len
+    }
+
+    /// Counts the bytes from `addr` that are plain memory of the wanted kind, `most` at most.
+    /// Returns 0 for a range beyond the end of the address space.
+    fn memory_at(&self, addr: u64, most: u64, wanted: impl Fn(&Mapping) -> bool) -> u64 {
+        let Some(end) = addr.checked_add(most) else {
+            return 0;
+        };
+        let mut at = addr;
+        while at < end {
+            match self.find(at) {
+                Some(m) if m.is_memory() && wanted(m) => at = m.end,
+                _ => break,
+            }
+        }
+        at.min(end) - addr
+    }
+}
+
+/// Resident bytes of each mapping, from `/proc/PID/smaps`. Which pages are resident is not known.
+///
+/// It replaces the page map where the reader may read `smaps` but not `pagemap`. Every user who
+/// may read the process may read `smaps`. `pagemap` belongs to the process's owner, or to root
+/// when the process is not dumpable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Smaps {
+    /// Address range and resident bytes of each mapping, in order of address.
+    mappings: Vec<(Range<u64>, u64)>,
+}
+
+impl Smaps {
+    /// Parses the text of `/proc/PID/smaps`; none when no mapping in it has a size.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut mappings = Vec::new();
+        let mut current = None;
+        for line in text.lines() {
+            if let Some(rss) = line.strip_prefix("Rss:") {
+                let (Some(range), Some(bytes)) = (current.take(), kib(rss)) else { continue };
+                mappings.push((range, bytes));
+            } else if let Some(range) = line.split(' ').next().and_then(address_range) {
+                current = Some(range);
+            }
+        }
+        mappings.sort_by_key(|(range, _): &(Range<u64>, u64)| range.start);
+        (!mappings.is_empty()).then_some(Self { mappings })
+    }
+
+    /// Calls `each` with address ranges as large as the memory that is likely to be resident in
+    /// the `len` bytes at `addr`.
+    ///
+    /// A mapping within these bytes counts with its exact size. A mapping that reaches beyond
+    /// them counts with their share of it. The ranges are the first pages of each mapping, since
+    /// tables fill from their beginning.
+    pub fn likely(&self, addr: u64, len: u64, mut each: impl FnMut(Range<u64>)) {
+        let end = addr.saturating_add(len);
+        let first = self.mappings.partition_point(|(range, _)| range.end <= addr);
+        for (range, rss) in self.mappings[first..].iter().take_while(|(r, _)| r.start < end) {
+            let (from, to) = (range.start.max(addr), range.end.min(end));
+            let share = u128::from(*rss) * u128::from(to.saturating_sub(from))
+                / u128::from(range.end - range.start);
+            let pages = u64::try_from(share).unwrap_or(u64::MAX).div_ceil(PAGE);
+            let bytes = pages.saturating_mul(PAGE).min(to.saturating_sub(from));
+            if bytes != 0 {
+                each(from..from + bytes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_time_survives_odd_names() {
+        let tail = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20";
+        assert_eq!(parse_start_time(&format!("12 (a) b) {tail}")), Some(777));
+        assert_eq!(parse_start_time("12 (x"), None);
+        assert_eq!(parse_start_time("12 (x) S 1"), None);
+        assert!(start_time(std::process::id()).is_ok());
+        assert!(matches!(start_time(0x7fff_fff0), Err(ReadError::NoProcess { .. })));
+    }
+
+    #[test]
+    fn resident_fields() {
+        assert_eq!(statm_resident("5 3 1 0 0 0 0\n"), Some(12288));
+        assert_eq!(statm_resident("5"), None);
+        assert_eq!(statm_resident("5 18446744073709551615"), None);
+        assert_eq!(smaps_rss("55-77 ---p\nRss:       1848 kB\nPss: 1 kB\n"), Some(1848 * 1024));
+        assert_eq!(smaps_rss("Rss: x kB"), None);
+        assert_eq!(inner_pid("Name: a\nNSpid:\t100\t7\n"), Some(7));
+    }
+
+    #[test]
+    fn only_regular_files() {
+        assert!(open_regular(Path::new("/dev/zero"), 0).is_err());
+        assert!(open_regular(Path::new("/"), 0).is_err());
+        assert!(open_regular(Path::new("/proc/self/exe"), 0).is_ok());
+    }
+
+    const MAPS: &str = "\
+55cded1c9000-55cded1ca000 r-xp 00002000 fe:01 131 /usr/bin/a name (deleted)
+7f0000000000-7f0000010000 rw-p 00000000 00:00 0 
+7f0000010000-7f0000020000 rw-p 00000000 00:01 7                          /memfd:kmem-root (deleted)
+7f0000020000-7f0000030000 ---p 00000000 00:00 0 
+7f0000030000-7f0000040000 r--s 00000000 00:31 9 /mnt/fuse/x
+garbage
+7f0000050000-7f0000040000 r--s 00000000 00:31 9 /backwards
+";
+
+    #[test]
+    fn lines_are_taken_apart() {
+        let maps = Maps::parse(MAPS);
+        assert_eq!(maps.all().len(), 5);
+        let exe = &maps.all()[0];
+        assert_eq!((exe.path.as_str(), exe.deleted), ("/usr/bin/a name", true));
+        assert_eq!((exe.device, exe.inode, exe.offset), ((0xfe, 1), 131, 0x2000));
+        assert!(exe.executable && exe.is_file());
+        assert_eq!(maps.all()[2].path, "/memfd:kmem-root");
+        assert!(!maps.all()[2].is_file());
+    }
+
+    #[test]
+    fn readable_memory_is_contiguous_and_plain() {
+        let maps = Maps::parse(MAPS);
+        assert!(maps.is_readable_memory(0x7f00_0000_0000, 0x20000));
+        assert!(maps.is_readable_memory(0x7f00_0000_ffff, 2));
+        assert!(!maps.is_readable_memory(0x7f00_0001_ffff, 2));
+        assert!(!maps.is_readable_memory(0x7f00_0003_0000, 1));
+        assert!(!maps.is_readable_memory(0x55cd_ed1c_9000, 1));
+        assert!(!maps.is_readable_memory(0x7f00_0000_0000, 0));
+        assert!(!maps.is_readable_memory(u64::MAX, 2));
+        assert!(!maps.is_readable_memory(0, 1));
+        assert_eq!(maps.readable_memory_at(0x7f00_0001_fff0, 0x100), 0x10);
+        assert_eq!(maps.readable_memory_at(u64::MAX, 2), 0);
+        assert!(maps.is_writable_memory(0x7f00_0000_0000, 0x20000));
+        assert!(!maps.is_writable_memory(0x7f00_0001_ffff, 2));
+        assert!(!maps.is_writable_memory(0x55cd_ed1c_9000, 1));
+    }
+
+    const SMAPS: &str = "\
+7f0000000000-7f0000010000 rw-p 00000000 00:00 0 
+Size:                 64 kB
+Rss:                  32 kB
+Swap:                  0 kB
+VmFlags: rd wr mr mw me ac 
+7f0000010000-7f0000020000 ---p 00000000 00:00 0 
+Rss:                   0 kB
+7f0000030000-7f0000040000 r--p 00000000 fe:00 7          /a-b Rss: 9 kB
+Rss:                   4 kB
+garbage
+Rss:                 999 kB
+9-8 r--p 00000000 00:00 0 
+Rss:                 999 kB
+7f0000050000-7f0000060000 rw-p 00000000 00:00 0 
+Rss: 18446744073709551615 kB
+";
+
+    fn likely(addr: u64, len: u64) -> Vec<Range<u64>> {
+        let mut found = Vec::new();
+        Smaps::parse(SMAPS).unwrap().likely(addr, len, |range| found.push(range));
+        found
+    }
+
+    #[test]
+    fn whole_mappings_count_to_the_byte() {
+        let all = [0x7f00_0000_0000..0x7f00_0000_8000, 0x7f00_0003_0000..0x7f00_0003_1000];
+        assert_eq!(likely(0, u64::MAX), all);
+        assert_eq!(likely(0x7f00_0000_0000, 0x10000), all[..1]);
+    }
+
+    #[test]
+    fn parts_of_mappings_count_by_their_share() {
+        let one = |start, len, end| assert_eq!(likely(start, len), vec![start..end]);
+        one(0x7f00_0000_8000, 0x8000, 0x7f00_0000_c000);
+        // Never more than the range, and at least one page where one may be resident.
+        one(0x7f00_0003_f000, 0x9000, 0x7f00_0004_0000);
+        assert_eq!(likely(0x7f00_0001_0000, 0x20000), []);
+        assert_eq!(likely(u64::MAX, 2), []);
+    }
+
+    #[test]
+    fn text_without_sizes_is_no_answer() {
+        assert_eq!(Smaps::parse(""), None);
+        assert_eq!(Smaps::parse("7f0000000000-7f0000010000 rw-p 00000000 00:00 0 \n"), None);
+        assert!(Smaps::parse(&std::fs::read_to_string("/proc/self/smaps").unwrap()).is_some());
     }
 }

@@ -1,45 +1,47 @@
-//! A program file before it is run: what kind of ELF file it is, or which interpreter it names.
+//! The kind of a program file, before it is run: its ELF header, or the interpreter of a script.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use object::elf;
 
-/// Longest `#!` line, as in Linux.
+use crate::process::open_regular;
+
+/// Longest `#!` line (`BINPRM_BUF_SIZE` in Linux).
 const MAX_SCRIPT_LINE: usize = 256;
 /// Longest interpreter path accepted.
 const MAX_INTERPRETER: u64 = 4096;
 
-/// What a program file is.
+/// Kind of a program file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
     /// An ELF file.
     Elf(ElfProgram),
-    /// A script that begins with `#!` and this interpreter.
+    /// A script whose `#!` line names this interpreter.
     Script(PathBuf),
-    /// Neither; `execvp` gives such files to `/bin/sh`.
+    /// Another file; `execvp` gives it to `/bin/sh`.
     Other,
 }
 
 /// The header of an ELF program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElfProgram {
-    /// 64-bit.
+    /// True for a 64-bit file.
     pub is_64: bool,
-    /// Little-endian.
+    /// True for a little-endian file.
     pub is_little: bool,
     /// `e_machine`.
     pub machine: u16,
-    /// The dynamic loader it asks for; none in a static program. Not read from files of
+    /// Path of its dynamic loader (PT_INTERP); none in a static program. Not read from a file of
     /// another class or byte order.
     pub interpreter: Option<PathBuf>,
 }
 
 impl ElfProgram {
-    /// The machine by name.
+    /// Name of the machine.
     #[must_use]
     pub fn machine_name(&self) -> String {
         let name = match self.machine {
@@ -60,16 +62,13 @@ impl ElfProgram {
 }
 
 impl Program {
-    /// Looks at a file.
+    /// Reads the beginning of a file.
     ///
     /// # Errors
     ///
-    /// Fails when it cannot be read, or is an ELF file that ends too early.
+    /// Fails when the file cannot be read, is not a regular one, or is a broken ELF file.
     pub fn read(path: &Path) -> io::Result<Self> {
-        let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
+        let (mut file, _) = open_regular(path, 0)?;
         let mut head = Vec::new();
         (&mut file).take(MAX_SCRIPT_LINE as u64).read_to_end(&mut head)?;
         if let Some(line) = head.strip_prefix(b"#!") {
@@ -89,7 +88,7 @@ fn script_interpreter(line: &[u8]) -> Option<PathBuf> {
     (!name.is_empty()).then(|| PathBuf::from(std::ffi::OsStr::from_bytes(name)))
 }
 
-/// Reads the ELF header and, of a file of this machine's class, the program headers.
+/// Reads the ELF header; of a 64-bit little-endian file also the program headers.
 fn read_elf(file: &File, head: &[u8]) -> Option<ElfProgram> {
     let is_64 = *head.get(4)? == elf::ELFCLASS64;
     let is_little = *head.get(5)? == elf::ELFDATA2LSB;
@@ -162,7 +161,7 @@ mod tests {
             let _ = read(&whole[..len]);
         }
         assert!(read(&whole[..40]).is_err());
-        // Every byte of the header in turn, flipped.
+        // Flips every byte of the header in turn.
         for at in 4..64 {
             let mut bytes = whole[..4096.min(whole.len())].to_vec();
             bytes[at] ^= 0xff;

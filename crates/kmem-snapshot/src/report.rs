@@ -10,19 +10,18 @@ use std::io::{self, Write};
 
 pub use groups::{write_group_table, write_group_totals, write_groups};
 pub use name::short;
+pub use pinned::write_pinned_table;
+pub use slabinfo::{write_group_slabinfo, write_slabinfo};
 pub use tree::write_tree;
 
 use crate::books::{Accounting, Tables};
 use crate::escape::printable;
-use crate::sites::Site;
+use crate::sites::{Site, total};
 
-pub use pinned::write_pinned_table;
-pub use slabinfo::{write_group_slabinfo, write_slabinfo};
+/// Widest column of texts, in characters. A longer text pushes its line to the right.
+const MAX_COLUMN: usize = 48;
 
-/// Widest function column; longer names push their line to the right.
-const MAX_FUNCTION: usize = 48;
-
-/// A size with a binary unit: `55.0 MiB`.
+/// Formats a size with a binary unit, such as `55.0 MiB`.
 #[must_use]
 pub fn size(bytes: i64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -33,7 +32,7 @@ pub fn size(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     let mut unit = 0;
     let mut scaled = magnitude as f64 / 1024.0;
-    // What would print as 1024.0 belongs to the next unit.
+    // A number that would print as 1024.0 belongs to the next unit.
     while scaled >= 1023.95 && unit + 1 < UNITS.len() {
         scaled /= 1024.0;
         unit += 1;
@@ -41,60 +40,92 @@ pub fn size(bytes: i64) -> String {
     format!("{sign}{scaled:.1} {}", UNITS[unit])
 }
 
-/// The same for an unsigned number of bytes.
+/// Formats an unsigned size with a binary unit, such as `55.0 MiB`.
 #[must_use]
 pub fn size_u(bytes: u64) -> String {
     size(i64::try_from(bytes).unwrap_or(i64::MAX))
 }
 
-/// Writes `SIZE CALLS FUNCTION WHERE` for the first `lines` rows, and what the others hold.
+/// Compares the rows that a filter admits with the live bytes and objects of all rows, `of`.
+#[must_use]
+pub fn filtered(sites: &[Site], of: (i64, u64)) -> String {
+    let (bytes, calls) = total(sites);
+    format!(
+        "a filter is on: {} in {calls} live objects from {} call sites match, of {} in {}",
+        size(bytes),
+        sites.len(),
+        size(of.0),
+        of.1
+    )
+}
+
+/// Writes `SIZE CALLS FUNCTION WHERE` for the first `lines` rows, and one line with the sum of the
+/// others.
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Result<()> {
-    let shown = &sites[..sites.len().min(lines)];
+    let (shown, rest) = sites.split_at(sites.len().min(lines));
     if shown.is_empty() {
         return writeln!(out, "  (nothing)");
     }
-    let names: Vec<_> =
-        shown.iter().map(|s| printable(&short(s.origin.function())).into_owned()).collect();
-    let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
-    let width = width.clamp("FUNCTION".len(), MAX_FUNCTION);
-    write_header(out, width)?;
-    for (site, name) in shown.iter().zip(&names) {
+    let cells = |site: &Site| format!("{:>10} {:>9}", size(site.bytes), site.calls);
+    write_columns(out, &header(), shown, cells)?;
+    write_rest(out, rest)
+}
+
+/// Writes the header of a table without rows.
+///
+/// # Errors
+///
+/// The errors of the writer.
+pub fn write_header(out: &mut impl Write) -> io::Result<()> {
+    write_columns(out, &header(), &[], |_| String::new())
+}
+
+fn header() -> String {
+    format!("{:>10} {:>9}", "SIZE", "CALLS")
+}
+
+/// Writes a table of rows: the columns of `header` and `cells`, then `FUNCTION WHERE`.
+fn write_columns(
+    out: &mut impl Write,
+    header: &str,
+    rows: &[Site],
+    cells: impl Fn(&Site) -> String,
+) -> io::Result<()> {
+    let (names, width) = column(rows, "FUNCTION", |site| short(site.origin.function()));
+    writeln!(out, "{header}  {:width$}  WHERE", "FUNCTION")?;
+    for (site, name) in rows.iter().zip(&names) {
         let location = site.origin.location();
-        let line = format!(
-            "{:>10} {:>9}  {name:width$}  {}",
-            size(site.bytes),
-            site.calls,
-            printable(&location)
-        );
+        let line = format!("{}  {name:width$}  {}", cells(site), printable(&location));
         writeln!(out, "{}", line.trim_end())?;
-    }
-    let rest = &sites[shown.len()..];
-    if !rest.is_empty() {
-        let bytes = rest.iter().fold(0_i64, |sum, s| sum.saturating_add(s.bytes));
-        let calls = rest.iter().fold(0_u64, |sum, s| sum.saturating_add(s.calls));
-        writeln!(out, "{:>10} {calls:>9}  (in {} more rows)", size(bytes), rest.len())?;
     }
     Ok(())
 }
 
-/// Writes the header of a table whose function column is `width` characters wide.
-///
-/// # Errors
-///
-/// Whatever the writer reports.
-pub fn write_header(out: &mut impl Write, width: usize) -> io::Result<()> {
-    writeln!(out, "{:>10} {:>9}  {:width$}  WHERE", "SIZE", "CALLS", "FUNCTION")
+/// Texts of a column, safe to print, and its width in characters.
+fn column(rows: &[Site], header: &str, of: impl Fn(&Site) -> String) -> (Vec<String>, usize) {
+    let texts: Vec<String> = rows.iter().map(|site| printable(&of(site)).into_owned()).collect();
+    let width = texts.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+    (texts, width.clamp(header.len(), MAX_COLUMN))
 }
 
-/// Writes `tracked + cached + overhead + unaccounted = resident`, and what explains it.
+/// Writes a line with the sum of the rows that a table leaves out.
+fn write_rest(out: &mut impl Write, rest: &[Site]) -> io::Result<()> {
+    if rest.is_empty() {
+        return Ok(());
+    }
+    let (bytes, calls) = total(rest);
+    writeln!(out, "{:>10} {calls:>9}  (in {} more rows)", size(bytes), rest.len())
+}
+
+/// Writes `tracked + cached + overhead + unaccounted = resident`, and lines that explain it.
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_accounting(out: &mut impl Write, of: &Accounting) -> io::Result<()> {
     let rest = of.unaccounted();
     writeln!(
@@ -110,11 +141,13 @@ pub fn write_accounting(out: &mut impl Write, of: &Accounting) -> io::Result<()>
         Tables::Counted => {}
         Tables::Estimated => writeln!(
             out,
-            "  overhead is an estimate: the page map of the process cannot be read here, so kmem's tables are as its smaps says"
+            "  overhead is an estimate: the page map of the process cannot be read here, so kmem's \
+             tables are as its smaps says"
         )?,
         Tables::Unknown => writeln!(
             out,
-            "  overhead lacks kmem's tables, which are in unaccounted: neither pagemap nor smaps of the process can be read here"
+            "  overhead lacks kmem's tables, which are in unaccounted: neither pagemap nor smaps \
+             of the process can be read here"
         )?,
     }
     let untouched = of.untouched.filter(|&bytes| bytes != 0);
@@ -122,7 +155,8 @@ pub fn write_accounting(out: &mut impl Write, of: &Accounting) -> io::Result<()>
     match (untouched, rest < 0) {
         (Some(bytes), true) => writeln!(
             out,
-            "  unaccounted is negative: {} of the pages in use were never touched, so they are not resident",
+            "  unaccounted is negative: {} of the pages in use were never touched, so they are not \
+             resident",
             size_u(bytes)
         )?,
         (Some(bytes), false) => writeln!(
@@ -132,7 +166,8 @@ pub fn write_accounting(out: &mut impl Write, of: &Accounting) -> io::Result<()>
         )?,
         (None, true) => writeln!(
             out,
-            "  unaccounted is negative: memory was allocated and never touched, so it is not resident"
+            "  unaccounted is negative: memory was allocated and never touched, so it is not \
+             resident"
         )?,
         (None, false) => {}
     }
@@ -204,7 +239,8 @@ mod tests {
         };
         let mut out = Vec::new();
         write_accounting(&mut out, &of).unwrap();
-        let expected = "tracked 10.0 MiB + cached 1.0 MiB + overhead 1.0 MiB + unaccounted -8.0 MiB = resident 4.0 MiB
+        let expected = "\
+tracked 10.0 MiB + cached 1.0 MiB + overhead 1.0 MiB + unaccounted -8.0 MiB = resident 4.0 MiB
   unaccounted is negative: 9.0 MiB of the pages in use were never touched, so they are not resident
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);

@@ -1,5 +1,7 @@
-//! Rows as call stacks, outermost call first; a row without a chain is a stack of one frame. Where
-//! groups are told apart, the group is the outermost frame of all.
+//! Rows as call stacks, outermost call first.
+//!
+//! A row without a chain is a stack of one frame. Where groups are told apart, the group is the
+//! outermost frame.
 
 mod folded;
 mod speedscope;
@@ -12,17 +14,18 @@ pub use folded::write_folded;
 pub use speedscope::Speedscope;
 pub use tree::{Line, Node, Tree};
 
+use crate::escape::printable;
 use crate::sites::{Order, Origin, Site};
 use crate::symbols::Place;
 
-/// One call in a stack, or what stands for a row that has none.
+/// One frame of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame<'a> {
     /// A call.
     Place(&'a Place),
     /// A static tag, or memory without a call site.
     Other(&'a Origin),
-    /// The group that pays, by its path: outside of all calls.
+    /// The group that is charged, by its path; outside of all calls.
     Group(&'a str),
 }
 
@@ -34,7 +37,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The function, or what stands for it.
+    /// Function, or a name for a frame without one.
     #[must_use]
     pub fn function(self) -> &'a str {
         match self {
@@ -44,7 +47,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The function, or else where it is.
+    /// Function, or `module+0xoffset` without one.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -62,6 +65,19 @@ impl<'a> Frame<'a> {
             Self::Other(origin) => origin.location(),
             Self::Group(_) => String::new(),
         }
+    }
+
+    /// Name of the frame in collapsed stacks: without semicolons, white space and control
+    /// characters, and never empty.
+    fn word(self) -> String {
+        let name = self.name().replace(", ", ",");
+        let safe = |c: char| match c {
+            ';' => ':',
+            c if c.is_whitespace() => '_',
+            c => c,
+        };
+        let name: String = printable(&name).chars().map(safe).collect();
+        if name.is_empty() { "?".to_owned() } else { name }
     }
 
     /// Source file and line.
@@ -90,10 +106,10 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// One distinct stack and what was allocated through it.
+/// One distinct stack, with the live objects that were allocated through it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stack {
-    /// Indices into [`Stacks::frames`], outermost first; never empty.
+    /// Indexes into [`Stacks::frames`], outermost first; never empty.
     pub frames: Vec<usize>,
     /// Live bytes.
     pub bytes: i64,
@@ -101,26 +117,37 @@ pub struct Stack {
     pub calls: u64,
 }
 
-/// What makes two frames one.
+/// Key by which equal frames are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// The same function, line and module, as rows are merged.
+    /// Function, line and module, as for rows.
     Place,
-    /// The same name as collapsed stacks have it.
+    /// Name in collapsed stacks.
     Name,
 }
 
 /// Distinct stacks over distinct frames.
+///
+/// ```
+/// use kmem_snapshot::sites::{Origin, Site};
+/// use kmem_snapshot::stacks::{By, Stacks, write_folded};
+///
+/// let rows = [Site { bytes: 64, calls: 1, ..Site::new(Origin::NotTagged) }];
+/// let mut out = Vec::new();
+/// write_folded(&mut out, &Stacks::of(&rows, By::Name))?;
+/// assert_eq!(out, b"not_tagged 64\n");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Stacks<'a> {
-    /// The frames.
+    /// The distinct frames.
     pub frames: Vec<Frame<'a>>,
-    /// The stacks, in the order of the rows.
+    /// The distinct stacks, in the order of the rows.
     pub stacks: Vec<Stack>,
 }
 
 impl<'a> Stacks<'a> {
-    /// The stacks of all rows. Their sizes add up to those of the rows.
+    /// Builds the stacks of all rows. Their sizes add up to those of the rows.
     #[must_use]
     pub fn of(sites: &'a [Site], by: By) -> Self {
         let mut this = Self::default();
@@ -165,7 +192,7 @@ impl<'a> Stacks<'a> {
         self.stacks.push(Stack { frames, bytes, calls });
     }
 
-    /// Orders the stacks.
+    /// Sorts the stacks.
     pub fn sort(&mut self, order: Order) {
         let frames = &self.frames;
         let by_name = |a: &Stack, b: &Stack| {
@@ -184,8 +211,8 @@ impl<'a> Stacks<'a> {
     }
 }
 
-/// Numbers distinct frames. Places are shared by chains, so that most are known by where they
-/// lie in memory and need not be compared.
+/// Numbers distinct frames. Chains share places, so most places are known by their address in
+/// memory and are not compared.
 struct Numbers {
     by: By,
     of_place: HashMap<*const Place, usize>,
@@ -203,7 +230,7 @@ impl Numbers {
         }
         let name = match self.by {
             By::Place => (frame.module().to_owned(), frame.location(), frame.function().to_owned()),
-            By::Name => (folded::name(frame), String::new(), String::new()),
+            By::Name => (frame.word(), String::new(), String::new()),
         };
         let number = *self.of_name.entry(name).or_insert_with(|| {
             frames.push(frame);

@@ -1,37 +1,43 @@
-//! From a return address to the place in the source that called.
+//! From a return address to the place in the source that made the call.
 //!
-//! Two steps, because a process may end in between: [`Modules::open`] opens, while the
-//! process is there, the files behind the mappings that hold the addresses; [`Symbols`] then
-//! reads them. In order of preference a place comes from DWARF (in the file, or in a separate
-//! debug file found by build-id or debug link), from the symbol table, from a perf map of code
-//! made at run time, or is left as module and offset.
+//! This takes two steps, because a process may end in between. [`Modules::open`] opens the files
+//! behind the mappings that hold the addresses, while the process runs. [`Symbols`] reads them
+//! later. The first of these sources names a place: DWARF, in the file or in a separate debug file;
+//! the symbol table; a perf map of code made at run time; module and offset.
+//!
+//! ```text
+//! elf       names in one ELF file
+//! dead      files of a process that has ended
+//! perf_map  names of code made at run time
+//! ```
 
-mod debug_file;
-mod demangle;
-mod dwarf;
+mod dead;
 mod elf;
-mod library_code;
-mod modules;
 mod perf_map;
 
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use modules::Modules;
+use crate::core_file::CoreFile;
+use crate::memory::Memory;
+use crate::process::{Mapping, Maps, Process, open_regular};
+use elf::{Elf, ReadSeek, SearchPath, build_id_in};
+use perf_map::PerfMap;
 
-use elf::Elf;
-use modules::Image;
-
-/// Where a call was made.
+/// The place of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
     /// Base name of the module; empty when the address is in no mapping.
     pub module: String,
-    /// The module is the main executable.
+    /// True when the module is the main executable.
     pub main: bool,
-    /// Address in the module, as `addr2line -e module` takes it; a plain address when there
-    /// is no module.
+    /// Address in the module, as `addr2line -e MODULE` takes it; the plain address when there is
+    /// no module.
     pub offset: u64,
     /// Function, demangled.
     pub function: Option<String>,
@@ -40,7 +46,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// `module+0xoffset`, or the address in no module.
+    /// `module+0xoffset`, or the address without a module.
     #[must_use]
     pub fn in_module(&self) -> String {
         if self.module.is_empty() {
@@ -50,7 +56,7 @@ impl Place {
         }
     }
 
-    /// `file:line`, or else `module+0xoffset`.
+    /// `file:line`, or `module+0xoffset` without a source.
     #[must_use]
     pub fn location(&self) -> String {
         match &self.source {
@@ -59,12 +65,18 @@ impl Place {
         }
     }
 
-    /// The language's own library rather than the program: see its caller.
+    /// True for code of the language's own library, whose caller tells more.
     #[must_use]
     pub fn is_library(&self) -> bool {
         let file = self.source.as_ref().map_or("", |(file, _)| file.as_str());
-        library_code::is_library(self.function.as_deref().unwrap_or(""), file)
-            || library_code::module_is_library(&self.module)
+        elf::is_library(self.function.as_deref().unwrap_or(""), file)
+            || elf::is_library_module(&self.module)
+    }
+
+    /// Fills in the names of `offset`, a virtual address of the file.
+    fn name(&mut self, elf: &Elf) {
+        let names = elf.names(self.offset);
+        (self.function, self.source) = (names.function, names.source);
     }
 }
 
@@ -82,63 +94,279 @@ impl<'a> Symbols<'a> {
         Self { modules, elves: HashMap::new(), known: HashMap::new() }
     }
 
-    /// The place that calls with this return address.
+    /// The place of the call that returns to this address.
     pub fn resolve(&mut self, return_address: u64) -> Place {
         Place::clone(&self.shared(return_address))
     }
 
-    /// The same, shared by all who ask for this address.
+    /// The place of the call that returns to this address, shared by all lookups of it.
     pub(crate) fn shared(&mut self, return_address: u64) -> Arc<Place> {
         if let Some(place) = self.known.get(&return_address) {
             return Arc::clone(place);
         }
-        // The call is the instruction before.
+        // The call is the instruction before the return address.
         let place = Arc::new(self.lookup(return_address.saturating_sub(1)));
         self.known.insert(return_address, Arc::clone(&place));
         place
     }
 
     fn lookup(&mut self, addr: u64) -> Place {
-        let Some((number, found)) = self.modules.find(addr) else {
-            return Place {
-                function: self.modules.perf_map().and_then(|map| map.find(addr)),
-                offset: addr,
-                ..Place::default()
-            };
-        };
-        let mut place = Place {
-            module: found.name.to_owned(),
-            main: found.main,
-            offset: found.file_offset,
+        let made_at_run_time = || Place {
+            function: self.modules.perf_map().and_then(|map| map.find(addr)),
+            offset: addr,
             ..Place::default()
         };
-        let elf = match found.image {
-            Image::Missing => return place,
-            Image::Anonymous => {
-                place.offset = addr;
-                place.module.clear();
-                place.function = self.modules.perf_map().and_then(|map| map.find(addr));
-                return place;
-            }
-            Image::Elf => self.elves.entry(number).or_insert_with(|| self.modules.load(number)),
+        let Some((number, offset)) = self.modules.find(addr) else {
+            return made_at_run_time();
+        };
+        let module = &self.modules.modules[number];
+        let (name, main) = (module.name.clone(), module.main);
+        let mut place = Place { module: name, main, offset, ..Place::default() };
+        let elf = match module.backing {
+            Backing::Missing => return place,
+            Backing::Anonymous => return Place { main, ..made_at_run_time() },
+            Backing::Elf => self.elves.entry(number).or_insert_with(|| self.modules.load(number)),
         };
         let Some(elf) = elf else { return place };
         let Some(address) = elf.address_of(place.offset) else {
             return place;
         };
         place.offset = address;
-        elf.name(&mut place);
+        place.name(elf);
         place
     }
 }
 
-/// Resolves one address of a file that no process maps.
+/// Resolves one virtual address of a file that no process maps.
 #[must_use]
 pub fn probe(path: &Path, address: u64) -> Option<Place> {
-    let file = debug_file::open_regular(path)?;
-    let search = debug_file::SearchPath { module: path, roots: &[PathBuf::from("/")] };
+    let file = elf::open(path, 0)?;
+    let search = SearchPath { module: path, roots: &[PathBuf::from("/")] };
     let elf = Elf::parse(Box::new(file), &search)?;
     let mut place = Place { offset: address, ..Place::default() };
-    elf.name(&mut place);
+    place.name(&elf);
     Some(place)
+}
+
+/// Content of the mappings of a module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backing {
+    /// An ELF file or image that was opened.
+    Elf,
+    /// A file that cannot be opened, or is no longer the one that was mapped.
+    Missing,
+    /// No file: code made at run time.
+    Anonymous,
+}
+
+struct Module {
+    name: String,
+    path: PathBuf,
+    main: bool,
+    backing: Backing,
+    source: RefCell<Option<Box<dyn ReadSeek>>>,
+}
+
+impl Module {
+    fn new(mapping: &Mapping, exe: &str, source: Option<Box<dyn ReadSeek>>) -> Self {
+        let path = Path::new(&mapping.path);
+        let is_file = mapping.is_file() || mapping.path == "[vdso]";
+        let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        Self {
+            name: if is_file { name } else { String::new() },
+            path: path.to_owned(),
+            main: mapping.is_file() && mapping.path == exe,
+            backing: match source {
+                Some(_) => Backing::Elf,
+                None if is_file => Backing::Missing,
+                None => Backing::Anonymous,
+            },
+            source: RefCell::new(source),
+        }
+    }
+}
+
+struct Mapped {
+    start: u64,
+    end: u64,
+    file_offset: u64,
+    module: usize,
+}
+
+/// The modules of one process that hold addresses of interest: the files behind its mappings.
+#[derive(Default)]
+pub struct Modules {
+    mapped: Vec<Mapped>,
+    modules: Vec<Module>,
+    /// The root directory of the process, held open: it can be followed after the process ended.
+    root: Option<File>,
+    perf_map: OnceCell<Option<PerfMap>>,
+    /// Of a live process: its pid and its user, which name and own its perf map.
+    perf_owner: Option<(u32, u32)>,
+    mismatches: Vec<String>,
+}
+
+impl Modules {
+    /// Opens the modules that hold `addresses`. A module that cannot be opened gives no names.
+    #[must_use]
+    pub fn open(process: &Process, maps: &Maps, addresses: &[u64]) -> Self {
+        let memory = Memory::Live(process.memory());
+        let exe = fs::read_link(process.path("exe")).unwrap_or_default();
+        let exe = exe.to_string_lossy();
+        let exe = exe.strip_suffix(" (deleted)").unwrap_or(&exe).to_owned();
+        let owner = fs::metadata(process.path("")).map_or(u32::MAX, |m| m.uid());
+        let mut this = Self {
+            root: File::open(process.path("root")).ok(),
+            perf_owner: Some((process.inner_pid(), owner)),
+            ..Self::default()
+        };
+        this.add(maps, addresses, &exe, |mapping| source_of(process, &memory, maps, mapping));
+        this
+    }
+
+    /// Opens the modules of a dead process, by name on this machine. `exe` replaces the
+    /// executable. A file whose build-id differs from that in the core gives no names; see
+    /// [`Modules::mismatches`].
+    #[must_use]
+    pub fn of_core(core: &CoreFile, addresses: &[u64], exe: Option<&Path>) -> Self {
+        let name = core.exe().strip_suffix(" (deleted)").unwrap_or(core.exe());
+        let mut mismatches = Vec::new();
+        let mut this = Self::default();
+        this.add(core.maps(), addresses, name, |mapping| {
+            let path = exe.filter(|_| mapping.path == name).unwrap_or(Path::new(&mapping.path));
+            dead::source_of(core, mapping, path, &mut mismatches)
+        });
+        this.mismatches = mismatches;
+        this
+    }
+
+    /// Opens the modules of a dead process of which only the mappings are known, by name on this
+    /// machine. `other` replaces its executable `exe`. A file with another inode number than the
+    /// mapped one does give names, because there is no build-id to compare; see
+    /// [`Modules::mismatches`].
+    #[must_use]
+    pub fn of_maps(maps: &Maps, addresses: &[u64], exe: &str, other: Option<&Path>) -> Self {
+        let name = exe.strip_suffix(" (deleted)").unwrap_or(exe);
+        let mut mismatches = Vec::new();
+        let mut this = Self::default();
+        this.add(maps, addresses, name, |mapping| {
+            let other = other.filter(|_| mapping.path == name);
+            dead::source_by_name(mapping, other, &mut mismatches)
+        });
+        this.mismatches = mismatches;
+        this
+    }
+
+    /// A sentence for each file that is not, or may not be, the one that the process had.
+    #[must_use]
+    pub fn mismatches(&self) -> &[String] {
+        &self.mismatches
+    }
+
+    fn add(
+        &mut self,
+        maps: &Maps,
+        addresses: &[u64],
+        exe: &str,
+        mut source_of: impl FnMut(&Mapping) -> Option<Box<dyn ReadSeek>>,
+    ) {
+        let mut by_file = HashMap::new();
+        for &address in addresses {
+            let Some(mapping) = maps.find(address.saturating_sub(1)) else {
+                continue;
+            };
+            if self.mapped.iter().any(|m| m.start == mapping.start) {
+                continue;
+            }
+            let key = (mapping.device, mapping.inode, mapping.path.as_str());
+            let module = *by_file.entry(key).or_insert_with(|| {
+                self.modules.push(Module::new(mapping, exe, source_of(mapping)));
+                self.modules.len() - 1
+            });
+            self.mapped.push(Mapped {
+                start: mapping.start,
+                end: mapping.end,
+                file_offset: mapping.offset,
+                module,
+            });
+        }
+        self.mapped.sort_by_key(|m| m.start);
+    }
+
+    /// Finds the module at `addr`. Returns its index, and the offset of the byte in its file.
+    fn find(&self, addr: u64) -> Option<(usize, u64)> {
+        let after = self.mapped.partition_point(|m| m.start <= addr);
+        let mapped = self.mapped[..after].last().filter(|m| addr < m.end)?;
+        Some((mapped.module, (addr - mapped.start).wrapping_add(mapped.file_offset)))
+    }
+
+    /// Parses a module. None when it is no ELF file, and on every later call.
+    fn load(&self, number: usize) -> Option<Elf> {
+        let module = &self.modules[number];
+        let source = module.source.borrow_mut().take()?;
+        let mut roots = vec![PathBuf::from("/")];
+        roots.extend(self.root_path());
+        Elf::parse(source, &SearchPath { module: &module.path, roots: &roots })
+    }
+
+    /// Names of code made at run time.
+    fn perf_map(&self) -> Option<&PerfMap> {
+        let map = self.perf_map.get_or_init(|| {
+            let (pid, owner) = self.perf_owner?;
+            let root = self.root_path().unwrap_or_else(|| PathBuf::from("/"));
+            PerfMap::open(&root.join(format!("tmp/perf-{pid}.map")), owner)
+        });
+        map.as_ref()
+    }
+
+    fn root_path(&self) -> Option<PathBuf> {
+        let root = self.root.as_ref()?;
+        Some(PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd())))
+    }
+}
+
+/// Opens the file of a mapping of a live process.
+fn source_of(
+    process: &Process,
+    memory: &Memory,
+    maps: &Maps,
+    mapping: &Mapping,
+) -> Option<Box<dyn ReadSeek>> {
+    if mapping.path == "[vdso]" {
+        return elf::copy_image(memory, mapping);
+    }
+    if !mapping.is_file() {
+        return None;
+    }
+    // This is the mapped file itself, even if it has been deleted. Opening it needs privilege.
+    let by_mapping = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
+    if let Some(file) = elf::open(&process.path(&by_mapping), 0) {
+        return Some(Box::new(file));
+    }
+    if mapping.deleted {
+        return None;
+    }
+    let path = process.in_root(Path::new(&mapping.path));
+    let (file, metadata) = open_regular(&path, libc::O_NOFOLLOW).ok()?;
+    // Another inode number may mean that the file was replaced. Overlay file systems show other
+    // numbers here, so the build-id decides.
+    if metadata.ino() != mapping.inode && !same_build_id(memory, maps, mapping, &file) {
+        return None;
+    }
+    Some(Box::new(file))
+}
+
+/// Compares the build-id in memory with that of the file.
+fn same_build_id(memory: &Memory, maps: &Maps, mapping: &Mapping, file: &File) -> bool {
+    let same_file = |m: &&Mapping| {
+        (m.device, m.inode, &m.path) == (mapping.device, mapping.inode, &mapping.path)
+    };
+    let Some(first) = maps.all().iter().filter(same_file).find(|m| m.offset == 0) else {
+        return false;
+    };
+    let mut mapped = [0; 4096];
+    let mut on_disk = [0; 4096];
+    memory.read(first.start, &mut mapped).is_ok()
+        && file.read_exact_at(&mut on_disk, 0).is_ok()
+        && build_id_in(&mapped).is_some_and(|id| build_id_in(&on_disk).as_deref() == Some(&*id))
 }

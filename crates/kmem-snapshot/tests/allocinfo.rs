@@ -30,7 +30,7 @@ fn a_real_kernels_file_comes_back_byte_for_byte() {
     assert_eq!(rewritten(&second, Version::V2), second);
     let rows = read_all(KERNEL.as_bytes());
     assert_eq!(rows.len(), KERNEL.lines().count() - 2);
-    // Summed by tag, nothing is lost.
+    // Sums by tag lose nothing.
     let bytes: i64 = rows.iter().map(|r| r.bytes).sum();
     let merged = merge(rows.clone());
     assert!(merged.len() < rows.len());
@@ -65,9 +65,15 @@ fn tag() -> impl Strategy<Value = Tag> {
         .prop_map(|(file, line, module, function)| Tag { file, line, module, function })
 }
 
+/// Lines that resemble rows.
+const LINE: &str = "[ 0-9:\\[\\]a-z#-]{0,12} {0,3}[0-9]{0,22} {0,2}[a-z/:0-9.]{0,20}\
+                    ( \\[[a-z]{0,4}\\]?)? (func:)?[a-z: 0-9<>]{0,20}";
+
 proptest! {
     #[test]
-    fn what_is_written_is_read(rows in proptest::collection::vec((any::<i64>(), any::<u64>(), tag()), 0..20)) {
+    fn what_is_written_is_read(
+        rows in proptest::collection::vec((any::<i64>(), any::<u64>(), tag()), 0..20),
+    ) {
         let mut text = Vec::new();
         write_header(&mut text, Version::V2).unwrap();
         for (bytes, calls, tag) in &rows {
@@ -76,7 +82,7 @@ proptest! {
         let read = read_all(&text);
         prop_assert_eq!(read.len(), rows.len());
         for (row, (bytes, calls, tag)) in read.iter().zip(&rows) {
-            // Only the space after a comma is not kept.
+            // The writer drops the space after a comma.
             let squeezed = |s: &str| s.replace(", ", ",");
             prop_assert_eq!(row.bytes, *bytes);
             prop_assert_eq!(row.calls, *calls);
@@ -96,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn lines_of_the_right_shape_are_survived(lines in proptest::collection::vec("[ 0-9:\\[\\]a-z#-]{0,12} {0,3}[0-9]{0,22} {0,2}[a-z/:0-9.]{0,20}( \\[[a-z]{0,4}\\]?)? (func:)?[a-z: 0-9<>]{0,20}", 0..50)) {
+    fn lines_of_the_right_shape_are_survived(lines in proptest::collection::vec(LINE, 0..50)) {
         let mut text = b"allocinfo - version: 1.0\n".to_vec();
         for line in &lines {
             writeln!(text, "{line}").unwrap();

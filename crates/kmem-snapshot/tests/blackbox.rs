@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fake_box::{CALLER, CHAIN, FakeBox, PID, STATIC, TIME};
-use kmem::blackbox::{BoxHeader, BoxRecord, BoxSite};
-use kmem::root::{TAG_OTHER, Text, group_state};
+use kmem_layout::blackbox::{BoxHeader, BoxRecord, BoxSite};
+use kmem_layout::group::group_state;
+use kmem_layout::site::Text;
+use kmem_layout::word::TAG_OTHER;
 use kmem_snapshot::blackbox::{Counts, Reason};
 use kmem_snapshot::books::{Key, SiteRow};
 use kmem_snapshot::{BlackBox, ReadError, Snapshot};
@@ -33,7 +35,7 @@ fn sums(snapshot: &Snapshot) -> Vec<(u32, i64, u64)> {
 #[test]
 fn a_record_has_the_groups_of_its_moment() {
     let fake = recorded();
-    // The older record has others.
+    // The older record has other groups.
     fake.put_group(1, 0, group_state::LIVE, "", 1);
     for (parent, name, slab) in [(0, "", 10), (0, "tenants", 200), (1, "a", 3000)] {
         fake.put_group(2, parent, group_state::LIVE, name, slab);
@@ -72,7 +74,7 @@ fn rows_and_the_rest_add_up_to_the_record() {
     assert_eq!(tag.function, "plug_open");
     let Key::Caller(addr) = rows[0].key else { panic!("{:?}", rows[0]) };
     assert_eq!(rows[2].key.addresses(), [addr, 0x77]);
-    // A record that names all has no rest.
+    // A record whose rows name all bytes has no rest.
     fake.put_record(3, &ROWS, (7650, 11));
     assert_eq!(sums(&read(&fake).unwrap()).len(), 3);
 }
@@ -130,14 +132,14 @@ fn a_box_that_is_being_written_is_read_whole() {
 fn counters_of_all_cpus_add_up() {
     let fake = FakeBox::new(1 << 17, 3);
     fake.put_record(1, &ROWS, (10_000, 20));
-    // Allocated here, freed there; a free on a CPU that never allocated.
+    // One CPU allocates and another frees; a third CPU only frees.
     fake.put_counter(0, CALLER, [10, 1000, 0, 0]);
     fake.put_counter(1, CALLER, [5, 500, 12, 1200]);
     fake.put_counter(2, CALLER, [0, 0, 1, 100]);
     fake.put_counter(2, 1, [4, 64, 4, 64]);
     let last = (1 << 17) - 1;
     fake.put_counter(2, last, [1, 7, 0, 0]);
-    // Neighbours on both sides of what a block of the file may be.
+    // Neighbours on both sides of a block boundary of the file.
     for tag in 4000..4300 {
         fake.put_counter(1, tag, [u64::from(tag), 1, 0, 0]);
     }
@@ -173,7 +175,7 @@ fn counters_that_are_absent_or_cut_off() {
     fake.file.set_len(fake.counters() + 100).unwrap();
     let error = BlackBox::open(fake.path()).unwrap().counters().unwrap_err();
     assert!(error.to_string().contains("truncated: 4096 bytes of counters"), "{error}");
-    // Counts that no process can have do not overflow.
+    // Impossibly large counts do not overflow.
     let fake = FakeBox::new(64, 2);
     fake.put_counter(0, CALLER, [u64::MAX; 4]);
     fake.put_counter(1, CALLER, [0, 0, u64::MAX, u64::MAX]);
@@ -231,14 +233,14 @@ fn damaged_parts_are_told_and_the_others_read() {
         assert_eq!(black_box.moment().unwrap().number, 1);
     }
 
-    // Rows that hold more than the sum.
+    // The rows hold more than the sum.
     let fake = recorded();
     fake.put_record(3, &[(CALLER, u64::MAX, u64::MAX), (STATIC, 5, 5)], (100, 1));
     let black_box = BlackBox::open(fake.path()).unwrap();
     assert!(black_box.remarks()[0].contains("its sum is 100"), "{:?}", black_box.remarks());
     black_box.snapshot().unwrap();
 
-    // Sites that make no sense are unknown; what they hold is counted.
+    // Sites that make no sense are unknown, and their bytes are counted.
     let site = |tag, offset| recorded().site(tag) + offset;
     for (at, value, tag) in [
         (site(CALLER, offset_of!(BoxSite, kind)), 77, CALLER),

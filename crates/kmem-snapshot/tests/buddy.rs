@@ -1,11 +1,11 @@
-//! Free blocks as they are read from outside, against what the allocator says of itself.
+//! Free blocks read from outside, against the allocator's own counts.
 #![cfg(target_os = "linux")]
 
-use kmem::os::Budget;
-use kmem::os::linux::Linux;
-use kmem::os::sim::Sim;
-use kmem::units::{Gfp, Order};
-use kmem::{Caller, Instance, Kmem};
+use kmem_core::os::Budget;
+use kmem_core::os::linux::Linux;
+use kmem_core::os::sim::Sim;
+use kmem_core::units::{Gfp, Order};
+use kmem_core::{Caller, Instance, Kmem};
 use kmem_snapshot::Process;
 use kmem_snapshot::books::Buddyinfo;
 
@@ -13,13 +13,13 @@ static A: Kmem = Kmem::new();
 const BUDGET: Budget =
     Budget { first_zone: 16 << 20, min_zone: 16 << 20, memory: 16 << 20, cpus: 2 };
 
-/// Free blocks per order, once nothing is left on CPUs; they are all the pages not in use.
+/// Free blocks per order, once CPUs keep nothing. Together they are all pages that are not in use.
 fn blocks() -> [u64; 12] {
     A.drain();
     let process = Process::open(std::process::id()).unwrap();
     let mut info = Buddyinfo::take(&process).unwrap();
     assert!(info.faults.is_empty());
-    // The test beside has an instance of its own.
+    // The other test has an instance of its own.
     info.zones.retain(|zone| A.owns(zone.base as *mut u8));
     let stats = A.stats();
     let free: u64 = info.zones.iter().map(|zone| zone.free_pages() * 4096).sum();
@@ -44,14 +44,14 @@ fn free_pages_are_those_that_the_allocator_counts() {
             held.swap_remove(round % held.len());
         }
         let (at, order) = held.swap_remove(round * 7 % held.len());
-        // SAFETY: live, given up.
+        // SAFETY: the block is live, and freed once.
         unsafe { A.free_pages(at, order) };
         if round % 8 == 0 {
             blocks();
         }
     }
     for (at, order) in held {
-        // SAFETY: live, given up.
+        // SAFETY: the block is live, and freed once.
         unsafe { A.free_pages(at, order) };
     }
     blocks();
@@ -59,10 +59,11 @@ fn free_pages_are_those_that_the_allocator_counts() {
 
 #[test]
 fn a_page_in_a_block_leaves_the_blocks_around_it() {
-    // Of another instance than the test beside: blocks of one zone.
+    // Blocks of one zone, of another instance than that of the other test.
     static B: Kmem = Kmem::new();
     let block = B.alloc_pages(Order(9), Gfp::KERNEL, Caller::at(0x1000));
-    // SAFETY: live, ours; then single pages, of which one stays.
+    // SAFETY: the block is live and was allocated here. It is split into single pages, and each
+    // page but one is freed once.
     unsafe {
         B.split_page(block, Order(9));
         for page in (0..512).filter(|&page| page != 5) {

@@ -1,5 +1,4 @@
-//! The words of a root block, written from outside: they and the cache really change, and what
-//! must not be written is not.
+//! Writes to a root block from outside: the words and the cache change, and nothing else does.
 
 mod fake;
 
@@ -7,18 +6,7 @@ use fake::{CACHE_LEN, Target};
 use kmem_snapshot::books::{Profiling, Root};
 use kmem_snapshot::control::Setting;
 use kmem_snapshot::memory::Memory;
-use kmem_snapshot::{Control, Process, ReadError};
-
-/// Not a test: the process that the others write to.
-#[test]
-#[ignore = "started by the other tests"]
-fn fake_target() {
-    fake::target();
-}
-
-fn process(target: &Target) -> Process {
-    Process::open(target.child.id()).unwrap()
-}
+use kmem_snapshot::{Control, ReadError};
 
 fn setting(control: &Control) -> Setting {
     let settings = control.settings().unwrap();
@@ -26,10 +14,10 @@ fn setting(control: &Control) -> Setting {
     settings[0]
 }
 
-/// The cache of the target.
+/// Copies the target's cache of call sites.
 fn cache(target: &Target) -> Vec<u8> {
-    let memory = Memory::Live(process(target).memory());
-    let root = setting(&process(target).control().unwrap()).root;
+    let memory = Memory::Live(target.process().memory());
+    let root = setting(&target.process().control().unwrap()).root;
     let (addr, len) = Root::read(&memory, root).unwrap().cache;
     let mut bytes = vec![0; len as usize];
     memory.read(addr, &mut bytes).unwrap();
@@ -52,7 +40,7 @@ fn each_word_is_written_alone_and_the_cache_is_emptied() {
         (|c, root| c.set_deep(root, 28, 12), (Profiling::On, 0, 12, 28)),
     ] {
         let target = Target::start("");
-        let control = process(&target).control().unwrap();
+        let control = target.process().control().unwrap();
         let before = setting(&control);
         assert_eq!((before.profiling, before.depth), (Profiling::On, 0));
         assert!(!is_empty(&cache(&target)));
@@ -66,7 +54,7 @@ fn each_word_is_written_alone_and_the_cache_is_emptied() {
 #[test]
 fn what_was_set_can_be_ended() {
     let target = Target::start("");
-    let control = process(&target).control().unwrap();
+    let control = target.process().control().unwrap();
     let before = setting(&control);
     control.set_deep(before.root, 28, 32).unwrap();
     control.set_deep(before.root, 0, 0).unwrap();
@@ -78,7 +66,7 @@ fn what_was_set_can_be_ended() {
 #[test]
 fn of_two_copies_one_has_the_deep_site_and_both_have_the_switch() {
     let target = Target::start("copies");
-    let control = process(&target).control().unwrap();
+    let control = target.process().control().unwrap();
     let roots: Vec<u64> = control.settings().unwrap().iter().map(|s| s.root).collect();
     assert_eq!(roots.len(), 2);
     control.set_deep(roots[1], 28, 5).unwrap();
@@ -93,7 +81,7 @@ fn of_two_copies_one_has_the_deep_site_and_both_have_the_switch() {
 #[test]
 fn values_that_make_no_sense_are_refused_and_nothing_is_written() {
     let target = Target::start("");
-    let control = process(&target).control().unwrap();
+    let control = target.process().control().unwrap();
     let before = setting(&control);
     for (result, what) in [
         (control.set_profiling(2), "0 or 1, not to 2"),
@@ -123,7 +111,7 @@ fn a_cache_that_is_not_the_processs_own_is_not_written_nor_is_any_word() {
         ("cache-read-only", "is not in the process's writable memory"),
     ] {
         let target = Target::start(fault);
-        let control = process(&target).control().unwrap();
+        let control = target.process().control().unwrap();
         let before = setting(&control);
         for result in
             [control.set_profiling(0), control.set_depth(3), control.set_deep(before.root, 28, 3)]
@@ -139,16 +127,16 @@ fn a_cache_that_is_not_the_processs_own_is_not_written_nor_is_any_word() {
 #[test]
 fn absent_books_and_processes_are_told() {
     let target = Target::start("never");
-    let error = process(&target).control().unwrap().set_profiling(1).unwrap_err();
+    let error = target.process().control().unwrap().set_profiling(1).unwrap_err();
     assert!(matches!(error, ReadError::ProfilingNever { .. }), "{error}");
     let target = Target::start("none-mapped");
-    let error = process(&target).control().unwrap_err();
+    let error = target.process().control().unwrap_err();
     assert!(matches!(error, ReadError::NotInstrumented { .. }), "{error}");
     let target = Target::start("version");
-    let error = process(&target).control().unwrap_err();
+    let error = target.process().control().unwrap_err();
     assert!(error.to_string().contains("layout version"), "{error}");
     let target = Target::start("");
-    let control = process(&target).control().unwrap();
+    let control = target.process().control().unwrap();
     drop(target);
     let error = control.set_profiling(0).unwrap_err();
     assert!(matches!(error, ReadError::NoProcess { .. }), "{error}");

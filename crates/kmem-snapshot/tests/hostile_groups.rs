@@ -1,28 +1,17 @@
-//! Tables of groups as no allocator leaves them, read and written from outside.
+//! Damaged tables of groups, read and written from outside.
 
 mod fake;
 
 use fake::Target;
+use kmem_layout::group::Limit;
 use kmem_snapshot::books::{Books, Groups};
-use kmem_snapshot::kmem::memcg::Limit;
-use kmem_snapshot::{Process, ReadError, Snapshot, report};
-
-/// Not a test: the process that the others read.
-#[test]
-#[ignore = "started by the other tests"]
-fn fake_target() {
-    fake::target();
-}
-
-fn process(target: &Target) -> Process {
-    Process::open(target.child.id()).unwrap()
-}
+use kmem_snapshot::{ReadError, report};
 
 fn books(target: &Target) -> Books {
-    Snapshot::take(&process(target)).unwrap().books.remove(0)
+    target.snapshot().unwrap().books.remove(0)
 }
 
-/// Whatever the table says: each group has one place in the tree, and nothing is lost.
+/// Checks that each group has one place in the tree, and that nothing is lost.
 fn assert_tree(target: &Target, books: &Books) {
     let groups = books.groups.all();
     assert!(groups[0].is_root() && groups[0].depth == 0);
@@ -58,7 +47,7 @@ fn a_sound_table_is_a_tree() {
     let books = books(&target);
     assert_tree(&target, &books);
     assert_eq!((books.groups.torn, books.groups.all().len()), (0, 48 - 5));
-    // Below what is deleted is below the nearest that is not.
+    // A group below a deleted one is below its nearest living ancestor.
     let at = books.groups.find("/g1/g3/g4").unwrap();
     assert_eq!(books.groups.path(at), "/g1/g3/g4");
     let group = &books.groups.all()[at];
@@ -85,7 +74,7 @@ fn names_that_cannot_be_are_shown_safely_and_never_confused() {
     let books = books(&target);
     assert_tree(&target, &books);
     let groups = &books.groups;
-    // A name with a slash is not a path, and of two with one name one is found.
+    // A name with a slash is no path. Of two groups with one name one is found.
     assert_eq!(groups.all()[groups.find("/g1/g3").unwrap()].objcg, 3);
     assert!([1, 8].contains(&groups.all()[groups.find("/g1").unwrap()].objcg));
     assert!(groups.all().iter().all(|group| group.objcg != 9), "there is no such state");
@@ -102,7 +91,7 @@ fn tables_that_cannot_be_are_refused_by_name() {
         ("groups-outside", "groups at 0x1000000000000000"),
         ("groups-wrap", "groups at 0xffffffffffffff9b"),
     ] {
-        let error = Snapshot::take(&process(&Target::start(fault))).unwrap_err();
+        let error = Target::start(fault).snapshot().unwrap_err();
         assert!(matches!(error, ReadError::BadBooks { .. }), "{fault}: {error}");
         assert!(error.to_string().contains(what), "{fault}: {error}");
     }
@@ -120,7 +109,7 @@ fn groups_that_come_and_go_meanwhile_lose_nothing() {
 fn a_limit_is_written_where_its_group_is_and_nowhere_else() {
     let target = Target::start("");
     let before = books(&target);
-    let control = process(&target).control().unwrap();
+    let control = target.process().control().unwrap();
     control.set_group_limit("/g1/g3/g4", Limit::Max, 4096).unwrap();
     control.set_group_limit("g11", Limit::Low, 77).unwrap();
     let after = books(&target);
@@ -140,7 +129,7 @@ fn a_limit_is_written_where_its_group_is_and_nowhere_else() {
     let error = control.set_group_limit("/", Limit::Max, 1).unwrap_err();
     assert!(matches!(error, ReadError::RootGroup), "{error}");
     let target = Target::start("groups-read-only");
-    let control = process(&target).control().unwrap();
+    let control = target.process().control().unwrap();
     let error = control.set_group_limit("/g1", Limit::Max, 1).unwrap_err();
     assert!(
         error.to_string().contains("entry 1 is not in the process's writable memory"),

@@ -1,9 +1,9 @@
-//! The reader outside and the census inside say the same, to the byte, for every tag.
+//! The reader outside and the census inside agree to the byte, for every tag.
 
-use kmem::codetag::Caller;
+use kmem_core::request::Caller;
 use std::collections::BTreeMap;
 
-use kmem::Kmem;
+use kmem_core::Kmem;
 use kmem_snapshot::{Process, Snapshot};
 
 static KMEM: Kmem = Kmem::new();
@@ -32,7 +32,7 @@ fn the_reader_outside_agrees_with_the_census_inside() {
             held.push(at);
             if !r.is_multiple_of(3) {
                 let gone = held.swap_remove(random(&mut state) % held.len());
-                // SAFETY: live, given up.
+                // SAFETY: the object is live, and freed once.
                 unsafe { KMEM.free(gone) };
             }
         }

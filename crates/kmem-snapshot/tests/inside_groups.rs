@@ -1,13 +1,14 @@
-//! Groups as the reader outside sees them, as the process itself does, and as a plain list of what
-//! was allocated says: to the byte.
+//! Groups by the reader outside, by the process itself, and by a plain list of allocations: all
+//! agree to the byte.
 
 use std::collections::BTreeMap;
 
-use kmem::class::{SIZES, SizeClass};
-use kmem::codetag::Caller;
-use kmem::memcg::{GroupId, Limit};
-use kmem::units::Gfp;
-use kmem::{Kmem, root::group_event};
+use kmem_core::Kmem;
+use kmem_core::class::{SIZES, SizeClass};
+use kmem_core::memcg::GroupId;
+use kmem_core::request::Caller;
+use kmem_core::units::Gfp;
+use kmem_layout::group::{Limit, group_event};
 use kmem_snapshot::books::{Books, Group, Usage};
 use kmem_snapshot::{Process, Snapshot};
 
@@ -20,7 +21,7 @@ fn random(state: &mut u64) -> usize {
     (*state >> 11) as usize
 }
 
-/// How something was allocated.
+/// Function of an allocation.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Alloc,
@@ -38,7 +39,7 @@ impl Way {
     }
 }
 
-/// A live allocation: where, of what size, by which call, and who pays.
+/// A live allocation: its address, size, call, and the group that is charged.
 struct Live {
     at: *mut u8,
     way: Way,
@@ -47,7 +48,7 @@ struct Live {
     payer: GroupId,
 }
 
-/// The groups as a list has them.
+/// The model: a list of allocations, and the groups.
 #[derive(Default)]
 struct Model {
     live: Vec<Live>,
@@ -83,14 +84,14 @@ impl Model {
         sums
     }
 
-    /// Allocates, unless it is refused.
+    /// Allocates, unless the group's limit refuses it.
     fn alloc(&mut self, way: Way, size: usize, site: usize, payer: GroupId) {
         let at = way.alloc(size, Caller::at(site).charged_to(payer.objcg()));
         if at.is_null() {
             return;
         }
         let bytes = match way {
-            // SAFETY: live.
+            // SAFETY: the object is live.
             Way::Alloc => unsafe { KMEM.usable_size(at) as u64 },
             Way::Vmalloc => size.next_multiple_of(4096) as u64,
             Way::PerCpu => SIZES[SizeClass::of(size).0 as usize].into(),
@@ -100,7 +101,7 @@ impl Model {
 
     fn free(&mut self, gone: usize) {
         let Live { at, way, .. } = self.live.swap_remove(gone);
-        // SAFETY: live, given up, and so allocated.
+        // SAFETY: the allocation is live, made by the function that fits, and freed once.
         unsafe {
             match way {
                 Way::Alloc => KMEM.free(at),
@@ -169,7 +170,7 @@ fn assert_same(model: &Model, books: &Books) {
             of + cache.active * u64::from(cache.size)
         };
         assert_eq!(caches.iter().fold(0, slab), group.own.slab);
-        // The tree is one of sums.
+        // Each group's usage is its own and that of its children.
         let below = books.groups.below(at);
         let sum: u64 = below.clone().map(|at| books.groups.all()[at].own.current()).sum();
         assert_eq!(sum, group.usage.current());
@@ -183,7 +184,7 @@ fn assert_same(model: &Model, books: &Books) {
 fn the_reader_outside_agrees_with_the_process_and_with_a_list_of_what_was_allocated() {
     let mut state = 7;
     let mut model = Model::default();
-    // The root is there from the first allocation on.
+    // The root exists from the first allocation on.
     model.alloc(Way::Alloc, 1, 0x10_0000, GroupId::ROOT);
     for round in 0..25 {
         let groups: Vec<GroupId> = KMEM.group_all().collect();
@@ -204,7 +205,7 @@ fn the_reader_outside_agrees_with_the_process_and_with_a_list_of_what_was_alloca
             };
             let payer = groups[random(&mut state) % groups.len()];
             let site = 0x10_0000 + random(&mut state) % 30;
-            // A CPU has a copy of each object, so there are few.
+            // Each CPU has a copy of an object, so their count is small.
             let way = match random(&mut state) % 50 {
                 0 => Way::Vmalloc,
                 1 => Way::PerCpu,
@@ -224,7 +225,7 @@ fn the_reader_outside_agrees_with_the_process_and_with_a_list_of_what_was_alloca
                 *model.reserved.entry(one.0).or_default() += 12_345;
             }
         }
-        // With all that is alive in it, and perhaps what is reserved.
+        // The group is deleted with its live objects, and perhaps with reserved bytes.
         let leaf = groups[random(&mut state) % groups.len()];
         if leaf != GroupId::ROOT {
             model.delete(leaf);

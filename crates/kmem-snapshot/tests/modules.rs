@@ -1,4 +1,4 @@
-//! Boards of modules: those of a real loader, and damaged ones.
+//! Boards of modules, of a real loader and damaged ones.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -6,12 +6,12 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::sync::Mutex;
 
-use kmem_module::board::{FailedEntry, HEADER, Header, ModuleEntry, SIZE};
+use kmem_layout::board::{FailedEntry, HEADER, Header, ModuleEntry, SIZE};
 use kmem_module::{Config, Loader};
 use kmem_snapshot::modules::{Board, Stat};
 use kmem_snapshot::{Process, ReadError};
 
-/// The tests of this program see each other's boards.
+/// Lock of all tests, which would see each other's boards.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn boards() -> Result<Vec<Board>, ReadError> {
@@ -37,7 +37,7 @@ fn loaders_are_read_from_outside_and_none_is_told() {
     assert_eq!(read[1].get(Stat::FailedBecoming), 1);
 }
 
-/// A mapping by the name of a board.
+/// A mapping with the name of a board.
 struct Fake {
     at: *mut libc::c_void,
     len: usize,
@@ -45,12 +45,12 @@ struct Fake {
 
 impl Fake {
     fn new(bytes: &[u8], len: usize) -> Self {
-        // SAFETY: a C string; the descriptor is owned by the file.
+        // SAFETY: `memfd_create` reads a C string. The new descriptor has no other owner.
         let mut file =
             unsafe { File::from_raw_fd(libc::memfd_create(c"kmem-modules".as_ptr(), 0)) };
         file.set_len(len as u64).unwrap();
         file.write_all(bytes).unwrap();
-        // SAFETY: a new mapping of a file of that length.
+        // SAFETY: without MAP_FIXED the kernel replaces no mapping.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -68,7 +68,7 @@ impl Fake {
 
 impl Drop for Fake {
     fn drop(&mut self) {
-        // SAFETY: ours, and nobody reads it any more.
+        // SAFETY: the mapping was made with this length, and no reference to it is left.
         unsafe { libc::munmap(self.at, self.len) };
     }
 }

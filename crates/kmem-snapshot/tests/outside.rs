@@ -1,4 +1,4 @@
-//! The outside reader against processes whose books are known, sound and broken.
+//! The reader against processes with known books, sound and broken.
 
 mod fake;
 
@@ -8,17 +8,6 @@ use fake::Target;
 use kmem_snapshot::books::{Key, Profiling, SiteRow, Table};
 use kmem_snapshot::{Process, ReadError, Snapshot};
 
-/// Not a test: the process that the others read.
-#[test]
-#[ignore = "started by the other tests"]
-fn fake_target() {
-    fake::target();
-}
-
-fn take(target: &Target) -> Result<Snapshot, ReadError> {
-    Snapshot::take(&Process::open(target.child.id())?)
-}
-
 fn by_tag(rows: &[SiteRow]) -> BTreeMap<u32, (i64, u64)> {
     rows.iter().map(|r| (r.tag, (r.bytes, r.calls))).collect()
 }
@@ -26,7 +15,7 @@ fn by_tag(rows: &[SiteRow]) -> BTreeMap<u32, (i64, u64)> {
 #[test]
 fn totals_are_exact() {
     let target = Target::start("");
-    let snapshot = take(&target).unwrap();
+    let snapshot = target.snapshot().unwrap();
     let books = &snapshot.books[0];
     assert_eq!(by_tag(&books.rows), target.totals);
     assert!(target.totals.len() > 30);
@@ -52,23 +41,23 @@ fn totals_are_exact() {
     assert_eq!(of.overhead, target.overhead);
     let parts = books.metadata;
     assert_eq!(parts.total(), of.overhead);
-    let [zones, slabs, sites, peak, groups, other] = Table::ALL.map(|table| parts.of(table));
-    // Each on pages of its own, all touched.
+    let [zones, slabs, sites, peak, groups, other] = Table::ALL.map(|table| parts.bytes(table));
+    // Each table has pages of its own, all touched.
     assert_eq!((sites, peak, groups), (4 << 20, (2 << 20) + 4096, 6 << 20));
     assert_eq!(other + zones + slabs, of.overhead - sites - peak - groups);
     assert!(zones > 128 << 10 && slabs > 64 << 10 && other >= 4096, "{parts:?}");
     let sum = of.tracked as i64 + of.cached as i64 + of.overhead as i64 + of.unaccounted();
     assert_eq!(sum, of.resident as i64);
-    // Objects were never written to, only the extension vectors were.
+    // The target wrote the extension vectors and no object.
     assert!(of.untouched.unwrap() > 10 << 20);
 }
 
 #[test]
 fn reading_does_not_touch_the_process() {
     let target = Target::start("");
-    let first = take(&target).unwrap().accounting;
+    let first = target.snapshot().unwrap().accounting;
     for _ in 0..5 {
-        let again = take(&target).unwrap().accounting;
+        let again = target.snapshot().unwrap().accounting;
         assert_eq!((again.overhead, again.untouched), (first.overhead, first.untouched));
     }
 }
@@ -101,7 +90,7 @@ fn broken_books_are_refused_by_name() {
         ("peak-outside", "peak table at"),
         ("profiling", "profiling is 77"),
     ] {
-        let error = take(&Target::start(fault)).unwrap_err();
+        let error = Target::start(fault).snapshot().unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, ReadError::BadBooks { .. }), "{fault}: {text}");
         assert!(text.contains(what), "{fault}: {text}");
@@ -111,30 +100,30 @@ fn broken_books_are_refused_by_name() {
 #[test]
 fn later_layouts_keep_their_tail_to_themselves() {
     let target = Target::start("larger-size");
-    assert_eq!(by_tag(&take(&target).unwrap().books[0].rows), target.totals);
+    assert_eq!(by_tag(&target.snapshot().unwrap().books[0].rows), target.totals);
 }
 
 #[test]
 fn a_torn_peak_is_marked_and_costs_bounded_time() {
     let start = std::time::Instant::now();
-    let snapshot = take(&Target::start("peak-torn")).unwrap();
+    let snapshot = Target::start("peak-torn").snapshot().unwrap();
     assert!(snapshot.books[0].peak.as_ref().unwrap().torn);
     assert!(start.elapsed().as_secs() < 60);
-    assert!(take(&Target::start("peak-none")).unwrap().books[0].peak.is_none());
-    assert!(take(&Target::start("peak-len")).unwrap().books[0].peak.is_some());
+    assert!(Target::start("peak-none").snapshot().unwrap().books[0].peak.is_none());
+    assert!(Target::start("peak-len").snapshot().unwrap().books[0].peak.is_some());
 }
 
 #[test]
 fn what_makes_no_sense_is_counted_not_shown() {
     let target = Target::start("unknown-class");
-    let snapshot = take(&target).unwrap();
+    let snapshot = target.snapshot().unwrap();
     assert!(snapshot.torn() >= 64);
-    assert!(take(&Target::start("long-pages")).is_ok());
+    assert!(Target::start("long-pages").snapshot().is_ok());
 }
 
 #[test]
 fn never_has_no_rows_of_slabs() {
-    let snapshot = take(&Target::start("never")).unwrap();
+    let snapshot = Target::start("never").snapshot().unwrap();
     assert!(snapshot.never());
     assert!(snapshot.books[0].rows.iter().all(|r| r.tag == 1));
 }
@@ -143,8 +132,8 @@ fn never_has_no_rows_of_slabs() {
 fn a_process_in_full_flight() {
     let target = Target::start("churn");
     for _ in 0..50 {
-        let snapshot = take(&target).unwrap();
-        // Nothing can be more than the zone.
+        let snapshot = target.snapshot().unwrap();
+        // The live bytes fit in the zone.
         assert!(snapshot.accounting.tracked <= 64 << 20);
     }
 }
@@ -152,7 +141,7 @@ fn a_process_in_full_flight() {
 #[test]
 fn absent_processes() {
     let target = Target::start("none-mapped");
-    let error = take(&target).unwrap_err();
+    let error = target.snapshot().unwrap_err();
     assert!(matches!(error, ReadError::NotInstrumented { .. }), "{error}");
     assert!(error.is_absent());
     let process = Process::open(target.child.id()).unwrap();

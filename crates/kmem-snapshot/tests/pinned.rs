@@ -1,25 +1,22 @@
-//! What rows keep from being given back, in a process with two allocators.
+//! Memory that rows pin, in a process with two allocators.
 
-use kmem::Kmem;
-use kmem::codetag::Caller;
-use kmem_snapshot::filter::{Filter, Pattern};
-use kmem_snapshot::symbols::{Modules, Symbols};
-use kmem_snapshot::{Process, Snapshot, live};
+use kmem_core::Kmem;
+use kmem_core::request::Caller;
+use kmem_snapshot::{Filter, Pattern, Query, Target};
 
 static ONE: Kmem = Kmem::new();
 static TWO: Kmem = Kmem::new();
-/// Return addresses that are in no module, so each is a place of its own.
+/// Return addresses in no module, so that each is a place of its own.
 const A: usize = 0x10_0001;
 const B: usize = 0x10_0101;
 const MIB: usize = 1 << 20;
 
 /// Pinned and sole bytes of the places of `A` and `B`.
 fn pinned(filter: &Filter) -> [Option<(u64, u64)>; 2] {
-    let process = Process::open(std::process::id()).expect("this process");
-    let snapshot = Snapshot::take(&process).expect("its books");
-    assert_eq!(snapshot.books.len(), 2);
-    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
-    let sites = live::sites(&snapshot, &mut Symbols::new(&modules), filter, live::By::Site);
+    let query = Query { filter: filter.clone(), ..Query::default() };
+    let reading = Target::Process(std::process::id()).read(&query).expect("this process's books");
+    assert_eq!(reading.snapshot.books.len(), 2);
+    let sites = &reading.sites;
     [A, B].map(|addr| {
         let place = format!("{:#x}", addr - 1);
         let site = sites.iter().find(|site| site.origin.location() == place)?;
@@ -34,13 +31,13 @@ fn the_same_number_is_another_tag_in_each_of_two_books() {
     TWO.alloc(4 * MIB, Caller::at(B));
     TWO.alloc(2 * MIB, Caller::at(A));
     assert_eq!(pinned(&Filter::default()), [Some((3 * mib, 3 * mib)), Some((4 * mib, 4 * mib))]);
-    // One slab of both.
+    // Both share one slab.
     ONE.alloc(64, Caller::at(A));
     ONE.alloc(64, Caller::at(B));
     let slab = 64 << 10;
     let both = [Some((3 * mib + slab, 3 * mib)), Some((4 * mib + slab, 4 * mib))];
     assert_eq!(pinned(&Filter::default()), both);
-    // What a filter leaves out is still there.
+    // Rows that the filter leaves out still pin.
     let file = vec![Pattern::new(&format!("{:#x}", A - 1))];
     assert_eq!(pinned(&Filter { file, ..Filter::default() }), [both[0], None]);
 }

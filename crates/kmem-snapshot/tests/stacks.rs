@@ -19,7 +19,8 @@ fn place(function: &str) -> Arc<Place> {
     })
 }
 
-/// One row of the chains given, innermost call first, and `more` bytes in one object without.
+/// One row of the given chains, innermost call first, and one object of `more` bytes without a
+/// chain.
 fn row(chains: &[(&[&str], i64, u64)], more: i64) -> Site {
     let first = chains.first().map_or("alone", |chain| chain.0[0]);
     let chains: Vec<Chain> = chains
@@ -142,11 +143,16 @@ fn speedscope_files_hold_stacks_of_places() {
     assert_eq!(frame(0, 2), frame(2, 0));
 }
 
+/// Names of a chain's frames, bytes and calls.
+fn chain() -> impl Strategy<Value = (Vec<String>, i64, u64)> {
+    (proptest::collection::vec("[ab;\\n ]{0,2}", 1..5), 1..1000_i64, 1..9_u64)
+}
+
 proptest! {
     #[test]
     fn nothing_is_lost_or_counted_twice(
         rows in proptest::collection::vec(
-            (proptest::collection::vec((proptest::collection::vec("[ab;\\n ]{0,2}", 1..5), 1..1000_i64, 1..9_u64), 0..4), 0..1000_i64),
+            (proptest::collection::vec(chain(), 0..4), 0..1000_i64),
             0..8,
         )
     ) {
@@ -176,7 +182,7 @@ proptest! {
             let roots = || all.iter().filter(|l| l.depth == 0).map(|l| l.node);
             prop_assert_eq!(roots().map(|n| n.bytes).sum::<i64>(), bytes);
             prop_assert_eq!(roots().map(|n| n.calls).sum::<u64>(), calls);
-            // However few are shown, each stands below its caller.
+            // Each line stands below its caller, however few lines are shown.
             for most in 0..tree.len() {
                 let some = tree.lines(order, most, i64::MIN);
                 prop_assert_eq!(some.len(), most);

@@ -1,4 +1,4 @@
-//! Call sites of small programs, compiled here in the ways programs are compiled.
+//! Call sites of small programs, compiled here with the usual options.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};
@@ -86,7 +86,7 @@ fn dwarf_in_executables_of_every_kind() {
         let path = compile(dir.path(), "cc", "sites.c", &format!("sites{i}"), flags);
         let program = Program::start(&path);
         assert_place(&program.place("in_static"), "in_static", "sites.c", 10);
-        // The innermost frame, although it has no code of its own.
+        // The innermost frame is inlined and has no code of its own.
         assert_place(&program.place("outer"), "inlined", "sites.c", 16);
         assert!(program.place("outer").main);
     }
@@ -117,7 +117,7 @@ fn without_dwarf_the_symbol_table_speaks() {
     assert_eq!((place.function.as_deref(), &place.source), (Some("outer"), &None));
     assert!(place.location().starts_with("plain+0x"), "{place:?}");
 
-    // Stripped, with the dynamic symbols left.
+    // A stripped program keeps its dynamic symbols.
     let program = Program::start(&compile(
         dir.path(),
         "cc",
@@ -130,7 +130,7 @@ fn without_dwarf_the_symbol_table_speaks() {
     let program = Program::start(&compile(dir.path(), "cc", "sites.c", "stripped", &["-O2", "-s"]));
     let place = program.place("outer");
     assert_eq!((&place.function, &place.source), (&None, &None));
-    // The offset is what addr2line would want of the file before it was stripped.
+    // The offset is the address for addr2line in the file before it was stripped.
     let program = Program::start(&compile(dir.path(), "cc", "sites.c", "whole", &["-g", "-O2"]));
     assert_eq!(program.place("outer").offset, place.offset);
 }
@@ -146,7 +146,7 @@ fn separate_debug_files_are_found_and_checked() {
     run(objcopy().arg(format!("--add-gnu-debuglink={}", debug.display())).arg(&path));
     let program = Program::start(&path);
     assert_place(&program.place("outer"), "inlined", "sites.c", 16);
-    // Another file of that name has another checksum.
+    // A different file of that name has a different checksum.
     std::fs::write(&debug, b"not it").unwrap();
     assert_eq!(program.place("outer").source, None);
 }
@@ -163,9 +163,9 @@ fn library_code_gives_way_to_its_caller() {
         let path =
             compile(dir.path(), "c++", "library_code.cc", &format!("cc{i}"), &["-g", "-O2", std]);
         let program = Program::start(&path);
-        // std::make_unique is inlined into the function, and the call is in it.
+        // std::make_unique is inlined into the function, which holds the call.
         assert_place(&program.place("unique"), "app::Index::reserve", "library_code.cc", 24);
-        // Library code that was kept out of line: its caller is not known, it speaks for itself.
+        // Library code that is not inlined names itself: its caller is unknown.
         let function = program.place("pushed").function.unwrap();
         assert!(function.starts_with("std::") || function == "app::Index::build", "{function}");
     }
@@ -196,7 +196,7 @@ fn a_file_that_was_replaced_is_not_believed() {
     let other = compile(dir.path(), "cc", "sites.c", "other", &["-g", "-O0"]);
     std::fs::rename(other, &path).unwrap();
     let place = program.place("in_static");
-    // The mapped file where it can be reached, else no symbols: never those of the new file.
+    // Names are those of the mapped file, or none; never those of the new file.
     if place.source.is_some() {
         assert_place(&place, "in_static", "sites.c", 10);
     } else {
@@ -228,14 +228,14 @@ fn damaged_files_give_no_symbols_and_no_panic() {
     let path = compile(dir.path(), "cc", "sites.c", "whole", &["-g", "-O2"]);
     let program = Program::start(&path);
     let bytes = std::fs::read(&path).unwrap();
-    // The same inode, so that it is believed: only the open file changes underneath.
+    // Each round damages a copy at random places.
     let mut state = 1_u64;
     for _ in 0..60 {
         let copy = dir.path().join("copy");
         let mut damaged = bytes.clone();
         for _ in 0..200 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // Not the part that the loader needs.
+            // The part that the loader needs stays intact.
             let at = 0x2000 + (state >> 33) as usize % (bytes.len() - 0x2000);
             damaged[at] = (state >> 20) as u8;
         }

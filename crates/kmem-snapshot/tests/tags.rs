@@ -4,31 +4,19 @@ mod fake;
 
 use fake::Target;
 use fake::sites::*;
-use kmem_snapshot::allocinfo::{tag_of, write_row};
+use kmem_snapshot::allocinfo::write_row;
 use kmem_snapshot::books::Key;
 use kmem_snapshot::sites::{self, Origin, Site};
 use kmem_snapshot::symbols::{Modules, Symbols};
-use kmem_snapshot::{Process, ReadError, Snapshot};
-
-/// Not a test: the process that the others read.
-#[test]
-#[ignore = "started by the other tests"]
-fn fake_target() {
-    fake::target();
-}
-
-fn take(target: &Target) -> Result<Snapshot, ReadError> {
-    Snapshot::take(&Process::open(target.child.id())?)
-}
+use kmem_snapshot::{ReadError, Snapshot};
 
 fn key(snapshot: &Snapshot, tag: u32) -> &Key {
     &snapshot.books[0].rows.iter().find(|row| row.tag == tag).unwrap().key
 }
 
 fn resolve(target: &Target) -> Vec<Site> {
-    let snapshot = take(target).unwrap();
-    let process = Process::open(target.child.id()).unwrap();
-    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
+    let snapshot = target.snapshot().unwrap();
+    let modules = Modules::open(&target.process(), &snapshot.maps, &snapshot.addresses());
     sites::resolve(&snapshot.books[0].rows, &mut Symbols::new(&modules))
 }
 
@@ -45,7 +33,7 @@ fn sum(target: &Target, tags: &[u32]) -> (i64, u64) {
 
 #[test]
 fn keys_are_what_the_process_says() {
-    let snapshot = take(&Target::start("")).unwrap();
+    let snapshot = Target::start("").snapshot().unwrap();
     let Key::Static(tag) = key(&snapshot, STATIC) else { panic!("{snapshot:?}") };
     assert_eq!((&*tag.module, &*tag.file, tag.line, &*tag.function), ("", "src/main.c", 7, "make"));
     // The text outlives its module.
@@ -56,7 +44,7 @@ fn keys_are_what_the_process_says() {
     );
     assert_eq!(key(&snapshot, CHAIN_NOWHERE).addresses(), [0x2001, 0x3001]);
     assert_eq!(key(&snapshot, CHAIN_DEEP).addresses().len(), 32);
-    // The peak's rows know the same.
+    // Rows of the peak have the same keys.
     let peak = snapshot.books[0].peak.as_ref().unwrap();
     let row = peak.rows.iter().find(|row| row.tag == CHAIN_DEEP).unwrap();
     assert_eq!(&row.key, key(&snapshot, CHAIN_DEEP));
@@ -74,7 +62,7 @@ fn chains_resolve_to_their_first_frame_outside_library_code() {
     let of = |tag| site(&sites, tag).origin.function();
     assert!(of(CHAIN).ends_with("::app_inner"), "{}", of(CHAIN));
     assert!(of(CHAIN_LIBRARY).ends_with("::app_middle"), "{}", of(CHAIN_LIBRARY));
-    // Nothing but library code: the innermost frame speaks.
+    // All frames are library code: the innermost one names the row.
     assert!(of(CHAIN_LIBRARY_ALONE).starts_with("alloc::vec::"), "{}", of(CHAIN_LIBRARY_ALONE));
     assert_eq!(site(&sites, CHAIN_NOWHERE).origin.location(), "0x2000");
 }
@@ -108,7 +96,7 @@ fn static_tags_need_no_symbols_and_cannot_forge_lines() {
     let line = |tag| {
         let site = site(&sites, tag);
         let mut out = Vec::new();
-        write_row(&mut out, 1, 1, &tag_of(site)).unwrap();
+        write_row(&mut out, 1, 1, &site.origin.tag()).unwrap();
         String::from_utf8(out).unwrap()
     };
     assert!(line(STATIC).ends_with(" src/main.c:7 func:make \n"));
@@ -141,7 +129,7 @@ fn sites_that_make_no_sense_are_unknown_tags_and_hide_nothing() {
         let row = site(&sites, tag);
         assert_eq!(row.origin, Origin::Unknown(tag), "{fault}");
         assert_eq!((row.bytes, row.calls), target.totals[&tag], "{fault}");
-        // The others are as they were.
+        // Other rows are intact.
         assert!(site(&sites, CALLER).origin.function().ends_with("::app_other"), "{fault}");
     }
 }
@@ -152,7 +140,7 @@ fn texts_that_are_not_there_are_refused_by_name() {
         ("texts-outside", "texts at 0x1000000000000000, 4096 bytes, are not in"),
         ("texts-long", "texts_len is 18446744073709551615"),
     ] {
-        let error = take(&Target::start(fault)).unwrap_err();
+        let error = Target::start(fault).snapshot().unwrap_err();
         assert!(matches!(error, ReadError::BadBooks { .. }), "{fault}: {error}");
         assert!(error.to_string().contains(what), "{fault}: {error}");
     }
@@ -160,14 +148,14 @@ fn texts_that_are_not_there_are_refused_by_name() {
 
 #[test]
 fn what_lies_within_the_mapping_is_used() {
-    let snapshot = take(&Target::start("texts-past-end")).unwrap();
+    let snapshot = Target::start("texts-past-end").snapshot().unwrap();
     assert!(matches!(key(&snapshot, STATIC), Key::Static(_)));
     assert!(matches!(key(&snapshot, CHAIN), Key::Chain(_)));
 }
 
 #[test]
 fn texts_that_overlap_cost_no_more_memory_than_they_are_long() {
-    let snapshot = take(&Target::start("texts-overlap")).unwrap();
+    let snapshot = Target::start("texts-overlap").snapshot().unwrap();
     let named = snapshot.books[0].rows.iter().filter(|r| matches!(r.key, Key::Static(_)));
     assert_eq!(named.count(), 1);
 }

@@ -4,8 +4,8 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-use kmem::os::region::FixedRegion;
-use kmem::{Caller, Instance, static_tag};
+use kmem_core::os::region::FixedRegion;
+use kmem_core::{Caller, Instance, static_tag};
 
 /// The one instance.
 pub(crate) type Kmem = Instance<FixedRegion>;

@@ -16,10 +16,10 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use heap::{HEAP, kmem};
-use kmem::memcg::GroupId;
-use kmem::root::group_event;
-use kmem::units::{Gfp, Order, TagId};
-use kmem::{Caller, StaticTag, static_tag};
+use kmem_core::memcg::GroupId;
+use kmem_core::root::group_event;
+use kmem_core::units::{Gfp, Order, TagId};
+use kmem_core::{Caller, StaticTag, static_tag};
 use serial::line;
 
 /// Live objects that each CPU keeps in the end.

@@ -1,5 +1,5 @@
-//! The malloc table for people: workloads down, allocators across, then how
-//! kmem stands against the best rival of each workload.
+//! The malloc table as text: workloads down, allocators across, then kmem against the best rival of
+//! each workload.
 
 use crate::machine::Machine;
 use crate::rivals::Allocator;
@@ -25,7 +25,7 @@ fn figure(rows: &[Row], workload: &str, allocator: &str) -> Option<f64> {
     found.find(|row| row.allocator == allocator).map(|row| row.ns)
 }
 
-/// The fastest allocator on `workload` that is not kmem.
+/// The figure of the fastest rival on `workload`.
 fn best_rival<'a>(rows: &'a [Row], workload: &str) -> Option<&'a Row> {
     rows.iter()
         .filter(|row| row.workload == workload)
@@ -49,7 +49,7 @@ fn in_order(names: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
     seen
 }
 
-/// The whole text.
+/// The table as text.
 pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
     let workloads = in_order(rows.iter().map(|row| row.workload));
     let allocators = in_order(rows.iter().map(|row| row.allocator));

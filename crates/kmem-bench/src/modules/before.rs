@@ -1,7 +1,8 @@
-//! The kernel's loaders of before: the order of their steps, made of the parts of ours.
+//! The kernel's earlier loaders: their order of steps, built from parts of kmem's loader.
 //!
-//! A file is read whole into memory. Before 6.4 the module's memory was made next, and then its name was looked up; since 6.4 the
-//! name comes first. Who finds the name taken by a module that is still coming waits, and keeps what it has meanwhile.
+//! The whole file is read into memory. Before 6.4 the module's memory was allocated next, and then
+//! its name was looked up. Since 6.4 the name is looked up first. A request that finds a module of
+//! that name being loaded waits, and keeps its memory while it waits.
 
 use kmem_module::elf::{Elf, Machine};
 use kmem_module::image::Image;
@@ -18,20 +19,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// When a duplicate is found.
+/// The step that finds a duplicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// When it has memory: up to Linux 6.3.
+    /// After the allocation of its memory: up to Linux 6.3.
     WithMemory,
-    /// When its file has been read.
+    /// After reading its file: since Linux 6.4.
     WithFile,
 }
 
-/// A loader that keeps what it loads.
+/// A loader that never unloads.
 pub(super) struct Old {
     found: Found,
     gauge: Arc<Gauge>,
-    /// Names; those that are live have their memory.
+    /// Names of modules, with the memory of live ones.
     names: Mutex<HashMap<String, Option<Image>>>,
     live: Condvar,
     wasted: AtomicU64,
@@ -40,7 +41,7 @@ pub(super) struct Old {
 const MOST: u64 = 64 << 20;
 const CPUS: u64 = 2;
 
-/// The storms' modules import nothing.
+/// Resolves nothing: the modules of the storms have no imports.
 struct Nothing;
 
 impl Resolve for Nothing {
@@ -70,7 +71,7 @@ impl Old {
         self.gauge.peak()
     }
 
-    /// Modules that are there.
+    /// Number of modules that are loaded or being loaded.
     pub(super) fn loaded(&self) -> u64 {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
     }
@@ -85,7 +86,7 @@ impl Old {
         self.load(Source::Bytes(bytes)).map_err(|e| e.to_string())
     }
 
-    /// Both system calls copy the whole file first.
+    /// Loads a module. Both system calls copy the whole file first.
     fn load(&self, source: Source<'_>) -> Result<()> {
         let account = Account::new(Arc::new(Linux), self.gauge.clone())?;
         let mut copy = account.buffer(source.len(), "the file")?;
@@ -94,7 +95,7 @@ impl Old {
         let file = Elf::read(source, &account, Some(Machine::HERE))?;
         let name = Modinfo::read(&file, &account)?.name()?;
         let name = name.map_or_else(String::new, |name| name.to_string());
-        // Made before the name is looked up, it is a loser's until the end of this function.
+        // A duplicate holds this memory until the end of this function.
         let memory = match self.found {
             Found::WithMemory => Some(self::memory(&file, &account)?),
             Found::WithFile => None,
@@ -114,7 +115,7 @@ impl Old {
             Options { machine: Machine::HERE, base: None, most: MOST, cpus: CPUS, this_module: 0 };
         let mut linked = link(&file, &account, &options, &mut Nothing)?;
         linked.image.seal()?;
-        // SAFETY: nothing of it runs.
+        // SAFETY: no code of the module runs.
         if !unsafe { linked.image.finish_init() } {
             return Err(Error::noexec("not sealed"));
         }
@@ -125,7 +126,7 @@ impl Old {
     }
 }
 
-/// The module's memory, empty.
+/// Allocates the module's memory, without contents.
 fn memory(file: &Elf<'_>, account: &Account) -> Result<Image> {
     let symtab = kmem_module::elf::Symtab::read(file, account)?;
     let mut window = Window::new(file.source, account)?;

@@ -1,22 +1,22 @@
-//! The modules of the storms: compiled here, of the sizes that are asked for.
+//! The modules of the storms, compiled with given sizes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// One module.
+/// A module.
 pub(super) struct Module {
-    /// Its file.
+    /// Path of its file.
     pub(super) path: PathBuf,
-    /// The same in memory.
+    /// Contents of its file.
     pub(super) bytes: Vec<u8>,
 }
 
-/// All of them.
+/// All modules.
 pub(super) struct Files {
-    /// Those of a boot.
+    /// The modules of a boot.
     pub(super) boot: Vec<Module>,
-    /// A large one.
+    /// A large module.
     pub(super) xfs: Module,
     _dir: TempDir,
 }
@@ -32,11 +32,12 @@ module_exit(stop);
 ";
 
 impl Files {
-    /// `count` modules of `average` bytes, and one of `xfs.0` bytes in memory and `xfs.1` more in its file.
+    /// Compiles `count` modules of `average` bytes, and one of `xfs.0` bytes in memory and `xfs.1`
+    /// further bytes in its file.
     pub(super) fn build(count: usize, average: usize, xfs: (usize, usize)) -> Result<Self, String> {
         let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
         let boot = (0..count).map(|number| {
-            // From half to one and a half of the average.
+            // Sizes go from half to one and a half of the average.
             let data = average / 2 + average * number / count.max(2);
             compile(dir.path(), &format!("boot_{number}"), (data, data / 2))
         });

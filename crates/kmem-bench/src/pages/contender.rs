@@ -3,35 +3,35 @@
 use super::pattern::{Pages, Work, blocks, visit};
 use crate::affinity::Places;
 use crate::kernel::Kernel;
-// Not by its own name, which is also that of libkmem.so: looking for that links the library.
+// Imported under another name: `kmem` is also the name of libkmem.so, which would be linked.
 use crate::rivals::compiled_in::kmem as instances;
 use kmem_buddy::{Checks, Pcp, Zone};
 use kmem_core::StaticTag;
 use std::ptr::NonNull;
 
-/// A way to get pages.
+/// An allocator of pages in a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Variant {
-    /// The classic allocator; every page checked under the zone's lock.
+    /// The classic allocator; checks every page under the zone's lock.
     ReferenceDefault,
-    /// The same; checked after the lock.
+    /// The classic allocator; checks every page after the release of the lock.
     ReferencePatched,
-    /// The same, without checks.
+    /// The classic allocator without checks.
     ReferenceNocheck,
-    /// kmem with the books open, checked as it is by default.
+    /// kmem with books and the default checks.
     KmemChecked,
-    /// The same without books.
+    /// kmem without books, with the default checks.
     KmemCheckedNobooks,
-    /// kmem with the books open, without checks.
+    /// kmem with books, without checks.
     KmemNocheck,
-    /// kmem with one of the options that check more, by number.
+    /// kmem with one of the options of [`OPTIONS`] that check more, by number.
     KmemOption(usize),
 }
 
-/// An option of `KMEM_CONF`, and an instance that has it.
+/// An option of `KMEM_CONF`, and an instance with it.
 type Checked = (&'static str, fn() -> Kernel);
 
-/// The options that check pages or change what is in them.
+/// The options that check pages or change their contents.
 const OPTIONS: [Checked; 6] = [
     ("kmem-check_pages:every", instances::pages_every::kernel),
     ("kmem-debug_pagealloc", instances::pages_protected::kernel),
@@ -42,7 +42,7 @@ const OPTIONS: [Checked; 6] = [
 ];
 
 impl Variant {
-    /// Those that are measured, in the order of the table.
+    /// The measured variants, in the order of the table.
     pub(super) const MEASURED: [Self; 6] = [
         Self::ReferenceDefault,
         Self::ReferencePatched,
@@ -52,7 +52,8 @@ impl Variant {
         Self::KmemNocheck,
     ];
 
-    /// Those that check more: measured by pairs of single pages only, for they write to them.
+    /// The variants that check more. They write to pages, so only pairs of single pages are
+    /// measured.
     pub(super) fn options() -> impl Iterator<Item = Self> {
         (0..OPTIONS.len()).map(Self::KmemOption)
     }
@@ -70,7 +71,7 @@ impl Variant {
         }
     }
 
-    /// What the classic allocator checks in this variant.
+    /// The checks of the classic allocator in this variant.
     pub(super) fn reference(self) -> Option<Checks> {
         match self {
             Self::ReferenceDefault => Some(Checks::Default),
@@ -81,7 +82,7 @@ impl Variant {
     }
 }
 
-/// A variant, started.
+/// A started variant.
 pub(super) struct Contender {
     pub(super) variant: Variant,
     place: Place,
@@ -113,7 +114,7 @@ impl Contender {
     }
 }
 
-/// A zone with twice the pages that two threads take.
+/// A zone with twice as many pages as two threads take.
 pub(super) fn zone(checks: Checks) -> Zone {
     Zone::new((4 * blocks(9) as u32) << 9, checks)
 }
@@ -148,7 +149,7 @@ impl Pages for Functions {
     #[inline(always)]
     fn free(&mut self, block: u64, order: u8) {
         if let Some(at) = NonNull::new(block as *mut u8) {
-            // SAFETY: out of `alloc`, once.
+            // SAFETY: a block of `alloc`, freed once.
             unsafe { self.0.free_pages(at, order.into()) }
         }
     }

@@ -1,50 +1,50 @@
 //! Free huge pages left after random use, against the classic allocator.
 //!
-//! A zone is filled to nine tenths with blocks of a mix of orders, then blocks are freed and others
-//! allocated at random, many times over. What counts is how many 2 MiB frames are wholly free at the
-//! end, of those that the free pages would make. Both zones get the same random numbers; neither has
-//! lists of CPUs before it.
+//! A zone is filled to nine tenths with blocks of a mix of orders. Then random blocks are freed and
+//! others allocated, many times. The figure is the number of wholly free 2 MiB pageblocks at the
+//! end, against the number that the free pages would make. Both zones get the same random numbers,
+//! and neither has lists of CPUs.
 
 use super::section::bare;
 use crate::prng::Prng;
 use crate::table::Grid;
 use kmem_buddy::{Checks, MAX_ORDER, Zone as Buddy};
 use kmem_core::os::region::FixedRegion;
-use kmem_core::page::Zone;
-use kmem_core::units::{FRAME_PAGES, Item, Order, PageCount, Pfn};
+use kmem_core::page::{Run, Zone};
+use kmem_core::units::{Item, Order, PAGEBLOCK_PAGES, PageCount, Pfn};
 use serde::Serialize;
 
-/// 2 MiB frames of the zone: 2 GiB.
-const FRAMES: u32 = 1024;
+/// Number of 2 MiB pageblocks of the zone: 2 GiB.
+const PAGEBLOCKS: u32 = 1024;
 /// Pages in use, in percent.
 const FILL: u32 = 90;
-/// Blocks that are replaced, as a multiple of those that are there.
+/// Number of replacements, as a multiple of the live blocks.
 const TURNS: usize = 10;
 
-/// What was left.
+/// One figure of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Fragmentation {
-    /// Whose zone.
+    /// Name of the allocator.
     variant: &'static str,
     /// The orders of the blocks.
     orders: &'static str,
     /// Pages in use, in percent.
     fill_percent: u32,
-    /// Free pages, in frames.
+    /// Free pages, in pageblocks.
     free_frames_at_best: f64,
-    /// Wholly free frames.
-    free_frames: u32,
+    /// Wholly free pageblocks.
+    free_pageblocks: u32,
 }
 
-/// Orders of blocks, each as likely as it is often here.
+/// Orders of blocks. An order is as likely as it is frequent here.
 const MIXES: [(&str, &[u8]); 3] =
     [("0", &[0]), ("0..3", &[0, 0, 0, 0, 1, 1, 2, 3]), ("0..6", &[0, 0, 1, 2, 3, 4, 5, 6])];
 
-/// A zone, whichever.
+/// A zone of either allocator.
 trait Blocks {
     fn alloc(&mut self, order: u8) -> Option<u32>;
     fn free(&mut self, first: u32, order: u8);
-    /// Wholly free frames.
+    /// Number of wholly free pageblocks.
     fn whole(&mut self) -> u32;
 }
 
@@ -70,18 +70,18 @@ impl Blocks for Kmem {
     }
 
     fn free(&mut self, first: u32, order: u8) {
-        self.0.give(Pfn(first), PageCount(1 << order)).expect("it was out");
+        self.0.give(Run { start: Pfn(first), pages: PageCount(1 << order) }).expect("it was out");
     }
 
     fn whole(&mut self) -> u32 {
-        let mut frames = vec![Item::NONE; FRAMES as usize];
-        self.0.on(self.1).claim_frames_bulk(&mut frames) as u32
+        let mut pageblocks = vec![Item::NONE; PAGEBLOCKS as usize];
+        self.0.on(self.1).claim_pageblocks_bulk(&mut pageblocks) as u32
     }
 }
 
-/// Uses a zone at random; its wholly free frames, and the free pages.
+/// Uses a zone at random. Returns the numbers of wholly free pageblocks and of free pages.
 fn churn(zone: &mut impl Blocks, orders: &[u8]) -> (u32, u32) {
-    let full = FRAMES * FRAME_PAGES / 100 * FILL;
+    let full = PAGEBLOCKS * PAGEBLOCK_PAGES / 100 * FILL;
     let mut prng = Prng::new(7);
     let mut held: Vec<(u32, u8)> = Vec::new();
     let mut used = 0;
@@ -101,40 +101,40 @@ fn churn(zone: &mut impl Blocks, orders: &[u8]) -> (u32, u32) {
         zone.free(first, order);
         used -= 1 << order;
     }
-    (zone.whole(), FRAMES * FRAME_PAGES - used)
+    (zone.whole(), PAGEBLOCKS * PAGEBLOCK_PAGES - used)
 }
 
-/// Measures both.
+/// Measures both allocators.
 pub(super) fn measure() -> Vec<Fragmentation> {
     let mut all = Vec::new();
     for (name, orders) in MIXES {
-        let (zone, platform) = bare(FRAMES * FRAME_PAGES);
-        let whole = zone.on(platform).claim(PageCount(FRAMES * FRAME_PAGES), PageCount(1));
-        assert!(whole.is_some_and(|run| zone.give(run.start, run.pages).is_ok()));
+        let (zone, platform) = bare(PAGEBLOCKS * PAGEBLOCK_PAGES);
+        let whole = zone.on(platform).claim(PageCount(PAGEBLOCKS * PAGEBLOCK_PAGES), PageCount(1));
+        assert!(whole.is_some_and(|run| zone.give(run).is_ok()));
         let kmem = churn(&mut Kmem(zone, platform), orders);
-        let buddy = churn(&mut Buddy::new(FRAMES * FRAME_PAGES, Checks::Off), orders);
-        for (variant, (free_frames, free_pages)) in [("kmem", kmem), ("reference", buddy)] {
+        let buddy = churn(&mut Buddy::new(PAGEBLOCKS * PAGEBLOCK_PAGES, Checks::Off), orders);
+        for (variant, (free_pageblocks, free_pages)) in [("kmem", kmem), ("reference", buddy)] {
             all.push(Fragmentation {
                 variant,
                 orders: name,
                 fill_percent: FILL,
-                free_frames_at_best: f64::from(free_pages) / f64::from(FRAME_PAGES),
-                free_frames,
+                free_frames_at_best: f64::from(free_pages) / f64::from(PAGEBLOCK_PAGES),
+                free_pageblocks,
             });
         }
     }
     all
 }
 
-/// The table for people.
+/// The table as text.
 pub(super) fn text(all: &[Fragmentation]) -> String {
     let mut grid = Grid::default();
-    grid.push(["random use at 90 %: orders", "zone", "free frames", "at best"]);
+    grid.push(["random use at 90 %: orders", "zone", "free pageblocks", "at best"]);
     for one in all {
         grid.push([
             one.orders.to_owned(),
             one.variant.to_owned(),
-            one.free_frames.to_string(),
+            one.free_pageblocks.to_string(),
             format!("{:.1}", one.free_frames_at_best),
         ]);
     }

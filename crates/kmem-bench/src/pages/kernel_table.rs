@@ -1,7 +1,7 @@
 //! The kernel's own table of page refill, as published with the patch that moved the checks out of
 //! the lock: nanoseconds per allocation, by CPUs.
 
-/// One line of it: order, CPUs, and the variants default, patched, no checks.
+/// A line of the table: order, CPUs, and the variants default, patched, no checks.
 pub(super) struct Line {
     pub(super) order: u8,
     pub(super) cpus: u32,

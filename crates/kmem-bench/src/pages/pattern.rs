@@ -1,13 +1,13 @@
-//! What a thread does with blocks of pages.
+//! Patterns of a thread's allocations and frees of blocks of pages.
 //!
-//! | pattern | one operation |
-//! |---|---|
-//! | `bulk` | one of many allocations, then one of the frees, in the order of allocation |
-//! | `pair` | an allocation and the free of the same block; half of it is given for each |
-//! | `random` | one of the frees in random order, then one of the allocations that follow |
+//! | pattern  | one operation                                                               |
+//! |----------|-----------------------------------------------------------------------------|
+//! | `bulk`   | one of many allocations, then one of the frees, in the order of allocation  |
+//! | `pair`   | an allocation and the free of the block; half of the time is given for each |
+//! | `random` | one of the frees in random order, then one of the allocations that follow   |
 //!
-//! Blocks are not written to. A visit is several turns; what is given of it is the fastest turn of
-//! each thread, and of the threads the slower one: the first turns fill caches.
+//! Blocks are not written. A visit has several turns, because the first ones fill caches. Its
+//! figure is the fastest turn of each thread, and the slower thread of two.
 
 use crate::affinity::{Places, pin};
 use crate::prng::Prng;
@@ -35,7 +35,7 @@ impl Pattern {
     }
 }
 
-/// What is measured at once.
+/// A workload: a pattern, an order and a number of threads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     pub(super) pattern: Pattern,
@@ -44,31 +44,31 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Blocks that a thread has at once.
+    /// Number of blocks that a thread has at once.
     pub(super) fn blocks(self) -> usize {
         blocks(self.order)
     }
 }
 
-/// Blocks of an order that a thread has at once: 256 MiB, 1 GiB of huge pages.
+/// Number of blocks of an order that a thread has at once: 256 MiB, or 1 GiB of huge pages.
 pub(super) fn blocks(order: u8) -> usize {
     if order < 9 { 1 << 16 >> order } else { 512 }
 }
 
-/// Turns of a visit: so many that it takes about a millisecond.
+/// Turns of a visit, which takes about a millisecond.
 fn turns(order: u8) -> usize {
     if order < 9 { 3 << order } else { 100 }
 }
 
-/// Where one thread gets blocks.
+/// An allocator of blocks for one thread.
 pub(super) trait Pages {
-    /// A block of the order.
+    /// Allocates a block of an order.
     fn alloc(&mut self, order: u8) -> u64;
-    /// Takes back what `alloc` returned.
+    /// Frees a block of `alloc`.
     fn free(&mut self, block: u64, order: u8);
 }
 
-/// One visit: nanoseconds per allocation and per free.
+/// Makes one visit. Returns nanoseconds per allocation and per free.
 pub(super) fn visit<P: Pages>(
     work: Work,
     places: Places,

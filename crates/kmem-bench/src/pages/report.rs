@@ -1,4 +1,4 @@
-//! The rows of the page table, and the table for people.
+//! The rows of the page table, and the table as text.
 
 use super::contender::Variant;
 use super::kernel_table::LINES;
@@ -9,24 +9,25 @@ use serde::Serialize;
 /// One figure for allocations and one for frees.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Row {
-    /// Who serves the pages.
+    /// Name of the variant.
     pub(super) variant: &'static str,
-    /// What is done.
+    /// Name of the pattern.
     pub(super) pattern: &'static str,
     /// log2 of the pages of a block.
     pub(super) order: u8,
-    /// Threads at it.
+    /// Number of threads.
     pub(super) threads: usize,
     /// Nanoseconds per allocation.
     pub(super) alloc_ns: f64,
     /// Nanoseconds per free.
     pub(super) free_ns: f64,
-    /// Measured here; else modelled, or published.
+    /// Whether it was measured; else it was modelled or published.
     pub(super) measured: bool,
 }
 
-/// Figures of the LLFree page-frame allocator (Wrenger et al., USENIX ATC 2023), its Rust crate,
-/// given for another machine (two cores, Zen 5): it is not in the registry.
+/// Published figures of LLFree, a page-frame allocator (Wrenger et al., USENIX ATC 2023), in its
+/// Rust crate, for another machine (two cores, Zen 5). The crate is not in the registry, so it is
+/// not measured here.
 pub(super) fn published() -> Vec<Row> {
     let row = |pattern, order, threads, alloc_ns, free_ns| Row {
         variant: "llfree-published",
@@ -49,7 +50,7 @@ pub(super) fn published() -> Vec<Row> {
 /// Columns of threads.
 const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 24];
 
-/// The whole text.
+/// The table as text.
 pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut text = format!("{machine}\nns per allocation / free; * modelled or published\n");
     for order in (0..=9).filter(|&order| rows.iter().any(|row| row.order == order)) {
@@ -107,8 +108,8 @@ fn kernel(grid: &mut Grid, order: u8) {
     }
 }
 
-/// Whether the goals are met: a checked page costs at most 3 ns, at one thread and at two, and at
-/// most 5 % more than one without checks.
+/// Whether the goals are met: with one thread and with two, a checked page costs at most 3 ns, and
+/// at most 5 % more than an unchecked one.
 fn goals(rows: &[Row]) -> String {
     let of = |variant: Variant, row: &Row| {
         rows.iter().find(|other| {

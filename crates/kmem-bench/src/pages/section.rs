@@ -1,13 +1,13 @@
-//! What a variant does where only one CPU can be at a time, and what follows for more CPUs than
-//! there are here.
+//! The time of a variant in sections that one CPU at a time can be in, and a model for more CPUs
+//! than the machine has.
 //!
-//! For the classic allocator that is the time for which the zone's lock is held. kmem has no lock:
-//! CPUs work in a zone side by side and only wait for each other's cache lines. So the time for all
-//! work in the zone is an upper bound, and is what is taken.
+//! For the classic allocator a section is the time for which the zone's lock is held. kmem has no
+//! lock: CPUs work in a zone side by side, and only wait for each other's cache lines. So the time
+//! of all work in the zone is used, as an upper bound.
 //!
-//! A block costs a thread at least what it costs one or two, and at least the sections of all:
-//! `t(n) = max(t(2), n * section)`. That leaves out the cache lines of more CPUs, so it is kind to
-//! variants with long sections.
+//! With `n` threads a block takes at least the time with two threads, and at least the sections of
+//! all threads: `t(n) = max(t(2), n * section)`. The model leaves out cache lines of more CPUs,
+//! which favours variants with long sections.
 
 use super::contender::{Contender, Lists, Variant, zone};
 use super::pattern::{Pages, Pattern, blocks};
@@ -17,8 +17,8 @@ use crate::statistics::rounded;
 use kmem_buddy::{Checks, Pcp};
 use kmem_core::os::region::FixedRegion;
 use kmem_core::page::{Reserve, Table, Zone};
-use kmem_core::root::ZoneBlock;
-use kmem_core::units::{FRAME_PAGES, FRAME_SIZE, Item, Order, PageCount};
+use kmem_core::units::{Item, Order, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount};
+use kmem_layout::root::ZoneBlock;
 use std::alloc::{Layout, alloc_zeroed};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
@@ -31,7 +31,7 @@ pub(super) struct Section {
     pub(super) free: f64,
 }
 
-/// Repetitions; the least counts.
+/// Number of repetitions, of which the shortest counts.
 const ROUNDS: usize = 20;
 
 /// Measures the sections of a variant.
@@ -56,7 +56,7 @@ fn least(mut once: impl FnMut() -> (f64, f64)) -> Section {
     )
 }
 
-/// The time for which the lock is held, without that of reading the clock.
+/// Measures the time for which the lock is held, without the time of reading the clock.
 fn reference(checks: Checks, order: u8) -> Section {
     let mut zone = zone(checks);
     zone.time_sections();
@@ -78,28 +78,28 @@ fn reference(checks: Checks, order: u8) -> Section {
     })
 }
 
-/// What reading the clock adds between two readings.
+/// Nanoseconds that reading the clock adds between two readings.
 fn clock_ns() -> f64 {
     let samples = (0..1000).map(|_| Instant::now().elapsed().as_nanos() as f64);
     samples.fold(f64::INFINITY, f64::min)
 }
 
-/// All work in a zone: what CPUs' arrays are refilled from and emptied into, in full batches.
+/// Measures all work in a zone for refills and flushes of CPUs' arrays, in full batches.
 fn of_kmem(order: u8) -> Section {
-    let pages = (2 * blocks(9) as u32) * FRAME_PAGES;
+    let pages = (2 * blocks(9) as u32) * PAGEBLOCK_PAGES;
     let (zone, platform) = bare(pages);
     let (count, batch) = (blocks(order), if order < 9 { 127 >> order } else { 16 });
     let mut out = vec![Item::NONE; count];
-    // Committed once and for all.
+    // Commits all pages before the measurement.
     let all = zone.on(platform).claim(PageCount(pages), PageCount(1)).expect("an empty zone");
-    assert_eq!(zone.give(all.start, all.pages), Ok(()));
-    let mut reserve = Reserve::default();
+    assert_eq!(zone.give(all), Ok(()));
+    let mut reserve = Reserve::NONE;
     let section = least(|| {
         let on = zone.on(platform);
         let start = Instant::now();
         for out in out.chunks_mut(batch) {
             let got = match order {
-                9 => on.claim_frames_bulk(out),
+                9 => on.claim_pageblocks_bulk(out),
                 _ => on.claim_bulk(Order(order), &mut reserve, out),
             };
             assert_eq!(got, out.len(), "the zone is large enough");
@@ -108,8 +108,10 @@ fn of_kmem(order: u8) -> Section {
         let start = Instant::now();
         for out in out.chunks(batch) {
             let given = match order {
-                9 => zone.give_frames_bulk(out),
-                _ => zone.give_bulk(Order(order), out),
+                // SAFETY: blocks of this zone, which are claimed above.
+                9 => unsafe { zone.give_pageblocks_bulk(out) },
+                // SAFETY: blocks of this zone, which are claimed above.
+                _ => unsafe { zone.give_bulk(Order(order), out) },
             };
             assert_eq!(given, Ok(()));
         }
@@ -120,11 +122,11 @@ fn of_kmem(order: u8) -> Section {
     section
 }
 
-/// A zone whose pages are no memory, with tables that live for good.
+/// A zone with tables that are never freed. Its pages are no memory.
 pub(super) fn bare(pages: u32) -> (&'static Zone, &'static FixedRegion) {
     let memory = |bytes| {
         let layout = Layout::from_size_align(bytes, 4096).expect("a small table");
-        // SAFETY: not of size zero.
+        // SAFETY: the size is not zero.
         unsafe { alloc_zeroed(layout) }
     };
     let tables = memory(Zone::metadata_bytes(pages));
@@ -132,12 +134,12 @@ pub(super) fn bare(pages: u32) -> (&'static Zone, &'static FixedRegion) {
     let block: &'static ZoneBlock = Box::leak(unsafe { Box::new_zeroed().assume_init() });
     let used = Box::leak(Box::new(AtomicU32::new(0)));
     let none = [Table { at: tables as usize, bits: 0 }; 2];
-    // Only addresses matter.
-    let base = NonNull::new((64 * FRAME_SIZE) as *mut u8).expect("not null");
-    // SAFETY: zeroed tables of the right size, for this zone alone.
+    // Only the addresses are used.
+    let base = NonNull::new((64 * PAGEBLOCK_SIZE) as *mut u8).expect("not null");
+    // SAFETY: zeroed tables of the right size, which no other zone uses.
     let zone = unsafe { Zone::new(base, PageCount(pages), tables, none, block, used) };
     let fatal = || std::process::abort();
-    // SAFETY: no memory at all.
+    // SAFETY: the platform accesses no memory.
     let platform = unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, |_| (), fatal) };
     (Box::leak(Box::new(zone)), Box::leak(Box::new(platform)))
 }
@@ -154,7 +156,7 @@ pub(super) fn model(
         (row.variant, row.pattern, row.order) == (variant.name(), pattern.name(), order)
             && row.threads == 2
     });
-    // A pair stays on the CPU.
+    // A pair does not leave the CPU's array.
     let sections = if pattern == Pattern::Pair { 0.0 } else { 1.0 };
     let rows = two.into_iter().flat_map(|two| {
         (3..=24).map(move |threads| Row {

@@ -5,14 +5,15 @@ use crate::kernel::Kernel;
 use crate::rivals::compiled_in::kmem::{never, off, on, switched};
 use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;
-use kmem_core::root::{TAG_FIRST_SITE, TAG_UNTAGGED, profiling};
 use kmem_core::{Group, Kmem};
+use kmem_layout::root::profiling;
+use kmem_layout::word::{TAG_FIRST_SITE, TAG_UNTAGGED};
 use kmem_snapshot::Process;
 
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Config {
-    /// No extension word exists: what the others are compared with.
+    /// No extension words, the reference of the other rows.
     Never,
     /// Built in, switched off.
     Off,
@@ -20,12 +21,12 @@ pub(super) enum Config {
     On,
     /// Started off, and switched on from outside.
     OnAtRunTime,
-    /// Charged to a group (the kernel's `__GFP_ACCOUNT`), untagged. Groups need the words that tags
-    /// are in, so this is the next row.
+    /// Charged to a group (the kernel's `__GFP_ACCOUNT`), untagged. Groups need the extension
+    /// words, so this equals the next row.
     Accounted,
-    /// The same, with the switch off.
+    /// Charged to a group, with the switch off.
     AccountedOff,
-    /// The same, with the switch on.
+    /// Charged to a group, with the switch on.
     AccountedOn,
 }
 
@@ -54,7 +55,7 @@ impl Config {
         }
     }
 
-    /// The overhead that the kernel's own table gives, in percent: of kmalloc and of pages.
+    /// The overhead in the kernel's own table, in percent: of kmalloc and of pages.
     pub(super) fn kernel_percent(self) -> (f64, f64) {
         match self {
             Self::Never => (0.0, 0.0),
@@ -77,16 +78,16 @@ impl Config {
     }
 }
 
-/// A row that can be measured.
+/// A started configuration.
 pub(super) struct Measured {
     pub(super) config: Config,
     pub(super) kernel: Kernel,
-    /// Who pays.
+    /// The group that pays.
     pub(super) group: Option<Group<Linux>>,
 }
 
 impl Measured {
-    /// With a group, if it is a row of group accounting.
+    /// Adds a group if it is a row of group accounting.
     fn new(config: Config, kernel: Kernel) -> Result<Self, String> {
         let group = config.charged_in().map(|kmem| {
             let id = kmem.group_create(GroupId::ROOT, config.name().as_bytes());
@@ -96,10 +97,9 @@ impl Measured {
     }
 }
 
-/// Starts an instance for each configuration, and proves that each does with an object what its name
-/// says.
+/// Starts an instance for each configuration, and checks that each is in effect.
 pub(super) fn start() -> Result<Vec<Measured>, String> {
-    // First, while it is the only instance: the switch is thrown for all in the process.
+    // First, while it is the only instance: the switch holds for all instances of the process.
     let switched = switched::kernel();
     prove(&switched, Config::Off)?;
     Process::open(std::process::id())
@@ -125,7 +125,7 @@ pub(super) fn start() -> Result<Vec<Measured>, String> {
     rows.into_iter().collect()
 }
 
-/// The only live object of an instance has the tag that `config` says.
+/// Checks that the only live object of an instance has the tag and group of `config`.
 fn prove(kernel: &Kernel, config: Config) -> Result<(), String> {
     let object = kernel.kmalloc(64, &KMALLOC);
     if let Some(kmem) = config.charged_in() {

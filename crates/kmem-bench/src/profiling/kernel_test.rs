@@ -1,16 +1,18 @@
 //! The loops of the kernel's test: `kmalloc` and `kfree` of growing sizes, pages of order 0.
 //!
-//! | loop | one operation |
-//! |---|---|
-//! | `kmalloc` | a kmalloc and its kfree; for each size 8, 16 .. 240: 100 allocated, first eight bytes written, all freed |
-//! | `page` | an alloc_pages(0) and its __free_pages; 100 allocated, not written, all freed |
+//! | loop      | one operation                                                                |
+//! |-----------|------------------------------------------------------------------------------|
+//! | `kmalloc` | a kmalloc and its kfree, of sizes 8, 16 .. 240; 100 are allocated, then freed |
+//! | `page`    | an alloc_pages(0) and its __free_pages; 100 are allocated, then freed        |
+//!
+//! The first eight bytes of objects are written; pages are not.
 
 use crate::kernel::Kernel;
 use kmem_core::StaticTag;
 use std::ptr::NonNull;
 use std::time::Instant;
 
-/// Objects or pages that are live at once.
+/// Number of objects or pages that are live at once.
 const BATCH: usize = 100;
 const SIZES: usize = 30;
 
@@ -18,7 +20,7 @@ const SIZES: usize = 30;
 pub(super) static KMALLOC: StaticTag = StaticTag::new(c"kernel_test.rs", c"kmalloc", 1);
 static PAGE: StaticTag = StaticTag::new(c"kernel_test.rs", c"page", 2);
 
-/// What a loop works on; allocated before anything is timed.
+/// The lists of a loop, allocated before the measurement.
 #[derive(Debug)]
 pub(super) struct Loops {
     live: Vec<NonNull<u8>>,

@@ -1,5 +1,4 @@
-//! What the books take in memory: two children with the same heap of 1 GiB, one of them without
-//! books.
+//! Memory of the books: two children with equal heaps of 1 GiB, one of them without books.
 
 use crate::mutator::{self, Heap};
 use crate::statistics::rounded;
@@ -10,9 +9,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Bytes that each heap asks for.
+/// Requested bytes of each heap.
 const BYTES: usize = 1 << 30;
-/// What the kernel gives for its own extension words: percent of memory.
+/// The kernel's own figure for its extension words, in percent of memory.
 const KERNEL_PERCENT: f64 = 0.2;
 
 /// Bytes without books and with them.
@@ -31,28 +30,28 @@ impl Pair {
 /// The figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Memory {
-    /// Objects of each heap: 8, 16 .. 240 bytes, as many of each.
+    /// Number of objects of each heap, equally many of 8, 16 .. 240 bytes.
     objects: usize,
-    /// Bytes that they were asked for with.
+    /// Their requested bytes.
     requested_bytes: u64,
     /// Bytes of their size classes.
     live_bytes: u64,
     /// Resident memory of the processes.
     resident_bytes: Pair,
-    /// Resident bytes of each kind of table. Slabs' tables hold the extension vectors, zones'
-    /// tables the page extension; without books both are there without them.
+    /// Resident bytes of each kind of table. With books, tables of slabs contain the extension
+    /// vectors, and tables of zones the page extension.
     tables: BTreeMap<&'static str, Pair>,
-    /// What the books take: all tables, with books less without.
+    /// Bytes of the books: all tables with books, minus those without.
     books_bytes: i64,
-    /// The same in percent of the live bytes.
+    /// Bytes of the books in percent of the live bytes.
     books_percent: f64,
-    /// Resident memory, with books less without, in percent of that without.
+    /// Resident memory with books minus that without, in percent of that without.
     resident_percent: f64,
-    /// What the kernel says of its own.
+    /// The kernel's own figure.
     kernel_percent: f64,
 }
 
-/// One child's part.
+/// Figures of one child.
 struct Figures {
     requested: u64,
     live: u64,
@@ -60,7 +59,7 @@ struct Figures {
     tables: [u64; Table::ALL.len()],
 }
 
-/// Fill both heaps, one after the other.
+/// Fills both heaps, one after the other.
 pub(super) fn measure(library: &Path) -> Result<Memory, String> {
     let mut heap = Heap { objects: 0, from: 8, to: 240, step: 8 };
     heap.objects = BYTES / heap.mean_size();
@@ -91,7 +90,7 @@ fn figures(heap: &Heap, library: &Path, conf: &str) -> Result<Figures, String> {
     let (child, holding) = mutator::start(heap, library, conf)?;
     let process = Process::open(child.pid()).map_err(|error| error.to_string())?;
     let snapshot = Snapshot::take(&process).map_err(|error| error.to_string())?;
-    let table = |table| snapshot.books.iter().map(|books| books.metadata.of(table)).sum();
+    let table = |table| snapshot.books.iter().map(|books| books.metadata.bytes(table)).sum();
     Ok(Figures {
         requested: holding.requested,
         live: holding.total().1,
@@ -101,7 +100,7 @@ fn figures(heap: &Heap, library: &Path, conf: &str) -> Result<Figures, String> {
 }
 
 impl Memory {
-    /// The lines for people.
+    /// The figures as text.
     pub(super) fn text(&self) -> String {
         let mebi = |bytes: i64| format!("{:.2}", bytes as f64 / f64::from(1 << 20));
         let mut grid = Grid::default();

@@ -1,4 +1,4 @@
-//! The rows of the profiling table, and the table for people.
+//! The rows of the profiling table, and the table as text.
 
 use super::Figure;
 use super::config::Config;
@@ -17,13 +17,13 @@ pub(super) struct Row {
     pub(super) kmalloc_ns: Option<f64>,
     /// Nanoseconds per page allocated and freed.
     pub(super) page_ns: Option<f64>,
-    /// Overhead against `never`, in percent.
+    /// Overhead of kmalloc against `never`, in percent.
     pub(super) kmalloc_percent: Option<f64>,
-    /// The same for pages.
+    /// Overhead of pages against `never`, in percent.
     pub(super) page_percent: Option<f64>,
-    /// The overhead that the kernel's table gives.
+    /// Overhead of kmalloc in the kernel's table, in percent.
     pub(super) kernel_kmalloc_percent: f64,
-    /// The same for pages.
+    /// Overhead of pages in the kernel's table, in percent.
     pub(super) kernel_page_percent: f64,
 }
 
@@ -52,16 +52,16 @@ pub(super) fn rows(figures: &[Figure]) -> Vec<Row> {
         .collect()
 }
 
-/// What `on` may cost against `never`, and whether it does.
+/// The most overhead of `on` against `never`, and whether it is met.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Goal {
-    /// Percent of kmalloc.
+    /// Most overhead of kmalloc, in percent.
     pub(super) kmalloc_percent: f64,
-    /// Percent of pages.
+    /// Most overhead of pages, in percent.
     pub(super) page_percent: f64,
-    /// Whether kmalloc stays within.
+    /// Whether kmalloc meets it.
     pub(super) kmalloc_met: bool,
-    /// Whether pages do.
+    /// Whether pages meet it.
     pub(super) page_met: bool,
 }
 
@@ -69,7 +69,7 @@ impl Goal {
     const KMALLOC: f64 = 6.4;
     const PAGE: f64 = 10.0;
 
-    /// Compare with the row `on`; what was not measured is not met.
+    /// Compares with the row `on`. A figure that was not measured does not meet its goal.
     pub(super) fn of(rows: &[Row]) -> Self {
         let on = rows.iter().find(|row| row.config == Config::On.name());
         let within = |percent: Option<f64>, most| percent.is_some_and(|percent| percent <= most);
@@ -82,7 +82,7 @@ impl Goal {
     }
 }
 
-/// The whole text.
+/// The table as text.
 pub(super) fn text(machine: &Machine, rows: &[Row], goal: &Goal, memory: &Memory) -> String {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
     let percent = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:+.2} %"));

@@ -1,4 +1,4 @@
-//! The rows of the programs table, and the table for people.
+//! The rows of the programs table, and the table as text.
 
 use super::{Run, summary};
 use crate::machine::Machine;
@@ -12,15 +12,15 @@ use std::collections::BTreeMap;
 pub(super) struct Row {
     /// The program.
     pub(super) program: &'static str,
-    /// The allocator it ran under.
+    /// The allocator that it ran under.
     pub(super) allocator: &'static str,
     /// Wall time: the minimum of the runs.
     pub(super) seconds: f64,
     /// Wall time: the median of the runs.
     pub(super) seconds_median: f64,
-    /// Peak resident memory of the biggest process: the median of the runs.
+    /// Peak resident memory of the largest process: the median of the runs.
     pub(super) rss_bytes: u64,
-    /// How many runs there were.
+    /// Number of runs.
     pub(super) runs: usize,
 }
 
@@ -54,7 +54,7 @@ fn ratio(rows: &[Row], program: &str, value: impl Fn(&Row) -> f64) -> Option<f64
     Some(own / rivals.min_by(f64::total_cmp)?)
 }
 
-/// The whole text.
+/// The table as text.
 pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut grid = Grid::default();
     grid.push(["program", "allocator", "seconds", "median", "peak MiB", "runs"]);

@@ -1,10 +1,9 @@
-//! Which object provides `malloc` in a stopped process.
+//! The object that provides `malloc` in a stopped process.
 //!
-//! The dynamic linker's list of objects is in the order in which symbols are
-//! looked up: the program, what was preloaded, then the rest. So the first of
-//! them that defines `malloc` is the allocator in use, whatever else is mapped.
-//! The list is found as a debugger finds it: auxiliary vector, program headers,
-//! `DT_DEBUG`. Nothing read is trusted; what does not fit is an error.
+//! The dynamic linker's list of objects has the order of symbol lookup: the program, preloaded
+//! objects, then the others. So the first object that defines `malloc` is the allocator in use. The
+//! list is found as by a debugger: auxiliary vector, program headers, `DT_DEBUG`. Data of the
+//! process is not trusted: inconsistent data is an error.
 
 use object::{Object, ObjectSymbol};
 use std::fs::{File, read, read_link};
@@ -14,7 +13,7 @@ use std::path::{Path, PathBuf};
 const PT_DYNAMIC: u64 = 2;
 const PT_PHDR: u64 = 6;
 const DT_DEBUG: u64 = 21;
-/// More headers or objects than this are a misreading.
+/// Most headers or objects; more of them mean wrong data.
 const LIMIT: usize = 4096;
 
 /// The memory of another process.

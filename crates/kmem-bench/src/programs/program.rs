@@ -1,4 +1,4 @@
-//! The five programs: what each is given to do, and how one run is made.
+//! The five programs: the work of each, and a run of it.
 
 use super::server;
 use super::tracer::{self, Ended, Traced};
@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use tempfile::TempDir;
 
-/// The file of a program's own directory that takes its stderr.
+/// The file for a program's standard error, in the program's own directory.
 const ERRORS: &str = "errors";
 
-/// What one run of a program showed.
+/// Figures of one run of a program.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     /// Wall time.
     pub(super) seconds: f64,
-    /// Peak resident memory of the biggest process, or of the server.
+    /// Peak resident memory of the largest process, or of the server.
     pub(super) rss_bytes: u64,
-    /// What it printed; the same under every allocator.
+    /// Its output, which is equal under all allocators.
     pub(super) output: String,
     /// The programs whose malloc was proven to be the preloaded one.
     pub(super) images: Vec<String>,
@@ -31,7 +31,7 @@ pub(super) struct Run {
 pub(super) struct Program {
     name: &'static str,
     executable: PathBuf,
-    /// The process that must have been seen, by the end of its file's name.
+    /// Start of the file name of a process that a run must have.
     image: &'static str,
     directory: TempDir,
 }
@@ -40,7 +40,7 @@ impl Program {
     /// The programs of the table.
     pub(super) const NAMES: [&'static str; 5] = ["python3", "sqlite3", "redis", "g++", "perl"];
 
-    /// Find the program `name` and write its input.
+    /// Finds the program `name` and writes its input.
     pub(super) fn prepare(name: &'static str) -> Result<Self, String> {
         let (executable, image, file, input) = match name {
             "python3" => (python()?, "python3", "objects.py", include_str!("objects.py").into()),
@@ -65,7 +65,7 @@ impl Program {
         self.name
     }
 
-    /// Run once under `library`.
+    /// Runs it once under `library`.
     pub(super) fn run(&self, library: &Path) -> Result<Run, String> {
         if self.name == "redis" {
             let (traced, seconds) = server::run(self.command(library)?, self.directory.path())?;
@@ -99,7 +99,7 @@ impl Program {
         Ok(command)
     }
 
-    /// A run counts only if it succeeded and every process used `library`.
+    /// Checks that a run succeeded and that every process used `library`.
     fn judge(
         &self,
         traced: Traced,
@@ -125,7 +125,7 @@ impl Program {
     }
 }
 
-/// The names of the images, if all used the malloc of `library`.
+/// The names of the programs, if all used the malloc of `library`.
 fn proven(processes: &[Ended], library: &Path) -> Result<Vec<String>, String> {
     let name = |process: &Ended| {
         let name = process.image.file_name().unwrap_or_default();
@@ -147,7 +147,7 @@ pub(super) fn which(name: &str) -> Result<PathBuf, String> {
     files.find(|file| file.is_file()).ok_or_else(|| format!("no {name} in $PATH"))
 }
 
-/// The interpreter itself: `python3` in $PATH may be a script that finds it.
+/// The Python interpreter itself. `python3` in $PATH may be a script that runs it.
 fn python() -> Result<PathBuf, String> {
     let mut command = Command::new(which("python3")?);
     command.args(["-c", "import sys; print(sys.executable)"]);

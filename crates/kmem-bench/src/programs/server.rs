@@ -1,4 +1,4 @@
-//! redis-server under redis-benchmark: the server is measured, the client is not.
+//! redis-server under the load of redis-benchmark. Only the server is measured.
 
 use super::program::which;
 use super::tracer::{self, Traced};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// Everything in memory, reached by a socket in its own directory.
+/// Configuration of the server: all data in memory, a socket in its own directory.
 pub(super) const CONFIGURATION: &str = "\
 port 0
 unixsocket redis.sock
@@ -18,8 +18,8 @@ appendonly no
 daemonize no
 ";
 
-/// Forty thousand keys of 300 bytes, with pipelines, so that the server
-/// rather than the socket is what is measured.
+/// Arguments of the client: 40,000 keys of 300 bytes. Pipelines make the server, not the socket,
+/// the bottleneck.
 const LOAD: [&str; 13] = [
     "-q",
     "-n",
@@ -36,17 +36,17 @@ const LOAD: [&str; 13] = [
     "set,get,lpush,sadd,hset,zadd",
 ];
 
-/// How long a server may take to start or a client to finish.
+/// Time limit for the start of the server and for the client.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Run `command` as the server, and the load against it; its end, and the
-/// seconds that the load took.
+/// Runs `command` as the server, with the load against it. Returns the server's end and the seconds
+/// of the load.
 pub(super) fn run(mut command: Command, directory: &Path) -> Result<(Traced, f64), String> {
     let socket = directory.join("redis.sock");
-    // A server that was killed leaves its socket; without one there is nothing to remove.
+    // A killed server leaves its socket. Without a socket the removal fails, which is ignored.
     let _ = std::fs::remove_file(&socket);
     command.arg("redis.conf").stdout(Stdio::null());
-    // Tracing belongs to the thread that starts the process.
+    // Only the thread that starts a process can trace it.
     let server = spawn(move || tracer::run(&mut command));
     let measured = wait_for(&socket).and_then(|()| load(&socket));
     let stopped = stop(&socket);
@@ -76,7 +76,7 @@ fn load(socket: &Path) -> Result<f64, String> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Ask the server to end; what cannot be asked ends at the tracer's limit.
+/// Asks the server to end. A server that does not answer ends at the tracer's limit.
 fn stop(socket: &Path) -> Result<(), String> {
     client("redis-cli", socket, &["shutdown", "nosave"])
 }

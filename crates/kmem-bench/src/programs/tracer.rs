@@ -1,15 +1,15 @@
-//! Run a command and learn of each of its processes what can only be seen from
-//! inside: peak memory, and whose `malloc` it used.
+//! Runs a command under ptrace, and finds the peak memory and the `malloc` of each of its
+//! processes.
 //!
-//! The processes are traced, but stop only to fork, to run another program and
-//! to exit; between those nothing slows them. Threads are not traced.
+//! The processes stop only to fork, to run another program and to exit, and are not slowed down
+//! otherwise. Threads are not traced.
 //!
-//! | stop | what is done |
-//! |---|---|
-//! | first stop of a new process | go on, without the signal |
-//! | `PTRACE_EVENT_EXIT` | read the process, go on |
-//! | other event | go on |
-//! | delivery of a signal | go on, with the signal |
+//! | stop                        | action                         |
+//! |-----------------------------|--------------------------------|
+//! | first stop of a new process | continue it, without a signal  |
+//! | `PTRACE_EVENT_EXIT`         | read the process, continue it  |
+//! | other event                 | continue it                    |
+//! | delivery of a signal        | continue it, with the signal   |
 
 use super::link_map::malloc_provider;
 use crate::machine::{kibibytes, value_of};
@@ -21,37 +21,37 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What a process was when it ended.
+/// The state of a process at its end.
 #[derive(Debug)]
 pub(super) struct Ended {
     /// Its executable.
     pub(super) image: PathBuf,
-    /// Its peak resident memory, as the program that it was last.
+    /// Peak resident memory of the program that it ran last.
     pub(super) rss_bytes: u64,
-    /// The object whose `malloc` it used.
+    /// The object that provided its `malloc`.
     pub(super) malloc: Option<PathBuf>,
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub(super) struct Traced {
-    /// Its processes, in the order in which they ended.
+    /// Its processes, in the order of their ends.
     pub(super) processes: Vec<Ended>,
-    /// From its start to the end of its first process.
+    /// Time from its start to the end of its first process.
     pub(super) elapsed: Duration,
-    /// Status of its first process, as waitpid gives it.
+    /// Status of its first process, as returned by waitpid.
     pub(super) status: i32,
 }
 
-/// A run that takes longer is killed.
+/// Time limit of a run, which is killed then.
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
 
-/// Run `command` to its end.
+/// Runs `command` to its end.
 pub(super) fn run(command: &mut Command) -> io::Result<Traced> {
     // SAFETY: one system call between fork and exec, which allocates nothing.
     unsafe {
         command.pre_exec(|| {
-            // A run never outlives its limit, nor this program.
+            // The alarm kills the process at the limit.
             libc::alarm(LIMIT.as_secs() as u32);
             match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
                 -1 => Err(io::Error::last_os_error()),
@@ -66,7 +66,7 @@ pub(super) fn run(command: &mut Command) -> io::Result<Traced> {
     let mut known = BTreeSet::new();
     loop {
         let mut status = 0;
-        // Only this thread's children: another thread may trace a server.
+        // Waits for children of this thread only, because another thread may trace a server.
         // SAFETY: `status` is writable.
         let pid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL | libc::__WNOTHREAD) };
         if pid < 0 {
@@ -104,7 +104,7 @@ fn set_options(pid: i32) -> io::Result<()> {
         | libc::PTRACE_O_TRACEEXIT
         | libc::PTRACE_O_TRACEFORK
         | libc::PTRACE_O_TRACEVFORK;
-    // SAFETY: a request about a stopped tracee; it takes numbers only.
+    // SAFETY: a request about a stopped tracee, which takes numbers only.
     match unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, pid, 0, options) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -112,8 +112,8 @@ fn set_options(pid: i32) -> io::Result<()> {
 }
 
 fn go_on(pid: i32, signal: i32) {
-    // A tracee that was killed meanwhile needs no push.
-    // SAFETY: as in `set_options`.
+    // Fails if the tracee was killed, which is ignored.
+    // SAFETY: a request about a stopped tracee, which takes numbers only.
     unsafe { libc::ptrace(libc::PTRACE_CONT, pid, 0, signal) };
 }
 

@@ -1,8 +1,8 @@
 //! Allocators that are linked into the program under names of their own.
 //!
-//! All that can be are: on many processors a call from the program into a shared library costs
-//! more than one within the program, because its target is gigabytes away (0.8 ns each on a
-//! Zen 4). A preloaded malloc pays that whoever wrote it; here it would hide the differences.
+//! As many allocators as possible are linked in. On many processors, a call into a shared library
+//! costs more than one within the program, because its target is gigabytes away (0.8 ns each on a
+//! Zen 4). Every preloaded malloc has this cost, which would hide the differences here.
 
 use super::Allocator;
 use crate::heap::Heap;
@@ -35,7 +35,7 @@ fn jemalloc() -> (Heap, String) {
     let heap = unsafe { Heap::new(malloc, free) };
     let mut version: *const c_char = std::ptr::null();
     let mut size = size_of_val(&version);
-    // SAFETY: "version" gives one pointer, for which there is room.
+    // SAFETY: "version" writes one pointer, for which `size` is enough.
     let failed = unsafe {
         let place = (&raw mut version).cast();
         mallctl(c"version".as_ptr(), place, &mut size, std::ptr::null_mut(), 0)
@@ -69,14 +69,14 @@ fn rpmalloc() -> Result<(Heap, String), String> {
     use rpmalloc_sys::{rpfree, rpmalloc, rpmalloc_initialize};
     use rpmalloc_sys::{rpmalloc_thread_finalize, rpmalloc_thread_initialize};
     fn start() {
-        // SAFETY: may be called in any thread.
+        // SAFETY: any thread may call it.
         unsafe { rpmalloc_thread_initialize() }
     }
     fn end() {
-        // SAFETY: called in a thread that was initialised, as its last act.
+        // SAFETY: the last call of an initialised thread.
         unsafe { rpmalloc_thread_finalize() }
     }
-    // SAFETY: initialises the library and this thread; again it does nothing.
+    // SAFETY: initialises the library and this thread; a second call does nothing.
     if unsafe { rpmalloc_initialize() } != 0 {
         return Err("rpmalloc_initialize failed".to_owned());
     }

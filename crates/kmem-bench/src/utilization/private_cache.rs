@@ -1,6 +1,6 @@
-//! A cache with slabs of its own, as a group had one per size before slabs were shared. In the shape of
-//! SLUB: slabs of a power of two of pages, partial slabs first, and a few slabs kept that became empty
-//! (`min_partial`). Not modelled: the slabs that each CPU holds on to.
+//! A cache with slabs of its own, of which a group had one per size before slabs were shared. As in
+//! SLUB, slabs have a power of two of pages, partial slabs are filled first, and a few empty slabs
+//! are kept (`min_partial`). Slabs that each CPU keeps are not modelled.
 
 use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Kmem, StaticTag};
@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 const PAGE: usize = 4096;
 /// SLUB's `slub_max_order`.
 const MOST_ORDER: u8 = 3;
-/// Objects that SLUB wants in a slab on a machine of two CPUs: `4 * (fls(cpus) + 1)`.
+/// Least number of objects in a slab of SLUB on a machine with two CPUs: `4 * (fls(cpus) + 1)`.
 const LEAST_OBJECTS: usize = 12;
 
 static TAG: StaticTag = StaticTag::new(c"private_cache.rs", c"slab", 1);
@@ -26,7 +26,7 @@ pub(super) struct PrivateCache {
 }
 
 struct Slab {
-    /// Indices of free objects.
+    /// Numbers of free objects.
     free: Vec<u16>,
 }
 
@@ -48,7 +48,7 @@ impl PrivateCache {
         PAGE << self.order.0
     }
 
-    /// Slabs with free objects, or all of them free, that are kept.
+    /// Most slabs with free objects at which an empty slab is kept.
     fn min_partial(&self) -> usize {
         (self.size.ilog2() as usize / 2).clamp(5, 10)
     }
@@ -76,7 +76,7 @@ impl PrivateCache {
         NonNull::new((base + usize::from(index) * self.size) as *mut u8)
     }
 
-    /// Gives back what [`Self::alloc`] returned.
+    /// Frees an object of [`Self::alloc`].
     pub(super) fn free(&mut self, at: NonNull<u8>) {
         // Blocks of pages lie at multiples of their size.
         let base = at.as_ptr() as usize & !(self.slab_size() - 1);
@@ -86,7 +86,7 @@ impl PrivateCache {
         if slab.free.len() == all && self.partial.len() > self.min_partial() {
             self.slabs.remove(&base);
             self.partial.remove(&base);
-            // SAFETY: a block of ours, with no object in use.
+            // SAFETY: a block of this cache, without objects in use.
             unsafe { self.kmem.free_pages(base as *mut u8, self.order) };
         } else {
             self.partial.insert(base);
@@ -97,14 +97,14 @@ impl PrivateCache {
 impl Drop for PrivateCache {
     fn drop(&mut self) {
         for &base in self.slabs.keys() {
-            // SAFETY: a block of ours; whoever had objects in it had to give them up.
+            // SAFETY: a block of this cache, whose objects no code uses any more.
             unsafe { self.kmem.free_pages(base as *mut u8, self.order) };
         }
     }
 }
 
-/// SLUB's `calculate_order`: the smallest slab that has enough objects and wastes at most a sixteenth,
-/// else an eighth, else a quarter, then fewer objects.
+/// SLUB's `calculate_order`: the smallest slab with enough objects that wastes at most a sixteenth,
+/// else an eighth, else a quarter; else a slab with fewer objects.
 fn order(size: usize) -> Order {
     let mut least = LEAST_OBJECTS.min((PAGE << MOST_ORDER) / size);
     while least > 1 {

@@ -7,11 +7,10 @@ pub(super) fn samples(heap: &Heap) -> [Vec<f64>; 2] {
     const COUNT: usize = 1_000_000;
     let mut blocks = vec![heap.alloc(64); COUNT];
     let first = blocks[0];
-    // SAFETY: allocated above; the copies in `blocks` are overwritten before use.
+    // SAFETY: allocated above; the addresses in `blocks` are overwritten before use.
     unsafe { heap.free(first) };
     let mut samples = [Vec::new(), Vec::new()];
-    // The first time grows the heap; an allocator that gives the memory back at
-    // once pays for that every time.
+    // Only the first turn grows the heap, unless the allocator gives memory back at once.
     for warm in [false, true, true, true] {
         let alloc = timed(COUNT, || {
             for block in &mut blocks {

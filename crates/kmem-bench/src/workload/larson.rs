@@ -1,4 +1,4 @@
-//! `larson`: a server whose threads free what others allocated.
+//! `larson`: a server whose threads free blocks of other threads.
 //!
 //! Two arrays of blocks; in epoch `e` thread `t` replaces blocks in array
 //! `(t + e) % 2`, so that almost every block it frees is the other thread's.
@@ -15,16 +15,16 @@ pub(super) const BLOCKS: usize = 5000;
 const WARM_EPOCHS: usize = 20;
 const EPOCHS: usize = 60;
 
-/// Where both threads wait for each other; cheaper than a barrier that sleeps.
+/// A barrier of two threads that spins, because sleeping takes longer.
 #[derive(Debug, Default)]
 struct Meeting(AtomicUsize);
 
 impl Meeting {
     fn meet(&self, round: usize) {
-        // Release: the other thread sees all blocks stored before.
+        // Release: the other thread sees all blocks that were stored before.
         self.0.fetch_add(1, Ordering::Release);
         let mut spins = 0_u32;
-        // Acquire: pairs with the release above, of the other thread.
+        // Acquire: pairs with the other thread's release.
         while self.0.load(Ordering::Acquire) < 2 * (round + 1) {
             spins += 1;
             if spins.is_multiple_of(4096) {
@@ -42,8 +42,8 @@ fn epoch(heap: &Heap, blocks: &[Slot], sequence: &[Replacement]) {
     for replacement in sequence {
         let slot = &blocks[replacement.slot as usize];
         if let Some(old) = Block::new(slot.load(Ordering::Relaxed)) {
-            // SAFETY: in this epoch the array is this thread's; the slot holds a
-            // live block of this heap, and gets a new one now.
+            // SAFETY: in this epoch only this thread uses the array. The slot holds a live block of
+            // this heap, and gets a new one below.
             unsafe { heap.free(old) };
         }
         slot.store(heap.alloc(replacement.size as usize).as_ptr(), Ordering::Relaxed);
@@ -74,7 +74,7 @@ pub(super) fn samples(heap: &Heap, inputs: &[Replacements; 2], places: Places) -
             let elapsed = start.elapsed();
             for slot in &arrays[me] {
                 if let Some(block) = Block::new(slot.load(Ordering::Relaxed)) {
-                    // SAFETY: the epochs are over, and this array is this thread's again.
+                    // SAFETY: after the last epoch only this thread uses the array.
                     unsafe { heap.free(block) };
                 }
             }

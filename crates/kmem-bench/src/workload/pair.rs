@@ -1,4 +1,4 @@
-//! `pair64`: the shortest way through an allocator.
+//! `pair64`: the shortest path through an allocator.
 
 use super::timed;
 use crate::heap::Heap;
@@ -6,7 +6,7 @@ use crate::heap::Heap;
 fn pairs(heap: &Heap, count: usize) {
     for _ in 0..count {
         let block = heap.alloc(64);
-        // SAFETY: just allocated from this heap, and forgotten.
+        // SAFETY: allocated from this heap, and not used again.
         unsafe { heap.free(block) };
     }
 }

@@ -25,7 +25,7 @@ fn consume(heap: &Heap, ring: &Ring) -> f64 {
         }
         ring.take(number, |pointer| {
             if let Some(block) = Block::new(pointer) {
-                // SAFETY: the producer allocated it from this heap and gave it away.
+                // SAFETY: the producer allocated it from this heap, and does not use it any more.
                 unsafe { heap.free(block) };
             }
         });

@@ -4,7 +4,7 @@ use super::timed;
 use crate::heap::{Block, Heap};
 use crate::prng::Prng;
 
-/// One replacement: which slot, and the size of its new block.
+/// One replacement: a slot, and the size of its new block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Replacement {
     pub(super) slot: u32,
@@ -19,7 +19,7 @@ pub(super) struct Replacements {
 }
 
 impl Replacements {
-    /// Draw `count` of them, sizes by `size`.
+    /// Draws `count` replacements, with sizes by `size`.
     pub(super) fn draw(
         seed: u64,
         slots: usize,
@@ -41,14 +41,14 @@ impl Replacements {
     }
 }
 
-/// How many replacements come before and in the timed part.
+/// Numbers of replacements before and in the timed part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
     warm_up: usize,
     timed: usize,
 }
 
-/// `random8_519`: every slot is replaced four times before, sixteen times in the sample.
+/// `random8_519`: every slot is replaced four times before the sample, sixteen times in it.
 pub(super) const SMALL: Extent = Extent { warm_up: 1 << 18, timed: 1 << 20 };
 /// `large`.
 pub(super) const LARGE: Extent = Extent { warm_up: 1 << 9, timed: 1 << 12 };
@@ -56,7 +56,7 @@ pub(super) const LARGE: Extent = Extent { warm_up: 1 << 9, timed: 1 << 12 };
 fn replace(heap: &Heap, blocks: &mut [Block], sequence: &[Replacement]) {
     for replacement in sequence {
         let slot = &mut blocks[replacement.slot as usize];
-        // SAFETY: a slot holds a live block of this heap, and gets a new one now.
+        // SAFETY: a slot holds a live block of this heap, and gets a new one below.
         unsafe { heap.free(*slot) };
         *slot = heap.alloc(replacement.size as usize);
     }

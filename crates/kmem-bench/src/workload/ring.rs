@@ -1,5 +1,5 @@
-//! A bounded ring from one producer to one consumer that passes whole batches,
-//! so that it costs little per block.
+//! A bounded ring from one producer to one consumer. It passes whole batches, which keeps its cost
+//! per block low.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -32,9 +32,9 @@ impl Ring {
         &self.slots[start..start + BATCH]
     }
 
-    /// Producer: fill the batch with this number, in order from 0.
+    /// Producer: fills the batch with this number, in order from 0.
     pub(super) fn put(&self, number: usize, mut block: impl FnMut() -> *mut u64) {
-        // Acquire: pairs with the release in `take`; the batch has been read.
+        // Acquire: pairs with the release in `take`, after which the batch is not read.
         wait(|| number - self.taken.0.load(Ordering::Acquire) < BATCHES);
         for slot in self.batch(number) {
             slot.store(block(), Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl Ring {
         self.put.0.store(number + 1, Ordering::Release);
     }
 
-    /// Consumer: empty the batch with this number, in order from 0.
+    /// Consumer: empties the batch with this number, in order from 0.
     pub(super) fn take(&self, number: usize, mut each: impl FnMut(*mut u64)) {
         // Acquire: pairs with the release in `put`.
         wait(|| self.put.0.load(Ordering::Acquire) > number);

@@ -1,4 +1,4 @@
-//! `sizes8_240`: batches of every small size, all live at once.
+//! `sizes8_240`: batches of every small size, which are live at once.
 
 use super::timed;
 use crate::heap::{Block, Heap};

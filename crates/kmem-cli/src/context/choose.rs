@@ -1,91 +1,78 @@
-//! Which call site a user means.
-
-use std::fmt;
+//! Choice of a call site by the text that a user typed.
 
 use kmem_snapshot::escape::printable;
+use kmem_snapshot::reading::CallSite;
 use kmem_snapshot::report;
-use kmem_snapshot::symbols::Place;
 
 use crate::failure::Failure;
 
-/// Most candidates named when it is not clear which is meant.
+/// Most candidates shown for an ambiguous text.
 const MAX_CANDIDATES: usize = 10;
 
-/// A call site whose callers can be told apart.
-pub(super) struct Caller {
-    /// The root block that it is in.
-    pub(super) root: u64,
-    pub(super) tag: u32,
-    pub(super) place: Place,
-    /// Live bytes.
-    pub(super) bytes: i64,
-    /// Live objects.
-    pub(super) calls: u64,
-}
-
-impl fmt::Display for Caller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tag:{}", self.tag)?;
-        if let Some(function) = &self.place.function {
-            write!(f, " {}", report::short(function))?;
-        }
-        write!(f, " {}", self.place.location())
+/// Tag, function and location of a call site, for people.
+pub(super) fn name(site: &CallSite) -> String {
+    let location = site.place.location();
+    match &site.place.function {
+        Some(function) => format!("tag:{} {} {location}", site.tag, report::short(function)),
+        None => format!("tag:{} {location}", site.tag),
     }
 }
 
-impl Caller {
-    /// How well the text names this site; 0: not at all.
-    fn fit(&self, text: &str) -> u32 {
-        if let Some(number) = text.strip_prefix("tag:") {
-            return if number.parse() == Ok(self.tag) { 4 } else { 0 };
-        }
-        let function = self.place.function.as_deref().unwrap_or("");
-        if text.is_empty() {
-            return 0;
-        }
-        if text == self.place.in_module() || text == self.place.location() || text == function {
-            return 3;
-        }
-        // As tables show it, or without the namespaces.
-        if text == report::short(function) {
-            return 2;
-        }
-        if ends_with_part(function, "::", text) {
-            return 1;
-        }
-        match &self.place.source {
-            // The end of the path.
-            Some((file, line))
-                if text.rsplit_once(':').is_some_and(|(path, at)| {
-                    at.parse() == Ok(*line) && ends_with_part(file, "/", path)
-                }) =>
-            {
-                2
-            }
-            _ => 0,
-        }
+/// Rank of the match between the text and a site; 0 for none.
+fn fit(site: &CallSite, text: &str) -> u32 {
+    if let Some(number) = text.strip_prefix("tag:") {
+        return if number.parse() == Ok(site.tag) { 4 } else { 0 };
     }
-
-    /// Something in it looks like the text.
-    fn resembles(&self, text: &str) -> bool {
-        let text = text.to_lowercase();
-        let text =
-            text.split_once(':').filter(|(file, _)| file.contains('.')).map_or(&*text, |t| t.0);
-        self.to_string().to_lowercase().contains(text)
-            || self.place.in_module().to_lowercase().contains(text)
+    let place = &site.place;
+    let function = place.function.as_deref().unwrap_or("");
+    if text.is_empty() {
+        return 0;
+    }
+    if text == place.in_module() || text == place.location() || text == function {
+        return 3;
+    }
+    // The name as tables show it, or the end of it behind `::`.
+    if text == report::short(function) {
+        return 2;
+    }
+    if ends_with_part(function, "::", text) {
+        return 1;
+    }
+    match &place.source {
+        // The end of the path, and the line.
+        Some((file, line))
+            if text.rsplit_once(':').is_some_and(|(path, at)| {
+                at.parse() == Ok(*line) && ends_with_part(file, "/", path)
+            }) =>
+        {
+            2
+        }
+        _ => 0,
     }
 }
 
-/// True when `whole` ends with `end`, and with what separates parts before it.
+/// True when the name of a site holds the text, or the file in the text.
+fn resembles(site: &CallSite, text: &str) -> bool {
+    let text = text.to_lowercase();
+    let text = text.split_once(':').filter(|(file, _)| file.contains('.')).map_or(&*text, |t| t.0);
+    name(site).to_lowercase().contains(text) || site.place.in_module().to_lowercase().contains(text)
+}
+
+/// True when `whole` ends with `end`, and a separator of parts stands before it.
 fn ends_with_part(whole: &str, separator: &str, end: &str) -> bool {
     !end.is_empty() && whole.strip_suffix(end).is_some_and(|rest| rest.ends_with(separator))
 }
 
-/// The one call site that the text names best.
-pub(super) fn choose<'a>(callers: &'a [Caller], text: &str) -> Result<&'a Caller, Failure> {
-    let best = callers.iter().map(|c| c.fit(text)).max().unwrap_or(0);
+/// Finds the call site that the text names best.
+///
+/// # Errors
+///
+/// [`Failure::Choice`] when the text names none, or several equally well; [`Failure::Trouble`] when
+/// there are no call sites.
+pub(super) fn choose<'a>(sites: &'a [CallSite], text: &str) -> Result<&'a CallSite, Failure> {
+    let best = sites.iter().map(|site| fit(site, text)).max().unwrap_or(0);
     if best != 0 {
-        let fitting: Vec<&Caller> = callers.iter().filter(|c| c.fit(text) == best).collect();
+        let fitting: Vec<&CallSite> = sites.iter().filter(|c| fit(c, text) == best).collect();
         return match fitting[..] {
             [one] => Ok(one),
             _ => Err(candidates(
@@ -94,30 +81,23 @@ pub(super) fn choose<'a>(callers: &'a [Caller], text: &str) -> Result<&'a Caller
             )),
         };
     }
-    let alike: Vec<&Caller> = callers.iter().filter(|c| c.resembles(text)).collect();
-    Err(if callers.is_empty() {
+    let alike: Vec<&CallSite> = sites.iter().filter(|site| resembles(site, text)).collect();
+    Err(if sites.is_empty() {
         Failure::Trouble(format!("{text:?} names no call site: none holds anything"))
     } else if alike.is_empty() {
-        let all: Vec<&Caller> = callers.iter().collect();
+        let all: Vec<&CallSite> = sites.iter().collect();
         candidates(format!("{text:?} names no call site; the largest are:"), &all)
     } else {
         candidates(format!("{text:?} names no call site; alike are:"), &alike)
     })
 }
 
-fn candidates(what: String, of: &[&Caller]) -> Failure {
-    let mut candidates: Vec<String> = of
-        .iter()
-        .take(MAX_CANDIDATES)
-        .map(|c| {
-            format!(
-                "  {}, {} in {} objects",
-                printable(&c.to_string()),
-                report::size(c.bytes),
-                c.calls
-            )
-        })
-        .collect();
+fn candidates(what: String, of: &[&CallSite]) -> Failure {
+    let line = |site: &&CallSite| {
+        let (name, size) = (name(site), report::size(site.bytes));
+        format!("  {}, {size} in {} objects", printable(&name), site.calls)
+    };
+    let mut candidates: Vec<String> = of.iter().take(MAX_CANDIDATES).map(line).collect();
     if let Some(more @ 1..) = of.len().checked_sub(MAX_CANDIDATES) {
         candidates.push(format!("  and {more} more"));
     }
@@ -126,9 +106,11 @@ fn candidates(what: String, of: &[&Caller]) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use kmem_snapshot::symbols::Place;
+
     use super::*;
 
-    fn caller(tag: u32, function: &str, file: &str, line: u32) -> Caller {
+    fn caller(tag: u32, function: &str, file: &str, line: u32) -> CallSite {
         let place = Place {
             module: "app".into(),
             offset: u64::from(tag) * 16,
@@ -136,10 +118,10 @@ mod tests {
             source: (!file.is_empty()).then(|| (file.into(), line)),
             ..Place::default()
         };
-        Caller { root: 0x1000, tag, place, bytes: 4096, calls: 1 }
+        CallSite { root: 0x1000, tag, place, bytes: 4096, calls: 1 }
     }
 
-    fn callers() -> Vec<Caller> {
+    fn callers() -> Vec<CallSite> {
         vec![
             caller(8, "app::index::build", "/src/index.c", 12),
             caller(9, "app::index::build", "/src/index.c", 20),
@@ -170,11 +152,11 @@ mod tests {
         }
     }
 
-    fn refusal(callers: &[Caller], text: &str) -> (String, Vec<String>) {
+    fn refusal(callers: &[CallSite], text: &str) -> (String, Vec<String>) {
         match choose(callers, text) {
             Err(Failure::Choice { what, candidates }) => (what, candidates),
             Err(other) => panic!("{other:?}"),
-            Ok(caller) => panic!("{caller}"),
+            Ok(caller) => panic!("{caller:?}"),
         }
     }
 
@@ -199,7 +181,7 @@ mod tests {
 
     #[test]
     fn candidates_are_few_and_cannot_forge_lines() {
-        let many: Vec<Caller> = (8..108).map(|tag| caller(tag, "f\n\x1b[2J", "", 0)).collect();
+        let many: Vec<CallSite> = (8..108).map(|tag| caller(tag, "f\n\x1b[2J", "", 0)).collect();
         let (_, candidates) = refusal(&many, "f\n\x1b[2J");
         assert_eq!((candidates.len(), &*candidates[10]), (MAX_CANDIDATES + 1, "  and 90 more"));
         assert!(candidates[0].contains("f\\x0a\\x1b[2J"), "{}", candidates[0]);

@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
+use kmem_layout::group::{Limit, NO_LIMIT};
 use kmem_snapshot::Process;
-use kmem_snapshot::kmem::memcg::Limit;
-use kmem_snapshot::kmem::root::NO_LIMIT;
 
 use crate::failure::Failure;
-use crate::source;
+use crate::options::parse_size;
 
 /// Arguments of `kmem group set`.
 #[derive(clap::Args)]
@@ -15,7 +14,7 @@ pub(super) struct Args {
     /// Process to change
     #[arg(short, long, required_unless_present = "core")]
     pid: Option<u32>,
-    /// Accepted, so that it can be said why not
+    /// Accepted, so that the refusal names the reason
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "pid")]
     core: Option<PathBuf>,
     /// Path of the group, such as /tenants/a
@@ -26,7 +25,7 @@ pub(super) struct Args {
     limits: Vec<Request>,
 }
 
-/// A limit, and what it is to be.
+/// A limit and its new value, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Request {
     limit: Limit,
@@ -53,7 +52,7 @@ fn parse(text: &str) -> Result<Request, String> {
     };
     let bytes = match value.trim() {
         "max" => NO_LIMIT,
-        size => source::parse_size(size)?.unsigned_abs(),
+        size => parse_size(size)?.unsigned_abs(),
     };
     Ok(Request { limit, bytes })
 }

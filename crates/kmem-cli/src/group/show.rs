@@ -3,12 +3,13 @@
 use std::io::{self, BufWriter, Write};
 
 use clap::ValueEnum;
+use kmem_layout::group::group_event;
 use kmem_snapshot::books::Group;
-use kmem_snapshot::kmem::root::group_event;
 use serde_json::{Map, Value};
 
-use crate::failure::Failure;
-use crate::source::{self, One};
+use crate::failure::{Failure, say_all};
+use crate::json;
+use crate::options::One;
 
 /// Arguments of `kmem group show`.
 #[derive(clap::Args)]
@@ -17,8 +18,8 @@ pub(super) struct Args {
     from: One,
     /// Path of the group, such as /tenants/a; / is the root
     group: String,
-    /// Files to print: of one its contents as they are, of several each line behind the file's name;
-    /// all that the group has, if none is named
+    /// Files to print: of one its contents as they are, of several each line behind the file's
+    /// name; all that the group has, if none is named
     #[arg(value_enum)]
     files: Vec<File>,
     /// Print JSON instead; null for no limit
@@ -29,11 +30,11 @@ pub(super) struct Args {
 /// A file of a group.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum File {
-    /// Bytes in use by the group and those below it, with what is reserved and 4 bytes for each
-    /// object and page, which say whose it is
+    /// Bytes in use by the group and those below it, with reserved bytes and 4 bytes for each
+    /// object and page, which name its group
     #[value(name = "memory.current")]
     Current,
-    /// The highest memory.current so far, with what CPUs had in stock
+    /// The highest memory.current so far, with the stock of CPUs
     #[value(name = "memory.peak")]
     Peak,
     /// Up to this the group is spared when others need memory back
@@ -48,17 +49,17 @@ pub(super) enum File {
     /// How often low, high and max were met, and a request was refused (oom)
     #[value(name = "memory.events")]
     Events,
-    /// memory.current by kind: slab, pages, vmalloc, percpu, metadata, reserved; and cached: charged
-    /// beyond that, in stock on CPUs
+    /// memory.current by kind: slab, pages, vmalloc, percpu, metadata, reserved; and cached:
+    /// charged beyond that, in stock on CPUs
     #[value(name = "memory.stat")]
     Stat,
 }
 
-/// What a file says.
+/// Content of a file.
 enum Contents {
-    /// One number; none: no limit.
+    /// One number; none stands for no limit.
     Value(Option<u64>),
-    /// A name and a number in each line.
+    /// Lines of a name and a number.
     Keyed(Vec<(&'static str, u64)>),
 }
 
@@ -67,14 +68,14 @@ impl File {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Whether the root has it, too. As in cgroup v2, it has no limits, and nobody counts for it.
+    /// True for the files of the root. As in cgroup v2, the root has no limits and no charge.
     fn is_of_root(self) -> bool {
         matches!(self, Self::Current | Self::Stat)
     }
 
     fn of(self, groups: &[&Group]) -> Contents {
         let sum = |of: &dyn Fn(&Group) -> u64| groups.iter().map(|group| of(group)).sum();
-        // Of several copies of kmem each has its own.
+        // Each copy of kmem in the process has a group and a limit of its own.
         let limit = |of: &dyn Fn(&Group) -> Option<u64>| {
             groups.iter().map(|group| of(group)).try_fold(0_u64, |sum, of| sum.checked_add(of?))
         };
@@ -119,8 +120,9 @@ impl Contents {
 }
 
 pub(super) fn main(args: &Args) -> Result<(), Failure> {
-    let snapshot = source::of_groups(&args.from)?;
-    let groups = super::find(&snapshot, &args.group)?;
+    let (snapshot, notes) = args.from.target()?.snapshot()?;
+    say_all(&notes);
+    let groups = snapshot.groups_at(&args.group)?;
     let is_root = groups.iter().any(|group| group.is_root());
     let mut files = args.files.clone();
     if files.is_empty() {
@@ -129,14 +131,14 @@ pub(super) fn main(args: &Args) -> Result<(), Failure> {
     }
     if let Some(file) = files.iter().find(|file| is_root && !file.is_of_root()) {
         return Err(Failure::Absent(format!(
-            "/ is the root of the groups, which has no {}: nobody charges it",
+            "/ is the root of the groups, which has no {}: memory is not charged to it",
             file.name()
         )));
     }
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {
         let json = files.iter().map(|file| (file.name(), file.of(&groups).json()));
-        source::write_json(&mut out, &Value::Object(json.collect::<Map<_, _>>()))?;
+        json::write(&mut out, &Value::Object(json.collect::<Map<_, _>>()))?;
     } else {
         for file in &files {
             let name = if files.len() > 1 { file.name() + ":" } else { String::new() };

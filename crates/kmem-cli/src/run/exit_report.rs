@@ -1,4 +1,4 @@
-//! What `kmem run` prints when the command has ended.
+//! The report of `kmem run` after the command has ended.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::report;
-use kmem_snapshot::sites::{self, Order, Site};
+use kmem_snapshot::sites::{self, Order, total};
 use kmem_snapshot::symbols::Symbols;
 
 use super::watch::{Ended, LastReading};
 use crate::failure::Failure;
 
-/// Where the report goes.
+/// Destination of the report.
 pub(crate) enum Output {
     Stderr,
-    /// A device, a pipe, whatever is not replaced.
+    /// A device, a pipe, or another file that is not replaced.
     Direct(File),
-    /// Written under a temporary name beside the file, then renamed.
+    /// A regular file: written under a temporary name beside it, then renamed.
     Replace {
         file: File,
         temporary: PathBuf,
@@ -27,7 +27,11 @@ pub(crate) enum Output {
 }
 
 impl Output {
-    /// Opens the file now: after the command has run it is too late to complain.
+    /// Opens the file before the command runs, so that an error shows at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Trouble`] when the file cannot be opened.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else {
             return Ok(Self::Stderr);
@@ -45,7 +49,11 @@ impl Output {
         open().map_err(|e: io::Error| Failure::Trouble(format!("{}: {e}", path.display())))
     }
 
-    /// Writes all of the report.
+    /// Writes the report at once.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `report`, and those of writing or renaming the file.
     pub(crate) fn write(
         self,
         report: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -71,7 +79,12 @@ impl Output {
     }
 }
 
-/// Writes the whole report.
+/// Writes the report: the end of the command, its memory at the peak and at exit, and one line for
+/// each other process. A table has `lines` rows.
+///
+/// # Errors
+///
+/// The errors of the writer.
 pub(crate) fn write(
     mut out: &mut dyn Write,
     ended: &Ended,
@@ -139,19 +152,12 @@ fn why_not(ended: &Ended) -> &'static str {
     if ended.status.signal().is_some() {
         "a signal ended the process, so it could not be read at its exit"
     } else if ended.loaded {
-        "libkmem was loaded, but the process ended without telling (a raw exit system call, or it \
+        "libkmem was loaded, but the process ended without a report (a raw exit system call, or it \
          became a program that cannot be preloaded)"
     } else {
         "libkmem was not loaded (the dynamic loader refused it, or the process became a program \
          that cannot be preloaded), or the process ended by a raw exit system call"
     }
-}
-
-/// Bytes and objects of all rows.
-fn total(sites: &[Site]) -> (i64, u64) {
-    sites.iter().fold((0, 0), |(bytes, calls), site| {
-        (site.bytes.saturating_add(bytes), site.calls.saturating_add(calls))
-    })
 }
 
 fn write_reading(out: &mut impl Write, reading: &LastReading, lines: usize) -> io::Result<()> {
@@ -162,7 +168,8 @@ fn write_reading(out: &mut impl Write, reading: &LastReading, lines: usize) -> i
     if snapshot.never() {
         writeln!(
             out,
-            "kmem: no sites: profiling is `never` (KMEM_CONF=mem_profiling:never); small objects are part of unaccounted"
+            "kmem: no sites: profiling is `never` (KMEM_CONF=mem_profiling:never); small objects \
+             are part of unaccounted"
         )?;
         return report::write_accounting(out, &snapshot.accounting);
     }
@@ -176,7 +183,7 @@ fn write_reading(out: &mut impl Write, reading: &LastReading, lines: usize) -> i
     let at_exit = ordered(&mut snapshot.books.iter().flat_map(|b| &b.rows));
     let peaks: Vec<_> = snapshot.books.iter().filter_map(|b| b.peak.as_ref()).collect();
     let at_peak = ordered(&mut peaks.iter().flat_map(|p| &p.rows));
-    // The peak is kept at each 5 % of growth; what came after may be a little more.
+    // The process records a peak at each 5 % of growth, so the exit may be above the last record.
     let peak_is_exit = !peaks.is_empty() && total(&at_peak).0 <= total(&at_exit).0;
     if peaks.is_empty() {
         writeln!(out, "\nAt the peak: not recorded")?;

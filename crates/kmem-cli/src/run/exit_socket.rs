@@ -1,8 +1,8 @@
 //! The socket at which processes report that they are about to exit.
 //!
-//! A process under libkmem connects, sends `KMEM` and its pid, and waits for one byte: until
-//! then it is alive, and its books are read from outside. Who it is is taken from the kernel,
-//! not from the packet.
+//! A process under libkmem connects, sends `KMEM` and its pid, and waits for one byte. Until it
+//! gets the byte it is alive, and its books can be read from outside. Its pid is taken from the
+//! kernel (`SO_PEERCRED`), not from the packet.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::sys;
 
-/// How long a process of ours that has connected may take to say so, on a busy machine.
+/// Time that a connected process has to send its packet, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The listening socket.
@@ -20,18 +20,18 @@ pub(crate) struct ExitSocket {
     socket: OwnedFd,
 }
 
-/// A process that waits for our reply; dropping it lets the process go.
+/// A process that waits for the reply. Dropping it closes the connection, and the process exits.
 pub(crate) struct Exiting {
     pub(crate) pid: u32,
     connection: OwnedFd,
 }
 
 impl ExitSocket {
-    /// Listens at a name nobody can guess.
+    /// Listens at a random name, which other users cannot guess.
     ///
     /// # Errors
     ///
-    /// Fails when the system has no socket or randomness for us.
+    /// The errors of `socket`, `bind`, `listen`, and of reading `/dev/urandom`.
     pub(crate) fn open() -> io::Result<Self> {
         let mut random = [0; 8];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
@@ -49,16 +49,16 @@ impl ExitSocket {
         self.socket.as_raw_fd()
     }
 
-    /// The next process that waits. None when there is none, or it did not speak as it should.
+    /// Accepts the next process. None when no process waits, or it does not follow the protocol.
     ///
     /// # Errors
     ///
-    /// Fails when no connection can be taken any more.
+    /// The errors of `accept`.
     pub(crate) fn next(&self) -> io::Result<Option<Exiting>> {
         let Some(connection) = sys::accept(&self.socket)? else {
             return Ok(None);
         };
-        // The name is visible to all users of the machine: who has no business here is not waited for.
+        // All users can see the name in /proc/net/unix. Processes of other users are refused.
         let own = sys::effective_ids().0;
         let Some((pid, _)) = sys::peer(&connection)
             .ok()
@@ -87,8 +87,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    /// Connects as the library does, and sends eight bytes, the last four being its pid or a number,
-    /// or more; prints what it got.
+    /// Connects as the library does, sends a text and a pid, and prints the result of `recv`.
     const CLIENT: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,7 +137,7 @@ int main(int argc, char **argv)
         socket.next().unwrap()
     }
 
-    /// How many bytes it got.
+    /// Count of bytes that the client got, as it prints it.
     fn got(child: Child) -> String {
         String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Where libkmem.so is, and the environment that loads it.
+//! The place of libkmem.so, and the environment that loads it.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,7 +10,12 @@ use crate::failure::Failure;
 
 const FILE: &str = "libkmem.so";
 
-/// Finds libkmem.so: as given, by `KMEM_LIBRARY`, beside this program, or under its prefix.
+/// Finds libkmem.so and reads its header. It is at the `given` path, or at `KMEM_LIBRARY`, or beside
+/// this program, or under its prefix.
+///
+/// # Errors
+///
+/// [`Failure::Trouble`] when there is no library, or it cannot be preloaded from its path.
 pub(crate) fn find(given: Option<&Path>) -> Result<(PathBuf, ElfProgram), Failure> {
     let named = given
         .map(|path| ("--library", path.to_owned()))
@@ -35,7 +40,8 @@ pub(crate) fn find(given: Option<&Path>) -> Result<(PathBuf, ElfProgram), Failur
     // The dynamic loader splits LD_PRELOAD at these, without a way to quote them.
     if path.to_string_lossy().contains([' ', ':']) {
         return Err(Failure::Trouble(format!(
-            "{}: LD_PRELOAD cannot hold a path with a space or colon in it; copy {FILE} elsewhere and name it with --library",
+            "{}: LD_PRELOAD cannot hold a path with a space or colon in it; copy {FILE} elsewhere \
+             and name it with --library",
             path.display()
         )));
     }
@@ -49,11 +55,11 @@ pub(crate) fn find(given: Option<&Path>) -> Result<(PathBuf, ElfProgram), Failur
 fn places() -> Vec<PathBuf> {
     let exe = env::current_exe().unwrap_or_default();
     let dir = exe.parent().unwrap_or(Path::new("."));
-    // cargo builds it into `deps`, and does not always link it to beside the command.
+    // cargo builds it into `deps`, and does not always link it beside the command.
     ["deps", "", "../lib", "../lib/kmem"].iter().map(|place| dir.join(place).join(FILE)).collect()
 }
 
-/// LD_PRELOAD with the library in front of what is there.
+/// Value of LD_PRELOAD: the library, then the libraries that are in it already.
 pub(crate) fn preload(library: &Path) -> OsString {
     let mut value = library.as_os_str().to_owned();
     if let Some(before) = env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
@@ -63,7 +69,8 @@ pub(crate) fn preload(library: &Path) -> OsString {
     value
 }
 
-/// KMEM_CONF with what the report needs behind what the user gave: the last one wins.
+/// Value of KMEM_CONF: the user's options, then those that the report needs. The last value of an
+/// option counts.
 pub(crate) fn conf(socket: &str) -> OsString {
     let mut value = env::var_os("KMEM_CONF").unwrap_or_default();
     if !value.is_empty() {

@@ -1,5 +1,7 @@
-//! Can this command be run under libkmem? Asked before it is started, so that a program that
-//! the dynamic loader would run without the library is refused with the reason.
+//! Checks that a command can run under libkmem, before it is started.
+//!
+//! The dynamic loader runs some programs without the library, and says nothing. The check refuses
+//! them with the reason.
 
 use std::env;
 use std::ffi::OsStr;
@@ -13,12 +15,12 @@ use kmem_snapshot::program::{ElfProgram, Program};
 
 use super::sys;
 
-/// Interpreters of interpreters that are followed; Linux allows five.
+/// Interpreters of interpreters followed, as in Linux (execve(2)).
 const MAX_SCRIPTS: usize = 5;
-/// Where `execvp` looks when PATH is not set.
+/// Directories that `execvp` searches when PATH is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Why a command cannot be run under libkmem.
+/// Reason for which a command cannot run under libkmem.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("{0}: command not found")]
@@ -32,7 +34,8 @@ pub(crate) enum Refusal {
     #[error("{}: scripts as interpreters of scripts, more than {MAX_SCRIPTS} deep", .0.display())]
     TooDeep(PathBuf),
     #[error(
-        "{} is statically linked: it has no dynamic loader, so libkmem.so cannot be preloaded into it",
+        "{} is statically linked: it has no dynamic loader, so libkmem.so cannot be preloaded \
+         into it",
         .0.display()
     )]
     Static(PathBuf),
@@ -42,25 +45,32 @@ pub(crate) enum Refusal {
     )]
     OtherMachine { path: PathBuf, program: String, library: String },
     #[error(
-        "{} is linked against musl ({}), but libkmem.so against glibc: it cannot be preloaded into it",
+        "{} is linked against musl ({}), but libkmem.so against glibc: it cannot be preloaded \
+         into it",
         path.display(), interpreter.display()
     )]
     Musl { path: PathBuf, interpreter: PathBuf },
     #[error(
-        "{} is {what}: the dynamic loader ignores LD_PRELOAD for it. Run it as {who} to see its memory",
+        "{} is {what}: the dynamic loader ignores LD_PRELOAD for it. Run it as {who} to see its \
+         memory",
         path.display()
     )]
     Privileged { path: PathBuf, what: String, who: String },
 }
 
-/// Checks `command` as `execvp` would find it. `library` is the header of libkmem.so.
+/// Checks the file that `execvp` would run for `command`. `library` is the header of libkmem.so.
+/// Returns the path of the file.
+///
+/// # Errors
+///
+/// The reason for which the command cannot run under libkmem.
 pub(crate) fn check(command: &OsStr, library: &ElfProgram) -> Result<PathBuf, Refusal> {
     let found = resolve(command)?;
     let mut path = found.clone();
     for _ in 0..=MAX_SCRIPTS {
         let program = match Program::read(&path) {
             Ok(program) => program,
-            // May be executed but not read: nothing to check, the loader will tell.
+            // The file may be executed and not read, so there is nothing to check.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(found),
             Err(source) if source.kind() == io::ErrorKind::InvalidData => {
                 return Err(Refusal::NotExecutable { path, why: source.to_string() });
@@ -80,7 +90,7 @@ pub(crate) fn check(command: &OsStr, library: &ElfProgram) -> Result<PathBuf, Re
     Err(Refusal::TooDeep(found))
 }
 
-/// Finds the file that would be run.
+/// Finds the file that `execvp` would run.
 fn resolve(command: &OsStr) -> Result<PathBuf, Refusal> {
     let runnable = |path: &Path| -> Result<(), String> {
         match fs::metadata(path) {
@@ -130,7 +140,7 @@ fn check_elf(path: &Path, elf: &ElfProgram, library: &ElfProgram) -> Result<(), 
         });
     }
     let Some(interpreter) = &elf.interpreter else {
-        // The dynamic loader itself has none, and obeys LD_PRELOAD.
+        // The dynamic loader itself has no loader, and obeys LD_PRELOAD.
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
         if name.is_some_and(|n| n.starts_with("ld-linux") || n.starts_with("ld.so")) {
             return Ok(());
@@ -144,7 +154,8 @@ fn check_elf(path: &Path, elf: &ElfProgram, library: &ElfProgram) -> Result<(), 
     check_privileges(path)
 }
 
-/// Programs that gain privileges by being run ignore LD_PRELOAD.
+/// Refuses programs that gain privileges on execution: the loader ignores LD_PRELOAD for them
+/// (ld.so(8), secure-execution mode).
 fn check_privileges(path: PathBuf) -> Result<(), Refusal> {
     let Ok(metadata) = fs::metadata(&path) else {
         return Ok(());
@@ -152,7 +163,7 @@ fn check_privileges(path: PathBuf) -> Result<(), Refusal> {
     let (user, group) = sys::effective_ids();
     let mode = metadata.mode();
     let set_user = mode & libc::S_ISUID != 0 && metadata.uid() != user;
-    // Without group execution the bit means something else.
+    // Without group execution the bit once meant mandatory locking (inode(7)).
     let group_bits = libc::S_ISGID | libc::S_IXGRP;
     let set_group = mode & group_bits == group_bits && metadata.gid() != group;
     let what = if set_user {

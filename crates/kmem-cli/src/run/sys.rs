@@ -1,4 +1,4 @@
-//! System calls that the standard library does not have: the only unsafe code of the command.
+//! System calls that the standard library does not offer: the only unsafe code of the command.
 
 use std::ffi::CString;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Turns -1 into the error of the call.
+/// Converts a result of -1 into the error of the call.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -17,16 +17,16 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 /// Takes ownership of a descriptor that a system call has just made.
 fn own(result: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(result)?;
-    // SAFETY: the kernel returned `fd` for us just now; nothing else owns it.
+    // SAFETY: `check` passed, so the kernel has just opened `fd`, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A packet socket that listens at an abstract name (given without its leading NUL).
+/// Opens a packet socket that listens at an abstract name, given without its leading NUL (unix(7)).
 pub(super) fn listen(name: &str) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: takes no pointers.
+    // SAFETY: `socket` takes no pointers.
     let socket = own(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    // SAFETY: all zero is a valid `sockaddr_un`.
+    // SAFETY: `sockaddr_un` is an integer and an array of integers, for which zero is valid.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     if name.len() + 1 > address.sun_path.len() {
@@ -36,18 +36,19 @@ pub(super) fn listen(name: &str) -> io::Result<OwnedFd> {
         *to = from.cast_signed();
     }
     let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-    // SAFETY: `address` is a `sockaddr_un` of at least `len` bytes; it outlives the call.
+    // SAFETY: `bind` reads `len` bytes. `address` outlives the call and has as many: `sun_path`
+    // was checked to have room for the name.
     check(unsafe {
         libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len as libc::socklen_t)
     })?;
-    // SAFETY: takes no pointers.
+    // SAFETY: `listen` takes no pointers.
     check(unsafe { libc::listen(socket.as_raw_fd(), 1024) })?;
     Ok(socket)
 }
 
-/// The next connection, if one waits.
+/// Accepts the next connection; none when no peer waits.
 pub(super) fn accept(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
-    // SAFETY: null pointers mean that the address is not asked for.
+    // SAFETY: `accept4` writes no address through null pointers.
     let fd = unsafe {
         libc::accept4(
             socket.as_raw_fd(),
@@ -72,11 +73,12 @@ pub(super) fn accept(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Pid and user of the process that connected, from the kernel.
+/// Pid and user of the process that connected, from the kernel (`SO_PEERCRED`).
 pub(super) fn peer(connection: &OwnedFd) -> io::Result<(u32, u32)> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `credentials` has `len` bytes and is borrowed mutably, as is `len`.
+    // SAFETY: `getsockopt` writes at most `len` bytes to `credentials`, which has as many, and the
+    // length to `len`. Both are borrowed mutably for the call.
     check(unsafe {
         libc::getsockopt(
             connection.as_raw_fd(),
@@ -89,7 +91,7 @@ pub(super) fn peer(connection: &OwnedFd) -> io::Result<(u32, u32)> {
     Ok((u32::try_from(credentials.pid).unwrap_or(0), credentials.uid))
 }
 
-/// Receives one packet, waiting no longer than `patience`.
+/// Receives one packet, and waits for it no longer than `patience`. Returns its length in bytes.
 pub(super) fn receive(
     connection: &OwnedFd,
     into: &mut [u8],
@@ -98,31 +100,32 @@ pub(super) fn receive(
     if !poll(&[connection.as_raw_fd()], patience)?[0] {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    // SAFETY: `into` is borrowed mutably for its whole length.
+    // SAFETY: `recv` writes at most `into.len()` bytes to `into`, which is borrowed mutably.
     let len = unsafe {
         libc::recv(connection.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT)
     };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sends one packet without waiting; a peer that has gone is not an error for us.
+/// Sends one packet without waiting. A peer that has closed its end is no error.
 pub(super) fn send(connection: &OwnedFd, bytes: &[u8]) {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: `bytes` is borrowed for its whole length.
+    // SAFETY: `send` reads `bytes.len()` bytes of `bytes`, which is borrowed for the call.
     let _ =
         unsafe { libc::send(connection.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
 }
 
-/// Signals that are blocked here and read from a descriptor.
+/// Signals that are blocked in this process and read from a descriptor (signalfd(2)).
 pub(super) struct Signals {
     pub(super) fd: OwnedFd,
-    /// The mask as it was before.
+    /// The signal mask from before.
     before: libc::sigset_t,
 }
 
-/// Blocks signals and returns a descriptor to read them from.
+/// Blocks signals, and opens a descriptor to read them from.
 pub(super) fn signals(numbers: &[libc::c_int]) -> io::Result<Signals> {
-    // SAFETY: all zero is a valid `sigset_t`; both sets outlive the calls that borrow them.
+    // SAFETY: `sigset_t` is an array of integers, for which zero is valid; `sigemptyset` also
+    // initializes `set`. Both sets outlive the calls that borrow them.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -137,28 +140,31 @@ pub(super) fn signals(numbers: &[libc::c_int]) -> io::Result<Signals> {
 }
 
 impl Signals {
-    /// Makes `command` start with the signal mask as it was before.
+    /// Makes `command` start with the signal mask from before.
     pub(super) fn unblock_in(&self, command: &mut Command) {
         let before = self.before;
         let restore = move || {
-            // SAFETY: `before` outlives the call; the old mask is not asked for.
+            // SAFETY: `before` outlives the call. `sigprocmask` writes no old mask through a null
+            // pointer.
             check(unsafe {
                 libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut())
             })?;
             Ok(())
         };
-        // SAFETY: between fork and exec, `restore` makes one async-signal-safe call and
-        // allocates nothing; an error it returns holds a number only.
+        // SAFETY: the closure runs between fork and exec, where only async-signal-safe functions
+        // may be called. `restore` calls `sigprocmask`, which is one, and allocates nothing: the
+        // error that it returns holds a number only.
         unsafe { command.pre_exec(restore) };
     }
 }
 
-/// Waits for any of the descriptors; tells which can be read.
+/// Waits for any of the descriptors, no longer than `patience`. Returns, for each, whether it can
+/// be read.
 pub(super) fn poll(fds: &[RawFd], patience: Duration) -> io::Result<Vec<bool>> {
     let mut list: Vec<libc::pollfd> =
         fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let timeout = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: `list` is borrowed mutably for its whole length.
+    // SAFETY: `poll` writes to the `list.len()` entries of `list`, which is borrowed mutably.
     let result =
         check(unsafe { libc::poll(list.as_mut_ptr(), list.len() as libc::nfds_t, timeout) });
     match result {
@@ -168,33 +174,34 @@ pub(super) fn poll(fds: &[RawFd], patience: Duration) -> io::Result<Vec<bool>> {
     }
 }
 
-/// Sends a signal to a child that has not been waited for.
+/// Sends a signal to a child that has not been waited for, so that its pid is its own.
 pub(super) fn kill(pid: u32, signal: i32) {
-    // SAFETY: takes no pointers.
+    // SAFETY: `kill` takes no pointers.
     let _ = unsafe { libc::kill(pid.cast_signed(), signal) };
 }
 
-/// Effective user and group.
+/// Effective user and group of this process.
 pub(super) fn effective_ids() -> (u32, u32) {
-    // SAFETY: these calls take no pointers and cannot fail.
+    // SAFETY: `geteuid` and `getegid` take no pointers and cannot fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// May this process execute the file?
+/// True when this process may execute the file.
 pub(super) fn may_execute(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
     };
-    // SAFETY: `path` is a C string that outlives the call.
+    // SAFETY: `faccessat` reads a C string; `path` is one and outlives the call.
     unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 }
 }
 
-/// Does the file carry capabilities?
+/// True when the file has capabilities (capabilities(7)).
 pub(super) fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
     };
     let name = c"security.capability";
-    // SAFETY: both are C strings that outlive the call; a size of 0 asks for the length only.
+    // SAFETY: `getxattr` reads two C strings, which outlive the call. With a size of 0 it writes no
+    // value.
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }

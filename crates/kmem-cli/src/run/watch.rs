@@ -1,4 +1,4 @@
-//! From the start of the command to its end.
+//! Watches the command from its start to its end.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -16,50 +16,53 @@ use super::sys::{self, Signals};
 /// Signals passed on to the command.
 const FORWARDED: [libc::c_int; 6] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
-/// `si_code` of signals that the kernel sends, as on Ctrl-C: the whole foreground group gets
-/// those, the command too.
+/// `si_code` of signals that the kernel sends, such as on Ctrl-C. The kernel sends them to the
+/// whole foreground group, so the command has them already.
 const SI_KERNEL: i32 = 0x80;
-/// How often to look whether the library has been loaded, until it has.
+/// Interval between looks at the command's mappings until the library is in them.
 const LOOK: Duration = Duration::from_millis(20);
-/// Most other processes kept by name: the largest.
+/// Most other processes kept by name.
 const MAX_OTHERS: usize = 20;
 
-/// A process read just before it exited, and its modules opened.
+/// The books of a process just before it exited, and its opened modules.
 pub(crate) struct LastReading {
     pub(crate) snapshot: Snapshot,
     pub(crate) modules: Modules,
 }
 
-/// Another process of the command's tree, read just before it exited.
+/// Another process of the command's tree, just before it exited.
 pub(crate) struct Other {
     pub(crate) pid: u32,
     pub(crate) comm: String,
+    /// Live bytes at exit.
     pub(crate) tracked: u64,
+    /// Pages in use at the peak.
     pub(crate) peak_pages: Option<u64>,
 }
 
 impl Other {
-    /// The most it is known to have held.
+    /// Most memory that it is known to have held, in bytes.
     pub(crate) fn weight(&self) -> u64 {
         self.peak_pages.unwrap_or(0).saturating_mul(4096).max(self.tracked)
     }
 }
 
-/// How it all ended.
+/// The end of the command.
 pub(crate) struct Ended {
     pub(crate) pid: u32,
     pub(crate) status: ExitStatus,
-    /// The command's own process; an error when it said that it exits but could not be read.
+    /// The command's own process; none when it ended without a report, an error when it reported
+    /// its exit and could not be read.
     pub(crate) main: Option<Result<LastReading, ReadError>>,
     pub(crate) others: Vec<Other>,
-    /// Other processes beyond those in `others`.
+    /// Count of other processes that are not in `others`.
     pub(crate) more_others: u64,
-    /// The library was seen in the command's process.
+    /// True when the library was in the command's process.
     pub(crate) loaded: bool,
 }
 
 impl Ended {
-    /// The code a shell would give.
+    /// Exit code, as a shell forms it.
     pub(crate) fn code(&self) -> u8 {
         let code = match (self.status.code(), self.status.signal()) {
             (Some(code), _) => code,
@@ -84,7 +87,7 @@ struct Watch {
 ///
 /// # Errors
 ///
-/// Fails when it cannot be started.
+/// The errors of starting the command, of `poll`, and of the socket.
 pub(crate) fn run(mut command: Command, socket: ExitSocket) -> io::Result<Ended> {
     let mut caught = FORWARDED.to_vec();
     caught.push(libc::SIGCHLD);
@@ -122,7 +125,7 @@ impl Watch {
                 self.look();
             }
         };
-        // Children that exited at the same time may still wait for us.
+        // Children that exit at this time may still wait for the reply.
         while sys::poll(&[self.socket.fd()], Duration::ZERO)?[0] {
             if let Some(exiting) = self.socket.next()? {
                 self.exiting(exiting);
@@ -146,8 +149,8 @@ impl Watch {
         }
     }
 
-    /// Reads a process that is about to exit, and lets it go as soon as it has been copied:
-    /// names are looked up in files, later.
+    /// Copies the books of a process that is about to exit, and then lets it exit. Names are read
+    /// from its modules later.
     fn exiting(&mut self, exiting: Exiting) {
         if exiting.pid == self.child.id() {
             self.loaded = true;
@@ -158,7 +161,7 @@ impl Watch {
         exiting.release();
     }
 
-    /// Keeps the totals of another process, if it is among the largest.
+    /// Keeps the totals of another process, when it is among the largest.
     fn other(&mut self, pid: u32) {
         if let Ok(snapshot) = Process::open(pid).and_then(|p| Snapshot::take(&p)) {
             let peaks = snapshot.books.iter().filter_map(|b| b.peak.as_ref());
@@ -186,7 +189,7 @@ impl Watch {
             let word = |at: usize| info[at..].first_chunk().map_or(0, |b| i32::from_ne_bytes(*b));
             let (signal, code) = (word(0), word(8));
             if signal != libc::SIGCHLD && code != SI_KERNEL {
-                // Not waited for yet, so the pid is still its own.
+                // The child has not been waited for, so the pid is its own.
                 sys::kill(self.child.id(), signal);
             }
         }

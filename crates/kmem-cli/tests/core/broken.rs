@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::dying::{Dying, kmem, text};
 
-/// Exit code and message; no input makes the command crash, hang or print half a table.
+/// Exit code and messages of `kmem dump`. No input may make it crash, hang or print half a table.
 fn dump(core: &Path) -> (i32, String) {
     let start = Instant::now();
     let output = kmem(&["dump", "--core"], core);
@@ -46,7 +46,7 @@ fn other_files_are_called_by_their_name() {
     assert!(errors.contains("not a regular file"), "{errors}");
 }
 
-/// A core that is patched in one place, and mended again.
+/// A core that tests patch in one place and then restore.
 struct Patient {
     file: File,
     path: std::path::PathBuf,
@@ -59,7 +59,7 @@ impl Patient {
         u64::from_le_bytes(word)
     }
 
-    /// With these bytes at `at`.
+    /// Dumps the core with these bytes at `at`.
     fn with(&self, at: u64, bytes: &[u8]) -> (i32, String) {
         let mut before = vec![0; bytes.len()];
         self.file.read_exact_at(&mut before, at).unwrap();
@@ -69,7 +69,7 @@ impl Patient {
         result
     }
 
-    /// Where the program headers of a type are.
+    /// Offsets of the program headers of a type.
     fn headers(&self, kind: u32) -> Vec<u64> {
         let count = self.u64_at(56) & 0xffff;
         let all = (0..count).map(|i| self.u64_at(32) + i * 56);
@@ -124,7 +124,7 @@ fn damaged_cores_are_refused_by_what_is_wrong() {
     refused(count + 8, &u64::MAX.to_le_bytes(), "pages of 18446744073709551615");
     refused(count + 24, &[0; 8], "is mapped at");
 
-    // Memory beyond the end of the file is absent, not zero.
+    // Memory beyond the end of the file is absent and does not read as zero.
     let mut cut = 0;
     for &load in &loads {
         let (code, errors) = core.with(load + 8, &(1_u64 << 60).to_le_bytes());
@@ -136,7 +136,7 @@ fn damaged_cores_are_refused_by_what_is_wrong() {
     }
     assert!(cut >= 2, "the root block and the tables are in some segments");
 
-    // Whatever one byte of the headers and notes says.
+    // Any value of any byte of the headers and notes.
     for at in (0..4096).step_by(37).chain((start..start + len).step_by(61)) {
         core.with(at, &[(core.u64_at(at) as u8) ^ 0xff]);
     }
@@ -156,7 +156,7 @@ fn truncated_cores_are_never_read_as_zeroes() {
         let (code, errors) = dump(&path);
         assert!(errors.contains("cut off") || errors.contains("truncated"), "{len}: {errors}");
         if code == 0 {
-            // What was lost is not of the books, or is said to be left out.
+            // The lost memory is not part of the books, or the command says that it is left out.
             let dump = text(&kmem(&["dump", "--core"], &path).stdout);
             assert!(dump == live.dump || errors.contains("are left out"), "{errors}");
         } else {

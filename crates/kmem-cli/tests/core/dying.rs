@@ -10,7 +10,7 @@ use serde_json::Value;
 pub(crate) use super::program::text;
 use super::program::{KMEM, compile, directory, leaves_cores, library};
 
-/// Runs the command with these arguments and a file at the end.
+/// Runs the command with these arguments and a file as the last one.
 pub(crate) fn kmem(args: &[&str], file: &Path) -> Output {
     let mut command = Command::new(KMEM);
     command.args(args);
@@ -20,7 +20,7 @@ pub(crate) fn kmem(args: &[&str], file: &Path) -> Output {
     command.output().unwrap()
 }
 
-/// The process, and what was said of it while it lived.
+/// The process, and its books from the time when it lived.
 pub(crate) struct Dying {
     child: Mutex<Child>,
     pid: u32,
@@ -35,12 +35,13 @@ impl Dying {
         Self::start_with(how, library_too.then_some(""))
     }
 
-    /// The same with a configuration of the library, where `DIR` is the process's directory.
+    /// Starts `dies HOW` with a configuration of the library, or without the library, and reads its
+    /// books while it waits. `DIR` stands for the process's directory.
     pub(crate) fn start_with(how: &str, conf: Option<&str>) -> Self {
         let dir = directory();
         let flags = ["-fno-omit-frame-pointer", "-Wl,--build-id"];
         let program = compile("dies", &flags, dir.path());
-        // Address space is bounded because gcore writes all of it, cores because disks are.
+        // gcore writes all of the address space, so it is bounded; so is the size of cores.
         let limits = "ulimit -v 1000000; ulimit -c 1000000; exec \"$0\" \"$1\"";
         let mut command = Command::new("sh");
         command.arg("-c").arg(limits).arg(&program).arg(how);
@@ -68,7 +69,7 @@ impl Dying {
         self.pid
     }
 
-    /// What the command says of it while it waits.
+    /// Output of the command on the waiting process.
     pub(crate) fn live(&self, args: &[&str]) -> String {
         let id = self.pid.to_string();
         text(&kmem(&[args, &["-p", &id]].concat(), Path::new("")).stdout)
@@ -78,12 +79,13 @@ impl Dying {
         self.dir.path().join("dies")
     }
 
-    /// The black box that it keeps.
+    /// Path of its black box.
     pub(crate) fn black_box(&self) -> PathBuf {
         self.dir.path().join("box")
     }
 
-    /// Lets it die; the core, where this machine puts cores into the directory of the process.
+    /// Lets it die. Returns the core file, where this machine leaves cores in the directory of the
+    /// process.
     pub(crate) fn kill(&self) -> Option<PathBuf> {
         if !leaves_cores() {
             return None;
@@ -107,10 +109,10 @@ impl Drop for Dying {
     }
 }
 
-/// The core that gdb writes of the live process, where there is gdb.
+/// The core that gdb writes of the live process; none without gdb.
 pub(crate) fn by_gcore(live: &Dying) -> Option<PathBuf> {
     let core = live.dir.path().join("by-gdb");
-    // No more than 2 GB, whatever gdb thinks it must write.
+    // The limit stops gdb at 2 GB.
     let output = Command::new("sh")
         .args(["-c", "ulimit -f 2000000; exec gcore -o \"$0\" \"$1\""])
         .arg(&core)

@@ -1,5 +1,5 @@
-//! Core files of real processes: what the books say before and after death is the same, and
-//! what is not a core, or a damaged one, is told apart. And the black boxes of the same.
+//! Core files and black boxes of real processes. Their books equal those of the live process, and
+//! files that are no cores, or are damaged, are refused by name.
 
 mod broken;
 mod dying;
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use dying::{Dying, by_gcore, kmem, text};
 use serde_json::Value;
 
-/// The rows of a core and its exact sums are those of the live process.
+/// Checks that the rows and the exact sums of a core are those of the live process.
 fn assert_same(live: &Dying, core: &std::path::Path) {
     let output = kmem(&["dump", "--core"], core);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -40,7 +40,7 @@ fn a_core_says_what_the_process_said_before_it_died() {
         assert_same(&live, &core);
         let errors = text(&kmem(&["dump", "--core"], &core).stderr);
         assert!(errors.contains(&format!("ended by signal {signal}")), "{errors}");
-        // Bytes, not promises: the core is sparse, most of its address space never was memory.
+        // Resident memory is the bytes in the file, not the address space in its headers.
         assert!(errors.contains(" = resident "), "{errors}");
     }
 }
@@ -59,7 +59,7 @@ fn trees_stacks_filters_and_pins_of_a_core_are_those_of_the_process() {
         &["buddyinfo", "--index"],
         &["buddyinfo", "--json"],
     ];
-    // Of tables, the line of what is resident aside, which a core has less of.
+    // All lines but that of resident memory, of which a core has less.
     let rows = |text: String| -> Vec<String> {
         let kept = |line: &&str| !line.contains(" = resident ") && !line.contains("unaccounted");
         text.lines().filter(kept).map(str::to_owned).collect()
@@ -88,7 +88,7 @@ fn the_counters_of_a_black_box_say_it_too() {
     live.kill();
     let output = kmem(&["dump", "--cumulative", "--blackbox"], &live.black_box());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    // Without the totals, and the sites that hold nothing any more.
+    // Rows without their totals, and without sites that hold nothing any more.
     let dump = text(&output.stdout);
     let rows = dump.lines().skip(2).filter_map(|line| line.split_once("total_bytes:"));
     let rows: BTreeSet<&str> =
@@ -121,7 +121,7 @@ fn top_shows_a_core_once() {
 fn another_file_in_the_place_of_a_module_gives_no_names() {
     let live = Dying::start("segv", true);
     let Some(core) = live.kill() else { return };
-    // Elsewhere, as a file on another machine is.
+    // The executable is at another path, as on another machine.
     let program = live.program();
     let moved = program.with_file_name("moved");
     std::fs::rename(&program, &moved).unwrap();
@@ -135,7 +135,7 @@ fn another_file_in_the_place_of_a_module_gives_no_names() {
     let errors = text(&other.stderr);
     assert!(errors.contains("dies: not the file that the process ran (build-id "), "{errors}");
     assert_eq!(text(&other.stdout), text(&gone.stdout));
-    // Names are lost, bytes are not.
+    // Names are lost; bytes are exact.
     let sum = |dump: &str| -> u64 {
         let sizes = dump.lines().skip(2).map(|l| l.split_whitespace().next().unwrap());
         sizes.map(|size| size.parse::<u64>().unwrap()).sum()

@@ -1,4 +1,4 @@
-//! The command around a real program with groups: what it shows is what the process itself says.
+//! The command on a real program with groups, against the program's own counts.
 
 #[path = "../program/mod.rs"]
 mod program;
@@ -18,8 +18,8 @@ fn tenants_target() {
     tenants::target();
 }
 
-/// What the process says of a group: current, own, reserved, cached, peak, max, high, and the
-/// events low, high, max, oom.
+/// Path and numbers of each group, by the process itself: current, own, reserved, cached, peak,
+/// max, high, and the events low, high, max, oom.
 fn said(program: &mut Program) -> Vec<(String, [u64; 11])> {
     let parse = |line: String| {
         let mut fields = line.splitn(12, ' ');
@@ -36,7 +36,7 @@ fn group(program: &Program, args: &[&str]) -> Output {
     program.kmem(&[&["group"], args].concat())
 }
 
-/// What the command prints when all is well.
+/// Output of the command, which must succeed.
 fn prints(output: &Output) -> String {
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
     text(&output.stdout)
@@ -73,7 +73,7 @@ fn the_tree_is_what_the_process_says_of_its_groups() {
                 assert_eq!(group["peak"], peak, "{path}");
                 assert_eq!((&group["max"], &group["high"]), (&limit(max), &limit(high)), "{path}");
             }
-            // What is left of `b` is its parent's own.
+            // Objects of the deleted `b` are its parent's own.
             let inherited = if deleted && path == "/tenants" { 300 * 1028 + 200 * 116 } else { 0 };
             assert_eq!(group["own"], own + inherited, "{path}");
         }
@@ -127,7 +127,7 @@ fn files_are_those_of_a_cgroup() {
     assert_eq!(show(&["/tenants", "memory.stat"]), stat);
     let sum = stat.lines().take(6).map(|l| l.split_once(' ').unwrap().1.parse::<u64>().unwrap());
     assert_eq!(sum.sum::<u64>(), current);
-    // Several, as grep prints them.
+    // Several files are printed as grep prints them.
     assert_eq!(
         show(&["/tenants", "memory.high", "memory.max"]),
         "memory.high:max\nmemory.max:67108864\n"
@@ -173,7 +173,7 @@ fn a_limit_that_is_set_from_outside_holds_from_the_next_charge_on() {
         prints(&group(&program, &["show", "/tenants/a", "memory.events"])),
         format!("low {low}\nhigh {high}\nmax {max}\noom {oom}\n")
     );
-    // None again, up to that of its parent.
+    // Without a limit of its own, that of its parent holds.
     prints(&set(&program, &["/tenants/a", "memory.max=max", "memory.high=max"]));
     program.tell(b'f');
     assert!(of(&mut program, "/tenants/a")[0] > 50 << 20);
@@ -189,7 +189,7 @@ fn a_limit_that_is_set_from_outside_holds_from_the_next_charge_on() {
     let gone = ["group", "set", "-p", "2147483632", "/tenants/a", "memory.max=1"];
     let output = Command::new(KMEM).args(gone).output().unwrap();
     refused(&output, 3, "no process 2147483632");
-    // A name that was deleted is nobody's.
+    // A deleted group has no path.
     program.tell(b'd');
     refused(&set(&program, &["/tenants/b", "memory.max=1M"]), 3, "has no group /tenants/b");
 }
@@ -199,7 +199,7 @@ fn a_black_box_says_the_same_of_a_process_that_was_killed() {
     let mut program = tenants::start_with("blackbox:box");
     let groups = |json: Value| json["copies"][0]["groups"].clone();
     let mut alive = Value::Null;
-    // The last of several records, written into both places.
+    // Of several records, written into both slots, the last one counts.
     for command in [b'r', b'r', b'd', b'r'] {
         program.tell(command);
         alive = groups(program.json(&["group", "ls", "--json"]));

@@ -1,41 +1,42 @@
 //! A program with groups: this test program, started again.
 //!
 //! ```text
-//! /             what belongs to nobody
+//! /             memory of no other group
 //! /tenants      max 64 MiB
 //!   /a          1000 objects, and pages
 //!   /b          500 objects; deleted by `d`
 //!   /reserved   a megabyte charged, not allocated
-//! /batch        nothing
+//! /batch        no memory
 //!   /<name>     a name with control characters
 //! ```
 
 use std::io::{Read as _, Write as _};
 
-use kmem_snapshot::kmem::blackbox::reason;
-use kmem_snapshot::kmem::memcg::{GroupId, Limit};
-use kmem_snapshot::kmem::os::linux::Linux;
-use kmem_snapshot::kmem::{Group, Kmem, alloc};
+use kmem_core::memcg::GroupId;
+use kmem_core::os::linux::Linux;
+use kmem_core::{Group, Kmem, alloc};
+use kmem_layout::blackbox::reason;
+use kmem_layout::group::Limit;
 
 use super::program::{Program, directory};
 
 static KMEM: Kmem = Kmem::new();
 
-/// A name that must not reach a terminal as it is.
+/// A name that must not reach a terminal unescaped.
 pub(crate) const HOSTILE: &str = "evil\x1b[2J\n x;y";
 /// Bytes of `a`'s page allocation.
 pub(crate) const PAGES: u64 = 3 << 20;
 
-/// Starts it; it waits.
+/// Starts the program, and waits until it is ready.
 pub(crate) fn start() -> Program {
     start_with("")
 }
 
-/// The same with a configuration.
+/// Starts the program with a configuration, and waits until it is ready.
 pub(crate) fn start_with(conf: &str) -> Program {
     let dir = directory();
     let mut command = std::process::Command::new("sh");
-    // Address space is bounded, so that a core is small.
+    // The limit on address space keeps cores small.
     let limits = "ulimit -v 1000000; ulimit -c 1000000; exec \"$0\" \"$@\"";
     command.arg("-c").arg(limits).arg(std::env::current_exe().unwrap());
     command.args(["--exact", "tenants_target", "--ignored", "--nocapture"]);
@@ -43,7 +44,7 @@ pub(crate) fn start_with(conf: &str) -> Program {
     Program::run(command, dir)
 }
 
-// A tag says the module of its call.
+// The tag of a call has the module of the call.
 mod rows {
     pub(super) fn call() {
         assert!(!super::alloc!(super::KMEM, 1000).is_null());
@@ -62,13 +63,13 @@ mod buffer {
     }
 }
 
-/// Allocates until it is refused.
+/// Allocates until the group's limit refuses it. Returns the count of allocations.
 fn flood(tenant: &Group<Linux>) -> u64 {
     let _scope = tenant.enter();
     (0..100_000_u64).find(|_| alloc!(KMEM, 1000).is_null()).unwrap_or(100_000)
 }
 
-/// Prints what the process itself knows of each group.
+/// Prints the process's own numbers of a group and of all groups below it.
 fn say(id: GroupId, path: &str) {
     let stat = KMEM.group_stat(id).unwrap();
     let [low, high, max, oom] = stat.events;

@@ -21,7 +21,7 @@ fn rows(json: &Value) -> Sums {
     sums
 }
 
-/// A function's name in rows, which may stand below modules.
+/// Last part of a function's name in rows, without its modules.
 fn is(name: &str, function: &str) -> bool {
     name == function || name.ends_with(&format!("::{function}"))
 }
@@ -52,13 +52,13 @@ fn rows_are_told_apart_by_who_pays() {
     ] {
         assert_eq!(of(&sums, group, function), expected, "{group} {function}");
     }
-    // The groups' rows are the rows, cut into pieces.
+    // The rows of all groups add up to the rows.
     let whole = json(&program, &["dump"]);
     let total: i64 = sums.values().map(|sum| sum.0).sum();
     assert_eq!(whole["totals"]["bytes"], total);
     assert!(whole["rows"][0]["group"].is_null(), "only when asked for");
 
-    // Deleted, its objects are its parent's.
+    // Objects of the deleted group are its parent's.
     program.tell(b'd');
     let after = rows(&json(&program, &["dump", "--by", "group,site"]));
     assert_eq!(of(&after, "/tenants", "index"), (200 * 112, 200));
@@ -143,7 +143,7 @@ fn top_shows_groups_and_the_cross_table() {
     assert!(cross[4].contains("more rows"), "{cross:?}");
     let one = top(&["--group", "/tenants/b"]);
     assert!(one.contains("a filter is on: 321.9 KiB in 500 live objects"), "{one}");
-    // Who calls one function.
+    // The callers of one function.
     let rows = table(&top(&["--by", "group", "--function", "*index"]), "CALLS  GROUP");
     assert_eq!(rows[1..], ["21.9 KiB 200 /tenants/b", "1.1 KiB 10 /"]);
     refused(&program.kmem(&["top", "--by", "pinned", "--group", "/tenants"]), 2, "--group");
@@ -177,7 +177,7 @@ fn slabinfo_has_the_kernels_columns_and_a_groups_objects() {
         assert!(active <= active_slabs * per_slab && per_slab * size <= pages * 4096, "{name}");
         assert!((1..=limit).contains(&batch), "{name}");
     }
-    // All of this program's own slabs come from these calls.
+    // All slabs of this program come from these calls.
     assert_eq!((caches["kmalloc-1024"][0], caches["kmalloc-112"][0]), (1300, 210));
     assert!(caches["kmalloc-1024"][8] >= 1300 / 63 && caches["kmalloc-2048"][9] == 0);
     let text = prints(&program.kmem(&["slabinfo", "--group", "/tenants/b"]));

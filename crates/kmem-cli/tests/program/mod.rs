@@ -1,7 +1,7 @@
-//! Real programs under the real libkmem.so. A program prints `ready` when it waits for a byte on
-//! its standard input; what it says before that are answers.
+//! Real programs under the real libkmem.so. A program prints answers, then `ready`, and waits for a
+//! byte on its standard input.
 
-// Each test program uses its part.
+// Each test program uses a part of this.
 #![allow(dead_code)]
 
 use std::fs::Permissions;
@@ -19,14 +19,14 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The library that the command itself would take.
+/// Path of the library that the command finds by itself.
 pub(crate) fn library() -> PathBuf {
     let dir = Path::new(KMEM).parent().unwrap();
     let places = [dir.join("deps/libkmem.so"), dir.join("libkmem.so")];
     places.into_iter().find(|p| p.is_file()).expect("libkmem.so beside the command")
 }
 
-/// A directory that is on a disk, and goes away with the test.
+/// A directory on a disk. It is removed when the value is dropped.
 pub(crate) fn directory() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -41,10 +41,10 @@ pub(crate) fn compile(name: &str, flags: &[&str], dir: &Path) -> PathBuf {
     path
 }
 
-/// The command where every user may run it, while the directory is kept. None, which is said, where
-/// we cannot become another user.
+/// A copy of the command that every user may run, while the directory exists. None, with a message,
+/// where the test cannot become another user.
 pub(crate) fn for_another_user() -> Option<(TempDir, PathBuf)> {
-    // SAFETY: asks for a number.
+    // SAFETY: `geteuid` takes no pointers and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("skipped: only root can become another user");
         return None;
@@ -57,7 +57,8 @@ pub(crate) fn for_another_user() -> Option<(TempDir, PathBuf)> {
     Some((dir, copy))
 }
 
-/// Whether a process that dies may leave a core in its directory here; if not, that is said.
+/// True when a process that dies leaves a core in its directory on this machine. Prints the reason
+/// otherwise.
 pub(crate) fn leaves_cores() -> bool {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     if pattern.starts_with('|') || pattern.contains('/') {
@@ -72,14 +73,14 @@ pub(crate) fn leaves_cores() -> bool {
     !none
 }
 
-/// Runs the command, which must succeed, and takes its JSON.
+/// Runs the command, which must succeed, and parses its JSON.
 pub(crate) fn json(command: &mut Command) -> Value {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A program that waits, under the library.
+/// A program under the library that waits for input.
 pub(crate) struct Program {
     child: Child,
     said: BufReader<ChildStdout>,
@@ -87,8 +88,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Compiles `programs/NAME.c` and starts it; waits until it waits. `DIR` in the configuration
-    /// is its directory.
+    /// Compiles `programs/NAME.c`, starts it, and waits until it is ready. `DIR` in the
+    /// configuration stands for its directory.
     pub(crate) fn start(name: &str, flags: &[&str], args: &[&str], conf: &str) -> Self {
         let dir = directory();
         let path = compile(name, flags, dir.path());
@@ -99,7 +100,7 @@ impl Program {
         Self::run(command, dir)
     }
 
-    /// Starts a program whose files are in a directory; waits until it waits.
+    /// Starts a program whose files are in `dir`, and waits until it is ready.
     pub(crate) fn run(mut command: Command, dir: TempDir) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
@@ -108,7 +109,7 @@ impl Program {
         this
     }
 
-    /// What it says until it waits again.
+    /// Reads its answers until it is ready.
     fn answers(&mut self) -> Vec<String> {
         let mut answers = Vec::new();
         loop {
@@ -121,7 +122,7 @@ impl Program {
         }
     }
 
-    /// Gives it a byte; what it says until it waits again.
+    /// Sends it a byte, and reads its answers until it is ready.
     pub(crate) fn tell(&mut self, command: u8) -> Vec<String> {
         self.child.stdin.as_mut().unwrap().write_all(&[command]).unwrap();
         self.answers()
@@ -139,8 +140,8 @@ impl Program {
         json(Command::new(KMEM).args(args).args(["-p", &self.pid().to_string()]))
     }
 
-    /// Gives it a byte that it ends of, with a core where this machine puts cores into the
-    /// directory of the process, which is then found there.
+    /// Sends it a byte that ends it. Returns the core file, where this machine leaves cores in the
+    /// directory of the process.
     pub(crate) fn die(&mut self, command: u8) -> Option<PathBuf> {
         if !leaves_cores() {
             return None;
@@ -155,7 +156,7 @@ impl Program {
         Some(entries.into_iter().find(is_core).expect("a core in the directory of the process"))
     }
 
-    /// Ends it by SIGKILL, where it stands.
+    /// Ends it by SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         let status = self.child.wait().unwrap();

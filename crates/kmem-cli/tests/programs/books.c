@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(what, "fork")) {
         if (fork() == 0) {
-            leak(2000); /* all anew: the first thousand is lost */
+            leak(2000); /* twice as many: the first thousand leaks */
             _exit(0);
         }
         wait(NULL);

@@ -1,4 +1,4 @@
-/* One allocating function with two callers; a round of calls for each byte on standard input. */
+/* One allocating function with two callers. Each byte on standard input starts a round of calls. */
 #include <stdlib.h>
 #include <unistd.h>
 

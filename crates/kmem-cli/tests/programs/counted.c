@@ -1,4 +1,4 @@
-/* Known numbers of calls from known call sites in four threads; says them, and waits. */
+/* Makes known counts of calls from known call sites in four threads, prints them, and waits. */
 #include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +17,7 @@ struct counts {
 enum { SMALL, ZEROED, GROWN, LARGE, ALIGNED, RESIZED, SITES };
 static const char *const names[SITES] = {"small", "zeroed", "grown", "large", "aligned", "resized"};
 static struct counts counts[SITES];
-/* Of each thread, for another one to free. */
+/* Objects of each thread, for another one to free. */
 static void *given[THREADS][OBJECTS];
 static pthread_barrier_t barrier;
 
@@ -41,7 +41,7 @@ NOINLINE static void *small(int i) { return got(SMALL, malloc(1 + 40 * (i % 30))
 NOINLINE static void *zeroed(int i) { return got(ZEROED, calloc(3, 1 + 11 * i)); }
 NOINLINE static void *large(int i) { return got(LARGE, malloc(40000 + 5000 * i)); }
 NOINLINE static void *aligned(int i) { return got(ALIGNED, aligned_alloc(512, 512 * (1 + i % 4))); }
-/* The old size is freed where it came from, whether the object moves or not. */
+/* The old size counts as freed at its own call site, whether the object moves or not. */
 NOINLINE static void *grown(void *at) {
     size_t size = malloc_usable_size(at);
     gone(SMALL, size);

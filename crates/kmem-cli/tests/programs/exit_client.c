@@ -34,7 +34,7 @@ static void tell(void) {
 
 __attribute__((destructor)) static void at_exit(void) { tell(); }
 
-/* Shells leave this way. */
+/* Shells exit this way. */
 void _exit(int code) {
     tell();
     syscall(SYS_exit_group, code);

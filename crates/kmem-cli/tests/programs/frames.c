@@ -1,4 +1,4 @@
-/* Calls malloc with frame pointers that lead nowhere, a byte on standard input for each kind. */
+/* Calls malloc with invalid frame pointers, one kind for each byte on standard input. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 static void *volatile kept[64 * EACH];
 static int next;
 
-/* malloc(size) called with this frame pointer. */
+/* Calls malloc(size) with this frame pointer. */
 void *with_frame(size_t size, uintptr_t frame);
 __asm__(".text\n"
         ".type with_frame, @function\n"
@@ -35,7 +35,7 @@ static void *on_thread(void *arg) {
 }
 
 int main(void) {
-    /* Higher than the frames of `many` and of the allocator, as frames of callers are. */
+    /* Above the frames of `many` and of the allocator, where frames of callers are. */
     uintptr_t words[512];
     uintptr_t base = (uintptr_t)words, ret = (uintptr_t)main;
     uintptr_t top = 0;
@@ -54,13 +54,13 @@ int main(void) {
     words[10] = base + 8 * 12, words[11] = ret, words[12] = base + 8 * 10, words[13] = ret;
     /* Downwards. */
     words[20] = base, words[21] = ret;
-    /* Return addresses that are none. */
+    /* Invalid return addresses. */
     words[30] = base + 8 * 32, words[31] = 0, words[32] = 0, words[33] = ret;
     words[40] = base + 8 * 42, words[41] = UINTPTR_MAX, words[42] = 0, words[43] = ret;
-    /* Ends in memory that is not there. */
+    /* Ends in memory that is not mapped. */
     words[50] = 0x5000, words[51] = ret;
     words[60] = top - 8, words[61] = ret;
-    /* Longer than any chain that is kept, and crossing what is read at once. */
+    /* Longer than the longest chain, and across the end of one read. */
     for (int i = 100; i < 500; i += 2)
         words[i] = base + 8 * (i + 2), words[i + 1] = ret;
     words[500] = 0, words[501] = ret;
@@ -86,7 +86,7 @@ int main(void) {
         if (i < kinds)
             many(hostile[i]);
         if (i == kinds - 1) {
-            /* And another thread, whose stack is elsewhere. */
+            /* On another thread, which has another stack. */
             pthread_t thread;
             pthread_create(&thread, NULL, on_thread, (void *)base);
             pthread_join(thread, NULL);

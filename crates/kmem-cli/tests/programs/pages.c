@@ -1,4 +1,4 @@
-/* A program that says itself what pages it has free, and fragments them when told to. */
+/* A program that prints its count of free pages, and fragments them on request. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
@@ -10,15 +10,15 @@ enum { BLOCKS = 4096 };
 static void *blocks[BLOCKS];
 
 int main(void) {
-    /* Of the library that is preloaded. */
+    /* A symbol of the preloaded library. */
     void *(*alloc)(unsigned, unsigned) = dlsym(RTLD_DEFAULT, "kmem_alloc_pages_noprof");
     void (*release)(void *, unsigned) = dlsym(RTLD_DEFAULT, "kmem_free_pages");
     if (!alloc || !release)
         return 1;
-    /* No buffers that come with the first use of a stream. */
+    /* Without a buffer, which the first use of a stream would allocate. */
     setvbuf(stdin, NULL, _IONBF, 0);
     setvbuf(stdout, NULL, _IONBF, 0);
-    /* All of them out, then every second one back: single pages between others. */
+    /* Allocates all of them, then frees every second one: single free pages. */
     for (int i = 0; i < BLOCKS; i++)
         blocks[i] = alloc(0, 0);
     int free_pages = 0;
@@ -27,7 +27,7 @@ int main(void) {
             release(blocks[i], 0);
             free_pages++;
         }
-    /* Nothing is left on CPUs. */
+    /* CPUs keep no pages. */
     malloc_trim(0);
     printf("%d\nready\n", free_pages);
     getchar();

@@ -1,4 +1,4 @@
-/* Grows by a megabyte from 300 call sites, a byte on standard input each time; says what lives. */
+/* Grows by a megabyte from 300 call sites for each byte on standard input; prints its live memory. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ int main(void) {
         for (long long next = live + STEP; live < next;) {
             random = random * 1664525 + 1013904223;
             unsigned size = 16 + (random >> 8) % 2000;
-            /* Now and then a page run. */
+            /* Some of the allocations are page runs. */
             if (random >> 24 == 7)
                 size *= 64;
             sites[(random >> 4) % 300](size);

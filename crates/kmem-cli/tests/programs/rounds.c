@@ -1,4 +1,4 @@
-/* Allocates and frees in rounds, when told so: a byte on standard input each, answered by a line. */
+/* Allocates and frees in rounds. Each byte on standard input starts one, and a line answers it. */
 #include <stdlib.h>
 #include <unistd.h>
 

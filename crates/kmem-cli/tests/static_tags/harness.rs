@@ -1,5 +1,5 @@
-//! Builds the programs of `tests/programs/tags`, runs them under `libkmem.so`, and compares the books with what they
-//! say: see `expect.h`.
+//! Builds the programs of `tests/programs/tags`, runs them under `libkmem.so`, and compares the
+//! books with the rows that they print; see `expect.h`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 pub(crate) const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
 
-/// The library that the command itself would take.
+/// Path of the library that the command finds by itself.
 pub(crate) fn library() -> PathBuf {
     let dir = Path::new(KMEM).parent().unwrap();
     let places = [dir.join("deps/libkmem.so"), dir.join("libkmem.so")];
@@ -25,19 +25,19 @@ pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/tags").join(name)
 }
 
-/// Runs a compiler on sources of ours; what it has to say is a failure.
+/// Runs a compiler on sources of the tests. A warning is a failure.
 #[track_caller]
 pub(crate) fn compile(compiler: &str, args: &[&str], sources: &[&str], to: &Path) {
     let mut command = Command::new(compiler);
     command.args(["-Wall", "-Wextra", "-Werror", "-pthread", "-I"]).arg(include());
-    // Libraries come after what needs them.
+    // Libraries come after the objects that need them.
     command.args(sources.iter().map(|name| source(name))).args(args).arg("-o").arg(to);
     command.arg("-ldl");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Whether there is no such compiler, which is said. The gate (CI=true) needs a C++ compiler.
+/// True, with a message, when this compiler is absent. Under CI=true a C++ compiler is required.
 pub(crate) fn is_missing(compiler: &str) -> bool {
     let missing = Command::new(compiler).arg("--version").output().is_err();
     if missing {
@@ -47,7 +47,7 @@ pub(crate) fn is_missing(compiler: &str) -> bool {
     missing
 }
 
-/// The one of the sources, and the line, in which a call is marked.
+/// The source and the line in which a call is marked.
 #[track_caller]
 fn place_of(files: &[&str], mark: &str) -> (String, u64) {
     let mark = format!("/* at {mark} */");
@@ -61,7 +61,7 @@ fn place_of(files: &[&str], mark: &str) -> (String, u64) {
     places.remove(0)
 }
 
-/// A row of the books: who, bytes and calls.
+/// A row of the books: file, line, function and module; bytes and calls.
 pub(crate) type Rows = BTreeMap<(String, u64, String), (u64, u64)>;
 
 /// A running program under the library.
@@ -71,15 +71,15 @@ pub(crate) struct Program {
     stdout: BufReader<ChildStdout>,
     /// Names of the source files that marks are looked up in.
     files: &'static [&'static str],
-    /// Bytes and calls of the tag that stands for nobody, as the program knows them.
+    /// Bytes and calls without a tag, as the program knows them.
     pub(crate) nobody: (u64, u64),
 }
 
-/// What a program says until its next check.
+/// Result of reading on to the next check of a program.
 pub(crate) enum Said {
-    /// These rows are all there is.
+    /// All rows of the program.
     Check(Rows),
-    /// It ended.
+    /// The program ended.
     End,
 }
 
@@ -141,8 +141,8 @@ impl Program {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// At every check until the program ends, the books have exactly the program's rows, and nothing beside them but
-    /// what libraries allocated for themselves: calls of theirs, or with `alone` nothing. Gives what it said on stderr.
+    /// Compares the books with the program's rows at every check until the program ends. Other rows
+    /// may only be calls of libraries; with `alone` there must be none. Returns its stderr.
     #[track_caller]
     pub(crate) fn agrees_with_the_books(mut self, alone: bool) -> String {
         let mut checks = 0;
@@ -162,7 +162,7 @@ impl Program {
         stderr
     }
 
-    /// What it says on stderr until it ends, for a message.
+    /// Reads its stderr until it ends, for a message.
     pub(crate) fn stderr(&mut self) -> String {
         self.stdin = None;
         let mut text = String::new();
@@ -170,7 +170,7 @@ impl Program {
         text
     }
 
-    /// Lets it end; whether it succeeded, and what it said on stderr.
+    /// Lets it end. Returns whether it succeeded, and its stderr.
     pub(crate) fn end(mut self) -> (bool, String) {
         let stderr = self.stderr();
         (self.child.wait().unwrap().success(), stderr)
@@ -188,7 +188,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// The rows of source files, by names without directories. Each must be the program's own word.
+/// Rows of these source files, by names without directories.
 #[track_caller]
 pub(crate) fn rows_of(dump: &Value, files: &[&str]) -> Rows {
     let mut rows = Rows::new();
@@ -212,7 +212,7 @@ fn of_libraries(dump: &Value) -> u64 {
     rows.filter(of_library).map(|row| row["bytes"].as_u64().unwrap()).sum()
 }
 
-/// What is live without a tag.
+/// Live bytes and calls without a tag.
 fn nobody_of(dump: &Value) -> (u64, u64) {
     let rows = dump["rows"].as_array().unwrap().iter();
     let of_zero = |row: &&Value| row["tags"].as_array().is_some_and(|t| t.contains(&0.into()));

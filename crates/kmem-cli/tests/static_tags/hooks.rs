@@ -1,4 +1,4 @@
-//! `kmem/hooks.h` in C programs that know nothing of it.
+//! `kmem/hooks.h` in C programs that do not include it themselves.
 
 use std::path::{Path, PathBuf};
 

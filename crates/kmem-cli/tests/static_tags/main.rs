@@ -1,5 +1,6 @@
-//! Call sites that a program's own tags name (`kmem.h`, `kmem/hooks.h`), as `kmem dump` shows them: real programs,
-//! which say what they hold, against the books.
+//! Call sites named by a program's own tags (`kmem.h`, `kmem/hooks.h`), as `kmem dump` shows them.
+//!
+//! Real programs print the memory that they hold, and the tests compare it with the books.
 
 mod cplusplus;
 mod harness;

@@ -43,7 +43,7 @@ fn next_check(program: &mut Program) -> Value {
     program.dump()
 }
 
-/// File, line, function, module, bytes and calls of the rows that tags of the plugins have.
+/// File, line, function, module, bytes and calls of the rows with tags of the plugins.
 fn rows(dump: &Value) -> Vec<String> {
     let rows = dump["rows"].as_array().unwrap().iter().filter(|row| row["kind"] == "static");
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();

@@ -12,8 +12,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
-use kmem::units::Gfp;
-use kmem::{Caller, Kmem, StaticTag};
+use kmem_core::units::Gfp;
+use kmem_core::{Caller, Kmem, StaticTag};
 use kmem_module::loader::Symbol;
 use kmem_module::symbols::{Core, Definition, Process};
 use kmem_module::{Config, Loader};

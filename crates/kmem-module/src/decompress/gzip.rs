@@ -1,4 +1,4 @@
-//! gzip: one member (RFC 1952).
+//! The decoder of gzip: one member (RFC 1952).
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress, inflate_flags};
@@ -7,7 +7,7 @@ use super::{Decoded, Failure, Input};
 use crate::alloc;
 use crate::error::Result;
 
-/// How far back a stream may refer (RFC 1951).
+/// Bytes of history that a stream may refer to (RFC 1951).
 const HISTORY: usize = 32 << 10;
 /// Most bytes of a name, a comment or an extra field.
 const MAX_FIELD: usize = 64 << 10;
@@ -32,11 +32,12 @@ enum State {
 pub(super) struct Gzip<'a> {
     pub(super) input: Input<'a>,
     state: State,
-    /// One; in a list, which says if there is no memory.
+    /// One decoder, in a list because its allocation can fail.
     inflate: Vec<DecompressorOxide>,
     history: Vec<u8>,
-    /// Where the next byte goes in the history, and how many before it are not read yet.
+    /// Place of the next byte in the history.
     at: usize,
+    /// Bytes before that place that are not read yet.
     ready: usize,
     last: bool,
     crc: crc32fast::Hasher,
@@ -95,7 +96,7 @@ impl<'a> Gzip<'a> {
         Ok(())
     }
 
-    /// Decompresses some more, when everything was read.
+    /// Decompresses further bytes, after all earlier ones were read.
     fn fill(&mut self) -> Decoded<()> {
         let from = self.input.fill()?;
         let at_end = from.is_empty();

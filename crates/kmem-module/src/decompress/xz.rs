@@ -1,10 +1,10 @@
-//! xz: one stream (the .xz file format, section 2).
+//! The decoder of xz: one stream (the .xz file format, section 2).
 
 use liblzma::stream::{Action, Error, Status, Stream};
 
 use super::{Decoded, Failure, Input, MAX_DICTIONARY};
 
-/// A decoder takes a little more than its dictionary.
+/// Most bytes of a decoder: its dictionary and a little more.
 const MEMORY: u64 = MAX_DICTIONARY + (1 << 20);
 
 /// A decoder over an input.

@@ -1,4 +1,4 @@
-//! Zstandard: one frame (RFC 8878).
+//! The decoder of Zstandard: one frame (RFC 8878).
 
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, get_error_name};
 
@@ -13,7 +13,7 @@ pub(super) struct Zstd<'a> {
 
 fn failed(code: usize) -> Failure {
     match get_error_name(code) {
-        // Errors have no numbers that are promised.
+        // The library guarantees no error numbers.
         name if name.contains("not enough memory") => Failure::NoMemory,
         name => Failure::Damaged(name),
     }

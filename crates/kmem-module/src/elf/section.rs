@@ -5,10 +5,10 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// Largest alignment of a section.
+/// Largest alignment of a section, in bytes.
 const MAX_ALIGN: u64 = 2 << 20;
 
-/// A section's entry.
+/// An entry of the section table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields of Elf64_Shdr
 pub struct Section {
@@ -25,12 +25,12 @@ pub struct Section {
 }
 
 impl Section {
-    /// Takes entry `number` of a table apart.
+    /// Reads entry `number` of a table.
     pub(super) fn parse(table: &[u8], number: u16) -> Self {
         Self::of(table.get(usize::from(number) * SECTION as usize..).unwrap_or_default())
     }
 
-    /// Takes one entry apart.
+    /// Reads one entry.
     #[must_use]
     pub fn of(entry: &[u8]) -> Self {
         Self {
@@ -47,25 +47,25 @@ impl Section {
         }
     }
 
-    /// Whether it is loaded.
+    /// Whether the section is loaded into memory.
     #[must_use]
     pub fn is_allocated(&self) -> bool {
         self.flags & u64::from(elf::SHF_ALLOC) != 0
     }
 
-    /// Whether it is written to.
+    /// Whether the section is writable.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.flags & u64::from(elf::SHF_WRITE) != 0
     }
 
-    /// Whether it is executed.
+    /// Whether the section is executable.
     #[must_use]
     pub fn is_executable(&self) -> bool {
         self.flags & u64::from(elf::SHF_EXECINSTR) != 0
     }
 
-    /// Bytes it takes in the file.
+    /// Bytes of the section in the file.
     fn file_size(&self) -> u64 {
         if matches!(self.kind, elf::SHT_NULL | elf::SHT_NOBITS) { 0 } else { self.size }
     }
@@ -80,7 +80,8 @@ impl Section {
         Ok(())
     }
 
-    /// Whether its contents are in a file of `len` bytes, and not in its headers.
+    /// Checks that the section lies in a file of `len` bytes, and outside ELF header and section
+    /// table.
     pub(super) fn check_bounds(&self, number: u16, len: u64, table: (u64, u64)) -> Result<()> {
         if self.file_size() == 0 {
             return Ok(());
@@ -108,7 +109,7 @@ impl Section {
         Ok(())
     }
 
-    /// What a section that is loaded must keep to.
+    /// Checks flags and alignment of a section that is loaded.
     pub(super) fn check_kind(&self, number: u16, name: &str) -> Result<()> {
         if !self.is_allocated() {
             return Ok(());

@@ -15,15 +15,15 @@ const SYMBOL: u64 = 24;
 /// A symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// Offset of its name.
+    /// Offset of its name in the table of names.
     pub name: u32,
     /// Binding and type.
     pub info: u8,
-    /// The section it is in, or a reserved number.
+    /// Number of its section, or a reserved number.
     pub section: u16,
     /// Offset in its section.
     pub value: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
@@ -44,13 +44,13 @@ impl Symbol {
         self.info & 0xf
     }
 
-    /// Whether it may be undefined.
+    /// Whether it is weak: it may be undefined.
     #[must_use]
     pub fn is_weak(&self) -> bool {
         self.info >> 4 == elf::STB_WEAK
     }
 
-    /// Whether it is seen by that file only.
+    /// Whether it is local: not visible outside its file.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.info >> 4 == elf::STB_LOCAL
@@ -61,7 +61,7 @@ impl Symbol {
 pub struct Symtab<'a> {
     symbols: Part<'a>,
     names: Part<'a>,
-    /// The section it is.
+    /// Number of the symbol table's section.
     pub section: u16,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Symtab<'a> {
     /// Reads and checks the symbol table.
     ///
     /// # Errors
-    /// `ENOEXEC` for the first thing that is wrong; `ENOMEM`, or what reading says.
+    /// `ENOEXEC`: names the first field that is wrong; those of [`Elf::contents`].
     pub fn read(elf: &Elf<'a>, account: &Account) -> Result<Self> {
         let mut tables = elf.sections().filter(|(_, section)| section.kind == elf::SHT_SYMTAB);
         let Some((number, table)) = tables.next() else {
@@ -136,25 +136,25 @@ impl<'a> Symtab<'a> {
         }
     }
 
-    /// Number of symbols, the empty one included.
+    /// Number of symbols, symbol 0 included.
     #[must_use]
     pub fn len(&self) -> u32 {
         (self.symbols.len() / SYMBOL as usize) as u32
     }
 
-    /// Whether there is none.
+    /// Whether there are no symbols.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Symbol `number`, which is there.
+    /// Symbol `number`, which must exist.
     #[must_use]
     pub fn get(&self, number: u32) -> Symbol {
         Symbol::of(self.symbols.get(number as usize * SYMBOL as usize..).unwrap_or_default())
     }
 
-    /// All symbols and their numbers, without the empty one.
+    /// All symbols with their numbers, without symbol 0.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Symbol)> + '_ {
         (1..self.len()).map(|number| (number, self.get(number)))
     }
@@ -163,17 +163,17 @@ impl<'a> Symtab<'a> {
     #[must_use]
     pub fn name_c(&self, symbol: &Symbol) -> &CStr {
         let rest = self.names.get(symbol.name as usize..).unwrap_or_default();
-        // The table ends with a zero: it has been checked.
+        // The table was checked to end with a zero.
         CStr::from_bytes_until_nul(rest).unwrap_or_default()
     }
 
-    /// Its bytes.
+    /// The bytes of a symbol's name.
     #[must_use]
     pub fn name_bytes(&self, symbol: &Symbol) -> &[u8] {
         self.name_c(symbol).to_bytes()
     }
 
-    /// Its name, for people.
+    /// A symbol's name, for messages.
     pub(crate) fn name(&self, symbol: &Symbol) -> Lossy<'_> {
         Lossy(self.name_bytes(symbol))
     }

@@ -1,4 +1,4 @@
-//! Between memory and life: imports, publishing, init; and taking a module down again.
+//! The way from a linked module to a live one: imports, publication, init. And the way back.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -16,14 +16,14 @@ use crate::registry::{Attempt, Slot, Tables};
 use crate::stats::Stat;
 use crate::symbols::{Definition, Export, Versions};
 
-/// Finds what a module imports.
+/// Resolves the imports of a module.
 pub(super) struct Imports<'a> {
     pub(super) loader: &'a Arc<Inner>,
-    /// Whether it may have what is for modules under the GPL.
+    /// Whether it may use symbols that are only for modules under the GPL.
     pub(super) gpl: bool,
-    /// The versions it was built for, if they matter.
+    /// The versions that it was built for, if they are checked.
     pub(super) versions: Option<&'a Versions<'a>>,
-    /// The modules it uses, each held once.
+    /// The modules that it uses, each held once.
     pub(super) uses: Vec<Shared<Module>>,
 }
 
@@ -52,7 +52,8 @@ impl Resolve for Imports<'_> {
 }
 
 impl Imports<'_> {
-    /// Looks among the exports of modules; one that is coming is waited for.
+    /// Looks for a symbol among the exports of modules. Waits for a module that is being loaded or
+    /// unloaded.
     fn of_modules(&mut self, name: &CStr) -> Result<Option<Definition>> {
         loop {
             let tables = self.loader.registry.lock();
@@ -92,16 +93,17 @@ impl Inner {
             image.seal()?;
             let (size, text) = (image.layout.kept(), image.layout.text);
             if let Some(tags) = &body.tags {
-                // SAFETY: checked tags in memory that stays until `take_down` takes leave of them.
+                // SAFETY: checked tags, in memory that stays mapped until `take_down` has
+                // unregistered them.
                 unsafe { self.config.books.register(tags, &module.name) };
             }
             (body.init, std::mem::take(&mut body.init_array), size, text)
         };
         for constructor in constructors {
-            // SAFETY: an address in sealed code of the module, which stays mapped while it is coming.
+            // SAFETY: a function in sealed code of the module, which stays mapped during the load.
             unsafe { call(constructor) };
         }
-        // SAFETY: as above.
+        // SAFETY: a function in sealed code of the module, which stays mapped during the load.
         let result = init.map_or(0, |init| unsafe { call(init) });
         if result < 0 {
             let name = &module.name;
@@ -118,7 +120,7 @@ impl Inner {
         }
         let mut body = lock(&module.body);
         if let Some(image) = body.image.as_mut() {
-            // SAFETY: init has returned; what is given back is only of use to it.
+            // SAFETY: init has returned, and no code uses its parts afterwards.
             if !unsafe { image.finish_init() } {
                 eprintln!("kmem: module {}: what init initialised stays writable", module.name);
             }
@@ -135,13 +137,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the module's exports known, and who uses whom.
+    /// Publishes the module's exports and users.
     fn publish(&self, attempt: &Shared<Attempt>, module: &Shared<Module>) -> Result<()> {
         let taken = |name: &CStr, owner: fmt::Arguments<'_>| {
             let what = format_args!("{} exports {name:?}, which {owner} has", module.name);
             Error::new(Errno::EEXIST, what)
         };
-        // The dynamic linker has a lock of its own: not under ours. Nobody else looks at them.
+        // The dynamic linker takes its own lock, so it is not called under the registry's. No other
+        // thread reads the exports of a module that is being loaded.
         let exports = std::mem::take(&mut lock(&module.body).exports);
         for Export { name, .. } in &exports {
             if self.config.core.find(name).is_some() || provided::find(name.as_bytes()).is_some() {
@@ -180,18 +183,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts the users of a module on the board.
+    /// Writes the users of a module to the board.
     fn show_users(&self, tables: &Tables, name: &str) {
         let Some(Slot::Live(module)) = tables.names.get(name) else { return };
         let mut text = [0; board::USERS * 8];
         let mut rest = &mut text[..];
-        // What there is no room for is cut off.
+        // Names that do not fit are cut off.
         let _ = write!(rest, "{}", tables.users_text(name, ","));
         let len = text.iter().position(|&b| b == 0).unwrap_or(text.len());
         self.board.change(|| board::store_text(&module.entry().users, &text[..len]));
     }
 
-    /// Undoes everything: exports, tags, uses, memory, the place on the board.
+    /// Removes a module's exports, tags, uses, memory and entry on the board.
     pub(crate) fn take_down(self: &Arc<Self>, module: &Shared<Module>) {
         module.close();
         let mut guard = self.registry.lock();
@@ -205,7 +208,8 @@ impl Inner {
         }
         drop(guard);
         if let Some(tags) = &body.tags {
-            // SAFETY: as registered, or never registered, which is told apart; nobody runs in the module any more.
+            // SAFETY: the range is that of `register`, or was never registered, which `unregister`
+            // ignores. No thread runs code of the module any more.
             unsafe { self.config.books.unregister(tags, &module.name) };
         }
         drop(body);

@@ -1,4 +1,4 @@
-//! Loading: claim the file, find the name, claim that, and only then take memory.
+//! Loading: claims the file, finds the name, claims the name, and only then allocates memory.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::source::{Source, Window};
 use crate::stats::Stat;
 use crate::symbols::{Versions, is_gpl_compatible};
 
-/// The layout of what `kmem_module.h` makes.
+/// Version of the structures in `kmem_module.h`: `KMEM_MODULE_ABI`.
 const ABI: &str = "1";
 
-/// How far a request has come: where a failure is counted.
+/// Progress of a request: selects the counters of a failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Decompress,
@@ -44,20 +44,22 @@ struct Request<'a> {
 }
 
 impl Loader {
-    /// Loads the module in a file.
+    /// Loads the module in a file that is open for reading only, and runs its init. `args` is
+    /// `name=value ..`; `flags` are those of [`flags`].
     ///
     /// # Errors
-    /// `EEXIST`: it is there; `ENOEXEC`: it is no module; and those of `finit_module(2)`.
+    /// `EEXIST`: the module is loaded; `ENOEXEC`: the file is no module; and those of
+    /// `finit_module(2)`.
     pub fn finit_module(&self, fd: RawFd, args: &str, flags: u32) -> Result<()> {
         let result = self.0.finit(fd, args, flags);
         self.0.show_held();
         result
     }
 
-    /// Loads a module that is in memory.
+    /// Loads the module in `bytes`, and runs its init. `args` is `name=value ..`.
     ///
     /// # Errors
-    /// As [`Loader::finit_module`].
+    /// As for [`Loader::finit_module`].
     pub fn init_module(&self, bytes: &[u8], args: &str) -> Result<()> {
         let result =
             self.0.begin_request(args, 0, None, |request| request.run(Source::Bytes(bytes), None));
@@ -83,8 +85,8 @@ impl Inner {
         })
     }
 
-    /// Makes a request that is this thread's to `run`, unless another does the same. What fails before that takes nothing
-    /// from the platform.
+    /// Makes a request and calls `run` with it, unless another request loads the same file. A
+    /// failure before `run` has taken nothing from the platform.
     fn begin_request(
         self: &Arc<Self>,
         args: &str,
@@ -134,7 +136,7 @@ impl<'a> Request<'a> {
         Ok(Self { loader, attempt, file, account, stage, name, ended })
     }
 
-    /// Ends a request that nobody else knows of.
+    /// Ends a request that is in no table.
     fn forget(mut self) {
         self.ended = true;
         registry::ended(&self.attempt);
@@ -144,7 +146,7 @@ impl<'a> Request<'a> {
         self.attempt.asked.flags & flag != 0
     }
 
-    /// Does it, counts what came of it, and tells those who wait.
+    /// Loads the module, counts the result, and wakes the threads that wait for it.
     fn run(
         mut self,
         source: Source<'_>,
@@ -202,14 +204,15 @@ impl<'a> Request<'a> {
         self.loader.count(bytes, self.account.spent());
     }
 
-    /// None: the module is live. A claim: somebody else's is, or was to be.
+    /// Loads the module. `None`: it is live. A claim: another request loaded it, or tried to.
     fn load(
         &mut self,
         source: Source<'_>,
         packed: Option<&Packed<'_>>,
         file_name: Option<&dyn Fn() -> Option<Name>>,
     ) -> Result<Option<Claim>> {
-        // What is verified must be what is loaded.
+        // With signatures, a file is copied first: the bytes that are verified must be those that
+        // are loaded.
         let copy = match (self.loader.config.verify, source) {
             (None, _) | (_, Source::Bytes(_)) => None,
             _ => Some(source.part(&self.account, 0, source.len(), "the file")?),
@@ -245,7 +248,7 @@ impl<'a> Request<'a> {
         self.stage = Stage::Becoming;
         let module =
             self.make(expanded.as_ref().map_or(source, |bytes| Source::Bytes(bytes)), name)?;
-        // Init may run for long, and needs none of it.
+        // Init may run for a long time, and does not need the file.
         drop((expanded, copy));
         if let Err(error) = self.loader.come_alive(&self.attempt, &module) {
             self.loader.take_down(&module);
@@ -254,7 +257,7 @@ impl<'a> Request<'a> {
         Ok(None)
     }
 
-    /// Checks the file, and makes a module of it.
+    /// Checks the file and links a module from it.
     fn make(&mut self, source: Source<'_>, name: Name) -> Result<Shared<Module>> {
         let file = Elf::read(source, &self.account, Some(Machine::HERE))?;
         let info = Modinfo::read(&file, &self.account)?;
@@ -268,7 +271,7 @@ impl<'a> Request<'a> {
         Ok(module)
     }
 
-    /// Checks that a signature is well-formed, and if that is asked for, that there is one and it is right.
+    /// Checks the form of a signature. If signatures are verified, one must exist and be valid.
     fn check_signature(&self, source: Source<'_>) -> Result<()> {
         let verify = self.loader.config.verify;
         let found = match signature::find(source, &self.account) {
@@ -290,7 +293,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether the module is for this loader; whether its licence is compatible with the GPL.
+    /// Checks name and ABI of the module. Returns whether its licence is compatible with the GPL.
     fn check_info(&self, info: &Modinfo<'_>, name: Name) -> Result<bool> {
         if info.name()?.is_some_and(|other| other != name) {
             return Err(Error::noexec(format_args!("{name} changed its name while it was loaded")));
@@ -318,7 +321,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Makes the module's memory.
+    /// Links the module into memory.
     fn link(&self, file: &Elf<'_>, gpl: bool, module: &Shared<Module>) -> Result<()> {
         let config = &self.loader.config;
         let versions = Versions::read(file, &self.account)?;
@@ -336,7 +339,7 @@ impl<'a> Request<'a> {
             this_module: Shared::as_ptr(module) as u64,
         };
         let linked = link(file, &self.account, &options, &mut imports);
-        // What it holds is let go with the module, whatever comes of it.
+        // Also after an error: `take_down` releases the modules that are held.
         let mut body = lock(&module.body);
         body.uses = std::mem::take(&mut imports.uses);
         let mut linked = linked?;
@@ -352,7 +355,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A request that is left without an end, by a panic in init, say.
+/// Gives up a request without a result, for example after a panic in init.
 impl Drop for Request<'_> {
     fn drop(&mut self) {
         if !self.ended {

@@ -1,4 +1,4 @@
-//! What the loader itself provides to modules: the functions that `kmem_module.h` declares.
+//! Functions of `kmem_module.h` that the loader itself provides to modules.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -6,7 +6,7 @@ use super::Loader;
 use crate::error::Errno;
 use crate::module::Module;
 
-/// Value of a function's name.
+/// The address of a function by its name.
 pub(super) fn find(name: &[u8]) -> Option<u64> {
     Some(match name {
         b"kmem_try_module_get" => try_module_get as *const () as u64,
@@ -19,32 +19,32 @@ pub(super) fn find(name: &[u8]) -> Option<u64> {
 }
 
 /// # Safety
-/// Null, or a module that is there.
+/// `module` is null or not unloaded.
 unsafe extern "C" fn try_module_get(module: *const Module) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { module.as_ref() }.is_none_or(Module::try_get)
 }
 
 /// # Safety
-/// As [`try_module_get`], which has succeeded before.
+/// `module` is null or not unloaded.
 unsafe extern "C" fn module_put(module: *const Module) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     if let Some(module) = unsafe { module.as_ref() } {
         module.put();
     }
 }
 
 /// # Safety
-/// As [`try_module_get`].
+/// `module` is null or not unloaded.
 unsafe extern "C" fn module_refcount(module: *const Module) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { module.as_ref() }.map_or(-1, |module| module.refcount().cast_signed())
 }
 
 /// # Safety
-/// The module that asks, and a C string.
+/// `of` is null or not unloaded; `name` is a C string.
 unsafe extern "C" fn request_module(of: *const Module, name: *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     let (module, name) = unsafe { (of.as_ref(), CStr::from_ptr(name)) };
     let Some(loader) = module.and_then(|module| module.loader.upgrade()) else {
         return -Errno::EINVAL.0;
@@ -57,6 +57,6 @@ unsafe extern "C" fn request_module(of: *const Module, name: *const c_char) -> c
 }
 
 extern "C" fn smp_processor_id() -> c_uint {
-    // SAFETY: asks for a number.
+    // SAFETY: takes no pointer.
     u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Unloading: nobody uses it, nobody holds it, exit runs, everything goes.
+//! Unloading: waits until a module is not held, runs its exit, and takes it down.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,12 +13,13 @@ use crate::registry::{self, Asked, Attempt, Registry, Slot, Tables};
 use crate::tags::Live;
 
 impl Loader {
-    /// Unloads a module. Waits until nobody holds it, unless [`delete::NONBLOCK`] is set. What is live of its allocations
-    /// after its exit keeps its tags, and a warning names the sites; or that is refused: see [`WhenLive`].
+    /// Unloads a module. Waits while it is held, unless [`delete::NONBLOCK`] is set. [`WhenLive`]
+    /// decides about allocations that are live after its exit.
     ///
     /// # Errors
-    /// `ENOENT`: there is none; `EAGAIN`: other modules use it, or it is held; `EBUSY`: it is being loaded or
-    /// unloaded, has an init and no exit, or its allocations are live and that is refused; `EINTR`.
+    /// `ENOENT`: there is no such module; `EAGAIN`: other modules use it, or it is held and
+    /// [`delete::NONBLOCK`] is set; `EBUSY`: it is being loaded or unloaded, has an init and no
+    /// exit, or has live allocations with [`WhenLive::Refuse`]; `EINTR`.
     pub fn delete_module(&self, name: &str, flags: u32) -> Result<()> {
         let module = self.0.begin_unload(name)?;
         let result = self.0.unload(&module, flags);
@@ -28,7 +29,7 @@ impl Loader {
 }
 
 impl Inner {
-    /// The live module of a name that nobody uses.
+    /// Finds a module to unload, which no other module uses.
     fn begin_unload(&self, name: &str) -> Result<Shared<Module>> {
         let tables = self.registry.lock();
         let module = match tables.names.get(name) {
@@ -46,7 +47,7 @@ impl Inner {
 
     fn unload(self: &Arc<Self>, module: &Shared<Module>, flags: u32) -> Result<()> {
         let name = module.name;
-        // It has a slot as long as it is going.
+        // The name has a slot as long as the module exists.
         let set = |tables: &mut Tables, slot: Slot| {
             if let Some(place) = tables.names.get_mut(&name) {
                 *place = slot;
@@ -60,7 +61,7 @@ impl Inner {
         }
         let (attempt, gone_before) = self.begin_going(module, flags)?;
         if let Err(error) = module.wait_for_last_put() {
-            // It stays, and may be used again.
+            // A signal arrived: the module stays live, and can be held again.
             module.reopen();
             self.registry.end(&attempt, None, Err(error.clone()), |tables| {
                 set(tables, Slot::Live(module.clone()));
@@ -73,7 +74,7 @@ impl Inner {
                 let mut body = lock(&module.body);
                 (body.exit, std::mem::take(&mut body.fini_array))
             };
-            // SAFETY: addresses in sealed code of the module, which stays mapped until it is taken down.
+            // SAFETY: functions in sealed code of the module, which stays mapped until `take_down`.
             unsafe {
                 exit.map(|exit| call(exit));
                 for destructor in destructors.into_iter().rev() {
@@ -96,7 +97,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether a module whose exit has run may go.
+    /// Checks that a module whose exit has run may be taken down.
+    ///
+    /// # Errors
+    /// `EBUSY`: its allocations are live, with [`WhenLive::Refuse`].
     fn check_live(&self, module: &Module) -> Result<()> {
         if self.config.when_live == WhenLive::KeepTags {
             return Ok(());
@@ -108,7 +112,8 @@ impl Inner {
         })
     }
 
-    /// Marks a module as going, so that nobody takes hold of it any more. Whether its exit has run before.
+    /// Marks a module as going, so that it cannot be held any more. Returns whether its exit has
+    /// run in an earlier call.
     fn begin_going(
         self: &Arc<Self>,
         module: &Shared<Module>,

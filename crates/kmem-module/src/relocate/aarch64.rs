@@ -13,20 +13,20 @@ fn need(kind: u32) -> Need {
     }
 }
 
-/// `ldr x16, #8; br x16`, the target. x16 is a call's to spoil.
+/// `ldr x16, #8; br x16`, followed by the target. A call may change x16.
 fn veneer(target: u64) -> [u8; VENEER as usize] {
     let mut code = [0x50, 0, 0, 0x58, 0, 0x02, 0x1f, 0xd6, 0, 0, 0, 0, 0, 0, 0, 0];
     code[8..].copy_from_slice(&target.to_le_bytes());
     code
 }
 
-/// Whether `value` fits `bits` bits with a sign.
+/// Checks that `value` fits a signed number of `bits` bits.
 fn fits(value: i64, bits: u32) -> Result<i64, Refusal> {
     let most = 1_i64 << (bits - 1);
     if (-most..most).contains(&value) { Ok(value) } else { Err(Refusal::Overflow(value)) }
 }
 
-/// Puts the low `bits` of `value` at bit `at` of the instruction; what is there must be zero.
+/// Writes the low `bits` bits of `value` at bit `at` of the instruction, where they must be zero.
 fn field(site: &mut Site<'_>, value: i64, at: u32, bits: u32) -> Result<(), Refusal> {
     let place = site.bytes.first_chunk_mut::<4>().ok_or(Refusal::Outside)?;
     let mask = ((1_u64 << bits) - 1) as u32;
@@ -38,7 +38,7 @@ fn field(site: &mut Site<'_>, value: i64, at: u32, bits: u32) -> Result<(), Refu
     Ok(())
 }
 
-/// A branch over `value` bytes: in words, in `bits` bits at bit `at`.
+/// Writes a branch over `value` bytes: the number of words, in `bits` bits at bit `at`.
 fn branch(site: &mut Site<'_>, value: i64, at: u32, bits: u32) -> Result<(), Refusal> {
     if value & 3 != 0 {
         return Err(Refusal::Misaligned(value));
@@ -47,7 +47,7 @@ fn branch(site: &mut Site<'_>, value: i64, at: u32, bits: u32) -> Result<(), Ref
     field(site, value >> 2, at, bits)
 }
 
-/// Pages from that of the place to that of `target`, for ADRP.
+/// Writes the number of pages from the place's page to that of `target`, for ADRP.
 fn pages(site: &mut Site<'_>, target: i64, check: bool) -> Result<(), Refusal> {
     let value = (target >> 12) - (site.place.cast_signed() >> 12);
     if check {
@@ -57,7 +57,7 @@ fn pages(site: &mut Site<'_>, target: i64, check: bool) -> Result<(), Refusal> {
     field(site, value >> 2, 5, 19)
 }
 
-/// The offset in the page of `target`, in units of the access.
+/// Writes the offset of `target` in its page, in units of `1 << shift` bytes.
 fn in_page(site: &mut Site<'_>, target: i64, shift: u32) -> Result<(), Refusal> {
     let value = target & 0xfff;
     if value & ((1 << shift) - 1) != 0 {
@@ -70,7 +70,7 @@ fn apply(kind: u32, site: &mut Site<'_>) -> Result<(), Refusal> {
     let absolute = site.absolute();
     let relative = site.relative_to(site.symbol);
     let word = |value: i64| -> Result<[u8; 4], Refusal> {
-        // The ABI lets either reading of 32 bits fit.
+        // The ABI accepts signed and unsigned values of 32 bits.
         if (-(1_i64 << 31)..1_i64 << 32).contains(&value) {
             Ok((value as u32).to_le_bytes())
         } else {

@@ -13,7 +13,7 @@ fn need(kind: u32) -> Need {
     }
 }
 
-/// `jmp *0(%rip)`, the target, and two bytes that trap.
+/// `jmp *0(%rip)`, followed by the target and two bytes that trap.
 fn veneer(target: u64) -> [u8; VENEER as usize] {
     let mut code = [0xff, 0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xcc, 0xcc];
     code[6..14].copy_from_slice(&target.to_le_bytes());

@@ -12,8 +12,8 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kmem::units::Gfp;
-use kmem::{Caller, Kmem, StaticTag};
+use kmem_core::units::Gfp;
+use kmem_core::{Caller, Kmem, StaticTag};
 use kmem_module::symbols::{Core, Definition, Process};
 use kmem_module::{Config, Loader, Result};
 use tempfile::TempDir;

@@ -3,41 +3,41 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read as _};
 
-use super::write::Tag;
 use crate::escape::unword;
+use crate::sites::Tag;
 
-/// Longest line accepted.
+/// Longest line accepted, in bytes.
 const MAX_LINE: usize = 64 << 10;
 
-/// Counters of one memory node: an indented line below its row.
+/// Counters of one NUMA node: an indented line below its row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRow {
-    /// The node.
+    /// Number of the node.
     pub node: u32,
-    /// Bytes.
+    /// Live bytes.
     pub bytes: i64,
-    /// Calls.
+    /// Live objects.
     pub calls: u64,
 }
 
-/// One row.
+/// One row of allocinfo text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Bytes; negative for a moment when counters of several CPUs are added up.
+    /// Live bytes. May be negative: the kernel adds counters of several CPUs while they change.
     pub bytes: i64,
-    /// Calls; for the same reason it may be 2^64 - 1.
+    /// Live objects. May be 2^64 - 1, which stands for -1, when bytes are negative.
     pub calls: u64,
-    /// The tag.
+    /// File, line, module and function.
     pub tag: Tag,
     /// Trailing `key:value` pairs, known or not; a bare trailing integer has an empty key.
     pub extras: Vec<(String, String)>,
     /// Per-node lines.
     pub nodes: Vec<NodeRow>,
-    /// Lines that were summed into this row.
+    /// Count of lines that were summed into this row.
     pub lines: u64,
 }
 
-/// A line that is no row.
+/// The error for a line that is no row.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// The source could not be read.
@@ -45,45 +45,54 @@ pub enum LineError {
     Io {
         /// Line number, from 1.
         line: u64,
-        /// Why.
+        /// The error of the source.
         source: io::Error,
     },
     /// The first line is not that of allocinfo.
     #[error("not allocinfo text: the first line is {found:?}")]
     NotAllocinfo {
-        /// The first line, cut.
+        /// Beginning of the first line.
         found: String,
     },
-    /// A version this reader does not know.
+    /// The reader does not know this version.
     #[error("allocinfo version {version:?}; versions 1.x and 2.x are known")]
     Version {
         /// The version.
         version: String,
     },
-    /// A line longer than any tag.
+    /// The line is longer than any tag.
     #[error("line {line}: longer than 64 KiB")]
     TooLong {
         /// Line number, from 1.
         line: u64,
     },
-    /// A line that does not read as a row.
+    /// The line cannot be parsed as a row.
     #[error("line {line}: {what}: {text:?}")]
     Malformed {
         /// Line number, from 1.
         line: u64,
-        /// What was expected.
+        /// The fault in the line.
         what: &'static str,
-        /// The line, cut.
+        /// Beginning of the line.
         text: String,
     },
 }
 
-/// Reads rows one by one: memory does not grow with the file.
+/// Reads rows one by one, in memory that does not grow with the file.
+///
+/// ```
+/// use kmem_snapshot::allocinfo::Reader;
+///
+/// let text = "allocinfo - version: 1.0\n  4096  1 mm/slub.c:12 func:load \n";
+/// let rows: Vec<_> = Reader::new(text.as_bytes())?.collect::<Result<_, _>>()?;
+/// assert_eq!((rows[0].bytes, rows[0].tag.function.as_str()), (4096, "load"));
+/// # Ok::<(), kmem_snapshot::allocinfo::LineError>(())
+/// ```
 pub struct Reader<R> {
     source: R,
     version: String,
     line: u64,
-    /// The row whose per-node lines may still follow.
+    /// The last row. Lines of its nodes may still follow.
     pending: Option<Row>,
     /// An error found while a row was pending.
     fault: Option<LineError>,
@@ -95,7 +104,8 @@ impl<R: BufRead> Reader<R> {
     ///
     /// # Errors
     ///
-    /// Fails when the text does not begin as allocinfo does.
+    /// [`LineError::NotAllocinfo`], [`LineError::Version`]; [`LineError::Io`] when the source
+    /// cannot be read.
     pub fn new(source: R) -> Result<Self, LineError> {
         let mut this = Self {
             source,
@@ -117,13 +127,13 @@ impl<R: BufRead> Reader<R> {
         Ok(this)
     }
 
-    /// Version in the header.
+    /// Version in the header, such as `2.0`.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The next line without its newline; none at the end.
+    /// Reads the next line without its newline; none at the end.
     fn next_line(&mut self) -> Result<Option<String>, LineError> {
         self.line += 1;
         let line = self.line;
@@ -204,7 +214,7 @@ fn cut(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-/// `        nid0   94912   2966`
+/// Parses a line of a node, such as `        nid0   94912   2966`.
 fn parse_node(text: &str) -> Option<NodeRow> {
     let mut fields = text.split_ascii_whitespace();
     let node = fields.next()?.strip_prefix("nid")?.parse().ok()?;
@@ -248,8 +258,8 @@ fn parse_row(text: &str) -> Result<Row, &'static str> {
     })
 }
 
-/// Takes `key:value` pairs and bare integers off the end, from the right, so that a function
-/// name with spaces in it stays whole.
+/// Splits `key:value` pairs and bare integers off the end of a line. It works from the right, so
+/// that a function name with spaces in it stays whole.
 fn split_extras(text: &str) -> (&str, Vec<(String, String)>) {
     let mut extras = Vec::new();
     let mut name = text.trim_end();
@@ -272,7 +282,7 @@ fn is_key(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
 }
 
-/// Sums rows with equal tags, keeping how many lines each came from; in order of appearance.
+/// Sums rows with equal tags and counts the lines of each, in order of appearance.
 #[must_use]
 pub fn merge(rows: impl IntoIterator<Item = Row>) -> Vec<Row> {
     let mut merged: Vec<Row> = Vec::new();
@@ -281,7 +291,7 @@ pub fn merge(rows: impl IntoIterator<Item = Row>) -> Vec<Row> {
         if let Some(&at) = known.get(&row.tag) {
             let sum = &mut merged[at];
             sum.bytes = sum.bytes.saturating_add(row.bytes);
-            // Modulo 2^64: the kernel's 2^64 - 1 is minus one.
+            // Sums are modulo 2^64, because the kernel writes -1 as 2^64 - 1.
             sum.calls = sum.calls.wrapping_add(row.calls);
             sum.lines += row.lines;
             sum.nodes.extend(row.nodes);
@@ -314,9 +324,8 @@ mod tests {
         assert_eq!((row.bytes, row.calls), (-128, u64::MAX));
         assert_eq!(row.tag.file, "./include/linux/x.h");
         assert_eq!(row.tag.module.as_deref(), Some("nf_tables"));
-        let row = one(
-            "           0        0 drivers/iommu/amd/../iommu-pages.h:94 func:f accurate:no peak:12 7\n",
-        );
+        let row = one("           0        0 drivers/iommu/amd/../iommu-pages.h:94 \
+             func:f accurate:no peak:12 7\n");
         assert_eq!(row.tag.line, 94);
         let extras: Vec<_> = row.extras.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         assert_eq!(extras, [("accurate", "no"), ("peak", "12"), ("", "7")]);
@@ -346,7 +355,8 @@ mod tests {
     #[test]
     fn bad_lines_are_told_and_the_rest_is_read() {
         let got = rows(
-            "1 1 a.c:1 func:f \nx\n1 x a.c:1 func:f\n1 1 a.c func:f\n1 1 a.c:1 [m func:f\n1 1 a.c:1\n2 2 b.c:2 func:g \n",
+            "1 1 a.c:1 func:f \nx\n1 x a.c:1 func:f\n1 1 a.c func:f\n1 1 a.c:1 [m func:f\n\
+             1 1 a.c:1\n2 2 b.c:2 func:g \n",
         );
         assert_eq!(got.iter().filter(|r| r.is_ok()).count(), 2);
         assert_eq!(got.iter().filter(|r| r.is_err()).count(), 5);

@@ -5,14 +5,14 @@ use std::io::{self, Write};
 
 use super::read::{NodeRow, Row};
 use crate::escape::word;
-use crate::sites::{Origin, Site};
+use crate::sites::Tag;
 
-/// Version of the format; they differ in the first line.
+/// Version of the format, in its first line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Version {
-    /// As of Linux 6.10.
+    /// The version of Linux 6.10.
     V1,
-    /// As of Linux 6.16: a line may carry trailing `key:value` pairs.
+    /// The version of Linux 6.16: a line may have trailing `key:value` pairs.
     #[default]
     V2,
 }
@@ -26,58 +26,11 @@ impl fmt::Display for Version {
     }
 }
 
-/// The tag of a line.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Tag {
-    /// Source file, or what stands for it.
-    pub file: String,
-    /// Line; 0 for none.
-    pub line: u32,
-    /// Module; none for the main executable, or the kernel itself.
-    pub module: Option<String>,
-    /// Function.
-    pub function: String,
-}
-
-/// The tag of a call site, by the table in the module's documentation.
-#[must_use]
-pub fn tag_of(site: &Site) -> Tag {
-    tag_of_origin(&site.origin)
-}
-
-/// The same for an origin.
-#[must_use]
-pub fn tag_of_origin(origin: &Origin) -> Tag {
-    let reserved =
-        |function: String| Tag { file: "kmem".to_owned(), line: 0, module: None, function };
-    match origin {
-        Origin::NotTagged => reserved("not_tagged".to_owned()),
-        Origin::OtherSites => reserved("other_sites".to_owned()),
-        Origin::Metadata(table) => reserved(table.name().to_owned()),
-        Origin::Unknown(tag) => reserved(format!("unknown_tag_{tag}")),
-        Origin::Static(tag) => Tag {
-            file: tag.file.clone(),
-            line: tag.line,
-            module: (!tag.module.is_empty()).then(|| tag.module.clone()),
-            function: tag.function.clone(),
-        },
-        Origin::Place(place) => {
-            let (file, line) = place.source.clone().unwrap_or_else(|| (place.in_module(), 0));
-            Tag {
-                file,
-                line,
-                module: (!place.main && !place.module.is_empty()).then(|| place.module.clone()),
-                function: place.function.clone().unwrap_or_else(|| place.in_module()),
-            }
-        }
-    }
-}
-
 /// Writes the two lines at the top.
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_header(out: &mut impl Write, version: Version) -> io::Result<()> {
     writeln!(out, "allocinfo - version: {version}")?;
     writeln!(out, "#     <size>  <calls> <tag info>")
@@ -87,20 +40,20 @@ pub fn write_header(out: &mut impl Write, version: Version) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_row(out: &mut impl Write, bytes: i64, calls: u64, tag: &Tag) -> io::Result<()> {
     write_row_with(out, bytes, calls, tag, NO_EXTRAS)
 }
 
-/// No extras, of a type that can be inferred.
+/// No extras, of a type that the compiler can infer.
 const NO_EXTRAS: [(&str, &str); 0] = [];
 
-/// Writes one line with extras: `key:value` pairs behind the function, in the order given. A
-/// pair without a key is a bare value. Only for version 2.0, and only when they were asked for.
+/// Writes one line with extras: `key:value` pairs behind the function, in the given order. A pair
+/// without a key is a bare value. Version 1.0 has no extras.
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_row_with<K: AsRef<str>, V: fmt::Display>(
     out: &mut impl Write,
     bytes: i64,
@@ -129,19 +82,19 @@ impl NodeRow {
     ///
     /// # Errors
     ///
-    /// Whatever the writer reports.
+    /// The errors of the writer.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "        nid{}   {}   {}", self.node, self.bytes, self.calls)
     }
 }
 
 impl Row {
-    /// Writes the row as it was read: its line with all extras, then those of its nodes. Rows
-    /// that [`merge`](super::merge) summed are written as one line.
+    /// Writes the row as it was read: its line with all extras, then the lines of its nodes. A row
+    /// that [`merge`](super::merge) summed becomes one line.
     ///
     /// # Errors
     ///
-    /// Whatever the writer reports.
+    /// The errors of the writer.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let extras = self.extras.iter().map(|(key, value)| (key, value));
         write_row_with(out, self.bytes, self.calls, &self.tag, extras)?;
@@ -155,6 +108,7 @@ mod tests {
 
     use super::*;
     use crate::books::StaticTag;
+    use crate::sites::{Origin, Site};
     use crate::symbols::Place;
 
     fn line(place: Place) -> String {
@@ -172,7 +126,7 @@ mod tests {
             pinned: None,
         };
         let mut out = Vec::new();
-        write_row(&mut out, site.bytes, site.calls, &tag_of(&site)).unwrap();
+        write_row(&mut out, site.bytes, site.calls, &site.origin.tag()).unwrap();
         String::from_utf8(out).unwrap()
     }
 

@@ -1,37 +1,36 @@
-//! What was allocated and freed since a process started, by tag.
+//! Allocations and frees since a process started, by tag.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::mem::{offset_of, size_of};
 use std::os::unix::fs::FileExt as _;
 
-use kmem::blackbox::Counter;
-use kmem::root::TAG_FIRST_SITE;
+use kmem_layout::blackbox::Counter;
+use kmem_layout::word::TAG_FIRST_SITE;
 
 use super::header::Header;
-use crate::books::record::u64_at;
 use crate::extents;
+use crate::memory::field;
 
 /// Counters read at a time.
 const BATCH: u64 = 1 << 15;
 const SIZE: u64 = size_of::<Counter>() as u64;
 
-/// Sums over all CPUs since the process started.
+/// Allocations and frees since the process started, summed over all CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Allocations.
+    /// Count of allocations.
     pub allocations: u64,
     /// Bytes allocated.
     pub allocated_bytes: u64,
-    /// Frees.
+    /// Count of frees.
     pub frees: u64,
     /// Bytes freed.
     pub freed_bytes: u64,
 }
 
 impl Counts {
-    /// Live bytes and objects. Counters of a process that goes on are not of one moment: for a
-    /// moment bytes may be negative; objects are not shown so.
+    /// Live bytes and objects. The counters of a running process are not of one moment, so bytes
+    /// may be negative; objects are 0 then.
     #[must_use]
     pub fn live(&self) -> (i64, u64) {
         let bytes = i128::from(self.allocated_bytes) - i128::from(self.freed_bytes);
@@ -39,7 +38,7 @@ impl Counts {
         (i64::try_from(bytes).unwrap_or(least), self.allocations.saturating_sub(self.frees))
     }
 
-    /// Adds another sum.
+    /// Adds other counts; sums stop at the largest number.
     pub fn add(&mut self, other: &Self) {
         let sum = |field: &mut u64, more| *field = field.saturating_add(more);
         sum(&mut self.allocations, other.allocations);
@@ -50,15 +49,15 @@ impl Counts {
 
     fn parse(counter: &[u8]) -> Self {
         Self {
-            allocations: u64_at(counter, offset_of!(Counter, calls)),
-            allocated_bytes: u64_at(counter, offset_of!(Counter, bytes)),
-            frees: u64_at(counter, offset_of!(Counter, frees)),
-            freed_bytes: u64_at(counter, offset_of!(Counter, freed)),
+            allocations: field!(counter, Counter.calls: u64),
+            allocated_bytes: field!(counter, Counter.bytes: u64),
+            frees: field!(counter, Counter.frees: u64),
+            freed_bytes: field!(counter, Counter.freed: u64),
         }
     }
 }
 
-/// Sums up the counters of all CPUs; tags that never counted anything are left out.
+/// Sums up the counters of all CPUs, by tag. Tags without a count are left out.
 pub(super) fn read(
     file: &File,
     len: u64,
@@ -72,7 +71,7 @@ pub(super) fn read(
             header.counters
         ));
     }
-    // Reserved tags have no site and count all the same.
+    // Reserved tags have counters and no site.
     let tags = u64::from(header.site_count.max(TAG_FIRST_SITE)).min(capacity);
     let mut sums = vec![Counts::default(); usize::try_from(tags).unwrap_or(0)];
     let mut buffer = Vec::new();
@@ -82,7 +81,7 @@ pub(super) fn read(
         extents::data(file, base..base + tags * SIZE, |part| {
             parts.push(((part.start - base) / SIZE, (part.end - base).div_ceil(SIZE)));
         });
-        // Two parts may meet within one counter, which must count once.
+        // Two parts may meet within one counter, which counts once.
         let mut next = 0;
         for (start, end) in parts {
             next = next.max(start);

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 
-use kmem::blackbox::{BoxGroup, BoxHeld};
+use kmem_layout::blackbox::{BoxGroup, BoxHeld};
 
 use super::header::Header;
-use crate::books::record::u64_at;
 use crate::books::{Groups, Usage};
+use crate::memory::field;
 
-/// The `count` groups of one of the two records.
+/// Reads the `count` groups of the record in `slot`.
 pub(super) fn read(
     file: &File,
     len: u64,
@@ -22,7 +22,7 @@ pub(super) fn read(
         return Err(format!("{count} groups, above group_capacity {}", header.group_capacity));
     }
     let (at, size) = (header.groups[slot], header.group_size as usize);
-    // Both are bounded: some 64 MiB at most.
+    // The header bounds both: about 64 MiB at most.
     let mut table = vec![0; count as usize * size];
     if at.checked_add(table.len() as u64).is_none_or(|end| end > len) {
         return Err(format!("truncated: {count} groups at offset {at}, the file has {len} bytes"));
@@ -32,14 +32,14 @@ pub(super) fn read(
 }
 
 fn held(group: &[u8]) -> Usage {
-    let word = |offset| u64_at(group, offset_of!(BoxGroup, held) + offset);
+    let held = group.get(offset_of!(BoxGroup, held)..).unwrap_or_default();
     Usage {
-        objects: word(offset_of!(BoxHeld, objects)),
-        slab: word(offset_of!(BoxHeld, slab)),
-        pages: word(offset_of!(BoxHeld, pages)),
-        vmalloc: word(offset_of!(BoxHeld, vmalloc)),
-        percpu: word(offset_of!(BoxHeld, percpu)),
-        metadata: word(offset_of!(BoxHeld, metadata)),
+        objects: field!(held, BoxHeld.objects: u64),
+        slab: field!(held, BoxHeld.slab: u64),
+        pages: field!(held, BoxHeld.pages: u64),
+        vmalloc: field!(held, BoxHeld.vmalloc: u64),
+        percpu: field!(held, BoxHeld.percpu: u64),
+        metadata: field!(held, BoxHeld.metadata: u64),
         reserved: 0,
     }
 }

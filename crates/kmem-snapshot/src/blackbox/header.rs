@@ -1,26 +1,25 @@
 //! The header of a black box, checked.
 
 use std::fs::File;
-use std::mem::{offset_of, size_of};
+use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 
-use kmem::blackbox::{
+use kmem_layout::blackbox::{
     BOX_EXE, BOX_ROWS, BoxGroup, BoxHeader, BoxRecord, BoxRow, BoxSite, MAGIC, VERSION,
 };
-use kmem::root::TAG_BITS;
-use kmem::units::ObjcgId;
+use kmem_layout::group::MAX_GROUPS;
+use kmem_layout::word::TAG_BITS;
 
-use crate::books::record::{u32_at, u64_at};
-use crate::escape;
+use crate::memory::{self, field, u64_at};
 
-/// Largest header, and largest entry of the site table: bigger ones are nonsense.
+/// Largest header, and largest entry of the site table, in bytes.
 const MAX_SIZE: u32 = 4096;
-/// Largest record.
+/// Largest record, in bytes.
 const MAX_RECORD: u64 = 64 << 20;
-/// Most CPUs: eight times what Linux knows.
+/// Most CPUs: eight times the limit of Linux (`NR_CPUS`).
 const MAX_CPUS: u32 = 1 << 16;
 
-/// Where the parts are.
+/// The header of a black box: identity of the process, and places of the parts in the file.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) pid: u32,
@@ -40,8 +39,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads and checks the header of a file of `len` bytes. The parts may lie beyond its end:
-    /// the file may have been cut off.
+    /// Reads and checks the header of a file of `len` bytes. The parts may lie beyond the end of a
+    /// file that was cut off.
     pub(super) fn read(file: &File, len: u64) -> Result<Self, String> {
         if len == 0 {
             return Err("empty file: the process never wrote to it".to_owned());
@@ -49,75 +48,86 @@ impl Header {
         let mut bytes = [0; size_of::<BoxHeader>()];
         let there = usize::try_from(len).unwrap_or(usize::MAX).min(bytes.len());
         file.read_exact_at(&mut bytes[..there], 0).map_err(|e| format!("header: {e}"))?;
-        let u32_of = |offset| u32_at(&bytes, offset);
-        let u64_of = |offset| u64_at(&bytes, offset);
-
-        let magic = u64_of(offset_of!(BoxHeader, magic));
-        if magic == 0 {
-            return Err("no black box, or one that was never finished (magic is 0)".to_owned());
-        }
-        if magic == MAGIC.swap_bytes() {
-            return Err("a black box of the other byte order".to_owned());
-        }
-        if magic != MAGIC {
-            return Err(format!("not a black box (magic is {magic:#x}, not \"kmem box\")"));
-        }
+        check_magic(&bytes)?;
         if there < bytes.len() {
             return Err(format!("truncated: the header has {} bytes, the file {len}", bytes.len()));
         }
-        let version = u32_of(offset_of!(BoxHeader, version));
+        let header = Self::parse(&bytes)?;
+        header.check()?;
+        Ok(header)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let version = field!(bytes, BoxHeader.version: u32);
         if version != VERSION {
             return Err(format!("layout version {version}; this kmem reads version {VERSION}"));
         }
-        let header = Self {
-            pid: u32_of(offset_of!(BoxHeader, pid)),
-            exe: exe(&bytes),
-            started_ns: u64_of(offset_of!(BoxHeader, started_ns)),
-            site_capacity: u32_of(offset_of!(BoxHeader, site_capacity)),
-            site_count: u32_of(offset_of!(BoxHeader, site_count)),
-            site_size: u32_of(offset_of!(BoxHeader, site_size)),
-            cpus: u32_of(offset_of!(BoxHeader, cpus)),
-            sites: u64_of(offset_of!(BoxHeader, sites)),
-            records: [0, 1].map(|i| u64_of(offset_of!(BoxHeader, records) + i * 8)),
-            record_size: u64_of(offset_of!(BoxHeader, record_size)),
-            groups: [0, 1].map(|i| u64_of(offset_of!(BoxHeader, groups) + i * 8)),
-            group_capacity: u32_of(offset_of!(BoxHeader, group_capacity)),
-            group_size: u32_of(offset_of!(BoxHeader, group_size)),
-            counters: u64_of(offset_of!(BoxHeader, counters)),
-        };
-        for (name, size, least) in [
-            ("size", u32_of(offset_of!(BoxHeader, size)), size_of::<BoxHeader>()),
-            ("site_size", header.site_size, size_of::<BoxSite>()),
-            ("group_size", header.group_size, size_of::<BoxGroup>()),
-        ] {
-            if (size as usize) < least || size > MAX_SIZE || !size.is_multiple_of(8) {
-                return Err(format!("{name} is {size}, expected {least}"));
-            }
-        }
+        check_size("size", field!(bytes, BoxHeader.size: u32), size_of::<BoxHeader>())?;
+        let two = |offset| [0, 1].map(|slot| u64_at(bytes, offset + slot * 8));
+        Ok(Self {
+            pid: field!(bytes, BoxHeader.pid: u32),
+            exe: exe(bytes),
+            started_ns: field!(bytes, BoxHeader.started_ns: u64),
+            site_capacity: field!(bytes, BoxHeader.site_capacity: u32),
+            site_count: field!(bytes, BoxHeader.site_count: u32),
+            site_size: field!(bytes, BoxHeader.site_size: u32),
+            cpus: field!(bytes, BoxHeader.cpus: u32),
+            sites: field!(bytes, BoxHeader.sites: u64),
+            records: two(offset_of!(BoxHeader, records)),
+            record_size: field!(bytes, BoxHeader.record_size: u64),
+            groups: two(offset_of!(BoxHeader, groups)),
+            group_capacity: field!(bytes, BoxHeader.group_capacity: u32),
+            group_size: field!(bytes, BoxHeader.group_size: u32),
+            counters: field!(bytes, BoxHeader.counters: u64),
+        })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_size("site_size", self.site_size, size_of::<BoxSite>())?;
+        check_size("group_size", self.group_size, size_of::<BoxGroup>())?;
         let least = (size_of::<BoxRecord>() + BOX_ROWS * size_of::<BoxRow>()) as u64;
-        if header.record_size < least || header.record_size > MAX_RECORD {
-            return Err(format!(
-                "record_size is {}, expected {least} and more",
-                header.record_size
-            ));
+        if self.record_size < least || self.record_size > MAX_RECORD {
+            return Err(format!("record_size is {}, expected {least} and more", self.record_size));
         }
         for (name, count, most) in [
-            ("site_capacity", header.site_capacity, 1 << TAG_BITS),
-            ("site_count", header.site_count, header.site_capacity),
-            ("group_capacity", header.group_capacity, 1 << ObjcgId::BITS),
-            ("cpus", header.cpus, MAX_CPUS),
+            ("site_capacity", self.site_capacity, 1 << TAG_BITS),
+            ("site_count", self.site_count, self.site_capacity),
+            ("group_capacity", self.group_capacity, MAX_GROUPS),
+            ("cpus", self.cpus, MAX_CPUS),
         ] {
             if count > most {
                 return Err(format!("{name} is {count}, above {most}"));
             }
         }
-        Ok(header)
+        Ok(())
     }
 }
 
+fn check_magic(bytes: &[u8]) -> Result<(), String> {
+    let magic = field!(bytes, BoxHeader.magic: u64);
+    if magic == 0 {
+        return Err("no black box, or one that was never finished (magic is 0)".to_owned());
+    }
+    if magic == MAGIC.swap_bytes() {
+        return Err("a black box of the other byte order".to_owned());
+    }
+    if magic != MAGIC {
+        return Err(format!("not a black box (magic is {magic:#x}, not \"kmem box\")"));
+    }
+    Ok(())
+}
+
+/// Checks the size of a record, `least` bytes in this version of the layout.
+fn check_size(name: &str, size: u32, least: usize) -> Result<(), String> {
+    if (size as usize) < least || size > MAX_SIZE || !size.is_multiple_of(8) {
+        return Err(format!("{name} is {size}, expected {least}"));
+    }
+    Ok(())
+}
+
 fn exe(header: &[u8]) -> String {
-    let len = u32_at(header, offset_of!(BoxHeader, exe_len));
+    let len = field!(header, BoxHeader.exe_len: u32);
     let len = usize::try_from(len).unwrap_or(BOX_EXE).min(BOX_EXE);
     let bytes = header.get(offset_of!(BoxHeader, exe)..).and_then(|b| b.get(..len));
-    escape::bounded(&String::from_utf8_lossy(bytes.unwrap_or_default())).into_owned()
+    memory::name(bytes.unwrap_or_default())
 }

@@ -1,44 +1,46 @@
 //! The newest whole record of a black box.
 
 use std::fs::File;
-use std::mem::{offset_of, size_of};
+use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 
-use kmem::blackbox::{BOX_ROWS, BoxRecord, BoxRow, reason};
+use kmem_layout::blackbox::{BOX_ROWS, BoxRecord, BoxRow, reason};
 
 use super::groups;
 use super::header::Header;
 use crate::books::Groups;
-use crate::books::record::{u32_at, u64_at};
+use crate::memory::field;
 
-/// Times both records are looked at, when each was being written each time; 1 ms in between.
+/// Reads of both records, 1 ms apart, while both are being written.
 const ROUNDS: u32 = 100;
 
+/// Offset of the rows in a record.
 const ROWS: usize = size_of::<BoxRecord>();
+/// Offset of the mappings' text in a record.
 const MAPS: usize = ROWS + BOX_ROWS * size_of::<BoxRow>();
 
-/// Why a record was written.
+/// Reason for which a record was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reason {
-    /// Use was higher than ever before.
+    /// Memory in use reached a new peak.
     Peak,
     /// An allocation failed.
     OutOfMemory,
-    /// The program ended in its own time.
+    /// The program exited.
     Exit,
-    /// None that this reader knows.
+    /// A reason that this reader does not know.
     #[default]
     Unknown,
 }
 
-/// When a record was written, and what it sums up.
+/// Moment of a record: when and why it was written, and its sums.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moment {
     /// Number of the record, from 1.
     pub number: u64,
-    /// Nanoseconds since 1970.
+    /// Time of the record, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Why it was written.
+    /// Reason for the record.
     pub reason: Reason,
     /// Live bytes of all sites.
     pub bytes: u64,
@@ -46,8 +48,10 @@ pub struct Moment {
     pub calls: u64,
     /// Bytes handed out by the zones.
     pub used: u64,
-    /// Sites that it names.
+    /// Count of its rows: the sites that it names.
     pub rows: usize,
+    /// Live bytes of these sites.
+    pub named_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -62,24 +66,24 @@ pub(super) struct Row {
 pub(super) struct Record {
     pub(super) moment: Moment,
     pub(super) rows: Vec<Row>,
-    /// Bytes and calls of the rows together.
-    pub(super) named: (u64, u64),
-    /// The text of `/proc/self/maps`.
+    /// Live objects of the rows together.
+    pub(super) named_calls: u64,
+    /// Text of `/proc/self/maps`.
     pub(super) maps: String,
-    /// Who paid.
+    /// The groups, and the memory charged to each.
     pub(super) groups: Groups,
-    /// Groups that it has no place for.
+    /// Count of groups that found no room in the record.
     groups_beyond: u32,
 }
 
-/// Why there is no record in a place.
+/// Reason for which a slot has no whole record.
 enum NoRecord {
-    /// It is being written, or never was.
+    /// The process is writing it, or never wrote one.
     Torn,
     Damaged(String),
 }
 
-/// The newest whole record; of what is damaged `remarks` tells.
+/// Finds the newest whole record. Adds a sentence to `remarks` for each damaged part.
 pub(super) fn newest(
     file: &File,
     len: u64,
@@ -102,21 +106,22 @@ pub(super) fn newest(
             }
         }
         if let Some(record) = newest {
-            if record.named.0 > record.moment.bytes || record.named.1 > record.moment.calls {
+            let Moment { number, bytes, calls, named_bytes, .. } = record.moment;
+            if named_bytes > bytes || record.named_calls > calls {
                 remarks.push(format!(
-                    "the rows of record {} hold {} bytes, its sum is {}",
-                    record.moment.number, record.named.0, record.moment.bytes
+                    "the rows of record {number} hold {named_bytes} bytes, its sum is {bytes}"
                 ));
             }
             if record.groups_beyond > 0 {
                 remarks.push(format!(
-                    "{} groups have no place in the record: what they hold is shown as their ancestors'",
+                    "{} groups have no place in the record: their memory is shown as their \
+                     ancestors'",
                     record.groups_beyond
                 ));
             }
             return Some(record);
         }
-        // A process that died in the first write leaves nothing to wait for, but who knows.
+        // A process that died in its first write will not finish it; the rounds are bounded.
         if !torn || round + 1 == ROUNDS {
             return None;
         }
@@ -125,6 +130,8 @@ pub(super) fn newest(
     None
 }
 
+/// Reads the record in `slot`. It is whole when its number is equal before and after the rest is
+/// read.
 fn read(file: &File, len: u64, header: &Header, slot: usize) -> Result<Record, NoRecord> {
     let (at, size) = (header.records[slot], header.record_size);
     if at.checked_add(size).is_none_or(|end| end > len) {
@@ -140,9 +147,8 @@ fn read(file: &File, len: u64, header: &Header, slot: usize) -> Result<Record, N
     }
     let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
     file.read_exact_at(&mut bytes, at).map_err(failed)?;
-    let count = u32_at(&bytes, offset_of!(BoxRecord, groups));
+    let count = field!(&bytes, BoxRecord.groups: u32);
     let groups = groups::read(file, len, header, slot, count);
-    // Again, now that the rest has been read: unchanged means that nobody wrote meanwhile.
     let mut after = [0; 8];
     file.read_exact_at(&mut after, at + offset_of!(BoxRecord, number) as u64).map_err(failed)?;
     if number != after || bytes.get(..8) != Some(&number) {
@@ -152,43 +158,44 @@ fn read(file: &File, len: u64, header: &Header, slot: usize) -> Result<Record, N
 }
 
 fn parse(bytes: &[u8], groups: Groups) -> Result<Record, String> {
-    let count = u32_at(bytes, offset_of!(BoxRecord, rows));
+    let count = field!(bytes, BoxRecord.rows: u32);
     let count = usize::try_from(count)
         .ok()
         .filter(|&count| count <= BOX_ROWS)
         .ok_or_else(|| format!("{count} rows, above {BOX_ROWS}"))?;
-    let maps_len = u64_at(bytes, offset_of!(BoxRecord, maps_len));
+    let maps_len = field!(bytes, BoxRecord.maps_len: u64);
     let maps = usize::try_from(maps_len).ok().and_then(|len| bytes.get(MAPS..)?.get(..len));
     let maps = maps.ok_or_else(|| format!("{maps_len} bytes of mappings' text, above its room"))?;
     let rows = bytes.get(ROWS..MAPS).unwrap_or_default().chunks_exact(size_of::<BoxRow>());
     let rows: Vec<Row> = rows
         .take(count)
         .map(|row| Row {
-            tag: u32_at(row, offset_of!(BoxRow, tag)),
-            bytes: u64_at(row, offset_of!(BoxRow, bytes)),
-            calls: u64_at(row, offset_of!(BoxRow, calls)),
+            tag: field!(row, BoxRow.tag: u32),
+            bytes: field!(row, BoxRow.bytes: u64),
+            calls: field!(row, BoxRow.calls: u64),
         })
         .collect();
     let sum = |of: fn(&Row) -> u64| rows.iter().fold(0_u64, |sum, r| sum.saturating_add(of(r)));
     Ok(Record {
         moment: Moment {
-            number: u64_at(bytes, offset_of!(BoxRecord, number)),
-            time_ns: u64_at(bytes, offset_of!(BoxRecord, time_ns)),
-            reason: match u32_at(bytes, offset_of!(BoxRecord, reason)) {
+            number: field!(bytes, BoxRecord.number: u64),
+            time_ns: field!(bytes, BoxRecord.time_ns: u64),
+            reason: match field!(bytes, BoxRecord.reason: u32) {
                 reason::PEAK => Reason::Peak,
                 reason::OUT_OF_MEMORY => Reason::OutOfMemory,
                 reason::EXIT => Reason::Exit,
                 _ => Reason::Unknown,
             },
-            bytes: u64_at(bytes, offset_of!(BoxRecord, bytes)),
-            calls: u64_at(bytes, offset_of!(BoxRecord, calls)),
-            used: u64_at(bytes, offset_of!(BoxRecord, used)),
+            bytes: field!(bytes, BoxRecord.bytes: u64),
+            calls: field!(bytes, BoxRecord.calls: u64),
+            used: field!(bytes, BoxRecord.used: u64),
             rows: count,
+            named_bytes: sum(|r| r.bytes),
         },
-        named: (sum(|r| r.bytes), sum(|r| r.calls)),
+        named_calls: sum(|r| r.calls),
         rows,
         maps: String::from_utf8_lossy(maps).into_owned(),
         groups,
-        groups_beyond: u32_at(bytes, offset_of!(BoxRecord, groups_beyond)),
+        groups_beyond: field!(bytes, BoxRecord.groups_beyond: u32),
     })
 }

@@ -1,35 +1,33 @@
 //! Free blocks per order, as `/proc/buddyinfo` shows them, and how fragmented they are.
 //!
-//! The zone keeps bits, not lists of blocks: a block is counted where a buddy allocator would have
-//! one, which is the largest aligned power of two of free pages that is part of no larger one.
+//! A zone keeps bits, not lists of blocks. A block is counted where a buddy allocator would have
+//! one: the largest aligned power of two of free pages that is part of no larger one.
 
-use kmem::units::MAX_ORDER;
 use serde::Serialize;
 
-use super::follow::{Followed, follow};
-use super::target::Target;
-use super::zone::{WHOLE_TAKEN, Zone};
-use super::{Root, Source};
+use super::root::{Followed, PAGEBLOCK_PAGES, Root, Source, WHOLE_TAKEN, Zone, follow};
 use crate::core_file::CoreFile;
 use crate::error::ReadError;
-use crate::memory::Memory;
+use crate::memory::{Image, Memory};
 use crate::process::Process;
 
-/// Orders counted.
-pub const ORDERS: usize = MAX_ORDER as usize + 1;
-/// Rows of 64 pages in a frame.
-const ROWS: usize = 8;
+/// Count of orders.
+pub const ORDERS: usize = 12;
+/// Order of a pageblock.
+const PAGEBLOCK_ORDER: usize = PAGEBLOCK_PAGES.ilog2() as usize;
+/// Rows of a pageblock: words of 64 pages.
+const ROWS: usize = PAGEBLOCK_PAGES as usize / 64;
 
-/// The free pages of one zone. Pages that CPUs keep for themselves are in use to a zone.
+/// The free pages of one zone. Pages that CPUs keep on their arrays count as used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Buddy {
-    /// The root block it belongs to.
+    /// Address of the root block that the zone belongs to.
     pub root: u64,
-    /// The node its memory comes from.
+    /// NUMA node of its memory.
     pub node: u32,
     /// Address of its first page.
     pub base: u64,
-    /// Pages that it can hand out so far.
+    /// Pages that it may hand out so far.
     pub pages: u64,
     /// Free blocks by order.
     pub free: [u64; ORDERS],
@@ -38,11 +36,11 @@ pub struct Buddy {
 /// The zones of a process, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Buddyinfo {
-    /// The process.
+    /// Pid of the process.
     pub pid: u32,
     /// Its zones.
     pub zones: Vec<Buddy>,
-    /// Root blocks that could not be followed.
+    /// Why root blocks could not be followed, beside those that could.
     pub faults: Vec<String>,
 }
 
@@ -50,24 +48,26 @@ impl Buddyinfo {
     /// Reads the zones of a live process, with or without books.
     ///
     /// # Errors
-    /// As [`super::Snapshot::take`].
+    ///
+    /// The errors of [`Snapshot::take`](super::Snapshot::take).
     pub fn take(process: &Process) -> Result<Self, ReadError> {
-        Self::read(&Target::Live(process))
+        Self::of(&Image::Live(process))
     }
 
     /// Reads the zones of a dead process from its core file.
     ///
     /// # Errors
-    /// As [`super::Snapshot::of_core`].
+    ///
+    /// The errors of [`Snapshot::of_core`](super::Snapshot::of_core).
     pub fn of_core(core: &CoreFile) -> Result<Self, ReadError> {
-        Self::read(&Target::Core(core))
+        Self::of(&Image::Core(core))
     }
 
-    fn read(target: &Target<'_>) -> Result<Self, ReadError> {
-        let Followed { kept, faults, .. } = follow(target, zones)?;
-        target.verify()?;
+    fn of(image: &Image<'_>) -> Result<Self, ReadError> {
+        let Followed { kept, faults, .. } = follow(image, zones)?;
+        image.verify()?;
         Ok(Self {
-            pid: target.pid(),
+            pid: image.pid(),
             zones: kept.into_iter().flatten().collect(),
             faults: faults.iter().map(ToString::to_string).collect(),
         })
@@ -78,38 +78,37 @@ fn zones(source: &Source<'_>, root: &Root) -> Result<Vec<Buddy>, ReadError> {
     root.zones(source)?.iter().map(|zone| count(source.memory, root.at, zone)).collect()
 }
 
-/// Counts a zone's blocks, frame by frame.
+/// Counts the free blocks of a zone, pageblock by pageblock.
 fn count(memory: &Memory, root: u64, zone: &Zone) -> Result<Buddy, ReadError> {
     let mut buddy =
         Buddy { root, node: zone.node, base: zone.base, pages: zone.committed, free: [0; ORDERS] };
     let credit = zone.credit(memory)?;
-    // Whether each aligned block of the order is wholly free; of the frames first.
+    // For each pageblock, whether all of it is free.
     let mut whole = Vec::with_capacity(credit.len());
     let mut rows = [0; ROWS * 8];
-    for (frame, credit) in (0..).zip(&credit) {
+    for (number, credit) in (0..).zip(&credit) {
         if *credit == WHOLE_TAKEN {
             whole.push(false);
             continue;
         }
-        memory.read(zone.rows + frame * rows.len() as u64, &mut rows)?;
-        let words = rows
-            .chunks_exact(8)
-            .map(|row| row.iter().rev().fold(0, |word: u64, byte| word << 8 | u64::from(*byte)));
-        whole.push(count_frame(words, &mut buddy.free));
+        memory.read(zone.rows + number * rows.len() as u64, &mut rows)?;
+        let words = rows.as_chunks().0.iter().map(|row| u64::from_le_bytes(*row));
+        whole.push(count_pageblock(words, &mut buddy.free));
     }
-    join(whole, 9, &mut buddy.free);
+    join(whole, &mut buddy.free);
     Ok(buddy)
 }
 
-/// Counts the blocks inside a frame; true if it is wholly free, which is not counted.
-fn count_frame(rows: impl Iterator<Item = u64>, free: &mut [u64; ORDERS]) -> bool {
+/// Counts the free blocks inside a pageblock. Returns true, and counts nothing, when all of it is
+/// free.
+fn count_pageblock(rows: impl Iterator<Item = u64>, free: &mut [u64; ORDERS]) -> bool {
     let mut full = Vec::with_capacity(ROWS);
     for row in rows {
-        // Bit n: the block of this order at page n is free.
+        // Bit n is set when the block of this order at page n is free.
         let (mut blocks, mut starts) = (row, u64::MAX);
         for (order, free) in free.iter_mut().enumerate().take(6) {
             let step = 1 << order;
-            // Every other start of this order begins a block of the next one.
+            // Every second block of this order starts a block of the next one.
             starts &= u64::MAX / ((1 << step) + 1);
             let pairs = blocks & blocks >> step & starts;
             *free += u64::from(blocks.count_ones() - 2 * pairs.count_ones());
@@ -125,7 +124,7 @@ fn count_frame(rows: impl Iterator<Item = u64>, free: &mut [u64; ORDERS]) -> boo
     full == [true]
 }
 
-/// Joins neighbours of an order into blocks of the next, and counts those that stay alone.
+/// Joins free neighbours of an order into blocks of the next order. Counts those that stay alone.
 fn pairs(blocks: &[bool], order: usize, free: &mut [u64; ORDERS]) -> Vec<bool> {
     let mut joined = Vec::with_capacity(blocks.len().div_ceil(2));
     for two in blocks.chunks(2) {
@@ -138,24 +137,25 @@ fn pairs(blocks: &[bool], order: usize, free: &mut [u64; ORDERS]) -> Vec<bool> {
     joined
 }
 
-/// The same up to the largest order.
-fn join(mut blocks: Vec<bool>, order: usize, free: &mut [u64; ORDERS]) {
-    for order in order..ORDERS - 1 {
+/// Joins free pageblocks into blocks of the larger orders, and counts these.
+fn join(mut blocks: Vec<bool>, free: &mut [u64; ORDERS]) {
+    for order in PAGEBLOCK_ORDER..ORDERS - 1 {
         blocks = pairs(&blocks, order, free);
     }
     free[ORDERS - 1] += blocks.iter().filter(|free| **free).count() as u64;
 }
 
 impl Buddy {
-    /// Free pages.
+    /// Count of free pages.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
         self.free.iter().enumerate().map(|(order, blocks)| blocks << order).sum()
     }
 
-    /// How far a request of an order would fail for fragmentation (towards 1000) rather than for
-    /// lack of memory (towards 0), in thousandths; -1000: it would not fail. (Gorman and Whitcroft,
-    /// The what, the why and the where to of anti-fragmentation, 2006.)
+    /// Fragmentation index of an order, in thousandths: why a request of this order would fail.
+    /// Near 0 for lack of memory, near 1000 because of fragmentation; -1000 when it would not
+    /// fail. (Gorman and Whitcroft: The What, The Why and the Where To of Anti-Fragmentation,
+    /// 2006; `fragmentation_index()` in Linux `mm/vmstat.c`.)
     #[must_use]
     pub fn fragmentation_index(&self, order: usize) -> i64 {
         let blocks: u64 = self.free.iter().sum();
@@ -170,7 +170,8 @@ impl Buddy {
         1000 - (1000 + requests) / i64::try_from(blocks).unwrap_or(i64::MAX)
     }
 
-    /// How much of the free memory is in blocks too small for an order, in thousandths.
+    /// Part of the free memory that is in blocks too small for an order, in thousandths
+    /// (`unusable_free_index()` in Linux `mm/vmstat.c`).
     #[must_use]
     pub fn unusable_index(&self, order: usize) -> u64 {
         let pages = self.free_pages();
@@ -183,7 +184,7 @@ impl Buddy {
 mod tests {
     use super::*;
 
-    /// The blocks of pages, one after the other, by plain search.
+    /// Counts the blocks one after the other, by plain search.
     fn plain(free: &[bool]) -> [u64; ORDERS] {
         let mut count = [0; ORDERS];
         let mut at = 0;
@@ -220,9 +221,9 @@ mod tests {
             let word = |row: &[bool]| row.iter().rev().fold(0, |w: u64, f| w << 1 | u64::from(*f));
             let whole = free
                 .chunks(512)
-                .map(|frame| count_frame(frame.chunks(64).map(word), &mut count))
+                .map(|block| count_pageblock(block.chunks(64).map(word), &mut count))
                 .collect();
-            join(whole, 9, &mut count);
+            join(whole, &mut count);
             assert_eq!(count, plain(&free), "round {round}");
         }
     }
@@ -236,9 +237,9 @@ mod tests {
         };
         assert_eq!(with(&[]).fragmentation_index(3), 0);
         assert_eq!(with(&[(3, 1)]).fragmentation_index(3), -1000);
-        // 1000 single pages: a request of 8 fails for nothing but fragmentation.
+        // 1000 single pages: only fragmentation makes a request of 8 fail.
         assert_eq!(with(&[(0, 1000)]).fragmentation_index(3), 1000 - (1000 + 125_000) / 1000);
-        // One page: for lack of memory.
+        // One page: the request fails for lack of memory.
         assert_eq!(with(&[(0, 1)]).fragmentation_index(9), 1000 - (1000 + 1));
         assert_eq!(with(&[(0, 8), (3, 1)]).unusable_index(3), 500);
         assert_eq!(with(&[(0, 8), (3, 1)]).free_pages(), 16);

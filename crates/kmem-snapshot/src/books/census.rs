@@ -1,63 +1,87 @@
 //! The census: one walk over the extension words of all objects and page allocations.
 //!
-//! A zone is walked in windows of chunks. In each window the classes are copied, then the
-//! extension vectors of its slabs in batches that end with a second copy of the classes: a
-//! slab whose class differs had been given back in between, and is looked at again.
+//! A zone is walked in windows of chunks. The census copies the classes of a window's chunks, and
+//! then the extension vectors of its slabs in batches. Each batch ends with a second copy of the
+//! classes. A slab whose class differs was given back in between, and is read again.
+//!
+//! The census also counts which memory the tags pin. A slab goes back to its zone when all its
+//! objects are free, so one object keeps all of it. For a row, which is one tag or several:
+//!
+//! - **pinned**: bytes of all slabs with at least one live object of the row, and of its page
+//!   allocations;
+//! - **sole**: the part of these bytes in slabs where every live object is the row's, and in its
+//!   page allocations. They would become free if the program freed all objects of the row.
+//!
+//! Several rows may pin one slab, so `pinned` does not add up over rows. `sole` does, to no more
+//! than the memory in use. Rows are merged from tags after the census, and then a slab that two
+//! tags share may belong to one row. So the census keeps the distinct sets of tags that meet in
+//! slabs. There are few of them: most slabs have one tag, and the same neighbours recur.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-use kmem::root::{CHUNK_CLASS_MASK, EXT_LIVE, TAG_BITS, TAG_MASK, TAG_UNTAGGED, zone_purpose};
+use kmem_layout::geometry::CHUNK_CLASS_MASK;
+use kmem_layout::root::zone_purpose;
+use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_MASK, TAG_UNTAGGED};
 
-use super::Source;
-use super::caches::Slabs;
-use super::charges::{Charges, Kind};
-use super::pinned::{Gather, Pins};
-use super::zone::{CHUNK, Class, PAGE, PAGES_PER_CHUNK, Zone};
+use super::groups::{Charges, Kind};
+use super::root::{CHUNK, Class, PAGES_PER_CHUNK, Source, Zone};
+use super::tables::TagTotal;
 use crate::error::ReadError;
-use crate::process::Span;
+use crate::process::{PAGE, Span};
 
-/// Chunks per window: 1 GiB of address space; a multiple of the largest slab.
+#[cfg(test)]
+mod tests;
+
+/// Count of tags.
+const TAGS: usize = 1 << TAG_BITS;
+/// Chunks per window: 1 GiB of address space, a multiple of the largest slab.
 const WINDOW: u64 = 1 << 14;
-/// Slabs per batch: their vectors and the classes go through one system call.
+/// Slabs per batch: one system call copies their vectors and their classes.
 const BATCH_SLABS: usize = 1000;
 /// Most bytes per batch.
 const BATCH_BYTES: usize = 4 << 20;
-/// Times a slab that keeps changing is looked at again.
+/// Reads of a slab that keeps changing.
 const ROUNDS: u32 = 4;
-
-/// Live bytes and objects of one tag.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TagTotal {
-    /// Live bytes.
-    pub bytes: u64,
-    /// Live objects.
-    pub calls: u64,
-}
+/// Most tags in all sets together: 128 MiB. A heap of many terabytes, or a hostile one, has more;
+/// its further slabs are counted tag by tag.
+const MAX_SHARED: usize = 32 << 20;
 
 /// A census under way.
 pub(super) struct Census<'a> {
     source: &'a Source<'a>,
     classes: &'a [Option<Class>],
     has_books: bool,
-    totals: Vec<TagTotal>,
-    /// The same by group.
+    /// By tag.
+    pub(super) totals: Vec<TagTotal>,
+    /// By group.
     pub(super) charges: Charges,
-    /// Slabs by class.
-    pub(super) slabs: Vec<Slabs>,
-    pins: Pins,
+    /// By size class.
+    slabs: Vec<Slabs>,
+    pub(super) pins: Pins,
     gather: Gather,
     /// Live bytes.
     pub(super) live: u64,
     /// Live bytes in slabs.
     pub(super) live_in_slabs: u64,
-    /// Bytes of all objects of all slabs, free ones included; without books nobody knows which
-    /// are free, and they stay unaccounted.
+    /// Bytes of all objects of all slabs, free ones included; 0 without books, because the
+    /// reader cannot tell free objects then.
     pub(super) objects: u64,
     /// Bytes of slabs that are not objects.
     pub(super) slab_overhead: u64,
-    /// What could not be counted.
+    /// Slabs and page allocations that could not be counted.
     pub(super) torn: u64,
 }
+
+/// Counts of slabs of one size class.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slabs {
+    all: u64,
+    /// Slabs with at least one live object.
+    active: u64,
+}
+
+/// The error for a chunk with a size class that is not part of a whole slab.
+struct NotASlab;
 
 impl<'a> Census<'a> {
     pub(super) fn new(
@@ -69,7 +93,7 @@ impl<'a> Census<'a> {
             source,
             classes,
             has_books,
-            totals: vec![TagTotal::default(); 1 << TAG_BITS],
+            totals: vec![TagTotal::default(); TAGS],
             charges: Charges::new(classes.len()),
             slabs: vec![Slabs::default(); classes.len()],
             pins: Pins::default(),
@@ -82,17 +106,25 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Totals by tag.
-    pub(super) fn totals(&self) -> &[TagTotal] {
-        &self.totals
+    /// The caches of all size classes. `active` returns the live objects of a class.
+    pub(super) fn caches(&self, active: impl Fn(usize) -> u64) -> Vec<Cache> {
+        let of = |class: &Class| {
+            let slabs = self.slabs.get(class.number).copied().unwrap_or_default();
+            Cache {
+                size: class.size,
+                objects_per_slab: u32::try_from(class.limit / u64::from(class.size)).unwrap_or(0),
+                pages_per_slab: u32::try_from(class.slab_size / PAGE).unwrap_or(0),
+                limit: class.cap,
+                batch: class.batch,
+                active: active(class.number),
+                slabs: slabs.all,
+                active_slabs: slabs.active,
+            }
+        };
+        self.classes.iter().flatten().map(of).collect()
     }
 
-    /// Totals by tag, and what the tags keep from being given back.
-    pub(super) fn into_totals(self) -> (Vec<TagTotal>, Pins) {
-        (self.totals, self.pins)
-    }
-
-    /// Counts `calls` allocations with this extension word.
+    /// Counts `calls` allocations with this extension word, `bytes` together.
     fn count(&mut self, word: u32, kind: Kind, bytes: u64, calls: u64) {
         let total = &mut self.totals[(word & TAG_MASK) as usize];
         total.bytes += bytes;
@@ -105,11 +137,11 @@ impl<'a> Census<'a> {
     ///
     /// # Errors
     ///
-    /// Fails when the process is gone or its tables cannot be read.
+    /// Fails when the process has ended or the zone's tables cannot be read.
     pub(super) fn zone(&mut self, zone: &Zone) -> Result<(), ReadError> {
         let chunks = zone.chunks();
         let mut classes = vec![0; WINDOW as usize];
-        // A page allocation may reach into later windows; pages before this one are its own.
+        // Pages below this one belong to an allocation that began in an earlier window.
         let mut taken = 0;
         let mut first = 0;
         while first < chunks {
@@ -124,7 +156,7 @@ impl<'a> Census<'a> {
         Ok(())
     }
 
-    /// Counts the slabs among `classes`, the classes of the chunks from `first`.
+    /// Counts the slabs among `classes`, which are the classes of the chunks from `first` on.
     fn slabs(&mut self, zone: &Zone, first: u64, classes: &mut [u8]) -> Result<(), ReadError> {
         let mut pending: Vec<(usize, Class)> = Vec::new();
         let mut chunk = 0;
@@ -149,7 +181,7 @@ impl<'a> Census<'a> {
             for batch in batches(&pending) {
                 self.batch(zone, first, classes, batch, &mut changed)?;
             }
-            // Chunks that changed are page allocations, another class, or free by now.
+            // A chunk that changed may now hold pages, or another class, or be free.
             pending = changed
                 .into_iter()
                 .filter_map(|chunk| Some((chunk, self.slab_at(zone, first, chunk, classes).ok()??)))
@@ -159,7 +191,7 @@ impl<'a> Census<'a> {
         Ok(())
     }
 
-    /// The class of the slab that starts at `chunk`; none for a chunk of pages.
+    /// Class of the slab that starts at `chunk`; none for a chunk of pages.
     fn slab_at(
         &self,
         zone: &Zone,
@@ -175,14 +207,14 @@ impl<'a> Census<'a> {
         let addr = zone.base + (first + chunk as u64) * CHUNK;
         let end = chunk + class.chunks() as usize;
         let committed = zone.base + zone.committed * PAGE;
-        let whole = addr.is_multiple_of(class.slab_size)
+        let is_whole = addr.is_multiple_of(class.slab_size)
             && addr + class.slab_size <= committed
             && classes.get(chunk..end).is_some_and(|c| c.iter().all(|&c| c == number));
-        if whole { Ok(Some(class)) } else { Err(NotASlab) }
+        if is_whole { Ok(Some(class)) } else { Err(NotASlab) }
     }
 
-    /// Copies the vectors of some slabs, then the classes again, and counts the slabs that
-    /// did not change. `classes` is brought up to date.
+    /// Copies the vectors of some slabs, then their classes again, and counts the slabs that did
+    /// not change. Updates `classes`.
     fn batch(
         &mut self,
         zone: &Zone,
@@ -195,20 +227,13 @@ impl<'a> Census<'a> {
             return Ok(());
         };
         let high = last + last_class.chunks() as usize;
-        let mut spans = Vec::with_capacity(batch.len() + 1);
-        for (chunk, class) in batch {
-            let slab = zone.base + (first + *chunk as u64) * CHUNK;
-            let readable =
-                self.has_books && self.source.maps.is_readable_memory(slab, class.slab_size);
-            spans.push(Span {
-                addr: slab + u64::from(class.ext_offset),
-                len: if readable { class.ext_words as usize * 4 } else { 0 },
-            });
-        }
+        let mut spans: Vec<Span> =
+            batch.iter().map(|(chunk, class)| self.vector(zone, first, *chunk, class)).collect();
+        let vectors_len = spans.iter().map(|s| s.len).sum();
         spans.push(Span { addr: zone.chunk_class + first + low as u64, len: high - low });
-        let mut bytes = vec![0; spans.iter().map(|s| s.len).sum()];
+        let mut bytes = vec![0; vectors_len + (high - low)];
         let whole = self.source.memory.read_spans(&spans, &mut bytes)?;
-        let (vectors, now) = bytes.split_at_mut(spans[..batch.len()].iter().map(|s| s.len).sum());
+        let (vectors, now) = bytes.split_at_mut(vectors_len);
         mask(now);
         if !whole[batch.len()] {
             self.torn += batch.len() as u64;
@@ -233,6 +258,16 @@ impl<'a> Census<'a> {
         Ok(())
     }
 
+    /// The extension vector of a slab; empty without books, or where it is not mapped.
+    fn vector(&self, zone: &Zone, first: u64, chunk: usize, class: &Class) -> Span {
+        let slab = zone.base + (first + chunk as u64) * CHUNK;
+        let is_there = self.has_books && self.source.maps.is_readable_memory(slab, class.slab_size);
+        Span {
+            addr: slab + u64::from(class.ext_offset),
+            len: if is_there { class.ext_words as usize * 4 } else { 0 },
+        }
+    }
+
     /// Counts the extension words of one slab.
     fn slab(&mut self, zone: &Zone, class: &Class, vector: &[u8]) {
         let is_percpu = zone.purpose == zone_purpose::PERCPU;
@@ -242,10 +277,9 @@ impl<'a> Census<'a> {
             self.objects += class.limit;
         }
         let before = self.live;
-        // Neighbours mostly share a word.
+        // Neighbours often share a word: count runs of equal words.
         let (mut run, mut calls) = (0, 0);
-        for word in vector.chunks_exact(4) {
-            let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+        for word in vector.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)) {
             if word & EXT_LIVE == 0 {
                 continue;
             }
@@ -258,14 +292,14 @@ impl<'a> Census<'a> {
         self.run(class, kind, run, calls);
         self.gather.end(class.slab_size, &mut self.pins);
         self.live_in_slabs += self.live - before;
-        // Slabs of handles belong to no cache.
+        // Slabs of per-CPU handles belong to no cache.
         if let Some(slabs) = self.slabs.get_mut(class.number).filter(|_| !is_percpu) {
             slabs.all += 1;
             slabs.active += u64::from(self.live != before);
         }
     }
 
-    /// Counts live objects of one slab that share an extension word.
+    /// Counts `calls` live objects of one slab that have the same extension word.
     fn run(&mut self, class: &Class, kind: Kind, word: u32, calls: u64) {
         if calls != 0 {
             self.count(word, kind, calls * u64::from(class.size), calls);
@@ -273,7 +307,7 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Counts the page allocations that start in chunks of class 0 of a window.
+    /// Counts the page allocations that start in the chunks of class 0 of a window.
     fn page_allocations(
         &mut self,
         zone: &Zone,
@@ -296,7 +330,7 @@ impl<'a> Census<'a> {
         Ok(())
     }
 
-    /// Counts the page allocations that start at pages `from..to`, a window at most.
+    /// Counts the page allocations that start at the pages `from..to` of a window.
     fn page_run(
         &mut self,
         zone: &Zone,
@@ -311,37 +345,34 @@ impl<'a> Census<'a> {
         if self.has_books {
             self.source.memory.read(zone.page_ext + from * 4, &mut words)?;
         }
-        for (i, (pages, word)) in lengths.chunks_exact(4).zip(words.chunks_exact(4)).enumerate() {
-            let pages = u64::from(u32::from_le_bytes([pages[0], pages[1], pages[2], pages[3]]));
-            let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            let pfn = from + i as u64;
-            if pages == 0 || pfn < *taken {
+        let is_area = zone.purpose == zone_purpose::VMALLOC;
+        let kind = if is_area { Kind::Vmalloc } else { Kind::Pages };
+        let allocations = lengths.as_chunks::<4>().0.iter().zip(words.as_chunks::<4>().0);
+        for (page, (pages, word)) in (from..).zip(allocations) {
+            let pages = u64::from(u32::from_le_bytes(*pages));
+            if pages == 0 || page < *taken {
                 continue;
             }
-            if pfn + pages > zone.committed {
+            if page + pages > zone.committed {
                 self.torn += 1;
             } else {
+                let word = u32::from_le_bytes(*word);
                 let word = if self.has_books { word } else { TAG_UNTAGGED };
-                let is_area = zone.purpose == zone_purpose::VMALLOC;
-                let kind = if is_area { Kind::Vmalloc } else { Kind::Pages };
                 self.count(word, kind, pages * PAGE, 1);
                 self.pins.alone(word & TAG_MASK, pages * PAGE);
-                *taken = pfn + pages;
+                *taken = page + pages;
             }
         }
         Ok(())
     }
 }
 
-/// Leaves the class in each byte of the table.
+/// Clears all but the class in each byte of the table of chunks.
 fn mask(classes: &mut [u8]) {
     for class in classes {
         *class &= CHUNK_CLASS_MASK;
     }
 }
-
-/// A chunk with a class that is not part of a whole slab.
-struct NotASlab;
 
 /// Splits slabs into batches of bounded size.
 fn batches(slabs: &[(usize, Class)]) -> impl Iterator<Item = &[(usize, Class)]> {
@@ -352,10 +383,187 @@ fn batches(slabs: &[(usize, Class)]) -> impl Iterator<Item = &[(usize, Class)]> 
             bytes += class.ext_words as usize * 4;
             bytes <= BATCH_BYTES
         });
-        // A vector is below the largest slab, so one always fits.
+        // A vector is shorter than the largest slab, so at least one fits.
         let count = fits.count();
         let (batch, tail) = rest.split_at(count);
         rest = tail;
         (!batch.is_empty()).then_some(batch)
     })
+}
+
+/// One size class and its slabs, as `/proc/slabinfo` shows a cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cache {
+    /// Bytes of an object.
+    pub size: u32,
+    /// Objects in a slab.
+    pub objects_per_slab: u32,
+    /// Pages of a slab.
+    pub pages_per_slab: u32,
+    /// Most objects that a CPU keeps.
+    pub limit: u16,
+    /// Objects moved by one refill or flush of a CPU.
+    pub batch: u16,
+    /// Live objects.
+    pub active: u64,
+    /// Slabs.
+    pub slabs: u64,
+    /// Slabs with at least one live object.
+    pub active_slabs: u64,
+}
+
+impl Cache {
+    /// Name of the cache, as the kernel forms it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("kmalloc-{}", self.size)
+    }
+
+    /// Count of objects that its slabs have room for.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        self.slabs.saturating_mul(u64::from(self.objects_per_slab))
+    }
+}
+
+/// Memory that the objects of a row keep from being given back, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pinned {
+    /// Slabs with at least one live object of the row, and the row's page allocations.
+    pub pinned: u64,
+    /// The part of it in slabs where every live object is the row's, and in its page allocations.
+    pub sole: u64,
+}
+
+/// Bytes of slabs and page allocations, by the set of tags that live in them.
+#[derive(Debug, Clone)]
+pub struct Pins {
+    /// By tag: slabs of one tag alone.
+    alone: Vec<u64>,
+    /// By sorted set of two tags or more.
+    shared: HashMap<Box<[u32]>, u64>,
+    /// Count of tags that `shared` still has room for.
+    room: usize,
+    /// By tag: slabs that found no room in `shared`; empty while all did.
+    beyond: Vec<u64>,
+}
+
+impl Default for Pins {
+    fn default() -> Self {
+        Self { alone: vec![0; TAGS], shared: HashMap::new(), room: MAX_SHARED, beyond: Vec::new() }
+    }
+}
+
+impl Pins {
+    /// Adds a page allocation of one tag, or a slab in which no other tag lives.
+    fn alone(&mut self, tag: u32, bytes: u64) {
+        if let Some(sum) = self.alone.get_mut(tag as usize) {
+            *sum += bytes;
+        }
+    }
+
+    /// Adds a slab in which these distinct tags live; sorts them.
+    fn slab(&mut self, tags: &mut [u32], bytes: u64) {
+        tags.sort_unstable();
+        let tags = match &*tags {
+            [] => return,
+            [tag] => return self.alone(*tag, bytes),
+            tags => tags,
+        };
+        if let Some(sum) = self.shared.get_mut(tags) {
+            *sum += bytes;
+        } else if let Some(room) = self.room.checked_sub(tags.len()) {
+            self.room = room;
+            self.shared.insert(tags.into(), bytes);
+        } else {
+            self.beyond.resize(TAGS, 0);
+            for &tag in tags {
+                if let Some(sum) = self.beyond.get_mut(tag as usize) {
+                    *sum += bytes;
+                }
+            }
+        }
+    }
+
+    /// Adds to each of `rows` the bytes it pins. `row_of` returns the index of the row that a tag
+    /// belongs to; a tag without a row counts as foreign to all rows.
+    ///
+    /// Exact while [`Pins::is_exact`]. After that `pinned` may be too large for a row of several
+    /// tags.
+    pub fn by_row(&self, row_of: impl Fn(u32) -> Option<usize>, rows: &mut [Pinned]) {
+        let mut add = |row: Option<usize>, pinned: u64, sole: u64| {
+            if let Some(row) = row.and_then(|row| rows.get_mut(row)) {
+                row.pinned = row.pinned.saturating_add(pinned);
+                row.sole = row.sole.saturating_add(sole);
+            }
+        };
+        for (tag, &bytes) in (0..).zip(&self.alone).filter(|(_, bytes)| **bytes != 0) {
+            add(row_of(tag), bytes, bytes);
+        }
+        for (tag, &bytes) in (0..).zip(&self.beyond).filter(|(_, bytes)| **bytes != 0) {
+            add(row_of(tag), bytes, 0);
+        }
+        let mut here: Vec<Option<usize>> = Vec::new();
+        for (tags, &bytes) in &self.shared {
+            here.clear();
+            here.extend(tags.iter().map(|&tag| row_of(tag)));
+            here.sort_unstable();
+            here.dedup();
+            let sole = if here.len() == 1 { bytes } else { 0 };
+            for &row in &here {
+                add(row, bytes, sole);
+            }
+        }
+    }
+
+    /// False when there were more sets of tags than are kept.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.beyond.is_empty()
+    }
+}
+
+/// Collects the distinct tags of one slab after another, without allocating for each.
+#[derive(Debug)]
+struct Gather {
+    /// By tag: number of the slab that it was last seen in.
+    seen: Vec<u32>,
+    /// Number of the present slab, from 1.
+    slab: u32,
+    last: Option<u32>,
+    tags: Vec<u32>,
+}
+
+impl Gather {
+    fn new() -> Self {
+        Self { seen: vec![0; TAGS], slab: 1, last: None, tags: Vec::new() }
+    }
+
+    /// Adds a live object of the present slab.
+    #[inline]
+    fn object(&mut self, tag: u32) {
+        // Neighbours often share a tag.
+        if self.last == Some(tag) {
+            return;
+        }
+        self.last = Some(tag);
+        if let Some(seen) = self.seen.get_mut(tag as usize)
+            && *seen != self.slab
+        {
+            *seen = self.slab;
+            self.tags.push(tag);
+        }
+    }
+
+    /// Ends the present slab, which has `bytes` bytes.
+    fn end(&mut self, bytes: u64, pins: &mut Pins) {
+        pins.slab(&mut self.tags, bytes);
+        self.tags.clear();
+        self.last = None;
+        if self.slab == u32::MAX {
+            self.seen.fill(0);
+            self.slab = 0;
+        }
+        self.slab += 1;
+    }
 }

@@ -1,41 +1,87 @@
-//! The root block: checked, then followed.
+//! Root blocks: found among the mappings of a process, checked, and followed.
+//!
+//! A root block leads to size classes and zones, whose records are checked here, and to the
+//! tables in `tables`. The reader trusts nothing: it compares every address, size and count with
+//! the mappings and with the bounds of the layout.
 
-use std::mem::{offset_of, size_of};
+use std::collections::BTreeMap;
 
-use kmem::class::ClassGeometry;
-use kmem::memcg::MAX_GROUPS;
-use kmem::root::{
-    CHUNK_CLASS_MASK, GroupBlock, MAGIC, MAX_ZONES, RootBlock, Site, TAG_BITS, VERSION, ZoneBlock,
-};
+use kmem_layout::geometry::{CHUNK_CLASS_MASK, ClassGeometry};
+use kmem_layout::group::{GroupBlock, MAX_GROUPS};
+use kmem_layout::root::{MAGIC, MAPPING_NAME, MAX_ZONES, RootBlock, VERSION, ZoneBlock, profiling};
+use kmem_layout::site::Site;
+use kmem_layout::word::TAG_BITS;
 
-use super::record::{u32_at, u64_at};
-use super::zone::{Class, Zone};
-use super::{Profiling, Source};
 use crate::error::ReadError;
-use crate::memory::Memory;
+use crate::memory::{Image, Memory, Pages, field};
+use crate::process::{Maps, PAGE};
 
-/// Largest record accepted: bigger ones than ours are of a later layout, and their tail is
-/// ignored; beyond this they are nonsense.
+/// Bytes of a chunk, the unit in which a zone knows size classes.
+pub(super) const CHUNK: u64 = 64 << 10;
+pub(super) const PAGES_PER_CHUNK: u64 = CHUNK / PAGE;
+/// Pages of a pageblock (2 MiB), the unit of credit.
+pub(super) const PAGEBLOCK_PAGES: u64 = 512;
+/// Largest slab in bytes. Zones start at a multiple of it.
+const MAX_SLAB: u64 = 2 << 20;
+/// Credit of a pageblock that is allocated as a whole; its bits in `rows` mean nothing.
+pub(super) const WHOLE_TAKEN: u16 = 0xFFFF;
+/// Most pageblocks whose credit is copied: 32 TiB.
+const MAX_PAGEBLOCKS: usize = 1 << 24;
+/// Longest bitmap copied, in bytes: 32 TiB.
+const MAX_BITS: usize = 1 << 30;
+/// Largest record accepted, in bytes. Records of a later layout may be longer than today's; the
+/// reader skips the rest of each.
 const MAX_RECORD: u32 = 4096;
 
-/// A root block as it was read.
+/// State of the profiling switch in a root block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profiling {
+    /// Objects are counted and not tagged.
+    Off,
+    /// Objects carry the tag of their call site.
+    #[default]
+    On,
+    /// The process keeps no books, and cannot be switched.
+    Never,
+}
+
+impl Profiling {
+    fn from_word(word: u32) -> Option<Self> {
+        match word {
+            profiling::OFF => Some(Self::Off),
+            profiling::ON => Some(Self::On),
+            profiling::NEVER => Some(Self::Never),
+            _ => None,
+        }
+    }
+}
+
+/// Access to a process that all parts of one reading share.
+pub(crate) struct Source<'a> {
+    pub(crate) memory: &'a Memory,
+    pub(crate) maps: &'a Maps,
+    /// None where the reader may not know which pages are resident.
+    pub(crate) pages: Option<&'a Pages>,
+}
+
+/// A root block, copied and checked.
 #[derive(Debug, Clone)]
 pub struct Root {
-    /// Its address.
+    /// Address of the root block.
     pub at: u64,
-    /// The switch.
+    /// The profiling switch.
     pub profiling: Profiling,
-    /// Pages handed out.
+    /// Pages handed out by all zones.
     pub used_pages: u32,
-    /// Metadata outside any zone: address and length.
+    /// Metadata outside of any zone: address, and length in bytes.
     pub meta: (u64, u64),
-    /// Callers that are told apart at every site.
+    /// Callers told apart at every site; 0 and 1 both mean one.
     pub depth: u32,
-    /// The same for the site `deep_tag`.
+    /// Callers told apart at the site `deep_tag`.
     pub deep_depth: u32,
-    /// The site whose callers are told apart to `deep_depth`; 0: none.
+    /// Tag of the site whose callers are told apart to `deep_depth`; 0 for none.
     pub deep_tag: u32,
-    /// The cache of call sites: address and length.
+    /// The cache of call sites: address, and length in bytes.
     pub cache: (u64, u64),
     pub(super) peak: u64,
     pub(super) site_capacity: u32,
@@ -59,115 +105,76 @@ pub(super) fn bad(root: u64, what: impl Into<String>) -> ReadError {
 }
 
 impl Root {
-    /// Reads and checks the root block at `at`.
+    /// Copies and checks the root block at `at`.
     ///
     /// # Errors
     ///
-    /// [`ReadError::BadBooks`] names the first field that is wrong.
+    /// [`ReadError::BadBooks`] names the first wrong field; errors of access to the process.
     pub fn read(memory: &Memory, at: u64) -> Result<Self, ReadError> {
         let mut bytes = [0; size_of::<RootBlock>()];
         memory.read(at, &mut bytes).map_err(|e| match e {
             ReadError::Memory { .. } => bad(at, "truncated: shorter than a root block"),
             other => other,
         })?;
-        let word = |offset| u32_at(&bytes, offset);
-        let long = |offset| u64_at(&bytes, offset);
-        macro_rules! u32_of {
-            ($field:ident) => {
-                word(offset_of!(RootBlock, $field))
-            };
-        }
-        macro_rules! u64_of {
-            ($field:ident) => {
-                long(offset_of!(RootBlock, $field))
-            };
-        }
-
-        let magic = u64_of!(magic);
-        if magic == 0 {
-            return Err(bad(at, "not ready: the process is still starting (magic is 0)"));
-        }
-        if magic == MAGIC.swap_bytes() {
-            return Err(bad(at, "of the other byte order"));
-        }
-        if magic != MAGIC {
-            return Err(bad(at, format!("magic is {magic:#x}, not \"kmemroot\"")));
-        }
-        let version = u32_of!(version);
-        if version != VERSION {
-            return Err(bad(
-                at,
-                format!("layout version {version}; this kmem reads version {VERSION}"),
-            ));
-        }
-        let at_least = |name: &str, size: u32, least: usize| {
-            if (size as usize) < least || size > MAX_RECORD || !size.is_multiple_of(4) {
-                Err(bad(at, format!("{name} is {size}, expected {least}")))
-            } else {
-                Ok(())
-            }
-        };
-        at_least("size", u32_of!(size), size_of::<RootBlock>())?;
-        at_least("class_size", u32_of!(class_size), size_of::<ClassGeometry>())?;
-        at_least("zone_size", u32_of!(zone_size), size_of::<ZoneBlock>())?;
-        at_least("site_size", u32_of!(site_size), size_of::<Site>())?;
-        for (name, value, expected) in [
-            ("page_shift", u32_of!(page_shift), 12),
-            ("chunk_shift", u32_of!(chunk_shift), 16),
-            ("tag_bits", u32_of!(tag_bits), TAG_BITS),
-        ] {
-            if value != expected {
-                return Err(bad(at, format!("{name} is {value}, expected {expected}")));
-            }
-        }
-        let root = Self {
-            at,
-            profiling: Profiling::from_word(u32_of!(profiling)).ok_or_else(|| {
-                bad(at, format!("profiling is {}, expected 0, 1 or 2", u32_of!(profiling)))
-            })?,
-            used_pages: u32_of!(used_pages),
-            meta: (u64_of!(meta_base), u64_of!(meta_len)),
-            depth: u32_of!(depth),
-            deep_depth: u32_of!(deep_depth),
-            deep_tag: u32_of!(deep_tag),
-            cache: (u64_of!(cache), u64_of!(cache_len)),
-            peak: u64_of!(peak),
-            site_capacity: u32_of!(site_capacity),
-            site_size: u32_of!(site_size),
-            sites: u64_of!(sites),
-            texts: u64_of!(texts),
-            class_count: u32_of!(class_count),
-            class_size: u32_of!(class_size),
-            classes: u64_of!(classes),
-            zone_count: u32_of!(zone_count),
-            zone_size: u32_of!(zone_size),
-            zones: u64_of!(zones),
-            groups: u64_of!(groups),
-            group_capacity: u32_of!(group_capacity),
-            group_size: u32_of!(group_size),
-        };
-        for (name, count, most) in [
-            ("class_count", root.class_count, u32::from(CHUNK_CLASS_MASK) + 1),
-            ("zone_count", root.zone_count, u32::try_from(MAX_ZONES).unwrap_or(u32::MAX)),
-            ("site_capacity", root.site_capacity, 1 << TAG_BITS),
-            ("group_capacity", root.group_capacity, MAX_GROUPS),
-        ] {
-            if count > most {
-                return Err(bad(at, format!("{name} is {count}, above {most}")));
-            }
-        }
-        if root.group_capacity != 0 {
-            at_least("group_size", root.group_size, size_of::<GroupBlock>())?;
-        }
+        check_header(&bytes).map_err(|what| bad(at, what))?;
+        let root = Self::parse(at, &bytes)?;
+        root.check_counts().map_err(|what| bad(at, what))?;
         Ok(root)
     }
 
-    /// Whether objects have extension words.
+    fn parse(at: u64, bytes: &[u8]) -> Result<Self, ReadError> {
+        let word = field!(bytes, RootBlock.profiling: u32);
+        let profiling = Profiling::from_word(word)
+            .ok_or_else(|| bad(at, format!("profiling is {word}, expected 0, 1 or 2")))?;
+        Ok(Self {
+            at,
+            profiling,
+            used_pages: field!(bytes, RootBlock.used_pages: u32),
+            meta: (field!(bytes, RootBlock.meta_base: u64), field!(bytes, RootBlock.meta_len: u64)),
+            depth: field!(bytes, RootBlock.depth: u32),
+            deep_depth: field!(bytes, RootBlock.deep_depth: u32),
+            deep_tag: field!(bytes, RootBlock.deep_tag: u32),
+            cache: (field!(bytes, RootBlock.cache: u64), field!(bytes, RootBlock.cache_len: u64)),
+            peak: field!(bytes, RootBlock.peak: u64),
+            site_capacity: field!(bytes, RootBlock.site_capacity: u32),
+            site_size: field!(bytes, RootBlock.site_size: u32),
+            sites: field!(bytes, RootBlock.sites: u64),
+            texts: field!(bytes, RootBlock.texts: u64),
+            class_count: field!(bytes, RootBlock.class_count: u32),
+            class_size: field!(bytes, RootBlock.class_size: u32),
+            classes: field!(bytes, RootBlock.classes: u64),
+            zone_count: field!(bytes, RootBlock.zone_count: u32),
+            zone_size: field!(bytes, RootBlock.zone_size: u32),
+            zones: field!(bytes, RootBlock.zones: u64),
+            groups: field!(bytes, RootBlock.groups: u64),
+            group_capacity: field!(bytes, RootBlock.group_capacity: u32),
+            group_size: field!(bytes, RootBlock.group_size: u32),
+        })
+    }
+
+    fn check_counts(&self) -> Result<(), String> {
+        for (name, count, most) in [
+            ("class_count", self.class_count, u32::from(CHUNK_CLASS_MASK) + 1),
+            ("zone_count", self.zone_count, u32::try_from(MAX_ZONES).unwrap_or(u32::MAX)),
+            ("site_capacity", self.site_capacity, 1 << TAG_BITS),
+            ("group_capacity", self.group_capacity, MAX_GROUPS),
+        ] {
+            if count > most {
+                return Err(format!("{name} is {count}, above {most}"));
+            }
+        }
+        if self.group_capacity != 0 {
+            check_size("group_size", self.group_size, size_of::<GroupBlock>())?;
+        }
+        Ok(())
+    }
+
+    /// True when objects have extension words.
     pub(super) fn has_books(&self) -> bool {
         self.profiling != Profiling::Never
     }
 
-    /// Copies `count` records of `size` bytes; both are bounded by [`Root::read`].
+    /// Copies `count` records of `size` bytes each; [`Root::read`] bounds both.
     pub(super) fn records(
         &self,
         source: &Source<'_>,
@@ -186,12 +193,13 @@ impl Root {
                 format!("{name} at {addr:#x}, {len} bytes, are not in the process's memory"),
             ));
         }
-        // At most 2^17 sites of 4 KiB; sites of today are 32 bytes.
+        // The largest table: 2^17 sites of 4 KiB. Today a site has 32 bytes.
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
         source.memory.read(addr, &mut bytes)?;
         Ok(bytes)
     }
 
+    /// Copies and checks the size classes, by number. There is no class 0.
     pub(super) fn classes(&self, source: &Source<'_>) -> Result<Vec<Option<Class>>, ReadError> {
         let bytes =
             self.records(source, "classes", self.classes, self.class_count, self.class_size)?;
@@ -204,13 +212,15 @@ impl Root {
         Ok(classes)
     }
 
+    /// Copies and checks the zones.
     pub(super) fn zones(&self, source: &Source<'_>) -> Result<Vec<Zone>, ReadError> {
         let bytes = self.records(source, "zones", self.zones, self.zone_count, self.zone_size)?;
         let mut zones: Vec<Zone> = Vec::new();
         for (number, record) in bytes.chunks_exact(self.zone_size as usize).enumerate() {
-            let zone = Zone::parse(record, source.maps, self.has_books())
+            let zone = Zone::parse(record);
+            zone.check(source.maps, self.has_books())
                 .map_err(|what| bad(self.at, format!("zone {number}: {what}")))?;
-            // An entry that was taken and is not filled in yet.
+            // The process has reserved the entry and not filled it in yet.
             if zone.is_empty() {
                 continue;
             }
@@ -221,4 +231,307 @@ impl Root {
         }
         Ok(zones)
     }
+}
+
+/// Checks magic, version, and all sizes that are fixed.
+fn check_header(bytes: &[u8]) -> Result<(), String> {
+    let magic = field!(bytes, RootBlock.magic: u64);
+    if magic == 0 {
+        return Err("not ready: the process is still starting (magic is 0)".to_owned());
+    }
+    if magic == MAGIC.swap_bytes() {
+        return Err("of the other byte order".to_owned());
+    }
+    if magic != MAGIC {
+        return Err(format!("magic is {magic:#x}, not \"kmemroot\""));
+    }
+    let version = field!(bytes, RootBlock.version: u32);
+    if version != VERSION {
+        return Err(format!("layout version {version}; this kmem reads version {VERSION}"));
+    }
+    for (name, size, least) in [
+        ("size", field!(bytes, RootBlock.size: u32), size_of::<RootBlock>()),
+        ("class_size", field!(bytes, RootBlock.class_size: u32), size_of::<ClassGeometry>()),
+        ("zone_size", field!(bytes, RootBlock.zone_size: u32), size_of::<ZoneBlock>()),
+        ("site_size", field!(bytes, RootBlock.site_size: u32), size_of::<Site>()),
+    ] {
+        check_size(name, size, least)?;
+    }
+    for (name, value, expected) in [
+        ("page_shift", field!(bytes, RootBlock.page_shift: u32), 12),
+        ("chunk_shift", field!(bytes, RootBlock.chunk_shift: u32), 16),
+        ("tag_bits", field!(bytes, RootBlock.tag_bits: u32), TAG_BITS),
+    ] {
+        if value != expected {
+            return Err(format!("{name} is {value}, expected {expected}"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the size of a record, `least` bytes in this version of the layout.
+fn check_size(name: &str, size: u32, least: usize) -> Result<(), String> {
+    if (size as usize) < least || size > MAX_RECORD || !size.is_multiple_of(4) {
+        return Err(format!("{name} is {size}, expected {least}"));
+    }
+    Ok(())
+}
+
+/// A size class.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Class {
+    /// Number in the table of classes.
+    pub(super) number: usize,
+    /// Bytes of an object.
+    pub(super) size: u32,
+    /// Offset of the extension vector in the slab, in bytes.
+    pub(super) ext_offset: u32,
+    /// Words of the extension vector.
+    pub(super) ext_words: u32,
+    /// Bytes of the slab that are objects.
+    pub(super) limit: u64,
+    pub(super) slab_size: u64,
+    /// Most objects that a CPU keeps.
+    pub(super) cap: u16,
+    /// Objects moved by one refill or flush.
+    pub(super) batch: u16,
+}
+
+impl Class {
+    /// Parses and checks a record. Without an extension vector (`has_books` is false) the offset
+    /// of the vector has no meaning and is not checked.
+    fn parse(number: usize, record: &[u8], has_books: bool) -> Result<Self, String> {
+        let slab_size = u64::from(field!(record, ClassGeometry.slab_mask: u32)) + 1;
+        let size = field!(record, ClassGeometry.size: u32);
+        let class = Self {
+            number,
+            size,
+            ext_offset: field!(record, ClassGeometry.ext_offset: u32),
+            // A size of 0 is refused below.
+            ext_words: (slab_size >> size.max(1).ilog2()) as u32,
+            limit: u64::from(field!(record, ClassGeometry.limit: u32)),
+            slab_size,
+            cap: field!(record, ClassGeometry.cap: u16),
+            batch: field!(record, ClassGeometry.batch: u16),
+        };
+        if !slab_size.is_power_of_two() || !(CHUNK..=MAX_SLAB).contains(&slab_size) {
+            return Err(format!("slab_mask is {:#x}", slab_size - 1));
+        }
+        let objects = u64::from(field!(record, ClassGeometry.objects: u32));
+        let is_whole = u64::from(size) * objects == class.limit && class.limit <= slab_size;
+        if size == 0 || objects == 0 || !is_whole {
+            return Err(format!("{objects} objects of {size} bytes, limit {}", class.limit));
+        }
+        let ext = u64::from(class.ext_offset);
+        let end = ext + 4 * u64::from(class.ext_words);
+        if has_books && (ext < class.limit || ext % 4 != 0 || end > slab_size) {
+            return Err(format!("extension vector at {ext:#x} of a slab of {slab_size:#x} bytes"));
+        }
+        Ok(class)
+    }
+
+    pub(super) fn chunks(&self) -> u64 {
+        self.slab_size / CHUNK
+    }
+}
+
+/// A zone. Its tables are readable up to `committed` once [`Zone::check`] has passed.
+#[derive(Debug, Clone)]
+pub(super) struct Zone {
+    /// Address of the first page.
+    pub(super) base: u64,
+    /// Pages from `base` that the process may use.
+    pub(super) committed: u64,
+    pub(super) chunk_class: u64,
+    pub(super) page_ext: u64,
+    pub(super) page_len: u64,
+    pub(super) rows: u64,
+    pub(super) dirty: u64,
+    pub(super) credit: u64,
+    /// See [`kmem_layout::root::zone_purpose`].
+    pub(super) purpose: u32,
+    /// NUMA node of its memory.
+    pub(super) node: u32,
+    /// Metadata of the zone: address, and length in bytes.
+    pub(super) meta: (u64, u64),
+    pages: u64,
+}
+
+impl Zone {
+    fn parse(record: &[u8]) -> Self {
+        Self {
+            base: field!(record, ZoneBlock.base: u64),
+            committed: field!(record, ZoneBlock.committed: u64),
+            chunk_class: field!(record, ZoneBlock.chunk_class: u64),
+            page_ext: field!(record, ZoneBlock.page_ext: u64),
+            page_len: field!(record, ZoneBlock.page_len: u64),
+            rows: field!(record, ZoneBlock.rows: u64),
+            dirty: field!(record, ZoneBlock.dirty: u64),
+            credit: field!(record, ZoneBlock.credit: u64),
+            purpose: field!(record, ZoneBlock.purpose: u32),
+            node: field!(record, ZoneBlock.node: u32),
+            meta: (
+                field!(record, ZoneBlock.meta_base: u64),
+                field!(record, ZoneBlock.meta_len: u64),
+            ),
+            pages: field!(record, ZoneBlock.pages: u64),
+        }
+    }
+
+    fn check(&self, maps: &Maps, has_books: bool) -> Result<(), String> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        if !self.base.is_multiple_of(MAX_SLAB) {
+            return Err(format!("base {:#x} is not a multiple of 2 MiB", self.base));
+        }
+        let end = self.pages.checked_mul(PAGE).and_then(|len| self.base.checked_add(len));
+        if end.is_none_or(|end| end > 1 << 57) {
+            return Err(format!(
+                "{:#x} pages at {:#x} are no address range",
+                self.pages, self.base
+            ));
+        }
+        if self.committed > self.pages {
+            return Err(format!("{:#x} pages committed of {:#x}", self.committed, self.pages));
+        }
+        if self.committed == 0 {
+            return Ok(());
+        }
+        for (name, addr, len) in [
+            ("chunk_class", self.chunk_class, self.chunks()),
+            ("page_ext", self.page_ext, self.committed * 4),
+            ("page_len", self.page_len, self.committed * 4),
+            ("rows", self.rows, self.committed.div_ceil(64) * 8),
+            ("dirty", self.dirty, self.committed.div_ceil(64) * 8),
+            ("credit", self.credit, self.committed.div_ceil(PAGEBLOCK_PAGES) * 2),
+        ] {
+            let is_used = has_books || name != "page_ext";
+            if is_used && !maps.is_readable_memory(addr, len) {
+                return Err(format!(
+                    "{name} at {addr:#x}, {len} bytes, is not in the process's memory"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the credit of each pageblock.
+    pub(super) fn credit(&self, memory: &Memory) -> Result<Vec<u16>, ReadError> {
+        let blocks = usize::try_from(self.committed.div_ceil(PAGEBLOCK_PAGES));
+        let blocks = blocks.unwrap_or(MAX_PAGEBLOCKS).min(MAX_PAGEBLOCKS);
+        let mut bytes = vec![0; 2 * blocks];
+        memory.read(self.credit, &mut bytes)?;
+        Ok(bytes.as_chunks().0.iter().map(|two| u16::from_le_bytes(*two)).collect())
+    }
+
+    /// Copies a table with one bit for each page up to `committed`.
+    pub(super) fn bits(&self, memory: &Memory, table: u64) -> Option<Vec<u8>> {
+        let len = usize::try_from(self.committed.div_ceil(64) * 8).ok();
+        let mut bytes = vec![0; len.filter(|&len| len <= MAX_BITS)?];
+        memory.read(table, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// Copies the bitmap of free pages. The bits of pageblocks that are allocated as a whole are
+    /// cleared.
+    pub(super) fn free_bits(&self, memory: &Memory) -> Option<Vec<u8>> {
+        let mut free = self.bits(memory, self.rows)?;
+        let credit = self.credit(memory).ok()?;
+        for (block, credit) in free.chunks_mut(PAGEBLOCK_PAGES as usize / 8).zip(credit) {
+            if credit == WHOLE_TAKEN {
+                block.fill(0);
+            }
+        }
+        Some(free)
+    }
+
+    pub(super) fn chunks(&self) -> u64 {
+        self.committed.div_ceil(PAGES_PER_CHUNK)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pages == 0
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        let end = |z: &Self| z.base + z.pages * PAGE;
+        self.base < end(other) && other.base < end(self)
+    }
+}
+
+/// Address of every root block. Each copy of the library has one at offset 0 of its own memfd.
+pub(crate) fn root_addresses(maps: &Maps) -> Vec<u64> {
+    let path = format!("/memfd:{MAPPING_NAME}");
+    let mut by_file = BTreeMap::new();
+    for mapping in maps.all() {
+        if mapping.path == path && mapping.offset == 0 && mapping.readable {
+            by_file.entry(mapping.inode).or_insert(mapping.start);
+        }
+    }
+    by_file.into_values().collect()
+}
+
+/// All that the root blocks of a process lead to.
+pub(super) struct Followed<T> {
+    pub(super) maps: Maps,
+    pub(super) pages: Option<Pages>,
+    /// One value per readable root block; empty only when there are no faults either.
+    pub(super) kept: Vec<T>,
+    /// Why the other root blocks could not be followed.
+    pub(super) faults: Vec<ReadError>,
+}
+
+/// Reads all root blocks of a process, and calls `each` to read where each one leads. A bad root
+/// block does not hide a good one.
+///
+/// # Errors
+///
+/// [`ReadError::NotInstrumented`] without a root block; the last fault when no root block could
+/// be followed; errors of access to the process.
+pub(super) fn follow<T>(
+    image: &Image<'_>,
+    each: impl Fn(&Source<'_>, &Root) -> Result<T, ReadError>,
+) -> Result<Followed<T>, ReadError> {
+    let memory = image.memory();
+    let addresses = root_addresses(&*image.maps()?);
+    if addresses.is_empty() {
+        return Err(image.not_instrumented()?);
+    }
+    let (mut roots, mut kept, mut faults) = (Vec::new(), Vec::new(), Vec::new());
+    for &at in &addresses {
+        keep(Root::read(&memory, at), &mut roots, &mut faults)?;
+    }
+    // Mappings are read after the root blocks, so that they hold zones which have just grown.
+    let maps = image.maps()?.into_owned();
+    let pages = image.pages(addresses[0]);
+    let source = Source { memory: &memory, maps: &maps, pages: pages.as_ref() };
+    for root in &roots {
+        keep(each(&source, root), &mut kept, &mut faults)?;
+    }
+    if kept.is_empty()
+        && let Some(fault) = faults.pop()
+    {
+        image.verify()?;
+        return Err(fault);
+    }
+    Ok(Followed { maps, pages, kept, faults })
+}
+
+/// Sorts a result into the values or the faults. Fails with errors of access to the process.
+fn keep<T>(
+    result: Result<T, ReadError>,
+    kept: &mut Vec<T>,
+    faults: &mut Vec<ReadError>,
+) -> Result<(), ReadError> {
+    match result {
+        Ok(value) => kept.push(value),
+        Err(
+            fault @ (ReadError::BadBooks { .. }
+            | ReadError::Memory { .. }
+            | ReadError::NotInCore { .. }),
+        ) => faults.push(fault),
+        Err(other) => return Err(other),
+    }
+    Ok(())
 }

@@ -1,22 +1,22 @@
 //! Limits of groups, written from outside.
 //!
-//! A limit is one aligned word in the group's entry. The process looks at it when it next charges the
-//! group: then shrinkers run if it has to give something back, on the thread that allocates.
+//! A limit is one aligned word in the group's entry. The process reads it when it next charges the
+//! group. When the group is above its new limit, shrinkers run on the thread that allocates.
 //!
-//! The group may be deleted at that moment, and its entry given to another one. So the generation
-//! is looked at before and after: if it changed and the entry's new owner has what was written, it
-//! gets the value back that a new group has.
+//! The group may be deleted meanwhile, and its entry reused for another group. So the writer reads
+//! the generation before and after. If it changed and the entry holds the written value, the writer
+//! puts back the value of a new group.
 
 use std::mem::offset_of;
 
-use kmem::memcg::Limit;
-use kmem::root::{GroupBlock, NO_LIMIT, group_state};
+use kmem_layout::group::{GroupBlock, Limit, NO_LIMIT, group_state};
 
 use super::Control;
 use crate::books::{Group, Groups, Profiling, Root, Source};
 use crate::error::ReadError;
+use crate::memory::Memory;
 
-/// Where a limit is in an entry.
+/// Offset of a limit in an entry.
 fn offset(limit: Limit) -> usize {
     match limit {
         Limit::Max => offset_of!(GroupBlock, max),
@@ -26,17 +26,19 @@ fn offset(limit: Limit) -> usize {
 }
 
 impl Control {
-    /// Sets a limit of the group at a path as `/tenants/a`, in every root block that has it, in
-    /// bytes; [`NO_LIMIT`] for none.
+    /// Sets a limit of the group at a path such as `/tenants/a`, in every root block that has the
+    /// group. `bytes` may be [`NO_LIMIT`].
     ///
     /// # Errors
     ///
-    /// There is no such group, or it is deleted meanwhile; it is the root, which has no limits; and
-    /// as all writing fails: the process is gone, may not be written, or names a table that is not
-    /// its own.
+    /// - [`ReadError::NoGroup`] when there is no such group, or it is deleted meanwhile.
+    /// - [`ReadError::RootGroup`] for the root, which has no limits.
+    /// - [`ReadError::BadBooks`] when the entry is not in the process's writable memory.
+    /// - [`ReadError::NoProcess`], [`ReadError::Recycled`], [`ReadError::Permission`],
+    ///   [`ReadError::Memory`]: the process has ended or may not be written.
     pub fn set_group_limit(&self, path: &str, limit: Limit, bytes: u64) -> Result<(), ReadError> {
-        let memory = crate::memory::Memory::Live(self.memory.clone());
-        let source = Source { memory: &memory, maps: &self.maps, pagemap: None };
+        let memory = Memory::Live(self.memory.clone());
+        let source = Source { memory: &memory, maps: &self.maps, pages: None };
         let no_group = || ReadError::NoGroup { pid: self.process.pid(), group: path.to_owned() };
         let mut entries = Vec::new();
         for root in self.roots.iter().filter(|root| root.profiling != Profiling::Never) {
@@ -60,7 +62,7 @@ impl Control {
         self.process.verify()
     }
 
-    /// The address of a group's entry, which is in memory that may be written.
+    /// Address of a group's entry, which lies in the process's writable memory.
     fn entry(&self, root: &Root, group: &Group) -> Result<u64, ReadError> {
         let size = u64::from(root.group_size);
         let entry =
@@ -76,7 +78,7 @@ impl Control {
         })
     }
 
-    /// Writes one limit of an entry; false if the group is no longer there.
+    /// Writes one limit of an entry. Returns false when the group is no longer there.
     fn write_limit(
         &self,
         entry: u64,

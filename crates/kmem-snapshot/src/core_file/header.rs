@@ -8,13 +8,13 @@ use object::{LittleEndian as LE, pod};
 
 use crate::program::ElfProgram;
 
-/// Most program headers taken: sixteen times what Linux lets a process map.
+/// Most program headers read: sixteen times the mappings that Linux allows a process.
 const MAX_HEADERS: u64 = 1 << 20;
 
-/// The machine this reader knows the registers and notes of.
+/// Machine whose notes this reader knows.
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
 
-/// Beginnings of files that people take for core files.
+/// Beginnings of other files that users mistake for core files.
 const OTHER_FILES: &[(&[u8], &str)] = &[
     (b"\x1f\x8b", "compressed by gzip: decompress it first (gunzip)"),
     (b"\x28\xb5\x2f\xfd", "compressed by zstd: decompress it first (unzstd)"),
@@ -30,24 +30,26 @@ const OTHER_FILES: &[(&[u8], &str)] = &[
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Segment {
     pub(super) flags: u32,
-    /// Where in the file.
+    /// Offset in the file.
     pub(super) offset: u64,
-    /// Where in memory.
+    /// First address.
     pub(super) start: u64,
-    /// One past its end in memory.
+    /// One past the last address.
     pub(super) end: u64,
     /// Bytes in the file.
     pub(super) file_size: u64,
     pub(super) align: u64,
 }
 
-/// Program headers; those of kind PT_LOAD by address, none of them overlapping.
+/// Program headers of a core file.
 pub(super) struct Headers {
+    /// Kind PT_NOTE.
     pub(super) notes: Vec<Segment>,
+    /// Kind PT_LOAD, in order of address, without overlap.
     pub(super) loads: Vec<Segment>,
 }
 
-/// Reads `bytes.len()` bytes at `offset`.
+/// Reads `bytes.len()` bytes at `offset` of a file of `len` bytes; `what` names them in errors.
 fn read_at(file: &File, len: u64, offset: u64, bytes: &mut [u8], what: &str) -> Result<(), String> {
     let end = offset.checked_add(bytes.len() as u64);
     if end.is_none_or(|end| end > len) {
@@ -63,7 +65,7 @@ fn read_at(file: &File, len: u64, offset: u64, bytes: &mut [u8], what: &str) -> 
 ///
 /// # Errors
 ///
-/// Tells what the file is, or what is wrong with it.
+/// Says which kind of file it is, or what is wrong with it.
 pub(super) fn read(file: &File, len: u64) -> Result<Headers, String> {
     if len == 0 {
         return Err("empty file: the core was never written".to_owned());
@@ -114,7 +116,7 @@ pub(super) fn read(file: &File, len: u64) -> Result<Headers, String> {
     Ok(headers)
 }
 
-/// Class, byte order, type and machine.
+/// Checks class, byte order, type and machine.
 fn check(header: &FileHeader64<LE>) -> Result<(), String> {
     let program = ElfProgram {
         is_64: header.e_ident.class == elf::ELFCLASS64,
@@ -125,7 +127,7 @@ fn check(header: &FileHeader64<LE>) -> Result<(), String> {
     if !program.is_little {
         return Err("an ELF file of big-endian byte order".to_owned());
     }
-    // Type and machine are at the same place in files of both classes.
+    // Files of both classes have type and machine at one place.
     match header.e_type.get(LE) {
         elf::ET_CORE => {}
         elf::ET_EXEC | elf::ET_DYN => {
@@ -141,7 +143,7 @@ fn check(header: &FileHeader64<LE>) -> Result<(), String> {
     Ok(())
 }
 
-/// Number of program headers; beyond 65,534 it is in the first section header.
+/// Count of program headers. A count above 65,534 is in the first section header (`PN_XNUM`).
 fn count(file: &File, len: u64, header: &FileHeader64<LE>) -> Result<usize, String> {
     let mut count = u64::from(header.e_phnum.get(LE));
     if count == u64::from(elf::PN_XNUM) {

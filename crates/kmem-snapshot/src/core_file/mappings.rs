@@ -1,22 +1,22 @@
-//! `/proc/PID/maps`, put together again from PT_LOAD segments and the NT_FILE note.
+//! The mappings of `/proc/PID/maps`, rebuilt from PT_LOAD segments and the NT_FILE note.
 
 use std::collections::HashMap;
 
-use kmem::root::MAPPING_NAME;
+use kmem_layout::root::MAPPING_NAME;
 use object::elf;
 
 use super::header::Headers;
 use super::notes::Notes;
 use crate::process::{Mapping, Maps};
 
-/// The mappings of the process. Linux writes a segment for each; a file without one (other
-/// writers leave out what they do not dump) is a mapping that cannot be read.
+/// Rebuilds the mappings of the process. Linux writes a segment for each. Other writers leave out
+/// mappings that they do not dump. So a mapped file without a segment cannot be read.
 pub(super) fn maps(headers: &Headers, notes: &Notes) -> Maps {
     let (files, loads) = (&notes.files, &headers.loads);
     let mut mappings = Vec::new();
     let mut inodes = Inodes::default();
     let (mut f, mut l, mut at) = (0, 0, 0);
-    // Both lists are in order and do not overlap themselves: cut each at the other's ends.
+    // Each list is in order and without overlap. Cut the ranges of each at the ends of the other.
     while f < files.len() || l < loads.len() {
         let file = files.get(f);
         let load = loads.get(l);
@@ -61,7 +61,7 @@ pub(super) fn maps(headers: &Headers, notes: &Notes) -> Maps {
     Maps::new(mappings)
 }
 
-/// A core keeps no inode numbers: files of one name are one.
+/// Numbers that stand for inodes, which a core does not keep: files of one name are one file.
 #[derive(Default)]
 struct Inodes {
     by_path: HashMap<String, u64>,
@@ -70,7 +70,7 @@ struct Inodes {
 
 impl Inodes {
     fn of(&mut self, path: &str, offset: u64) -> u64 {
-        // But each beginning of a root block is another's: they all have this name.
+        // All root blocks have this name, and each is the beginning of a file of its own.
         if offset == 0 && path.strip_prefix("/memfd:") == Some(MAPPING_NAME) {
             self.next += 1;
             return self.next;

@@ -1,4 +1,4 @@
-//! The notes of a core file: who the process was, and which files it mapped.
+//! The notes of a core file: identity of the process, and the files it mapped.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -9,33 +9,36 @@ use object::read::elf::NoteIterator;
 
 use super::header::Headers;
 
-/// Most bytes of notes read: one thread takes 3 KiB, one mapped file 100 bytes.
+/// Most bytes of notes read. One thread takes 3 KiB, one mapped file 100 bytes.
 const MAX_NOTES: u64 = 256 << 20;
 
-/// A range of memory that a file was mapped to.
+/// A range of memory with the file that was mapped to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MappedFile {
     pub(super) start: u64,
     pub(super) end: u64,
     /// Offset in the file, in bytes.
     pub(super) offset: u64,
-    /// Its name, with the ` (deleted)` mark.
+    /// Path of the file, with the ` (deleted)` mark.
     pub(super) name: String,
 }
 
-/// What the notes say.
+/// Content of the notes.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     pub(super) pid: u32,
     pub(super) comm: String,
     pub(super) command: String,
     pub(super) signal: u32,
-    /// AT_PHDR, AT_ENTRY, AT_EXECFN, AT_SYSINFO_EHDR.
+    /// AT_PHDR.
     pub(super) program_headers: u64,
+    /// AT_ENTRY.
     pub(super) entry: u64,
+    /// AT_EXECFN.
     pub(super) exec_name: u64,
+    /// AT_SYSINFO_EHDR.
     pub(super) vdso: u64,
-    /// NT_FILE, by address, not overlapping.
+    /// NT_FILE, in order of address, without overlap.
     pub(super) files: Vec<MappedFile>,
 }
 
@@ -51,7 +54,7 @@ impl Notes {
     ///
     /// # Errors
     ///
-    /// Tells which note is missing or impossible.
+    /// Says which note is missing or makes no sense.
     pub(super) fn read(file: &File, len: u64, headers: &Headers) -> Result<Self, String> {
         let mut notes = Self::default();
         let (mut has_files, mut has_status) = (false, false);
@@ -72,14 +75,14 @@ impl Notes {
             let mut found =
                 NoteIterator::<FileHeader64<LE>>::new(LE, segment.align, bytes.as_slice())
                     .map_err(|e| e.to_string())?;
-            // What follows a broken note is unknown; what came before it stands.
+            // A broken note hides the notes behind it. The notes before it stand.
             while let Ok(Some(note)) = found.next() {
                 if note.name() != b"CORE" {
                     continue;
                 }
                 match note.n_type(LE) {
                     elf::NT_PRPSINFO => notes.psinfo(note.desc()),
-                    // The first is of the thread that received the signal.
+                    // The first is that of the thread which received the signal.
                     elf::NT_PRSTATUS if !has_status => {
                         has_status = true;
                         notes.status(note.desc());
@@ -114,7 +117,7 @@ impl Notes {
         let signal = note.get(STATUS_SIGNAL..).and_then(|b| b.first_chunk());
         self.signal = signal.map_or(0, |b| u32::from(u16::from_le_bytes(*b)));
         if self.pid == 0 {
-            // A thread's, but better than none.
+            // The id of a thread, for lack of the process's.
             self.pid = u32_at(note, STATUS_PID).unwrap_or(0);
         }
     }
@@ -141,7 +144,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|b| u64::from_le_bytes(*b))
 }
 
-/// NT_FILE: count, page size, `[start, end, offset in pages]`, then the names.
+/// Parses NT_FILE: count, page size, `[start, end, offset in pages]`, then the names.
 fn files(note: &[u8]) -> Result<Vec<MappedFile>, String> {
     let bad = |what: String| format!("NT_FILE note of {} bytes: {what}", note.len());
     let (Some(count), Some(page)) = (u64_at(note, 0), u64_at(note, 8)) else {

@@ -1,16 +1,16 @@
-//! Memory as a core file keeps it.
+//! Memory in a core file.
 //!
-//! Of a segment the first `p_filesz` bytes are in the file. What of the rest?
+//! The first `p_filesz` bytes of a segment are in the file. The rest is zero or absent:
 //!
-//! - Nothing of an anonymous, readable segment is in the file: Linux leaves out private memory
-//!   that was never written. It reads as zeroes, as it did in the process, provided that the
-//!   core has other anonymous memory (else all of it was left out, see `coredump_filter`).
-//!   Memory under `MADV_DONTDUMP` looks the same; kmem asks for that only where nothing is
-//!   readable yet. A range larger than
-//!   any table of kmem is absent, so that a small file cannot make a reader copy terabytes.
-//! - Part of it is in the file, or it is of a mapped file: the rest was not dumped, and is absent.
-//! - The file ends before the segment does: it was cut off (`RLIMIT_CORE`, a full disk), and
-//!   the rest is absent.
+//! - No byte of an anonymous, readable segment is in the file: Linux leaves out private memory
+//!   that was never written. It reads as zeroes, as it did in the process. Two cases are absent
+//!   instead. A core without any anonymous memory had all of it left out (`coredump_filter`). A
+//!   range larger than any table of kmem could make a reader copy terabytes. (Linux leaves out
+//!   memory under `MADV_DONTDUMP`, too. kmem uses that only for memory that is not readable yet.)
+//! - Part of the segment is in the file, or it is of a mapped file: the rest was not dumped, and
+//!   is absent.
+//! - The file ends before the segment does: it was cut off (`RLIMIT_CORE`, a full disk), and the
+//!   rest is absent.
 
 use std::fs::File;
 use std::ops::Range;
@@ -28,14 +28,14 @@ use crate::process::Span;
 /// Largest segment that reads as zeroes: one word for every page of 64 TiB.
 const MAX_ZERO: u64 = 64 << 30;
 
-/// A part of memory of which the first `there` bytes are in the file.
+/// A part of memory. Its first `there` bytes are in the file.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     start: u64,
     end: u64,
     offset: u64,
     there: u64,
-    /// What is not in the file is zero rather than unknown.
+    /// True when the bytes that are not in the file are zero, not absent.
     zero: bool,
 }
 
@@ -43,7 +43,7 @@ struct Part {
 struct Inner {
     file: File,
     path: String,
-    /// By address, not overlapping.
+    /// In order of address, without overlap.
     parts: Vec<Part>,
     missing: u64,
 }
@@ -102,7 +102,8 @@ impl CoreMemory {
     ///
     /// # Errors
     ///
-    /// [`ReadError::NotInCore`] when part of the range was not dumped.
+    /// [`ReadError::NotInCore`] when part of the range was not dumped; [`ReadError::File`] when the
+    /// file cannot be read.
     pub fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let (len, mut at, mut done) = (into.len(), addr, 0);
         while done < len {
@@ -131,16 +132,16 @@ impl CoreMemory {
         Ok(())
     }
 
-    /// Copies spans into `into`, one after the other, in order. Tells for each whether all of
-    /// it is in the core.
+    /// Copies spans into `into`, one after the other. Returns, for each, whether all of it is in
+    /// the core.
     ///
     /// # Errors
     ///
-    /// Fails when the file cannot be read.
+    /// [`ReadError::File`] when the file cannot be read.
     ///
     /// # Panics
     ///
-    /// When `into` is shorter than the spans together.
+    /// When `into` is shorter than all spans together.
     pub fn read_spans(&self, spans: &[Span], into: &mut [u8]) -> Result<Vec<bool>, ReadError> {
         let mut rest = into;
         let mut whole = Vec::with_capacity(spans.len());
@@ -156,8 +157,8 @@ impl CoreMemory {
         Ok(whole)
     }
 
-    /// Calls `each` with the address ranges of `len` bytes at `addr` that are in the file and
-    /// no holes of it: a core is written sparse, pages that were not in memory being holes.
+    /// Calls `each` with the address ranges, among `len` bytes at `addr`, that are in the file and
+    /// are no holes of it. Linux writes a core sparse: pages that were not in memory are holes.
     pub fn present(&self, addr: u64, len: u64, mut each: impl FnMut(Range<u64>)) {
         let end = addr.saturating_add(len);
         let first = self.0.parts.partition_point(|p| p.end <= addr);
@@ -175,7 +176,7 @@ impl CoreMemory {
         }
     }
 
-    /// Bytes of memory present in the core.
+    /// Counts the bytes of memory that are in the core.
     #[must_use]
     pub fn resident(&self) -> u64 {
         let mut bytes = 0;
@@ -199,7 +200,7 @@ mod tests {
         Segment { flags, offset, start, end, file_size, align: 4096 }
     }
 
-    /// A file of 0x3000 bytes, each of them its offset in pages, plus one.
+    /// A file of 0x3000 bytes. Each byte is its offset in pages, plus one.
     fn memory(loads: Vec<Segment>, files: &[MappedFile]) -> Result<CoreMemory, String> {
         let file = tempfile::tempfile().unwrap();
         for page in 0..3_u8 {
@@ -229,7 +230,7 @@ mod tests {
             load(0x20000, 0x22000, RW, 0x2000, 0x1000),
             // Cut off by the end of the file.
             load(0x30000, 0x34000, RW, 0x1000, 0x4000),
-            // Not readable; of a file; as large as an address space.
+            // Not readable; of a mapped file; as large as an address space.
             load(0x40000, 0x41000, 0, 0, 0),
             load(0x50000, 0x52000, elf::PF_R, 0, 0),
             load(0x1000_0000, 0x7000_0000_0000, RW, 0, 0),
@@ -253,7 +254,7 @@ mod tests {
         let mut into = [9; 6];
         assert_eq!(core.read_spans(&spans, &mut into).unwrap(), [true, false, true]);
         assert_eq!((into[0], &into[4..]), (1, &[0, 0][..]));
-        // Bytes of memory that are in the file, and that it has.
+        // Only bytes of memory that the file has count.
         assert_eq!(core.resident(), 0x2000 + 0x1000 + 0x2000);
     }
 

@@ -2,18 +2,18 @@
 
 use std::io::{self, Write};
 
-use super::{MAX_FUNCTION, short, size, size_u};
+use super::{column, size, size_u, write_columns, write_rest};
 use crate::books::Groups;
 use crate::escape::printable;
-use crate::live::GroupTotal;
-use crate::sites::Site;
+use crate::sites::{GroupTotal, Site};
 
-/// Writes the tree of groups, each below its parent and two columns to the right, with what it
-/// holds, its limits (`max`: none), and what it holds itself. `-` is what is not kept.
+/// Writes the tree of groups, each below its parent and indented by two columns: the memory charged
+/// to it and to those below it, its limits (`max` for none), and the memory charged to itself. `-`
+/// stands for values that are not kept.
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_groups(out: &mut impl Write, groups: &Groups) -> io::Result<()> {
     writeln!(
         out,
@@ -42,11 +42,11 @@ pub fn write_groups(out: &mut impl Write, groups: &Groups) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes `SIZE CALLS GROUP` for the first `lines` groups, and what the others hold.
+/// Writes `SIZE CALLS GROUP` for the first `lines` groups, and one line with the sum of the others.
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_group_totals(
     out: &mut impl Write,
     totals: &[GroupTotal],
@@ -65,43 +65,24 @@ pub fn write_group_totals(
     Ok(())
 }
 
-/// Writes `SIZE CALLS GROUP FUNCTION WHERE` for the first `lines` rows of groups, and what the
-/// others hold.
+/// Writes `SIZE CALLS GROUP FUNCTION WHERE` for the first `lines` rows of groups, and one line with
+/// the sum of the others.
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_group_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Result<()> {
     let (shown, rest) = sites.split_at(sites.len().min(lines));
-    let names = |of: &dyn Fn(&Site) -> String| -> (Vec<String>, usize) {
-        let names: Vec<String> = shown.iter().map(|site| printable(&of(site)).into()).collect();
-        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-        (names, width)
+    let group = |site: &Site| site.group.as_deref().unwrap_or("/").to_owned();
+    let (_, width) = column(shown, "GROUP", group);
+    let header = format!("{:>10} {:>9}  {:width$}", "SIZE", "CALLS", "GROUP");
+    let cells = |site: &Site| {
+        let group = group(site);
+        let (size, group) = (size(site.bytes), printable(&group));
+        format!("{size:>10} {:>9}  {group:width$}", site.calls)
     };
-    let (groups, group_width) = names(&|site| site.group.as_deref().unwrap_or("/").to_owned());
-    let (functions, width) = names(&|site| short(site.origin.function()));
-    let group_width = group_width.clamp("GROUP".len(), MAX_FUNCTION);
-    let width = width.clamp("FUNCTION".len(), MAX_FUNCTION);
-    writeln!(
-        out,
-        "{:>10} {:>9}  {:group_width$}  {:width$}  WHERE",
-        "SIZE", "CALLS", "GROUP", "FUNCTION"
-    )?;
-    for ((site, group), function) in shown.iter().zip(&groups).zip(&functions) {
-        let line = format!(
-            "{:>10} {:>9}  {group:group_width$}  {function:width$}  {}",
-            size(site.bytes),
-            site.calls,
-            printable(&site.origin.location())
-        );
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    if !rest.is_empty() {
-        let bytes = rest.iter().fold(0_i64, |sum, s| sum.saturating_add(s.bytes));
-        let calls = rest.iter().fold(0_u64, |sum, s| sum.saturating_add(s.calls));
-        writeln!(out, "{:>10} {calls:>9}  (in {} more rows)", size(bytes), rest.len())?;
-    }
-    Ok(())
+    write_columns(out, &header, shown, cells)?;
+    write_rest(out, rest)
 }
 
 #[cfg(test)]
@@ -130,7 +111,7 @@ mod tests {
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
 
-        let mut totals = crate::live::by_group(&sites);
+        let mut totals = crate::sites::by_group(&sites);
         totals.sort_by_key(|of| std::cmp::Reverse(of.bytes));
         let mut out = Vec::new();
         write_group_totals(&mut out, &totals, 2).unwrap();

@@ -1,12 +1,13 @@
-//! C++ names shortened for people: the program's own words stay, defaults go.
+//! C++ names shortened for people: default template arguments are left out.
 
-/// Longest name whose template arguments are all shown.
+/// Longest name whose template arguments are all shown, in bytes.
 const LONG: usize = 64;
 
+/// `std::string` as libstdc++ spells it.
 const STRING: &str =
     "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
 
-/// Template arguments that are almost always the default.
+/// Beginnings of template arguments that are almost always the default.
 const DEFAULTS: &[&str] = &[
     "std::allocator<",
     "std::char_traits<",
@@ -16,7 +17,8 @@ const DEFAULTS: &[&str] = &[
     "std::default_delete<",
 ];
 
-/// `std::vector<std::string>::push_back` for what the compiler spells in 200 characters.
+/// Shortens a C++ name: `std::vector<std::string>::push_back` in place of the 200 characters that
+/// the compiler spells.
 #[must_use]
 pub fn short(name: &str) -> String {
     if !name.contains("::") || !name.contains('<') {
@@ -24,7 +26,7 @@ pub fn short(name: &str) -> String {
     }
     let mut name = name.replace(STRING, "std::string");
     for default in DEFAULTS {
-        // From the innermost: each removal may complete another.
+        // The innermost first, because each removal may complete another default.
         while let Some(at) = name.rfind(&format!(", {default}")) {
             let Some(end) = closing(&name, at + 1 + default.len()) else {
                 break;
@@ -36,7 +38,7 @@ pub fn short(name: &str) -> String {
     if name.len() <= LONG { name } else { without_arguments(&name) }
 }
 
-/// One past the `>` that closes the `<` at or before `open`.
+/// Index one past the `>` that closes the `<` at or before `open`.
 fn closing(name: &str, open: usize) -> Option<usize> {
     let mut depth = 0;
     for (at, c) in name.char_indices().skip_while(|(at, _)| *at < open) {
@@ -52,8 +54,8 @@ fn closing(name: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// Every outermost pair of angle brackets emptied, but not one at the very beginning, which is
-/// how Rust names an implementation, and not those of operators.
+/// Empties every outermost pair of angle brackets. A name that begins with one (a Rust
+/// implementation) and a name of an operator stay as they are.
 fn without_arguments(name: &str) -> String {
     if name.starts_with('<') || name.contains("operator") || name.contains("->") {
         return name.to_owned();
@@ -89,16 +91,19 @@ mod tests {
             ("std::vector<int, std::allocator<int> >::push_back", "std::vector<int>::push_back"),
             (
                 &format!(
-                    "std::vector<{string}, std::allocator<{string} > >::_M_realloc_insert<{string} >"
+                    "std::vector<{string}, std::allocator<{string} > >::\
+                     _M_realloc_insert<{string} >"
                 ),
                 "std::vector<std::string>::_M_realloc_insert<std::string>",
             ),
             (
-                "std::map<int, app::T, std::less<int>, std::allocator<std::pair<int const, app::T> > >::f",
+                "std::map<int, app::T, std::less<int>, \
+                 std::allocator<std::pair<int const, app::T> > >::f",
                 "std::map<int, app::T>::f",
             ),
             (
-                "app::Table<app::VeryLongNameOfAKeyType, app::VeryLongNameOfAValueType>::insert<int>",
+                "app::Table<app::VeryLongNameOfAKeyType, app::VeryLongNameOfAValueType>::\
+                 insert<int>",
                 "app::Table<..>::insert<..>",
             ),
             (

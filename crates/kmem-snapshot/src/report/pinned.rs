@@ -1,42 +1,26 @@
-//! The table of what sites keep from being given back.
+//! The table of the memory that sites keep from being given back.
 
 use std::io::{self, Write};
 
-use super::{MAX_FUNCTION, name, size, size_u};
-use crate::escape::printable;
+use super::{size, size_u, write_columns};
 use crate::sites::Site;
 
-/// Writes `PINNED SOLE SIZE CALLS FUNCTION WHERE` for the first `lines` rows. There is no line
-/// for the others: what rows pin does not add up, for several may pin one slab.
+/// Writes `PINNED SOLE SIZE CALLS FUNCTION WHERE` for the first `lines` rows. The others have no
+/// line with their sum: pinned bytes do not add up, because several rows may pin one slab.
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_pinned_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Result<()> {
-    let shown = &sites[..sites.len().min(lines)];
-    let names: Vec<_> =
-        shown.iter().map(|s| printable(&name::short(s.origin.function())).into_owned()).collect();
-    let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
-    let width = width.clamp("FUNCTION".len(), MAX_FUNCTION);
-    writeln!(
-        out,
-        "{:>10} {:>10} {:>10} {:>9}  {:width$}  WHERE",
-        "PINNED", "SOLE", "SIZE", "CALLS", "FUNCTION"
-    )?;
-    for (site, name) in shown.iter().zip(&names) {
+    let header = format!("{:>10} {:>10} {:>10} {:>9}", "PINNED", "SOLE", "SIZE", "CALLS");
+    let cells = |site: &Site| {
         let (pinned, sole) = match site.pinned {
             Some(of) => (size_u(of.pinned), size_u(of.sole)),
             None => ("-".to_owned(), "-".to_owned()),
         };
-        let line = format!(
-            "{pinned:>10} {sole:>10} {:>10} {:>9}  {name:width$}  {}",
-            size(site.bytes),
-            site.calls,
-            printable(&site.origin.location())
-        );
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    Ok(())
+        format!("{pinned:>10} {sole:>10} {:>10} {:>9}", size(site.bytes), site.calls)
+    };
+    write_columns(out, &header, &sites[..sites.len().min(lines)], cells)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The text of `/proc/slabinfo`, version 2.1.
+//! The text of `/proc/slabinfo`, version 2.1 (slabinfo(5); `mm/slab_common.c` in Linux).
 
 use std::io::{self, Write};
 
@@ -6,13 +6,13 @@ use crate::books::Cache;
 
 /// Writes the two lines at the top and one for each cache.
 ///
-/// The columns are the kernel's, and mean: `limit`, `batchcount`: most objects that a CPU keeps,
-/// and how many move at a time; `sharedfactor`, `sharedavail`: 0, for no cache has a shared array
-/// of its own; `active_slabs`: slabs with a live object.
+/// The columns are the kernel's. `limit` is the most objects that a CPU keeps, `batchcount` the
+/// count that one refill moves, `active_slabs` the slabs with a live object. `sharedfactor` and
+/// `sharedavail` are 0, because no cache has a shared array of its own.
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_slabinfo(out: &mut impl Write, caches: &[Cache]) -> io::Result<()> {
     writeln!(out, "slabinfo - version: 2.1")?;
     writeln!(
@@ -27,12 +27,13 @@ pub fn write_slabinfo(out: &mut impl Write, caches: &[Cache]) -> io::Result<()> 
     Ok(())
 }
 
-/// The same for what a group holds: caches of which it holds something, its objects in both of the
-/// first columns, and all slabs of the cache, which all groups share.
+/// Writes the two lines at the top and one for each cache of which a group holds objects. Both of
+/// the first columns count the group's objects; the slabs are those of the cache, which all groups
+/// share.
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_group_slabinfo(out: &mut impl Write, caches: &[Cache]) -> io::Result<()> {
     write_slabinfo(out, &[])?;
     let held = caches.iter().filter(|cache| cache.active != 0);
@@ -94,7 +95,7 @@ mod tests {
             file.lines().take(2).collect::<Vec<_>>()
         );
         for ((ours, (name, cache)), theirs) in ours.lines().skip(2).zip(&caches).zip(lines()) {
-            // Names aside, which a kernel abbreviates (kmalloc-8k) or has several of a size of.
+            // All but the names: a kernel abbreviates them (kmalloc-8k), or has several of a size.
             let named = ours.replacen(&format!("{:<17}", cache.name()), &format!("{name:<17}"), 1);
             assert_eq!(named, theirs);
         }

@@ -6,12 +6,12 @@ use super::{short, size};
 use crate::escape::printable;
 use crate::stacks::Line;
 
-/// Writes `SIZE CALLS CALL TREE`, a node per line, callees below their caller and two columns to
-/// the right; `hidden` nodes are only counted.
+/// Writes `SIZE CALLS CALL TREE`, one node per line, callees below their caller and indented by two
+/// columns; and one line with the count of `hidden` nodes.
 ///
 /// # Errors
 ///
-/// Whatever the writer reports.
+/// The errors of the writer.
 pub fn write_tree(out: &mut impl Write, lines: &[Line<'_, '_>], hidden: usize) -> io::Result<()> {
     if lines.is_empty() {
         writeln!(out, "  (nothing)")?;

@@ -5,7 +5,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 use super::{Chain, Origin, Site};
 use crate::symbols::Place;
 
-/// What is known of a place; nulls for what is not.
+/// The fields of a place; unknown ones are null.
 #[derive(Default)]
 struct Fields<'a> {
     function: Option<&'a str>,

@@ -1,4 +1,6 @@
 //! The file format of speedscope: one profile of type "sampled", in bytes.
+//!
+//! Schema: <https://www.speedscope.app/file-format-schema.json>.
 
 use serde::Serialize;
 
@@ -7,7 +9,7 @@ use crate::escape::printable;
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
-/// A whole file.
+/// A file for speedscope, ready to be serialized as JSON.
 #[derive(Debug, Serialize)]
 pub struct Speedscope {
     #[serde(rename = "$schema")]
@@ -49,7 +51,7 @@ struct Profile {
 }
 
 impl Speedscope {
-    /// The file for these stacks; `name` is shown as its title.
+    /// Builds the file for some stacks. speedscope shows `name` as its title.
     #[must_use]
     pub fn of(of: &Stacks<'_>, name: &str) -> Self {
         let name = printable(name).into_owned();

@@ -1,4 +1,4 @@
-//! Stacks as a tree of callers: each node holds what was allocated in it and below it.
+//! Stacks as a tree of callers. Each node holds the objects that were allocated in it and below it.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -6,36 +6,36 @@ use std::collections::{BinaryHeap, HashMap};
 use super::{By, Frame, Stacks};
 use crate::sites::{Order, Site};
 
-/// A call, under its caller.
+/// A node of the tree: a call under its caller.
 #[derive(Debug, Clone)]
 pub struct Node<'a> {
     /// The call.
     pub frame: Frame<'a>,
-    /// Live bytes, those of the calls below included.
+    /// Live bytes, including those of the nodes below.
     pub bytes: i64,
-    /// Live objects, those of the calls below included.
+    /// Live objects, including those of the nodes below.
     pub calls: u64,
     children: Vec<usize>,
 }
 
-/// All stacks, from the outermost callers that are known.
+/// All stacks, joined at their outermost known callers.
 #[derive(Debug, Clone)]
 pub struct Tree<'a> {
     nodes: Vec<Node<'a>>,
     roots: Vec<usize>,
 }
 
-/// A node as it is shown.
+/// A node to show.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'t, 'a> {
-    /// Callers above it.
+    /// Count of nodes above it.
     pub depth: usize,
     /// The node.
     pub node: &'t Node<'a>,
 }
 
 impl<'a> Tree<'a> {
-    /// The tree of all rows.
+    /// Builds the tree of all rows.
     #[must_use]
     pub fn of(sites: &'a [Site]) -> Self {
         let all = Stacks::of(sites, By::Place);
@@ -63,26 +63,27 @@ impl<'a> Tree<'a> {
         this
     }
 
-    /// Nodes of the whole tree.
+    /// Count of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// True when nothing lives.
+    /// True for a tree without nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The `most` largest nodes of at least `min` bytes, each below its caller, callers of one
-    /// caller in order. A caller is never smaller than what it calls, so none is missing.
+    /// The `most` largest nodes of at least `min` bytes, each below its caller, siblings in order.
+    /// A caller is at least as large as each of its callees, so the caller of every line is in
+    /// another line.
     #[must_use]
     pub fn lines(&self, order: Order, most: usize, min: i64) -> Vec<Line<'_, 'a>> {
         let weight = |at: usize| {
             let node = &self.nodes[at];
             let (bytes, calls) = (node.bytes, node.calls);
-            // Of equal nodes the one found first, and a caller before what it calls.
+            // Of equal nodes the first one, which also puts a caller before its callees.
             match order {
                 Order::Calls => (i128::from(calls), bytes, std::cmp::Reverse(at)),
                 Order::Size | Order::Tag | Order::Pinned => (
@@ -92,19 +93,7 @@ impl<'a> Tree<'a> {
                 ),
             }
         };
-        let mut chosen = vec![false; self.nodes.len()];
-        let mut next: BinaryHeap<_> = self.roots.iter().map(|&at| (weight(at), at)).collect();
-        let mut left = most;
-        while left != 0
-            && let Some((_, at)) = next.pop()
-        {
-            if self.nodes[at].bytes >= min {
-                chosen[at] = true;
-                left -= 1;
-                next.extend(self.nodes[at].children.iter().map(|&at| (weight(at), at)));
-            }
-        }
-
+        let chosen = self.choose(most, min, weight);
         let mut lines = Vec::new();
         let mut pending = Vec::new();
         let enter = |of: &[usize], depth: usize, pending: &mut Vec<(usize, usize)>| {
@@ -119,6 +108,23 @@ impl<'a> Tree<'a> {
             enter(&node.children, depth + 1, &mut pending);
         }
         lines
+    }
+
+    /// Marks the `most` heaviest nodes of at least `min` bytes.
+    fn choose<W: Ord>(&self, most: usize, min: i64, weight: impl Fn(usize) -> W) -> Vec<bool> {
+        let mut chosen = vec![false; self.nodes.len()];
+        let mut next: BinaryHeap<_> = self.roots.iter().map(|&at| (weight(at), at)).collect();
+        let mut left = most;
+        while left != 0
+            && let Some((_, at)) = next.pop()
+        {
+            if self.nodes[at].bytes >= min {
+                chosen[at] = true;
+                left -= 1;
+                next.extend(self.nodes[at].children.iter().map(|&at| (weight(at), at)));
+            }
+        }
+        chosen
     }
 
     fn compare(&self, order: Order, a: usize, b: usize) -> Ordering {

@@ -1,28 +1,95 @@
-//! An ELF file as far as symbols go: segments, symbol table, and where its DWARF is.
+//! Names in one ELF file: of its functions, and of source files and lines.
+//!
+//! Names come from DWARF, in the file or in a separate debug file, else from the symbol table.
+//! Distributions put the DWARF of the files they strip under `/usr/lib/debug`: by build-id in
+//! `.build-id`, or by the name in `.gnu_debuglink` (GDB manual, "Debugging Information in
+//! Separate Files"). Debug files may share parts in a third file (`dwz`, `.gnu_debugaltlink`).
+//!
+//! A row that names `std::vector::push_back` tells less than its caller. So frames of the
+//! language's own library are passed over, where DWARF shows their callers.
 
 use std::cell::OnceCell;
-use std::io::{Read, Seek};
+use std::ffi::OsStr;
+use std::fmt::{self, Write};
+use std::fs::File;
+use std::io::{Cursor, Read, Seek};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, ReadCache, SymbolKind};
+use addr2line::Context;
+use cpp_demangle::DemangleOptions;
+use gimli::{EndianRcSlice, RunTimeEndian, SectionId};
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::{
+    Endianness, Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _, ReadCache,
+    SegmentFlags, SymbolKind,
+};
 
-use super::Place;
-use super::debug_file::{self, Links, SearchPath};
-use super::demangle::demangle;
-use super::dwarf::Dwarf;
+use crate::memory::Memory;
+use crate::process::{Mapping, open_regular};
 
-/// Largest file that is looked into.
-pub(super) const MAX_FILE: u64 = 8 << 30;
+#[cfg(test)]
+mod tests;
+
+/// Largest file that is read, in bytes.
+const MAX_FILE: u64 = 8 << 30;
+/// Largest image copied from memory (the vdso), in bytes.
+const MAX_IMAGE: u64 = 1 << 20;
 /// Most symbols kept of one file.
 const MAX_SYMBOLS: usize = 4 << 20;
-/// Longest symbol name kept.
-const MAX_NAME: usize = 64 << 10;
+/// Longest mangled name that is kept and demangled.
+const MAX_MANGLED: usize = 64 << 10;
+/// Longest demangled name. Hostile symbols grow without bound when they are demangled.
+const MAX_DEMANGLED: usize = 4096;
+/// Largest section that is read, after decompression, in bytes.
+const MAX_SECTION: u64 = 4 << 30;
+/// Most inlined frames examined for one address.
+const MAX_FRAMES: usize = 256;
+/// Directory of separate debug files.
+const DEBUG_DIR: &str = "usr/lib/debug";
 
-/// What an ELF file is read from.
+/// Source that an ELF file is read from.
 pub(super) trait ReadSeek: Read + Seek {}
 impl<T: Read + Seek> ReadSeek for T {}
 
-/// An ELF file's bytes.
-pub(super) type Bytes = ReadCache<Box<dyn ReadSeek>>;
+/// Bytes of an ELF file.
+type Bytes = ReadCache<Box<dyn ReadSeek>>;
+type Object<'a> = object::File<'a, &'a Bytes>;
+
+/// Opens a regular file of at most 8 GiB.
+pub(super) fn open(path: &Path, flags: i32) -> Option<File> {
+    let (file, metadata) = open_regular(path, flags).ok()?;
+    (metadata.len() <= MAX_FILE).then_some(file)
+}
+
+/// Copies the image of a mapping, such as the vdso, that is in memory alone.
+pub(super) fn copy_image(memory: &Memory, mapping: &Mapping) -> Option<Box<dyn ReadSeek>> {
+    let len = mapping.end - mapping.start;
+    let mut image = vec![0; usize::try_from(len).ok().filter(|_| len <= MAX_IMAGE)?];
+    memory.read(mapping.start, &mut image).ok()?;
+    Some(Box::new(Cursor::new(image)))
+}
+
+/// Finds the build-id note in the first page of an ELF file.
+pub(super) fn build_id_in(page: &[u8]) -> Option<Vec<u8>> {
+    let header = FileHeader64::<Endianness>::parse(page).ok()?;
+    let endian = header.endian().ok()?;
+    for segment in header.program_headers(endian, page).ok()? {
+        let Ok(Some(mut notes)) = segment.notes(endian, page) else {
+            continue;
+        };
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() == object::elf::ELF_NOTE_GNU
+                && note.n_type(endian) == object::elf::NT_GNU_BUILD_ID
+            {
+                return Some(note.desc().to_vec());
+            }
+        }
+    }
+    None
+}
 
 struct Segment {
     file_offset: u64,
@@ -37,15 +104,24 @@ struct Function {
     name: Box<str>,
 }
 
-/// An ELF file, parsed; DWARF and symbols when first asked for.
+/// Names of an address.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// Function, demangled.
+    pub(super) function: Option<String>,
+    /// Source file and line.
+    pub(super) source: Option<(String, u32)>,
+}
+
+/// A parsed ELF file. It loads DWARF when an address is first named.
 pub(super) struct Elf {
     segments: Vec<Segment>,
-    /// Functions by address.
+    /// In order of address.
     functions: Vec<Function>,
     bytes: Bytes,
     /// The separate debug file, when the file itself has no DWARF.
     debug: Option<Bytes>,
-    /// The file shared by several debug files (`dwz`).
+    /// The file that several debug files share (`dwz`).
     shared: Option<Bytes>,
     dwarf: OnceCell<Option<Dwarf>>,
 }
@@ -56,17 +132,9 @@ impl Elf {
         let bytes = ReadCache::new(source);
         let (segments, links, mut functions) = {
             let file = object::File::parse(&bytes).ok()?;
-            let segments = file
-                .segments()
-                .map(|s| {
-                    let (file_offset, file_size) = s.file_range();
-                    let executable = matches!(s.flags(), object::SegmentFlags::Elf { p_flags } if p_flags & object::elf::PF_X != 0);
-                    Segment { file_offset, file_size, address: s.address(), executable }
-                })
-                .collect();
-            (segments, Links::of(&file), functions(&file))
+            (segments(&file), Links::of(&file), functions(&file))
         };
-        let debug = if links.has_dwarf { None } else { debug_file::find(&links, search) };
+        let debug = if links.has_dwarf { None } else { search.debug_file(&links) };
         let mut shared = links.shared.clone();
         if let Some(debug) = &debug
             && let Ok(file) = object::File::parse(debug)
@@ -77,14 +145,14 @@ impl Elf {
             }
             shared = Links::of(&file).shared.or(shared);
         }
-        let shared = shared.and_then(|link| debug_file::find_shared(&link, search));
+        let shared = shared.and_then(|link| search.shared_file(&link));
         Some(Self { segments, functions, bytes, debug, shared, dwarf: OnceCell::new() })
     }
 
-    /// The address in the file's own terms of the byte at `file_offset`.
+    /// Virtual address, in the file's own terms, of the byte at `file_offset`.
     pub(super) fn address_of(&self, file_offset: u64) -> Option<u64> {
         let holds = |s: &&Segment| {
-            // What is mapped is whole pages.
+            // The kernel maps whole pages.
             let start = s.file_offset & !0xfff;
             file_offset >= start
                 && file_offset
@@ -104,27 +172,22 @@ impl Elf {
         Some(file_offset.wrapping_sub(segment.file_offset).wrapping_add(segment.address))
     }
 
-    /// Fills in function and source of `place.offset`, an address in the file's own terms.
-    pub(super) fn name(&self, place: &mut Place) {
-        if let Some(found) = self.dwarf().and_then(|dwarf| dwarf.find(place.offset)) {
-            place.function = found.function;
-            place.source = found.source;
-        }
-        if place.function.is_none() {
-            place.function = self.symbol(place.offset);
-        }
+    /// Names a virtual address.
+    pub(super) fn names(&self, address: u64) -> Names {
+        let found = self.dwarf().and_then(|dwarf| dwarf.find(address)).unwrap_or_default();
+        Names { function: found.function.or_else(|| self.symbol(address)), ..found }
     }
 
-    /// The function at `address` by the symbol table.
+    /// Finds the function at `address` in the symbol table.
     fn symbol(&self, address: u64) -> Option<String> {
         let after = self.functions.partition_point(|f| f.address <= address);
         let function = self.functions[..after].last()?;
-        // Hand-written functions may have no size.
+        // Functions written in assembler may have no size.
         let within = function.size == 0 || address - function.address < function.size;
         within.then(|| demangle(&function.name))
     }
 
-    /// The DWARF of the file or of its debug file.
+    /// DWARF of the file, or of its debug file.
     fn dwarf(&self) -> Option<&Dwarf> {
         let dwarf = self.dwarf.get_or_init(|| {
             let file = object::File::parse(self.debug.as_ref().unwrap_or(&self.bytes)).ok()?;
@@ -135,19 +198,32 @@ impl Elf {
     }
 }
 
-/// Functions of the symbol table, else of the dynamic one.
-fn functions<'a>(file: &object::File<'a, &'a Bytes>) -> Vec<Function> {
+fn segments(file: &Object<'_>) -> Vec<Segment> {
+    let all = file.segments().map(|s| {
+        let (file_offset, file_size) = s.file_range();
+        let executable = match s.flags() {
+            SegmentFlags::Elf { p_flags } => p_flags & object::elf::PF_X != 0,
+            _ => false,
+        };
+        Segment { file_offset, file_size, address: s.address(), executable }
+    });
+    all.collect()
+}
+
+/// Functions of the symbol table, or of the dynamic one where the file is stripped; in order of
+/// address.
+fn functions<'a>(file: &Object<'a>) -> Vec<Function> {
     let collect = |symbols: object::SymbolIterator<'a, '_, &'a Bytes>| {
         let mut functions: Vec<Function> = symbols
             .filter(|s| s.is_definition() && s.kind() == SymbolKind::Text)
             .take(MAX_SYMBOLS)
             .filter_map(|s| {
-                let name = s.name().ok().filter(|n| !n.is_empty() && n.len() <= MAX_NAME)?;
+                let name = s.name().ok().filter(|n| !n.is_empty() && n.len() <= MAX_MANGLED)?;
                 Some(Function { address: s.address(), size: s.size(), name: name.into() })
             })
             .collect();
-        // Of several names for one address the last is found: prefer those with a size, and
-        // the shortest, which is the least decorated.
+        // A lookup takes the last of several names for one address. Names with a size come last,
+        // and of these the shortest, which is the least decorated.
         functions.sort_by(|a, b| {
             let rank = |f: &Function| (f.size != 0, std::cmp::Reverse(f.name.len()));
             a.address
@@ -159,4 +235,274 @@ fn functions<'a>(file: &object::File<'a, &'a Bytes>) -> Vec<Function> {
     };
     let functions = collect(file.symbols());
     if functions.is_empty() { collect(file.dynamic_symbols()) } else { functions }
+}
+
+/// A debug file that several others share: its name, and the build-id it must have.
+#[derive(Debug, Clone)]
+struct SharedLink {
+    name: PathBuf,
+    build_id: Vec<u8>,
+}
+
+/// Links from an ELF file to its debug files.
+#[derive(Debug)]
+struct Links {
+    has_dwarf: bool,
+    shared: Option<SharedLink>,
+    build_id: Option<Vec<u8>>,
+    /// Base name and CRC-32.
+    debug_link: Option<(PathBuf, u32)>,
+}
+
+impl Links {
+    fn of(file: &Object<'_>) -> Self {
+        let path = |name: &[u8]| PathBuf::from(OsStr::from_bytes(name));
+        let link = file.gnu_debuglink().ok().flatten();
+        let shared = file.gnu_debugaltlink().ok().flatten();
+        Self {
+            has_dwarf: file.section_by_name(".debug_info").is_some(),
+            build_id: file.build_id().ok().flatten().map(<[u8]>::to_vec),
+            debug_link: link
+                .map(|(name, crc)| (path(name), crc))
+                // A path of several parts could lead out of the directories.
+                .filter(|(name, _)| name.components().count() == 1 && name.file_name().is_some()),
+            shared: shared.map(|(name, id)| SharedLink { name: path(name), build_id: id.to_vec() }),
+        }
+    }
+}
+
+/// Places to look for debug files.
+pub(super) struct SearchPath<'a> {
+    /// Path of the module in its process.
+    pub(super) module: &'a Path,
+    /// Root directories: the reader's own, and the process's.
+    pub(super) roots: &'a [PathBuf],
+}
+
+impl SearchPath<'_> {
+    /// Finds the separate debug file of a module.
+    fn debug_file(&self, links: &Links) -> Option<Bytes> {
+        if let Some(id) = &links.build_id
+            && let Some(path) = build_id_path(id)
+        {
+            let files = self.roots.iter().filter_map(|root| open(&root.join(&path), 0));
+            if let Some(found) = files.map(cache).find(|bytes| has_build_id(bytes, id)) {
+                return Some(found);
+            }
+        }
+        let (name, crc) = links.debug_link.as_ref()?;
+        let dir = self.module.parent()?.strip_prefix("/").ok()?;
+        let places = [
+            dir.join(name),
+            dir.join(".debug").join(name),
+            Path::new(DEBUG_DIR).join(dir).join(name),
+        ];
+        let paths = self.roots.iter().flat_map(|root| places.iter().map(|p| root.join(p)));
+        paths.filter_map(|path| open(&path, 0)).find_map(|file| with_crc(file, *crc)).map(cache)
+    }
+
+    /// Finds the file that several debug files share.
+    fn shared_file(&self, link: &SharedLink) -> Option<Bytes> {
+        let name = link.name.strip_prefix("/").unwrap_or(&link.name);
+        // A relative name is relative to the debug file, in DEBUG_DIR/.build-id/ab.
+        let beside = Path::new(DEBUG_DIR).join(".build-id/xx").join(name);
+        let dwz = Path::new(DEBUG_DIR).join(".dwz").join(name.file_name()?);
+        let by_id = build_id_path(&link.build_id);
+        let places = [Some(name.to_owned()), Some(beside), Some(dwz), by_id];
+        let files = self.roots.iter().flat_map(|root| {
+            places.iter().flatten().filter_map(move |place| open(&root.join(place), 0))
+        });
+        files.map(cache).find(|bytes| has_build_id(bytes, &link.build_id))
+    }
+}
+
+/// `.build-id/ab/cdef.debug` under the directory of debug files.
+fn build_id_path(id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) =
+        id.split_first().filter(|(_, rest)| !rest.is_empty() && rest.len() <= 64)?;
+    let rest: String = rest.iter().map(|b| format!("{b:02x}")).collect();
+    Some(Path::new(DEBUG_DIR).join(format!(".build-id/{first:02x}/{rest}.debug")))
+}
+
+fn cache(file: File) -> Bytes {
+    ReadCache::new(Box::new(file))
+}
+
+fn has_build_id(bytes: &Bytes, expected: &[u8]) -> bool {
+    object::File::parse(bytes).is_ok_and(|f| f.build_id().ok().flatten() == Some(expected))
+}
+
+/// Returns the file when its CRC-32 is the one in the debug link.
+fn with_crc(mut file: File, expected: u32) -> Option<File> {
+    // The reflected polynomial of IEEE 802.3.
+    let table: [u32; 256] = std::array::from_fn(|i| {
+        (0..8).fold(i as u32, |c, _| if c & 1 != 0 { 0xedb8_8320 ^ (c >> 1) } else { c >> 1 })
+    });
+    let mut crc = !0_u32;
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let len = file.read(&mut buffer).ok()?;
+        if len == 0 {
+            break;
+        }
+        for byte in &buffer[..len] {
+            crc = table[usize::from(crc as u8 ^ byte)] ^ (crc >> 8);
+        }
+    }
+    file.rewind().ok()?;
+    (!crc == expected).then_some(file)
+}
+
+type Reader = EndianRcSlice<RunTimeEndian>;
+
+/// DWARF of one file.
+struct Dwarf {
+    context: Context<Reader>,
+}
+
+impl Dwarf {
+    /// Loads the sections of a file; none when it has no DWARF.
+    fn load(file: &Object<'_>, shared: Option<&Object<'_>>) -> Option<Self> {
+        file.section_by_name(".debug_info")?;
+        let mut dwarf = gimli::Dwarf::load(|id| section(file, id)).ok()?;
+        if let Some(shared) = shared {
+            dwarf.load_sup(|id| section(shared, id)).ok()?;
+        }
+        Some(Self { context: Context::from_dwarf(dwarf).ok()? })
+    }
+
+    /// Names of the innermost frame at `address` that is not library code, or of the outermost
+    /// frame when all are.
+    fn find(&self, address: u64) -> Option<Names> {
+        let mut frames = self.context.find_frames(address).skip_all_loads().ok()?;
+        let mut outermost = None;
+        for _ in 0..MAX_FRAMES {
+            let Ok(Some(frame)) = frames.next() else {
+                break;
+            };
+            let function =
+                frame.function.and_then(|f| f.raw_name().ok().map(|name| demangle(&name)));
+            let location = frame.location;
+            let source = location
+                .and_then(|l| Some((l.file?.to_owned(), l.line.unwrap_or(0))))
+                // Line 0 stands for an address without a line.
+                .filter(|(_, line)| *line != 0);
+            let file = source.as_ref().map_or("", |(file, _)| file.as_str());
+            let is_library = is_library(function.as_deref().unwrap_or(""), file);
+            let found = Names { function, source };
+            if !is_library {
+                return Some(found);
+            }
+            outermost = Some(found);
+        }
+        outermost
+    }
+}
+
+/// Bytes of one section; empty when it is absent, too large or broken.
+fn section(file: &Object<'_>, id: SectionId) -> Result<Reader, gimli::Error> {
+    let data = file
+        .section_by_name(id.name())
+        .filter(|s| s.compressed_file_range().is_ok_and(|r| r.uncompressed_size <= MAX_SECTION))
+        .and_then(|s| s.uncompressed_data().ok());
+    let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+    Ok(EndianRcSlice::new(Rc::from(data.as_deref().unwrap_or(&[])), endian))
+}
+
+#[derive(Default)]
+struct Bounded(String);
+
+impl Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > MAX_DEMANGLED {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+/// Demangles a name of Rust or C++, without parameters, return type and hash. Returns the name
+/// itself when it is not mangled or makes no sense.
+fn demangle(name: &str) -> String {
+    if name.len() > MAX_MANGLED {
+        return name.chars().take(64).chain("...".chars()).collect();
+    }
+    let mut out = Bounded::default();
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        if write!(out, "{rust:#}").is_ok() {
+            return out.0;
+        }
+        return name.to_owned();
+    }
+    if name.starts_with("_Z") || name.starts_with("___Z") {
+        let options = DemangleOptions::new().no_params().no_return_type();
+        if let Ok(symbol) = cpp_demangle::Symbol::new(name)
+            && symbol.structured_demangle(&mut out, &options).is_ok()
+        {
+            return out.0;
+        }
+    }
+    name.to_owned()
+}
+
+/// Prefixes of demangled names of library code, template arguments and all.
+const LIBRARY_NAMES: &[&str] = &[
+    // C++
+    "std::",
+    "__gnu_cxx::",
+    "__cxxabiv1::",
+    "operator new",
+    "boost::container::",
+    "boost::intrusive",
+    // Rust
+    "alloc::",
+    "core::",
+    "hashbrown::",
+    "__rust_alloc",
+    "__rust_realloc",
+    "__rustc::",
+    "__rg_",
+    "__rdl_",
+    "indexmap::",
+    "smallvec::",
+];
+
+/// Functions that only allocate. They show up as frames when they are inlined wrappers.
+const ALLOCATORS: &[&str] =
+    &["malloc", "calloc", "realloc", "reallocarray", "memalign", "aligned_alloc", "posix_memalign"];
+
+/// Parts of source paths that hold library code only.
+const LIBRARY_PATHS: &[&str] = &["/include/c++/", "/lib/rustlib/src/rust/library/", "/hashbrown-"];
+
+/// Prefixes of the names of modules that hold library code only.
+const LIBRARY_MODULES: &[&str] = &["libstdc++.so", "libc++.so", "libc++abi.so", "libstd-"];
+
+/// True for the functions, and source files, of a language's own library.
+pub(super) fn is_library(function: &str, file: &str) -> bool {
+    is_library_name(function)
+        || LIBRARY_PATHS.iter().any(|part| file.contains(part))
+        // Paths of the toolchain's own build: /rustc/<hash>/library/..
+        || file.starts_with("/rustc/") && file.contains("/library/")
+}
+
+/// True for modules that hold library code only.
+pub(super) fn is_library_module(module: &str) -> bool {
+    LIBRARY_MODULES.iter().any(|prefix| module.starts_with(prefix))
+}
+
+fn is_library_name(function: &str) -> bool {
+    let is_library = |name: &str| LIBRARY_NAMES.iter().any(|prefix| name.starts_with(prefix));
+    // The type decides for `<alloc::vec::Vec<T> as ..>::f`, `<&mut alloc::..>` and
+    // `<[T] as alloc::..>`; the trait decides for a blanket implementation.
+    let Some(inner) = function.strip_prefix('<') else {
+        return is_library(function) || ALLOCATORS.contains(&function);
+    };
+    let inner = inner.trim_start_matches(['&', '*', '[', '(', '<']);
+    let inner = inner.strip_prefix("mut ").unwrap_or(inner);
+    let inner = inner.strip_prefix("const ").unwrap_or(inner);
+    // `<T as alloc::string::ToString>`: a generic or primitive type, and a library's trait.
+    let is_blanket =
+        inner.split_once(" as ").is_some_and(|(of, by)| is_library(by) && !of.contains("::"));
+    is_library(inner) || is_blanket
 }

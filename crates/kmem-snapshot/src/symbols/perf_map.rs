@@ -1,9 +1,12 @@
-//! `/tmp/perf-PID.map`: names of code made at run time, as just-in-time compilers write them.
+//! `/tmp/perf-PID.map`: names of code made at run time, written by just-in-time compilers.
+//!
+//! Format: `tools/perf/Documentation/jit-interface.txt` in Linux.
 
-use std::fs::OpenOptions;
 use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+
+use crate::process::open_regular;
 
 /// Most bytes read.
 const MAX_FILE: u64 = 64 << 20;
@@ -11,21 +14,16 @@ const MAX_FILE: u64 = 64 << 20;
 /// Names of address ranges.
 #[derive(Debug, Default)]
 pub(super) struct PerfMap {
-    /// Start, length, name; by start.
+    /// Start, length and name, in order of start.
     entries: Vec<(u64, u64, String)>,
 }
 
 impl PerfMap {
-    /// Opens the map written by `owner`. Anybody can write to `/tmp`, so only a regular file of
-    /// that user or of root is taken.
+    /// Opens the map that `owner` wrote. Every user may write to `/tmp`, so only a regular file of
+    /// this user or of root is accepted.
     pub(super) fn open(path: &Path, owner: u32) -> Option<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(path)
-            .ok()?;
-        let metadata = file.metadata().ok()?;
-        if !metadata.is_file() || (metadata.uid() != owner && metadata.uid() != 0) {
+        let (file, metadata) = open_regular(path, libc::O_NOFOLLOW).ok()?;
+        if metadata.uid() != owner && metadata.uid() != 0 {
             return None;
         }
         let mut bytes = Vec::new();
@@ -33,7 +31,7 @@ impl PerfMap {
         Some(Self::parse(&String::from_utf8_lossy(&bytes)))
     }
 
-    /// Lines `START SIZE name`, in hex.
+    /// Parses lines `START SIZE name`; the numbers are hexadecimal.
     fn parse(text: &str) -> Self {
         let mut entries: Vec<_> = text
             .lines()
@@ -44,12 +42,12 @@ impl PerfMap {
                 Some((hex(start)?, hex(len)?, name.to_owned()))
             })
             .collect();
-        // Stable: of two entries with one start the later one, being newer, is found.
+        // The sort is stable, so of two entries with one start the newer one is found.
         entries.sort_by_key(|e| e.0);
         Self { entries }
     }
 
-    /// The name of the code at `addr`.
+    /// Finds the name of the code at `addr`.
     pub(super) fn find(&self, addr: u64) -> Option<String> {
         let after = self.entries.partition_point(|e| e.0 <= addr);
         let (start, len, name) = self.entries[..after].last()?;

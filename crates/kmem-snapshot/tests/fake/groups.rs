@@ -1,17 +1,18 @@
-//! The table of groups of the fake process: sound, or as no allocator leaves it.
+//! The table of groups of the fake process, sound or damaged.
 
-use std::mem::{offset_of, size_of};
+use std::mem::offset_of;
 use std::sync::atomic::Ordering::Relaxed;
 
-use kmem_snapshot::kmem::root::{GroupBlock, NO_LIMIT, RootBlock, group_state};
+use kmem_layout::group::{GroupBlock, NO_LIMIT, group_state};
+use kmem_layout::root::RootBlock;
 
 use super::{Random, put};
 
-/// Room of the table.
+/// Entries that the table has room for.
 pub(crate) const CAPACITY: u32 = 1 << 14;
-/// Bytes of it.
+/// Bytes of the table.
 pub(super) const ROOM: usize = CAPACITY as usize * size_of::<GroupBlock>();
-/// Groups in the table where nothing else is said.
+/// Groups in a sound table.
 pub(crate) const COUNT: u32 = 48;
 
 /// Writes an entry.
@@ -28,8 +29,7 @@ fn entry(table: usize, objcg: u32, state: u32, parent: u32, name: &[u8]) {
     }
 }
 
-/// The table of a fault: groups in tens, `/g0/g1/..` with the second of each ten deleted, and what
-/// the fault adds to that.
+/// Writes a table with a fault: groups in tens, `/g0/g1/..`, the second of each ten deleted.
 pub(super) fn write(root: &mut RootBlock, table: usize, fault: &str) {
     let (live, dying) = (group_state::LIVE, group_state::DYING);
     entry(table, 0, live, 0, b"");
@@ -69,7 +69,7 @@ pub(super) fn write(root: &mut RootBlock, table: usize, fault: &str) {
         "groups-outside" => root.groups = 1 << 60,
         "groups-wrap" => root.groups = u64::MAX - 100,
         "groups-read-only" => {
-            // SAFETY: the table is whole pages of its own.
+            // SAFETY: the table consists of whole pages, which no Rust value uses.
             let result =
                 unsafe { libc::mprotect(table as *mut libc::c_void, ROOM, libc::PROT_READ) };
             assert_eq!(result, 0);
@@ -78,7 +78,7 @@ pub(super) fn write(root: &mut RootBlock, table: usize, fault: &str) {
     }
 }
 
-/// Creates and deletes groups for ever, as fast as it can.
+/// Creates and deletes groups without end, as fast as possible.
 pub(super) fn churn(table: usize) {
     std::thread::spawn(move || {
         let mut random = Random(11);

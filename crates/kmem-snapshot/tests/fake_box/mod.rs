@@ -1,26 +1,30 @@
 //! Black boxes made by hand, as the allocator lays them out.
 
+// Each test program uses a part of this.
+#![allow(dead_code)]
+
 use std::fs::File;
 use std::mem::{offset_of, size_of};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use kmem_snapshot::kmem::blackbox::{
+use kmem_layout::blackbox::{
     BOX_ROWS, BoxGroup, BoxHeader, BoxHeld, BoxRecord, BoxRow, BoxSite, Counter, MAGIC,
     RECORD_SIZE, VERSION, reason,
 };
-use kmem_snapshot::kmem::root::{GroupBlock, NO_LIMIT, Text, group_state, site_kind};
+use kmem_layout::group::{GroupBlock, NO_LIMIT, group_state};
+use kmem_layout::site::{Text, site_kind};
 
 pub(crate) const PID: u32 = 4711;
 pub(crate) const CALLER: u32 = 8;
 pub(crate) const STATIC: u32 = 9;
 pub(crate) const CHAIN: u32 = 10;
-/// Groups that there is room for.
+/// Groups that the box has room for.
 pub(crate) const GROUPS: u32 = 8;
 /// 2001-09-09T01:46:40Z.
 pub(crate) const TIME: u64 = 1_000_000_000_000_000_000;
 
-/// Something for a caller to be in.
+/// A function that the address of a caller lies in.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn fake_box_caller(n: u32) -> u32 {
@@ -105,17 +109,17 @@ impl FakeBox {
         self.site(self.capacity).next_multiple_of(4096) + slot * RECORD_SIZE
     }
 
-    /// A group's place in one of the records.
+    /// Offset of a group in one of the records.
     pub(crate) fn group(&self, slot: usize, objcg: u32) -> usize {
         self.record(2) + (slot * GROUPS as usize + objcg as usize) * size_of::<BoxGroup>()
     }
 
-    /// Not at a multiple of the file system's blocks.
+    /// Offset of the counters, no multiple of the file system's blocks.
     pub(crate) fn counters(&self) -> u64 {
         self.group(2, 0) as u64 + 40
     }
 
-    /// Adds the next group to a record: its parent, its state, its name, and the slab memory it holds.
+    /// Adds the next group to a record: its parent, state, name, and bytes of objects in slabs.
     pub(crate) fn put_group(&self, number: u64, parent: u32, state: u32, name: &str, slab: u64) {
         let slot = (number as usize - 1) % 2;
         let groups = self.record(slot) + offset_of!(BoxRecord, groups);
@@ -165,7 +169,7 @@ impl FakeBox {
         self.u64(at, number);
     }
 
-    /// Writes what a CPU counted for a tag: calls, bytes, frees, freed.
+    /// Writes the counters of a CPU for a tag: calls, bytes, frees, freed.
     pub(crate) fn put_counter(&self, cpu: u32, tag: u32, counts: [u64; 4]) {
         let index = u64::from(cpu) * u64::from(self.capacity) + u64::from(tag);
         let at = self.counters() + index * size_of::<Counter>() as u64;

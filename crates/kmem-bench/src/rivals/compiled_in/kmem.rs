@@ -1,10 +1,11 @@
-//! kmem itself, called as `libkmem.so` calls it: `malloc` takes its return address and `kmalloc`
-//! a static tag, then both go on to the instance's fast path.
+//! kmem itself, with the functions of `libkmem.so`: `malloc` passes its return address and
+//! `kmalloc` a static tag to the instance's fast path.
 
 use crate::heap::Heap;
 use crate::kernel::Kernel;
 use kmem_core::StaticTag;
-use kmem_core::codetag::{Caller, scope};
+use kmem_core::request::Caller;
+use kmem_core::task;
 use kmem_core::units::Gfp;
 use std::ffi::c_void;
 
@@ -12,7 +13,7 @@ use std::ffi::c_void;
 macro_rules! instance {
     ($name:ident, $conf:literal) => {
         pub(crate) mod $name {
-            use super::{Caller, Gfp, Heap, Kernel, StaticTag, c_void, scope};
+            use super::{Caller, Gfp, Heap, Kernel, StaticTag, c_void, task};
             use kmem_core::Kmem;
             use kmem_core::units::Order;
 
@@ -27,21 +28,21 @@ macro_rules! instance {
             }
 
             extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
-                if scope::is_in_any() {
-                    return malloc_any(size, scope::caller(ret));
+                if task::is_in_any() {
+                    return malloc_any(size, task::caller(ret));
                 }
                 let at = KMEM.alloc_fast_root(size, ret);
                 if at.is_null() { malloc_any(size, ret) } else { at }
             }
 
-            /// Apart, so that the fast path has no frame.
+            /// A separate function, so that the fast path has no frame.
             #[inline(never)]
             fn malloc_any(size: usize, key: usize) -> *mut u8 {
                 KMEM.alloc_any(size, Caller::at(key))
             }
 
             unsafe extern "C" fn free(at: *mut c_void) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the same contract.
                 unsafe { KMEM.free(at.cast()) }
             }
 
@@ -50,12 +51,12 @@ macro_rules! instance {
                 flags: Gfp,
                 tag: *const StaticTag,
             ) -> *mut u8 {
-                // SAFETY: the caller's promise.
+                // SAFETY: the same contract.
                 KMEM.kmalloc_here(size, flags, unsafe { Caller::tagged_by(tag) })
             }
 
             unsafe extern "C" fn kfree(at: *mut u8) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the same contract.
                 unsafe { KMEM.free(at) }
             }
 
@@ -66,7 +67,7 @@ macro_rules! instance {
             ) -> *mut u8 {
                 match u8::try_from(order) {
                     Ok(order) => {
-                        // SAFETY: the caller's promise.
+                        // SAFETY: the same contract.
                         let caller = unsafe { Caller::tagged_by(tag) }.here();
                         KMEM.alloc_pages(Order(order), flags, caller)
                     }
@@ -76,7 +77,7 @@ macro_rules! instance {
 
             unsafe extern "C" fn free_pages(at: *mut u8, order: u32) {
                 if let Ok(order) = u8::try_from(order) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the same contract.
                     unsafe { KMEM.free_pages(at, Order(order)) }
                 }
             }
@@ -89,14 +90,14 @@ macro_rules! instance {
             pub(crate) fn heap() -> (Heap, String) {
                 // SAFETY: the pair belongs together and is linked in.
                 let heap = unsafe { Heap::new(malloc, free) };
-                // SAFETY: allocators are loaded before this process starts its threads, so nobody
-                // else uses the environment.
+                // SAFETY: allocators are loaded before this process starts threads, so no other
+                // thread uses the environment.
                 unsafe { std::env::set_var("KMEM_CONF", $conf) };
-                // The first call is what reads KMEM_CONF.
+                // The first call reads KMEM_CONF.
                 let first = heap.alloc(64);
                 // SAFETY: allocated on the line above.
                 unsafe { heap.free(first) };
-                // SAFETY: as above.
+                // SAFETY: no other thread uses the environment.
                 unsafe { std::env::remove_var("KMEM_CONF") };
                 (heap, concat!(env!("CARGO_PKG_VERSION"), " ", $conf).to_owned())
             }
@@ -107,7 +108,7 @@ macro_rules! instance {
                 &KMEM
             }
 
-            /// The same instance, by the kernel's functions.
+            /// The started instance as the kernel's functions.
             #[allow(dead_code, reason = "of most of them")]
             pub(crate) fn kernel() -> Kernel {
                 heap();
@@ -120,20 +121,20 @@ macro_rules! instance {
 instance!(on, "mem_profiling:1");
 instance!(never, "mem_profiling:never");
 instance!(off, "mem_profiling:0");
-// Like `off`, until somebody switches it on.
+// An instance that is switched on during the measurement.
 instance!(switched, "mem_profiling:0");
-// The page table's: checks as they are by default, and none.
+// The instances of the page table: with default checks, and without checks.
 instance!(pages, "mem_profiling:1");
 instance!(pages_never, "mem_profiling:never");
 instance!(pages_off, "mem_profiling:1,check_pages:off");
-// And what each of the other checks of pages costs.
+// The other checks of pages.
 instance!(pages_every, "check_pages:every");
 instance!(pages_protected, "debug_pagealloc:1");
 instance!(pages_poisoned, "page_poison:1");
 instance!(pages_init_on_alloc, "init_on_alloc:1");
 instance!(pages_init_on_free, "init_on_free:1");
 instance!(pages_shuffled, "shuffle:1");
-// The same of what looks at objects.
+// The checks of objects.
 instance!(caches_checked, "check_caches:1");
 instance!(red_zones, "redzone:1");
 instance!(quarantined, "quarantine_kb:1024");

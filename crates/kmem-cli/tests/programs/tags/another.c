@@ -1,4 +1,4 @@
-/* The shape of plugin.c with other sizes, one line down.
+/* plugin.c with other sizes, one line down.
  */
 #include "kmem.h"
 

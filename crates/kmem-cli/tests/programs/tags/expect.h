@@ -1,5 +1,5 @@
-/* What a program says of its own memory, for the test to compare with the books: rows, then "check". A call site is
- * marked by a comment in its line, and named by the mark. Nothing here allocates. */
+/* Prints a program's own memory, for the test to compare with the books: rows, then "check". A comment in the line
+ * of a call site marks it, and the mark names it. Nothing here allocates. */
 #ifndef EXPECT_H
 #define EXPECT_H
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* dprintf has a buffer from malloc. */
+/* dprintf allocates a buffer with malloc. */
 static void say(const char *format, ...)
 {
 	char text[200];
@@ -27,7 +27,7 @@ __attribute__((unused)) static void expect(const char *mark, const char *functio
 }
 #define EXPECT(mark, bytes, calls) expect(mark, __func__, bytes, calls)
 
-/* The rows since the last check are all there is. */
+/* Ends a list of rows: the program holds nothing else. */
 __attribute__((unused)) static void check(void)
 {
 	char answer;

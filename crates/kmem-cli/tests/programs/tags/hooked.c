@@ -1,4 +1,4 @@
-/* A program that knows nothing of kmem; built with -include kmem/hooks.h, with its own wishes for the C library. */
+/* A program that does not use kmem itself, built with -include kmem/hooks.h and its own feature macros. */
 #define _GNU_SOURCE
 #define _XOPEN_SOURCE 600
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 static int answers;
 
-/* As in expect.h, which is for programs that know kmem.h. */
+/* A copy of the one in expect.h, which is for programs that use kmem.h. */
 static void row(const char *mark, size_t bytes, size_t calls)
 {
 	char line[100];
@@ -29,7 +29,7 @@ static void check(void)
 		_exit(9);
 }
 
-/* What is asked for in an argument is the line's own that asks. */
+/* An allocation in an argument belongs to its own line. */
 static char *inner(void)
 {
 	return strdup("inner"); /* at inner */
@@ -85,7 +85,7 @@ int main(int argc, char **argv)
 		i = posix_memalign(&odd, 3, 10);
 		printf("odd: %d %d %d\n", i == EINVAL, errno, odd == &odd);
 		i = posix_memalign(&odd, 64, too_much);
-		/* glibc sets errno as well, which nobody may rely on. */
+		/* glibc also sets errno, which the standard does not promise. */
 		printf("much: %d %d\n", i == ENOMEM, odd == &odd);
 		printf("nothing: %d\n", realloc(malloc(10), 0) == NULL);
 		errno = 0;

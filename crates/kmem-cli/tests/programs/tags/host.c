@@ -1,4 +1,4 @@
-/* Loads plugins, which have a function that allocates; knows nothing of kmem. What it is to do is the first argument. */
+/* Loads plugins with a function that allocates, and does not use kmem itself. The first argument selects the case. */
 #define _GNU_SOURCE
 #include "expect.h"
 #include <dlfcn.h>
@@ -64,7 +64,7 @@ int main(int argc, char **argv)
 		say("same %d\n", base_of(handle) == base);
 		check();
 		MUST(dlclose(handle) == 0);
-		/* And the one before again. */
+		/* The first plugin again. */
 		handle = load(argv[2], &third, &fourth);
 		check();
 	}

@@ -15,7 +15,7 @@ static int is_zero(const char *at, size_t bytes)
 	return 1;
 }
 
-/* The size class of 100 bytes is 112; pages are counted as they are. */
+/* The size class of 100 bytes is 112; pages count in full. */
 static void case_kmalloc(void)
 {
 	void *plain = kmalloc(100, GFP_KERNEL); /* at kmalloc */
@@ -132,7 +132,7 @@ static void case_cache(void)
 	EXPECT("cache_bulk", 20 * each, 20);
 	check();
 
-	/* Refused while there are objects: it can be used as before. */
+	/* Refused while objects live. The cache stays usable. */
 	MUST(kmem_cache_destroy(cache) == 0);
 	char *late = kmem_cache_alloc(cache, GFP_KERNEL); /* at late */
 	kmem_cache_free(cache, one);
@@ -179,7 +179,7 @@ static void case_pages(void)
 		__free_pages(blocks[order], order);
 	check();
 
-	/* The same pages again, which are dirty. */
+	/* These pages are reused, and dirty. */
 	sum = 0;
 	for (unsigned int order = 0; order < 12; order++) {
 		blocks[order] = alloc_pages(GFP_KERNEL | __GFP_ZERO, order); /* at zeroed */
@@ -249,7 +249,7 @@ static void case_split(void)
 	check();
 	__free_pages(pieces, 9);
 	check();
-	/* All of it can be had again. */
+	/* The whole block can be allocated again. */
 	char *again = alloc_pages(GFP_KERNEL | __GFP_ZERO, 9); /* at again */
 	MUST(is_zero(again, 512 * PAGE));
 	EXPECT("again", 512 * PAGE, 1);
@@ -258,7 +258,7 @@ static void case_split(void)
 	check();
 }
 
-/* A library's function that bills its user. */
+/* A library's function that bills its caller. */
 static void *table_new(size_t bytes, const struct kmem_alloc_tag *tag)
 {
 	void **table = alloc_hooks_tag(tag, kmalloc_noprof(sizeof(void *), GFP_KERNEL));

@@ -1,4 +1,4 @@
-/* Has functions of its own that the kernel has, too. */
+/* A program whose own functions have names of kernel functions. */
 #include <stdio.h>
 #include <stdlib.h>
 

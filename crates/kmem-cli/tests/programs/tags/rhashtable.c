@@ -1,4 +1,4 @@
-/* Hash tables: what a table takes for itself and for its elements is billed to who made it. */
+/* Hash tables: memory of a table and of its elements is billed to the call that made it. */
 #include "expect.h"
 #include "kmem.h"
 
@@ -12,7 +12,7 @@ static const struct rhashtable_params params = {
 };
 static struct entry entries[20];
 
-/* What a request of that size is billed. */
+/* Bytes billed for a request of this size. */
 static size_t billed(size_t size)
 {
 	void *at = kmalloc(size, GFP_KERNEL);
@@ -21,7 +21,7 @@ static size_t billed(size_t size)
 	return bytes;
 }
 
-/* A library's, which bills its user. */
+/* A library's function that bills its caller. */
 static int make(struct rhashtable *table)
 {
 	return rhashtable_init_noprof(table, &params);

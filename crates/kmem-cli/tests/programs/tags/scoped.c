@@ -1,4 +1,4 @@
-/* Hooks and scopes: the scope wins, also over the copies of texts. */
+/* Hooks and scopes: the scope wins, also for copies of texts. */
 #include "expect.h"
 #include <string.h>
 

@@ -25,7 +25,7 @@ static void nested()
 		try {
 			kmem::scope thrown(KMEM_TAG_NAMED("thrown")); /* at thrown */
 			held[holds++] = work(100);
-			/* The exception itself is billed to the scope until it is gone. */
+			/* The exception itself is billed to the scope until it is destroyed. */
 			throw 1;
 		} catch (int) {
 		}
@@ -72,7 +72,7 @@ int main()
 	expect("template", "template", 112, 1);
 	check();
 
-	/* Freed in another place than allocated. */
+	/* Freed at another place than allocated. */
 	kmem::scope away(KMEM_TAG_NAMED("away"));
 	for (int i = 0; i < 12; i++)
 		free(held[i]);

@@ -1,0 +1,217 @@
+//! Options that several commands share: which process to read, and which rows to show.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use kmem_snapshot::sites::Order;
+use kmem_snapshot::{Filter, Pattern, Target};
+
+use crate::failure::Failure;
+
+/// A process, its core file or its black box, with names of call sites.
+#[derive(clap::Args)]
+pub(crate) struct From {
+    #[command(flatten)]
+    one: One,
+    /// With --core and --blackbox: the executable, when it is no longer where it was
+    #[arg(long, value_name = "PATH", conflicts_with = "pid")]
+    exe: Option<PathBuf>,
+}
+
+impl From {
+    /// The target that was named.
+    pub(crate) fn target(&self) -> Result<Target, Failure> {
+        let exe = self.exe.clone();
+        Ok(match self.one.target()? {
+            Target::Core { path, .. } => Target::Core { path, exe },
+            Target::BlackBox { path, .. } => Target::BlackBox { path, exe },
+            live => live,
+        })
+    }
+}
+
+/// A process, its core file or its black box. The parser takes exactly one.
+#[derive(clap::Args)]
+#[group(id = "source", required = true, multiple = false)]
+pub(crate) struct One {
+    /// Process to read
+    #[arg(short, long)]
+    pid: Option<u32>,
+    /// Core file of a process to read
+    #[arg(long, value_name = "FILE")]
+    core: Option<PathBuf>,
+    /// Black box of a process to read (KMEM_CONF=blackbox:FILE)
+    #[arg(long, value_name = "FILE")]
+    blackbox: Option<PathBuf>,
+}
+
+impl One {
+    /// The target that was named.
+    pub(crate) fn target(&self) -> Result<Target, Failure> {
+        match (self.pid, &self.core, &self.blackbox) {
+            (Some(pid), ..) => Ok(Target::Process(pid)),
+            (_, Some(path), _) => Ok(Target::Core { path: path.clone(), exe: None }),
+            (.., Some(path)) => Ok(Target::BlackBox { path: path.clone(), exe: None }),
+            _ => Err(Failure::Trouble("no process, core file or black box is given".to_owned())),
+        }
+    }
+}
+
+/// A process or its core file, for commands that need memory. The parser takes exactly one.
+#[derive(clap::Args)]
+#[group(id = "whole", required = true, multiple = false)]
+pub(crate) struct Whole {
+    /// Process to read
+    #[arg(short, long)]
+    pid: Option<u32>,
+    /// Core file of a process to read
+    #[arg(long, value_name = "FILE")]
+    core: Option<PathBuf>,
+}
+
+impl Whole {
+    /// The target that was named.
+    pub(crate) fn target(&self) -> Result<Target, Failure> {
+        match (self.pid, &self.core) {
+            (Some(pid), _) => Ok(Target::Process(pid)),
+            (_, Some(path)) => Ok(Target::Core { path: path.clone(), exe: None }),
+            _ => Err(Failure::Trouble("no process or core file is given".to_owned())),
+        }
+    }
+}
+
+/// Order of rows, with the letters of alloctop.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sort {
+    /// By size
+    #[value(name = "s", alias = "size")]
+    Size,
+    /// By calls
+    #[value(name = "c", alias = "calls")]
+    Calls,
+    /// By tag: function and place
+    #[value(name = "t", alias = "tag")]
+    Tag,
+}
+
+impl Sort {
+    pub(crate) fn order(self) -> Order {
+        match self {
+            Self::Size => Order::Size,
+            Self::Calls => Order::Calls,
+            Self::Tag => Order::Tag,
+        }
+    }
+}
+
+/// Which rows to print. All options given must hold; of the values of one option any may.
+/// Texts match as a whole, as allocinfo shows them, or by `*` and `?`.
+#[derive(clap::Args, Clone, Default)]
+#[command(next_help_heading = "Filters")]
+#[group(skip)]
+pub(crate) struct Filters {
+    /// Only memory charged to this group, such as /tenants/a, or to those below it
+    #[arg(long, value_name = "GROUP", conflicts_with = "blackbox")]
+    group: Option<String>,
+    /// Only rows of this module (base name, that of the program included); may be repeated
+    #[arg(long, value_name = "GLOB")]
+    module: Vec<String>,
+    /// Only rows of this source file; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    file: Vec<String>,
+    /// Only rows of this function; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    function: Vec<String>,
+    /// Only rows of this line; may be repeated
+    #[arg(long, value_name = "N")]
+    line: Vec<u32>,
+    /// Leave out rows, stacks or nodes of the tree below this size
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
+    min: Option<i64>,
+    /// Leave out rows or stacks above this size
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max: Option<i64>,
+}
+
+impl Filters {
+    /// The filter that these options form.
+    pub(crate) fn filter(&self) -> Filter {
+        let patterns = |texts: &[String]| texts.iter().map(|t| Pattern::new(t)).collect();
+        Filter {
+            module: patterns(&self.module),
+            file: patterns(&self.file),
+            function: patterns(&self.function),
+            line: self.line.clone(),
+            min: self.min,
+            max: self.max,
+            group: self.group.clone(),
+        }
+    }
+
+    /// The filter without its sizes, for stacks and trees, whose sizes are not those of rows.
+    pub(crate) fn names(&self) -> Filter {
+        Filter { min: None, max: None, ..self.filter() }
+    }
+
+    /// True when a group is given.
+    pub(crate) fn has_group(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// True when the sizes include this one, in bytes.
+    pub(crate) fn admits_size(&self, bytes: i64) -> bool {
+        Filter { min: self.min, max: self.max, ..Filter::default() }.admits_size(bytes)
+    }
+
+    /// Least size, in bytes.
+    pub(crate) fn least(&self) -> Option<i64> {
+        self.min
+    }
+}
+
+/// Parses `10`, `64K`, `1.5MiB`, `2g` into bytes.
+pub(crate) fn parse_size(text: &str) -> Result<i64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("{text:?} is not a size such as 4096, 64K or 1.5MiB"))?;
+    let unit = unit.trim().to_ascii_lowercase();
+    let unit = unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit);
+    let shift = match unit {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err(format!("{text:?}: unknown unit, expected K, M, G or T")),
+    };
+    let bytes = number * (1_u64 << shift) as f64;
+    if bytes >= i64::MAX as f64 {
+        return Err(format!("{text:?} is too large"));
+    }
+    Ok(bytes as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_size;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64K", 65536),
+            ("1.5MiB", 1_572_864),
+            ("2g", 2 << 30),
+            ("7 B", 7),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes));
+        }
+        for text in ["", "x", "-1", "1x", "1e9", "99999999999999T", "1.2.3"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}

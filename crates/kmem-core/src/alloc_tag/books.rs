@@ -1,0 +1,233 @@
+//! The books of an instance: the switch, the call sites, and which calls are watched.
+//!
+//! The fast paths do not test the switch. The cache of call sites gives them the word to write,
+//! which is "not tagged" for every site while profiling is off. The thread that switches empties
+//! the cache. While calls are watched the cache stays empty, so every call takes the slow path.
+
+use kmem_layout::root::{RootBlock, profiling};
+use kmem_layout::word::{EXT_LIVE, TAG_UNTAGGED};
+
+use super::{BlackBox, Scratch, Tally, Warned, Watch, watch};
+use crate::codetag::Sites;
+use crate::os::Platform;
+use crate::request::Caller;
+use crate::sync::{AtomicU32, AtomicUsize, Ordering, fence};
+use crate::units::{CpuId, TagId};
+
+/// The switch as the fast paths see it: like [`profiling`], with zero for "not started".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mode(u32);
+
+impl Mode {
+    /// Allocations get the tag of their call site.
+    pub const ON: Self = Self(profiling::ON);
+    /// There are no extension words.
+    pub const NEVER: Self = Self(profiling::NEVER);
+    /// Allocations are not tagged.
+    pub const OFF: Self = Self(3);
+
+    /// A value of [`RootBlock::profiling`].
+    pub const fn of(switch: u32) -> Self {
+        if switch == profiling::OFF { Self::OFF } else { Self(switch) }
+    }
+}
+
+/// The books. Zeroed memory is a valid value: not started.
+///
+/// # Invariants
+/// `root` is 0 or the address of the root block, and `live` of a count for each of its
+/// `site_capacity`. Neither is ever freed.
+pub struct Books {
+    /// The sites that tags stand for.
+    pub sites: Sites,
+    /// See [`Mode`].
+    mode: AtomicU32,
+    /// See [`Watch`].
+    watch: AtomicU32,
+    root: AtomicUsize,
+    /// 1 if the sums of the highest use are kept.
+    pub(super) keep_peak: AtomicU32,
+    pub(super) scratch: Scratch,
+    /// The file that survives the process, if there is one.
+    pub blackbox: BlackBox,
+    /// Places that were warned of.
+    pub warned: Warned,
+    /// Address of the live count of each tag, for the checks of calls.
+    live: AtomicUsize,
+}
+
+/// Memory of the books: addresses of zeroed tables.
+pub struct Tables {
+    /// [`Sites::sites_bytes`].
+    pub sites: *mut u8,
+    /// [`Sites::index_bytes`].
+    pub index: *mut u8,
+    /// [`super::scratch_bytes`].
+    pub scratch: *mut u8,
+    /// [`super::live_bytes`].
+    pub live: *mut u8,
+}
+
+impl Books {
+    /// Books that are not started.
+    pub const fn new() -> Self {
+        Self {
+            sites: Sites::new(),
+            mode: AtomicU32::new(0),
+            watch: AtomicU32::new(0),
+            root: AtomicUsize::new(0),
+            keep_peak: AtomicU32::new(0),
+            scratch: Scratch::new(),
+            blackbox: BlackBox::new(),
+            warned: Warned::new(),
+            live: AtomicUsize::new(0),
+        }
+    }
+
+    /// Gives the books their memory.
+    ///
+    /// # Safety
+    /// `tables` are zeroed, and as long as their docs say for the root block's `site_capacity`.
+    /// These books alone use them and the root block, which no reader knows yet. None of it is ever
+    /// freed.
+    pub unsafe fn start(
+        &self,
+        platform: &impl Platform,
+        root: *mut RootBlock,
+        tables: &Tables,
+        keep_peak: bool,
+    ) {
+        // SAFETY: memory of the sizes that both require, by the contract.
+        unsafe {
+            self.sites.start(platform, tables.sites, tables.index, root);
+            self.scratch.start(tables.scratch);
+        }
+        self.live.store(tables.live as usize, Ordering::Relaxed);
+        self.keep_peak.store(u32::from(keep_peak), Ordering::Relaxed);
+        // INVARIANT: the block and the counts are never freed, by the contract.
+        self.root.store(root as usize, Ordering::Release);
+    }
+
+    /// Sets which calls are watched. Called before any allocation.
+    pub fn start_watch(&self, watch: Watch) {
+        self.watch.store(watch.0, Ordering::Relaxed);
+    }
+
+    /// Sets the switch to the configured mode. From here on the fast paths may run.
+    pub fn open(&self, mode: Mode) {
+        self.mode.store(mode.0, Ordering::Release);
+    }
+
+    /// The root block; `None` before start.
+    pub fn root(&self) -> Option<&RootBlock> {
+        let root = self.root.load(Ordering::Acquire) as *const RootBlock;
+        // SAFETY: null or a root block that is never freed, by the invariant.
+        unsafe { root.as_ref() }
+    }
+
+    /// State of the switch.
+    #[inline(always)]
+    pub fn mode(&self) -> Mode {
+        Mode(self.mode.load(Ordering::Relaxed))
+    }
+
+    /// Whether objects have extension words.
+    pub fn are_kept(&self) -> bool {
+        self.mode() != Mode::NEVER
+    }
+
+    /// Which calls are watched.
+    #[inline]
+    pub fn watch(&self) -> Watch {
+        Watch(self.watch.load(Ordering::Relaxed))
+    }
+
+    /// Reads the switch in the root block, which a reader outside the process may have written, and
+    /// takes it over.
+    pub fn look_outside(&self) {
+        let Some(root) = self.root() else { return };
+        let wish = root.profiling.load(Ordering::Relaxed);
+        if self.are_kept() && wish <= profiling::ON {
+            let wish = Mode::of(wish);
+            if self.mode() != wish && self.mode.swap(wish.0, Ordering::SeqCst) != wish.0 {
+                self.sites.forget();
+            }
+        }
+    }
+
+    /// The extension word of a live allocation by a caller: tag and live bit.
+    pub fn word_for(&self, platform: &impl Platform, caller: Caller) -> u32 {
+        if let Some(word) = self.sites.cached(caller.key) {
+            return word;
+        }
+        self.look_outside();
+        let mode = self.mode();
+        let keep = !self.watch().any();
+        let tag = if mode == Mode::ON {
+            let tag = self.sites.lookup(platform, caller.site(), keep);
+            self.blackbox.note_site(&self.sites, tag);
+            tag
+        } else {
+            // The fast path needs a word for the site, even if it says "not tagged".
+            let tag = TagId(TAG_UNTAGGED);
+            if keep {
+                self.sites.remember(caller.key, tag);
+            }
+            tag
+        };
+        // The thread that switches writes the mode before it empties the cache. If this thread
+        // cached a word of the old mode after that, it sees the new mode here.
+        fence(Ordering::SeqCst);
+        if self.mode() != mode {
+            self.sites.forget();
+        }
+        tag.0 | EXT_LIVE
+    }
+
+    /// Calls `work` with an empty tally. False: another thread has the scratch table, or the books
+    /// are not started.
+    pub fn with_tally(&self, work: impl FnOnce(&mut Tally<'_>)) -> bool {
+        // SAFETY: `start` got memory for the root block's `site_capacity`.
+        self.root().is_some_and(|root| unsafe { self.scratch.with(root, work) })
+    }
+
+    /// Counts an allocation of `bytes` for a tag, if calls are counted.
+    pub fn count_alloc(&self, cpu: Option<CpuId>, tag: TagId, bytes: u64) {
+        if self.watch().counts() {
+            self.blackbox.count(cpu, tag, bytes, watch::Call::Alloc);
+        }
+    }
+
+    /// Counts a free of `bytes` for a tag, if calls are counted.
+    pub fn count_free(&self, cpu: Option<CpuId>, tag: TagId, bytes: u64) {
+        if self.watch().counts() {
+            self.blackbox.count(cpu, tag, bytes, watch::Call::Free);
+        }
+    }
+
+    /// Adds `by` to the live count of a tag, if calls are checked. Returns whether the count fell
+    /// below zero for the first time.
+    pub fn fell_below_zero(&self, tag: TagId, by: i64) -> bool {
+        let live = self.live.load(Ordering::Relaxed) as *const u8;
+        let capacity = self.root().map_or(0, |root| root.site_capacity);
+        if live.is_null() || tag.0 >= capacity {
+            return false;
+        }
+        // SAFETY: `live` has a count for each of `site_capacity` tags, by the invariant.
+        let count = unsafe { watch::count_live(live, tag, by) };
+        count < 0 && self.warned.is_new(watch::Place::Tag(tag))
+    }
+
+    /// In a forked child: takes the scratch table back from threads of the parent, and leaves the
+    /// black box to the parent.
+    pub fn forget(&self) {
+        self.scratch.forget();
+        self.blackbox.leave();
+    }
+}
+
+impl Default for Books {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,78 @@
+//! Records: sums of the books at a moment, in the peak table and in the black box.
+
+use kmem_layout::blackbox::reason;
+use kmem_layout::site::PeakTable;
+
+use super::{Books, Census, Tally, begin_peak};
+use crate::memcg::Groups;
+use crate::os::Platform;
+use crate::sync::Ordering;
+
+impl Books {
+    /// Writes the peak table and a record to the black box, as configured, if use is higher than
+    /// the last time.
+    #[inline]
+    pub fn note_peak(&self, platform: &impl Platform, census: &Census<'_>, groups: &Groups) {
+        if self.keep_peak.load(Ordering::Relaxed) != 0 || self.blackbox.is_there() {
+            self.note_peak_slow(platform, census, groups);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_peak_slow(&self, platform: &impl Platform, census: &Census<'_>, groups: &Groups) {
+        let Some(root) = self.root() else { return };
+        if self.blackbox.is_peak(root.used_pages.load(Ordering::Relaxed)) {
+            self.write_record(platform, census, groups, reason::PEAK);
+        }
+        if self.keep_peak.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // SAFETY: the root block has the address of a peak table that is never freed.
+        let peak = unsafe { &*(root.peak as *const PeakTable) };
+        // SAFETY: the instance allocated the table with entries for `site_capacity`.
+        if let Some(mut update) = unsafe { begin_peak(root, peak) } {
+            census.each(|held, _| update.tally.add(held.tag, held.bytes, held.calls));
+            update.finish();
+        }
+    }
+
+    /// Writes a record to the black box, if there is one. `reason` is one of
+    /// [`kmem_layout::blackbox::reason`].
+    pub fn write_record(
+        &self,
+        platform: &impl Platform,
+        census: &Census<'_>,
+        groups: &Groups,
+        reason: u32,
+    ) {
+        if self.blackbox.is_there() {
+            self.with_tally(|tally| self.record(platform, census, groups, tally, reason));
+        }
+    }
+
+    /// Counts everything live into `tally`. Writes a record of that and of the groups to the black
+    /// box, if there is one.
+    pub fn record(
+        &self,
+        platform: &impl Platform,
+        census: &Census<'_>,
+        groups: &Groups,
+        tally: &mut Tally<'_>,
+        reason: u32,
+    ) {
+        let mut recording = self.blackbox.begin(groups.entries());
+        census.each(|held, kind| {
+            tally.add(held.tag, held.bytes, held.calls);
+            if let Some(recording) = &mut recording {
+                recording.add(&held, kind);
+            }
+        });
+        if let Some(recording) = recording
+            && let Some(root) = self.root()
+        {
+            let used = root.used_pages.load(Ordering::Relaxed);
+            recording.finish(platform, reason, used, tally, &self.sites);
+        }
+    }
+}

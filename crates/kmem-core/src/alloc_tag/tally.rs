@@ -1,0 +1,242 @@
+//! Sums by tag, made by a census: the peak table, and a scratch table for reports.
+
+use crate::sync::{AtomicU32, AtomicUsize, Ordering, const_fn, fence};
+use crate::units::TagId;
+use kmem_layout::root::RootBlock;
+use kmem_layout::site::{PeakEntry, PeakTable};
+
+/// Bytes of a peak table for `sites` sites.
+pub const fn peak_bytes(sites: u32) -> usize {
+    size_of::<PeakTable>() + scratch_bytes(sites)
+}
+
+/// Bytes of a scratch table for `sites` sites.
+pub const fn scratch_bytes(sites: u32) -> usize {
+    sites as usize * size_of::<PeakEntry>()
+}
+
+/// Sums by tag, in a table that the caller alone writes to.
+///
+/// # Invariants
+/// `entries` points to `len` entries, to which only this tally writes.
+pub struct Tally<'a> {
+    entries: *const PeakEntry,
+    len: usize,
+    bytes: u64,
+    calls: u64,
+    _table: core::marker::PhantomData<&'a PeakEntry>,
+}
+
+impl Tally<'_> {
+    /// An empty tally of all tags in use.
+    ///
+    /// # Safety
+    /// `entries` points to an entry for each of the root block's `site_capacity`. Only this tally
+    /// writes to them as long as it lives.
+    unsafe fn over(entries: *const PeakEntry, root: &RootBlock) -> Self {
+        let len = root.site_count.load(Ordering::Acquire).min(root.site_capacity) as usize;
+        // INVARIANT: `len` is at most the number of entries, by the contract.
+        let tally = Self { entries, len, bytes: 0, calls: 0, _table: core::marker::PhantomData };
+        for i in 0..len {
+            tally.entry(i).bytes.store(0, Ordering::Relaxed);
+            tally.entry(i).calls.store(0, Ordering::Relaxed);
+        }
+        tally
+    }
+
+    /// Entry of a tag, whose number is below `len`.
+    fn entry(&self, i: usize) -> &PeakEntry {
+        debug_assert!(i < self.len);
+        // SAFETY: there are `len` entries, by the invariant; callers pass a number below that.
+        unsafe { &*self.entries.add(i) }
+    }
+
+    /// Adds to a tag's sums and to the total. A tag that is newer than the tally counts in the
+    /// total only.
+    pub fn add(&mut self, tag: TagId, bytes: u64, calls: u64) {
+        self.bytes += bytes;
+        self.calls += calls;
+        if (tag.0 as usize) < self.len {
+            let entry = self.entry(tag.0 as usize);
+            entry.bytes.store(entry.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+            entry.calls.store(entry.calls.load(Ordering::Relaxed) + calls, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes and allocations of a tag.
+    pub fn get(&self, tag: TagId) -> (u64, u64) {
+        if tag.0 as usize >= self.len {
+            return (0, 0);
+        }
+        let entry = self.entry(tag.0 as usize);
+        (entry.bytes.load(Ordering::Relaxed), entry.calls.load(Ordering::Relaxed))
+    }
+
+    /// Bytes and allocations of all tags.
+    pub fn total(&self) -> (u64, u64) {
+        (self.bytes, self.calls)
+    }
+
+    /// Writes the tags that hold most bytes into `out`, largest first. Returns the count written.
+    pub fn largest(&self, out: &mut [TagId]) -> usize {
+        let mut found = 0;
+        for tag in (0..self.len as u32).map(TagId) {
+            let bytes = self.get(tag).0;
+            if bytes == 0 {
+                continue;
+            }
+            let rank = out[..found].partition_point(|&other| self.get(other).0 >= bytes);
+            if rank == out.len() {
+                continue;
+            }
+            found = (found + 1).min(out.len());
+            out[rank..found].rotate_right(1);
+            out[rank] = tag;
+        }
+        found
+    }
+}
+
+/// The scratch table of an instance, for one user at a time. Zeroed, it has no memory.
+///
+/// # Invariants
+/// `entries` is 0 or the address of entries that are never freed, for the sites that `start` got
+/// them for. The thread that set `busy` alone uses them.
+pub struct Scratch {
+    entries: AtomicUsize,
+    busy: AtomicU32,
+}
+
+impl Scratch {
+    const_fn! {
+        /// A table without memory.
+        pub const fn new() -> Self {
+            Self { entries: AtomicUsize::new(0), busy: AtomicU32::new(0) }
+        }
+    }
+
+    /// Gives the table its memory.
+    ///
+    /// # Safety
+    /// `entries` is zeroed memory of [`scratch_bytes`], used by this table alone and never freed.
+    pub unsafe fn start(&self, entries: *mut u8) {
+        // INVARIANT: memory for the sites, never freed, by the contract.
+        self.entries.store(entries as usize, Ordering::Release);
+    }
+
+    /// Calls `work` with an empty tally of the tags of `root`. False: another thread has the table,
+    /// or it has no memory.
+    ///
+    /// # Safety
+    /// The table's memory, if it has any, is for the root block's `site_capacity`.
+    pub unsafe fn with(&self, root: &RootBlock, work: impl FnOnce(&mut Tally<'_>)) -> bool {
+        let entries = self.entries.load(Ordering::Acquire) as *const PeakEntry;
+        if entries.is_null()
+            || self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        // SAFETY: this thread set `busy`, so it alone uses the entries. There is one for each of
+        // `site_capacity`, by the contract.
+        work(&mut unsafe { Tally::over(entries, root) });
+        self.busy.store(0, Ordering::Release);
+        true
+    }
+
+    /// In a forked child: takes the table back from a thread of the parent.
+    pub fn forget(&self) {
+        self.busy.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Begins a new peak table if the pages in use exceed those of the last one by 5 %. The caller
+/// fills and finishes it. `None`: they do not, or another thread writes the table.
+///
+/// # Safety
+/// Behind `peak` is an entry for each of the root block's `site_capacity`. Threads write to the
+/// table only by this function.
+pub unsafe fn begin_peak<'a>(root: &RootBlock, peak: &'a PeakTable) -> Option<PeakUpdate<'a>> {
+    let used = u64::from(root.used_pages.load(Ordering::Relaxed));
+    if !is_higher(used, peak.used_pages.load(Ordering::Relaxed), PEAK_STEP) {
+        return None;
+    }
+    let seq = peak.seq.load(Ordering::Acquire);
+    if seq % 2 == 1 {
+        return None;
+    }
+    peak.seq.compare_exchange(seq, seq + 1, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    // A reader that sees a store below must also see that `seq` is odd.
+    fence(Ordering::Release);
+    let entries = (&raw const *peak).wrapping_add(1).cast::<PeakEntry>();
+    // SAFETY: entries follow the table, by the contract. While `seq` is odd, only the thread that
+    // made it odd writes to them.
+    let tally = unsafe { Tally::over(entries, root) };
+    Some(PeakUpdate { peak, tally, seq, used })
+}
+
+/// A new peak exceeds the last one by one in this many pages.
+const PEAK_STEP: u64 = 20;
+
+/// Whether `used` pages exceed `before` pages by one in `part`, and by at least 64: by enough to be
+/// worth a census.
+pub fn is_higher(used: u64, before: u64, part: u64) -> bool {
+    used >= before + (before / part).max(64)
+}
+
+/// A peak table that the caller fills.
+pub struct PeakUpdate<'a> {
+    peak: &'a PeakTable,
+    /// Its sums by tag.
+    pub tally: Tally<'a>,
+    seq: u64,
+    used: u64,
+}
+
+impl PeakUpdate<'_> {
+    /// Completes the table: readers may use it.
+    pub fn finish(self) {
+        self.peak.used_pages.store(self.used, Ordering::Relaxed);
+        self.peak.len.store(self.tally.len as u64, Ordering::Relaxed);
+        self.peak.seq.store(self.seq + 2, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn largest_tags_come_first_as_far_as_there_is_room() {
+        let entries: Vec<PeakEntry> =
+            (0..200).map(|_| PeakEntry { bytes: 0.into(), calls: 0.into() }).collect();
+        // SAFETY: a zeroed root block is a valid value.
+        let mut root: RootBlock = unsafe { core::mem::zeroed() };
+        root.site_capacity = 200;
+        root.site_count.store(100, Ordering::Relaxed);
+        // SAFETY: the vector has `site_capacity` entries, and only this tally uses them.
+        let mut tally = unsafe { Tally::over(entries.as_ptr(), &root) };
+        for tag in 8..100 {
+            tally.add(TagId(tag), u64::from(tag * 37 % 101), 1);
+        }
+        tally.add(TagId(100), 7, 1);
+        let mut out = [TagId(0); 10];
+        assert_eq!(tally.largest(&mut out), 10);
+        let bytes: Vec<u64> = out.iter().map(|&tag| tally.get(tag).0).collect();
+        let mut all: Vec<u64> = (8..100).map(|tag| u64::from(tag * 37 % 101u32)).collect();
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        assert_eq!(bytes, all[..10]);
+        assert_eq!(tally.total(), (all.iter().sum::<u64>() + 7, 93));
+        assert_eq!(tally.largest(&mut [TagId(0); 200]), all.iter().filter(|&&b| b > 0).count());
+    }
+}

@@ -1,0 +1,588 @@
+//! Code tags: the call site behind each tag number. Independent of allocation.
+//!
+//! ```text
+//! cache[key & 4095]   key << 17 ^ (live | tag)      direct-mapped, inside the instance
+//! index[hash(key)]    tag                           open addressing, two slots per site
+//! sites[tag]          a return address, a static tag's names, or a chain of return addresses
+//! texts               copies of names and chains
+//! ```
+//!
+//! A number is given once and never taken back. When no number is left, new call sites share
+//! [`TAG_OTHER`], which is counted like any other. A static tag whose object was unloaded keeps its
+//! number and its names. A tag of equal names that is loaded later gets both back.
+//!
+//! Context: any, signal handlers included. Lock-free.
+
+mod chain;
+mod ranges;
+mod tag;
+mod texts;
+mod validate;
+
+use crate::os::Platform;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::units::TagId;
+use chain::Chain;
+use kmem_layout::root::RootBlock;
+use kmem_layout::site::{Site, Text, site_kind};
+use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_FIRST_SITE, TAG_NONE, TAG_OTHER, TAG_UNTAGGED};
+use ranges::Ranges;
+pub use tag::{CallSite, SECTION, StaticTag};
+use tag::{Key, bytes};
+use texts::Texts;
+pub use validate::SiteFault;
+
+/// Most sites of an instance, the reserved ones included.
+pub const MAX_SITES: u32 = 1 << TAG_BITS;
+/// Fewest sites an instance has room for.
+pub const MIN_SITES: u32 = 1 << 10;
+const CACHE_SLOTS: usize = 4096;
+/// Marks a slot of the index whose static tag was unloaded: searches go on behind it, and another
+/// tag may use it.
+const UNLOADED: u32 = u32::MAX;
+/// Number of the bits of an extension word that the cache holds: the tag and the live bit.
+const CACHE_WORD: u32 = TAG_BITS + 1;
+
+/// The sites of an instance. Zeroed memory is a valid table, which has no site and accepts none.
+///
+/// # Invariants
+/// `sites` is null, or `sites`, `index` and `root` lead to a valid root block and to tables for its
+/// `site_capacity`, which are never freed.
+#[repr(C, align(64))]
+pub struct Sites {
+    cache: [AtomicU64; CACHE_SLOTS],
+    sites: AtomicU64,
+    index: AtomicU64,
+    root: AtomicU64,
+    texts: Texts,
+    ranges: Ranges,
+    /// Sites of static tags that were unloaded and not loaded again.
+    gone: AtomicU32,
+}
+
+impl Sites {
+    /// A table without memory: the tag of each call site is [`TAG_UNTAGGED`].
+    pub const fn new() -> Self {
+        Self {
+            cache: [const { AtomicU64::new(0) }; CACHE_SLOTS],
+            sites: AtomicU64::new(0),
+            index: AtomicU64::new(0),
+            root: AtomicU64::new(0),
+            texts: Texts::new(),
+            ranges: Ranges::new(),
+            gone: AtomicU32::new(0),
+        }
+    }
+
+    /// Bytes of the table of `capacity` sites.
+    pub const fn sites_bytes(capacity: u32) -> usize {
+        capacity as usize * size_of::<Site>()
+    }
+
+    /// Bytes of the index of `capacity` sites.
+    pub const fn index_bytes(capacity: u32) -> usize {
+        2 * capacity as usize * 4
+    }
+
+    /// Address of the cache and its length in bytes. A reader outside the process may zero it.
+    pub fn cache_part(&self) -> (u64, u64) {
+        (self.cache.as_ptr() as u64, size_of_val(&self.cache) as u64)
+    }
+
+    /// Gives the table its memory.
+    ///
+    /// # Safety
+    /// `root` is a valid root block that no other thread reads yet. `sites` and `index` are zeroed
+    /// memory of [`Self::sites_bytes`] and [`Self::index_bytes`] for its `site_capacity`, for this
+    /// table alone. None of the three is ever freed.
+    pub unsafe fn start(
+        &self,
+        platform: &impl Platform,
+        sites: *mut u8,
+        index: *mut u8,
+        root: *mut RootBlock,
+    ) {
+        // SAFETY: `root` is valid, and no other thread reads it yet, by the contract.
+        unsafe {
+            (*root).site_count.store(TAG_FIRST_SITE, Ordering::Relaxed);
+            (*root).texts = self.texts.start(platform, (*root).site_capacity);
+        }
+        // INVARIANT: the memory has these sizes and is never freed, by the contract.
+        self.index.store(index as u64, Ordering::Relaxed);
+        self.root.store(root as u64, Ordering::Relaxed);
+        self.sites.store(sites as u64, Ordering::Release);
+    }
+
+    /// The extension word of a live object with this key (see [`CallSite`]), if the cache has it.
+    /// Bits above the address are ignored. The values 0 and 1, which are no keys, look cached.
+    #[inline(always)]
+    pub fn cached(&self, key: usize) -> Option<u32> {
+        let word = self.cache[key % CACHE_SLOTS].load(Ordering::Relaxed);
+        let word = word ^ (key as u64) << TAG_BITS;
+        if word >> CACHE_WORD == 0 { Some(word as u32) } else { None }
+    }
+
+    /// Puts a tag into the cache.
+    pub(crate) fn remember(&self, key: usize, tag: TagId) {
+        let word = (key as u64) << TAG_BITS ^ u64::from(tag.0 | EXT_LIVE);
+        self.cache[key % CACHE_SLOTS].store(word, Ordering::Relaxed);
+    }
+
+    /// Empties the cache. A call site without an entry takes the slow path.
+    pub fn forget(&self) {
+        for word in &self.cache {
+            word.store(0, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// The tag of a call site; a new one if it has none. The tag enters the cache if `keep` is
+    /// true. The tag of a chain of callers never enters it: that tag holds for this call only.
+    #[cold]
+    #[inline(never)]
+    pub fn lookup(&self, platform: &impl Platform, caller: CallSite, keep: bool) -> TagId {
+        if caller.address <= CallSite::NOBODY.address {
+            return TagId(TAG_NONE);
+        }
+        let Some(table) = self.table() else {
+            return TagId(TAG_UNTAGGED);
+        };
+        if let Some(tag) = caller.static_tag() {
+            let found = self.find_or_add(platform, &table, Key::Static(tag));
+            if keep {
+                self.remember(caller.address, found);
+            }
+            return found;
+        }
+        let depth = table.root.depth.load(Ordering::Relaxed);
+        if depth < 2 {
+            let found = self.find_or_add(platform, &table, Key::Return(caller.address));
+            if found.0 != table.root.deep_tag.load(Ordering::Relaxed) {
+                if keep {
+                    self.remember(caller.address, found);
+                }
+                return found;
+            }
+        }
+        let depth = depth.max(table.root.deep_depth.load(Ordering::Relaxed));
+        self.lookup_chain(platform, &table, caller, depth)
+    }
+
+    /// The tag of a chain of callers. Not inlined: a chain takes much stack.
+    #[inline(never)]
+    fn lookup_chain(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        caller: CallSite,
+        depth: u32,
+    ) -> TagId {
+        let chain = Chain::walk(platform, caller, depth);
+        match chain.frames() {
+            [ret] => self.find_or_add(platform, table, Key::Return(*ret)),
+            frames => self.find_or_add(platform, table, Key::Chain(frames)),
+        }
+    }
+
+    fn table(&self) -> Option<Table<'_>> {
+        let sites = self.sites.load(Ordering::Acquire) as *const Site;
+        if sites.is_null() {
+            return None;
+        }
+        // SAFETY: `sites` is not null, so the root block and the tables of its capacity are valid
+        // (invariant).
+        unsafe {
+            let root = &*(self.root.load(Ordering::Relaxed) as *const RootBlock);
+            Some(Table {
+                sites: core::slice::from_raw_parts(sites, root.site_capacity as usize),
+                index: core::slice::from_raw_parts(
+                    self.index.load(Ordering::Relaxed) as *const AtomicU32,
+                    2 * root.site_capacity as usize,
+                ),
+                root,
+            })
+        }
+    }
+
+    fn find_or_add(&self, platform: &impl Platform, table: &Table<'_>, key: Key<'_>) -> TagId {
+        let mut fresh: Option<Fresh> = None;
+        // Repeats only if another thread took the slot that the search found.
+        loop {
+            let (word, was) = match table.search(key) {
+                Found::Tag(tag) => {
+                    // With a number already taken: another thread added this site first.
+                    if let Some(fresh) = fresh {
+                        self.give_up(table, fresh);
+                    }
+                    return TagId(tag);
+                }
+                Found::Free(word, was) => (word, was),
+                Found::Full => {
+                    if let Some(fresh) = fresh {
+                        self.give_up(table, fresh);
+                    }
+                    return TagId(TAG_OTHER);
+                }
+            };
+            let new = match fresh {
+                Some(new) => new,
+                None => {
+                    let revived = self.revive(table, key);
+                    let Some(number) = revived.or_else(|| table.number()) else {
+                        return TagId(TAG_OTHER);
+                    };
+                    let new = Fresh { number, revived: revived.is_some() };
+                    if !self.describe(platform, table, number, key) {
+                        self.give_up(table, new);
+                        return TagId(TAG_OTHER);
+                    }
+                    new
+                }
+            };
+            fresh = Some(new);
+            let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            if word.compare_exchange(was, new.number, done, failed).is_ok() {
+                return TagId(new.number);
+            }
+        }
+    }
+
+    /// Gives up a number that is not needed. A revived site counts as unloaded again; a new number
+    /// stays unused.
+    fn give_up(&self, table: &Table<'_>, fresh: Fresh) {
+        let site = &table.sites[fresh.number as usize];
+        if fresh.revived {
+            self.gone.fetch_add(1, Ordering::Relaxed);
+        } else {
+            site.kind.store(0, Ordering::Release);
+        }
+        site.addr.store(0, Ordering::Release);
+    }
+
+    /// Fills in a site that only this thread uses. False: no memory for its names or chain.
+    fn describe(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        tag: u32,
+        key: Key<'_>,
+    ) -> bool {
+        let site = &table.sites[tag as usize];
+        let (kind, addr) = match key {
+            Key::Return(ret) => (site_kind::CALLER, ret),
+            Key::Static(tag) => {
+                if site.data.load(Ordering::Relaxed) == 0 {
+                    // SAFETY: the tag of a call site is loaded (invariant of `CallSite`).
+                    let Some(data) = (unsafe { self.copy_names(platform, table, tag) }) else {
+                        return false;
+                    };
+                    site.data.store(data, Ordering::Relaxed);
+                }
+                (site_kind::STATIC, tag as usize)
+            }
+            Key::Chain(frames) => {
+                let Some(room) = self.texts.take(platform, table.root, size_of_val(frames)) else {
+                    return false;
+                };
+                // SAFETY: `room` has the bytes of the frames, and only this thread uses it.
+                unsafe {
+                    room.cast::<usize>()
+                        .as_ptr()
+                        .copy_from_nonoverlapping(frames.as_ptr(), frames.len())
+                };
+                site.count.store(frames.len() as u32, Ordering::Relaxed);
+                site.data.store(room.as_ptr() as u64, Ordering::Relaxed);
+                (site_kind::CHAIN, frames[0])
+            }
+        };
+        site.addr.store(addr as u64, Ordering::Relaxed);
+        site.kind.store(kind, Ordering::Release);
+        true
+    }
+
+    /// Copies a static tag's names into memory that is never freed. Returns the copy's address.
+    /// `None`: there is no memory.
+    ///
+    /// # Safety
+    /// `tag` is a static tag that is loaded.
+    unsafe fn copy_names(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        tag: *const StaticTag,
+    ) -> Option<u64> {
+        let range = self.ranges.module(tag);
+        // SAFETY: the same contract.
+        let Names { line, module, file, function } = unsafe { names_of(tag, &range) };
+        let names = [module, file, function];
+        let len = names.iter().map(|name| name.len()).sum::<usize>();
+        let room = self.texts.take(platform, table.root, size_of::<Text>() + len)?;
+        let text = Text {
+            line,
+            module_len: module.len() as u16,
+            file_len: file.len() as u16,
+            function_len: function.len() as u16,
+            reserved: [0; 3],
+        };
+        // SAFETY: `room` has the bytes of the text and its names, and only this thread uses it.
+        unsafe {
+            room.cast().write(text);
+            let mut at = room.as_ptr().add(size_of::<Text>());
+            for name in names {
+                at.copy_from_nonoverlapping(name.as_ptr(), name.len());
+                at = at.add(name.len());
+            }
+        }
+        Some(room.as_ptr() as u64)
+    }
+
+    /// Claims the site of an unloaded static tag of equal names. Returns its number.
+    fn revive(&self, table: &Table<'_>, key: Key<'_>) -> Option<u32> {
+        let Key::Static(tag) = key else {
+            return None;
+        };
+        if self.gone.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let range = self.ranges.module(tag);
+        // SAFETY: the tag of a call site is loaded (invariant of `CallSite`).
+        let wanted = unsafe { names_of(tag, &range) };
+        let count = table.count();
+        let found = (TAG_FIRST_SITE..count).find(|&number| {
+            let site = &table.sites[number as usize];
+            site.kind.load(Ordering::Acquire) == site_kind::STATIC
+                && site.addr.load(Ordering::Relaxed) == 0
+                && table.names(number) == Some(wanted)
+                // Of several threads that use such a tag, one claims the site.
+                && site
+                    .addr
+                    .compare_exchange(0, tag as u64, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        })?;
+        self.gone.fetch_sub(1, Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// Registers the static tags from `start` up to `stop` under their module's name. Does nothing
+    /// if they are registered already. A tag that is not registered works too, but has no module.
+    pub fn register(&self, start: *const StaticTag, stop: *const StaticTag, module: &[u8]) {
+        self.ranges.add(start, stop, module);
+    }
+
+    /// Takes a registration back. False: there is none from `start`.
+    pub fn unregister(&self, start: *const StaticTag) -> bool {
+        self.ranges.remove(start)
+    }
+
+    /// Forgets the addresses of an object's static tags, before the object is unloaded. Numbers and
+    /// names stay. Calls `each` with the numbers.
+    pub fn retire(
+        &self,
+        start: *const StaticTag,
+        stop: *const StaticTag,
+        mut each: impl FnMut(TagId),
+    ) {
+        let Some(table) = self.table() else { return };
+        let count = table.count();
+        for (number, site) in table.sites[..count as usize].iter().enumerate() {
+            let addr = site.addr.load(Ordering::Relaxed);
+            if site.kind.load(Ordering::Acquire) == site_kind::STATIC
+                && (start as u64..stop as u64).contains(&addr)
+            {
+                self.gone.fetch_add(1, Ordering::Relaxed);
+                each(TagId(number as u32));
+                site.addr.store(0, Ordering::Release);
+                table.unlink(number as u32, Key::Static(addr as *const StaticTag));
+            }
+        }
+        self.forget();
+    }
+
+    /// Address of a static tag; null for other tags, and for one whose object was unloaded.
+    pub fn place(&self, tag: TagId) -> *const StaticTag {
+        let site = self.table().and_then(|table| table.sites.get(tag.0 as usize));
+        let site = site.filter(|site| site.kind.load(Ordering::Acquire) == site_kind::STATIC);
+        site.map_or(core::ptr::null(), |site| site.addr.load(Ordering::Relaxed) as *const _)
+    }
+
+    /// Names of a static tag; `None` for other tags.
+    pub fn names(&self, tag: TagId) -> Option<Names<'_>> {
+        let table = self.table()?;
+        let site = table.sites.get(tag.0 as usize)?;
+        (site.kind.load(Ordering::Acquire) == site_kind::STATIC).then(|| table.names(tag.0))?
+    }
+
+    /// Return addresses of a tag, innermost first; none for a static tag.
+    pub fn frames(&self, tag: TagId) -> &[u64] {
+        let Some(table) = self.table() else { return &[] };
+        let Some(site) = table.sites.get(tag.0 as usize) else { return &[] };
+        let (at, len) = match site.kind.load(Ordering::Acquire) {
+            site_kind::CALLER => (site.addr.as_ptr() as *const u64, 1),
+            site_kind::CHAIN => (
+                site.data.load(Ordering::Relaxed) as *const u64,
+                site.count.load(Ordering::Relaxed) as usize,
+            ),
+            _ => return &[],
+        };
+        // SAFETY: the addresses are written before the kind, and neither changed nor freed after.
+        unsafe { core::slice::from_raw_parts(at, len) }
+    }
+
+    /// The innermost return address of a tag; 0 for none.
+    pub fn address(&self, tag: TagId) -> usize {
+        self.frames(tag).first().map_or(0, |&ret| ret as usize)
+    }
+}
+
+/// The names in a static tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Names<'a> {
+    /// Line in the file.
+    pub line: u32,
+    /// The module; empty for the main program.
+    pub module: &'a [u8],
+    /// The source file.
+    pub file: &'a [u8],
+    /// The function, or the scope.
+    pub function: &'a [u8],
+}
+
+/// Names of a loaded tag. `range` is the module's name if the tag has none.
+///
+/// # Safety
+/// `tag` is a static tag that stays loaded for `'a`.
+unsafe fn names_of<'a>(
+    tag: *const StaticTag,
+    range: &'a ([u8; ranges::MAX_MODULE], usize),
+) -> Names<'a> {
+    // SAFETY: the tag is loaded, and its names are null or C strings.
+    let (line, module, file, function) =
+        unsafe { ((*tag).line, bytes((*tag).module), bytes((*tag).file), bytes((*tag).function)) };
+    let module = if module.is_empty() { &range.0[..range.1] } else { module };
+    Names { line, module, file, function }
+}
+
+/// A number for a site that is not in the index yet.
+#[derive(Clone, Copy)]
+struct Fresh {
+    number: u32,
+    /// The number belonged to a tag of equal names that was unloaded.
+    revived: bool,
+}
+
+/// The result of a search in the index.
+enum Found<'a> {
+    Tag(u32),
+    /// No tag. It may be stored in this slot, which has this value now.
+    Free(&'a AtomicU32, u32),
+    /// No tag, and no slot for one.
+    Full,
+}
+
+/// The memory of a table that has been started.
+struct Table<'a> {
+    sites: &'a [Site],
+    index: &'a [AtomicU32],
+    root: &'a RootBlock,
+}
+
+impl<'a> Table<'a> {
+    /// Sites in use.
+    fn count(&self) -> u32 {
+        self.root.site_count.load(Ordering::Acquire).min(self.root.site_capacity)
+    }
+
+    /// A number that was never given. `None`: all were.
+    fn number(&self) -> Option<u32> {
+        let below = |count| (count < self.root.site_capacity).then_some(count + 1);
+        let count = &self.root.site_count;
+        count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, below).ok()
+    }
+
+    /// The slots of the index where `key` may be, in the order of a search.
+    fn slots(&self, key: Key<'_>) -> impl Iterator<Item = &'a AtomicU32> {
+        let (after, before) = self.index.split_at(key.hash() % self.index.len());
+        before.iter().chain(after)
+    }
+
+    fn search(&self, key: Key<'_>) -> Found<'a> {
+        let mut free = None;
+        for word in self.slots(key) {
+            // Acquire pairs with the release that stored the tag: the site is written.
+            match word.load(Ordering::Acquire) {
+                0 => {
+                    let (word, was) = free.unwrap_or((word, 0));
+                    return Found::Free(word, was);
+                }
+                UNLOADED => free = free.or(Some((word, UNLOADED))),
+                tag if self.is(tag, key) => return Found::Tag(tag),
+                _ => {}
+            }
+        }
+        free.map_or(Found::Full, |(word, was)| Found::Free(word, was))
+    }
+
+    /// Removes a site that no longer stands for `key` from the index.
+    fn unlink(&self, tag: u32, key: Key<'_>) {
+        let here = |word: &&AtomicU32| {
+            let now = word.load(Ordering::Relaxed);
+            now == 0 || now == tag
+        };
+        if let Some(word) = self.slots(key).find(here) {
+            let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = word.compare_exchange(tag, UNLOADED, done, failed);
+        }
+    }
+
+    /// Whether a tag of the index stands for `key`.
+    fn is(&self, tag: u32, key: Key<'_>) -> bool {
+        let site = &self.sites[tag as usize];
+        let is = |kind, addr: usize| {
+            site.addr.load(Ordering::Relaxed) == addr as u64
+                && site.kind.load(Ordering::Acquire) == kind
+        };
+        match key {
+            Key::Return(ret) => is(site_kind::CALLER, ret),
+            Key::Static(tag) => is(site_kind::STATIC, tag as usize),
+            Key::Chain(frames) => {
+                is(site_kind::CHAIN, frames[0])
+                    && site.count.load(Ordering::Relaxed) as usize == frames.len()
+                    // SAFETY: the frames are written before the index names the tag, and neither
+                    // changed nor freed after.
+                    && unsafe {
+                        let at = site.data.load(Ordering::Relaxed) as *const usize;
+                        core::slice::from_raw_parts(at, frames.len()) == frames
+                    }
+            }
+        }
+    }
+
+    /// Names of a static tag.
+    fn names(&self, tag: u32) -> Option<Names<'a>> {
+        let at = self.sites[tag as usize].data.load(Ordering::Relaxed) as *const Text;
+        // SAFETY: null, or a text with its names behind it, written before the kind, never freed.
+        unsafe {
+            let text = at.as_ref()?;
+            let names = at.add(1).cast::<u8>();
+            let slice = |from: u16, len: u16| {
+                core::slice::from_raw_parts(names.add(from as usize), len as usize)
+            };
+            Some(Names {
+                line: text.line,
+                module: slice(0, text.module_len),
+                file: slice(text.module_len, text.file_len),
+                function: slice(text.module_len + text.file_len, text.function_len),
+            })
+        }
+    }
+}
+
+impl Default for Sites {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// User addresses have 47 bits. Shifted by the tag's width, the lowest one falls on the live bit. It
+// is also part of the slot's number, so addresses that differ in it alone use different slots.
+const _: () = assert!(TAG_BITS + 47 == 64);

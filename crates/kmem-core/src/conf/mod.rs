@@ -1,0 +1,226 @@
+//! The configuration of an instance: `KMEM_CONF=opt:val,opt:val`. It is read once at the start,
+//! without allocating. The last of equal options wins. An unknown option or a bad value is reported
+//! and left out. It ends the program only with `strict:1`.
+
+mod options;
+
+pub use options::{ConfOption, OPTIONS};
+
+/// Longest accepted text, in bytes.
+pub const MAX_TEXT: usize = 4096;
+/// Longest socket name of `report`, in bytes.
+pub const MAX_NAME: usize = 100;
+/// Longest path of `blackbox`, in bytes.
+pub const MAX_PATH: usize = 512;
+
+/// The configuration of an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Conf {
+    /// `rseq:on|off`: whether CPU arrays use restartable sequences instead of locks.
+    pub rseq: bool,
+    /// `mem_profiling:0|1|never`, as [`kmem_layout::root::profiling`].
+    pub profiling: u32,
+    /// `peak:0|1`: keep the books of the moment of highest use.
+    pub peak: bool,
+    /// `decay_ms:N`: milliseconds for which free memory is kept before the system gets it back.
+    pub decay_ms: u32,
+    /// `check_pages:off|refill|every`: when free pages are checked.
+    pub check_pages: CheckPages,
+    /// `debug_pagealloc:0|1`: free pages cannot be read or written.
+    pub debug_pagealloc: bool,
+    /// `page_poison:0|1`: free pages are filled with a pattern, which is checked when they are
+    /// allocated.
+    pub page_poison: bool,
+    /// `init_on_alloc:0|1`: pages read as zero when they are allocated.
+    pub init_on_alloc: bool,
+    /// `init_on_free:0|1`: pages are zeroed when they are freed.
+    pub init_on_free: bool,
+    /// `shuffle:0|1`: single pages, huge pages and objects of slabs are allocated in random order.
+    pub shuffle: bool,
+    /// `redzone:0|1`: the bytes around an object are checked when it is freed.
+    pub redzone: bool,
+    /// `check_caches:0|1`: an object that is freed to another cache than its own is reported.
+    pub check_caches: bool,
+    /// `quarantine_kb:N`: KiB of freed objects that are held back, and checked before they are used
+    /// again.
+    pub quarantine_kb: u32,
+    /// `debug:0|1`, or `debug` alone: check the accounting of every call.
+    pub debug: bool,
+    /// `cumulative:0|1`: count every call, in the black box.
+    pub cumulative: bool,
+    /// `depth:N`: number of return addresses by which callers of a call site are told apart.
+    pub depth: u32,
+    /// `blackbox:PATH`: the file of the black box, which outlives the process.
+    pub blackbox: Text<MAX_PATH>,
+    /// `group-by:thread-name|nothing`: the group of a thread that chooses none. The code that
+    /// starts threads reads it; the core does not.
+    pub group_by: GroupBy,
+    /// `strict:0|1`: refuse to start with a bad configuration.
+    pub strict: bool,
+    /// `report:NAME`: the abstract socket to connect to at exit.
+    pub report: Text<MAX_NAME>,
+}
+
+/// When free pages are checked, like the kernel's levels of `debug_pagealloc`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CheckPages {
+    /// Never.
+    Off,
+    /// When a CPU takes them from a zone.
+    Refill,
+    /// Also at every allocation and free.
+    Every,
+}
+
+/// The group of a thread that chooses none; see [`Conf::group_by`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GroupBy {
+    /// The root.
+    Nothing,
+    /// The group below the root that has the thread's name.
+    ThreadName,
+}
+
+/// A text of at most `N` bytes; empty for none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Text<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Text<N> {
+    /// No text.
+    pub const NONE: Self = Self { bytes: [0; N], len: 0 };
+
+    fn of(value: &[u8]) -> Result<Self, Complaint> {
+        let mut text = Self::NONE;
+        if value.is_empty() || value.len() > N {
+            return Err(Complaint::BadValue);
+        }
+        text.bytes[..value.len()].copy_from_slice(value);
+        text.len = value.len();
+        Ok(text)
+    }
+
+    /// The text; `None` if it is empty.
+    pub fn get(&self) -> Option<&[u8]> {
+        (self.len > 0).then_some(&self.bytes[..self.len])
+    }
+}
+
+/// The fault of one `opt:val`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Complaint {
+    /// There is no such option.
+    UnknownOption,
+    /// The option does not take that value.
+    BadValue,
+}
+
+impl Conf {
+    /// The configuration of an empty text.
+    pub const DEFAULT: Self = Self {
+        rseq: true,
+        profiling: kmem_layout::root::profiling::ON,
+        peak: false,
+        decay_ms: 20,
+        check_pages: CheckPages::Refill,
+        debug_pagealloc: false,
+        page_poison: false,
+        init_on_alloc: false,
+        init_on_free: false,
+        shuffle: false,
+        redzone: false,
+        check_caches: false,
+        quarantine_kb: 0,
+        strict: false,
+        debug: false,
+        cumulative: false,
+        depth: 1,
+        group_by: GroupBy::Nothing,
+        blackbox: Text::NONE,
+        report: Text::NONE,
+    };
+
+    /// Applies a text to this configuration. Calls `complain` with each part that is left out: the
+    /// option if it is unknown, the whole part if its value is bad.
+    ///
+    /// # Examples
+    /// ```
+    /// use kmem_core::conf::{Complaint, Conf};
+    ///
+    /// let mut conf = Conf::DEFAULT;
+    /// conf.apply(b"decay_ms:100,peak:often", |part, why| {
+    ///     assert_eq!((part, why), (&b"peak:often"[..], Complaint::BadValue));
+    /// });
+    /// assert_eq!(conf.decay_ms, 100);
+    /// ```
+    pub fn apply(&mut self, text: &[u8], mut complain: impl FnMut(&[u8], Complaint)) {
+        for part in text.split(|&b| b == b',') {
+            let part = part.trim_ascii();
+            let (key, value) = match part.iter().position(|&b| b == b':') {
+                Some(at) => (part[..at].trim_ascii(), part[at + 1..].trim_ascii()),
+                None => (part, &[][..]),
+            };
+            if key.is_empty() {
+                continue;
+            }
+            if let Err(complaint) = self.set(key, value) {
+                complain(if complaint == Complaint::BadValue { part } else { key }, complaint);
+            }
+        }
+    }
+
+    fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), Complaint> {
+        let option = OPTIONS.iter().find(|option| option.name.as_bytes() == name);
+        (option.ok_or(Complaint::UnknownOption)?.set)(self, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::{String, ToString};
+    use std::vec::Vec;
+
+    fn parse(text: &str) -> (Conf, Vec<(String, Complaint)>) {
+        let mut conf = Conf::DEFAULT;
+        let mut complaints = Vec::new();
+        conf.apply(text.as_bytes(), |part, why| {
+            complaints.push((String::from_utf8_lossy(part).to_string(), why));
+        });
+        (conf, complaints)
+    }
+
+    #[test]
+    fn nothing_means_the_defaults() {
+        for text in ["", " ", ":::", ",,,", " , "] {
+            assert_eq!(parse(text), (Conf::DEFAULT, Vec::new()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_equal_keys_wins() {
+        assert_eq!(parse("decay_ms:1,decay_ms:2").0.decay_ms, 2);
+    }
+
+    #[test]
+    fn bad_values_keep_the_default_and_are_named() {
+        for value in
+            ["", "-1", "0x", "1e9", "18446744073709551616", "4294967296", "9999999G", "5 5"]
+        {
+            let text = std::format!("decay_ms:{value}");
+            let (conf, complaints) = parse(&text);
+            assert_eq!(conf, Conf::DEFAULT);
+            assert_eq!(complaints, [(text.trim().to_string(), Complaint::BadValue)]);
+        }
+    }
+
+    #[test]
+    fn unknown_options_are_named() {
+        let (conf, complaints) = parse("mem_profilign:0,rseq:off");
+        assert!(!conf.rseq);
+        assert_eq!(complaints, [("mem_profilign".to_string(), Complaint::UnknownOption)]);
+    }
+}

@@ -1,0 +1,270 @@
+//! The options: one table, from which texts are parsed and the page of options is written.
+
+use kmem_layout::root::profiling;
+use kmem_layout::site::MAX_DEPTH;
+
+use super::{CheckPages, Complaint, Conf, GroupBy, Text};
+
+/// An option of `KMEM_CONF`.
+pub struct ConfOption {
+    /// Its name.
+    pub name: &'static str,
+    /// The values that it takes.
+    pub values: &'static str,
+    /// Its value when it is not given; empty for none.
+    pub default: &'static str,
+    /// The effect, in a sentence.
+    pub meaning: &'static str,
+    pub(super) set: fn(&mut Conf, &[u8]) -> Result<(), Complaint>,
+}
+
+/// A field that is on or off.
+macro_rules! switch {
+    ($field:ident) => {
+        |conf, value| {
+            conf.$field = switch(value)?;
+            Ok(())
+        }
+    };
+}
+
+/// All options, those that most programs need first.
+pub const OPTIONS: &[ConfOption] = &[
+    ConfOption {
+        name: "mem_profiling",
+        values: "`0`, `1`, `never`",
+        default: "`1`",
+        meaning: "The switch of the books at the start. `never` keeps no books, and cannot be \
+                  switched on later.",
+        set: |conf, value| {
+            conf.profiling = match value {
+                b"0" => profiling::OFF,
+                b"1" => profiling::ON,
+                b"never" => profiling::NEVER,
+                _ => return Err(Complaint::BadValue),
+            };
+            Ok(())
+        },
+    },
+    ConfOption {
+        name: "depth",
+        values: "1 to 32",
+        default: "`1`",
+        meaning: "Return addresses by which the callers of a call site are told apart, by frame \
+                  pointers.",
+        set: |conf, value| {
+            let depth = number(value).filter(|depth| (1..=MAX_DEPTH).contains(depth));
+            conf.depth = depth.ok_or(Complaint::BadValue)?;
+            Ok(())
+        },
+    },
+    ConfOption {
+        name: "peak",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Keep the books of the highest use. `kmem run` sets it.",
+        set: switch!(peak),
+    },
+    ConfOption {
+        name: "blackbox",
+        values: "a path of at most 512 bytes",
+        default: "",
+        meaning: "A file that outlives the process. In the path `%p` is the process, `%h` the host, \
+                  `%t` the time, `%e` the executable.",
+        set: |conf, value| {
+            conf.blackbox = Text::of(value)?;
+            Ok(())
+        },
+    },
+    ConfOption {
+        name: "cumulative",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Count every call in the black box. Closes the fast paths.",
+        set: switch!(cumulative),
+    },
+    ConfOption {
+        name: "group-by",
+        values: "`nothing`, `thread-name`",
+        default: "`nothing`",
+        meaning: "The group of a thread that chooses none: the root, or the one that has the \
+                  thread's name.",
+        set: |conf, value| {
+            conf.group_by = match value {
+                b"nothing" => GroupBy::Nothing,
+                b"thread-name" => GroupBy::ThreadName,
+                _ => return Err(Complaint::BadValue),
+            };
+            Ok(())
+        },
+    },
+    ConfOption {
+        name: "decay_ms",
+        values: "0 to 3600000",
+        default: "`20`",
+        meaning: "Milliseconds for which free memory is kept before the system gets it back. With \
+                  `0`, CPUs keep no free pages.",
+        set: |conf, value| {
+            let most = |ms: &u32| *ms <= 3_600_000;
+            conf.decay_ms = number(value).filter(most).ok_or(Complaint::BadValue)?;
+            Ok(())
+        },
+    },
+    ConfOption {
+        name: "check_pages",
+        values: "`off`, `refill`, `every`",
+        default: "`refill`",
+        meaning: "Check free pages never, when a CPU takes them from a zone, or at every \
+                  allocation and free. `every` closes the fast paths.",
+        set: |conf, value| {
+            conf.check_pages = match value {
+                b"off" => CheckPages::Off,
+                b"refill" => CheckPages::Refill,
+                b"every" => CheckPages::Every,
+                _ => return Err(Complaint::BadValue),
+            };
+            Ok(())
+        },
+    },
+    ConfOption {
+        name: "debug_pagealloc",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Free pages cannot be read or written.",
+        set: switch!(debug_pagealloc),
+    },
+    ConfOption {
+        name: "page_poison",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Free pages hold a pattern. A page that was written to while it was free is \
+                  reported and taken out of use.",
+        set: switch!(page_poison),
+    },
+    ConfOption {
+        name: "init_on_alloc",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Pages are zeroed when they are allocated.",
+        set: switch!(init_on_alloc),
+    },
+    ConfOption {
+        name: "init_on_free",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Pages are zeroed when they are freed. No effect beside `page_poison`.",
+        set: switch!(init_on_free),
+    },
+    ConfOption {
+        name: "shuffle",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Single pages, huge pages and objects of a slab are handed out in random order.",
+        set: switch!(shuffle),
+    },
+    ConfOption {
+        name: "redzone",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Fill the bytes behind and in front of an object, and check them when the object \
+                  is freed or resized. Closes the fast paths.",
+        set: switch!(redzone),
+    },
+    ConfOption {
+        name: "quarantine_kb",
+        values: "0 to 1048576",
+        default: "`0`",
+        meaning: "KiB of freed objects that are filled with a pattern and held back. A write to \
+                  one is found when it leaves. Closes the fast paths.",
+        set: |conf, value| {
+            let most = |kb: &u32| *kb <= 1 << 20;
+            conf.quarantine_kb = number(value).filter(most).ok_or(Complaint::BadValue)?;
+            Ok(())
+        },
+    },
+    ConfOption {
+        name: "check_caches",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Report an object that is freed to a cache or pool that it is not of. Closes the \
+                  fast paths.",
+        set: switch!(check_caches),
+    },
+    ConfOption {
+        name: "debug",
+        values: "`0`, `1`; alone: `1`",
+        default: "`0`",
+        meaning: "Check the accounting of every call. Closes the fast paths.",
+        set: |conf, value| {
+            conf.debug = value.is_empty() || switch(value)?;
+            Ok(())
+        },
+    },
+    ConfOption {
+        name: "rseq",
+        values: "`on`, `off`",
+        default: "`on`",
+        meaning: "Arrays of CPUs by restartable sequences, or by a try-lock.",
+        set: switch!(rseq),
+    },
+    ConfOption {
+        name: "strict",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Refuse to start with a bad configuration.",
+        set: switch!(strict),
+    },
+    ConfOption {
+        name: "report",
+        values: "a name of at most 100 bytes",
+        default: "",
+        meaning: "The abstract socket to connect to at exit. `kmem run` sets it.",
+        set: |conf, value| {
+            conf.report = Text::of(value)?;
+            Ok(())
+        },
+    },
+];
+
+fn switch(value: &[u8]) -> Result<bool, Complaint> {
+    match value {
+        b"1" | b"on" => Ok(true),
+        b"0" | b"off" => Ok(false),
+        _ => Err(Complaint::BadValue),
+    }
+}
+
+/// A decimal number without a sign.
+fn number(value: &[u8]) -> Option<u32> {
+    if value.is_empty() || value.len() > 10 {
+        return None;
+    }
+    value.iter().try_fold(0u32, |n, &b| {
+        let digit = b.is_ascii_digit().then(|| u32::from(b - b'0'))?;
+        n.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_has_the_default_that_it_says() {
+        for option in OPTIONS.iter().filter(|option| !option.default.is_empty()) {
+            let mut conf = Conf::DEFAULT;
+            let value = option.default.trim_matches('`');
+            assert_eq!((option.set)(&mut conf, value.as_bytes()), Ok(()), "{}", option.name);
+            assert_eq!(conf, Conf::DEFAULT, "{}", option.name);
+        }
+    }
+
+    #[test]
+    fn every_option_refuses_a_value_that_it_does_not_name() {
+        for option in OPTIONS.iter().filter(|option| !option.default.is_empty()) {
+            let mut conf = Conf::DEFAULT;
+            let set = (option.set)(&mut conf, b"often");
+            assert_eq!((set, conf), (Err(Complaint::BadValue), Conf::DEFAULT), "{}", option.name);
+        }
+    }
+}

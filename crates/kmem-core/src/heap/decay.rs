@@ -1,0 +1,76 @@
+//! Decay: giving back memory that no CPU needed for a while. No thread waits for the clock. Threads
+//! read it when they return pages, and when a CPU's array of objects runs empty or full.
+
+use super::{Heap, ZoneSet};
+use crate::class::{PageClass, RunClass, SizeClass};
+use crate::os::Platform;
+use crate::page::{LOOK_EVERY, Look, Pcp};
+use crate::slab::purge::Work;
+use crate::sync::Ordering;
+
+/// Most sheaves that one look at the clock empties, so no single call takes long.
+const SHEAVES_AT_ONCE: u32 = 256;
+
+impl<P: Platform> Heap<P> {
+    /// Looks at the clock after pages came back to a zone. Purges memory that is due. At the end of
+    /// a generation of the decay, empties the arrays of runs. It also empties arrays of blocks of
+    /// idle CPUs, and sheaves that no CPU needed.
+    pub fn decay(&'static self, set: &'static ZoneSet) {
+        let look = set.zone.on(&self.platform).decay(self.decay_ms.load(Ordering::Relaxed));
+        if look == Look::Early {
+            return;
+        }
+        if set.is_heap() {
+            self.purge_slabs(set, 2, Work::SOME);
+        }
+        if look == Look::Generation {
+            self.end_generation(set);
+        }
+    }
+
+    #[cold]
+    fn end_generation(&'static self, set: &'static ZoneSet) {
+        set.slabs.grow_older();
+        for pcp in self.pcps() {
+            if pcp.is_idle() {
+                self.unreserve(pcp);
+            }
+        }
+        self.drain_arrays(|cpu| {
+            let idle = self.pcp(Some(cpu)).is_some_and(Pcp::was_idle);
+            let blocks = PageClass::all().filter(move |_| idle).map(PageClass::array);
+            RunClass::all().map(RunClass::array).chain(blocks)
+        });
+        if let Some(owner) = self.owner() {
+            owner.age();
+        }
+        // The barn belongs to all zones; the first one's clock counts for it.
+        if self.zones.numbered(0).is_some_and(|first| core::ptr::eq(first, set)) {
+            self.shrink_barn();
+        }
+    }
+
+    /// Looks at the clock from paths that return no pages. A program past its peak may not reach a
+    /// zone for a long time.
+    pub(super) fn look_at_clock(&'static self) {
+        if !self.keeps_pages() {
+            return;
+        }
+        // There may be many zones, and without critical sections every call comes here.
+        let ticks = self.platform.ticks();
+        if ticks.wrapping_sub(self.looked.load(Ordering::Relaxed)) >= LOOK_EVERY {
+            self.looked.store(ticks, Ordering::Relaxed);
+            self.zones.all().for_each(|set| self.decay(set));
+        }
+    }
+
+    /// Empties sheaves that no CPU needed for a generation of the decay, up to a bound.
+    fn shrink_barn(&'static self) {
+        let mut left = SHEAVES_AT_ONCE;
+        for class in SizeClass::all() {
+            let surplus = self.surplus_sheaves(class).min(left);
+            self.empty_sheaves(class, surplus);
+            left -= surplus;
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Giving back at once all free memory, also that which CPUs and the barn keep.
+
+use super::{Heap, ZoneSet};
+use crate::class::{ArrayId, Contents, SizeClass};
+use crate::os::Platform;
+use crate::page::Run;
+use crate::slab::purge::Work;
+use crate::units::{CpuId, Item};
+
+impl<P: Platform> Heap<P> {
+    /// Empties into slabs and zones: memory that the layers above keep, the arrays of all CPUs,
+    /// their reserves, and the barn.
+    pub fn drain(&'static self) {
+        if let Some(owner) = self.owner() {
+            owner.drain();
+        }
+        self.drain_arrays(|_| ArrayId::all());
+        self.pcps().iter().for_each(|pcp| self.unreserve(pcp));
+        for class in SizeClass::all() {
+            self.empty_sheaves(class, u32::MAX);
+        }
+    }
+
+    /// Empties arrays of each CPU into slabs and zones.
+    pub(super) fn drain_arrays<I: Iterator<Item = ArrayId>>(
+        &'static self,
+        arrays: impl Fn(CpuId) -> I,
+    ) {
+        self.arrays().drain(arrays, |array, items| self.give_drained(array, items));
+    }
+
+    fn give_drained(&'static self, array: ArrayId, items: &[Item]) {
+        match array.contents() {
+            // SAFETY: free objects of this class, taken off the array of a stopped CPU.
+            Contents::Objects(class) => unsafe { self.give_objects(class, items) },
+            // SAFETY: free blocks of this class, taken off the array of a stopped CPU.
+            Contents::Blocks(class) => unsafe { self.give_blocks(class, items) },
+            Contents::Runs(class) => {
+                for at in items.iter().map(|item| item.address()) {
+                    if let Some(set) = self.zones.of(at)
+                        && let Some(start) = set.zone.pfn(at)
+                    {
+                        self.give_pages(set, Run { start, pages: class.pages() });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives all memory that is not in use back to the platform now. Returns the bytes given back.
+    pub fn trim(&'static self) -> usize {
+        self.drain();
+        let slabs = |set| self.purge_slabs(set, 0, Work::ALL);
+        let in_slabs: usize = self.zones.heap().map(slabs).sum();
+        let purge = |set: &ZoneSet| set.zone.on(&self.platform).purge(0, u32::MAX).bytes;
+        in_slabs + self.zones.all().map(purge).sum::<usize>()
+    }
+}

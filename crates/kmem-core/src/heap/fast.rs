@@ -1,0 +1,146 @@
+//! Tables that the fast paths read, all of the first zone. Everything else takes the slow paths.
+
+use crate::class::SizeClass;
+use crate::page::{PageWords, Zone};
+use crate::slab::SlabZone;
+use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use crate::units::{PAGE_SHIFT, Pfn};
+
+use kmem_layout::geometry::CHUNK_SHIFT;
+
+/// The tables. Zeroed memory is a valid value: all fast paths are closed.
+///
+/// # Invariants
+/// `chunk_class` leads to a byte for each chunk below `chunks` and `bare_chunks`; `ext` and `len`
+/// lead to a committed word for each page below `pages`. None of it is ever freed.
+#[repr(C, align(64))]
+pub struct Fast {
+    /// Address of the zone.
+    base: AtomicUsize,
+    /// Number of chunks of the zone whose objects the fast path of `free` may free. 0 before start,
+    /// without books, and where every call takes the slow path.
+    chunks: AtomicUsize,
+    /// Chunks of the zone of an instance without books.
+    bare_chunks: AtomicUsize,
+    /// `[AtomicU8; chunks]`: class of each chunk.
+    chunk_class: AtomicUsize,
+    /// Requests of fewer bytes are served by slabs. 0 before start and where objects are guarded,
+    /// so that every request takes the slow path. Never more than `MAX_OBJECT + 1`.
+    slab_bound: AtomicUsize,
+    /// Pages whose words the fast paths of blocks may use; 0 before start and where every call
+    /// takes the slow path.
+    pages: AtomicUsize,
+    /// Address of the zone whose page words these are.
+    pages_base: AtomicUsize,
+    ext: AtomicUsize,
+    len: AtomicUsize,
+}
+
+impl Fast {
+    /// All fast paths are closed.
+    pub const fn new() -> Self {
+        Self {
+            base: AtomicUsize::new(0),
+            chunks: AtomicUsize::new(0),
+            bare_chunks: AtomicUsize::new(0),
+            chunk_class: AtomicUsize::new(0),
+            slab_bound: AtomicUsize::new(0),
+            pages: AtomicUsize::new(0),
+            pages_base: AtomicUsize::new(0),
+            ext: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+        }
+    }
+
+    /// Lets requests of fewer bytes than `bound` be served by slabs.
+    pub fn open_requests(&self, bound: usize) {
+        self.slab_bound.store(bound, Ordering::Relaxed);
+    }
+
+    /// Requests of fewer bytes are served by slabs.
+    #[inline(always)]
+    pub fn slab_bound(&self) -> usize {
+        self.slab_bound.load(Ordering::Relaxed)
+    }
+
+    /// Opens the fast path of `free` for the objects of a zone that is never removed.
+    pub fn open_objects(&self, zone: &Zone, slabs: &SlabZone, extension: bool) {
+        self.base.store(zone.base(), Ordering::Relaxed);
+        // INVARIANT: a byte per chunk, never freed, as zones are not.
+        self.chunk_class.store(slabs.chunk_classes() as usize, Ordering::Relaxed);
+        let chunks = if extension { &self.chunks } else { &self.bare_chunks };
+        chunks.store(slabs.chunks() as usize, Ordering::Release);
+    }
+
+    /// Opens the fast paths of blocks for a zone that is never removed, as far as
+    /// [`Self::reach`] will say.
+    pub fn open_blocks(&self, zone: &Zone) {
+        // SAFETY: only addresses are taken; nothing is read.
+        let PageWords { ext, len } = unsafe { zone.words_of(Pfn::ZERO) };
+        self.ext.store(ext.as_ptr() as usize, Ordering::Relaxed);
+        self.len.store(len.as_ptr() as usize, Ordering::Relaxed);
+        self.pages_base.store(zone.base(), Ordering::Relaxed);
+    }
+
+    /// Notes the number of pages of a zone that are committed now.
+    pub fn reach(&self, zone: &Zone) {
+        let committed = zone.committed().0 as usize;
+        if self.pages_base.load(Ordering::Relaxed) == zone.base()
+            && self.pages.load(Ordering::Relaxed) < committed
+        {
+            // INVARIANT: the words of committed pages are committed.
+            self.pages.store(committed, Ordering::Release);
+        }
+    }
+
+    /// The chunk that an address lies in, and its class, if the fast path of `free` may free its
+    /// objects. Else the chunk's number alone, for [`Self::bare_class`].
+    #[inline(always)]
+    pub fn class(&self, at: usize) -> Result<SizeClass, usize> {
+        let chunk = at.wrapping_sub(self.base.load(Ordering::Relaxed)) >> CHUNK_SHIFT;
+        if chunk >= self.chunks.load(Ordering::Relaxed) {
+            return Err(chunk);
+        }
+        // SAFETY: below the chunks of the zone.
+        Ok(unsafe { self.class_of_chunk(chunk) })
+    }
+
+    /// The class of a chunk in an instance without books.
+    #[inline(always)]
+    pub fn bare_class(&self, chunk: usize) -> Option<SizeClass> {
+        // SAFETY: below the chunks of the zone.
+        (chunk < self.bare_chunks.load(Ordering::Relaxed))
+            .then(|| unsafe { self.class_of_chunk(chunk) })
+    }
+
+    /// # Safety
+    /// The zone has such a chunk.
+    #[inline(always)]
+    unsafe fn class_of_chunk(&self, chunk: usize) -> SizeClass {
+        let classes = self.chunk_class.load(Ordering::Relaxed) as *const AtomicU8;
+        // SAFETY: one byte per chunk of the zone, by the type's invariant.
+        SizeClass(unsafe { (*classes.add(chunk)).load(Ordering::Relaxed) })
+    }
+
+    /// The words of the page at an address, if the fast paths may use them; and the distance of the
+    /// address from the zone's base.
+    #[inline(always)]
+    pub fn page(&self, at: usize) -> Option<(PageWords<'_>, usize)> {
+        let offset = at.wrapping_sub(self.pages_base.load(Ordering::Relaxed));
+        let pfn = offset >> PAGE_SHIFT;
+        if pfn >= self.pages.load(Ordering::Relaxed) {
+            return None;
+        }
+        let word = |table: &AtomicUsize| {
+            // SAFETY: a committed word for each page below `pages`, by the type's invariant.
+            unsafe { &*(table.load(Ordering::Relaxed) as *const AtomicU32).wrapping_add(pfn) }
+        };
+        Some((PageWords { ext: word(&self.ext), len: word(&self.len) }, offset))
+    }
+}
+
+impl Default for Fast {
+    fn default() -> Self {
+        Self::new()
+    }
+}

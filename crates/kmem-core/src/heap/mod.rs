@@ -1,0 +1,293 @@
+//! The heap of an instance: zones, CPU arrays, the barn, CPUs' reserves of pages. The heap neither
+//! charges nor tags memory: the ledger does.
+//!
+//! ```text
+//! take --> array of the CPU
+//!           | empty: array::refill
+//!           v
+//!          objects: barn, slabs --\
+//!          blocks:  reserve of the CPU --> zones --> platform
+//!          runs:    ----------------------/
+//! give --> array of the CPU
+//!           | full: array::flush
+//!           v
+//!          barn, slabs, zones
+//! ```
+//!
+//! | file      | what it does                                                          |
+//! |-----------|-----------------------------------------------------------------------|
+//! | `array`   | refills, flushes and drains CPU arrays, whatever they hold            |
+//! | `objects` | objects of slabs                                                      |
+//! | `blocks`  | blocks of pages of the orders that CPUs keep                          |
+//! | `runs`    | runs of pages                                                         |
+//! | `find`    | finds the live allocation at an address                               |
+//! | `fast`    | tables that the fast paths read                                       |
+//! | `decay`   | gives back what no CPU needed for a while; `drain` all of it, at once |
+//! | `fork`    | repair in a forked child; `validate` recounts                         |
+//! | `lazy`    | a zone that is made when it is first needed                           |
+//!
+//! Lock order: there are no locks that a thread waits for; for the one exception in a forked child
+//! see `slab`.
+//!
+//! Context: any, signal handlers included.
+
+use core::cell::UnsafeCell;
+
+use kmem_layout::root::RootBlock;
+use kmem_layout::word::EXT_LIVE;
+
+use crate::class::{ArrayId, Classes, Contents, SizeClass};
+use crate::cpu::{Kind, Slots};
+use crate::os::Platform;
+use crate::page::{BadPage, PageChecks, Pcp, Zone, Zones};
+use crate::prng::Prng;
+use crate::slab::sheaf::Barn;
+use crate::slab::slabs::{Refused, Slabs};
+use crate::slab::{Format, SlabZone};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+mod array;
+mod blocks;
+mod decay;
+mod drain;
+mod fast;
+mod find;
+mod fork;
+mod lazy;
+mod objects;
+mod runs;
+mod validate;
+
+pub use array::{Arrays, Backing, Looked};
+pub use fast::Fast;
+pub use find::Live;
+pub use lazy::LazyZone;
+pub use runs::{Fit, RunRequest};
+pub use validate::HeapFault;
+
+/// A zone of an instance and its slabs.
+pub type ZoneSet = crate::page::ZoneSet<SlabZone>;
+
+/// The layers above the heap, as far as the heap needs them.
+pub trait Owner: Sync {
+    /// Gives back free memory that the layers above keep, because a request finds none.
+    fn drain(&'static self);
+
+    /// Gives back free memory that the layers above did not need for a generation of the decay.
+    fn age(&'static self);
+
+    /// Reports a bad page, which the heap does not use again.
+    fn bad_page(&'static self, zone: &Zone, found: BadPage);
+}
+
+/// The heap. Zeroed memory, but for the platform, is a valid value: not started.
+#[repr(C)]
+pub struct Heap<P> {
+    /// The CPUs' arrays of objects, blocks and runs.
+    pub slots: Slots,
+    /// Tables that the fast paths read.
+    pub fast: Fast,
+    /// The geometry of each size class.
+    pub classes: Classes,
+    /// Full sheaves on their way from CPU to CPU.
+    barn: Barn,
+    /// The zones.
+    pub zones: Zones<SlabZone>,
+    /// The CPUs' shares of the page layer: address of the first [`Pcp`], and their number.
+    pcp: AtomicUsize,
+    pcp_count: AtomicU32,
+    /// Milliseconds for which free memory is kept; 0: it is not kept.
+    decay_ms: AtomicU32,
+    /// Ticks at the last look at the clock of all zones.
+    looked: AtomicU64,
+    /// [`Format`] as bits.
+    format: AtomicU32,
+    /// Number of blocks of pages that were found bad and are not used again.
+    bad_pages: AtomicU64,
+    owner: UnsafeCell<Option<&'static dyn Owner>>,
+    /// The platform.
+    pub platform: P,
+}
+
+// SAFETY: `owner` is written once, before any other thread uses the heap (contract of `start`).
+unsafe impl<P: Sync> Sync for Heap<P> {}
+
+/// Memory and settings that a heap starts with.
+pub struct Start<'a> {
+    /// The root block.
+    pub root: *const RootBlock,
+    /// Pool of the barn, zeroed: [`Barn::pool_bytes`] for `sheaves`.
+    pub barn: *mut u8,
+    /// Number of sheaves in that pool.
+    pub sheaves: u32,
+    /// `[Pcp; cpus]`, zeroed.
+    pub pcp: *mut u8,
+    /// Number of CPUs.
+    pub cpus: u32,
+    /// The metadata that slabs have beside objects.
+    pub format: Format,
+    /// Number of vectors of words that slabs have behind their objects.
+    pub vectors: u32,
+    /// Checks of pages.
+    pub checks: PageChecks,
+    /// Milliseconds for which free memory is kept; 0: it is not kept.
+    pub decay_ms: u32,
+    /// The layers above.
+    pub owner: &'a dyn Owner,
+}
+
+const EXTENSION: u32 = 1;
+const GUARDS: u32 = 2;
+
+impl<P: Platform> Heap<P> {
+    /// A heap over a platform, not started.
+    pub const fn over(platform: P) -> Self {
+        Self {
+            slots: Slots::new(),
+            fast: Fast::new(),
+            classes: Classes::new(),
+            barn: Barn::new(),
+            zones: Zones::new(),
+            pcp: AtomicUsize::new(0),
+            pcp_count: AtomicU32::new(0),
+            decay_ms: AtomicU32::new(0),
+            looked: AtomicU64::new(0),
+            format: AtomicU32::new(0),
+            bad_pages: AtomicU64::new(0),
+            owner: UnsafeCell::new(None),
+            platform,
+        }
+    }
+
+    /// Starts the heap, without a zone and without CPU arrays.
+    ///
+    /// # Safety
+    /// No other thread uses the heap. The memory is as [`Start`] says. Only the heap uses it and
+    /// the root block's table of zones, and none of it is ever freed.
+    pub unsafe fn start(&'static self, start: &Start<'static>) {
+        let Start { format, owner, .. } = *start;
+        let bits =
+            if format.extension { EXTENSION } else { 0 } | if format.guards { GUARDS } else { 0 };
+        self.format.store(bits, Ordering::Relaxed);
+        self.decay_ms.store(start.decay_ms, Ordering::Relaxed);
+        // SAFETY: no other thread uses the heap, and there is no slab. The memory is as the callees
+        // require, by the contract.
+        unsafe {
+            *self.owner.get() = Some(owner);
+            self.classes.start(start.vectors);
+            self.barn.start(start.barn, start.sheaves);
+            self.zones.start(&self.platform, start.root, start.checks);
+        }
+        self.pcp_count.store(start.cpus, Ordering::Relaxed);
+        self.pcp.store(start.pcp as usize, Ordering::Release);
+    }
+
+    /// Lets CPUs have arrays.
+    pub fn start_slots(&self, kind: Kind) {
+        self.slots.start(&self.platform, kind);
+    }
+
+    fn owner(&self) -> Option<&'static dyn Owner> {
+        // SAFETY: written once, before any other thread uses the heap.
+        unsafe { *self.owner.get() }
+    }
+
+    /// The metadata that slabs of the heap have beside objects.
+    #[inline]
+    pub fn format(&self) -> Format {
+        let bits = self.format.load(Ordering::Relaxed);
+        Format { extension: bits & EXTENSION != 0, guards: bits & GUARDS != 0 }
+    }
+
+    /// The slabs of the heap.
+    #[inline]
+    pub fn slabs(&self) -> Slabs<'_, P> {
+        // SAFETY: all slabs of the heap are made with these classes and this format, which never
+        // change after start.
+        unsafe { Slabs::new(&self.zones, &self.classes, self.format(), &self.platform) }
+    }
+
+    /// The CPU arrays of objects, blocks and runs.
+    #[inline]
+    fn arrays(&self) -> Arrays<'_, P, impl Fn(ArrayId) -> u16> {
+        Arrays { slots: &self.slots, platform: &self.platform, cap: |array| self.cap(array) }
+    }
+
+    /// Most items of an array that a CPU keeps.
+    fn cap(&self, array: ArrayId) -> u16 {
+        match array.contents() {
+            Contents::Objects(class) => self.classes.geometry(class).cap,
+            Contents::Runs(class) => class.cap(),
+            Contents::Blocks(class) => class.cap(),
+        }
+    }
+
+    /// The CPUs' shares of the page layer.
+    pub fn pcps(&self) -> &[Pcp] {
+        let at = self.pcp.load(Ordering::Acquire) as *const Pcp;
+        if at.is_null() {
+            return &[];
+        }
+        let count = self.pcp_count.load(Ordering::Relaxed) as usize;
+        // SAFETY: the memory has `count` shares and is never freed, by the contract of `start`.
+        // Zeroes are a valid `Pcp`.
+        unsafe { core::slice::from_raw_parts(at, count) }
+    }
+
+    /// Whether CPUs keep free pages for a while.
+    fn keeps_pages(&self) -> bool {
+        self.decay_ms.load(Ordering::Relaxed) != 0
+    }
+
+    /// Number of blocks of pages that were found bad and are not used again.
+    pub fn bad_pages(&self) -> u64 {
+        self.bad_pages.load(Ordering::Relaxed)
+    }
+
+    /// A source of random numbers, if objects and pages are handed out in random order.
+    fn mixer(&self) -> Option<Prng> {
+        // The seed depends on the time and on the address at which the program was loaded.
+        let seed = || self.platform.ticks() ^ (&raw const *self as u64).rotate_left(32);
+        self.zones.checks().shuffles().then(|| Prng::new(seed()))
+    }
+
+    /// Calls `claim` until it succeeds: again after bad pages, and once more after CPUs and the
+    /// layers above gave back what they keep. `None`: there is no memory.
+    fn retrying<'a, T>(
+        &'static self,
+        mut claim: impl FnMut() -> Result<T, Refused<'a>>,
+    ) -> Option<T> {
+        let mut drained = false;
+        loop {
+            match claim() {
+                Ok(found) => return Some(found),
+                Err(Refused::Bad(set, found)) => self.take_out_of_use(set, found),
+                Err(Refused::NoMemory) if drained => return None,
+                Err(Refused::NoMemory) => {
+                    drained = true;
+                    self.drain();
+                }
+            }
+        }
+    }
+
+    /// Reports a bad page. Its run stays claimed. Its words say that no allocation has it, so a
+    /// free of it is reported.
+    #[cold]
+    fn take_out_of_use(&'static self, set: &ZoneSet, found: BadPage) {
+        self.bad_pages.fetch_add(1, Ordering::Relaxed);
+        if let Some(owner) = self.owner() {
+            owner.bad_page(&set.zone, found);
+        }
+        if let Some(words) = set.zone.words(found.run.start) {
+            words.ext.fetch_and(!EXT_LIVE, Ordering::Relaxed);
+            words.len.store(0, Ordering::Release);
+        }
+    }
+
+    /// Bytes of a slab of a class.
+    #[inline(always)]
+    pub fn slab_bytes(&self, class: SizeClass) -> usize {
+        self.classes.geometry(class).slab_bytes()
+    }
+}

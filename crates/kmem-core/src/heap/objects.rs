@@ -1,0 +1,150 @@
+//! Objects of slabs: the barn and the slabs behind the CPU arrays.
+
+use super::array::{Backing, Looked};
+use super::{Heap, ZoneSet};
+use crate::class::SizeClass;
+use crate::os::Platform;
+use crate::page::{Run, Way};
+use crate::report;
+use crate::slab::Retired;
+use crate::slab::purge::Work;
+use crate::slab::sheaf::SHEAF_OBJECTS;
+use crate::units::{CpuId, Item};
+
+/// The objects of one class, behind the CPU arrays.
+struct Objects<P: 'static> {
+    heap: &'static Heap<P>,
+    class: SizeClass,
+}
+
+impl<P: Platform> Backing for Objects<P> {
+    fn batch(&self, _: CpuId, _: Way) -> usize {
+        self.heap.classes.geometry(self.class).batch.into()
+    }
+
+    fn supply(
+        &self,
+        _: Option<CpuId>,
+        most: usize,
+        take: impl FnOnce(&[Item]) -> Item,
+    ) -> Option<Item> {
+        let (heap, class) = (self.heap, self.class);
+        // Sheaves in the barn may be of any node.
+        if most > 1
+            && !heap.zones.has_several_nodes()
+            && let Some(held) = heap.barn.take_full(class)
+        {
+            let one = take(&held.sheaf.objects[..held.sheaf.len as usize]);
+            heap.barn.give_empty(held);
+            return Some(one);
+        }
+        let mut buffer = [Item::NONE; SHEAF_OBJECTS];
+        let out = &mut buffer[..most];
+        let got = heap.retrying(|| heap.slabs().claim(class, heap.mixer(), out))?;
+        Some(take(&out[most - got..]))
+    }
+
+    fn absorb(&self, most: usize, fill: impl FnOnce(&mut [Item]) -> usize) {
+        let (heap, class) = (self.heap, self.class);
+        let geometry = heap.classes.geometry(class);
+        if !heap.zones.has_several_nodes()
+            && let Some(held) = heap.barn.take_empty(class, geometry)
+        {
+            let len = fill(&mut held.sheaf.objects[..most]);
+            held.sheaf.len = len as u32;
+            if len > 0 {
+                heap.barn.give_full(class, held);
+            } else {
+                heap.barn.give_empty(held);
+            }
+            return;
+        }
+        let mut buffer = [Item::NONE; SHEAF_OBJECTS];
+        let len = fill(&mut buffer[..most]);
+        self.give(&buffer[..len]);
+    }
+
+    fn give(&self, items: &[Item]) {
+        // SAFETY: free objects of this class, taken off the array.
+        unsafe { self.heap.give_objects(self.class, items) };
+    }
+}
+
+impl<P: Platform> Heap<P> {
+    /// Takes an object of a class; none if there is no memory.
+    pub fn take_object(&'static self, class: SizeClass, looked: Looked) -> Item {
+        self.look_at_clock();
+        self.arrays().refill(class.array(), looked, &Objects { heap: self, class })
+    }
+
+    /// Gives a free object back because its CPU's array is full.
+    ///
+    /// # Safety
+    /// `item` is an object of this class, which the caller alone uses.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn flush_object(&'static self, class: SizeClass, item: Item) {
+        self.look_at_clock();
+        // SAFETY: a free object of the class, by the contract.
+        unsafe { self.arrays().flush(class.array(), item, &Objects { heap: self, class }) };
+    }
+
+    /// Whether an item is of another node. Then it goes to its zone, not to this CPU's arrays.
+    pub fn is_far(&self, item: Item) -> bool {
+        self.zones.has_several_nodes()
+            && self
+                .zones
+                .of(item.address())
+                .is_some_and(|set| !self.zones.is_near(&self.platform, set))
+    }
+
+    /// Gives free objects back to their slabs, and wholly free slabs to their zone.
+    ///
+    /// # Safety
+    /// The items are objects of this class of the heap, which the caller alone uses.
+    pub unsafe fn give_objects(&'static self, class: SizeClass, items: &[Item]) {
+        let retired = |set: &'static ZoneSet, slab| self.retire_slab(set, slab);
+        // SAFETY: objects of this class of the heap, by the contract.
+        let given = unsafe { self.slabs().give(class, items, retired) };
+        if let Err(twice) = given {
+            report::freed_twice(&self.platform, twice.0, class);
+        }
+    }
+
+    /// Gives the pages of a retired slab to their zone.
+    fn retire_slab(&'static self, set: &'static ZoneSet, slab: Retired) {
+        let run = Run { start: slab.start, pages: slab.pages };
+        // SAFETY: the pages of a slab that this thread retired.
+        unsafe { self.retire_pages(set, run) };
+        self.give_pages(set, run);
+    }
+
+    /// Gives the memory of free objects back to the platform, in slabs from which no thread claimed
+    /// for `age` generations of the decay. Returns the bytes given back.
+    pub(super) fn purge_slabs(&'static self, set: &'static ZoneSet, age: u32, work: Work) -> usize {
+        // A purge reads slabs that may be retired concurrently, so their pages must be readable.
+        if self.zones.checks().protects() {
+            return 0;
+        }
+        let on = set.zone.on(&self.platform);
+        let retired = |slab| self.retire_slab(set, slab);
+        // SAFETY: the zone of these slabs, which this heap made; their pages are not protected.
+        unsafe { set.slabs.purge(on, &self.classes, self.format(), age, work, retired) }
+    }
+
+    /// Empties up to `most` of the barn's sheaves of a class into the slabs.
+    pub(super) fn empty_sheaves(&'static self, class: SizeClass, most: u32) {
+        for _ in 0..most {
+            let Some(held) = self.barn.take_full(class) else { return };
+            let len = held.sheaf.len as usize;
+            // SAFETY: free objects of this class, in a sheaf that this thread holds.
+            unsafe { self.give_objects(class, &held.sheaf.objects[..len]) };
+            self.barn.give_empty(held);
+        }
+    }
+
+    /// Number of full sheaves of a class that no CPU needed since the last call.
+    pub(super) fn surplus_sheaves(&self, class: SizeClass) -> u32 {
+        self.barn.surplus(class)
+    }
+}

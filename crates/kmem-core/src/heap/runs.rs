@@ -1,0 +1,286 @@
+//! Runs of pages: large and strongly aligned allocations.
+//!
+//! A run of more than a pageblock owns whole pageblocks. So it can be lengthened in place while the
+//! next ones are free, and leaves whole ones when it is freed. CPUs keep shorter runs by length
+//! class, because a claim costs 200 ns. Their length is rounded up by at most 12.5 %, in address
+//! space that is not touched.
+
+use super::{Heap, ZoneSet};
+use crate::class::{PageClass, RunClass};
+use crate::os::Platform;
+use crate::page::Run;
+use crate::report;
+use crate::slab::slabs::Refused;
+use crate::units::{Item, PAGEBLOCK_PAGES, PageCount, Pfn};
+
+/// Length of a run relative to its request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fit {
+    /// The length of the request.
+    Exact,
+    /// The length of the request or a little more: CPUs keep runs of certain lengths.
+    Loose,
+}
+
+/// A request for a run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunRequest {
+    /// Its length.
+    pub pages: PageCount,
+    /// A power of two: the address is a multiple of that many pages.
+    pub align: PageCount,
+    /// Its length relative to `pages`.
+    pub fit: Fit,
+}
+
+impl RunRequest {
+    /// Class of runs that CPUs keep for such a request.
+    fn class(self) -> Option<RunClass> {
+        let kept = self.align == PageCount::ONE && self.fit == Fit::Loose;
+        if kept { RunClass::of(self.pages) } else { None }
+    }
+
+    /// Most pages that a run for it may have.
+    pub fn most(self) -> PageCount {
+        self.class().map_or(self.pages, RunClass::pages)
+    }
+}
+
+impl<P: Platform> Heap<P> {
+    /// Takes a run, of at most [`RunRequest::most`] pages. `None`: there is no memory.
+    pub fn take_run(&'static self, request: RunRequest) -> Option<(&'static ZoneSet, Run)> {
+        let class = request.class();
+        loop {
+            let (set, run) = match class.and_then(|class| self.take_kept(class)) {
+                Some(found) => found,
+                None => self.claim_run(request, class)?,
+            };
+            // SAFETY: this thread took the run.
+            if unsafe { self.prepare_pages(set, run) } {
+                return Some((set, run));
+            }
+        }
+    }
+
+    /// Does the configured work on a run that is about to be handed out. False: it is bad, and must
+    /// not be used.
+    ///
+    /// # Safety
+    /// The caller took the run, and alone uses its pages.
+    #[inline]
+    pub unsafe fn prepare_pages(&'static self, set: &ZoneSet, run: Run) -> bool {
+        // SAFETY: the same contract.
+        let prepared = unsafe { set.zone.on(&self.platform).prepare(self.zones.checks(), run) };
+        prepared.map_err(|bad| self.take_out_of_use(set, bad)).is_ok()
+    }
+
+    /// Claims a run of the length that CPUs keep, or else of the length of the request.
+    #[cold]
+    fn claim_run(
+        &'static self,
+        RunRequest { pages, align, .. }: RunRequest,
+        class: Option<RunClass>,
+    ) -> Option<(&'static ZoneSet, Run)> {
+        let found = match class {
+            Some(class) => self.claim_pages(class.pages(), PageCount::ONE),
+            None => self.claim_whole(pages, align),
+        };
+        found.or_else(|| self.claim_pages(pages, align))
+    }
+
+    /// Takes a run of pages out of the first zone that has one, or out of a new zone.
+    fn claim_pages(
+        &'static self,
+        pages: PageCount,
+        align: PageCount,
+    ) -> Option<(&'static ZoneSet, Run)> {
+        self.retrying(|| self.zones.claim(&self.platform, pages, align).ok_or(Refused::NoMemory))
+    }
+
+    /// Claims a run that owns whole pageblocks if it is longer than one. Its part beyond `pages` is
+    /// address space without memory.
+    fn claim_whole(
+        &'static self,
+        pages: PageCount,
+        align: PageCount,
+    ) -> Option<(&'static ZoneSet, Run)> {
+        // A run that stays as long as it is needs no more; and its checks are those of its pages.
+        if pages < PageCount::PAGEBLOCK || !self.resizes_in_place() {
+            return self.claim_pages(pages, align);
+        }
+        let whole = PageCount(pages.0.checked_next_multiple_of(PAGEBLOCK_PAGES)?);
+        let (set, all) = self.claim_pages(whole, align)?;
+        let run = Run { start: all.start, pages };
+        let rest = Run { start: run.end(), pages: whole - pages };
+        if !set.zone.reads_zero(rest) {
+            // SAFETY: this thread claimed the pages, and the run's user does not get them.
+            unsafe { self.give_up(set, rest) };
+        }
+        Some((set, run))
+    }
+
+    /// Takes a run that this CPU kept. Inlined, so the result stays in registers. A pair that is
+    /// written by halves and read as a whole waits for the stores to reach the cache.
+    #[inline(always)]
+    fn take_kept(&'static self, class: RunClass) -> Option<(&'static ZoneSet, Run)> {
+        let at = if self.slots.uses_rseq() {
+            // SAFETY: the slots are of the rseq kind, so they have started. Each class has an
+            // array.
+            unsafe { self.slots.pop(class.array()) }
+        } else {
+            let mut one = [Item::NONE];
+            self.slots.pop_many(class.array(), self.slots.hint(&self.platform), &mut one);
+            one[0]
+        }
+        .address();
+        let set = self.zones.of(at)?;
+        Some((set, Run { start: set.zone.pfn(at)?, pages: class.pages() }))
+    }
+
+    /// Takes a free run back, and keeps it on this CPU for the next request of that length.
+    ///
+    /// # Safety
+    /// `run` is a run of the heap in `set`, which the caller alone uses.
+    pub unsafe fn give_run(&'static self, set: &'static ZoneSet, run: Run) {
+        // A run that owns more than its length must go to its zone, which detects that. An array
+        // has addresses only.
+        let keeps = set.is_heap()
+            && self.zones.is_near(&self.platform, set)
+            && set.zone.whole_end(run.end()) == run.end();
+        // SAFETY: a run of the heap, by the contract.
+        if !keeps || !unsafe { self.keep(set, run) } {
+            self.give_whole(set, run);
+        }
+    }
+
+    /// Keeps a free run on this CPU. False: it must go to its zone.
+    ///
+    /// # Safety
+    /// See [`Self::give_run`].
+    unsafe fn keep(&'static self, set: &ZoneSet, run: Run) -> bool {
+        let item = Item::at(set.zone.address(run.start));
+        if run.pages == PageCount::ONE {
+            // SAFETY: a free page, by the contract.
+            unsafe { self.flush_block(PageClass::SINGLE, item) };
+            return true;
+        }
+        match RunClass::of(run.pages) {
+            Some(class) if class.pages() == run.pages && self.keeps_pages() => {
+                // SAFETY: a free run of that class, by the contract.
+                unsafe { self.push_run(class, item) || self.push_first_run(class, item) }
+            }
+            _ => false,
+        }
+    }
+
+    /// Puts a free run on this CPU's array; false if it is full.
+    ///
+    /// # Safety
+    /// `item` is a run of this class, which the caller alone uses.
+    unsafe fn push_run(&'static self, class: RunClass, item: Item) -> bool {
+        if self.slots.uses_rseq() {
+            // SAFETY: a free run of the class, by the contract.
+            return unsafe { self.slots.push(class.array(), item) };
+        }
+        let hint = self.slots.hint(&self.platform);
+        // SAFETY: a free run of the class, by the contract.
+        unsafe { self.slots.push_many(class.array(), hint, &[item]) == 1 }
+    }
+
+    /// Puts a free run on the array of a CPU that had no arrays yet. False: it has arrays, or gets
+    /// none.
+    ///
+    /// # Safety
+    /// See [`Self::push_run`].
+    #[cold]
+    unsafe fn push_first_run(&'static self, class: RunClass, item: Item) -> bool {
+        let Some(cpu) = self.slots.current(self.slots.hint(&self.platform)) else { return false };
+        if self.slots.has_area(cpu) {
+            return false;
+        }
+        self.slots.ensure(&self.platform, cpu, |array| self.cap(array));
+        // SAFETY: a free run of the class, by the contract.
+        unsafe { self.push_run(class, item) }
+    }
+
+    /// Gives a free run back to its zone, with all pages that it owns.
+    pub fn give_whole(&'static self, set: &'static ZoneSet, run: Run) {
+        let end = set.zone.whole_end(run.end());
+        self.give_pages(set, Run { start: run.start, pages: end - run.start });
+    }
+
+    /// Gives free pages back to their zone.
+    pub fn give_pages(&'static self, set: &'static ZoneSet, run: Run) {
+        if let Err(twice) = set.zone.give(run) {
+            report::page_freed_twice(&self.platform, set.zone.address(twice.0));
+        }
+        self.decay(set);
+    }
+
+    /// Does the configured work on a run that comes back from its user.
+    ///
+    /// # Safety
+    /// The caller alone uses the pages, and their contents are not needed.
+    pub unsafe fn retire_pages(&self, set: &ZoneSet, run: Run) {
+        // SAFETY: the same contract.
+        let retired = unsafe { set.zone.on(&self.platform).retire(self.zones.checks(), run) };
+        if let Err(twice) = retired {
+            report::page_freed_twice(&self.platform, set.zone.address(twice.0));
+        }
+    }
+
+    /// Whether runs may change their length in place. Checked pages come and go with whole runs.
+    pub fn resizes_in_place(&self) -> bool {
+        !self.zones.checks().is_slow()
+    }
+
+    /// Takes back the pages of a run behind its first `new` ones.
+    ///
+    /// # Safety
+    /// `run` is a run of the heap in `set`, longer than `new`. Its user gave up its other pages.
+    pub unsafe fn shorten_run(&'static self, set: &'static ZoneSet, run: Run, new: PageCount) {
+        let (end, new_end) = (run.end(), run.start + new);
+        // The run keeps a pageblock that it owns as a whole.
+        let kept = set.zone.whole_end(new_end);
+        if kept < end {
+            self.give_whole(set, Run { start: kept, pages: end - kept });
+        }
+        if kept != new_end {
+            let rest = Run { start: new_end, pages: end.min(kept) - new_end };
+            // SAFETY: pages of the run that its user gave up, by the contract.
+            unsafe { self.give_up(set, rest) };
+        }
+    }
+
+    /// Lengthens a run to `new` pages in place. False: the pages behind it are not free.
+    pub fn lengthen_run(&'static self, set: &'static ZoneSet, run: Run, new: PageCount) -> bool {
+        let fits = u64::from(run.start.0) + u64::from(new.0) <= u64::from(set.zone.pages().0);
+        fits && self.lengthen(set, run.end(), run.start + new)
+    }
+
+    /// Lengthens a run that ends at `end`, so that it ends at `to`. False: pages are not free.
+    fn lengthen(&self, set: &ZoneSet, end: Pfn, to: Pfn) -> bool {
+        let mine = set.zone.whole_end(end);
+        if to <= mine {
+            return true;
+        }
+        let missing = to - mine;
+        // A run of whole pageblocks is lengthened by whole pageblocks.
+        let whole = mine.0.is_multiple_of(PAGEBLOCK_PAGES)
+            && mine > Pfn::ZERO
+            && set.zone.is_whole((mine - PageCount::ONE).pageblock());
+        let count = missing.0.div_ceil(PAGEBLOCK_PAGES);
+        let on = set.zone.on(&self.platform);
+        whole && on.claim_pageblocks_at(mine.pageblock(), count) || set.zone.claim_at(mine, missing)
+    }
+
+    /// Gives the memory of pages that a run owns, but its user does not use, back to the platform.
+    /// If the platform refuses, they stay resident.
+    ///
+    /// # Safety
+    /// `rest` are pages of a run that the caller alone uses, behind those that the run's user has.
+    unsafe fn give_up(&self, set: &ZoneSet, rest: Run) {
+        // SAFETY: pages that no user has, by the contract.
+        unsafe { set.zone.on(&self.platform).drop_pages(rest) };
+    }
+}

@@ -1,0 +1,306 @@
+//! Allocation: the fast path, and the paths for requests that it cannot serve.
+
+use core::ptr::null_mut;
+
+use super::Instance;
+use crate::alloc_tag::Mode;
+use crate::class::{FINE, Location, MAX_OBJECT, SMALL_SLAB, SizeClass};
+use crate::heap::{Fit, Looked};
+use crate::memcg::stock::{Price, objcg_bits};
+use crate::os::Platform;
+use crate::request::Caller;
+use crate::sync::Ordering;
+use crate::task;
+use crate::units::{Gfp, Item, ObjcgId, PAGE_SIZE, PageCount};
+
+impl<P: Platform> Instance<P> {
+    /// Allocates `size` bytes for a caller, aligned to 16 bytes; null if there is no memory, or the
+    /// group is at its limit.
+    #[inline(always)]
+    pub fn alloc(&'static self, size: usize, caller: Caller) -> *mut u8 {
+        let at = self.alloc_fast(size, caller.key);
+        if at.is_null() { self.alloc_any(size, caller) } else { at }
+    }
+
+    /// Serves a small request if the CPU has an object for it: about 40 instructions, no atomics.
+    /// `key` is that of a [`Caller`]. Null: call [`Self::alloc_any`].
+    #[inline(always)]
+    pub fn alloc_fast(&'static self, size: usize, key: usize) -> *mut u8 {
+        match SizeClass::of_small(size) {
+            Some(class) => self.take(class, SMALL_SLAB, key),
+            None => null_mut(),
+        }
+    }
+
+    /// [`Self::alloc_fast`] for a key that is known to name no group; it saves a test.
+    #[inline(always)]
+    pub fn alloc_fast_root(&'static self, size: usize, key: usize) -> *mut u8 {
+        match SizeClass::of_small(size) {
+            Some(class) => self.take_unpaid(class, SMALL_SLAB, key),
+            None => null_mut(),
+        }
+    }
+
+    /// Allocates `size` bytes as the kernel's `kmalloc` does; null on failure.
+    #[inline(always)]
+    pub fn kmalloc(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        if gfp == Gfp::KERNEL {
+            let at = self.alloc_fast(size, caller.key);
+            if !at.is_null() {
+                return at;
+            }
+        }
+        self.kmalloc_any(size, gfp, caller)
+    }
+
+    /// [`Self::kmalloc`] for a caller without a group. The thread's group pays.
+    #[inline(always)]
+    pub fn kmalloc_here(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        if gfp == Gfp::UNACCOUNTED || (gfp == Gfp::KERNEL && !task::is_in_any()) {
+            let at = self.alloc_fast_root(size, caller.key);
+            if !at.is_null() {
+                return at;
+            }
+        }
+        self.kmalloc_scoped(size, gfp, caller)
+    }
+
+    #[inline(never)]
+    fn kmalloc_scoped(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        self.kmalloc(size, gfp, caller.here())
+    }
+
+    #[inline(never)]
+    fn kmalloc_any(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        if gfp == Gfp::KERNEL {
+            return self.alloc_any(size, caller);
+        }
+        let caller = caller.with(gfp);
+        if gfp.has(Gfp::ZERO) { self.alloc_zeroed(size, caller) } else { self.alloc(size, caller) }
+    }
+
+    /// Takes an object off the CPU's array and writes its extension word. Null: there is no object,
+    /// no stock of the group, or the key is not in the cache of call sites. `slab` is the size of
+    /// the class's slabs, in bytes.
+    ///
+    /// That cache is empty while calls are watched, and without books.
+    #[inline(always)]
+    pub(super) fn take(&'static self, class: SizeClass, slab: usize, key: usize) -> *mut u8 {
+        let objcg = crate::task::group_in(key);
+        if objcg == ObjcgId::ROOT {
+            return self.take_unpaid(class, slab, key);
+        }
+        let Some(word) = self.ledger.books.sites.cached(key) else { return null_mut() };
+        // SAFETY: the site is known, so the instance has started its slots. Each class has an
+        // array.
+        let item = unsafe { self.heap().slots.pop_paid(class.array(), objcg) };
+        if item.is_none() {
+            return null_mut();
+        }
+        self.book(item, class, slab, word | objcg_bits(objcg))
+    }
+
+    /// [`Self::take`] for no group.
+    #[inline(always)]
+    fn take_unpaid(&'static self, class: SizeClass, slab: usize, key: usize) -> *mut u8 {
+        let Some(word) = self.ledger.books.sites.cached(key) else {
+            return self.take_bare(class);
+        };
+        // SAFETY: the site is known, so the instance has started its slots. Each class has an
+        // array.
+        let item = unsafe { self.heap().slots.pop(class.array()) };
+        if item.is_none() {
+            return null_mut();
+        }
+        self.book(item, class, slab, word)
+    }
+
+    /// [`Self::take`] for an instance without books; null if it has books.
+    #[inline(always)]
+    fn take_bare(&'static self, class: SizeClass) -> *mut u8 {
+        if self.ledger.books.mode() != Mode::NEVER {
+            return null_mut();
+        }
+        // SAFETY: the mode is known, so the instance has started its slots. Each class has an
+        // array.
+        unsafe { self.heap().slots.pop(class.array()) }.address() as *mut u8
+    }
+
+    /// Writes the extension word of an object that just came off an array.
+    #[inline(always)]
+    fn book(&self, item: Item, class: SizeClass, slab: usize, word: u32) -> *mut u8 {
+        let at = item.address();
+        let offset = at & (slab - 1);
+        let location = Location { class, slab: at - offset, offset };
+        // SAFETY: an object of that class, in an instance with books: the site is known.
+        let ext = unsafe { self.heap().classes.extension(location) };
+        ext.store(word, Ordering::Relaxed);
+        // SAFETY: the callers have tested that the item is not none.
+        unsafe { core::hint::assert_unchecked(at != 0) };
+        at as *mut u8
+    }
+
+    /// [`Self::alloc`] of any size and in any mode, after [`Self::alloc_fast`] returned null.
+    #[inline(never)]
+    pub fn alloc_any(&'static self, size: usize, caller: Caller) -> *mut u8 {
+        if size >= self.heap().fast.slab_bound() {
+            return self.alloc_whole(size, caller);
+        }
+        // SAFETY: the bound is at most `MAX_OBJECT + 1`.
+        unsafe { core::hint::assert_unchecked(size <= MAX_OBJECT) };
+        let class = SizeClass::of(size);
+        if size > FINE {
+            let at = self.take(class, self.heap().slab_bytes(class), caller.key);
+            if !at.is_null() {
+                return at;
+            }
+        }
+        self.alloc_slow(class, caller)
+    }
+
+    /// Allocates an object after [`Self::take`] returned null.
+    #[inline(always)]
+    fn alloc_slow(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+        if caller.objcg() == ObjcgId::ROOT {
+            self.alloc_missed(class, caller)
+        } else {
+            self.alloc_charged(class, caller)
+        }
+    }
+
+    /// Allocates an object for a group without a stock on the array's head, as if groups alternate.
+    /// Pays from the group's cell.
+    #[inline(never)]
+    fn alloc_charged(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+        let (array, objcg) = (class.array(), caller.objcg());
+        if let Some(word) = self.ledger.books.sites.cached(caller.key)
+            && self.heap().slots.uses_rseq()
+            && self.ledger.charging().pay_from_cell(array, objcg)
+        {
+            // SAFETY: the slots are of the rseq kind, so they have started. Each class has an
+            // array.
+            let item = unsafe { self.heap().slots.pop(array) };
+            if !item.is_none() {
+                let slab = self.heap().slab_bytes(class);
+                return self.book(item, class, slab, word | objcg_bits(objcg));
+            }
+            self.ledger.charging().refund(Price::Item(array), objcg);
+        }
+        self.alloc_missed(class, caller)
+    }
+
+    /// Allocates an object through the ledger.
+    #[cold]
+    #[inline(never)]
+    fn alloc_missed(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+        if !self.ready() {
+            return null_mut();
+        }
+        // If the site is known, the fast path found the array empty, unless the group could not
+        // pay.
+        let uncharged = caller.objcg() == ObjcgId::ROOT;
+        let known = self.ledger.books.sites.cached(caller.key).is_some();
+        let looked =
+            if known && uncharged { Looked::after_miss(&self.heap().slots) } else { Looked::Not };
+        self.ledger.alloc_object(class, looked, caller).address() as *mut u8
+    }
+
+    /// Serves requests of at least the slab bound. Before start, and if objects are guarded, these
+    /// are all requests.
+    #[cold]
+    #[inline(never)]
+    fn alloc_whole(&'static self, size: usize, caller: Caller) -> *mut u8 {
+        if !self.ready() {
+            return null_mut();
+        }
+        let need = size.saturating_add(self.ledger.guards.checks().red_zone());
+        if need > MAX_OBJECT {
+            return self.alloc_run(size, PageCount::ONE, Gfp::KERNEL, caller);
+        }
+        self.alloc_guarded(SizeClass::of(need), size, caller)
+    }
+
+    /// Allocates pages for `size` bytes, at a multiple of `align` pages.
+    fn alloc_run(
+        &'static self,
+        size: usize,
+        align: PageCount,
+        gfp: Gfp,
+        caller: Caller,
+    ) -> *mut u8 {
+        if !self.ready() {
+            return null_mut();
+        }
+        self.ledger.alloc_run(size, align, Fit::Loose, gfp, caller)
+    }
+
+    /// Allocates an object of `len` bytes with its record and red zone, as configured.
+    fn alloc_guarded(&'static self, class: SizeClass, len: usize, caller: Caller) -> *mut u8 {
+        let item = self.ledger.alloc_object(class, Looked::Not, caller);
+        if !item.is_none() {
+            // SAFETY: this call allocated the object, whose class has room for `len` bytes and the
+            // red zone.
+            unsafe { self.ledger.guard_object(item.address(), class, len) };
+        }
+        item.address() as *mut u8
+    }
+
+    /// Allocates `size` bytes of zeroes; null on failure.
+    pub fn alloc_zeroed(&'static self, size: usize, caller: Caller) -> *mut u8 {
+        if size > MAX_OBJECT {
+            return self.alloc_run(size, PageCount::ONE, Gfp::ZERO, caller);
+        }
+        let object = self.alloc(size, caller);
+        if !object.is_null() {
+            // SAFETY: this call allocated the object, which has at least `size` bytes.
+            unsafe { object.write_bytes(0, size) };
+        }
+        object
+    }
+
+    /// Allocates `size` bytes at a multiple of `align`, a power of two; null on failure.
+    pub fn alloc_aligned(&'static self, size: usize, align: usize, caller: Caller) -> *mut u8 {
+        if align <= 16 {
+            return self.alloc(size, caller);
+        }
+        let Some(class) = SizeClass::aligned(size, align) else {
+            return self.alloc_aligned_run(size, align, caller);
+        };
+        let object = self.take(class, self.heap().slab_bytes(class), caller.key);
+        if object.is_null() {
+            self.alloc_aligned_slow(class, (size, align), caller)
+        } else {
+            object
+        }
+    }
+
+    fn alloc_aligned_run(&'static self, size: usize, align: usize, caller: Caller) -> *mut u8 {
+        match u32::try_from(align.div_ceil(PAGE_SIZE)) {
+            Ok(align) => self.alloc_run(size, PageCount(align), Gfp::KERNEL, caller),
+            Err(_) => null_mut(),
+        }
+    }
+
+    /// [`Self::alloc_aligned`] after [`Self::take`] found nothing in `class`, the class for `size`
+    /// bytes at a multiple of `align`.
+    #[cold]
+    #[inline(never)]
+    fn alloc_aligned_slow(
+        &'static self,
+        class: SizeClass,
+        (size, align): (usize, usize),
+        caller: Caller,
+    ) -> *mut u8 {
+        if !self.ready() {
+            return null_mut();
+        }
+        let checks = self.ledger.guards.checks();
+        if !checks.any() {
+            return self.alloc_slow(class, caller);
+        }
+        match SizeClass::aligned(size + checks.red_zone(), align) {
+            Some(class) => self.alloc_guarded(class, size, caller),
+            None => self.alloc_aligned_run(size, align, caller),
+        }
+    }
+}

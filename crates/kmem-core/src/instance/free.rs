@@ -1,0 +1,262 @@
+//! Freeing: the fast path, and the paths for addresses that it cannot free; facts about an
+//! allocation by its address.
+
+use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_MASK};
+
+use super::Instance;
+use crate::class::{ArrayId, Contents, PageClass, SizeClass};
+use crate::heap::{Live, ZoneSet};
+use crate::memcg::stock::{objcg_of, stock_bound};
+use crate::os::Platform;
+use crate::page::Purpose;
+use crate::report::Fault;
+use crate::sync::Ordering;
+use crate::units::{Item, ObjcgId, Pfn, TagId};
+
+/// Expected reuse of pages that are freed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reuse {
+    /// The CPU may keep them for the next request of that length.
+    Likely,
+    /// They go to their zone.
+    Unlikely,
+}
+
+impl<P: Platform> Instance<P> {
+    /// Frees an allocation of this instance; null does nothing. Fast path: about 40 instructions,
+    /// no atomics. An address that is not that of a live allocation is reported, and ends the
+    /// program.
+    ///
+    /// # Safety
+    /// No thread uses the memory from here on.
+    #[inline(always)]
+    pub unsafe fn free(&'static self, at: *mut u8) {
+        // SAFETY: the same contract.
+        unsafe {
+            if !self.free_fast(at) {
+                self.free_slow(at);
+            }
+        }
+    }
+
+    /// Frees an object of the first zone whose word says that it is live. False: call
+    /// [`Self::free_slow`].
+    ///
+    /// # Safety
+    /// See [`Self::free`].
+    #[inline(always)]
+    pub(super) unsafe fn free_fast(&'static self, at: *mut u8) -> bool {
+        let heap = self.heap();
+        let class = match heap.fast.class(at as usize) {
+            Ok(class) => class,
+            // SAFETY: the same contract.
+            Err(chunk) => return unsafe { self.free_bare(at, chunk) },
+        };
+        let Some(location) = heap.classes.object_at(at as usize, class) else { return false };
+        // SAFETY: a slab of that class, in a zone whose slabs have extension words.
+        let ext = unsafe { heap.classes.extension(location) };
+        let (word, item) = (ext.load(Ordering::Relaxed), Item::at(at as usize));
+        // One test: the object is live, and no group pays for it.
+        if word >> TAG_BITS != EXT_LIVE >> TAG_BITS {
+            if word & EXT_LIVE == 0 {
+                return false;
+            }
+            ext.store(word & TAG_MASK, Ordering::Relaxed);
+            // SAFETY: the object was live until now, and the caller gave it up.
+            unsafe { self.free_charged(item, class.array(), word) };
+            return true;
+        }
+        ext.store(word & TAG_MASK, Ordering::Relaxed);
+        // SAFETY: the object was live until now, and the caller gave it up.
+        unsafe {
+            if !heap.slots.push(class.array(), item) {
+                self.flush_object(class, item);
+            }
+        }
+        true
+    }
+
+    /// [`Self::free_fast`] for an instance without books. False: no object of the first zone begins
+    /// there.
+    ///
+    /// # Safety
+    /// See [`Self::free`].
+    #[inline(always)]
+    unsafe fn free_bare(&'static self, at: *mut u8, chunk: usize) -> bool {
+        let heap = self.heap();
+        let Some(class) = heap.fast.bare_class(chunk) else { return false };
+        let Some(location) = heap.classes.object_at(at as usize, class) else { return false };
+        if location.offset >= heap.classes.geometry(class).limit as usize {
+            return false;
+        }
+        let item = Item::at(at as usize);
+        // Without books a double free cannot be detected.
+        // SAFETY: an object begins there, which the caller gave up, by the contract.
+        unsafe {
+            if !heap.slots.push(class.array(), item) {
+                self.flush_object(class, item);
+            }
+        }
+        true
+    }
+
+    /// Gives a free object to the heap because its CPU's array is full.
+    ///
+    /// # Safety
+    /// `item` is an object of this class, which the caller alone uses.
+    #[cold]
+    #[inline(never)]
+    unsafe fn flush_object(&'static self, class: SizeClass, item: Item) {
+        if self.may_flush() {
+            // SAFETY: the same contract.
+            unsafe { self.heap().flush_object(class, item) };
+        }
+    }
+
+    /// Gives a free block to the heap because its CPU's array is full.
+    ///
+    /// # Safety
+    /// `item` is a block of this class, which the caller alone uses.
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe fn flush_block(&'static self, class: PageClass, item: Item) {
+        if self.may_flush() {
+            // SAFETY: the same contract.
+            unsafe { self.heap().flush_block(class, item) };
+        }
+    }
+
+    /// Whether an item that a fast path freed may go to the heap. Not in a forked child: its repair
+    /// finds the item free by its word.
+    pub(super) fn may_flush(&'static self) -> bool {
+        let alive = self.heap().slots.alive();
+        self.ready() && alive
+    }
+
+    /// Refunds and frees an item of an array. Its extension word was `word`, which names a group
+    /// and is cleared.
+    ///
+    /// # Safety
+    /// `item` is an item of that array, which the caller alone uses.
+    #[inline(never)]
+    pub(super) unsafe fn free_charged(&'static self, item: Item, array: ArrayId, word: u32) {
+        let (objcg, slots) = (objcg_of(word), &self.heap().slots);
+        // SAFETY: a free item of the array, by the contract.
+        unsafe {
+            if !slots.push_paid(array, item, objcg, stock_bound(array)) {
+                self.free_charged_elsewhere(item, array, objcg);
+            }
+        }
+    }
+
+    /// [`Self::free_charged`] for an array that is full, or whose stock is full or of another
+    /// group.
+    ///
+    /// # Safety
+    /// See [`Self::free_charged`].
+    #[inline(never)]
+    unsafe fn free_charged_elsewhere(&'static self, item: Item, array: ArrayId, objcg: ObjcgId) {
+        self.ledger.charging().refund_elsewhere(array, objcg);
+        // SAFETY: a free item of the array, by the contract.
+        unsafe {
+            if self.heap().slots.push(array, item) {
+                return;
+            }
+            match array.contents() {
+                Contents::Objects(class) => self.flush_object(class, item),
+                Contents::Blocks(class) => self.flush_block(class, item),
+                // No fast path frees runs.
+                Contents::Runs(_) => {}
+            }
+        }
+    }
+
+    /// Frees an address that [`Self::free_fast`] cannot free.
+    ///
+    /// # Safety
+    /// See [`Self::free`].
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe fn free_slow(&'static self, at: *mut u8) {
+        if at.is_null() || !self.ready() {
+            return;
+        }
+        let address = at as usize;
+        match self.heap().find(address) {
+            // SAFETY: a live object, which the caller gives up, by the contract.
+            Ok(Live::Object { class, ext }) => unsafe {
+                self.ledger.free_object(address, class, ext);
+            },
+            Ok(Live::Pages { set, run, words }) => {
+                // SAFETY: a live page allocation, which the caller gives up, by the contract.
+                if !unsafe { self.free_run(set, run.start, Reuse::Likely) } {
+                    let last = TagId(words.ext.load(Ordering::Relaxed) & TAG_MASK);
+                    self.fault("free", address, Fault::FreePages { last });
+                }
+            }
+            Err(fault) => self.fault("free", address, fault),
+        }
+    }
+
+    /// Frees the page allocation that begins at a page. False: none begins there.
+    ///
+    /// # Safety
+    /// No thread uses the pages from here on.
+    pub(super) unsafe fn free_run(
+        &'static self,
+        set: &'static ZoneSet,
+        start: Pfn,
+        reuse: Reuse,
+    ) -> bool {
+        if set.purpose == Purpose::Vmalloc {
+            // SAFETY: the same contract.
+            return unsafe { self.free_area(set, start) };
+        }
+        // SAFETY: the caller gives the pages up, by the contract.
+        let Some(run) = (unsafe { self.ledger.unbook_run(set, start) }) else { return false };
+        match reuse {
+            // SAFETY: this call took the run out of the books, so it alone uses it.
+            Reuse::Likely => unsafe { self.heap().give_run(set, run) },
+            Reuse::Unlikely => self.heap().give_whole(set, run),
+        }
+        true
+    }
+
+    /// Number of bytes that may be used at an address; 0 for null. An address that is not that of a
+    /// live allocation is reported, and ends the program.
+    ///
+    /// # Safety
+    /// No other thread frees the memory concurrently.
+    pub unsafe fn usable_size(&'static self, at: *mut u8) -> usize {
+        if at.is_null() {
+            return 0;
+        }
+        self.ready();
+        match self.heap().find(at as usize) {
+            // SAFETY: a live object of that class, which stays live, by the contract.
+            Ok(Live::Object { class, .. }) => unsafe { self.ledger.object_len(at as usize, class) },
+            Ok(Live::Pages { run, .. }) => run.pages.bytes(),
+            Err(fault) => self.fault("malloc_usable_size", at as usize, fault),
+        }
+    }
+
+    /// Group in the word of a live allocation.
+    pub(super) fn payer(&'static self, at: *mut u8) -> ObjcgId {
+        self.ready();
+        match self.heap().find(at as usize) {
+            Ok(live) => objcg_of(live.word()),
+            Err(fault) => self.fault("group_of_allocation", at as usize, fault),
+        }
+    }
+
+    /// Whether an address lies in this instance's memory.
+    pub fn owns(&'static self, at: *mut u8) -> bool {
+        self.heap().zones.of(at as usize).is_some()
+    }
+
+    /// Reports a misuse of `call` and ends the program.
+    #[cold]
+    pub(super) fn fault(&'static self, call: &str, at: usize, fault: Fault) -> ! {
+        self.ledger.reporter().fault(call, at, fault)
+    }
+}

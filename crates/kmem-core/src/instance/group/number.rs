@@ -1,0 +1,182 @@
+//! Groups by number: making, deleting, finding and entering them.
+
+use kmem_layout::group::{GroupBlock, MAX_GROUP_NAME};
+
+use super::Group;
+use crate::instance::Instance;
+use crate::memcg::{GroupError, GroupId};
+use crate::os::Platform;
+use crate::sync::Ordering;
+use crate::task;
+use crate::units::ObjcgId;
+
+impl<P: Platform> Instance<P> {
+    /// Wait of a thread while another thread changes the groups.
+    pub(super) fn wait_for_groups(&self) -> impl Fn() {
+        || self.platform().give_way()
+    }
+
+    /// Calls `act` with a group's entry, which is pinned during the call.
+    pub(super) fn with_group<T>(
+        &'static self,
+        id: GroupId,
+        act: impl FnOnce(&GroupBlock) -> T,
+    ) -> Result<T, GroupError> {
+        self.groups_ready()?;
+        let groups = &self.ledger.groups;
+        let done = act(groups.pin(id)?);
+        groups.unpin(id.objcg());
+        Ok(done)
+    }
+
+    /// Calls `read` with a group's entry, which may be that of a deleted group.
+    pub(super) fn read_group<T>(
+        &'static self,
+        id: GroupId,
+        read: impl FnOnce(&GroupBlock) -> T,
+    ) -> Result<T, GroupError> {
+        self.groups_ready()?;
+        let groups = &self.ledger.groups;
+        let found = read(groups.get(id)?);
+        // The entry of a deleted group is not pinned, so `read` may have seen the next group's.
+        groups.get(id).map(|_| found)
+    }
+
+    /// Starts or repairs the instance before its groups are used.
+    pub(super) fn groups_ready(&'static self) -> Result<(), GroupError> {
+        if self.ready() { Ok(()) } else { Err(GroupError::NoBooks) }
+    }
+
+    /// Makes a group below another one.
+    ///
+    /// # Errors
+    /// See [`GroupError`].
+    pub fn group_create(
+        &'static self,
+        parent: GroupId,
+        name: &[u8],
+    ) -> Result<GroupId, GroupError> {
+        self.groups_ready()?;
+        let groups = &self.ledger.groups;
+        let id = groups.create(parent, name, self.wait_for_groups())?;
+        if let Some(root) = self.ledger.books.root() {
+            root.group_count.fetch_max(groups.used(), Ordering::Release);
+        }
+        Ok(id)
+    }
+
+    /// Deletes a group. From here on its parent is charged for its allocations, and for those of
+    /// threads that are still in it. Takes time independent of the number of allocations.
+    ///
+    /// # Errors
+    /// See [`GroupError`]; the group stays.
+    pub fn group_delete(&'static self, id: GroupId) -> Result<(), GroupError> {
+        self.groups_ready()?;
+        let (groups, objcg) = (&self.ledger.groups, id.objcg());
+        groups.delete(id, self.wait_for_groups())?;
+        self.ledger.charging().recall_deleted();
+        groups.settle(objcg);
+        Ok(())
+    }
+
+    /// Finds the group of a name below another one.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group_find(&'static self, parent: GroupId, name: &[u8]) -> Result<GroupId, GroupError> {
+        self.groups_ready()?;
+        self.ledger.groups.find(parent, name, self.wait_for_groups())
+    }
+
+    /// Finds the group at a path from the root, such as `a/b/c`; the path of the root is empty.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group_at(&'static self, path: &[u8]) -> Result<GroupId, GroupError> {
+        let names = path.split(|&b| b == b'/').filter(|name| !name.is_empty());
+        names.into_iter().try_fold(GroupId::ROOT, |at, name| self.group_find(at, name))
+    }
+
+    /// All groups, the root first.
+    pub fn group_all(&'static self) -> impl Iterator<Item = GroupId> {
+        let _ = self.groups_ready();
+        self.ledger.groups.all()
+    }
+
+    /// Parent of a group; `None` for the root.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group_parent(&'static self, id: GroupId) -> Result<Option<GroupId>, GroupError> {
+        let parent = ObjcgId(self.read_group(id, |at| at.parent.load(Ordering::Relaxed))?);
+        Ok(if id == GroupId::ROOT { None } else { self.ledger.groups.id(parent) })
+    }
+
+    /// Copies a group's name into `room`; empty for the root.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group_name<'a>(
+        &'static self,
+        id: GroupId,
+        room: &'a mut [u8; MAX_GROUP_NAME],
+    ) -> Result<&'a [u8], GroupError> {
+        let len = self.read_group(id, |block| block.name(room).len())?;
+        Ok(&room[..len])
+    }
+
+    /// Number of deleted groups whose entries still have charges or pins.
+    pub fn group_dying(&'static self) -> usize {
+        let _ = self.groups_ready();
+        self.ledger.groups.dying()
+    }
+
+    /// Makes a group that of the calling thread: it pays for what the thread allocates from here
+    /// on. Returns the thread's old group, for [`Self::group_leave`].
+    ///
+    /// # Errors
+    /// There is no such group; the thread's group stays.
+    pub fn group_enter(&'static self, id: GroupId) -> Result<ObjcgId, GroupError> {
+        self.groups_ready()?;
+        self.ledger.groups.pin(id)?;
+        Ok(task::replace_group(id.objcg()))
+    }
+
+    /// Makes the group that [`Self::group_enter`] returned that of the calling thread again.
+    pub fn group_leave(&'static self, before: ObjcgId) {
+        let entered = task::replace_group(before);
+        if entered.0 < self.ledger.groups.used() {
+            self.ledger.groups.unpin(entered);
+        }
+    }
+
+    /// Group of the calling thread, or its nearest living ancestor.
+    pub fn group_current(&'static self) -> GroupId {
+        self.living_id(task::group())
+    }
+
+    /// Group that pays for a live allocation. An address that is not that of one is reported, and
+    /// ends the program.
+    ///
+    /// # Safety
+    /// No other thread frees the memory concurrently.
+    pub unsafe fn group_of_allocation(&'static self, at: *mut u8) -> GroupId {
+        self.living_id(self.payer(at))
+    }
+
+    /// Number of a group, or of its nearest living ancestor.
+    fn living_id(&'static self, objcg: ObjcgId) -> GroupId {
+        let groups = &self.ledger.groups;
+        groups.id(groups.living(objcg)).unwrap_or(GroupId::ROOT)
+    }
+
+    /// Makes a handle of a group.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group(&'static self, id: GroupId) -> Result<Group<P>, GroupError> {
+        self.groups_ready()?;
+        self.ledger.groups.pin(id)?;
+        Ok(Group::pinned(self, id))
+    }
+}

@@ -1,0 +1,266 @@
+//! The page interface, with the kernel's names: blocks of `1 << order` pages, which can be split.
+
+use core::ptr::null_mut;
+
+use kmem_layout::word::{EXT_LIVE, TAG_MASK};
+
+use super::Instance;
+use crate::alloc_tag::Mode;
+use crate::class::PageClass;
+use crate::heap::{Fit, Looked, ZoneSet};
+use crate::memcg::stock::{Price, objcg_bits, objcg_of};
+use crate::os::Platform;
+use crate::page::{PageWords, Run};
+use crate::request::Caller;
+use crate::sync::{AtomicU32, Ordering};
+use crate::units::{Gfp, Item, MAX_ORDER, ObjcgId, Order, PageCount, Pfn};
+
+impl<P: Platform> Instance<P> {
+    /// Allocates a block of `1 << order` pages at a multiple of its size. Null: there is no memory,
+    /// the group is at its limit, or `order` is above [`MAX_ORDER`]. With [`Gfp::NOFAIL`] and
+    /// without [`Gfp::NOWAIT`], this waits without end for orders up to 3; then only an instance
+    /// that could not start returns null. Fast path, for orders that CPUs keep: about 40
+    /// instructions, no atomics.
+    ///
+    /// # Examples
+    /// ```
+    /// static KMEM: kmem_core::Kmem = kmem_core::Kmem::new();
+    /// use kmem_core::units::{Gfp, Order};
+    /// let caller = kmem_core::Caller::tagged(kmem_core::static_tag!());
+    /// let block = KMEM.alloc_pages(Order(2), Gfp::KERNEL, caller);
+    /// assert!(!block.is_null() && block as usize % (4 * 4096) == 0);
+    /// // SAFETY: a block of that order, which is used no longer.
+    /// unsafe { KMEM.free_pages(block, Order(2)) };
+    /// ```
+    #[inline(always)]
+    pub fn alloc_pages(&'static self, order: Order, gfp: Gfp, caller: Caller) -> *mut u8 {
+        let (mut item, heap) = (Item::NONE, self.heap());
+        let array = PageClass::array_of(order);
+        if gfp == Gfp::KERNEL
+            && array.0 != 0
+            && let Some(word) = self.word_at_once(caller.key)
+        {
+            let objcg = caller.objcg();
+            // SAFETY: a word is known, so the instance has started its slots. The order has an
+            // array.
+            item = unsafe {
+                match objcg {
+                    ObjcgId::ROOT => heap.slots.pop(array),
+                    _ => heap.slots.pop_paid(array, objcg),
+                }
+            };
+            if !item.is_none()
+                && let Some((PageWords { ext, len }, _)) = heap.fast.page(item.address())
+            {
+                ext.store(word | objcg_bits(objcg), Ordering::Relaxed);
+                // Release: a reader that sees the length sees the tag.
+                len.store(1 << (order.0 & 31), Ordering::Release);
+                return item.address() as *mut u8;
+            }
+        }
+        self.alloc_pages_slow(order, gfp, caller, item)
+    }
+
+    /// Extension word for a caller, from the cache of call sites. `None`: take the slow path.
+    #[inline(always)]
+    fn word_at_once(&self, key: usize) -> Option<u32> {
+        match self.ledger.books.sites.cached(key) {
+            None if self.ledger.books.mode() == Mode::NEVER => Some(EXT_LIVE),
+            word => word,
+        }
+    }
+
+    /// Allocates a block that the fast path cannot serve. `first` is none, or a block that the fast
+    /// path took off the array and paid for.
+    #[cold]
+    #[inline(never)]
+    fn alloc_pages_slow(
+        &'static self,
+        order: Order,
+        gfp: Gfp,
+        caller: Caller,
+        first: Item,
+    ) -> *mut u8 {
+        if u32::from(order.0) > MAX_ORDER || !self.ready() {
+            return null_mut();
+        }
+        let pages = order.pages();
+        // Huge zeroed blocks are taken from the zone, which may have pages that read as zero.
+        let Some(class) =
+            PageClass::of(order).filter(|class| !class.is_huge() || !gfp.has(Gfp::ZERO))
+        else {
+            return self.ledger.alloc_run(pages.bytes(), pages, Fit::Exact, gfp, caller.with(gfp));
+        };
+        if !first.is_none() && caller.objcg() != ObjcgId::ROOT {
+            // The ledger charges for the block again.
+            self.ledger.charging().refund(Price::Item(class.array()), caller.objcg());
+        }
+        self.ledger.alloc_block(class, (first, Looked::Not), gfp, caller.with(gfp))
+    }
+
+    /// Allocates exactly the pages that `bytes` take. Null: `bytes` is 0, there is no memory, or
+    /// the group is at its limit.
+    pub fn alloc_pages_exact(&'static self, bytes: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        if bytes == 0 || !self.ready() {
+            return null_mut();
+        }
+        self.ledger.alloc_run(bytes, PageCount::ONE, Fit::Exact, gfp, caller.with(gfp))
+    }
+
+    /// Splits a block into single pages, each an allocation with the block's tag and group.
+    ///
+    /// # Safety
+    /// `at` is a block of `order` from [`Self::alloc_pages`], which the caller alone uses.
+    pub unsafe fn split_page(&'static self, at: *mut u8, order: Order) {
+        if let Some((set, start)) = self.page_at(at) {
+            self.ledger.split(set, Run { start, pages: order.pages() });
+        }
+    }
+
+    /// Frees a block: one allocation, or all its pieces if it was split. A piece that is not live
+    /// is reported, and ends the program.
+    ///
+    /// # Safety
+    /// `at` is a block of `order` from [`Self::alloc_pages`], whole or split. No thread uses it
+    /// from here on.
+    #[inline(always)]
+    pub unsafe fn free_pages(&'static self, at: *mut u8, order: Order) {
+        let array = PageClass::array_of(order);
+        if let Some((PageWords { ext, len }, offset)) = self.heap().fast.page(at as usize) {
+            let pages = 1u32 << (order.0 & 31);
+            let word = ext.load(Ordering::Relaxed);
+            let live = len.load(Ordering::Relaxed) == pages && word & EXT_LIVE != 0;
+            let begins = offset & (PageCount(pages).bytes() - 1) == 0;
+            if live && begins && array.0 != 0 {
+                ext.store(word & TAG_MASK, Ordering::Relaxed);
+                len.store(0, Ordering::Release);
+                let item = Item::at(at as usize);
+                // SAFETY: the block was live until now, and the caller gave it up.
+                unsafe {
+                    if objcg_of(word) != ObjcgId::ROOT {
+                        return self.free_charged(item, array, word);
+                    }
+                    if !self.heap().slots.push(array, item)
+                        && let Some(class) = PageClass::of(order)
+                    {
+                        self.flush_block(class, item);
+                    }
+                }
+                return;
+            }
+        }
+        // SAFETY: the same contract.
+        unsafe { self.free_pages_slow(at, order) }
+    }
+
+    /// # Safety
+    /// See [`Self::free_pages`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_pages_slow(&'static self, at: *mut u8, order: Order) {
+        // SAFETY: the same contract.
+        unsafe {
+            if !self.free_whole_block(at, order) && u32::from(order.0) <= MAX_ORDER {
+                self.free_page_range(at, order.pages());
+            }
+        }
+    }
+
+    /// Frees a block of an order that CPUs keep, if it was not split. False: it is no such block.
+    ///
+    /// # Safety
+    /// See [`Self::free_pages`].
+    unsafe fn free_whole_block(&'static self, at: *mut u8, order: Order) -> bool {
+        let Some((set, start)) = self.page_at(at).filter(|(set, _)| set.is_heap()) else {
+            return false;
+        };
+        let (Some(class), Some(words)) = (PageClass::of(order), set.zone.words(start)) else {
+            return false;
+        };
+        let whole = words.len.load(Ordering::Acquire) == class.pages().0
+            && (at as usize).is_multiple_of(class.pages().bytes());
+        // SAFETY: a live block, which the caller gives up, by the contract.
+        unsafe {
+            if !whole || self.ledger.unbook_run(set, start).is_none() {
+                return false;
+            }
+            let block = Item::at(at as usize);
+            if self.heap().is_far(block) {
+                self.heap().give_blocks(class, &[block]);
+            } else {
+                self.heap().flush_block(class, block);
+            }
+        }
+        true
+    }
+
+    /// Frees pages from [`Self::alloc_pages_exact`] of `bytes`. Pages that are not live are
+    /// reported, and end the program.
+    ///
+    /// # Safety
+    /// No thread uses the pages from here on.
+    pub unsafe fn free_pages_exact(&'static self, at: *mut u8, bytes: usize) {
+        if let Some(pages) = PageCount::for_bytes(bytes) {
+            // SAFETY: the same contract.
+            unsafe { self.free_page_range(at, pages) }
+        }
+    }
+
+    /// Frees all allocations that begin in a range of pages.
+    ///
+    /// # Safety
+    /// See [`Self::free_pages`].
+    unsafe fn free_page_range(&'static self, at: *mut u8, pages: PageCount) {
+        if at.is_null() {
+            return;
+        }
+        let mut done = PageCount::ZERO;
+        while done < pages {
+            let piece = at.wrapping_add(done.bytes());
+            let words = self.page_at(piece).and_then(|(set, start)| set.zone.words(start));
+            let len = PageCount(words.map_or(0, |words| words.len.load(Ordering::Acquire)));
+            // `free` reports a piece that is not live.
+            // SAFETY: the caller gives the piece up, by the contract.
+            unsafe { self.free(piece) };
+            done += len.max(PageCount::ONE);
+        }
+    }
+
+    /// Fills the null entries of `out` with single pages, up to the first failure. Returns the
+    /// number of leading entries that have a page.
+    pub fn alloc_pages_bulk(&'static self, gfp: Gfp, out: &mut [*mut u8], caller: Caller) -> usize {
+        let mut filled = 0;
+        for slot in out {
+            if slot.is_null() {
+                *slot = self.alloc_pages(Order(0), gfp, caller);
+            }
+            if slot.is_null() {
+                break;
+            }
+            filled += 1;
+        }
+        filled
+    }
+
+    /// Extension word and length in pages of the allocation that begins at a page, or could begin
+    /// there. For tests and tools that read the books, or damage them. `None`: the page is not
+    /// committed memory of this instance.
+    pub fn page_words(
+        &'static self,
+        at: *mut u8,
+    ) -> Option<(&'static AtomicU32, &'static AtomicU32)> {
+        let (set, start) = self.page_at(at)?;
+        set.zone.words(start).map(|PageWords { ext, len }| (ext, len))
+    }
+
+    /// Node of the memory at an address. `None`: it is not an address of this instance.
+    pub fn page_to_nid(&'static self, at: *mut u8) -> Option<u32> {
+        self.page_at(at).map(|(set, _)| set.node)
+    }
+
+    /// Zone and page of an address. `None`: it is not an address of this instance.
+    fn page_at(&'static self, at: *mut u8) -> Option<(&'static ZoneSet, Pfn)> {
+        let set = self.heap().zones.of(at as usize)?;
+        Some((set, set.zone.pfn(at as usize)?))
+    }
+}

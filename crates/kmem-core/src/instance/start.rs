@@ -1,0 +1,232 @@
+//! Starting an instance: configuration, tables, the first zone.
+//!
+//! | state    | meaning                                             |
+//! |----------|-----------------------------------------------------|
+//! | NEW      | all zero; the fast paths fail over to the slow ones |
+//! | STARTING | one thread starts the instance; others wait         |
+//! | READY    | in use                                              |
+//! | FAILED   | the platform has no memory; every request is refused |
+//! | MENDING  | a forked child is being repaired                    |
+
+use kmem_layout::geometry::{CHUNK_SHIFT, ClassGeometry};
+use kmem_layout::group::GroupBlock;
+use kmem_layout::root::{self, RootBlock, ZoneBlock, profiling};
+use kmem_layout::site::Site;
+use kmem_layout::word::TAG_BITS;
+
+use super::Instance;
+use super::tables::{Tables, allocate};
+use crate::alloc_tag::{self, Mode, Watch};
+use crate::class::{CLASS_COUNT, MAX_OBJECT};
+use crate::conf::{Complaint, Conf, MAX_TEXT};
+use crate::cpu::Kind;
+use crate::heap;
+use crate::ledger::ObjectChecks;
+use crate::os::{Cpus, Platform};
+use crate::page::PageChecks;
+use crate::report::{Printable, print};
+use crate::slab::Format;
+use crate::sync::{AtomicU32, Ordering, spin};
+use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
+
+pub(super) const NEW: u32 = 0;
+pub(super) const STARTING: u32 = 1;
+pub(super) const READY: u32 = 2;
+pub(super) const FAILED: u32 = 3;
+pub(super) const MENDING: u32 = 4;
+
+impl<P: Platform> Instance<P> {
+    /// Whether requests can be served. Starts the instance if no thread did, and repairs it in a
+    /// forked child.
+    pub(super) fn ready(&'static self) -> bool {
+        loop {
+            match self.state.load(Ordering::Acquire) {
+                READY if self.heap().slots.alive() => return true,
+                READY => self.restart_in_child(),
+                NEW => self.start(),
+                STARTING => spin(),
+                _ => return false,
+            }
+        }
+    }
+
+    /// Starts the instance. Not inlined: the configuration takes much stack.
+    #[cold]
+    #[inline(never)]
+    fn start(&'static self) {
+        if self.state.compare_exchange(NEW, STARTING, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
+        let conf = configure(self.platform());
+        // SAFETY: one thread comes here, once. No other thread uses the instance before its state
+        // is ready.
+        let done = unsafe { self.build(&conf) }.is_some();
+        if !done {
+            self.platform().print(b"kmem: no memory to start with\n");
+        }
+        self.state.store(if done { READY } else { FAILED }, Ordering::Release);
+    }
+
+    /// Allocates the tables and starts all layers. `None`: the platform has no memory.
+    ///
+    /// # Safety
+    /// No other thread uses the instance. Called once.
+    unsafe fn build(&'static self, conf: &Conf) -> Option<()> {
+        let (platform, ledger) = (self.platform(), &self.ledger);
+        // SAFETY: no other thread uses the cell, by the contract.
+        // INVARIANT: written once, and the state is not ready yet.
+        unsafe { (*self.conf.get()).write(*conf) };
+        let keeps_books = conf.profiling != profiling::NEVER;
+        let checks = ObjectChecks::of(conf, platform);
+        let quarantine = u64::from(if checks.has_quarantine() { conf.quarantine_kb } else { 0 });
+        let held_back = quarantine << 10;
+        let budget = platform.budget();
+        let tables = Tables::for_heap(platform, budget.memory, budget.cpus, held_back)?;
+        // If the platform cannot name mappings, readers outside do not find this instance;
+        // everything else works.
+        let root = platform.map_root(PAGE_SIZE).or_else(|| allocate(platform, PAGE_SIZE))?;
+        let root = root.cast::<RootBlock>().as_ptr();
+        let page_checks = PageChecks::of(conf);
+        let start = heap::Start {
+            root,
+            barn: tables.barn,
+            sheaves: tables.sheaf_count,
+            pcp: tables.pcp,
+            cpus: budget.cpus,
+            format: Format { extension: keeps_books, guards: checks.has_red_zones() },
+            vectors: if keeps_books { 1 + checks.records() } else { 0 },
+            checks: page_checks,
+            decay_ms: conf.decay_ms,
+            owner: self,
+        };
+        let book_tables = alloc_tag::Tables {
+            sites: tables.sites,
+            index: tables.index,
+            scratch: tables.scratch,
+            live: tables.live,
+        };
+        // SAFETY: no other thread uses the instance. Each table is zeroed, has the size that its
+        // user requires, has one user, and is never freed. So is the root block, whose magic is not
+        // written yet.
+        unsafe {
+            self.describe(&mut *root, &tables, conf);
+            ledger.heap.start(&start);
+            ledger.books.start(platform, root, &book_tables, conf.peak);
+            ledger.reports.start(tables.report, tables.report_bytes);
+            ledger.guards.start(checks, tables.quarantine, held_back);
+            if keeps_books {
+                ledger.groups.start(tables.groups, tables.names, tables.group_count);
+            }
+        }
+        ledger.heap.start_slots(kind(platform, conf));
+        let watch = self.watch_for(conf, checks);
+        ledger.books.start_watch(watch);
+        if !checks.any() {
+            ledger.heap.fast.open_requests(MAX_OBJECT + 1);
+        }
+        // From here on the fast paths may run.
+        ledger.books.open(Mode::of(conf.profiling));
+        let set = ledger.heap.zones.add(platform, PageCount::PAGEBLOCK)?;
+        // While calls are watched, no free takes the fast path.
+        if !watch.any() && !ledger.heap.zones.has_several_nodes() {
+            if !page_checks.is_slow() {
+                ledger.heap.fast.open_blocks(&set.zone);
+            }
+            ledger.heap.fast.open_objects(&set.zone, &set.slabs, keeps_books);
+        }
+        // Release: a reader that sees the magic sees all fields.
+        // SAFETY: the root block is mapped and never freed.
+        unsafe { (*root).magic.store(root::MAGIC, Ordering::Release) };
+        Some(())
+    }
+
+    /// Configured watch of calls. Makes the black box, if one is configured.
+    fn watch_for(&self, conf: &Conf, checks: ObjectChecks) -> Watch {
+        let platform = self.platform();
+        if conf.profiling == profiling::NEVER {
+            if conf.blackbox.get().is_some() || conf.cumulative || conf.debug {
+                let text = b"kmem: KMEM_CONF: blackbox, cumulative and debug need the books\n";
+                platform.print(text);
+            }
+            return Watch(0);
+        }
+        let mut watch = if conf.debug { Watch::DEBUG } else { 0 };
+        if checks.any() {
+            watch |= Watch::GUARD;
+        }
+        if let Some(path) = conf.blackbox.get() {
+            let cpus = if conf.cumulative { platform.budget().cpus } else { 0 };
+            match self.ledger.books.blackbox.start(platform, path, cpus) {
+                Ok(()) if conf.cumulative => watch |= Watch::COUNT,
+                Ok(()) => {}
+                Err(why) => {
+                    print!(platform, "kmem: no black box: {}: {why}\n", Printable(path));
+                }
+            }
+        } else if conf.cumulative {
+            platform.print(b"kmem: KMEM_CONF: cumulative needs blackbox:PATH to count in\n");
+        }
+        Watch(watch)
+    }
+
+    /// Fills in the root block for readers, but for its magic.
+    fn describe(&self, root: &mut RootBlock, tables: &Tables, conf: &Conf) {
+        root.version = root::VERSION;
+        root.size = size_of::<RootBlock>() as u32;
+        root.page_shift = PAGE_SHIFT;
+        root.chunk_shift = CHUNK_SHIFT;
+        root.tag_bits = TAG_BITS;
+        root.class_count = CLASS_COUNT as u32;
+        root.class_size = size_of::<ClassGeometry>() as u32;
+        root.zone_size = size_of::<ZoneBlock>() as u32;
+        root.site_size = size_of::<Site>() as u32;
+        root.site_capacity = tables.site_count;
+        root.classes = self.heap().classes.all().as_ptr() as u64;
+        root.zones = tables.zones as u64;
+        root.sites = tables.sites as u64;
+        root.peak = tables.peak as u64;
+        root.groups = tables.groups as u64;
+        root.group_capacity = tables.group_count;
+        root.group_size = size_of::<GroupBlock>() as u32;
+        (root.cache, root.cache_len) = self.ledger.books.sites.cache_part();
+        root.meta_base = tables.base as u64;
+        root.meta_len = tables.bytes as u64;
+        root.profiling = AtomicU32::new(conf.profiling);
+        root.depth = AtomicU32::new(conf.depth);
+    }
+}
+
+/// Reads the configuration. Unknown and malformed options are reported and ignored; with `strict`,
+/// they end the program.
+fn configure(platform: &impl Platform) -> Conf {
+    let mut conf = Conf::DEFAULT;
+    let mut text = [0; MAX_TEXT];
+    let Some(len) = platform.configuration(&mut text) else { return conf };
+    let mut bad = len > text.len();
+    if bad {
+        print!(platform, "kmem: KMEM_CONF: longer than {MAX_TEXT} bytes; ignored\n");
+    }
+    let len = if bad { 0 } else { len };
+    conf.apply(&text[..len], |part, complaint| {
+        bad = true;
+        let what = match complaint {
+            Complaint::UnknownOption => "unknown option",
+            Complaint::BadValue => "bad value in",
+        };
+        let part = Printable(&part[..part.len().min(64)]);
+        print!(platform, "kmem: KMEM_CONF: {what} \"{part}\"\n");
+    });
+    if bad && conf.strict {
+        platform.fatal();
+    }
+    conf
+}
+
+/// Kind of CPU slots: rseq if the platform has it and the configuration allows it.
+fn kind(platform: &impl Cpus, conf: &Conf) -> Kind {
+    match platform.rseq_offset() {
+        Some(offset) if conf.rseq => Kind::Rseq(offset),
+        _ => Kind::Locked,
+    }
+}

@@ -1,0 +1,77 @@
+//! Counts of an instance, computed on demand; and giving memory back at once.
+
+use super::Instance;
+use crate::os::Platform;
+use crate::sync::Ordering;
+use crate::units::{MAX_ORDER, PAGE_SIZE, PageCount, Pfn};
+
+/// Counts of an instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes in live allocations; without books, the value of `used`.
+    pub tracked: u64,
+    /// Number of live allocations.
+    pub objects: u64,
+    /// Bytes in live page allocations.
+    pub large: u64,
+    /// Number of live page allocations.
+    pub large_blocks: u64,
+    /// Bytes of pages in use by slabs and page allocations.
+    pub used: u64,
+    /// Bytes of readable and writable address space of the zones.
+    pub committed: u64,
+    /// Number of blocks of pages that were found bad and are not used again.
+    pub bad_pages: u64,
+}
+
+impl<P: Platform> Instance<P> {
+    /// Counts everything. Takes time linear in the number of objects.
+    pub fn stats(&'static self) -> Stats {
+        let mut stats = Stats::default();
+        if !self.ready() {
+            return stats;
+        }
+        self.census(|_, bytes, calls| {
+            stats.tracked += bytes;
+            stats.objects += calls;
+        });
+        for set in self.heap().zones.all() {
+            stats.committed += set.zone.committed().bytes() as u64;
+            let mut at = Pfn::ZERO;
+            while let Some(words) = set.zone.words(at) {
+                let pages = PageCount(words.len.load(Ordering::Relaxed));
+                if pages > PageCount::ZERO {
+                    stats.large += pages.bytes() as u64;
+                    stats.large_blocks += 1;
+                }
+                at += pages.max(PageCount::ONE);
+            }
+        }
+        if let Some(root) = self.ledger.books.root() {
+            stats.used = u64::from(root.used_pages.load(Ordering::Relaxed)) * PAGE_SIZE as u64;
+        }
+        stats.bad_pages = self.heap().bad_pages();
+        if !self.ledger.books.are_kept() {
+            stats.tracked = stats.used;
+        }
+        stats
+    }
+
+    /// Empties the quarantine, the arrays of all CPUs and the barn into the slabs and zones.
+    pub fn drain(&'static self) {
+        if self.ready() {
+            self.heap().drain();
+        }
+    }
+
+    /// Gives all memory that is not in use back to the platform now. Returns the bytes given back.
+    pub fn trim(&'static self) -> usize {
+        if self.ready() { self.heap().trim() } else { 0 }
+    }
+
+    /// Free blocks of each zone by order, as in `/proc/buddyinfo`. No other thread may use the
+    /// instance.
+    pub fn buddyinfo(&'static self) -> impl Iterator<Item = [u64; MAX_ORDER as usize + 1]> {
+        self.heap().zones.all().map(|set| set.zone.free_blocks())
+    }
+}

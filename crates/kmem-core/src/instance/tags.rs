@@ -1,0 +1,80 @@
+//! Static tags of loaded objects; the census; sites.
+
+use super::Instance;
+use crate::alloc_tag::{Held, LiveTag};
+use crate::codetag::{Sites, StaticTag};
+use crate::os::Platform;
+use crate::request::Caller;
+use crate::units::TagId;
+
+impl<P: Platform> Instance<P> {
+    /// Registers the static tags of an object (a shared library, a module) under its name. Called
+    /// when the object is loaded.
+    pub fn register_tags(
+        &'static self,
+        start: *const StaticTag,
+        stop: *const StaticTag,
+        module: &[u8],
+    ) {
+        self.ready();
+        self.ledger.books.sites.register(start, stop, module);
+    }
+
+    /// Forgets the addresses of an object's static tags. Called before the object is unloaded. Its
+    /// live allocations keep their tags, and a warning names their sites.
+    pub fn unregister_tags(
+        &'static self,
+        start: *const StaticTag,
+        stop: *const StaticTag,
+        module: &[u8],
+    ) {
+        self.ledger.unregister_tags(start, stop, module);
+    }
+
+    /// Live bytes of the static tags in a range. Writes the tags that hold them into `out`, as far
+    /// as there is room.
+    pub fn live_tags(
+        &'static self,
+        start: *const StaticTag,
+        stop: *const StaticTag,
+        out: &mut [LiveTag],
+    ) -> u64 {
+        self.ledger.live_tags(start, stop, out)
+    }
+
+    /// Calls `each` with live bytes and allocations by tag, in parts.
+    pub fn census(&'static self, mut each: impl FnMut(TagId, u64, u64)) {
+        self.census_by_group(|held| each(held.tag, held.bytes, held.calls));
+    }
+
+    /// Calls `each` with everything live by tag, group and class, in parts.
+    pub fn census_by_group(&'static self, mut each: impl FnMut(Held)) {
+        self.ledger.census().each(|held, _| each(held));
+    }
+
+    /// Writes a record of the books to the black box, if there is one. `reason` is one of
+    /// [`kmem_layout::blackbox::reason`].
+    pub fn write_record(&'static self, reason: u32) {
+        let ledger = &self.ledger;
+        ledger.books.write_record(ledger.platform(), &ledger.census(), &ledger.groups, reason);
+    }
+
+    /// The sites that tags stand for.
+    pub fn sites(&self) -> &Sites {
+        &self.ledger.books.sites
+    }
+
+    /// Return address that a tag stands for; 0 for reserved tags.
+    pub fn site_address(&'static self, tag: TagId) -> usize {
+        self.sites().address(tag)
+    }
+
+    /// Bills a live allocation to another site and group. A group at its limit exceeds it. For an
+    /// address that is not that of a live allocation, this does nothing.
+    ///
+    /// # Safety
+    /// No other thread frees or resizes the allocation concurrently.
+    pub unsafe fn rebill(&'static self, at: *mut u8, caller: Caller) {
+        self.ledger.rebill(at as usize, caller);
+    }
+}

@@ -1,0 +1,244 @@
+//! The ledger: who pays for memory and who holds it. All allocations take one sequence of steps,
+//! and all frees another.
+//!
+//! ```text
+//! alloc:  charge the group --> take from the heap, with effort --> write the extension word
+//!           | at its limit       | none: refund, report            --> watch --> note the peak
+//! free:   check --> watch --> refund the group
+//! ```
+//!
+//! The fast paths of `malloc` and `free` do the same with one store each and come here only when
+//! they cannot.
+//!
+//! | file            | what it does                                                 |
+//! |-----------------|--------------------------------------------------------------|
+//! | `objects`       | objects of slabs                                             |
+//! | `pages`         | blocks and runs of pages                                     |
+//! | `effort`        | retries before a request is refused                          |
+//! | `transfer`      | another site, group or length for an allocation              |
+//! | `watch`         | calls that are counted or checked one by one                 |
+//! | `object_checks` | red zones, quarantine, caches                                |
+//! | `tags`          | static tags of objects that are loaded and unloaded          |
+//! | `fork`          | repair in a forked child                                     |
+//!
+//! Context: any; but shrinkers are called, see [`crate::memcg::Shrink`].
+
+use kmem_layout::word::EXT_LIVE;
+
+use crate::alloc_tag::{Books, Census};
+use crate::heap::Heap;
+use crate::memcg::stock::{Charging, Price, objcg_bits, objcg_of};
+use crate::memcg::{AtMax, Groups, Limits};
+use crate::os::Platform;
+use crate::page::{PageWords, Run};
+use crate::report::{Reporter, Reports};
+use crate::request::Caller;
+use crate::sync::{AtomicU32, Ordering};
+use crate::units::{ObjcgId, PageCount};
+
+mod effort;
+mod fork;
+mod object_checks;
+mod objects;
+mod pages;
+mod tags;
+mod transfer;
+mod watch;
+
+pub use effort::COSTLY;
+pub use object_checks::{CacheName, CacheNumber, MAX_CACHE_NAME, ObjectChecks, ObjectGuards};
+pub use transfer::Resized;
+
+/// The ledger of an instance, over its heap. Zeroed memory, but for the platform, is a valid value:
+/// not started.
+#[repr(C)]
+pub struct Ledger<P> {
+    /// The memory.
+    pub heap: Heap<P>,
+    /// Who holds what.
+    pub books: Books,
+    /// Who pays for what.
+    pub groups: Groups,
+    /// Checks of objects.
+    pub guards: ObjectGuards,
+    /// State of the reports.
+    pub reports: Reports,
+}
+
+/// A part of an instance that allocates through the ledger.
+pub struct Over<T: 'static, P: 'static> {
+    /// The part.
+    pub part: &'static T,
+    /// The ledger.
+    pub ledger: &'static Ledger<P>,
+}
+
+impl<T, P> Clone for Over<T, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, P> Copy for Over<T, P> {}
+
+/// A request as the ledger sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Price for a group.
+    pub price: Price,
+    /// Bytes of the request, for reports.
+    pub bytes: usize,
+    /// Longest block that [`crate::units::Effort::Endless`] waits for without end.
+    pub endless: PageCount,
+}
+
+/// Memory that was taken from the heap, and the words that say who holds it.
+#[derive(Clone, Copy)]
+pub struct Taken<'a> {
+    /// Its address.
+    pub at: usize,
+    /// Bytes of it.
+    pub bytes: usize,
+    /// Its extension word; `None` for an object of an instance without books.
+    pub ext: Option<&'a AtomicU32>,
+    /// For pages, the word of the length, and the length.
+    pub pages: Option<(&'a AtomicU32, PageCount)>,
+}
+
+impl<'a> Taken<'a> {
+    /// A run of pages.
+    pub fn run(at: usize, run: Run, words: PageWords<'a>) -> Self {
+        let pages = Some((words.len, run.pages));
+        Self { at, bytes: run.pages.bytes(), ext: Some(words.ext), pages }
+    }
+
+    /// Writes its extension word and its length.
+    fn book(&self, word: u32) {
+        if let Some(ext) = self.ext {
+            ext.store(word, Ordering::Relaxed);
+        }
+        if let Some((len, pages)) = self.pages {
+            // Release: a reader that sees the length sees the extension word.
+            len.store(pages.0, Ordering::Release);
+        }
+    }
+}
+
+impl<P: Platform> Ledger<P> {
+    /// A ledger over a heap, not started.
+    pub const fn over(platform: P) -> Self {
+        Self {
+            heap: Heap::over(platform),
+            books: Books::new(),
+            groups: Groups::new(),
+            guards: ObjectGuards::new(),
+            reports: Reports::new(),
+        }
+    }
+
+    /// The platform.
+    #[inline]
+    pub fn platform(&self) -> &P {
+        &self.heap.platform
+    }
+
+    /// View for charging groups on this CPU.
+    #[inline]
+    pub fn charging(&self) -> Charging<'_, P> {
+        Charging { groups: &self.groups, slots: &self.heap.slots, platform: &self.heap.platform }
+    }
+
+    /// View for counting live allocations.
+    #[inline]
+    pub fn census(&self) -> Census<'_> {
+        // SAFETY: all slabs of the instance are made with these classes and these extension words,
+        // which never change after start.
+        unsafe { Census::new(&self.heap.zones, &self.heap.classes, self.heap.format()) }
+    }
+
+    /// View for making reports.
+    pub fn reporter(&self) -> Reporter<'_, P> {
+        Reporter {
+            platform: &self.heap.platform,
+            books: &self.books,
+            groups: &self.groups,
+            reports: &self.reports,
+        }
+    }
+
+    /// Serves a request: charges the group, takes memory by `take`, writes the extension word.
+    /// `None`: the group is at its limit, or there is no memory; both are reported.
+    pub fn alloc<'a>(
+        &'static self,
+        request: Request,
+        caller: Caller,
+        mut take: impl FnMut() -> Option<Taken<'a>>,
+    ) -> Option<Taken<'a>> {
+        self.books.look_outside();
+        let objcg = self.groups.payer(caller.objcg());
+        let is_charged = objcg != ObjcgId::ROOT;
+        if is_charged && !self.pay(request.price, objcg, caller) {
+            return None;
+        }
+        let found = take().or_else(|| self.try_again(request, caller, &mut take));
+        let Some(taken) = found else {
+            if is_charged {
+                self.charging().refund(request.price, objcg);
+            }
+            self.reporter().out_of_memory(&self.census(), request.bytes, caller);
+            return None;
+        };
+        if is_charged {
+            self.refund_rest(request.price, &taken, objcg);
+        }
+        let word = self.word_for(caller) | objcg_bits(objcg);
+        taken.book(word);
+        if self.books.watch().any() {
+            self.saw_alloc(word, taken.bytes as u64, caller);
+        }
+        self.books.note_peak(self.platform(), &self.census(), &self.groups);
+        Some(taken)
+    }
+
+    /// Takes an allocation at `at` out of the books. Its extension word was `word`, whose live bit
+    /// the caller has cleared.
+    pub fn free(&'static self, word: u32, price: Price, bytes: usize, at: usize) {
+        if self.books.watch().any() {
+            self.saw_free(word, bytes as u64, at);
+        }
+        let objcg = objcg_of(word);
+        if objcg != ObjcgId::ROOT {
+            self.charging().refund(price, objcg);
+        }
+    }
+
+    /// Extension word of a live allocation by a caller, without a group.
+    pub fn word_for(&self, caller: Caller) -> u32 {
+        if self.books.are_kept() { self.books.word_for(self.platform(), caller) } else { EXT_LIVE }
+    }
+
+    /// Charges a group. False: it is at its limit, which is reported.
+    pub fn pay(&'static self, price: Price, objcg: ObjcgId, caller: Caller) -> bool {
+        let limits = if caller.is_nofail() { Limits::Exceed } else { Limits::Obey };
+        match self.charging().pay(price, objcg, limits) {
+            Ok(()) => true,
+            Err(AtMax(at)) => {
+                // Report only a refusal. A shrinker and a request that exceeds limits are served.
+                if limits == Limits::Obey && !crate::task::is_shrinking() {
+                    let (census, bytes) = (self.census(), price.bytes());
+                    self.reporter().group_refused(&census, at, bytes, caller);
+                }
+                false
+            }
+        }
+    }
+
+    /// Refunds the price of pages that were paid for but not taken.
+    fn refund_rest(&'static self, price: Price, taken: &Taken<'_>, objcg: ObjcgId) {
+        if let (Price::Pages(paid), Some((_, pages))) = (price, taken.pages)
+            && pages < paid
+        {
+            self.charging().refund(Price::Pages(paid - pages), objcg);
+        }
+    }
+}

@@ -1,0 +1,539 @@
+//! Configured checks of objects of slabs when they are handed out and when they come back: red
+//! zones, the cache they belong to, quarantine. All of them close the fast paths, as watched calls
+//! do ([`Watch::GUARD`]), and need the books.
+//!
+//! ```text
+//! | bytes asked for | red zone: 8 bytes or more                  |   next object
+//! 0                 len                      size - 8          size
+//! ```
+//!
+//! The last 8 bytes of an object are set when its slab is made (see [`guard`]) and never change. So
+//! the owner of the next object may read them, too: they are the red zone in front of it. The first
+//! object of a slab has none in front. The length of the request and the cache are in the object's
+//! *record*. It is a second word beside the extension word, which no overrun reaches.
+//!
+//! A page allocation has no red zone and is not held back. `debug_pagealloc` and `page_poison`
+//! check those.
+//!
+//! [`Watch::GUARD`]: crate::alloc_tag::Watch::GUARD
+
+use core::fmt;
+
+use kmem_layout::root::profiling;
+
+use super::Ledger;
+use crate::class::{MAX_OBJECT, SizeClass};
+use crate::conf::Conf;
+use crate::heap::Live;
+use crate::os::{Console, Platform};
+use crate::report::{HolderName, Line, Printable};
+use crate::slab::guard::{self, RED_ZONE};
+use crate::slab::quarantine::Quarantine;
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::units::Item;
+
+/// The pattern of objects in quarantine (the kernel's `POISON_FREE`).
+const POISON: u8 = 0x6B;
+/// Most bytes of a damaged place that a report shows.
+const SHOWN: usize = 8;
+
+/// Which checks of objects are on, as bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectChecks(u32);
+
+impl ObjectChecks {
+    const RED_ZONES: u32 = 1;
+    const CACHES: u32 = 2;
+    const QUARANTINE: u32 = 4;
+
+    /// Checks of a configuration. None, with a report, if they are configured without books.
+    pub fn of(conf: &Conf, console: &impl Console) -> Self {
+        let bit = |on: bool, bit: u32| if on { bit } else { 0 };
+        let checks = bit(conf.redzone, Self::RED_ZONES)
+            | bit(conf.check_caches, Self::CACHES)
+            | bit(conf.quarantine_kb > 0, Self::QUARANTINE);
+        if checks != 0 && conf.profiling == profiling::NEVER {
+            let text = b"kmem: KMEM_CONF: redzone, quarantine_kb and check_caches need the books\n";
+            console.print(text);
+            return Self(0);
+        }
+        Self(checks)
+    }
+
+    /// Whether fast paths must stay closed.
+    pub const fn any(self) -> bool {
+        self.0 != 0
+    }
+
+    /// Whether objects have red zones.
+    pub const fn has_red_zones(self) -> bool {
+        self.0 & Self::RED_ZONES != 0
+    }
+
+    /// Whether records have the cache of their object.
+    pub const fn checks_caches(self) -> bool {
+        self.0 & Self::CACHES != 0
+    }
+
+    /// Whether freed objects are held back.
+    pub const fn has_quarantine(self) -> bool {
+        self.0 & Self::QUARANTINE != 0
+    }
+
+    /// Number of words per object beside the extension word.
+    pub const fn records(self) -> u32 {
+        (self.has_red_zones() || self.checks_caches()) as u32
+    }
+
+    /// Least number of bytes of an object that its user must not use.
+    pub const fn red_zone(self) -> usize {
+        if self.has_red_zones() { RED_ZONE } else { 0 }
+    }
+}
+
+/// Record of a live object: `cache:16 | len:16`.
+#[derive(Clone, Copy)]
+struct Record(u32);
+
+const _: () = assert!(MAX_OBJECT <= u16::MAX as usize);
+
+impl Record {
+    const fn new(len: usize, cache: CacheNumber) -> Self {
+        Self((cache.0 as u32) << 16 | len as u32)
+    }
+
+    /// Bytes of the request.
+    const fn len(self) -> usize {
+        self.0 as usize & 0xFFFF
+    }
+
+    /// The cache.
+    const fn cache(self) -> CacheNumber {
+        CacheNumber((self.0 >> 16) as u16)
+    }
+}
+
+/// Number of a cache, for records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheNumber(u16);
+
+impl CacheNumber {
+    /// No cache.
+    pub const NONE: Self = Self(0);
+    /// Any cache beyond the first [`MAX_CACHES`].
+    const OTHER: Self = Self(u16::MAX);
+}
+
+/// Longest name of a cache, in bytes.
+pub const MAX_CACHE_NAME: usize = 48;
+/// Name of a cache, padded with zeroes.
+pub type CacheName = [u8; MAX_CACHE_NAME];
+
+/// Most caches with numbers of their own.
+const MAX_CACHES: usize = 1023;
+
+/// Addresses of the names of the caches, by number from 1.
+struct CacheNames([AtomicUsize; MAX_CACHES]);
+
+impl CacheNames {
+    fn enter(&self, name: *const CacheName) -> CacheNumber {
+        let free = |place: &AtomicUsize| {
+            place.compare_exchange(0, name as usize, Ordering::Release, Ordering::Relaxed).is_ok()
+        };
+        let place = self.0.iter().position(free);
+        place.map_or(CacheNumber::OTHER, |place| CacheNumber(place as u16 + 1))
+    }
+
+    fn place(&self, number: CacheNumber) -> Option<&AtomicUsize> {
+        self.0.get(usize::from(number.0).checked_sub(1)?)
+    }
+}
+
+/// The checks of objects of an instance. Zeroed memory is a valid value: none is on.
+pub struct ObjectGuards {
+    checks: AtomicU32,
+    quarantine: Quarantine,
+    caches: CacheNames,
+}
+
+impl ObjectGuards {
+    /// No check is on.
+    pub const fn new() -> Self {
+        Self {
+            checks: AtomicU32::new(0),
+            quarantine: Quarantine::new(),
+            caches: CacheNames([const { AtomicUsize::new(0) }; MAX_CACHES]),
+        }
+    }
+
+    /// Switches checks on. The quarantine holds back up to `bytes`, in a ring.
+    ///
+    /// # Safety
+    /// `ring` is zeroed memory of [`Quarantine::ring_bytes`] of `bytes`, used by this value alone
+    /// and never freed. No other thread uses this value.
+    pub unsafe fn start(&self, checks: ObjectChecks, ring: *mut u8, bytes: u64) {
+        self.checks.store(checks.0, Ordering::Relaxed);
+        // SAFETY: the same contract.
+        unsafe { self.quarantine.start(ring, bytes) };
+    }
+
+    /// Which checks are on.
+    #[inline]
+    pub fn checks(&self) -> ObjectChecks {
+        ObjectChecks(self.checks.load(Ordering::Relaxed))
+    }
+
+    /// Gives a cache a number, if records have caches; else [`CacheNumber::NONE`].
+    pub fn enter_cache(&self, name: *const CacheName) -> CacheNumber {
+        if self.checks().checks_caches() { self.caches.enter(name) } else { CacheNumber::NONE }
+    }
+
+    /// Frees a cache's number.
+    pub fn leave_cache(&self, number: CacheNumber) {
+        if let Some(place) = self.caches.place(number) {
+            place.store(0, Ordering::Release);
+        }
+    }
+
+    /// In a forked child: forgets the objects that are held back.
+    ///
+    /// # Safety
+    /// No other thread exists.
+    pub unsafe fn forget(&self) {
+        // SAFETY: no other thread exists that could use the quarantine.
+        unsafe { self.quarantine.forget() };
+    }
+
+    fn name(&self, number: CacheNumber) -> NameOf {
+        let name = self.caches.place(number).map(|place| place.load(Ordering::Acquire));
+        match name.unwrap_or(0) as *const CacheName {
+            name if !name.is_null() => {
+                // SAFETY: the name of a cache. If another thread destroys the cache now, this reads
+                // other memory of the heap, and the last message has a wrong name.
+                NameOf::Cache(unsafe { name.read() })
+            }
+            _ if number == CacheNumber::NONE => NameOf::Kmalloc,
+            _ => NameOf::Another,
+        }
+    }
+}
+
+impl Default for ObjectGuards {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A cache in a message.
+enum NameOf {
+    Cache(CacheName),
+    Kmalloc,
+    Another,
+}
+
+impl fmt::Display for NameOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cache(name) => {
+                let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+                write!(f, "the cache {}", Printable(&name[..len]))
+            }
+            Self::Kmalloc => f.write_str("kmalloc"),
+            Self::Another => f.write_str("another cache"),
+        }
+    }
+}
+
+/// Damage to a place that no program may write to.
+struct Damage<'a> {
+    /// Kind of the place.
+    place: &'a str,
+    /// The object's address and size, and for a live object the bytes of its request.
+    object: usize,
+    size: usize,
+    len: Option<usize>,
+    /// Offset of the first damaged byte from the object, and the bytes from there on.
+    offset: isize,
+    found: &'a [u8],
+    /// The object's extension word.
+    word: u32,
+}
+
+impl<P: Platform> Ledger<P> {
+    fn checks(&self) -> ObjectChecks {
+        self.guards.checks()
+    }
+
+    /// Records the requested length of an object that was just allocated, and fills its red zone.
+    ///
+    /// # Safety
+    /// `object` is an object of that class with room for `len` bytes and the red zone, which the
+    /// caller alone uses.
+    pub unsafe fn guard_object(&self, object: usize, class: SizeClass, len: usize) {
+        if self.checks().records() > 0 {
+            // SAFETY: an object of that class, which the caller alone uses, by the contract.
+            unsafe {
+                self.set_record(object, class, Record::new(len, CacheNumber::NONE));
+                self.draw_red_zone(object, class, len);
+            }
+        }
+    }
+
+    /// Record of an object.
+    ///
+    /// # Safety
+    /// An object of that class begins at `object`, and there are records.
+    unsafe fn record(&self, object: usize, class: SizeClass) -> &AtomicU32 {
+        debug_assert!(self.checks().records() > 0);
+        let geometry = self.heap.classes.geometry(class);
+        let offset = object as u32 & geometry.slab_mask;
+        let at = object - offset as usize + geometry.record_of(offset) as usize;
+        // SAFETY: slabs have a vector of records if there are records, with a word for each object.
+        unsafe { &*(at as *const AtomicU32) }
+    }
+
+    /// # Safety
+    /// See [`Self::record`].
+    unsafe fn record_of(&self, object: usize, class: SizeClass) -> Record {
+        // SAFETY: the same contract.
+        Record(unsafe { self.record(object, class) }.load(Ordering::Relaxed))
+    }
+
+    /// # Safety
+    /// See [`Self::record`].
+    unsafe fn set_record(&self, object: usize, class: SizeClass, record: Record) {
+        // SAFETY: the same contract.
+        unsafe { self.record(object, class) }.store(record.0, Ordering::Relaxed);
+    }
+
+    /// Fills the red zone of an object, but for the guard at its end, which is already set.
+    ///
+    /// # Safety
+    /// `object` is an object of that class, which the caller alone uses, and whose user has `len`
+    /// bytes.
+    unsafe fn draw_red_zone(&self, object: usize, class: SizeClass, len: usize) {
+        if self.checks().has_red_zones() {
+            let rest = (class.size() as usize - RED_ZONE).saturating_sub(len);
+            // SAFETY: bytes of the object, behind those of its user.
+            unsafe { ((object + len) as *mut u8).write_bytes(guard::PATTERN, rest) };
+        }
+    }
+
+    /// Number of bytes of a live object that its user may use.
+    ///
+    /// # Safety
+    /// A live object of that class begins at `object`.
+    pub unsafe fn object_len(&self, object: usize, class: SizeClass) -> usize {
+        let size = class.size() as usize;
+        if !self.checks().has_red_zones() {
+            return size;
+        }
+        // Limit the result: a stray write may have damaged the record.
+        // SAFETY: an object of that class; red zones need records.
+        unsafe { self.record_of(object, class) }.len().min(size - RED_ZONE)
+    }
+
+    /// Changes the length of a live object with extension word `word` in place. False: it must
+    /// move.
+    ///
+    /// # Safety
+    /// `object` is a live object of that class, which the caller alone uses.
+    pub unsafe fn resize_object(
+        &'static self,
+        object: usize,
+        class: SizeClass,
+        word: u32,
+        len: usize,
+    ) -> bool {
+        let checks = self.checks();
+        let room = class.size() as usize - checks.red_zone();
+        // An object is not moved while at least half of it stays in use.
+        let fits = |len| SizeClass::of(len + checks.red_zone()) == class;
+        if len > room || (len <= room / 2 && !fits(len)) {
+            return false;
+        }
+        if checks.records() > 0 {
+            // SAFETY: a live object that the caller alone uses, by the contract.
+            unsafe {
+                self.check_red_zones(object, class, word);
+                let cache = self.record_of(object, class).cache();
+                self.set_record(object, class, Record::new(len, cache));
+                self.draw_red_zone(object, class, len);
+            }
+        }
+        true
+    }
+
+    /// Records the cache that a live object belongs to, if there are records.
+    pub fn note_cache(&'static self, object: usize, cache: CacheNumber) {
+        if let Ok(Live::Object { class, .. }) = self.heap.find(object)
+            && self.checks().records() > 0
+        {
+            // SAFETY: a live object of that class.
+            unsafe {
+                let len = self.record_of(object, class).len();
+                self.set_record(object, class, Record::new(len, cache));
+            }
+        }
+    }
+
+    /// Ends the program if the object that was passed to `call` is not of this cache, or is of a
+    /// cache although `cache` is none. `size` is that of the cache's objects. It does not report an
+    /// object that is not live, or one that is too large for slabs.
+    pub fn check_cache(&'static self, call: &str, object: usize, cache: CacheNumber, size: usize) {
+        if !self.checks().checks_caches() {
+            return;
+        }
+        let Ok(live) = self.heap.find(object) else { return };
+        let in_slab = size + self.checks().red_zone() <= MAX_OBJECT;
+        let (owner, of_slab) = match live {
+            Live::Object { class, .. } => {
+                // SAFETY: a live object of that class.
+                let record = unsafe { self.record_of(object, class) };
+                (record.cache(), Some(class.size()))
+            }
+            Live::Pages { .. } => (CacheNumber::NONE, None),
+        };
+        let is_page_of_kmalloc = of_slab.is_none() && (cache == CacheNumber::NONE || !in_slab);
+        if owner == cache || is_page_of_kmalloc {
+            return;
+        }
+        let (owner, wanted) = (self.guards.name(owner), self.guards.name(cache));
+        let holder = HolderName(&self.books.sites, live.word());
+        let reporter = self.reporter();
+        match of_slab {
+            Some(size) => reporter.end(format_args!(
+                "kmem: invalid {call}: {object:#x} is a {size}-byte object of {owner}, not of \
+                 {wanted}; allocated by {holder}\n"
+            )),
+            None => reporter.end(format_args!(
+                "kmem: invalid {call}: {object:#x} is a page allocation of {owner}, not of \
+                 {wanted}; allocated by {holder}\n"
+            )),
+        }
+    }
+
+    /// Ends the program if the red zones of an object are damaged. The object is, or just was, live
+    /// with this extension word.
+    ///
+    /// # Safety
+    /// `object` is an object of that class, which the caller alone uses.
+    pub(super) unsafe fn check_red_zones(
+        &'static self,
+        object: usize,
+        class: SizeClass,
+        word: u32,
+    ) {
+        if !self.checks().has_red_zones() {
+            return;
+        }
+        let size = class.size() as usize;
+        // SAFETY: an object of that class, which the caller alone uses. The owner of the next
+        // object may read its last bytes concurrently.
+        let (len, zone) = unsafe {
+            let len = self.object_len(object, class);
+            (len, core::slice::from_raw_parts((object + len) as *const u8, size - len))
+        };
+        let damage =
+            Damage { place: "", object, size, len: Some(len), offset: 0, found: &[], word };
+        if let Some(bad) = zone.iter().position(|&byte| byte != guard::PATTERN) {
+            let (offset, found) = ((len + bad) as isize, &zone[bad..]);
+            self.overwritten(Damage { place: "right redzone", offset, found, ..damage })
+        }
+        let is_first = object as u32 & self.heap.classes.geometry(class).slab_mask == 0;
+        if !is_first
+            // SAFETY: the object in front ends where this one begins, which is taken.
+            && let Some((front, bad)) = unsafe { guard::damage(object) }
+        {
+            let (offset, found) = (bad as isize - RED_ZONE as isize, &front[bad..]);
+            self.overwritten(Damage { place: "left redzone", offset, found, ..damage })
+        }
+    }
+
+    /// Holds a freed object back, if a quarantine is configured. False: the caller gives it back at
+    /// once.
+    ///
+    /// # Safety
+    /// `object` is an object of that class of the heap, which the caller alone uses.
+    pub(super) unsafe fn hold_back(&'static self, object: usize, class: SizeClass) -> bool {
+        let size = class.size();
+        if !self.checks().has_quarantine() || !self.guards.quarantine.holds(size) {
+            return false;
+        }
+        let room = size as usize - self.checks().red_zone();
+        // SAFETY: the object's bytes, which the caller alone uses.
+        unsafe { (object as *mut u8).write_bytes(POISON, room) };
+        self.release(self.guards.quarantine.put(Item::at(object), size));
+        while self.release(self.guards.quarantine.take_excess()) {}
+        true
+    }
+
+    /// Lets all objects out of the quarantine.
+    pub fn empty_quarantine(&'static self) {
+        while self.release(self.guards.quarantine.take()) {}
+    }
+
+    /// Checks an object that leaves the quarantine, and gives it back. False: `item` is none.
+    fn release(&'static self, item: Item) -> bool {
+        let at = item.address();
+        let set = if item.is_none() { None } else { self.heap.zones.of(at) };
+        let Some((set, pfn)) = set.and_then(|set| Some((set, set.zone.pfn(at)?))) else {
+            return false;
+        };
+        // SAFETY: a page of the zone.
+        let class = unsafe { set.slabs.class_of(pfn) }.0;
+        let size = class.size() as usize;
+        self.guards.quarantine.left(class.size());
+        let poisoned = size - self.checks().red_zone();
+        // SAFETY: a free object of that class, which this thread took out of the quarantine. Its
+        // slab has extension words: checks of objects need the books.
+        let (bytes, word) = unsafe {
+            let bytes = core::slice::from_raw_parts(at as *const u8, poisoned);
+            (bytes, self.object_word(at, class).load(Ordering::Relaxed))
+        };
+        let damage =
+            Damage { place: "poison", object: at, size, len: None, offset: 0, found: &[], word };
+        // Compare whole lines first: that takes a few wide instructions.
+        let spoilt = |line: &[u8]| line.iter().fold(0, |all, &byte| all | byte ^ POISON) != 0;
+        if bytes.chunks(64).any(spoilt)
+            && let Some(bad) = bytes.iter().position(|&byte| byte != POISON)
+        {
+            self.overwritten(Damage { offset: bad as isize, found: &bytes[bad..], ..damage })
+        }
+        if poisoned < size
+            // SAFETY: the end of an object that this thread took out of the quarantine.
+            && let Some((end, bad)) = unsafe { guard::damage(at + size) }
+        {
+            let (offset, found) = ((poisoned + bad) as isize, &end[bad..]);
+            self.overwritten(Damage { place: "right redzone", offset, found, ..damage })
+        }
+        // SAFETY: a free object of that class, which this thread took out of the quarantine.
+        unsafe { self.give_object(class, item) };
+        true
+    }
+
+    /// Reports damage and ends the program.
+    #[cold]
+    fn overwritten(&'static self, damage: Damage<'_>) -> ! {
+        let Damage { place, object, size, len, offset, found, word } = damage;
+        let holder = HolderName(&self.books.sites, word);
+        let mut line = Line::new();
+        line.add(format_args!("kmem: {place} overwritten: {object:#x} is a "));
+        match len {
+            Some(len) => {
+                line.add(format_args!("{size}-byte object of {len} bytes, allocated by {holder}"))
+            }
+            None => line.add(format_args!("free {size}-byte object, last allocated by {holder}")),
+        }
+        line.add(format_args!("; at offset {offset} found"));
+        for &byte in &found[..found.len().min(SHOWN)] {
+            line.add(format_args!(" {byte:02x}"));
+        }
+        if offset < 0 {
+            line.add(format_args!(", which is also behind the object at {:#x}", object - size));
+        }
+        line.add(format_args!("\n"));
+        self.platform().print(line.text());
+        self.platform().fatal()
+    }
+}

@@ -1,0 +1,99 @@
+//! Objects of slabs in the ledger.
+
+use kmem_layout::word::{EXT_LIVE, TAG_MASK};
+
+use super::{COSTLY, Ledger, Request, Taken};
+use crate::class::{Location, SizeClass};
+use crate::heap::Looked;
+use crate::memcg::stock::Price;
+use crate::os::Platform;
+use crate::report::Fault;
+use crate::request::Caller;
+use crate::sync::{AtomicU32, Ordering};
+use crate::units::{Item, TagId};
+
+impl<P: Platform> Ledger<P> {
+    /// Allocates an object of a class. None: there is no memory, or the group is at its limit.
+    pub fn alloc_object(&'static self, class: SizeClass, looked: Looked, caller: Caller) -> Item {
+        let mut looked = looked;
+        self.alloc_from(class, caller, || {
+            self.heap.take_object(class, core::mem::replace(&mut looked, Looked::Not))
+        })
+    }
+
+    /// Allocates an object of a class that `take` returns. None: `take` returned none, or the group
+    /// is at its limit.
+    pub fn alloc_from(
+        &'static self,
+        class: SizeClass,
+        caller: Caller,
+        mut take: impl FnMut() -> Item,
+    ) -> Item {
+        let (price, bytes) = (Price::Item(class.array()), class.size() as usize);
+        let request = Request { price, bytes, endless: COSTLY };
+        let taken = self.alloc(request, caller, || {
+            let item = take();
+            (!item.is_none()).then(|| self.taken_object(item, class))
+        });
+        taken.map_or(Item::NONE, |taken| Item::at(taken.at))
+    }
+
+    fn taken_object(&self, item: Item, class: SizeClass) -> Taken<'_> {
+        let at = item.address();
+        // SAFETY: an object of that class; slabs have extension words if books are kept.
+        let ext = self.books.are_kept().then(|| unsafe { self.object_word(at, class) });
+        Taken { at, bytes: class.size() as usize, ext, pages: None }
+    }
+
+    /// Extension word of an object.
+    ///
+    /// # Safety
+    /// An object of that class begins at `at`, and its slab has extension words.
+    #[inline(always)]
+    pub unsafe fn object_word(&self, at: usize, class: SizeClass) -> &AtomicU32 {
+        let offset = at & (self.heap.slab_bytes(class) - 1);
+        // SAFETY: an object of that class, by the contract. Slabs are naturally aligned, so its
+        // slab begins at `at - offset`.
+        unsafe { self.heap.classes.extension(Location { class, slab: at - offset, offset }) }
+    }
+
+    /// Frees a live object of the heap that [`crate::heap::Heap::find`] found. If two threads free
+    /// it concurrently, one free succeeds, and the other is reported.
+    ///
+    /// # Safety
+    /// The caller alone uses the object.
+    pub unsafe fn free_object(&'static self, at: usize, class: SizeClass, ext: Option<&AtomicU32>) {
+        if let Some(ext) = ext {
+            // One of the threads that free the object concurrently sees the live bit.
+            let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
+            if word & EXT_LIVE == 0 {
+                let fault = Fault::FreeObject { size: class.size(), last: TagId(word & TAG_MASK) };
+                self.reporter().fault("free", at, fault);
+            }
+            // SAFETY: an object of the class, which the caller alone uses, by the contract.
+            unsafe { self.check_red_zones(at, class, word) };
+            self.free(word, Price::Item(class.array()), class.size() as usize, at);
+        }
+        // SAFETY: a free object of the class, which this thread alone uses.
+        unsafe {
+            if !self.hold_back(at, class) {
+                self.give_object(class, Item::at(at));
+            }
+        }
+    }
+
+    /// Gives a free object to this CPU's array, or to its slab.
+    ///
+    /// # Safety
+    /// `item` is an object of this class of the heap, which the caller alone uses.
+    pub unsafe fn give_object(&'static self, class: SizeClass, item: Item) {
+        // SAFETY: a free object of the class, by the contract.
+        unsafe {
+            if self.heap.is_far(item) {
+                self.heap.give_objects(class, &[item]);
+            } else if !self.heap.slots.push(class.array(), item) {
+                self.heap.flush_object(class, item);
+            }
+        }
+    }
+}

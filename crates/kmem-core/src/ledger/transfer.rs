@@ -1,0 +1,158 @@
+//! Changes of live allocations: another call site, another group, another length.
+
+use kmem_layout::word::{EXT_LIVE, TAG_MASK};
+
+use super::Ledger;
+use crate::heap::{Live, ZoneSet};
+use crate::memcg::stock::{Price, objcg_bits, objcg_of};
+use crate::os::Platform;
+use crate::page::{PageWords, Run};
+use crate::request::Caller;
+use crate::sync::{AtomicU32, Ordering};
+use crate::units::{ObjcgId, PageCount};
+
+/// Outcome of a change of length in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resized {
+    /// The length has changed.
+    Done,
+    /// The length cannot be changed in place.
+    Not,
+    /// The group that pays is at its limit.
+    Refused,
+}
+
+impl<P: Platform> Ledger<P> {
+    /// Writes the caller's site into the word of a live allocation, whose length changed from
+    /// `from` to `to` bytes. Without books this does nothing.
+    pub fn rebook(&self, ext: &AtomicU32, caller: Caller, from: usize, to: usize) {
+        if !self.books.are_kept() {
+            return;
+        }
+        let word = ext.load(Ordering::Relaxed);
+        let site = self.word_for(caller);
+        ext.store(word & !(TAG_MASK | EXT_LIVE) | site, Ordering::Relaxed);
+        if self.books.watch().any() {
+            self.saw_free(word, from as u64, ext.as_ptr() as usize);
+            self.saw_alloc(site, to as u64, caller);
+        }
+    }
+
+    /// Bills a live allocation to another site and group. A group at its limit exceeds it. For an
+    /// address that is not that of a live allocation, this does nothing.
+    pub fn rebill(&'static self, at: usize, caller: Caller) {
+        if !self.books.are_kept() {
+            return;
+        }
+        let (ext, price, bytes) = match self.heap.find(at) {
+            Ok(Live::Object { class, ext: Some(ext) }) => {
+                (ext, Price::Item(class.array()), class.size() as usize)
+            }
+            Ok(Live::Pages { run, words, .. }) => {
+                (words.ext, Price::Pages(run.pages), run.pages.bytes())
+            }
+            _ => return,
+        };
+        let (new, caller) = (self.groups.payer(caller.objcg()), caller.nofail());
+        let word = ext.load(Ordering::Relaxed);
+        let old = objcg_of(word);
+        if old != new && (new == ObjcgId::ROOT || self.pay(price, new, caller)) {
+            ext.store(word & (TAG_MASK | EXT_LIVE) | objcg_bits(new), Ordering::Relaxed);
+            if old != ObjcgId::ROOT {
+                self.charging().refund(price, old);
+            }
+        }
+        self.rebook(ext, caller, bytes, bytes);
+    }
+
+    /// Changes the length of a page allocation in place, if possible. Charges or refunds the
+    /// difference to the group that pays for it.
+    ///
+    /// # Safety
+    /// `run` is a live page allocation of the heap, which the caller alone uses.
+    pub unsafe fn resize_run(
+        &'static self,
+        set: &'static ZoneSet,
+        run: Run,
+        words: PageWords<'_>,
+        bytes: usize,
+        caller: Caller,
+    ) -> Resized {
+        let Some(new) = PageCount::for_bytes(bytes) else { return Resized::Not };
+        self.recharge(words.ext, run.pages, new, caller, || {
+            if new == run.pages {
+                return true;
+            }
+            if !self.heap.resizes_in_place() {
+                return false;
+            }
+            if new < run.pages {
+                // Write the length first: otherwise the repair of a child forked in between would
+                // count the freed pages to this run.
+                words.len.store(new.0, Ordering::Release);
+                // SAFETY: a run of the heap, whose user gives up the pages behind `new`.
+                unsafe { self.heap.shorten_run(set, run, new) };
+                return true;
+            }
+            let done = self.heap.lengthen_run(set, run, new);
+            if done {
+                words.len.store(new.0, Ordering::Release);
+                self.books.note_peak(self.platform(), &self.census(), &self.groups);
+            }
+            done
+        })
+    }
+
+    /// Makes the change from `old` to `new` pages by `change`. Charges the group in an extension
+    /// word before it for more pages; refunds the group after it for fewer.
+    pub fn recharge(
+        &'static self,
+        ext: &AtomicU32,
+        old: PageCount,
+        new: PageCount,
+        caller: Caller,
+        change: impl FnOnce() -> bool,
+    ) -> Resized {
+        let objcg = objcg_of(ext.load(Ordering::Relaxed));
+        let is_charged = objcg != ObjcgId::ROOT;
+        let more = Price::Pages(new.saturating_sub(old));
+        if is_charged && new > old && !self.pay(more, objcg, caller) {
+            return Resized::Refused;
+        }
+        let done = change();
+        if is_charged && done && new < old {
+            self.charging().refund(Price::Pages(old - new), objcg);
+        }
+        if is_charged && !done && new > old {
+            self.charging().refund(more, objcg);
+        }
+        if done { Resized::Done } else { Resized::Not }
+    }
+
+    /// Makes a page allocation one allocation per page, each with the same tag and group.
+    pub fn split(&'static self, set: &ZoneSet, run: Run) {
+        let Some(first) = set.zone.words(run.start) else { return };
+        if first.len.load(Ordering::Acquire) != run.pages.0 {
+            return;
+        }
+        // A block of an order owns whole pageblocks or none, so none is owned in part.
+        set.zone.loosen(run);
+        let word = first.ext.load(Ordering::Relaxed);
+        // Go from the last page to the first: a concurrent census sees the whole block until the
+        // end.
+        for page in (1..run.pages.0).rev() {
+            if let Some(words) = set.zone.words(run.start + PageCount(page)) {
+                words.ext.store(word, Ordering::Relaxed);
+                words.len.store(1, Ordering::Release);
+            }
+        }
+        first.len.store(1, Ordering::Release);
+        if self.books.watch().any() {
+            self.saw_free(word, run.pages.bytes() as u64, set.zone.address(run.start));
+            for _ in 0..run.pages.0 {
+                let word = word & TAG_MASK | EXT_LIVE;
+                self.saw_alloc(word, PageCount::ONE.bytes() as u64, Caller::NOBODY);
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Watched calls: counted since the start, or checked for accounting errors. While calls are
+//! watched the fast paths are closed: the cache of call sites is empty, and `free` knows no chunk.
+
+use super::Ledger;
+use kmem_layout::word::{TAG_MASK, TAG_NONE};
+
+use crate::alloc_tag::Place;
+use crate::os::Platform;
+use crate::report::{SiteName, print};
+use crate::request::Caller;
+use crate::units::TagId;
+
+impl<P: Platform> Ledger<P> {
+    /// Counts or checks an allocation of `bytes` with this extension word.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn saw_alloc(&self, word: u32, bytes: u64, caller: Caller) {
+        let (slots, tag) = (&self.heap.slots, TagId(word & TAG_MASK));
+        self.books.count_alloc(slots.current(slots.hint(self.platform())), tag, bytes);
+        match tag.0 {
+            TAG_NONE => self.saw_untagged_alloc(bytes, caller),
+            _ => self.check_balance(tag, 1),
+        }
+    }
+
+    /// Counts or checks the free of an allocation of `bytes` at `at` with this extension word.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn saw_free(&self, word: u32, bytes: u64, at: usize) {
+        let (slots, tag) = (&self.heap.slots, TagId(word & TAG_MASK));
+        self.books.count_free(slots.current(slots.hint(self.platform())), tag, bytes);
+        match tag.0 {
+            TAG_NONE => self.saw_untagged_free(bytes, at),
+            _ => self.check_balance(tag, -1),
+        }
+    }
+
+    fn saw_untagged_alloc(&self, bytes: u64, caller: Caller) {
+        let place = caller.place();
+        if !self.books.watch().checks() || !self.books.warned.is_new(Place::Caller(place)) {
+            return;
+        }
+        let what =
+            format_args!("kmem: debug: an allocation of {bytes} bytes that nobody accounted");
+        if place == 0 {
+            print!(self.platform(), "{what}\n");
+        } else {
+            print!(self.platform(), "{what}, by the call that returns to {place:#x}\n");
+        }
+    }
+
+    fn saw_untagged_free(&self, bytes: u64, at: usize) {
+        if self.books.watch().checks() && self.books.warned.is_new(Place::Size(bytes)) {
+            print!(
+                self.platform(),
+                "kmem: debug: a free without a reference: {at:#x}, {bytes} bytes\n"
+            );
+        }
+    }
+
+    /// Adds to the live count of a tag, if calls are checked, and reports a negative count.
+    fn check_balance(&self, tag: TagId, by: i64) {
+        if self.books.watch().checks() && self.books.fell_below_zero(tag, by) {
+            let site = SiteName { sites: &self.books.sites, tag, maps: &[] };
+            print!(self.platform(), "kmem: debug: more frees than allocations of {site}\n");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! CPUs and nodes of Linux, and barriers across CPUs.
+
+use super::syscall::sys;
+use super::{Linux, start};
+use crate::os::Cpus;
+use crate::sync::Ordering;
+
+const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 7;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
+
+impl Linux {
+    /// Number of CPUs that the process may run on.
+    pub(super) fn cpus(&self) -> u32 {
+        let known = self.cpus.load(Ordering::Relaxed);
+        if known != 0 { known } else { self.count_cpus() }
+    }
+
+    /// Asks the kernel for the number of CPUs. Not inlined: the mask takes 1 KiB of stack.
+    #[cold]
+    #[inline(never)]
+    fn count_cpus(&self) -> u32 {
+        let mut mask = [0u64; 128];
+        // SAFETY: the kernel writes at most the given length into `mask`.
+        let got =
+            unsafe { sys!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
+        let count = mask.iter().map(|w| w.count_ones()).sum::<u32>();
+        let cpus = if got > 0 && count > 0 { count } else { 1 };
+        self.cpus.store(cpus, Ordering::Relaxed);
+        cpus
+    }
+}
+
+impl Cpus for Linux {
+    fn possible_cpus(&self) -> u32 {
+        let mut text = [0; 64];
+        let len = start::read_file(c"/sys/devices/system/cpu/possible", &mut text);
+        // A list of ranges such as `0-3,8-11`: the last number is the highest.
+        let last = text[..len].trim_ascii().rsplit(|b| !b.is_ascii_digit()).next();
+        let number = last.and_then(|digits| core::str::from_utf8(digits).ok()?.parse::<u32>().ok());
+        number.map_or(0, |last| last.saturating_add(1)).max(self.cpus())
+    }
+
+    fn slot_hint(&self) -> u32 {
+        // Thread control blocks are at least a page apart.
+        let tp = start::thread_pointer() >> 12;
+        (tp.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as u32 % self.cpus()
+    }
+
+    fn nodes(&self) -> u32 {
+        let known = self.nodes.load(Ordering::Relaxed);
+        if known != 0 {
+            return known;
+        }
+        let mut list = [0; 256];
+        let len = start::read_file(c"/sys/devices/system/node/online", &mut list);
+        let nodes = start::highest(&list[..len]).map_or(1, |node| node.saturating_add(1));
+        self.nodes.store(nodes, Ordering::Relaxed);
+        nodes
+    }
+
+    fn node(&self) -> u32 {
+        let (mut cpu, mut node) = (0u32, 0u32);
+        // SAFETY: the kernel fills both.
+        let done = unsafe { sys!(libc::SYS_getcpu, &raw mut cpu, &raw mut node, 0) } == 0;
+        if done && node < self.nodes() { node } else { 0 }
+    }
+
+    fn rseq_offset(&self) -> Option<isize> {
+        start::glibc_rseq_offset()
+    }
+
+    fn fence_cpus(&self) -> bool {
+        // The kernel serves registered processes only, and remembers them: the first call mostly
+        // succeeds.
+        // SAFETY: membarrier touches no memory.
+        unsafe {
+            if sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0 {
+                return true;
+            }
+            sys!(libc::SYS_membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0
+                && sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0
+        }
+    }
+
+    fn barrier(&self) -> bool {
+        // SAFETY: membarrier touches no memory.
+        unsafe {
+            sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0, 0) == 0
+                || sys!(libc::SYS_membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0
+                    && sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0, 0) == 0
+        }
+    }
+}

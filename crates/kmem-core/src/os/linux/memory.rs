@@ -1,0 +1,224 @@
+//! Memory of Linux: anonymous mappings, reserved without access and made accessible on demand.
+
+use core::ptr::NonNull;
+
+use kmem_layout::root::MAPPING_NAME;
+
+use super::syscall::sys;
+use super::{Linux, start};
+use crate::os::{Budget, Memory};
+use crate::sync::Ordering;
+use crate::units::{PAGE_SIZE, PAGEBLOCK_SIZE};
+
+pub(super) const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const MADV_WIPEONFORK: i32 = 18;
+const MREMAP_DONTUNMAP: i32 = 4;
+
+/// Address in the return value of mmap; `None` for an error.
+pub(super) fn mapped(ret: isize) -> Option<NonNull<u8>> {
+    if (-4095..0).contains(&ret) { None } else { NonNull::new(ret as *mut u8) }
+}
+
+/// Soft limit of a resource; `usize::MAX` if there is none.
+pub(super) fn limit(resource: u32) -> usize {
+    let mut lim = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the kernel fills `lim`.
+    unsafe { sys!(libc::SYS_prlimit64, 0, resource, 0, &raw mut lim) };
+    if lim.rlim_cur == libc::RLIM_INFINITY { usize::MAX } else { lim.rlim_cur as usize }
+}
+
+/// Bytes of memory and swap of the machine; 16 GiB if the kernel does not say.
+fn machine_memory() -> usize {
+    // SAFETY: all-zero is a valid sysinfo, and the kernel fills it.
+    let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes one `sysinfo`.
+    if unsafe { sys!(libc::SYS_sysinfo, &raw mut info) } < 0 {
+        return 16 << 30;
+    }
+    let unit = (info.mem_unit as usize).max(1);
+    (info.totalram as usize).saturating_add(info.totalswap as usize).saturating_mul(unit)
+}
+
+// SAFETY: mmap without an address hint returns fresh ranges; mprotect and madvise act on exactly
+// the range given.
+unsafe impl Memory for Linux {
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let slack = align.saturating_sub(PAGE_SIZE);
+        let span = bytes.checked_add(slack)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = mapped(unsafe {
+            sys!(
+                libc::SYS_mmap,
+                0,
+                span,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                usize::MAX,
+                0
+            )
+        })?;
+        let start = at.as_ptr() as usize;
+        let aligned = start.next_multiple_of(align);
+        // A trim that fails leaves a little address space unused.
+        let (head, tail) = (aligned - start, start + span - (aligned + bytes));
+        if head > 0 {
+            // SAFETY: the fresh mapping's part in front of the reservation, which nothing uses.
+            unsafe { sys!(libc::SYS_munmap, start, head) };
+        }
+        if tail > 0 {
+            // SAFETY: the fresh mapping's part behind the reservation, which nothing uses.
+            unsafe { sys!(libc::SYS_munmap, aligned + bytes, tail) };
+        }
+        // A core file should not contain reserved memory: it is empty and large.
+        // SAFETY: the fresh mapping; the advice affects core files only.
+        unsafe { sys!(libc::SYS_madvise, aligned, bytes, libc::MADV_DONTDUMP) };
+        NonNull::new(aligned as *mut u8)
+    }
+
+    unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
+        // A refusal (too many mappings) only loses address space.
+        // SAFETY: the range is a reservation that nothing uses, by the contract.
+        unsafe { sys!(libc::SYS_munmap, at.as_ptr(), bytes) };
+    }
+
+    unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: a range of a reservation, by the contract.
+        unsafe {
+            let done = sys!(libc::SYS_mprotect, at.as_ptr(), bytes, PROT_RW) == 0;
+            if done {
+                sys!(libc::SYS_madvise, at.as_ptr(), bytes, libc::MADV_DODUMP);
+            }
+            done
+        }
+    }
+
+    unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        let start = at.as_ptr() as usize;
+        let shared = self.shared.load(Ordering::Acquire);
+        let is_shared = (shared..self.shared_end.load(Ordering::Relaxed)).contains(&start);
+        let advice = if is_shared && shared != 0 { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
+        // SAFETY: a committed range whose contents are not needed, by the contract.
+        unsafe { sys!(libc::SYS_madvise, start, bytes, advice) == 0 }
+    }
+
+    fn budget(&self) -> Budget {
+        let memory = machine_memory();
+        let ample = memory.saturating_mul(4).next_power_of_two().clamp(16 << 30, 16 << 40);
+        // Under a limit of address space, leave most of it to the program's other mappings.
+        let space = limit(libc::RLIMIT_AS);
+        let share = |part: usize| (space / part).clamp(4 << 20, ample) & !(PAGEBLOCK_SIZE - 1);
+        let further = share(8).min(1 << 30);
+        let memory = memory.min(limit(libc::RLIMIT_DATA)).min(space / 4);
+        Budget { first_zone: share(4), min_zone: further, memory, cpus: self.cpus() }
+    }
+
+    fn allows(&self, committed: usize) -> bool {
+        committed <= limit(libc::RLIMIT_AS)
+    }
+
+    fn can_protect(&self) -> bool {
+        true
+    }
+
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, accessible: bool) -> bool {
+        let access = if accessible { PROT_RW } else { libc::PROT_NONE };
+        // SAFETY: a committed range that is not used while inaccessible, by the contract.
+        unsafe { sys!(libc::SYS_mprotect, at.as_ptr(), bytes, access) == 0 }
+    }
+
+    fn max_mappings(&self) -> usize {
+        let mut text = [0; 24];
+        let len = start::read_file(c"/proc/sys/vm/max_map_count", &mut text);
+        let number = core::str::from_utf8(text[..len].trim_ascii()).ok();
+        number.and_then(|digits| digits.parse().ok()).unwrap_or(65_530)
+    }
+
+    unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize) {
+        // A refusal only costs speed.
+        // SAFETY: a committed range, by the contract; the advice keeps its contents.
+        unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, libc::MADV_HUGEPAGE) };
+    }
+
+    unsafe fn remap(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> bool {
+        // The old range stays mapped: otherwise another mapping could take its place.
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
+        let (from, to) = (from.as_ptr(), to.as_ptr());
+        // SAFETY: two committed ranges that the caller alone uses, by the contract.
+        unsafe { sys!(libc::SYS_mremap, from, bytes, bytes, flags, to) == to as isize }
+    }
+
+    unsafe fn share(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        // SAFETY: a new descriptor, and a range of a reservation of which nothing is committed, by
+        // the contract.
+        unsafe {
+            let fd = sys!(libc::SYS_memfd_create, c"kmem-shared".as_ptr(), libc::MFD_CLOEXEC);
+            if fd < 0 {
+                return false;
+            }
+            let at = at.as_ptr();
+            let done = sys!(libc::SYS_ftruncate, fd, bytes) == 0
+                && sys!(libc::SYS_mmap, at, bytes, libc::PROT_NONE, flags, fd, 0) == at as isize
+                && sys!(libc::SYS_madvise, at, bytes, libc::MADV_DONTFORK) == 0;
+            sys!(libc::SYS_close, fd);
+            if done {
+                self.shared_end.store(at as usize + bytes, Ordering::Relaxed);
+                self.shared.store(at as usize, Ordering::Release);
+            }
+            done
+        }
+    }
+
+    unsafe fn alias(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> bool {
+        // An old length of zero makes a second mapping of shared memory: see mremap(2).
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let (from, to) = (from.as_ptr(), to.as_ptr());
+        // SAFETY: `from` is shared, and the caller alone uses `to`, by the contract.
+        unsafe { sys!(libc::SYS_mremap, from, 0, bytes, flags, to) == to as isize }
+    }
+
+    unsafe fn unalias(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        let at = at.as_ptr();
+        // SAFETY: a target of `alias` that the caller alone uses, by the contract.
+        unsafe { sys!(libc::SYS_mmap, at, bytes, PROT_RW, flags, usize::MAX, 0) == at as isize }
+    }
+
+    unsafe fn prefer_node(&self, at: NonNull<u8>, bytes: usize, node: u32) {
+        let mut mask = [0u64; 16];
+        let Some(word) = mask.get_mut(node as usize / 64) else { return };
+        *word = 1 << (node % 64);
+        let bits = size_of_val(&mask) * 8;
+        // A refusal only costs speed.
+        // SAFETY: a range of a reservation, by the contract; only the place of its pages changes.
+        unsafe {
+            sys!(libc::SYS_mbind, at.as_ptr(), bytes, libc::MPOL_PREFERRED, mask.as_ptr(), bits, 0)
+        };
+    }
+
+    unsafe fn wipe_on_fork(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: a private, anonymous range, by the contract; only forked children see a change.
+        unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, MADV_WIPEONFORK) == 0 }
+    }
+
+    fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let mut name = [0u8; 32];
+        name[..MAPPING_NAME.len()].copy_from_slice(MAPPING_NAME.as_bytes());
+        // SAFETY: `name` is NUL-terminated.
+        let fd = unsafe { sys!(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: the new descriptor; a new mapping at an address of the kernel's choice.
+        let at = unsafe {
+            if sys!(libc::SYS_ftruncate, fd, bytes) == 0 {
+                mapped(sys!(libc::SYS_mmap, 0, bytes, PROT_RW, libc::MAP_PRIVATE, fd, 0))
+            } else {
+                None
+            }
+        };
+        // SAFETY: the new descriptor, which is used no longer.
+        unsafe { sys!(libc::SYS_close, fd) };
+        at
+    }
+}

@@ -1,0 +1,45 @@
+//! The platform on Linux: raw system calls, glibc's rseq registration, limits of the process.
+//!
+//! Context: any, signal handlers included.
+
+use crate::sync::{AtomicU32, AtomicUsize};
+
+pub mod call;
+mod cpus;
+pub mod diagnose;
+mod file;
+mod memory;
+mod process;
+pub mod start;
+pub mod syscall;
+
+/// The Linux platform. It holds only answers of the kernel, and the place of shared memory.
+pub struct Linux {
+    /// Number of CPU slots; 0 until the kernel was asked.
+    cpus: AtomicU32,
+    /// Number of nodes; 0 until the kernel was asked.
+    nodes: AtomicU32,
+    /// Begin of the memory that [`crate::os::Memory::share`] made; 0: there is none. Decommitting
+    /// it takes `MADV_REMOVE`.
+    shared: AtomicUsize,
+    /// End of that memory.
+    shared_end: AtomicUsize,
+}
+
+impl Linux {
+    /// A platform that has not asked the kernel for anything yet.
+    pub const fn new() -> Self {
+        Self {
+            cpus: AtomicU32::new(0),
+            nodes: AtomicU32::new(0),
+            shared: AtomicUsize::new(0),
+            shared_end: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Default for Linux {
+    fn default() -> Self {
+        Self::new()
+    }
+}

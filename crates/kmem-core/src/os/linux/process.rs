@@ -1,0 +1,104 @@
+//! Time, diagnostics and the process on Linux.
+
+use core::ptr::NonNull;
+
+use super::syscall::sys;
+use super::{Linux, diagnose, file, start};
+use crate::os::{Clock, Console, File, Process};
+use crate::sync::AtomicU32;
+
+impl Clock for Linux {
+    fn now_ms(&self) -> u64 {
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel fills `ts`.
+        unsafe { sys!(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC_COARSE, &raw mut ts) };
+        (ts.tv_sec as u64).wrapping_mul(1000) + ts.tv_nsec as u64 / 1_000_000
+    }
+
+    fn ticks(&self) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every x86-64 CPU has a time-stamp counter.
+        return unsafe { core::arch::x86_64::_rdtsc() };
+        #[cfg(target_arch = "aarch64")]
+        {
+            let ticks: u64;
+            // SAFETY: Linux lets user mode read this register.
+            unsafe {
+                core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack))
+            };
+            // The counter runs at 24 MHz to 1 GHz. Scale it as if it were the slowest.
+            ticks << 5
+        }
+    }
+
+    fn wall_ns(&self) -> u64 {
+        file::wall_ns()
+    }
+}
+
+impl Console for Linux {
+    fn print(&self, text: &[u8]) {
+        diagnose::print(text);
+    }
+
+    fn fatal(&self) -> ! {
+        diagnose::fatal()
+    }
+}
+
+impl Process for Linux {
+    fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
+        let len = start::environment(b"KMEM_CONF=", buf)?;
+        (!start::secure()).then_some(len)
+    }
+
+    fn process(&self) -> u32 {
+        file::process()
+    }
+
+    fn executable(&self, buf: &mut [u8]) -> usize {
+        file::executable(buf)
+    }
+
+    fn mappings(&self, buf: &mut [u8]) -> usize {
+        file::mappings(buf)
+    }
+
+    fn peek(&self, at: usize, buf: &mut [u8]) -> usize {
+        start::peek(at, buf)
+    }
+
+    fn map_file(
+        &self,
+        path: &[u8],
+        bytes: usize,
+        decide: impl Fn(&[u8]) -> File,
+    ) -> Result<NonNull<u8>, &'static str> {
+        file::map(path, bytes, decide)
+    }
+
+    fn signal_event(&self, fd: u32) {
+        let one = 1u64;
+        // SAFETY: the kernel reads the eight bytes of `one`.
+        unsafe { sys!(libc::SYS_write, fd, &raw const one, 8) };
+    }
+
+    fn give_way(&self) {
+        // SAFETY: the call touches no memory.
+        unsafe { sys!(libc::SYS_sched_yield) };
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        // Look again after a while: memory may also come back without a call of `wake`.
+        let patience = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: the kernel reads `word` and `patience`, both live during the call.
+        unsafe { sys!(libc::SYS_futex, word.as_ptr(), op, seen, &raw const patience) };
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: only the word's address is used.
+        unsafe { sys!(libc::SYS_futex, word.as_ptr(), op, i32::MAX) };
+    }
+}

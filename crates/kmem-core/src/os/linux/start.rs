@@ -1,0 +1,254 @@
+//! The process's environment, thread pointer, rseq area and files of `/proc`.
+//!
+//! The first allocation may come from the dynamic loader, before the C library has initialised
+//! itself. So symbols of the C library are weak, and their addresses are tested.
+//!
+//! Context: any, signal handlers included.
+
+use core::ffi::CStr;
+
+use super::syscall::sys;
+use crate::units::PAGE_SIZE;
+
+core::arch::global_asm!(".weak environ", ".weak __rseq_offset", ".weak __rseq_size",);
+
+/// Address of a weak symbol; null if it does not exist or is not relocated yet.
+#[cfg(target_arch = "x86_64")]
+macro_rules! weak {
+    ($name:literal) => {{
+        let at: usize;
+        // SAFETY: reads one slot of the global offset table.
+        unsafe {
+            core::arch::asm!(
+                concat!("mov {0}, [rip + ", $name, "@GOTPCREL]"),
+                out(reg) at, options(nostack, pure, readonly, preserves_flags)
+            );
+        }
+        at
+    }};
+}
+/// Address of a weak symbol; null if it does not exist or is not relocated yet.
+#[cfg(target_arch = "aarch64")]
+macro_rules! weak {
+    ($name:literal) => {{
+        let at: usize;
+        // SAFETY: reads one slot of the global offset table.
+        unsafe {
+            core::arch::asm!(
+                concat!("adrp {0}, :got:", $name),
+                concat!("ldr {0}, [{0}, :got_lo12:", $name, "]"),
+                out(reg) at, options(nostack, pure, readonly, preserves_flags)
+            );
+        }
+        at
+    }};
+}
+
+/// Value of the thread pointer, which differs between live threads.
+#[inline]
+pub fn thread_pointer() -> usize {
+    let tp: usize;
+    // SAFETY: reads the first word of the thread control block, which points to itself.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!(
+            "mov {}, fs:0",
+            out(reg) tp,
+            options(nostack, pure, readonly, preserves_flags)
+        );
+    }
+    // SAFETY: reads a register only.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!(
+            "mrs {}, tpidr_el0",
+            out(reg) tp,
+            options(nostack, pure, nomem, preserves_flags)
+        );
+    }
+    tp
+}
+
+/// Offset in bytes of the rseq area from the thread pointer, if glibc (2.35 or later) registered
+/// it.
+///
+/// glibc reports a size of zero if it did not register one, or was told not to
+/// (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
+#[cfg(target_arch = "x86_64")]
+pub fn glibc_rseq_offset() -> Option<isize> {
+    let (offset, size) =
+        (weak!("__rseq_offset") as *const isize, weak!("__rseq_size") as *const u32);
+    if offset.is_null() || size.is_null() {
+        return None;
+    }
+    // SAFETY: both are objects of the C library, constant since before the first thread.
+    let (offset, size) = unsafe { (*offset, *size) };
+    if size == 0 {
+        return None;
+    }
+    // The cpu_id of a thread whose registration failed is negative.
+    let cpu_id = (thread_pointer() as isize + offset + 4) as *const i32;
+    // SAFETY: a word of the thread's rseq area, which glibc allocated.
+    (unsafe { cpu_id.read_volatile() } >= 0).then_some(offset)
+}
+
+/// `None`: the restartable sections exist for x86-64 only; elsewhere a lock is used.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn glibc_rseq_offset() -> Option<isize> {
+    None
+}
+
+/// Reads the beginning of a file into `buf`. Returns the number of bytes read, 0 on failure.
+/// Does not block on a FIFO.
+pub fn read_file(path: &CStr, buf: &mut [u8]) -> usize {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: the path ends with a NUL.
+    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+    if fd < 0 {
+        return 0;
+    }
+    let mut len = 0;
+    while len < buf.len() {
+        // SAFETY: the kernel writes only into the rest of `buf`.
+        let got = unsafe { sys!(libc::SYS_read, fd, buf.as_mut_ptr().add(len), buf.len() - len) };
+        if got <= 0 {
+            break;
+        }
+        len += got as usize;
+    }
+    // SAFETY: this function opened the descriptor, and uses it no longer.
+    unsafe { sys!(libc::SYS_close, fd) };
+    len
+}
+
+/// Highest number of a list like `0-3,8` from the kernel. `None`: the list has no number.
+pub fn highest(list: &[u8]) -> Option<u32> {
+    let numbers = list.split(|byte| !byte.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let number = |digits: &[u8]| {
+        digits.iter().try_fold(0u32, |value, digit| {
+            value.checked_mul(10)?.checked_add(u32::from(digit - b'0'))
+        })
+    };
+    numbers.filter_map(number).max()
+}
+
+/// Copies memory of this process at `at`, which may be unmapped, into `buf`. Returns the number of
+/// bytes that could be read.
+pub fn peek(at: usize, buf: &mut [u8]) -> usize {
+    let local = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // The kernel reads no part of an entry of which one page is missing. So the part in the first
+    // page has an entry of its own.
+    let first = (PAGE_SIZE - at % PAGE_SIZE).min(buf.len());
+    let iovec = |at: usize, len| libc::iovec { iov_base: at as *mut _, iov_len: len };
+    let remote = [iovec(at, first), iovec(at.wrapping_add(first), buf.len() - first)];
+    // SAFETY: the kernel writes only into `buf`; it fails where the other memory is unmapped.
+    let got = unsafe {
+        let pid = sys!(libc::SYS_getpid);
+        sys!(libc::SYS_process_vm_readv, pid, &raw const local, 1, remote.as_ptr(), 2, 0)
+    };
+    usize::try_from(got).unwrap_or(0)
+}
+
+/// Whether the program runs with more rights than its user: set-user-ID or set-group-ID.
+pub fn secure() -> bool {
+    // SAFETY: these calls only return numbers.
+    unsafe {
+        sys!(libc::SYS_getuid) != sys!(libc::SYS_geteuid)
+            || sys!(libc::SYS_getgid) != sys!(libc::SYS_getegid)
+    }
+}
+
+/// Copies the value of environment variable `name` (given with its `=`) into `buf`. Returns the
+/// value's length in bytes, which exceeds that of `buf` if the value does not fit; then nothing is
+/// copied. `None`: the variable is not set. Takes no lock of the C library.
+pub fn environment(name: &[u8], buf: &mut [u8]) -> Option<usize> {
+    let environ = weak!("environ") as *const *const *const u8;
+    if environ.is_null() {
+        return environment_from_proc(name, buf);
+    }
+    // SAFETY: an object of the C library.
+    let list = unsafe { *environ };
+    if list.is_null() {
+        return environment_from_proc(name, buf);
+    }
+    let mut at = list;
+    loop {
+        // SAFETY: the list goes on up to its null pointer.
+        let entry = unsafe { *at };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: an entry that is not null is a C string.
+        let text = unsafe { CStr::from_ptr(entry.cast()) }.to_bytes();
+        if let Some(value) = text.strip_prefix(name) {
+            if let Some(room) = buf.get_mut(..value.len()) {
+                room.copy_from_slice(value);
+            }
+            return Some(value.len());
+        }
+        // SAFETY: this entry is not the null pointer that ends the list.
+        at = unsafe { at.add(1) };
+    }
+}
+
+/// Reads the variable from `/proc/self/environ`, for calls before the C library has initialised
+/// itself; see [`environment`]. A value that does not fit counts as not set.
+fn environment_from_proc(name: &[u8], buf: &mut [u8]) -> Option<usize> {
+    // SAFETY: the path ends with a NUL.
+    let fd = unsafe {
+        sys!(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            c"/proc/self/environ".as_ptr(),
+            libc::O_RDONLY | libc::O_CLOEXEC,
+            0
+        )
+    };
+    if fd < 0 {
+        return None;
+    }
+    let mut matched = 0; // Bytes of `name` seen; usize::MAX: not this entry.
+    let mut value = 0;
+    let mut result = None;
+    let mut chunk = [0u8; 512];
+    'read: loop {
+        // SAFETY: the kernel writes only into `chunk`.
+        let got = unsafe { sys!(libc::SYS_read, fd, chunk.as_mut_ptr(), chunk.len()) };
+        if got <= 0 {
+            break;
+        }
+        for &byte in &chunk[..got as usize] {
+            if byte == 0 {
+                if matched == name.len() {
+                    result = Some(value);
+                    break 'read;
+                }
+                (matched, value) = (0, 0);
+            } else if matched == name.len() {
+                let Some(slot) = buf.get_mut(value) else {
+                    break 'read;
+                };
+                *slot = byte;
+                value += 1;
+            } else if matched != usize::MAX {
+                matched = if byte == name[matched] { matched + 1 } else { usize::MAX };
+            }
+        }
+    }
+    // SAFETY: this function opened the descriptor, and uses it no longer.
+    unsafe { sys!(libc::SYS_close, fd) };
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::highest;
+
+    #[test]
+    fn highest_number_of_a_list_is_found() {
+        assert_eq!(highest(b"0\n"), Some(0));
+        assert_eq!(highest(b"0-3,8,10-11\n"), Some(11));
+        assert_eq!(highest(b""), None);
+        assert_eq!(highest(b"99999999999999\n"), None);
+    }
+}

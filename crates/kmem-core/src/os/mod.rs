@@ -1,0 +1,328 @@
+//! The platform: all that the core asks of an operating system or a bare machine. `libc` and
+//! `cfg(target_os)` appear nowhere else.
+//!
+//! | trait       | a platform provides                                      | default             |
+//! |-------------|----------------------------------------------------------|---------------------|
+//! | [`Memory`]  | address space, memory behind it, the amount of both      | none: must be given |
+//! | [`Cpus`]    | the CPU and node a thread runs on; barriers              | one CPU, no barrier |
+//! | [`Clock`]   | time, a cycle counter                                    | time stands still   |
+//! | [`Console`] | diagnostics, the end of the program                      | silent; spins       |
+//! | [`Process`] | configuration, files, waiting, number of the process     | there is none       |
+//!
+//! [`Platform`] is all five. The defaults are right for a bare machine, so a kernel implements
+//! [`Memory`] and as much of the rest as it has.
+//!
+//! Context: any. No function may allocate, take a lock that a caller could hold, or change `errno`.
+
+use core::ptr::NonNull;
+
+use crate::sync::AtomicU32;
+use crate::units::PAGE_SIZE;
+
+#[cfg(kmem_linux)]
+pub mod linux;
+pub mod region;
+#[cfg(not(loom))]
+pub mod sim;
+
+/// A platform: see the module's table.
+pub trait Platform: Memory + Cpus + Clock + Console + Process {}
+
+impl<T: Memory + Cpus + Clock + Console + Process> Platform for T {}
+
+/// Limits of what an instance takes. It asks for them once, at its start.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Address space of the first zone, in bytes.
+    pub first_zone: usize,
+    /// Least address space of further zones, in bytes.
+    pub min_zone: usize,
+    /// Most memory that the heap may have, in bytes. Tables are sized for it.
+    pub memory: usize,
+    /// CPU slots that can be in use at once.
+    pub cpus: u32,
+}
+
+/// Memory of a platform.
+///
+/// ```text
+/// (nothing) --reserve--> reserved --commit--> committed --decommit--> committed, zero
+///     ^------------------release--------------------/
+/// ```
+///
+/// Reserved memory must not be touched. Committed memory reads as zero until it is written.
+/// Decommitted memory stays committed, but its contents are gone and it reads as zero; where
+/// [`Self::decommit`] returns false the contents are unchanged.
+///
+/// # Safety
+/// [`Self::reserve`] returns ranges that no other user of the platform has until
+/// [`Self::release`]. [`Self::commit`] makes exactly the given range readable and writable, and
+/// zero where it was not committed before.
+pub unsafe trait Memory: Sync {
+    /// Reserves `bytes` of address space at a multiple of `align`, a power of two. `None`: the
+    /// platform has no such range.
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
+
+    /// Gives a whole reservation back. If the platform cannot, the address space is lost.
+    ///
+    /// # Safety
+    /// `reserve` returned the range, and nothing in it is used from here on.
+    unsafe fn release(&self, at: NonNull<u8>, bytes: usize);
+
+    /// Makes part of a reservation usable. False: the platform has no memory for it.
+    ///
+    /// # Safety
+    /// The range lies in one reservation and is page aligned.
+    unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool;
+
+    /// Drops the contents of committed memory. False: refused, contents unchanged.
+    ///
+    /// # Safety
+    /// The range is committed and page aligned, and its contents are not needed.
+    unsafe fn decommit(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Limits for an instance that starts now.
+    fn budget(&self) -> Budget;
+
+    /// Whether an instance may have `committed` bytes. Checks limits that may have been set after
+    /// address space was reserved.
+    fn allows(&self, _committed: usize) -> bool {
+        true
+    }
+
+    /// Whether [`Self::protect`] works at all.
+    fn can_protect(&self) -> bool {
+        false
+    }
+
+    /// Makes committed memory inaccessible, or accessible again with its contents. False: refused,
+    /// nothing changed.
+    ///
+    /// # Safety
+    /// The range is committed and page aligned, and not used while it is inaccessible.
+    unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize, _accessible: bool) -> bool {
+        false
+    }
+
+    /// Most mappings that the process may have. Each change of protection inside a range makes two
+    /// more.
+    fn max_mappings(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Advises the platform to back committed memory with huge pages.
+    ///
+    /// # Safety
+    /// The range is committed and page aligned.
+    unsafe fn advise_huge(&self, _at: NonNull<u8>, _bytes: usize) {}
+
+    /// Moves the contents of committed memory to other committed memory without copying. The old
+    /// contents of `to` are lost, and `from` reads as zero. False: refused, nothing changed.
+    ///
+    /// # Safety
+    /// Both ranges are committed, page aligned and distinct, and the caller alone uses them.
+    unsafe fn remap(&self, _from: NonNull<u8>, _to: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Backs part of a reservation with memory that [`Self::alias`] can map a second time. A forked
+    /// child does not have it. False: the platform has no such memory.
+    ///
+    /// # Safety
+    /// The range lies in one reservation, is page aligned, and none of it is committed.
+    unsafe fn share(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Maps the memory at `from` a second time at `to`. False: refused, nothing changed.
+    ///
+    /// # Safety
+    /// Both ranges are committed and page aligned; `from` lies in memory from [`Self::share`], and
+    /// the caller alone uses `to`.
+    unsafe fn alias(&self, _from: NonNull<u8>, _to: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Ends a mapping by [`Self::alias`]: the range has memory of its own again, committed and
+    /// zero. False: refused, nothing changed.
+    ///
+    /// # Safety
+    /// The range was the `to` of `alias`, and the caller alone uses it.
+    unsafe fn unalias(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Advises the platform to take the memory of part of a reservation from a node, while that
+    /// node has some.
+    ///
+    /// # Safety
+    /// The range lies in one reservation, is page aligned, and none of it is committed.
+    unsafe fn prefer_node(&self, _at: NonNull<u8>, _bytes: usize, _node: u32) {}
+
+    /// Makes a range read as zero in a forked child. False: not supported.
+    ///
+    /// # Safety
+    /// The range is page aligned, private and anonymous.
+    unsafe fn wipe_on_fork(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Maps `bytes` of zeroes for the root block. A reader outside the process finds them by name
+    /// if the platform names mappings. `None`: there is no memory.
+    fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let bytes = bytes.next_multiple_of(PAGE_SIZE);
+        let root = self.reserve(bytes, PAGE_SIZE)?;
+        // SAFETY: a fresh reservation of this function's own.
+        unsafe { self.commit(root, bytes) }.then_some(root)
+    }
+}
+
+/// The CPUs of a platform.
+pub trait Cpus: Memory {
+    /// Highest number of a CPU plus one, counting CPUs that may come online later.
+    fn possible_cpus(&self) -> u32 {
+        self.budget().cpus
+    }
+
+    /// Slot for the calling thread, below the budget's `cpus`. A hint that spreads threads over
+    /// slots: two threads may get the same slot at the same time.
+    fn slot_hint(&self) -> u32 {
+        0
+    }
+
+    /// Highest number of a NUMA node plus one.
+    fn nodes(&self) -> u32 {
+        1
+    }
+
+    /// Node of the CPU that the calling thread runs on, below [`Self::nodes`]. A hint: the thread
+    /// may be moved at any time.
+    fn node(&self) -> u32 {
+        0
+    }
+
+    /// Offset in bytes of the thread's rseq area from the thread pointer. `None`: the C library
+    /// registered none that can be used.
+    fn rseq_offset(&self) -> Option<isize> {
+        None
+    }
+
+    /// Ends every restartable section of other threads that began before the call
+    /// (`membarrier(2)`). False: not supported.
+    fn fence_cpus(&self) -> bool {
+        false
+    }
+
+    /// A full memory barrier on every CPU that runs a thread of this process. False: not supported.
+    fn barrier(&self) -> bool {
+        false
+    }
+}
+
+/// Time of a platform.
+pub trait Clock {
+    /// Milliseconds of a clock that never goes back; may be coarse. It decides when free memory is
+    /// given back to the platform: while it stands still, none is.
+    fn now_ms(&self) -> u64 {
+        0
+    }
+
+    /// Value of a counter that advances by about one per nanosecond and is cheap to read. It
+    /// decides when to call [`Self::now_ms`], and seeds random orders.
+    fn ticks(&self) -> u64 {
+        0
+    }
+
+    /// Nanoseconds since 1970; 0 if the platform does not know.
+    fn wall_ns(&self) -> u64 {
+        0
+    }
+}
+
+/// Diagnostics of a platform.
+pub trait Console {
+    /// Writes a diagnostic. Best effort; does not block.
+    fn print(&self, _text: &[u8]) {}
+
+    /// Ends the program after an error that cannot be recovered from.
+    fn fatal(&self) -> ! {
+        loop {
+            core::hint::spin_loop();
+        }
+    }
+}
+
+/// Decision about a file that exists already; see [`Process::map_file`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// Leave it unchanged: it is not a file of kmem.
+    Keep,
+    /// Overwrite it, unless the process `unless_alive` is alive and is not this process.
+    Replace {
+        /// Number of the process that wrote the file.
+        unless_alive: u32,
+    },
+}
+
+/// The process, and the files, waits and environment of its system.
+pub trait Process {
+    /// Copies the user's configuration text into `buf`. Returns the text's length in bytes, which
+    /// exceeds that of `buf` if the text does not fit. `None`: there is none, or the program has
+    /// more rights than its user.
+    fn configuration(&self, _buf: &mut [u8]) -> Option<usize> {
+        None
+    }
+
+    /// Number of the process; 0 if the platform has no processes.
+    fn process(&self) -> u32 {
+        0
+    }
+
+    /// Writes the path of the executable into `buf`. Returns its length in bytes, 0 on failure.
+    fn executable(&self, _buf: &mut [u8]) -> usize {
+        0
+    }
+
+    /// Writes the process's mappings into `buf`, in the format of `/proc/self/maps`. Returns the
+    /// length in bytes, 0 on failure.
+    fn mappings(&self, _buf: &mut [u8]) -> usize {
+        0
+    }
+
+    /// Copies memory of this process at `at`, which may be unmapped, into `buf`. Returns the number
+    /// of bytes that could be read.
+    fn peek(&self, _at: usize, _buf: &mut [u8]) -> usize {
+        0
+    }
+
+    /// Makes a file of `bytes` zeroes, which outlives the process, and maps it. `path` may hold
+    /// `%p`, `%h`, `%t` and `%e`. If the file exists, `decide` gets its first bytes.
+    ///
+    /// # Errors
+    /// The reason why the file cannot be made or mapped, as text for a diagnostic.
+    fn map_file(
+        &self,
+        _path: &[u8],
+        _bytes: usize,
+        _decide: impl Fn(&[u8]) -> File,
+    ) -> Result<NonNull<u8>, &'static str> {
+        Err("there are no files here")
+    }
+
+    /// Adds one to the counter of an eventfd. Best effort.
+    fn signal_event(&self, _fd: u32) {}
+
+    /// Yields the CPU to other threads, one of which the caller waits for.
+    fn give_way(&self) {}
+
+    /// Waits until another thread calls [`Self::wake`] for `word`, if its value is `seen`. May
+    /// return at any time: the caller checks its condition again.
+    fn wait(&self, _word: &AtomicU32, _seen: u32) {
+        crate::sync::spin();
+    }
+
+    /// Ends all waits for `word`.
+    fn wake(&self, _word: &AtomicU32) {}
+}

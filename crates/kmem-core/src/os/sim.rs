@@ -1,0 +1,220 @@
+//! A simulator: another platform's memory, with simulated CPUs, time, and faults at chosen calls.
+//!
+//! Every call that can fail has a number, counted from one. A test runs an operation with the
+//! first call failing, then the second, and so on until a run meets no fault.
+//!
+//! Context: any.
+
+use core::ptr::NonNull;
+
+use super::{Budget, Clock, Console, Cpus, Memory, Platform, Process};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// A simulator over another platform; see the module's description.
+pub struct Sim<P> {
+    inner: P,
+    budget: Budget,
+    nodes: u32,
+    cpu: AtomicU32,
+    /// State of the random sequence of CPUs; 0: the CPU is `cpu`.
+    wander: AtomicU64,
+    clock: AtomicU64,
+    calls: AtomicU64,
+    fail_from: AtomicU64,
+    fail_until: AtomicU64,
+}
+
+impl<P: Platform> Sim<P> {
+    /// A simulator over `inner`, with the given budget and no faults.
+    pub const fn new(inner: P, budget: Budget) -> Self {
+        Self {
+            inner,
+            budget,
+            nodes: 1,
+            cpu: AtomicU32::new(0),
+            wander: AtomicU64::new(0),
+            clock: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            fail_from: AtomicU64::new(u64::MAX),
+            fail_until: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Gives the simulator a count of nodes: CPU `n` belongs to node `n % nodes`.
+    pub const fn with_nodes(mut self, nodes: u32) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Makes all later operations run on the given CPU slot.
+    pub fn run_on(&self, cpu: u32) {
+        self.cpu.store(cpu % self.budget.cpus, Ordering::Relaxed);
+    }
+
+    /// Moves the caller to another CPU whenever it asks for its CPU, in an order that `seed`
+    /// decides. So operations are moved while they run. 0 ends this.
+    pub fn wander(&self, seed: u64) {
+        self.wander.store(seed, Ordering::Relaxed);
+    }
+
+    /// Moves the clock forward.
+    pub fn advance_ms(&self, ms: u64) {
+        self.clock.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    /// Fails the calls numbered `from..until`, counted from the next call as 1.
+    pub fn fail(&self, from: u64, until: u64) {
+        self.calls.store(0, Ordering::Relaxed);
+        self.fail_until.store(until, Ordering::Relaxed);
+        self.fail_from.store(from, Ordering::Relaxed);
+    }
+
+    /// Number of calls since the last [`Self::fail`] that can fail.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    fn faulty(&self) -> bool {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        call >= self.fail_from.load(Ordering::Relaxed)
+            && call < self.fail_until.load(Ordering::Relaxed)
+    }
+}
+
+// SAFETY: the inner platform keeps the contract; a call that fails here changes nothing.
+unsafe impl<P: Platform> Memory for Sim<P> {
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if self.faulty() { None } else { self.inner.reserve(bytes, align) }
+    }
+
+    unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
+        if !self.faulty() {
+            // SAFETY: the same contract.
+            unsafe { self.inner.release(at, bytes) }
+        }
+    }
+
+    unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the same contract.
+        !self.faulty() && unsafe { self.inner.commit(at, bytes) }
+    }
+
+    unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the same contract.
+        !self.faulty() && unsafe { self.inner.decommit(at, bytes) }
+    }
+
+    fn budget(&self) -> Budget {
+        self.budget
+    }
+
+    fn allows(&self, committed: usize) -> bool {
+        self.inner.allows(committed)
+    }
+
+    fn can_protect(&self) -> bool {
+        self.inner.can_protect()
+    }
+
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, accessible: bool) -> bool {
+        // SAFETY: the same contract.
+        !self.faulty() && unsafe { self.inner.protect(at, bytes, accessible) }
+    }
+
+    fn max_mappings(&self) -> usize {
+        self.inner.max_mappings()
+    }
+
+    unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize) {
+        if !self.faulty() {
+            // SAFETY: the same contract.
+            unsafe { self.inner.advise_huge(at, bytes) }
+        }
+    }
+
+    unsafe fn remap(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the same contract.
+        !self.faulty() && unsafe { self.inner.remap(from, to, bytes) }
+    }
+
+    unsafe fn share(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the same contract.
+        !self.faulty() && unsafe { self.inner.share(at, bytes) }
+    }
+
+    unsafe fn alias(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the same contract.
+        !self.faulty() && unsafe { self.inner.alias(from, to, bytes) }
+    }
+
+    unsafe fn unalias(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the same contract.
+        !self.faulty() && unsafe { self.inner.unalias(at, bytes) }
+    }
+
+    fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {
+        if self.faulty() { None } else { self.inner.map_root(bytes) }
+    }
+}
+
+impl<P: Platform> Cpus for Sim<P> {
+    fn slot_hint(&self) -> u32 {
+        let mut state = self.wander.load(Ordering::Relaxed);
+        if state != 0 {
+            // xorshift (Marsaglia, 2003).
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            self.wander.store(state, Ordering::Relaxed);
+            return (state >> 33) as u32 % self.budget.cpus;
+        }
+        self.cpu.load(Ordering::Relaxed)
+    }
+
+    fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
+    fn node(&self) -> u32 {
+        self.slot_hint() % self.nodes
+    }
+
+    fn barrier(&self) -> bool {
+        // Not faulty: whether a system has barriers does not depend on its memory.
+        self.inner.barrier()
+    }
+}
+
+impl<P: Platform> Clock for Sim<P> {
+    fn now_ms(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    fn ticks(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed) * 1_000_000
+    }
+}
+
+impl<P: Platform> Console for Sim<P> {
+    fn print(&self, text: &[u8]) {
+        self.inner.print(text);
+    }
+
+    fn fatal(&self) -> ! {
+        self.inner.fatal()
+    }
+}
+
+impl<P: Platform> Process for Sim<P> {
+    fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
+        self.inner.configuration(buf)
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        self.inner.wait(word, seen);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        self.inner.wake(word);
+    }
+}

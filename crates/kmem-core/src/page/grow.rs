@@ -1,0 +1,93 @@
+//! Making more of a zone's address space usable.
+
+use core::ptr::NonNull;
+
+use super::credit::Credit;
+use super::{On, Zone};
+use crate::os::Platform;
+use crate::sync::Ordering;
+use crate::units::{CHUNK_ORDER, PAGE_SIZE, PAGEBLOCK_PAGES, PageCount, Pageblock, Pfn};
+
+/// Bounds of one step of growth, in pageblocks. A step is an eighth of the committed pages.
+const STEP: core::ops::RangeInclusive<u32> = 2..=128;
+/// Pages for which tables are committed at a time: 64 MiB.
+const SECTION_PAGES: u32 = 1 << 14;
+/// Pages described by one word of the sets of slabs.
+const SEARCH_PAGES: u32 = 64 << CHUNK_ORDER;
+
+impl<P: Platform> On<'_, P> {
+    /// Commits at least `pages` more pages, unless another thread does so concurrently. False: the
+    /// zone is at its end, or the platform has no memory.
+    pub(super) fn grow(&self, pages: PageCount) -> bool {
+        let zone = self.zone;
+        let old = zone.committed();
+        let room = zone.pages - old;
+        let Some(need) = pages.0.checked_next_multiple_of(PAGEBLOCK_PAGES).map(PageCount) else {
+            return false;
+        };
+        if need > room {
+            return false;
+        }
+        let step = (old.pageblocks() / 8).clamp(*STEP.start(), *STEP.end());
+        let wish = need.max(PageCount::of_pageblocks(step)).min(room);
+        for add in [wish, need] {
+            let total = (old + add).bytes();
+            if !self.platform.allows(total) || !self.describe(old + add) {
+                continue;
+            }
+            let Some(at) = NonNull::new(zone.address(Pfn::ZERO + old) as *mut u8) else {
+                return false;
+            };
+            // SAFETY: part of the zone's reservation, page aligned. Two threads may both commit it.
+            if unsafe { self.platform.commit(at, add.bytes()) } {
+                zone.publish(old, add);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Commits the tables for the first `pages` pages, and a little more: a search may read the
+    /// word behind the last one that it needs. False: the platform has no memory.
+    pub fn describe(&self, pages: PageCount) -> bool {
+        let zone = self.zone;
+        let have = zone.described.load(Ordering::Acquire);
+        let need = pages.0.saturating_add(SEARCH_PAGES);
+        if have >= need.min(zone.pages.0) {
+            return true;
+        }
+        let want = need.next_multiple_of(SECTION_PAGES).min(zone.pages.0);
+        for table in &zone.tables {
+            let bytes = |pages: u32| (pages >> CHUNK_ORDER) as usize * table.bits as usize / 8;
+            let from = (table.at + bytes(have)) & !(PAGE_SIZE - 1);
+            let to = (table.at + bytes(want)).next_multiple_of(PAGE_SIZE);
+            let Some(at) = NonNull::new(from as *mut u8) else { return false };
+            // SAFETY: whole pages of the reservation, which ends on a page.
+            if !unsafe { self.platform.commit(at, to - from) } {
+                return false;
+            }
+        }
+        zone.described.fetch_max(want, Ordering::AcqRel);
+        true
+    }
+}
+
+impl Zone {
+    /// Lets threads claim pageblocks that were committed. If several threads committed them, one
+    /// thread does this.
+    pub(super) fn publish(&self, old: PageCount, add: PageCount) {
+        // SAFETY: `block` is valid for the zone's life.
+        let committed = unsafe { &(*self.block).committed };
+        let (from, to) = (u64::from(old.0), u64::from((old + add).0));
+        if committed.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        for pageblock in Pageblock(old.pageblocks()).up_to(Pageblock((old + add).pageblocks())) {
+            for (_, row) in self.rows_of(pageblock) {
+                row.0.store(u64::MAX, Ordering::Relaxed);
+            }
+            self.set_credit(pageblock, Credit::WHOLE);
+            self.rehint(pageblock);
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The page zone: runs of pages of any length, from one page to the whole zone; and the zones of
+//! an instance.
+//!
+//! ```text
+//! zone    | pageblock 0 (2 MiB)               | pageblock 1 | ..    | committed | reserved
+//! rows    | row 0 (64 pages) .. row 7         | ..                    1 bit: free page
+//! credits | credit of pageblocks 0, 1, 2, 3 | ..                      see `credit`
+//! dirty   | like rows                                                 1 bit: may have old contents
+//! ext     | u32 per page: extension word of the run that starts there
+//! len     | u32 per page: length of the run that starts there, 0 while it is free
+//! ```
+//!
+//! **Credit.** A pageblock's credit is at most the number of its free bits. A thread that wants
+//! pages takes credit first, then bits; a thread that returns pages gives bits first, then credit.
+//! So credit 512 proves all 512 pages free, and one compare-and-swap to `HUGE` takes the pageblock
+//! as a whole, check included. While it is `HUGE` its bits stay set and belong to the taker.
+//!
+//! A CPU may hold all the credit of a pageblock, its [`Reserve`]. The pageblock then looks full to
+//! other CPUs.
+//!
+//! The hint sets (see [`crate::row::summary`]) lead to the lowest pageblock first, so partly used
+//! pageblocks fill up and free ones stay whole.
+//!
+//! | file       | what it does                                                        |
+//! |------------|---------------------------------------------------------------------|
+//! | `zones`    | the zones of an instance: claims across them, new ones              |
+//! | `node`     | NUMA nodes                                                          |
+//! | `claim`    | takes runs; `bulk` many blocks at once; `give` takes them back      |
+//! | `credit`   | the number of pages of a pageblock that may be claimed              |
+//! | `grow`     | commits more of the zone's address space                            |
+//! | `purge`    | gives unused memory back to the platform                            |
+//! | `contents` | which pages may hold old contents; zeroing                          |
+//! | `check`    | checks of free pages: bad pages, poison, protection                 |
+//! | `pcp`      | a CPU's share of the page layer                                     |
+//! | `fork`     | repair in a forked child; `validate` recounts                       |
+//!
+//! Lock order: there are no locks. A thread that stops anywhere, or a child forked at that moment,
+//! costs at most the pages that the thread was moving.
+//!
+//! Context: any; may call the platform.
+
+use core::ptr::NonNull;
+
+use kmem_layout::root::ZoneBlock;
+
+use crate::os::Platform;
+use crate::row::summary::{self, Summary};
+use crate::row::{Row, span};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics};
+use crate::units::{
+    PAGE_SHIFT, PAGE_SIZE, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount, Pageblock,
+    Pfn,
+};
+
+mod bulk;
+#[cfg(not(loom))]
+mod check;
+mod claim;
+mod contents;
+mod credit;
+mod fork;
+mod give;
+mod grow;
+#[cfg(not(loom))]
+mod node;
+mod pcp;
+mod purge;
+mod tables;
+mod validate;
+#[cfg(not(loom))]
+mod zones;
+
+pub use bulk::Reserve;
+#[cfg(not(loom))]
+pub use check::{Bad, BadPage, PageChecks};
+pub use pcp::{Pcp, Way};
+pub use purge::{LOOK_EVERY, Look, Purged};
+use tables::TABLES;
+pub use tables::{SLAB_TABLES, SlabTables, Table};
+pub use validate::ZoneFault;
+#[cfg(not(loom))]
+pub use zones::{Purpose, ZoneSet, Zones};
+
+/// Lanes of the hint sets of pageblocks.
+mod lane {
+    pub(super) const PARTIAL: u32 = 0;
+    pub(super) const FREE: u32 = 1;
+    pub(super) const PURGE: u32 = 2;
+    pub(super) const COUNT: u32 = 3;
+}
+
+/// Search cursors: one per log2 of the run length.
+const BUCKETS: usize = PAGEBLOCK_ORDER as usize + 1;
+
+/// One zone.
+///
+/// # Invariants
+/// The pointers lead to arrays with an entry for each page, row or pageblock of the zone, in
+/// memory that is never freed. Only the parts that describe committed pages are non-zero.
+pub struct Zone {
+    base: usize,
+    pages: PageCount,
+    rows: *const Row,
+    credits: *const AtomicU64,
+    dirty: *const AtomicU64,
+    ext: *const AtomicU32,
+    len: *const AtomicU32,
+    /// Decay generation of the last return to each pageblock.
+    stamp: *const AtomicU32,
+    pageblocks: Summary,
+    /// A hint: no pageblock below this one can serve a run of 2^i pages. Before the zone grows,
+    /// searches look at those pageblocks again.
+    cursor: [AtomicU32; BUCKETS],
+    block: *const ZoneBlock,
+    used: *const AtomicU32,
+    decay: purge::Decay,
+    tables: [Table; TABLES],
+    /// Pages for which the tables are committed.
+    described: AtomicU32,
+}
+
+// SAFETY: all shared state is atomic, reached through pointers that stay valid (invariant).
+unsafe impl Send for Zone {}
+// SAFETY: all shared state is atomic, reached through pointers that stay valid (invariant).
+unsafe impl Sync for Zone {}
+
+/// A run of pages of one zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First page.
+    pub start: Pfn,
+    /// Length.
+    pub pages: PageCount,
+}
+
+impl Run {
+    /// The page behind the last one.
+    #[inline]
+    pub fn end(self) -> Pfn {
+        self.start + self.pages
+    }
+
+    /// The parts of the run, row by row: the row's first page, and a mask of the row.
+    fn rows(self) -> impl Iterator<Item = (Pfn, u64)> {
+        let (mut at, end) = (self.start.0, self.end().0);
+        core::iter::from_fn(move || {
+            let len = (64 - at % 64).min(end - at);
+            let mask = (len > 0).then(|| span(at % 64, len))?;
+            let row = Pfn(at / 64 * 64);
+            at += len;
+            Some((row, mask))
+        })
+    }
+}
+
+/// A page that was returned although it is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoubleFree(pub Pfn);
+
+/// Extension word and length of the run that starts at a page.
+#[derive(Clone, Copy)]
+pub struct PageWords<'a> {
+    /// Holder of the run. Keeps the tag of the last holder while the page is free.
+    pub ext: &'a AtomicU32,
+    /// Length of the run in pages, 0 if none starts here.
+    pub len: &'a AtomicU32,
+}
+
+/// Offsets of the arrays of a zone, in the order in which they lie in memory.
+struct Carve {
+    at: usize,
+}
+
+impl Carve {
+    /// Offset of the next array, on a cache line of its own.
+    const fn take(&mut self, bytes: usize) -> usize {
+        let at = self.at;
+        self.at = (at + bytes + 63) & !63;
+        at
+    }
+}
+
+impl Zone {
+    /// Bytes of metadata for a zone of `pages`.
+    pub const fn metadata_bytes(pages: u32) -> usize {
+        Self::fixed_bytes(pages)
+            + 2 * (pages as usize / 8).next_multiple_of(64)
+            + 2 * pages as usize * 4
+    }
+
+    /// Bytes at the start of the metadata that must be committed from the beginning.
+    pub const fn fixed_bytes(pages: u32) -> usize {
+        let pageblocks = pages >> PAGEBLOCK_ORDER;
+        let mut carve = Carve { at: 0 };
+        carve.take(pageblocks.div_ceil(4) as usize * 8); // credits
+        carve.take(pageblocks as usize * 4); // stamp
+        carve.take(summary::words_for(pageblocks, lane::COUNT) * 8);
+        carve.at
+    }
+
+    /// Makes a zone of the `pages` at `base`, none of them committed yet.
+    ///
+    /// # Safety
+    /// - `base` is the 2 MiB-aligned start of `pages` (a multiple of 512) reserved pages.
+    /// - `metadata` is [`Self::metadata_bytes`] of reserved memory that is zero once committed. The
+    ///   first [`Self::fixed_bytes`] are committed.
+    /// - `slab_tables` are reserved, and zero once committed.
+    /// - `block` and `used` are valid.
+    /// - Only this zone uses any of it, and it is never freed.
+    pub unsafe fn new(
+        base: NonNull<u8>,
+        pages: PageCount,
+        metadata: *mut u8,
+        slab_tables: [Table; SLAB_TABLES],
+        block: *const ZoneBlock,
+        used: *const AtomicU32,
+    ) -> Self {
+        let base = base.as_ptr() as usize;
+        debug_assert!(base.is_multiple_of(PAGEBLOCK_SIZE));
+        debug_assert!(pages.0.is_multiple_of(PAGEBLOCK_PAGES));
+        let pageblocks = pages.pageblocks();
+        let mut carve = Carve { at: 0 };
+        let mut take = |bytes| metadata.wrapping_add(carve.take(bytes));
+        let credits = take(pageblocks.div_ceil(4) as usize * 8).cast();
+        let stamp = take(pageblocks as usize * 4).cast();
+        let sets = take(summary::words_for(pageblocks, lane::COUNT) * 8).cast();
+        let rows: *const Row = take(pages.0 as usize / 8).cast();
+        let dirty: *const AtomicU64 = take(pages.0 as usize / 8).cast();
+        let ext: *const AtomicU32 = take(pages.0 as usize * 4).cast();
+        let len: *const AtomicU32 = take(pages.0 as usize * 4).cast();
+        // SAFETY: the words of the sets lie in the `fixed_bytes`, which are committed and zero.
+        let pageblocks = unsafe { Summary::new(sets, pageblocks, lane::COUNT) };
+        let mut tables = [Table { at: 0, bits: 0 }; TABLES];
+        tables[..4].copy_from_slice(&[
+            Table { at: rows as usize, bits: 16 },
+            Table { at: dirty as usize, bits: 16 },
+            Table { at: ext as usize, bits: 16 * 32 },
+            Table { at: len as usize, bits: 16 * 32 },
+        ]);
+        tables[4..].copy_from_slice(&slab_tables);
+        // INVARIANT: the arrays were carved out of metadata of the right size, which is never
+        // freed, by the contract.
+        Self {
+            base,
+            pages,
+            rows,
+            credits,
+            dirty,
+            ext,
+            len,
+            stamp,
+            pageblocks,
+            cursor: atomics![AtomicU32::new(0); BUCKETS],
+            block,
+            used,
+            decay: purge::Decay::new(),
+            tables,
+            described: AtomicU32::new(0),
+        }
+    }
+
+    /// Writes the addresses of the tables for readers.
+    pub fn describe(&self, block: &mut ZoneBlock) {
+        block.base = self.base as u64;
+        block.pages = u64::from(self.pages.0);
+        block.page_ext = self.ext as u64;
+        block.page_len = self.len as u64;
+        block.rows = self.rows as u64;
+        block.dirty = self.dirty as u64;
+        block.credit = self.credits as u64;
+    }
+
+    /// Address of the zone's first page.
+    #[inline]
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Length of the zone's address space.
+    #[inline]
+    pub fn pages(&self) -> PageCount {
+        self.pages
+    }
+
+    /// The page at an address, if it lies in this zone.
+    #[inline]
+    pub fn pfn(&self, at: usize) -> Option<Pfn> {
+        let pfn = at.wrapping_sub(self.base) >> PAGE_SHIFT;
+        (pfn < self.pages.0 as usize).then_some(Pfn(pfn as u32))
+    }
+
+    /// Address of a page.
+    #[inline]
+    pub fn address(&self, pfn: Pfn) -> usize {
+        self.base + pfn.0 as usize * PAGE_SIZE
+    }
+
+    /// Pages that are readable and writable so far, from the first one on.
+    #[inline]
+    pub fn committed(&self) -> PageCount {
+        // SAFETY: `block` is valid for the zone's life.
+        PageCount(unsafe { (*self.block).committed.load(Ordering::Acquire) } as u32)
+    }
+
+    /// The pageblock behind the last committed one.
+    pub(super) fn end(&self) -> Pageblock {
+        Pageblock(self.committed().pageblocks())
+    }
+
+    /// The words of a page; `None` unless it is committed.
+    #[inline]
+    pub fn words(&self, pfn: Pfn) -> Option<PageWords<'_>> {
+        // SAFETY: the page is committed: the test has just passed.
+        (pfn.index() < self.committed()).then(|| unsafe { self.words_of(pfn) })
+    }
+
+    /// The words of a page that is known to be committed.
+    ///
+    /// # Safety
+    /// The page is committed: it lies below [`Self::committed`], as all pages of claimed runs do.
+    #[inline]
+    pub unsafe fn words_of(&self, pfn: Pfn) -> PageWords<'_> {
+        debug_assert!(pfn.index() < self.pages);
+        // SAFETY: by the contract, `ext` and `len` have committed entries for the page.
+        unsafe {
+            PageWords { ext: &*self.ext.add(pfn.0 as usize), len: &*self.len.add(pfn.0 as usize) }
+        }
+    }
+
+    fn row(&self, pfn: Pfn) -> &Row {
+        debug_assert!(pfn.index() < self.pages);
+        // SAFETY: `rows` has a row for each 64 pages of the zone, by its invariant.
+        unsafe { &*self.rows.add(pfn.0 as usize / 64) }
+    }
+
+    /// The eight rows of a pageblock, each with its first page.
+    fn rows_of(&self, pageblock: Pageblock) -> impl Iterator<Item = (Pfn, &Row)> {
+        (0..8).map(move |i| {
+            let first = pageblock.first() + PageCount::of_rows(i);
+            (first, self.row(first))
+        })
+    }
+
+    fn stamp(&self, pageblock: Pageblock) -> &AtomicU32 {
+        debug_assert!(pageblock.0 < self.pages.pageblocks());
+        // SAFETY: `stamp` has an entry for each pageblock of the zone, by its invariant.
+        unsafe { &*self.stamp.add(pageblock.0 as usize) }
+    }
+
+    /// Whether pages lie in the committed part of the zone, as all claimed runs do.
+    fn holds(&self, start: Pfn, pages: PageCount) -> bool {
+        u64::from(start.0) + u64::from(pages.0) <= u64::from(self.committed().0)
+    }
+
+    fn count_taken(&self, pages: PageCount) {
+        // SAFETY: `used` is valid for the zone's life.
+        unsafe { (*self.used).fetch_add(pages.0, Ordering::Relaxed) };
+    }
+
+    fn count_given(&self, pages: PageCount) {
+        // SAFETY: `used` is valid for the zone's life.
+        unsafe { (*self.used).fetch_sub(pages.0, Ordering::Relaxed) };
+    }
+
+    /// End of a run that its user sees end at `end`. If the pageblock of its last page is taken as
+    /// a whole, the run owns that pageblock to its end.
+    pub fn whole_end(&self, end: Pfn) -> Pfn {
+        if end.0.is_multiple_of(PAGEBLOCK_PAGES) || !self.is_whole(end.pageblock()) {
+            return end;
+        }
+        end.pageblock().end()
+    }
+}
+
+/// The search cursor for runs of `pages`.
+fn bucket(pages: PageCount) -> usize {
+    (pages.0.next_power_of_two().trailing_zeros() as usize).min(BUCKETS - 1)
+}
+
+/// A zone together with the platform under it.
+#[derive(Clone, Copy)]
+pub struct On<'a, P> {
+    /// The zone.
+    pub zone: &'a Zone,
+    /// Its platform.
+    pub platform: &'a P,
+}
+
+impl Zone {
+    /// The zone with its platform, for operations that may call it.
+    pub fn on<'a, P: Platform>(&'a self, platform: &'a P) -> On<'a, P> {
+        On { zone: self, platform }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model;

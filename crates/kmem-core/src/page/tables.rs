@@ -1,0 +1,47 @@
+//! Tables that lie beside the pages of a zone, and are committed as the zone grows.
+
+use core::ops::Range;
+
+use kmem_layout::root::ZoneBlock;
+
+use crate::units::PageCount;
+
+/// Number of tables that are committed as the zone grows: those of the zone, those of its slabs.
+pub(super) const TABLES: usize = 4 + SLAB_TABLES;
+/// Number of tables of a zone's slabs that are committed as the zone grows.
+pub const SLAB_TABLES: usize = 2;
+
+/// A table with a fixed number of bits for each chunk of 16 pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// Its address.
+    pub at: usize,
+    /// Bits per chunk.
+    pub bits: u32,
+}
+
+/// The tables of a zone's slabs, which lie behind the zone's own. The layer above implements it.
+///
+/// # Safety
+/// [`Self::fixed_parts`] and [`Self::tables`] lie in the metadata that [`Self::new`] is given.
+pub unsafe trait SlabTables: Sync + Sized + 'static {
+    /// Bytes of metadata for a zone of `pages`.
+    fn metadata_bytes(pages: u32) -> usize;
+
+    /// The parts of the metadata that must be committed from the beginning.
+    fn fixed_parts(pages: u32) -> [Range<usize>; 2];
+
+    /// Views zeroed metadata as that of a zone without slabs.
+    ///
+    /// # Safety
+    /// `metadata` is [`Self::metadata_bytes`] of reserved memory, 64-byte aligned and zero once
+    /// committed. The [`Self::fixed_parts`] are committed. Only this value uses it, and it is never
+    /// freed. `base` is the address of the zone's first page.
+    unsafe fn new(base: usize, pages: PageCount, metadata: *mut u8) -> Self;
+
+    /// The tables that must be committed as the zone grows.
+    fn tables(&self) -> [Table; SLAB_TABLES];
+
+    /// Writes the addresses of the tables for readers.
+    fn describe(&self, block: &mut ZoneBlock);
+}

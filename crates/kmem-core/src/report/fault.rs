@@ -1,0 +1,137 @@
+//! Reports of misuse: one line that describes the address; then the program ends.
+
+use core::fmt;
+
+use super::Reporter;
+use super::name::HolderName;
+use crate::class::SizeClass;
+use crate::codetag::Sites;
+use crate::os::Platform;
+use crate::units::TagId;
+
+/// Reason why an address is not that of a live allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Not an address of this allocator.
+    Foreign,
+    /// The handle of a per-CPU object, or an address in one.
+    PerCpu,
+    /// In a part of the heap that no allocation ever had.
+    NeverAllocated,
+    /// A slab object that no allocation ever had.
+    NeverAllocatedObject {
+        /// Its size class, in bytes.
+        size: u32,
+    },
+    /// A slab object that is free.
+    FreeObject {
+        /// Its size class, in bytes.
+        size: u32,
+        /// Tag of its last allocation.
+        last: TagId,
+    },
+    /// Inside a slab object.
+    InsideObject {
+        /// Address of the object.
+        object: usize,
+        /// Bytes from its start.
+        offset: u32,
+        /// Its size class, in bytes.
+        size: u32,
+    },
+    /// In the metadata of a slab.
+    Metadata,
+    /// A page allocation that is free.
+    FreePages {
+        /// Tag of its last allocation.
+        last: TagId,
+    },
+    /// Inside a page allocation.
+    InsidePages {
+        /// Address of the allocation.
+        block: usize,
+        /// Bytes from its start.
+        offset: usize,
+        /// Its length in pages.
+        pages: u32,
+    },
+}
+
+impl Fault {
+    /// Whether the address was freed before.
+    fn is_double(self) -> bool {
+        matches!(self, Self::FreeObject { .. } | Self::FreePages { .. })
+    }
+}
+
+/// Displays a fault.
+struct Described<'a> {
+    fault: Fault,
+    sites: &'a Sites,
+}
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = match self.fault {
+            Fault::Foreign => return f.write_str("is not memory of this allocator"),
+            Fault::PerCpu => return f.write_str("is per-CPU memory"),
+            Fault::NeverAllocated => return f.write_str("was never allocated"),
+            Fault::NeverAllocatedObject { size } => {
+                return write!(f, "was never allocated (a free {size}-byte object)");
+            }
+            Fault::InsideObject { object, offset, size } => {
+                return write!(f, "is {offset} bytes inside the {size}-byte object at {object:#x}");
+            }
+            Fault::Metadata => {
+                return f.write_str("was never allocated (it is the allocator's own data)");
+            }
+            Fault::InsidePages { block, offset, pages } => {
+                return write!(
+                    f,
+                    "is {offset} bytes inside the allocation of {pages} pages at {block:#x}"
+                );
+            }
+            Fault::FreeObject { size, last } => {
+                write!(f, "is a free {size}-byte object")?;
+                last
+            }
+            Fault::FreePages { last } => {
+                f.write_str("is a free page allocation")?;
+                last
+            }
+        };
+        if self.sites.names(last).is_none() && self.sites.address(last) == 0 {
+            return Ok(());
+        }
+        write!(f, ", last allocated by {}", HolderName(self.sites, last.0))
+    }
+}
+
+impl<P: Platform> Reporter<'_, P> {
+    /// Reports a misuse of `call` and ends the program.
+    #[cold]
+    pub fn fault(&self, call: &str, at: usize, fault: Fault) -> ! {
+        let what = Described { fault, sites: &self.books.sites };
+        if fault.is_double() && call == "free" {
+            self.end(format_args!("kmem: double free: {at:#x} {what}\n"))
+        } else {
+            self.end(format_args!("kmem: invalid {call}: {at:#x} {what}\n"))
+        }
+    }
+}
+
+/// Ends the program: an object came back to its slab although it is free there. Two threads freed
+/// it concurrently.
+#[cold]
+pub fn freed_twice(platform: &impl Platform, object: usize, class: SizeClass) -> ! {
+    let size = class.size();
+    let line =
+        format_args!("kmem: double free: the {size}-byte object at {object:#x} was freed twice\n");
+    super::end(platform, line)
+}
+
+/// Ends the program: a page came back to its zone although it is free there.
+#[cold]
+pub fn page_freed_twice(platform: &impl Platform, page: usize) -> ! {
+    super::end(platform, format_args!("kmem: double free: the page at {page:#x} is free already\n"))
+}

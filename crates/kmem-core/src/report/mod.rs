@@ -1,0 +1,81 @@
+//! Reports for people: misuse, lack of memory, bad pages. They are made without allocating.
+//!
+//! Context: any. A report takes much stack, so each is made by a function of its own.
+
+mod bad_page;
+mod fault;
+mod line;
+mod name;
+mod oom;
+
+use core::fmt;
+
+use crate::alloc_tag::Books;
+use crate::memcg::Groups;
+use crate::os::Platform;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+
+pub use bad_page::bad_page;
+pub use fault::{Fault, freed_twice, page_freed_twice};
+pub(crate) use line::print;
+pub use line::{Line, Printable, Size, Word};
+pub use name::{FunctionName, GroupPath, HolderName, SiteName};
+pub use oom::room;
+
+/// State of the reports of an instance. Zeroed memory is a valid value: no report was made, and
+/// there is no room for the text of mappings.
+pub struct Reports {
+    /// Time of the last report on lack of memory, in milliseconds; 0: there was none.
+    last: AtomicU64,
+    /// Room for the text of the mappings: its address and its bytes.
+    maps: AtomicUsize,
+    maps_bytes: AtomicUsize,
+}
+
+impl Reports {
+    /// No report was made.
+    pub const fn new() -> Self {
+        Self { last: AtomicU64::new(0), maps: AtomicUsize::new(0), maps_bytes: AtomicUsize::new(0) }
+    }
+
+    /// Gives the reports room for the text of the mappings.
+    ///
+    /// # Safety
+    /// `maps` is zeroed memory of `bytes`, used by this value alone and never freed.
+    pub unsafe fn start(&self, maps: *mut u8, bytes: usize) {
+        self.maps_bytes.store(bytes, Ordering::Relaxed);
+        self.maps.store(maps as usize, Ordering::Release);
+    }
+}
+
+impl Default for Reports {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Makes reports of an instance.
+#[derive(Clone, Copy)]
+pub struct Reporter<'a, P> {
+    /// The platform, which prints.
+    pub platform: &'a P,
+    /// The books.
+    pub books: &'a Books,
+    /// The groups.
+    pub groups: &'a Groups,
+    /// State of the reports.
+    pub reports: &'a Reports,
+}
+
+impl<P: Platform> Reporter<'_, P> {
+    /// Prints a line and ends the program.
+    pub fn end(&self, text: fmt::Arguments<'_>) -> ! {
+        end(self.platform, text)
+    }
+}
+
+/// Prints a line and ends the program.
+fn end(platform: &impl Platform, text: fmt::Arguments<'_>) -> ! {
+    print!(platform, "{text}");
+    platform.fatal()
+}

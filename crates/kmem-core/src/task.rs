@@ -1,0 +1,249 @@
+//! The task word of a thread: a tag, a group and two marks for its allocations. They are billed to
+//! the tag instead of their call sites (the kernel's `alloc_tag_save` and `alloc_tag_restore`), and
+//! the group pays for them (`set_active_memcg`).
+//!
+//! It is one word in static thread-local storage, so that reading it costs two instructions. A
+//! thread without tag and group needs one test more. Only this module reads and writes the word. A
+//! platform without thread-local storage has no scopes.
+//!
+//! ```text
+//! objcg:14 | static:1 | 0 | address of the static tag:45 | 0 | fallible:1 | shrinking:1
+//! ```
+
+use core::marker::PhantomData;
+
+use crate::codetag::{CallSite, StaticTag};
+use crate::units::ObjcgId;
+
+/// Set in the word while the thread calls shrinkers.
+const SHRINKING: usize = 1;
+/// Set in the word while a Rust program accepts that allocations are refused.
+const FALLIBLE: usize = 2;
+/// Lowest bit of the group.
+const GROUP_SHIFT: u32 = usize::BITS - ObjcgId::BITS;
+/// The group's bits, in the word and in the key of a caller.
+pub(crate) const GROUP: usize = !0 << GROUP_SHIFT;
+/// The tag's bits.
+const TAG: usize = !(GROUP | 7);
+
+/// A group in the word and in the key of a caller.
+#[inline(always)]
+pub(crate) const fn group_bits(objcg: ObjcgId) -> usize {
+    (objcg.0 as usize) << GROUP_SHIFT
+}
+
+/// The group in a word or in the key of a caller.
+#[inline(always)]
+pub const fn group_in(word: usize) -> ObjcgId {
+    ObjcgId((word >> GROUP_SHIFT) as u32)
+}
+
+#[cfg(all(kmem_linux, not(miri)))]
+mod word {
+    use core::arch::asm;
+
+    core::arch::global_asm!(
+        ".pushsection .tbss.kmem_task, \"awT\", %nobits",
+        ".balign 8",
+        ".hidden kmem_task",
+        ".globl kmem_task",
+        ".type kmem_task, %object",
+        ".size kmem_task, 8",
+        "kmem_task: .zero 8",
+        ".popsection",
+    );
+
+    /// The word's address.
+    #[inline(always)]
+    fn place() -> *mut usize {
+        let at: *mut usize;
+        // SAFETY: computes an address from the thread pointer.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            asm!("mov {0}, fs:[0]", "add {0}, [rip + kmem_task@GOTTPOFF]", out(reg) at,
+                options(nostack, readonly));
+            #[cfg(target_arch = "aarch64")]
+            asm!("mrs {0}, tpidr_el0", "adrp {1}, :gottprel:kmem_task",
+                "ldr {1}, [{1}, :gottprel_lo12:kmem_task]", "add {0}, {0}, {1}",
+                out(reg) at, out(reg) _, options(nostack, readonly, preserves_flags));
+        }
+        at
+    }
+
+    #[inline(always)]
+    pub(super) fn get() -> usize {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let word: usize;
+            // SAFETY: reads the calling thread's own word.
+            unsafe {
+                asm!("mov {0}, [rip + kmem_task@GOTTPOFF]", "mov {0}, fs:[{0}]", out(reg) word,
+                    options(nostack, readonly, preserves_flags));
+            }
+            word
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the calling thread's own word, aligned, which only this module uses.
+        unsafe {
+            *place()
+        }
+    }
+
+    pub(super) fn set(word: usize) {
+        // SAFETY: the calling thread's own word, aligned, which only this module uses.
+        unsafe { *place() = word }
+    }
+}
+
+#[cfg(not(all(kmem_linux, not(miri))))]
+mod word {
+    pub(super) fn get() -> usize {
+        0
+    }
+    pub(super) fn set(_: usize) {}
+}
+
+/// The key for a call that returns to `ret`: the thread's tag, or `ret` without one, and the
+/// thread's group.
+#[inline(always)]
+pub fn caller(ret: usize) -> usize {
+    let word = word::get();
+    if word == 0 { ret } else { merged(word, ret) }
+}
+
+/// Whether the thread is under a tag or in a group.
+#[inline(always)]
+pub fn is_in_any() -> bool {
+    word::get() != 0
+}
+
+/// The tag and the group of a word, with `key` instead of the tag if there is none.
+#[inline(always)]
+fn merged(word: usize, key: usize) -> usize {
+    let tag = word & TAG;
+    word & GROUP | if tag != 0 { tag } else { key }
+}
+
+/// A key with the thread's group.
+#[inline(always)]
+pub(crate) fn grouped(key: usize) -> usize {
+    key | word::get() & GROUP
+}
+
+/// The thread's tag as a key, 0 for none.
+pub fn tag() -> usize {
+    word::get() & TAG
+}
+
+/// Makes `key` the thread's tag, 0 for none. Returns the one before.
+///
+/// # Safety
+/// `key` is 0, or the key of a static tag that stays loaded while it is the thread's tag.
+pub unsafe fn replace_tag(key: usize) -> usize {
+    let before = word::get();
+    word::set(before & !TAG | key & TAG);
+    before & TAG
+}
+
+/// The thread's group.
+pub fn group() -> ObjcgId {
+    group_in(word::get())
+}
+
+/// Makes a group the thread's. Returns the one before.
+#[inline(always)]
+pub fn replace_group(group: ObjcgId) -> ObjcgId {
+    let before = word::get();
+    word::set(before & !GROUP | group_bits(group));
+    group_in(before)
+}
+
+/// Whether the thread's group may refuse allocations of Rust's collections.
+#[inline(always)]
+pub fn is_fallible() -> bool {
+    word::get() & FALLIBLE != 0
+}
+
+/// Runs `work`. Meanwhile, a group at its limit refuses memory to Rust's collections, so
+/// `try_reserve` and similar calls fail. Otherwise the group goes above the limit.
+pub fn fallible<T>(work: impl FnOnce() -> T) -> T {
+    marked(FALLIBLE, work)
+}
+
+/// Whether the thread is within a shrinker.
+pub fn is_shrinking() -> bool {
+    word::get() & SHRINKING != 0
+}
+
+/// Runs `work`, which calls shrinkers. Meanwhile, [`is_shrinking`] is true.
+pub fn while_shrinking<T>(work: impl FnOnce() -> T) -> T {
+    marked(SHRINKING, work)
+}
+
+/// Runs `work` with a mark set in the word. Then restores the mark.
+fn marked<T>(mark: usize, work: impl FnOnce() -> T) -> T {
+    let before = word::get() & mark;
+    word::set(word::get() | mark);
+    let done = work();
+    word::set(word::get() & !mark | before);
+    done
+}
+
+/// A scope: until it is dropped, its thread's allocations are billed to one tag. See
+/// [`crate::tag!`].
+#[derive(Debug)]
+#[must_use = "the scope ends when this is dropped"]
+pub struct Scope {
+    before: usize,
+    /// Keeps the scope on its thread.
+    _thread: PhantomData<*mut ()>,
+}
+
+impl Scope {
+    /// Enters a scope. Scopes nest: allocations are billed to the tag of the innermost one.
+    #[inline]
+    pub fn enter(tag: &'static StaticTag) -> Self {
+        // SAFETY: the key of a static tag that is never unloaded.
+        let before = unsafe { replace_tag(CallSite::tagged(tag).address) };
+        Self { before, _thread: PhantomData }
+    }
+}
+
+impl Drop for Scope {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: this was the thread's tag before the scope, and stays loaded until it is
+        // replaced.
+        unsafe { replace_tag(self.before) };
+    }
+}
+
+/// A future whose every poll runs under a tag, whichever thread polls it.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Tagged<F> {
+    tag: &'static StaticTag,
+    future: F,
+}
+
+impl<F: Future> Tagged<F> {
+    /// A future that polls `future` under a tag.
+    pub fn new(tag: &'static StaticTag, future: F) -> Self {
+        Self { tag, future }
+    }
+}
+
+impl<F: Future> Future for Tagged<F> {
+    type Output = F::Output;
+
+    fn poll(
+        self: core::pin::Pin<&mut Self>,
+        context: &mut core::task::Context<'_>,
+    ) -> core::task::Poll<F::Output> {
+        // SAFETY: `future` is never moved out of, and `Tagged` is `Unpin` only if the future is.
+        let this = unsafe { self.get_unchecked_mut() };
+        let _scope = Scope::enter(this.tag);
+        // SAFETY: the future is pinned as long as `Tagged` is, whose field it is.
+        unsafe { core::pin::Pin::new_unchecked(&mut this.future) }.poll(context)
+    }
+}

@@ -1,0 +1,135 @@
+//! Guards: making them, removing them with their areas, and finding them in a forked child.
+
+use core::ptr::NonNull;
+
+use super::area::On;
+use crate::heap::ZoneSet;
+use crate::os::Platform;
+use crate::page::Run;
+use crate::sync::Ordering;
+use crate::units::{Item, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
+
+impl<P: Platform> On<P> {
+    /// Makes a page of an area that this thread took inaccessible, unless guards are too many.
+    pub(super) fn guard(self, set: &ZoneSet, page: Pfn) {
+        let (areas, platform) = (self.part, self.ledger.platform());
+        let most = areas.most_guards.load(Ordering::Relaxed);
+        let allowed = areas.guards.load(Ordering::Relaxed) < most;
+        // The bit comes first: a child forked in between hands out no page that faults.
+        self.guard_bits(set).set(page);
+        let done = allowed
+            && NonNull::new(set.zone.address(page) as *mut u8)
+                // SAFETY: a committed page that this thread took, and that no user gets.
+                .is_some_and(|at| unsafe { platform.protect(at, PAGE_SIZE, false) });
+        if done {
+            areas.guards.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.guard_bits(set).clear(page);
+            areas.unguarded.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives free areas of one length back to the zone, adjacent ones together.
+    pub(super) fn unmap(self, set: &'static ZoneSet, areas: &mut [Item], pages: PageCount) {
+        areas.sort_unstable_by_key(|item| item.0);
+        let each = pages + PageCount::ONE;
+        let mut rest = &*areas;
+        while let Some(first) = rest.first() {
+            let next = |i: usize| first.address() + i * each.bytes();
+            let count =
+                (1..rest.len()).find(|&i| rest[i].address() != next(i)).unwrap_or(rest.len());
+            let start = Pfn(((first.address() - set.zone.base()) >> PAGE_SHIFT) as u32);
+            self.unmap_span(set, start, pages, count as u32);
+            rest = &rest[count..];
+        }
+    }
+
+    /// Gives adjacent free areas back to the zone.
+    pub(super) fn unmap_span(
+        self,
+        set: &'static ZoneSet,
+        start: Pfn,
+        pages: PageCount,
+        count: u32,
+    ) {
+        let heap = &self.ledger.heap;
+        let each = pages + PageCount::ONE;
+        let bits = self.guard_bits(set);
+        let guard = |i: u32| start + PageCount(i * each.0) + pages;
+        let guards = (0..count).filter(|&i| bits.has(guard(i))).count();
+        // Make all pages from the first guard to the last accessible in one call. If the platform
+        // refuses, go on guard by guard.
+        let (from, to) = (guard(0), guard(count - 1) + PageCount::ONE);
+        if guards > 0 && !self.make_accessible(set, Run { start: from, pages: to - from }) {
+            for i in 0..count {
+                let free = PageCount(u32::from(self.remove_guard(set, guard(i))));
+                heap.give_pages(set, Run { start: guard(i) - pages, pages: pages + free });
+            }
+            return;
+        }
+        for i in 0..count {
+            self.forget_guard(set, guard(i));
+        }
+        heap.give_pages(set, Run { start, pages: PageCount(each.0 * count) });
+    }
+
+    /// Makes pages of areas that this thread took accessible. False: the platform refused.
+    pub(super) fn make_accessible(self, set: &ZoneSet, run: Run) -> bool {
+        let platform = self.ledger.platform();
+        NonNull::new(set.zone.address(run.start) as *mut u8)
+            // SAFETY: committed pages of the zone's reservation, which no user has.
+            .is_some_and(|at| unsafe { platform.commit(at, run.pages.bytes()) })
+    }
+
+    /// Makes a page accessible again if it is a guard. False: it stays a guard, and is never used.
+    pub(super) fn remove_guard(self, set: &ZoneSet, page: Pfn) -> bool {
+        let run = Run { start: page, pages: PageCount::ONE };
+        if self.guard_bits(set).has(page) && !self.make_accessible(set, run) {
+            self.part.stuck.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        self.forget_guard(set, page);
+        true
+    }
+
+    /// Notes that a page is a guard no longer.
+    pub(super) fn forget_guard(self, set: &ZoneSet, page: Pfn) {
+        if self.guard_bits(set).clear(page) {
+            self.part.guards.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// In a forked child: empties the arrays, and completes the zone, which was rebuilt from the
+    /// lengths of areas. Areas of vmap and guards of live areas are in use as well. Pages that can
+    /// be mapped a second time belong to the parent alone.
+    ///
+    /// # Safety
+    /// No other thread exists.
+    pub unsafe fn mend(self) {
+        // SAFETY: no other thread exists that could use any of this.
+        unsafe {
+            self.part.slots.restart_empty();
+            self.part.zone.restart_in_child();
+            self.part.shared.forget();
+        }
+        let Some(set) = self.zone() else { return };
+        let end = set.zone.committed();
+        for first in self.map_bits(set).all(end) {
+            let pages = set.zone.words(first).map_or(0, |words| words.ext.load(Ordering::Relaxed));
+            set.zone.claim_at(first, PageCount(pages));
+        }
+        for guard in self.guard_bits(set).all(end) {
+            let run = Run { start: guard, pages: PageCount::ONE };
+            set.zone.loosen(run);
+            set.zone.claim_at(guard, PageCount::ONE);
+            let back = set.zone.words(guard).map_or(0, |words| words.ext.load(Ordering::Relaxed));
+            let pages = PageCount(back);
+            let live = pages <= guard.index()
+                && self.area_at(set, guard - pages).is_some_and(|area| area.pages == pages);
+            if !live && self.make_accessible(set, run) {
+                self.forget_guard(set, guard);
+                self.ledger.heap.give_pages(set, run);
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The zone of areas, and that of pages that vmap can map a second time.
+
+use super::Bits;
+use super::area::On;
+use crate::heap::ZoneSet;
+use crate::os::Platform;
+use crate::page::Purpose;
+use crate::sync::{AtomicU64, Ordering};
+use crate::units::{PAGE_SIZE, PAGEBLOCK_SIZE, PageCount};
+
+/// Largest zone of pages that can be mapped a second time, in bytes.
+const MAX_SHARED: usize = 1 << 30;
+
+impl<P: Platform> On<P> {
+    /// Zone of areas; `None` before it is made.
+    #[inline(always)]
+    pub fn zone(self) -> Option<&'static ZoneSet> {
+        self.part.zone.get()
+    }
+
+    /// Zone of areas, which the first call makes. `None`: there is no address space for it, or the
+    /// platform cannot protect memory.
+    pub(super) fn space(self) -> Option<&'static ZoneSet> {
+        let can_protect = self.ledger.platform().can_protect();
+        self.part.zone.get_or_make(|| if can_protect { self.make_space() } else { None })
+    }
+
+    fn make_space(self) -> Option<&'static ZoneSet> {
+        let (heap, platform) = (&self.ledger.heap, self.ledger.platform());
+        let mut bytes = platform.budget().first_zone & !(PAGEBLOCK_SIZE - 1);
+        let set = loop {
+            if bytes < 2 * PAGEBLOCK_SIZE {
+                return None;
+            }
+            // Allocate the bits first: zones are never freed, and this one needs its bits.
+            let pages = PageCount((bytes / PAGE_SIZE) as u32);
+            let words = (2 * Bits::bytes(pages)).next_multiple_of(PAGE_SIZE);
+            if let Some(at) = platform.reserve(words, PAGE_SIZE) {
+                // SAFETY: a fresh reservation.
+                if unsafe { platform.commit(at, words) } {
+                    self.part.bits.store(at.as_ptr() as usize, Ordering::Relaxed);
+                    if let Some(set) = heap.zones.add_for(platform, Purpose::Vmalloc, bytes) {
+                        break set;
+                    }
+                }
+                // SAFETY: the fresh reservation, which nothing uses.
+                unsafe { platform.release(at, words) };
+            }
+            bytes = (bytes / 2) & !(PAGEBLOCK_SIZE - 1);
+        };
+        // A guard takes two mappings. Half of all mappings are left to the program.
+        self.part.most_guards.store(platform.max_mappings() / 4, Ordering::Relaxed);
+        self.part.slots.start(platform, heap.slots.kind(platform));
+        Some(set)
+    }
+
+    /// Bits of the zone of areas: the page is inaccessible.
+    pub(super) fn guard_bits(self, set: &ZoneSet) -> Bits {
+        let words = self.part.bits.load(Ordering::Relaxed) as *const AtomicU64;
+        // SAFETY: `make_space` made the words for this zone, which are never freed.
+        unsafe { Bits::new(words, set.zone.pages()) }
+    }
+
+    /// Bits of the zone of areas: an area of vmap begins at the page.
+    pub(super) fn map_bits(self, set: &ZoneSet) -> Bits {
+        let words = self.part.bits.load(Ordering::Relaxed) + Bits::bytes(set.zone.pages());
+        // SAFETY: `make_space` made the words for this zone, behind those of the guards; they are
+        // never freed.
+        unsafe { Bits::new(words as *const AtomicU64, set.zone.pages()) }
+    }
+
+    /// Zone of pages that can be mapped a second time, which the first call makes. `None`: the
+    /// platform has no such memory.
+    pub(super) fn shared_space(self) -> Option<&'static ZoneSet> {
+        self.part.shared.get_or_make(|| {
+            let (heap, platform) = (&self.ledger.heap, self.ledger.platform());
+            let wish = (platform.budget().memory / 4).clamp(2 * PAGEBLOCK_SIZE, MAX_SHARED);
+            let halves = core::iter::successors(Some(wish), |bytes| Some(bytes / 2));
+            halves
+                .map(|bytes| bytes & !(PAGEBLOCK_SIZE - 1))
+                .take_while(|&bytes| bytes > 0)
+                .find_map(|bytes| heap.zones.add_for(platform, Purpose::Shared, bytes))
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! Every call of the platform fails once, first to last: nothing is lost, nothing dies, and
+//! once the fault is gone everything works.
+#![cfg(target_os = "linux")]
+
+#[path = "instance/leaked.rs"]
+mod leaked;
+#[path = "instance/simulated.rs"]
+mod simulated;
+
+use kmem_core::request::Caller;
+use simulated::{Simulated, budget, simulated};
+
+/// Some of everything; how many requests were served.
+fn work(a: &'static Simulated) -> usize {
+    let mut held = Vec::new();
+    let mut served = 0;
+    for i in 0..400usize {
+        a.platform().run_on(i as u32 / 50);
+        a.platform().advance_ms(10);
+        let size = [24, 100, 1000, 9000, 40_000, 300_000, 2_500_000][i % 7];
+        let at = match i % 3 {
+            0 => a.alloc(size, Caller::at(0x1000)),
+            1 => a.alloc_zeroed(size, Caller::at(0x2000)),
+            _ => a.alloc_aligned(size, 64 << (i % 8), Caller::at(0x3000)),
+        };
+        if at.is_null() {
+            continue;
+        }
+        served += 1;
+        if i % 3 == 1 {
+            // SAFETY: live and that long.
+            assert!(unsafe { std::slice::from_raw_parts(at, size) }.iter().all(|&b| b == 0));
+        }
+        // SAFETY: as above.
+        unsafe { at.write_bytes(0x5A, size) };
+        held.push((at, size));
+        if held.len() > 20 {
+            let (at, size) = held.swap_remove(i * 7 % held.len());
+            // SAFETY: live; if it cannot grow it stays as it is.
+            let moved = unsafe { a.realloc(at, size * 2, Caller::at(0x4000)) };
+            let at = if moved.is_null() { at } else { moved };
+            // SAFETY: live and that long, then given up.
+            unsafe {
+                assert!(std::slice::from_raw_parts(at, size).iter().all(|&b| b == 0x5A));
+                a.free(at);
+            }
+        }
+    }
+    for (at, _) in held {
+        // SAFETY: live, given up.
+        unsafe { a.free(at) };
+    }
+    served
+}
+
+fn clean(a: &'static Simulated) {
+    a.trim();
+    assert_eq!(a.validate(), Ok(()));
+    let stats = a.stats();
+    assert_eq!((stats.tracked, stats.objects, stats.used), (0, 0, 0));
+}
+
+#[test]
+fn any_one_call_may_fail() {
+    let calls = {
+        let a = simulated(budget(16 << 20, 2));
+        a.platform().fail(u64::MAX, u64::MAX);
+        assert_eq!(work(a), 400);
+        clean(a);
+        a.platform().calls()
+    };
+    assert!(calls > 20, "{calls} calls");
+    // All calls of the start, then a part of the many that are alike.
+    for fault in (1..=calls).filter(|fault| *fault <= 100 || fault.is_multiple_of(23)) {
+        let a = simulated(budget(16 << 20, 2));
+        a.platform().fail(fault, fault + 1);
+        work(a);
+        a.platform().fail(u64::MAX, u64::MAX);
+        // A start that failed is final; all other faults pass.
+        if !a.alloc(1, Caller::at(0x5000)).is_null() {
+            assert!(work(a) >= 399, "call {fault} failed for good");
+            let left = a.stats().objects;
+            assert_eq!(left, 1, "after a fault at call {fault}");
+        }
+    }
+}
+
+#[test]
+fn all_calls_may_fail_for_a_while() {
+    let a = simulated(budget(16 << 20, 2));
+    a.platform().fail(u64::MAX, u64::MAX);
+    work(a);
+    a.platform().fail(1, u64::MAX);
+    work(a);
+    a.platform().fail(u64::MAX, u64::MAX);
+    assert_eq!(work(a), 400);
+    clean(a);
+}

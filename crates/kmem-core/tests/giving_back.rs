@@ -1,0 +1,117 @@
+//! What a program has fallen to is what is kept: free objects go back to their slabs, and memory between objects to the
+//! platform, once they were left alone for a while.
+
+#[path = "instance/leaked.rs"]
+mod leaked;
+#[path = "instance/simulated.rs"]
+mod simulated;
+
+use kmem_core::request::Caller;
+use simulated::{Simulated, budget, simulated};
+
+const CALLER: Caller = Caller::at(7);
+/// Half of the decay time, in milliseconds.
+const GENERATION: u64 = 10;
+
+/// Lets so many generations go by, in each of which the program makes a call that looks at the clock.
+fn live_on(a: &'static Simulated, generations: u32) {
+    for _ in 0..generations {
+        a.platform().advance_ms(GENERATION);
+        let at = a.alloc(16, CALLER);
+        assert!(!at.is_null());
+        // SAFETY: live, given up.
+        unsafe { a.free(at) };
+    }
+}
+
+#[test]
+fn sheaves_that_nobody_needs_go_back_to_their_slabs_which_retire() {
+    let a = simulated(budget(64 << 20, 1));
+    let mut held: Vec<_> = (0..4000).map(|_| a.alloc(1024, CALLER)).collect();
+    // The CPU keeps the first ones, of the last slab; the barn then one of each slab, so that none of
+    // them can retire.
+    let slab = |at: &*mut u8| *at as usize >> 16;
+    let place = |at: &*mut u8| *at as usize >> 10 & 63;
+    let last = held.iter().map(slab).max();
+    held.sort_by_key(|at| (Some(slab(at)) != last, place(at) != 5, *at as usize));
+    for at in held {
+        // SAFETY: live, given up.
+        unsafe { a.free(at) };
+    }
+    let slabs = |bytes: u64| bytes >> 16;
+    assert!(slabs(a.stats().used) > 50, "{} slabs", slabs(a.stats().used));
+    live_on(a, 1);
+    assert!(slabs(a.stats().used) > 50, "a generation is not over: {}", slabs(a.stats().used));
+    live_on(a, 3);
+    // Those of what the CPU keeps, and that of the class whose calls look at the clock.
+    assert!(slabs(a.stats().used) <= 4, "{} slabs", slabs(a.stats().used));
+    a.drain();
+    assert_eq!((a.stats().used, a.stats().objects), (0, 0));
+    assert_eq!(a.validate(), Ok(()));
+}
+
+/// Of many objects half are freed; of how many of these the contents are gone after so many generations,
+/// and how many they are.
+fn dropped(generations: u32) -> (usize, usize) {
+    const SIZE: usize = 8192;
+    let a = simulated(budget(64 << 20, 1));
+    let held: Vec<_> = (0..400).map(|_| a.alloc(SIZE, CALLER)).collect();
+    for at in &held {
+        // SAFETY: live.
+        unsafe { at.write_bytes(0xAA, SIZE) };
+    }
+    for at in held.iter().step_by(2) {
+        // SAFETY: live, given up.
+        unsafe { a.free(*at) };
+    }
+    live_on(a, generations);
+    // SAFETY: committed memory of the zone; what was freed is read as what it is, bytes.
+    let is =
+        |at: *mut u8, byte: u8| (0..SIZE).all(|i| unsafe { at.add(i).read_volatile() } == byte);
+    for at in held.iter().skip(1).step_by(2) {
+        assert!(is(*at, 0xAA), "a live object changed");
+    }
+    let free: Vec<_> = held.iter().copied().step_by(2).collect();
+    let gone = free.iter().filter(|at| is(**at, 0)).count();
+    assert_eq!(free.iter().filter(|at| is(**at, 0xAA)).count() + gone, free.len());
+    // They can be had again, each once.
+    let mut again: Vec<_> = free.iter().map(|_| a.alloc(SIZE, CALLER)).collect();
+    again.sort();
+    again.dedup();
+    let mut sorted = free.clone();
+    sorted.sort();
+    assert_eq!(again, sorted);
+    assert_eq!(a.stats().objects, 400);
+    for at in again.into_iter().chain(held.iter().copied().skip(1).step_by(2)) {
+        // SAFETY: live, given up.
+        unsafe { a.free(at) };
+    }
+    a.drain();
+    assert_eq!((a.stats().used, a.stats().objects), (0, 0));
+    assert_eq!(a.validate(), Ok(()));
+    (gone, free.len())
+}
+
+#[test]
+fn memory_between_the_objects_of_slabs_left_alone_goes_back_to_the_platform() {
+    let (gone, free) = dropped(10);
+    // All but what is on the CPU's array.
+    assert!(gone + 4 >= free, "{gone} of {free}");
+}
+
+#[test]
+fn memory_of_slabs_that_were_used_a_moment_ago_is_kept() {
+    assert_eq!(dropped(1).0, 0);
+}
+
+#[test]
+fn a_trim_gives_back_what_lies_between_objects_at_once() {
+    let a = simulated(budget(64 << 20, 1));
+    let held: Vec<_> = (0..400).map(|_| a.alloc(8192, CALLER)).collect();
+    for at in held.iter().step_by(2) {
+        // SAFETY: live, given up.
+        unsafe { a.free(*at) };
+    }
+    assert!(a.trim() >= 200 * 8192);
+    assert_eq!(a.trim(), 0, "nothing twice");
+}

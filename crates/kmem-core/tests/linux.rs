@@ -1,0 +1,186 @@
+//! The instance on Linux, from several threads, on the real system.
+#![cfg(target_os = "linux")]
+
+use kmem_core::request::Caller;
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::thread;
+
+use kmem_core::Kmem;
+
+static KMEM: Kmem = Kmem::new();
+static STORM: Kmem = Kmem::new();
+
+fn random(state: &mut u64) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 11) as usize
+}
+
+/// An address that may go to another thread.
+struct Block(usize, usize);
+
+#[test]
+fn the_census_equals_what_several_threads_hold() {
+    const THREADS: usize = 4;
+    let (senders, receivers): (Vec<_>, Vec<_>) =
+        (0..THREADS).map(|_| mpsc::channel::<Block>()).unzip();
+    let threads: Vec<_> = receivers
+        .into_iter()
+        .enumerate()
+        .map(|(me, inbox)| {
+            let outbox = senders[(me + 1) % THREADS].clone();
+            thread::spawn(move || {
+                let mut state = 0x1234_5678_9ABC_DEF1 ^ (me as u64) << 32;
+                let mut held: Vec<Block> = Vec::new();
+                for _ in 0..60_000 {
+                    match random(&mut state) % 8 {
+                        0..4 => {
+                            let r = random(&mut state);
+                            let size = if r.is_multiple_of(50) { r % 2_000_000 } else { r % 3000 };
+                            let site = 100 + random(&mut state) % 50;
+                            let at = KMEM.alloc(size, Caller::at(site));
+                            assert!(!at.is_null());
+                            // SAFETY: at least 16 bytes, ours.
+                            unsafe { at.cast::<usize>().write(site) };
+                            held.push(Block(at as usize, site));
+                        }
+                        4 => {
+                            if let Some(block) = held.pop() {
+                                outbox.send(block).expect("a receiver");
+                            }
+                        }
+                        5 => {
+                            for block in inbox.try_iter().take(4) {
+                                free(block);
+                            }
+                        }
+                        6 if !held.is_empty() => {
+                            let slot = random(&mut state) % held.len();
+                            let site = 100 + random(&mut state) % 50;
+                            let size = random(&mut state) % 100_000 + 16;
+                            // SAFETY: live and ours.
+                            let at = unsafe {
+                                KMEM.realloc(held[slot].0 as *mut u8, size, Caller::at(site))
+                            };
+                            // SAFETY: as above.
+                            unsafe { at.cast::<usize>().write(site) };
+                            held[slot] = Block(at as usize, site);
+                        }
+                        _ => {
+                            if !held.is_empty() {
+                                let slot = random(&mut state) % held.len();
+                                free(held.swap_remove(slot));
+                            }
+                        }
+                    }
+                }
+                drop(outbox);
+                (held, inbox)
+            })
+        })
+        .collect();
+    drop(senders);
+    let mut left = Vec::new();
+    let mut inboxes = Vec::new();
+    for thread in threads {
+        let (held, inbox) = thread.join().expect("no panic");
+        left.extend(held);
+        inboxes.push(inbox);
+    }
+    for inbox in inboxes {
+        left.extend(inbox.iter());
+    }
+    let mut model = BTreeMap::new();
+    for Block(at, site) in &left {
+        // SAFETY: live.
+        let usable = unsafe { KMEM.usable_size(*at as *mut u8) } as u64;
+        let sum = model.entry(*site).or_insert((0, 0));
+        *sum = (sum.0 + usable, sum.1 + 1);
+    }
+    let mut books = BTreeMap::new();
+    KMEM.census(|tag, bytes, calls| {
+        let sum = books.entry(KMEM.site_address(tag)).or_insert((0, 0));
+        *sum = (sum.0 + bytes, sum.1 + calls);
+    });
+    assert_eq!(books, model);
+    left.into_iter().for_each(free);
+    KMEM.trim();
+    assert_eq!(KMEM.validate(), Ok(()));
+    assert_eq!(KMEM.stats().used, 0);
+    assert_eq!(KMEM.stats().objects, 0);
+}
+
+fn free(block: Block) {
+    // SAFETY: live, given up; its first word is what its owner wrote.
+    unsafe {
+        assert_eq!((block.0 as *const usize).read(), block.1);
+        KMEM.free(block.0 as *mut u8);
+    }
+}
+
+/// Every thread owns what it allocated: no object is handed out twice, while threads migrate
+/// between CPUs and another one drains their arrays.
+#[test]
+fn no_object_has_two_owners_under_migration_and_draining() {
+    let done = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..4usize)
+            .map(|me| {
+                scope.spawn(move || {
+                    let mut state = 77 + me as u64;
+                    let mut held = Vec::new();
+                    for i in 0..400_000usize {
+                        if held.len() < 300 && random(&mut state).is_multiple_of(2) {
+                            let at = STORM
+                                .alloc(random(&mut state) % 200 + 8, Caller::at(0x4000 + me))
+                                .cast::<usize>();
+                            // SAFETY: at least 8 bytes, ours.
+                            unsafe { at.write(me << 32 | i) };
+                            held.push((at, me << 32 | i));
+                        } else if let Some((at, mark)) = held.pop() {
+                            // SAFETY: live and ours, given up.
+                            unsafe {
+                                assert_eq!(at.read(), mark);
+                                STORM.free(at.cast());
+                            }
+                        }
+                        if i % 64 == 0 {
+                            thread::yield_now();
+                        }
+                    }
+                    for (at, mark) in held {
+                        // SAFETY: as above.
+                        unsafe {
+                            assert_eq!(at.read(), mark);
+                            STORM.free(at.cast());
+                        }
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                STORM.drain();
+                thread::yield_now();
+            }
+        });
+        for worker in workers {
+            worker.join().expect("no panic");
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    STORM.trim();
+    assert_eq!(STORM.stats().used, 0);
+}
+
+#[test]
+fn the_switch_in_the_root_block_is_followed() {
+    static SWITCHED: Kmem = Kmem::new();
+    let first = SWITCHED.alloc(40, Caller::at(0x77));
+    assert!(!first.is_null());
+    let mut tags = Vec::new();
+    SWITCHED.census(|tag, bytes, _| tags.push((SWITCHED.site_address(tag), bytes)));
+    assert_eq!(tags, [(0x77, 48)]);
+}

@@ -1,0 +1,262 @@
+//! What `KMEM_CONF` says about pages, each with a program that does to its memory what it must not.
+#![cfg(all(target_os = "linux", not(miri)))]
+
+use kmem_core::units::{Gfp, Order};
+use kmem_core::{Caller, Kmem};
+use kmem_layout::word::EXT_LIVE;
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::sync::atomic::Ordering;
+
+static A: Kmem = Kmem::new();
+const PAGE: Order = Order(0);
+const HUGE: Order = Order(9);
+
+fn alloc(order: Order) -> *mut u8 {
+    let at = A.alloc_pages(order, Gfp::KERNEL, Caller::at(0x1234_5678));
+    assert!(!at.is_null());
+    at
+}
+
+fn free(at: *mut u8, order: Order) {
+    // SAFETY: live, given up (what is done to it later is what is tested).
+    unsafe { A.free_pages(at, order) }
+}
+
+/// Takes so many blocks, none of them `not`, and gives them back.
+fn others(order: Order, count: usize, not: *mut u8) {
+    let all: Vec<_> = (0..count).map(|_| alloc(order)).collect();
+    assert!(!all.contains(&not), "the bad block was handed out");
+    all.into_iter().for_each(|at| free(at, order));
+}
+
+/// Counts are right, and so many blocks of so many pages are out of use.
+fn at_the_end(bad: u64, pages: u64) {
+    A.drain();
+    assert_eq!(A.validate(), Ok(()));
+    let stats = A.stats();
+    assert_eq!((stats.bad_pages, stats.used), (bad, bad * pages * 4096));
+}
+
+fn mark_as_allocated(at: *mut u8) {
+    A.page_words(at).expect("a page").0.fetch_or(EXT_LIVE, Ordering::Relaxed);
+}
+
+fn write_after_free(order: Order) {
+    let at = alloc(order);
+    free(at, order);
+    // SAFETY: not ours any more, but still mapped: a stray write.
+    unsafe { at.add(100).write(1) };
+    others(order, 40, at);
+    at_the_end(1, 1 << order.0);
+}
+
+fn marked_in_zone(order: Order) {
+    let at = alloc(order);
+    free(at, order);
+    A.drain();
+    mark_as_allocated(at);
+    others(order, 40, at);
+    at_the_end(1, 1 << order.0);
+}
+
+fn marked_on_cpu(order: Order, bad: bool) {
+    let at = alloc(order);
+    free(at, order);
+    mark_as_allocated(at);
+    let next = alloc(order);
+    assert_eq!(next != at, bad);
+    free(next, order);
+    at_the_end(u64::from(bad), 1 << order.0);
+}
+
+/// A page that was freed comes back on the CPU that it was freed on.
+fn stay_on_this_cpu() {
+    // SAFETY: a set of CPUs on the stack.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0);
+    }
+}
+
+/// The program: one case, in a process of its own.
+#[test]
+fn child() {
+    let Ok(case) = std::env::var("KMEM_PAGES_CHILD") else { return };
+    stay_on_this_cpu();
+    let fill = |at: *mut u8| {
+        // SAFETY: a live page of ours.
+        unsafe { at.write_bytes(0x55, 4096) }
+    };
+    let is_zero = |at: *mut u8| {
+        // SAFETY: mapped; where it is not ours any more nobody else uses it.
+        unsafe { std::slice::from_raw_parts(at, 4096) }.iter().all(|&byte| byte == 0)
+    };
+    match case.as_str() {
+        "write" => write_after_free(PAGE),
+        "write huge" => write_after_free(HUGE),
+        "write run" => {
+            let at = A.alloc(100 << 10, Caller::at(0x1234_5678));
+            // SAFETY: live, given up; then a stray write.
+            unsafe {
+                A.free(at);
+                at.add(5000).write(1);
+            }
+            let other = A.alloc(100 << 10, Caller::at(0x1234_5678));
+            assert_ne!(other, at);
+            // SAFETY: live, given up.
+            unsafe { A.free(other) };
+            A.drain();
+            assert_eq!((A.validate(), A.stats().bad_pages), (Ok(()), 1));
+        }
+        "marked" => marked_in_zone(PAGE),
+        "marked huge" => marked_in_zone(HUGE),
+        "marked on cpu, every" => marked_on_cpu(PAGE, true),
+        "marked on cpu, refill" => marked_on_cpu(PAGE, false),
+        "marked, off" => {
+            let at = alloc(PAGE);
+            free(at, PAGE);
+            A.drain();
+            mark_as_allocated(at);
+            let all: Vec<_> = (0..40).map(|_| alloc(PAGE)).collect();
+            assert!(all.contains(&at));
+        }
+        "freed twice" => {
+            let at = alloc(PAGE);
+            free(at, PAGE);
+            free(at, PAGE);
+        }
+        "read" => {
+            let at = alloc(PAGE);
+            fill(at);
+            let again = alloc(PAGE);
+            free(again, PAGE);
+            assert_eq!(alloc(PAGE), again);
+            fill(again);
+            free(at, PAGE);
+            println!("before");
+            // SAFETY: none: it must end the program.
+            println!("after {}", unsafe { at.read_volatile() });
+        }
+        "zero on alloc" => {
+            let at = alloc(PAGE);
+            fill(at);
+            free(at, PAGE);
+            assert!(!is_zero(at));
+            assert_eq!(alloc(PAGE), at);
+            assert!(is_zero(at));
+        }
+        "zero on free" => {
+            let at = alloc(PAGE);
+            fill(at);
+            free(at, PAGE);
+            assert!(is_zero(at));
+        }
+        "order of pages" => {
+            let all: Vec<_> = (0..64).map(|_| alloc(PAGE)).collect();
+            println!("in order: {}", all.is_sorted());
+            assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 64);
+            all.into_iter().for_each(|at| free(at, PAGE));
+            at_the_end(0, 0);
+        }
+        other => panic!("no case {other}"),
+    }
+}
+
+fn run(conf: &str, case: &str) -> Output {
+    Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "child", "--nocapture"])
+        .env("KMEM_PAGES_CHILD", case)
+        .env("KMEM_CONF", format!("decay_ms:3600000,{conf}"))
+        .output()
+        .expect("it runs")
+}
+
+/// What kmem said in a case that went well.
+fn said(conf: &str, case: &str) -> Vec<String> {
+    let output = run(conf, case);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{conf}, {case}: {text}");
+    text.lines().filter(|line| line.starts_with("kmem: ")).map(str::to_owned).collect()
+}
+
+/// It said one thing, about a block of that order.
+fn one(said: &[String], order: u32, what: &str) {
+    let right = |line: &String| {
+        line.starts_with("kmem: bad page: frame ")
+            && line.contains(&format!("(order {order})"))
+            && line.contains(what)
+            && line.contains("last allocated by the call that returns to 0x12345678")
+            && line.ends_with("; taken out of use")
+    };
+    assert!(said.len() == 1 && right(&said[0]), "{said:?}");
+}
+
+#[test]
+fn a_write_to_a_free_page_is_found_when_it_is_allocated_again() {
+    let written = "was written to while it was free, at offset 100";
+    one(&said("page_poison:1", "write"), 0, written);
+    one(&said("page_poison:1,rseq:off", "write"), 0, written);
+    one(&said("page_poison:1", "write huge"), 9, written);
+    one(&said("page_poison:1", "write run"), 5, "at offset 904");
+}
+
+#[test]
+fn a_free_page_that_is_marked_as_allocated_is_found_when_it_leaves_the_zone() {
+    let marked = "is free but marked as allocated";
+    one(&said("", "marked"), 0, marked);
+    one(&said("rseq:off", "marked"), 0, marked);
+    one(&said("check_pages:every", "marked"), 0, marked);
+    one(&said("", "marked huge"), 9, marked);
+    assert_eq!(said("check_pages:off", "marked, off"), [""; 0]);
+}
+
+#[test]
+fn a_page_on_a_cpu_is_looked_at_where_every_page_is() {
+    one(&said("check_pages:every", "marked on cpu, every"), 0, "marked as allocated");
+    assert_eq!(said("check_pages:refill", "marked on cpu, refill"), [""; 0]);
+}
+
+#[test]
+fn a_page_freed_twice_ends_the_program_with_its_name() {
+    let double = "kmem: double free: 0x";
+    for (conf, what) in [
+        ("", double),
+        ("check_pages:off", double),
+        ("check_pages:every", double),
+        ("page_poison:1", double),
+        ("rseq:off", double),
+        // Without books nobody knows that it was allocated.
+        ("mem_profiling:never", "was never allocated"),
+    ] {
+        let output = run(conf, "freed twice");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.signal(), Some(6), "{conf}: {text}");
+        assert!(text.contains(what), "{conf}: {text}");
+    }
+}
+
+#[test]
+fn a_free_page_cannot_be_read_where_that_is_asked_for() {
+    let output = run("debug_pagealloc:1", "read");
+    assert_eq!(output.status.signal(), Some(11), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("before"));
+    assert!(run("", "read").status.success());
+}
+
+#[test]
+fn pages_are_zeroed_when_that_is_asked_for() {
+    assert_eq!(said("init_on_alloc:1", "zero on alloc"), [""; 0]);
+    assert_eq!(said("init_on_free:1", "zero on free"), [""; 0]);
+    assert!(!run("", "zero on alloc").status.success());
+    assert!(!run("", "zero on free").status.success());
+}
+
+#[test]
+fn pages_come_in_random_order_when_that_is_asked_for() {
+    let order = |conf| String::from_utf8_lossy(&run(conf, "order of pages").stdout).into_owned();
+    assert!(order("").contains("in order: true"));
+    assert!(order("shuffle:1").contains("in order: false"));
+}

@@ -1,0 +1,62 @@
+//! Static tags of objects that are loaded and unloaded again and again, at one address or at many.
+
+#[path = "instance/fixed.rs"]
+mod fixed;
+#[path = "instance/leaked.rs"]
+mod leaked;
+
+use std::collections::BTreeSet;
+
+use fixed::{Fixed, fixed};
+use kmem_core::codetag::MIN_SITES;
+use kmem_core::{Caller, StaticTag};
+
+/// Bytes of an instance with room for few sites.
+const FEW_SITES: usize = 8 << 20;
+
+/// Ten tags, as an object that was loaded somewhere has them.
+fn load() -> &'static [StaticTag] {
+    let tags = (0..10).map(|line| StaticTag::new(c"plugin.c", c"work", line));
+    Box::leak(tags.collect::<Box<[_]>>())
+}
+
+/// Loads tags, allocates for each, and unloads them with all that live. The tag numbers used.
+fn cycle(instance: &'static Fixed, tags: &'static [StaticTag]) -> Vec<u32> {
+    let range = tags.as_ptr_range();
+    instance.register_tags(range.start, range.end, b"plugin.so");
+    let held: Vec<_> = tags.iter().map(|tag| instance.alloc(64, Caller::tagged(tag))).collect();
+    let mut numbers = Vec::new();
+    instance.census(|tag, bytes, calls| {
+        assert_eq!((bytes, calls), (64, 1));
+        let names = instance.sites().names(tag).expect("a tag of the object, not one of the rest");
+        assert_eq!((names.module, names.file), (&b"plugin.so"[..], &b"plugin.c"[..]));
+        assert!(names.line < 10);
+        numbers.push(tag.0);
+    });
+    for at in held {
+        // SAFETY: live, given up.
+        unsafe { instance.free(at) };
+    }
+    instance.unregister_tags(range.start, range.end, b"plugin.so");
+    numbers.sort_unstable();
+    assert_eq!(numbers.len(), 10);
+    numbers
+}
+
+/// More cycles than the index has slots.
+const CYCLES: u32 = 2 * MIN_SITES / 10 + 100;
+
+#[test]
+fn tags_loaded_at_one_address_keep_their_numbers() {
+    let instance = fixed(FEW_SITES);
+    let tags = load();
+    let numbers: BTreeSet<_> = (0..CYCLES).map(|_| cycle(instance, tags)).collect();
+    assert_eq!(numbers.len(), 1);
+}
+
+#[test]
+fn tags_loaded_at_ever_new_addresses_keep_their_numbers() {
+    let instance = fixed(FEW_SITES);
+    let numbers: BTreeSet<_> = (0..CYCLES).map(|_| cycle(instance, load())).collect();
+    assert_eq!(numbers.len(), 1);
+}

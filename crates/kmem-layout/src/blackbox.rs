@@ -1,0 +1,198 @@
+//! The black box: a shared file that can be read after the process has ended in any way.
+//!
+//! ```text
+//! 0            BoxHeader
+//! sites        [BoxSite; site_capacity]    by tag; written once, when the site is first used
+//! records[0]   BoxRecord, [BoxRow; BOX_ROWS], the text of /proc/self/maps
+//! records[1]   as records[0]; they are written in turn, so one of them is always complete
+//! groups[0]    [BoxGroup; group_capacity] of the first record, by id
+//! groups[1]    [BoxGroup; group_capacity] of the second record
+//! counters     [[Counter; site_capacity]; cpus]   with `cumulative`: calls and bytes since start
+//! ```
+//!
+//! `KMEM_CONF=blackbox:PATH` makes it, `cumulative:1` adds the counters. The file's disk blocks are
+//! allocated when it is made. Everything is little endian, at multiples of 8. Addresses are those
+//! of the process that wrote it. A reader trusts nothing here.
+
+use crate::atomic::{AtomicU32, AtomicU64};
+use crate::group::GroupBlock;
+use crate::site::{MAX_DEPTH, Text};
+
+/// First word of the file: `kmem box` in ASCII, stored last.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"kmem box");
+/// Layout version; a reader refuses any other.
+pub const VERSION: u32 = 2;
+/// Most sites in a record.
+pub const BOX_ROWS: usize = 1024;
+/// Most groups in a record. Holdings of others count for their nearest ancestor that is in it.
+pub const BOX_GROUPS: u32 = 4096;
+/// Bytes for a text or for return addresses in a [`BoxSite`].
+pub const BOX_TEXT: usize = MAX_DEPTH as usize * 8;
+/// Bytes for the text of `/proc/self/maps` in a record.
+pub const BOX_MAPS: usize = 256 << 10;
+/// Bytes for the executable's path.
+pub const BOX_EXE: usize = 1024;
+
+/// Start of the file.
+#[repr(C)]
+pub struct BoxHeader {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: u32,
+    /// `size_of::<BoxHeader>()`.
+    pub size: u32,
+    /// Number of the process.
+    pub pid: u32,
+    /// Number of entries in `sites`, and in each CPU's `counters`.
+    pub site_capacity: u32,
+    /// `size_of::<BoxSite>()`.
+    pub site_size: u32,
+    /// Number of CPUs with counters; 0 without `cumulative`.
+    pub cpus: u32,
+    /// Offset of the sites.
+    pub sites: u64,
+    /// Offsets of the two records.
+    pub records: [u64; 2],
+    /// Bytes for each record.
+    pub record_size: u64,
+    /// Offsets of the two records' groups.
+    pub groups: [u64; 2],
+    /// Offset of the counters.
+    pub counters: u64,
+    /// Start of the process in nanoseconds since 1970.
+    pub started_ns: u64,
+    /// *Live.* Tags below this have a [`BoxSite`].
+    pub site_count: AtomicU32,
+    /// *Live.* Number of records written so far: record n, from 1, is in `records[(n - 1) % 2]`.
+    pub written: AtomicU32,
+    /// Length of the path in `exe`, in bytes.
+    pub exe_len: u32,
+    /// Most groups in a record.
+    pub group_capacity: u32,
+    /// `size_of::<BoxGroup>()`.
+    pub group_size: u32,
+    /// Reserved, zero.
+    pub reserved: u32,
+    /// Path of the executable.
+    pub exe: [u8; BOX_EXE],
+}
+
+/// The site that a tag stands for.
+#[repr(C)]
+pub struct BoxSite {
+    /// See [`crate::site::site_kind`]; 0: unused. Written last.
+    pub kind: AtomicU32,
+    /// Number of return addresses in `text`, for a chain.
+    pub count: u32,
+    /// Return address, for a caller; the innermost one, for a chain.
+    pub addr: u64,
+    /// Line and lengths of the names in `text`, for a static tag.
+    pub tag: Text,
+    /// For a static tag module, file and function, cut to the room; a file's name is cut in front.
+    /// For a chain the return addresses.
+    pub text: [u8; BOX_TEXT],
+}
+
+/// Reasons to write a record: values of [`BoxRecord::reason`].
+pub mod reason {
+    /// Use was 3 % above the last record.
+    pub const PEAK: u32 = 1;
+    /// An allocation failed.
+    pub const OUT_OF_MEMORY: u32 = 2;
+    /// The program exited normally.
+    pub const EXIT: u32 = 3;
+}
+
+/// The books at one moment.
+#[repr(C)]
+pub struct BoxRecord {
+    /// Number of the record, from 1; 0 while it is being written. Written last.
+    pub number: AtomicU64,
+    /// Nanoseconds since 1970.
+    pub time_ns: u64,
+    /// See [`reason`].
+    pub reason: u32,
+    /// Number of rows in use.
+    pub rows: u32,
+    /// Live bytes of all sites.
+    pub bytes: u64,
+    /// Live allocations of all sites.
+    pub calls: u64,
+    /// Bytes of the pages in use.
+    pub used: u64,
+    /// Length of the mappings' text behind the rows, in bytes.
+    pub maps_len: u64,
+    /// Number of entries in the table of groups.
+    pub groups: u32,
+    /// Number of groups in use that have no entry there.
+    pub groups_beyond: u32,
+    /// Reserved, zero.
+    pub reserved: u64,
+    // Followed by `[BoxRow; BOX_ROWS]` and `[u8; BOX_MAPS]`.
+}
+
+/// One site in a record. The site with most bytes comes first.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BoxRow {
+    /// Tag of the site.
+    pub tag: u32,
+    /// Reserved, zero.
+    pub reserved: u32,
+    /// Live bytes.
+    pub bytes: u64,
+    /// Live allocations.
+    pub calls: u64,
+}
+
+/// A group in a record. Its index is its id.
+#[repr(C)]
+pub struct BoxGroup {
+    /// Copy of its entry in the table of groups, without its shrinkers and its descriptor.
+    pub block: GroupBlock,
+    /// Its own live allocations.
+    pub held: BoxHeld,
+}
+
+/// Live allocations of a group by kind.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BoxHeld {
+    /// Number of all allocations.
+    pub objects: u64,
+    /// Bytes of objects of slabs.
+    pub slab: u64,
+    /// Bytes of pages of the heap.
+    pub pages: u64,
+    /// Bytes of areas of vmalloc.
+    pub vmalloc: u64,
+    /// Bytes of per-CPU objects, one copy of each.
+    pub percpu: u64,
+    /// Bytes that are charged for their metadata.
+    pub metadata: u64,
+}
+
+/// Counts of a CPU for a tag since the process started. Sums over CPUs are exact. A free counts on
+/// the CPU that makes it, so the difference on one CPU means nothing.
+#[repr(C)]
+pub struct Counter {
+    /// Number of allocations.
+    pub calls: AtomicU64,
+    /// Bytes allocated.
+    pub bytes: AtomicU64,
+    /// Number of frees.
+    pub frees: AtomicU64,
+    /// Bytes freed.
+    pub freed: AtomicU64,
+}
+
+/// Bytes of a record with its rows and its mappings.
+pub const RECORD_SIZE: usize =
+    (size_of::<BoxRecord>() + BOX_ROWS * size_of::<BoxRow>() + BOX_MAPS).next_multiple_of(4096);
+
+const _: () = assert!(size_of::<BoxHeader>() <= 4096);
+const _: () = assert!(size_of::<BoxSite>() == 288);
+const _: () = assert!(size_of::<Counter>() == 32);
+// A writer sorts the tags in the room for the mappings before it writes those.
+const _: () = assert!(BOX_ROWS * size_of::<u32>() <= BOX_MAPS);

@@ -1,0 +1,28 @@
+//! Memory layouts that kmem shares with readers outside the process.
+//!
+//! ```text
+//! root       the root block, where a reader begins
+//! geometry   slabs of a size class
+//! word       the extension word of an object
+//! site       the sites that tags stand for; the peak table
+//! group      the table of groups
+//! blackbox   the file that outlives the process
+//! board      modules of a loader, and its statistics
+//! atomic     the atomics of all of these
+//! ```
+//!
+//! The crate has types, constants and the arithmetic of offsets. It allocates nothing, calls
+//! nothing, and reads no memory. A reader trusts nothing that it finds in these layouts; see
+//! `kmem-snapshot`.
+#![no_std]
+
+pub mod atomic;
+#[cfg(not(loom))]
+pub mod blackbox;
+#[cfg(not(loom))]
+pub mod board;
+pub mod geometry;
+pub mod group;
+pub mod root;
+pub mod site;
+pub mod word;

@@ -1,0 +1,181 @@
+//! Call sites of exported functions: the [`Caller`] behind a call, and macros that pass it on.
+//!
+//! | macro            | passes on as further arguments                                          |
+//! |------------------|-------------------------------------------------------------------------|
+//! | `with_call_site` | the return address                                                      |
+//! | `with_caller`    | the return address and the caller's frame pointer                       |
+//! | `with_frame`     | the frame pointer alone, from a fast path to a slow one                 |
+//! | `twins`          | a static tag, or in a second function without a tag the return address  |
+//!
+//! The register of a further argument is the next one of the platform's calling convention.
+
+use kmem_core::codetag::StaticTag;
+use kmem_core::request::Caller;
+use kmem_core::task;
+
+use crate::thread;
+
+/// The caller of a function of the C library: the thread's scope, else the call that returns to
+/// `ret`. `frame` is the caller's frame pointer.
+pub(crate) fn at(ret: usize, frame: usize) -> Caller {
+    Caller::in_frame(thread::key(ret), frame)
+}
+
+/// The caller of a malloc function with a tag: the thread's scope, else the tag.
+///
+/// # Safety
+/// `tag` is valid as long as its object is loaded.
+#[inline(always)]
+pub(crate) unsafe fn scoped(tag: *const StaticTag) -> Caller {
+    // SAFETY: the same contract.
+    let tag = unsafe { Caller::tagged_by(tag) };
+    Caller::at(task::caller(tag.key))
+}
+
+/// The last argument of a kernel function: a static tag; null for none; or a return address with
+/// [`NO_TAG`] set.
+pub(crate) type Tag = *const StaticTag;
+
+/// Set in the return address that a `_noprof` function passes in place of a tag.
+const NO_TAG: usize = 1 << 63;
+
+/// The caller of a kernel function, in the thread's group: the tag, or in a `_noprof` function the
+/// thread's scope, else the call.
+///
+/// # Safety
+/// `tag` is null, or has [`NO_TAG`] set, or is valid as long as its object is loaded.
+#[inline(always)]
+pub(crate) unsafe fn tagged(tag: Tag) -> Caller {
+    // SAFETY: the same contract.
+    unsafe { ungrouped(tag) }.here()
+}
+
+/// [`tagged`] without the thread's group.
+///
+/// # Safety
+/// See [`tagged`].
+#[inline(always)]
+pub(crate) unsafe fn ungrouped(tag: Tag) -> Caller {
+    if tag.is_null() {
+        Caller::NOBODY
+    } else if (tag as isize) < 0 {
+        // A `_noprof` function: its return address.
+        match task::tag() {
+            0 => Caller::nobody_at(tag as usize & !NO_TAG),
+            scope => Caller::at(scope),
+        }
+    } else {
+        // SAFETY: the same contract.
+        unsafe { Caller::tagged_by(tag) }
+    }
+}
+
+/// Exports `$name`, which jumps to `$inner` with its return address as a further argument, in
+/// register `$x86` or `$arm`.
+macro_rules! with_call_site {
+    ($($name:ident ($($arg:ident: $ty:ty),*) => $inner:ident, $x86:literal, $arm:literal;)*) => {$(
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name($($arg: $ty),*) -> *mut c_void {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $inner);
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(concat!("mov ", $arm, ", x30"), "b {}", sym $inner);
+        }
+    )*};
+}
+
+/// Exports `$name`, which jumps to `$inner` with two further arguments: its return address (in
+/// `$x86` or `$arm`) and the caller's frame pointer (in `$xf` or `$af`). A function with a fast
+/// path uses [`with_frame`] instead, when it leaves that path.
+macro_rules! with_caller {
+    ($(
+        $name:ident ($($arg:ident: $ty:ty),*)
+            => $inner:ident, $x86:literal, $xf:literal, $arm:literal, $af:literal;
+    )*) => {$(
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name($($arg: $ty),*) -> *mut c_void {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                concat!("mov ", $x86, ", [rsp]"),
+                concat!("mov ", $xf, ", rbp"),
+                "jmp {}", sym $inner
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                concat!("mov ", $arm, ", x30"),
+                concat!("mov ", $af, ", x29"),
+                "b {}", sym $inner
+            );
+        }
+    )*};
+}
+
+/// Defines `$name`, which jumps to `$inner` with the frame pointer as a further argument, in `$x86`
+/// or `$arm`. A function without a frame of its own reaches `$name` by a jump, so the frame is that
+/// of the program's call.
+macro_rules! with_frame {
+    ($($name:ident ($($arg:ident: $ty:ty),*) => $inner:ident, $x86:literal, $arm:literal;)*) => {$(
+        #[unsafe(naked)]
+        extern "C" fn $name($($arg: $ty),*) -> *mut u8 {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(concat!("mov ", $x86, ", rbp"), "jmp {}", sym $inner);
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(concat!("mov ", $arm, ", x29"), "b {}", sym $inner);
+        }
+    )*};
+}
+
+/// The register of a function's last argument.
+macro_rules! last_register {
+    (x86_64: $($arg:ident)+) => {
+        $crate::call_site::last_register!($($arg)+; "rdi" "rsi" "rdx" "rcx" "r8")
+    };
+    (aarch64: $($arg:ident)+) => {
+        $crate::call_site::last_register!($($arg)+; "x0" "x1" "x2" "x3" "x4")
+    };
+    ($_last:ident; $register:literal $($_unused:literal)*) => {
+        $register
+    };
+    ($_first:ident $($arg:ident)+; $_register:literal $($register:literal)+) => {
+        $crate::call_site::last_register!($($arg)+; $($register)+)
+    };
+}
+
+/// Exports each function `name`, whose last argument is a [`Tag`], as `kmem_name_tag`. Its twin
+/// without that argument is exported as `kmem_name_noprof`. The twin sets [`NO_TAG`] in its return
+/// address, and jumps to the function with it as the tag.
+macro_rules! twins {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block
+    )*) => {$(
+        $(#[$doc])*
+        #[unsafe(export_name = concat!("kmem_", stringify!($name), "_tag"))]
+        unsafe extern "C" fn $name($($arg: $ty),*) -> $ret $body
+
+        const _: () = {
+            #[unsafe(export_name = concat!("kmem_", stringify!($name), "_noprof"))]
+            #[unsafe(naked)]
+            unsafe extern "C" fn noprof() {
+                #[cfg(target_arch = "x86_64")]
+                core::arch::naked_asm!(
+                    concat!("mov ", $crate::call_site::last_register!(x86_64: $($arg)*), ", [rsp]"),
+                    concat!("bts ", $crate::call_site::last_register!(x86_64: $($arg)*), ", 63"),
+                    "jmp {}", sym $name
+                );
+                #[cfg(target_arch = "aarch64")]
+                core::arch::naked_asm!(
+                    concat!(
+                        "orr ", $crate::call_site::last_register!(aarch64: $($arg)*),
+                        ", x30, #0x8000000000000000"
+                    ),
+                    "b {}", sym $name
+                );
+            }
+        };
+    )*};
+}
+
+pub(crate) use {last_register, twins, with_call_site, with_caller, with_frame};

@@ -1,0 +1,191 @@
+//! The instruction counts of the fast paths against `fast_paths.golden`.
+//!
+//! A fast path ends a restartable section: the kernel's table of sections (`__rseq_cs`) says where
+//! each one commits. For every commit that an exported function reaches, the test finds the
+//! shortest way from the function's first instruction to its return through that commit, and
+//! counts instructions. So the counts need no running program and do not depend on the machine,
+//! only on the compiler. (The idea is tcmalloc's `testing/fast_path.*.golden`.)
+//!
+//! `KMEM_BLESS=1` rewrites the file. A change of it belongs into the commit that causes it.
+
+#![cfg(target_arch = "x86_64")]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use object::{Object, ObjectSection, ObjectSymbol};
+
+/// The exported functions whose fast paths are counted.
+const FUNCTIONS: &[&str] = &[
+    "malloc",
+    "free",
+    "_Znwm",
+    "_ZdlPvm",
+    "kmem_malloc_tag",
+    "kmem_kmalloc_tag",
+    "kmem_kfree",
+    "kmem_cache_alloc_tag",
+    "kmem_cache_free",
+    "kmem_alloc_pages_tag",
+    "kmem_free_pages",
+];
+
+/// Longest way that counts as a fast path, in instructions.
+const LONGEST: usize = 110;
+/// Calls within calls that a fast path may make.
+const DEEPEST: usize = 3;
+
+/// A loaded image of the library.
+struct Image {
+    /// Address and bytes of each executable section.
+    code: Vec<(u64, Vec<u8>)>,
+    /// Addresses at which sections commit.
+    commits: Vec<u64>,
+    symbols: HashMap<String, u64>,
+}
+
+impl Image {
+    fn read(path: &Path) -> Self {
+        let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let file = object::File::parse(&*bytes).expect("an ELF file");
+        let code = file
+            .sections()
+            .filter(|section| section.kind() == object::SectionKind::Text)
+            .map(|section| (section.address(), section.data().expect("its bytes").to_vec()))
+            .collect();
+        let symbols = file
+            .dynamic_symbols()
+            .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())))
+            .collect();
+        Self { code, commits: commits(&file), symbols }
+    }
+
+    fn instruction(&self, at: u64) -> Option<Instruction> {
+        let (start, bytes) = self
+            .code
+            .iter()
+            .find(|(start, bytes)| (*start..start + bytes.len() as u64).contains(&at))?;
+        let rest = &bytes[(at - start) as usize..];
+        Some(Decoder::with_ip(64, rest, at, DecoderOptions::NONE).decode())
+    }
+}
+
+/// Where the restartable sections commit: `start_ip + post_commit_offset` of each `struct rseq_cs`.
+/// The addresses are relocated, so they come from the relocations.
+fn commits(file: &object::File<'_>) -> Vec<u64> {
+    let section = file.section_by_name("__rseq_cs").expect("a table of restartable sections");
+    let data = section.data().expect("its bytes");
+    let starts: BTreeMap<u64, u64> = file
+        .dynamic_relocations()
+        .into_iter()
+        .flatten()
+        .map(|(at, relocation)| (at, relocation.addend() as u64))
+        .collect();
+    (0..data.len() / 32)
+        .map(|entry| {
+            let at = section.address() + entry as u64 * 32 + 8;
+            let length = &data[entry * 32 + 16..entry * 32 + 24];
+            let length = u64::from_le_bytes(length.try_into().expect("eight bytes"));
+            starts.get(&at).expect("a relocated start") + length
+        })
+        .collect()
+}
+
+/// Where a way has come to: the instruction, the returns that are due, the commit it passed.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Place {
+    at: u64,
+    returns: Vec<u64>,
+    committed: Option<u64>,
+}
+
+/// Lengths of the shortest ways through each commit, in ascending order.
+fn ways(image: &Image, function: u64) -> Vec<usize> {
+    let mut shortest: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut seen = HashMap::new();
+    let first = Place { at: function, returns: Vec::new(), committed: None };
+    let mut queue = VecDeque::from([(first, 0)]);
+    while let Some((mut place, length)) = queue.pop_front() {
+        if length >= LONGEST || seen.insert(place.clone(), length).is_some() {
+            continue;
+        }
+        let Some(instruction) = image.instruction(place.at) else { continue };
+        let next = instruction.next_ip();
+        let mut committed = place.committed;
+        // The store before the end of a section commits. A jump to that end leaves a section.
+        if instruction.flow_control() == FlowControl::Next && image.commits.contains(&next) {
+            if committed.is_some_and(|other| other != next) {
+                continue;
+            }
+            committed = Some(next);
+        }
+        let mut go = |at: u64, returns: Vec<u64>| {
+            queue.push_back((Place { at, returns, committed }, length + 1));
+        };
+        match instruction.flow_control() {
+            FlowControl::Next => go(next, place.returns),
+            FlowControl::UnconditionalBranch => {
+                go(instruction.near_branch_target(), place.returns);
+            }
+            FlowControl::ConditionalBranch => {
+                go(instruction.near_branch_target(), place.returns.clone());
+                go(next, place.returns);
+            }
+            FlowControl::Call if place.returns.len() < DEEPEST => {
+                let mut returns = place.returns;
+                returns.push(next);
+                go(instruction.near_branch_target(), returns);
+            }
+            FlowControl::Return => match place.returns.pop() {
+                Some(back) => go(back, place.returns),
+                None => {
+                    if let Some(commit) = place.committed {
+                        // Breadth first: the first one is the shortest.
+                        shortest.entry(commit).or_insert(length + 1);
+                    }
+                }
+            },
+            _ => {}
+        }
+    }
+    let mut lengths: Vec<usize> = shortest.into_values().collect();
+    lengths.sort_unstable();
+    lengths
+}
+
+fn library() -> PathBuf {
+    let named = std::env::var_os("KMEM_TEST_LIBRARY");
+    PathBuf::from(named.expect("KMEM_TEST_LIBRARY names a release build of libkmem.so"))
+}
+
+/// The compiler that the counts are of: another one may count differently.
+fn compiler() -> String {
+    let output = std::process::Command::new("rustc").arg("--version").output();
+    let text = String::from_utf8(output.expect("rustc runs").stdout).expect("a version");
+    text.split_whitespace().nth(1).expect("a number").to_owned()
+}
+
+#[test]
+#[ignore = "needs a release build: KMEM_TEST_LIBRARY=target/release/libkmem.so"]
+fn instruction_counts_of_fast_paths_are_as_checked_in() {
+    let image = Image::read(&library());
+    let mut text = format!("rustc {}\n", compiler());
+    for name in FUNCTIONS {
+        let lengths = ways(&image, image.symbols[*name]);
+        assert!(!lengths.is_empty(), "{name} has no fast path");
+        let lengths: Vec<String> = lengths.iter().map(usize::to_string).collect();
+        text.push_str(&format!("{name}: {}\n", lengths.join(" ")));
+    }
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fast_paths.golden");
+    if std::env::var_os("KMEM_BLESS").is_some() {
+        std::fs::write(&golden, text).expect("a writable file");
+        return;
+    }
+    let known = std::fs::read_to_string(&golden).expect("tests/fast_paths.golden");
+    assert!(
+        text == known,
+        "the fast paths changed.\nchecked in:\n{known}\nnow:\n{text}\n\
+         If that is meant, run the test with KMEM_BLESS=1 and commit the file."
+    );
+}

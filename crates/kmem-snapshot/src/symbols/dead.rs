@@ -1,0 +1,98 @@
+//! Modules of a process that has ended: files on this machine with the paths of its mappings,
+//! checked to be the files that it mapped.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+
+use super::elf::{self, ReadSeek, build_id_in};
+use crate::core_file::CoreFile;
+use crate::memory::Memory;
+use crate::process::Mapping;
+
+/// Opens `path`, the file of a mapping in a core. Adds a sentence to `mismatches` when the file is
+/// absent, or not the mapped one.
+pub(super) fn source_of(
+    core: &CoreFile,
+    mapping: &Mapping,
+    path: &Path,
+    mismatches: &mut Vec<String>,
+) -> Option<Box<dyn ReadSeek>> {
+    if mapping.path == "[vdso]" {
+        return elf::copy_image(&Memory::Core(core.memory().clone()), mapping);
+    }
+    if !mapping.is_file() {
+        return None;
+    }
+    let Some(file) = elf::open(path, 0) else {
+        mismatches.push(format!("{}: cannot be opened here; no names from it", path.display()));
+        return None;
+    };
+    if let Err(what) = same_file(core, mapping, &file) {
+        mismatches.push(format!("{}: {what}; no names from it", path.display()));
+        return None;
+    }
+    Some(Box::new(file))
+}
+
+/// Opens the file of a mapping of which only the line in `maps` is known, or `other` in its place.
+/// Adds a sentence to `mismatches` when the file is absent, or may not be the mapped one; `other`
+/// is taken as it is.
+pub(super) fn source_by_name(
+    mapping: &Mapping,
+    other: Option<&Path>,
+    mismatches: &mut Vec<String>,
+) -> Option<Box<dyn ReadSeek>> {
+    if !mapping.is_file() {
+        return None;
+    }
+    let path = other.unwrap_or(Path::new(&mapping.path));
+    let Some(file) = elf::open(path, 0) else {
+        mismatches.push(format!("{}: cannot be opened here; no names from it", path.display()));
+        return None;
+    };
+    let inode = file.metadata().map_or(0, |m| m.ino());
+    if other.is_none() && (mapping.deleted || inode != mapping.inode) {
+        mismatches.push(format!(
+            "{}: may not be the file that the process ran (inode {inode}, then {}); names from it \
+             may be wrong",
+            path.display(),
+            mapping.inode
+        ));
+    }
+    Some(Box::new(file))
+}
+
+/// Compares the first page of a module in the core with that of a file: its build-id, or all of it
+/// where there is none. A page that was not dumped counts as equal.
+fn same_file(core: &CoreFile, mapping: &Mapping, file: &File) -> Result<(), String> {
+    let mut maps = core.maps().all().iter();
+    let Some(first) = maps.find(|m| m.path == mapping.path && m.offset == 0) else {
+        return Ok(());
+    };
+    let mut mapped = [0; 4096];
+    if core.memory().read(first.start, &mut mapped).is_err() {
+        return Ok(());
+    }
+    let mut here = [0; 4096];
+    // The kernel maps a file shorter than a page with zeroes behind it.
+    let read = file.read_at(&mut here, 0);
+    let (in_core, on_disk) = (build_id_in(&mapped), build_id_in(&here));
+    let same = match (&in_core, &on_disk) {
+        (None, None) => read.is_ok() && mapped == here,
+        (in_core, on_disk) => in_core == on_disk,
+    };
+    if same {
+        return Ok(());
+    }
+    Err(format!(
+        "not the file that the process ran (build-id {}, in the core {})",
+        text(on_disk.as_deref()),
+        text(in_core.as_deref())
+    ))
+}
+
+fn text(id: Option<&[u8]>) -> String {
+    let id = id.map(|id| id.iter().map(|b| format!("{b:02x}")).collect::<String>());
+    id.unwrap_or_else(|| "none".to_owned())
+}
