@@ -116,13 +116,14 @@ impl<P: Platform, C: Fn(ArrayId) -> u16> Arrays<'_, P, C> {
         backing.give(&[item]);
     }
 
-    /// Empties arrays of each CPU into `sink`.
+    /// Empties arrays of each CPU into `sink`, which may drain other arrays in turn: the end of a
+    /// generation of the decay does. Two buffers have to fit on a small stack.
     pub fn drain<I: Iterator<Item = ArrayId>>(
         &self,
         arrays: impl Fn(CpuId) -> I,
         sink: impl Fn(ArrayId, &mut [Item]),
     ) {
-        let mut buffer = [Item::NONE; SHEAF_OBJECTS];
+        let mut buffer = [Item::NONE; SHEAF_OBJECTS / 2];
         for (cpu, area) in self.slots.areas() {
             if !arrays(cpu).any(|array| area.len(array) > 0) {
                 continue;

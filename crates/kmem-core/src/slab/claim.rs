@@ -251,8 +251,11 @@ fn spread(bits: u64, slab: usize, first: usize, size: usize, out: &mut [Item]) -
     if bits == u64::MAX
         && let Some(out) = out.last_chunk_mut::<64>()
     {
-        for (i, slot) in out.iter_mut().rev().enumerate() {
-            *slot = Item(start + i as u64 * step);
+        // A running sum: products would be 64 values that the compiler keeps on the stack.
+        let mut next = start;
+        for slot in out.iter_mut().rev() {
+            *slot = Item(next);
+            next += step;
         }
         return 64;
     }
