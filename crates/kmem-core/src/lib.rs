@@ -1,15 +1,33 @@
 //! kmem: the memory-allocation stack of an operating-system kernel as a library.
 //!
-//! One [`Kmem`] value is one allocator. The modules are layers, each of which may use only those
-//! below it: ARCHITECTURE.md lists them, and a test checks it.
+//! ```
+//! use kmem_core::{Kmem, Limit, memcg::GroupId};
 //!
-//! Under one model checker (`--cfg loom`) only the lock-free protocols are built, without what
-//! stands on them: its atomics are larger than memory's words and not made in constants. Under the
-//! other (`--cfg shuttle`) all is built, as for a machine without an operating system.
+//! #[global_allocator]
+//! static A: Kmem = Kmem::new(); // every allocation of the program is in its books
+//!
+//! let tenant = A.group(GroupId::ROOT)?.create("tenant")?;
+//! tenant.set(Limit::Max, Some(64 << 20))?; // bytes
+//! let scope = tenant.enter();
+//! let text = vec![0_u8; 1000]; // the tenant pays for it until it is dropped
+//! drop(scope);
+//! assert!(tenant.stat().current >= 1000);
+//! A.census(|tag, bytes, calls| assert!(bytes > 0 && calls > 0, "{tag:?}"));
+//! assert_eq!(text.len(), 1000);
+//! # Ok::<(), kmem_core::memcg::GroupError>(())
+//! ```
+//!
+//! One [`Kmem`] value is one allocator, and programs may have several. [`Instance`] is the same over
+//! any [`os::Platform`]: Linux, a fixed region of memory, a simulator. ARCHITECTURE.md has a map of
+//! the modules. Each is a layer that uses only layers below it, and a test checks that.
+//!
+//! With `--cfg loom` only the lock-free protocols are built: loom's atomics are larger than words
+//! of memory, and cannot be made in constants. With `--cfg shuttle` everything is built as for a
+//! machine without an operating system.
 #![cfg_attr(not(test), no_std)]
 
-// In front of the others, so that its thread-local word lies beside small ones: of static
-// thread-local storage the library may use 64 bytes.
+// First, so that the linker places its thread-local word beside small ones: the library may use 64
+// bytes of static thread-local storage.
 #[cfg(not(loom))]
 pub mod task;
 
