@@ -12,6 +12,8 @@ use crate::codetag::{CallSite, StaticTag};
 use crate::task::{self, GROUP, group_bits, group_in};
 use crate::units::{Effort, Gfp, ObjcgId};
 
+/// Bits of a return address.
+const ADDRESS: usize = (1 << 48) - 1;
 /// Set in the key if the group must not refuse the request.
 const NOFAIL: usize = 1 << 48;
 // No frame pointer has the bits of the marks below.
@@ -28,32 +30,58 @@ const MARKS: usize = QUIET | RETRY | ENDLESS;
 /// A call site that asks for memory, the group that pays, and how hard to try.
 ///
 /// # Invariants
-/// If the key has the mark of a static tag, its address is that of a tag that is loaded.
+/// The address in the key is not 0 or 1. If it has the mark of a static tag, it is that of a tag
+/// that is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The address of a [`CallSite`], with the group above it. The address is never 0 or 1.
-    pub key: usize,
+    /// The address of a [`CallSite`], with the group above it.
+    key: usize,
     /// The caller's frame pointer, 0 if unknown, with the marks.
     frame: usize,
 }
 
 impl Caller {
-    /// The call that returns to `ret`, or the call site of a key that [`task::caller`] returned.
-    #[inline(always)]
+    /// The call that returns to `ret`, of which the lower 48 bits count. 0 and 1 are no call site.
+    #[inline]
     pub const fn at(ret: usize) -> Self {
-        Self { key: ret, frame: 0 }
+        let address = ret & ADDRESS;
+        let nobody = CallSite::NOBODY.address;
+        Self { key: if address < nobody { nobody } else { address }, frame: 0 }
     }
 
-    /// A key, and the caller's frame pointer, which need not be valid.
+    /// The caller of a key.
+    ///
+    /// # Safety
+    /// `key` is a return address, the result of [`task::caller`] for one, or the [`Self::key`] of a
+    /// caller whose static tag is still loaded.
     #[inline(always)]
-    pub const fn in_frame(key: usize, frame: usize) -> Self {
+    pub const unsafe fn of_key(key: usize) -> Self {
+        // SAFETY: the same contract.
+        unsafe { Self::in_frame(key, 0) }
+    }
+
+    /// The caller of a key, with its frame pointer, which need not be valid.
+    ///
+    /// # Safety
+    /// See [`Self::of_key`].
+    #[inline(always)]
+    pub const unsafe fn in_frame(key: usize, frame: usize) -> Self {
+        // INVARIANT: no return address is 0 or 1, and none has the mark of a static tag. The tag
+        // is loaded, by the contract.
         Self { key, frame: frame & !MARKS }
+    }
+
+    /// The key: the address of the call site, and the group above it.
+    #[inline(always)]
+    pub const fn key(self) -> usize {
+        self.key
     }
 
     /// A static tag.
     #[inline(always)]
     pub fn tagged(tag: &'static StaticTag) -> Self {
-        Self::at(CallSite::tagged(tag).address)
+        // INVARIANT: a `'static` tag stays loaded.
+        Self { key: CallSite::tagged(tag).address, frame: 0 }
     }
 
     /// A static tag that lives as long as its object is loaded.
@@ -63,7 +91,8 @@ impl Caller {
     #[inline(always)]
     pub unsafe fn tagged_by(tag: *const StaticTag) -> Self {
         // SAFETY: the same contract.
-        Self::at(unsafe { CallSite::tagged_by(tag) }.address)
+        // INVARIANT: the tag is loaded, by the contract.
+        Self { key: unsafe { CallSite::tagged_by(tag) }.address, frame: 0 }
     }
 
     /// No call site: the allocation goes without a tag.
@@ -72,7 +101,7 @@ impl Caller {
     /// No call site, in a call that returns to `ret`.
     #[inline(always)]
     pub const fn nobody_at(ret: usize) -> Self {
-        Self::in_frame(Self::NOBODY.key, ret)
+        Self { frame: ret & !MARKS, ..Self::NOBODY }
     }
 
     /// The call site alone.
@@ -156,5 +185,22 @@ impl Caller {
     /// Whether the group must not refuse.
     pub const fn is_nofail(self) -> bool {
         self.key & NOFAIL != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_return_address_names_a_static_tag_a_group_or_an_empty_slot_of_the_cache() {
+        for ret in [0, 1, 2, 0x7f12_3456_789a, 1 << 48, 1 << 49, usize::MAX] {
+            let caller = Caller::at(ret);
+            assert_eq!(caller.objcg(), ObjcgId::ROOT, "{ret:#x}");
+            assert!(!caller.is_nofail(), "{ret:#x}");
+            assert_eq!(caller.site().static_tag(), None, "{ret:#x}");
+            assert!(caller.site().address >= CallSite::NOBODY.address, "{ret:#x}");
+        }
+        assert_eq!(Caller::at(0x7f12_3456_789a).site().address, 0x7f12_3456_789a);
     }
 }

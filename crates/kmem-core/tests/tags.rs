@@ -36,6 +36,12 @@ fn place(name: &str) -> String {
     format!("|{name}")
 }
 
+/// The caller of a call that returns to `ret`, in the scope of the thread.
+fn in_scope(ret: usize) -> Caller {
+    // SAFETY: the key of a return address.
+    unsafe { Caller::of_key(task::caller(ret)) }
+}
+
 #[test]
 fn static_tags_name_their_place_and_one_call_site_is_one_tag() {
     static A: Kmem = Kmem::new();
@@ -60,7 +66,7 @@ fn static_tags_name_their_place_and_one_call_site_is_one_tag() {
 #[test]
 fn scopes_nest_and_end_with_their_block() {
     static A: Kmem = Kmem::new();
-    let alloc = || assert!(!A.alloc(64, Caller::at(task::caller(0x4242_4242))).is_null());
+    let alloc = || assert!(!A.alloc(64, in_scope(0x4242_4242)).is_null());
     alloc();
     {
         let _outer = kmem_core::tag!("outer");
@@ -87,7 +93,7 @@ struct Allocates(&'static Kmem, u32);
 impl Future for Allocates {
     type Output = ();
     fn poll(mut self: std::pin::Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        assert!(!self.0.alloc(64, Caller::at(task::caller(0x5151))).is_null());
+        assert!(!self.0.alloc(64, in_scope(0x5151)).is_null());
         self.1 -= 1;
         if self.1 == 0 { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -102,7 +108,7 @@ fn a_tagged_future_is_billed_on_whichever_thread_polls_it() {
         let (back, ready) = std::thread::spawn(move || {
             let ready = future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
             // Outside the poll the thread has no scope.
-            assert!(!A.alloc(64, Caller::at(task::caller(0x5252))).is_null());
+            assert!(!A.alloc(64, in_scope(0x5252)).is_null());
             (future, ready)
         })
         .join()

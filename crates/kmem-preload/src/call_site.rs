@@ -18,7 +18,8 @@ use crate::thread;
 /// The caller of a function of the C library: the thread's scope, else the call that returns to
 /// `ret`. `frame` is the caller's frame pointer.
 pub(crate) fn at(ret: usize, frame: usize) -> Caller {
-    Caller::in_frame(thread::key(ret), frame)
+    // SAFETY: the key of a return address.
+    unsafe { Caller::in_frame(thread::key(ret), frame) }
 }
 
 /// The caller of a malloc function with a tag: the thread's scope, else the tag.
@@ -27,9 +28,8 @@ pub(crate) fn at(ret: usize, frame: usize) -> Caller {
 /// `tag` is valid as long as its object is loaded.
 #[inline(always)]
 pub(crate) unsafe fn scoped(tag: *const StaticTag) -> Caller {
-    // SAFETY: the same contract.
-    let tag = unsafe { Caller::tagged_by(tag) };
-    Caller::at(task::caller(tag.key))
+    // SAFETY: the same contract; the thread's scope, if there is one, has a tag that is loaded.
+    unsafe { Caller::of_key(task::caller(Caller::tagged_by(tag).key())) }
 }
 
 /// The last argument of a kernel function: a static tag; null for none; or a return address with
@@ -62,7 +62,8 @@ pub(crate) unsafe fn ungrouped(tag: Tag) -> Caller {
         // A `_noprof` function: its return address.
         match task::tag() {
             0 => Caller::nobody_at(tag as usize & !NO_TAG),
-            scope => Caller::at(scope),
+            // SAFETY: the tag of a scope is loaded.
+            scope => unsafe { Caller::of_key(scope) },
         }
     } else {
         // SAFETY: the same contract.

@@ -40,7 +40,8 @@ extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
     if task::is_in_any() {
         return malloc_scoped(size, ret);
     }
-    let at = KMEM.alloc_fast_root(size, ret);
+    // SAFETY: a return address.
+    let at = unsafe { KMEM.alloc_fast_root(size, ret) };
     if at.is_null() { malloc_any(size, ret) } else { at }
 }
 
@@ -49,12 +50,15 @@ extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
 #[inline(never)]
 extern "C" fn malloc_scoped(size: usize, ret: usize) -> *mut u8 {
     let key = thread::key(ret);
-    let at = KMEM.alloc_fast(size, key);
+    // SAFETY: the key of a return address.
+    let at = unsafe { KMEM.alloc_fast(size, key) };
     if at.is_null() { malloc_any(size, key) } else { at }
 }
 
 extern "C" fn malloc_any_at(size: usize, key: usize, frame: usize) -> *mut u8 {
-    family::or_errno(KMEM.alloc_any(size, Caller::in_frame(key, frame)))
+    // SAFETY: the key of a return address.
+    let caller = unsafe { Caller::in_frame(key, frame) };
+    family::or_errno(KMEM.alloc_any(size, caller))
 }
 
 extern "C" fn calloc_at(count: usize, size: usize, ret: usize, frame: usize) -> *mut u8 {

@@ -13,7 +13,7 @@ use kmem_core::os::Console;
 use kmem_core::request::Caller;
 use kmem_core::task;
 
-use crate::call_site::with_call_site;
+use crate::call_site::{self, with_call_site};
 use crate::malloc::frees;
 use crate::{KMEM, thread};
 
@@ -83,7 +83,8 @@ extern "C" fn new_at(size: usize, ret: usize) -> *mut u8 {
     if task::is_in_any() {
         return new_scoped(size, ret);
     }
-    let at = KMEM.alloc_fast_root(size, ret);
+    // SAFETY: a return address.
+    let at = unsafe { KMEM.alloc_fast_root(size, ret) };
     // SAFETY: a slow path of this file, with the arguments that it declares.
     if at.is_null() { unsafe { new_slow(size, ret) } } else { at }
 }
@@ -93,31 +94,35 @@ extern "C" fn new_at(size: usize, ret: usize) -> *mut u8 {
 #[inline(never)]
 extern "C" fn new_scoped(size: usize, ret: usize) -> *mut u8 {
     let key = thread::key(ret);
-    let at = KMEM.alloc_fast(size, key);
+    // SAFETY: the key of a return address.
+    let at = unsafe { KMEM.alloc_fast(size, key) };
     // SAFETY: a slow path of this file, with the arguments that it declares.
     if at.is_null() { unsafe { new_slow(size, key) } } else { at }
 }
 
 extern "C" fn new_nothrow_at(size: usize, tag: usize, ret: usize) -> *mut u8 {
     let key = thread::key(ret);
-    let at = KMEM.alloc_fast(size, key);
+    // SAFETY: the key of a return address.
+    let at = unsafe { KMEM.alloc_fast(size, key) };
     // SAFETY: a slow path of this file, with the arguments that it declares.
     if at.is_null() { unsafe { new_nothrow_slow(size, tag, key) } } else { at }
 }
 
 extern "C" fn any(size: usize, key: usize, frame: usize) -> *mut u8 {
-    KMEM.alloc_any(size, Caller::in_frame(key, frame))
+    // SAFETY: the key of a return address.
+    KMEM.alloc_any(size, unsafe { Caller::in_frame(key, frame) })
 }
 
 extern "C" fn any_nothrow(size: usize, _tag: usize, key: usize, frame: usize) -> *mut u8 {
-    KMEM.alloc_any(size, Caller::in_frame(key, frame))
+    // SAFETY: the key of a return address.
+    KMEM.alloc_any(size, unsafe { Caller::in_frame(key, frame) })
 }
 
 extern "C" fn any_aligned(size: usize, align: usize, ret: usize, frame: usize) -> *mut u8 {
     if !align.is_power_of_two() {
         return null_mut();
     }
-    KMEM.alloc_aligned(size, align, Caller::in_frame(thread::key(ret), frame))
+    KMEM.alloc_aligned(size, align, call_site::at(ret, frame))
 }
 
 extern "C" fn any_aligned_nothrow(

@@ -18,14 +18,15 @@ use crate::{KMEM, family};
 unsafe extern "C" fn kmem_malloc_tag(size: usize, tag: *const StaticTag) -> *mut u8 {
     // SAFETY: the same contract.
     let caller = unsafe { scoped(tag) };
-    let at = KMEM.alloc_fast(size, caller.key);
-    if at.is_null() { malloc_any(size, caller.key) } else { at }
+    // SAFETY: the key of a caller.
+    let at = unsafe { KMEM.alloc_fast(size, caller.key()) };
+    if at.is_null() { malloc_any(size, caller) } else { at }
 }
 
 /// A separate function, so that the fast path has no frame.
 #[inline(never)]
-fn malloc_any(size: usize, key: usize) -> *mut u8 {
-    family::or_errno(KMEM.alloc_any(size, Caller::at(key)))
+fn malloc_any(size: usize, caller: Caller) -> *mut u8 {
+    family::or_errno(KMEM.alloc_any(size, caller))
 }
 
 /// # Safety
@@ -140,7 +141,7 @@ unsafe fn copy(from: *const u8, bytes: usize, tag: *const StaticTag) -> *mut u8 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_tag_enter(tag: *const StaticTag) -> usize {
     // SAFETY: the same contract.
-    unsafe { task::replace_tag(if tag.is_null() { 0 } else { Caller::tagged_by(tag).key }) }
+    unsafe { task::replace_tag(if tag.is_null() { 0 } else { Caller::tagged_by(tag).key() }) }
 }
 
 /// Restores the scope that [`kmem_tag_enter`] returned.

@@ -157,7 +157,7 @@ impl Books {
 
     /// The extension word of a live allocation by a caller: tag and live bit.
     pub fn word_for(&self, platform: &impl Platform, caller: Caller) -> u32 {
-        if let Some(word) = self.sites.cached(caller.key) {
+        if let Some(word) = self.sites.cached(caller.key()) {
             return word;
         }
         self.look_outside();
@@ -171,7 +171,7 @@ impl Books {
             // The fast path needs a word for the site, even if it says "not tagged".
             let tag = TagId(TAG_UNTAGGED);
             if keep {
-                self.sites.remember(caller.key, tag);
+                self.sites.remember(caller.key(), tag);
             }
             tag
         };

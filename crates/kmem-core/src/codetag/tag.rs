@@ -51,9 +51,9 @@ const STATIC: usize = 1 << 49;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallSite {
     /// The address, with bit 49 set for a static tag. Never 0 or 1.
-    pub address: usize,
+    pub(crate) address: usize,
     /// The caller's frame pointer, 0 if unknown. It need not be valid.
-    pub frame: usize,
+    pub(crate) frame: usize,
 }
 
 impl CallSite {
@@ -78,7 +78,7 @@ impl CallSite {
     }
 
     /// The static tag, if it is one.
-    pub(super) fn static_tag(self) -> Option<*const StaticTag> {
+    pub(crate) fn static_tag(self) -> Option<*const StaticTag> {
         (self.address & STATIC != 0).then_some((self.address & !STATIC) as *const StaticTag)
     }
 }

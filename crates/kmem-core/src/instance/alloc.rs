@@ -18,25 +18,34 @@ impl<P: Platform> Instance<P> {
     /// group is at its limit.
     #[inline(always)]
     pub fn alloc(&'static self, size: usize, caller: Caller) -> *mut u8 {
-        let at = self.alloc_fast(size, caller.key);
+        // SAFETY: the key of a caller.
+        let at = unsafe { self.alloc_fast(size, caller.key()) };
         if at.is_null() { self.alloc_any(size, caller) } else { at }
     }
 
     /// Serves a small request if the CPU has an object for it: about 40 instructions, no atomics.
-    /// `key` is that of a [`Caller`]. Null: call [`Self::alloc_any`].
+    /// Null: call [`Self::alloc_any`].
+    ///
+    /// # Safety
+    /// See [`Caller::of_key`].
     #[inline(always)]
-    pub fn alloc_fast(&'static self, size: usize, key: usize) -> *mut u8 {
+    pub unsafe fn alloc_fast(&'static self, size: usize, key: usize) -> *mut u8 {
         match SizeClass::of_small(size) {
-            Some(class) => self.take(class, SMALL_SLAB, key),
+            // SAFETY: a key, by the contract.
+            Some(class) => unsafe { self.take(class, SMALL_SLAB, key) },
             None => null_mut(),
         }
     }
 
     /// [`Self::alloc_fast`] for a key that is known to name no group; it saves a test.
+    ///
+    /// # Safety
+    /// See [`Caller::of_key`].
     #[inline(always)]
-    pub fn alloc_fast_root(&'static self, size: usize, key: usize) -> *mut u8 {
+    pub unsafe fn alloc_fast_root(&'static self, size: usize, key: usize) -> *mut u8 {
         match SizeClass::of_small(size) {
-            Some(class) => self.take_unpaid(class, SMALL_SLAB, key),
+            // SAFETY: a key, by the contract.
+            Some(class) => unsafe { self.take_unpaid(class, SMALL_SLAB, key) },
             None => null_mut(),
         }
     }
@@ -45,7 +54,8 @@ impl<P: Platform> Instance<P> {
     #[inline(always)]
     pub fn kmalloc(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
         if gfp == Gfp::KERNEL {
-            let at = self.alloc_fast(size, caller.key);
+            // SAFETY: the key of a caller.
+            let at = unsafe { self.alloc_fast(size, caller.key()) };
             if !at.is_null() {
                 return at;
             }
@@ -57,7 +67,8 @@ impl<P: Platform> Instance<P> {
     #[inline(always)]
     pub fn kmalloc_here(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
         if gfp == Gfp::UNACCOUNTED || (gfp == Gfp::KERNEL && !task::is_in_any()) {
-            let at = self.alloc_fast_root(size, caller.key);
+            // SAFETY: the key of a caller.
+            let at = unsafe { self.alloc_fast_root(size, caller.key()) };
             if !at.is_null() {
                 return at;
             }
@@ -84,14 +95,18 @@ impl<P: Platform> Instance<P> {
     /// the class's slabs, in bytes.
     ///
     /// That cache is empty while calls are watched, and without books.
+    ///
+    /// # Safety
+    /// See [`Caller::of_key`].
     #[inline(always)]
-    pub(super) fn take(&'static self, class: SizeClass, slab: usize, key: usize) -> *mut u8 {
+    pub(super) unsafe fn take(&'static self, class: SizeClass, slab: usize, key: usize) -> *mut u8 {
         let objcg = crate::task::group_in(key);
         if objcg == ObjcgId::ROOT {
-            return self.take_unpaid(class, slab, key);
+            // SAFETY: the same contract.
+            return unsafe { self.take_unpaid(class, slab, key) };
         }
         let Some(word) = self.ledger.books.sites.cached(key) else { return null_mut() };
-        // SAFETY: the site is known, so the instance has started its slots. Each class has an
+        // SAFETY: the cache knows a key, so the instance has started its slots. Each class has an
         // array.
         let item = unsafe { self.heap().slots.pop_paid(class.array(), objcg) };
         if item.is_none() {
@@ -101,12 +116,15 @@ impl<P: Platform> Instance<P> {
     }
 
     /// [`Self::take`] for no group.
+    ///
+    /// # Safety
+    /// See [`Caller::of_key`].
     #[inline(always)]
-    fn take_unpaid(&'static self, class: SizeClass, slab: usize, key: usize) -> *mut u8 {
+    unsafe fn take_unpaid(&'static self, class: SizeClass, slab: usize, key: usize) -> *mut u8 {
         let Some(word) = self.ledger.books.sites.cached(key) else {
             return self.take_bare(class);
         };
-        // SAFETY: the site is known, so the instance has started its slots. Each class has an
+        // SAFETY: the cache knows a key, so the instance has started its slots. Each class has an
         // array.
         let item = unsafe { self.heap().slots.pop(class.array()) };
         if item.is_none() {
@@ -150,7 +168,8 @@ impl<P: Platform> Instance<P> {
         unsafe { core::hint::assert_unchecked(size <= MAX_OBJECT) };
         let class = SizeClass::of(size);
         if size > FINE {
-            let at = self.take(class, self.heap().slab_bytes(class), caller.key);
+            // SAFETY: the key of a caller.
+            let at = unsafe { self.take(class, self.heap().slab_bytes(class), caller.key()) };
             if !at.is_null() {
                 return at;
             }
@@ -173,7 +192,7 @@ impl<P: Platform> Instance<P> {
     #[inline(never)]
     fn alloc_charged(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
         let (array, objcg) = (class.array(), caller.objcg());
-        if let Some(word) = self.ledger.books.sites.cached(caller.key)
+        if let Some(word) = self.ledger.books.sites.cached(caller.key())
             && self.heap().slots.uses_rseq()
             && self.ledger.charging().pay_from_cell(array, objcg)
         {
@@ -199,7 +218,7 @@ impl<P: Platform> Instance<P> {
         // If the site is known, the fast path found the array empty, unless the group could not
         // pay.
         let uncharged = caller.objcg() == ObjcgId::ROOT;
-        let known = self.ledger.books.sites.cached(caller.key).is_some();
+        let known = self.ledger.books.sites.cached(caller.key()).is_some();
         let looked =
             if known && uncharged { Looked::after_miss(&self.heap().slots) } else { Looked::Not };
         self.ledger.alloc_object(class, looked, caller).address() as *mut u8
@@ -266,7 +285,8 @@ impl<P: Platform> Instance<P> {
         let Some(class) = SizeClass::aligned(size, align) else {
             return self.alloc_aligned_run(size, align, caller);
         };
-        let object = self.take(class, self.heap().slab_bytes(class), caller.key);
+        // SAFETY: the key of a caller.
+        let object = unsafe { self.take(class, self.heap().slab_bytes(class), caller.key()) };
         if object.is_null() {
             self.alloc_aligned_slow(class, (size, align), caller)
         } else {

@@ -67,7 +67,8 @@ with_call_site!(
 /// request: that would end the program.
 #[inline(always)]
 fn caller(ret: usize, frame: usize) -> Caller {
-    let caller = Caller::in_frame(task::caller(ret), frame);
+    // SAFETY: the key of a return address.
+    let caller = unsafe { Caller::in_frame(task::caller(ret), frame) };
     if caller.objcg() == ObjcgId::ROOT || task::is_fallible() { caller } else { caller.nofail() }
 }
 

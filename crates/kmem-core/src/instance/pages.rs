@@ -38,7 +38,7 @@ impl<P: Platform> Instance<P> {
         let array = PageClass::array_of(order);
         if gfp == Gfp::KERNEL
             && array.0 != 0
-            && let Some(word) = self.word_at_once(caller.key)
+            && let Some(word) = self.word_at_once(caller.key())
         {
             let objcg = caller.objcg();
             // SAFETY: a word is known, so the instance has started its slots. The order has an

@@ -105,7 +105,7 @@ impl<P: Platform> On<P> {
     #[inline]
     pub fn alloc_fast(self, class: SizeClass, caller: Caller) -> Item {
         // If the site is known, the instance has started, and sections may run.
-        let word = self.ledger.books.sites.cached(caller.key);
+        let word = self.ledger.books.sites.cached(caller.key());
         let Some(word) = word.filter(|_| caller.objcg() == ObjcgId::ROOT) else {
             return Item::NONE;
         };

@@ -123,7 +123,7 @@ impl<P: Platform> On<P> {
         {
             return Err(Looked::Not);
         }
-        let Some(word) = self.ledger.books.sites.cached(caller.key) else {
+        let Some(word) = self.ledger.books.sites.cached(caller.key()) else {
             return Err(Looked::Not);
         };
         let Some(set) = self.zone() else { return Err(Looked::Not) };

@@ -31,14 +31,16 @@ macro_rules! instance {
                 if task::is_in_any() {
                     return malloc_any(size, task::caller(ret));
                 }
-                let at = KMEM.alloc_fast_root(size, ret);
+                // SAFETY: a return address.
+                let at = unsafe { KMEM.alloc_fast_root(size, ret) };
                 if at.is_null() { malloc_any(size, ret) } else { at }
             }
 
             /// A separate function, so that the fast path has no frame.
             #[inline(never)]
             fn malloc_any(size: usize, key: usize) -> *mut u8 {
-                KMEM.alloc_any(size, Caller::at(key))
+                // SAFETY: a return address, or the key of one.
+                KMEM.alloc_any(size, unsafe { Caller::of_key(key) })
             }
 
             unsafe extern "C" fn free(at: *mut c_void) {
