@@ -1,1 +1,3 @@
 //! What the tests of all crates share. `tests/` holds the guards over the sources of the workspace.
+
+pub mod page;
