@@ -1,5 +1,6 @@
 //! `kmem group`: the groups that memory is charged to, and their limits.
 
+mod file;
 mod set;
 mod show;
 
@@ -22,13 +23,11 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Show the tree of groups: memory of each with those below it (CURRENT), its limits (MAX,
-    /// HIGH; max: none), and its own memory (OWN)
+    /// Show the tree of groups, with the memory and the limits of each
     Ls(Ls),
-    /// Print the files of a group, named as in cgroup v2: memory.current, memory.peak, memory.low,
-    /// memory.high, memory.max, memory.events, memory.stat
+    /// Print the files of a group, named as in cgroup v2
     Show(show::Args),
-    /// Set limits of a group in a running process: memory.max, memory.high, memory.low
+    /// Set limits of a group in a running process
     Set(set::Args),
 }
 
@@ -36,7 +35,7 @@ enum Command {
 struct Ls {
     #[command(flatten)]
     from: One,
-    /// Print JSON instead
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use kmem_layout::group::{Limit, NO_LIMIT};
 use kmem_snapshot::Process;
 
+use super::file::FILES;
 use crate::failure::Failure;
 use crate::options::parse_size;
 
 /// Arguments of `kmem group set`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Process to change
+    /// Change the process with this number
     #[arg(short, long, required_unless_present = "core")]
     pid: Option<u32>,
     /// Accepted, so that the refusal names the reason
@@ -19,8 +20,8 @@ pub(super) struct Args {
     core: Option<PathBuf>,
     /// Path of the group, such as /tenants/a
     group: String,
-    /// Limits to write: memory.max, memory.high or memory.low, with a size such as 100M, or max for
-    /// none. The process minds them when it next charges the group
+    /// Limits to write, with a size such as 100M, or max for no limit. The process applies them
+    /// when it next charges the group
     #[arg(value_name = "FILE=SIZE", required = true, value_parser = parse)]
     limits: Vec<Request>,
 }
@@ -37,19 +38,13 @@ fn parse(text: &str) -> Result<Request, String> {
     let (name, value) = text
         .split_once('=')
         .ok_or_else(|| format!("{text:?} has no value: expected memory.max=SIZE or =max"))?;
-    let limit = match name.trim() {
-        "memory.max" => Limit::Max,
-        "memory.high" => Limit::High,
-        "memory.low" => Limit::Low,
-        "memory.current" | "memory.peak" | "memory.events" | "memory.stat" => {
-            return Err(format!("{name} can be read, not written"));
-        }
-        other => {
-            return Err(format!(
-                "unknown file {other:?}; there are memory.max, memory.high and memory.low"
-            ));
-        }
+    let name = name.trim();
+    let Some(file) = FILES.iter().find(|file| file.name == name) else {
+        let files = FILES.iter().filter(|file| file.limit().is_some());
+        let files: Vec<&str> = files.map(|file| file.name).collect();
+        return Err(format!("unknown file {name:?}; there are {}", files.join(", ")));
     };
+    let limit = file.limit().ok_or_else(|| format!("{name} can be read, not written"))?;
     let bytes = match value.trim() {
         "max" => NO_LIMIT,
         size => parse_size(size)?.unsigned_abs(),
