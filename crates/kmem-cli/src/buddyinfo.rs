@@ -14,11 +14,11 @@ use crate::options::Whole;
 pub(crate) struct Args {
     #[command(flatten)]
     from: Whole,
-    /// Also print, per order, the fragmentation index and the unusable free space index, in the
-    /// layout of the kernel's extfrag files
+    /// Add the fragmentation index and the unusable free space index of each order, in the layout
+    /// of the kernel's extfrag files
     #[arg(long)]
     index: bool,
-    /// Print all of it as JSON instead
+    /// Print blocks and both indices as JSON
     #[arg(long, conflicts_with = "index")]
     json: bool,
 }

@@ -16,17 +16,17 @@ use choose::{choose, name};
 /// Arguments of `kmem context`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Process to change
+    /// Read or change the process with this number
     #[arg(short, long)]
     pid: u32,
-    /// Call site: FUNCTION, FILE:LINE, MODULE+0xOFFSET or tag:N; without it the present setting is
-    /// printed
+    /// Call site whose callers are told apart: FUNCTION, FILE:LINE, MODULE+0xOFFSET or tag:N.
+    /// Without it the command prints the current setting
     site: Option<String>,
-    /// Callers to tell apart, the call site itself included
+    /// Compare N calls of each chain of callers, the call site itself included
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(2..=i64::from(MAX_DEPTH)))]
     depth: u32,
-    /// Tell the callers apart no longer
+    /// Stop telling the callers apart
     #[arg(long, conflicts_with = "depth")]
     off: bool,
 }

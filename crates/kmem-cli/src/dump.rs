@@ -21,7 +21,7 @@ enum Format {
     /// allocinfo text as of Linux 6.16
     #[value(name = "2.0")]
     V2,
-    /// Collapsed stacks, which flame graphs are made from
+    /// collapsed stacks, for flame graphs
     Folded,
     /// JSON for speedscope
     Speedscope,
@@ -30,9 +30,9 @@ enum Format {
 /// Keys of rows.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Rows {
-    /// A call site
+    /// a call site
     Site,
-    /// A call site and a group: group: of each row, or the outermost frame of each stack
+    /// a call site and a group, printed as group: of each row or as outermost frame of each stack
     #[value(name = "group,site")]
     GroupSite,
 }
@@ -42,26 +42,26 @@ enum Rows {
 pub(crate) struct Args {
     #[command(flatten)]
     from: From,
-    /// Format of the output: a version of the allocinfo text, or call stacks
+    /// Choose the format
     #[arg(long, value_enum, default_value = "2.0")]
     format: Format,
-    /// With --blackbox: allocations and frees since the start (KMEM_CONF=cumulative:1), as
-    /// total_bytes: and total_calls: of each row
+    /// Add total_bytes: and total_calls: to each row of a black box, which count all allocations
+    /// since the start; the process needs KMEM_CONF=cumulative:1
     #[arg(long, requires = "blackbox", conflicts_with_all = ["pid", "core"])]
     cumulative: bool,
-    /// Print the rows as JSON instead
+    /// Print the rows as JSON
     #[arg(long)]
     json: bool,
-    /// Print at most this many rows, or stacks
-    #[arg(short = 'n', long)]
+    /// Print at most N rows or stacks
+    #[arg(short = 'n', long, value_name = "N")]
     lines: Option<usize>,
-    /// Order: s(ize), c(alls), t(ag); else that of the first call of each site
+    /// Order the rows; without this option the call site that was first used comes first
     #[arg(short, long, value_enum)]
     sort: Option<Sort>,
-    /// Also print the allocator's own memory: the overhead, by kind of table
+    /// Add a row for each kind of kmem's own tables; together they are the overhead
     #[arg(long, conflicts_with_all = ["blackbox", "group"])]
     metadata: bool,
-    /// Keys that tell rows apart
+    /// Choose what makes a row
     #[arg(long, value_enum, default_value = "site", conflicts_with = "blackbox")]
     by: Rows,
     #[command(flatten)]

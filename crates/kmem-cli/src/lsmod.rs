@@ -12,13 +12,13 @@ use crate::failure::{Failure, say};
 /// Arguments of `kmem lsmod`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Process whose modules to list
+    /// Read the process with this number
     #[arg(short, long)]
     pid: u32,
-    /// Also print where each module is
+    /// Add the address of each module
     #[arg(short, long)]
     addresses: bool,
-    /// Print JSON instead
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

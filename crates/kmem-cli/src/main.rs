@@ -40,6 +40,8 @@ mod modinfo;
 mod modload;
 mod modstats;
 mod options;
+#[cfg(test)]
+mod pages;
 mod run;
 mod slabinfo;
 mod sysctl;
@@ -49,7 +51,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Who holds every byte of a process, running or ended
+/// Show who holds every byte of a process, running or ended
 #[derive(Parser)]
 #[command(name = "kmem", version)]
 struct Cli {
@@ -59,30 +61,30 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a command under kmem and report the memory it held at its peak and at exit
+    /// Run a program under kmem, and report who held its memory at the peak and at the end
     Run(run::Args),
-    /// Show the call sites that hold most in a process, its core file or its black box
+    /// Show the call sites that hold most memory in a process, a core file or a black box
     Top(top::Args),
-    /// Print the books of a process, its core file or its black box as allocinfo text, JSON or
+    /// Print all call sites of a process, a core file or a black box as allocinfo text, JSON or
     /// call stacks
     Dump(dump::Args),
-    /// Print the free blocks of pages of a process or its core file, per order
+    /// Print the number of free blocks of pages per order, of a process or a core file
     Buddyinfo(buddyinfo::Args),
     /// Tell the callers of one call site apart in a running process
     Context(context::Args),
     /// Print or change the settings of a running process
     Sysctl(sysctl::Args),
-    /// Print the descriptions in files of modules
+    /// Print the descriptions in files of modules, as modinfo(8) does
     Modinfo(modinfo::Args),
-    /// Load modules into a process made for it, and print the loader's statistics
+    /// Load modules into a new process, and print the statistics of its module loader
     Modload(modload::Args),
     /// List the modules of a running process
     Lsmod(lsmod::Args),
-    /// Print the statistics of a running process's module loader
+    /// Print the statistics of the module loader of a running process
     Modstats(modstats::Args),
     /// Show groups, their memory and their limits; set limits in a running process
     Group(group::Args),
-    /// Show the size classes of a process in the columns of /proc/slabinfo
+    /// Print the size classes of a process or a core file, in the columns of /proc/slabinfo
     Slabinfo(slabinfo::Args),
 }
 

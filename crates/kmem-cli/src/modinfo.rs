@@ -15,13 +15,13 @@ pub(crate) struct Args {
     /// Print only the values of this field
     #[arg(short = 'F', long)]
     field: Option<String>,
-    /// End lines with a zero byte
+    /// End each line with a zero byte, instead of a newline
     #[arg(short = '0', long)]
     null: bool,
-    /// Print JSON instead, one line per file
+    /// Print JSON, one line per file
     #[arg(long, conflicts_with_all = ["field", "null"])]
     json: bool,
-    /// Files of modules: of kmem's or of the Linux kernel's, compressed or not
+    /// Files of modules of kmem or of the Linux kernel, compressed or not
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }

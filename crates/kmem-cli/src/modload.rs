@@ -19,33 +19,34 @@ use crate::run::library;
 /// Arguments of `kmem modload`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Threads that load all files at once
-    #[arg(short, long, default_value_t = 1,
+    /// Load all files in each of N threads, concurrently
+    #[arg(short, long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
-    /// Rounds; modules are unloaded between them
-    #[arg(short, long, default_value_t = 1)]
+    /// Load all files N times, and unload them in between
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
     repeat: u32,
-    /// Arguments for every module ("name=value ..")
-    #[arg(short, long, default_value = "")]
+    /// Give every module these parameters, "name=value .."
+    #[arg(short, long, value_name = "TEXT", default_value = "")]
     args: String,
-    /// Directory that modules are looked for in, for request_module; given more than once, in
-    /// this order
+    /// Look for modules in this directory when one is requested by name; may be repeated, and
+    /// directories are searched in order
     #[arg(short, long, value_name = "DIR")]
     search: Vec<PathBuf>,
-    /// Do not unload a module while memory of it is in use, nor one that has an init and no exit
+    /// Keep a module loaded while memory that it allocated is in use, or if it has an init function
+    /// and no exit function
     #[arg(long)]
     refuse_live: bool,
-    /// Stay with the modules of the last round loaded until standard input ends
+    /// Keep the modules of the last round loaded until standard input ends
     #[arg(long)]
     stay: bool,
     /// Print the statistics as JSON
     #[arg(long)]
     json: bool,
-    /// Library to run under, rather than the libkmem.so that belongs to this command
+    /// Preload this library, instead of the libkmem.so that belongs to this command
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
-    /// Modules to load, in this order: files, or names in a search directory
+    /// Modules to load, in this order: files, or names to look for in the directories of --search
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }

@@ -12,10 +12,10 @@ use crate::lsmod::boards;
 /// Arguments of `kmem modstats`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Process whose loader to ask for
+    /// Read the process with this number
     #[arg(short, long)]
     pid: u32,
-    /// Print JSON instead of the text of /sys/kernel/debug/modules/stats
+    /// Print JSON, instead of the text of /sys/kernel/debug/modules/stats
     #[arg(long)]
     json: bool,
 }

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 pub(crate) struct From {
     #[command(flatten)]
     one: One,
-    /// With --core and --blackbox: the executable, when it is no longer where it was
+    /// Take this executable for that of the core file or black box, if it was moved
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
     exe: Option<PathBuf>,
 }
@@ -34,13 +34,13 @@ impl From {
 #[derive(clap::Args)]
 #[group(id = "source", required = true, multiple = false)]
 pub(crate) struct One {
-    /// Process to read
+    /// Read the process with this number
     #[arg(short, long)]
     pid: Option<u32>,
-    /// Core file of a process to read
+    /// Read this core file
     #[arg(long, value_name = "FILE")]
     core: Option<PathBuf>,
-    /// Black box of a process to read (KMEM_CONF=blackbox:FILE)
+    /// Read this black box, a file that KMEM_CONF=blackbox:FILE writes
     #[arg(long, value_name = "FILE")]
     blackbox: Option<PathBuf>,
 }
@@ -61,10 +61,10 @@ impl One {
 #[derive(clap::Args)]
 #[group(id = "whole", required = true, multiple = false)]
 pub(crate) struct Whole {
-    /// Process to read
+    /// Read the process with this number
     #[arg(short, long)]
     pid: Option<u32>,
-    /// Core file of a process to read
+    /// Read this core file
     #[arg(long, value_name = "FILE")]
     core: Option<PathBuf>,
 }
@@ -83,13 +83,13 @@ impl Whole {
 /// Order of rows, with the letters of alloctop.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sort {
-    /// By size
+    /// by size
     #[value(name = "s", alias = "size")]
     Size,
-    /// By calls
+    /// by number of live objects
     #[value(name = "c", alias = "calls")]
     Calls,
-    /// By tag: function and place
+    /// by function and place
     #[value(name = "t", alias = "tag")]
     Tag,
 }
@@ -110,25 +110,25 @@ impl Sort {
 #[command(next_help_heading = "Filters")]
 #[group(skip)]
 pub(crate) struct Filters {
-    /// Only memory charged to this group, such as /tenants/a, or to those below it
+    /// Show only memory that this group, such as /tenants/a, or a group below it pays for
     #[arg(long, value_name = "GROUP", conflicts_with = "blackbox")]
     group: Option<String>,
-    /// Only rows of this module (base name, that of the program included); may be repeated
+    /// Show only rows of this module or program, by its base name; may be repeated
     #[arg(long, value_name = "GLOB")]
     module: Vec<String>,
-    /// Only rows of this source file; may be repeated
+    /// Show only rows of this source file; may be repeated
     #[arg(long, value_name = "GLOB")]
     file: Vec<String>,
-    /// Only rows of this function; may be repeated
+    /// Show only rows of this function; may be repeated
     #[arg(long, value_name = "GLOB")]
     function: Vec<String>,
-    /// Only rows of this line; may be repeated
+    /// Show only rows of this line; may be repeated
     #[arg(long, value_name = "N")]
     line: Vec<u32>,
-    /// Leave out rows, stacks or nodes of the tree below this size
+    /// Leave out rows, stacks and nodes of a tree below this size
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     min: Option<i64>,
-    /// Leave out rows or stacks above this size
+    /// Leave out rows and stacks above this size
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max: Option<i64>,
 }

@@ -30,16 +30,16 @@ use exit_socket::ExitSocket;
 /// Arguments of `kmem run`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Rows per table
-    #[arg(short = 'n', long, default_value_t = 10)]
+    /// Print at most N rows per table
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     lines: usize,
-    /// Library to load, rather than the libkmem.so that belongs to this command
+    /// Preload this library, instead of the libkmem.so that belongs to this command
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
-    /// Write the report to a file, rather than to stderr
+    /// Write the report to this file, instead of standard error
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Command and its arguments
+    /// Run this program, with its arguments
     #[arg(
         required = true,
         trailing_var_arg = true,

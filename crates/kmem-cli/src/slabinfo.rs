@@ -12,8 +12,8 @@ use crate::options::Whole;
 pub(crate) struct Args {
     #[command(flatten)]
     from: Whole,
-    /// Only caches of which this group, such as /tenants/a, or one below it holds objects: these
-    /// are <active_objs> and <num_objs>; the slabs are shared by all groups, and all are counted
+    /// Count only live objects of this group, such as /tenants/a, and of the groups below it, in
+    /// <active_objs> and <num_objs>. Slabs are those of all groups
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
 }

@@ -11,12 +11,12 @@ use crate::failure::{Failure, say};
 /// Arguments of `kmem sysctl`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Process to read or to change
+    /// Read or change the process with this number
     #[arg(short, long)]
     pid: u32,
-    /// Settings to print or, with a value, to set; all are printed if none is named. There is
-    /// vm.mem_profiling: 1, objects carry the tag of their call site; 0, they count as not
-    /// tagged; never (only when a process starts), there are no books
+    /// Settings to print, or to set if a value is given; without any, all are printed. The only
+    /// one is vm.mem_profiling. With 1, each object has the tag of its call site. With 0, new
+    /// objects count as not tagged. The value never can only be chosen at the start
     #[arg(value_name = "NAME[=VALUE]", value_parser = parse)]
     variables: Vec<Request>,
 }

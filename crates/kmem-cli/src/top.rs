@@ -19,14 +19,14 @@ use crate::options::{Filters, From, Sort};
 /// Columns of each site.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum By {
-    /// Live bytes
+    /// live bytes of each call site
     Size,
-    /// Also the memory that its objects keep from being given back: PINNED, all slabs with an
-    /// object of it and its page runs; SOLE, the part that would become free with its objects
+    /// also PINNED, the slabs and page runs that its objects keep from being given back, and SOLE,
+    /// the part of them that would become free with its objects
     Pinned,
-    /// Memory that each group holds itself
+    /// memory that each group itself holds
     Group,
-    /// Call sites, by the group that is charged
+    /// call sites by the group that pays
     #[value(name = "group,site")]
     GroupSite,
 }
@@ -36,25 +36,25 @@ enum By {
 pub(crate) struct Args {
     #[command(flatten)]
     from: From,
-    /// Print once and end, rather than every second
+    /// Print once, instead of every second
     #[arg(short, long)]
     once: bool,
-    /// Show a tree of callers, outermost first; a caller holds all that it calls
+    /// Show a tree of callers, outermost first; a caller holds what its callees hold
     #[arg(short, long, conflicts_with_all = ["by", "max"])]
     tree: bool,
-    /// Print at most this many rows, or nodes of the tree
-    #[arg(short = 'n', long, default_value_t = 20)]
+    /// Print at most N rows or nodes of the tree
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
     lines: usize,
-    /// Order: s(ize), c(alls), t(ag); of groups the last is their path
+    /// Order the rows; the tag of a group is its path
     #[arg(short, long, value_enum)]
     sort: Option<Sort>,
-    /// Columns to show and to order by
+    /// Choose the columns, and order by them
     #[arg(long, value_enum, default_value = "size", conflicts_with = "blackbox")]
     by: By,
-    /// Print JSON instead, one line each time
+    /// Print JSON, one line each time
     #[arg(long)]
     json: bool,
-    /// Also print the allocator's own memory: the overhead, by kind of table
+    /// Add a row for each kind of kmem's own tables; together they are the overhead
     #[arg(long, conflicts_with_all = ["blackbox", "group"])]
     metadata: bool,
     #[command(flatten)]

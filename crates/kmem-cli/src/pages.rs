@@ -1,0 +1,87 @@
+//! Pages of the documentation against the code of the command.
+
+use clap::{Arg, Command, CommandFactory as _};
+use kmem_testing::page::{cell, check, sentence};
+
+use crate::Cli;
+
+/// The commands that do something, with their full names, in the order of `kmem help`.
+fn leaves<'a>(command: &'a Command, path: &str, out: &mut Vec<(String, &'a Command)>) {
+    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+        let path = format!("{path} {}", sub.get_name());
+        if sub.has_subcommands() {
+            leaves(sub, &path, out);
+        } else {
+            out.push((path, sub));
+        }
+    }
+}
+
+/// Options as they are written: `-p`, `--pid PID`, or `FILE..` for an argument without a name.
+fn spelling(arg: &Arg) -> String {
+    let names = arg.get_value_names().unwrap_or_default();
+    let value = names.first().map_or_else(String::new, ToString::to_string);
+    let many = arg.get_num_args().is_some_and(|range| range.max_values() > 1)
+        || arg.is_positional() && matches!(arg.get_action(), clap::ArgAction::Append);
+    let value = if many { value + ".." } else { value };
+    if arg.is_positional() {
+        return format!("`{value}`");
+    }
+    let takes = arg.get_action().takes_values();
+    let value = if takes { format!(" {value}") } else { String::new() };
+    let short = arg.get_short().map(|short| format!("-{short}"));
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    match (short, long) {
+        (Some(short), Some(long)) => format!("`{short}`, `{long}{value}`"),
+        (Some(one), None) | (None, Some(one)) => format!("`{one}{value}`"),
+        (None, None) => unreachable!("an option without a name"),
+    }
+}
+
+/// Help of an argument, its values and its default.
+fn effect(arg: &Arg) -> String {
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    let mut text = sentence(&help);
+    let takes = arg.get_action().takes_values();
+    let values = if takes { arg.get_possible_values() } else { Vec::new() };
+    for (at, value) in values.iter().filter(|value| !value.is_hide_set()).enumerate() {
+        let help = value.get_help().map(ToString::to_string).unwrap_or_default();
+        let begin = if at == 0 { " Values: " } else { "; " };
+        text += &format!("{begin}`{}` ({})", value.get_name(), cell(&help));
+    }
+    if !values.is_empty() {
+        text.push('.');
+    }
+    let default = arg.get_default_values().iter().map(|value| value.to_string_lossy());
+    let default: Vec<_> = default.filter(|value| takes && !value.is_empty()).collect();
+    if !default.is_empty() {
+        text += &format!(" Default: `{}`.", default.join(" "));
+    }
+    text
+}
+
+#[test]
+fn the_page_of_commands_says_what_the_parser_says() {
+    let mut cli = Cli::command();
+    cli.build();
+    let mut commands = Vec::new();
+    leaves(&cli, "kmem", &mut commands);
+    let mut text = String::from("| command | effect |\n|---|---|\n");
+    for (name, command) in &commands {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        let anchor = name.replace(' ', "-");
+        text += &format!("| [`{name}`](#{anchor}) | {} |\n", sentence(&about));
+    }
+    for (name, command) in &commands {
+        let usage = (*command).clone().render_usage().to_string();
+        let usage = usage.trim_start_matches("Usage: ");
+        text += &format!("\n### {name}\n\n```\n{usage}\n```\n\n| option | effect |\n|---|---|\n");
+        let args = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        let args = args.filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version"));
+        let (named, rest): (Vec<_>, Vec<_>) = args.partition(|arg| !arg.is_positional());
+        for arg in rest.into_iter().chain(named) {
+            text += &format!("| {} | {} |\n", spelling(arg), effect(arg));
+        }
+    }
+    check("docs/commands.md", "commands", &text);
+}
