@@ -68,7 +68,8 @@ fn write_thousandths(
     writeln!(out)
 }
 
-fn json(info: &Buddyinfo) -> serde_json::Value {
+/// The zones as JSON.
+pub(crate) fn json(info: &Buddyinfo) -> serde_json::Value {
     let zone = |zone: &Buddy| {
         let fragmentation = (0..ORDERS).map(|order| zone.fragmentation_index(order));
         let unusable = (0..ORDERS).map(|order| zone.unusable_index(order));

@@ -44,7 +44,7 @@ pub(crate) fn reading(reading: &Reading, rows: &[Site]) -> Value {
 }
 
 /// The equation of a process's memory, in bytes.
-fn accounting(snapshot: &Snapshot) -> Value {
+pub(crate) fn accounting(snapshot: &Snapshot) -> Value {
     let of = &snapshot.accounting;
     json!({
         "tracked": of.tracked,

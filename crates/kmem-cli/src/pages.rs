@@ -1,9 +1,17 @@
 //! Pages of the documentation against the code of the command.
 
-use clap::{Arg, Command, CommandFactory as _};
-use kmem_testing::page::{cell, check, sentence};
+use std::collections::BTreeSet;
 
-use crate::Cli;
+use clap::{Arg, Command, CommandFactory as _};
+use kmem_snapshot::books::{Buddy, Buddyinfo, Table};
+use kmem_snapshot::modules::{Stat, Stats};
+use kmem_snapshot::{Snapshot, report};
+use kmem_testing::page::{cell, check, names, sentence};
+use serde_json::Value;
+
+use crate::{Cli, buddyinfo, json, modstats};
+
+const STATISTICS: &str = "docs/statistics.md";
 
 /// The commands that do something, with their full names, in the order of `kmem help`.
 fn leaves<'a>(command: &'a Command, path: &str, out: &mut Vec<(String, &'a Command)>) {
@@ -84,4 +92,49 @@ fn the_page_of_commands_says_what_the_parser_says() {
         }
     }
     check("docs/commands.md", "commands", &text);
+}
+
+fn set<T: ToString>(names: impl IntoIterator<Item = T>) -> BTreeSet<String> {
+    names.into_iter().map(|name| name.to_string()).collect()
+}
+
+fn keys(value: &Value) -> BTreeSet<String> {
+    set(value.as_object().expect("an object").keys())
+}
+
+#[test]
+fn the_page_of_statistics_has_the_terms_of_the_account() {
+    let json = keys(&json::accounting(&Snapshot::default()));
+    assert_eq!(names(STATISTICS, "account", 0), json);
+    assert_eq!(names(STATISTICS, "overhead", 0), set(Table::ALL.map(Table::name)));
+}
+
+#[test]
+fn the_page_of_statistics_has_the_columns_of_slabinfo() {
+    let mut out = Vec::new();
+    report::write_slabinfo(&mut out, &[]).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let columns = text.split_whitespace().filter(|word| word.starts_with('<'));
+    assert_eq!(names(STATISTICS, "slabinfo", 0), set(columns));
+}
+
+#[test]
+fn the_page_of_statistics_has_the_fields_of_zones() {
+    let zone = Buddy { root: 0, node: 0, base: 0, pages: 0, free: Default::default() };
+    let json = buddyinfo::json(&Buddyinfo { zones: vec![zone], ..Buddyinfo::default() });
+    assert_eq!(names(STATISTICS, "buddyinfo", 0), keys(&json["zones"][0]));
+}
+
+#[test]
+fn the_page_of_statistics_has_the_counters_of_loaders() {
+    let values = [1; Stat::ALL.len()];
+    let stats = Stats { values, failed: vec![("m".to_owned(), 1, 1)], held: 0, held_peak: 0 };
+    assert_eq!(names(STATISTICS, "modules", 1), keys(&modstats::json(&stats)));
+    // The kernel's text has a number behind a tab, and a colon behind the name of a list.
+    let text = stats.to_string();
+    let labels = text.lines().filter_map(|line| match line.split_once('\t') {
+        Some((label, number)) => number.trim().parse::<f64>().ok().map(|_| label.trim()),
+        None => line.strip_suffix(':').map(str::trim),
+    });
+    assert_eq!(names(STATISTICS, "modules", 0), set(labels));
 }

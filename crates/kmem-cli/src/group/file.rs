@@ -210,7 +210,7 @@ impl Contents {
 
 #[cfg(test)]
 mod tests {
-    use kmem_testing::page::{check, sentence};
+    use kmem_testing::page::{check, names, sentence};
 
     use super::{FILES, Source};
 
@@ -241,5 +241,18 @@ mod tests {
         }
         check("docs/groups.md", "files", &files);
         check("docs/groups.md", "lines", &keys);
+    }
+
+    #[test]
+    fn the_page_of_statistics_names_files_and_lines_that_there_are() {
+        for name in names("docs/statistics.md", "groups", 1) {
+            let (name, line) = name.split_once(':').unwrap_or((&name, ""));
+            let file = FILES.iter().find(|file| file.name == name).expect(name);
+            let lines = match file.source {
+                Source::Kinds(lines) | Source::Counts(lines) => lines,
+                Source::Bytes(_) | Source::Limit(..) => &[],
+            };
+            assert!(line.is_empty() || lines.iter().any(|key| key.name == line), "{name}:{line}");
+        }
     }
 }
