@@ -104,6 +104,7 @@ fn the_reserve_is_there_when_the_system_fails_and_its_user_is_billed() {
             // SAFETY: as above.
             unsafe { pool.free(NonNull::new(*element).expect("filled")) };
         }
+        assert_eq!(pool.validate(), Ok(()));
         drop(pool);
         for at in filler {
             // SAFETY: live, given up.
@@ -137,6 +138,7 @@ fn the_group_of_who_has_an_element_pays_for_it() {
             unsafe { pool.free(element) };
         }
         assert_eq!((current(user), current(owner)), (0, whole));
+        assert_eq!(pool.validate(), Ok(()));
         drop(pool);
         assert_eq!((current(owner), a.validate_groups()), (0, Ok(())));
     }
@@ -251,6 +253,7 @@ fn elements_of_the_users_own_come_from_his_functions() {
         unsafe { pool.free(element) };
     }
     assert_eq!(LIVE.load(Ordering::Relaxed), 3);
+    assert_eq!(pool.validate(), Ok(()));
     drop(pool);
     assert_eq!(LIVE.load(Ordering::Relaxed), 0);
 }
@@ -342,6 +345,7 @@ proptest! {
             // SAFETY: from the pool.
             unsafe { pool.free(element) };
         }
+        assert_eq!(pool.validate(), Ok(()));
         drop(pool);
         prop_assert_eq!(end.live.load(Ordering::Relaxed), 0);
     }

@@ -74,3 +74,36 @@ impl Default for LazyZone {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A set for its address; nothing is in its zone.
+    fn set() -> &'static ZoneSet {
+        // SAFETY: zeroed memory is a valid set: numbers, and the first purpose.
+        unsafe { Box::leak(Box::new_zeroed()).assume_init_ref() }
+    }
+
+    #[test]
+    fn a_zone_is_made_once_and_again_after_a_failure() {
+        let lazy = LazyZone::new();
+        assert!(lazy.get_or_make(|| None).is_none());
+        let made = set();
+        let found = lazy.get_or_make(|| Some(made)).expect("made");
+        assert!(core::ptr::eq(found, made));
+        let again = lazy.get_or_make(|| panic!("it is there")).expect("made");
+        assert!(core::ptr::eq(again, made));
+    }
+
+    #[test]
+    fn a_child_makes_the_zone_that_a_thread_of_its_parent_was_making() {
+        let lazy = LazyZone::new();
+        // The state that a fork copies while another thread is in `make`.
+        lazy.making.store(1, Ordering::Relaxed);
+        // SAFETY: only this thread has the value.
+        unsafe { lazy.restart_in_child() };
+        let made = set();
+        assert!(lazy.get_or_make(|| Some(made)).is_some_and(|set| core::ptr::eq(set, made)));
+    }
+}

@@ -20,6 +20,10 @@
 mod pool;
 #[cfg_attr(loom, expect(dead_code, reason = "only the reserve is built"))]
 mod reserve;
+#[cfg(not(loom))]
+mod validate;
 
 #[cfg(not(loom))]
 pub use pool::{BackEnd, Mempool, NoReserve};
+#[cfg(not(loom))]
+pub use validate::ReserveFault;

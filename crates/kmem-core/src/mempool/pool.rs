@@ -2,6 +2,7 @@
 
 use core::ptr::NonNull;
 
+use super::ReserveFault;
 use super::reserve::{Reserve, Shelf};
 use crate::request::Caller;
 use crate::source::Source;
@@ -129,6 +130,14 @@ impl<B: BackEnd, S: Source> Mempool<B, S> {
             // SAFETY: an element from the reserve (invariant), which it does not hold any more.
             unsafe { self.back_end.give(element) };
         }
+    }
+
+    /// Recounts the reserve. For a pool that no thread uses.
+    ///
+    /// # Errors
+    /// The first thing that is not as it must be.
+    pub fn validate(&self) -> Result<(), ReserveFault> {
+        self.reserve.validate()
     }
 
     /// Elements in the reserve, not exact while other threads use the pool.

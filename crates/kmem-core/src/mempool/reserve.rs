@@ -22,14 +22,14 @@ use crate::row::span;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, atomics, const_fn, spin};
 
 /// Places on a shelf.
-const PLACES: u32 = 64;
+pub(super) const PLACES: u32 = 64;
 
 /// 64 places. Zeroed memory is not a valid shelf: see [`Shelf::new`].
 #[repr(C)]
 pub(super) struct Shelf {
-    full: Row,
-    empty: Row,
-    elements: [AtomicUsize; PLACES as usize],
+    pub(super) full: Row,
+    pub(super) empty: Row,
+    pub(super) elements: [AtomicUsize; PLACES as usize],
     next: AtomicUsize,
 }
 
@@ -64,9 +64,9 @@ impl Default for Shelf {
 /// The shelves in the list stay valid as long as the reserve is used.
 pub(super) struct Reserve {
     shelves: AtomicUsize,
-    places: AtomicU32,
-    count: AtomicU32,
-    target: AtomicU32,
+    pub(super) places: AtomicU32,
+    pub(super) count: AtomicU32,
+    pub(super) target: AtomicU32,
 }
 
 impl Reserve {
@@ -122,7 +122,8 @@ impl Reserve {
         self.target.swap(target, Ordering::AcqRel)
     }
 
-    fn shelves(&self) -> impl Iterator<Item = &Shelf> {
+    /// All shelves, the newest first.
+    pub(super) fn shelves(&self) -> impl Iterator<Item = &Shelf> {
         let mut next = self.shelves.load(Ordering::Acquire) as *const Shelf;
         core::iter::from_fn(move || {
             if next.is_null() {
