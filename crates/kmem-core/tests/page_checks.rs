@@ -1,6 +1,10 @@
 //! What `KMEM_CONF` says about pages, each with a program that does to its memory what it must not.
 #![cfg(all(target_os = "linux", not(miri)))]
 
+#[path = "instance/forked.rs"]
+mod forked;
+
+use forked::forked;
 use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Kmem};
 use kmem_layout::word::EXT_LIVE;
@@ -71,6 +75,72 @@ fn marked_on_cpu(order: Order, bad: bool) {
     at_the_end(u64::from(bad), 1 << order.0);
 }
 
+/// Allocates `count` runs or objects of `size` bytes, and writes all of each.
+fn written(size: usize, count: usize) -> Vec<*mut u8> {
+    let one = || {
+        let at = A.alloc(size, Caller::at(0x1234_5678));
+        assert!(!at.is_null());
+        // SAFETY: a live allocation of that size.
+        unsafe { at.write_bytes(0x55, size) };
+        at
+    };
+    (0..count).map(|_| one()).collect()
+}
+
+fn free_all(all: &[*mut u8]) {
+    // SAFETY: live, given up.
+    all.iter().for_each(|&at| unsafe { A.free(at) });
+}
+
+/// Frees a written run that is longer than one pageblock. Objects and short runs take its pages.
+fn reuse_of_a_long_run(size: usize) {
+    let long = written(size, 1);
+    let pages = long[0]..long[0].wrapping_add(size);
+    free_all(&long);
+    // A CPU keeps runs of up to 960 pages.
+    A.drain();
+    let objects = written(1000, 1000);
+    let runs = written(100 << 10, 40);
+    for (kind, all) in [("object", &objects), ("run", &runs)] {
+        assert!(all.iter().any(|at| pages.contains(at)), "no {kind} got pages of the long run");
+    }
+    free_all(&objects);
+    free_all(&runs);
+    at_the_end(0, 0);
+}
+
+/// Forks while pages are taken, on arrays of the CPU, and not used yet. The child frees what is
+/// taken and allocates more than that.
+fn reuse_in_a_child() {
+    let pages = |count: usize| -> Vec<_> {
+        let all: Vec<_> = (0..count).map(|_| alloc(PAGE)).collect();
+        // SAFETY: live pages.
+        all.iter().for_each(|&at| unsafe { at.write_bytes(0x55, 4096) });
+        all
+    };
+    let (kept, freed) = (pages(300), pages(300));
+    let (kept_runs, freed_runs) = (written(100 << 10, 8), written(100 << 10, 8));
+    freed.iter().for_each(|&at| free(at, PAGE));
+    free_all(&freed_runs);
+    let work = || {
+        kept.iter().for_each(|&at| free(at, PAGE));
+        free_all(&kept_runs);
+        let (all, runs) = (pages(2000), written(100 << 10, 40));
+        let again = [kept[0], freed[0]].iter().all(|at| all.contains(at))
+            && [kept_runs[0], freed_runs[0]].iter().all(|at| runs.contains(at) || all.contains(at));
+        all.into_iter().for_each(|at| free(at, PAGE));
+        free_all(&runs);
+        free_all(&written(1000, 4000));
+        A.drain();
+        again && A.validate() == Ok(()) && A.stats().bad_pages == 0
+    };
+    // SAFETY: the child uses this instance and the process' allocator. This thread alone uses them.
+    assert!(unsafe { forked(work) }, "what the child found");
+    kept.into_iter().for_each(|at| free(at, PAGE));
+    free_all(&kept_runs);
+    at_the_end(0, 0);
+}
+
 /// A page that was freed comes back on the CPU that it was freed on.
 fn stay_on_this_cpu() {
     // SAFETY: a set of CPUs on the stack.
@@ -111,6 +181,9 @@ fn child() {
             A.drain();
             assert_eq!((A.validate(), A.stats().bad_pages), (Ok(()), 1));
         }
+        "reuse of 2.5 MiB" => reuse_of_a_long_run(5 << 19),
+        "reuse of 4.5 MiB" => reuse_of_a_long_run(9 << 19),
+        "reuse in a child" => reuse_in_a_child(),
         "marked" => marked_in_zone(PAGE),
         "marked huge" => marked_in_zone(HUGE),
         "marked on cpu, every" => marked_on_cpu(PAGE, true),
@@ -201,6 +274,23 @@ fn a_write_to_a_free_page_is_found_when_it_is_allocated_again() {
     one(&said("page_poison:1,rseq:off", "write"), 0, written);
     one(&said("page_poison:1", "write huge"), 9, written);
     one(&said("page_poison:1", "write run"), 5, "at offset 904");
+}
+
+#[test]
+fn no_page_of_a_freed_long_run_is_bad_when_it_is_allocated_again() {
+    for conf in ["page_poison:1", "page_poison:1,rseq:off"] {
+        // A CPU keeps the shorter run. The longer one ends inside a pageblock.
+        for case in ["reuse of 2.5 MiB", "reuse of 4.5 MiB"] {
+            assert_eq!(said(conf, case), [""; 0], "{conf}");
+        }
+    }
+}
+
+#[test]
+fn no_page_is_bad_in_a_forked_child() {
+    for conf in ["page_poison:1", "page_poison:1,rseq:off"] {
+        assert_eq!(said(conf, "reuse in a child"), [""; 0], "{conf}");
+    }
 }
 
 #[test]
