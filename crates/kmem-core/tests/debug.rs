@@ -1,10 +1,12 @@
 //! `KMEM_CONF=debug`: a count of live objects that falls below zero is told, once per site.
 #![cfg(all(target_os = "linux", not(miri)))]
 
+mod instance;
+
+use instance::{case, lines, run_child};
 use kmem_core::class::{SIZES, SizeClass};
 use kmem_core::{Caller, Kmem};
 use kmem_layout::geometry::ClassGeometry;
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static A: Kmem = Kmem::new();
@@ -22,7 +24,7 @@ fn word(object: *mut u8, size: usize) -> &'static AtomicU32 {
 /// The program: two sites, one of which frees what the other allocated under its name.
 #[test]
 fn child() {
-    if std::env::var_os("KMEM_DEBUG_CHILD").is_none() {
+    if case().is_none() {
         return;
     }
     for _ in 0..3 {
@@ -41,20 +43,13 @@ fn child() {
 
 #[test]
 fn a_count_below_zero_is_told_once() {
-    let run = |conf: &str| {
-        let output = Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", "child", "--nocapture"])
-            .env("KMEM_DEBUG_CHILD", "1")
-            .env("KMEM_CONF", conf)
-            .output()
-            .expect("it runs");
+    let said = |conf: &str| {
+        let output = run_child(conf, "counts");
         assert!(output.status.success());
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        text.lines().filter(|line| line.starts_with("kmem: ")).map(str::to_owned).collect()
+        lines(&output)
     };
-    let said: Vec<String> = run("debug");
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("more frees than allocations of 0x23456789"), "{said:?}");
-    let said: Vec<String> = run("debug:0");
-    assert!(said.is_empty(), "{said:?}");
+    let told = said("debug");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("more frees than allocations of 0x23456789"), "{told:?}");
+    assert_eq!(said("debug:0"), [""; 0]);
 }

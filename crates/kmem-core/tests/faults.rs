@@ -2,13 +2,10 @@
 //! once the fault is gone everything works.
 #![cfg(target_os = "linux")]
 
-#[path = "instance/leaked.rs"]
-mod leaked;
-#[path = "instance/simulated.rs"]
-mod simulated;
+mod instance;
 
+use instance::{Simulated, after_fault, assert_empty, budget, free_all, simulated};
 use kmem_core::request::Caller;
-use simulated::{Simulated, budget, simulated};
 
 /// Some of everything; how many requests were served.
 fn work(a: &'static Simulated) -> usize {
@@ -46,18 +43,8 @@ fn work(a: &'static Simulated) -> usize {
             }
         }
     }
-    for (at, _) in held {
-        // SAFETY: live, given up.
-        unsafe { a.free(at) };
-    }
+    free_all(a, held.into_iter().map(|(at, _)| at));
     served
-}
-
-fn clean(a: &'static Simulated) {
-    a.trim();
-    assert_eq!(a.validate(), Ok(()));
-    let stats = a.stats();
-    assert_eq!((stats.tracked, stats.objects, stats.used), (0, 0, 0));
 }
 
 #[test]
@@ -66,16 +53,14 @@ fn any_one_call_may_fail() {
         let a = simulated(budget(16 << 20, 2));
         a.platform().fail(u64::MAX, u64::MAX);
         assert_eq!(work(a), 400);
-        clean(a);
+        a.trim();
+        assert_empty(a);
         a.platform().calls()
     };
     assert!(calls > 20, "{calls} calls");
     // All calls of the start, then a part of the many that are alike.
     for fault in (1..=calls).filter(|fault| *fault <= 100 || fault.is_multiple_of(23)) {
-        let a = simulated(budget(16 << 20, 2));
-        a.platform().fail(fault, fault + 1);
-        work(a);
-        a.platform().fail(u64::MAX, u64::MAX);
+        let a = after_fault(simulated(budget(16 << 20, 2)), fault, work);
         // A start that failed is final; all other faults pass.
         if !a.alloc(1, Caller::at(0x5000)).is_null() {
             assert!(work(a) >= 399, "call {fault} failed for good");
@@ -94,5 +79,6 @@ fn all_calls_may_fail_for_a_while() {
     work(a);
     a.platform().fail(u64::MAX, u64::MAX);
     assert_eq!(work(a), 400);
-    clean(a);
+    a.trim();
+    assert_empty(a);
 }

@@ -1,13 +1,10 @@
 //! What a program has fallen to is what is kept: free objects go back to their slabs, and memory between objects to the
 //! platform, once they were left alone for a while.
 
-#[path = "instance/leaked.rs"]
-mod leaked;
-#[path = "instance/simulated.rs"]
-mod simulated;
+mod instance;
 
+use instance::{Simulated, assert_empty, budget, free, free_all, simulated};
 use kmem_core::request::Caller;
-use simulated::{Simulated, budget, simulated};
 
 const CALLER: Caller = Caller::at(7);
 /// Half of the decay time, in milliseconds.
@@ -19,8 +16,7 @@ fn live_on(a: &'static Simulated, generations: u32) {
         a.platform().advance_ms(GENERATION);
         let at = a.alloc(16, CALLER);
         assert!(!at.is_null());
-        // SAFETY: live, given up.
-        unsafe { a.free(at) };
+        free(a, at);
     }
 }
 
@@ -34,10 +30,7 @@ fn sheaves_that_nobody_needs_go_back_to_their_slabs_which_retire() {
     let place = |at: &*mut u8| *at as usize >> 10 & 63;
     let last = held.iter().map(slab).max();
     held.sort_by_key(|at| (Some(slab(at)) != last, place(at) != 5, *at as usize));
-    for at in held {
-        // SAFETY: live, given up.
-        unsafe { a.free(at) };
-    }
+    free_all(a, held);
     let slabs = |bytes: u64| bytes >> 16;
     assert!(slabs(a.stats().used) > 50, "{} slabs", slabs(a.stats().used));
     live_on(a, 1);
@@ -46,8 +39,7 @@ fn sheaves_that_nobody_needs_go_back_to_their_slabs_which_retire() {
     // Those of what the CPU keeps, and that of the class whose calls look at the clock.
     assert!(slabs(a.stats().used) <= 4, "{} slabs", slabs(a.stats().used));
     a.drain();
-    assert_eq!((a.stats().used, a.stats().objects), (0, 0));
-    assert_eq!(a.validate(), Ok(()));
+    assert_empty(a);
 }
 
 /// Of many objects half are freed; of how many of these the contents are gone after so many generations,
@@ -60,10 +52,7 @@ fn dropped(generations: u32) -> (usize, usize) {
         // SAFETY: live.
         unsafe { at.write_bytes(0xAA, SIZE) };
     }
-    for at in held.iter().step_by(2) {
-        // SAFETY: live, given up.
-        unsafe { a.free(*at) };
-    }
+    free_all(a, held.iter().copied().step_by(2));
     live_on(a, generations);
     // SAFETY: committed memory of the zone; what was freed is read as what it is, bytes.
     let is =
@@ -82,13 +71,9 @@ fn dropped(generations: u32) -> (usize, usize) {
     sorted.sort();
     assert_eq!(again, sorted);
     assert_eq!(a.stats().objects, 400);
-    for at in again.into_iter().chain(held.iter().copied().skip(1).step_by(2)) {
-        // SAFETY: live, given up.
-        unsafe { a.free(at) };
-    }
+    free_all(a, again.into_iter().chain(held.iter().copied().skip(1).step_by(2)));
     a.drain();
-    assert_eq!((a.stats().used, a.stats().objects), (0, 0));
-    assert_eq!(a.validate(), Ok(()));
+    assert_empty(a);
     (gone, free.len())
 }
 
@@ -108,10 +93,7 @@ fn memory_of_slabs_that_were_used_a_moment_ago_is_kept() {
 fn a_trim_gives_back_what_lies_between_objects_at_once() {
     let a = simulated(budget(64 << 20, 1));
     let held: Vec<_> = (0..400).map(|_| a.alloc(8192, CALLER)).collect();
-    for at in held.iter().step_by(2) {
-        // SAFETY: live, given up.
-        unsafe { a.free(*at) };
-    }
+    free_all(a, held.iter().copied().step_by(2));
     assert!(a.trim() >= 200 * 8192);
     assert_eq!(a.trim(), 0, "nothing twice");
 }

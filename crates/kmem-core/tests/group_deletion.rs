@@ -2,6 +2,9 @@
 //! what a forked child finds of them.
 #![cfg(all(target_os = "linux", not(miri)))]
 
+mod instance;
+
+use instance::{forked, free, group, until_null};
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::os::linux::Linux;
 use kmem_core::{Caller, Group, Kmem, alloc};
@@ -10,16 +13,6 @@ use kmem_layout::group::group_event;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::thread;
-
-fn group(kmem: &'static Kmem, name: &str) -> Group<Linux> {
-    let id = kmem.group_create(GroupId::ROOT, name.as_bytes()).expect("a new group");
-    kmem.group(id).expect("it is there")
-}
-
-fn free(kmem: &'static Kmem, at: *mut u8) {
-    // SAFETY: live, and given up.
-    unsafe { kmem.free(at) }
-}
 
 #[test]
 fn a_thread_in_a_deleted_group_works_for_its_parent_and_keeps_nothing_of_the_group() {
@@ -53,8 +46,7 @@ fn a_deleted_group_is_limited_by_its_parent() {
     parent.set(Limit::Max, Some(100_000)).expect("a living group");
     let _scope = child.enter();
     child.delete().expect("no groups below");
-    let granted = std::iter::repeat_with(|| alloc!(A, 1000)).take_while(|at| !at.is_null());
-    let all: Vec<_> = granted.collect();
+    let all = until_null(|| alloc!(A, 1000));
     assert_eq!(all.len(), 100_000 / 1028);
     assert_eq!(parent.stat().events[group_event::OOM], 1);
     all.into_iter().for_each(|at| free(&A, at));
@@ -141,20 +133,6 @@ fn a_shrinker_may_delete_its_group_and_make_others() {
     assert_eq!(A.validate_groups(), Ok(()));
 }
 
-/// Forks, and tells whether the child's answer was yes; after a minute it hangs.
-fn in_child(answer: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child uses nothing that another thread may hold, and leaves by `_exit`.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            libc::alarm(60);
-            libc::_exit(i32::from(!answer()));
-        }
-        let mut status = 0;
-        libc::waitpid(child, &raw mut status, 0) == child && status == 0
-    }
-}
-
 #[test]
 fn children_forked_amid_creation_and_deletion_find_groups_that_work() {
     static A: Kmem = Kmem::new();
@@ -180,7 +158,7 @@ fn children_forked_amid_creation_and_deletion_find_groups_that_work() {
             });
         }
         for round in 0..60 {
-            let right = in_child(|| {
+            let work = || {
                 // Groups are the first thing it looks at.
                 let found = A.group_find(GroupId::ROOT, b"parent") == Ok(parent.id());
                 let mut all = [GroupId::ROOT; 8];
@@ -193,7 +171,9 @@ fn children_forked_amid_creation_and_deletion_find_groups_that_work() {
                 let deleted = all[..count].iter().all(|&id| A.group_delete(id).is_ok());
                 held.iter().for_each(|&at| free(&A, at as *mut u8));
                 found && books && deleted && A.group_delete(parent.id()).is_ok()
-            });
+            };
+            // SAFETY: the child uses this instance only.
+            let right = unsafe { forked(work) };
             if !right {
                 DONE.store(true, Ordering::Relaxed);
             }
@@ -226,7 +206,8 @@ fn a_shrinker_can_be_removed_in_a_child_that_was_forked_while_another_thread_was
             assert!(alloc!(A, 100).is_null());
         });
         INSIDE.wait();
-        let removed = in_child(|| A.shrinker_remove(registered).is_ok());
+        // SAFETY: the child uses this instance only.
+        let removed = unsafe { forked(|| A.shrinker_remove(registered).is_ok()) };
         FORKED.wait();
         assert!(removed);
     });

@@ -2,11 +2,9 @@
 //! of them is. Each call of the platform fails once, and each limit is tried.
 #![cfg(target_os = "linux")]
 
-#[path = "instance/leaked.rs"]
-mod leaked;
-#[path = "instance/simulated.rs"]
-mod simulated;
+mod instance;
 
+use instance::{Simulated, assert_empty, budget, free_all, simulated, until_null};
 use kmem_core::memcg::GroupId;
 use kmem_core::os::Platform;
 use kmem_core::os::linux::Linux;
@@ -16,7 +14,6 @@ use kmem_core::units::{Gfp, ObjcgId, Order};
 use kmem_core::{Group, Instance};
 use kmem_layout::group::Limit;
 use kmem_layout::word::{CHARGED_METADATA, TAG_OTHER};
-use simulated::{Simulated, budget, simulated};
 use std::collections::BTreeSet;
 
 fn tenant(a: &'static Simulated) -> Option<Group<Sim<Linux>>> {
@@ -87,11 +84,6 @@ fn some_of_everything(a: &'static Simulated, tenant: &Group<Sim<Linux>>) -> Vec<
     held
 }
 
-fn free_all(a: &'static Simulated, held: Vec<*mut u8>) {
-    // SAFETY: live, given up.
-    held.into_iter().for_each(|at| unsafe { a.free(at) });
-}
-
 #[test]
 fn a_fault_at_any_call_leaves_no_charge_without_its_object() {
     let round = |fault: u64, faults: u64| {
@@ -126,11 +118,7 @@ fn memory_that_runs_out_leaves_no_charge_without_its_object() {
     for size in [24, 1000, 30_000, 100_000, 3 << 20] {
         free_all(a, vec![a.alloc(1 << 20, caller)]);
         a.platform().fail(1, u64::MAX);
-        let one = || {
-            let at = a.alloc(size, caller);
-            (!at.is_null()).then_some(at)
-        };
-        let held: Vec<_> = std::iter::from_fn(one).collect();
+        let held = until_null(|| a.alloc(size, caller));
         agrees(a, &tenant, held.len(), "when there was no more");
         for _ in 0..100 {
             assert!(a.alloc(size, caller).is_null());
@@ -243,7 +231,5 @@ fn faults_and_limits_together_leave_nothing() {
     drop(tenant);
     assert_eq!(a.group_dying(), 0);
     a.trim();
-    assert_eq!(a.validate(), Ok(()));
-    let stats = a.stats();
-    assert_eq!((stats.tracked, stats.objects, stats.used), (0, 0, 0));
+    assert_empty(a);
 }

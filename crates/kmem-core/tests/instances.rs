@@ -1,18 +1,12 @@
 //! Instances are values: two run side by side, on memory of their own, and their books agree
 //! with a plain model to the byte.
 
-#[path = "instance/books.rs"]
-mod books;
-#[path = "instance/fixed.rs"]
-mod fixed;
-#[path = "instance/leaked.rs"]
-mod leaked;
+mod instance;
 
+use instance::{Fixed, books, fixed, free_all, until_null};
 use kmem_core::request::Caller;
 use std::collections::BTreeMap;
 
-use books::books;
-use fixed::{Fixed, fixed};
 use kmem_core::class::{MAX_OBJECT, SIZES, SizeClass};
 use kmem_core::units::{Gfp, Order};
 use proptest::prelude::*;
@@ -51,20 +45,10 @@ fn two_instances_do_not_know_of_each_other() {
 #[test]
 fn a_region_that_is_used_up_refuses_and_goes_on() {
     let a = fixed(32 << 20);
-    let mut held = Vec::new();
-    loop {
-        let at = a.alloc(1000, Caller::at(7));
-        if at.is_null() {
-            break;
-        }
-        held.push(at);
-    }
+    let held = until_null(|| a.alloc(1000, Caller::at(7)));
     assert!(held.len() > 5000, "{} objects", held.len());
     assert!(a.alloc(100_000, Caller::at(7)).is_null());
-    for at in held.drain(..) {
-        // SAFETY: live, given up.
-        unsafe { a.free(at) };
-    }
+    free_all(a, held);
     a.drain();
     assert_eq!(a.stats().used, 0);
     assert!(!a.alloc(1 << 20, Caller::at(7)).is_null());

@@ -1,6 +1,9 @@
 //! The instance on Linux, from several threads, on the real system.
 #![cfg(target_os = "linux")]
 
+mod instance;
+
+use instance::books;
 use kmem_core::request::Caller;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -12,10 +15,7 @@ static KMEM: Kmem = Kmem::new();
 static STORM: Kmem = Kmem::new();
 
 fn random(state: &mut u64) -> usize {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    (*state >> 11) as usize
+    instance::random(state) as usize
 }
 
 /// An address that may go to another thread.
@@ -99,12 +99,7 @@ fn the_census_equals_what_several_threads_hold() {
         let sum = model.entry(*site).or_insert((0, 0));
         *sum = (sum.0 + usable, sum.1 + 1);
     }
-    let mut books = BTreeMap::new();
-    KMEM.census(|tag, bytes, calls| {
-        let sum = books.entry(KMEM.site_address(tag)).or_insert((0, 0));
-        *sum = (sum.0 + bytes, sum.1 + calls);
-    });
-    assert_eq!(books, model);
+    assert_eq!(books(&KMEM), model);
     left.into_iter().for_each(free);
     KMEM.trim();
     assert_eq!(KMEM.validate(), Ok(()));

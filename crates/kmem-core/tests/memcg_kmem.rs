@@ -3,6 +3,9 @@
 //! kernel's allow for what CPUs hold: here that is known.
 #![cfg(all(target_os = "linux", not(miri)))]
 
+mod instance;
+
+use instance::{free, group, pin};
 use kmem_core::class::SIZES;
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::os::linux::Linux;
@@ -10,24 +13,13 @@ use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Group, GroupStat, Kmem, alloc};
 use kmem_layout::group::Limit;
 use kmem_layout::group::{GroupBlock, group_event};
-use kmem_layout::word::CHARGED_METADATA;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::thread;
 
-fn group(kmem: &'static Kmem, name: &str) -> Group<Linux> {
-    let id = kmem.group_create(GroupId::ROOT, name.as_bytes()).expect("a new group");
-    kmem.group(id).expect("it is there")
-}
-
-fn free(kmem: &'static Kmem, at: *mut u8) {
-    // SAFETY: live, and given up.
-    unsafe { kmem.free(at) }
-}
-
-/// What an object of that many usable bytes is charged as.
+/// Charge of an object with this many usable bytes.
 fn cost(usable: usize) -> u64 {
-    usable as u64 + CHARGED_METADATA
+    instance::cost(usable as u64)
 }
 
 fn cpus() -> usize {
@@ -492,12 +484,9 @@ fn slack_of_a_cpu(groups: u64) -> u64 {
 #[test]
 fn what_is_charged_and_not_in_use_is_bounded_class_by_class() {
     static A: Kmem = Kmem::new();
-    // SAFETY: a set of CPUs on the stack; of this thread alone.
-    unsafe {
-        let mut one: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(libc::sched_getcpu() as usize, &mut one);
-        assert_eq!(libc::sched_setaffinity(0, size_of_val(&one), &raw const one), 0);
-    }
+    // SAFETY: takes nothing.
+    let cpu = unsafe { libc::sched_getcpu() };
+    assert!(pin(0, cpu as usize));
     for &size in &SIZES[1..] {
         let tenant = group(&A, &format!("{size}"));
         let _scope = tenant.enter();

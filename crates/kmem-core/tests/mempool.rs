@@ -1,12 +1,9 @@
 //! Memory pools: the reserve is there when the system fails, and who has an element is billed.
 #![cfg(target_os = "linux")]
 
-#[path = "instance/leaked.rs"]
-mod leaked;
-#[path = "instance/simulated.rs"]
-mod simulated;
+mod instance;
 
-use std::collections::BTreeMap;
+use instance::{Simulated, after_fault, budget, calls, free_all, simulated, started, until_null};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,24 +13,16 @@ use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;
 use kmem_core::os::sim::Sim;
 use kmem_core::request::Caller;
-use kmem_core::units::{Gfp, Order, TagId};
+use kmem_core::units::{Gfp, Order};
 use kmem_core::{Elements, Mempool};
 use kmem_layout::group::Limit;
 use proptest::prelude::*;
-use simulated::{Simulated, budget, simulated};
 
 type Pool = Mempool<Sim<Linux>>;
 
 const OWNER: Caller = Caller::at(0x1000);
 const USER: Caller = Caller::at(0x2000);
 const FILLER: Caller = Caller::at(0x3000);
-
-/// Live allocations by call site.
-fn calls(a: &'static Simulated) -> BTreeMap<usize, u64> {
-    let mut sums = BTreeMap::new();
-    a.census(|tag: TagId, _, calls| *sums.entry(a.site_address(tag)).or_insert(0) += calls);
-    sums
-}
 
 /// Every kind of element.
 fn kinds(a: &'static Simulated) -> Vec<Elements> {
@@ -54,22 +43,10 @@ fn exhaust(a: &'static Simulated) -> Vec<*mut u8> {
     let objects =
         kmem_core::class::SIZES.iter().rev().map(|&size| size as usize).filter(|&size| size > 0);
     for size in [4 << 20, 1 << 20, 100_000, 36_864].into_iter().chain(objects) {
-        loop {
-            let at = a.alloc(size, FILLER.quietly());
-            if at.is_null() {
-                break;
-            }
-            all.push(at);
-        }
+        all.extend(until_null(|| a.alloc(size, FILLER.quietly())));
     }
     for order in [Order(1), Order(0)] {
-        loop {
-            let at = a.alloc_pages(order, Gfp::NOWARN, FILLER);
-            if at.is_null() {
-                break;
-            }
-            all.push(at);
-        }
+        all.extend(until_null(|| a.alloc_pages(order, Gfp::NOWARN, FILLER)));
     }
     all
 }
@@ -106,10 +83,7 @@ fn the_reserve_is_there_when_the_system_fails_and_its_user_is_billed() {
         }
         assert_eq!(pool.validate(), Ok(()));
         drop(pool);
-        for at in filler {
-            // SAFETY: live, given up.
-            unsafe { a.free(at) };
-        }
+        free_all(a, filler);
         assert_eq!((calls(a).get(&0x1000), a.validate()), (None, Ok(())));
     }
 }
@@ -183,8 +157,7 @@ fn without_memory_for_the_reserve_there_is_no_pool_and_a_resize_changes_nothing(
         assert!(pool.resize(more).is_err());
         assert_eq!((pool.min(), pool.reserved()), (3, 3), "{more}");
     }
-    // SAFETY: live, given up.
-    filler.into_iter().for_each(|at| unsafe { a.free(at) });
+    free_all(a, filler);
     assert_eq!(pool.resize(200), Ok(()));
     assert_eq!((pool.min(), pool.reserved()), (200, 200));
     assert_eq!(pool.resize(1), Ok(()));
@@ -209,20 +182,12 @@ fn any_one_call_may_fail() {
         assert_eq!(pool.reserved(), 70);
         Some(served)
     };
-    let fresh = || {
-        let a = simulated(budget(16 << 20, 2));
-        // SAFETY: live, given up.
-        unsafe { a.free(a.alloc(1, Caller::at(0x9000))) };
-        a
-    };
+    let fresh = || started(budget(16 << 20, 2));
     let a = fresh();
     a.platform().fail(u64::MAX, u64::MAX);
     assert_eq!(work(a), Some(300));
     for fault in 1..=a.platform().calls() {
-        let a = fresh();
-        a.platform().fail(fault, fault + 1);
-        work(a);
-        a.platform().fail(u64::MAX, u64::MAX);
+        let a = after_fault(fresh(), fault, work);
         assert_eq!(work(a), Some(300), "call {fault} failed for good");
         assert!(calls(a).is_empty());
     }

@@ -1,17 +1,13 @@
 //! Machines whose memory is not equally far from all CPUs, simulated: CPU 0 is of node 0, CPU 1 of node 1.
 #![cfg(target_os = "linux")]
 
-#[path = "instance/leaked.rs"]
-mod leaked;
-#[path = "instance/simulated.rs"]
-mod simulated;
+mod instance;
 
+use instance::{Simulated, assert_empty, budget, leaked, simulated};
 use kmem_core::os::linux::Linux;
 use kmem_core::os::sim::Sim;
 use kmem_core::request::Caller;
 use kmem_core::units::{Gfp, Order};
-use leaked::leaked;
-use simulated::{Simulated, budget, simulated};
 
 const USER: Caller = Caller::at(0x1000);
 
@@ -41,8 +37,7 @@ fn some(a: &'static Simulated, cpu: u32, request: Request, count: usize) -> Vec<
 
 fn free_all(a: &'static Simulated, cpu: u32, held: Vec<*mut u8>) {
     a.platform().run_on(cpu);
-    // SAFETY: live, given up.
-    held.into_iter().for_each(|at| unsafe { a.free(at) });
+    instance::free_all(a, held);
 }
 
 fn all_of(a: &'static Simulated, held: &[*mut u8], node: u32) -> bool {
@@ -51,8 +46,7 @@ fn all_of(a: &'static Simulated, held: &[*mut u8], node: u32) -> bool {
 
 fn clean(a: &'static Simulated) {
     a.drain();
-    assert_eq!(a.validate(), Ok(()));
-    assert_eq!((a.stats().objects, a.stats().used), (0, 0));
+    assert_empty(a);
 }
 
 #[test]

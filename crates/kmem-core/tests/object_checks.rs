@@ -1,13 +1,15 @@
 //! What `KMEM_CONF` says about objects of slabs, each with a program that does to its memory what it must not.
 #![cfg(all(target_os = "linux", not(miri)))]
 
+mod instance;
+
+use instance::{case, lines, run_child};
 use kmem_core::class::{SIZES, SizeClass};
 use kmem_core::memcg::GroupId;
 use kmem_core::units::Gfp;
 use kmem_core::{Caller, Elements, Kmem};
 use kmem_layout::group::Limit;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
 use std::ptr::NonNull;
 
 static A: Kmem = Kmem::new();
@@ -139,7 +141,7 @@ fn books(quarantine: bool) {
 /// The program: one case, in a process of its own.
 #[test]
 fn child() {
-    let Ok(case) = std::env::var("KMEM_OBJECTS_CHILD") else { return };
+    let Some(case) = case() else { return };
     match case.as_str() {
         "behind" => {
             let at = announce(alloc(40));
@@ -273,19 +275,10 @@ fn child() {
     }
 }
 
-fn run(conf: &str, case: &str) -> Output {
-    Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "child", "--nocapture"])
-        .env("KMEM_OBJECTS_CHILD", case)
-        .env("KMEM_CONF", conf)
-        .output()
-        .expect("it runs")
-}
-
 /// The lines of kmem, in a case that went well.
 #[track_caller]
 fn quiet(conf: &str, case: &str) -> String {
-    let output = run(conf, case);
+    let output = run_child(conf, case);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{conf}, {case}: {text}");
     assert!(!text.contains("kmem: "), "{conf}, {case}: {text}");
@@ -296,20 +289,20 @@ fn quiet(conf: &str, case: &str) -> String {
 /// a word that nobody knows.
 #[track_caller]
 fn ends(conf: &str, case: &str, message: &str) {
-    let output = run(conf, case);
+    let output = run_child(conf, case);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.signal(), Some(6), "{conf}, {case}: {text}");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let at = said.split_whitespace().rfind(|word| word.starts_with("0x"));
     let wanted = message.replace("AT", at.expect("an address"));
-    let lines: Vec<_> = text.lines().filter(|line| line.starts_with("kmem: ")).collect();
+    let lines = lines(&output);
     let fits = |line: &str| {
         let (found, wanted): (Vec<_>, Vec<_>) =
             (line.split(' ').collect(), wanted.split(' ').collect());
         found.len() == wanted.len()
             && found.iter().zip(&wanted).all(|(found, wanted)| *wanted == "*" || found == wanted)
     };
-    assert!(lines.len() == 1 && fits(lines[0]), "{conf}, {case}: {lines:?} is not {wanted:?}");
+    assert!(lines.len() == 1 && fits(&lines[0]), "{conf}, {case}: {lines:?} is not {wanted:?}");
 }
 
 const BY: &str = "allocated by the call that returns to 0x12345678;";
@@ -437,7 +430,7 @@ fn objects_come_in_random_order_when_that_is_asked_for() {
 
 #[test]
 fn guards_without_books_are_refused_by_name() {
-    let output = run("mem_profiling:never,redzone:1", "behind");
+    let output = run_child("mem_profiling:never,redzone:1", "behind");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let said = "kmem: KMEM_CONF: redzone, quarantine_kb and check_caches need the books\n";
     assert!(output.status.success() && text.contains(said), "{text}");

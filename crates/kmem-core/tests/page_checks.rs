@@ -1,16 +1,15 @@
 //! What `KMEM_CONF` says about pages, each with a program that does to its memory what it must not.
 #![cfg(all(target_os = "linux", not(miri)))]
 
-#[path = "instance/forked.rs"]
-mod forked;
+mod instance;
 
-use forked::forked;
+use instance::{case, forked, free_all, lines, pin, run_child};
 use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Kmem};
 use kmem_layout::word::EXT_LIVE;
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::atomic::Ordering;
 
 static A: Kmem = Kmem::new();
@@ -87,16 +86,11 @@ fn written(size: usize, count: usize) -> Vec<*mut u8> {
     (0..count).map(|_| one()).collect()
 }
 
-fn free_all(all: &[*mut u8]) {
-    // SAFETY: live, given up.
-    all.iter().for_each(|&at| unsafe { A.free(at) });
-}
-
 /// Frees a written run that is longer than one pageblock. Objects and short runs take its pages.
 fn reuse_of_a_long_run(size: usize) {
     let long = written(size, 1);
     let pages = long[0]..long[0].wrapping_add(size);
-    free_all(&long);
+    free_all(&A, long);
     // A CPU keeps runs of up to 960 pages.
     A.drain();
     let objects = written(1000, 1000);
@@ -104,8 +98,8 @@ fn reuse_of_a_long_run(size: usize) {
     for (kind, all) in [("object", &objects), ("run", &runs)] {
         assert!(all.iter().any(|at| pages.contains(at)), "no {kind} got pages of the long run");
     }
-    free_all(&objects);
-    free_all(&runs);
+    free_all(&A, objects);
+    free_all(&A, runs);
     at_the_end(0, 0);
 }
 
@@ -121,40 +115,37 @@ fn reuse_in_a_child() {
     let (kept, freed) = (pages(300), pages(300));
     let (kept_runs, freed_runs) = (written(100 << 10, 8), written(100 << 10, 8));
     freed.iter().for_each(|&at| free(at, PAGE));
-    free_all(&freed_runs);
+    free_all(&A, freed_runs.iter().copied());
     let work = || {
         kept.iter().for_each(|&at| free(at, PAGE));
-        free_all(&kept_runs);
+        free_all(&A, kept_runs.iter().copied());
         let (all, runs) = (pages(2000), written(100 << 10, 40));
         let again = [kept[0], freed[0]].iter().all(|at| all.contains(at))
             && [kept_runs[0], freed_runs[0]].iter().all(|at| runs.contains(at) || all.contains(at));
         all.into_iter().for_each(|at| free(at, PAGE));
-        free_all(&runs);
-        free_all(&written(1000, 4000));
+        free_all(&A, runs);
+        free_all(&A, written(1000, 4000));
         A.drain();
         again && A.validate() == Ok(()) && A.stats().bad_pages == 0
     };
     // SAFETY: the child uses this instance and the process' allocator. This thread alone uses them.
     assert!(unsafe { forked(work) }, "what the child found");
     kept.into_iter().for_each(|at| free(at, PAGE));
-    free_all(&kept_runs);
+    free_all(&A, kept_runs.iter().copied());
     at_the_end(0, 0);
 }
 
 /// A page that was freed comes back on the CPU that it was freed on.
 fn stay_on_this_cpu() {
-    // SAFETY: a set of CPUs on the stack.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
-        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0);
-    }
+    // SAFETY: takes nothing.
+    let cpu = unsafe { libc::sched_getcpu() };
+    assert!(pin(0, cpu as usize));
 }
 
 /// The program: one case, in a process of its own.
 #[test]
 fn child() {
-    let Ok(case) = std::env::var("KMEM_PAGES_CHILD") else { return };
+    let Some(case) = case() else { return };
     stay_on_this_cpu();
     let fill = |at: *mut u8| {
         // SAFETY: a live page of ours.
@@ -239,12 +230,7 @@ fn child() {
 }
 
 fn run(conf: &str, case: &str) -> Output {
-    Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "child", "--nocapture"])
-        .env("KMEM_PAGES_CHILD", case)
-        .env("KMEM_CONF", format!("decay_ms:3600000,{conf}"))
-        .output()
-        .expect("it runs")
+    run_child(&format!("decay_ms:3600000,{conf}"), case)
 }
 
 /// What kmem said in a case that went well.
@@ -252,7 +238,7 @@ fn said(conf: &str, case: &str) -> Vec<String> {
     let output = run(conf, case);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{conf}, {case}: {text}");
-    text.lines().filter(|line| line.starts_with("kmem: ")).map(str::to_owned).collect()
+    lines(&output)
 }
 
 /// It said one thing, about a block of that order.

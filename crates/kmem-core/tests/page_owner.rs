@@ -5,6 +5,9 @@
 //! `KMEM_OWNERSHIP_ORDERS=0,9` does that for these orders only.
 #![cfg(all(target_os = "linux", not(miri)))]
 
+mod instance;
+
+use instance::random;
 use kmem_core::units::{Gfp, MAX_ORDER, Order};
 use kmem_core::{Caller, Kmem};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,13 +60,6 @@ impl Stamps {
             );
         }
     }
-}
-
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state >> 11
 }
 
 /// One thread's part.

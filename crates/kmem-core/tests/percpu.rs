@@ -1,21 +1,16 @@
 //! Per-CPU memory: copies are apart, zeroed and exact; books as for the heap.
 #![cfg(target_os = "linux")]
 
-#[path = "instance/books.rs"]
-mod books;
-#[path = "instance/fixed.rs"]
-mod fixed;
-#[path = "instance/leaked.rs"]
-mod leaked;
-#[path = "instance/simulated.rs"]
-mod simulated;
+mod instance;
 
+use instance::{
+    Simulated, after_fault, books, budget, calls, fixed, forked, pin, simulated, started,
+    until_null,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::thread;
 
-use books::books;
-use fixed::fixed;
 use kmem_core::Kmem;
 use kmem_core::os::Budget;
 use kmem_core::os::linux::Linux;
@@ -23,7 +18,6 @@ use kmem_core::os::sim::Sim;
 use kmem_core::request::Caller;
 use kmem_core::units::{CpuId, Gfp};
 use proptest::prelude::*;
-use simulated::{Simulated, budget, simulated};
 
 const BUDGET: Budget = Budget { memory: 1 << 30, ..budget(16 << 20, 4) };
 
@@ -113,8 +107,7 @@ proptest! {
             let sum = model.entry(h.site).or_insert(0);
             *sum += 1;
         }
-        let calls: BTreeMap<_, _> = books(a).into_iter().map(|(site, (_, calls))| (site, calls)).collect();
-        prop_assert_eq!(calls, model);
+        prop_assert_eq!(calls(a), model);
         for h in held {
             // SAFETY: live, given up.
             unsafe { a.free_percpu(h.handle) };
@@ -176,14 +169,7 @@ fn what_cannot_be_served_is_refused() {
 #[test]
 fn a_space_that_is_used_up_refuses_and_goes_on() {
     let a = simulated(BUDGET);
-    let mut held = Vec::new();
-    loop {
-        let handle = a.alloc_percpu(1000, 8, Gfp::NOWARN, Caller::at(7));
-        if handle.is_null() {
-            break;
-        }
-        held.push(handle);
-    }
+    let held = until_null(|| a.alloc_percpu(1000, 8, Gfp::NOWARN, Caller::at(7)));
     assert!(held.len() > 1000 && a.percpu_stats().objects == held.len() as u64);
     for handle in held {
         // SAFETY: live, given up.
@@ -223,22 +209,14 @@ fn any_one_call_may_fail() {
         }
         served
     };
-    let fresh = || {
-        let a = simulated(BUDGET);
-        // SAFETY: live, given up.
-        unsafe { a.free(a.alloc(1, Caller::at(0x9000))) };
-        a
-    };
+    let fresh = || started(BUDGET);
     let a = fresh();
     a.platform().fail(u64::MAX, u64::MAX);
     assert_eq!(work(a), 200);
     let calls = a.platform().calls();
     assert!(calls > 8, "{calls} calls");
     for fault in 1..=calls {
-        let a = fresh();
-        a.platform().fail(fault, fault + 1);
-        work(a);
-        a.platform().fail(u64::MAX, u64::MAX);
+        let a = after_fault(fresh(), fault, work);
         assert!(work(a) >= 199, "call {fault} failed for good");
         a.trim();
         assert_eq!((a.validate(), a.percpu_stats().objects, a.percpu_stats().used), (Ok(()), 0, 0));
@@ -303,11 +281,9 @@ fn no_addition_is_lost_to_migrations_and_signals() {
             turn += 1;
             let known = numbers.iter().map(|number| number.load(Ordering::Relaxed));
             for thread in known.filter(|&number| number > 0) {
-                // SAFETY: a thread of ours.
+                pin(thread, turn % 2);
+                // SAFETY: a thread of this process.
                 unsafe {
-                    let mut set: libc::cpu_set_t = std::mem::zeroed();
-                    libc::CPU_SET(turn % 2, &mut set);
-                    libc::sched_setaffinity(thread, size_of_val(&set), &raw const set);
                     libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1);
                 }
             }
@@ -395,11 +371,10 @@ fn threads_allocate_and_free_each_others_objects() {
 #[test]
 fn a_forked_child_goes_on_with_objects_of_its_own() {
     let counter: *mut u64 = COUNTED.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(11)).cast();
-    // SAFETY: a live counter; the child only does what a forked child may, and says how it went by its status.
+    // SAFETY: a live counter; the child uses this instance only.
     unsafe {
         COUNTED.this_cpu_add(counter, 3);
-        let child = libc::fork();
-        if child == 0 {
+        let work = || {
             COUNTED.this_cpu_add(counter, 4);
             let mut right = COUNTED.percpu_sum(counter) == 7;
             for size in [8, 8, 100, 3000] {
@@ -410,11 +385,9 @@ fn a_forked_child_goes_on_with_objects_of_its_own() {
                 right &= COUNTED.percpu_sum(more) == 1;
             }
             COUNTED.free_percpu(counter.cast());
-            libc::_exit(i32::from(!right));
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
-        assert_eq!(status, 0, "what the child found");
+            right
+        };
+        assert!(forked(work), "what the child found");
         assert_eq!(COUNTED.percpu_sum(counter), 3);
         COUNTED.free_percpu(counter.cast());
     }
@@ -495,10 +468,8 @@ fn a_static_variable_counts_without_memory() {
     kmem_core::define_per_cpu! {
         static LATE: u32 => **FULL.get().expect("set below"), Sim<Linux>;
     }
-    let a = simulated(BUDGET);
+    let a = started(BUDGET);
     FULL.set(a).ok().expect("once");
-    // SAFETY: live, given up.
-    unsafe { a.free(a.alloc(1, Caller::at(0x1000))) };
     a.platform().fail(1, u64::MAX);
     LATE.add(3);
     assert_eq!((LATE.sum(), LATE.of(CpuId(0))), (3, None));

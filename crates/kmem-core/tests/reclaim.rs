@@ -2,23 +2,17 @@
 //! a while.
 #![cfg(target_os = "linux")]
 
-#[path = "instance/leaked.rs"]
-mod leaked;
-#[path = "instance/simulated.rs"]
-mod simulated;
+mod instance;
 
+use instance::{Simulated, budget, free, group, simulated, until_null};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 
-use kmem_core::memcg::GroupId;
-use kmem_core::os::linux::Linux;
-use kmem_core::os::sim::Sim;
+use kmem_core::Elements;
 use kmem_core::request::Caller;
 use kmem_core::units::{Gfp, Order};
-use kmem_core::{Elements, Group};
 use kmem_layout::group::Limit;
 use kmem_layout::group::group_event;
-use simulated::{Simulated, budget, simulated};
 
 const USER: Caller = Caller::at(0x1000);
 const QUIET: Gfp = Gfp::NOWARN;
@@ -46,21 +40,10 @@ fn instance() -> &'static Simulated {
     a
 }
 
-fn free(a: &'static Simulated, at: *mut u8) {
-    // SAFETY: live, given up.
-    unsafe { a.free(at) };
-}
-
 /// Takes everything of a kind that there is, while the platform gives no more.
 fn exhaust(a: &'static Simulated, request: Request) -> Vec<*mut u8> {
     a.platform().fail(1, u64::MAX);
-    let one = || Some(request(a, QUIET, USER)).filter(|at| !at.is_null());
-    std::iter::from_fn(one).collect()
-}
-
-fn tenant(a: &'static Simulated) -> Group<Sim<Linux>> {
-    let id = a.group_create(GroupId::ROOT, b"tenant").expect("a fresh instance");
-    a.group(id).expect("a living group")
+    until_null(|| request(a, QUIET, USER))
 }
 
 #[test]
@@ -68,7 +51,7 @@ fn a_request_that_retries_has_shrinkers_give_something_back_first() {
     for (name, request) in SMALL {
         let a = instance();
         free(a, request(a, QUIET, USER));
-        let tenant = tenant(a);
+        let tenant = group(a, "tenant");
         let cached: &Mutex<Vec<usize>> = Box::leak(Box::default());
         let calls: &AtomicUsize = Box::leak(Box::default());
         let shrink = Box::leak(Box::new(move |_bytes: usize| {
@@ -122,7 +105,7 @@ fn a_request_that_must_not_fail_waits_until_the_platform_has_memory_again() {
 fn what_another_thread_frees_ends_the_wait() {
     let a = instance();
     let pages: Request = |a, gfp, who| a.alloc_pages(Order(3), gfp, who);
-    let tenant = tenant(a);
+    let tenant = group(a, "tenant");
     // None: the shrinker is called, so somebody waits. Some: what he got.
     let (said, heard) = mpsc::sync_channel(1);
     let got = said.clone();
@@ -164,7 +147,7 @@ fn a_group_goes_above_its_limit_for_what_must_not_fail() {
     for (name, request) in SMALL {
         for gfp in [NOFAIL, NOFAIL.and(Gfp::NOWAIT)] {
             let a = instance();
-            let tenant = tenant(a);
+            let tenant = group(a, "tenant");
             tenant.set(Limit::Max, Some(100)).expect("a living group");
             let who = USER.charged_to(tenant.id().objcg());
             let charged = |gfp| request(a, gfp, who);

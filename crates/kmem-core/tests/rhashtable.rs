@@ -1,34 +1,24 @@
 //! Hash tables: a plain map to who uses them alone; nothing missed, doubled or lost for those who use them together.
 #![cfg(target_os = "linux")]
 
-#[path = "instance/leaked.rs"]
-mod leaked;
-#[path = "instance/simulated.rs"]
-mod simulated;
+mod instance;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use instance::{Simulated, after_fault, budget, calls, free_all, simulated, started, until_null};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use kmem_core::request::Caller;
 use kmem_core::rhashtable::{Parameters, Refused};
-use kmem_core::units::TagId;
-use kmem_core::{Instance, Kmem, Table};
+use kmem_core::{Kmem, Table};
 use proptest::prelude::*;
-use simulated::{Simulated, budget, simulated};
 
 const OWNER: Caller = Caller::at(0x1000);
 const USER: Caller = Caller::at(0x2000);
 const FILLER: Caller = Caller::at(0x3000);
 
 static KMEM: Kmem = Kmem::new();
-
-fn calls<P: kmem_core::os::Platform>(a: &'static Instance<P>) -> BTreeMap<usize, u64> {
-    let mut sums = BTreeMap::new();
-    a.census(|tag: TagId, _, calls| *sums.entry(a.site_address(tag)).or_insert(0) += calls);
-    sums
-}
 
 const SMALL: Parameters = Parameters { min_buckets: 2, max_buckets: 1 << 20, shrinks: true };
 
@@ -248,13 +238,7 @@ fn a_table_without_memory_refuses_elements_and_goes_on_with_the_buckets_it_has()
     a.platform().fail(1, u64::MAX);
     let mut filler = Vec::new();
     for &size in kmem_core::class::SIZES.iter().rev().filter(|&&size| size > 64) {
-        loop {
-            let at = a.alloc(size as usize, FILLER.quietly());
-            if at.is_null() {
-                break;
-            }
-            filler.push(at);
-        }
+        filler.extend(until_null(|| a.alloc(size as usize, FILLER.quietly())));
     }
     // What is left serves some elements, but no arrays.
     let mut more = 100;
@@ -273,8 +257,7 @@ fn a_table_without_memory_refuses_elements_and_goes_on_with_the_buckets_it_has()
     assert!((0..50).all(|key| table.remove(&key)));
     assert_eq!(table.insert(more, [more; 4], USER), Ok(()));
     a.platform().fail(u64::MAX, u64::MAX);
-    // SAFETY: live, given up.
-    filler.into_iter().for_each(|at| unsafe { a.free(at) });
+    free_all(a, filler);
     table.insert(more + 1, [0; 4], USER).expect("memory");
     assert!(table.buckets() > buckets);
     assert!((50..more).all(|key| table.remove(&key)));
@@ -292,22 +275,14 @@ fn any_one_call_may_fail() {
         assert!(served.iter().all(|key| table.remove(key)));
         Some(served.len())
     };
-    let fresh = || {
-        let a = simulated(budget(16 << 20, 2));
-        // SAFETY: live, given up.
-        unsafe { a.free(a.alloc(1, Caller::at(0x9000))) };
-        a
-    };
+    let fresh = || started(budget(16 << 20, 2));
     let a = fresh();
     a.platform().fail(u64::MAX, u64::MAX);
     assert_eq!(work(a), Some(3000));
     let calls_made = a.platform().calls();
     assert!(calls_made > 10, "{calls_made} calls");
     for fault in (1..=calls_made).filter(|fault| *fault <= 40 || fault.is_multiple_of(7)) {
-        let a = fresh();
-        a.platform().fail(fault, fault + 1);
-        work(a);
-        a.platform().fail(u64::MAX, u64::MAX);
+        let a = after_fault(fresh(), fault, work);
         assert_eq!(work(a), Some(3000), "call {fault} failed for good");
         assert!(calls(a).is_empty(), "after a fault at call {fault}");
     }

@@ -1,6 +1,9 @@
 //! Per-CPU arrays of both kinds: an item is in one place at a time.
 #![cfg(target_os = "linux")]
 
+mod instance;
+
+use instance::{pin, random};
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -160,22 +163,11 @@ impl Supplied {
     }
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state >> 11
-}
-
 /// Runs on one CPU only, another one now and then.
 fn migrate(to: u64) {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
-    // SAFETY: a set of CPUs on the stack; where it is refused, the thread stays where it is.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(to as usize % cpus, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
-    }
+    // Where the system refuses, the thread stays on its CPU.
+    pin(0, to as usize % cpus);
 }
 
 /// Where signal handlers find the slots and the sums.

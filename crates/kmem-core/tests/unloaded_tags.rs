@@ -1,13 +1,10 @@
 //! Static tags of objects that are loaded and unloaded again and again, at one address or at many.
 
-#[path = "instance/fixed.rs"]
-mod fixed;
-#[path = "instance/leaked.rs"]
-mod leaked;
+mod instance;
 
+use instance::{Fixed, fixed, free_all};
 use std::collections::BTreeSet;
 
-use fixed::{Fixed, fixed};
 use kmem_core::codetag::MIN_SITES;
 use kmem_core::{Caller, StaticTag};
 
@@ -33,10 +30,7 @@ fn cycle(instance: &'static Fixed, tags: &'static [StaticTag]) -> Vec<u32> {
         assert!(names.line < 10);
         numbers.push(tag.0);
     });
-    for at in held {
-        // SAFETY: live, given up.
-        unsafe { instance.free(at) };
-    }
+    free_all(instance, held);
     instance.unregister_tags(range.start, range.end, b"plugin.so");
     numbers.sort_unstable();
     assert_eq!(numbers.len(), 10);

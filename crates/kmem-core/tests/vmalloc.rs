@@ -1,24 +1,18 @@
 //! vmalloc: areas are apart, guarded, found by any address in them, and booked; mappings show what they map.
 #![cfg(target_os = "linux")]
 
-#[path = "instance/books.rs"]
-mod books;
-#[path = "instance/leaked.rs"]
-mod leaked;
-#[path = "instance/simulated.rs"]
-mod simulated;
+mod instance;
 
+use instance::{Simulated, after_fault, books, budget, forked, simulated, started};
 use std::collections::BTreeMap;
 use std::thread;
 
-use books::books;
 use kmem_core::Kmem;
 use kmem_core::os::Budget;
 use kmem_core::request::Caller;
 use kmem_core::units::{Gfp, Order};
 use kmem_core::vmalloc::Kind;
 use proptest::prelude::*;
-use simulated::{Simulated, budget, simulated};
 
 const PAGE: usize = 4096;
 const SITE: Caller = Caller::at(0x1000);
@@ -354,22 +348,14 @@ fn any_one_call_may_fail() {
         unsafe { a.free(page) };
         served
     };
-    let fresh = || {
-        let a = simulated(first_zone_of(64 << 20));
-        // SAFETY: live, given up.
-        unsafe { a.free(a.alloc(1, Caller::at(0x9000))) };
-        a
-    };
+    let fresh = || started(first_zone_of(64 << 20));
     let a = fresh();
     a.platform().fail(u64::MAX, u64::MAX);
     assert_eq!(work(a), 150);
     let calls = a.platform().calls();
     assert!(calls > 100, "{calls} calls");
     for fault in (1..=calls).filter(|fault| *fault <= 60 || fault.is_multiple_of(29)) {
-        let a = fresh();
-        a.platform().fail(fault, fault + 1);
-        work(a);
-        a.platform().fail(u64::MAX, u64::MAX);
+        let a = after_fault(fresh(), fault, work);
         assert!(work(a) >= 149, "call {fault} failed for good");
         a.trim();
         let lost = a.stats().used / PAGE as u64;
@@ -467,14 +453,13 @@ fn a_forked_child_has_areas_and_guards_but_not_the_mappings() {
     let kept: Vec<*mut u8> =
         (1..40).map(|pages| KMEM.vmalloc(pages * PAGE, Gfp::KERNEL, SITE)).collect();
     let page = KMEM.alloc_vmap_page(Gfp::ZERO, SITE);
-    // SAFETY: live areas; the child says how it went by its status.
+    // SAFETY: live areas; the child uses this instance only.
     unsafe {
         let map = KMEM.vmap(&[page]);
         // Some are free, with their guards, on this CPU.
         kept[20..].iter().for_each(|&at| KMEM.vfree(at));
         kept[3].write(77);
-        let child = libc::fork();
-        if child == 0 {
+        let work = || {
             let mut right =
                 kept[3].read() == 77 && KMEM.find_area(kept[3] as usize + PAGE).is_some();
             // All that is free can be used, guards that were there included.
@@ -489,13 +474,10 @@ fn a_forked_child_has_areas_and_guards_but_not_the_mappings() {
             let own = KMEM.alloc_vmap_page(Gfp::KERNEL, SITE);
             own.write(1);
             let again = KMEM.vmap(&[own]);
-            right &= again.read() == 1;
-            libc::_exit(i32::from(!right));
-        }
+            right && again.read() == 1
+        };
+        assert!(forked(work), "what the child found");
         page.write(3);
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
-        assert_eq!(status, 0, "what the child found");
         assert_eq!((map.read(), kept[3].read()), (3, 77));
     }
 }

@@ -7,17 +7,15 @@
 //! with faults.
 #![cfg(all(target_os = "linux", not(miri)))]
 
+#[path = "../instance/mod.rs"]
+mod instance;
+
 mod storm;
 
-#[path = "../instance/leaked.rs"]
-mod leaked;
-#[path = "../instance/simulated.rs"]
-mod simulated;
-
+use instance::{Simulated, budget, simulated};
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::os::Platform;
 use kmem_core::{Instance, Kmem};
-use simulated::{Simulated, budget, simulated};
 use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::thread;

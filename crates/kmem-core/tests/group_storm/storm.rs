@@ -10,7 +10,8 @@ use kmem_core::os::Platform;
 use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, GroupStat, Instance};
 use kmem_layout::group::Limit;
-use kmem_layout::word::CHARGED_METADATA;
+
+use crate::instance::{cost, random};
 
 /// Groups at a time, beside those that stay.
 const TENANTS: usize = 12;
@@ -26,10 +27,7 @@ pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % bound
+        random(&mut self.0) as usize % bound
     }
 }
 
@@ -51,8 +49,7 @@ impl Charge {
     fn cost(&self) -> u64 {
         match self.bytes {
             bytes if self.at == 0 => bytes,
-            bytes if bytes > 32 << 10 => bytes / 4096 * (4096 + CHARGED_METADATA),
-            bytes => bytes + CHARGED_METADATA,
+            bytes => cost(bytes),
         }
     }
 }

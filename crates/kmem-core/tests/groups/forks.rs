@@ -11,41 +11,18 @@ fn a_forked_child_has_books_of_its_own() {
         (0..5000).map(|i| alloc!(A, i % 3000 + 1) as usize).collect()
     };
     let held = tenant.stat().current;
-    // SAFETY: the child only uses this instance, and leaves by `_exit`.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            let first = alloc!(A, 64);
-            let mut right = tenant.stat().current == held && A.validate_groups().is_ok();
-            all.iter().for_each(|&at| free(&A, at as *mut u8));
-            right &= tenant.stat().current == 0 && A.validate_groups().is_ok();
-            free(&A, first);
-            libc::_exit(i32::from(!right));
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
-        assert_eq!(status, 0);
-    }
+    let work = || {
+        let first = alloc!(A, 64);
+        let mut right = tenant.stat().current == held && A.validate_groups().is_ok();
+        all.iter().for_each(|&at| free(&A, at as *mut u8));
+        right &= tenant.stat().current == 0 && A.validate_groups().is_ok();
+        free(&A, first);
+        right
+    };
+    // SAFETY: the child uses this instance only.
+    assert!(unsafe { forked(work) }, "what the child found");
     assert_eq!(tenant.stat().current, held);
     assert_eq!(A.validate_groups(), Ok(()));
-}
-
-/// What a child does right after `fork`, which hangs if it takes a minute.
-///
-/// # Safety
-/// `work` does what a forked child may do.
-unsafe fn forked(work: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the caller's promise; the child leaves by `_exit`.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            libc::alarm(60);
-            libc::_exit(i32::from(!work()));
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
-        status == 0
-    }
 }
 
 #[test]
@@ -61,7 +38,7 @@ fn a_child_that_is_forked_while_others_make_and_delete_groups_has_all_in_order()
             }
         });
         let wrong = (0..500).find(|_| {
-            // SAFETY: only this instance is used.
+            // SAFETY: the child uses this instance only.
             let right = unsafe {
                 forked(|| {
                     // Whoever was at the index is not there any more.
@@ -98,7 +75,7 @@ fn a_child_that_is_forked_while_a_shrinker_runs_can_remove_it() {
             assert!(alloc!(A, 100).is_null());
         });
         WITHIN.wait();
-        // SAFETY: only this instance is used.
+        // SAFETY: the child uses this instance only.
         let removed = unsafe { forked(|| A.shrinker_remove(shrinker).is_ok()) };
         WITHIN.wait();
         assert!(removed);

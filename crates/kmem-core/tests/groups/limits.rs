@@ -8,14 +8,7 @@ fn above_max_a_request_is_refused_and_nothing_is_left_of_it() {
     let tenant = group(&A, "tenant");
     tenant.set(Limit::Max, Some(1 << 20)).expect("a living group");
     let scope = tenant.enter();
-    let mut all = Vec::new();
-    loop {
-        let at = alloc!(A, 1000);
-        if at.is_null() {
-            break;
-        }
-        all.push(at);
-    }
+    let mut all = until_null(|| alloc!(A, 1000));
     // To the last object: what CPUs had in stock was brought back first.
     let each = cost(&A, all[0]);
     assert_eq!(all.len() as u64, (1 << 20) / each);

@@ -1,9 +1,13 @@
 //! Groups: who pays, exactly; limits; deletion.
 #![cfg(all(target_os = "linux", not(miri)))]
 
+#[path = "../instance/mod.rs"]
+mod instance;
+
 mod forks;
 mod limits;
 
+use instance::{forked, free, group, until_null};
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Group, Kmem, alloc};
@@ -17,22 +21,10 @@ use std::thread;
 
 type Linux = kmem_core::os::linux::Linux;
 
-/// A group below the root.
-fn group(kmem: &'static Kmem, name: &str) -> Group<Linux> {
-    let id = kmem.group_create(GroupId::ROOT, name.as_bytes()).expect("a new group");
-    kmem.group(id).expect("it is there")
-}
-
 /// What an allocation is charged as.
 fn cost(kmem: &'static Kmem, at: *mut u8) -> u64 {
     // SAFETY: a live allocation.
-    let size = unsafe { kmem.usable_size(at) } as u64;
-    if size > 32 << 10 { size / 4096 * 4100 } else { size + 4 }
-}
-
-fn free(kmem: &'static Kmem, at: *mut u8) {
-    // SAFETY: live, and given up.
-    unsafe { kmem.free(at) }
+    instance::cost(unsafe { kmem.usable_size(at) } as u64)
 }
 
 #[test]

@@ -16,3 +16,8 @@ pub(crate) fn books<P: Platform>(instance: &'static Instance<P>) -> BTreeMap<usi
     });
     sums
 }
+
+/// Live allocations by call site.
+pub(crate) fn calls<P: Platform>(instance: &'static Instance<P>) -> BTreeMap<usize, u64> {
+    books(instance).into_iter().map(|(site, (_, calls))| (site, calls)).collect()
+}

@@ -1,20 +1,41 @@
 //! Instances over the simulated platform.
 
-use kmem_core::Instance;
 use kmem_core::os::Budget;
 use kmem_core::os::linux::Linux;
 use kmem_core::os::sim::Sim;
+use kmem_core::{Caller, Instance};
 
 use super::leaked::leaked;
+use super::memory::free;
 
 pub(crate) type Simulated = Instance<Sim<Linux>>;
 
-/// A budget of so many bytes in every respect.
+/// A budget in which every limit is `bytes`.
 pub(crate) const fn budget(bytes: usize, cpus: u32) -> Budget {
     Budget { first_zone: bytes, min_zone: bytes, memory: bytes, cpus }
 }
 
-/// An instance that the platform gives so much.
+/// An instance over a platform with this budget.
 pub(crate) fn simulated(budget: Budget) -> &'static Simulated {
     leaked(Sim::new(Linux::new(), budget))
+}
+
+/// An instance that has started: later faults do not keep it from that.
+pub(crate) fn started(budget: Budget) -> &'static Simulated {
+    let instance = simulated(budget);
+    free(instance, instance.alloc(1, Caller::at(0x9000)));
+    instance
+}
+
+/// Does `work` on an instance while one call of the platform, number `fault`, fails. All later
+/// calls succeed. Returns the instance.
+pub(crate) fn after_fault<T>(
+    instance: &'static Simulated,
+    fault: u64,
+    work: impl FnOnce(&'static Simulated) -> T,
+) -> &'static Simulated {
+    instance.platform().fail(fault, fault + 1);
+    work(instance);
+    instance.platform().fail(u64::MAX, u64::MAX);
+    instance
 }

@@ -10,6 +10,7 @@ use kmem_core::sync::{Ordering, fence};
 use kmem_core::units::PAGE_SIZE;
 use shuttle::rand::{Rng, thread_rng};
 
+use crate::console::{fatal, print};
 use crate::stamps::{NOBODY, Stamps};
 
 /// Owner of pages while the platform drops their contents.
@@ -26,14 +27,6 @@ pub(crate) struct Machine {
     pub(crate) dropped: AtomicU64,
     /// Address of the root block.
     pub(crate) root: AtomicUsize,
-}
-
-fn print(text: &[u8]) {
-    eprint!("{}", String::from_utf8_lossy(text));
-}
-
-fn fatal() -> ! {
-    panic!("the allocator gave up")
 }
 
 impl Machine {

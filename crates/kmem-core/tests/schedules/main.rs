@@ -7,6 +7,8 @@
 
 #[path = "../zone/bare.rs"]
 mod bare;
+#[path = "../instance/console.rs"]
+mod console;
 #[path = "../instance/leaked.rs"]
 mod leaked;
 

@@ -1,8 +1,12 @@
 //! The page zone against a plain map of pages.
 
+#[path = "../instance/mod.rs"]
+mod instance;
+
 mod bare;
 mod oracle;
 
+use instance::{fatal, print};
 use std::collections::BTreeMap;
 
 use bare::Bare;
@@ -14,14 +18,10 @@ use proptest::prelude::*;
 /// Pages of the zone.
 const PAGES: u32 = 16 * 512;
 
-fn fatal() -> ! {
-    panic!("the platform gave up")
-}
-
 /// A zone that lives for good, and a platform without memory.
 fn zone() -> (&'static Zone, &'static FixedRegion) {
     // SAFETY: no memory at all.
-    let platform = unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, |_| (), fatal) };
+    let platform = unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, print, fatal) };
     (&Box::leak(Box::new(Bare::new(PAGES))).zone, Box::leak(Box::new(platform)))
 }
 

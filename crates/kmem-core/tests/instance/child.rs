@@ -1,0 +1,27 @@
+//! Test files that run themselves: their test `child` is a program, in a process of its own.
+
+use std::process::{Command, Output};
+
+/// Variable of the environment that names the case of the child.
+const CASE: &str = "KMEM_TEST_CASE";
+
+/// Case that the test `child` has to run. `None`: this process is no child.
+pub(crate) fn case() -> Option<String> {
+    std::env::var(CASE).ok()
+}
+
+/// Runs the test `child` of this test file for a case, with this `KMEM_CONF`.
+pub(crate) fn run_child(conf: &str, case: &str) -> Output {
+    Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "child", "--nocapture"])
+        .env(CASE, case)
+        .env("KMEM_CONF", conf)
+        .output()
+        .expect("it runs")
+}
+
+/// Lines that kmem printed.
+pub(crate) fn lines(output: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&output.stderr);
+    text.lines().filter(|line| line.starts_with("kmem: ")).map(str::to_owned).collect()
+}

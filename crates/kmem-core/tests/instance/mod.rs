@@ -1,0 +1,28 @@
+//! Instances under test, and work that several test files do with them.
+#![allow(dead_code, unused_imports, reason = "each test file uses a part")]
+
+mod affinity;
+mod books;
+mod child;
+mod console;
+mod fixed;
+mod forked;
+mod group;
+mod leaked;
+mod memory;
+mod random;
+#[cfg(target_os = "linux")]
+mod simulated;
+
+pub(crate) use affinity::pin;
+pub(crate) use books::{books, calls};
+pub(crate) use child::{case, lines, run_child};
+pub(crate) use console::{fatal, print};
+pub(crate) use fixed::{Fixed, fixed};
+pub(crate) use forked::forked;
+pub(crate) use group::{cost, group};
+pub(crate) use leaked::leaked;
+pub(crate) use memory::{assert_empty, free, free_all, until_null};
+pub(crate) use random::random;
+#[cfg(target_os = "linux")]
+pub(crate) use simulated::{Simulated, after_fault, budget, simulated, started};
