@@ -1,4 +1,4 @@
-//! The reference against a plain map of pages, and its checks.
+//! The classic zone against a plain map of pages, and its checks of pages.
 
 use kmem_buddy::{BadPage, Checks, MAX_ORDER, Pcp, Zone};
 use proptest::prelude::*;
@@ -19,7 +19,8 @@ proptest! {
         let mut held: BTreeMap<u32, u8> = BTreeMap::new();
         for (order, alloc, which) in steps {
             if alloc {
-                let got = if lists { pcp.alloc(order).expect("good pages") } else { zone.alloc(order) };
+                let got =
+                    if lists { pcp.alloc(order).expect("good pages") } else { zone.alloc(order) };
                 let Some(first) = got else { continue };
                 prop_assert!(first.is_multiple_of(1 << order));
                 let before = held.range(..first + (1 << order)).next_back();

@@ -1,4 +1,4 @@
-//! kmem as the allocator of a Rust program: the same books as under `libkmem.so`.
+//! kmem as the allocator of a Rust program, with the books that `libkmem.so` keeps.
 //!
 //! ```sh
 //! cargo run --release -p kmem-core --example global_allocator &
@@ -21,8 +21,7 @@ fn main() {
     let held = index(100_000);
     let mut sites = BTreeMap::new();
     KMEM.census(|tag, bytes, objects| {
-        // The census must not allocate for tags it has not seen: they are few, and known after
-        // the first of two rounds.
+        // The table allocates for a new site. The census may miss these allocations.
         let sum = sites.entry(KMEM.site_address(tag)).or_insert((0u64, 0u64));
         *sum = (sum.0 + bytes, sum.1 + objects);
     });

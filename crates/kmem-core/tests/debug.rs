@@ -1,4 +1,5 @@
-//! `KMEM_CONF=debug`: a count of live objects that falls below zero is told, once per site.
+//! `KMEM_CONF=debug`: the allocator reports a site whose count of live objects falls below zero,
+//! once.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 mod instance;
@@ -21,7 +22,7 @@ fn word(object: *mut u8, size: usize) -> &'static AtomicU32 {
     unsafe { &*(at as *const AtomicU32) }
 }
 
-/// The program: two sites, one of which frees what the other allocated under its name.
+/// The program: two sites. One frees an object that the other allocated.
 #[test]
 fn child() {
     if case().is_none() {
@@ -30,7 +31,7 @@ fn child() {
     for _ in 0..3 {
         let one = A.alloc(64, Caller::at(0x1234_5678));
         let other = A.alloc(64, Caller::at(0x2345_6789));
-        // What a stray write might do.
+        // A stray write might do this.
         let theirs = word(other, 64).load(Ordering::Relaxed);
         word(one, 64).store(theirs, Ordering::Relaxed);
         // SAFETY: live, given up.

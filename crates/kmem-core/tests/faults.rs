@@ -1,5 +1,5 @@
-//! Every call of the platform fails once, first to last: nothing is lost, nothing dies, and
-//! once the fault is gone everything works.
+//! Every call of the platform fails once, first to last. No memory is lost, the process survives,
+//! and after the fault every request is served.
 #![cfg(target_os = "linux")]
 
 mod instance;
@@ -7,7 +7,7 @@ mod instance;
 use instance::{Simulated, after_fault, assert_empty, budget, free_all, simulated};
 use kmem_core::request::Caller;
 
-/// Some of everything; how many requests were served.
+/// Makes requests of all kinds. Returns the number of served ones.
 fn work(a: &'static Simulated) -> usize {
     let mut held = Vec::new();
     let mut served = 0;
@@ -28,7 +28,7 @@ fn work(a: &'static Simulated) -> usize {
             // SAFETY: live and that long.
             assert!(unsafe { std::slice::from_raw_parts(at, size) }.iter().all(|&b| b == 0));
         }
-        // SAFETY: as above.
+        // SAFETY: live and that long.
         unsafe { at.write_bytes(0x5A, size) };
         held.push((at, size));
         if held.len() > 20 {
@@ -63,7 +63,7 @@ fn any_one_call_may_fail() {
         let a = after_fault(simulated(budget(16 << 20, 2)), fault, work);
         // A start that failed is final; all other faults pass.
         if !a.alloc(1, Caller::at(0x5000)).is_null() {
-            assert!(work(a) >= 399, "call {fault} failed for good");
+            assert!(work(a) >= 399, "the fault at call {fault} did not pass");
             let left = a.stats().objects;
             assert_eq!(left, 1, "after a fault at call {fault}");
         }

@@ -1,5 +1,5 @@
-//! What a program has fallen to is what is kept: free objects go back to their slabs, and memory between objects to the
-//! platform, once they were left alone for a while.
+//! Memory that a program does not need any more goes back. Unused sheaves go to their slabs, and
+//! unused pages between objects go to the platform.
 
 mod instance;
 
@@ -10,7 +10,7 @@ const CALLER: Caller = Caller::at(7);
 /// Half of the decay time, in milliseconds.
 const GENERATION: u64 = 10;
 
-/// Lets so many generations go by, in each of which the program makes a call that looks at the clock.
+/// Lets generations pass. In each, the program makes a call that reads the clock.
 fn live_on(a: &'static Simulated, generations: u32) {
     for _ in 0..generations {
         a.platform().advance_ms(GENERATION);
@@ -24,8 +24,8 @@ fn live_on(a: &'static Simulated, generations: u32) {
 fn sheaves_that_nobody_needs_go_back_to_their_slabs_which_retire() {
     let a = simulated(budget(64 << 20, 1));
     let mut held: Vec<_> = (0..4000).map(|_| a.alloc(1024, CALLER)).collect();
-    // The CPU keeps the first ones, of the last slab; the barn then one of each slab, so that none of
-    // them can retire.
+    // The CPU keeps the first objects, which are of the last slab. Then the barn keeps one object
+    // of each slab, so that no slab can retire.
     let slab = |at: &*mut u8| *at as usize >> 16;
     let place = |at: &*mut u8| *at as usize >> 10 & 63;
     let last = held.iter().map(slab).max();
@@ -36,14 +36,14 @@ fn sheaves_that_nobody_needs_go_back_to_their_slabs_which_retire() {
     live_on(a, 1);
     assert!(slabs(a.stats().used) > 50, "a generation is not over: {}", slabs(a.stats().used));
     live_on(a, 3);
-    // Those of what the CPU keeps, and that of the class whose calls look at the clock.
+    // The slabs of objects that the CPU keeps, and the slab of `live_on`.
     assert!(slabs(a.stats().used) <= 4, "{} slabs", slabs(a.stats().used));
     a.drain();
     assert_empty(a);
 }
 
-/// Of many objects half are freed; of how many of these the contents are gone after so many generations,
-/// and how many they are.
+/// Frees half of many objects and lets generations pass. Returns the number of freed objects whose
+/// contents are gone, and the number of freed objects.
 fn dropped(generations: u32) -> (usize, usize) {
     const SIZE: usize = 8192;
     let a = simulated(budget(64 << 20, 1));
@@ -54,7 +54,7 @@ fn dropped(generations: u32) -> (usize, usize) {
     }
     free_all(a, held.iter().copied().step_by(2));
     live_on(a, generations);
-    // SAFETY: committed memory of the zone; what was freed is read as what it is, bytes.
+    // SAFETY: committed memory of the zone. Any bytes are valid, so freed objects may be read, too.
     let is =
         |at: *mut u8, byte: u8| (0..SIZE).all(|i| unsafe { at.add(i).read_volatile() } == byte);
     for at in held.iter().skip(1).step_by(2) {
@@ -63,7 +63,7 @@ fn dropped(generations: u32) -> (usize, usize) {
     let free: Vec<_> = held.iter().copied().step_by(2).collect();
     let gone = free.iter().filter(|at| is(**at, 0)).count();
     assert_eq!(free.iter().filter(|at| is(**at, 0xAA)).count() + gone, free.len());
-    // They can be had again, each once.
+    // Each freed object can be allocated once.
     let mut again: Vec<_> = free.iter().map(|_| a.alloc(SIZE, CALLER)).collect();
     again.sort();
     again.dedup();
@@ -80,7 +80,7 @@ fn dropped(generations: u32) -> (usize, usize) {
 #[test]
 fn memory_between_the_objects_of_slabs_left_alone_goes_back_to_the_platform() {
     let (gone, free) = dropped(10);
-    // All but what is on the CPU's array.
+    // All but the objects on the CPU's array.
     assert!(gone + 4 >= free, "{gone} of {free}");
 }
 

@@ -1,5 +1,5 @@
-//! Groups that are deleted while they are in use: their numbers, their threads, their CPUs' stocks, and
-//! what a forked child finds of them.
+//! Groups that are deleted while they are in use: their numbers, their threads, their stocks on
+//! CPUs, and their state in a forked child.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 mod instance;
@@ -28,7 +28,7 @@ fn a_thread_in_a_deleted_group_works_for_its_parent_and_keeps_nothing_of_the_gro
     };
     let held = parent.stat().current;
     drop(child);
-    // What was allocated before keeps the group's number; what was allocated after does not.
+    // Earlier allocations keep the group's number. Later ones have the parent's.
     assert_eq!(A.group_dying(), 1);
     before.into_iter().for_each(|at| free(&A, at));
     assert_eq!(A.group_dying(), 0);
@@ -68,14 +68,14 @@ fn nothing_can_be_set_in_a_deleted_group() {
     assert_eq!(A.group_enter(tenant.id()).err(), Some(GroupError::NotFound));
     assert_eq!(tenant.create("below").err(), Some(GroupError::NotFound));
     assert_eq!(tenant.delete(), gone);
-    // What is left of it can be read.
+    // The counts of its remaining charge can be read.
     assert_eq!(tenant.stat().current, 1028);
     free(&A, at);
     assert_eq!(tenant.stat().current, 0);
 }
 
-/// Limits go to the group of that number only: whoever sets one while the group is deleted and its entry
-/// used again finds the group or an error, never the next group.
+/// Threads set limits while the group is deleted and its entry used again. They change that group
+/// or get an error, and never change the next group.
 #[test]
 fn a_limit_never_reaches_the_next_group_of_an_entry() {
     static A: Kmem = Kmem::new();
@@ -126,7 +126,7 @@ fn a_shrinker_may_delete_its_group_and_make_others() {
     tenant.set(Limit::Max, Some(10_000)).expect("a living group");
     let _scope = tenant.enter();
     let all: Vec<_> = (0..100).map(|_| alloc!(A, 1000)).collect();
-    // From then on nobody limits it.
+    // The parent of the deleted group has no limit.
     assert!(all.iter().all(|at| !at.is_null()));
     assert_eq!(CALLS.load(Ordering::Relaxed), 1);
     all.into_iter().for_each(|at| free(&A, at));
@@ -159,7 +159,7 @@ fn children_forked_amid_creation_and_deletion_find_groups_that_work() {
         }
         for round in 0..60 {
             let work = || {
-                // Groups are the first thing it looks at.
+                // The child looks at groups before all else.
                 let found = A.group_find(GroupId::ROOT, b"parent") == Ok(parent.id());
                 let mut all = [GroupId::ROOT; 8];
                 let mut count = 0;
@@ -214,8 +214,8 @@ fn a_shrinker_can_be_removed_in_a_child_that_was_forked_while_another_thread_was
     A.shrinker_remove(registered).expect("not within one");
 }
 
-/// While a child of `vfork` runs, CPUs' arrays and stocks are out of use: what they hold is still brought
-/// back, and everything is charged without them.
+/// While a child of `vfork` runs, arrays and stocks of CPUs are out of use. Their contents are
+/// still brought back, and everything is charged without them.
 #[test]
 fn groups_work_while_all_cpus_are_paused() {
     static A: Kmem = Kmem::new();

@@ -1,5 +1,5 @@
-//! What is charged when something fails in the middle: object, tag and charge are there together, or none
-//! of them is. Each call of the platform fails once, and each limit is tried.
+//! Charges of requests that fail in the middle: object, tag and charge exist together, or none of
+//! them does. Each call of the platform fails once, and each limit is tried.
 #![cfg(target_os = "linux")]
 
 mod instance;
@@ -23,7 +23,7 @@ fn tenant(a: &'static Simulated) -> Option<Group<Sim<Linux>>> {
     a.group(id.ok()?).ok()
 }
 
-/// What is live in a group by the objects' own words: bytes with their metadata, and how many.
+/// Bytes with metadata, and number, of the live objects whose words name a group.
 fn live<P: Platform>(a: &'static Instance<P>, objcg: ObjcgId) -> (u64, u64) {
     let mut sum = (0, 0);
     a.census_by_group(|held| {
@@ -34,14 +34,14 @@ fn live<P: Platform>(a: &'static Instance<P>, objcg: ObjcgId) -> (u64, u64) {
     sum
 }
 
-/// The group's charge is what its objects say, and there are so many of them.
+/// Checks that a group is charged what its objects' words say, and that it has `held` objects.
 fn agrees(a: &'static Simulated, tenant: &Group<Sim<Linux>>, held: usize, when: &str) {
     assert_eq!(a.validate_groups(), Ok(()), "{when}");
     let (bytes, count) = live(a, tenant.id().objcg());
     assert_eq!((tenant.stat().current, count), (bytes, held as u64), "{when}");
 }
 
-/// One of each kind of request, grown and shrunk: what was granted.
+/// Makes one request of each kind, and grows and shrinks the results. Returns the granted ones.
 fn some_of_everything(a: &'static Simulated, tenant: &Group<Sim<Linux>>) -> Vec<*mut u8> {
     let caller = |site: usize| Caller::at(site).charged_to(tenant.id().objcg()).quietly();
     let mut held = vec![
@@ -97,7 +97,7 @@ fn a_fault_at_any_call_leaves_no_charge_without_its_object() {
         free_all(a, held);
         agrees(a, &tenant, 0, "after all was freed");
         let again = some_of_everything(a, &tenant);
-        assert!(again.len() >= granted, "call {fault} failed for good");
+        assert!(again.len() >= granted, "the fault at call {fault} did not pass");
         free_all(a, again);
         agrees(a, &tenant, 0, "at the end");
         (granted, calls)
@@ -105,7 +105,7 @@ fn a_fault_at_any_call_leaves_no_charge_without_its_object() {
     let (all, calls) = round(u64::MAX, 1);
     assert!(all > 50 && calls > 10, "{all} granted, {calls} calls");
     (1..=calls).for_each(|fault| _ = round(fault, 1));
-    // All calls from one on: some of the requests are refused.
+    // All calls fail from one on, so some of the requests are refused.
     let counts: BTreeSet<_> = (1..=calls).map(|fault| round(fault, u64::MAX).0).collect();
     assert!(counts.len() > 2, "{counts:?}");
 }
@@ -142,7 +142,7 @@ fn a_limit_at_any_byte_leaves_no_charge_without_its_object() {
         most
     };
     let mut counts = BTreeSet::new();
-    // Closer together where small requests are refused.
+    // Limits are closer together where small requests are refused.
     let limits = (0..60).map(|n| n * 700).chain((0..=60).map(|n| most * n / 60));
     for max in limits {
         tenant.set(Limit::Max, Some(max)).expect("a living group");
@@ -157,7 +157,7 @@ fn a_limit_at_any_byte_leaves_no_charge_without_its_object() {
     assert!(counts.len() > 10, "{counts:?}");
 }
 
-/// Of a bulk request, what is returned is charged: for each number that fits.
+/// A bulk request charges exactly what it returns, for each number that fits.
 #[test]
 fn bulk_requests_charge_what_they_return() {
     let a = simulated(budget(16 << 20, 2));
@@ -172,7 +172,7 @@ fn bulk_requests_charge_what_they_return() {
         assert_eq!(tenant.stat().current, fits * page);
         agrees(a, &tenant, got, "pages");
         free_all(a, out[..got].to_vec());
-        // All or none: at the k-th refusal the others are given back.
+        // All or none: when one is refused, the others are given back.
         let mut objects = [core::ptr::null_mut(); 32];
         let one = || a.alloc(2048, caller);
         // SAFETY: what was taken is given back.
@@ -186,7 +186,7 @@ fn bulk_requests_charge_what_they_return() {
     agrees(a, &tenant, 0, "at the end");
 }
 
-/// When there is no tag left, there is one for all others: the charge is not a byte off.
+/// When all tags are in use, further sites share one. Their charges stay exact.
 #[test]
 fn a_charge_is_exact_when_the_table_of_sites_is_full() {
     let a = simulated(budget(16 << 20, 2));

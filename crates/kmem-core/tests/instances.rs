@@ -1,5 +1,5 @@
-//! Instances are values: two run side by side, on memory of their own, and their books agree
-//! with a plain model to the byte.
+//! Instances are values: two run side by side, each on memory of its own. Their books agree with a
+//! plain model to the byte.
 
 mod instance;
 
@@ -11,7 +11,7 @@ use kmem_core::class::{MAX_OBJECT, SIZES, SizeClass};
 use kmem_core::units::{Gfp, Order};
 use proptest::prelude::*;
 
-/// What an allocation of `size` counts as.
+/// Bytes that the books count for an allocation of `size`.
 fn counted(instance: &'static Fixed, at: *mut u8, size: usize) -> u64 {
     // SAFETY: a live allocation.
     let usable = unsafe { instance.usable_size(at) };
@@ -130,7 +130,11 @@ impl Held {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 24,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn the_census_equals_a_plain_model(steps in prop::collection::vec(step(), 1..400)) {
@@ -152,7 +156,7 @@ proptest! {
                 }
                 Step::Realloc { which, size, site } if !held.is_empty() => {
                     let slot = which % held.len();
-                    // SAFETY: live, used by nobody else.
+                    // SAFETY: live, and only this test uses it.
                     let at = unsafe { a.realloc(held[slot].at, size, Caller::at(site)) };
                     prop_assert!(!at.is_null());
                     held[slot].at = at;
@@ -225,7 +229,7 @@ fn a_long_run_grows_in_place_mostly_and_gives_everything_back() {
             assert!((pages..=pages + pages / 8).contains(&held), "{held} for {size}");
         }
         assert!(moves <= 2, "{moves} moves");
-        // Shrunk, it gives whole frames back, and keeps its place.
+        // Shrunk, it gives whole pageblocks back, and keeps its place.
         assert_eq!(a.realloc(at, 6 * mib + 1, caller), at);
         assert_eq!(*at.add(6 * mib), 7);
         assert_eq!(a.realloc(at, 9 * mib, caller), at);
@@ -255,7 +259,7 @@ fn a_cpu_keeps_blocks_of_small_orders_and_huge_pages() {
     for order in [0, 1, 2, 3, 9].map(Order) {
         let block = a.alloc_pages(order, Gfp::KERNEL, Caller::at(3));
         assert_eq!(block as usize % order.pages().bytes(), 0);
-        // SAFETY: live, given up; so below.
+        // SAFETY: live, given up.
         unsafe { a.free_pages(block, order) };
         assert_eq!(
             a.alloc_pages(order, Gfp::KERNEL, Caller::at(3)),

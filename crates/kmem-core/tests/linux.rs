@@ -1,4 +1,4 @@
-//! The instance on Linux, from several threads, on the real system.
+//! An instance on the real system: several threads use it, and its books agree with a model.
 #![cfg(target_os = "linux")]
 
 mod instance;
@@ -42,7 +42,7 @@ fn the_census_equals_what_several_threads_hold() {
                             let site = 100 + random(&mut state) % 50;
                             let at = KMEM.alloc(size, Caller::at(site));
                             assert!(!at.is_null());
-                            // SAFETY: at least 16 bytes, ours.
+                            // SAFETY: at least 16 bytes, which this thread alone owns.
                             unsafe { at.cast::<usize>().write(site) };
                             held.push(Block(at as usize, site));
                         }
@@ -60,11 +60,11 @@ fn the_census_equals_what_several_threads_hold() {
                             let slot = random(&mut state) % held.len();
                             let site = 100 + random(&mut state) % 50;
                             let size = random(&mut state) % 100_000 + 16;
-                            // SAFETY: live and ours.
+                            // SAFETY: live, and this thread alone owns it.
                             let at = unsafe {
                                 KMEM.realloc(held[slot].0 as *mut u8, size, Caller::at(site))
                             };
-                            // SAFETY: as above.
+                            // SAFETY: at least 16 bytes, which this thread alone owns.
                             unsafe { at.cast::<usize>().write(site) };
                             held[slot] = Block(at as usize, site);
                         }
@@ -115,8 +115,8 @@ fn free(block: Block) {
     }
 }
 
-/// Every thread owns what it allocated: no object is handed out twice, while threads migrate
-/// between CPUs and another one drains their arrays.
+/// Threads migrate between CPUs while another thread drains their arrays. Each object keeps the
+/// mark of its owner.
 #[test]
 fn no_object_has_two_owners_under_migration_and_draining() {
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -131,11 +131,11 @@ fn no_object_has_two_owners_under_migration_and_draining() {
                             let at = STORM
                                 .alloc(random(&mut state) % 200 + 8, Caller::at(0x4000 + me))
                                 .cast::<usize>();
-                            // SAFETY: at least 8 bytes, ours.
+                            // SAFETY: at least 8 bytes, which this thread alone owns.
                             unsafe { at.write(me << 32 | i) };
                             held.push((at, me << 32 | i));
                         } else if let Some((at, mark)) = held.pop() {
-                            // SAFETY: live and ours, given up.
+                            // SAFETY: live, owned by this thread, given up.
                             unsafe {
                                 assert_eq!(at.read(), mark);
                                 STORM.free(at.cast());
@@ -146,7 +146,7 @@ fn no_object_has_two_owners_under_migration_and_draining() {
                         }
                     }
                     for (at, mark) in held {
-                        // SAFETY: as above.
+                        // SAFETY: live, owned by this thread, given up.
                         unsafe {
                             assert_eq!(at.read(), mark);
                             STORM.free(at.cast());

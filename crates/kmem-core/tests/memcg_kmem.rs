@@ -1,6 +1,6 @@
-//! What the kernel's self-test for kernel memory of control groups (`test_kmem`), its neighbours on limits
-//! (`test_memcontrol`) and LTP's on counters establish, for groups of an instance. To the byte where the
-//! kernel's allow for what CPUs hold: here that is known.
+//! The kernel's tests of control groups, for groups of an instance: the self-tests `test_kmem` and
+//! `test_memcontrol`, and LTP's tests of counters. The kernel's tests allow for memory that CPUs
+//! hold. Here that memory is known, so counts are checked to the byte.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 mod instance;
@@ -26,7 +26,7 @@ fn cpus() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A cache that gives objects up when it is asked to: those that were put in first.
+/// A cache that frees its oldest objects when it is asked to.
 struct Cache {
     kmem: &'static Kmem,
     objects: Mutex<std::collections::VecDeque<usize>>,
@@ -136,7 +136,7 @@ fn memcg_deletion() {
             let child = parent.create(&format!("{round}")).expect("room");
             *current.lock().expect("no panic") = Some(child.clone());
             entered.wait();
-            // While it is used, every other time.
+            // Every other group is deleted while threads use it.
             if round % 2 == 0 {
                 child.delete().expect("no groups below");
             }
@@ -202,7 +202,7 @@ fn dead_cgroups() {
     nothing_is_left(&A);
 }
 
-/// What a group itself takes: its entry, in a table that is there from the start.
+/// A group itself takes an entry, in a table that exists from the start.
 #[test]
 fn many_small_groups() {
     static A: Kmem = Kmem::new();
@@ -231,8 +231,8 @@ fn many_small_groups() {
     nothing_is_left(&A);
 }
 
-/// The kernel's test makes groups, whose counters are per-CPU memory; ours have none, so each gets an
-/// object. A parent pays for what its deleted groups held.
+/// The kernel's groups have counters in per-CPU memory, which its test counts. Groups of an
+/// instance have none, so each gets an object. A parent pays for the objects of its deleted groups.
 #[test]
 fn percpu_basic() {
     static A: Kmem = Kmem::new();
@@ -293,7 +293,7 @@ fn low() {
     assert!(used.asked() > 0);
     assert_eq!(spared.stat().events[group_event::LOW], 0);
     assert_eq!(spared.stat().own, 500 * cost(1024));
-    // Until nobody else has anything.
+    // The protected group is asked when no other group has anything.
     let rest = alloc!(A, (2 << 20) - (300 << 10));
     assert!(!rest.is_null() && low.asked() > 0);
     assert!(spared.stat().events[group_event::LOW] > 0);
@@ -394,7 +394,8 @@ fn oom_events() {
         assert_eq!(refused(), 2);
         assert!(A.realloc(pages, 2 << 20, caller).is_null());
         assert_eq!(refused(), 3);
-        // In the way of its growth, so that it has to move, with no room for more than it asks for.
+        // This block is in the way of its growth, so it must move. The limit leaves no room for
+        // more.
         let next = A.alloc(200 << 10, Caller::at(0x1000));
         let moved = A.realloc(pages, 500 << 10, caller);
         assert!(!moved.is_null());
@@ -413,7 +414,7 @@ fn oom_events() {
     nothing_is_left(&A);
 }
 
-/// What cannot be counted is refused, and leaves the counters as they were.
+/// A charge that is too large to count is refused, and changes no counter.
 #[test]
 fn charges_that_no_counter_can_hold() {
     static A: Kmem = Kmem::new();
@@ -428,7 +429,7 @@ fn charges_that_no_counter_can_hold() {
     nothing_is_left(&A);
 }
 
-/// The files of LTP's tests: failcnt, force_empty, limit_in_bytes, max_usage, stat, subgroup_charge,
+/// LTP's tests by file: failcnt, force_empty, limit_in_bytes, max_usage, stat, subgroup_charge and
 /// use_hierarchy.
 #[test]
 fn counters() {
@@ -453,7 +454,7 @@ fn counters() {
     assert_eq!(seen(is(&left)), want(100 * cost(1024), 100 * cost(1024), 0));
     assert_eq!(seen(is(&right)), want(cost(4096), cost(4096), 0));
     assert_eq!(seen(is(&top)), want(100 * cost(1024) + cost(4096) + 10_000, 10_000, 10_000));
-    // use_hierarchy, failcnt: the limit above counts, and is where the event is.
+    // use_hierarchy, failcnt: the limit of the parent counts, and the parent has the event.
     let caller = Caller::at(0x1000).charged_to(right.id().objcg()).quietly();
     assert!(A.alloc(2 << 20, caller).is_null());
     assert_eq!(is(&top).events[group_event::MAX], 1);
@@ -474,8 +475,8 @@ fn counters() {
     nothing_is_left(&A);
 }
 
-/// Most that a CPU has in stock for so many groups: for each class 16 KiB or one object, and 32 KiB for
-/// each of 64 groups.
+/// Most bytes that a CPU has in stock for a number of groups: for each class 16 KiB or one object,
+/// and 32 KiB for each of 64 groups.
 fn slack_of_a_cpu(groups: u64) -> u64 {
     let classes: u64 = SIZES[1..].iter().map(|&size| cost(size as usize).max(16 << 10)).sum();
     classes + groups.min(64) * (32 << 10)

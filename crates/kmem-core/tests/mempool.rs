@@ -1,4 +1,5 @@
-//! Memory pools: the reserve is there when the system fails, and who has an element is billed.
+//! Memory pools: the reserve serves requests when the system fails. The user of an element is
+//! billed for it.
 #![cfg(target_os = "linux")]
 
 mod instance;
@@ -37,7 +38,7 @@ fn kinds(a: &'static Simulated) -> Vec<Elements> {
     ]
 }
 
-/// Takes everything that an instance whose platform gives no more has left.
+/// Allocates all memory of an instance, whose platform gives no more.
 fn exhaust(a: &'static Simulated) -> Vec<*mut u8> {
     let mut all = Vec::new();
     let objects =
@@ -65,9 +66,9 @@ fn the_reserve_is_there_when_the_system_fails_and_its_user_is_billed() {
         assert_eq!(pool.alloc(Gfp::NOWAIT, USER), None);
         assert_eq!(calls(a)[&0x2000], 5);
         assert_eq!(calls(a)[&0x1000], own - 5, "the pool itself");
-        // What comes back is for the next one, and billed to the pool until then.
+        // A freed element goes to the reserve, and is billed to the pool.
         for (i, element) in held.into_iter().enumerate() {
-            // SAFETY: from the pool, used by nobody.
+            // SAFETY: from the pool, given up.
             unsafe { pool.free(element) };
             assert_eq!(pool.reserved() as usize, i + 1);
         }
@@ -78,7 +79,7 @@ fn the_reserve_is_there_when_the_system_fails_and_its_user_is_billed() {
         assert_eq!((out, pool.reserved()), ([std::ptr::null_mut(); 6], 5));
         assert!(pool.alloc_bulk(Gfp::NOWAIT, &mut out[..5], USER));
         for element in &out[..5] {
-            // SAFETY: as above.
+            // SAFETY: from the pool, given up.
             unsafe { pool.free(NonNull::new(*element).expect("filled")) };
         }
         assert_eq!(pool.validate(), Ok(()));
@@ -100,7 +101,7 @@ fn the_group_of_who_has_an_element_pays_for_it() {
         let whole = current(owner);
         a.platform().fail(1, u64::MAX);
         exhaust(a);
-        // One that is at its limit still gets what is reserved.
+        // A group at its limit still gets reserved elements.
         a.group_set(user, Limit::Max, 0).expect("a limit");
         let who = USER.charged_to(user.objcg());
         let held: Vec<_> =
@@ -108,7 +109,7 @@ fn the_group_of_who_has_an_element_pays_for_it() {
         let each = (whole - current(owner)) / 5;
         assert!(each >= 200 && current(user) == 5 * each, "{} of {whole}", current(user));
         for element in held {
-            // SAFETY: from the pool, used by nobody.
+            // SAFETY: from the pool, given up.
             unsafe { pool.free(element) };
         }
         assert_eq!((current(user), current(owner)), (0, whole));
@@ -130,7 +131,7 @@ fn who_may_wait_gets_what_another_frees() {
             scope.spawn(|| {
                 for _ in 0..500 {
                     let element = pool.alloc(Gfp::KERNEL, USER).expect("never fails");
-                    // SAFETY: ours, that long; then given up.
+                    // SAFETY: this thread alone has the element, which is that long; then given up.
                     unsafe {
                         let word = element.cast::<AtomicUsize>().as_ref();
                         word.store(7, Ordering::Relaxed);
@@ -176,7 +177,7 @@ fn any_one_call_may_fail() {
         let served = held.len();
         assert!(served >= 70, "the reserve at least: {served}");
         for element in held {
-            // SAFETY: from the pool, used by nobody.
+            // SAFETY: from the pool, given up.
             unsafe { pool.free(element) };
         }
         assert_eq!(pool.reserved(), 70);
@@ -188,7 +189,7 @@ fn any_one_call_may_fail() {
     assert_eq!(work(a), Some(300));
     for fault in 1..=a.platform().calls() {
         let a = after_fault(fresh(), fault, work);
-        assert_eq!(work(a), Some(300), "call {fault} failed for good");
+        assert_eq!(work(a), Some(300), "the fault at call {fault} did not pass");
         assert!(calls(a).is_empty());
     }
 }
@@ -197,7 +198,7 @@ fn any_one_call_may_fail() {
 fn elements_of_the_users_own_come_from_his_functions() {
     static LIVE: AtomicUsize = AtomicUsize::new(0);
     unsafe extern "C" fn alloc(_: Gfp, data: *mut c_void) -> *mut c_void {
-        // SAFETY: what the pool was made with.
+        // SAFETY: the pool was made with a number.
         let most = unsafe { data.cast::<usize>().read() };
         if LIVE.load(Ordering::Relaxed) == most {
             return std::ptr::null_mut();
@@ -233,9 +234,13 @@ enum Step {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 32,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
-    /// The back end gives at most ten elements, or none while it is broken. The model: numbers.
+    /// The back end gives at most ten elements, or none while it is broken. The model is numbers.
     #[test]
     fn a_pool_is_a_back_end_and_a_bounded_reserve(steps in prop::collection::vec(prop_oneof![
         6 => Just(Step::Alloc),
@@ -246,7 +251,7 @@ proptest! {
     ], 1..200)) {
         struct End { broken: AtomicUsize, live: AtomicUsize, next: AtomicUsize }
         unsafe extern "C" fn alloc(_: Gfp, data: *mut c_void) -> *mut c_void {
-            // SAFETY: what the pool was made with.
+            // SAFETY: the pool was made with an `End`.
             let end = unsafe { &*data.cast::<End>() };
             if end.broken.load(Ordering::Relaxed) != 0 || end.live.load(Ordering::Relaxed) == 10 {
                 return std::ptr::null_mut();
@@ -255,12 +260,15 @@ proptest! {
             end.next.fetch_add(1, Ordering::Relaxed) as *mut c_void
         }
         unsafe extern "C" fn free(_: *mut c_void, data: *mut c_void) {
-            // SAFETY: as above.
+            // SAFETY: the pool was made with an `End`.
             unsafe { &*data.cast::<End>() }.live.fetch_sub(1, Ordering::Relaxed);
         }
-        let end = End { broken: AtomicUsize::new(0), live: AtomicUsize::new(0), next: AtomicUsize::new(1) };
+        let [broken, live, next] = [0, 0, 1].map(AtomicUsize::new);
+        let end = End { broken, live, next };
         let data = (&raw const end).cast_mut().cast();
-        let pool = simulated(budget(16 << 20, 2)).mempool_create(2, Elements::Custom { alloc, free, data }, OWNER).expect("two");
+        let elements = Elements::Custom { alloc, free, data };
+        let pool = simulated(budget(16 << 20, 2)).mempool_create(2, elements, OWNER);
+        let pool = pool.expect("two");
         let (mut held, mut reserved, mut min, mut broken) = (Vec::new(), 2usize, 2usize, false);
         for step in steps {
             let free_there = if broken { 0 } else { 10 - held.len() - reserved };
@@ -289,7 +297,7 @@ proptest! {
                     } else if can {
                         (new, new)
                     } else {
-                        // What it could get of what it was to hold before stays.
+                        // The reserve was filled up to its old size as far as possible.
                         (min.min(reserved + free_there), min)
                     };
                 }

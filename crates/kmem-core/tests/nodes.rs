@@ -1,4 +1,5 @@
-//! Machines whose memory is not equally far from all CPUs, simulated: CPU 0 is of node 0, CPU 1 of node 1.
+//! Machines with two nodes, simulated: CPU 0 is of node 0, CPU 1 of node 1. Memory comes from the
+//! node of the CPU, or from the other one.
 #![cfg(target_os = "linux")]
 
 mod instance;
@@ -27,7 +28,7 @@ fn instance() -> &'static Simulated {
     a
 }
 
-/// So many on a CPU.
+/// Makes a request `count` times on a CPU.
 fn some(a: &'static Simulated, cpu: u32, request: Request, count: usize) -> Vec<*mut u8> {
     a.platform().run_on(cpu);
     let held: Vec<_> = (0..count).map(|_| request(a)).collect();
@@ -82,7 +83,7 @@ fn when_a_node_has_no_more_the_others_are_asked() {
     for request in REQUESTS {
         let a = instance();
         let near = some(a, 0, request, 1);
-        // Before node 1 has anything: all it gets is the other's.
+        // Node 1 has no memory yet, so its CPU gets that of node 0.
         a.platform().fail(1, u64::MAX);
         let far = some(a, 1, request, 1);
         assert!(all_of(a, &far, 0));

@@ -1,4 +1,4 @@
-//! What `KMEM_CONF` says about objects of slabs, each with a program that does to its memory what it must not.
+//! Options of `KMEM_CONF` that check objects of slabs, each with a program that misuses its memory.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 mod instance;
@@ -21,11 +21,11 @@ fn alloc(size: usize) -> *mut u8 {
 }
 
 fn free(at: *mut u8) {
-    // SAFETY: live, given up (what is done to it later is what is tested).
+    // SAFETY: live, given up. Later misuse of it is what the case tests.
     unsafe { A.free(at) }
 }
 
-/// Says which address is about to be misused.
+/// Prints the address that the case misuses.
 fn announce(at: *mut u8) -> *mut u8 {
     println!("{at:p}");
     at
@@ -33,7 +33,7 @@ fn announce(at: *mut u8) -> *mut u8 {
 
 /// A stray write.
 fn spoil(at: *mut u8, offset: isize, bytes: &[u8]) {
-    // SAFETY: none but that it is mapped: the neighbourhood of an object.
+    // SAFETY: none, except that the bytes beside an object are mapped.
     unsafe { at.offset(offset).copy_from(bytes.as_ptr(), bytes.len()) };
 }
 
@@ -48,11 +48,11 @@ fn fill(at: *mut u8, byte: u8, len: usize) {
 }
 
 fn holds(at: *mut u8, byte: u8, len: usize) -> bool {
-    // SAFETY: as above.
+    // SAFETY: a live allocation of that size.
     unsafe { std::slice::from_raw_parts(at, len) }.iter().all(|&found| found == byte)
 }
 
-/// Two neighbours in a slab: so many bytes each.
+/// Two neighbours in a slab, of `size` bytes each.
 fn neighbours(size: usize) -> (*mut u8, *mut u8) {
     let step = SIZES[SizeClass::of(size + 8).0 as usize] as usize;
     let mut all: Vec<_> = (0..100).map(|_| alloc(size)).collect();
@@ -75,18 +75,18 @@ fn of(cache: &'static kmem_core::Cache) -> *mut u8 {
     at
 }
 
-/// Everything that allocates, with its promises.
+/// Every way to allocate, with its guarantees.
 fn all_kinds() {
     for size in (0..3000).chain((3000..40_000).step_by(313)).chain(32_700..32_800) {
         let at = alloc(size);
         let room = usable(at);
         assert!(room >= size, "{size}");
         fill(at, 0x11, room);
-        // SAFETY: live; so below.
+        // SAFETY: live, replaced.
         let grown = unsafe { A.realloc(at, size + 5, Caller::at(0x3456_0000 + 1)) };
         assert!(holds(grown, 0x11, size) && usable(grown) >= size + 5, "{size}");
         fill(grown, 0x22, size + 5);
-        // SAFETY: as above.
+        // SAFETY: live, replaced.
         let shrunk = unsafe { A.realloc(grown, size / 3 + 1, Caller::at(0x3456_0000 + 1)) };
         assert!(holds(shrunk, 0x22, size / 3 + 1), "{size}");
         free(shrunk);
@@ -111,7 +111,7 @@ fn all_kinds() {
         all.into_iter().for_each(|at| unsafe { A.cache_free(cache, at) });
         assert_eq!(cache.live(), 0);
     }
-    // What holds caches is all that is left.
+    // The objects that hold the two caches are left.
     A.drain();
     assert_eq!((A.stats().objects, A.validate()), (2, Ok(())));
 }
@@ -129,7 +129,7 @@ fn books(quarantine: bool) {
     let used = A.stats().used;
     all.iter().for_each(|&at| free(at));
     assert_eq!(live(), before);
-    // Free, and not given back.
+    // The objects are free, and their pages are still in use.
     assert_eq!(A.stats().used, used);
     let again: Vec<_> = (0..100).map(|_| alloc(100)).collect();
     assert_eq!(again.iter().any(|at| all.contains(at)), !quarantine);
@@ -204,12 +204,12 @@ fn child() {
         }
         "kmalloc to cache" => {
             let inode = cache("inode", 64);
-            // SAFETY: as above.
+            // SAFETY: live; that it is of no cache is what is tested.
             unsafe { A.cache_free(inode, announce(alloc(64))) };
         }
         "pages to cache" => {
             let inode = cache("inode", 64);
-            // SAFETY: as above.
+            // SAFETY: live; that it is of no cache is what is tested.
             unsafe { A.cache_free(inode, announce(alloc(100_000))) };
         }
         "wrong pool" | "wrong pool, full" => {
@@ -217,7 +217,8 @@ fn child() {
             let pool = A.mempool_create(1, Elements::Slab(inode), Caller::at(0x3456_0000 + 3));
             let pool = pool.unwrap_or_else(|_| panic!("a pool"));
             if case == "wrong pool" {
-                // A group that may have nothing gets the reserve's element: the pool wants one back.
+                // The group may be charged nothing, so it gets the element of the reserve. Then the
+                // pool keeps the next element that is freed.
                 let group = A.group_create(GroupId::ROOT, b"poor").and_then(|id| A.group(id));
                 let group = group.expect("a group");
                 group.set(Limit::Max, Some(0)).expect("a living group");
@@ -227,14 +228,14 @@ fn child() {
                 assert_eq!(pool.reserved(), 0);
             }
             let other = NonNull::new(announce(of(dentry))).expect("an object");
-            // SAFETY: as above.
+            // SAFETY: live; that it is of another cache is what is tested.
             unsafe { pool.free(other) };
         }
         "cache's to a pool of bytes" => {
             let pool = A.mempool_create(1, Elements::Kmalloc(64), Caller::at(0x3456_0000 + 3));
             let pool = pool.unwrap_or_else(|_| panic!("a pool"));
             let other = announce(of(cache("dentry", 64)));
-            // SAFETY: as above.
+            // SAFETY: live; that it is of another cache is what is tested.
             unsafe { pool.free(NonNull::new(other).expect("an object")) };
         }
         "destroyed cache" => {
@@ -251,7 +252,7 @@ fn child() {
                 // SAFETY: live, of it.
                 unsafe { A.cache_free(cache, of(cache)) };
             }
-            // SAFETY: as above.
+            // SAFETY: live; that it is of another cache is what is tested.
             unsafe { A.cache_free(caches[5], announce(of(caches[1099]))) };
         }
         "all kinds" => all_kinds(),
@@ -275,7 +276,7 @@ fn child() {
     }
 }
 
-/// The lines of kmem, in a case that went well.
+/// Output of a case that succeeded, in which kmem printed nothing.
 #[track_caller]
 fn quiet(conf: &str, case: &str) -> String {
     let output = run_child(conf, case);
@@ -285,8 +286,8 @@ fn quiet(conf: &str, case: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The case ends the program with one line: this one, with the announced address for `AT`. A `*` is
-/// a word that nobody knows.
+/// Checks that a case ends the program with one line: `message`, with the announced address for
+/// `AT`. A `*` in it stands for any word.
 #[track_caller]
 fn ends(conf: &str, case: &str, message: &str) {
     let output = run_child(conf, case);
@@ -312,7 +313,8 @@ fn a_write_behind_an_object_is_found_when_it_is_freed() {
     let conf = "redzone:1";
     let behind = |size: u32, of: u32, offset: u32, found: &str| {
         format!(
-            "kmem: right redzone overwritten: AT is a {size}-byte object of {of} bytes, {BY} at offset {offset} found {found}"
+            "kmem: right redzone overwritten: AT is a {size}-byte object of {of} bytes, {BY} at \
+             offset {offset} found {found}"
         )
     };
     for conf in [conf, "redzone:1,rseq:off", "redzone:1,quarantine_kb:64,check_caches:1"] {
@@ -329,7 +331,8 @@ fn a_write_behind_an_object_is_found_when_it_is_freed() {
 fn a_write_in_front_of_an_object_is_found_when_it_is_freed() {
     let front = |offset: &str, found: &str| {
         format!(
-            "kmem: left redzone overwritten: AT is a 48-byte object of 40 bytes, {BY} at offset -{offset} found {found}, which is also behind the object at *"
+            "kmem: left redzone overwritten: AT is a 48-byte object of 40 bytes, {BY} at offset \
+             -{offset} found {found}, which is also behind the object at *"
         )
     };
     ends("redzone:1", "in front", &front("3", "45 46 cc"));
@@ -341,7 +344,8 @@ fn a_write_in_front_of_an_object_is_found_when_it_is_freed() {
 fn a_write_to_a_freed_object_is_found_when_it_leaves_the_quarantine() {
     let free = |what: &str, size: u32, offset: u32, found: &str| {
         format!(
-            "kmem: {what} overwritten: AT is a free {size}-byte object, last {BY} at offset {offset} found {found}"
+            "kmem: {what} overwritten: AT is a free {size}-byte object, last {BY} at offset \
+             {offset} found {found}"
         )
     };
     for conf in ["quarantine_kb:64", "quarantine_kb:64,rseq:off", "quarantine_kb:1"] {
@@ -360,7 +364,8 @@ fn a_write_to_a_freed_object_is_found_when_it_leaves_the_quarantine() {
 
 #[test]
 fn an_object_in_quarantine_that_is_freed_again_is_a_double_free() {
-    let twice = "kmem: double free: AT is a free 48-byte object, last allocated by the call that returns to 0x12345678";
+    let twice = "kmem: double free: AT is a free 48-byte object, last allocated by the call that \
+                 returns to 0x12345678";
     ends("quarantine_kb:64", "twice", twice);
 }
 

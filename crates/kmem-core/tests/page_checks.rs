@@ -1,4 +1,4 @@
-//! What `KMEM_CONF` says about pages, each with a program that does to its memory what it must not.
+//! Options of `KMEM_CONF` that check pages, each with a program that misuses its memory.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 mod instance;
@@ -23,18 +23,18 @@ fn alloc(order: Order) -> *mut u8 {
 }
 
 fn free(at: *mut u8, order: Order) {
-    // SAFETY: live, given up (what is done to it later is what is tested).
+    // SAFETY: live, given up. Later misuse of it is what the case tests.
     unsafe { A.free_pages(at, order) }
 }
 
-/// Takes so many blocks, none of them `not`, and gives them back.
+/// Allocates and frees `count` blocks, none of which is `not`.
 fn others(order: Order, count: usize, not: *mut u8) {
     let all: Vec<_> = (0..count).map(|_| alloc(order)).collect();
     assert!(!all.contains(&not), "the bad block was handed out");
     all.into_iter().for_each(|at| free(at, order));
 }
 
-/// Counts are right, and so many blocks of so many pages are out of use.
+/// Checks the counts: `bad` blocks of `pages` pages are out of use, and no other page is used.
 fn at_the_end(bad: u64, pages: u64) {
     A.drain();
     assert_eq!(A.validate(), Ok(()));
@@ -49,7 +49,7 @@ fn mark_as_allocated(at: *mut u8) {
 fn write_after_free(order: Order) {
     let at = alloc(order);
     free(at, order);
-    // SAFETY: not ours any more, but still mapped: a stray write.
+    // SAFETY: a stray write to a freed page, which is still mapped.
     unsafe { at.add(100).write(1) };
     others(order, 40, at);
     at_the_end(1, 1 << order.0);
@@ -128,7 +128,8 @@ fn reuse_in_a_child() {
         A.drain();
         again && A.validate() == Ok(()) && A.stats().bad_pages == 0
     };
-    // SAFETY: the child uses this instance and the process' allocator. This thread alone uses them.
+    // SAFETY: the child uses this instance and the C library's allocator. Both work in a forked
+    // child.
     assert!(unsafe { forked(work) }, "what the child found");
     kept.into_iter().for_each(|at| free(at, PAGE));
     free_all(&A, kept_runs.iter().copied());
@@ -148,11 +149,11 @@ fn child() {
     let Some(case) = case() else { return };
     stay_on_this_cpu();
     let fill = |at: *mut u8| {
-        // SAFETY: a live page of ours.
+        // SAFETY: a live page.
         unsafe { at.write_bytes(0x55, 4096) }
     };
     let is_zero = |at: *mut u8| {
-        // SAFETY: mapped; where it is not ours any more nobody else uses it.
+        // SAFETY: mapped; no other code uses the page after it was freed.
         unsafe { std::slice::from_raw_parts(at, 4096) }.iter().all(|&byte| byte == 0)
     };
     match case.as_str() {
@@ -201,7 +202,7 @@ fn child() {
             fill(again);
             free(at, PAGE);
             println!("before");
-            // SAFETY: none: it must end the program.
+            // SAFETY: none; the read must end the program.
             println!("after {}", unsafe { at.read_volatile() });
         }
         "zero on alloc" => {
@@ -233,7 +234,7 @@ fn run(conf: &str, case: &str) -> Output {
     run_child(&format!("decay_ms:3600000,{conf}"), case)
 }
 
-/// What kmem said in a case that went well.
+/// Lines that kmem printed in a case that succeeded.
 fn said(conf: &str, case: &str) -> Vec<String> {
     let output = run(conf, case);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -241,7 +242,7 @@ fn said(conf: &str, case: &str) -> Vec<String> {
     lines(&output)
 }
 
-/// It said one thing, about a block of that order.
+/// Checks that kmem reported one bad page, in a block of that order.
 fn one(said: &[String], order: u32, what: &str) {
     let right = |line: &String| {
         line.starts_with("kmem: bad page: frame ")
@@ -304,7 +305,7 @@ fn a_page_freed_twice_ends_the_program_with_its_name() {
         ("check_pages:every", double),
         ("page_poison:1", double),
         ("rseq:off", double),
-        // Without books nobody knows that it was allocated.
+        // Without books the allocator does not know that it was allocated.
         ("mem_profiling:never", "was never allocated"),
     ] {
         let output = run(conf, "freed twice");

@@ -1,8 +1,8 @@
-//! No page has two owners: two threads allocate, free and exchange blocks, while a third wants blocks of
-//! other orders and empties what CPUs keep. Each page is stamped by who has it.
+//! No page has two owners. Two threads allocate, free and exchange blocks. A third thread allocates
+//! blocks of other orders and drains CPUs. Each page has a stamp that names its owner.
 //!
-//! `KMEM_OWNERSHIP_OPS=1000000000` makes so many operations per order; by default they are few.
-//! `KMEM_OWNERSHIP_ORDERS=0,9` does that for these orders only.
+//! `KMEM_OWNERSHIP_OPS=1000000000` sets the number of operations per order, which is small by
+//! default. `KMEM_OWNERSHIP_ORDERS=0,9` tests these orders only.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 mod instance;
@@ -17,9 +17,9 @@ static A: Kmem = Kmem::new();
 
 /// Pages that have a stamp: the zone's first GiB.
 const PAGES: usize = 1 << 18;
-/// Blocks that a thread has at most: so many that CPUs' arrays and frames overflow.
+/// Most blocks of a thread: enough to overflow CPUs' arrays and pageblocks.
 const HELD: u64 = 300;
-/// Pages that a thread has at most.
+/// Most pages of a thread.
 const HELD_PAGES: u64 = 1 << 15;
 
 /// Pages whose stamps are one word, a byte each.
@@ -36,7 +36,7 @@ fn stamp(owner: u8, mask: u64) -> u64 {
 }
 
 impl Stamps {
-    /// All pages of a block change hands.
+    /// Changes the owner of all pages of a block.
     fn pass(&self, block: usize, order: Order, from: u8, to: u8) {
         let first = (block - self.base) / 4096;
         let pages = order.pages().0 as usize;
@@ -62,9 +62,9 @@ impl Stamps {
     }
 }
 
-/// One thread's part.
+/// Work of one thread.
 fn work(me: u8, order: Order, operations: u64, stamps: &Stamps, exchange: &AtomicU64) {
-    // Another order of things each time: the base is where the system put it.
+    // The numbers differ from run to run, because the base is where the system put it.
     let mut state = 0x9E37_79B9_7F4A_7C15 ^ u64::from(me) << 56 ^ stamps.base as u64;
     let most = HELD.min(HELD_PAGES >> order.0).max(2) as usize;
     let mut held: Vec<usize> = Vec::with_capacity(most);
@@ -93,7 +93,7 @@ fn work(me: u8, order: Order, operations: u64, stamps: &Stamps, exchange: &Atomi
                 let which = random(&mut state) as usize % held.len();
                 let block = held.swap_remove(which);
                 stamps.pass(block, order, me, 0);
-                // SAFETY: live, ours alone.
+                // SAFETY: live, and this thread alone owns it.
                 unsafe { A.free_pages(block as *mut u8, order) };
             }
             _ => {}
@@ -101,7 +101,7 @@ fn work(me: u8, order: Order, operations: u64, stamps: &Stamps, exchange: &Atomi
     }
     for block in held {
         stamps.pass(block, order, me, 0);
-        // SAFETY: as above.
+        // SAFETY: live, and this thread alone owns it.
         unsafe { A.free_pages(block as *mut u8, order) };
     }
 }
@@ -138,7 +138,7 @@ fn no_page_has_two_owners() {
                     stamps.pass(block, other, 0, 4);
                     A.drain();
                     stamps.pass(block, other, 4, 0);
-                    // SAFETY: live, ours alone.
+                    // SAFETY: live, and this thread alone owns it.
                     unsafe { A.free_pages(block as *mut u8, other) };
                 }
             });
@@ -149,7 +149,7 @@ fn no_page_has_two_owners() {
         let left = exchange.into_inner() as usize;
         if left != 0 {
             stamps.pass(left, order, 3, 0);
-            // SAFETY: live, nobody has it any more.
+            // SAFETY: live; the threads that exchanged it have ended.
             unsafe { A.free_pages(left as *mut u8, order) };
         }
         assert!(stamps.owners.iter().all(|owners| owners.load(Ordering::Relaxed) == 0));

@@ -1,4 +1,4 @@
-//! Per-CPU memory: copies are apart, zeroed and exact; books as for the heap.
+//! Per-CPU memory: copies are apart, zeroed and exact, and the books count each object.
 #![cfg(target_os = "linux")]
 
 mod instance;
@@ -25,7 +25,7 @@ struct Held {
     handle: *mut u8,
     size: usize,
     site: usize,
-    /// What each CPU's copy is filled with.
+    /// Byte that fills each CPU's copy.
     fill: [u8; 4],
 }
 
@@ -54,13 +54,18 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (size, 0u32..13, 0x1001usize..0x1010, 0u32..4)
             .prop_map(|(size, shift, site, cpu)| Step::Alloc { size, shift, site, cpu }),
         4 => (any::<usize>(), 0u32..4).prop_map(|(which, cpu)| Step::Free { which, cpu }),
-        5 => (any::<usize>(), 0u32..4, any::<u8>()).prop_map(|(which, cpu, with)| Step::Fill { which, cpu, with }),
+        5 => (any::<usize>(), 0u32..4, any::<u8>())
+            .prop_map(|(which, cpu, with)| Step::Fill { which, cpu, with }),
         1 => Just(Step::Trim),
     ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 24,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn copies_and_books_equal_a_plain_model(steps in prop::collection::vec(step(), 1..300)) {
@@ -74,7 +79,8 @@ proptest! {
                     prop_assert!(!handle.is_null());
                     prop_assert_eq!(handle as usize % (1 << shift), 0);
                     for other in &held {
-                        prop_assert!(handle.addr() + size <= other.handle.addr() || other.handle.addr() + other.size <= handle.addr());
+                        let (start, theirs) = (handle.addr(), other.handle.addr());
+                        prop_assert!(start + size <= theirs || theirs + other.size <= start);
                     }
                     let new = Held { handle, size, site, fill: [0; 4] };
                     new.check(a);
@@ -124,7 +130,7 @@ fn a_cpu_that_appears_later_finds_zeroes_and_then_its_own_copy() {
     let a = simulated(BUDGET);
     a.platform().run_on(0);
     let counter: *mut u64 = a.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(7)).cast();
-    // SAFETY: live words; so below.
+    // SAFETY: live words.
     unsafe {
         a.this_cpu_add(counter, 5);
         assert_eq!(a.percpu_stats().units, 1);
@@ -217,7 +223,7 @@ fn any_one_call_may_fail() {
     assert!(calls > 8, "{calls} calls");
     for fault in 1..=calls {
         let a = after_fault(fresh(), fault, work);
-        assert!(work(a) >= 199, "call {fault} failed for good");
+        assert!(work(a) >= 199, "the fault at call {fault} did not pass");
         a.trim();
         assert_eq!((a.validate(), a.percpu_stats().objects, a.percpu_stats().used), (Ok(()), 0, 0));
     }
@@ -234,7 +240,7 @@ fn the_heap_does_not_take_a_handle() {
     let a = fixed(256 << 20);
     let handle = a.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(7));
     assert!(!handle.is_null());
-    // SAFETY: to be found out.
+    // SAFETY: none; the allocator must detect it.
     unsafe { a.free(handle) };
 }
 
@@ -243,7 +249,7 @@ fn the_heap_does_not_take_a_handle() {
 fn a_handle_is_freed_once() {
     let a = fixed(256 << 20);
     let handle = a.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(7));
-    // SAFETY: the second is to be found out.
+    // SAFETY: none for the second; the allocator must detect it.
     unsafe {
         a.free_percpu(handle);
         a.free_percpu(handle);
@@ -252,7 +258,7 @@ fn a_handle_is_freed_once() {
 
 static COUNTED: Kmem = Kmem::new();
 
-/// Interrupts whatever the thread does, with per-CPU work of its own.
+/// Signal handler: interrupts the thread with per-CPU work of its own.
 extern "C" fn on_signal(_: i32) {
     let counter = COUNTER.load(Ordering::Relaxed) as *mut u64;
     // SAFETY: live until all threads ended.
@@ -268,9 +274,10 @@ fn no_addition_is_lost_to_migrations_and_signals() {
     const SIGNALS: u64 = 3000;
     let counter: *mut u64 = COUNTED.alloc_percpu(8, 8, Gfp::KERNEL, Caller::at(7)).cast();
     COUNTER.store(counter as u64, Ordering::Relaxed);
-    // SAFETY: a handler that only does what a handler may.
+    // SAFETY: the handler takes no lock and does not allocate.
     unsafe { libc::signal(libc::SIGUSR1, on_signal as *const () as usize) };
-    // The last signal is sent before the first thread may end: a number belongs to a thread of ours while it is used.
+    // The last signal is sent before the first thread may end. So a number that is used belongs to
+    // a living thread of this test.
     let stop = AtomicBool::new(false);
     let numbers = [const { AtomicI32::new(0) }; THREADS];
     let added: u64 = thread::scope(|scope| {
@@ -289,7 +296,8 @@ fn no_addition_is_lost_to_migrations_and_signals() {
             }
         }
         stop.store(true, Ordering::Relaxed);
-        // Joined one by one: the end of a scope does not wait for handlers that run while a thread ends.
+        // Join each thread: the end of a scope does not wait for handlers that run while a thread
+        // ends.
         threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
     });
     let interrupted = INTERRUPTED.load(Ordering::Relaxed);
@@ -300,7 +308,7 @@ fn no_addition_is_lost_to_migrations_and_signals() {
     }
 }
 
-/// Adds until told to stop, having told its number; how often.
+/// Stores the number of this thread, then adds until `stop`. Returns the number of additions.
 fn add_until(stop: &AtomicBool, number: &AtomicI32) -> u64 {
     // SAFETY: takes nothing.
     number.store(unsafe { libc::gettid() }, Ordering::Relaxed);
@@ -313,12 +321,12 @@ fn add_until(stop: &AtomicBool, number: &AtomicI32) -> u64 {
     adds
 }
 
-/// One more on the CPU's copy, in one way or another.
+/// Adds one to the CPU's copy. `way` selects the operation.
 ///
 /// # Safety
-/// A live counter.
+/// `counter` is live.
 unsafe fn add_one(counter: *mut u64, way: u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: a live counter, by the contract.
     unsafe {
         match way % 3 {
             0 => COUNTED.this_cpu_add(counter, 1),
@@ -397,7 +405,7 @@ static PROCESS: Kmem = Kmem::new();
 
 kmem_core::define_per_cpu! {
     static EVENTS: u64 => PROCESS;
-    /// Nobody uses it.
+    /// No code uses it.
     static UNUSED: u32 => PROCESS;
 }
 

@@ -1,5 +1,5 @@
-//! How hard a request is tried: `RETRY_MAYFAIL` and `NOFAIL` over a platform that has no more memory, or none for
-//! a while.
+//! Effort of requests: `RETRY_MAYFAIL` and `NOFAIL` over a platform that has no more memory, or
+//! none for a while.
 #![cfg(target_os = "linux")]
 
 mod instance;
@@ -34,13 +34,13 @@ const SMALL: [(&str, Request); 8] = [
 ];
 
 fn instance() -> &'static Simulated {
-    // Room for growth in every zone, so that it is the platform that has no more.
+    // Every zone has room to grow, so only the platform refuses.
     let a = simulated(budget(64 << 20, 2));
     a.platform().fail(u64::MAX, u64::MAX);
     a
 }
 
-/// Takes everything of a kind that there is, while the platform gives no more.
+/// Repeats a request until it fails, while the platform gives no more.
 fn exhaust(a: &'static Simulated, request: Request) -> Vec<*mut u8> {
     a.platform().fail(1, u64::MAX);
     until_null(|| request(a, QUIET, USER))
@@ -106,7 +106,7 @@ fn what_another_thread_frees_ends_the_wait() {
     let a = instance();
     let pages: Request = |a, gfp, who| a.alloc_pages(Order(3), gfp, who);
     let tenant = group(a, "tenant");
-    // None: the shrinker is called, so somebody waits. Some: what he got.
+    // None: the shrinker was called, so the thread waits. Some: the address that it got.
     let (said, heard) = mpsc::sync_channel(1);
     let got = said.clone();
     let shrink = Box::leak(Box::new(move |_bytes: usize| {
@@ -172,7 +172,7 @@ fn a_pool_with_a_reserve_takes_from_it_rather_than_wait_for_memory() {
     for _ in 0..3 {
         assert!(pool.alloc(NOFAIL, USER).is_some());
     }
-    // As few as a request that is tried once makes.
+    // A request that is tried once makes no more calls.
     assert!(a.platform().calls() - before < 200, "{}", a.platform().calls() - before);
     std::mem::forget(pool);
 }

@@ -1,4 +1,5 @@
-//! Hash tables: a plain map to who uses them alone; nothing missed, doubled or lost for those who use them together.
+//! Hash tables: one thread sees a plain map. Threads that share a table miss, double and lose no
+//! element.
 #![cfg(target_os = "linux")]
 
 mod instance;
@@ -33,7 +34,11 @@ enum Step {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn a_table_is_a_map(steps in prop::collection::vec(prop_oneof![
@@ -90,7 +95,7 @@ proptest! {
             prop_assert_eq!(table.len(), model.len());
             prop_assert!(table.len() * 4 <= table.buckets() * 3);
         }
-        // Once nobody reads, two looks are enough for elements, and four for arrays.
+        // Without readers, two looks free all removed elements, and four free all old arrays.
         for _ in 0..4 {
             table.reclaim();
         }
@@ -103,7 +108,7 @@ proptest! {
     }
 }
 
-/// The kernel's test: entries of many threads, while the table grows and shrinks under them.
+/// The kernel's test: many threads use entries of their own, while the table grows and shrinks.
 #[test]
 fn ten_threads_insert_find_replace_and_remove_50000_entries_each_of_their_own() {
     const ENTRIES: u32 = 50_000;
@@ -219,7 +224,7 @@ fn every_value_is_dropped_once_and_not_while_it_is_read() {
             });
         }
     });
-    // Two looks are enough once nobody reads.
+    // Without readers, two looks free all removed elements.
     (0..2).for_each(|_| table.reclaim());
     let alive = made.load(Ordering::Relaxed) - drops.load(Ordering::Relaxed);
     assert_eq!(alive, table.len());
@@ -240,7 +245,7 @@ fn a_table_without_memory_refuses_elements_and_goes_on_with_the_buckets_it_has()
     for &size in kmem_core::class::SIZES.iter().rev().filter(|&&size| size > 64) {
         filler.extend(until_null(|| a.alloc(size as usize, FILLER.quietly())));
     }
-    // What is left serves some elements, but no arrays.
+    // The memory that is left suffices for some elements, but for no array.
     let mut more = 100;
     while table.insert(more, [more; 4], USER).is_ok() {
         more += 1;
@@ -283,7 +288,7 @@ fn any_one_call_may_fail() {
     assert!(calls_made > 10, "{calls_made} calls");
     for fault in (1..=calls_made).filter(|fault| *fault <= 40 || fault.is_multiple_of(7)) {
         let a = after_fault(fresh(), fault, work);
-        assert_eq!(work(a), Some(3000), "call {fault} failed for good");
+        assert_eq!(work(a), Some(3000), "the fault at call {fault} did not pass");
         assert!(calls(a).is_empty(), "after a fault at call {fault}");
     }
 }

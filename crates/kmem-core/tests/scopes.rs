@@ -1,4 +1,4 @@
-//! Scopes and tags in a Rust program whose global allocator is kmem: what is billed to a name, to the byte.
+//! Scopes and tags in a Rust program whose global allocator is kmem: the bytes billed to each name.
 #![cfg(target_os = "linux")]
 
 use std::future::poll_fn;
@@ -15,7 +15,7 @@ use kmem_core::{Kmem, tag};
 #[global_allocator]
 static A: Kmem = Kmem::new();
 
-/// The size class of what is allocated here.
+/// Size class of the allocations of this file.
 const CLASS: u64 = 112;
 type Hundred = Box<[u8; 100]>;
 
@@ -54,7 +54,7 @@ fn the_innermost_scope_is_billed_until_it_ends() {
     assert_eq!(held_by("nest inner"), (CLASS, 1));
     assert_eq!(held_by("nest innermost"), (CLASS, 1));
     {
-        // Who frees does not matter.
+        // The scope of the freeing thread does not matter.
         let _other = tag!("nest other");
         drop((first, second, third));
     }
@@ -117,13 +117,13 @@ fn a_scope_belongs_to_its_thread() {
         let ready = Arc::clone(&ready);
         move || {
             ready.wait();
-            // The other thread is in a scope now; this one is not, and then in its own.
-            let nobodys = hundred();
+            // The other thread is in a scope now. This thread is in none, then in its own.
+            let untagged = hundred();
             let scope = tag!("thread theirs");
             let own = hundred();
             drop(scope);
             ready.wait();
-            (nobodys, own)
+            (untagged, own)
         }
     });
     let scope = tag!("thread mine");
@@ -142,7 +142,7 @@ fn a_scope_belongs_to_its_thread() {
 fn a_panic_leaves_the_scope() {
     let kept = catch_unwind(|| {
         let _scope = tag!("panic");
-        // Not a panic with a message, which would allocate, for backtraces for good.
+        // A panic with a message would allocate, for backtraces even without a later free.
         std::panic::resume_unwind(hundred());
     });
     let during = held_by("panic");

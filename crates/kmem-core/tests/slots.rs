@@ -25,7 +25,7 @@ fn slots(kind: Kind) -> &'static Slots {
         Contents::Runs(_) | Contents::Blocks(_) => 0,
     };
     for cpu in 0..4 {
-        // SAFETY: all zero is valid; given away for good.
+        // SAFETY: all zero is valid; the area is never freed.
         unsafe {
             let area = Box::leak(Box::<Area>::new_zeroed().assume_init());
             assert!(slots.add(CpuId(cpu), area, cap));
@@ -34,7 +34,7 @@ fn slots(kind: Kind) -> &'static Slots {
     slots
 }
 
-/// Threads take items out, hold them a little, put them back; each holds what nobody else does.
+/// Threads take items, hold them a little, and put them back. No two threads hold the same item.
 fn exchange(slots: &'static Slots, drain: bool) {
     const ITEMS: usize = 300;
     let class = CLASS;
@@ -80,7 +80,7 @@ fn exchange(slots: &'static Slots, drain: bool) {
                         for item in &held[at..] {
                             assert!(owners[item.address() / 64].swap(false, Ordering::AcqRel));
                         }
-                        // SAFETY: items in our hands.
+                        // SAFETY: items that this thread took.
                         let put = unsafe { slots.push_many(class, hint, &held[at..]) };
                         outside.lock().expect("no panic").extend(&held[at + put..]);
                         held.truncate(at);
@@ -145,7 +145,7 @@ const PAID: usize = 400;
 /// The class of the storm.
 const CLASS: ArrayId = SizeClass(4).array();
 
-/// What was put into stocks and not taken out again, by group: on heads, and in cells.
+/// Amount in stocks by group, on heads and in cells: put in and not taken out.
 #[derive(Default)]
 struct Supplied([[AtomicI64; 2]; GROUPS.len()]);
 
@@ -155,7 +155,7 @@ impl Supplied {
         self.0[group][usize::from(in_cell)].fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// A stock was taken out of its place.
+    /// Subtracts a stock that was taken out of its place.
     fn back(&self, stock: Stock, in_cell: bool) {
         if stock.amount() > 0 {
             self.add(stock.objcg(), in_cell, -i64::from(stock.amount()));
@@ -163,17 +163,17 @@ impl Supplied {
     }
 }
 
-/// Runs on one CPU only, another one now and then.
+/// Moves this thread to one CPU.
 fn migrate(to: u64) {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     // Where the system refuses, the thread stays on its CPU.
     pin(0, to as usize % cpus);
 }
 
-/// Where signal handlers find the slots and the sums.
+/// Addresses of the slots and the sums, for signal handlers.
 static IN_SIGNALS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Interrupts sections, and uses the stocks itself.
+/// Signal handler: interrupts sections, and uses the stocks itself.
 extern "C" fn interrupt(_: libc::c_int) {
     let [slots, supplied] = [0, 1].map(|i| IN_SIGNALS[i].load(Ordering::Relaxed));
     // SAFETY: null, or values that are never freed.
@@ -189,8 +189,8 @@ extern "C" fn interrupt(_: libc::c_int) {
     }
 }
 
-/// Threads that are preempted, migrated and interrupted pay from stocks and fill them, while another one
-/// takes stocks away from outside: items and stocks are conserved.
+/// Threads that are preempted, migrated and interrupted pay from stocks and fill them. Another
+/// thread takes stocks away from outside. Items and stocks are conserved.
 fn pay_and_refund(slots: &'static Slots) {
     const ROUNDS: usize = 400_000;
     let supplied: &'static Supplied = Box::leak(Box::default());
@@ -245,7 +245,7 @@ fn pay_and_refund(slots: &'static Slots) {
                             }
                             2 | 3 => {
                                 if let Some(item) = held.pop() {
-                                    // SAFETY: an item in our hands.
+                                    // SAFETY: an item that this thread took.
                                     if unsafe { slots.push_paid(CLASS, item, group, 200) } {
                                         supplied.add(group, false, 1);
                                     } else {
@@ -281,7 +281,7 @@ fn pay_and_refund(slots: &'static Slots) {
                                 let mut pool = outside.lock().expect("no panic");
                                 let part = pool.len().min(10);
                                 let at = pool.len() - part;
-                                // SAFETY: items out of the pool are in our hands.
+                                // SAFETY: items of the pool, which this thread has locked.
                                 let put = unsafe { slots.push_many(CLASS, slot, &pool[at..]) };
                                 pool.drain(at..at + put);
                                 pool.append(&mut held);
@@ -321,7 +321,7 @@ fn pay_and_refund(slots: &'static Slots) {
     assert_eq!(all.iter().map(|item| item.address() / 64).collect::<HashSet<_>>().len(), PAID);
 }
 
-/// One storm at a time: the handler is the process's.
+/// Taken by one storm at a time, because the process has one handler.
 static STORM: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -356,7 +356,7 @@ fn an_unstarted_table_is_empty_and_full() {
 #[test]
 fn stopping_a_locked_array_in_vain_leaves_it_locked() {
     let slots = slots(Kind::Locked);
-    let held = slots.stop(CpuId(0), || true).expect("nobody else has it");
+    let held = slots.stop(CpuId(0), || true).expect("no other thread has it");
     assert!(slots.stop(CpuId(0), || true).is_none());
     assert!(slots.stop(CpuId(0), || true).is_none(), "the refusal gave the lock away");
     drop(held);

@@ -1,4 +1,4 @@
-//! What tags stand for: static tags, chains of callers, scopes; and what is watched.
+//! Meanings of tags: static tags, chains of callers, scopes, split blocks and caches.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 use kmem_core::task;
@@ -140,7 +140,8 @@ fn tags_of_an_unloaded_object_keep_their_names_and_come_back_with_it() {
     A.unregister_tags(range.start, range.end, b"plugin.so");
     assert_eq!(books(&A)["plugin.so|first"], (64, 1));
 
-    // The same object at another address: the same tags. Another one at the old address: its own.
+    // The object at another address has its tags again. Another object at the old address has
+    // others.
     let again: &'static StaticTag = Box::leak(Box::new(StaticTag::new(c"plugin.c", c"first", 7)));
     let tag_of = |tag: &'static StaticTag| {
         let mut before = BTreeMap::new();
@@ -179,7 +180,7 @@ fn a_split_block_is_many_allocations_of_one_tag() {
         A.free_pages(block.add(8 << 12), Order(3));
     }
     assert!(books(&A).is_empty());
-    // More than a huge page: its frames come apart, too.
+    // More than a huge page: its pageblocks come apart, too.
     let block = A.alloc_pages(Order(10), Gfp::KERNEL, caller);
     // SAFETY: our block; pages of it are freed once each.
     unsafe {

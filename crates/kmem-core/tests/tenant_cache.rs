@@ -1,5 +1,5 @@
-//! The example of a cache for many tenants, under a small load: a tenant that floods its cache is held at
-//! its limit by its own shrinker, and its neighbours lose nothing.
+//! The example of a cache for many tenants, under a small load. A shrinker holds the tenant that
+//! floods its cache at the limit, and the neighbours lose nothing.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 #[path = "../examples/tenant_cache/cache.rs"]
@@ -28,18 +28,18 @@ fn a_flooding_tenant_is_held_at_its_limit_and_its_neighbours_keep_what_they_have
     let mut client = Client::connect(address, "other").expect("a connection");
     let mut stat = |name: &str| client.stat(name).expect("a connection");
     assert_eq!((alone.missed, stat("evicted")), (0, 0));
-    // Keys that are stored again take the place of what they had.
+    // A key that is stored again replaces its entry.
     let busy = phase(address, Other::Busy, Duration::from_millis(50)).expect("connections");
     assert_eq!((busy.missed, busy.full), (0, 0));
     let beside = phase(address, Other::Flood, Duration::from_millis(500)).expect("connections");
-    // More than fits was stored, all of it, and the limit held. (Tables that grow under the lock are
-    // refused now and then, which is answered by an eviction.)
+    // The tenant stored more than its limit holds, and no request was refused. (Tables that grow
+    // under the lock are refused now and then. The cache then evicts entries.)
     assert!(beside.requests * 4096 > MAX, "{} requests", beside.requests);
     assert!(stat("evicted") > 0);
     assert_eq!(beside.full, 0);
     assert!(beside.other <= MAX && stat("peak") <= MAX);
     assert!(beside.other > MAX / 2, "{} bytes", beside.other);
-    // Neighbours found everything; what they hold did not change by more than its tables.
+    // Neighbours found everything. Only their tables may have grown.
     assert_eq!(beside.missed, 0);
     assert!(beside.latency(500) > 0 && alone.latency(500) > 0);
     assert!(beside.neighbours.1 < alone.neighbours.1 * 2, "{:?}", beside.neighbours);

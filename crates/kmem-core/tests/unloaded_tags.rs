@@ -11,13 +11,13 @@ use kmem_core::{Caller, StaticTag};
 /// Bytes of an instance with room for few sites.
 const FEW_SITES: usize = 8 << 20;
 
-/// Ten tags, as an object that was loaded somewhere has them.
+/// Ten tags at a new address, like those of a loaded object.
 fn load() -> &'static [StaticTag] {
     let tags = (0..10).map(|line| StaticTag::new(c"plugin.c", c"work", line));
     Box::leak(tags.collect::<Box<[_]>>())
 }
 
-/// Loads tags, allocates for each, and unloads them with all that live. The tag numbers used.
+/// Loads tags, allocates for each, frees, and unloads them. Returns the tag numbers used.
 fn cycle(instance: &'static Fixed, tags: &'static [StaticTag]) -> Vec<u32> {
     let range = tags.as_ptr_range();
     instance.register_tags(range.start, range.end, b"plugin.so");

@@ -1,4 +1,5 @@
-//! vmalloc: areas are apart, guarded, found by any address in them, and booked; mappings show what they map.
+//! vmalloc: areas are apart, guarded and booked, and any address in one finds it. Mappings show the
+//! pages that they map.
 #![cfg(target_os = "linux")]
 
 mod instance;
@@ -21,7 +22,7 @@ fn first_zone_of(first_zone: usize) -> Budget {
     Budget { first_zone, memory: 64 << 20, ..budget(16 << 20, 2) }
 }
 
-/// Whether a byte of this process can be read and written.
+/// True if access to a byte of this process faults.
 fn faults(at: *mut u8) -> bool {
     // SAFETY: the child only touches the byte and ends.
     unsafe {
@@ -75,7 +76,7 @@ fn long_and_aligned_areas_are_taken_again_as_they_were_freed() {
             assert_eq!(take(pages, align), first, "{pages} pages at {align}");
         }
         let guards = a.vmalloc_stats().guards;
-        // One of another length, or that lies wrong, does not do.
+        // An area of another length does not take its place.
         // SAFETY: live, given up.
         unsafe { a.vfree(first) };
         assert_eq!(a.vmalloc_stats().guards, guards, "{pages} pages are kept, guard included");
@@ -105,7 +106,9 @@ fn step() -> impl Strategy<Value = Step> {
     let site = 0x1001usize..0x1010;
     prop_oneof![
         6 => (size.clone(), 12u32..16, 0u8..5, site.clone(), 0u32..2)
-            .prop_map(|(size, shift, kind, site, cpu)| Step::Alloc { size, shift, kind, site, cpu }),
+            .prop_map(|(size, shift, kind, site, cpu)| {
+                Step::Alloc { size, shift, kind, site, cpu }
+            }),
         5 => (any::<usize>(), 0u32..2).prop_map(|(which, cpu)| Step::Free { which, cpu }),
         3 => (any::<usize>(), size, any::<bool>(), site)
             .prop_map(|(which, size, zero, site)| Step::Resize { which, size, zero, site }),
@@ -127,7 +130,7 @@ impl Held {
         self.size.div_ceil(PAGE)
     }
 
-    /// The ends of each page are what they were filled with.
+    /// Checks that the ends of each page hold what they were filled with.
     fn check(&self, pages: usize) {
         for page in 0..pages {
             // SAFETY: live and that long.
@@ -154,12 +157,19 @@ fn is_zero(at: *mut u8, from: usize, to: usize) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 16,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn areas_mappings_and_books_equal_a_plain_model(steps in prop::collection::vec(step(), 1..200)) {
+    fn areas_mappings_and_books_equal_a_plain_model(
+        steps in prop::collection::vec(step(), 1..200)
+    ) {
         let a = simulated(first_zone_of(256 << 20));
-        let shared: Vec<*mut u8> = (0..16).map(|_| a.alloc_vmap_page(Gfp::ZERO, Caller::at(0x2000))).collect();
+        let page = |_| a.alloc_vmap_page(Gfp::ZERO, Caller::at(0x2000));
+        let shared: Vec<*mut u8> = (0..16).map(page).collect();
         let mut held: Vec<Held> = Vec::new();
         let mut maps: Vec<(*mut u8, Vec<usize>)> = Vec::new();
         for (i, step) in steps.into_iter().enumerate() {
@@ -170,7 +180,10 @@ proptest! {
                     let (at, align) = match kind {
                         0 => (a.vmalloc(size, Gfp::ZERO, caller), PAGE),
                         1 => (a.vmalloc_aligned(size, 1 << shift, Gfp::KERNEL, caller), 1 << shift),
-                        2 => (a.vmalloc_huge(size, Gfp::KERNEL, caller), if size >= 2 << 20 { 2 << 20 } else { PAGE }),
+                        2 => {
+                            let align = if size >= 2 << 20 { 2 << 20 } else { PAGE };
+                            (a.vmalloc_huge(size, Gfp::KERNEL, caller), align)
+                        }
                         _ => (a.vmalloc(size, Gfp::KERNEL, caller), PAGE),
                     };
                     prop_assert!(!at.is_null() && (at as usize).is_multiple_of(align));
@@ -192,7 +205,7 @@ proptest! {
                     let slot = which % held.len();
                     let gfp = if zero { Gfp::ZERO } else { Gfp::KERNEL };
                     let old = held[slot].pages();
-                    // SAFETY: live, used by nobody else.
+                    // SAFETY: live, and only this test uses it.
                     let at = unsafe { a.vrealloc(held[slot].at, size, gfp, Caller::at(site)) };
                     prop_assert!(!at.is_null());
                     held[slot] = Held { at, size, site, fill: held[slot].fill };
@@ -210,7 +223,7 @@ proptest! {
                 }
                 Step::Unmap { which } if !maps.is_empty() => {
                     let (at, _) = maps.swap_remove(which % maps.len());
-                    // SAFETY: ours.
+                    // SAFETY: a mapping of this test, given up.
                     unsafe { a.vunmap(at) };
                     prop_assert_eq!(a.find_area(at as usize), None);
                 }
@@ -228,7 +241,8 @@ proptest! {
             for (at, pages) in &maps {
                 for (n, page) in pages.iter().enumerate() {
                     // SAFETY: mapped.
-                    prop_assert_eq!(unsafe { at.add(n * PAGE).cast::<u64>().read() }, (i * 16 + page) as u64);
+                    let shown = unsafe { at.add(n * PAGE).cast::<u64>().read() };
+                    prop_assert_eq!(shown, (i * 16 + page) as u64);
                 }
             }
         }
@@ -238,7 +252,8 @@ proptest! {
             let bytes = h.pages() * PAGE;
             for inside in [0, 1, bytes / 2, bytes - 1, bytes] {
                 let area = a.find_area(h.at as usize + inside).expect("an area");
-                prop_assert_eq!((area.start, area.pages.0 as usize, area.kind), (h.at as usize, h.pages(), Kind::Vmalloc));
+                let found = (area.start, area.pages.0 as usize, area.kind);
+                prop_assert_eq!(found, (h.at as usize, h.pages(), Kind::Vmalloc));
             }
             let sum = model.entry(h.site).or_insert((0, 0));
             *sum = (sum.0 + bytes as u64, sum.1 + 1);
@@ -246,7 +261,8 @@ proptest! {
         prop_assert_eq!(books(a), model);
         let mut seen = Vec::new();
         a.each_area(|area| if area.kind != Kind::Unpurged { seen.push(area.start) });
-        let mut expected: Vec<_> = held.iter().map(|h| h.at as usize).chain(maps.iter().map(|m| m.0 as usize)).collect();
+        let mapped = maps.iter().map(|map| map.0 as usize);
+        let mut expected: Vec<_> = held.iter().map(|h| h.at as usize).chain(mapped).collect();
         expected.sort_unstable();
         prop_assert_eq!(seen, expected);
         // SAFETY: live, given up.
@@ -289,7 +305,7 @@ fn an_area_that_moves_to_grow_keeps_its_contents() {
     let mut at = a.vmalloc(100 * PAGE, Gfp::KERNEL, SITE);
     let mut barriers = Vec::new();
     for pages in (100..2000).step_by(100) {
-        // SAFETY: live, used by nobody else.
+        // SAFETY: live, and only this test uses it.
         unsafe {
             at.cast::<usize>().add((pages - 1) * PAGE / 8).write(pages);
             at = a.vrealloc(at, (pages + 100) * PAGE, Gfp::KERNEL, SITE);
@@ -298,7 +314,7 @@ fn an_area_that_moves_to_grow_keeps_its_contents() {
                 assert_eq!(at.cast::<usize>().add((old - 1) * PAGE / 8).read(), old);
             }
         }
-        // In its way.
+        // This area is in the way of its growth.
         barriers.push(a.vmalloc(PAGE, Gfp::KERNEL, SITE));
     }
 }
@@ -356,10 +372,10 @@ fn any_one_call_may_fail() {
     assert!(calls > 100, "{calls} calls");
     for fault in (1..=calls).filter(|fault| *fault <= 60 || fault.is_multiple_of(29)) {
         let a = after_fault(fresh(), fault, work);
-        assert!(work(a) >= 149, "call {fault} failed for good");
+        assert!(work(a) >= 149, "the fault at call {fault} did not pass");
         a.trim();
         let lost = a.stats().used / PAGE as u64;
-        // What the system did not take back: one guard, or one mapping.
+        // One guard or one mapping may stay: the system refused to unmap it.
         assert!(lost <= 4, "{lost} pages lost by a fault at call {fault}");
         assert!(books(a).is_empty());
     }
@@ -456,13 +472,13 @@ fn a_forked_child_has_areas_and_guards_but_not_the_mappings() {
     // SAFETY: live areas; the child uses this instance only.
     unsafe {
         let map = KMEM.vmap(&[page]);
-        // Some are free, with their guards, on this CPU.
+        // This CPU keeps some free areas with their guards.
         kept[20..].iter().for_each(|&at| KMEM.vfree(at));
         kept[3].write(77);
         let work = || {
             let mut right =
                 kept[3].read() == 77 && KMEM.find_area(kept[3] as usize + PAGE).is_some();
-            // All that is free can be used, guards that were there included.
+            // The child can use all free areas, those with guards included.
             for round in 0..200 {
                 let pages = 1 + round % 60;
                 let at = KMEM.vmalloc(pages * PAGE, Gfp::KERNEL, SITE);
@@ -482,14 +498,15 @@ fn a_forked_child_has_areas_and_guards_but_not_the_mappings() {
     }
 }
 
-/// A page that can be mapped again is not in a forked child: nobody else may get it.
+/// A forked child has no page that can be mapped again. So the page must not become one of the
+/// heap.
 #[test]
 fn pages_that_can_be_mapped_do_not_become_anybodys_pages() {
     let a = simulated(budget(16 << 20, 2));
     for free in [
         // SAFETY: live, given up.
         (|a, at| unsafe { a.free(at) }) as fn(&'static Simulated, *mut u8),
-        // SAFETY: as above.
+        // SAFETY: live, given up.
         |a, at| unsafe { a.free_pages(at, Order(0)) },
     ] {
         let page = a.alloc_vmap_page(Gfp::KERNEL, SITE);

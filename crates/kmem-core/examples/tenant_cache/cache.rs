@@ -1,13 +1,13 @@
-//! A cache per tenant: its memory is its group's, and its shrinker evicts its oldest entries.
+//! A cache per tenant. A group pays for its memory, and its shrinker evicts its oldest entries.
 //!
-//! A shrinker runs on the thread that allocates, which may hold the tenant's lock: it must not wait for
-//! it. So there are three rules.
+//! A shrinker runs on the thread that allocates, which may hold the tenant's lock. So the shrinker
+//! must not wait for the lock. There are three rules.
 //!
-//! 1. What is large (the value) is allocated before the lock is taken. At the limit, the shrinker finds
-//!    the lock free and evicts.
-//! 2. The shrinker takes the lock with `try_lock`; if it cannot have it, it frees nothing.
-//! 3. What must be allocated under the lock (the tables) may fail, and who holds the lock then evicts
-//!    by itself and tries again.
+//! 1. The value, which may be large, is allocated before the lock is taken. At the limit, the
+//!    shrinker finds the lock free and evicts.
+//! 2. The shrinker takes the lock with `try_lock`. If it is taken, the shrinker frees nothing.
+//! 3. The tables must be allocated under the lock, which may fail. The thread that holds the lock
+//!    then evicts entries and tries again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,17 +23,18 @@ use crate::KMEM;
 /// A key, as it was sent.
 pub(crate) type Key = Box<[u8]>;
 
-/// What a tenant holds. Each entry has a number; the oldest one has the lowest.
+/// Entries of a tenant. Each has a number; the oldest entry has the lowest.
 #[derive(Default)]
 struct Entries {
     by_key: HashMap<Key, (u64, Vec<u8>)>,
-    /// Keys in the order of their numbers; those set again since are here, too, with an old number.
+    /// Keys in the order of their numbers. A key that was set again is also here with its old
+    /// number.
     by_age: VecDeque<(u64, Key)>,
     next: u64,
 }
 
 impl Entries {
-    /// Drops the oldest entries until about so many bytes are free; how many are.
+    /// Drops the oldest entries until about `bytes` bytes are freed. Returns the bytes freed.
     fn evict(&mut self, bytes: usize, evicted: &AtomicU64) -> usize {
         let mut freed = 0;
         while freed < bytes
@@ -50,7 +51,7 @@ impl Entries {
         freed
     }
 
-    /// Forgets old numbers of keys that were set again, when they are most of what there is.
+    /// Removes old numbers of keys that were set again, when most numbers are old.
     fn tidy(&mut self) {
         if self.by_age.len() > 2 * self.by_key.len() + 64 {
             let newest = &self.by_key;
@@ -72,10 +73,10 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// Makes a tenant that may hold so many bytes; it stays for as long as the program runs.
+    /// Makes a tenant that may hold `max` bytes. It stays for as long as the program runs.
     ///
     /// # Errors
-    /// There is one of that name, or it is no name.
+    /// There is a tenant of that name, or the name is not valid.
     pub(crate) fn create(name: &str, max: u64) -> Result<&'static Self, GroupError> {
         let group = KMEM.group(KMEM.group_create(GroupId::ROOT, name.as_bytes())?)?;
         group.set(Limit::Max, Some(max))?;
@@ -100,8 +101,8 @@ impl Tenant {
         }
     }
 
-    /// Room for a value and a key's two copies, filled by `read`; `None` if it cannot be had for the
-    /// tenant, however much is evicted.
+    /// Two copies of a key, and room for a value of `len` bytes. `None`: the tenant has no room for
+    /// them, even without its other entries.
     pub(crate) fn prepare(&self, key: &[u8], len: usize) -> Option<([Key; 2], Vec<u8>)> {
         let _scope = self.group.enter();
         // Rule 1.
@@ -118,7 +119,7 @@ impl Tenant {
         })
     }
 
-    /// Puts an entry in the place of what the key had. False: the tenant has no room for it.
+    /// Stores an entry, which replaces that of the same key. False: the tenant has no room for it.
     pub(crate) fn set(&self, [key, again]: [Key; 2], value: Vec<u8>) -> bool {
         let _scope = self.group.enter();
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,14 +138,14 @@ impl Tenant {
         true
     }
 
-    /// Copies a value to the end of `out`, which is not the tenant's. False: there is none.
+    /// Calls `out` with the value of a key. False: there is none.
     pub(crate) fn get(&self, key: &[u8], out: impl FnOnce(&[u8])) -> bool {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let found = entries.by_key.get(key);
         found.map(|(_, value)| out(value)).is_some()
     }
 
-    /// What its group holds.
+    /// Counts of its group.
     pub(crate) fn stat(&self) -> GroupStat {
         self.group.stat()
     }

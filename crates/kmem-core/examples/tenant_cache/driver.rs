@@ -1,4 +1,4 @@
-//! Load: neighbours that read and write what they have, and one tenant that floods the cache.
+//! Load: neighbours that read and write their entries, and one tenant that floods the cache.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ const KEYS: usize = 1000;
 const VALUE: usize = 512;
 /// Bytes of a flooding tenant's value.
 const FLOOD: usize = 4096;
-/// Requests of the other tenant in a phase at least, however slow the machine is.
+/// Least number of requests of the other tenant in a phase, on slow machines too.
 const LEAST: u64 = 1000;
 
 /// A connection of a tenant.
@@ -38,7 +38,7 @@ impl Client {
         }
     }
 
-    /// Sends a request; the line that answers.
+    /// Sends a request. Returns the line that answers it.
     fn ask(&mut self, request: &[u8]) -> io::Result<&str> {
         self.input.get_mut().write_all(request)?;
         self.line.clear();
@@ -46,7 +46,7 @@ impl Client {
         Ok(self.line.trim_end())
     }
 
-    /// Stores a value of that many bytes; whether there was room.
+    /// Stores a value of `len` bytes. False: there was no room.
     ///
     /// # Errors
     /// The connection is lost.
@@ -56,7 +56,7 @@ impl Client {
         Ok(self.ask(&request)? == "STORED")
     }
 
-    /// Fetches a value; whether there was one.
+    /// Fetches a value. False: there was none.
     ///
     /// # Errors
     /// The connection is lost.
@@ -84,7 +84,7 @@ impl Client {
     }
 }
 
-/// What another tenant does meanwhile.
+/// Load of the other tenant in a phase.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Other {
     /// Nothing.
@@ -95,7 +95,7 @@ pub(crate) enum Other {
     Flood,
 }
 
-/// What was seen of one phase.
+/// Figures of one phase.
 pub(crate) struct Seen {
     /// Microseconds that requests of neighbours took, sorted.
     latencies: Vec<u64>,
@@ -118,7 +118,7 @@ impl Seen {
     }
 }
 
-/// Runs three neighbours, and the other tenant, for a time at least.
+/// Runs three neighbours and the other tenant, for at least `time`.
 ///
 /// # Errors
 /// A connection is lost.
@@ -181,8 +181,9 @@ pub(crate) fn phase(server: SocketAddr, other: Other, time: Duration) -> io::Res
     })
 }
 
-/// Stores its keys, then reads nine times as often as it writes: a request each half millisecond. What
-/// requests took, what was not found, and what it holds at the end.
+/// Stores the keys of a neighbour, then reads nine times as often as it writes, with a request each
+/// half millisecond. Returns the microseconds of requests, the number of values not found, and the
+/// bytes held at the end.
 fn neighbour(server: SocketAddr, name: &str, time: Duration) -> io::Result<(Vec<u64>, u64, u64)> {
     let mut client = Client::connect(server, name)?;
     for key in 0..KEYS {

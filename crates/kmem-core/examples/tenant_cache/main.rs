@@ -6,9 +6,9 @@
 //! cargo run --release -p kmem-core --example tenant_cache -- flood
 //! ```
 //!
-//! `flood` runs a server and three tenants that read and write what they have, first alone, then beside
-//! a tenant that is busy within its limit, then beside one that floods its cache, and prints what they
-//! saw of each other.
+//! `flood` runs a server and three tenants that read and write their entries. They run alone, then
+//! beside a tenant that is busy within its limit, then beside one that floods its cache. It prints
+//! the latencies of each phase.
 
 mod cache;
 mod driver;
@@ -25,7 +25,7 @@ use server::Server;
 #[global_allocator]
 static KMEM: Kmem = Kmem::new();
 
-/// What each tenant may hold.
+/// Most bytes of each tenant.
 const MAX: u64 = 16 << 20;
 
 fn main() -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! The protocol: lines of text over TCP, a thread per connection.
 //!
 //! ```text
-//! TENANT name          OK | ERROR why      whose cache the connection works on
+//! TENANT name          OK | ERROR why      selects the cache of the connection
 //! SET key bytes        STORED | FULL       followed by that many bytes
 //! GET key              VALUE bytes | NONE  followed by that many bytes
 //! STATS                STAT current=.. max=.. peak=.. evicted=.. refused=..
@@ -22,14 +22,14 @@ const MAX_LINE: u64 = 300;
 /// Longest value.
 const MAX_VALUE: usize = 1 << 20;
 
-/// The tenants, and what each may hold.
+/// The tenants, and the limit of each.
 pub(crate) struct Server {
     max: u64,
     tenants: Mutex<BTreeMap<String, &'static Tenant>>,
 }
 
 impl Server {
-    /// A server whose tenants may hold so many bytes each.
+    /// A server whose tenants may hold `max` bytes each.
     pub(crate) fn new(max: u64) -> &'static Self {
         Box::leak(Box::new(Self { max, tenants: Mutex::default() }))
     }
@@ -38,7 +38,7 @@ impl Server {
     pub(crate) fn run(&'static self, listener: TcpListener) {
         for stream in listener.incoming().flatten() {
             thread::spawn(move || {
-                // Whoever leaves in the middle of something is gone.
+                // An error ends the connection.
                 let _ = self.serve(&stream);
             });
         }
@@ -81,7 +81,7 @@ impl Server {
                 ([b"SET", key, len], Some(tenant)) => {
                     let len = core::str::from_utf8(len).ok().and_then(|len| len.parse().ok());
                     let Some(len) = len.filter(|&len| len <= MAX_VALUE) else {
-                        // What follows cannot be told from requests.
+                        // The value that follows cannot be told from requests.
                         return output.write_all(b"ERROR not a length\n");
                     };
                     let stored = match tenant.prepare(key, len) {

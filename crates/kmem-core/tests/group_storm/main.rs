@@ -1,10 +1,10 @@
-//! Threads that allocate in groups, free what others allocated, create and delete groups, change their
-//! limits, add and remove shrinkers, reserve, and read counts, all at once. Now and then all pause, and
-//! the books must agree with a model to the byte.
+//! Threads that use groups concurrently. They allocate, free the allocations of others, create and
+//! delete groups, change limits, add and remove shrinkers, reserve, and read counts. Now and then
+//! all pause, and the books must agree with a model to the byte.
 //!
-//! On the real system; over the simulator, whose arrays and stocks are those behind try-locks and whose
-//! CPU changes in the middle of operations; and by one thread over the simulator, in a seeded order,
-//! with faults.
+//! The storm runs on the real system, then over the simulator. There arrays and stocks are behind
+//! try-locks, and the CPU changes in the middle of operations. A third kind of run is one thread
+//! over the simulator, in a seeded order, with faults.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 #[path = "../instance/mod.rs"]
@@ -21,7 +21,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use storm::{Random, Storm};
 
-/// So many threads, pauses, and steps of each between two of them.
+/// Runs the storm by `threads`, with `pauses` pauses. Each thread takes `steps` steps before a
+/// pause.
 fn by_threads<P: Platform>(
     kmem: &'static Instance<P>,
     threads: usize,
@@ -35,7 +36,7 @@ fn by_threads<P: Platform>(
             let (pause, go) = (&pause, &go);
             scope.spawn(move || {
                 let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ (me as u64 + 1) << 40);
-                // A panic here must not leave the others waiting.
+                // The other threads must not wait for a thread that panicked.
                 let _end = Ends;
                 for _ in 0..pauses {
                     (0..steps).for_each(|_| storm.step(&mut random));
@@ -57,7 +58,7 @@ fn by_threads<P: Platform>(
     assert!(seen.iter().all(|&count| count > 0), "{seen:?}");
 }
 
-/// Ends the process when a panic passes: barriers cannot be left.
+/// Ends the process when a thread panics: other threads cannot leave a barrier.
 struct Ends;
 
 impl Drop for Ends {
@@ -81,7 +82,8 @@ fn threads_over_locked_arrays() {
     by_threads(kmem, 6, 20, 4000);
 }
 
-/// The same order of steps each time, on CPUs that change in the middle of them.
+/// Runs the storm by one thread, in an order that `seed` decides. The CPU changes in the middle of
+/// steps.
 fn in_a_seeded_order(
     seed: u64,
     steps: usize,

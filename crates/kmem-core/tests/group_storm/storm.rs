@@ -1,5 +1,5 @@
-//! What the storms share: an instance under random use of its groups, and a plain model of who pays for
-//! what, with which the instance is compared while nobody works.
+//! An instance under random use of its groups, and a plain model of its charges. The two are
+//! compared while all threads pause.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ const TENANTS: usize = 12;
 const TOPS: usize = 3;
 /// The site of everything that the storm allocates.
 const SITE: usize = 0x4000;
-/// No number of a sound count is as large.
+/// A count above this one is below zero, or wrong otherwise.
 const ABSURD: u64 = 1 << 40;
 
 /// A sequence of random numbers (xorshift).
@@ -96,14 +96,14 @@ impl<P: Platform + 'static> Storm<P> {
         self.nodes.lock().expect("no panic")[node].id
     }
 
-    /// A group that is there, or was a moment ago.
+    /// A group that lives, or that another thread deletes concurrently.
     fn any(&self, random: &mut Random) -> usize {
         let tenant = random.below(TENANTS + TOPS);
         let Some(place) = tenant.checked_sub(TOPS) else { return tenant };
         self.tenants[place].lock().expect("no panic").node.unwrap_or(place % TOPS)
     }
 
-    /// One thing that a thread does.
+    /// Takes one random step.
     pub(crate) fn step(&'static self, random: &mut Random) {
         match random.below(32) {
             0..14 => self.allocate(random),
@@ -161,7 +161,7 @@ impl<P: Platform + 'static> Storm<P> {
         self.pool.lock().expect("no panic").extend(charges);
     }
 
-    /// Takes something out of the pool, whoever put it there.
+    /// Takes a charge of any thread out of the pool.
     fn take(&self, random: &mut Random) -> Option<Charge> {
         let mut pool = self.pool.lock().expect("no panic");
         let count = pool.len();
@@ -187,7 +187,7 @@ impl<P: Platform + 'static> Storm<P> {
     }
 
     fn free(&self, random: &mut Random) {
-        // In a group of its own: it does not matter.
+        // The group that the thread is in does not change which group is credited.
         let before = self.kmem.group_enter(self.id(self.any(random)));
         for _ in 0..random.below(4) {
             if let Some(charge) = self.take(random) {
@@ -292,23 +292,23 @@ impl<P: Platform + 'static> Storm<P> {
             self.kmem.shrinker_remove(shrinker).expect("not within one");
         } else {
             let data = core::ptr::from_ref(self).cast_mut().cast();
-            // SAFETY: the storm is there for good.
+            // SAFETY: the storm is never freed.
             tenant.shrinker =
                 unsafe { self.kmem.shrinker_add(self.id(node), Self::shrink, data) }.ok();
         }
     }
 
-    /// Frees something, whosever it is.
+    /// Frees charges of any thread.
     ///
     /// # Safety
     /// `data` is a storm.
     unsafe extern "C" fn shrink(data: *mut c_void, _: GroupId, bytes: usize) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: a storm, by the contract.
         let storm = unsafe { &*data.cast::<Self>() };
         storm.shrunk.fetch_add(1, Ordering::Relaxed);
         let mut freed = 0;
         while freed < bytes {
-            // The thread that allocates may hold it.
+            // The thread that allocates may hold the lock.
             let Some(charge) = storm.pool.try_lock().ok().and_then(|mut pool| pool.pop()) else {
                 break;
             };
@@ -318,7 +318,7 @@ impl<P: Platform + 'static> Storm<P> {
         freed
     }
 
-    /// From group to group, as fast as can be.
+    /// Enters one group after the other, and allocates in each.
     fn wander(&self, random: &mut Random) {
         for _ in 0..random.below(50) {
             let node = self.any(random);
@@ -331,7 +331,7 @@ impl<P: Platform + 'static> Storm<P> {
         }
     }
 
-    /// No count is ever below zero, whatever goes on.
+    /// Checks that counts are not below zero while other threads work.
     fn look(&self, random: &mut Random) {
         let id = self.id(self.any(random));
         if let Ok(stat) = self.kmem.group_stat(id) {
@@ -350,7 +350,7 @@ impl<P: Platform + 'static> Storm<P> {
         }
     }
 
-    /// Compares the instance with the model, while nobody works.
+    /// Compares the instance with the model. All other threads pause.
     pub(crate) fn check(&self) {
         assert_eq!(self.kmem.validate_groups(), Ok(()));
         let (nodes, pool) =
@@ -381,13 +381,13 @@ impl<P: Platform + 'static> Storm<P> {
         assert!(self.kmem.group_dying() <= nodes.iter().filter(|node| node.deleted).count());
     }
 
-    /// Gives everything back; then nothing may be left.
+    /// Frees everything, and checks that no charge and no group is left.
     pub(crate) fn end(&self) {
         for charge in self.pool.lock().expect("no panic").drain(..) {
             self.give_back(&charge);
         }
         self.check();
-        // Those that have others below them go last.
+        // A group can be deleted after all groups below it.
         for _ in 0..TENANTS {
             (0..TENANTS).for_each(|place| self.delete_at(place, true));
         }

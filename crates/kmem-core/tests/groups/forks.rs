@@ -41,7 +41,7 @@ fn a_child_that_is_forked_while_others_make_and_delete_groups_has_all_in_order()
             // SAFETY: the child uses this instance only.
             let right = unsafe {
                 forked(|| {
-                    // Whoever was at the index is not there any more.
+                    // A group of the parent may be at the index.
                     let child = A.group_find(parent, b"child");
                     let _ = child.and_then(|child| A.group_delete(child));
                     A.group_create(parent, b"child")

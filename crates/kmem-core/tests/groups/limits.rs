@@ -1,4 +1,4 @@
-//! Limits, and what is done about them.
+//! Limits of groups, shrinkers and reservations.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn above_max_a_request_is_refused_and_nothing_is_left_of_it() {
     tenant.set(Limit::Max, Some(1 << 20)).expect("a living group");
     let scope = tenant.enter();
     let mut all = until_null(|| alloc!(A, 1000));
-    // To the last object: what CPUs had in stock was brought back first.
+    // The limit is used to the last object: the stocks of CPUs were brought back first.
     let each = cost(&A, all[0]);
     assert_eq!(all.len() as u64, (1 << 20) / each);
     let stat = tenant.stat();
@@ -20,7 +20,7 @@ fn above_max_a_request_is_refused_and_nothing_is_left_of_it() {
     assert!(alloc!(A, 10, zeroed).is_null() || tenant.stat().current <= 1 << 20);
     assert!(tenant.try_charge(1 << 19).is_err());
     drop(scope);
-    // Others are not concerned.
+    // The limit does not concern other groups.
     let other = alloc!(A, 1000);
     assert!(!other.is_null());
     free(&A, other);
@@ -141,7 +141,7 @@ fn a_reservation_of_more_than_there_can_be_is_refused_and_disturbs_nobody() {
     let most = tenant.try_charge(1 << 62).expect("no limit");
     let caller = Caller::at(0x1000).charged_to(other.id().objcg());
     assert!(A.alloc(100, caller).is_null());
-    // What cannot be refused is counted, so that it can be taken back.
+    // A charge that cannot be refused is counted, so that it can be taken back.
     let at = A.alloc(100, caller.nofail());
     assert_eq!(parent.stat().current, (1 << 62) + cost(&A, at));
     assert_eq!(A.validate_groups(), Ok(()));

@@ -1,4 +1,4 @@
-//! Groups: who pays, exactly; limits; deletion.
+//! Groups: exact charges, limits, deletion, and forked children.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 #[path = "../instance/mod.rs"]
@@ -21,7 +21,7 @@ use std::thread;
 
 type Linux = kmem_core::os::linux::Linux;
 
-/// What an allocation is charged as.
+/// Charge of an allocation.
 fn cost(kmem: &'static Kmem, at: *mut u8) -> u64 {
     // SAFETY: a live allocation.
     instance::cost(unsafe { kmem.usable_size(at) } as u64)
@@ -71,7 +71,7 @@ fn a_free_on_another_thread_credits_the_group_that_was_charged() {
     assert!(held > 0);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // In the other group: who frees does not matter.
+            // The group of the freeing thread does not matter.
             let _scope = right.enter();
             all.iter().step_by(2).for_each(|&at| free(&A, at as *mut u8));
         });
@@ -243,7 +243,7 @@ fn kept_pages_are_paid_from_stocks_to_the_page() {
             tenant.set(Limit::Max, Some(10 * cost)).expect("a living group");
         }
         let mut held = Vec::new();
-        // Each in its turn, so that the stock of the CPU is now this one's, now the other's.
+        // The groups take turns, so that the stock of the CPU changes its owner each time.
         for turn in 0..22 {
             let caller = Caller::at(0x1000).charged_to(groups[turn % 2].id().objcg());
             let page = A.alloc_pages(order, Gfp::NOWARN, caller);
@@ -253,9 +253,9 @@ fn kept_pages_are_paid_from_stocks_to_the_page() {
         for tenant in &groups {
             assert_eq!(tenant.stat().current, 10 * cost);
         }
-        // One group alone: what it frees it can have again at once.
+        // One group alone can allocate at once what it freed.
         for _ in 0..100 {
-            // SAFETY: live; so below.
+            // SAFETY: live, given up.
             unsafe { A.free_pages(held[0], order) };
             assert_eq!(groups[0].stat().current, 9 * cost);
             let caller = Caller::at(0x2000).charged_to(groups[0].id().objcg());
@@ -263,10 +263,10 @@ fn kept_pages_are_paid_from_stocks_to_the_page() {
             assert!(!held[0].is_null());
         }
         assert_eq!(A.validate_groups(), Ok(()));
-        // On another thread: their groups get it back all the same.
+        // A free on another thread credits the group that was charged.
         let held: Vec<usize> = held.into_iter().take(20).map(|page| page as usize).collect();
         thread::scope(|scope| {
-            // SAFETY: as above.
+            // SAFETY: live, given up.
             let free = || held.iter().for_each(|&at| unsafe { A.free_pages(at as _, order) });
             scope.spawn(free).join().expect("no panic");
         });
@@ -345,7 +345,7 @@ fn per_cpu_objects_and_areas_are_paid_for_until_they_are_freed() {
     }
     let pages = 5050;
     assert_eq!(current(), 100 * 116 + pages * 4100);
-    // Of each kind something, and what each is.
+    // Allocate something of each kind, and check the charge of each.
     let (object, block) = (A.alloc(1000, who), A.alloc_pages(Order(2), Gfp::KERNEL, who));
     let kinds = tenant.kinds();
     assert_eq!((kinds.slab, kinds.pages), (1028, 4 * 4100));
@@ -353,7 +353,7 @@ fn per_cpu_objects_and_areas_are_paid_for_until_they_are_freed() {
     assert_eq!(current(), kinds.slab + kinds.pages + kinds.percpu + kinds.vmalloc);
     free(&A, object);
     free(&A, block);
-    // SAFETY: live, used by nobody else; then given up.
+    // SAFETY: live, and only this test uses it; then given up.
     unsafe {
         areas[0] = A.vrealloc(areas[0], 300 * 4096, Gfp::KERNEL, Caller::at(0x2000));
         assert_eq!(current(), 100 * 116 + (pages + 299) * 4100);

@@ -1,6 +1,7 @@
 //! Work in a forked child.
 
-/// Whether `work` returned true in a forked child. The child is killed after a minute.
+/// Does `work` in a forked child. Returns its result there; false if the child was killed. The
+/// child is killed after a minute.
 ///
 /// # Safety
 /// `work` does only what a forked child of this process may do: it uses nothing that another

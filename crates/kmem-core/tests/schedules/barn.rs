@@ -14,13 +14,13 @@ use crate::machine::{me, random};
 use crate::stamps::{NOBODY, Stamps};
 
 const THREADS: usize = 4;
-/// Sheaves of the pool: fewer than the threads would like to have.
+/// Sheaves of the pool: fewer than the threads ask for.
 const SHEAVES: u32 = 5;
 const CLASSES: [SizeClass; 2] = [SizeClass(1), SizeClass(2)];
 const GEOMETRY: ClassGeometry = ClassGeometry::new(64, false);
 const STEPS: u32 = 12;
 
-/// A barn with its pool; who has which sheaf.
+/// A barn with its pool, and the owner of each sheaf.
 struct Model {
     barn: Barn,
     pool: *mut u8,
@@ -28,9 +28,9 @@ struct Model {
     outcomes: Outcomes,
 }
 
-// SAFETY: the pool is the barn's.
+// SAFETY: only the barn and `Drop` use the pool.
 unsafe impl Send for Model {}
-// SAFETY: as above.
+// SAFETY: the barn may be shared; threads reach the pool through it only.
 unsafe impl Sync for Model {}
 
 fn layout() -> Layout {
@@ -41,9 +41,9 @@ fn layout() -> Layout {
 impl Model {
     fn new(outcomes: &Outcomes) -> Self {
         let barn = Barn::new();
-        // SAFETY: not of size zero.
+        // SAFETY: the size is not zero.
         let pool = unsafe { alloc_zeroed(layout()) };
-        // SAFETY: zeroed, for the barn alone; `Drop` takes it back.
+        // SAFETY: zeroed memory that the barn alone uses; `Drop` frees it.
         unsafe { barn.start(pool, SHEAVES) };
         Self { barn, pool, stamps: Stamps::new(SHEAVES), outcomes: outcomes.clone() }
     }
@@ -53,12 +53,12 @@ impl Model {
         (offset / size_of::<Sheaf>()) as u32
     }
 
-    /// Has a sheaf, or gives it away.
+    /// Changes the owner of a sheaf.
     fn pass(&self, held: &Held, from: u8, to: u8) {
         self.stamps.pass(self.number(held), 1, from, to, false);
     }
 
-    /// Has a sheaf filled with what says which one it is, of which class.
+    /// Fills a sheaf with items that name its number and class.
     fn fill(&self, class: SizeClass) {
         let Some(held) = self.barn.take_empty(class, &GEOMETRY) else {
             return self.outcomes.note("no empty one");
@@ -94,7 +94,8 @@ impl Model {
         self.outcomes.note("emptied");
     }
 
-    /// Takes two and puts the first back: the top is as it was, but what is below it is not.
+    /// Takes two sheaves and puts the first back first. The top of the stack is the same then, but
+    /// the sheaf below it is not.
     fn exchange(&self, class: SizeClass) {
         let (first, second) = (self.take(class), self.take(class));
         if second.is_some() {
@@ -112,7 +113,7 @@ impl Model {
         }
     }
 
-    /// Once all threads are done, every sheaf is full or empty.
+    /// Checks, when all threads have ended, that every sheaf is full or empty.
     fn finish(&self) {
         let full = CLASSES.map(|class| std::iter::from_fn(|| self.take(class)).count());
         let empty = || self.barn.take_empty(CLASSES[0], &GEOMETRY);
@@ -123,7 +124,7 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
-        // SAFETY: from `new`; nobody has the barn any more.
+        // SAFETY: `new` allocated it, and no thread uses the barn any more.
         unsafe { dealloc(self.pool, layout()) };
     }
 }

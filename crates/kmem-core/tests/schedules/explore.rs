@@ -1,4 +1,4 @@
-//! How a model is run.
+//! Runs of a model under the schedulers of shuttle.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -7,24 +7,24 @@ use std::time::Instant;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner};
 
-/// Changes of priority in a run of the PCT scheduler, and one.
+/// Changes of priority in a run of the PCT scheduler, plus one.
 const DEPTH: usize = 5;
-/// Points in a run: some hundred times what there are.
+/// Most points of a run: some hundred times what the models have.
 const MOST_POINTS: usize = 2_000_000;
 
-/// How often what happened, so that a model shows that it comes to the cases it is made for.
+/// Number of times that each outcome occurred. It shows that a model reaches its cases.
 #[derive(Clone, Default)]
 pub(crate) struct Outcomes(Arc<Mutex<BTreeMap<&'static str, u64>>>);
 
 impl Outcomes {
-    /// This came about.
+    /// Counts an outcome.
     pub(crate) fn note(&self, outcome: &'static str) {
         *self.0.lock().expect("not poisoned").entry(outcome).or_default() += 1;
     }
 }
 
-/// Runs a model so many times under each of the schedulers. All of `expected` must come about in one
-/// run or another.
+/// Runs a model `runs` times under each of the schedulers. Each outcome of `expected` must occur in
+/// at least one run.
 pub(crate) fn explore<F>(runs: usize, expected: &[&str], model: F)
 where
     F: Fn(&Outcomes) + Send + Sync + 'static,

@@ -1,5 +1,6 @@
-//! Models of a whole instance: four threads allocate, free, split and exchange pages and objects, and empty what CPUs keep. All of it is
-//! real, its memory included, but for the critical sections of CPUs, in whose place are try-locks.
+//! Models of a whole instance: four threads allocate, free, split and exchange pages and objects,
+//! and drain CPUs. The instance has real memory. Its CPUs use try-locks in place of restartable
+//! sections.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,21 +21,21 @@ const CPUS: usize = 4;
 /// Memory of the machine: a few huge pages, beside the tables.
 const MEMORY: usize = 16 << 20;
 const STEPS: u32 = 12;
-/// Owner of what is on its way from one thread to another.
+/// Owner of blocks that one thread sent and no other thread received yet.
 const POST: u8 = 0x7E;
 const USER: Caller = Caller::at(0x1000);
 const GFP: Gfp = Gfp::NOWARN;
 
-/// What a thread has.
+/// A block that a thread owns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Block {
     Pages(usize, Order),
-    /// Of a block that was split.
+    /// A page of a block that was split.
     Piece(usize),
     Object(usize, usize),
 }
 
-/// The instance, and what threads send each other.
+/// The instance, and the blocks that threads send each other.
 struct Model {
     a: &'static Instance<Machine>,
     _memory: Mapping,
@@ -42,15 +43,15 @@ struct Model {
     outcomes: Outcomes,
 }
 
-// SAFETY: the memory is the machine's.
+// SAFETY: only the machine uses the memory, and `Drop` unmaps it.
 unsafe impl Send for Model {}
-// SAFETY: as above.
+// SAFETY: the instance may be shared; threads reach the memory through it only.
 unsafe impl Sync for Model {}
 
-/// Fresh memory, which nobody has to fill with zeroes. Unmapped when it goes.
+/// Fresh memory, which the system has filled with zeroes. Unmapped when it is dropped.
 struct Mapping(*mut libc::c_void);
 
-/// With room to begin at a huge page, wherever it is: so an instance has as many of them in each run.
+/// Bytes with room to begin at a huge page. So an instance has the same number of them in each run.
 const MAPPED: usize = MEMORY + PAGEBLOCK_SIZE;
 
 impl Mapping {
@@ -71,7 +72,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: from `new`; who has it says when nobody uses it any more.
+        // SAFETY: `new` mapped it, and no instance uses it any more.
         unsafe { libc::munmap(self.0, MAPPED) };
     }
 }
@@ -79,11 +80,11 @@ impl Drop for Mapping {
 impl Model {
     fn new(outcomes: &Outcomes) -> Self {
         let memory = Mapping::new();
-        // SAFETY: zeroed, for the machine alone, which goes before it.
+        // SAFETY: zeroed memory that the machine alone uses, and that is unmapped after it.
         let a = leaked(unsafe { Machine::with_memory(memory.start(), MEMORY, CPUS as u32) });
         let model =
             Self { a, _memory: memory, post: Mutex::new(Vec::new()), outcomes: outcomes.clone() };
-        // Starts it.
+        // The first call starts the instance.
         a.drain();
         model
     }
@@ -91,18 +92,19 @@ impl Model {
     /// The block of the one zone, as a reader outside finds it.
     fn zone(&self) -> &'static ZoneBlock {
         let root = self.a.platform().root.load(Ordering::Relaxed) as *const RootBlock;
-        // SAFETY: the instance is there as long as who asks.
+        // SAFETY: the instance, with its tables, lives as long as the model.
         unsafe { &*((*root).zones as *const ZoneBlock) }
     }
 
-    /// Marks whose a block is. Of an object only the contents say so: others have the rest of its page.
+    /// Changes the owner of a block. An object has the mark in its contents only, because other
+    /// objects share its page.
     fn pass(&self, block: Block, from: u8, to: u8) {
         let (at, pages) = match block {
             Block::Pages(at, order) => (at, order.pages().0),
             Block::Piece(at) => (at, 1),
             Block::Object(at, size) => {
                 let byte = |at: usize, from: u8, to: u8| {
-                    // SAFETY: live, ours alone.
+                    // SAFETY: live, and this thread alone owns it.
                     unsafe {
                         assert!(from == NOBODY || *(at as *const u8) == from, "{at:#x} of {size}");
                         *(at as *mut u8) = to;
@@ -117,7 +119,7 @@ impl Model {
         let machine = self.a.platform();
         machine.stamps.pass(machine.page(at), pages, from, to, false);
         for page in (0..pages as usize).map(|n| (at + n * PAGE_SIZE) as *mut u8) {
-            // SAFETY: as above.
+            // SAFETY: a live page that this thread alone owns.
             unsafe {
                 assert!(from == NOBODY || *page == from, "contents of {page:?} are gone");
                 *page = to;
@@ -140,7 +142,7 @@ impl Model {
         }
     }
 
-    /// Once all threads are done: nothing was lost, and all is there as huge pages.
+    /// Checks, when all threads have ended, that no page was lost. All are huge pages again.
     fn finish(&self) {
         let a = self.a;
         let held = std::mem::take(&mut *self.post.lock().expect("not poisoned"));
@@ -160,7 +162,7 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
-        // SAFETY: leaked by `new`; nobody has the instance, or anything of it, any more.
+        // SAFETY: `new` leaked it, and no thread uses the instance or its memory any more.
         unsafe { drop(Box::from_raw((&raw const *self.a).cast_mut())) };
     }
 }
@@ -186,7 +188,7 @@ impl Cpu {
         self.take(Block::Pages(at, Order(order)), "pages");
     }
 
-    /// From the smallest object to one of many pages.
+    /// Allocates between one byte and many pages.
     fn object(&mut self) {
         let size = random(1..2 << random(4..20)) as usize;
         let at = self.model.a.alloc(size, USER.with(GFP)) as usize;
@@ -206,14 +208,14 @@ impl Cpu {
         let is_short = |block: &Block| matches!(block, Block::Pages(_, order) if order.0 > 0);
         let Some(which) = self.held.iter().position(is_short) else { return };
         let Block::Pages(at, order) = self.held.swap_remove(which) else { return };
-        // SAFETY: a live block, ours alone.
+        // SAFETY: a live block that this thread alone owns.
         unsafe { self.model.a.split_page(at as *mut u8, order) };
         let pieces = (0..order.pages().0 as usize).map(|n| Block::Piece(at + n * PAGE_SIZE));
         self.held.extend(pieces);
         self.model.note("split");
     }
 
-    /// False: it has nothing.
+    /// Sends a block to any other thread. False: the thread has none.
     fn send(&mut self) -> bool {
         let block = self.held.pop();
         if let Some(block) = block {

@@ -1,5 +1,5 @@
-//! The platform of the models: a piece of memory or none, a CPU for each thread, time that passes, and an eye on who gives what
-//! back.
+//! The platform of the models: a piece of memory or none, a CPU for each thread, and a clock. It
+//! checks the owner of pages that it drops.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -32,22 +32,24 @@ pub(crate) struct Machine {
 impl Machine {
     /// A machine whose pages are not memory: its `pages` from `base` on have stamps.
     pub(crate) fn without_memory(base: usize, pages: u32, cpus: u32) -> Self {
-        // SAFETY: no memory at all.
+        // SAFETY: the machine has no bytes of memory.
         unsafe { Self::new(std::ptr::null_mut(), 0, base, pages, cpus) }
     }
 
     /// A machine over `bytes` at `at`.
     ///
     /// # Safety
-    /// Zeroed memory, for the machine alone.
+    /// The memory is zeroed, and the machine alone uses it.
     pub(crate) unsafe fn with_memory(at: *mut u8, bytes: usize, cpus: u32) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: zeroed memory that the machine alone uses, by the contract.
         unsafe { Self::new(at, bytes, at as usize, (bytes / PAGE_SIZE) as u32, cpus) }
     }
 
+    /// # Safety
+    /// The `bytes` at `at` are zeroed memory that the machine alone uses.
     unsafe fn new(at: *mut u8, bytes: usize, base: usize, pages: u32, cpus: u32) -> Self {
         Self {
-            // SAFETY: the caller's promise.
+            // SAFETY: zeroed memory that the region alone uses, by the contract.
             region: unsafe { FixedRegion::new(at, bytes, cpus, print, fatal) },
             base,
             is_memory: bytes > 0,
@@ -65,7 +67,7 @@ impl Machine {
     }
 }
 
-/// Which of the threads of the model this is: 0 is the one that made the others.
+/// Number of the calling thread in the model. The thread that made the others is 0.
 pub(crate) fn me() -> usize {
     shuttle::current::me().into()
 }
@@ -82,18 +84,18 @@ unsafe impl Memory for Machine {
     }
 
     unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
-        // SAFETY: as this function's caller promises for the same range.
+        // SAFETY: the same contract, for the same range.
         unsafe { self.region.release(at, bytes) }
     }
 
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
-        // It takes a while.
+        // Other threads run meanwhile.
         fence(Ordering::SeqCst);
-        // SAFETY: as this function's caller promises for the same range.
+        // SAFETY: the same contract, for the same range.
         unsafe { self.region.commit(at, bytes) }
     }
 
-    /// Nobody may have the pages, before, after or meanwhile.
+    /// No thread may own the pages before, during or after the call.
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
         let (first, pages) = (self.page(at.as_ptr() as usize), (bytes / PAGE_SIZE) as u32);
         self.stamps.pass(first, pages, NOBODY, PLATFORM, false);
@@ -102,7 +104,7 @@ unsafe impl Memory for Machine {
         let drops = thread_rng().gen_ratio(7, 8);
         if drops {
             if self.is_memory {
-                // SAFETY: committed memory whose contents nobody needs, by this function's contract.
+                // SAFETY: committed memory whose contents are not needed, by the contract.
                 unsafe { at.as_ptr().write_bytes(0, bytes) };
             }
             self.stamps.wipe(first, pages);

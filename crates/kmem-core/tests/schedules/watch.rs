@@ -1,4 +1,4 @@
-//! What holds at every moment.
+//! Invariants of a zone at every moment.
 
 use kmem_core::units::PAGEBLOCK_PAGES;
 use kmem_layout::root::ZoneBlock;
@@ -6,10 +6,10 @@ use kmem_layout::root::ZoneBlock;
 /// Credit of a pageblock that is taken as a whole.
 const HUGE: u16 = 0xFFFF;
 
-/// No pageblock has more credit than free pages. Reads the tables as a reader outside does, for what looks in
-/// every point must not be one.
+/// Checks that no pageblock has more credit than free pages. It reads the tables as an outside
+/// reader does: a look must not be a point of the schedule itself.
 pub(crate) fn credit_is_covered(block: &ZoneBlock) {
-    // SAFETY: the words of a zone that is there; nobody writes at this moment.
+    // SAFETY: words of a living zone; no thread of the model runs during the look.
     unsafe {
         let committed = block.committed.as_ptr().read() as u32;
         for pageblock in 0..committed / PAGEBLOCK_PAGES {

@@ -1,5 +1,5 @@
-//! Models of the page zone: four CPUs with their reserves claim, give, split, steal, drain and purge in a zone of a few pageblocks that
-//! grows meanwhile.
+//! Models of the page zone: four CPUs with their reserves claim, give, split, steal, drain and
+//! purge concurrently. The zone has a few pageblocks, and grows.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,9 +17,9 @@ use crate::watch::credit_is_covered;
 
 /// CPUs, each with a thread of its own.
 const CPUS: usize = 4;
-/// Owner of what is on its way from one CPU to another.
+/// Owner of runs that one CPU sent and no other CPU received yet.
 const POST: u8 = 0x7E;
-/// Length of what goes to a generation of the decay, in milliseconds.
+/// Decay time in milliseconds: two generations.
 const DECAY: u32 = 20;
 
 mod steps;
@@ -56,7 +56,7 @@ impl Model {
     }
 
     fn used(&self) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: the counter lives as long as the zone.
         unsafe { (*self.bare.used).load(Ordering::Relaxed) }
     }
 
@@ -64,7 +64,7 @@ impl Model {
         self.machine.stamps.pass(run.start.0, run.pages.0, from, to, to != NOBODY && to != POST);
     }
 
-    /// Drops what a CPU keeps back into the zone.
+    /// Gives the reserves of a CPU back to the zone. True: they had pages.
     fn unreserve(&self, cpu: usize) -> bool {
         let mut any = false;
         for (_, reserve) in self.pcps[cpu].take_reserves() {
@@ -74,7 +74,8 @@ impl Model {
         any
     }
 
-    /// Once all threads are done: nothing was lost or made up, and all can be had in every size.
+    /// Checks, when all threads have ended, that each page exists once. All pages can be claimed,
+    /// in every size.
     fn finish(self, held: Vec<Run>) {
         let zone = &self.bare.zone;
         (0..CPUS).for_each(|cpu| _ = self.unreserve(cpu));
@@ -105,7 +106,7 @@ impl Model {
     }
 }
 
-/// As many threads as there are CPUs take so many steps each.
+/// Runs a thread for each CPU, which takes `count` of `steps` at random.
 fn race(
     pageblocks: u32,
     prepare: fn(&mut Cpu),
@@ -146,7 +147,7 @@ fn cpus_do_everything_at_once_and_each_page_has_one_owner() {
         "claimed",
         "claimed a huge page",
         "claimed a long run",
-        "claimed in vain",
+        "failed to claim",
         "decommitted",
         "drained",
         "gave a part",
@@ -162,8 +163,8 @@ fn cpus_do_everything_at_once_and_each_page_has_one_owner() {
 
 #[test]
 fn a_full_zone_serves_every_page_that_comes_back() {
-    // Nothing can grow: whoever wants something meets what others give back at that moment.
-    const CASES: &[&str] = &["claimed", "claimed in vain", "claimed a huge page", "split"];
+    // The zone cannot grow: a claim can only get pages that other threads give back concurrently.
+    const CASES: &[&str] = &["claimed", "failed to claim", "claimed a huge page", "split"];
     let prepare = |cpu: &mut Cpu| {
         cpu.claim_all();
         cpu.split();

@@ -1,4 +1,4 @@
-//! A zone whose pages are never touched.
+//! A zone whose pages are no memory.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use kmem_core::sync::AtomicU32;
 use kmem_core::units::{PAGE_SIZE, PageCount};
 use kmem_layout::root::ZoneBlock;
 
-/// Address of the first page. Only addresses matter: the pages themselves are not memory.
+/// Address of the first page.
 pub(crate) const BASE: usize = 1 << 40;
 
 /// The zone, over tables of its own.
@@ -20,9 +20,9 @@ pub(crate) struct Bare {
     pub(crate) used: *mut AtomicU32,
 }
 
-// SAFETY: the zone may be shared; the pointers are for `Drop` alone.
+// SAFETY: the zone may be sent; the pointers stay valid until `Drop`.
 unsafe impl Send for Bare {}
-// SAFETY: as above.
+// SAFETY: the zone may be shared; the pointers stay valid until `Drop`.
 unsafe impl Sync for Bare {}
 
 impl Bare {
@@ -30,15 +30,15 @@ impl Bare {
         let base = NonNull::new(BASE as *mut u8).expect("not null");
         let layout = Layout::from_size_align(Zone::metadata_bytes(pages), PAGE_SIZE);
         let layout = layout.expect("a layout");
-        // SAFETY: not of size zero.
+        // SAFETY: the size is not zero.
         let tables = unsafe { alloc_zeroed(layout) };
         // SAFETY: all zero is a valid block.
         let block: *mut ZoneBlock = Box::into_raw(unsafe { Box::new_zeroed().assume_init() });
         let used = Box::into_raw(Box::new(AtomicU32::new(0)));
         let none = [Table { at: tables as usize, bits: 0 }; 2];
-        // SAFETY: zeroed tables of the right size, for this zone alone.
+        // SAFETY: zeroed tables of the right size, which this zone alone uses.
         let zone = unsafe { Zone::new(base, PageCount(pages), tables, none, block, used) };
-        // SAFETY: nobody else looks at it yet.
+        // SAFETY: no other code has the pointer yet.
         zone.describe(unsafe { &mut *block });
         Self { zone, tables, layout, block, used }
     }
@@ -46,7 +46,7 @@ impl Bare {
 
 impl Drop for Bare {
     fn drop(&mut self) {
-        // SAFETY: made by `new`; nobody has the zone any more.
+        // SAFETY: `new` allocated them, and no thread uses the zone any more.
         unsafe {
             dealloc(self.tables, self.layout);
             drop(Box::from_raw(self.block));

@@ -18,9 +18,9 @@ use proptest::prelude::*;
 /// Pages of the zone.
 const PAGES: u32 = 16 * 512;
 
-/// A zone that lives for good, and a platform without memory.
+/// A zone that is never freed, and a platform without memory.
 fn zone() -> (&'static Zone, &'static FixedRegion) {
-    // SAFETY: no memory at all.
+    // SAFETY: the region has no bytes.
     let platform = unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, print, fatal) };
     (&Box::leak(Box::new(Bare::new(PAGES))).zone, Box::leak(Box::new(platform)))
 }
@@ -83,13 +83,18 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (pages, 0u32..12).prop_map(|(pages, shift)| Step::Claim { pages, align: 1 << shift }),
         3 => any::<usize>().prop_map(|which| Step::Give { which }),
-        1 => (any::<usize>(), any::<u32>()).prop_map(|(which, keep)| Step::GivePart { which, keep }),
+        1 => (any::<usize>(), any::<u32>())
+            .prop_map(|(which, keep)| Step::GivePart { which, keep }),
         1 => (any::<usize>(), 1u32..100).prop_map(|(which, by)| Step::Lengthen { which, by }),
     ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 100,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn runs_never_overlap_and_nothing_is_lost(steps in prop::collection::vec(step(), 1..300)) {
@@ -99,17 +104,23 @@ proptest! {
             taken.range(..start + pages).next_back().is_some_and(|(s, p)| s + p > start)
         };
         for step in steps {
-            let pick = |which: usize| taken.iter().nth(which % taken.len().max(1)).map(|(s, p)| (*s, *p));
+            let pick = |which: usize| {
+                taken.iter().nth(which % taken.len().max(1)).map(|(start, pages)| (*start, *pages))
+            };
             match step {
                 Step::Claim { pages, align } => {
-                    if let Some(Run { start, pages: got }) = zone.on(platform).claim(PageCount(pages), PageCount(align)) {
+                    let claimed = zone.on(platform).claim(PageCount(pages), PageCount(align));
+                    if let Some(Run { start, pages: got }) = claimed {
                         prop_assert_eq!(got.0, pages);
                         prop_assert!(start.0.is_multiple_of(align) && start.0 + pages <= PAGES);
                         prop_assert!(!overlaps(&taken, start.0, pages), "{} {}", start.0, pages);
                         taken.insert(start.0, pages);
                     } else {
                         let held: u32 = taken.values().sum();
-                        prop_assert!(held + pages + 2 * align > PAGES / 8, "refused with {held} of {PAGES} in use");
+                        prop_assert!(
+                            held + pages + 2 * align > PAGES / 8,
+                            "refused with {held} of {PAGES} in use"
+                        );
                     }
                 }
                 Step::Give { which } => {

@@ -1,9 +1,9 @@
 //! The page zone against the classic buddy zone: the same operations, the same answers.
 //!
-//! The two put blocks in different places, so after some operations one of them may have a large
-//! block left where the other has none. What each must do is fixed all the same: it serves a block
-//! exactly when its own free pages hold an aligned block of that order, and both serve and refuse
-//! single pages alike. What only one of them served is given back, so that their totals stay equal.
+//! The two put blocks in different places. So after some operations one of them may have a large
+//! block left, and the other none. Each must serve a block exactly when its own free pages hold an
+//! aligned block of that order. Both serve and refuse single pages alike. A block that only one of
+//! them served is given back, so that their totals stay equal.
 
 use kmem_buddy::{Checks, Zone as Buddy};
 use kmem_core::os::region::FixedRegion;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::{PAGES, zone};
 
-/// Which pages one of the two has out.
+/// The pages that one of the two zones has out.
 struct Map(Vec<bool>);
 
 impl Map {
@@ -21,12 +21,12 @@ impl Map {
         Self(vec![false; PAGES as usize])
     }
 
-    /// Whether an aligned block of that many pages is free.
+    /// True if an aligned block of that many pages is free.
     fn has_block(&self, pages: u32) -> bool {
         self.0.chunks(pages as usize).any(|block| !block.contains(&true))
     }
 
-    /// Whether a run of that many pages is free.
+    /// True if a run of that many pages is free.
     fn has_run(&self, pages: u32) -> bool {
         let mut free = 0;
         self.0.iter().any(|&out| {
@@ -35,7 +35,7 @@ impl Map {
         })
     }
 
-    /// False: some of the pages are out, or in, already.
+    /// Marks pages as out or in. False: some of them were so already.
     fn set(&mut self, first: u32, pages: u32, out: bool) -> bool {
         let part = &mut self.0[first as usize..(first + pages) as usize];
         let right = part.iter().all(|&was| was != out);
@@ -51,7 +51,7 @@ impl Map {
 #[derive(Clone, Debug)]
 enum Step {
     Block(u8),
-    /// So many blocks of an order at once.
+    /// Several blocks of an order at once.
     Bulk(u8, usize),
     Run(u32),
     Free(usize),
@@ -67,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What both have out at the same time.
+/// A block or run that both zones have out.
 struct Held {
     pages: u32,
     /// A block of an order, not a run.
@@ -120,7 +120,7 @@ impl Both {
         Ok(())
     }
 
-    /// What each of them gave for a request.
+    /// Checks the answers of both zones to a request.
     fn compare(
         &mut self,
         pages: u32,
@@ -163,7 +163,7 @@ impl Both {
         Ok(())
     }
 
-    /// Whether there was a page left before the last one that is in no `Held` was taken.
+    /// True if the last request found a free page: it is not in `held` yet.
     fn had_one(&self) -> bool {
         self.held.iter().map(|held| held.pages).sum::<u32>() < PAGES
     }
@@ -221,7 +221,11 @@ impl Both {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn the_same_operations_get_the_same_answers(steps in prop::collection::vec(step(), 1..200)) {

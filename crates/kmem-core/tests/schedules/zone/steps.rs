@@ -1,4 +1,4 @@
-//! What a CPU does in one step.
+//! Steps of a CPU in the models of the page zone.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use super::{CPUS, DECAY, Model, POST};
 use crate::machine::{me, random};
 use crate::stamps::NOBODY;
 
-/// One thread: what it has.
+/// One thread, with the runs that it owns.
 pub(super) struct Cpu {
     model: Arc<Model>,
     pub(super) held: Vec<Run>,
 }
 
-/// See the module.
+/// One step.
 pub(super) type Step = fn(&mut Cpu);
 
-/// All kinds of steps; what is there several times is done more often.
+/// All kinds of steps. A thread does those more often that are listed several times.
 pub(super) const ALL: &[Step] = &[
     Cpu::claim_order,
     Cpu::claim_order,
@@ -57,7 +57,7 @@ impl Cpu {
         me() as u8
     }
 
-    /// Has what was claimed.
+    /// Becomes the owner of a claimed run.
     fn take(&mut self, run: Run) {
         let blank = self.model.bare.zone.reads_zero(run);
         let stamps = &self.model.machine.stamps;
@@ -73,7 +73,7 @@ impl Cpu {
         }
     }
 
-    /// Has it no more: to be given back at once.
+    /// Takes a random run that fits out of the held ones. The caller gives it back at once.
     pub(super) fn part_with(&mut self, which: impl Fn(&Run) -> bool) -> Option<Run> {
         let fits: Vec<_> = (0..self.held.len()).filter(|&i| which(&self.held[i])).collect();
         let which = *fits.get(thread_rng().gen_range(0..fits.len().max(1)))?;
@@ -103,7 +103,7 @@ impl Cpu {
             self.take(run);
             self.note("claimed");
         } else {
-            self.note("claimed in vain");
+            self.note("failed to claim");
         }
     }
 
@@ -114,14 +114,14 @@ impl Cpu {
         }
     }
 
-    /// The whole zone.
+    /// Claims the whole zone.
     pub(super) fn claim_all(&mut self) {
         let pages = self.model.bare.zone.pages();
         let all = self.model.on().claim(pages, PageCount(1)).expect("the zone is empty");
         self.take(all);
     }
 
-    /// More than a row, up to two pageblocks and a part.
+    /// Claims more than a row, up to two pageblocks and a part.
     pub(super) fn claim_long(&mut self) {
         if let Some(run) = self.model.on().claim(PageCount(random(65..1200)), PageCount(1)) {
             self.take(run);
@@ -135,7 +135,7 @@ impl Cpu {
         }
     }
 
-    /// The end of a run.
+    /// Gives the end of a run back.
     pub(super) fn give_part(&mut self) {
         let Some(run) = self.part_with(|run| run.pages.0 > 1) else { return };
         let keep = PageCount(random(1..run.pages.0));
@@ -146,7 +146,7 @@ impl Cpu {
         self.note("gave a part");
     }
 
-    /// A run becomes several, each of which is given back by itself.
+    /// Splits a run into several, each of which is given back by itself.
     pub(super) fn split(&mut self) {
         let Some(which) = self.held.iter().position(|run| run.pages.0 > 1) else { return };
         let run = self.held.swap_remove(which);
@@ -160,12 +160,13 @@ impl Cpu {
         self.note("split");
     }
 
-    /// Where the thread runs at this moment.
+    /// CPU that the thread runs on.
     fn cpu(&self) -> usize {
         self.model.machine.slot_hint() as usize
     }
 
-    /// Single pages or small blocks out of a reserve, which is this CPU's afterwards.
+    /// Takes single pages or small blocks out of the reserve of `cpu`. The rest of the reserve goes
+    /// to the CPU that the thread runs on. True: the reserve had pages.
     pub(super) fn refill_from(&mut self, cpu: usize) -> bool {
         let model = self.model.clone();
         let order = random(0..4) as u8;
@@ -195,7 +196,7 @@ impl Cpu {
         }
     }
 
-    /// Another CPU's reserve goes back to the zone.
+    /// Gives the reserves of a random CPU back to the zone.
     pub(super) fn drain(&mut self) {
         if self.model.unreserve(random(0..CPUS as u32) as usize) {
             self.note("drained");
@@ -218,7 +219,7 @@ impl Cpu {
         self.take_items(&items[items.len() - got..], PageCount::PAGEBLOCK);
     }
 
-    /// Whole pageblocks, whether they are taken as a whole or page by page.
+    /// Gives whole pageblocks back, which were taken as a whole or page by page.
     pub(super) fn give_pageblocks(&mut self) {
         let is_pageblock = |run: &Run| {
             run.start.0.is_multiple_of(PAGEBLOCK_PAGES) && run.pages.0 == PAGEBLOCK_PAGES
