@@ -56,7 +56,7 @@ struct Row {
     resident_bytes: u64,
     #[serde(flatten)]
     latency: Latency,
-    /// Whether censuses were taken during the period.
+    /// True if censuses were taken during the period.
     reading: bool,
 }
 
@@ -221,7 +221,8 @@ fn text(machine: &Machine, rows: &[Row]) -> String {
     }
     format!(
         "{machine}\n\n{}\n\
-         Percentiles: a free and an allocation, mean of a batch; max: the longest batch as a whole.\n\
+         Percentiles: a free and an allocation, mean of a batch; max: the longest batch as a \
+         whole.\n\
          Every census of the program at rest showed exactly what it holds, site by site.\n",
         grid.render()
     )

@@ -62,7 +62,7 @@ pub(crate) fn object_of(address: *const c_void) -> Option<PathBuf> {
     Some(PathBuf::from(name.to_string_lossy().into_owned()))
 }
 
-/// Whether two paths are the same file.
+/// True if two paths are the same file.
 pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,

@@ -64,21 +64,21 @@ enum Table {
     Malloc(malloc::Options),
     /// Wall time and peak memory of real programs under preloaded allocators.
     Programs(programs::Options),
-    /// What the books cost, in the configurations of the kernel's own table.
+    /// Cost of the books, in the configurations of the kernel's own table.
     Profiling(profiling::Options),
     /// Nanoseconds per page or huge page, against the classic buddy allocator.
     Pages(pages::Options),
     /// Memory that a program keeps after a peak.
     Peak(peak::Options),
-    /// What it costs that objects are looked at, by option.
+    /// Cost of the checks of objects, by option.
     Hardening(table::Options),
-    /// What it costs that a group pays for an object, as the kernel measured it.
+    /// Cost of charging objects to groups, as the kernel measured it.
     Accounting(accounting::Options),
-    /// How much of the slab memory of many groups is objects.
+    /// Share of objects in the slab memory of many groups.
     Utilization(utilization::Options),
-    /// What reading the books of a large heap costs, the reader and the program.
+    /// Cost of reading the books of a large heap, for the reader and for the program.
     Census(census::Options),
-    /// What duplicates cost when many threads load the same modules at once.
+    /// Cost of duplicates when many threads load the same modules concurrently.
     Modules(table::Options),
     /// Per-CPU memory beside thread-locals and sharded atomics.
     Percpu(cells::Options),

@@ -32,8 +32,9 @@ const KMOD_0008: usize = 150;
 const STRESS_NG: usize = 100;
 
 /// Figures that the kernel's developers published.
-const KERNEL: &str = "The kernel, at boot, per CPU: 463 MiB wasted before, 230 MiB after (finding a duplicate once the file is \
-read), 0 for concurrent loads since loading is idempotent; late duplicates and loads from memory still cost the file.";
+const KERNEL: &str = "The kernel, at boot, per CPU: 463 MiB wasted before, 230 MiB after (finding \
+a duplicate once the file is read), 0 for concurrent loads since loading is idempotent; late \
+duplicates and loads from memory still cost the file.";
 
 /// One storm under one loader.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -68,7 +69,7 @@ struct Storm<'a> {
     threads: usize,
     by: By,
     modules: &'a [Module],
-    /// Whether the modules are loaded before the storm.
+    /// True if the modules are loaded before the storm.
     late: bool,
 }
 

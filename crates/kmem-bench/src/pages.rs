@@ -33,8 +33,14 @@ use std::time::{Duration, Instant};
 pub(crate) struct Options {
     #[command(flatten)]
     common: table::Options,
-    /// The orders to measure: those that CPUs keep, 0 to 3 and 9
-    #[arg(long, value_name = "ORDERS", value_delimiter = ',', default_values_t = [0, 9], value_parser = order)]
+    /// Orders to measure. CPUs keep orders 0 to 3 and 9.
+    #[arg(
+        long,
+        value_name = "ORDERS",
+        value_delimiter = ',',
+        default_values_t = [0, 9],
+        value_parser = order
+    )]
     orders: Vec<u8>,
 }
 

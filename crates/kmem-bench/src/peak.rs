@@ -25,7 +25,7 @@ pub(crate) struct Options {
     /// The peak, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     peak: usize,
-    /// What is left of it, in MiB.
+    /// MiB that are left of it.
     #[arg(long, value_name = "MIB", default_value_t = 100)]
     rest: usize,
 }
@@ -53,7 +53,7 @@ const SIZES: (usize, usize) = (16, 16 << 10);
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
     allocator: &'static str,
-    /// Whether the program works after the peak.
+    /// True if the program works after the peak.
     works: bool,
     #[serde(flatten)]
     figures: Figures,

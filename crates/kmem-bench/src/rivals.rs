@@ -72,12 +72,12 @@ impl Allocator {
         Self::ALL.into_iter().find(|allocator| allocator.name() == name)
     }
 
-    /// Whether this is the project's own allocator.
+    /// True if this is the project's own allocator.
     pub(crate) fn is_kmem(self) -> bool {
         matches!(self, Self::Kmem | Self::KmemNever)
     }
 
-    /// Whether it must be measured in a process of its own.
+    /// True if it must be measured in a process of its own.
     pub(crate) fn needs_child(self) -> bool {
         self == Self::Tcmalloc
     }

@@ -282,7 +282,9 @@ fn text(machine: &Machine, rows: &[Row]) -> String {
         ]);
     }
     format!(
-        "{machine}\n\n{}\nthe kernel saw 45 to 65 % in use before, the high nineties after, and 35 to 50 % of slab memory saved\n",
+        "{machine}\n\n{}\n\
+         the kernel saw 45 to 65 % in use before, the high nineties after, and 35 to 50 % of slab \
+         memory saved\n",
         grid.render()
     )
 }

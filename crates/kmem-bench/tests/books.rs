@@ -1,4 +1,5 @@
-//! The tables of the books, run as a user runs them, but briefly.
+//! The tables that measure the books (profiling, accounting and census), in short runs of the
+//! command.
 
 use serde_json::Value;
 use std::process::Command;

@@ -21,7 +21,7 @@ pub(super) struct Row {
     pub(super) alloc_ns: f64,
     /// Nanoseconds per free.
     pub(super) free_ns: f64,
-    /// Whether it was measured; else it was modelled or published.
+    /// True if it was measured; else it was modelled or published.
     pub(super) measured: bool,
 }
 
@@ -108,8 +108,8 @@ fn kernel(grid: &mut Grid, order: u8) {
     }
 }
 
-/// Whether the goals are met: with one thread and with two, a checked page costs at most 3 ns, and
-/// at most 5 % more than an unchecked one.
+/// True if the goals are met: with one thread and with two, a checked page costs at most 3 ns. It
+/// costs at most 5 % more than an unchecked one.
 fn goals(rows: &[Row]) -> String {
     let of = |variant: Variant, row: &Row| {
         rows.iter().find(|other| {

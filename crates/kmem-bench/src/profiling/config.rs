@@ -132,7 +132,7 @@ fn prove(kernel: &Kernel, config: Config) -> Result<(), String> {
         // SAFETY: allocated on the line above.
         let payer = unsafe { kmem.group_of_allocation(object.as_ptr()) };
         if payer == GroupId::ROOT {
-            return Err(format!("{}: nobody pays for an object", config.name()));
+            return Err(format!("{}: no group pays for an object", config.name()));
         }
     }
     let mut tags = Vec::new();

@@ -59,9 +59,9 @@ pub(super) struct Goal {
     pub(super) kmalloc_percent: f64,
     /// Most overhead of pages, in percent.
     pub(super) page_percent: f64,
-    /// Whether kmalloc meets it.
+    /// True if kmalloc meets it.
     pub(super) kmalloc_met: bool,
-    /// Whether pages meet it.
+    /// True if pages meet it.
     pub(super) page_met: bool,
 }
 

@@ -78,7 +78,7 @@ fn auxiliary(auxv: &[u8], key: u64) -> Option<u64> {
     pairs.find(|(found, _)| *found == key).map(|(_, value)| value)
 }
 
-/// Whether the ELF file `path` defines `malloc` for others.
+/// True if the ELF file `path` defines `malloc` for others.
 pub(super) fn provides_malloc(path: &Path) -> bool {
     let Ok(bytes) = read(path) else { return false };
     let Ok(elf) = object::File::parse(&*bytes) else {

@@ -166,7 +166,8 @@ fn generated_cpp() -> String {
              {{ return value < other.value; }} }};\n\
              int use{number}(int n) {{\n\
              \x20 std::map<Key{number}, std::vector<std::string>> table;\n\
-             \x20 for (int i = 0; i < n; i++) table[Key{number}{{i % {0}}}].push_back(std::to_string(i));\n\
+             \x20 for (int i = 0; i < n; i++) \
+             table[Key{number}{{i % {0}}}].push_back(std::to_string(i));\n\
              \x20 std::vector<Key{number}> keys;\n\
              \x20 for (auto &entry : table) keys.push_back(entry.first);\n\
              \x20 std::sort(keys.begin(), keys.end());\n\
