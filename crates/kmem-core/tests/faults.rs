@@ -4,7 +4,7 @@
 
 mod instance;
 
-use instance::{Simulated, after_fault, assert_empty, budget, free_all, simulated};
+use instance::{Simulated, after_faults, assert_empty, budget, free_all, simulated};
 use kmem_core::request::Caller;
 
 /// Makes requests of all kinds. Returns the number of served ones.
@@ -60,7 +60,7 @@ fn any_one_call_may_fail() {
     assert!(calls > 20, "{calls} calls");
     // All calls of the start, then a part of the many that are alike.
     for fault in (1..=calls).filter(|fault| *fault <= 100 || fault.is_multiple_of(23)) {
-        let a = after_fault(simulated(budget(16 << 20, 2)), fault, work);
+        let a = after_faults(simulated(budget(16 << 20, 2)), fault..fault + 1, work);
         // A start that failed is final; all other faults pass.
         if !a.alloc(1, Caller::at(0x5000)).is_null() {
             assert!(work(a) >= 399, "the fault at call {fault} did not pass");
@@ -75,9 +75,7 @@ fn all_calls_may_fail_for_a_while() {
     let a = simulated(budget(16 << 20, 2));
     a.platform().fail(u64::MAX, u64::MAX);
     work(a);
-    a.platform().fail(1, u64::MAX);
-    work(a);
-    a.platform().fail(u64::MAX, u64::MAX);
+    after_faults(a, 1..u64::MAX, work);
     assert_eq!(work(a), 400);
     a.trim();
     assert_empty(a);

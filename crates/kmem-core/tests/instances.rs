@@ -3,7 +3,7 @@
 
 mod instance;
 
-use instance::{Fixed, books, fixed, free_all, until_null};
+use instance::{Fixed, books, cases, fixed, free_all, until_null};
 use kmem_core::request::Caller;
 use std::collections::BTreeMap;
 
@@ -130,11 +130,7 @@ impl Held {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 24,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(24))]
 
     #[test]
     fn the_census_equals_a_plain_model(steps in prop::collection::vec(step(), 1..400)) {

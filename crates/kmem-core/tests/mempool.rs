@@ -4,7 +4,9 @@
 
 mod instance;
 
-use instance::{Simulated, after_fault, budget, calls, free_all, simulated, started, until_null};
+use instance::{
+    Simulated, after_faults, budget, calls, cases, free_all, simulated, started, until_null,
+};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -188,7 +190,7 @@ fn any_one_call_may_fail() {
     a.platform().fail(u64::MAX, u64::MAX);
     assert_eq!(work(a), Some(300));
     for fault in 1..=a.platform().calls() {
-        let a = after_fault(fresh(), fault, work);
+        let a = after_faults(fresh(), fault..fault + 1, work);
         assert_eq!(work(a), Some(300), "the fault at call {fault} did not pass");
         assert!(calls(a).is_empty());
     }
@@ -234,11 +236,7 @@ enum Step {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 32,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(32))]
 
     /// The back end gives at most ten elements, or none while it is broken. The model is numbers.
     #[test]

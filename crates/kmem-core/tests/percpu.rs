@@ -4,7 +4,7 @@
 mod instance;
 
 use instance::{
-    Simulated, after_fault, books, budget, calls, fixed, forked, pin, simulated, started,
+    Simulated, after_faults, books, budget, calls, cases, fixed, forked, pin, simulated, started,
     until_null,
 };
 use std::collections::BTreeMap;
@@ -61,11 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 24,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(24))]
 
     #[test]
     fn copies_and_books_equal_a_plain_model(steps in prop::collection::vec(step(), 1..300)) {
@@ -222,15 +218,13 @@ fn any_one_call_may_fail() {
     let calls = a.platform().calls();
     assert!(calls > 8, "{calls} calls");
     for fault in 1..=calls {
-        let a = after_fault(fresh(), fault, work);
+        let a = after_faults(fresh(), fault..fault + 1, work);
         assert!(work(a) >= 199, "the fault at call {fault} did not pass");
         a.trim();
         assert_eq!((a.validate(), a.percpu_stats().objects, a.percpu_stats().used), (Ok(()), 0, 0));
     }
     let a = fresh();
-    a.platform().fail(1, u64::MAX);
-    work(a);
-    a.platform().fail(u64::MAX, u64::MAX);
+    after_faults(a, 1..u64::MAX, work);
     assert_eq!(work(a), 200);
 }
 

@@ -4,7 +4,9 @@
 
 mod instance;
 
-use instance::{Simulated, after_fault, budget, calls, free_all, simulated, started, until_null};
+use instance::{
+    Simulated, after_faults, budget, calls, cases, free_all, simulated, started, until_null,
+};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,11 +36,7 @@ enum Step {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 64,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(64))]
 
     #[test]
     fn a_table_is_a_map(steps in prop::collection::vec(prop_oneof![
@@ -287,7 +285,7 @@ fn any_one_call_may_fail() {
     let calls_made = a.platform().calls();
     assert!(calls_made > 10, "{calls_made} calls");
     for fault in (1..=calls_made).filter(|fault| *fault <= 40 || fault.is_multiple_of(7)) {
-        let a = after_fault(fresh(), fault, work);
+        let a = after_faults(fresh(), fault..fault + 1, work);
         assert_eq!(work(a), Some(3000), "the fault at call {fault} did not pass");
         assert!(calls(a).is_empty(), "after a fault at call {fault}");
     }

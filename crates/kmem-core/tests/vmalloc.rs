@@ -4,7 +4,7 @@
 
 mod instance;
 
-use instance::{Simulated, after_fault, books, budget, forked, simulated, started};
+use instance::{Simulated, after_faults, books, budget, cases, forked, simulated, started};
 use std::collections::BTreeMap;
 use std::thread;
 
@@ -157,11 +157,7 @@ fn is_zero(at: *mut u8, from: usize, to: usize) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 16,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(16))]
 
     #[test]
     fn areas_mappings_and_books_equal_a_plain_model(
@@ -371,7 +367,7 @@ fn any_one_call_may_fail() {
     let calls = a.platform().calls();
     assert!(calls > 100, "{calls} calls");
     for fault in (1..=calls).filter(|fault| *fault <= 60 || fault.is_multiple_of(29)) {
-        let a = after_fault(fresh(), fault, work);
+        let a = after_faults(fresh(), fault..fault + 1, work);
         assert!(work(a) >= 149, "the fault at call {fault} did not pass");
         a.trim();
         let lost = a.stats().used / PAGE as u64;
@@ -381,9 +377,7 @@ fn any_one_call_may_fail() {
     }
     let a = fresh();
     work(a);
-    a.platform().fail(1, u64::MAX);
-    work(a);
-    a.platform().fail(u64::MAX, u64::MAX);
+    after_faults(a, 1..u64::MAX, work);
     assert_eq!(work(a), 150);
 }
 

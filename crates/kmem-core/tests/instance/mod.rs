@@ -3,6 +3,7 @@
 
 mod affinity;
 mod books;
+mod cases;
 mod child;
 mod console;
 mod fixed;
@@ -16,6 +17,7 @@ mod simulated;
 
 pub(crate) use affinity::pin;
 pub(crate) use books::{books, calls};
+pub(crate) use cases::cases;
 pub(crate) use child::{case, lines, run_child};
 pub(crate) use console::{fatal, print};
 pub(crate) use fixed::{Fixed, fixed};
@@ -25,4 +27,4 @@ pub(crate) use leaked::leaked;
 pub(crate) use memory::{assert_empty, free, free_all, until_null};
 pub(crate) use random::random;
 #[cfg(target_os = "linux")]
-pub(crate) use simulated::{Simulated, after_fault, budget, simulated, started};
+pub(crate) use simulated::{Simulated, after_faults, budget, simulated, started};

@@ -1,5 +1,7 @@
 //! Instances over the simulated platform.
 
+use std::ops::Range;
+
 use kmem_core::os::Budget;
 use kmem_core::os::linux::Linux;
 use kmem_core::os::sim::Sim;
@@ -27,14 +29,14 @@ pub(crate) fn started(budget: Budget) -> &'static Simulated {
     instance
 }
 
-/// Does `work` on an instance while one call of the platform, number `fault`, fails. All later
+/// Does `work` on an instance while the platform's calls with numbers in `faults` fail. All later
 /// calls succeed. Returns the instance.
-pub(crate) fn after_fault<T>(
+pub(crate) fn after_faults<T>(
     instance: &'static Simulated,
-    fault: u64,
+    faults: Range<u64>,
     work: impl FnOnce(&'static Simulated) -> T,
 ) -> &'static Simulated {
-    instance.platform().fail(fault, fault + 1);
+    instance.platform().fail(faults.start, faults.end);
     work(instance);
     instance.platform().fail(u64::MAX, u64::MAX);
     instance

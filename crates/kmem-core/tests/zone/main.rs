@@ -6,7 +6,7 @@ mod instance;
 mod bare;
 mod oracle;
 
-use instance::{fatal, print};
+use instance::{cases, fatal, print};
 use std::collections::BTreeMap;
 
 use bare::Bare;
@@ -90,11 +90,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 100,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(100))]
 
     #[test]
     fn runs_never_overlap_and_nothing_is_lost(steps in prop::collection::vec(step(), 1..300)) {

@@ -11,6 +11,7 @@ use kmem_core::page::{Reserve, Run, Zone};
 use kmem_core::units::{Item, MAX_ORDER, Order, PageCount, Pfn};
 use proptest::prelude::*;
 
+use crate::instance::cases;
 use crate::{PAGES, zone};
 
 /// The pages that one of the two zones has out.
@@ -221,11 +222,7 @@ impl Both {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 200,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(200))]
 
     #[test]
     fn the_same_operations_get_the_same_answers(steps in prop::collection::vec(step(), 1..200)) {
