@@ -1,3 +1,46 @@
-//! What the tests of all crates share. `tests/` holds the guards over the sources of the workspace.
+//! Harness of the tests of all crates: it finds the library, compiles test programs, runs them
+//! under the library, and lists tests that cannot run on a machine. `tests/` holds the guards over
+//! the sources of the workspace.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | [`library`] | where `libkmem.so` is: built by this cargo run, released, or named |
+//! | [`compiler`] | programs and libraries compiled from C and C++ |
+//! | [`program`] | a program run to its end with a deadline, and assertions on its outcome |
+//! | [`coprocess`] | a child that answers on its standard output while it runs |
+//! | [`not_run`](mod@not_run) | the list of tests that could not run, and why |
+//! | [`page`] | tables of the documentation, compared with the code |
+//!
+//! Environment variables: `KMEM_TEST_LIBRARY` names the library to test, `KMEM_TEST_CC` the C
+//! compiler for the machine that the tests run on, `KMEM_NOT_RUN` the file of the list, and
+//! `KMEM_THOROUGH=1` asks for the long versions of tests.
 
+pub mod compiler;
+pub mod coprocess;
+pub mod library;
+pub mod not_run;
 pub mod page;
+pub mod program;
+
+pub use compiler::{Compiler, compile_once, include};
+pub use coprocess::Coprocess;
+pub use not_run::{is_missing, is_not_root, not_run, this_test};
+pub use program::{Environment, Outcome, Run, SIGABRT, SIGSEGV, thorough};
+
+use tempfile::TempDir;
+
+/// A directory below cargo's directory for tests, on a disk. It is removed when the value is
+/// dropped.
+pub fn directory() -> TempDir {
+    tempfile::tempdir_in(target_tmpdir()).expect("a temporary directory")
+}
+
+/// The directory that cargo names `CARGO_TARGET_TMPDIR` while it compiles a test. A library is
+/// compiled without that variable, so the path is derived from the test's: `TARGET/debug/deps/x`.
+pub(crate) fn target_tmpdir() -> std::path::PathBuf {
+    let test = std::env::current_exe().expect("the path of the test");
+    let target = test.ancestors().nth(3).expect("the test is in the target directory");
+    let directory = target.join("tmp");
+    std::fs::create_dir_all(&directory).expect("a directory for the tests");
+    directory
+}

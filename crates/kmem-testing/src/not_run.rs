@@ -1,0 +1,57 @@
+//! The list of tests that could not run, and why.
+//!
+//! A test that lacks a tool, a right or a kernel feature returns early, and says so here. Each
+//! entry is a line on standard error. Cargo hides the standard error of tests that pass, so a run
+//! that sets `KMEM_NOT_RUN` to the path of a file finds the lines there, too. `scripts/not-run.sh`
+//! does the same for scripts.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::Command;
+
+/// Records that a test did not run, and why.
+pub fn not_run(test: &str, reason: &str) {
+    let line = format!("not run: {test}, because {reason}\n");
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("KMEM_NOT_RUN") {
+        let file = OpenOptions::new().append(true).create(true).open(&path);
+        // One write: lines of tests that run concurrently do not mix.
+        let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+        written.unwrap_or_else(|error| panic!("KMEM_NOT_RUN={}: {error}", path.display()));
+    }
+}
+
+/// Name of the calling test, with the name of its program: libtest names the thread of a test
+/// after it. The thread is `main` where tests run one after another.
+pub fn this_test() -> String {
+    let program = std::env::current_exe().expect("the path of the test");
+    let program = program.file_stem().unwrap_or_default().to_string_lossy();
+    // Cargo appends a hash to the name.
+    let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
+    let thread = std::thread::current();
+    format!("{program}::{}", thread.name().unwrap_or("main"))
+}
+
+/// True, and recorded for the calling test, when `TOOL --version` cannot be started. A run of the
+/// gate (`CI=true`) must have a C++ compiler: there the calling test fails.
+pub fn is_missing(tool: &str) -> bool {
+    let missing = Command::new(tool).arg("--version").output().is_err();
+    if missing {
+        let required = ["c++", "g++"].contains(&tool) && std::env::var_os("CI").is_some();
+        assert!(!required, "there is no {tool}");
+        not_run(&this_test(), &format!("there is no {tool}"));
+    }
+    missing
+}
+
+/// True, and recorded for the calling test, when the test is not root. `purpose` says what only
+/// root can do, as in "become another user".
+pub fn is_not_root(purpose: &str) -> bool {
+    let process = std::fs::metadata("/proc/self").expect("/proc is mounted");
+    let other = process.uid() != 0;
+    if other {
+        not_run(&this_test(), &format!("only root can {purpose}"));
+    }
+    other
+}
