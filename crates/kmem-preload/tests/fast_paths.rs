@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use kmem_testing::library;
 use object::{Object, ObjectSection, ObjectSymbol};
 
 /// The exported functions whose fast paths are counted.
@@ -154,9 +155,8 @@ fn ways(image: &Image, function: u64) -> Vec<usize> {
     lengths
 }
 
-fn library() -> PathBuf {
-    let named = std::env::var_os("KMEM_TEST_LIBRARY");
-    PathBuf::from(named.expect("KMEM_TEST_LIBRARY names a release build of libkmem.so"))
+fn library_under_test() -> PathBuf {
+    PathBuf::from(library::named().expect("KMEM_TEST_LIBRARY names a release build of libkmem.so"))
 }
 
 /// The compiler that the counts are of: another one may count differently.
@@ -169,7 +169,7 @@ fn compiler() -> String {
 #[test]
 #[ignore = "needs a release build: KMEM_TEST_LIBRARY=target/release/libkmem.so"]
 fn instruction_counts_of_fast_paths_are_as_checked_in() {
-    let image = Image::read(&library());
+    let image = Image::read(&library_under_test());
     let mut text = format!("rustc {}\n", compiler());
     for name in FUNCTIONS {
         let lengths = ways(&image, image.symbols[*name]);

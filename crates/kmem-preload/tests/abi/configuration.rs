@@ -2,9 +2,11 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 
-use crate::harness::{Outcome, Run, is_reference_run, library, program, program_with_libraries};
+use kmem_testing::{is_missing, is_not_root, not_run, this_test};
+
+use crate::harness::{Outcome, Run, is_not_kmem, library, program, program_with_libraries};
 
 #[track_caller]
 fn hello(value: impl AsRef<OsStr>) -> Outcome {
@@ -16,7 +18,7 @@ fn hello(value: impl AsRef<OsStr>) -> Outcome {
 
 #[track_caller]
 fn warned_once(value: &str, expected: &str) {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let outcome = hello(value);
@@ -74,7 +76,7 @@ fn unknown_option_is_named_once() {
 
 #[test]
 fn unknown_option_is_refused_when_strict() {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let outcome = Run::new(program("hello.c")).env("KMEM_CONF", "strict:1,foo:1").run();
@@ -136,7 +138,7 @@ fn hostile_text_is_harmless() {
 
 #[test]
 fn unprintable_bytes_do_not_reach_the_terminal() {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let outcome = hello(OsStr::from_bytes(b"\x1b[31mred\x07:1"));
@@ -160,7 +162,7 @@ fn warnings_are_dropped_when_stderr_is_closed_or_full() {
 
 #[test]
 fn report_goes_to_the_named_file() {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -178,12 +180,11 @@ fn environment_may_vanish_in_a_constructor() {
     Run::new(program("no_environment.c")).env("KMEM_CONF", "rseq:off").run().assert_quiet_success();
 }
 
-/// Needs root to make the program privileged, `setpriv` to be somebody else, and a file system that lets programs gain
-/// privileges in a process that may.
+/// Needs root to make the program privileged, `setpriv` to become another user, and a file system
+/// that lets programs gain privileges in a process that may.
 #[test]
 fn privileged_program_ignores_the_environment() {
-    let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
-    if is_reference_run() || !is_root || !std::path::Path::new("/usr/bin/setpriv").exists() {
+    if is_not_kmem() || is_not_root("make a program privileged") || is_missing("/usr/bin/setpriv") {
         return;
     }
     let directory = tempfile::tempdir_in("/tmp").expect("a temporary directory");
@@ -204,7 +205,7 @@ fn privileged_program_ignores_the_environment() {
     let user =
         Run::new("/usr/bin/setpriv").args(&["--reuid=65534", "--clear-groups"]).arg(&id).arg("-u");
     if user.without_preload().run().stdout != "0\n" {
-        eprintln!("skipped: programs cannot gain privileges here");
+        not_run(&this_test(), "programs cannot gain privileges here");
         return;
     }
     let run = |mode| {

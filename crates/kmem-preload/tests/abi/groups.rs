@@ -1,5 +1,7 @@
 //! Groups as C and C++ programs use them: `kmem/group.h`.
 
+use kmem_testing::{not_run, this_test};
+
 use crate::harness::{
     Run, library, must_succeed, no_cxx, program, program_with_libraries, thorough,
 };
@@ -17,7 +19,13 @@ fn without_books_there_are_no_groups() {
 
 #[test]
 fn every_form_of_allocation_is_charged_to_the_byte_or_refused_without_a_trace() {
-    let Some(library) = library().filter(|_| !no_cxx()) else { return };
+    if no_cxx() {
+        return;
+    }
+    let Some(library) = library() else {
+        not_run(&this_test(), "KMEM_TEST_LIBRARY names no library to link with");
+        return;
+    };
     let path = program_with_libraries("group_forms.cc", "group_forms", &[&library]);
     must_succeed(&path, &[]);
 }

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::harness::{Run, SIGABRT, is_reference_run, library, program_with_libraries};
+use crate::harness::{Run, SIGABRT, is_not_kmem, library, program_with_libraries};
 
 /// The program calls kmem.h, so it is linked with the library.
 fn hardening() -> PathBuf {
@@ -15,7 +15,7 @@ fn hardening() -> PathBuf {
 /// a line of the program.
 #[track_caller]
 fn found(conf: &str, case: &str, message: &str) {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let outcome = Run::new(hardening()).arg(case).env("KMEM_CONF", conf).run();
@@ -45,7 +45,7 @@ fn found(conf: &str, case: &str, message: &str) {
 /// The case goes unnoticed.
 #[track_caller]
 fn unnoticed(conf: &str, case: &str) {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let outcome = Run::new(hardening()).arg(case).env("KMEM_CONF", conf).run();

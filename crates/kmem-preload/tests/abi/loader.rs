@@ -1,9 +1,9 @@
 //! The life of a process before main and after it, and libraries that come and go.
 
-use std::path::Path;
+use kmem_testing::is_missing;
 
 use crate::harness::{
-    CONFIGURATIONS, Run, in_configurations, is_reference_run, library, must_work, no_cxx, program,
+    CONFIGURATIONS, Run, in_configurations, is_not_kmem, library, must_work, no_cxx, program,
     program_with_libraries, shared_library,
 };
 
@@ -85,7 +85,7 @@ fn library_is_loaded_and_closed_again_and_again() {
 
 #[test]
 fn allocator_itself_is_loaded_at_run_time() {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let (path, library) =
@@ -101,7 +101,7 @@ fn allocator_itself_is_loaded_at_run_time() {
 
 #[test]
 fn program_is_linked_with_the_allocator() {
-    if is_reference_run() || no_cxx() {
+    if is_not_kmem() || no_cxx() {
         return;
     }
     let library = library().expect("there is a library to test");
@@ -117,7 +117,7 @@ fn program_is_linked_with_the_allocator() {
 
 #[test]
 fn linked_and_preloaded_copies_get_along() {
-    if is_reference_run() || no_cxx() {
+    if is_not_kmem() || no_cxx() {
         return;
     }
     let library = library().expect("there is a library to test");
@@ -147,7 +147,7 @@ fn common_programs_start_and_end() {
             &["-c", "import json, threading; print(json.dumps({'a': [1] * 1000}))"],
         ),
     ] {
-        if Path::new(command).exists() {
+        if !is_missing(command) {
             in_configurations(
                 CONFIGURATIONS,
                 || Run::new(command).args(arguments),

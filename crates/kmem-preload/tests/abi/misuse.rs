@@ -2,7 +2,7 @@
 //! code and never silence.
 
 use crate::harness::{
-    CHECKED_CONFIGURATIONS, Run, SIGABRT, SIGSEGV, in_configurations, is_reference_run, program,
+    CHECKED_CONFIGURATIONS, Run, SIGABRT, SIGSEGV, in_configurations, is_not_kmem, program,
 };
 
 /// `double_free.c`, where the message must name one of `words` and contain `parts`.
@@ -13,7 +13,7 @@ fn double_free(arguments: &[&str], words: &[&str], parts: &[&str]) {
 
 #[track_caller]
 fn refused(source: &str, arguments: &[&str], words: &[&str], parts: &[&str]) {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let path = program(source);
@@ -75,7 +75,7 @@ fn double_free_from_another_thread() {
 
 #[test]
 fn a_race_of_two_frees_is_found_at_once_in_debug() {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let path = program("racing_free.c");
@@ -257,7 +257,7 @@ fn usable_size_of_what_is_no_live_block() {
 
 #[test]
 fn block_of_the_c_library_is_passed_on_or_refused() {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let path = program("foreign_free.c");
@@ -276,7 +276,7 @@ fn block_of_the_c_library_is_passed_on_or_refused() {
 
 #[test]
 fn message_is_one_short_line() {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let outcome = Run::new(program("double_free.c")).args(&["immediate", "64"]).run();
@@ -287,7 +287,7 @@ fn message_is_one_short_line() {
 
 #[test]
 fn refusal_aborts_with_stderr_closed() {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     Run::after_shell("exec 2>&-", program("double_free.c"))

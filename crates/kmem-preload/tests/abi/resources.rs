@@ -1,6 +1,6 @@
 //! Little address space, few descriptors, failing system calls, and very many blocks.
 
-use std::path::Path;
+use kmem_testing::is_missing;
 
 use crate::harness::{CONFIGURATIONS, Run, in_configurations, must_work, no_cxx, program};
 
@@ -8,7 +8,7 @@ use crate::harness::{CONFIGURATIONS, Run, in_configurations, must_work, no_cxx, 
 fn programs_start_in_128_mebibytes_of_address_space() {
     for (command, arguments) in [("/bin/ls", &["/"][..]), ("/usr/bin/python3", &["-c", "print(1)"])]
     {
-        if Path::new(command).exists() {
+        if !is_missing(command) {
             let run = || Run::after_shell("ulimit -v 131072", command).args(arguments);
             in_configurations(CONFIGURATIONS, run, |outcome| {
                 outcome.assert_quiet_success();

@@ -1,12 +1,10 @@
 //! Hash tables as C and C++ programs use them: `kmem/rhashtable.h`.
 
-use crate::harness::{
-    Run, is_reference_run, must_succeed, no_cxx, program, program_with_libraries,
-};
+use crate::harness::{Run, is_not_kmem, must_succeed, no_cxx, program, program_with_libraries};
 
 #[test]
 fn tables_do_what_the_header_says_while_threads_change_read_and_walk_them() {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     must_succeed(&program("rhashtable.c"), &[]);

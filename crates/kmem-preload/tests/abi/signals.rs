@@ -1,11 +1,11 @@
 //! Signal handlers that allocate while the interrupted code does, too.
 
-use crate::harness::{CONFIGURATIONS, Run, in_configurations, is_reference_run, program, thorough};
+use crate::harness::{CONFIGURATIONS, Run, in_configurations, is_not_kmem, program, thorough};
 
 #[track_caller]
 fn storm(case: &str, largest: &str) {
     // Other allocators promise nothing here.
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     let path = program("signal_storm.c");

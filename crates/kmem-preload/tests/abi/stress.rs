@@ -1,6 +1,6 @@
 //! Random work by several threads, every block carrying a pattern, in every configuration.
 
-use crate::harness::{CONFIGURATIONS, Run, in_configurations, is_reference_run, program, thorough};
+use crate::harness::{CONFIGURATIONS, Run, in_configurations, is_not_kmem, program, thorough};
 
 #[track_caller]
 fn stress(threads: &str, extra: &[&str]) {
@@ -34,7 +34,7 @@ fn threads_are_short_lived() {
 
 #[test]
 fn recording_of_the_peak_changes_nothing() {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     for value in ["peak:0", "peak:1"] {

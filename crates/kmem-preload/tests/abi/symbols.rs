@@ -6,7 +6,9 @@ use object::elf;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
 
-use crate::harness::{is_reference_run, library, released_library};
+use kmem_testing::{not_run, this_test};
+
+use crate::harness::{is_not_kmem, library, released_library};
 
 /// Every way C and C++ programs of this platform ask for memory or give it back. One that is missing falls through to the
 /// C library, and its blocks then reach our free.
@@ -129,7 +131,7 @@ const ALLOWED: &[&str] = &[
 const OWN_PREFIXES: &[&str] = &["kmem_", "KMEM_", "__kmem_"];
 
 fn image() -> Option<Vec<u8>> {
-    if is_reference_run() {
+    if is_not_kmem() {
         return None;
     }
     let path = library()?;
@@ -222,12 +224,12 @@ fn dynamic_entries(image: &[u8]) -> Vec<(u64, u64)> {
 
 #[test]
 fn thread_local_storage_fits_where_it_is_scarce() {
-    if is_reference_run() {
+    if is_not_kmem() {
         return;
     }
     // What cargo builds for tests can unwind and so holds the standard library, with thread-local variables of its own.
     let Some(path) = released_library() else {
-        eprintln!("skipped: there is no release build of the library");
+        not_run(&this_test(), "there is no release build of the library");
         return;
     };
     let image = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

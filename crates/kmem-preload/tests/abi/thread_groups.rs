@@ -3,7 +3,11 @@
 use std::collections::HashMap;
 use std::process::Command;
 
-use crate::harness::{Outcome, Run, is_reference_run, library, no_cxx, program, shared_library};
+use kmem_testing::is_missing;
+
+use crate::harness::{
+    Outcome, Run, is_not_kmem, is_reference_run, library, no_cxx, program, shared_library,
+};
 
 const BY_NAME: &str = "group-by:thread-name";
 
@@ -67,18 +71,9 @@ fn python() -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Whether a program is missing, which is said.
-fn is_missing(program: &str) -> bool {
-    let missing = Command::new(program).arg("--version").output().is_err();
-    if missing {
-        eprintln!("skipped: there is no {program}");
-    }
-    missing
-}
-
 #[test]
 fn threads_of_python_that_name_themselves_pay_apart() {
-    if is_reference_run() || is_missing("python3") {
+    if is_not_kmem() || is_missing("python3") {
         return;
     }
     let python = python().expect("an interpreter");
@@ -109,7 +104,7 @@ libc.exit(0)
 
 #[test]
 fn threads_of_redis_pay_apart() {
-    if is_reference_run() || is_missing("redis-server") || is_missing("redis-cli") {
+    if is_not_kmem() || is_missing("redis-server") || is_missing("redis-cli") {
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");

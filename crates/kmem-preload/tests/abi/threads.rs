@@ -1,5 +1,7 @@
 //! Threads that come and go, that have little stack, and that are cancelled.
 
+use kmem_testing::{library, not_run, this_test};
+
 use crate::harness::{
     CONFIGURATIONS, Run, in_configurations, must_work, program, released_library, thorough,
 };
@@ -20,7 +22,7 @@ fn memory_does_not_grow_with_the_number_of_past_threads() {
 #[test]
 fn small_stacks_are_enough() {
     // Unoptimized code needs more; a library that was named is as it is released.
-    let named = std::env::var_os("KMEM_TEST_LIBRARY").is_some();
+    let named = library::named().is_some();
     let limit = if cfg!(debug_assertions) && !named { "6144" } else { "2048" };
     must_work("small_stacks.c", &[limit]);
 }
@@ -33,11 +35,12 @@ fn cancelled_threads_leave_the_allocator_working() {
 #[test]
 fn asynchronously_cancelled_threads_leave_no_lock_behind() {
     if !thorough() {
+        not_run(&this_test(), "only KMEM_THOROUGH=1 asks for it");
         return;
     }
     // Cancelling unwinds the stack, which the library that cargo builds for tests does not let pass: it can unwind itself.
     let Some(library) = released_library() else {
-        eprintln!("skipped: there is no release build of the library");
+        not_run(&this_test(), "there is no release build of the library");
         return;
     };
     let path = program("cancellation.c");
