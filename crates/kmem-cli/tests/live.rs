@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use kmem_testing::{not_run, this_test};
 use program::{KMEM, Program, compile, directory, for_another_user, json, text};
 use serde_json::Value;
 
@@ -230,7 +231,8 @@ fn without_the_page_map_the_overhead_is_an_estimate_and_said_to_be_one() {
         command
     };
     if !reader(Path::new("true")).output().is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no setpriv, or no right to read processes to give away");
+        let reason = "there is no setpriv, or no right to read processes to give away";
+        not_run(&this_test(), reason);
         return;
     }
     let live = start("fragment", "");

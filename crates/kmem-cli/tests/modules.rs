@@ -2,10 +2,10 @@
 
 mod program;
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 
+use kmem_testing::{Compiler, Coprocess};
 use program::{KMEM, directory, for_another_user, json, text};
 
 /// Compiles a module.
@@ -16,12 +16,8 @@ fn module(dir: &Path, name: &str, source: &str) -> PathBuf {
         format!("#include \"kmem_module.h\"\nMODULE_LICENSE(\"GPL\");\n{source}\n"),
     )
     .unwrap();
-    let path = dir.join(format!("{name}.ko"));
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include");
-    let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-Wextra", "-Werror", "-O2", "-c", "-fPIC", "-I"]).arg(include);
-    assert!(cc.arg(file).arg("-o").arg(&path).status().unwrap().success());
-    path
+    let compiler = Compiler::c().strict().args(["-O2", "-c", "-fPIC"]).include();
+    compiler.arg(file).compile(dir.join(format!("{name}.ko")))
 }
 
 const KEEPS: &str = "static void *kept; static int size = 500; module_param(size, int, 0); MODULE_PARM_DESC(size, \"bytes to keep\");
@@ -35,27 +31,25 @@ fn kmem(args: &[&str]) -> Output {
 }
 
 /// A host whose modules stay; it ends when its input does.
-struct Host(Child);
+struct Host(Coprocess);
 
 impl Host {
     fn start(args: &[&str]) -> Self {
         let mut command = Command::new(KMEM);
         command.args(["modload", "--stay"]).args(args);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut first = String::new();
+        let mut host = Coprocess::start(&mut command);
         // It prints when it has loaded everything.
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+        let first = host.line().expect("statistics");
         assert!(first.contains("Mods ever loaded"), "{first:?}");
-        Self(child)
+        Self(host)
     }
 
     fn pid(&self) -> String {
-        self.0.id().to_string()
+        self.0.pid().to_string()
     }
 
     fn end(mut self) {
-        drop(self.0.stdin.take());
-        assert!(self.0.wait().unwrap().success());
+        assert!(self.0.wait().success());
     }
 }
 

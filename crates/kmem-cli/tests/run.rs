@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use kmem_testing::{Compiler, is_not_root};
 use tempfile::TempDir;
 
 const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
@@ -21,7 +22,7 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/exit_client.c");
         let library = dir.path().join("libkmem.so");
-        cc(&source, &library, &["-shared", "-fPIC"]);
+        shared_library(&source, &library);
         Self { dir, library }
     }
 
@@ -34,9 +35,7 @@ impl Bench {
         let source = self.path("ran.c");
         fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"ran\"); return 0; }\n")
             .unwrap();
-        let path = self.path(name);
-        cc(&source, &path, flags);
-        path
+        Compiler::c().arg(&source).args(flags).compile(self.path(name))
     }
 
     fn script(&self, name: &str, text: &str) -> PathBuf {
@@ -67,9 +66,8 @@ impl Bench {
     }
 }
 
-fn cc(source: &Path, to: &Path, flags: &[&str]) {
-    let status = Command::new("cc").arg(source).args(flags).arg("-o").arg(to).status().unwrap();
-    assert!(status.success());
+fn shared_library(source: &Path, to: &Path) {
+    Compiler::c().arg(source).args(["-shared", "-fPIC"]).compile(to);
 }
 
 fn stderr(output: &Output) -> String {
@@ -188,8 +186,7 @@ fn programs_that_cannot_be_preloaded_are_refused() {
 fn programs_that_gain_privileges_are_refused() {
     let bench = Bench::new();
     let program = bench.program("privileged", &[]);
-    if fs::metadata(&program).unwrap().uid() != 0 {
-        eprintln!("skipped: only root can give files away");
+    if is_not_root("give files away") {
         return;
     }
     let mode = |user: u32, group: u32, bits: u32| {
@@ -221,7 +218,7 @@ fn a_library_that_is_not_loaded_is_no_success() {
     let source = bench.path("empty.c");
     fs::write(&source, "int nothing;\n").unwrap();
     bench.library = bench.path("libempty.so");
-    cc(&source, &bench.library, &["-shared", "-fPIC"]);
+    shared_library(&source, &bench.library);
     let output = bench.run(&["true"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("libkmem was not loaded"), "{}", stderr(&output));

@@ -13,22 +13,15 @@ use fake::{CACHE_LEN, Target};
 use kmem_snapshot::books::Root;
 use kmem_snapshot::control::Setting;
 use kmem_snapshot::memory::Memory;
+use program::{KMEM, text};
 use serde_json::Value;
-
-const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
 
 fn kmem(target: &Target, args: &[&str]) -> Output {
     Command::new(KMEM).args(args).args(["-p", &target.child.id().to_string()]).output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn json(target: &Target, args: &[&str]) -> Value {
-    let output = kmem(target, args);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    program::json(Command::new(KMEM).args(args).args(["-p", &target.child.id().to_string()]))
 }
 
 fn total(target: &Target) -> i64 {

@@ -1,14 +1,14 @@
 //! A real process that waits, and dies with a core.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::Mutex;
 
+use kmem_testing::{not_run, this_test};
 use serde_json::Value;
 
 pub(crate) use super::program::text;
-use super::program::{KMEM, compile, directory, leaves_cores, library};
+use super::program::{KMEM, Program, compile, directory, preload};
 
 /// Runs the command with these arguments and a file as the last one.
 pub(crate) fn kmem(args: &[&str], file: &Path) -> Output {
@@ -22,9 +22,9 @@ pub(crate) fn kmem(args: &[&str], file: &Path) -> Output {
 
 /// The process, and its books from the time when it lived.
 pub(crate) struct Dying {
-    child: Mutex<Child>,
+    process: Mutex<Program>,
     pid: u32,
-    dir: tempfile::TempDir,
+    dir: PathBuf,
     pub(crate) dump: String,
     pub(crate) json: Value,
 }
@@ -47,22 +47,16 @@ impl Dying {
         command.arg("-c").arg(limits).arg(&program).arg(how);
         command.current_dir(dir.path());
         if let Some(conf) = conf {
-            command.env("KMEM_CONF", conf.replace("DIR", dir.path().to_str().unwrap()));
-            command.env("LD_PRELOAD", library());
+            preload(&mut command, conf, dir.path());
         }
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        let pid = child.id();
+        let process = Program::run(command, dir);
+        let (pid, dir) = (process.pid(), process.dir.path().to_owned());
         let (mut dump, mut json) = (String::new(), Value::Null);
         if conf.is_some() {
-            let id = pid.to_string();
-            dump = text(&kmem(&["dump", "-p", &id], Path::new("")).stdout);
-            let output = kmem(&["dump", "--json", "-p", &id], Path::new(""));
-            json = serde_json::from_slice(&output.stdout).unwrap();
+            dump = text(&process.kmem(&["dump"]).stdout);
+            json = process.json(&["dump", "--json"]);
         }
-        Self { child: Mutex::new(child), pid, dir, dump, json }
+        Self { process: Mutex::new(process), pid, dir, dump, json }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -76,42 +70,24 @@ impl Dying {
     }
 
     pub(crate) fn program(&self) -> PathBuf {
-        self.dir.path().join("dies")
+        self.dir.join("dies")
     }
 
     /// Path of its black box.
     pub(crate) fn black_box(&self) -> PathBuf {
-        self.dir.path().join("box")
+        self.dir.join("box")
     }
 
     /// Lets it die. Returns the core file, where this machine leaves cores in the directory of the
     /// process.
     pub(crate) fn kill(&self) -> Option<PathBuf> {
-        if !leaves_cores() {
-            return None;
-        }
-        let mut child = self.child.lock().unwrap();
-        child.stdin.take().unwrap().write_all(b"x").unwrap();
-        let status = child.wait().unwrap();
-        assert!(status.to_string().contains("core dumped"), "{status}");
-        let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|e| e.unwrap().path());
-        let mut cores =
-            entries.filter(|p| p.file_name().is_some_and(|n| n != "dies" && n != "box"));
-        Some(cores.next().expect("a core in the directory of the process"))
+        self.process.lock().unwrap().die(b'x')
     }
 }
 
-impl Drop for Dying {
-    fn drop(&mut self) {
-        let child = self.child.get_mut().unwrap();
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-}
-
-/// The core that gdb writes of the live process; none without gdb.
+/// The core that gdb writes of the live process; none, and recorded, without gdb.
 pub(crate) fn by_gcore(live: &Dying) -> Option<PathBuf> {
-    let core = live.dir.path().join("by-gdb");
+    let core = live.dir.join("by-gdb");
     // The limit stops gdb at 2 GB.
     let output = Command::new("sh")
         .args(["-c", "ulimit -f 2000000; exec gcore -o \"$0\" \"$1\""])
@@ -120,7 +96,9 @@ pub(crate) fn by_gcore(live: &Dying) -> Option<PathBuf> {
         .output()
         .unwrap();
     if !output.status.success() {
-        eprintln!("skipped: no gcore, or it may not trace: {}", text(&output.stderr));
+        let said = text(&output.stderr);
+        let said = said.lines().last().unwrap_or_default();
+        not_run(&this_test(), &format!("there is no gcore, or it may not trace: {said}"));
         return None;
     }
     Some(core.with_file_name(format!("by-gdb.{}", live.pid)))

@@ -1,15 +1,17 @@
-//! Real programs under the real libkmem.so. A program prints answers, then `ready`, and waits for a
-//! byte on its standard input.
+//! Programs under libkmem.so, and the command on them. A program prints answers, then `ready`, and
+//! waits for a byte on its standard input.
 
 // Each test program uses a part of this.
 #![allow(dead_code)]
 
 use std::fs::Permissions;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Command, Output};
 
+pub(crate) use kmem_testing::directory;
+use kmem_testing::library::{LIBRARY, built};
+use kmem_testing::{Compiler, Coprocess, is_not_root, not_run, this_test};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -21,32 +23,20 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 
 /// Path of the library that the command finds by itself.
 pub(crate) fn library() -> PathBuf {
-    let dir = Path::new(KMEM).parent().unwrap();
-    let places = [dir.join("deps/libkmem.so"), dir.join("libkmem.so")];
-    places.into_iter().find(|p| p.is_file()).expect("libkmem.so beside the command")
-}
-
-/// A directory on a disk. It is removed when the value is dropped.
-pub(crate) fn directory() -> TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+    built(LIBRARY)
 }
 
 /// Compiles `programs/NAME.c` into the directory.
+#[track_caller]
 pub(crate) fn compile(name: &str, flags: &[&str], dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-    let path = dir.join(name);
-    let mut cc = Command::new("cc");
-    cc.args(["-g", "-O1", "-pthread"]).args(flags).arg(source).arg("-o").arg(&path);
-    assert!(cc.status().unwrap().success());
-    path
+    Compiler::c().args(["-g", "-O1", "-pthread"]).args(flags).arg(source).compile(dir.join(name))
 }
 
-/// A copy of the command that every user may run, while the directory exists. None, with a message,
+/// A copy of the command that every user may run, while the directory exists. None, and recorded,
 /// where the test cannot become another user.
 pub(crate) fn for_another_user() -> Option<(TempDir, PathBuf)> {
-    // SAFETY: `geteuid` takes no pointers and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root can become another user");
+    if is_not_root("become another user") {
         return None;
     }
     let dir = tempfile::tempdir_in("/tmp").unwrap();
@@ -57,18 +47,18 @@ pub(crate) fn for_another_user() -> Option<(TempDir, PathBuf)> {
     Some((dir, copy))
 }
 
-/// True when a process that dies leaves a core in its directory on this machine. Prints the reason
+/// True when a process that dies leaves a core in its directory on this machine. Recorded
 /// otherwise.
-pub(crate) fn leaves_cores() -> bool {
+fn leaves_cores() -> bool {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     if pattern.starts_with('|') || pattern.contains('/') {
-        eprintln!("skipped: core files go to {}", pattern.trim_end());
+        not_run(&this_test(), &format!("core files go to {}", pattern.trim_end()));
         return false;
     }
     let limit = Command::new("sh").args(["-c", "ulimit -H -c"]).output().unwrap();
     let none = text(&limit.stdout).trim_end() == "0";
     if none {
-        eprintln!("skipped: no core file may be written (ulimit -H -c)");
+        not_run(&this_test(), "no core file may be written (ulimit -H -c)");
     }
     !none
 }
@@ -80,10 +70,14 @@ pub(crate) fn json(command: &mut Command) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// Files of a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
 /// A program under the library that waits for input.
 pub(crate) struct Program {
-    child: Child,
-    said: BufReader<ChildStdout>,
+    process: Coprocess,
     pub(crate) dir: TempDir,
 }
 
@@ -95,41 +89,27 @@ impl Program {
         let path = compile(name, flags, dir.path());
         let mut command = Command::new(path);
         command.args(args);
-        command.env("LD_PRELOAD", library());
-        command.env("KMEM_CONF", conf.replace("DIR", dir.path().to_str().unwrap()));
+        preload(&mut command, conf, dir.path());
         Self::run(command, dir)
     }
 
     /// Starts a program whose files are in `dir`, and waits until it is ready.
+    #[track_caller]
     pub(crate) fn run(mut command: Command, dir: TempDir) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        let mut this = Self { child, said, dir };
-        this.answers();
-        this
-    }
-
-    /// Reads its answers until it is ready.
-    fn answers(&mut self) -> Vec<String> {
-        let mut answers = Vec::new();
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "ended after {answers:?}");
-            match line.trim_end() {
-                "ready" => return answers,
-                answer => answers.push(answer.to_owned()),
-            }
-        }
+        let mut process = Coprocess::start(&mut command);
+        process.wait_for("ready");
+        Self { process, dir }
     }
 
     /// Sends it a byte, and reads its answers until it is ready.
+    #[track_caller]
     pub(crate) fn tell(&mut self, command: u8) -> Vec<String> {
-        self.child.stdin.as_mut().unwrap().write_all(&[command]).unwrap();
-        self.answers()
+        self.process.write(&[command]);
+        self.process.wait_for("ready")
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     pub(crate) fn kmem(&self, args: &[&str]) -> Output {
@@ -142,31 +122,29 @@ impl Program {
 
     /// Sends it a byte that ends it. Returns the core file, where this machine leaves cores in the
     /// directory of the process.
+    #[track_caller]
     pub(crate) fn die(&mut self, command: u8) -> Option<PathBuf> {
         if !leaves_cores() {
             return None;
         }
-        self.child.stdin.as_mut().unwrap().write_all(&[command]).unwrap();
-        let status = self.child.wait().unwrap();
+        let before = files(self.dir.path());
+        self.process.write(&[command]);
+        let status = self.process.wait();
         assert!(status.to_string().contains("core dumped"), "{status}");
-        let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|e| e.unwrap().path());
-        let is_core = |path: &PathBuf| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("core"))
-        };
-        Some(entries.into_iter().find(is_core).expect("a core in the directory of the process"))
+        let mut new = files(self.dir.path()).into_iter().filter(|path| !before.contains(path));
+        Some(new.next().expect("a core in the directory of the process"))
     }
 
     /// Ends it by SIGKILL.
+    #[track_caller]
     pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        let status = self.child.wait().unwrap();
+        let status = self.process.kill();
         assert!(status.to_string().contains("SIGKILL"), "{status}");
     }
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Preloads a command with the library, configured. `DIR` stands for the directory.
+pub(crate) fn preload(command: &mut Command, conf: &str, dir: &Path) {
+    command.env("LD_PRELOAD", library());
+    command.env("KMEM_CONF", conf.replace("DIR", dir.to_str().unwrap()));
 }

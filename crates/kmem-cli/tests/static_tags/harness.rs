@@ -2,23 +2,19 @@
 //! books with the rows that they print; see `expect.h`.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use kmem_testing::library::{LIBRARY, built};
+use kmem_testing::{Compiler, Coprocess, Outcome, Run};
+pub(crate) use kmem_testing::{include, is_missing};
 use serde_json::Value;
 
 pub(crate) const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
 
 /// Path of the library that the command finds by itself.
 pub(crate) fn library() -> PathBuf {
-    let dir = Path::new(KMEM).parent().unwrap();
-    let places = [dir.join("deps/libkmem.so"), dir.join("libkmem.so")];
-    places.into_iter().find(|p| p.is_file()).expect("libkmem.so")
-}
-
-pub(crate) fn include() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include")
+    built(LIBRARY)
 }
 
 pub(crate) fn source(name: &str) -> PathBuf {
@@ -28,23 +24,9 @@ pub(crate) fn source(name: &str) -> PathBuf {
 /// Runs a compiler on sources of the tests. A warning is a failure.
 #[track_caller]
 pub(crate) fn compile(compiler: &str, args: &[&str], sources: &[&str], to: &Path) {
-    let mut command = Command::new(compiler);
-    command.args(["-Wall", "-Wextra", "-Werror", "-pthread", "-I"]).arg(include());
-    // Libraries come after the objects that need them.
-    command.args(sources.iter().map(|name| source(name))).args(args).arg("-o").arg(to);
-    command.arg("-ldl");
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// True, with a message, when this compiler is absent. Under CI=true a C++ compiler is required.
-pub(crate) fn is_missing(compiler: &str) -> bool {
-    let missing = Command::new(compiler).arg("--version").output().is_err();
-    if missing {
-        assert!(compiler != "g++" || std::env::var_os("CI").is_none(), "there is no {compiler}");
-        eprintln!("skipped: there is no {compiler}");
-    }
-    missing
+    let compiler = Compiler::new(compiler).strict().arg("-pthread").include();
+    // Libraries come after the sources that need them.
+    compiler.args(sources.iter().map(|name| source(name))).args(args).arg("-ldl").compile(to);
 }
 
 /// The source and the line in which a call is marked.
@@ -66,13 +48,11 @@ pub(crate) type Rows = BTreeMap<(String, u64, String), (u64, u64)>;
 
 /// A running program under the library.
 pub(crate) struct Program {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
+    process: Coprocess,
     /// Names of the source files that marks are looked up in.
     files: &'static [&'static str],
     /// Bytes and calls without a tag, as the program knows them.
-    pub(crate) nobody: (u64, u64),
+    pub(crate) untagged: (u64, u64),
 }
 
 /// Result of reading on to the next check of a program.
@@ -90,27 +70,18 @@ impl Program {
         conf: &str,
         files: &'static [&'static str],
     ) -> Self {
-        let mut child = Command::new(program)
-            .args(args)
-            .env("LD_PRELOAD", library())
-            .env("KMEM_CONF", conf)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdin = child.stdin.take();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        Self { child, stdin, stdout, files, nobody: (0, 0) }
+        let mut command = Command::new(program);
+        command.args(args).env("LD_PRELOAD", library()).env("KMEM_CONF", conf);
+        let process = Coprocess::start(command.stderr(Stdio::piped()));
+        Self { process, files, untagged: (0, 0) }
     }
 
     /// Reads on to the next check.
     pub(crate) fn next(&mut self) -> Said {
         let mut rows = Rows::new();
-        self.nobody = (0, 0);
+        self.untagged = (0, 0);
         loop {
-            let mut line = String::new();
-            self.stdout.read_line(&mut line).unwrap();
+            let Some(line) = self.process.line() else { return Said::End };
             let words: Vec<&str> = line.split_whitespace().collect();
             match words[..] {
                 ["row", mark, function, bytes, calls] => {
@@ -119,23 +90,22 @@ impl Program {
                     let what = (bytes.parse().unwrap(), calls.parse().unwrap());
                     assert_eq!(rows.insert(who, what), None, "{mark} twice");
                 }
-                ["nobody", bytes, calls] => {
-                    self.nobody = (bytes.parse().unwrap(), calls.parse().unwrap());
+                ["untagged", bytes, calls] => {
+                    self.untagged = (bytes.parse().unwrap(), calls.parse().unwrap());
                 }
                 ["same", same] => assert_eq!(same, "1", "loaded at another address"),
                 ["check"] => return Said::Check(rows),
-                [] => return Said::End,
                 _ => panic!("{line:?}"),
             }
         }
     }
 
     pub(crate) fn go_on(&mut self) {
-        self.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        self.process.write(b"\n");
     }
 
     pub(crate) fn dump(&self) -> Value {
-        let pid = self.child.id().to_string();
+        let pid = self.process.pid().to_string();
         let output = Command::new(KMEM).args(["dump", "--json", "-p", &pid]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
@@ -150,10 +120,10 @@ impl Program {
             checks += 1;
             let dump = self.dump();
             assert_eq!(rows_of(&dump, self.files), expected, "check {checks}: {dump:#}");
-            assert_eq!(nobody_of(&dump), self.nobody, "check {checks}: {dump:#}");
+            assert_eq!(untagged_of(&dump), self.untagged, "check {checks}: {dump:#}");
             let libraries = of_libraries(&dump);
             assert!(!alone || libraries == 0, "check {checks}: {dump:#}");
-            let own = expected.values().map(|row| row.0).sum::<u64>() + self.nobody.0;
+            let own = expected.values().map(|row| row.0).sum::<u64>() + self.untagged.0;
             assert_eq!(dump["accounting"]["tracked"], own + libraries, "check {checks}: {dump:#}");
             self.go_on();
         }
@@ -164,23 +134,13 @@ impl Program {
 
     /// Reads its stderr until it ends, for a message.
     pub(crate) fn stderr(&mut self) -> String {
-        self.stdin = None;
-        let mut text = String::new();
-        let _ = self.child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut text));
-        text
+        self.process.stderr()
     }
 
     /// Lets it end. Returns whether it succeeded, and its stderr.
     pub(crate) fn end(mut self) -> (bool, String) {
         let stderr = self.stderr();
-        (self.child.wait().unwrap().success(), stderr)
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        (self.process.wait().success(), stderr)
     }
 }
 
@@ -213,7 +173,7 @@ fn of_libraries(dump: &Value) -> u64 {
 }
 
 /// Live bytes and calls without a tag.
-fn nobody_of(dump: &Value) -> (u64, u64) {
+fn untagged_of(dump: &Value) -> (u64, u64) {
     let rows = dump["rows"].as_array().unwrap().iter();
     let of_zero = |row: &&Value| row["tags"].as_array().is_some_and(|t| t.contains(&0.into()));
     rows.filter(of_zero).fold((0, 0), |sum, row| {
@@ -222,11 +182,7 @@ fn nobody_of(dump: &Value) -> (u64, u64) {
 }
 
 /// Runs a program alone, with or without the library.
-pub(crate) fn run(program: &Path, args: &[&str], preload: bool) -> Output {
-    let mut command = Command::new(program);
-    command.args(args).env_remove("KMEM_CONF").env_remove("LD_PRELOAD");
-    if preload {
-        command.env("LD_PRELOAD", library());
-    }
-    command.stdin(Stdio::null()).output().unwrap()
+pub(crate) fn run(program: &Path, args: &[&str], preload: bool) -> Outcome {
+    let run = Run::new(program).args(args).without_preload();
+    if preload { run.env("LD_PRELOAD", library()).run() } else { run.run() }
 }

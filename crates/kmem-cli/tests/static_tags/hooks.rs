@@ -42,15 +42,15 @@ fn a_hooked_program_prints_the_same_without_the_library_and_keeps_the_rules_of_e
     let plain = dir.path().join("plain");
     compile("cc", &["-Wno-alloc-size-larger-than"], &["hooked.c"], &plain);
     let expected = run(&plain, &[], false);
-    assert!(expected.status.success());
-    let text = String::from_utf8(expected.stdout).unwrap();
+    expected.assert_success();
+    let text = expected.stdout;
     assert!(text.lines().filter(|line| line.ends_with(": 1 1")).count() == 5, "{text}");
     let program = hooked(dir.path(), "cc", "hooked.c", &["-Wno-alloc-size-larger-than"]);
     for preload in [false, true] {
         let output = run(&program, &[], preload);
-        assert!(output.status.success());
-        assert_eq!(String::from_utf8(output.stdout).unwrap(), text, "preloaded: {preload}");
-        assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+        output.assert_success();
+        assert_eq!(output.stdout, text, "preloaded: {preload}");
+        assert_eq!(output.stderr, "");
     }
 }
 
@@ -68,7 +68,7 @@ fn hooks_compile_without_a_warning_in_every_dialect() {
                     let program =
                         hooked(dir.path(), compiler, file, &[&dialect, level, "-Wshadow"]);
                     let output = run(&program, &[], true);
-                    assert!(output.status.success(), "{compiler} {dialect} {level} {file}");
+                    assert!(output.succeeded(), "{compiler} {dialect} {level} {file}");
                 }
             }
         }
@@ -81,7 +81,7 @@ fn the_command_line_says_which_c_library_a_source_sees() {
     let dir = tempfile::tempdir().unwrap();
     let program = hooked(dir.path(), "cc", "posix.c", &["-D_POSIX_C_SOURCE=200809L"]);
     let output = run(&program, &[], true);
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "No such file or directory\n");
+    assert_eq!(output.stdout, "No such file or directory\n");
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn a_hooked_program_may_have_the_kernels_names_for_itself() {
     let dir = tempfile::tempdir().unwrap();
     let program = hooked(dir.path(), "cc", "own_names.c", &["-rdynamic"]);
     let output = run(&program, &[], true);
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "1 2\n");
-    assert!(output.status.success());
+    assert_eq!(output.stdout, "1 2\n");
+    output.assert_success();
 }
 
 #[test]

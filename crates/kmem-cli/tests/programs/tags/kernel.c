@@ -278,8 +278,8 @@ static void case_wrapper(void)
 	uintptr_t inner = kmem_tag_enter(KMEM_TAG_NAMED("inner")); /* at inner */
 	void *two = malloc(200);
 	void *own = kmalloc(300, GFP_KERNEL); /* at own */
-	uintptr_t nobody = kmem_tag_enter(NULL);
-	kmem_tag_leave(nobody);
+	uintptr_t none = kmem_tag_enter(NULL);
+	kmem_tag_leave(none);
 	void *three = kmalloc_noprof(200, GFP_KERNEL);
 	kmem_tag_leave(inner);
 	void *four = malloc(100);
@@ -301,7 +301,7 @@ static void case_noprof(void)
 		held[i] = kmalloc_noprof(100, GFP_KERNEL);
 	void *page = alloc_pages_noprof(GFP_KERNEL, 0);
 	void *tagged = kmalloc(100, GFP_KERNEL); /* at tagged */
-	say("nobody %zu %d\n", 10 * 112 + PAGE, 11);
+	say("untagged %zu %d\n", 10 * 112 + PAGE, 11);
 	EXPECT("tagged", 112, 1);
 	check();
 	for (int i = 0; i < 10; i++)

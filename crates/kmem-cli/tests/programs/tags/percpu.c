@@ -17,7 +17,7 @@ static void case_percpu(void)
 	uint64_t *words[100];
 	for (int i = 0; i < 100; i++)
 		words[i] = __alloc_percpu(100, 8); /* at words */
-	void *nobodys = alloc_percpu_noprof(8, 8, GFP_KERNEL);
+	void *untagged = alloc_percpu_noprof(8, 8, GFP_KERNEL);
 	MUST(packets && __alloc_percpu_gfp(40000, 8, GFP_KERNEL | __GFP_NOWARN) == NULL);
 	this_cpu_add(packets->received, 40);
 	this_cpu_inc(packets->received);
@@ -29,12 +29,12 @@ static void case_percpu(void)
 	MUST(nr_cpu_ids() >= 2 && per_cpu_ptr(packets, nr_cpu_ids()) == NULL);
 	this_cpu_write(*words[3], 5);
 	MUST(percpu_sum(*words[3]) == 5 && this_cpu_read(packets->dropped) + 7 >= 7);
-	say("nobody 16 1\n");
+	say("untagged 16 1\n");
 	EXPECT("packets", 16, 1);
 	EXPECT("words", 100 * 112, 100);
 	check();
 	free_percpu(packets);
-	free_percpu(nobodys);
+	free_percpu(untagged);
 	free_percpu(NULL);
 	for (int i = 0; i < 40; i++)
 		free_percpu(words[i]);
