@@ -14,6 +14,7 @@ use harness::{config, directory, module, nothing_is_left};
 use kmem_module::stats::Stat;
 use kmem_module::symbols::{Core, Definition};
 use kmem_module::{Config, Errno, Loader};
+use kmem_testing::is_not_root;
 use tempfile::TempDir;
 
 const MODULE: &str = "test_module";
@@ -164,9 +165,7 @@ fn kmod_0012_addresses_in_the_list_are_for_those_who_may_know_them() {
 #[test]
 fn kmod_0013_nobody_else_reads_addresses_out_of_the_process() {
     // As another user: the board is memory of this process, which the kernel does not show.
-    // SAFETY: asks for a number.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root can become another user");
+    if is_not_root("become another user") {
         return;
     }
     let dir = modules();

@@ -7,10 +7,11 @@ use std::fs;
 use std::process::Command;
 
 use harness::{
-    KMEM, books, call, cc, compile, config, directory, insmod, int, loader, module, nothing_is_left,
+    KMEM, books, call, compile, config, directory, insmod, int, loader, module, nothing_is_left,
 };
 use kmem_module::loader::{WhenLive, delete, flags};
 use kmem_module::{Config, Errno, Loader};
+use kmem_testing::Compiler;
 
 #[test]
 fn a_module_has_everything_the_header_has() {
@@ -78,11 +79,9 @@ fn several_files_are_one_module() {
         "int twice(int n); int twice(int n) { static int calls; calls++; return n * 2; }",
     )
     .unwrap();
-    let b_o = dir.path().join("b.o");
-    let run = |command: &mut Command| assert!(command.status().unwrap().success());
-    run(cc().args(["-c", "-fPIC", "-o"]).arg(&b_o).arg(&b));
-    let both = dir.path().join("both.ko");
-    run(cc().args(["-r", "-nostdlib", "-Wl,--build-id", "-o"]).arg(&both).arg(&a).arg(&b_o));
+    let b_o = Compiler::c().args(["-c", "-fPIC"]).arg(&b).compile(dir.path().join("b.o"));
+    let link = Compiler::c().args(["-r", "-nostdlib", "-Wl,--build-id"]);
+    let both = link.arg(&a).arg(&b_o).compile(dir.path().join("both.ko"));
     let loader = loader();
     insmod(&loader, &both, "").unwrap();
     // The name is that of the source with MODULE_LICENSE.
@@ -162,10 +161,8 @@ fn versions_and_licences_decide_who_gets_a_symbol() {
     let text = "#include \"kmem_module.h\"\nMODULE_LICENSE(\"Proprietary\");\nvoid v_gpl(void); void own(void); void own(void) { v_gpl(); }\n";
     let source = dir.path().join("own.c");
     fs::write(&source, text).unwrap();
-    let own = dir.path().join("own.ko");
-    let mut cc = cc();
-    cc.args(["-c", "-fPIC", "-I"]).arg(harness::include()).arg(&source).arg("-o").arg(&own);
-    assert!(cc.status().unwrap().success());
+    let compiler = Compiler::c().args(["-c", "-fPIC"]).include().arg(&source);
+    let own = compiler.compile(dir.path().join("own.ko"));
     let error = insmod(&loader, &own, "").unwrap_err();
     assert!(error.to_string().contains("only for modules with a licence"), "{error}");
     loader.delete_module("versions", 0).unwrap();

@@ -10,13 +10,13 @@ use std::ffi::CStr;
 use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use kmem_core::units::Gfp;
 use kmem_core::{Caller, Kmem, StaticTag};
 use kmem_module::symbols::{Core, Definition, Process};
 use kmem_module::{Config, Loader, Result};
-use tempfile::TempDir;
+use kmem_testing::Compiler;
+pub(crate) use kmem_testing::directory;
 
 /// The allocator that modules of this program allocate from.
 pub(crate) static KMEM: Kmem = Kmem::new();
@@ -68,20 +68,6 @@ pub(crate) fn books(module: &str) -> BTreeMap<String, (u64, u64)> {
     rows
 }
 
-/// A directory that goes away with the test.
-pub(crate) fn directory() -> TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
-
-pub(crate) fn include() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include")
-}
-
-/// The compiler for this machine; `KMEM_TEST_CC` names another, where the tests run under an emulator.
-pub(crate) fn cc() -> Command {
-    Command::new(std::env::var_os("KMEM_TEST_CC").unwrap_or_else(|| "cc".into()))
-}
-
 /// Compiles a source of `tests/modules` into the directory.
 pub(crate) fn compile(dir: &Path, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/modules/{name}.c"));
@@ -100,23 +86,11 @@ pub(crate) fn module_with(dir: &Path, name: &str, text: &str, flags: &[&str]) ->
     compile_file(dir, name, &source, flags)
 }
 
+#[track_caller]
 pub(crate) fn compile_file(dir: &Path, name: &str, source: &Path, flags: &[&str]) -> PathBuf {
-    let path = dir.join(format!("{name}.ko"));
-    let mut cc = self::cc();
-    cc.args([
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-Wno-misleading-indentation",
-        "-O1",
-        "-c",
-        "-fPIC",
-        "-I",
-    ])
-    .arg(include());
-    let output = cc.args(flags).arg(source).arg("-o").arg(&path).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    path
+    let compiler = Compiler::c().strict().args(["-Wno-misleading-indentation", "-O1"]);
+    let compiler = compiler.args(["-c", "-fPIC"]).include().args(flags);
+    compiler.arg(source).compile(dir.join(format!("{name}.ko")))
 }
 
 /// Loads a file as `insmod` does.
