@@ -17,11 +17,11 @@ use program::{KMEM, text};
 use serde_json::Value;
 
 fn kmem(target: &Target, args: &[&str]) -> Output {
-    Command::new(KMEM).args(args).args(["-p", &target.child.id().to_string()]).output().unwrap()
+    Command::new(KMEM).args(args).args(["-p", &target.pid().to_string()]).output().unwrap()
 }
 
 fn json(target: &Target, args: &[&str]) -> Value {
-    program::json(Command::new(KMEM).args(args).args(["-p", &target.child.id().to_string()]))
+    program::json(Command::new(KMEM).args(args).args(["-p", &target.pid().to_string()]))
 }
 
 fn total(target: &Target) -> i64 {
@@ -274,7 +274,7 @@ fn what_cannot_be_written_is_told_by_exit_codes() {
     let Some((_dir, kmem)) = program::for_another_user() else { return };
     let target = Target::start("");
     let mut command = Command::new(kmem);
-    command.args(["context", "tag:9", "-p", &target.child.id().to_string()]);
+    command.args(["context", "tag:9", "-p", &target.pid().to_string()]);
     let output = command.uid(65534).gid(65534).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
     assert_eq!(setting(&target).deep_tag, 0);

@@ -144,7 +144,7 @@ fn absent_processes() {
     let error = target.snapshot().unwrap_err();
     assert!(matches!(error, ReadError::NotInstrumented { .. }), "{error}");
     assert!(error.is_absent());
-    let process = Process::open(target.child.id()).unwrap();
+    let process = Process::open(target.pid()).unwrap();
     drop(target);
     assert!(matches!(Snapshot::take(&process), Err(ReadError::NoProcess { .. })));
     assert!(matches!(Process::open(0x7fff_fff0), Err(ReadError::NoProcess { .. })));

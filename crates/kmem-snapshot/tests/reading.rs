@@ -19,7 +19,7 @@ fn of(fake: &FakeBox) -> Target {
 #[test]
 fn rows_of_a_process_add_up_however_they_are_keyed() {
     let fake = fake::Target::start("");
-    let target = Target::Process(fake.child.id());
+    let target = Target::Process(fake.pid());
     let reading = target.read(&Query::default()).unwrap();
     assert_eq!(total(&reading.sites), sum(&fake));
     assert!(reading.notes.is_empty() && !reading.filtered, "{:?}", reading.notes);
@@ -37,7 +37,7 @@ fn rows_of_a_process_add_up_however_they_are_keyed() {
 #[test]
 fn filters_choose_rows_and_a_group_must_exist() {
     let fake = fake::Target::start("");
-    let target = Target::Process(fake.child.id());
+    let target = Target::Process(fake.pid());
     let read = |filter| target.read(&Query { filter, ..Query::default() });
     let function = vec![Pattern::new("make")];
     let reading = read(Filter { function, ..Filter::default() }).unwrap();
@@ -52,19 +52,19 @@ fn filters_choose_rows_and_a_group_must_exist() {
 #[test]
 fn notes_tell_of_copies_and_damage() {
     let fake = fake::Target::start("copies");
-    let reading = Target::Process(fake.child.id()).read(&Query::default()).unwrap();
+    let reading = Target::Process(fake.pid()).read(&Query::default()).unwrap();
     let [Note::Copies { roots, .. }] = &reading.notes[..] else { panic!("{:?}", reading.notes) };
     assert_eq!(roots.len(), 2);
     assert_eq!(total(&reading.sites).0, 2 * sum(&fake).0);
     let fake = fake::Target::start("unknown-class");
-    let (snapshot, notes) = Target::Process(fake.child.id()).snapshot().unwrap();
+    let (snapshot, notes) = Target::Process(fake.pid()).snapshot().unwrap();
     assert_eq!(notes, [Note::Torn(snapshot.torn())]);
 }
 
 #[test]
 fn call_sites_are_listed_one_by_one_largest_first() {
     let fake = fake::Target::start("");
-    let (sites, _) = Target::Process(fake.child.id()).call_sites().unwrap();
+    let (sites, _) = Target::Process(fake.pid()).call_sites().unwrap();
     assert!(sites.is_sorted_by_key(|site| std::cmp::Reverse(site.bytes)));
     let mut tags: Vec<u32> = sites.iter().map(|site| site.tag).collect();
     tags.sort_unstable();
@@ -104,9 +104,9 @@ fn a_failure_keeps_the_notes_that_were_made_before_it() {
     assert_eq!(failure.notes.iter().filter(|note| damage(note)).count(), 2, "{:?}", failure.notes);
 
     let fake = fake::Target::start("never");
-    let failure = Target::Process(fake.child.id()).read(&Query::default()).unwrap_err();
+    let failure = Target::Process(fake.pid()).read(&Query::default()).unwrap_err();
     assert!(matches!(failure.error, ReadError::ProfilingNever { .. }), "{failure}");
     let counters = Query { cumulative: true, ..Query::default() };
-    let failure = Target::Process(fake.child.id()).read(&counters).unwrap_err();
+    let failure = Target::Process(fake.pid()).read(&counters).unwrap_err();
     assert!(matches!(failure.error, ReadError::BadSetting(_)), "{failure}");
 }

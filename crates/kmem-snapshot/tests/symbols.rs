@@ -1,48 +1,39 @@
 //! Call sites of small programs, compiled here with the usual options.
 
 use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use kmem_snapshot::Process;
 use kmem_snapshot::symbols::{Modules, Place, Symbols};
+use kmem_testing::{Compiler, Coprocess, is_missing};
 
 struct Program {
-    child: Child,
+    process: Coprocess,
     addresses: HashMap<String, u64>,
 }
 
 impl Program {
     fn start(path: &Path) -> Self {
-        let mut child =
-            Command::new(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = Coprocess::start(&mut Command::new(path));
         let mut addresses = HashMap::new();
-        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-            let line = line.unwrap();
+        while let Some(line) = process.line() {
             let Some((name, address)) = line.split_once(' ') else {
                 break;
             };
             addresses.insert(name.to_owned(), u64::from_str_radix(address, 16).unwrap());
         }
-        Self { child, addresses }
+        Self { process, addresses }
     }
 
     fn modules(&self) -> Modules {
-        let process = Process::open(self.child.id()).unwrap();
+        let process = Process::open(self.process.pid()).unwrap();
         let addresses: Vec<u64> = self.addresses.values().copied().collect();
         Modules::open(&process, &process.maps().unwrap(), &addresses)
     }
 
     fn place(&self, name: &str) -> Place {
         Symbols::new(&self.modules()).resolve(self.addresses[name])
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -55,10 +46,9 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+#[track_caller]
 fn compile(dir: &Path, compiler: &str, from: &str, to: &str, flags: &[&str]) -> PathBuf {
-    let path = dir.join(to);
-    run(Command::new(compiler).arg(source(from)).args(flags).arg("-o").arg(&path));
-    path
+    Compiler::new(compiler).arg(source(from)).args(flags).compile(dir.join(to))
 }
 
 #[track_caller]
@@ -153,9 +143,7 @@ fn separate_debug_files_are_found_and_checked() {
 
 #[test]
 fn library_code_gives_way_to_its_caller() {
-    if Command::new("c++").arg("--version").output().is_err() {
-        assert!(std::env::var_os("CI").is_none(), "there is no C++ compiler");
-        eprintln!("skipped: there is no C++ compiler");
+    if is_missing("c++") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -208,12 +196,12 @@ fn a_file_that_was_replaced_is_not_believed() {
 fn code_made_at_run_time_and_nowhere() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Program::start(&compile(dir.path(), "cc", "sites.c", "any", &["-g"]));
-    let process = Process::open(program.child.id()).unwrap();
+    let process = Process::open(program.process.pid()).unwrap();
     let maps = process.maps().unwrap();
     let stack = maps.all().iter().find(|m| m.path == "[stack]").unwrap();
     program.addresses.insert("stack".into(), stack.start + 0x101);
     program.addresses.insert("null".into(), 1);
-    let map = format!("/tmp/perf-{}.map", program.child.id());
+    let map = format!("/tmp/perf-{}.map", program.process.pid());
     std::fs::write(&map, format!("{:x} 200 jit:f a.js:1\n", stack.start)).unwrap();
     let place = program.place("stack");
     let nowhere = program.place("null");

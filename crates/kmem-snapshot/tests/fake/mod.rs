@@ -11,9 +11,9 @@ pub(crate) mod groups;
 pub(crate) mod sites;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::Read as _;
 use std::mem::offset_of;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use kmem_layout::geometry::ClassGeometry;
@@ -21,6 +21,7 @@ use kmem_layout::root::{MAGIC, MAX_ZONES, RootBlock, VERSION, ZoneBlock, profili
 use kmem_layout::site::{PeakEntry, PeakTable, Site};
 use kmem_layout::word::{EXT_LIVE, OBJCG_SHIFT, TAG_BITS, TAG_FIRST_SITE};
 use kmem_snapshot::{Process, ReadError, Snapshot};
+use kmem_testing::Coprocess;
 
 pub(crate) const SITES: u32 = 40;
 const SITE_CAPACITY: u32 = 1 << TAG_BITS;
@@ -36,7 +37,7 @@ type Totals = BTreeMap<u32, (i64, u64)>;
 
 /// The started process.
 pub(crate) struct Target {
-    pub(crate) child: Child,
+    process: Coprocess,
     pub(crate) totals: Totals,
     /// Bytes of metadata, all of it touched, and of slabs that are not objects.
     pub(crate) overhead: u64,
@@ -47,17 +48,12 @@ impl Target {
     /// Starts this test program again as a target with the named fault.
     pub(crate) fn start(fault: &str) -> Self {
         let exe = std::env::current_exe().unwrap();
-        let mut child = Command::new(exe)
-            .args(["--exact", "fake::target", "--ignored", "--nocapture"])
-            .env("FAKE_FAULT", fault)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(exe);
+        command.args(["--exact", "fake::target", "--ignored", "--nocapture"]);
+        let mut process = Coprocess::start(command.env("FAKE_FAULT", fault));
         let mut totals = Totals::new();
         let (mut overhead, mut cached) = (0, 0);
-        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-            let line = line.unwrap();
+        for line in process.wait_for("ready") {
             let fields: Vec<&str> = line.split(' ').collect();
             match fields[..] {
                 ["row", tag, bytes, calls] => {
@@ -65,28 +61,25 @@ impl Target {
                     totals.insert(tag.parse().unwrap(), row);
                 }
                 ["sums", o, c] => (overhead, cached) = (o.parse().unwrap(), c.parse().unwrap()),
-                ["ready"] => break,
                 _ => {}
             }
         }
-        Self { child, totals, overhead, cached }
+        Self { process, totals, overhead, cached }
+    }
+
+    /// Number of the process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// Opens the process.
     pub(crate) fn process(&self) -> Process {
-        Process::open(self.child.id()).unwrap()
+        Process::open(self.pid()).unwrap()
     }
 
     /// Takes a snapshot of the process.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, ReadError> {
         Snapshot::take(&self.process())
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
