@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 #
-# Builds real C programs from source with `-include kmem/hooks.h`, runs a workload in each without and with libkmem.so,
-# and checks the books before anything is freed: every live byte is attributed to a line of the program's own sources,
-# except what the C library allocated for itself, and the sum is the allocator's own count (mallinfo2).
+# Builds real C programs from source with `-include kmem/hooks.h`, runs a workload in each without
+# and with libkmem.so, and checks the books before anything is freed: every live byte is attributed
+# to a line of the program's own sources, except what the C library allocated for itself, and the
+# sum is the allocator's own count (mallinfo2).
 #
 # usage: hooked-programs.sh [--quick] [--library PATH] [--kmem PATH] [--keep] [--list] [NAME...]
 #
@@ -13,9 +14,9 @@
 #   --list          print the names of the programs and exit
 #   NAME...         only these programs
 #
-# The sources are fetched from crates.io, in fixed versions with fixed checksums; HOOKED_SOURCES names a directory with
-# the archives instead. Needs a C compiler, curl and python3. The last line is "N passed, M failed"; the exit code is 0
-# if nothing failed.
+# The sources are fetched from crates.io, in fixed versions with fixed checksums; HOOKED_SOURCES
+# names a directory with the archives instead. Needs a C compiler, curl and python3. The last line
+# is "N passed, M failed"; the exit code is 0 if nothing failed.
 
 set -euo pipefail
 
@@ -84,25 +85,27 @@ unset LD_PRELOAD KMEM_CONF GLIBC_TUNABLES
 fetch() {
 	local name="$1-$2" archive
 	archive="${HOOKED_SOURCES:-$WORK}/$name.crate"
-	[[ -f $archive ]] || curl -sSfL --retry 3 -o "$archive" "https://static.crates.io/crates/$1/$name.crate"
+	[[ -f $archive ]] ||
+		curl -sSfL --retry 3 -o "$archive" "https://static.crates.io/crates/$1/$name.crate"
 	printf '%s  %s\n' "$3" "$archive" | sha256sum --check --quiet --strict
 	tar -xzf "$archive" -C "$WORK"
 }
 
-# Compiles sources of the current directory with hooks, one by one so that their names are short. Warnings are not our
-# subject, but what hooks.h might break is.
+# Compiles sources of the current directory with hooks, one by one so that their names are short.
+# Warnings are off, but for those of what hooks.h might break.
 hooked() {
 	local output=$1 file
 	shift
 	for file in "$@"; do
-		cc -O1 -g -w -Werror=implicit-function-declaration -Werror=int-conversion -Werror=incompatible-pointer-types \
-			-include "$repository/include/kmem/hooks.h" -DQUICK="$QUICK" "${flags[@]}" -c "$file" -o "$output.$(basename "$file").o"
+		cc -O1 -g -w -Werror=implicit-function-declaration -Werror=int-conversion \
+			-Werror=incompatible-pointer-types -include "$repository/include/kmem/hooks.h" \
+			-DQUICK="$QUICK" "${flags[@]}" -c "$file" -o "$output.$(basename "$file").o"
 	done
 	cc "$output".*.o -o "$output" -lm -ldl -pthread
 }
 
-# The end of every workload: what the allocator counts, then a pause in which the books are read. Then everything goes
-# at once, with the process.
+# The end of every workload: the allocator's own count, then a pause in which check.py reads the
+# books. Then everything goes at once, with the process.
 driver() {
 	cat - >driver_main.c <<'C'
 #include <malloc.h>
@@ -195,7 +198,10 @@ void workload(void)
 		exit(1);
 	run(db, "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, value REAL)");
 	run(db, "BEGIN");
-	sqlite3_prepare_v2(db, "INSERT INTO t (name, value) VALUES (printf('name %d', ?1 * 7919 % 10007), ?1)", -1, &insert, NULL);
+	sqlite3_prepare_v2(db,
+			   "INSERT INTO t (name, value)"
+			   " VALUES (printf('name %d', ?1 * 7919 % 10007), ?1)",
+			   -1, &insert, NULL);
 	for (i = 0; i < (QUICK ? 5000 : 200000); i++) {
 		sqlite3_bind_int(insert, 1, i);
 		if (sqlite3_step(insert) != SQLITE_DONE)
@@ -205,7 +211,10 @@ void workload(void)
 	run(db, "COMMIT");
 	run(db, "CREATE INDEX by_name ON t (name)");
 	/* Left in the middle. */
-	sqlite3_prepare_v2(db, "SELECT name, count(*), sum(value) FROM t GROUP BY name ORDER BY 3 DESC", -1, &select, NULL);
+	sqlite3_prepare_v2(db,
+			   "SELECT name, count(*), sum(value) FROM t"
+			   " GROUP BY name ORDER BY 3 DESC",
+			   -1, &select, NULL);
 	for (i = 0; i < 5 && sqlite3_step(select) == SQLITE_ROW; i++)
 		printf("%s %d %.0f\n", sqlite3_column_text(select, 0), sqlite3_column_int(select, 1),
 		       sqlite3_column_double(select, 2));
@@ -280,7 +289,8 @@ for line in run.stdout:
     said.append(line)
 else:
     sys.exit("it ended early: %r" % said)
-dump = json.loads(subprocess.check_output([kmem, "dump", "--json", "-p", str(run.pid)], stderr=subprocess.PIPE))
+read = [kmem, "dump", "--json", "-p", str(run.pid)]
+dump = json.loads(subprocess.check_output(read, stderr=subprocess.PIPE))
 run.stdin.close()
 problems = []
 if run.wait() != 0:
@@ -300,7 +310,8 @@ for row in dump["rows"]:
 total = sum(lines.values()) + libc
 tracked = dump["accounting"]["tracked"]
 if not total == tracked == counted:
-    problems.append("rows hold %d bytes, tracked are %d, mallinfo2 counts %d" % (total, tracked, counted))
+    problems.append("rows hold %d bytes, tracked are %d, mallinfo2 counts %d" %
+                    (total, tracked, counted))
 if not lines:
     problems.append("no row of the program's own")
 print("    %d bytes in %d objects of %d lines, and %d bytes of the C library = mallinfo2" %
@@ -322,7 +333,8 @@ for name in "${names[@]}"; do
 		pwd >"$WORK/$name.sources"
 		"$WORK/$name" </dev/null 2>/dev/null | grep -v '^mallinfo2 ' >"$WORK/$name.plain"
 	) >"$report" 2>&1 &&
-		python3 "$WORK/check.py" "$WORK/$name" "$(<"$WORK/$name.sources")" "$library" "$kmem" "$WORK/$name.plain" >>"$report" 2>&1; then
+		python3 "$WORK/check.py" "$WORK/$name" "$(<"$WORK/$name.sources")" "$library" "$kmem" \
+			"$WORK/$name.plain" >>"$report" 2>&1; then
 		passed=$((passed + 1))
 		printf '%-8s ok\n' "$name"
 	else

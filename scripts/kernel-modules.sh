@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
-# The modules of real Linux kernels, x86-64 and AArch64: Debian's packages are downloaded and unpacked, not installed.
-# `kmem modinfo` must say what kmod's modinfo says, byte for byte, of every one; and each is checked, laid out and relocated
-# against stubs. Some 10,000 modules, 3 GiB of temporary space.
+# The modules of real Linux kernels, x86-64 and AArch64: Debian's packages are downloaded and
+# unpacked, not installed. `kmem modinfo` must say what kmod's modinfo says, byte for byte, of every
+# one; and each is checked, laid out and relocated against stubs. Some 10,000 modules, 3 GiB of
+# temporary space.
 #
-#   scripts/kernel-modules.sh                          both
-#   scripts/kernel-modules.sh MACHINE DIRECTORY        modules that are there already; MACHINE is x86_64 or aarch64
+#   scripts/kernel-modules.sh                      both
+#   scripts/kernel-modules.sh MACHINE DIRECTORY    modules that are there already; MACHINE is x86_64
+#                                                  or aarch64
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-modinfo=$(PATH=$PATH:/sbin:/usr/sbin command -v modinfo) || { echo "modinfo is missing: install kmod"; exit 1; }
+modinfo=$(PATH=$PATH:/sbin:/usr/sbin command -v modinfo) || {
+  echo "modinfo is missing: install kmod"
+  exit 1
+}
 cargo build -q -p kmem-cli
 kmem=$(realpath "${CARGO_TARGET_DIR:-target}/debug/kmem")
 
@@ -18,13 +23,15 @@ kmem=$(realpath "${CARGO_TARGET_DIR:-target}/debug/kmem")
 fetch() {
   local arch=$1 to=$2
   mkdir -p "$work/$arch/lists/partial" "$work/$arch/cache/archives/partial" "$to"
-  local apt=(-q -o "APT::Architecture=$arch" -o "APT::Architectures=$arch" -o "Dir::State::Lists=$work/$arch/lists"
-    -o "Dir::Cache=$work/$arch/cache")
+  local apt=(-q -o "APT::Architecture=$arch" -o "APT::Architectures=$arch"
+    -o "Dir::State::Lists=$work/$arch/lists" -o "Dir::Cache=$work/$arch/cache")
   apt-get "${apt[@]}" update >/dev/null
   local package
-  package=$(apt-cache "${apt[@]}" depends "linux-image-$arch" | sed -n 's/.*Depends: \(linux-image-[^ ]*\)/\1/p' | head -1)
+  package=$(apt-cache "${apt[@]}" depends "linux-image-$arch" |
+    sed -n 's/.*Depends: \(linux-image-[^ ]*\)/\1/p' | head -1)
   echo "== $package"
-  (cd "$work/$arch" && apt-get "${apt[@]}" download "$package" >/dev/null 2>&1 && dpkg-deb -x ./*.deb "$to" && rm ./*.deb)
+  (cd "$work/$arch" && apt-get "${apt[@]}" download "$package" >/dev/null 2>&1 &&
+    dpkg-deb -x ./*.deb "$to" && rm ./*.deb)
 }
 
 check() {

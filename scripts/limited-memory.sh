@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Programs under libkmem.so where memory is limited by the system: in a container of 256 MiB, and with strict
-# overcommit. Needs root; what the machine does not offer is skipped with a word.
+# Programs under libkmem.so where memory is limited by the system: in a container of 256 MiB, and
+# with strict overcommit. Needs root; parts that the machine does not offer are recorded as not run
+# (not-run.sh).
 #
 #   scripts/limited-memory.sh [--library PATH] [--system]
 #
 # --system also changes vm.overcommit_memory of the whole machine for a moment.
 set -euo pipefail
+. "$(dirname "$0")/not-run.sh"
 library=target/release/libkmem.so
 system=0
 while [ $# -gt 0 ]; do
@@ -30,7 +32,8 @@ in_container() {
   mkdir -p "$group"
   echo $((256 << 20)) >"$group/$limit"
   for turn in 1 2 3; do
-    result=$(sh -c "echo \$\$ > $group/cgroup.procs && LD_PRELOAD=$library exec python3 -c '$work'") ||
+    result=$(sh -c "echo \$\$ > $group/cgroup.procs &&
+      LD_PRELOAD=$library exec python3 -c '$work'") ||
       { echo "256 MiB: turn $turn failed" >&2; rmdir "$group"; return 1; }
     [ "$result" = done ] || { echo "256 MiB: turn $turn said: $result" >&2; return 1; }
   done
@@ -43,12 +46,15 @@ if [ -w /sys/fs/cgroup/memory ] && [ -f /sys/fs/cgroup/memory/memory.limit_in_by
 elif grep -qs memory /sys/fs/cgroup/cgroup.subtree_control && [ -w /sys/fs/cgroup ]; then
   in_container /sys/fs/cgroup/kmem-test memory.max memory.peak
 else
-  echo "256 MiB container: skipped, no memory cgroup that may be written"
+  not_run "limited-memory.sh, the container of 256 MiB" "no memory cgroup may be written"
 fi
 
 if [ $system -eq 1 ]; then
   before=$(cat /proc/sys/vm/overcommit_memory) ratio=$(cat /proc/sys/vm/overcommit_ratio)
-  restore() { echo "$before" >/proc/sys/vm/overcommit_memory; echo "$ratio" >/proc/sys/vm/overcommit_ratio; }
+  restore() {
+    echo "$before" >/proc/sys/vm/overcommit_memory
+    echo "$ratio" >/proc/sys/vm/overcommit_ratio
+  }
   trap restore EXIT
   echo 200 >/proc/sys/vm/overcommit_ratio
   echo 2 >/proc/sys/vm/overcommit_memory
@@ -61,8 +67,11 @@ print(committed())'
   without=$(python3 -c "$committed")
   restore
   # The charge is for what is used, not for the address space that is reserved.
-  [ $((with - without)) -lt $((256 << 10)) ] || { echo "strict overcommit: charged $with kB, $without without" >&2; exit 1; }
+  [ $((with - without)) -lt $((256 << 10)) ] || {
+    echo "strict overcommit: charged $with kB, $without without" >&2
+    exit 1
+  }
   echo "strict overcommit: ok, $((with - without)) kB charged beyond the C library's malloc"
 else
-  echo "strict overcommit: skipped without --system"
+  not_run "limited-memory.sh, strict overcommit" "--system was not given"
 fi

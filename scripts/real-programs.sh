@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 #
-# Runs real, unmodified programs without and with libkmem.so preloaded and compares what they print and how they end.
+# Runs real, unmodified programs without and with libkmem.so preloaded, and compares what they print
+# and how they end.
 # Missing programs are installed from Debian when this runs as root.
 #
 # usage: real-programs.sh [--quick] [--no-install] [--library PATH] [--keep] [--list] [NAME...]
@@ -12,9 +13,9 @@
 #   --list          print the names of the programs and exit
 #   NAME...         run only these programs
 #
-# A program passes when it exits with 0 both times, prints the same both times, the library says nothing on stderr, and
-# every process the program started is seen to have the library mapped. The last line is "N passed, M failed"; the exit
-# code is 0 if nothing failed.
+# A program passes when it exits with 0 both times, prints the same both times, the library says
+# nothing on stderr, and every process the program started is seen to have the library mapped. The
+# last line is "N passed, M failed"; the exit code is 0 if nothing failed.
 
 set -euo pipefail
 
@@ -34,19 +35,22 @@ die() {
 	exit 2
 }
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Helpers of the programs. WORK is the common directory, HERE the one of this run; PRELOAD is the library or empty;
-# EVIDENCE is where the dynamic linker notes, per process, what it mapped.
+# --------------------------------------------------------------------------------------------------
+# Helpers of the programs. WORK is the common directory, HERE the one of this run; PRELOAD is the
+# library or empty; EVIDENCE is where the dynamic linker notes, per process, what it mapped.
 
-# Runs a command as the program under test. The linker's notes are asked for in both modes, so that times compare.
+# Runs a command as the program under test. The linker's notes are asked for in both modes, so that
+# times compare.
 loaded() {
 	env LD_PRELOAD="$PRELOAD" LD_DEBUG=files LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
 }
 
-# The same, as the owner of the database when we are root, which PostgreSQL refuses to be.
+# Runs a command as the program under test, as the owner of the database when the script runs as
+# root: PostgreSQL refuses root.
 loaded_as_postgres() {
 	if [[ $(id -u) == 0 ]]; then
-		runuser -u postgres -- env LD_PRELOAD="$PRELOAD" LD_DEBUG=files LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
+		runuser -u postgres -- env LD_PRELOAD="$PRELOAD" LD_DEBUG=files \
+			LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
 	else
 		loaded "$@"
 	fi
@@ -84,22 +88,25 @@ sized() {
 	if [[ $QUICK == 1 ]]; then say "$1"; else say "$2"; fi
 }
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The programs: needs_NAME prints "command package" pairs, prepare_NAME (optional) runs once and unmeasured, run_NAME is
-# measured and compared, clean_NAME (optional) runs after each run.
+# --------------------------------------------------------------------------------------------------
+# The programs: needs_NAME prints "command package" pairs, prepare_NAME (optional) runs once and
+# unmeasured, run_NAME is measured and compared, clean_NAME (optional) runs after each run.
 
 needs_python3() {
 	say "/usr/bin/python3 python3"
 	local version
-	version=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || say 3.11)
+	version=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' \
+		2>/dev/null || say 3.11)
 	say "/usr/lib/python$version/test/test_json libpython$version-testsuite"
 }
 
 run_python3() {
-	local tests=(test_json test_re test_dict test_list test_set test_tuple test_deque test_heapq test_sort test_gc
-		test_weakref test_generators test_exceptions test_struct test_zlib test_pickle test_string test_unicode)
-	[[ $QUICK == 1 ]] || tests+=(test_threading test_thread test_queue test_ctypes test_itertools test_long test_decimal
-		test_io test_mmap test_buffer test_bytes test_statistics test_functools test_collections test_ast)
+	local tests=(test_json test_re test_dict test_list test_set test_tuple test_deque test_heapq
+		test_sort test_gc test_weakref test_generators test_exceptions test_struct test_zlib
+		test_pickle test_string test_unicode)
+	[[ $QUICK == 1 ]] || tests+=(test_threading test_thread test_queue test_ctypes test_itertools
+		test_long test_decimal test_io test_mmap test_buffer test_bytes test_statistics
+		test_functools test_collections test_ast)
 	(
 		cd "$HERE"
 		loaded /usr/bin/python3 -m test --randseed 1 --timeout 300 "${tests[@]}" >log 2>&1
@@ -108,7 +115,8 @@ run_python3() {
 		return 1
 	}
 	# Times and loads differ from run to run.
-	sed -E 's/^[0-9:]+ load avg: [0-9.]+ //; /^(Total duration|Using random seed|== )/d; s/ passed in .*//; s/[0-9.]+ (sec|min|ms)//g' "$HERE/log" |
+	sed -E -e 's/^[0-9:]+ load avg: [0-9.]+ //' -e '/^(Total duration|Using random seed|== )/d' \
+		-e 's/ passed in .*//' -e 's/[0-9.]+ (sec|min|ms)//g' "$HERE/log" |
 		grep -E '^(\[|All|Tests result|[0-9]+ tests)' | sed -E 's/\([0-9a-z .]+\)//'
 }
 
@@ -129,8 +137,10 @@ INSERT INTO entry SELECT i, (i * 7919) % 1000, printf('name %08x', (i * 26544357
 	printf('%.*c %d', 120 + i % 160, 'x', i) FROM n;
 CREATE INDEX by_bucket ON entry (bucket, name);
 SELECT count(*), sum(id), sum(length(body)) FROM entry;
-SELECT bucket, count(*), min(name), max(length(body)) FROM entry GROUP BY bucket ORDER BY 2 DESC, 1 LIMIT 20;
-SELECT a.id, b.id FROM entry a JOIN entry b ON a.bucket = b.bucket AND a.name < b.name WHERE a.id < 40 AND b.id < 4000 ORDER BY 1, 2 LIMIT 30;
+SELECT bucket, count(*), min(name), max(length(body)) FROM entry
+  GROUP BY bucket ORDER BY 2 DESC, 1 LIMIT 20;
+SELECT a.id, b.id FROM entry a JOIN entry b ON a.bucket = b.bucket AND a.name < b.name
+  WHERE a.id < 40 AND b.id < 4000 ORDER BY 1, 2 LIMIT 30;
 SELECT name, length(body) FROM entry ORDER BY length(body) DESC, name LIMIT 20;
 SELECT count(DISTINCT substr(name, 6, 4)) FROM entry;
 SELECT length(group_concat(name)) FROM entry WHERE bucket < 100;
@@ -180,7 +190,8 @@ run_redis() {
 	"${client[@]}" debug reload
 	"${client[@]}" debug digest
 	"${client[@]}" bgsave >/dev/null
-	wait_until 60 bash -c "redis-cli -s '$socket' info persistence | grep -q 'rdb_bgsave_in_progress:0'"
+	wait_until 60 bash -c "redis-cli -s '$socket' info persistence |
+		grep -q 'rdb_bgsave_in_progress:0'"
 	"${client[@]}" info persistence | grep -o 'rdb_last_bgsave_status:[a-z]*'
 	assert_mapped "$server"
 	"${client[@]}" shutdown nosave
@@ -206,25 +217,31 @@ run_postgresql() {
 	transactions=$(sized 400 5000)
 	# The password file of initdb and the sockets live here, too.
 	[[ $(id -u) != 0 ]] || chown postgres "$HERE"
-	loaded_as_postgres "$bin/initdb" -D "$data" -U tester -A trust --no-sync --locale=C -E UTF8 >"$HERE/initdb.log" 2>&1
+	loaded_as_postgres "$bin/initdb" -D "$data" -U tester -A trust --no-sync --locale=C -E UTF8 \
+		>"$HERE/initdb.log" 2>&1
 	# Not by pg_ctl, which would take the server out of our process group.
-	loaded_as_postgres "$bin/postgres" -D "$data" -k "$HERE" -c listen_addresses= -c fsync=off -c shared_buffers=128MB \
-		-c max_parallel_workers_per_gather=2 -c jit=on -c jit_above_cost=10000 >"$HERE/server.log" 2>&1 &
+	loaded_as_postgres "$bin/postgres" -D "$data" -k "$HERE" -c listen_addresses= -c fsync=off \
+		-c shared_buffers=128MB -c max_parallel_workers_per_gather=2 \
+		-c jit=on -c jit_above_cost=10000 >"$HERE/server.log" 2>&1 &
 	wait_until 30 "$bin/pg_isready" -q -h "$HERE" -U tester
 	server=$(head -n 1 "$data/postmaster.pid")
 	note_server "$server"
 	assert_mapped "$server"
 	psql=("$bin/psql" -h "$HERE" -U tester -d postgres -X -A -t -q -v ON_ERROR_STOP=1)
 	loaded "$bin/pgbench" -h "$HERE" -U tester -i -q -s "$scale" postgres >"$HERE/fill.log" 2>&1
-	loaded "$bin/pgbench" -h "$HERE" -U tester -c 8 -j 2 -t "$transactions" --random-seed=1 postgres >"$HERE/bench.log" 2>&1
+	loaded "$bin/pgbench" -h "$HERE" -U tester -c 8 -j 2 -t "$transactions" --random-seed=1 \
+		postgres >"$HERE/bench.log" 2>&1
 	grep -E 'number of transactions actually processed' "$HERE/bench.log"
 	loaded "${psql[@]}" <<SQL
-SELECT sum(abalance) = (SELECT sum(bbalance) FROM pgbench_branches), sum(abalance) = (SELECT sum(tbalance) FROM pgbench_tellers),
+SELECT sum(abalance) = (SELECT sum(bbalance) FROM pgbench_branches),
+	sum(abalance) = (SELECT sum(tbalance) FROM pgbench_tellers),
 	count(*), sum(abalance) FROM pgbench_accounts;
 SELECT count(*) FROM pgbench_history;
-SELECT bid, count(*), md5(string_agg(filler, '' ORDER BY aid)) FROM pgbench_accounts GROUP BY bid ORDER BY bid LIMIT 3;
+SELECT bid, count(*), md5(string_agg(filler, '' ORDER BY aid)) FROM pgbench_accounts
+  GROUP BY bid ORDER BY bid LIMIT 3;
 SELECT md5(string_agg(x::text, ',' ORDER BY x % 1009, x)) FROM generate_series(1, 200000) AS t(x);
-SELECT length(jsonb_agg(jsonb_build_object('a', x, 'b', repeat('y', x % 50)))::text) FROM generate_series(1, 30000) AS t(x);
+SELECT length(jsonb_agg(jsonb_build_object('a', x, 'b', repeat('y', x % 50)))::text)
+  FROM generate_series(1, 30000) AS t(x);
 SQL
 	assert_mapped "$server"
 	kill -INT "$server"
@@ -248,7 +265,8 @@ function work(seed, rounds) {
   const next = () => (state = (Math.imul(state, 1103515245) + 12345) >>> 0);
   for (let i = 0; i < rounds; i++) {
     const key = 'key' + next() % 5000;
-    map.set(key, { list: Array.from({ length: next() % 40 }, (_, j) => j * i), text: 'x'.repeat(next() % 500) });
+    const list = Array.from({ length: next() % 40 }, (_, j) => j * i);
+    map.set(key, { list, text: 'x'.repeat(next() % 500) });
     if (i % 100 === 0) {
       const text = JSON.stringify([...map.entries()].slice(0, 200));
       const packed = zlib.deflateSync(Buffer.from(text));
@@ -368,10 +386,14 @@ prepare_gcc() {
 		say '#include <string.h>'
 		for ((i = 0; i < functions; i++)); do
 			say "struct s$i { int a[$((i % 17 + 1))]; double d; char *name; };"
-			say "static int f$i(struct s$i *s, int n) { int sum = $i; for (int i = 0; i < n; i++) { sum += s->a[i % $((i % 17 + 1))] * i;"
-			say "  if (sum % 3 == 0) s->d *= 1.5; else if (sum & 1) { s->name = strdup(\"name $i\"); free(s->name); } switch (sum % 5) {"
-			say "  case 0: sum ^= $i; break; case 1: sum += n; break; case 2: sum -= i; break; default: sum *= 3; } } return sum; }"
-			say "int g$i(int n) { struct s$i s; memset(&s, 0, sizeof s); s.d = n; return f$i(&s, n) + (int)s.d; }"
+			say "static int f$i(struct s$i *s, int n) { int sum = $i;"
+			say "  for (int i = 0; i < n; i++) { sum += s->a[i % $((i % 17 + 1))] * i;"
+			say "  if (sum % 3 == 0) s->d *= 1.5;"
+			say "  else if (sum & 1) { s->name = strdup(\"name $i\"); free(s->name); }"
+			say "  switch (sum % 5) { case 0: sum ^= $i; break; case 1: sum += n; break;"
+			say "  case 2: sum -= i; break; default: sum *= 3; } } return sum; }"
+			say "int g$i(int n) { struct s$i s; memset(&s, 0, sizeof s); s.d = n;"
+			say "  return f$i(&s, n) + (int)s.d; }"
 		done
 		say 'int main(void) { unsigned sum = 0;'
 		for ((i = 0; i < functions; i++)); do say "sum += (unsigned)g$i($((i % 50)));"; done
@@ -417,7 +439,8 @@ template <int N> struct Tower {
 	std::variant<int, std::string, std::vector<Tower<N - 1>>> extra;
 	long sum() const
 	{
-		return std::accumulate(floors.begin(), floors.end(), long(N), [](long s, const auto &f) { return s + f.second.sum(); });
+		return std::accumulate(floors.begin(), floors.end(), long(N),
+				       [](long s, const auto &f) { return s + f.second.sum(); });
 	}
 };
 template <> struct Tower<0> {
@@ -439,7 +462,8 @@ int main()
 	std::string text;
 	for (int i = 0; i < 2000; i++)
 		text += "name" + std::to_string(i) + "_xyz ";
-	std::cout << std::distance(std::sregex_iterator(text.begin(), text.end(), pattern), std::sregex_iterator()) << '\n';
+	std::sregex_iterator found(text.begin(), text.end(), pattern);
+	std::cout << std::distance(found, std::sregex_iterator()) << '\n';
 	std::unordered_map<std::string, std::shared_ptr<std::set<int>>> table;
 	for (int i = 0; i < 100000; i++) {
 		auto &entry = table["k" + std::to_string(i % 777)];
@@ -488,14 +512,18 @@ TOML
 		say '//! Many small modules.'
 		for ((i = 0; i < 150; i++)); do
 			say "pub mod m$i { use std::collections::*;"
-			say "#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)] pub enum E { A(u32), B(String), C { x: Vec<u8> } }"
-			say "pub fn f(n: u32) -> BTreeMap<E, Vec<String>> { (0..n).map(|i| (if i % 3 == 0 { E::A(i) } else if i % 3 == 1 { E::B(format!(\"{i}\")) }"
+			say "#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]"
+			say "pub enum E { A(u32), B(String), C { x: Vec<u8> } }"
+			say "pub fn f(n: u32) -> BTreeMap<E, Vec<String>> { (0..n).map(|i| ("
+			say "if i % 3 == 0 { E::A(i) } else if i % 3 == 1 { E::B(format!(\"{i}\")) }"
 			say "else { E::C { x: vec![$i; i as usize] } }, vec![format!(\"{:?}\", i); 3])).collect() } }"
 		done
 	} >"$crate/part/src/lib.rs"
 	{
 		say 'fn main() { let mut total = 0usize;'
-		for ((i = 0; i < 150; i++)); do say "total += format!(\"{:?}\", part::m$i::f($((i % 40)))).len();"; done
+		for ((i = 0; i < 150; i++)); do
+			say "total += format!(\"{:?}\", part::m$i::f($((i % 40)))).len();"
+		done
 		say 'println!("{total}"); }'
 	} >"$crate/src/main.rs"
 }
@@ -520,7 +548,8 @@ needs_c++-threads() {
 }
 
 prepare_c++-threads() {
-	g++ -std=c++17 -O2 -pthread "$repository/crates/kmem-preload/tests/programs/containers.cc" -o "$WORK/containers"
+	g++ -std=c++17 -O2 -pthread "$repository/crates/kmem-preload/tests/programs/containers.cc" \
+		-o "$WORK/containers"
 }
 
 run_c++-threads() {
@@ -531,8 +560,9 @@ run_c++-threads() {
 	done
 }
 
-# ---------------------------------------------------------------------------------------------------------------------
-# One measured run, in a process group of its own: --one NAME, with everything else in the environment.
+# --------------------------------------------------------------------------------------------------
+# One measured run, in a process group of its own: --one NAME, with everything else in the
+# environment.
 
 stop_servers() {
 	local pid
@@ -548,7 +578,7 @@ if [[ ${1:-} == --one ]]; then
 	exit
 fi
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 QUICK=0
 install=1
@@ -570,7 +600,7 @@ while (($#)); do
 		shift
 		;;
 	-h | --help)
-		sed -n '3,17s/^# \{0,1\}//p' "$script"
+		sed -n '3,18s/^# \{0,1\}//p' "$script"
 		exit 0
 		;;
 	-*) die "unknown option $1" ;;
@@ -591,7 +621,8 @@ if [[ -z $library ]]; then
 		fi
 	done
 fi
-[[ -n $library && -f $library ]] || die "no libkmem.so: build it with 'cargo build --release -p kmem-preload', or give --library"
+[[ -n $library && -f $library ]] ||
+	die "no libkmem.so: build it with 'cargo build --release -p kmem-preload', or give --library"
 
 WORK=$(mktemp -d /tmp/real-programs.XXXXXX)
 export WORK QUICK
@@ -635,7 +666,8 @@ install_missing() {
 		packages_updated=1
 	fi
 	# Servers that Debian would start at installation are none of our business.
-	DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "${missing[@]}" >>"$WORK/apt.log" 2>&1 || {
+	DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+		apt-get install -y -qq --no-install-recommends "${missing[@]}" >>"$WORK/apt.log" 2>&1 || {
 		tail -n 5 "$WORK/apt.log" >&2
 		return 1
 	}
@@ -667,9 +699,11 @@ run_mode() {
 	chmod 1777 "$directory/evidence"
 	start=$(date +%s%N)
 	exit_code=0
-	HERE=$directory EVIDENCE=$directory/evidence PRELOAD=$([[ $mode == with ]] && printf '%s' "$WORK/libkmem.so" || true) \
+	HERE=$directory EVIDENCE=$directory/evidence \
+		PRELOAD=$([[ $mode == with ]] && printf '%s' "$WORK/libkmem.so" || true) \
 		timeout -k 10 "$([[ $QUICK == 1 ]] && printf 180 || printf 1800)" \
-		bash -euo pipefail "$script" --one "$name" >"$directory.out" 2>"$directory.err" </dev/null || exit_code=$?
+		bash -euo pipefail "$script" --one "$name" \
+		>"$directory.out" 2>"$directory.err" </dev/null || exit_code=$?
 	end=$(date +%s%N)
 	stop_servers
 	elapsed=$(awk "BEGIN { printf \"%.2f\", ($end - $start) / 1e9 }")
@@ -677,7 +711,7 @@ run_mode() {
 
 problem=
 check() {
-	local name=$1 without with code_without
+	local name=$1 without with code_without logs messages
 	problem=
 	install_missing "$name" || {
 		problem="cannot be installed"
@@ -695,15 +729,18 @@ check() {
 	with=$elapsed
 	times=$(printf '%9s %9s' "$without" "$with")
 	if ((code_without != 0)); then
-		problem="exit code $code_without without the library: $(tail -n 3 "$WORK/$name.without.out" "$WORK/$name.without.err")"
+		logs=$(tail -n 3 "$WORK/$name.without.out" "$WORK/$name.without.err")
+		problem="exit code $code_without without the library: $logs"
 	elif ((exit_code != 0)); then
-		problem="exit code $exit_code with the library: $(tail -n 5 "$WORK/$name.with.out" "$WORK/$name.with.err")"
+		logs=$(tail -n 5 "$WORK/$name.with.out" "$WORK/$name.with.err")
+		problem="exit code $exit_code with the library: $logs"
 	elif ! cmp -s "$WORK/$name.without.out" "$WORK/$name.with.out"; then
 		problem="different output: $(diff "$WORK/$name.without.out" "$WORK/$name.with.out" | head -n 6)"
 	elif [[ ! -s $WORK/$name.with.out ]]; then
 		problem="no output to compare"
-	elif grep -rqsE '^kmem: |cannot be preloaded' "$WORK/$name.with.err" "$WORK/$name.with" --include='*.err' --include='*.log'; then
-		problem="messages: $(grep -rhE '^kmem: |cannot be preloaded' "$WORK/$name.with.err" "$WORK/$name.with" --include='*.err' --include='*.log' | head -n 3)"
+	elif messages=$(grep -rhsE '^kmem: |cannot be preloaded' "$WORK/$name.with.err" \
+		"$WORK/$name.with" --include='*.err' --include='*.log' || true) && [[ -n $messages ]]; then
+		problem="messages: $(head -n 3 <<<"$messages")"
 	else
 		problem=$(evidence_problem "$WORK/$name.with/evidence")
 	fi

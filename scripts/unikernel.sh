@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Boots examples/unikernel in an emulated machine of two CPUs, and compares what its books say (allocinfo, buddyinfo, groups)
-# with what the program knows itself.
+# Boots examples/unikernel in an emulated machine of two CPUs, and compares what its books say
+# (allocinfo, buddyinfo, groups) with what the program knows itself.
 #
 #	scripts/unikernel.sh [--seconds N]
 #
-# Needs qemu-system-x86_64 (Debian: qemu-system-x86) and the Rust target x86_64-unknown-none; without them it says so and ends well.
+# Needs qemu-system-x86_64 (Debian: qemu-system-x86) and the Rust target x86_64-unknown-none.
+# Without them it records that it did not run (not-run.sh), and succeeds.
 set -euo pipefail
 cd "$(dirname "$0")/../examples/unikernel"
+. ../../scripts/not-run.sh
 
 seconds=60
 while [ $# -gt 0 ]; do
@@ -16,8 +18,14 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-command -v qemu-system-x86_64 >/dev/null || { echo "skipped: no qemu-system-x86_64"; exit 0; }
-rustup target add x86_64-unknown-none >/dev/null 2>&1 || { echo "skipped: no target x86_64-unknown-none"; exit 0; }
+command -v qemu-system-x86_64 >/dev/null || {
+  not_run unikernel.sh "there is no qemu-system-x86_64"
+  exit 0
+}
+rustup target add x86_64-unknown-none >/dev/null 2>&1 || {
+  not_run unikernel.sh "rustup has no target x86_64-unknown-none"
+  exit 0
+}
 
 cargo build --release --target-dir "${CARGO_TARGET_DIR:-../../target/unikernel}"
 program=${CARGO_TARGET_DIR:-../../target/unikernel}/x86_64-unknown-none/release/unikernel
@@ -26,8 +34,9 @@ trap 'rm -f "$said"' EXIT
 
 # The program's exit code, times two, plus one.
 code=0
-timeout "$seconds" qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu max -smp 2 -m 256 -display none \
-  -monitor none -no-reboot -nodefaults -serial "file:$said" -device isa-debug-exit,iobase=0xf4,iosize=4 \
+timeout "$seconds" qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu max -smp 2 -m 256 \
+  -display none -monitor none -no-reboot -nodefaults -serial "file:$said" \
+  -device isa-debug-exit,iobase=0xf4,iosize=4 \
   -kernel "$program" </dev/null || code=$?
 cat "$said"
 [ "$code" -eq 1 ] || { echo "unikernel: exit code $code" >&2; exit 1; }
@@ -41,7 +50,8 @@ awk '
   # A row of allocinfo: bytes, calls, file:line, func:name.
   $4 ~ /^func:/ {
     name = substr($4, 6)
-    if ($1 != bytes[name] || $2 != calls[name]) wrong(name ": the books say " $1 " " $2 ", the program " bytes[name] " " calls[name])
+    if ($1 != bytes[name] || $2 != calls[name])
+      wrong(name ": the books say " $1 " " $2 ", the program " bytes[name] " " calls[name])
     rows++
   }
   # Node 0, zone N, and a number for each order.
@@ -52,14 +62,20 @@ awk '
     current[$2] = $4
     groups++
   }
-  $1 == "group" && $3 == "memory.peak" { if ($4 < current[$2]) wrong("group " $2 ": its peak " $4 " is below " current[$2]) }
-  $1 == "group" && $3 == "memory.events" { if ($5 + $7 != 0) wrong("group " $2 " was refused memory: " $0) }
+  $1 == "group" && $3 == "memory.peak" {
+    if ($4 < current[$2]) wrong("group " $2 ": its peak " $4 " is below " current[$2])
+  }
+  $1 == "group" && $3 == "memory.events" {
+    if ($5 + $7 != 0) wrong("group " $2 " was refused memory: " $0)
+  }
   $1 == "group" && $3 == "memory.stat" { kinds[$2] += $5 }
   $1 == "left" { left = $2 }
   END {
     if (rows != expected || expected < 6) wrong(rows " rows, " expected " expected")
     if (groups != 2) wrong(groups " groups")
-    for (path in current) if (kinds[path] != current[path]) wrong("group " path ": kinds of " kinds[path] " in " current[path])
+    for (path in current)
+      if (kinds[path] != current[path])
+        wrong("group " path ": kinds of " kinds[path] " in " current[path])
     if (cpus != 2) wrong(cpus " CPUs")
     if (left != 0) wrong(left " objects left")
     exit bad

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Installs the tools that the tests and the scripts use, from Debian's packages.
+#
+#	scripts/install-test-tools.sh
+#
+# Without root or apt-get it installs nothing. Prints what is still missing, and fails if anything
+# is. Two scripts install the programs that they compare with themselves: real-programs.sh, and
+# crates/kmem-bench/install-programs.sh.
+set -euo pipefail
+
+# A command, or a file, and its package.
+readonly TOOLS=(
+  "cc gcc"
+  "gcc gcc"
+  "c++ g++"
+  "g++ g++"
+  "clang clang"
+  "objcopy binutils"
+  "readelf binutils"
+  "gcore gdb"
+  "setpriv util-linux"
+  "python3 python3"
+  "perl perl-base"
+  "redis-server redis-server"
+  "redis-cli redis-tools"
+  "gzip gzip"
+  "xz xz-utils"
+  "zstd zstd"
+  "curl curl"
+  "modinfo kmod"
+  "qemu-aarch64 qemu-user"
+  "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
+  "/usr/aarch64-linux-gnu/include/stdio.h libc6-dev-arm64-cross"
+  "qemu-system-x86_64 qemu-system-x86"
+)
+export PATH=$PATH:/usr/sbin:/sbin
+
+is_there() {
+  if [[ $1 == /* ]]; then
+    [ -e "$1" ]
+  else
+    command -v "$1" >/dev/null
+  fi
+}
+
+packages() {
+  local entry
+  for entry in "${TOOLS[@]}"; do
+    is_there "${entry% *}" || echo "${entry#* }"
+  done | sort -u
+}
+
+apt_install() {
+  DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+    apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1
+}
+
+mapfile -t missing < <(packages)
+if ((${#missing[@]})) && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+  apt-get update -qq >/dev/null 2>&1 || true
+  if ! apt_install "${missing[@]}"; then
+    # One package that cannot be had does not keep the others away.
+    for package in "${missing[@]}"; do
+      apt_install "$package" || true
+    done
+  fi
+fi
+
+mapfile -t missing < <(packages)
+if ((${#missing[@]})); then
+  echo "missing, by package: ${missing[*]}" >&2
+  exit 1
+fi
