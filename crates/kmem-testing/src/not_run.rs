@@ -55,3 +55,31 @@ pub fn is_not_root(purpose: &str) -> bool {
     }
     other
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[ignore = "started by the other test"]
+    fn child() {
+        not_run("NAME", "REASON");
+    }
+
+    #[test]
+    fn tests_and_scripts_append_the_same_line_to_the_list() {
+        let directory = crate::directory();
+        let list = directory.path().join("list");
+        let mut test = Command::new(std::env::current_exe().expect("the path of the test"));
+        test.args(["--exact", "not_run::tests::child", "--ignored"]);
+        let mut script = Command::new("bash");
+        script.args(["-c", ". \"$0\" && not_run NAME REASON"]);
+        script.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/not-run.sh"));
+        for command in [&mut test, &mut script] {
+            let output = command.env("KMEM_NOT_RUN", &list).output().expect("it starts");
+            assert!(output.status.success(), "{output:?}");
+        }
+        let lines = std::fs::read_to_string(&list).expect("the list");
+        assert_eq!(lines, "not run: NAME, because REASON\n".repeat(2));
+    }
+}
