@@ -1,5 +1,6 @@
-//! Options that look at objects: what they find ends the program with one line that says what, where and by whom.
-//! What they cost nobody: every program of the other tests runs with all of them, too.
+//! Options that check objects. Damage ends the program with one line that says what was found,
+//! where, and which call allocated the object. No option disturbs a legitimate program: every
+//! program of the other tests runs with all of them, too.
 
 use std::path::PathBuf;
 
@@ -11,8 +12,8 @@ fn hardening() -> PathBuf {
     program_with_libraries("hardening.c", "hardening", &[&library])
 }
 
-/// The case ends with this line: `AT` stands for the announced address, `CALL` for where a call returns to, and `LINE` for
-/// a line of the program.
+/// The case ends with this line: `AT` stands for the announced address, `CALL` for where a call
+/// returns to, and `LINE` for a line of the program.
 #[track_caller]
 fn found(conf: &str, case: &str, message: &str) {
     if is_not_kmem() {
@@ -57,26 +58,26 @@ fn red_zones_find_what_was_written_around_an_object() {
     found(
         "redzone:1",
         "behind",
-        "kmem: right redzone overwritten: AT is a 32-byte object of 20 bytes, allocated by the call that returns to CALL \
-         at offset 20 found 00 cc cc cc cc cc cc cc",
+        "kmem: right redzone overwritten: AT is a 32-byte object of 20 bytes, allocated by the \
+         call that returns to CALL at offset 20 found 00 cc cc cc cc cc cc cc",
     );
     found(
         "redzone:1,rseq:off",
         "behind_array",
-        "kmem: right redzone overwritten: AT is a 112-byte object of 100 bytes, allocated by the call that returns to \
-         CALL at offset 100 found 04 03 02 01 cc cc cc cc",
+        "kmem: right redzone overwritten: AT is a 112-byte object of 100 bytes, allocated by the \
+         call that returns to CALL at offset 100 found 04 03 02 01 cc cc cc cc",
     );
     found(
         "redzone:1",
         "behind_aligned",
-        "kmem: right redzone overwritten: AT is a 192-byte object of 128 bytes, allocated by the call that returns to \
-         CALL at offset 130 found 78 cc cc cc cc cc cc cc",
+        "kmem: right redzone overwritten: AT is a 192-byte object of 128 bytes, allocated by the \
+         call that returns to CALL at offset 130 found 78 cc cc cc cc cc cc cc",
     );
     found(
         "redzone:1",
         "in_front",
-        "kmem: left redzone overwritten: AT is a 48-byte object of 40 bytes, allocated by the call that returns to CALL \
-         at offset -1 found 78, which is also behind the object at CALL",
+        "kmem: left redzone overwritten: AT is a 48-byte object of 40 bytes, allocated by the \
+         call that returns to CALL at offset -1 found 78, which is also behind the object at CALL",
     );
     for case in ["behind", "behind_array", "behind_aligned", "in_front"] {
         unnoticed("", case);
@@ -85,8 +86,8 @@ fn red_zones_find_what_was_written_around_an_object() {
 
 #[test]
 fn quarantine_finds_what_was_written_after_a_free() {
-    let written = "kmem: poison overwritten: AT is a free 48-byte object, last allocated by the call that returns to CALL \
-                   at offset 4 found 78 6b 6b 6b 6b 6b 6b 6b";
+    let written = "kmem: poison overwritten: AT is a free 48-byte object, last allocated by the \
+                   call that returns to CALL at offset 4 found 78 6b 6b 6b 6b 6b 6b 6b";
     found("quarantine_kb:256", "after_free", written);
     found("quarantine_kb:256,rseq:off,redzone:1", "after_free", written);
     found("quarantine_kb:256", "after_free_in_child", written);
@@ -98,14 +99,14 @@ fn caches_find_what_is_not_theirs() {
     found(
         "check_caches:1",
         "wrong_cache",
-        "kmem: invalid kmem_cache_free: AT is a 64-byte object of the cache dentry, not of the cache inode; allocated by \
-         LINE func:main",
+        "kmem: invalid kmem_cache_free: AT is a 64-byte object of the cache dentry, not of the \
+         cache inode; allocated by LINE func:main",
     );
     found(
         "check_caches:1",
         "wrong_pool",
-        "kmem: invalid mempool_free: AT is a 64-byte object of the cache dentry, not of the cache inode; allocated by \
-         LINE func:main",
+        "kmem: invalid mempool_free: AT is a 64-byte object of the cache dentry, not of the \
+         cache inode; allocated by LINE func:main",
     );
     unnoticed("", "wrong_cache");
 }

@@ -97,7 +97,8 @@ pub(crate) fn must_succeed(path: &Path, arguments: &[&str]) {
     );
 }
 
-/// Runs a legitimate program in every configuration: it must succeed without a word from the library.
+/// Runs a legitimate program in every configuration: it must succeed without a message of the
+/// library.
 #[track_caller]
 pub(crate) fn must_work(source: &str, arguments: &[&str]) {
     if source.ends_with(".cc") && no_cxx() {

@@ -1,5 +1,5 @@
-//! `libkmem.so` as programs see it: small C and C++ programs, one per behaviour or kind of misuse, run with the library
-//! preloaded and judged by how they end and what they print.
+//! `libkmem.so` as programs see it: small C and C++ programs, one per behaviour or kind of misuse,
+//! run with the library preloaded and judged by how they end and what they print.
 
 mod configuration;
 mod cplusplus;

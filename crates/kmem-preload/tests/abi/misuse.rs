@@ -1,5 +1,5 @@
-//! Wrong frees, reallocations and size questions: one line on stderr, then SIGABRT, never a crash in the allocator's own
-//! code and never silence.
+//! Wrong frees, reallocations and size questions: one line on stderr, then SIGABRT, never a crash
+//! in the allocator's own code and never silence.
 
 use crate::harness::{
     CHECKED_CONFIGURATIONS, Run, SIGABRT, SIGSEGV, in_configurations, is_not_kmem, program,

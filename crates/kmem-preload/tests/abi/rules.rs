@@ -1,4 +1,4 @@
-//! What the C standard, POSIX and glibc's documents promise of each entry point.
+//! Promises of the C standard, POSIX and glibc's documents for each entry point.
 
 use crate::harness::{CONFIGURATIONS, Run, in_configurations, must_work, program};
 

@@ -10,8 +10,8 @@ use kmem_testing::{not_run, this_test};
 
 use crate::harness::{is_not_kmem, library, released_library};
 
-/// Every way C and C++ programs of this platform ask for memory or give it back. One that is missing falls through to the
-/// C library, and its blocks then reach our free.
+/// Every way C and C++ programs of this platform ask for memory or give it back. One that is
+/// missing falls through to the C library, and its blocks then reach our free.
 const REQUIRED: &[&str] = &[
     "malloc",
     "free",
@@ -49,7 +49,8 @@ const REQUIRED: &[&str] = &[
     "_ZnamSt11align_val_t",
     "_ZnwmSt11align_val_tRKSt9nothrow_t",
     "_ZnamSt11align_val_tRKSt9nothrow_t",
-    // operator delete, delete[]: plain, sized, nothrow, aligned, sized and aligned, aligned and nothrow.
+    // operator delete, delete[]: plain, sized, nothrow, aligned, sized and aligned, aligned and
+    // nothrow.
     "_ZdlPv",
     "_ZdaPv",
     "_ZdlPvm",
@@ -102,8 +103,9 @@ const TABLES: &[&str] = &[
     "kmem_rhashtable_free_and_destroy",
 ];
 
-/// What else may be exported: interposed to take RTLD_DEEPBIND away, to tell unloading from the end, to report
-/// at the end of the process, and to learn the names of threads; and names that other allocators have, too.
+/// Other symbols that may be exported: interposed to take RTLD_DEEPBIND away, to tell unloading
+/// from the end, to report at the end of the process, and to learn the names of threads; and names
+/// that other allocators have, too.
 const ALLOWED: &[&str] = &[
     "_exit",
     "_Exit",
@@ -227,7 +229,8 @@ fn thread_local_storage_fits_where_it_is_scarce() {
     if is_not_kmem() {
         return;
     }
-    // What cargo builds for tests can unwind and so holds the standard library, with thread-local variables of its own.
+    // A library that cargo builds for tests can unwind, and so holds the standard library, with
+    // thread-local variables of its own.
     let Some(path) = released_library() else {
         not_run(&this_test(), "there is no release build of the library");
         return;

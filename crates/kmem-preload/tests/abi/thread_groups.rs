@@ -77,7 +77,7 @@ fn threads_of_python_that_name_themselves_pay_apart() {
         return;
     }
     let python = python().expect("an interpreter");
-    // What a thread made is its group's after it ended, and after another one freed half of it.
+    // Objects of a thread are its group's after it ended, and after another one freed half of them.
     const SCRIPT: &str = "
 import ctypes, threading
 libc = ctypes.CDLL(None)
@@ -109,15 +109,17 @@ fn threads_of_redis_pay_apart() {
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
     let socket = directory.path().join("socket");
-    // Keys made by the main thread are given back by one in the background: the main thread is credited.
+    // A thread in the background frees keys that the main thread made: the main thread is credited.
     const SCRIPT: &str = r#"
 preload=$LD_PRELOAD; unset LD_PRELOAD
-LD_PRELOAD=$preload redis-server --port 0 --unixsocket "$1" --save '' --enable-debug-command yes >/dev/null &
+LD_PRELOAD=$preload redis-server --port 0 --unixsocket "$1" --save '' \
+    --enable-debug-command yes >/dev/null &
 until [ "$(redis-cli -s "$1" ping 2>/dev/null)" = PONG ]; do :; done
 redis-cli -s "$1" debug populate 100000 key 200 >/dev/null
 redis-cli -s "$1" flushall async >/dev/null
 until redis-cli -s "$1" info memory | grep -q 'lazyfree_pending_objects:0'; do :; done
-redis-cli -s "$1" eval 'for i = 1, 1000 do redis.call("set", "text" .. i, string.rep("x", 10000)) end' 0 >/dev/null
+redis-cli -s "$1" eval \
+    'for i = 1, 1000 do redis.call("set", "text" .. i, string.rep("x", 10000)) end' 0 >/dev/null
 redis-cli -s "$1" shutdown nosave
 wait $!
 "#;

@@ -38,7 +38,8 @@ fn asynchronously_cancelled_threads_leave_no_lock_behind() {
         not_run(&this_test(), "only KMEM_THOROUGH=1 asks for it");
         return;
     }
-    // Cancelling unwinds the stack, which the library that cargo builds for tests does not let pass: it can unwind itself.
+    // Cancelling unwinds the stack, which the library that cargo builds for tests does not let
+    // pass: it can unwind itself.
     let Some(library) = released_library() else {
         not_run(&this_test(), "there is no release build of the library");
         return;

@@ -1,4 +1,5 @@
-/* Every alignment from 1 byte to 1 GiB, every entry point that takes one, and the arguments that are refused. */
+/* Every alignment from 1 byte to 1 GiB, every entry point that takes one, and the arguments that
+ * are refused. */
 #include "check.h"
 
 static void aligned_and_usable(void *block, size_t alignment, size_t size)
@@ -78,9 +79,11 @@ int main(void)
 		free(block);
 	}
 
-	/* posix_memalign: a power of two, at least a pointer wide; else EINVAL and nothing else happens. */
+	/* posix_memalign: a power of two, at least a pointer wide; else EINVAL and nothing else
+	 * happens. */
 	static const size_t refused[] = {
-		0, 1, 2, 3, 4, sizeof(void *) / 2, sizeof(void *) + 1, 24, 48, 100, 4095, 4097, SIZE_MAX, SIZE_MAX - 1, ((size_t)1 << 62) + 8,
+		0, 1, 2, 3, 4, sizeof(void *) / 2, sizeof(void *) + 1, 24, 48, 100, 4095, 4097,
+		SIZE_MAX, SIZE_MAX - 1, ((size_t)1 << 62) + 8,
 	};
 	void *untouched = &live;
 	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {

@@ -1,4 +1,5 @@
-/* Threads are cancelled between and, with "async", inside allocator calls; the others go on: CASE ROUNDS. */
+/* Threads are cancelled between and, with "async", inside allocator calls; the others go on: CASE
+ * ROUNDS. */
 #include "check.h"
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
-/* Shared by the test programs: a check that reports and counts, one that gives up, and helpers the optimizer cannot
- * see through. Nothing here allocates unless a check fails. */
+/* Shared by the test programs: a check that reports and counts, one that gives up, and helpers the
+ * optimizer cannot see through. Nothing here allocates unless a check fails. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -30,14 +30,15 @@ static int check_failures;
 		} \
 	} while (0)
 
-/* The same, with the value that made the check fail. */
+/* Checks a condition, and reports the value that made it fail. */
 #define CHECK_AT(condition, value) \
 	do { \
 		if (!(condition)) { \
 			int check_errno = errno; \
 			if (__atomic_fetch_add(&check_failures, 1, __ATOMIC_RELAXED) < 40) \
-				dprintf(2, "FAILED %s:%d: %s at %s = %#llx (errno %d)\n", __FILE__, __LINE__, #condition, #value, \
-					(unsigned long long)(value), check_errno); \
+				dprintf(2, "FAILED %s:%d: %s at %s = %#llx (errno %d)\n", __FILE__, \
+					__LINE__, #condition, #value, (unsigned long long)(value), \
+					check_errno); \
 			errno = check_errno; \
 		} \
 	} while (0)

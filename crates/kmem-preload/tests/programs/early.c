@@ -1,5 +1,5 @@
-/* Allocates at every point of a process's life before main: in the program's own preinit array and constructors, in a
- * needed library's constructors (see early_library.c). */
+/* Allocates at every point of a process's life before main: in the program's own preinit array and
+ * constructors, in a needed library's constructors (see early_library.c). */
 #include "check.h"
 
 extern void *early_library_block;

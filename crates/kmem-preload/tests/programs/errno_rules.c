@@ -1,4 +1,4 @@
-/* What each entry point may do to errno. */
+/* Each entry point changes errno only where its standard lets it. */
 #include "check.h"
 #include <dlfcn.h>
 

@@ -1,5 +1,6 @@
-/* Allocates until nothing is left of what a resource limit grants, frees, and starts again: LIMIT MEBIBYTES [LARGEST],
- * LIMIT being "address_space" or "data", which are set here, or "inherited". */
+/* Allocates until nothing is left of what a resource limit grants, frees, and starts again:
+ * LIMIT MEBIBYTES [LARGEST], LIMIT being "address_space" or "data", which are set here, or
+ * "inherited". */
 #include "check.h"
 
 struct link {
@@ -62,7 +63,8 @@ int main(int argc, char **argv)
 			continue;
 		struct link *list = NULL;
 		size_t count = fill_up(sizes[i], &list);
-		/* Full means full: other sizes fail the same way or come from what is left, and nothing breaks. */
+		/* Full means full: other sizes fail the same way or come from what is left, and nothing
+		 * breaks. */
 		errno = 0;
 		void *other = malloc(granted);
 		CHECK(other == NULL && errno == ENOMEM);

@@ -1,6 +1,7 @@
-/* From some moment on, system calls fail as a seccomp filter says; the program goes on: ERROR CALL... with ERROR a name
- * such as ENOMEM and CALL one of mmap, munmap, mprotect, madvise, mremap, or the word "others" for everything but the
- * few calls a steady state needs. Memory may run out; nothing may break, die or hang. */
+/* From some moment on, system calls fail as a seccomp filter says; the program goes on: ERROR
+ * CALL... with ERROR a name such as ENOMEM and CALL one of mmap, munmap, mprotect, madvise, mremap,
+ * or the word "others" for everything but the few calls a steady state needs. Memory may run out;
+ * nothing may break, die or hang. */
 #include "check.h"
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -81,7 +82,8 @@ static void work(uint64_t *state, long operations)
 				refused++;
 				break;
 			}
-			CHECK(holds(fresh, marked(sizes[slot] < size ? sizes[slot] : size), (unsigned)slot) || !blocks[slot]);
+			size_t kept = marked(sizes[slot] < size ? sizes[slot] : size);
+			CHECK(holds(fresh, kept, (unsigned)slot) || !blocks[slot]);
 			blocks[slot] = fresh;
 			sizes[slot] = size;
 			fill(fresh, marked(size), (unsigned)slot);
@@ -108,8 +110,8 @@ static unsigned number_of(const char *name)
 		const char *name;
 		unsigned number;
 	} known[] = {
-		{ "mmap", SYS_mmap }, { "munmap", SYS_munmap }, { "mprotect", SYS_mprotect }, { "madvise", SYS_madvise },
-		{ "mremap", SYS_mremap },
+		{ "mmap", SYS_mmap }, { "munmap", SYS_munmap }, { "mprotect", SYS_mprotect },
+		{ "madvise", SYS_madvise }, { "mremap", SYS_mremap },
 	};
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 		if (!strcmp(known[i].name, name))
@@ -120,7 +122,11 @@ static unsigned number_of(const char *name)
 
 static unsigned error_of(const char *name)
 {
-	return !strcmp(name, "ENOMEM") ? ENOMEM : !strcmp(name, "EINVAL") ? EINVAL : !strcmp(name, "EPERM") ? EPERM : ENOSYS;
+	if (!strcmp(name, "ENOMEM"))
+		return ENOMEM;
+	if (!strcmp(name, "EINVAL"))
+		return EINVAL;
+	return !strcmp(name, "EPERM") ? EPERM : ENOSYS;
 }
 
 static void install(struct sock_filter *code, unsigned short length)
@@ -134,10 +140,11 @@ static void fail_from_now_on(unsigned error, int count, char **names)
 {
 	struct sock_filter code[64];
 	unsigned short length = 0;
-	code[length++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+	code[length++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+						      offsetof(struct seccomp_data, nr));
 	if (count == 1 && !strcmp(names[0], "others")) {
-		static const unsigned allowed[] = { SYS_read, SYS_write, SYS_exit_group, SYS_exit, SYS_mmap, SYS_munmap, SYS_madvise,
-			SYS_rt_sigreturn };
+		static const unsigned allowed[] = { SYS_read, SYS_write, SYS_exit_group, SYS_exit,
+			SYS_mmap, SYS_munmap, SYS_madvise, SYS_rt_sigreturn };
 		for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++) {
 			code[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
 			code[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
@@ -145,7 +152,8 @@ static void fail_from_now_on(unsigned error, int count, char **names)
 		code[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error);
 	} else {
 		for (int i = 0; i < count; i++) {
-			code[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number_of(names[i]), 0, 1);
+			code[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
+								      number_of(names[i]), 0, 1);
 			code[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error);
 		}
 		code[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
@@ -167,7 +175,7 @@ int main(int argc, char **argv)
 	}
 	refused = 0;
 	work(&state, 30000);
-	/* What was freed is still there to be used: small blocks at least. */
+	/* Freed memory can be allocated again: small blocks at least. */
 	for (int slot = 0; slot < SLOTS; slot++) {
 		free(blocks[slot]);
 		REQUIRE((blocks[slot] = malloc(500)) != NULL);

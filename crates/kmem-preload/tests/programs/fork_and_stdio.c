@@ -1,5 +1,5 @@
-/* fork takes the lock of all open streams while other threads hold stream locks and want memory: SECONDS. An allocator
- * that takes its own locks before a fork deadlocks here. */
+/* fork takes the lock of all open streams while other threads hold stream locks and want memory:
+ * SECONDS. An allocator that takes its own locks before a fork deadlocks here. */
 #include "check.h"
 #include <pthread.h>
 #include <signal.h>
@@ -62,7 +62,8 @@ int main(int argc, char **argv)
 {
 	REQUIRE(argc > 1);
 	double end = seconds_now() + strtod(argv[1], NULL);
-	void *(*work[])(void *) = { grow_memory_streams, grow_memory_streams, open_and_close, flush_all, allocate };
+	void *(*work[])(void *) = { grow_memory_streams, grow_memory_streams, open_and_close,
+				    flush_all, allocate };
 	enum { THREADS = sizeof work / sizeof *work };
 	pthread_t threads[THREADS];
 	for (int i = 0; i < THREADS; i++)

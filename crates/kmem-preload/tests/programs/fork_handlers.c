@@ -1,4 +1,5 @@
-/* Handlers registered with pthread_atfork allocate and free, before and after those of the allocator: FORKS. */
+/* Handlers registered with pthread_atfork allocate and free, before and after those of the
+ * allocator: FORKS. */
 #include "check.h"
 #include <pthread.h>
 #include <signal.h>

@@ -1,5 +1,6 @@
-/* One thread only: children free, replace and resize what they inherited, and find zeroes where calloc promises them,
- * after the parent has left freed and dirty memory of all sizes: LARGEST ROUNDS. */
+/* One thread only: children free, replace and resize what they inherited, and find zeroes where
+ * calloc promises them, after the parent has left freed and dirty memory of all sizes: LARGEST
+ * ROUNDS. */
 #include "check.h"
 #include <sys/wait.h>
 

@@ -1,5 +1,5 @@
-/* Forks from a program whose other threads never stop allocating: FORKS FORKERS THREADS SECONDS. Every child does some
- * hundred operations. */
+/* Forks from a program whose other threads never stop allocating: FORKS FORKERS THREADS SECONDS.
+ * Every child does some hundred operations. */
 #include "check.h"
 #include <pthread.h>
 #include <signal.h>
@@ -10,7 +10,8 @@ static long forks_left;
 static double deadline;
 static char *inherited[200];
 
-/* Large blocks are marked at their start only: the point is the allocator's state, not memory bandwidth. */
+/* Large blocks are marked at their start only: the point is the allocator's state, not memory
+ * bandwidth. */
 static size_t marked(size_t size)
 {
 	return size < 128 ? size : 128;
@@ -23,7 +24,8 @@ static void mixed_operations(uint64_t state, int count)
 	for (int i = 0; i < count; i++) {
 		int slot = (int)(next_random(&state) % 32);
 		uint64_t pick = next_random(&state);
-		size_t size = pick % 100 < 90 ? pick / 100 % 1000 : pick % 100 < 97 ? pick / 100 % 20000 : pick / 100 % 400000;
+		size_t bound = pick % 100 < 90 ? 1000 : pick % 100 < 97 ? 20000 : 400000;
+		size_t size = pick / 100 % bound;
 		if (blocks[slot])
 			CHECK(holds(blocks[slot], marked(sizes[slot]), (unsigned)slot));
 		switch (pick / 7 % 5) {
@@ -96,7 +98,8 @@ static void *fork_all_the_time(void *unused)
 {
 	(void)unused;
 	long number;
-	while ((number = __atomic_fetch_sub(&forks_left, 1, __ATOMIC_RELAXED)) > 0 && seconds_now() < deadline) {
+	while ((number = __atomic_fetch_sub(&forks_left, 1, __ATOMIC_RELAXED)) > 0 &&
+	       seconds_now() < deadline) {
 		pid_t pid = fork();
 		REQUIRE(pid >= 0);
 		if (pid == 0)
@@ -122,7 +125,8 @@ int main(int argc, char **argv)
 		fill(inherited[i], 500, (unsigned)i);
 	}
 	for (int i = 0; i < threads; i++)
-		REQUIRE(pthread_create(&workers[i], NULL, allocate_all_the_time, (void *)(uintptr_t)(i + 1)) == 0);
+		REQUIRE(pthread_create(&workers[i], NULL, allocate_all_the_time,
+				       (void *)(uintptr_t)(i + 1)) == 0);
 	for (int i = 0; i < forkers; i++)
 		REQUIRE(pthread_create(&forker[i], NULL, fork_all_the_time, NULL) == 0);
 	for (int i = 0; i < forkers; i++)

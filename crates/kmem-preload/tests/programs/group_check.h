@@ -5,7 +5,7 @@
 #include "check.h"
 #include <kmem/group.h>
 
-/* What an allocation is charged as: an object, or pages, and a word for each. */
+/* Charge of an allocation: an object, or pages, and a word for each. */
 static inline uint64_t cost(void *at)
 {
 	uint64_t size = malloc_usable_size(at);

@@ -1,5 +1,5 @@
-// Every way to allocate charges the group of the thread, to the byte, and a free anywhere credits it; above `max` each is
-// refused as it refuses when there is no memory, and nothing is left of it.
+// Every way to allocate charges the group of the thread, to the byte, and a free anywhere credits
+// it; above `max` each is refused as it refuses when there is no memory, and nothing is left of it.
 #include "group_check.h"
 #include <kmem.h>
 #include <new>
@@ -36,10 +36,13 @@ static void cache_free(void *at)
 }
 
 #define FORM(call) { #call, [](size_t size) -> void * { return call; }, free, false }
-#define KERNEL(call) { #call, [](size_t size) -> void * { return call; }, [](void *at) { kfree(at); }, false }
+#define KERNEL(call) \
+	{ #call, [](size_t size) -> void * { return call; }, [](void *at) { kfree(at); }, false }
 #define CACHE(call) { #call, [](size_t) -> void * { return call; }, cache_free, false }
-#define NEW(call, gone) { #call, [](size_t size) -> void * { return call; }, [](void *at) { gone; }, true }
-#define NOTHROW(call, gone) { #call, [](size_t size) -> void * { return call; }, [](void *at) { gone; }, false }
+#define NEW(call, gone) \
+	{ #call, [](size_t size) -> void * { return call; }, [](void *at) { gone; }, true }
+#define NOTHROW(call, gone) \
+	{ #call, [](size_t size) -> void * { return call; }, [](void *at) { gone; }, false }
 
 static const form forms[] = {
 	FORM(malloc(size)),
@@ -164,7 +167,8 @@ static void bulk(const kmem::group &group)
 	CHECK(group.stat().current == 0);
 }
 
-/* What must not fail goes above the limit, and the group says so; what only tries harder does not. */
+/* A request that must not fail goes above the limit, and the group says so; one that only tries
+ * harder does not. */
 static void nofail(const kmem::group &group)
 {
 	kmem::group_scope scope(group);
@@ -194,7 +198,8 @@ static void unaccounted(const kmem::group &group)
 {
 	kmem::group_scope scope(group);
 	void *bulk[2], *pages[2] = {};
-	CHECK(kmalloc_bulk(100, __GFP_UNACCOUNTED, 2, bulk) == 2 && alloc_pages_bulk(__GFP_UNACCOUNTED, 2, pages) == 2);
+	CHECK(kmalloc_bulk(100, __GFP_UNACCOUNTED, 2, bulk) == 2);
+	CHECK(alloc_pages_bulk(__GFP_UNACCOUNTED, 2, pages) == 2);
 	void *all[] = { kmalloc(100, __GFP_UNACCOUNTED),
 			kzalloc(100, __GFP_UNACCOUNTED | __GFP_NOWARN),
 			kcalloc(10, 10, __GFP_UNACCOUNTED),

@@ -1,5 +1,6 @@
-/* Preloaded beside the library into a program that knows nothing of groups: says at its end what those named in
- * GROUP_REPORT hold and held at most, "name current peak" in lines of standard error. */
+/* Preloaded beside the library into a program that knows nothing of groups: says at its end what
+ * those named in GROUP_REPORT hold and held at most, "name current peak" in lines of standard
+ * error. */
 #include <kmem/group.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@ static __attribute__((destructor)) void report(void)
 		if (error)
 			dprintf(2, "%s error %d\n", name, error);
 		else
-			dprintf(2, "%s %llu %llu\n", name, (unsigned long long)stat.current, (unsigned long long)stat.peak);
+			dprintf(2, "%s %llu %llu\n", name, (unsigned long long)stat.current,
+				(unsigned long long)stat.peak);
 	}
 }

@@ -1,4 +1,4 @@
-/* What each function of kmem/group.h accepts, refuses, and leaves as it was. */
+/* Arguments that each function of kmem/group.h accepts or refuses, and what it leaves unchanged. */
 #include "group_check.h"
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -31,7 +31,7 @@ static void names(void)
 	snprintf(path, sizeof path, "/%s/below \xe2\x82\xac", longest + 2);
 	CHECK(kmem_group_find(path) == below && kmem_group_find(path + 1) == below);
 	CHECK(kmem_group_find("") == ROOT && kmem_group_find("/") == ROOT);
-	CHECK(kmem_group_find("nobody") == -ESRCH && kmem_group_find("..") == -ESRCH);
+	CHECK(kmem_group_find("absent") == -ESRCH && kmem_group_find("..") == -ESRCH);
 	CHECK(kmem_group_find(NULL) == -EFAULT);
 	CHECK(kmem_group_delete(group) == -EBUSY);
 	CHECK(kmem_group_delete(below) == 0 && kmem_group_delete(group) == 0);
@@ -249,7 +249,8 @@ static void scopes(void)
 static void structures(void)
 {
 	kmem_group_t group = new_group("structures");
-	uint64_t sizes[] = { 0, 8, sizeof(struct kmem_group_stat) - 8, sizeof(struct kmem_group_stat) + 8, UINT64_MAX };
+	uint64_t sizes[] = { 0, 8, sizeof(struct kmem_group_stat) - 8,
+			     sizeof(struct kmem_group_stat) + 8, UINT64_MAX };
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
 		struct kmem_group_stat stat = KMEM_GROUP_STAT_INIT;
 		stat.size = sizes[i];
@@ -299,8 +300,8 @@ int main(int argc, char **argv)
 		without_books();
 		return RESULT();
 	}
-	void (*parts[])(void) = { names, one_name_for_many_threads, as_many_as_there_can_be, numbers, levels, reservations,
-				  scopes, structures };
+	void (*parts[])(void) = { names, one_name_for_many_threads, as_many_as_there_can_be, numbers,
+				  levels, reservations, scopes, structures };
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		errno = 77;
 		parts[i]();

@@ -1,4 +1,5 @@
-/* Shrinkers that behave badly: they allocate, delete their group, remove themselves, wait for others for long. */
+/* Shrinkers that behave badly: they allocate, delete their group, remove themselves, wait for
+ * others for long. */
 #include "group_check.h"
 #include <pthread.h>
 #include <semaphore.h>
@@ -103,7 +104,7 @@ static void *removes(void *unused)
 	return NULL;
 }
 
-static void disturbs_nobody_while_it_waits(void)
+static void disturbs_no_other_while_it_waits(void)
 {
 	pthread_t refused, remover;
 	sem_init(&within, 0, 0);
@@ -114,7 +115,8 @@ static void disturbs_nobody_while_it_waits(void)
 	CHECK(kmem_group_set(group, KMEM_GROUP_MAX, 100000) == 0);
 	REQUIRE(!pthread_create(&refused, NULL, is_refused, NULL));
 	sem_wait(&within);
-	/* The same group below its limit, other groups, groups that come and go, a child. */
+	/* Allocations go on in this group below its limit, in other groups, in groups that come and go,
+	 * and in a child. */
 	for (int i = 0; i < 1000; i++) {
 		kmem_group_t at = i % 2 ? group : other;
 		int64_t token = kmem_group_enter(at);
@@ -148,6 +150,6 @@ int main(void)
 	holds_a_group_at_its_limit(KMEM_GROUP_MAX);
 	holds_a_group_at_its_limit(KMEM_GROUP_HIGH);
 	may_delete_its_group();
-	disturbs_nobody_while_it_waits();
+	disturbs_no_other_while_it_waits();
 	return RESULT();
 }

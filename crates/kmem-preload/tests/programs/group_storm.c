@@ -1,5 +1,5 @@
-/* Threads that charge, move between groups and free what others allocated, while groups are deleted and limits
- * change. At rest the sums are exact, and nothing is left over. */
+/* Threads that charge, move between groups and free what others allocated, while groups are deleted
+ * and limits change. At rest the sums are exact, and nothing is left over. */
 #include "group_check.h"
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-/* Writes where nobody may write, and gives objects to caches that they are not of. */
+/* Writes outside of its objects and after a free, and frees objects to caches of other objects. */
 #include <kmem.h>
 
 #include "misuse.h"

@@ -1,4 +1,5 @@
-/* mallopt, mallinfo, malloc_info, malloc_stats and malloc_trim answer as the C library's documents say. */
+/* mallopt, mallinfo, malloc_info, malloc_stats and malloc_trim answer as the C library's documents
+ * say. */
 #include "check.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"

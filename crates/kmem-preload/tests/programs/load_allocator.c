@@ -1,4 +1,5 @@
-/* A program on the C library's malloc loads the allocator at run time and uses it beside its own: LIBRARY. */
+/* A program on the C library's malloc loads the allocator at run time and uses it beside its own:
+ * LIBRARY. */
 #include "check.h"
 #include <dlfcn.h>
 #include <pthread.h>

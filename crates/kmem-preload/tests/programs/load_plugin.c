@@ -1,4 +1,5 @@
-/* Loads a library at run time and trades pointers with it: LIBRARY FLAG CASE, FLAG being "plain" or "deepbind". */
+/* Loads a library at run time and trades pointers with it: LIBRARY FLAG CASE, FLAG being "plain" or
+ * "deepbind". */
 #include "check.h"
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,4 +1,5 @@
-// Blocks that are given back by another member of the family than they came from: wrong, but never a crash by default.
+// Blocks that are given back by another member of the family than they came from: wrong, but never
+// a crash by default.
 #include "check.h"
 #include <dlfcn.h>
 #include <new>
@@ -12,7 +13,8 @@ template <class T> static T *hide(T *pointer)
 int main()
 {
 	auto sized = reinterpret_cast<void (*)(void *, size_t)>(dlsym(RTLD_DEFAULT, "free_sized"));
-	auto aligned_sized = reinterpret_cast<void (*)(void *, size_t, size_t)>(dlsym(RTLD_DEFAULT, "free_aligned_sized"));
+	auto aligned_sized = reinterpret_cast<void (*)(void *, size_t, size_t)>(
+		dlsym(RTLD_DEFAULT, "free_aligned_sized"));
 	for (int round = 0; round < 1000; round++) {
 		free(hide(new char));
 		free(hide(new char[100]));

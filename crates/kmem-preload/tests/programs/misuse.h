@@ -1,5 +1,5 @@
-/* For the programs that break a rule on purpose: they print the pointer they are about to misuse and then do it. A
- * misuse that goes unnoticed ends the program with status 3. */
+/* For the programs that break a rule on purpose: they print the pointer they are about to misuse
+ * and then do it. A misuse that goes unnoticed ends the program with status 3. */
 #ifndef MISUSE_H
 #define MISUSE_H
 

@@ -3,8 +3,9 @@
 #include <new>
 
 static const size_t sizes[] = { 0, 1, 8, 16, 33, 64, 100, 1000, 5000, 30000, 200000, 3000000 };
-static const std::align_val_t alignments[] = { std::align_val_t(1), std::align_val_t(8), std::align_val_t(32),
-	std::align_val_t(64), std::align_val_t(4096), std::align_val_t(65536), std::align_val_t(4 << 20) };
+static const std::align_val_t alignments[] = { std::align_val_t(1), std::align_val_t(8),
+	std::align_val_t(32), std::align_val_t(64), std::align_val_t(4096), std::align_val_t(65536),
+	std::align_val_t(4 << 20) };
 
 static void *used(void *block, size_t size, size_t alignment)
 {
@@ -36,8 +37,10 @@ int main()
 			::operator delete[](used(::operator new[](size, alignment), size, bytes), alignment);
 			::operator delete(used(::operator new(size, alignment), size, bytes), size, alignment);
 			::operator delete[](used(::operator new[](size, alignment), size, bytes), size, alignment);
-			::operator delete(used(::operator new(size, alignment, std::nothrow), size, bytes), alignment, std::nothrow);
-			::operator delete[](used(::operator new[](size, alignment, std::nothrow), size, bytes), alignment, std::nothrow);
+			::operator delete(used(::operator new(size, alignment, std::nothrow), size, bytes),
+					  alignment, std::nothrow);
+			::operator delete[](used(::operator new[](size, alignment, std::nothrow), size, bytes),
+					    alignment, std::nothrow);
 		}
 	}
 	::operator delete(nullptr);

@@ -1,4 +1,5 @@
-// operator new out of memory: the new handler is called until it gives up; then bad_alloc, or a null pointer.
+// operator new out of memory: the new handler is called until it gives up; then bad_alloc, or a
+// null pointer.
 #include "check.h"
 #include <new>
 

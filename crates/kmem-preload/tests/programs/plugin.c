@@ -1,4 +1,5 @@
-/* A library to be loaded at run time: allocates in its constructor, frees in its destructor, and trades pointers. */
+/* A library to be loaded at run time: allocates in its constructor, frees in its destructor, and
+ * trades pointers. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* realloc keeps the bytes both sizes share, whatever the two sizes and however the block was made. */
+/* realloc keeps the bytes both sizes share, whatever the two sizes and however the block was
+ * made. */
 #include "check.h"
 #include <sys/mman.h>
 
@@ -16,10 +17,10 @@ static void resize(void *block, size_t from, size_t to)
 int main(void)
 {
 	static const size_t sizes[] = {
-		1, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 500, 511, 512,
-		513, 1000, 1023, 1024, 1025, 2000, 2048, 3000, 4095, 4096, 4097, 8000, 8192, 8193, 12000, 16384, 16385, 30000,
-		32768, 32769, 50000, 65535, 65536, 65537, 100000, 131072, 200000, 262144, 300000, 524288, 1000000, 2097152,
-		3000000, 4194304, 4194305, 9000000,
+		1, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257,
+		500, 511, 512, 513, 1000, 1023, 1024, 1025, 2000, 2048, 3000, 4095, 4096, 4097, 8000, 8192,
+		8193, 12000, 16384, 16385, 30000, 32768, 32769, 50000, 65535, 65536, 65537, 100000, 131072,
+		200000, 262144, 300000, 524288, 1000000, 2097152, 3000000, 4194304, 4194305, 9000000,
 	};
 	enum { COUNT = sizeof sizes / sizeof *sizes };
 	for (int i = 0; i < COUNT; i++)

@@ -1,4 +1,5 @@
-/* Hash tables from C: every function, and threads that change a table of 50,000 entries while others read and walk. */
+/* Hash tables from C: every function, and threads that change a table of 50,000 entries while
+ * others read and walk. */
 #include "group_check.h"
 #include <kmem.h>
 #include <pthread.h>
@@ -76,7 +77,7 @@ static void rules(void)
 	uint32_t key = 1, none = 9;
 	unsigned left = 0;
 
-	/* What is no table. */
+	/* Functions on memory that is no table. */
 	CHECK(rhashtable_insert_fast(&table, &one->node, params) == -EINVAL);
 	CHECK(rhashtable_remove_fast(&table, &one->node, params) == -EINVAL);
 	CHECK(rhashtable_lookup_fast(&table, &key, params) == NULL);
@@ -86,7 +87,8 @@ static void rules(void)
 	rhashtable_destroy(&table);
 	CHECK(rhashtable_init(&table, NULL) == -EINVAL);
 	CHECK(rhashtable_init(NULL, &params) == -EINVAL);
-	CHECK(rhashtable_init(&table, (&(struct rhashtable_params){ .key_len = 0 })) == -EINVAL && !table.table);
+	CHECK(rhashtable_init(&table, (&(struct rhashtable_params){ .key_len = 0 })) == -EINVAL);
+	CHECK(!table.table);
 
 	REQUIRE(rhashtable_init(&table, &params) == 0);
 	CHECK(rhashtable_insert_fast(&table, &one->node, params) == 0);

@@ -8,7 +8,8 @@ int main(void)
 	struct rhash_head head = { 0 };
 	struct rhashtable_iter iter;
 	int all[] = { rhashtable_init(&table, &params), rhashtable_init_noprof(&table, &params),
-		      rhashtable_insert_fast(&table, &head, params), rhashtable_remove_fast(&table, &head, params),
+		      rhashtable_insert_fast(&table, &head, params),
+		      rhashtable_remove_fast(&table, &head, params),
 		      rhashtable_replace_fast(&table, &head, &head, params), rhashtable_nelems(&table),
 		      rhashtable_read_lock(&table) };
 	for (unsigned i = 0; i < sizeof all / sizeof *all; i++)

@@ -33,7 +33,8 @@ static void trade(uint64_t *state)
 	fresh->size = (unsigned)(size - sizeof *fresh);
 	fresh->seed = (unsigned)*state;
 	fill(fresh + 1, marked(fresh->size), fresh->seed);
-	struct block *old = __atomic_exchange_n(&shelf[next_random(state) % SHELF], fresh, __ATOMIC_ACQ_REL);
+	struct block **place = &shelf[next_random(state) % SHELF];
+	struct block *old = __atomic_exchange_n(place, fresh, __ATOMIC_ACQ_REL);
 	if (old) {
 		CHECK(holds(old + 1, marked(old->size), old->seed));
 		free(old);

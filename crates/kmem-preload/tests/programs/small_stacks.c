@@ -102,10 +102,12 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*function)(void);
 	} steps[] = {
-		{ "malloc(64)", allocate_small }, { "malloc(30000)", allocate_medium }, { "malloc(70 MiB)", allocate_large },
-		{ "realloc(150 MiB)", grow_large }, { "free of 64", free_small }, { "free of 30000", free_medium },
-		{ "free of 150 MiB", free_large }, { "memalign(1 MiB, 64)", allocate_aligned }, { "calloc(30, 1000)", allocate_zeroed },
-		{ "2000 blocks", allocate_many }, { "malloc_trim", trim }, { "free", free_small }, { "free", free_medium },
+		{ "malloc(64)", allocate_small }, { "malloc(30000)", allocate_medium },
+		{ "malloc(70 MiB)", allocate_large }, { "realloc(150 MiB)", grow_large },
+		{ "free of 64", free_small }, { "free of 30000", free_medium },
+		{ "free of 150 MiB", free_large }, { "memalign(1 MiB, 64)", allocate_aligned },
+		{ "calloc(30, 1000)", allocate_zeroed }, { "2000 blocks", allocate_many },
+		{ "malloc_trim", trim }, { "free", free_small }, { "free", free_medium },
 	};
 	for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
 		size_t used = depth(steps[i].function) - base;
@@ -127,8 +129,9 @@ int main(int argc, char **argv)
 	}
 
 	size_t handler_stack = (size_t)sysconf(_SC_MINSIGSTKSZ) + 6144;
-	stack_t alternate = { .ss_sp = mmap(NULL, handler_stack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
-		.ss_size = handler_stack };
+	void *bottom = mmap(NULL, handler_stack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			    -1, 0);
+	stack_t alternate = { .ss_sp = bottom, .ss_size = handler_stack };
 	REQUIRE(sigaltstack(&alternate, NULL) == 0);
 	struct sigaction action = { .sa_handler = handler, .sa_flags = SA_ONSTACK };
 	sigaction(SIGUSR1, &action, NULL);

@@ -1,5 +1,5 @@
-/* Threads allocate, resize and free at random and hand blocks to one another; every block carries a pattern that is
- * checked before it goes: THREADS SECONDS SEED [migrate] [interrupt] [churn]. */
+/* Threads allocate, resize and free at random and hand blocks to one another; every block carries a
+ * pattern that is checked before it goes: THREADS SECONDS SEED [migrate] [interrupt] [churn]. */
 #include "check.h"
 #include <pthread.h>
 #include <sched.h>
@@ -45,7 +45,8 @@ static void inspect(const struct block *block)
 	REQUIRE(block->check == seal(block));
 	REQUIRE(holds(block + 1, marked(block->size), (unsigned)block->mark));
 	if (block->size)
-		REQUIRE(((unsigned char *)(block + 1))[block->size - 1] == pattern_at((unsigned)block->mark, block->size - 1));
+		REQUIRE(((unsigned char *)(block + 1))[block->size - 1] ==
+			pattern_at((unsigned)block->mark, block->size - 1));
 }
 
 static size_t random_size(uint64_t *state)
@@ -140,7 +141,8 @@ static void rounds(uint64_t *state, long limit)
 				own[slot] = resize(own[slot], state);
 			break;
 		case 3: {
-			struct block *other = __atomic_exchange_n(&shelf[next_random(state) % SHELF], NULL, __ATOMIC_ACQ_REL);
+			struct block **place = &shelf[next_random(state) % SHELF];
+			struct block *other = __atomic_exchange_n(place, NULL, __ATOMIC_ACQ_REL);
 			discard(own[slot]);
 			own[slot] = other ? resize(other, state) : NULL;
 			break;
@@ -203,8 +205,10 @@ int main(int argc, char **argv)
 
 	pthread_t ids[64];
 	REQUIRE(threads <= 64);
-	for (int i = 0; i < threads; i++)
-		REQUIRE(pthread_create(&ids[i], NULL, body, (void *)(uintptr_t)(strtoul(argv[3], NULL, 0) * 64 + (unsigned)i + 1)) == 0);
+	for (int i = 0; i < threads; i++) {
+		uintptr_t seed = strtoul(argv[3], NULL, 0) * 64 + (unsigned)i + 1;
+		REQUIRE(pthread_create(&ids[i], NULL, body, (void *)seed) == 0);
+	}
 	struct timespec pause = { 0, interrupt ? 50000 : 10000000 };
 	while (seconds_now() < end) {
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);

@@ -1,5 +1,6 @@
-// Memory is allocated and freed while threads and the process are being torn down: in destructors of thread-specific
-// data that arm themselves again, in destructors of thread-local objects, in exit handlers and static destructors.
+// Memory is allocated and freed while threads and the process are being torn down: in destructors
+// of thread-specific data that arm themselves again, in destructors of thread-local objects, in
+// exit handlers and static destructors.
 #include "check.h"
 #include <memory>
 #include <pthread.h>

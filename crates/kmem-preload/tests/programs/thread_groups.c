@@ -1,4 +1,5 @@
-/* Under KMEM_CONF=group-by:thread-name every thread works in the group named after it. The argument says what to try. */
+/* Under KMEM_CONF=group-by:thread-name every thread works in the group named after it. The argument
+ * says what to try. */
 #include "group_check.h"
 #include <pthread.h>
 #include <semaphore.h>
@@ -56,7 +57,8 @@ static void *names_itself(void *name)
 
 static void *odd_names(void *argument)
 {
-	const char *names[][2] = { { "a/b/c", "a_b_c" }, { "/", "_" }, { "", "_" }, { ".", "_" }, { "..", "__" },
+	const char *names[][2] = { { "a/b/c", "a_b_c" }, { "/", "_" }, { "", "_" }, { ".", "_" },
+				   { "..", "__" },
 				   { "\xff\xfe!", "__!" }, { "tab\there\x1b[1m", "tab_here_[1m" },
 				   { "caf\xc3\xa9", "caf\xc3\xa9" }, { "15 bytes of \xe2\x82\xac", "15 bytes of \xe2\x82\xac" },
 				   { "cut in a \xe2\x82\xac\xe2\x82\xac\xe2\x82\xac", "cut in a \xe2\x82\xac\xe2\x82\xac" } };
@@ -181,7 +183,7 @@ static void many_threads(void)
 	for (int i = 0; i < 5; i++)
 		CHECK(kmem_group_delete(kmem_group_find(names[i])) == 0);
 	CHECK(kmem_group_dying() == 0);
-	/* The same place is free as before. */
+	/* The place is free as before. */
 	kmem_group_t after = new_group("after");
 	CHECK_AT((before & 16383) == (after & 16383), after);
 	CHECK(kmem_group_delete(after) == 0);

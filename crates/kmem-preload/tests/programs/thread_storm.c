@@ -1,5 +1,5 @@
-/* Threads that come and go; each leaves half of its blocks to others. Memory must not grow with the number of threads
- * that ever lived: THREADS. */
+/* Threads that come and go; each leaves half of its blocks to others. Memory must not grow with the
+ * number of threads that ever lived: THREADS. */
 #include "check.h"
 #include <pthread.h>
 
@@ -38,7 +38,8 @@ int main(int argc, char **argv)
 			early = resident_bytes();
 	}
 	size_t late = resident_bytes();
-	dprintf(1, "resident after a tenth of the threads %zu KiB, at the end %zu KiB\n", early >> 10, late >> 10);
+	dprintf(1, "resident after a tenth of the threads %zu KiB, at the end %zu KiB\n", early >> 10,
+		late >> 10);
 	CHECK(late < early + early / 20 + 3 * MIB || !runs_on_kmem());
 	for (int i = 0; i < SHELF; i++)
 		free(shelf[i]);

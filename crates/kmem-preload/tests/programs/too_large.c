@@ -1,4 +1,5 @@
-/* A request no machine can meet fails at once with ENOMEM, from every entry point, and changes nothing. */
+/* A request no machine can meet fails at once with ENOMEM, from every entry point, and changes
+ * nothing. */
 #include "check.h"
 
 static unsigned long calls;
@@ -86,7 +87,8 @@ int main(void)
 	/* Alignment plus size wraps round. */
 	for (int shift = 4; shift < 63; shift++) {
 		errno = 0;
-		CHECK_AT(memalign((size_t)1 << shift, SIZE_MAX - ((size_t)1 << shift) + 1) == NULL && errno == ENOMEM, shift);
+		size_t power = (size_t)1 << shift;
+		CHECK_AT(memalign(power, SIZE_MAX - power + 1) == NULL && errno == ENOMEM, shift);
 	}
 	errno = 0;
 	CHECK(memalign((size_t)1 << 62, 1) == NULL && errno == ENOMEM);

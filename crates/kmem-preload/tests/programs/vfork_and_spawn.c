@@ -1,4 +1,5 @@
-/* A child that shares the parent's memory allocates and frees before it becomes another program: ROUNDS. */
+/* A child that shares the parent's memory allocates and frees before it becomes another program:
+ * ROUNDS. */
 #include "check.h"
 #include <pthread.h>
 #include <spawn.h>
@@ -7,7 +8,7 @@
 extern char **environ;
 static int stop;
 
-/* Replaces small blocks at random and looks whether somebody else wrote to them. */
+/* Replaces small blocks at random and looks whether another thread or process wrote to them. */
 static void churn(uint64_t seed, int rounds, const int *ended)
 {
 	enum { SLOTS = 64 };
