@@ -82,7 +82,8 @@ fn cumulative_counts_on_request() {
     assert!(rows[0].ends_with(" func:fake_box_caller total_bytes:1550 total_calls:16 "), "{out}");
     assert_eq!(
         rows[1],
-        "           0        0 src/plug.c:12 [libplug.so] func:plug_open total_bytes:600 total_calls:3 "
+        "           0        0 src/plug.c:12 [libplug.so] func:plug_open total_bytes:600 \
+         total_calls:3 "
     );
     assert_eq!(rows.len(), 2);
     let (_, json, _) = kmem(&["dump", "--cumulative", "--json"], &fake);

@@ -139,7 +139,7 @@ fn filters_choose_rows_of_a_live_process() {
     assert!(!library.is_empty(), "{all}");
 
     assert_eq!(lines(&["dump", "--function", "leak", "--module", "lib*"]), [""; 0]);
-    let top = text(&live.kmem(&["top", "--once", "--function", "nobody"]).stdout);
+    let top = text(&live.kmem(&["top", "--once", "--function", "absent"]).stdout);
     let table: Vec<&str> = top.lines().skip_while(|l| !l.is_empty()).skip(1).collect();
     assert_eq!(table, ["      SIZE     CALLS  FUNCTION  WHERE"], "{top}");
     let top = text(&live.kmem(&["top", "--once", "--function", "leak"]).stdout);

@@ -20,10 +20,13 @@ fn module(dir: &Path, name: &str, source: &str) -> PathBuf {
     compiler.arg(file).compile(dir.join(format!("{name}.ko")))
 }
 
-const KEEPS: &str = "static void *kept; static int size = 500; module_param(size, int, 0); MODULE_PARM_DESC(size, \"bytes to keep\");
+const KEEPS: &str = "static void *kept; static int size = 500;
+module_param(size, int, 0); MODULE_PARM_DESC(size, \"bytes to keep\");
 static unsigned int bare[2]; module_param_array(bare, uint, 0, 0);
-MODULE_AUTHOR(\"A. Nonymous\"); MODULE_ALIAS(\"keeps-*\"); int keeps_value = 1; EXPORT_SYMBOL(keeps_value);
-static int __init start(void) { kept = kmalloc(size, GFP_KERNEL); return kept ? 0 : -12; } module_init(start);
+MODULE_AUTHOR(\"A. Nonymous\"); MODULE_ALIAS(\"keeps-*\");
+int keeps_value = 1; EXPORT_SYMBOL(keeps_value);
+static int __init start(void) { kept = kmalloc(size, GFP_KERNEL); return kept ? 0 : -12; }
+module_init(start);
 static void __exit stop(void) { kfree(kept); } module_exit(stop);";
 
 fn kmem(args: &[&str]) -> Output {
@@ -156,7 +159,8 @@ fn live_allocations_are_a_warning_with_their_sites_or_refuse_the_unload() {
     let leaks = module(
         dir.path(),
         "leaks",
-        "static void *p; static int __init start(void) { p = kmalloc(500, GFP_KERNEL); return p ? 0 : -12; } module_init(start);
+        "static void *p; static int __init start(void) {
+            p = kmalloc(500, GFP_KERNEL); return p ? 0 : -12; } module_init(start);
          static void __exit stop(void) { } module_exit(stop);",
     );
     let file = leaks.to_str().unwrap();

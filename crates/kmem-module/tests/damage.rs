@@ -1,5 +1,5 @@
-//! Every byte of a good module flipped, every length cut, and files made of random parts of it: an error or a module,
-//! never a crash, nothing left. Nothing is run.
+//! Every byte of a good module flipped, every length cut, and files made of random parts of it: an
+//! error or a module, never a crash, nothing left. Nothing is run.
 
 mod harness;
 
@@ -33,7 +33,7 @@ fn every_byte_may_be_flipped() {
             }
         }
     }
-    // Code, strings and fields that nobody reads may change; most of tables and headers may not.
+    // Code, strings and fields that are not read may change; most of tables and headers may not.
     assert!(refused > good.len() / 2 && taken > good.len() / 2, "{refused} refused, {taken} taken");
 }
 
@@ -106,7 +106,9 @@ fn apply(file: &mut Vec<u8>, damage: &Damage) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: cases(), failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn files_of_random_damage_are_refused_or_taken(list in prop::collection::vec(damage(), 1..6)) {

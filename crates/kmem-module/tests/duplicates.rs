@@ -1,4 +1,5 @@
-//! Duplicates: found before memory is spent, whichever way the module comes, and shared only with who asked for the same.
+//! Duplicates: found before memory is spent, whichever way the module comes, and shared only with
+//! requests for the same module.
 
 mod harness;
 
@@ -7,13 +8,11 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use harness::{config, directory, insmod, loader, module, nothing_is_left};
+use harness::{EMPTY, config, directory, insmod, loader, module, nothing_is_left};
 use kmem_module::stats::Stat;
 use kmem_module::{Errno, Loader};
 
-const STATIC: &str = "static int __init go(void) { return 0; } module_init(go); static void stop(void) { } module_exit(stop);";
-
-/// Runs `what` in so many threads that begin at once; how many got which errno (0: success).
+/// Runs `what` in `threads` threads that begin at once. Returns their errnos, sorted (0: success).
 fn storm(threads: usize, what: impl Fn(usize) -> kmem_module::Result<()> + Sync) -> Vec<i32> {
     let barrier = Barrier::new(threads);
     let mut results: Vec<i32> = std::thread::scope(|scope| {
@@ -47,7 +46,7 @@ fn wasted(loader: &Loader) -> (u64, u64) {
 #[test]
 fn a_late_duplicate_of_a_known_file_costs_nothing() {
     let dir = directory();
-    let path = module(dir.path(), "late", STATIC);
+    let path = module(dir.path(), "late", EMPTY);
     let link = path.with_file_name("link.ko");
     fs::hard_link(&path, &link).unwrap();
     let loader = loader();
@@ -72,7 +71,7 @@ fn a_late_duplicate_of_a_known_file_costs_nothing() {
 #[test]
 fn a_late_duplicate_from_memory_costs_nothing() {
     let dir = directory();
-    let path = module(dir.path(), "memory", STATIC);
+    let path = module(dir.path(), "memory", EMPTY);
     let bytes = fs::read(&path).unwrap();
     let loader = loader();
     loader.init_module(&bytes, "").unwrap();
@@ -91,7 +90,7 @@ fn an_unknown_copy_costs_the_window_once_and_then_nothing() {
     let path = harness::module_with(
         dir.path(),
         "copied",
-        &format!("{STATIC} static const char big[300000] __attribute__((used)) = {{ 1 }};"),
+        &format!("{EMPTY} static const char big[300000] __attribute__((used)) = {{ 1 }};"),
         &[],
     );
     let other = copy(&path, "copy.ko");
@@ -114,7 +113,7 @@ fn an_unknown_copy_costs_the_window_once_and_then_nothing() {
 #[test]
 fn four_hundred_threads_load_a_file_once_for_nothing() {
     let dir = directory();
-    let path = module(dir.path(), "storm", STATIC);
+    let path = module(dir.path(), "storm", EMPTY);
     let loader = loader();
     let alone = {
         let loader = harness::loader();
@@ -138,7 +137,8 @@ fn four_hundred_threads_load_a_file_once_for_nothing() {
 }
 
 /// A module whose init waits until the test lets it go on, by a number in this program.
-const WAITS: &str = "extern int *gate; static int arg; module_param(arg, int, 0); int gated_arg; EXPORT_SYMBOL(gated_arg);
+const WAITS: &str = "extern int *gate; static int arg; module_param(arg, int, 0);
+     int gated_arg; EXPORT_SYMBOL(gated_arg);
      static int __init go(void) { __atomic_store_n(&gate[0], 1, __ATOMIC_RELEASE);
         while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) ;
         gated_arg = arg; return gate[2]; } module_init(go);
@@ -209,10 +209,11 @@ fn a_loser_shares_only_what_it_has_in_common_with_the_winner() {
         let results = results.map(|result| result.join().unwrap().map_err(|e| e.errno));
         let exists = Err(Errno::EEXIST);
         winner.join().unwrap().unwrap();
-        // The same file, and a copy of it, with the winner's arguments; then with others; then another module.
+        // The winner's file, and a copy of it, with the winner's arguments; then with others; then
+        // another module.
         assert_eq!(results, [Ok(()), Ok(()), exists, exists, exists]);
         assert_eq!(harness::int(loader, "gated_arg"), 1);
-        // The same file cost nothing, the copies a window each.
+        // The winner's file cost nothing, the copies a window each.
         assert_eq!(loader.stats().get(Stat::Loaded), 1);
     });
     loader.delete_module("gated", 0).unwrap();
@@ -270,13 +271,13 @@ fn transient_errors_are_not_shared() {
 #[test]
 fn a_file_that_is_replaced_is_another_file_and_a_name_is_one_module() {
     let dir = directory();
-    let path = module(dir.path(), "replaced", STATIC);
+    let path = module(dir.path(), "replaced", EMPTY);
     let loader = loader();
     insmod(&loader, &path, "").unwrap();
     let newer = module(
         dir.path(),
         "newer",
-        &format!("{STATIC} int newer = 1; EXPORT_SYMBOL(newer); MODULE_INFO(name, \"replaced\");"),
+        &format!("{EMPTY} int newer = 1; EXPORT_SYMBOL(newer); MODULE_INFO(name, \"replaced\");"),
     );
     fs::rename(&newer, &path).unwrap();
     assert_eq!(insmod(&loader, &path, "").unwrap_err().errno, Errno::EEXIST);

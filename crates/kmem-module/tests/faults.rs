@@ -1,5 +1,5 @@
-//! Every call to the platform fails once, first to last, and half way through reads are short: each load ends in an error and
-//! leaves nothing, and the next one succeeds.
+//! Every call to the platform fails once, first to last, and half way through reads are short: each
+//! load ends in an error and leaves nothing, and the next one succeeds.
 
 mod harness;
 

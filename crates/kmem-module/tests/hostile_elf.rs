@@ -1,5 +1,6 @@
-//! Files that are no modules, or bad ones: each is refused with an error that says what is wrong, before anything is
-//! mapped where that can be, and nothing is left. The names are those of a catalogue of cases, D1 to D28 and D36.
+//! Files that are no modules, or bad ones: each is refused with an error that says what is wrong,
+//! before anything is mapped where that can be, and nothing is left. The names are those of a
+//! catalogue of cases, D1 to D28 and D36.
 
 mod harness;
 
@@ -15,11 +16,14 @@ use kmem_module::{Errno, Error};
 /// A module with a section of every kind.
 const GOOD: &str = "extern void *malloc(size_t); extern int absent(void) __attribute__((weak));
     static int number; module_param(number, int, 0);
-    int good_data = 3; int zeroes[100] __attribute__((visibility(\"hidden\"))); static const char text[] = \"text\";
+    int good_data = 3; int zeroes[100] __attribute__((visibility(\"hidden\")));
+    static const char text[] = \"text\";
     const char *good_text = text; EXPORT_SYMBOL(good_text);
-    int good_call(void); int good_call(void) { return zeroes[number] + (malloc(1) != 0) + (absent ? absent() : 0); }
+    int good_call(void);
+    int good_call(void) { return zeroes[number] + (malloc(1) != 0) + (absent ? absent() : 0); }
     EXPORT_SYMBOL(good_call);
-    static int __init go(void) { void *p = kmalloc(1, GFP_KERNEL); kfree(p); return 0; } module_init(go);
+    static int __init go(void) { void *p = kmalloc(1, GFP_KERNEL); kfree(p); return 0; }
+    module_init(go);
     static void __exit stop(void) { } module_exit(stop);";
 
 fn good() -> Bytes {
@@ -131,7 +135,7 @@ fn d09_memory_is_bounded_before_it_is_mapped() {
     good.with(size, &(32_u64 << 20).to_le_bytes()).try_out().unwrap();
 }
 
-/// A file of so many sections, symbols and relocations, made by hand.
+/// A file with these numbers of sections, symbols and relocations, made by hand.
 fn large(sections: u16, symbols: usize, relocations: usize) -> Vec<u8> {
     let mut file = vec![0; 64];
     let mut table: Vec<[u64; 8]> = vec![[0; 8]];
@@ -378,8 +382,10 @@ fn d26_undefined_symbols_are_errors_weak_ones_zero_and_a_modules_own_win() {
     let path = module_with(
         dir.path(),
         "own",
-        "extern int absent(void) __attribute__((weak)); int strlen(const char *); int strlen(const char *s) { (void)s; return 77; }
-         long own_result(void); long own_result(void) { return strlen(\"abc\") + (absent != 0); } EXPORT_SYMBOL(own_result);",
+        "extern int absent(void) __attribute__((weak)); int strlen(const char *);
+         int strlen(const char *s) { (void)s; return 77; } long own_result(void);
+         long own_result(void) { return strlen(\"abc\") + (absent != 0); }
+         EXPORT_SYMBOL(own_result);",
         &["-fno-builtin"],
     );
     insmod(&loader, &path, "").unwrap();
@@ -396,7 +402,8 @@ fn d27_nobody_exports_what_is_there() {
     let second = module(dir.path(), "second", "int shared; EXPORT_SYMBOL(shared);");
     let takes = |name: &str| {
         let text = format!(
-            "void *{name}(unsigned long n); void *{name}(unsigned long n) {{ return (void *)n; }} EXPORT_SYMBOL({name});"
+            "void *{name}(unsigned long n); void *{name}(unsigned long n) {{ return (void *)n; }}
+             EXPORT_SYMBOL({name});"
         );
         module_with(dir.path(), &format!("takes_{name}"), &text, &["-fno-builtin"])
     };
@@ -432,7 +439,8 @@ fn d28_a_module_says_its_licence_and_what_it_was_built_for() {
     let magic = "MODULE_INFO(vermagic, \"kmem 1 x86_64\"); MODULE_INFO(name, \"info\");";
     refused("MODULE_INFO(license, \"GPL\"); MODULE_INFO(name, \"info\");", "no vermagic");
     refused(
-        "MODULE_INFO(license, \"GPL\"); MODULE_INFO(vermagic, \"kmem 0\"); MODULE_INFO(name, \"info\");",
+        "MODULE_INFO(license, \"GPL\"); MODULE_INFO(vermagic, \"kmem 0\");
+         MODULE_INFO(name, \"info\");",
         "vermagic is \"kmem 0\", not",
     );
     refused(magic, "no license");

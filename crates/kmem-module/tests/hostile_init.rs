@@ -1,4 +1,4 @@
-//! What init may do to its loader, and who waits for whom (D29 to D33).
+//! Inits that harm their loader, and loads that wait for each other (D29 to D33).
 
 mod harness;
 
@@ -64,11 +64,13 @@ fn host_with(search_path: &[&Path], most_requests: u32) -> (&'static Shared, Loa
 /// A module with an init of this text; it may call what the core has.
 fn with_init(dir: &Path, name: &str, init: &str) -> PathBuf {
     let text = format!(
-        "extern int gate[3]; extern char shared[]; int host_delete(void *, const char *); void host_panic(void);
+        "extern int gate[3]; extern char shared[];
+         int host_delete(void *, const char *); void host_panic(void);
          #include <stdlib.h>\n#include <unistd.h>\n#include <pthread.h>\n#include <sys/wait.h>
          static inline int wait_at_gate(void) {{ __atomic_add_fetch(&gate[0], 1, __ATOMIC_SEQ_CST);
             while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) sched_yield(); return gate[2]; }}
-         static int __init go(void) {{ {init} }} module_init(go); static void stop(void) {{ }} module_exit(stop);"
+         static int __init go(void) {{ {init} }} module_init(go);
+         static void stop(void) {{ }} module_exit(stop);"
     );
     module(dir, name, &text)
 }
@@ -100,7 +102,8 @@ fn d29_a_recursive_load_is_an_error_and_so_is_a_circle_of_threads() {
     assert_eq!(loader.request_module("own").unwrap_err().errno, Errno::EDEADLK);
     nothing_is_left(&loader);
     // Each waits for the other, once both have begun.
-    let both = "__atomic_add_fetch(&gate[0], 1, __ATOMIC_SEQ_CST); while (__atomic_load_n(&gate[0], __ATOMIC_ACQUIRE) < 2) sched_yield();";
+    let both = "__atomic_add_fetch(&gate[0], 1, __ATOMIC_SEQ_CST);
+                while (__atomic_load_n(&gate[0], __ATOMIC_ACQUIRE) < 2) sched_yield();";
     let a =
         with_init(dir.path(), "circle_a", &format!("{both} return request_module(\"circle_b\");"));
     let b =
@@ -131,7 +134,8 @@ fn d29_init_may_not_unload_itself_and_may_fork() {
     let forks = with_init(
         dir.path(),
         "forks",
-        "int status; pid_t pid = fork(); if (pid == 0) _exit(7); waitpid(pid, &status, 0); return WEXITSTATUS(status) == 7 ? 0 : -1;",
+        "int status; pid_t pid = fork(); if (pid == 0) _exit(7);
+         waitpid(pid, &status, 0); return WEXITSTATUS(status) == 7 ? 0 : -1;",
     );
     insmod(&loader, &forks, "").unwrap();
     loader.delete_module("unloads", 0).unwrap();
@@ -178,7 +182,8 @@ fn d29_a_crash_in_init_is_the_processs() {
     let _ = insmod(&loader, &path, "");
 }
 
-/// A thread that will not come back from init gives up what it began, and one that waits takes over.
+/// A thread that never returns from init gives up the load it began, and a thread that waits for
+/// the module takes over.
 fn takes_over(name: &str, leave: &str) {
     let dir = directory();
     let (shared, loader) = host(&[]);
@@ -186,7 +191,8 @@ fn takes_over(name: &str, leave: &str) {
         dir.path(),
         name,
         &format!(
-            "int first = gate[0] == 0; int result = wait_at_gate(); if (first) {{ {leave} }} return result;"
+            "int first = gate[0] == 0; int result = wait_at_gate();
+             if (first) {{ {leave} }} return result;"
         ),
     );
     let begins = {
@@ -227,7 +233,8 @@ fn d31_requests_that_do_not_come_back_give_their_places_back() {
     with_init(
         dir.path(),
         "leaves",
-        "__atomic_add_fetch(&gate[0], 1, __ATOMIC_SEQ_CST); if (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) pthread_exit(0); return 0;",
+        "__atomic_add_fetch(&gate[0], 1, __ATOMIC_SEQ_CST);
+         if (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) pthread_exit(0); return 0;",
     );
     let (shared, loader) = host_with(&[dir.path()], 1);
     for begun in 1..=3 {
@@ -312,7 +319,8 @@ fn a_symbol_of_a_module_that_is_coming_is_waited_for() {
         dir.path(),
         "provider",
         "extern int gate[3]; int provided = 5; EXPORT_SYMBOL(provided);
-         static int __init go(void) { gate[0] = 1; while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) ; return gate[2]; }
+         static int __init go(void) { gate[0] = 1;
+            while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) ; return gate[2]; }
          module_init(go); static void stop(void) { } module_exit(stop);",
     );
     let user = module(

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use harness::{config, directory, insmod, loader, module, nothing_is_left};
+use harness::{EMPTY, config, directory, insmod, loader, module, nothing_is_left};
 use kmem_module::decompress::{Format, Packed};
 use kmem_module::loader::flags;
 use kmem_module::os::{Account, Linux};
@@ -18,7 +18,6 @@ use kmem_module::{Config, Errno, Error, Loader};
 use liblzma::stream::{Check, Filters, LzmaOptions, Stream};
 use proptest::prelude::*;
 
-const EMPTY: &str = "static int __init go(void) { return 0; } module_init(go); static void stop(void) { } module_exit(stop);";
 const FORMATS: [Format; 3] = [Format::Gzip, Format::Xz, Format::Zstd];
 
 fn compress(format: Format, bytes: &[u8]) -> Vec<u8> {
@@ -34,7 +33,7 @@ fn compress(format: Format, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// With a dictionary of so many bytes.
+/// Compresses with a dictionary of `dictionary` bytes.
 fn compress_xz(bytes: &[u8], dictionary: u32) -> Vec<u8> {
     let mut options = LzmaOptions::new_preset(6).unwrap();
     options.dict_size(dictionary);
@@ -46,7 +45,7 @@ fn compress_xz(bytes: &[u8], dictionary: u32) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// With a window of 1 << `log` bytes.
+/// Compresses with a window of 1 << `log` bytes.
 fn compress_zstd(bytes: &[u8], log: u32) -> Vec<u8> {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 9).unwrap();
     encoder.include_checksum(true).unwrap();
@@ -102,7 +101,9 @@ fn contents() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 30, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn what_is_expanded_is_what_was_compressed_read_in_whatever_order(
@@ -139,7 +140,9 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 600, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn d34_random_damage_is_refused_or_expands_the_same_twice(
@@ -202,7 +205,7 @@ fn d34_what_is_cut_off_followed_by_something_or_damaged_is_refused() {
             let mut bad = packed.clone();
             bad[at] ^= 0xff;
             fs::write(dir.path().join("bad"), &bad).unwrap();
-            // What is not checked (the time in a gzip header) makes no difference.
+            // A field that is not checked (the time in a gzip header) makes no difference.
             match load(&loader, &dir.path().join("bad")) {
                 Ok(()) => loader.delete_module("packed", 0).unwrap(),
                 Err(error) => assert!(

@@ -1,4 +1,5 @@
-//! Inits and exits that do not return to the loader but jump out of it, on a thread that lives on (D29).
+//! Inits and exits that do not return to the loader but jump out of it, on a thread that lives on
+//! (D29).
 
 mod harness;
 
@@ -9,7 +10,8 @@ use std::thread;
 use harness::{directory, insmod, loader, module, nothing_is_left};
 use kmem_module::{Errno, Loader};
 
-/// What a thread that came back by a jump finds, and others, until it ends.
+/// Loads a module on a thread that comes back by a jump. Checks what that thread and others find
+/// until it ends.
 fn jumped_out(name: &str, text: &str, leave: impl Fn(&Loader, &Path) + Sync) {
     type Try = extern "C" fn(unsafe extern "C" fn(*const c_void), *const c_void) -> c_int;
     type Work<'a> = &'a (dyn Fn() + Sync);
@@ -23,9 +25,12 @@ fn jumped_out(name: &str, text: &str, leave: impl Fn(&Loader, &Path) + Sync) {
     let jumps = module(
         dir.path(),
         &format!("{name}_jumps"),
-        "#include <setjmp.h>\njmp_buf jumps_to; EXPORT_SYMBOL(jumps_to); int jumps_count; EXPORT_SYMBOL(jumps_count);
+        "#include <setjmp.h>\njmp_buf jumps_to; EXPORT_SYMBOL(jumps_to);
+         int jumps_count; EXPORT_SYMBOL(jumps_count);
          int jumps_try(void (*work)(const void *), const void *data);
-         int jumps_try(void (*work)(const void *), const void *data) { if (setjmp(jumps_to)) return 1; work(data); return 0; } EXPORT_SYMBOL(jumps_try);",
+         int jumps_try(void (*work)(const void *), const void *data) {
+            if (setjmp(jumps_to)) return 1; work(data); return 0; }
+         EXPORT_SYMBOL(jumps_try);",
     );
     let path = module(
         dir.path(),
@@ -72,7 +77,8 @@ fn jumped_out(name: &str, text: &str, leave: impl Fn(&Loader, &Path) + Sync) {
 
 #[test]
 fn d29_an_init_that_jumps_out_keeps_its_name_until_its_thread_ends() {
-    let text = "static int __init go(void) { jump(); return 0; } module_init(go); static void stop(void) { } module_exit(stop);";
+    let text = "static int __init go(void) { jump(); return 0; } module_init(go);
+                static void stop(void) { } module_exit(stop);";
     jumped_out("jumps_in", text, |loader, path| drop(insmod(loader, path, "")));
 }
 

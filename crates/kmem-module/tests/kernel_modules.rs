@@ -1,5 +1,6 @@
-//! The modules of a Linux kernel: checked, laid out at a kernel's addresses and relocated against stubs; nothing is run.
-//! `scripts/kernel-modules.sh` gets them, and runs this with the directory in `KMEM_KERNEL_MODULES`.
+//! The modules of a Linux kernel: checked, laid out at a kernel's addresses and relocated against
+//! stubs; nothing is run. `scripts/kernel-modules.sh` gets them, and runs this with the directory
+//! in `KMEM_KERNEL_MODULES`.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -15,8 +16,8 @@ use kmem_module::source::Source;
 use kmem_module::symbols::{Core, Definition, Versions};
 use kmem_module::tryout::try_out;
 
-/// Where a kernel puts modules, and where its own symbols are. On x86-64 both ends of what 32 bits with a sign reach; on
-/// AArch64 further apart than a branch reaches.
+/// Addresses of a kernel's modules, and of its own symbols. On x86-64 both ends of what 32 bits
+/// with a sign reach; on AArch64 further apart than a branch reaches.
 fn addresses(machine: Machine) -> (u64, u64) {
     match machine {
         Machine::X86_64 => (0xffff_ffff_c000_0000, 0xffff_ffff_8100_0000),
@@ -24,7 +25,8 @@ fn addresses(machine: Machine) -> (u64, u64) {
     }
 }
 
-/// A stub for every name, from an address on; the versions are those that the modules were built for.
+/// A stub for every name, from an address on; the versions are those that the modules were built
+/// for.
 struct Stubs(HashMap<Vec<u8>, (u64, u32)>, u64);
 
 impl Core for Stubs {

@@ -1,5 +1,5 @@
-//! The cases of the kernel's kmod self-test (tools/testing/selftests/kmod/kmod.sh), by number. `get_fs_type` is a request for the
-//! alias `fs-NAME`, as it is there.
+//! The cases of the kernel's kmod self-test (tools/testing/selftests/kmod/kmod.sh), by number.
+//! `get_fs_type` is a request for the alias `fs-NAME`, as it is there.
 
 mod harness;
 
@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use harness::{config, directory, module, nothing_is_left};
+use harness::{EMPTY, config, directory, module, nothing_is_left};
 use kmem_module::stats::Stat;
 use kmem_module::symbols::{Core, Definition};
 use kmem_module::{Config, Errno, Loader};
@@ -19,15 +19,15 @@ use tempfile::TempDir;
 
 const MODULE: &str = "test_module";
 const FILESYSTEM: &str = "fs-kmodfs";
-/// What the kernel serves at a time.
+/// Requests that the kernel serves concurrently.
 const LIMIT: u32 = 50;
 
-/// A directory with a module and with one that has the alias of a file system, as depmod leaves it or as cc does.
+/// A directory with a module, and with a module that has the alias of a file system, as depmod
+/// leaves it or as cc does.
 fn modules() -> TempDir {
     let dir = directory();
-    let empty = "static int __init go(void) { return 0; } module_init(go); static void stop(void) { } module_exit(stop);";
-    module(dir.path(), MODULE, empty);
-    module(dir.path(), "kmodfs", &format!("{empty} MODULE_ALIAS(\"{FILESYSTEM}\");"));
+    module(dir.path(), MODULE, EMPTY);
+    module(dir.path(), "kmodfs", &format!("{EMPTY} MODULE_ALIAS(\"{FILESYSTEM}\");"));
     dir
 }
 
@@ -36,7 +36,7 @@ fn loader(path: &[&Path]) -> Loader {
     Loader::new(Config { search_path, most_requests: LIMIT, ..config() }).unwrap()
 }
 
-/// So many threads at once, each with a name of these in turn; the results.
+/// Results of `threads` threads that request modules concurrently, by these names in turn.
 fn requests(loader: &Loader, threads: u32, names: &[&str]) -> Vec<Result<(), Errno>> {
     let barrier = Barrier::new(threads as usize);
     std::thread::scope(|scope| {
@@ -200,7 +200,8 @@ fn so_many_requests_are_served_at_a_time_and_the_rest_wait() {
         module(
             dir.path(),
             name,
-            "extern unsigned int gate[2]; static int __init go(void) { __atomic_add_fetch(&gate[0], 1, __ATOMIC_SEQ_CST);
+            "extern unsigned int gate[2];
+             static int __init go(void) { __atomic_add_fetch(&gate[0], 1, __ATOMIC_SEQ_CST);
              while (!__atomic_load_n(&gate[1], __ATOMIC_ACQUIRE)) ; return 0; } module_init(go);
              static void stop(void) { } module_exit(stop);",
         );
@@ -216,7 +217,11 @@ fn so_many_requests_are_served_at_a_time_and_the_rest_wait() {
         while words[0].load(Ordering::Acquire) < 2 {
             std::thread::yield_now();
         }
-        assert_eq!(loader.modules(false).len(), 2, "two inits run, and nobody else has memory");
+        assert_eq!(
+            loader.modules(false).len(),
+            2,
+            "two inits run, and no other request has memory"
+        );
         words[1].store(1, Ordering::Release);
         all.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
     });
@@ -239,7 +244,8 @@ fn dependencies_are_loaded_first_soft_ones_if_they_are_there_and_circles_refused
     provide("mid", "extern int low_here; int *mid_p = &low_here; MODULE_DEPENDS(\"low\");");
     provide(
         "top",
-        "extern int mid_here; int *top_p = &mid_here; MODULE_DEPENDS(\"mid\"); MODULE_SOFTDEP(\"pre: soft absent\"); MODULE_ALIAS(\"dev-[0-9]*\");",
+        "extern int mid_here; int *top_p = &mid_here; MODULE_DEPENDS(\"mid\");
+         MODULE_SOFTDEP(\"pre: soft absent\"); MODULE_ALIAS(\"dev-[0-9]*\");",
     );
     let loader = loader(&[dir.path()]);
     loader.request_module("dev-7x").unwrap();
@@ -281,7 +287,8 @@ fn what_depmod_wrote_is_loaded_in_its_order_packed_or_not() {
     let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
     write(
         "modules.dep",
-        "dep_top.ko: kernel/dep-mid.ko.gz dep_low.ko\nkernel/dep-mid.ko.gz: dep_low.ko\ndep_low.ko:\ndep_soft.ko:\n",
+        "dep_top.ko: kernel/dep-mid.ko.gz dep_low.ko\nkernel/dep-mid.ko.gz: dep_low.ko\n\
+         dep_low.ko:\ndep_soft.ko:\n",
     );
     write("modules.alias", "alias top-* dep_top\n");
     write("modules.softdep", "softdep dep_top post: dep_soft\n");

@@ -71,8 +71,13 @@ fn memory_is_never_writable_and_executable_and_init_is_given_back() {
 #[test]
 fn several_files_are_one_module() {
     let dir = directory();
-    let a = module(dir.path(), "part_a", "int twice(int); static int __init go(void) { return twice(21) == 42 ? 0 : -5; } module_init(go);
-        static void done(void) { } module_exit(done);");
+    let a = module(
+        dir.path(),
+        "part_a",
+        "int twice(int);
+         static int __init go(void) { return twice(21) == 42 ? 0 : -5; } module_init(go);
+         static void done(void) { } module_exit(done);",
+    );
     let b = dir.path().join("b.c");
     fs::write(
         &b,
@@ -95,13 +100,15 @@ fn modules_use_each_others_symbols_and_hold_each_other() {
     let base = module(
         dir.path(),
         "base",
-        "int base_value(void); int base_value(void) { return 7; } EXPORT_SYMBOL_VERSION(base_value, 2);",
+        "int base_value(void); int base_value(void) { return 7; }
+         EXPORT_SYMBOL_VERSION(base_value, 2);",
     );
     let user = module(
         dir.path(),
         "user",
         "int base_value(void); IMPORT_SYMBOL_VERSION(base_value, 2);
-         long user_value(void); long user_value(void) { return base_value() + 1; } EXPORT_SYMBOL(user_value);",
+         long user_value(void); long user_value(void) { return base_value() + 1; }
+         EXPORT_SYMBOL(user_value);",
     );
     let loader = loader();
     let error = insmod(&loader, &user, "").unwrap_err();
@@ -137,7 +144,8 @@ fn versions_and_licences_decide_who_gets_a_symbol() {
             dir.path(),
             name,
             &format!(
-                "void {symbol}(void); {import} void {name}_go(void); void {name}_go(void) {{ {symbol}(); }}"
+                "void {symbol}(void); {import} void {name}_go(void);
+                 void {name}_go(void) {{ {symbol}(); }}"
             ),
         )
     };
@@ -158,7 +166,8 @@ fn versions_and_licences_decide_who_gets_a_symbol() {
     }
     loader.delete_module("wrong", 0).unwrap();
     loader.delete_module("none", 0).unwrap();
-    let text = "#include \"kmem_module.h\"\nMODULE_LICENSE(\"Proprietary\");\nvoid v_gpl(void); void own(void); void own(void) { v_gpl(); }\n";
+    let text = "#include \"kmem_module.h\"\nMODULE_LICENSE(\"Proprietary\");
+        void v_gpl(void); void own(void); void own(void) { v_gpl(); }\n";
     let source = dir.path().join("own.c");
     fs::write(&source, text).unwrap();
     let compiler = Compiler::c().args(["-c", "-fPIC"]).include().arg(&source);
@@ -176,26 +185,36 @@ fn parameters_have_the_types_of_the_kernel() {
         dir.path(),
         "types",
         "#include <stdio.h>
-         static unsigned char by; module_param(by, byte, 0); static short sh; module_param(sh, short, 0);
-         static unsigned short us; module_param(us, ushort, 0); static int in; module_param(in, int, 0);
-         static unsigned int ui; module_param(ui, uint, 0); static long lo; module_param(lo, long, 0);
+         static unsigned char by; module_param(by, byte, 0);
+         static short sh; module_param(sh, short, 0);
+         static unsigned short us; module_param(us, ushort, 0);
+         static int in; module_param(in, int, 0);
+         static unsigned int ui; module_param(ui, uint, 0);
+         static long lo; module_param(lo, long, 0);
          static unsigned long ul; module_param(ul, ulong, 0);
          static unsigned long long ull; module_param(ull, ullong, 0);
-         static unsigned int hex; module_param(hex, hexint, 0); static char *ch; module_param(ch, charp, 0);
-         static bool bo; module_param(bo, bool, 0); static bool inv = true; module_param(inv, invbool, 0);
+         static unsigned int hex; module_param(hex, hexint, 0);
+         static char *ch; module_param(ch, charp, 0);
+         static bool bo; module_param(bo, bool, 0);
+         static bool inv = true; module_param(inv, invbool, 0);
          static int inside; module_param_named(out_side, inside, int, 0);
-         static short arr[3] = { 7, 7, 7 }; static unsigned int count; module_param_array(arr, short, &count, 0);
+         static short arr[3] = { 7, 7, 7 };
+         static unsigned int count; module_param_array(arr, short, &count, 0);
          static char *words[2]; module_param_array_named(list, words, charp, NULL, 0);
          static char str[6]; module_param_string(string, str, sizeof(str), 0);
          char types_text[300]; EXPORT_SYMBOL(types_text);
          static int __init go(void) {
-            snprintf(types_text, sizeof(types_text), \"%u %d %u %d %u %ld %lu %llu %x %s %d %d %d %d,%d,%d/%u %s,%s %s\",
-                by, sh, us, in, ui, lo, ul, ull, hex, ch, bo, inv, inside, arr[0], arr[1], arr[2], count, words[0], words[1], str);
+            snprintf(types_text, sizeof(types_text),
+                \"%u %d %u %d %u %ld %lu %llu %x %s %d %d %d %d,%d,%d/%u %s,%s %s\",
+                by, sh, us, in, ui, lo, ul, ull, hex, ch, bo, inv, inside,
+                arr[0], arr[1], arr[2], count, words[0], words[1], str);
             return 0; } module_init(go); static void stop(void) { } module_exit(stop);",
     );
     let loader = loader();
-    let args = "by=0xff sh=-32768 us=65535 in=-0x80000000 ui=4294967295 lo=-9223372036854775808 ul=010
-        ull=18446744073709551615 hex=0xab ch=\"a b\" bo inv=y out-side=+3 arr=-1,2 list=x,\"y z\" string=12345 -- in=1";
+    let args = "by=0xff sh=-32768 us=65535 in=-0x80000000 ui=4294967295
+        lo=-9223372036854775808 ul=010
+        ull=18446744073709551615 hex=0xab ch=\"a b\" bo inv=y out-side=+3 arr=-1,2
+        list=x,\"y z\" string=12345 -- in=1";
     insmod(&loader, &path, args).unwrap();
     let text = loader.symbol("types_text").unwrap();
     // SAFETY: a string of a module that is held.
@@ -203,7 +222,8 @@ fn parameters_have_the_types_of_the_kernel() {
     drop(text);
     assert_eq!(
         said,
-        "255 -32768 65535 -2147483648 4294967295 -9223372036854775808 8 18446744073709551615 ab a b 1 0 3 -1,2,7/2 x,y z 12345"
+        "255 -32768 65535 -2147483648 4294967295 -9223372036854775808 8 18446744073709551615 \
+         ab a b 1 0 3 -1,2,7/2 x,y z 12345"
     );
     loader.delete_module("types", 0).unwrap();
     nothing_is_left(&loader);
@@ -242,7 +262,8 @@ fn what_init_returns_decides_and_its_failure_leaves_nothing() {
         "failing",
         "static void *p; static int result = -5; module_param(result, int, 0);
          void failing_symbol(void); void failing_symbol(void) { } EXPORT_SYMBOL(failing_symbol);
-         static int __init go(void) { p = kmalloc(64, GFP_KERNEL); kfree(p); return result; } module_init(go);
+         static int __init go(void) { p = kmalloc(64, GFP_KERNEL); kfree(p); return result; }
+         module_init(go);
          static void stop(void) { } module_exit(stop);",
     );
     let loader = loader();
@@ -289,7 +310,7 @@ fn a_module_that_is_held_is_not_unloaded_and_one_without_exit_stays() {
     assert_eq!(error.errno, Errno::EAGAIN);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| loader.delete_module("held", 0));
-        // It is going as soon as nobody gets hold of it any more.
+        // It is going once no further reference to it is given out.
         while loader.symbol("held_x").is_some() {
             std::thread::yield_now();
         }
@@ -307,7 +328,7 @@ const LEAKY: &str = "void *leaky_last; EXPORT_SYMBOL(leaky_last); static int gon
     static int __init go(void) { leaky_last = kmalloc(200, GFP_KERNEL); return 0; } module_init(go);
     static void __exit stop(void) { if (gone++) __builtin_trap(); } module_exit(stop);";
 
-/// What the module allocated.
+/// Memory that the module allocated.
 fn leaked(loader: &Loader) -> *mut u8 {
     let last = loader.symbol("leaky_last").unwrap();
     // SAFETY: a pointer of a module that is held.
@@ -330,7 +351,7 @@ fn where_live_allocations_are_refused_a_module_stays_until_they_are_freed_and_it
         let text = error.to_string();
         assert!(text.contains("refused has run its exit; 208 bytes are live: "), "{text}");
         assert!(text.contains("refused.c:") && text.contains(" go (208 bytes in 1)"), "{text}");
-        // Its name is taken, its symbols are nobody's, its memory is there.
+        // Its name is taken, its symbols are not found, its memory is there.
         assert_eq!(insmod(&loader, &path, "").unwrap_err().errno, Errno::EBUSY);
         let bytes = fs::read(&path).unwrap();
         assert_eq!(loader.init_module(&bytes, "").unwrap_err().errno, Errno::EBUSY);
@@ -341,7 +362,7 @@ fn where_live_allocations_are_refused_a_module_stays_until_they_are_freed_and_it
     }
     // Others come and go.
     loader.delete_module("refused_user", 0).unwrap();
-    // SAFETY: allocated by the module from this instance, and nobody's any more.
+    // SAFETY: the module allocated it from this instance, and no longer uses it.
     unsafe { KMEM.free(live) };
     loader.delete_module("refused", 0).unwrap();
     nothing_is_left(&loader);
@@ -350,7 +371,7 @@ fn where_live_allocations_are_refused_a_module_stays_until_they_are_freed_and_it
     loader.delete_module("refused", delete::FORCE).unwrap();
     nothing_is_left(&loader);
     assert_eq!(books("refused"), [("go".to_owned(), (208, 1))].into());
-    // SAFETY: as above.
+    // SAFETY: the module allocated it from this instance, and no longer uses it.
     unsafe { KMEM.free(live) };
 }
 
@@ -369,7 +390,7 @@ fn what_is_live_when_a_module_goes_keeps_its_tags_and_finds_them_again() {
     let size = books("leaky")["go"].0 / 2;
     assert_eq!(books("leaky"), [("go".to_owned(), (2 * size, 2))].into());
     for at in live {
-        // SAFETY: allocated by the module from this instance, and nobody's any more.
+        // SAFETY: the module allocated it from this instance, and no longer uses it.
         unsafe { KMEM.free(at) };
     }
     assert!(books("leaky").is_empty());

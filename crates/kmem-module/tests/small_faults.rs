@@ -1,5 +1,6 @@
-//! Every small allocation of a request fails once, first to last: names, tables, texts, decoders. Each time that is an error,
-//! with nothing left and the statistics exact, and never the end of the process. (What the platform gives: `faults.rs`.)
+//! Every small allocation of a request fails once, first to last: names, tables, texts, decoders.
+//! Each time that is an error, with nothing left and the statistics exact, and never the end of the
+//! process. `faults.rs` does the same to memory of the platform.
 
 mod harness;
 
@@ -59,7 +60,8 @@ unsafe impl GlobalAlloc for Failing {
 #[global_allocator]
 static FAILING: Failing = Failing;
 
-/// Runs `request` with its allocation of this number failing. Whether it had so many.
+/// Runs `request` with its allocation of this number failing. Returns its result, and true if it
+/// reached that allocation.
 fn with_fault<T>(number: i64, request: impl FnOnce() -> T) -> (T, bool) {
     LEFT.set(number);
     let result = request();
@@ -74,8 +76,9 @@ fn failed(loader: &Loader) -> u64 {
         .sum()
 }
 
-/// Makes the first, second, .. allocation of `request` fail, each on a thread and with a loader that `prepare` made ready, until
-/// none fails; then it ends with `errno`, 0 for success. `undo` is what follows a success. How many allocations there were.
+/// Makes the first, second, .. allocation of `request` fail, each on a thread and with a loader
+/// that `prepare` made ready, until none fails; then `request` ends with `errno`, 0 for success.
+/// `undo` follows each attempt. Returns the number of allocations.
 fn exhaust(
     errno: i32,
     prepare: impl Fn(&Loader) + Sync,
@@ -99,7 +102,7 @@ fn exhaust(
             let now = (loader.gauge().now(), loader.modules(true), failed(&loader));
             assert_eq!(now, (before.0, before.1, before.2 + 1), "{number}: {result:?}");
             assert_eq!(loader.stats().get(Stat::Loaded), loaded);
-            // The same request goes on as if nothing had been.
+            // The request then goes on as if nothing had been.
             let again = request(&loader).map_or_else(|error| error.errno.0, |()| 0);
             assert_eq!(again, errno, "after {number}");
         }
@@ -111,7 +114,7 @@ fn exhaust(
     (0..)
         .find(|&number| {
             let attempt = &attempt;
-            // What a thread keeps for itself is to be allocated anew, too.
+            // A new thread allocates anew what threads keep for themselves.
             std::thread::scope(|scope| !scope.spawn(move || attempt(number)).join().unwrap())
         })
         .unwrap_or_default()
@@ -170,7 +173,8 @@ fn a_load_of_a_compressed_file_survives_each() {
 fn a_module_that_uses_another_and_its_unloading_survive_each() {
     let dir = directory();
     let base = module(dir.path(), "sf_base", "int sf_base = 1; EXPORT_SYMBOL_VERSION(sf_base, 2);");
-    let text = "extern int sf_base; int *sf_user = &sf_base; IMPORT_SYMBOL_VERSION(sf_base, 2); EXPORT_SYMBOL(sf_user);";
+    let text = "extern int sf_base; int *sf_user = &sf_base;
+                IMPORT_SYMBOL_VERSION(sf_base, 2); EXPORT_SYMBOL(sf_user);";
     let user = module(dir.path(), "sf_user", text);
     let (_base, base) = open(&base);
     let (_user, user) = open(&user);
@@ -186,7 +190,7 @@ fn a_module_that_uses_another_and_its_unloading_survive_each() {
         let loader = loader();
         prepare(&loader);
         load(&loader).unwrap();
-        // Nothing is unloaded that others use, and it is said so even where there is no memory to say it with.
+        // A module in use is not unloaded, and the error says so even without memory for its text.
         let (result, _) = with_fault(number, || loader.delete_module("sf_base", 0));
         assert_eq!(result.unwrap_err().errno, Errno::EAGAIN);
         let (result, reached) = with_fault(number, || loader.delete_module("sf_user", 0));

@@ -68,7 +68,7 @@ fn rows_are_told_apart_by_who_pays() {
     assert_eq!(below["filtered"]["bytes"], bytes);
     let one = json(&program, &["dump", "--group", "/tenants/a", "--function", "*rows"]);
     assert_eq!(one["filtered"]["calls"], 1000);
-    refused(&program.kmem(&["dump", "--group", "/nobody"]), 3, "has no group /nobody");
+    refused(&program.kmem(&["dump", "--group", "/absent"]), 3, "has no group /absent");
     refused(&program.kmem(&["dump", "--group", "/", "--metadata"]), 2, "--metadata");
     let old = program.kmem(&["dump", "--by", "group,site", "--format", "1.0"]);
     refused(&old, 2, "allocinfo 1.0 has no group");

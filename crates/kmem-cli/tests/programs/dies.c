@@ -1,4 +1,5 @@
-/* A program with memory from several call sites and threads. It waits, and then dies as its argument says. */
+/* A program with memory from several call sites and threads. It waits, and then dies as its
+ * argument says. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

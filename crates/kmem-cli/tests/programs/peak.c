@@ -1,4 +1,5 @@
-/* Grows by a megabyte from 300 call sites for each byte on standard input; prints its live memory. */
+/* Grows by a megabyte from 300 call sites for each byte on standard input; prints its live
+ * memory. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>

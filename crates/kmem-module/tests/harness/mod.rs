@@ -18,6 +18,10 @@ use kmem_module::{Config, Loader, Result};
 use kmem_testing::Compiler;
 pub(crate) use kmem_testing::directory;
 
+/// Text of a module that does nothing.
+pub(crate) const EMPTY: &str = "static int __init go(void) { return 0; } module_init(go);
+    static void stop(void) { } module_exit(stop);";
+
 /// The allocator that modules of this program allocate from.
 pub(crate) static KMEM: Kmem = Kmem::new();
 
@@ -31,7 +35,7 @@ unsafe extern "C" fn kfree(at: *mut u8) {
     unsafe { KMEM.free(at) }
 }
 
-/// What `libkmem.so` exports, out of this program; and all the program has.
+/// Symbols of the core: those of `libkmem.so`, from this program, and all others of the program.
 pub(crate) struct Host;
 
 impl Core for Host {

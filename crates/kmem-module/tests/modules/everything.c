@@ -35,7 +35,8 @@ int everything_sum(void);
 int everything_sum(void)
 {
 	unsigned int cpu;
-	int sum = number + tiny + (int)strlen(text) + flag + (int)list_count + (int)strlen(name) + sealed + table[2];
+	int sum = number + tiny + (int)strlen(text) + flag + (int)list_count + (int)strlen(name) +
+		  sealed + table[2];
 
 	for_each_module_cpu(cpu)
 		sum += per_cpu(hits, cpu);

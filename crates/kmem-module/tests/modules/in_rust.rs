@@ -68,6 +68,6 @@ extern "C" fn init_module() -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn cleanup_module() {
-    // SAFETY: allocated by init, and nobody's any more.
+    // SAFETY: init allocated it, and this is its only free.
     unsafe { kmem_kfree(HELD.swap(core::ptr::null_mut(), Ordering::Relaxed)) };
 }

@@ -1,5 +1,5 @@
-/* Prints a program's own memory, for the test to compare with the books: rows, then "check". A comment in the line
- * of a call site marks it, and the mark names it. Nothing here allocates. */
+/* Prints a program's own memory, for the test to compare with the books: rows, then "check". A
+ * comment in the line of a call site marks it, and the mark names it. Nothing here allocates. */
 #ifndef EXPECT_H
 #define EXPECT_H
 
@@ -21,7 +21,8 @@ static void say(const char *format, ...)
 		_exit(9);
 }
 
-__attribute__((unused)) static void expect(const char *mark, const char *function, size_t bytes, size_t calls)
+__attribute__((unused)) static void expect(const char *mark, const char *function, size_t bytes,
+					   size_t calls)
 {
 	say("row %s %s %zu %zu\n", mark, function, bytes, calls);
 }

@@ -1,4 +1,5 @@
-/* A program that does not use kmem itself, built with -include kmem/hooks.h and its own feature macros. */
+/* A program that does not use kmem itself, built with -include kmem/hooks.h and its own feature
+ * macros. */
 #define _GNU_SOURCE
 #define _XOPEN_SOURCE 600
 #include <errno.h>

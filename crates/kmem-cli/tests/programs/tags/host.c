@@ -1,4 +1,5 @@
-/* Loads plugins with a function that allocates, and does not use kmem itself. The first argument selects the case. */
+/* Loads plugins with a function that allocates, and does not use kmem itself. The first argument
+ * selects the case. */
 #define _GNU_SOURCE
 #include "expect.h"
 #include <dlfcn.h>

@@ -23,11 +23,13 @@ int main(void)
 	char *aligned = vmalloc_aligned(PAGE, 16 * PAGE, GFP_KERNEL); /* at aligned */
 	char *either = kvmalloc(100 * PAGE, GFP_KERNEL); /* at either */
 	char *grown = vrealloc(memset(vmalloc(PAGE), 7, PAGE), 80 * PAGE, __GFP_ZERO); /* at grown */
-	MUST(plain && is_zero(zeroed, 5 * PAGE) && (uintptr_t)huge % (2 << 20) == 0 && (uintptr_t)aligned % (16 * PAGE) == 0);
+	MUST(plain && is_zero(zeroed, 5 * PAGE));
+	MUST((uintptr_t)huge % (2 << 20) == 0 && (uintptr_t)aligned % (16 * PAGE) == 0);
 	MUST(grown[PAGE - 1] == 7 && is_zero(grown + PAGE, 79 * PAGE));
 	memset(plain, 1, 3 * PAGE);
 	MUST(ksize(plain) == 3 * PAGE && is_vmalloc_addr(plain + 5000) && !is_vmalloc_addr(&plain));
-	MUST(vmalloc_tag(0, GFP_KERNEL | __GFP_NOWARN, NULL) == NULL && vmalloc_tag(SIZE_MAX, __GFP_NOWARN, NULL) == NULL);
+	MUST(vmalloc_tag(0, GFP_KERNEL | __GFP_NOWARN, NULL) == NULL);
+	MUST(vmalloc_tag(SIZE_MAX, __GFP_NOWARN, NULL) == NULL);
 	for (int i = 0; i < 2; i++)
 		pages[i] = vmap_alloc_page(GFP_KERNEL | __GFP_ZERO); /* at page */
 	char *map = vmap(pages, 2);
