@@ -92,6 +92,15 @@ fn the_newest_whole_record_counts() {
     assert!(matches!(error, ReadError::NothingRecorded { .. }) && error.is_absent(), "{error}");
 }
 
+/// Ends a writer, also when an assertion of the reader fails: the scope waits for the writer.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_box_that_is_being_written_is_read_whole() {
     let fake = FakeBox::new(64, 0);
@@ -110,6 +119,7 @@ fn a_box_that_is_being_written_is_read_whole() {
                 );
             }
         });
+        let _stop = StopOnDrop(&stop);
         let mut last = 0;
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(1) || last <= 1 {
@@ -124,7 +134,6 @@ fn a_box_that_is_being_written_is_read_whole() {
                 assert_eq!(rows, [(CALLER, n, 1), (STATIC, n, 1)]);
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
