@@ -38,7 +38,7 @@ impl Page {
         }
     }
 
-    /// Whether all fields are those of an unused page.
+    /// Returns whether all fields are those of an unused page.
     pub(crate) fn is_new(&self) -> bool {
         self.mapcount.load(Relaxed) == -1
             && self.mapping.load(Relaxed) == 0
@@ -47,7 +47,7 @@ impl Page {
             && self.flags.load(Relaxed) & BUDDY == 0
     }
 
-    /// Whether it is the first page of a free block of an order.
+    /// Returns whether it is the first page of a free block of an order.
     pub(crate) fn is_free_block(&self, order: u8) -> bool {
         self.flags.load(Relaxed) & BUDDY != 0 && self.order.load(Relaxed) == u32::from(order)
     }

@@ -171,7 +171,7 @@ impl Caller {
         Self { key: self.key, frame: self.frame | QUIET }
     }
 
-    /// Whether a failure is not reported.
+    /// Returns whether a failure is not reported.
     pub const fn is_quiet(self) -> bool {
         self.frame & QUIET != 0
     }
@@ -182,7 +182,7 @@ impl Caller {
         Self { key: self.key | NOFAIL, ..self }
     }
 
-    /// Whether the group must not refuse.
+    /// Returns whether the group must not refuse.
     pub const fn is_nofail(self) -> bool {
         self.key & NOFAIL != 0
     }

@@ -111,7 +111,7 @@ pub fn caller(ret: usize) -> usize {
     if word == 0 { ret } else { merged(word, ret) }
 }
 
-/// Whether the thread is under a tag or in a group.
+/// Returns whether the thread is under a tag or in a group.
 #[inline(always)]
 pub fn is_in_any() -> bool {
     word::get() != 0
@@ -158,7 +158,7 @@ pub fn replace_group(group: ObjcgId) -> ObjcgId {
     group_in(before)
 }
 
-/// Whether the thread's group may refuse allocations of Rust's collections.
+/// Returns whether the thread's group may refuse allocations of Rust's collections.
 #[inline(always)]
 pub fn is_fallible() -> bool {
     word::get() & FALLIBLE != 0
@@ -170,7 +170,7 @@ pub fn fallible<T>(work: impl FnOnce() -> T) -> T {
     marked(FALLIBLE, work)
 }
 
-/// Whether the thread is within a shrinker.
+/// Returns whether the thread is within a shrinker.
 pub fn is_shrinking() -> bool {
     word::get() & SHRINKING != 0
 }

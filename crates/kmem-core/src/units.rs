@@ -1,7 +1,7 @@
 //! The units of the allocator, each a type of its own.
 //!
-//! Page numbers and counts of pages have the algebra of addresses and lengths: `Pfn + PageCount`
-//! is a `Pfn`, `Pfn - Pfn` is a `PageCount`, and two page numbers cannot be added.
+//! Page numbers and counts of pages have the algebra of addresses and lengths. `Pfn + PageCount` is
+//! a `Pfn`, and `Pfn - Pfn` is a `PageCount`. Two page numbers cannot be added.
 
 use core::ops::{Add, AddAssign, Sub, SubAssign};
 
@@ -233,7 +233,7 @@ impl Gfp {
     /// Must not be refused: [`Effort::Endless`]. The group that pays goes above its `max`.
     pub const NOFAIL: Self = Self(32);
 
-    /// Whether all of `flags` are set.
+    /// Returns whether all of `flags` are set.
     pub const fn has(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }
@@ -310,7 +310,7 @@ impl Item {
         self.0 as usize
     }
 
-    /// Whether this is [`Self::NONE`].
+    /// Returns whether this is [`Self::NONE`].
     #[inline(always)]
     pub const fn is_none(self) -> bool {
         self.0 == 0

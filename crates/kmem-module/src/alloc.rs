@@ -139,7 +139,7 @@ impl<T> Shared<T> {
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether both own the same value.
+    /// Returns whether both own the same value.
     #[must_use]
     pub fn ptr_eq(this: &Self, other: &Self) -> bool {
         this.0 == other.0

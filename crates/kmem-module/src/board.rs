@@ -21,7 +21,7 @@ pub(crate) fn store_text(words: &[AtomicU64], text: &[u8]) {
     }
 }
 
-/// Whether words hold a text, as [`store_text`] stores it.
+/// Returns whether words hold a text, as [`store_text`] stores it.
 fn is_text(words: &[AtomicU64], text: &[u8]) -> bool {
     let text = &text[..text.len().min(words.len() * 8 - 1)];
     words.iter().enumerate().all(|(number, word)| {

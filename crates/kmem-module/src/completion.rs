@@ -50,7 +50,7 @@ impl Completion {
         Ok(())
     }
 
-    /// Whether the event has happened.
+    /// Returns whether the event has happened.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.0.load(Ordering::Acquire) != 0

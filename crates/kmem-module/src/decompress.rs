@@ -127,7 +127,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// Whether the input ends behind the compressed data.
+    /// Returns whether the input ends behind the compressed data.
     fn is_at_end(&mut self) -> Decoded<bool> {
         let input = match self {
             Self::Gzip(decoder) => &mut decoder.input,

@@ -44,7 +44,7 @@ pub struct Catalogue {
 pub struct Step {
     /// The file.
     pub path: PathBuf,
-    /// Whether the request fails when this does.
+    /// True if the request fails when this does.
     pub required: bool,
 }
 

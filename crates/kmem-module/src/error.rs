@@ -84,7 +84,7 @@ pub struct Error {
     pub errno: Errno,
     /// The cause and its place: section, symbol, parameter, value.
     pub what: Text,
-    /// Whether a read of the file failed.
+    /// True if a read of the file failed.
     pub(crate) read: bool,
 }
 
@@ -110,8 +110,8 @@ impl Error {
         Self { read: true, ..Self::new(errno, format_args!("{what}: {error}")) }
     }
 
-    /// Whether another try may succeed. Threads that wait for a request with such an error try
-    /// again.
+    /// Returns whether another try may succeed. Threads that wait for a request with such an error
+    /// try again.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(

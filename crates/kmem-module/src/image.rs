@@ -40,7 +40,7 @@ impl Image {
         self.mapped.len() as u64
     }
 
-    /// Whether nothing is mapped.
+    /// Returns whether nothing is mapped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.mapped.is_empty()

@@ -49,7 +49,7 @@ impl Part {
         Self::InitData,
     ];
 
-    /// Whether it is unmapped after init.
+    /// Returns whether it is unmapped after init.
     #[must_use]
     pub fn is_init(self) -> bool {
         self >= Self::InitText
@@ -227,7 +227,7 @@ impl Layout {
         self.parts[Part::InitText as usize].start
     }
 
-    /// Whether `len` bytes at `offset` lie in one of the given parts.
+    /// Returns whether `len` bytes at `offset` lie in one of the given parts.
     #[must_use]
     pub fn is_in(&self, parts: &[Part], offset: u64, len: u64) -> bool {
         let Some(end) = offset.checked_add(len) else { return false };
@@ -238,7 +238,7 @@ impl Layout {
     }
 }
 
-/// Whether a section has no bytes in the file and is zero in memory.
+/// Returns whether a section has no bytes in the file and is zero in memory.
 #[must_use]
 pub fn is_zeroed(section: &Section) -> bool {
     section.kind == elf::SHT_NOBITS

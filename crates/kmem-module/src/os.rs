@@ -315,7 +315,7 @@ impl Mapped {
         self.len
     }
 
-    /// Whether nothing is mapped.
+    /// Returns whether nothing is mapped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

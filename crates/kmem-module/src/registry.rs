@@ -79,7 +79,7 @@ pub struct Attempt {
     digest: OnceLock<u64>,
     outcome: OnceLock<Result<()>>,
     done: Completion,
-    /// Whether it holds a slot of [`Slots`], which it gives back at its end.
+    /// True if it holds a slot of [`Slots`], which it gives back at its end.
     placed: AtomicBool,
 }
 
@@ -277,7 +277,7 @@ impl Registry {
         }
     }
 
-    /// Whether a module of this name is live.
+    /// Returns whether a module of this name is live.
     #[must_use]
     pub fn is_live(&self, name: &str) -> bool {
         matches!(self.lock().names.get(name), Some(Slot::Live(_)))

@@ -26,7 +26,7 @@ pub struct Definition {
     pub value: u64,
     /// Its version, if it has one.
     pub version: Option<u32>,
-    /// Whether only modules with a licence compatible with the GPL may use it.
+    /// True if only modules with a licence compatible with the GPL may use it.
     pub gpl: bool,
 }
 
@@ -183,7 +183,7 @@ fn record(records: &[u8], number: u32) -> (&[u8], u32) {
     (name.split(|&b| b == 0).next().unwrap_or_default(), u64_at(entry, 0) as u32)
 }
 
-/// Whether a licence is compatible with the GPL, by the kernel's list.
+/// Returns whether a licence is compatible with the GPL, by the kernel's list.
 #[must_use]
 pub fn is_gpl_compatible(licence: &[u8]) -> bool {
     matches!(

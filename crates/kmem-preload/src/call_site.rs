@@ -86,8 +86,8 @@ macro_rules! with_call_site {
     )*};
 }
 
-/// Exports `$name`, which jumps to `$inner` with two further arguments: its return address (in
-/// `$x86` or `$arm`) and the caller's frame pointer (in `$xf` or `$af`). A function with a fast
+/// Exports `$name`, which jumps to `$inner` with two further arguments. They are its return address
+/// (in `$x86` or `$arm`) and the caller's frame pointer (in `$xf` or `$af`). A function with a fast
 /// path uses [`with_frame`] instead, when it leaves that path.
 macro_rules! with_caller {
     ($(

@@ -186,8 +186,8 @@ unsafe extern "C" fn no_dlopen(_path: *const c_char, _flags: c_int) -> *mut c_vo
 /// Number of calls of `dlclose` under way.
 static UNLOADING: AtomicU32 = AtomicU32::new(0);
 
-/// Whether an object's destructors may run because `dlclose` unloads it. At exit the destructors of
-/// all objects run, and live allocations are no mistake.
+/// Returns whether an object's destructors may run because `dlclose` unloads it. At exit the
+/// destructors of all objects run, and live allocations are no mistake.
 pub(crate) fn is_unloading() -> bool {
     UNLOADING.load(Ordering::Relaxed) > 0
 }

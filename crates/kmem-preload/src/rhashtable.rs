@@ -128,7 +128,7 @@ impl Hash for Key {
 }
 
 impl PartialEq for Key {
-    /// Whether this key, of an object in the table, is equal to a key to look up.
+    /// Returns whether this key, of an object in the table, is equal to a key to look up.
     fn eq(&self, sought: &Self) -> bool {
         if let Of::Only(object) = sought.of {
             return self.at == object;

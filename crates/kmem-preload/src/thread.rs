@@ -30,7 +30,7 @@ use kmem_core::units::ObjcgId;
 
 use crate::KMEM;
 
-/// Whether the option is given and supported.
+/// True if the option is given and supported.
 static ON: AtomicBool = AtomicBool::new(false);
 /// The thread-specific key whose destructor, [`leave`], leaves the thread's group.
 static KEY: AtomicU32 = AtomicU32::new(0);
@@ -84,8 +84,8 @@ fn this() -> &'static Thread {
     unsafe { &*at }
 }
 
-/// The state of another thread. glibc's `pthread_t` is an address in the same block as static
-/// thread-local storage, so their distance is the same in all threads.
+/// The state of another thread. glibc's `pthread_t` is an address in the block of static
+/// thread-local storage. So the distance between the two is the same in all threads.
 ///
 /// # Safety
 /// The thread has not ended.
@@ -123,8 +123,8 @@ pub(crate) fn start() {
     adopt();
 }
 
-/// Whether the calling process owns this memory. False in a child of `vfork`, which shares the
-/// thread-local storage of its parent: a name given in the child must not change the parent's
+/// Returns whether the calling process owns this memory. False in a child of `vfork`, which shares
+/// the thread-local storage of its parent. A name given in the child must not change the parent's
 /// group.
 pub(crate) fn is_mine() -> bool {
     let owner = OWNER.load(Ordering::Relaxed);
@@ -205,7 +205,7 @@ fn go_over() {
     this.named.store(entered.objcg().0, Ordering::Relaxed);
 }
 
-/// Whether threads are put into the groups of their names.
+/// Returns whether threads are put into the groups of their names.
 pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }

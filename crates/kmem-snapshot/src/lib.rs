@@ -1,5 +1,5 @@
 //! Reads the memory profile of a kmem process from outside: rows of call sites with their live
-//! bytes, of a running process, a core file or a black box.
+//! bytes. They come from a running process, a core file or a black box.
 //!
 //! ```no_run
 //! use kmem_snapshot::sites::Order;
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! A live process is not stopped, and no lock is taken in it. Only [`control`] writes to it, and
-//! only on request. The reader trusts nothing that it reads from a process or a file: it checks
-//! every address and count against the process's mappings and the file's length.
+//! only on request. The reader trusts nothing that it reads. It checks every address and count
+//! against the process's mappings or the file's length.
 //!
 //! Modules, each of which uses those below it:
 //!

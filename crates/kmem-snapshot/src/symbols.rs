@@ -2,8 +2,9 @@
 //!
 //! This takes two steps, because a process may end in between. [`Modules::open`] opens the files
 //! behind the mappings that hold the addresses, while the process runs. [`Symbols`] reads them
-//! later. The first of these sources names a place: DWARF, in the file or in a separate debug file;
-//! the symbol table; a perf map of code made at run time; module and offset.
+//! later. The first source that knows a place names it. Sources are DWARF, the symbol table, a perf
+//! map of code made at run time, and last module and offset. DWARF is in the file or in a separate
+//! debug file.
 //!
 //! ```text
 //! elf       names in one ELF file

@@ -10,8 +10,8 @@ use crate::failure::Failure;
 
 const FILE: &str = "libkmem.so";
 
-/// Finds libkmem.so and reads its header. It is at the `given` path, or at `KMEM_LIBRARY`, or beside
-/// this program, or under its prefix.
+/// Finds libkmem.so and reads its header. The library is at the `given` path, at `KMEM_LIBRARY`,
+/// beside this program, or under its prefix.
 ///
 /// # Errors
 ///

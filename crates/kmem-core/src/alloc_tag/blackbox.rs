@@ -137,7 +137,7 @@ impl BlackBox {
         NonNull::new(self.base.load(Ordering::Acquire) as *mut u8)
     }
 
-    /// Whether there is a box.
+    /// Returns whether there is a box.
     pub fn is_there(&self) -> bool {
         self.base().is_some()
     }
@@ -207,7 +207,7 @@ impl BlackBox {
         sum.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Whether `used` pages are a new peak, for which a record is due.
+    /// Returns whether `used` pages are a new peak, for which a record is due.
     pub fn is_peak(&self, used: u32) -> bool {
         let before = self.used_pages.load(Ordering::Relaxed);
         self.is_there() && super::is_higher(used.into(), before, STEP)

@@ -131,7 +131,7 @@ impl Books {
         Mode(self.mode.load(Ordering::Relaxed))
     }
 
-    /// Whether objects have extension words.
+    /// Returns whether objects have extension words.
     pub fn are_kept(&self) -> bool {
         self.mode() != Mode::NEVER
     }

@@ -39,7 +39,7 @@ impl<'a> Census<'a> {
         Self { zones, classes, format }
     }
 
-    /// Whether objects have extension words, which say who holds them.
+    /// Returns whether objects have extension words, which say who holds them.
     pub const fn knows_holders(&self) -> bool {
         self.format.extension
     }

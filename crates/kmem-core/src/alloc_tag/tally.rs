@@ -183,8 +183,8 @@ pub unsafe fn begin_peak<'a>(root: &RootBlock, peak: &'a PeakTable) -> Option<Pe
 /// A new peak exceeds the last one by one in this many pages.
 const PEAK_STEP: u64 = 20;
 
-/// Whether `used` pages exceed `before` pages by one in `part`, and by at least 64: by enough to be
-/// worth a census.
+/// Returns whether `used` pages exceed `before` pages by one in `part`, and by at least 64: by
+/// enough to be worth a census.
 pub fn is_higher(used: u64, before: u64, part: u64) -> bool {
     used >= before + (before / part).max(64)
 }

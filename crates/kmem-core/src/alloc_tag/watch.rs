@@ -17,17 +17,17 @@ impl Watch {
     /// Objects are guarded, so every call takes the slow path; no call is watched.
     pub const GUARD: u32 = 4;
 
-    /// Whether fast paths must stay closed.
+    /// Returns whether fast paths must stay closed.
     pub const fn any(self) -> bool {
         self.0 != 0
     }
 
-    /// Whether calls are counted.
+    /// Returns whether calls are counted.
     pub const fn counts(self) -> bool {
         self.0 & Self::COUNT != 0
     }
 
-    /// Whether calls are checked.
+    /// Returns whether calls are checked.
     pub const fn checks(self) -> bool {
         self.0 & Self::DEBUG != 0
     }

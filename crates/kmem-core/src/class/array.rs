@@ -138,7 +138,7 @@ impl PageClass {
         if self.is_huge() { Order::PAGEBLOCK } else { Order(self.0) }
     }
 
-    /// Whether its blocks are huge pages.
+    /// Returns whether its blocks are huge pages.
     #[inline(always)]
     pub const fn is_huge(self) -> bool {
         self.0 == Self::HUGE.0

@@ -534,7 +534,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whether a tag of the index stands for `key`.
+    /// Returns whether a tag of the index stands for `key`.
     fn is(&self, tag: u32, key: Key<'_>) -> bool {
         let site = &self.sites[tag as usize];
         let is = |kind, addr: usize| {

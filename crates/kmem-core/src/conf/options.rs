@@ -69,8 +69,8 @@ pub const OPTIONS: &[ConfOption] = &[
         name: "blackbox",
         values: "a path of at most 512 bytes",
         default: "",
-        meaning: "A file that outlives the process. In the path `%p` is the process, `%h` the host, \
-                  `%t` the time, `%e` the executable.",
+        meaning: "A file that outlives the process. In the path `%p` is the process, `%h` the \
+                  host, `%t` the time, `%e` the executable.",
         set: |conf, value| {
             conf.blackbox = Text::of(value)?;
             Ok(())

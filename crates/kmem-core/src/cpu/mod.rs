@@ -172,7 +172,7 @@ impl Slots {
         self.wiped.alive.store(1, Ordering::Release);
     }
 
-    /// Whether the slots are of the rseq kind.
+    /// Returns whether the slots are of the rseq kind.
     #[inline]
     pub fn uses_rseq(&self) -> bool {
         self.rseq.load(Ordering::Relaxed) != 0
@@ -186,8 +186,8 @@ impl Slots {
         }
     }
 
-    /// Whether the slots are started. False in a forked child, if the platform wiped the table,
-    /// until [`Self::restart_empty`].
+    /// Returns whether the slots are started. False in a forked child, if the platform wiped the
+    /// table, until [`Self::restart_empty`].
     #[inline]
     pub fn alive(&self) -> bool {
         self.wiped.alive.load(Ordering::Acquire) != 0
@@ -250,7 +250,7 @@ impl Slots {
         self.at(self.word(cpu)?.load(Ordering::Acquire))
     }
 
-    /// Whether the slot has an area, in use or stopped.
+    /// Returns whether the slot has an area, in use or stopped.
     pub fn has_area(&self, cpu: CpuId) -> bool {
         self.kept[cpu.0 as usize].load(Ordering::Relaxed) != 0
     }

@@ -8,12 +8,12 @@ use crate::page::Way;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::units::{CpuId, Item};
 
-/// Whether the caller found the array empty a moment ago.
+/// State in which the caller found the array a moment ago.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Looked {
-    /// It did.
+    /// It was empty.
     Empty,
-    /// It did not look.
+    /// The caller did not look.
     Not,
 }
 
@@ -27,7 +27,7 @@ impl Looked {
 
 /// Source of the items of an array, to which they also go back.
 pub trait Backing {
-    /// Whether a CPU may keep items for the next request.
+    /// Returns whether a CPU may keep items for the next request.
     fn keeps(&self) -> bool {
         true
     }

@@ -234,7 +234,7 @@ impl<P: Platform> Heap<P> {
         unsafe { core::slice::from_raw_parts(at, count) }
     }
 
-    /// Whether CPUs keep free pages for a while.
+    /// Returns whether CPUs keep free pages for a while.
     fn keeps_pages(&self) -> bool {
         self.decay_ms.load(Ordering::Relaxed) != 0
     }

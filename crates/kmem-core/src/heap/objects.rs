@@ -89,7 +89,8 @@ impl<P: Platform> Heap<P> {
         unsafe { self.arrays().flush(class.array(), item, &Objects { heap: self, class }) };
     }
 
-    /// Whether an item is of another node. Then it goes to its zone, not to this CPU's arrays.
+    /// Returns whether an item is of another node. Then it goes to its zone, not to this CPU's
+    /// arrays.
     pub fn is_far(&self, item: Item) -> bool {
         self.zones.has_several_nodes()
             && self

@@ -229,7 +229,8 @@ impl<P: Platform> Heap<P> {
         }
     }
 
-    /// Whether runs may change their length in place. Checked pages come and go with whole runs.
+    /// Returns whether runs may change their length in place. Checked pages come and go with whole
+    /// runs.
     pub fn resizes_in_place(&self) -> bool {
         !self.zones.checks().is_slow()
     }

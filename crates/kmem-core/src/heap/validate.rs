@@ -72,7 +72,7 @@ impl<P: Platform> Heap<P> {
         Ok(())
     }
 
-    /// Whether an item is a free thing of an array.
+    /// Returns whether an item is a free thing of an array.
     fn may_lie_on(&self, array: ArrayId, item: Item) -> bool {
         match array.contents() {
             Contents::Objects(class) => self.is_free_object(item, class),
@@ -81,7 +81,7 @@ impl<P: Platform> Heap<P> {
         }
     }
 
-    /// Whether an item is an object that its slab gave away, and that is not live.
+    /// Returns whether an item is an object that its slab gave away, and that is not live.
     fn is_free_object(&self, item: Item, class: SizeClass) -> bool {
         self.zones.of(item.address()).is_some_and(|set| {
             set.is_heap()
@@ -90,7 +90,7 @@ impl<P: Platform> Heap<P> {
         })
     }
 
-    /// Whether pages are claimed in their zone, and not live.
+    /// Returns whether pages are claimed in their zone, and not live.
     fn is_free_run(&self, item: Item, pages: PageCount) -> bool {
         let is_free = |set: &ZoneSet| {
             let run = Run { start: set.zone.pfn(item.address())?, pages };

@@ -26,7 +26,7 @@ pub struct Cache {
     ctor: Option<Constructor>,
     live: AtomicU64,
     number: CacheNumber,
-    /// Whether new objects are numbered or constructed.
+    /// True if new objects are numbered or constructed.
     prepares: bool,
 }
 

@@ -126,8 +126,8 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Whether an item that a fast path freed may go to the heap. Not in a forked child: its repair
-    /// finds the item free by its word.
+    /// Returns whether an item that a fast path freed may go to the heap. Not in a forked child:
+    /// its repair finds the item free by its word.
     pub(super) fn may_flush(&'static self) -> bool {
         let alive = self.heap().slots.alive();
         self.ready() && alive
@@ -249,7 +249,7 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Whether an address lies in this instance's memory.
+    /// Returns whether an address lies in this instance's memory.
     pub fn owns(&'static self, at: *mut u8) -> bool {
         self.heap().zones.of(at as usize).is_some()
     }

@@ -36,8 +36,8 @@ pub(super) const FAILED: u32 = 3;
 pub(super) const MENDING: u32 = 4;
 
 impl<P: Platform> Instance<P> {
-    /// Whether requests can be served. Starts the instance if no thread did, and repairs it in a
-    /// forked child.
+    /// Returns whether requests can be served. Starts the instance if no thread did, and repairs it
+    /// in a forked child.
     pub(super) fn ready(&'static self) -> bool {
         loop {
             match self.state.load(Ordering::Acquire) {

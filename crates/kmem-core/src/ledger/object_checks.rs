@@ -60,22 +60,22 @@ impl ObjectChecks {
         Self(checks)
     }
 
-    /// Whether fast paths must stay closed.
+    /// Returns whether fast paths must stay closed.
     pub const fn any(self) -> bool {
         self.0 != 0
     }
 
-    /// Whether objects have red zones.
+    /// Returns whether objects have red zones.
     pub const fn has_red_zones(self) -> bool {
         self.0 & Self::RED_ZONES != 0
     }
 
-    /// Whether records have the cache of their object.
+    /// Returns whether records have the cache of their object.
     pub const fn checks_caches(self) -> bool {
         self.0 & Self::CACHES != 0
     }
 
-    /// Whether freed objects are held back.
+    /// Returns whether freed objects are held back.
     pub const fn has_quarantine(self) -> bool {
         self.0 & Self::QUARANTINE != 0
     }

@@ -9,7 +9,7 @@ use kmem_layout::group::{GroupBlock, NO_LIMIT, group_state};
 /// above limits stands for memory that exists, so the rest of the counter is enough for it.
 pub const MOST_CHARGED: u64 = 1 << 62;
 
-/// Whether a charge obeys the `max` of groups.
+/// Effect of the `max` of groups on a charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limits {
     /// It is refused if it would bring a group above its `max` or [`MOST_CHARGED`].
@@ -49,7 +49,7 @@ impl Groups {
         self.charged_for(objcg).next().map_or(ObjcgId::ROOT, |(at, _)| at)
     }
 
-    /// Whether a group is not deleted. The root never is.
+    /// Returns whether a group is not deleted. The root never is.
     pub fn is_live(&self, objcg: ObjcgId) -> bool {
         is_live(self.block(objcg))
     }
@@ -85,8 +85,8 @@ impl Groups {
         if objcg.0 < self.used() { self.living(objcg) } else { ObjcgId::ROOT }
     }
 
-    /// Whether a group and all groups above it can take `bytes` more within `max` and `high`, at
-    /// this moment.
+    /// Returns whether a group and all groups above it can take `bytes` more within `max` and
+    /// `high`, at this moment.
     pub fn has_room(&self, objcg: ObjcgId, bytes: u64) -> bool {
         self.charged_for(objcg).all(|(_, block)| {
             let limit = block.max.load(Ordering::Relaxed).min(block.high.load(Ordering::Relaxed));

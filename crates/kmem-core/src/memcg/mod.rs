@@ -205,7 +205,7 @@ impl Groups {
         &self.blocks()[..self.used() as usize]
     }
 
-    /// Whether there is or was a group besides the root.
+    /// Returns whether there is or was a group besides the root.
     pub fn any(&self) -> bool {
         self.used() > 1
     }
@@ -371,7 +371,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Whether `objcg` is `top` or lies below it.
+    /// Returns whether `objcg` is `top` or lies below it.
     pub fn is_below(&self, objcg: ObjcgId, top: ObjcgId) -> bool {
         self.way_up(objcg).any(|(at, _)| at == top) || top == ObjcgId::ROOT
     }

@@ -100,7 +100,7 @@ impl Groups {
         freed
     }
 
-    /// Whether a group has shrinkers.
+    /// Returns whether a group has shrinkers.
     pub fn has_shrinkers(&self, id: GroupId) -> bool {
         let in_use = |shrinker: &Shrinker| {
             shrinker.call.load(Ordering::Relaxed) != 0

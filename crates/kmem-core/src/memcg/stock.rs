@@ -231,7 +231,7 @@ impl<P: Platform> Charging<'_, P> {
         self.charge(objcg, bytes, limits)
     }
 
-    /// Whether a stock on this CPU is another group's.
+    /// Returns whether a stock on this CPU is another group's.
     fn is_others(&self, cell: Cell, objcg: ObjcgId) -> bool {
         let stock = self.stock_here(cell);
         stock.amount() > 0 && stock.objcg() != objcg

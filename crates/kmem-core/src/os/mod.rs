@@ -86,13 +86,13 @@ pub unsafe trait Memory: Sync {
     /// Limits for an instance that starts now.
     fn budget(&self) -> Budget;
 
-    /// Whether an instance may have `committed` bytes. Checks limits that may have been set after
-    /// address space was reserved.
+    /// Returns whether an instance may have `committed` bytes. Checks limits that may have been set
+    /// after address space was reserved.
     fn allows(&self, _committed: usize) -> bool {
         true
     }
 
-    /// Whether [`Self::protect`] works at all.
+    /// Returns whether [`Self::protect`] works at all.
     fn can_protect(&self) -> bool {
         false
     }

@@ -51,27 +51,27 @@ impl PageChecks {
         self.0 & bit != 0
     }
 
-    /// Whether every allocation and free takes work, so fast paths must stay closed.
+    /// Returns whether every allocation and free takes work, so fast paths must stay closed.
     pub const fn is_slow(self) -> bool {
         self.has(Self::SLOW)
     }
 
-    /// Whether blocks are checked when a CPU takes them from a zone.
+    /// Returns whether blocks are checked when a CPU takes them from a zone.
     pub const fn at_refill(self) -> bool {
         self.has(Self::REFILL)
     }
 
-    /// Whether blocks and objects are handed out in random order.
+    /// Returns whether blocks and objects are handed out in random order.
     pub const fn shuffles(self) -> bool {
         self.has(Self::SHUFFLE)
     }
 
-    /// Whether free pages that have contents are filled with a pattern.
+    /// Returns whether free pages that have contents are filled with a pattern.
     pub const fn poisons(self) -> bool {
         self.has(Self::POISON)
     }
 
-    /// Whether free pages are inaccessible.
+    /// Returns whether free pages are inaccessible.
     pub const fn protects(self) -> bool {
         self.has(Self::PROTECT)
     }
@@ -127,8 +127,9 @@ impl Zone {
         }
     }
 
-    /// Whether blocks of `pages`, just claimed, all pass [`Self::check_claimed`]. It is also false
-    /// for a huge page that is not taken as a whole; the caller checks that page by itself.
+    /// Returns whether blocks of `pages`, just claimed, all pass [`Self::check_claimed`]. It is
+    /// also false for a huge page that is not taken as a whole; the caller checks that page by
+    /// itself.
     ///
     /// The loop has no branch per block: there are many blocks, and few are bad. So the processor
     /// waits for the cache lines of all blocks at once.

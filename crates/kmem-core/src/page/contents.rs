@@ -19,7 +19,7 @@ impl Zone {
         unsafe { &*self.dirty.add(pfn.0 as usize / 64) }
     }
 
-    /// Whether no page of a run can hold old contents.
+    /// Returns whether no page of a run can hold old contents.
     pub fn reads_zero(&self, run: Run) -> bool {
         self.dirty_spans(run).next().is_none()
     }
@@ -47,7 +47,7 @@ impl Zone {
         }
     }
 
-    /// Whether all pages of a pageblock may hold old contents.
+    /// Returns whether all pages of a pageblock may hold old contents.
     pub(super) fn is_all_dirty(&self, pageblock: Pageblock) -> bool {
         let rows = (0..8).map(|i| pageblock.first() + PageCount::of_rows(i));
         let words = rows.map(|row| self.dirty(row).load(Ordering::Relaxed));

@@ -252,7 +252,7 @@ impl Zone {
         }
     }
 
-    /// Whether the four pageblocks of the word of `first` are all wholly free.
+    /// Returns whether the four pageblocks of the word of `first` are all wholly free.
     pub(super) fn are_four_whole(&self, first: Pageblock) -> bool {
         self.credits(first).load(Ordering::SeqCst) == FOUR_WHOLE
     }
@@ -265,7 +265,7 @@ impl Zone {
         done
     }
 
-    /// Whether a pageblock is taken as a whole.
+    /// Returns whether a pageblock is taken as a whole.
     pub fn is_whole(&self, pageblock: Pageblock) -> bool {
         self.credit(pageblock) == Credit::HUGE
     }

@@ -347,7 +347,7 @@ impl Zone {
         unsafe { &*self.stamp.add(pageblock.0 as usize) }
     }
 
-    /// Whether pages lie in the committed part of the zone, as all claimed runs do.
+    /// Returns whether pages lie in the committed part of the zone, as all claimed runs do.
     fn holds(&self, start: Pfn, pages: PageCount) -> bool {
         u64::from(start.0) + u64::from(pages.0) <= u64::from(self.committed().0)
     }

@@ -38,7 +38,7 @@ struct Tables {
     _used: Box<AtomicU32>,
 }
 
-/// Whether a page has memory for its owner to write to: the first and the last of each row.
+/// Returns whether a page has memory for its owner to write to: the first and the last of each row.
 fn has_memory(page: u32) -> bool {
     matches!(page % 64, 0 | 63)
 }

@@ -38,7 +38,7 @@ impl Nodes {
 }
 
 impl<S: SlabTables> Zones<S> {
-    /// Whether there is more than one node.
+    /// Returns whether there is more than one node.
     #[inline]
     pub fn has_several_nodes(&self) -> bool {
         self.nodes.others.load(Ordering::Relaxed) != 0
@@ -53,7 +53,7 @@ impl<S: SlabTables> Zones<S> {
         if node <= self.nodes.others.load(Ordering::Relaxed) { node } else { 0 }
     }
 
-    /// Whether memory of a zone is near to the calling thread's CPU.
+    /// Returns whether memory of a zone is near to the calling thread's CPU.
     #[inline]
     pub fn is_near(&self, platform: &impl Platform, set: &ZoneSet<S>) -> bool {
         !self.has_several_nodes() || set.node == self.node(platform)

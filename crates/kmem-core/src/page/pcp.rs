@@ -91,7 +91,7 @@ impl Pcp {
         count as usize
     }
 
-    /// Whether no block was moved since the last call: the CPU's blocks are not needed.
+    /// Returns whether no block was moved since the last call: the CPU's blocks are not needed.
     pub fn is_idle(&self) -> bool {
         let moves = self.moves.load(Ordering::Relaxed);
         let idle = self.looked.swap(moves, Ordering::Relaxed) == moves;
@@ -103,7 +103,7 @@ impl Pcp {
         idle
     }
 
-    /// Whether no block was moved since [`Self::is_idle`] returned true.
+    /// Returns whether no block was moved since [`Self::is_idle`] returned true.
     pub fn was_idle(&self) -> bool {
         self.batch.iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }

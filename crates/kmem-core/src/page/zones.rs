@@ -48,7 +48,7 @@ pub struct ZoneSet<S> {
 }
 
 impl<S> ZoneSet<S> {
-    /// Whether any allocation may use its pages.
+    /// Returns whether any allocation may use its pages.
     pub fn is_heap(&self) -> bool {
         self.purpose == Purpose::Heap
     }

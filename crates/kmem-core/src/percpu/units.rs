@@ -70,7 +70,7 @@ impl Units {
         self.rseq.store(u32::from(sections), Ordering::Relaxed);
     }
 
-    /// Whether threads use critical sections.
+    /// Returns whether threads use critical sections.
     pub fn has_sections(&self) -> bool {
         self.rseq.load(Ordering::Relaxed) != 0
     }

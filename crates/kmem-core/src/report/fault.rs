@@ -58,7 +58,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the address was freed before.
+    /// Returns whether the address was freed before.
     fn is_double(self) -> bool {
         matches!(self, Self::FreeObject { .. } | Self::FreePages { .. })
     }

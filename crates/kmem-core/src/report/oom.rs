@@ -64,7 +64,7 @@ impl<P: Platform> Reporter<'_, P> {
         });
     }
 
-    /// Whether the last report was long enough ago. If so, notes that one is made now.
+    /// Returns whether the last report was long enough ago. If so, notes that one is made now.
     fn may_report(&self) -> bool {
         let now = self.platform.now_ms().max(1);
         let last = self.reports.last.load(Ordering::Relaxed);

@@ -39,7 +39,7 @@ pub(super) struct Batch(pub(super) usize);
 /// `counters` are live. `side` is 0 or 1.
 pub(super) struct Grace {
     counters: Counters,
-    /// Whether writers execute the barriers of readers.
+    /// True if writers execute the barriers of readers.
     asymmetric: bool,
     /// The present side.
     side: AtomicUsize,
@@ -149,13 +149,13 @@ impl Grace {
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Whether at least `count` things were retired since the last [`Self::look`].
+    /// Returns whether at least `count` things were retired since the last [`Self::look`].
     #[inline]
     pub(super) fn waiting_for(&self, count: usize) -> bool {
         self.list.count.load(Ordering::Relaxed) >= count
     }
 
-    /// Whether all readers that entered a side, 0 or 1, before this call have left.
+    /// Returns whether all readers that entered a side, 0 or 1, before this call have left.
     fn is_quiet(&self, source: &impl Source, side: usize) -> bool {
         // Readers that left are summed first, so the later sum of those that entered has them all.
         // SAFETY: live counters (invariant), and a side below 2.

@@ -128,7 +128,7 @@ pub(super) struct Place<'g> {
     pub(super) seen: usize,
     /// The first link that is not before the place.
     pub(super) at: Option<&'g Link>,
-    /// Whether `at` is the link that the search was for.
+    /// True if `at` is the link that the search was for.
     pub(super) found: bool,
 }
 

@@ -72,7 +72,7 @@ pub struct Parameters {
     pub min_buckets: usize,
     /// Most buckets, a power of two, at most 2^40.
     pub max_buckets: usize,
-    /// Whether the table shrinks when it is less than 30 % full. (It grows above 75 %.)
+    /// True if the table shrinks when it is less than 30 % full. (It grows above 75 %.)
     pub shrinks: bool,
 }
 
@@ -196,7 +196,7 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
         (self.counts.len.load(Ordering::Relaxed) as isize).max(0) as usize
     }
 
-    /// Whether the table is empty, not exact while other threads write.
+    /// Returns whether the table is empty, not exact while other threads write.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -37,8 +37,9 @@ pub enum TableFault {
 }
 
 impl<K: Hash, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
-    /// Walks the list: it is in order, each element is where the hash of its key belongs, and
-    /// elements and sentinels are as many as the table says. For a table at rest.
+    /// Walks the list of a table at rest. Checks that the list is in order and that each element is
+    /// where the hash of its key belongs. Compares the counts of elements and sentinels with those
+    /// of the table.
     ///
     /// # Errors
     /// The first thing that is not as it must be.

@@ -191,7 +191,7 @@ impl Summary {
         words
     }
 
-    /// Whether `n` is in the set of `lane`.
+    /// Returns whether `n` is in the set of `lane`.
     pub fn contains(&self, lane: u32, n: u32) -> bool {
         self.word(0, n / 64, lane).load(Ordering::Acquire) & (1 << (n % 64)) != 0
     }

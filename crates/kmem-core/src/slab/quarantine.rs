@@ -86,7 +86,7 @@ impl Quarantine {
         Some(unsafe { &*ring.wrapping_add(number as usize) })
     }
 
-    /// Whether the bound allows an object of `bytes`.
+    /// Returns whether the bound allows an object of `bytes`.
     pub fn holds(&self, bytes: u32) -> bool {
         u64::from(bytes) <= self.bound.load(Ordering::Relaxed)
     }

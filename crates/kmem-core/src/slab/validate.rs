@@ -144,7 +144,7 @@ impl SlabZone {
         Ok(())
     }
 
-    /// Whether an object is free in its slab.
+    /// Returns whether an object is free in its slab.
     ///
     /// # Safety
     /// An object of this class and zone begins there.
@@ -157,8 +157,8 @@ impl SlabZone {
         rows[index / 64].load() >> (index % 64) & 1 != 0
     }
 
-    /// Whether an item is an object of a class that its slab gave away, as those that CPUs and
-    /// sheaves keep are.
+    /// Returns whether an item is an object of a class that its slab gave away, as those that CPUs
+    /// and sheaves keep are.
     pub fn is_claimed(&self, item: Item, class: SizeClass, classes: &Classes) -> bool {
         let Some(chunk) = item.address().checked_sub(self.base).map(|at| at / CHUNK_SIZE) else {
             return false;

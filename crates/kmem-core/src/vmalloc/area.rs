@@ -88,7 +88,7 @@ pub struct AreaRequest {
     pub size: usize,
     /// Alignment in bytes: a power of two, at least a page.
     pub align: usize,
-    /// Whether to advise the platform to use huge pages.
+    /// True if to advise the platform to use huge pages.
     pub huge: bool,
 }
 
@@ -108,7 +108,7 @@ impl<P: Platform> On<P> {
     /// instructions, no atomics.
     ///
     /// # Errors
-    /// Whether it found the CPU's array empty; the caller passes that to [`Self::alloc`].
+    /// The state of the CPU's array, which the caller passes to [`Self::alloc`].
     #[inline(always)]
     pub fn alloc_fast(
         self,

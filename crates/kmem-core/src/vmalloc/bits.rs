@@ -47,7 +47,7 @@ impl Bits {
         self.word(page).is_some_and(|word| word.fetch_and(!bit, Ordering::AcqRel) & bit != 0)
     }
 
-    /// Whether a page's bit is set.
+    /// Returns whether a page's bit is set.
     pub(super) fn has(&self, page: Pfn) -> bool {
         let word = self.word(page).map_or(0, |word| word.load(Ordering::Acquire));
         word >> (page.0 % 64) & 1 != 0

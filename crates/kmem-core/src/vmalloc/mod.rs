@@ -149,6 +149,6 @@ pub struct Area {
     pub pages: PageCount,
     /// Its use.
     pub kind: Kind,
-    /// Whether the page behind it faults.
+    /// True if the page behind it faults.
     pub guarded: bool,
 }

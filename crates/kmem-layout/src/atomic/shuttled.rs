@@ -32,8 +32,8 @@ pub fn race<T>(watch: impl Fn() + 'static, part: impl FnOnce() -> T) -> T {
     part()
 }
 
-/// Whether a race runs. A thread that panics goes on without scheduling points. Calls the race's
-/// `watch`.
+/// Returns whether a race runs. A thread that panics goes on without scheduling points. Calls the
+/// race's `watch`.
 fn races() -> bool {
     !std::thread::panicking()
         && WATCH.with_borrow(|watch| watch.as_ref().map(|watch| watch()).is_some())

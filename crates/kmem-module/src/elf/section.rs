@@ -47,19 +47,19 @@ impl Section {
         }
     }
 
-    /// Whether the section is loaded into memory.
+    /// Returns whether the section is loaded into memory.
     #[must_use]
     pub fn is_allocated(&self) -> bool {
         self.flags & u64::from(elf::SHF_ALLOC) != 0
     }
 
-    /// Whether the section is writable.
+    /// Returns whether the section is writable.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.flags & u64::from(elf::SHF_WRITE) != 0
     }
 
-    /// Whether the section is executable.
+    /// Returns whether the section is executable.
     #[must_use]
     pub fn is_executable(&self) -> bool {
         self.flags & u64::from(elf::SHF_EXECINSTR) != 0

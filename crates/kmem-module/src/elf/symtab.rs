@@ -44,13 +44,13 @@ impl Symbol {
         self.info & 0xf
     }
 
-    /// Whether it is weak: it may be undefined.
+    /// Returns whether it is weak: it may be undefined.
     #[must_use]
     pub fn is_weak(&self) -> bool {
         self.info >> 4 == elf::STB_WEAK
     }
 
-    /// Whether it is local: not visible outside its file.
+    /// Returns whether it is local: not visible outside its file.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.info >> 4 == elf::STB_LOCAL
@@ -142,7 +142,7 @@ impl<'a> Symtab<'a> {
         (self.symbols.len() / SYMBOL as usize) as u32
     }
 
-    /// Whether there are no symbols.
+    /// Returns whether there are no symbols.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -19,7 +19,7 @@ use crate::symbols::{Definition, Export, Versions};
 /// Resolves the imports of a module.
 pub(super) struct Imports<'a> {
     pub(super) loader: &'a Arc<Inner>,
-    /// Whether it may use symbols that are only for modules under the GPL.
+    /// True if it may use symbols that are only for modules under the GPL.
     pub(super) gpl: bool,
     /// The versions that it was built for, if they are checked.
     pub(super) versions: Option<&'a Versions<'a>>,

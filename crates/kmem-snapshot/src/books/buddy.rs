@@ -1,7 +1,7 @@
 //! Free blocks per order, as `/proc/buddyinfo` shows them, and how fragmented they are.
 //!
 //! A zone keeps bits, not lists of blocks. A block is counted where a buddy allocator would have
-//! one: the largest aligned power of two of free pages that is part of no larger one.
+//! one. It is an aligned power of two of free pages, and part of no larger one.
 
 use serde::Serialize;
 

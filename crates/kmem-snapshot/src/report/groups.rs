@@ -7,9 +7,9 @@ use crate::books::Groups;
 use crate::escape::printable;
 use crate::sites::{GroupTotal, Site};
 
-/// Writes the tree of groups, each below its parent and indented by two columns: the memory charged
-/// to it and to those below it, its limits (`max` for none), and the memory charged to itself. `-`
-/// stands for values that are not kept.
+/// Writes the tree of groups, each below its parent and indented by two columns. Columns are the
+/// memory charged to a group and those below it, its limits (`max` for none), and the memory
+/// charged to itself. `-` stands for values that are not kept.
 ///
 /// # Errors
 ///

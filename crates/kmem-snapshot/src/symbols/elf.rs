@@ -1,9 +1,9 @@
 //! Names in one ELF file: of its functions, and of source files and lines.
 //!
 //! Names come from DWARF, in the file or in a separate debug file, else from the symbol table.
-//! Distributions put the DWARF of the files they strip under `/usr/lib/debug`: by build-id in
-//! `.build-id`, or by the name in `.gnu_debuglink` (GDB manual, "Debugging Information in
-//! Separate Files"). Debug files may share parts in a third file (`dwz`, `.gnu_debugaltlink`).
+//! Distributions put the DWARF of the files they strip under `/usr/lib/debug`. It is found by
+//! build-id in `.build-id`, or by the name in `.gnu_debuglink` (GDB manual, "Debugging Information
+//! in Separate Files"). Debug files may share parts in a third file (`dwz`, `.gnu_debugaltlink`).
 //!
 //! A row that names `std::vector::push_back` tells less than its caller. So frames of the
 //! language's own library are passed over, where DWARF shows their callers.

@@ -30,7 +30,7 @@ pub struct GroupStat {
     pub low: u64,
     /// Counts of events, by index of [`group_event`].
     pub events: [u64; group_event::COUNT],
-    /// Whether a request that could not be refused exceeded a limit.
+    /// True if a request that could not be refused exceeded a limit.
     pub over_limit: bool,
 }
 

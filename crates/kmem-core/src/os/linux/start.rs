@@ -149,7 +149,7 @@ pub fn peek(at: usize, buf: &mut [u8]) -> usize {
     usize::try_from(got).unwrap_or(0)
 }
 
-/// Whether the program runs with more rights than its user: set-user-ID or set-group-ID.
+/// Returns whether the program runs with more rights than its user: set-user-ID or set-group-ID.
 pub fn secure() -> bool {
     // SAFETY: these calls only return numbers.
     unsafe {
