@@ -1,5 +1,5 @@
-//! From the machine's start to Rust code in 64-bit mode, on both CPUs: by PVH (what `qemu -kernel` does with an ELF file
-//! that has the note below), and by INIT and SIPI.
+//! From the machine's start to Rust code in 64-bit mode, on both CPUs. The first CPU starts by PVH:
+//! `qemu -kernel` boots an ELF file that has the note below. The second starts by INIT and SIPI.
 
 use core::arch::global_asm;
 
@@ -154,7 +154,7 @@ pub(crate) fn start_second() {
         // SAFETY: the local APIC's registers, mapped at their own address.
         unsafe { ((APIC + offset) as *mut u32).write_volatile(value) }
     };
-    // SAFETY: memory below 1 MiB that nobody uses; the code lies between the two symbols.
+    // SAFETY: memory below 1 MiB that no other code uses; the code lies between the two symbols.
     unsafe {
         let from = &raw const trampoline;
         let length = (&raw const trampoline_end).offset_from_unsigned(from);

@@ -28,9 +28,9 @@ fn cpu() -> u32 {
 /// Gives the machine's memory to kmem.
 ///
 /// # Safety
-/// Memory that nobody uses; called once.
+/// No other code uses the memory, and the function is called once.
 pub(crate) unsafe fn start(at: usize, bytes: usize, cpus: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: no other code uses the memory or `PLACE` yet, by the contract.
     unsafe {
         core::ptr::write_bytes(at as *mut u8, 0, bytes);
         let region = FixedRegion::new(at as *mut u8, bytes, cpus, crate::serial::write, fatal);
@@ -48,7 +48,7 @@ pub(crate) fn kmem() -> &'static Kmem {
     unsafe { (*PLACE.0.get()).assume_init_ref() }
 }
 
-/// What `alloc` allocates, and what it knows of that itself.
+/// Rust's heap, with its own counts to compare the books with.
 pub(crate) struct Heap {
     pub(crate) bytes: AtomicI64,
     pub(crate) calls: AtomicI64,

@@ -1,5 +1,6 @@
-//! A program without an operating system: kmem is its only memory manager, on two CPUs, under Rust's `alloc`. It does some
-//! work, and prints the books and what it knows itself over the serial line; `scripts/unikernel.sh` compares them.
+//! A program without an operating system: kmem is its only memory manager, on two CPUs, under
+//! Rust's `alloc`. It does some work, then prints the books and its own counts over the serial
+//! line. `scripts/unikernel.sh` compares them.
 #![no_std]
 #![no_main]
 
@@ -25,14 +26,14 @@ use serial::line;
 /// Live objects that each CPU keeps in the end.
 const KEPT: usize = 500;
 
-/// What the second CPU is told, and tells: 0 not there, 1 there, 2 work, 3 done.
+/// State of the second CPU, written by both: 0 not there, 1 there, 2 work, 3 done.
 static SECOND: AtomicUsize = AtomicUsize::new(0);
 static SECONDS_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// A per-CPU counter.
 static COUNTER: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) extern "C" fn main(info: usize) -> ! {
-    // SAFETY: PVH's information; nobody uses that memory.
+    // SAFETY: `info` is PVH's information, and no other code uses the memory it names.
     let bytes = unsafe {
         let (at, bytes) = boot::memory(info);
         heap::start(at, bytes, 2);
@@ -71,7 +72,7 @@ pub(crate) extern "C" fn second() -> ! {
     }
 }
 
-/// What was allocated, with what each row of the books must be: tag, bytes, calls.
+/// Live allocations of the program.
 struct Held {
     objects: Vec<*mut u8>,
     pages: Vec<(*mut u8, Order)>,
@@ -233,8 +234,8 @@ fn report() {
     }
 }
 
-/// Frees everything but what Rust and the second CPU hold; pages in use beyond those at the beginning, when these are taken
-/// off.
+/// Frees everything but what Rust and the second CPU hold. Returns the count of other allocations
+/// that are still live, or `usize::MAX` if the books are damaged.
 fn give_back(held: Held, _: u64) -> usize {
     let a = kmem();
     let Held { objects, pages, handle } = held;

@@ -16,7 +16,7 @@ pub(crate) fn write(bytes: &[u8]) {
     }
 }
 
-/// Lets about so many cycles pass.
+/// Waits about `cycles` cycles of the CPU.
 pub(crate) fn pause(cycles: u64) {
     // SAFETY: every x86-64 CPU has it.
     let now = || unsafe { core::arch::x86_64::_rdtsc() };

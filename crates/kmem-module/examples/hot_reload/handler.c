@@ -21,7 +21,7 @@ static void *remember(unsigned long request)
 	return entry;
 }
 
-/* What the host calls, from many threads at once: the answer is the request and who answered. */
+/* Answers a request with its number and this revision. The host calls it from many threads. */
 unsigned long handle(unsigned long request);
 unsigned long handle(unsigned long request)
 {

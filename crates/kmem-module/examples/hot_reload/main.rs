@@ -1,9 +1,11 @@
-//! A host that replaces a plugin while requests run, and shows what the plugin holds, site by site, before, during and after.
+//! A host that replaces a plugin while requests run. It shows what the plugin holds, site by site,
+//! before, during and after.
 //!
 //!     cargo run -p kmem-module --example hot_reload
 //!
-//! The new revision is loaded beside the old one; requests go to it from then on; the old one is unloaded as soon as the last
-//! request has left it, which is what its use count is for. No request fails or waits.
+//! The new revision is loaded beside the old one, and requests go to it from then on. The use count
+//! of the old one counts the requests in it: the host unloads it as soon as the last one has left.
+//! No request fails or waits.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -32,7 +34,8 @@ unsafe extern "C" fn kfree(at: *mut u8) {
     unsafe { KMEM.free(at) }
 }
 
-/// What plugins find in this program: kmalloc and kfree over its allocator, and the C library.
+/// Symbols that plugins find in this program: kmalloc and kfree over its allocator, and the C
+/// library.
 struct Host;
 
 impl Core for Host {
