@@ -42,8 +42,8 @@ typedef unsigned int gfp_t;
 #define __GFP_NOWARN 0x2u
 /* Do not charge the thread's group (kmem/group.h). */
 #define __GFP_UNACCOUNTED 0x4u
-/* Try up to 16 times before returning NULL, as long as that frees memory: call the shrinkers of all
- * groups, and give unused memory back to the system. */
+/* Try up to 16 times before returning NULL, as long as that frees memory. Each further try
+ * first calls the shrinkers of all groups and gives unused memory back to the system. */
 #define __GFP_RETRY_MAYFAIL 0x10u
 /* Do not fail: the group goes above its max. Up to 8 pages, or an area of vmalloc, are waited for
  * without end; NULL means that the library could not start. Longer blocks are tried as with
@@ -226,7 +226,7 @@ void *mempool_alloc_tag(mempool_t *pool, gfp_t flags, const struct kmem_alloc_ta
 	KMEM_AS_(kmem_mempool_alloc_tag);
 void *mempool_alloc_noprof(mempool_t *pool, gfp_t flags) KMEM_AS_(kmem_mempool_alloc_noprof);
 /* Fills `out` with `count` elements. Returns `count`, or 0 and allocates none. Threads that
- * together ask for more than the reserve may wait for each other without end: ask for no more than
+ * together ask for more than the reserve may wait for each other without end. Ask for no more than
  * the reserve, one thread at a time. */
 size_t mempool_alloc_bulk_tag(mempool_t *pool, gfp_t flags, size_t count, void **out,
 			      const struct kmem_alloc_tag *tag)

@@ -284,7 +284,7 @@ public:
 	group_scope(const group_scope &) = delete;
 	group_scope &operator=(const group_scope &) = delete;
 
-	/* Whether the thread is in the group. */
+	/* True if the thread is in the group. */
 	explicit operator bool() const noexcept
 	{
 		return token_ >= 0;

@@ -119,8 +119,9 @@ struct kmem_module_stat {
 int kmem_module_stat(struct kmem_module_stat *stat) __attribute__((weak));
 
 /* Copy a text with its zero byte to `room` bytes at `text`, cut off if it is longer, and return its
- * whole length. The texts are: the statistics as the kernel prints them; the modules in the layout
- * of /proc/modules; the reason why a function last failed on this thread, or "". */
+ * whole length. The first copies the statistics as the kernel prints them. The second copies the
+ * modules in the layout of /proc/modules. The third copies the reason why a function last failed on
+ * this thread, or "". */
 int kmem_module_stat_text(char *text, size_t room) __attribute__((weak));
 int kmem_module_list_text(char *text, size_t room) __attribute__((weak));
 int kmem_module_error(char *text, size_t room) __attribute__((weak));

@@ -18,7 +18,7 @@ struct kmem_alloc_tag {
 	uint32_t flags;
 };
 
-/* In C++ tags have no section of their own: the compiler cannot put variables of inline functions
+/* In C++ tags have no section of their own. The compiler cannot put variables of inline functions
  * and templates into one section with those of other functions. */
 #ifdef __cplusplus
 #define KMEM_TAG_PLACE_ __attribute__((aligned(8)))
