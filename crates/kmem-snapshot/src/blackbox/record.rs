@@ -91,21 +91,31 @@ pub(super) fn newest(
     remarks: &mut Vec<String>,
 ) -> Option<Record> {
     for round in 0..ROUNDS {
-        let mut newest: Option<Record> = None;
+        let mut newest: Option<(usize, Record)> = None;
         let mut torn = false;
         remarks.clear();
         for slot in 0..header.records.len() {
             match read(file, len, header, slot) {
                 Ok(record) => {
-                    if newest.as_ref().is_none_or(|n| n.moment.number < record.moment.number) {
-                        newest = Some(record);
+                    let number = record.moment.number;
+                    if newest.as_ref().is_none_or(|(_, found)| found.moment.number < number) {
+                        newest = Some((slot, record));
                     }
                 }
                 Err(NoRecord::Torn) => torn = true,
                 Err(NoRecord::Damaged(what)) => remarks.push(format!("record {slot}: {what}")),
             }
         }
-        if let Some(record) = newest {
+        // The process writes the slots in turn. If it began to write the other one, the record found
+        // is the newest only as long as its slot still has it.
+        let last = round + 1 == ROUNDS;
+        let superseded = |slot: usize, record: &Record| {
+            torn && !last && number(file, header.records[slot]).ok() != Some(record.moment.number)
+        };
+        if let Some((slot, record)) = newest {
+            if superseded(slot, &record) {
+                continue;
+            }
             let Moment { number, bytes, calls, named_bytes, .. } = record.moment;
             if named_bytes > bytes || record.named_calls > calls {
                 remarks.push(format!(
@@ -122,12 +132,19 @@ pub(super) fn newest(
             return Some(record);
         }
         // A process that died in its first write will not finish it; the rounds are bounded.
-        if !torn || round + 1 == ROUNDS {
+        if !torn || last {
             return None;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     None
+}
+
+/// Number of the record at an offset; 0 while the process writes it.
+fn number(file: &File, at: u64) -> std::io::Result<u64> {
+    let mut number = [0; 8];
+    file.read_exact_at(&mut number, at + offset_of!(BoxRecord, number) as u64)?;
+    Ok(u64::from_ne_bytes(number))
 }
 
 /// Reads the record in `slot`. It is whole when its number is equal before and after the rest is
@@ -140,18 +157,16 @@ fn read(file: &File, len: u64, header: &Header, slot: usize) -> Result<Record, N
         )));
     }
     let failed = |e: std::io::Error| NoRecord::Damaged(e.to_string());
-    let mut number = [0; 8];
-    file.read_exact_at(&mut number, at).map_err(failed)?;
-    if number == [0; 8] {
+    let at_first = number(file, at).map_err(failed)?;
+    if at_first == 0 {
         return Err(NoRecord::Torn);
     }
     let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
     file.read_exact_at(&mut bytes, at).map_err(failed)?;
     let count = field!(&bytes, BoxRecord.groups: u32);
     let groups = groups::read(file, len, header, slot, count);
-    let mut after = [0; 8];
-    file.read_exact_at(&mut after, at + offset_of!(BoxRecord, number) as u64).map_err(failed)?;
-    if number != after || bytes.get(..8) != Some(&number) {
+    let copied = field!(&bytes, BoxRecord.number: u64);
+    if at_first != copied || at_first != number(file, at).map_err(failed)? {
         return Err(NoRecord::Torn);
     }
     groups.and_then(|groups| parse(&bytes, groups)).map_err(NoRecord::Damaged)
