@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 #
-# Builds real C programs from source with `-include kmem/hooks.h`, runs a workload in each without
-# and with libkmem.so, and checks the books before anything is freed: every live byte is attributed
-# to a line of the program's own sources, except what the C library allocated for itself, and the
-# sum is the allocator's own count (mallinfo2).
+# Builds real C programs from source with `-include kmem/hooks.h`, and runs a workload in each
+# without and with libkmem.so. At the end of the workload the script checks the books. Each live
+# byte must belong to a line of the program's own sources, or to the C library. The sum must be the
+# allocator's own count (mallinfo2).
 #
 # usage: hooked-programs.sh [--quick] [--library PATH] [--kmem PATH] [--keep] [--list] [NAME...]
 #
-#   --quick         smaller workloads, done within a minute
-#   --library PATH  the library (default: target/release/libkmem.so of this repository)
-#   --kmem PATH     the command (default: kmem beside the library)
-#   --keep          keep the working directory
-#   --list          print the names of the programs and exit
-#   NAME...         only these programs
+#     --quick         smaller workloads, done within a minute
+#     --library PATH  the library (default: target/release/libkmem.so of this repository)
+#     --kmem PATH     the command (default: kmem beside the library)
+#     --keep          keep the working directory
+#     --list          print the names of the programs and exit
+#     NAME...         only these programs
 #
 # The sources are fetched from crates.io, in fixed versions with fixed checksums; HOOKED_SOURCES
 # names a directory with the archives instead. Needs a C compiler, curl and python3. The last line

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The core where there is no operating system, and on another machine: it builds for both `none`
-# targets, and its tests and those of the loader of modules run as aarch64 Linux programs under
-# qemu-user, with locked slots in place of restartable sequences.
+# The core where there is no operating system, and on another machine. It is built for both `none`
+# targets. Its tests and those of the loader of modules run as aarch64 Linux programs under
+# qemu-user. There, locked slots take the place of restartable sequences.
 #
 #	scripts/other-targets.sh [--seconds N]
 #

@@ -6,16 +6,16 @@
 #
 # usage: real-programs.sh [--quick] [--no-install] [--library PATH] [--keep] [--list] [NAME...]
 #
-#   --quick         smaller sizes, done within some minutes
-#   --no-install    never install anything; a missing program counts as failed
-#   --library PATH  the library to test (default: target/release/libkmem.so of this repository)
-#   --keep          keep the working directory, for looking into a failure
-#   --list          print the names of the programs and exit
-#   NAME...         run only these programs
+#     --quick         smaller sizes, done within some minutes
+#     --no-install    never install anything; a missing program counts as failed
+#     --library PATH  the library to test (default: target/release/libkmem.so of this repository)
+#     --keep          keep the working directory, for looking into a failure
+#     --list          print the names of the programs and exit
+#     NAME...         run only these programs
 #
-# A program passes when it exits with 0 both times, prints the same both times, the library says
-# nothing on stderr, and every process the program started is seen to have the library mapped. The
-# last line is "N passed, M failed"; the exit code is 0 if nothing failed.
+# A program passes when it exits with 0 and prints the same both times. The library must write
+# nothing to stderr, and every process that the program starts must have it mapped. The last line is
+# "N passed, M failed"; the exit code is 0 if nothing failed.
 
 set -euo pipefail
 

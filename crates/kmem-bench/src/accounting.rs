@@ -71,9 +71,9 @@ impl Scope {
         }
     }
 
-    /// The kernel's own figures for a million allocations and frees, in microseconds: before and
-    /// after it removed the references (v6.7, "mm: improve performance of accounted kernel memory
-    /// allocations").
+    /// The kernel's own figures for a million allocations and frees, in microseconds. The first was
+    /// measured before the kernel removed the references, the second after (v6.7, "mm: improve
+    /// performance of accounted kernel memory allocations").
     fn kernel_us(self) -> Option<[u32; 2]> {
         match self {
             Self::None => Some([29_764, 29_764]),

@@ -1,8 +1,8 @@
 //! A rival in a process of its own, measured in the same run.
 //!
-//! The child is this program. It first writes the object that it measures, as a line of JSON. Then
-//! it reads the name of a row on each line of its standard input, makes a visit, and writes the
-//! samples as a line of JSON.
+//! The child is this program. It first writes a line of JSON: the object that contains malloc, and
+//! the version of the allocator. Then each line of its standard input names a row. For each row the
+//! child makes a visit, and writes the samples as a line of JSON.
 
 use crate::Failure;
 use crate::affinity::{Places, allowed};

@@ -1,5 +1,5 @@
-//! `kmem-bench utilization`: the part of slab memory that is objects of groups, with caches of each
-//! group (as in the kernel before 5.9) and with shared slabs.
+//! `kmem-bench utilization`: the part of slab memory that is objects of groups. It compares caches
+//! of each group, as in the kernel before 5.9, with shared slabs.
 //!
 //! The load is equal for both designs. Half of the groups are active and hold many objects; the
 //! other half are idle and hold 20. Sizes are those of a service's slabs ([`MIX`]). The load of an

@@ -22,7 +22,7 @@ enum By {
     /// live bytes of each call site
     Size,
     /// also PINNED, the slabs and page runs that its objects keep from being given back, and SOLE,
-    /// the part of them that would become free with its objects
+    /// the part that only its objects keep
     Pinned,
     /// memory that each group itself holds
     Group,

@@ -35,7 +35,7 @@ fn collect(all: &mut BTreeSet<String>, value: &Value) {
     }
 }
 
-/// What commands print, and the keys that they print.
+/// Output of commands.
 struct Printed {
     all: Vec<Value>,
 }
@@ -60,7 +60,7 @@ impl Printed {
     }
 }
 
-/// What `dump --json` and `top --json` print in all their variants.
+/// Output of `dump --json` and `top --json` in all their variants.
 fn printed(program: &Program, fake: &FakeBox) -> Printed {
     let of_box = |args: &[&str]| {
         json(Command::new(KMEM).args(args).args(["--json", "--blackbox"]).arg(fake.path()))

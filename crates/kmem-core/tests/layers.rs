@@ -1,5 +1,5 @@
-//! The layers of ARCHITECTURE.md against the code: a module uses only those below it, by whatever
-//! path, and no module but the top one names an instance.
+//! The layers of ARCHITECTURE.md against the code. By whatever path, a module uses only modules of
+//! layers below its own. Only the top module names an instance.
 
 use std::collections::BTreeMap;
 use std::fs;

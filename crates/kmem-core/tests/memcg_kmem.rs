@@ -475,8 +475,8 @@ fn counters() {
     nothing_is_left(&A);
 }
 
-/// Most bytes that a CPU has in stock for a number of groups: for each class 16 KiB or one object,
-/// and 32 KiB for each of 64 groups.
+/// Most bytes that a CPU has in stock for `groups` groups. Each class counts 16 KiB, or one object
+/// if that is larger. Each of at most 64 groups adds 32 KiB.
 fn slack_of_a_cpu(groups: u64) -> u64 {
     let classes: u64 = SIZES[1..].iter().map(|&size| cost(size as usize).max(16 << 10)).sum();
     classes + groups.min(64) * (32 << 10)

@@ -1,5 +1,6 @@
-//! Every byte of a good module flipped, every length cut, and files made of random parts of it: an
-//! error or a module, never a crash, nothing left. Nothing is run.
+//! Damaged modules: a good one with each byte flipped, or cut off at each length, and files made of
+//! random parts of it. The loader returns an error or a module. It never crashes, and leaves
+//! nothing. No code of a module is run.
 
 mod harness;
 

@@ -1,5 +1,6 @@
-//! Every call to the platform fails once, first to last, and half way through reads are short: each
-//! load ends in an error and leaves nothing, and the next one succeeds.
+//! Every call to the platform fails once, from the first to the last. Each such load ends in an
+//! error and leaves nothing, and the next one succeeds. Each read returns at most half of what the
+//! loader asks for.
 
 mod harness;
 

@@ -1,6 +1,6 @@
-//! Files that are no modules, or bad ones: each is refused with an error that says what is wrong,
-//! before anything is mapped where that can be, and nothing is left. The names are those of a
-//! catalogue of cases, D1 to D28 and D36.
+//! Files that are no modules, or bad ones. The loader refuses each with an error that says what is
+//! wrong, and leaves nothing. Where it can, it refuses a file before it maps anything. The names of
+//! the tests are those of a catalogue of cases, D1 to D28 and D36.
 
 mod harness;
 

@@ -76,9 +76,9 @@ fn failed(loader: &Loader) -> u64 {
         .sum()
 }
 
-/// Makes the first, second, .. allocation of `request` fail, each on a thread and with a loader
-/// that `prepare` made ready, until none fails; then `request` ends with `errno`, 0 for success.
-/// `undo` follows each attempt. Returns the number of allocations.
+/// Makes the first, second, .. allocation of `request` fail, until none fails. Each attempt has a
+/// thread of its own, and a loader that `prepare` made ready. `undo` follows each attempt. The last
+/// `request` ends with `errno`, 0 for success. Returns the number of allocations.
 fn exhaust(
     errno: i32,
     prepare: impl Fn(&Loader) + Sync,

@@ -1,10 +1,10 @@
 //! The instruction counts of the fast paths against `fast_paths.golden`.
 //!
 //! A fast path ends a restartable section: the kernel's table of sections (`__rseq_cs`) says where
-//! each one commits. For every commit that an exported function reaches, the test finds the
-//! shortest way from the function's first instruction to its return through that commit, and
-//! counts instructions. So the counts need no running program and do not depend on the machine,
-//! only on the compiler. (The idea is tcmalloc's `testing/fast_path.*.golden`.)
+//! each one commits. The test looks at every commit that an exported function reaches. It finds the
+//! shortest way from the function's first instruction to its return through that commit, and counts
+//! the instructions. No program has to run, and the counts depend only on the compiler, not on the
+//! machine. (The idea is tcmalloc's `testing/fast_path.*.golden`.)
 //!
 //! `KMEM_BLESS=1` rewrites the file. A change of it belongs into the commit that causes it.
 

@@ -1,9 +1,9 @@
-//! The time of a variant in sections that one CPU at a time can be in, and a model for more CPUs
-//! than the machine has.
+//! The time that a variant spends in sections, which only one CPU at a time can be in. A model
+//! extends it to more CPUs than the machine has.
 //!
-//! For the classic allocator a section is the time for which the zone's lock is held. kmem has no
-//! lock: CPUs work in a zone side by side, and only wait for each other's cache lines. So the time
-//! of all work in the zone is used, as an upper bound.
+//! For the classic allocator a section is the time for which the zone's lock is held. In kmem, CPUs
+//! work in a zone side by side without a lock, and only wait for each other's cache lines. The time
+//! of all work in the zone is used there, as an upper bound.
 //!
 //! With `n` threads a block takes at least the time with two threads, and at least the sections of
 //! all threads: `t(n) = max(t(2), n * section)`. The model leaves out cache lines of more CPUs,

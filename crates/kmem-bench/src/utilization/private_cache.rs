@@ -103,8 +103,9 @@ impl Drop for PrivateCache {
     }
 }
 
-/// SLUB's `calculate_order`: the smallest slab with enough objects that wastes at most a sixteenth,
-/// else an eighth, else a quarter; else a slab with fewer objects.
+/// Order of the slabs for objects of `size` bytes, by SLUB's `calculate_order`. The slab is the
+/// smallest that holds enough objects and wastes at most a sixteenth, else an eighth, else a
+/// quarter. If there is none, fewer objects are enough.
 fn order(size: usize) -> Order {
     let mut least = LEAST_OBJECTS.min((PAGE << MOST_ORDER) / size);
     while least > 1 {

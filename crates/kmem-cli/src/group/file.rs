@@ -15,11 +15,11 @@ pub(super) struct File {
     pub(super) meaning: &'static str,
     /// True when the root has the file. As in cgroup v2, the root has no limits and no charge.
     pub(super) of_root: bool,
-    /// What the file has.
+    /// Source of the file's contents.
     pub(super) source: Source,
 }
 
-/// Source of what a file has.
+/// Source of a file's contents.
 #[derive(Clone, Copy)]
 pub(super) enum Source {
     /// One number of bytes.
@@ -164,8 +164,8 @@ impl File {
         }
     }
 
-    /// What the file has. Each copy of kmem in the process has a group and a limit of its own; the
-    /// file has the sums.
+    /// Contents of the file. Each copy of kmem in the process has a group and a limit of its own;
+    /// the file has the sums.
     pub(super) fn contents(&self, groups: &[&Group]) -> Contents {
         let sum = |of: fn(&Group) -> u64| groups.iter().map(|group| of(group)).sum();
         match self.source {
@@ -181,7 +181,7 @@ impl File {
     }
 }
 
-/// What a file has.
+/// Contents of a file.
 pub(super) enum Contents {
     /// One number; none stands for no limit.
     Value(Option<u64>),

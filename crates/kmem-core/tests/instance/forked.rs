@@ -4,8 +4,8 @@
 /// child is killed after a minute.
 ///
 /// # Safety
-/// `work` does only what a forked child of this process may do: it uses nothing that another
-/// thread of the parent may have locked, and it does not panic.
+/// `work` does only what a forked child of this process may do. It uses nothing that another thread
+/// of the parent may have locked, and it does not panic.
 pub(crate) unsafe fn forked(work: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child runs `work`, which the contract allows, and leaves by `_exit`.
     unsafe {

@@ -180,8 +180,8 @@ fn environment_may_vanish_in_a_constructor() {
     Run::new(program("no_environment.c")).env("KMEM_CONF", "rseq:off").run().assert_quiet_success();
 }
 
-/// Needs root to make the program privileged, `setpriv` to become another user, and a file system
-/// that lets programs gain privileges in a process that may.
+/// Needs root to make the program privileged, and `setpriv` to become another user. The file system
+/// and the process must allow programs to gain privileges.
 #[test]
 fn privileged_program_ignores_the_environment() {
     if is_not_kmem() || is_not_root("make a program privileged") || is_missing("/usr/bin/setpriv") {

@@ -12,8 +12,8 @@ fn hardening() -> PathBuf {
     program_with_libraries("hardening.c", "hardening", &[&library])
 }
 
-/// The case ends with this line: `AT` stands for the announced address, `CALL` for where a call
-/// returns to, and `LINE` for a line of the program.
+/// Asserts that the case ends with this line. `AT` stands for the announced address, `CALL` for the
+/// address that a call returns to, and `LINE` for a line of the program.
 #[track_caller]
 fn found(conf: &str, case: &str, message: &str) {
     if is_not_kmem() {

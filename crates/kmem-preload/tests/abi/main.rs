@@ -1,5 +1,5 @@
-//! `libkmem.so` as programs see it: small C and C++ programs, one per behaviour or kind of misuse,
-//! run with the library preloaded and judged by how they end and what they print.
+//! `libkmem.so` as programs see it. Each behaviour and each kind of misuse has a small program in C
+//! or C++. A test runs it with the library preloaded, and checks how it ends and what it prints.
 
 mod configuration;
 mod cplusplus;

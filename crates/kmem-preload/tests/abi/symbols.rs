@@ -103,9 +103,9 @@ const TABLES: &[&str] = &[
     "kmem_rhashtable_free_and_destroy",
 ];
 
-/// Other symbols that may be exported: interposed to take RTLD_DEEPBIND away, to tell unloading
-/// from the end, to report at the end of the process, and to learn the names of threads; and names
-/// that other allocators have, too.
+/// Other symbols that may be exported. The library interposes some to take RTLD_DEEPBIND away, and
+/// to tell its unloading from the end of the process. It interposes others to report at that end,
+/// and to learn the names of threads. The rest are names that other allocators have, too.
 const ALLOWED: &[&str] = &[
     "_exit",
     "_Exit",

@@ -1,6 +1,6 @@
-/* Allocates in the resolver of an indirect function, which runs while the program itself is
- * being relocated: before any constructor, and before the thread-local variables have their
- * first values. */
+/* Allocates in the resolver of an indirect function. The dynamic linker calls it while it relocates
+ * the program: before any constructor, and before the thread-local variables have their first
+ * values. */
 #include "check.h"
 
 static void *blocks[100];

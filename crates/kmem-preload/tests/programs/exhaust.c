@@ -1,6 +1,6 @@
-/* Allocates until nothing is left of what a resource limit grants, frees, and starts again:
- * LIMIT MEBIBYTES [LARGEST], LIMIT being "address_space" or "data", which are set here, or
- * "inherited". */
+/* Allocates until nothing is left of what a resource limit grants, frees, and starts again.
+ * Arguments: LIMIT MEBIBYTES [LARGEST]. LIMIT is "address_space" or "data", which the program sets
+ * itself, or "inherited". */
 #include "check.h"
 
 struct link {

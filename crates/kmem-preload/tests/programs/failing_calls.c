@@ -1,7 +1,7 @@
-/* From some moment on, system calls fail as a seccomp filter says; the program goes on: ERROR
- * CALL... with ERROR a name such as ENOMEM and CALL one of mmap, munmap, mprotect, madvise, mremap,
- * or the word "others" for everything but the few calls a steady state needs. Memory may run out;
- * nothing may break, die or hang. */
+/* From some moment on, a seccomp filter makes system calls fail, and the program goes on. Memory
+ * may run out; nothing may break, die or hang.
+ * Arguments: ERROR CALL... ERROR is a name such as ENOMEM. CALL is one of mmap, munmap, mprotect,
+ * madvise, mremap, or the word "others" for all but the few calls that a steady state needs. */
 #include "check.h"
 #include <linux/audit.h>
 #include <linux/filter.h>

@@ -1,6 +1,6 @@
-/* One thread only: children free, replace and resize what they inherited, and find zeroes where
- * calloc promises them, after the parent has left freed and dirty memory of all sizes: LARGEST
- * ROUNDS. */
+/* A parent of one thread leaves freed and dirty memory of all sizes. Its children free, replace and
+ * resize the blocks that they inherited, and find zeroes where calloc promises them.
+ * Arguments: LARGEST ROUNDS. */
 #include "check.h"
 #include <sys/wait.h>
 

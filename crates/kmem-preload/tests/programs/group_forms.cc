@@ -1,5 +1,5 @@
 // Every way to allocate charges the group of the thread, to the byte, and a free anywhere credits
-// it; above `max` each is refused as it refuses when there is no memory, and nothing is left of it.
+// it. Above `max` each way fails as it does when there is no memory, and leaves nothing behind.
 #include "group_check.h"
 #include <kmem.h>
 #include <new>

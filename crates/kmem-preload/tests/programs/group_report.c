@@ -1,6 +1,5 @@
-/* Preloaded beside the library into a program that knows nothing of groups: says at its end what
- * those named in GROUP_REPORT hold and held at most, "name current peak" in lines of standard
- * error. */
+/* Is preloaded beside the library into a program that knows nothing of groups. At the end it writes
+ * a line "name current peak" to standard error for each group that GROUP_REPORT names. */
 #include <kmem/group.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* Threads allocate, resize and free at random and hand blocks to one another; every block carries a
- * pattern that is checked before it goes: THREADS SECONDS SEED [migrate] [interrupt] [churn]. */
+/* Threads allocate, resize and free at random, and hand blocks to one another. Every block carries
+ * a pattern, which a thread checks before it resizes or frees the block.
+ * Arguments: THREADS SECONDS SEED [migrate] [interrupt] [churn]. */
 #include "check.h"
 #include <pthread.h>
 #include <sched.h>

@@ -1,6 +1,6 @@
-// Memory is allocated and freed while threads and the process are being torn down: in destructors
-// of thread-specific data that arm themselves again, in destructors of thread-local objects, in
-// exit handlers and static destructors.
+// The program allocates and frees while its threads and the process end. It does so in destructors
+// of thread-specific data that arm themselves again, of thread-local objects and of static objects,
+// and in exit handlers.
 #include "check.h"
 #include <memory>
 #include <pthread.h>
