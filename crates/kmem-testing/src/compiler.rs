@@ -11,8 +11,8 @@ pub fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include")
 }
 
-/// One call of a compiler. Arguments keep their order: libraries come after the sources that need
-/// them.
+/// One call of a compiler. Arguments keep their order, because libraries come after the sources
+/// that need them.
 #[derive(Debug)]
 pub struct Compiler(Command);
 
@@ -47,19 +47,19 @@ impl Compiler {
         self
     }
 
-    /// Finds the headers of kmem.
+    /// Adds the directory of the C headers.
     #[must_use]
     pub fn include(self) -> Self {
         self.arg("-I").arg(include())
     }
 
-    /// Makes a warning an error.
+    /// Turns warnings on, and makes each an error.
     #[must_use]
     pub fn strict(self) -> Self {
         self.args(["-Wall", "-Wextra", "-Werror"])
     }
 
-    /// Compiles to `output`, which is returned. A compiler that fails, fails the test.
+    /// Compiles to `output`, and returns its path. Fails the test if the compiler fails.
     #[track_caller]
     pub fn compile(mut self, output: impl AsRef<Path>) -> PathBuf {
         let output = output.as_ref();
@@ -71,9 +71,9 @@ impl Compiler {
     }
 }
 
-/// The file `name` in a directory that all runs of a test share, compiled once per process.
-/// `compile` is given a path to write to. Other processes may be using the file; they keep theirs,
-/// because the new file takes its place by a rename.
+/// The file `name` in a directory that all runs of a test share. It is compiled once per process:
+/// `compile` writes it to the path that it is given. A rename then puts the new file in the place
+/// of an old one, so processes that use the old file keep it.
 #[track_caller]
 pub fn compile_once(name: &str, compile: impl FnOnce(&Path)) -> PathBuf {
     type Outputs = HashMap<String, Arc<OnceLock<PathBuf>>>;

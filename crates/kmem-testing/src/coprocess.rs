@@ -23,7 +23,7 @@ impl Coprocess {
         Self { child, stdin, stdout }
     }
 
-    /// Number of the process.
+    /// Process id of the child.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -48,7 +48,7 @@ impl Coprocess {
         }
     }
 
-    /// Writes to its standard input.
+    /// Writes to the child's standard input.
     #[track_caller]
     pub fn write(&mut self, bytes: &[u8]) {
         let stdin = self.stdin.as_mut().expect("its input is open");
@@ -61,7 +61,7 @@ impl Coprocess {
     }
 
     /// Closes its standard input and reads its standard error, which must be a pipe, to the end.
-    /// A second call returns nothing.
+    /// A second call returns an empty text.
     pub fn stderr(&mut self) -> String {
         self.close_input();
         let mut bytes = Vec::new();
@@ -71,7 +71,7 @@ impl Coprocess {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until it ends.
+    /// Closes its standard input, and waits until it ends.
     pub fn wait(&mut self) -> ExitStatus {
         self.close_input();
         self.child.wait().expect("the child is ours")

@@ -1,6 +1,6 @@
-//! Harness of the tests of all crates: it finds the library, compiles test programs, runs them
-//! under the library, and lists tests that cannot run on a machine. `tests/` holds the guards over
-//! the sources of the workspace.
+//! Harness of the tests of all crates. It finds the library, compiles test programs, runs them
+//! under the library, and lists tests that cannot run on a machine. The tests in `tests/` are
+//! guards over the sources of the workspace.
 //!
 //! | module | what it is for |
 //! |---|---|
@@ -11,9 +11,13 @@
 //! | [`not_run`](mod@not_run) | the list of tests that could not run, and why |
 //! | [`page`] | tables of the documentation, compared with the code |
 //!
-//! Environment variables: `KMEM_TEST_LIBRARY` names the library to test, `KMEM_TEST_CC` the C
-//! compiler for the machine that the tests run on, `KMEM_NOT_RUN` the file of the list, and
-//! `KMEM_THOROUGH=1` asks for the long versions of tests.
+//! | environment variable | meaning |
+//! |---|---|
+//! | `KMEM_TEST_LIBRARY` | the library to test |
+//! | `KMEM_TEST_CC` | the C compiler for the machine that the tests run on |
+//! | `KMEM_NOT_RUN` | the file that gets the list of tests that could not run |
+//! | `KMEM_THOROUGH=1` | run the long versions of tests |
+//! | `KMEM_BLESS=1` | write the text that the code gives into pages and golden files |
 
 pub mod compiler;
 pub mod coprocess;
@@ -35,8 +39,8 @@ pub fn directory() -> TempDir {
     tempfile::tempdir_in(target_tmpdir()).expect("a temporary directory")
 }
 
-/// The directory that cargo names `CARGO_TARGET_TMPDIR` while it compiles a test. A library is
-/// compiled without that variable, so the path is derived from the test's: `TARGET/debug/deps/x`.
+/// The directory that cargo names `CARGO_TARGET_TMPDIR` while it compiles a test. Cargo compiles a
+/// library without that variable, so the path of the test gives it: `TARGET/debug/deps/x`.
 pub(crate) fn target_tmpdir() -> std::path::PathBuf {
     let test = std::env::current_exe().expect("the path of the test");
     let target = test.ancestors().nth(3).expect("the test is in the target directory");

@@ -1,9 +1,9 @@
-//! Where `libkmem.so` is.
+//! Path of `libkmem.so`.
 //!
-//! `KMEM_TEST_LIBRARY` names the library to test in place of the one cargo built with the tests,
-//! which contains more of Rust's standard library than a release does. A library of another name
-//! than `libkmem.so`, or the word `none`, runs the programs on another malloc, which checks the
-//! programs themselves.
+//! `KMEM_TEST_LIBRARY` names the library to test. The default is the one that cargo built with the
+//! tests, which contains more of Rust's standard library than a release does. With a library of
+//! another name than `libkmem.so`, or the word `none`, programs run on another malloc. That checks
+//! the programs themselves.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ pub fn named() -> Option<OsString> {
     std::env::var_os("KMEM_TEST_LIBRARY")
 }
 
-/// A library that this cargo run built: beside the test, or in the directory above. Cargo copies
-/// libraries upwards only for packages that it was asked for, so the file beside the test is the
-/// newer one where both exist.
+/// Path of a library that this cargo run built: beside the test, or in the directory above. Cargo
+/// copies libraries upwards only for packages that it was asked for. Where both files exist, the
+/// one beside the test is therefore the newer one.
 pub fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of the test");
     let beside = test.parent().expect("the test is in a directory");
@@ -38,13 +38,14 @@ pub fn under_test() -> Option<PathBuf> {
     }
 }
 
-/// True when the programs run on another malloc than kmem, so that a test can assert only what all
-/// allocators share.
+/// Returns whether the programs run on another malloc than kmem. A test can then assert only what
+/// all allocators share.
 pub fn is_reference_run() -> bool {
     under_test().is_none_or(|path| path.file_name() != Some(OsStr::new(LIBRARY)))
 }
 
-/// True, and recorded, when the calling test is about kmem and the programs run on another malloc.
+/// Returns whether the programs run on another malloc than kmem, for a test that is about kmem. If
+/// so, records that the calling test did not run.
 pub fn is_not_kmem() -> bool {
     let other = is_reference_run();
     if other {
@@ -53,8 +54,8 @@ pub fn is_not_kmem() -> bool {
     other
 }
 
-/// A library as it is released: the library under test if it was named, else the library that a
-/// release build left in the target directory, if there is one.
+/// A library as a release has it: the library under test if `KMEM_TEST_LIBRARY` is set. Otherwise
+/// it is the one that a release build left in the target directory, if any.
 pub fn released() -> Option<PathBuf> {
     if named().is_some() {
         return under_test();

@@ -1,9 +1,9 @@
 //! The list of tests that could not run, and why.
 //!
-//! A test that lacks a tool, a right or a kernel feature returns early, and says so here. Each
-//! entry is a line on standard error. Cargo hides the standard error of tests that pass, so a run
-//! that sets `KMEM_NOT_RUN` to the path of a file finds the lines there, too. `scripts/not-run.sh`
-//! does the same for scripts.
+//! A test that lacks a tool, a right or a kernel feature records that here, and returns early. Each
+//! entry is a line on standard error, which cargo hides for tests that pass. If `KMEM_NOT_RUN` is
+//! the path of a file, the lines are also in that file. `scripts/not-run.sh` keeps the list for
+//! scripts.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -16,14 +16,14 @@ pub fn not_run(test: &str, reason: &str) {
     eprint!("{line}");
     if let Some(path) = std::env::var_os("KMEM_NOT_RUN") {
         let file = OpenOptions::new().append(true).create(true).open(&path);
-        // One write: lines of tests that run concurrently do not mix.
+        // In one write, so that lines of tests that run concurrently do not mix.
         let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
         written.unwrap_or_else(|error| panic!("KMEM_NOT_RUN={}: {error}", path.display()));
     }
 }
 
-/// Name of the calling test, with the name of its program: libtest names the thread of a test
-/// after it. The thread is `main` where tests run one after another.
+/// Name of the calling test, with the name of its program. libtest gives its name to the thread of
+/// a test. Where tests run one after another, the thread is `main`.
 pub fn this_test() -> String {
     let program = std::env::current_exe().expect("the path of the test");
     let program = program.file_stem().unwrap_or_default().to_string_lossy();
@@ -33,8 +33,8 @@ pub fn this_test() -> String {
     format!("{program}::{}", thread.name().unwrap_or("main"))
 }
 
-/// True, and recorded for the calling test, when `TOOL --version` cannot be started. A run of the
-/// gate (`CI=true`) must have a C++ compiler: there the calling test fails.
+/// Returns whether `TOOL --version` cannot be started. If so, records that the calling test did not
+/// run. The gate (`CI=true`) must have a C++ compiler: without one, the calling test fails there.
 pub fn is_missing(tool: &str) -> bool {
     let missing = Command::new(tool).arg("--version").output().is_err();
     if missing {
@@ -45,8 +45,8 @@ pub fn is_missing(tool: &str) -> bool {
     missing
 }
 
-/// True, and recorded for the calling test, when the test is not root. `purpose` says what only
-/// root can do, as in "become another user".
+/// Returns whether the test runs as another user than root. If so, records that the calling test
+/// did not run. `purpose` says what only root can do, as in "become another user".
 pub fn is_not_root(purpose: &str) -> bool {
     let process = std::fs::metadata("/proc/self").expect("/proc is mounted");
     let other = process.uid() != 0;

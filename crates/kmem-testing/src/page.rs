@@ -9,15 +9,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Held while a page is read and rewritten: tests of one program run at the same time.
+/// Lock that a test holds while it reads and rewrites a page, because tests of one program run
+/// concurrently.
 static PAGES: Mutex<()> = Mutex::new(());
 
 /// Compares the text between two marks of a page with `text`. With `KMEM_BLESS=1` in the
-/// environment the page is rewritten instead. `page` is a path from the root of the workspace.
+/// environment, rewrites the page instead. `page` is a path from the root of the workspace.
 ///
 /// # Panics
 ///
-/// If the page says something else, or lacks the marks.
+/// If the page has another text there, or lacks the marks.
 pub fn check(page: &str, mark: &str, text: &str) {
     let _guard = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     let whole = read(page);
@@ -68,7 +69,7 @@ fn read(page: &str) -> String {
     fs::read_to_string(path(page)).unwrap_or_else(|e| panic!("{page}: {e}"))
 }
 
-/// Splits a page: all up to the end of the opening mark, the text, the closing mark and the rest.
+/// Splits a page behind its opening mark and before its closing mark.
 fn split<'a>(page: &str, whole: &'a str, mark: &str) -> (&'a str, &'a str, &'a str) {
     let (open, close) = (format!("<!-- {mark} -->\n"), format!("<!-- /{mark} -->"));
     let missing = |what: &str| -> ! { panic!("{page} has no {what:?}") };

@@ -1,5 +1,5 @@
-//! A program run to its end, in a process group that is killed when its time is up, and assertions
-//! on its outcome.
+//! A program that a test runs to its end, and assertions on its outcome. When its time is up, all
+//! processes of its group are killed.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::library::{is_reference_run, under_test};
 
-/// How long a program may take: it hangs if it is not done by then, however busy the machine is.
+/// Longest time that a program may take. One that is not done by then hangs, however busy the
+/// machine is.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Number of the signal that `abort` raises.
@@ -23,7 +24,7 @@ pub const SIGSEGV: i32 = 11;
 /// Pairs of environment variable and value.
 pub type Environment = &'static [(&'static str, &'static str)];
 
-/// True when the long versions of the tests are wanted.
+/// Returns whether `KMEM_THOROUGH=1` asks for the long versions of the tests.
 pub fn thorough() -> bool {
     std::env::var_os("KMEM_THOROUGH").is_some_and(|value| value == "1")
 }
@@ -52,8 +53,8 @@ pub struct Outcome {
 }
 
 impl Run {
-    /// A program that is preloaded with the library under test, without the variables that change
-    /// an allocator.
+    /// A program that runs with the library under test preloaded. Variables that change an
+    /// allocator are removed from its environment.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(&program);
         for variable in ["KMEM_CONF", "GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_CONF"] {
@@ -63,8 +64,8 @@ impl Run {
         Self { command, shown, preload: true }
     }
 
-    /// Runs `program` from a shell that executes `prelude` first. Only the program is preloaded,
-    /// not the shell.
+    /// Runs `program` from a shell that executes `prelude` first. The library is preloaded into the
+    /// program, not into the shell.
     pub fn after_shell(prelude: &str, program: impl AsRef<OsStr>) -> Self {
         let mut run = Self::new("/bin/sh");
         let preload = if under_test().is_some() { "LD_PRELOAD=\"$0\" " } else { "" };
@@ -103,7 +104,7 @@ impl Run {
         environment.iter().fold(self, |run, (variable, value)| run.env(variable, value))
     }
 
-    /// Runs it on the C library's malloc, whatever the library under test is.
+    /// Runs it on the C library's malloc, without the library under test.
     pub fn without_preload(mut self) -> Self {
         self.preload = false;
         self
@@ -132,7 +133,7 @@ impl Run {
         let stdout = collect(child.stdout.take().expect("stdout is a pipe"));
         let stderr = collect(child.stderr.take().expect("stderr is a pipe"));
 
-        // The pipes close when the last process of the group is gone, so waiting for them waits for
+        // The pipes close when the last process of the group ends. The receivers therefore wait for
         // forked children, too.
         let mut timed_out = false;
         let mut text = |receiver: Receiver<Vec<u8>>| {
@@ -170,7 +171,7 @@ fn collect(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         drop(pipe.read_to_end(&mut bytes));
-        // The receiver is gone when the test has failed.
+        // Without a receiver, the test has failed already.
         let _ = sender.send(bytes);
     });
     receiver
@@ -210,7 +211,7 @@ impl Outcome {
         self
     }
 
-    /// Asserts success, with at least one report of a lack of memory, and nothing else on standard
+    /// Asserts success, with at least one report that memory ran out, and nothing else on standard
     /// error.
     #[track_caller]
     pub fn assert_success_out_of_memory(&self) -> &Self {
@@ -243,18 +244,18 @@ impl Outcome {
         self
     }
 
-    /// True when this signal ended it.
+    /// Returns whether this signal ended it.
     pub fn ended_by(&self, signal: i32) -> bool {
         !self.timed_out && self.status.signal() == Some(signal)
     }
 
-    /// True when it exited with code 0 in time.
+    /// Returns whether it exited with code 0 in time.
     pub fn succeeded(&self) -> bool {
         !self.timed_out && self.status.success()
     }
 
-    /// Asserts that the library aborted the program, with a message that contains one of `words`,
-    /// all of `parts`, and the pointer that the program printed last.
+    /// Asserts that the library aborted the program with a message. The message contains one of
+    /// `words`, all of `parts`, and the pointer that the program printed last.
     #[track_caller]
     pub fn assert_refused(&self, words: &[&str], parts: &[&str]) -> &Self {
         self.assert_signal(SIGABRT);

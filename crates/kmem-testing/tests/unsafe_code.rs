@@ -1,5 +1,5 @@
 //! Two guards over unsafe code. The number of unsafe blocks, functions and implementations of a
-//! layer may only fall: `unsafe_code.golden` has the numbers. And every SAFETY comment names the
+//! layer may only fall: `unsafe_code.golden` has the numbers. Every SAFETY comment must name the
 //! clause that holds.
 
 mod tree;
@@ -84,7 +84,7 @@ impl Counted {
         }
     }
 
-    /// Counts the keyword by what follows it. Bodies of macros are counted, too, so a `$` may
+    /// Counts an `unsafe` by the tokens behind it. Bodies of macros are counted, too, so a `$` may
     /// follow.
     fn count_one(&mut self, next: &[TokenTree]) {
         let next: Vec<_> =
@@ -108,7 +108,7 @@ impl Counted {
         }
     }
 
-    /// Skips the item behind `#[cfg(test)]`; returns how many tokens that are.
+    /// Returns the number of tokens of the item behind `#[cfg(test)]`, which the caller skips.
     fn skip_item(&mut self, tokens: &[TokenTree]) -> usize {
         let is_end = |token: &TokenTree| match token {
             TokenTree::Punct(end) => end.as_char() == ';',
@@ -122,7 +122,7 @@ impl Counted {
         };
         let mut words = tokens[..len].iter().filter_map(word);
         let kind = words.find(|word| !QUALIFIERS.contains(&word.as_str()));
-        // A field or an arm has no end that is as clear, and is counted.
+        // The end of a field or an arm is less clear, so both are counted.
         if !kind.is_some_and(|kind| ITEMS.contains(&kind.as_str())) {
             return 0;
         }
@@ -234,8 +234,8 @@ fn parse(golden: &str) -> Counts {
     golden.lines().filter(|line| !line.starts_with('#')).map(entry).collect()
 }
 
-/// Differences to the golden numbers: those that need fewer unsafe blocks, and those that
-/// blessing writes.
+/// Differences to the golden numbers. The first list needs fewer unsafe blocks; blessing writes the
+/// second.
 fn compare(counts: &Counts, golden: &Counts) -> (Vec<String>, Vec<String>) {
     let (mut grown, mut fallen) = (Vec::new(), Vec::new());
     for (layer, &count) in counts {
