@@ -234,12 +234,13 @@ pub(crate) fn sentences(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Whole lines that are comments.
+/// Whole lines that are comments. A word right behind the `#` is none: scripts contain C, with its
+/// `#include`.
 fn shell_comments(text: &str) -> Vec<Line> {
     let mut found: Vec<Line> = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let Some(text) = line.trim_start().strip_prefix('#') else { continue };
-        if text.starts_with('!') {
+        if text.starts_with(|c: char| c == '!' || c.is_alphanumeric()) {
             continue;
         }
         let continues = found.last().is_some_and(|last| last.number == at);
