@@ -20,42 +20,48 @@ const FAILURES: u32 = 3;
 /// Most waits between two tries; their number doubles from one to this.
 const WAITS: u32 = 16;
 
+/// Tries of a request so far.
+#[derive(Default)]
+pub(super) struct Tried {
+    /// Tries after memory was freed.
+    tries: u32,
+    /// Tries after which nothing more could be freed.
+    failures: u32,
+    /// Bytes freed before the last try; `None` before the first.
+    freed: Option<u64>,
+}
+
 impl<P: Platform> Ledger<P> {
-    /// Calls `attempt`, which found nothing, until it does, with the effort that the caller asked
-    /// for.
+    /// Frees memory for a request that found none, with the effort that the caller asked for. False:
+    /// the request is refused.
     #[cold]
     #[inline(never)]
-    pub(super) fn try_again<T>(
+    pub(super) fn try_again(
         &'static self,
         Request { bytes, endless, .. }: Request,
         caller: Caller,
-        attempt: &mut impl FnMut() -> Option<T>,
-    ) -> Option<T> {
+        tried: &mut Tried,
+    ) -> bool {
         if caller.effort() == Effort::Once {
-            return None;
+            return false;
         }
         let endless = caller.effort() == Effort::Endless && bytes <= endless.bytes();
-        let (mut tries, mut failures) = (0, 0);
-        loop {
-            let freed = self.give_back(bytes as u64);
-            let found = attempt();
-            if found.is_some() {
-                return found;
+        if let Some(freed) = tried.freed {
+            tried.tries += 1;
+            if freed == 0 || tried.tries >= TRIES {
+                tried.failures += 1;
+                if !endless && (tried.failures == FAILURES || tried.tries >= TRIES) {
+                    return false;
+                }
+                if tried.failures == FAILURES {
+                    // The wait may have no end, so report the lack of memory now.
+                    self.reporter().out_of_memory(&self.census(), bytes, caller);
+                }
+                self.back_off(tried.failures);
             }
-            tries += 1;
-            if freed > 0 && tries < TRIES {
-                continue;
-            }
-            failures += 1;
-            if !endless && (failures == FAILURES || tries >= TRIES) {
-                return None;
-            }
-            if failures == FAILURES {
-                // The wait may have no end, so report the lack of memory now.
-                self.reporter().out_of_memory(&self.census(), bytes, caller);
-            }
-            self.back_off(failures);
         }
+        tried.freed = Some(self.give_back(bytes as u64));
+        true
     }
 
     /// Waits for other threads, longer each time.

@@ -46,6 +46,7 @@ mod transfer;
 mod watch;
 
 pub use effort::COSTLY;
+use effort::Tried;
 pub use object_checks::{CacheName, CacheNumber, MAX_CACHE_NAME, ObjectChecks, ObjectGuards};
 pub use transfer::Resized;
 
@@ -180,8 +181,15 @@ impl<P: Platform> Ledger<P> {
         if is_charged && !self.pay(request.price, objcg, caller) {
             return None;
         }
-        let found = take().or_else(|| self.try_again(request, caller, &mut take));
-        let Some(taken) = found else {
+        let mut tried = Tried::default();
+        // One call of `take`, so that it is inlined and its result stays in registers.
+        let taken = loop {
+            if let Some(taken) = take() {
+                break taken;
+            }
+            if self.try_again(request, caller, &mut tried) {
+                continue;
+            }
             if is_charged {
                 self.charging().refund(request.price, objcg);
             }
