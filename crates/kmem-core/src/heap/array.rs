@@ -64,15 +64,28 @@ pub struct Arrays<'a, P, C> {
 }
 
 impl<P: Platform, C: Fn(ArrayId) -> u16> Arrays<'_, P, C> {
+    /// Takes the newest item of this CPU's array; none if it is empty.
+    #[inline]
+    pub fn pop(&self, array: ArrayId) -> Item {
+        if self.slots.uses_rseq() {
+            // SAFETY: the slots are of the rseq kind, so they have started. Each number of the type
+            // that there is has an array.
+            return unsafe { self.slots.pop(array) };
+        }
+        let mut one = [Item::NONE];
+        self.slots.pop_many(array, self.slots.hint(self.platform), &mut one);
+        one[0]
+    }
+
     /// Takes an item, and more items for the CPU's array if it has room. None: there is no memory.
     pub fn refill(&self, array: ArrayId, looked: Looked, backing: &impl Backing) -> Item {
-        let hint = self.slots.hint(self.platform);
         if looked == Looked::Not {
-            let mut one = [Item::NONE];
-            if self.slots.pop_many(array, hint, &mut one) == 1 {
-                return one[0];
+            let one = self.pop(array);
+            if !one.is_none() {
+                return one;
             }
         }
+        let hint = self.slots.hint(self.platform);
         let cpu = self.slots.current(hint);
         if let Some(cpu) = cpu {
             self.slots.ensure(self.platform, cpu, &self.cap);

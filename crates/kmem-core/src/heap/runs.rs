@@ -123,16 +123,7 @@ impl<P: Platform> Heap<P> {
     /// written by halves and read as a whole waits for the stores to reach the cache.
     #[inline(always)]
     fn take_kept(&'static self, class: RunClass) -> Option<(&'static ZoneSet, Run)> {
-        let at = if self.slots.uses_rseq() {
-            // SAFETY: the slots are of the rseq kind, so they have started. Each class has an
-            // array.
-            unsafe { self.slots.pop(class.array()) }
-        } else {
-            let mut one = [Item::NONE];
-            self.slots.pop_many(class.array(), self.slots.hint(&self.platform), &mut one);
-            one[0]
-        }
-        .address();
+        let at = self.arrays().pop(class.array()).address();
         let set = self.zones.of(at)?;
         Some((set, Run { start: set.zone.pfn(at)?, pages: class.pages() }))
     }

@@ -32,8 +32,8 @@ pub(super) struct Tried {
 }
 
 impl<P: Platform> Ledger<P> {
-    /// Frees memory for a request that found none, with the effort that the caller asked for. False:
-    /// the request is refused.
+    /// Frees memory for a request that found none, with the effort that the caller asked for.
+    /// False: the request is refused.
     #[cold]
     #[inline(never)]
     pub(super) fn try_again(

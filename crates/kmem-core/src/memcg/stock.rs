@@ -180,6 +180,7 @@ impl<P: Platform> Charging<'_, P> {
 
     /// Credits an item to the group's cell on this CPU, if the array's stock is another group's.
     /// Else refunds it.
+    #[inline]
     pub fn refund_elsewhere(&self, array: ArrayId, objcg: ObjcgId) {
         if !self.is_others(Cell::of_array(array), objcg)
             || !self.adjust_cell(objcg, item_cost(array) as i32)
@@ -192,6 +193,7 @@ impl<P: Platform> Charging<'_, P> {
         self.slots.hint(self.platform)
     }
 
+    #[inline(always)]
     fn adjust_cell(&self, objcg: ObjcgId, by: i32) -> bool {
         self.slots.adjust(Cell::of_group(objcg), objcg, by, CELL_BYTES, self.slot())
     }

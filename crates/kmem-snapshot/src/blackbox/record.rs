@@ -106,8 +106,8 @@ pub(super) fn newest(
                 Err(NoRecord::Damaged(what)) => remarks.push(format!("record {slot}: {what}")),
             }
         }
-        // The process writes the slots in turn. If it began to write the other one, the record found
-        // is the newest only as long as its slot still has it.
+        // The process writes the slots in turn. If it began to write the other one, the record
+        // found is the newest only as long as its slot still has it.
         let last = round + 1 == ROUNDS;
         let superseded = |slot: usize, record: &Record| {
             torn && !last && number(file, header.records[slot]).ok() != Some(record.moment.number)
