@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use harness::{EMPTY, config, directory, insmod, loader, module, nothing_is_left};
 use kmem_module::stats::Stat;
@@ -195,18 +196,27 @@ fn a_loser_shares_only_what_it_has_in_common_with_the_winner() {
         let winner = scope.spawn(|| insmod(&loader, &path, "arg=1"));
         gate.wait_until_init_runs();
         let loader = &loader;
-        let results = [
+        let wait_for = |losers: usize| {
+            while loader.waiting() < losers {
+                std::thread::yield_now();
+            }
+        };
+        // In this order: of two requests for one copy, the later one waits for the earlier one.
+        let mut results = vec![
             scope.spawn(|| insmod(loader, &path, "arg=1")),
             scope.spawn(|| insmod(loader, &same, "arg=1")),
-            scope.spawn(|| insmod(loader, &path, "arg=2")),
-            scope.spawn(|| insmod(loader, &same, "arg=2")),
-            scope.spawn(|| insmod(loader, &other, "arg=1")),
         ];
-        while loader.waiting() < results.len() {
-            std::thread::yield_now();
-        }
+        wait_for(2);
+        results.push(scope.spawn(|| insmod(loader, &path, "arg=2")));
+        results.push(scope.spawn(|| insmod(loader, &same, "arg=2")));
+        results.push(scope.spawn(|| insmod(loader, &other, "arg=1")));
+        wait_for(5);
         gate.open();
-        let results = results.map(|result| result.join().unwrap().map_err(|e| e.errno));
+        let errno = |result: ScopedJoinHandle<'_, _>| match result.join().unwrap() {
+            Ok(()) => Ok(()),
+            Err(kmem_module::Error { errno, .. }) => Err(errno),
+        };
+        let results: Vec<_> = results.into_iter().map(errno).collect();
         let exists = Err(Errno::EEXIST);
         winner.join().unwrap().unwrap();
         // The winner's file, and a copy of it, with the winner's arguments; then with others; then
