@@ -18,9 +18,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use heap::{HEAP, kmem};
 use kmem_core::memcg::GroupId;
-use kmem_core::root::group_event;
 use kmem_core::units::{Gfp, Order, TagId};
 use kmem_core::{Caller, StaticTag, static_tag};
+use kmem_layout::group::group_event;
 use serial::line;
 
 /// Live objects that each CPU keeps in the end.
