@@ -29,6 +29,7 @@ impl<P: Platform> Backing for Objects<P> {
         take: impl FnOnce(&[Item]) -> Item,
     ) -> Option<Item> {
         let (heap, class) = (self.heap, self.class);
+        heap.look_at_clock();
         // Sheaves in the barn may be of any node.
         if most > 1
             && !heap.zones.has_several_nodes()
@@ -73,14 +74,7 @@ impl<P: Platform> Backing for Objects<P> {
 impl<P: Platform> Heap<P> {
     /// Takes an object of a class; none if there is no memory.
     pub fn take_object(&'static self, class: SizeClass, looked: Looked) -> Item {
-        if looked == Looked::Not {
-            let one = self.arrays().pop(class.array());
-            if !one.is_none() {
-                return one;
-            }
-        }
-        self.look_at_clock();
-        self.arrays().refill(class.array(), Looked::Empty, &Objects { heap: self, class })
+        self.arrays().refill(class.array(), looked, &Objects { heap: self, class })
     }
 
     /// Gives a free object back because its CPU's array is full.
