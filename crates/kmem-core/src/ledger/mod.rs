@@ -26,7 +26,7 @@
 use kmem_layout::word::EXT_LIVE;
 
 use crate::alloc_tag::{Books, Census};
-use crate::heap::Heap;
+use crate::heap::{Heap, ZoneSet};
 use crate::memcg::stock::{Charging, Price, objcg_bits, objcg_of};
 use crate::memcg::{AtMax, Groups, Limits};
 use crate::os::Platform;
@@ -107,10 +107,12 @@ pub struct Taken<'a> {
 }
 
 impl<'a> Taken<'a> {
-    /// A run of pages.
-    pub fn run(at: usize, run: Run, words: PageWords<'a>) -> Self {
-        let pages = Some((words.len, run.pages));
-        Self { at, bytes: run.pages.bytes(), ext: Some(words.ext), pages }
+    /// A run of pages of a zone. `None`: it is not committed; claimed runs always are.
+    #[inline]
+    pub fn run(set: &'a ZoneSet, run: Run) -> Option<Self> {
+        let PageWords { ext, len } = set.zone.words(run.start)?;
+        let (at, bytes) = (set.zone.address(run.start), run.pages.bytes());
+        Some(Self { at, bytes, ext: Some(ext), pages: Some((len, run.pages)) })
     }
 
     /// Writes its extension word and its length.

@@ -38,7 +38,7 @@ impl<P: Platform> Ledger<P> {
                 // SAFETY: this thread took the run.
                 unsafe { set.zone.on(self.platform()).zero(run) };
             }
-            Some(taken_run(set, run))
+            Taken::run(set, run)
         });
         taken.map_or(core::ptr::null_mut(), |taken| taken.at as *mut u8)
     }
@@ -67,7 +67,7 @@ impl<P: Platform> Ledger<P> {
                 let run = Run { start: set.zone.pfn(item.address())?, pages };
                 // SAFETY: this thread took the block.
                 if unsafe { self.heap.prepare_pages(set, run) } {
-                    break Some(taken_run(set, run));
+                    break Taken::run(set, run);
                 }
             }
         });
@@ -104,11 +104,4 @@ impl<P: Platform> Ledger<P> {
         unsafe { self.heap.retire_pages(set, run) };
         Some(run)
     }
-}
-
-/// Describes a run that was taken from the heap.
-pub(super) fn taken_run(set: &ZoneSet, run: Run) -> Taken<'_> {
-    // SAFETY: claimed runs lie in the committed part of their zone.
-    let words = unsafe { set.zone.words_of(run.start) };
-    Taken::run(set.zone.address(run.start), run, words)
 }

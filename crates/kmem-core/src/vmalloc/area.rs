@@ -185,9 +185,7 @@ impl<P: Platform> On<P> {
                 // SAFETY: this thread took the area.
                 unsafe { on.zero(run) };
             }
-            // SAFETY: areas lie in the committed part of their zone.
-            let words = unsafe { set.zone.words_of(run.start) };
-            Some(Taken::run(set.zone.address(run.start), run, words))
+            Taken::run(set, run)
         });
         taken.map_or(null_mut(), |taken| taken.at as *mut u8)
     }
