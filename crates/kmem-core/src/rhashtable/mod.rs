@@ -10,10 +10,10 @@
 //! elements of a chain follow each other. When the number of chains doubles, a new sentinel splits
 //! a chain in two, and no element moves. Each segment has as many sentinels as all before it.
 //!
-//! Growing adds a segment and doubles a number. A sentinel enters the list when it is first used. A
-//! table without memory to grow goes on with longer chains. Shrinking takes the sentinels of the
-//! last segment out of the list. A chain is four buckets. The interface counts buckets, of which
-//! there are about as many as elements.
+//! Growing adds a segment and doubles a number (see `resize`). A sentinel enters the list when it is
+//! first used. A table without memory to grow goes on with longer chains. Shrinking takes the
+//! sentinels of the last segment out of the list. A chain is four buckets. The interface counts
+//! buckets, of which there are about as many as elements.
 //!
 //! Most lookups do not walk along the list: the first lookup of an element leaves a hint where it
 //! is (see `hint`).
@@ -21,7 +21,8 @@
 //! Readers take no lock and never start over. They write only hints and a counter of their CPU.
 //! Writers take no lock either: one compare-and-swap inserts, marks as removed, or replaces. So a
 //! signal handler may use the table wherever it interrupts, and a stopped thread blocks no other. A
-//! removed element is dropped when all readers that may have found it have left (see `grace`).
+//! removed element is dropped when all readers that may have found it have left (see `grace` and
+//! `retire`).
 //!
 //! Existing crates do not fit. They take memory from the global allocator, and unwind or abort
 //! without memory. They keep readers in thread-local storage, or take locks on which a signal
@@ -30,40 +31,30 @@
 //! Context: any, signal handlers included. In a child forked while other threads read, removed
 //! elements are never dropped.
 
-use core::borrow::Borrow;
-use core::hash::{BuildHasher, Hash};
 use core::marker::PhantomData;
-use core::mem::MaybeUninit;
-use core::ptr::NonNull;
 
 use crate::source::{Caller, Source};
 use crate::sync::{AtomicUsize, Ordering};
-use grace::{Batch, Grace};
-use list::{END, ENTERING, GONE, Link, Node, Place, Restart, fetch, find, target, word};
+use grace::Grace;
+use list::{ENTERING, GONE, Link, Node, Place, Restart, find};
 
 mod grace;
 mod hash;
 mod hint;
 mod list;
 mod read;
+mod resize;
+mod retire;
 mod segment;
 #[cfg(not(loom))]
 mod validate;
+mod write;
+
 pub use hash::Seeded;
 pub use read::{Position, Reading};
 use segment::{SHARE, Segments};
 #[cfg(not(loom))]
 pub use validate::TableFault;
-
-/// Fewest retired things for which a writer tries to drop them, which interrupts all CPUs.
-const LOOK_AFTER: usize = if cfg!(loom) { 1 } else { 128 };
-/// At this many retired things, every writer tries.
-const LOOK_AFTER_MOST: usize = if cfg!(loom) { 1 } else { 1024 };
-/// Between the two, a writer tries at one retired thing per this many elements.
-const LOOK_AFTER_PART: usize = 8;
-
-/// Sentinels by which prefetching is ahead while the sentinels of a segment leave the list.
-const AHEAD: usize = 8;
 
 /// The parameters of a table.
 #[derive(Clone, Copy, Debug)]
@@ -234,32 +225,6 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
         }
     }
 
-    /// Brings a sentinel into the list. False: another thread brings it in, or gave it up.
-    fn enter<'g>(&'g self, number: usize, link: &'g Link) -> bool {
-        if link.next.compare_exchange(0, ENTERING, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            return false;
-        }
-        let order = sentinel_order(number);
-        link.order.store(order, Ordering::Relaxed);
-        loop {
-            // The parent has a lower number: the recursion ends at chain 0, always in the list.
-            let start = self.chain(parent(number) as u64);
-            let Ok(place) = self.search(start, order, |_| false) else { continue };
-            let next = word(place.at.map_or(core::ptr::null(), |at| at));
-            link.next.store(next | ENTERING, Ordering::Relaxed);
-            let new = word(link);
-            if place
-                .from
-                .compare_exchange(place.seen, new, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-            {
-                // Does nothing if another thread has inserted a link behind it already.
-                link.next.fetch_and(!ENTERING, Ordering::AcqRel);
-                return true;
-            }
-        }
-    }
-
     /// Leaves a hint for an element that a reader found.
     fn leave_hint(&self, hash: u64, node: &Node) {
         let mask = self.buckets() - 1;
@@ -278,310 +243,6 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
     ) -> Result<Place<'g>, Restart> {
         // SAFETY: `find` has just unlinked the element.
         find(start, order, is_it, |link| unsafe { self.retire(link) })
-    }
-
-    /// Removes the hints for an unlinked element, and retires it.
-    ///
-    /// # Safety
-    /// `link` is that of an element of this table, and this thread unlinked it.
-    unsafe fn retire(&self, link: &Link) {
-        // SAFETY: an element's link, by the contract.
-        let node = unsafe { Node::of(link) };
-        hint::forget(node, |segment| self.segments.hints_in(segment, link.hash()));
-        // SAFETY: unlinked by this thread (contract), and without hints now.
-        unsafe { self.retire_unhinted(node) };
-    }
-
-    /// Retires an element.
-    ///
-    /// # Safety
-    /// `node` is that of an element of this table, which new readers cannot find. No other call
-    /// retires it.
-    unsafe fn retire_unhinted(&self, node: &Node) {
-        // SAFETY: the element, and so its state, is valid until its grace period is over.
-        unsafe { self.grace.retire(&raw const *node as usize, &node.state) };
-    }
-
-    /// Reclaims, if enough things are retired.
-    fn tidy(&self) {
-        let part = self.len() / LOOK_AFTER_PART;
-        if self.grace.waiting_for(part.clamp(LOOK_AFTER, LOOK_AFTER_MOST)) {
-            self.reclaim();
-        }
-    }
-
-    /// Drops removed elements that no reader can refer to any more. Does not wait for readers.
-    pub fn reclaim(&self) {
-        if let Some(batch) = self.grace.look(&self.source) {
-            // SAFETY: a batch of this table's grace period.
-            unsafe { self.drop_batch(batch, false) };
-        }
-    }
-
-    /// Drops the elements of a batch, and advances its segments.
-    ///
-    /// # Safety
-    /// The batch is from this table's grace period. If `closing`, no other thread uses the table.
-    unsafe fn drop_batch(&self, batch: Batch, closing: bool) {
-        let mut next = batch.0;
-        while next != 0 {
-            if next & segment::RETIRED != 0 {
-                // SAFETY: a segment's word in such a batch; for `closing`, the same contract.
-                next = unsafe { self.drop_segment(next, closing) };
-                continue;
-            }
-            let at = next as *mut Element<K, V>;
-            // SAFETY: a retired element, which no thread refers to (invariant of `Batch`).
-            unsafe {
-                next = (*at).node.state.load(Ordering::Relaxed);
-                at.drop_in_place();
-                self.source.release(NonNull::new_unchecked(at.cast()));
-            }
-        }
-    }
-
-    /// Advances a segment whose grace period is over. After the first period, its sentinels leave
-    /// the list; after the second, it is released. Returns the next retired thing of its batch.
-    ///
-    /// # Safety
-    /// `retired` is the word of a segment in a batch of this table's grace period. If `closing`, no
-    /// other thread uses the table.
-    unsafe fn drop_segment(&self, retired: usize, closing: bool) -> usize {
-        // SAFETY: a retired segment, which was not released yet (contract).
-        let segment = unsafe { segment::Segment::of(retired) };
-        let next = segment.retired.load(Ordering::Relaxed);
-        if closing || segment.is_out() {
-            // SAFETY: the table closes, or no reader has found the sentinels since they left the
-            // list: no thread refers to the segment.
-            unsafe { segment::release(segment, &self.source) };
-            return next;
-        }
-        let reading = self.read();
-        // The links around a sentinel are scattered in memory, but the next sentinels are known.
-        let (mut later, mut soon) = (segment.links().skip(AHEAD), segment.links().skip(AHEAD / 2));
-        for (link, number) in segment.links() {
-            for (ahead, behind) in [(later.next(), 1), (soon.next(), 2)] {
-                if let Some((link, number)) = ahead {
-                    fetch(Some(link), behind);
-                    fetch(self.segments.link(parent(number)), behind);
-                }
-            }
-            // Not in the list. No thread can find it any more to bring it in.
-            if link.next.load(Ordering::Acquire) == 0 {
-                continue;
-            }
-            let was = link.next.fetch_or(GONE, Ordering::AcqRel);
-            if target(was).is_null() && was & END == 0 {
-                continue;
-            }
-            let order = sentinel_order(number);
-            loop {
-                let start = self.chain(parent(number) as u64);
-                if self.search(start, order, |_| false).is_ok() {
-                    break;
-                }
-            }
-        }
-        segment.set_out();
-        drop(reading);
-        // SAFETY: the segment is not released before its second grace period is over.
-        unsafe { self.grace.retire(retired, &segment.retired) };
-        next
-    }
-
-    fn grow(&self) {
-        let buckets = self.buckets();
-        if buckets >= self.parameters.max_buckets || !self.begin_resize() {
-            return;
-        }
-        if self.buckets() == buckets {
-            if self.segments.add(&self.source, buckets, self.owner) {
-                self.buckets.store(buckets * 2, Ordering::Release);
-            } else {
-                self.counts.cramped.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        self.counts.resizing.store(0, Ordering::Release);
-    }
-
-    fn shrink(&self) {
-        let buckets = self.buckets();
-        if buckets <= self.parameters.min_buckets || !self.begin_resize() {
-            return;
-        }
-        if self.buckets() == buckets {
-            self.buckets.store(buckets / 2, Ordering::Release);
-            if let Some(segment) = self.segments.take(buckets / 2) {
-                // SAFETY: the segment is not released before a grace period is over.
-                unsafe { self.grace.retire(segment.word(), &segment.retired) };
-            }
-        }
-        self.counts.resizing.store(0, Ordering::Release);
-    }
-
-    fn begin_resize(&self) -> bool {
-        self.counts.resizing.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
-    fn added(&self) {
-        self.counts.len.fetch_add(1, Ordering::Relaxed);
-        if self.len() * 4 > self.buckets() * 3 {
-            self.grow();
-        }
-    }
-
-    fn removed(&self) {
-        self.counts.len.fetch_sub(1, Ordering::Relaxed);
-        if self.parameters.shrinks && self.len() * 10 < self.buckets() * 3 {
-            self.shrink();
-        }
-    }
-}
-
-impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
-    /// Inserts a key and its value. Their memory is billed to `caller`.
-    ///
-    /// # Errors
-    /// The table has the key, or there is no memory.
-    pub fn insert(&self, key: K, value: V, caller: Caller) -> Result<(), Refused<K, V>> {
-        let hash = self.hasher.hash_one(&key);
-        let new = self.element(hash, key, value, caller)?;
-        let reading = self.read();
-        loop {
-            // SAFETY: initialized by `element`, and only this thread's until it is in the list.
-            let own: &Element<K, V> = unsafe { new.as_ref() };
-            let Ok(place) = self.place(hash, &own.key) else { continue };
-            if place.found {
-                // SAFETY: the element was never in the list.
-                let (key, value) = unsafe { self.unmake(new) };
-                return Err(Refused::Exists(key, value));
-            }
-            let next = word(place.at.map_or(core::ptr::null(), |at| at));
-            own.node.link.next.store(next, Ordering::Relaxed);
-            let to = word(&own.node.link);
-            // INVARIANT: the link begins an element of the table's types.
-            // Release: a reader that finds the element sees all of it.
-            if place
-                .from
-                .compare_exchange(place.seen, to, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-            {
-                break;
-            }
-        }
-        drop(reading);
-        self.added();
-        self.tidy();
-        Ok(())
-    }
-
-    /// Replaces the element of a key in one step. Its memory is billed to `caller`.
-    ///
-    /// # Errors
-    /// The table does not have the key, or there is no memory.
-    pub fn replace(&self, key: K, value: V, caller: Caller) -> Result<(), Refused<K, V>> {
-        let hash = self.hasher.hash_one(&key);
-        let new = self.element(hash, key, value, caller)?;
-        let reading = self.read();
-        // SAFETY: initialized by `element`, and only this thread's until it is in the list.
-        let own: &Element<K, V> = unsafe { new.as_ref() };
-        loop {
-            let Ok(place) = self.place(hash, &own.key) else { continue };
-            let Some(old) = place.at.filter(|_| place.found) else {
-                // SAFETY: the element was never in the list.
-                let (key, value) = unsafe { self.unmake(new) };
-                return Err(Refused::Missing(key, value));
-            };
-            let next = old.next.load(Ordering::Acquire);
-            if next & GONE != 0 {
-                continue;
-            }
-            own.node.link.next.store(next, Ordering::Relaxed);
-            // INVARIANT: the link begins an element of the table's types.
-            // One store marks the old element as removed and links the new one behind it.
-            let to = word(&own.node.link) | GONE;
-            if old.next.compare_exchange(next, to, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.unlink(place, old, hash, word(&own.node.link));
-                break;
-            }
-        }
-        drop(reading);
-        self.tidy();
-        Ok(())
-    }
-
-    /// Removes a key. Returns whether the table had it.
-    pub fn remove<Q>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let reading = self.read();
-        let found = reading.take(key).is_some();
-        drop(reading);
-        self.tidy();
-        found
-    }
-
-    /// Unlinks an element that is marked as removed. `past` is the word that leads past it.
-    fn unlink<'g>(&'g self, place: Place<'g>, old: &'g Link, hash: u64, past: usize) {
-        if place
-            .from
-            .compare_exchange(place.seen, past, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            // SAFETY: an element, which this thread has just unlinked.
-            return unsafe { self.retire(old) };
-        }
-        // Another thread changed the link before it. If no other search unlinks it, this one does.
-        while self.search(self.chain(hash), element_order(hash), |_| false).is_err() {}
-    }
-
-    /// Finds the place of a key in the list.
-    fn place<'g, Q>(&'g self, hash: u64, key: &Q) -> Result<Place<'g>, Restart>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        // SAFETY: a link of this table with the order of a hash is an element's.
-        let is_it = |link: &'g Link| unsafe { element_of::<K, V>(link) }.key.borrow() == key;
-        self.search(self.chain(hash), element_order(hash), is_it)
-    }
-
-    /// Allocates an element, which is not in the list yet.
-    fn element(
-        &self,
-        hash: u64,
-        key: K,
-        value: V,
-        caller: Caller,
-    ) -> Result<NonNull<Element<K, V>>, Refused<K, V>> {
-        let bytes = size_of::<Element<K, V>>();
-        let memory = self.source.obtain(bytes, caller).or_else(|| {
-            // Removed elements may be enough.
-            self.reclaim();
-            self.source.obtain(bytes, caller)
-        });
-        let Some(at) = memory else { return Err(Refused::NoMemory(key, value)) };
-        let at = at.cast::<MaybeUninit<Element<K, V>>>();
-        let element = Element { node: Node::new(element_order(hash)), key, value };
-        // SAFETY: fresh memory of the element's size, aligned to 16, which `new` checks to be
-        // enough.
-        unsafe { (*at.as_ptr()).write(element) };
-        Ok(at.cast())
-    }
-
-    /// Releases an element's memory. Returns its key and value.
-    ///
-    /// # Safety
-    /// The element is from [`Self::element`], and was never in the list.
-    unsafe fn unmake(&self, element: NonNull<Element<K, V>>) -> (K, V) {
-        // SAFETY: no other thread ever saw the element (contract).
-        unsafe {
-            let Element { key, value, .. } = element.read();
-            self.source.release(element.cast());
-            (key, value)
-        }
     }
 }
 
