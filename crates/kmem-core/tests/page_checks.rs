@@ -10,7 +10,7 @@ use kmem_layout::word::EXT_LIVE;
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 static A: Kmem = Kmem::new();
 const PAGE: Order = Order(0);
@@ -136,6 +136,66 @@ fn reuse_in_a_child() {
     at_the_end(0, 0);
 }
 
+/// Forks, and makes one of the two words of a page older than the other, as a copy during a change
+/// has them. The child finds the page free, and gets it.
+fn half_copied_words() {
+    let half_freed = |at: *mut u8| {
+        A.page_words(at).expect("a page").1.store(0, Ordering::Relaxed);
+    };
+    let half_marked = |at: *mut u8| {
+        A.page_words(at).expect("a page").0.fetch_and(!EXT_LIVE, Ordering::Relaxed);
+    };
+    for tear in [half_freed, half_marked] {
+        let all: Vec<_> = (0..100).map(|_| alloc(PAGE)).collect();
+        let work = || {
+            all.iter().for_each(|&at| tear(at));
+            let again: Vec<_> = (0..2000).map(|_| alloc(PAGE)).collect();
+            let right = all.iter().all(|at| again.contains(at));
+            again.into_iter().for_each(|at| free(at, PAGE));
+            A.drain();
+            let stats = A.stats();
+            right && A.validate() == Ok(()) && stats.bad_pages == 0 && stats.used == 0
+        };
+        // SAFETY: the child uses this instance and the C library's allocator. Both work in a
+        // forked child.
+        assert!(unsafe { forked(work) }, "what the child found");
+        all.into_iter().for_each(|at| free(at, PAGE));
+    }
+    at_the_end(0, 0);
+}
+
+/// Forks while other threads allocate and free. Each child allocates more than they had.
+fn forks_beside_threads() {
+    let end = AtomicBool::new(false);
+    let (small, large) = (|| alloc(PAGE), || A.alloc(100 << 10, Caller::at(0x1234_5678)));
+    let both = |count: usize| -> (Vec<_>, Vec<_>) {
+        ((0..count).map(|_| small()).collect(), (0..count / 10).map(|_| large()).collect())
+    };
+    let free_both = |(pages, runs): (Vec<_>, Vec<_>)| {
+        pages.into_iter().for_each(|at| free(at, PAGE));
+        free_all(&A, runs);
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    free_both(both(500));
+                }
+            });
+        }
+        let work = || {
+            free_both(both(3000));
+            A.stats().bad_pages == 0
+        };
+        // SAFETY: the child uses this instance and the C library's allocator. Both work in a
+        // forked child.
+        let bad = (0..50).filter(|_| !unsafe { forked(work) }).count();
+        end.store(true, Ordering::Relaxed);
+        assert_eq!(bad, 0, "of 50 children");
+    });
+    at_the_end(0, 0);
+}
+
 /// A page that was freed comes back on the CPU that it was freed on.
 fn stay_on_this_cpu() {
     // SAFETY: takes nothing.
@@ -176,6 +236,8 @@ fn child() {
         "reuse of 2.5 MiB" => reuse_of_a_long_run(5 << 19),
         "reuse of 4.5 MiB" => reuse_of_a_long_run(9 << 19),
         "reuse in a child" => reuse_in_a_child(),
+        "half copied words" => half_copied_words(),
+        "forks beside threads" => forks_beside_threads(),
         "marked" => marked_in_zone(PAGE),
         "marked huge" => marked_in_zone(HUGE),
         "marked on cpu, every" => marked_on_cpu(PAGE, true),
@@ -277,6 +339,16 @@ fn no_page_of_a_freed_long_run_is_bad_when_it_is_allocated_again() {
 fn no_page_is_bad_in_a_forked_child() {
     for conf in ["page_poison:1", "page_poison:1,rseq:off"] {
         assert_eq!(said(conf, "reuse in a child"), [""; 0], "{conf}");
+    }
+}
+
+#[test]
+fn a_forked_child_finds_no_bad_page_where_threads_were_allocating() {
+    for conf in ["", "check_pages:every", "page_poison:1", "rseq:off"] {
+        assert_eq!(said(conf, "half copied words"), [""; 0], "{conf}");
+    }
+    for conf in ["", "check_pages:every"] {
+        assert_eq!(said(conf, "forks beside threads"), [""; 0], "{conf}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Heap;
 use crate::os::Platform;
-use crate::page::Pcp;
+use crate::page::{FreeWords, Pcp, Purpose};
 
 impl<P: Platform> Heap<P> {
     /// Rebuilds all tables from the words that say what is live. CPUs and the barn keep nothing.
@@ -18,7 +18,7 @@ impl<P: Platform> Heap<P> {
             self.zones.forget_use();
             for set in self.zones.all() {
                 set.slabs.distrust(set.zone.committed(), self.classes.all());
-                set.zone.rebuild(|pfn| set.slabs.pages_used(pfn));
+                set.zone.rebuild(free_words(set.purpose), |pfn| set.slabs.pages_used(pfn));
             }
             self.pcps().iter().for_each(Pcp::forget);
             self.slots.restart_empty();
@@ -29,5 +29,13 @@ impl<P: Platform> Heap<P> {
                 set.zone.on(&self.platform).purge(0, u32::MAX);
             }
         }
+    }
+}
+
+const fn free_words(purpose: Purpose) -> FreeWords {
+    match purpose {
+        Purpose::Heap | Purpose::PerCpu => FreeWords::Owners,
+        // Areas number their pages, see `crate::vmalloc`.
+        Purpose::Vmalloc | Purpose::Shared => FreeWords::Numbers,
     }
 }

@@ -1,12 +1,17 @@
 //! Starting an instance: configuration, tables, the first zone.
 //!
-//! | state    | meaning                                             |
-//! |----------|-----------------------------------------------------|
-//! | NEW      | all zero; the fast paths fail over to the slow ones |
-//! | STARTING | one thread starts the instance; others wait         |
-//! | READY    | in use                                              |
-//! | FAILED   | the platform has no memory; every request is refused |
-//! | MENDING  | a forked child is being repaired                    |
+//! | state    | meaning                                                                      |
+//! |----------|------------------------------------------------------------------------------|
+//! | NEW      | all zero; the fast paths fail over to the slow ones                          |
+//! | STARTING | one thread starts the instance; others wait; the upper bits name its process |
+//! | READY    | in use                                                                       |
+//! | FAILED   | the platform has no memory; every request is refused                         |
+//! | MENDING  | a forked child is being repaired                                             |
+//!
+//! A child may be forked while another thread of its parent starts the instance. It clears what
+//! that thread built, and starts anew.
+
+use core::mem::MaybeUninit;
 
 use kmem_layout::geometry::{CHUNK_SHIFT, ClassGeometry};
 use kmem_layout::group::GroupBlock;
@@ -35,48 +40,82 @@ pub(super) const READY: u32 = 2;
 pub(super) const FAILED: u32 = 3;
 pub(super) const MENDING: u32 = 4;
 
+/// Mask of the state, without a process.
+const STATE: u32 = 0xFF;
+
+/// State while a process starts the instance. Linux has at most 2^22 processes.
+const fn starting_in(process: u32) -> u32 {
+    STARTING | process << 8
+}
+
 impl<P: Platform> Instance<P> {
     /// Returns whether requests can be served. Starts the instance if no thread did, and repairs it
     /// in a forked child.
     pub(super) fn ready(&'static self) -> bool {
         loop {
-            match self.state.load(Ordering::Acquire) {
+            let state = self.state.load(Ordering::Acquire);
+            match state & STATE {
                 READY if self.heap().slots.alive() => return true,
                 READY => self.restart_in_child(),
-                NEW => self.start(),
-                STARTING => spin(),
+                NEW => self.start(NEW),
+                STARTING if state == starting_in(self.platform().process()) => spin(),
+                STARTING => self.start(state),
                 _ => return false,
             }
         }
     }
 
-    /// Starts the instance. Not inlined: the configuration takes much stack.
+    /// Starts the instance. `seen` is `NEW`, or the state in which another process was copied. Not
+    /// inlined: the configuration takes much stack.
     #[cold]
     #[inline(never)]
-    fn start(&'static self) {
-        if self.state.compare_exchange(NEW, STARTING, Ordering::Acquire, Ordering::Relaxed).is_err()
-        {
+    fn start(&'static self, seen: u32) {
+        let starting = starting_in(self.platform().process());
+        let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
+        if self.state.compare_exchange(seen, starting, done, failed).is_err() {
             return;
         }
         let conf = configure(self.platform());
-        // SAFETY: one thread comes here, once. No other thread uses the instance before its state
-        // is ready.
-        let done = unsafe { self.build(&conf) }.is_some();
+        // SAFETY: one thread of a process comes here, once. No other thread uses the instance
+        // before its state is ready.
+        let done = unsafe {
+            if seen != NEW {
+                self.clear();
+            }
+            // INVARIANT: written once, and the state is not ready yet.
+            (*self.conf.get()).write(conf);
+            self.build(&conf)
+        }
+        .is_some();
         if !done {
             self.platform().print(b"kmem: no memory to start with\n");
         }
         self.state.store(if done { READY } else { FAILED }, Ordering::Release);
     }
 
+    /// Clears what another process built, but for the platform.
+    ///
+    /// # Safety
+    /// No other thread uses the instance.
+    #[cold]
+    unsafe fn clear(&'static self) {
+        let parts = (&raw const *self).cast_mut().cast::<u8>();
+        let platform = (&raw const *self.platform()).cast_mut();
+        // SAFETY: all before the state is valid as zeroes but for the platform, which is put back.
+        // No other thread uses any of it, by the contract.
+        unsafe {
+            let kept = platform.cast::<MaybeUninit<P>>().read();
+            parts.write_bytes(0, core::mem::offset_of!(Self, state));
+            platform.cast::<MaybeUninit<P>>().write(kept);
+        }
+    }
+
     /// Allocates the tables and starts all layers. `None`: the platform has no memory.
     ///
     /// # Safety
-    /// No other thread uses the instance. Called once.
+    /// No other thread uses the instance, whose parts are all zero but for the platform.
     unsafe fn build(&'static self, conf: &Conf) -> Option<()> {
         let (platform, ledger) = (self.platform(), &self.ledger);
-        // SAFETY: no other thread uses the cell, by the contract.
-        // INVARIANT: written once, and the state is not ready yet.
-        unsafe { (*self.conf.get()).write(*conf) };
         let keeps_books = conf.profiling != profiling::NEVER;
         let checks = ObjectChecks::of(conf, platform);
         let quarantine = u64::from(if checks.has_quarantine() { conf.quarantine_kb } else { 0 });
@@ -228,5 +267,36 @@ fn kind(platform: &impl Cpus, conf: &Conf) -> Kind {
     match platform.rseq_offset() {
         Some(offset) if conf.rseq => Kind::Rseq(offset),
         _ => Kind::Locked,
+    }
+}
+
+#[cfg(all(test, kmem_linux, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::os::Process;
+    use crate::{Caller, Kmem};
+
+    /// The state that a fork copies while another thread starts the instance.
+    fn copied_while_starting(kmem: &'static Kmem) {
+        let parent = kmem.platform().process() + 1;
+        kmem.state.store(starting_in(parent), Ordering::Relaxed);
+    }
+
+    fn serves(kmem: &'static Kmem) -> bool {
+        let at = kmem.alloc(100, Caller::NOBODY);
+        // SAFETY: null, or a live allocation that is used no longer.
+        unsafe { kmem.free(at) };
+        kmem.drain();
+        !at.is_null() && kmem.validate() == Ok(()) && kmem.stats().used == 0
+    }
+
+    #[test]
+    fn a_child_that_is_forked_during_the_start_starts_by_itself() {
+        static KMEM: Kmem = Kmem::new();
+        copied_while_starting(&KMEM);
+        assert!(serves(&KMEM));
+        // As much of the start as there can be.
+        copied_while_starting(&KMEM);
+        assert!(serves(&KMEM));
     }
 }

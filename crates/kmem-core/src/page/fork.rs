@@ -1,22 +1,50 @@
 //! Repair of a zone in a forked child.
 //!
 //! A child's memory is not one moment of its parent's: other threads went on while the kernel
-//! copied it page by page. One word says how a run of pages is used: `len`, or the chunk's class.
-//! So all other tables are computed from these words.
+//! copied it page by page. Two words of a run say that it is live, and they lie on different pages.
+//! If only one of them says so, another thread was allocating or freeing the run, and no thread of
+//! the child has it. Pages of slabs are those of chunks with a class. All other tables are computed
+//! from these words.
+
+use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use super::credit::{Credit, State};
-use super::{Run, Zone, lane};
+use super::{PageWords, Run, Zone, lane};
 use crate::row::span;
 use crate::sync::Ordering;
 use crate::units::{CHUNK_ORDER, PageCount, Pageblock, Pfn};
 
+/// Meaning of the extension words of pages at which no live run begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FreeWords {
+    /// The tag of the last owner.
+    Owners,
+    /// A number that the zone's user put there.
+    Numbers,
+}
+
+impl FreeWords {
+    /// Clears the words of a page at which no live run begins. Writes only what changes: the kernel
+    /// copies a written page.
+    fn clear(self, PageWords { ext, len }: PageWords<'_>) {
+        if len.load(Ordering::Relaxed) != 0 {
+            len.store(0, Ordering::Relaxed);
+        }
+        let word = ext.load(Ordering::Relaxed);
+        if self == Self::Owners && word & EXT_LIVE != 0 {
+            ext.store(word & TAG_MASK, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Zone {
-    /// Rebuilds rows, credit and hints. `other_use` returns, for the first page of each chunk, the
-    /// number of pages from there on that slabs use.
+    /// Rebuilds rows, credit and hints, and clears what is left of runs that are not live.
+    /// `other_use` returns, for the first page of each chunk, the number of pages from there on
+    /// that slabs use.
     ///
     /// # Safety
     /// No other thread uses the zone.
-    pub unsafe fn rebuild(&self, other_use: impl Fn(Pfn) -> PageCount) {
+    pub unsafe fn rebuild(&self, free: FreeWords, other_use: impl Fn(Pfn) -> PageCount) {
         // SAFETY: no other thread uses the sets, by the contract.
         unsafe { self.pageblocks.clear(self.pages.pageblocks()) };
         let (committed, end) = (self.committed(), self.end());
@@ -30,9 +58,15 @@ impl Zone {
         }
         let mut at = Pfn::ZERO;
         while let Some(words) = self.words(at) {
-            let slab =
-                if at.0.is_multiple_of(1 << CHUNK_ORDER) { other_use(at) } else { PageCount::ZERO };
-            let run = PageCount(words.len.load(Ordering::Relaxed));
+            let begins_chunk = at.0.is_multiple_of(1 << CHUNK_ORDER);
+            let slab = if begins_chunk { other_use(at) } else { PageCount::ZERO };
+            for page in 0..slab.0 {
+                self.words(at + PageCount(page)).into_iter().for_each(|words| free.clear(words));
+            }
+            let run = live_length(words);
+            if run == PageCount::ZERO {
+                free.clear(words);
+            }
             let taken = slab.max(run).min(committed - at.index());
             if taken > PageCount::ZERO {
                 self.retake(Run { start: at, pages: taken });
@@ -70,4 +104,10 @@ impl Zone {
             at += len;
         }
     }
+}
+
+/// Length of the live run that begins at a page with these words; 0 if none does.
+fn live_length(PageWords { ext, len }: PageWords<'_>) -> PageCount {
+    let is_marked = ext.load(Ordering::Relaxed) & EXT_LIVE != 0;
+    PageCount(if is_marked { len.load(Ordering::Relaxed) } else { 0 })
 }

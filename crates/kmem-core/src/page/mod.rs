@@ -73,6 +73,7 @@ mod zones;
 pub use bulk::Reserve;
 #[cfg(not(loom))]
 pub use check::{Bad, BadPage, PageChecks};
+pub use fork::FreeWords;
 pub use pcp::{Pcp, Way};
 pub use purge::{LOOK_EVERY, Look, Purged};
 use tables::TABLES;

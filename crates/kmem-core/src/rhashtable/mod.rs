@@ -10,8 +10,8 @@
 //! elements of a chain follow each other. When the number of chains doubles, a new sentinel splits
 //! a chain in two, and no element moves. Each segment has as many sentinels as all before it.
 //!
-//! Growing adds a segment and doubles a number (see `resize`). A sentinel enters the list when it is
-//! first used. A table without memory to grow goes on with longer chains. Shrinking takes the
+//! Growing adds a segment and doubles a number (see `resize`). A sentinel enters the list when it
+//! is first used. A table without memory to grow goes on with longer chains. Shrinking takes the
 //! sentinels of the last segment out of the list. A chain is four buckets. The interface counts
 //! buckets, of which there are about as many as elements.
 //!
