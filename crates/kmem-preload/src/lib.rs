@@ -8,6 +8,7 @@
 //! | [`malloc`], [`family`], [`mallinfo`], [`report`]    | the malloc family of C         |
 //! | [`operators`]                                       | `new` and `delete` of C++      |
 //! | [`process`]                                         | start, exit, `vfork`, `dlopen` |
+//! | [`limits`]                                          | `setrlimit`                    |
 //! | [`thread`], [`pthread`]                             | a group per thread, by name    |
 //! | [`tagged`], [`tag_ranges`], [`kernel`], [`vmalloc`] | `kmem.h`: tags, memory         |
 //! | [`group`], [`percpu`], [`mempool`], [`rhashtable`]  | `kmem.h`: the other interfaces |
@@ -25,6 +26,7 @@ mod errno;
 mod family;
 mod group;
 mod kernel;
+mod limits;
 mod mallinfo;
 mod malloc;
 mod mempool;

@@ -113,6 +113,12 @@ impl Sites {
         self.sites.store(sites as u64, Ordering::Release);
     }
 
+    /// Gives address space that texts never used back to the platform. Returns the bytes given
+    /// back.
+    pub fn spare_space(&self, platform: &impl Platform) -> usize {
+        self.texts.spare_space(platform)
+    }
+
     /// The extension word of a live object with this key (see [`CallSite`]), if the cache has it.
     /// Bits above the address are ignored. The values 0 and 1, which are no keys, look cached.
     #[inline(always)]

@@ -49,18 +49,20 @@ impl Texts {
     ) -> Option<NonNull<u8>> {
         let base = self.base.load(Ordering::Acquire);
         let bytes = (bytes as u64).next_multiple_of(8);
-        let mut from = self.used.load(Ordering::Relaxed);
-        loop {
+        // Acquire pairs with the release in `spare_space`.
+        let mut from = self.used.load(Ordering::Acquire);
+        let reserved = loop {
             let end = from.checked_add(bytes)?;
-            if end > self.reserved.load(Ordering::Relaxed) {
+            let reserved = self.reserved.load(Ordering::Relaxed);
+            if end > reserved {
                 return None;
             }
-            match self.used.compare_exchange_weak(from, end, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break,
+            match self.used.compare_exchange_weak(from, end, Ordering::Relaxed, Ordering::Acquire) {
+                Ok(_) => break reserved,
                 Err(now) => from = now,
             }
-        }
-        let end = (from + bytes).next_multiple_of(STEP).min(self.reserved.load(Ordering::Relaxed));
+        };
+        let end = (from + bytes).next_multiple_of(STEP).min(reserved);
         let committed = root.texts_len.load(Ordering::Acquire);
         if end > committed {
             let at = NonNull::new((base + committed) as *mut u8)?;
@@ -71,5 +73,32 @@ impl Texts {
             root.texts_len.fetch_max(end, Ordering::AcqRel);
         }
         NonNull::new((base + from) as *mut u8)
+    }
+
+    /// Gives most of the address space that was never used back to the platform. Returns the bytes
+    /// given back.
+    pub(super) fn spare_space(&self, platform: &impl Platform) -> usize {
+        let base = self.base.load(Ordering::Acquire);
+        let old = self.reserved.load(Ordering::Relaxed);
+        let kept = (self.used.load(Ordering::Relaxed) + old / 64).next_multiple_of(STEP);
+        if base == 0 || kept >= old || !platform.releases_parts() {
+            return 0;
+        }
+        if self.reserved.compare_exchange(old, kept, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return 0;
+        }
+        // Who takes memory from here on has seen this store to `used`, and so the new end. Who took
+        // memory before is in the value.
+        let used = self.used.fetch_add(8, Ordering::AcqRel) + 8;
+        let from = used.next_multiple_of(STEP).max(kept);
+        match NonNull::new((base + from) as *mut u8) {
+            Some(at) if from < old => {
+                // SAFETY: the end of the reservation, of which nothing was or will be committed.
+                unsafe { platform.release(at, (old - from) as usize) };
+                (old - from) as usize
+            }
+            _ => 0,
+        }
     }
 }

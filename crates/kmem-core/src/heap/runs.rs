@@ -49,7 +49,7 @@ impl RunRequest {
 impl<P: Platform> Heap<P> {
     /// Takes a run, of at most [`RunRequest::most`] pages. `None`: there is no memory.
     pub fn take_run(&'static self, request: RunRequest) -> Option<(&'static ZoneSet, Run)> {
-        let class = request.class();
+        let class = if self.zones.is_sparing() { None } else { request.class() };
         loop {
             let (set, run) = match class.and_then(|class| self.take_kept(class)) {
                 Some(found) => found,
@@ -105,7 +105,7 @@ impl<P: Platform> Heap<P> {
         align: PageCount,
     ) -> Option<(&'static ZoneSet, Run)> {
         // A run that stays as long as it is needs no more; and its checks are those of its pages.
-        if pages < PageCount::PAGEBLOCK || !self.resizes_in_place() {
+        if pages < PageCount::PAGEBLOCK || !self.resizes_in_place() || self.zones.is_sparing() {
             return self.claim_pages(pages, align);
         }
         let whole = PageCount(pages.0.checked_next_multiple_of(PAGEBLOCK_PAGES)?);

@@ -69,6 +69,19 @@ impl<P: Platform> Instance<P> {
         if self.ready() { self.heap().trim() } else { 0 }
     }
 
+    /// Gives address space that was never used back to the platform, because the program may have
+    /// `limit` bytes. A little stays to grow into. From here on the instance takes no more of it
+    /// than it needs. Returns the bytes given back.
+    pub fn spare_space(&'static self, limit: usize) -> usize {
+        let keep = PageCount::for_bytes(limit / 64).unwrap_or(PageCount::ZERO);
+        if !self.ready() {
+            return 0;
+        }
+        let platform = self.platform();
+        self.heap().zones.spare_space(platform, keep)
+            + self.ledger.books.sites.spare_space(platform)
+    }
+
     /// Free blocks of each zone by order, as in `/proc/buddyinfo`. No other thread may use the
     /// instance.
     pub fn buddyinfo(&'static self) -> impl Iterator<Item = [u64; MAX_ORDER as usize + 1]> {

@@ -41,6 +41,8 @@ pub struct Budget {
     pub memory: usize,
     /// CPU slots that can be in use at once.
     pub cpus: u32,
+    /// True if address space is limited. Then the instance takes no more of it than it needs.
+    pub scarce: bool,
 }
 
 /// Memory of a platform.
@@ -63,11 +65,18 @@ pub unsafe trait Memory: Sync {
     /// platform has no such range.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 
-    /// Gives a whole reservation back. If the platform cannot, the address space is lost.
+    /// Gives a reservation back. If the platform cannot, the address space is lost.
     ///
     /// # Safety
-    /// `reserve` returned the range, and nothing in it is used from here on.
+    /// `reserve` returned the range, or [`Self::releases_parts`] and it is a part that was never
+    /// committed. Nothing in it is used from here on.
     unsafe fn release(&self, at: NonNull<u8>, bytes: usize);
+
+    /// Returns whether [`Self::release`] also takes parts of a reservation that were never
+    /// committed.
+    fn releases_parts(&self) -> bool {
+        false
+    }
 
     /// Makes part of a reservation usable. False: the platform has no memory for it.
     ///

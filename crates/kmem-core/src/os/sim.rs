@@ -104,6 +104,10 @@ unsafe impl<P: Platform> Memory for Sim<P> {
         !self.faulty() && unsafe { self.inner.decommit(at, bytes) }
     }
 
+    fn releases_parts(&self) -> bool {
+        self.inner.releases_parts()
+    }
+
     fn budget(&self) -> Budget {
         self.budget
     }

@@ -80,7 +80,7 @@ impl Zone {
     /// Pages to grow by, so that a run that was not found fits behind the last page in use.
     /// `None`: the zone can never hold it.
     fn missing(&self, pages: PageCount, align: PageCount) -> Option<PageCount> {
-        let room = self.pages - self.committed();
+        let room = self.space.end().saturating_sub(self.committed());
         let is_free = |&pageblock: &Pageblock| self.credit(pageblock) == Credit::WHOLE;
         let tail = Pageblock(0).up_to(self.end()).rev().take_while(is_free).count();
         let missing = pages.saturating_sub(PageCount::of_pageblocks(tail as u32));

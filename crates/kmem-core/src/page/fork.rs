@@ -47,6 +47,7 @@ impl Zone {
     pub unsafe fn rebuild(&self, free: FreeWords, other_use: impl Fn(Pfn) -> PageCount) {
         // SAFETY: no other thread uses the sets, by the contract.
         unsafe { self.pageblocks.clear(self.pages.pageblocks()) };
+        self.space.forget();
         let (committed, end) = (self.committed(), self.end());
         for pageblock in Pageblock(0).up_to(end) {
             for (first, row) in self.rows_of(pageblock) {

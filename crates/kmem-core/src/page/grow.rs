@@ -19,9 +19,17 @@ impl<P: Platform> On<'_, P> {
     /// Commits at least `pages` more pages, unless another thread does so concurrently. False: the
     /// zone is at its end, or the platform has no memory.
     pub(super) fn grow(&self, pages: PageCount) -> bool {
+        let end = self.zone.space.enter();
+        let done = self.grow_up_to(end, pages);
+        self.zone.space.leave();
+        done
+    }
+
+    /// Commits at least `pages` more pages below `end`, see [`Self::grow`].
+    fn grow_up_to(&self, end: PageCount, pages: PageCount) -> bool {
         let zone = self.zone;
         let old = zone.committed();
-        let room = zone.pages - old;
+        let room = end.saturating_sub(old);
         let Some(need) = pages.0.checked_next_multiple_of(PAGEBLOCK_PAGES).map(PageCount) else {
             return false;
         };
@@ -52,11 +60,10 @@ impl<P: Platform> On<'_, P> {
     pub fn describe(&self, pages: PageCount) -> bool {
         let zone = self.zone;
         let have = zone.described.load(Ordering::Acquire);
-        let need = pages.0.saturating_add(SEARCH_PAGES);
-        if have >= need.min(zone.pages.0) {
+        if have >= Zone::to_search(pages).min(zone.pages.0) {
             return true;
         }
-        let want = need.next_multiple_of(SECTION_PAGES).min(zone.pages.0);
+        let want = Zone::to_describe(pages).min(zone.pages.0);
         for table in &zone.tables {
             let bytes = |pages: u32| (pages >> CHUNK_ORDER) as usize * table.bits as usize / 8;
             let from = (table.at + bytes(have)) & !(PAGE_SIZE - 1);
@@ -73,6 +80,19 @@ impl<P: Platform> On<'_, P> {
 }
 
 impl Zone {
+    /// Pages that a search in `pages` may read about.
+    const fn to_search(pages: PageCount) -> u32 {
+        pages.0.saturating_add(SEARCH_PAGES)
+    }
+
+    /// Pages for which tables are committed where `pages` are.
+    pub(super) const fn to_describe(pages: PageCount) -> u32 {
+        match Self::to_search(pages).checked_next_multiple_of(SECTION_PAGES) {
+            Some(pages) => pages,
+            None => u32::MAX,
+        }
+    }
+
     /// Lets threads claim pageblocks that were committed. If several threads committed them, one
     /// thread does this.
     pub(super) fn publish(&self, old: PageCount, add: PageCount) {

@@ -28,6 +28,8 @@
 //! | `claim`    | takes runs; `bulk` many blocks at once; `give` takes them back      |
 //! | `credit`   | the number of pages of a pageblock that may be claimed              |
 //! | `grow`     | commits more of the zone's address space                            |
+//! | `space`    | address space that is left, which a program with a limit gets back  |
+//! | `span`     | spans of pages across rows and pageblocks                           |
 //! | `purge`    | gives unused memory back to the platform                            |
 //! | `contents` | which pages may hold old contents; zeroing                          |
 //! | `check`    | checks of free pages: bad pages, poison, protection                 |
@@ -65,6 +67,8 @@ mod grow;
 mod node;
 mod pcp;
 mod purge;
+mod space;
+mod span;
 mod tables;
 mod validate;
 #[cfg(not(loom))]
@@ -118,6 +122,10 @@ pub struct Zone {
     tables: [Table; TABLES],
     /// Pages for which the tables are committed.
     described: AtomicU32,
+    /// Address space that is left to grow into.
+    space: space::Space,
+    /// Page where the next search for a span of pages begins.
+    next_span: AtomicU32,
 }
 
 // SAFETY: all shared state is atomic, reached through pointers that stay valid (invariant).
@@ -219,7 +227,7 @@ impl Zone {
         let base = base.as_ptr() as usize;
         debug_assert!(base.is_multiple_of(PAGEBLOCK_SIZE));
         debug_assert!(pages.0.is_multiple_of(PAGEBLOCK_PAGES));
-        let pageblocks = pages.pageblocks();
+        let (page_count, pageblocks) = (pages, pages.pageblocks());
         let mut carve = Carve { at: 0 };
         let mut take = |bytes| metadata.wrapping_add(carve.take(bytes));
         let credits = take(pageblocks.div_ceil(4) as usize * 8).cast();
@@ -257,6 +265,8 @@ impl Zone {
             decay: purge::Decay::new(),
             tables,
             described: AtomicU32::new(0),
+            space: space::Space::new(page_count),
+            next_span: AtomicU32::new(0),
         }
     }
 

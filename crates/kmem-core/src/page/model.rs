@@ -13,7 +13,7 @@ use crate::os::region::FixedRegion;
 use crate::row::Row;
 use crate::row::summary::{Summary, words_for};
 use crate::sync::model::{Owned, check};
-use crate::sync::{AtomicU32, AtomicU64, atomics};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics};
 use crate::units::{Item, Order, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount, Pageblock, Pfn};
 use kmem_layout::root::ZoneBlock;
 
@@ -87,6 +87,8 @@ impl Model {
             tables: [Table { at: 0, bits: 0 }; TABLES],
             // All tables are committed.
             described: AtomicU32::new(u32::MAX),
+            space: super::space::Space::new(PageCount::of_pageblocks(pageblocks)),
+            next_span: AtomicU32::new(0),
         };
         zone.publish(PageCount::ZERO, PageCount::of_pageblocks(committed));
         // SAFETY: the region has no memory.
@@ -182,6 +184,32 @@ impl Model {
 
 fn run(start: u32, pages: u32) -> Run {
     Run { start: Pfn(start), pages: PageCount(pages) }
+}
+
+/// A thread that grows a zone and one that cuts its space off: growth never ends behind the cut.
+#[test]
+fn no_page_is_committed_behind_the_space_that_is_left() {
+    check(3, &["cut", "grown"], |outcomes| {
+        let space = Arc::new(super::space::Space::new(PageCount(2)));
+        let grown = Arc::new(AtomicU32::new(0));
+        let thread = thread::spawn({
+            let (space, grown) = (Arc::clone(&space), Arc::clone(&grown));
+            move || {
+                if space.enter() == PageCount(2) {
+                    grown.store(1, Ordering::Relaxed);
+                }
+                space.leave();
+            }
+        });
+        let is_cut = space.cut(PageCount(1)).is_some();
+        // From here on no thread commits pages behind the cut, and those that are can be seen.
+        let seen = grown.load(Ordering::Relaxed);
+        thread.join().expect("no panic");
+        if is_cut {
+            assert_eq!(grown.load(Ordering::Relaxed), seen, "grown behind the cut");
+        }
+        outcomes.note(if is_cut && seen == 0 { "cut" } else { "grown" });
+    });
 }
 
 #[test]

@@ -64,6 +64,8 @@ pub struct Zones<S> {
     count: AtomicU32,
     root: AtomicUsize,
     checks: AtomicU32,
+    /// 1 if address space is limited.
+    sparing: AtomicU32,
     pub(super) nodes: Nodes,
     _sets: PhantomData<fn() -> S>,
 }
@@ -86,6 +88,7 @@ impl<S: SlabTables> Zones<S> {
             count: AtomicU32::new(0),
             root: AtomicUsize::new(0),
             checks: AtomicU32::new(0),
+            sparing: AtomicU32::new(0),
             nodes: Nodes::new(),
             _sets: PhantomData,
         }
@@ -180,14 +183,42 @@ impl<S: SlabTables> Zones<S> {
     ) -> Option<(&ZoneSet<S>, Run)> {
         for set in self.near(platform) {
             if pages <= set.zone.pages()
-                && let Some(run) = set.zone.on(platform).claim(pages, align)
+                && let Some(run) = self.claim_in(set, platform, pages, align)
             {
                 return Some((set, run));
             }
         }
         let span = pages.0.checked_add(align.0 - 1)?;
         let set = self.add(platform, PageCount(span))?;
-        Some((set, set.zone.on(platform).claim(pages, align)?))
+        Some((set, self.claim_in(set, platform, pages, align)?))
+    }
+
+    fn claim_in(
+        &self,
+        set: &ZoneSet<S>,
+        platform: &impl Platform,
+        pages: PageCount,
+        align: PageCount,
+    ) -> Option<Run> {
+        let on = set.zone.on(platform);
+        if self.is_sparing() && align == PageCount::ONE {
+            return on.claim_anywhere(pages);
+        }
+        on.claim(pages, align)
+    }
+
+    /// Returns whether address space is limited, so that no more of it is taken than is needed.
+    pub fn is_sparing(&self) -> bool {
+        self.sparing.load(Ordering::Relaxed) != 0
+    }
+
+    /// Gives address space that was never used back to the platform, but for about `keep` in each
+    /// zone. From here on, claims take no more than they need. Returns the bytes given back.
+    pub fn spare_space(&self, platform: &impl Platform, keep: PageCount) -> usize {
+        self.sparing.store(1, Ordering::Relaxed);
+        // The length of the handle space is that of each CPU's unit.
+        let zones = self.all().filter(|set| set.purpose != Purpose::PerCpu);
+        zones.map(|set| set.zone.on(platform).give_back_space(keep)).sum()
     }
 
     /// Adds a zone of the heap with room for a run of `pages`. `None`: the platform has no address
@@ -199,9 +230,14 @@ impl<S: SlabTables> Zones<S> {
         let need = pages.bytes().checked_next_multiple_of(PAGEBLOCK_SIZE)?;
         let wish = if first { budget.first_zone } else { budget.min_zone };
         let mut bytes = wish.max(need).min(MAX_ZONE) & !(PAGEBLOCK_SIZE - 1);
+        self.sparing.store(u32::from(budget.scarce), Ordering::Relaxed);
+        let mut spared = !budget.scarce;
         loop {
             if bytes < need || bytes == 0 {
-                return None;
+                if spared || self.spare_space(platform, PageCount::ZERO) == 0 {
+                    return None;
+                }
+                (bytes, spared) = (need, true);
             }
             if let Some(found) = self.reserve(platform, bytes) {
                 return self.install(platform, found, Purpose::Heap);

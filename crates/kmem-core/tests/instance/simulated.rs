@@ -14,7 +14,7 @@ pub(crate) type Simulated = Instance<Sim<Linux>>;
 
 /// A budget in which every limit is `bytes`.
 pub(crate) const fn budget(bytes: usize, cpus: u32) -> Budget {
-    Budget { first_zone: bytes, min_zone: bytes, memory: bytes, cpus }
+    Budget { first_zone: bytes, min_zone: bytes, memory: bytes, cpus, scarce: false }
 }
 
 /// An instance over a platform with this budget.

@@ -38,6 +38,22 @@ fn exhausted_address_space_gives_null_and_comes_back() {
 }
 
 #[test]
+fn nine_tenths_of_a_limited_address_space_can_be_allocated() {
+    let path = program("address_space.c");
+    for arguments in [&["one"][..], &["many", "3145728"], &["many", "1500000"], &["many", "100000"]]
+    {
+        Run::after_shell("ulimit -v 1048576", &path).args(arguments).run().assert_success();
+    }
+}
+
+#[test]
+fn a_limit_of_address_space_set_at_run_time_leaves_room_for_threads_and_libraries() {
+    for arguments in [&["later"][..], &["later", "prlimit"]] {
+        Run::new(program("address_space.c")).args(arguments).run().assert_success();
+    }
+}
+
+#[test]
 fn exhausted_data_segment_gives_null_and_comes_back() {
     Run::after_shell("ulimit -d 131072", program("exhaust.c"))
         .args(&["inherited", "128"])

@@ -81,6 +81,10 @@ unsafe impl Memory for Linux {
         unsafe { sys!(libc::SYS_munmap, at.as_ptr(), bytes) };
     }
 
+    fn releases_parts(&self) -> bool {
+        true
+    }
+
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: a range of a reservation, by the contract.
         unsafe {
@@ -109,7 +113,8 @@ unsafe impl Memory for Linux {
         let share = |part: usize| (space / part).clamp(4 << 20, ample) & !(PAGEBLOCK_SIZE - 1);
         let further = share(8).min(1 << 30);
         let memory = memory.min(limit(libc::RLIMIT_DATA)).min(space / 4);
-        Budget { first_zone: share(4), min_zone: further, memory, cpus: self.cpus() }
+        let scarce = space != usize::MAX;
+        Budget { first_zone: share(4), min_zone: further, memory, cpus: self.cpus(), scarce }
     }
 
     fn allows(&self, committed: usize) -> bool {
