@@ -104,6 +104,8 @@ pub struct Heap<P> {
     format: AtomicU32,
     /// Number of blocks of pages that were found bad and are not used again.
     bad_pages: AtomicU64,
+    /// Number of runs whose contents were remapped.
+    remapped: AtomicU32,
     owner: UnsafeCell<Option<&'static dyn Owner>>,
     /// The platform.
     pub platform: P,
@@ -154,6 +156,7 @@ impl<P: Platform> Heap<P> {
             looked: AtomicU64::new(0),
             format: AtomicU32::new(0),
             bad_pages: AtomicU64::new(0),
+            remapped: AtomicU32::new(0),
             owner: UnsafeCell::new(None),
             platform,
         }

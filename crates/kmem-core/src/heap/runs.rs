@@ -5,13 +5,20 @@
 //! class, because a claim costs 200 ns. Their length is rounded up by at most 12.5 %, in address
 //! space that is not touched.
 
+use core::ptr::NonNull;
+
 use super::{Heap, ZoneSet};
 use crate::class::{PageClass, RunClass};
 use crate::os::Platform;
 use crate::page::Run;
 use crate::report;
 use crate::slab::slabs::Refused;
-use crate::units::{Item, PAGEBLOCK_PAGES, PageCount, Pfn};
+use crate::sync::Ordering;
+use crate::units::{Item, PAGE_SIZE, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount, Pfn};
+
+/// Most calls of [`Heap::move_contents`] that remap. Each may add two mappings, of the 65,530 that
+/// Linux allows a process by default.
+const MOST_REMAPPED: u32 = 1 << 13;
 
 /// Length of a run relative to its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -224,6 +231,30 @@ impl<P: Platform> Heap<P> {
     /// runs.
     pub fn resizes_in_place(&self) -> bool {
         !self.zones.checks().is_slow()
+    }
+
+    /// Moves the contents of a run's first `bytes` to another run by remapping whole pageblocks.
+    /// Pages that were never touched take no memory then. False: the caller must copy, because that
+    /// is faster, or the platform refused.
+    ///
+    /// A remapped range is a mapping of its own for ever, and their number is limited.
+    ///
+    /// # Safety
+    /// `from` and `to` are distinct runs of the heap of at least that length, which the caller
+    /// alone uses. The contents of `from` are not needed afterwards.
+    pub unsafe fn move_contents(&self, from: *mut u8, to: *mut u8, bytes: usize) -> bool {
+        let pages = bytes.next_multiple_of(PAGE_SIZE);
+        let aligned = (from as usize | to as usize).is_multiple_of(PAGEBLOCK_SIZE);
+        let (Some(from), Some(to)) = (NonNull::new(from), NonNull::new(to)) else { return false };
+        if pages < PAGEBLOCK_SIZE || !aligned || !self.resizes_in_place() {
+            return false;
+        }
+        if self.remapped.fetch_add(1, Ordering::Relaxed) >= MOST_REMAPPED {
+            self.remapped.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        // SAFETY: committed pages of two runs, which the caller alone uses, by the contract.
+        unsafe { self.platform.remap(from, to, pages) }
     }
 
     /// Takes back the pages of a run behind its first `new` ones.

@@ -137,7 +137,9 @@ impl<P: Platform> Instance<P> {
         }
         // SAFETY: both are live, distinct and at least that long. The caller gave the old one up.
         unsafe {
-            core::ptr::copy_nonoverlapping(at, new, len.min(size));
+            if run.is_none() || !self.heap().move_contents(at, new, len.min(size)) {
+                core::ptr::copy_nonoverlapping(at, new, len.min(size));
+            }
             // A request of the old length is unlikely. The old pages are better used by runs next
             // to them that grow.
             match run {

@@ -101,6 +101,12 @@ pub unsafe trait Memory: Sync {
         true
     }
 
+    /// Returns whether one request may have `bytes`. False where the platform refuses obvious
+    /// overcommitment.
+    fn grants(&self, _bytes: usize) -> bool {
+        true
+    }
+
     /// Returns whether [`Self::protect`] works at all.
     fn can_protect(&self) -> bool {
         false

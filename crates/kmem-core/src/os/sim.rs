@@ -116,6 +116,10 @@ unsafe impl<P: Platform> Memory for Sim<P> {
         self.inner.allows(committed)
     }
 
+    fn grants(&self, bytes: usize) -> bool {
+        self.inner.grants(bytes)
+    }
+
     fn can_protect(&self) -> bool {
         self.inner.can_protect()
     }

@@ -181,6 +181,9 @@ impl<S: SlabTables> Zones<S> {
         pages: PageCount,
         align: PageCount,
     ) -> Option<(&ZoneSet<S>, Run)> {
+        if !platform.grants(pages.bytes()) {
+            return None;
+        }
         for set in self.near(platform) {
             if pages <= set.zone.pages()
                 && let Some(run) = self.claim_in(set, platform, pages, align)

@@ -1,6 +1,6 @@
 //! Little address space, few descriptors, failing system calls, and very many blocks.
 
-use kmem_testing::is_missing;
+use kmem_testing::{is_missing, not_run, this_test};
 
 use crate::harness::{CONFIGURATIONS, Run, in_configurations, must_work, no_cxx, program};
 
@@ -51,6 +51,21 @@ fn a_limit_of_address_space_set_at_run_time_leaves_room_for_threads_and_librarie
     for arguments in [&["later"][..], &["later", "prlimit"]] {
         Run::new(program("address_space.c")).args(arguments).run().assert_success();
     }
+}
+
+#[test]
+fn pages_that_were_never_touched_take_no_memory_when_their_block_moves() {
+    Run::new(program("overcommit.c")).arg("move").run().assert_quiet_success();
+}
+
+#[test]
+fn more_than_the_machine_has_is_refused_where_the_kernel_would() {
+    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    if mode.trim() == "1" {
+        not_run(&this_test(), "the kernel grants everything (vm.overcommit_memory is 1)");
+        return;
+    }
+    Run::new(program("overcommit.c")).arg("too_much").run().assert_success();
 }
 
 #[test]

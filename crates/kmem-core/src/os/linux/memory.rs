@@ -107,6 +107,7 @@ unsafe impl Memory for Linux {
 
     fn budget(&self) -> Budget {
         let memory = machine_memory();
+        self.memory.store(memory, Ordering::Relaxed);
         let ample = memory.saturating_mul(4).next_power_of_two().clamp(16 << 30, 16 << 40);
         // Under a limit of address space, leave most of it to the program's other mappings.
         let space = limit(libc::RLIMIT_AS);
@@ -119,6 +120,19 @@ unsafe impl Memory for Linux {
 
     fn allows(&self, committed: usize) -> bool {
         committed <= limit(libc::RLIMIT_AS)
+    }
+
+    /// The kernel's heuristic: in mode 0, a mapping of more than all memory and swap is refused
+    /// (`__vm_enough_memory` in mm/util.c). Reservations are not counted, so it is applied here.
+    fn grants(&self, bytes: usize) -> bool {
+        if bytes <= self.memory.load(Ordering::Relaxed) {
+            return true;
+        }
+        let memory = machine_memory();
+        self.memory.store(memory, Ordering::Relaxed);
+        let mut mode = [0];
+        start::read_file(c"/proc/sys/vm/overcommit_memory", &mut mode);
+        bytes <= memory || mode == *b"1"
     }
 
     fn can_protect(&self) -> bool {

@@ -19,6 +19,8 @@ pub struct Linux {
     cpus: AtomicU32,
     /// Number of nodes; 0 until the kernel was asked.
     nodes: AtomicU32,
+    /// Bytes of memory and swap of the machine; 0 until the kernel was asked.
+    memory: AtomicUsize,
     /// Begin of the memory that [`crate::os::Memory::share`] made; 0: there is none. Decommitting
     /// it takes `MADV_REMOVE`.
     shared: AtomicUsize,
@@ -32,6 +34,7 @@ impl Linux {
         Self {
             cpus: AtomicU32::new(0),
             nodes: AtomicU32::new(0),
+            memory: AtomicUsize::new(0),
             shared: AtomicUsize::new(0),
             shared_end: AtomicUsize::new(0),
         }
