@@ -207,7 +207,8 @@ impl<P: Platform> Charging<'_, P> {
         if self.is_others(head, objcg) && self.pay_from_cell(array, objcg) {
             return Ok(());
         }
-        let (cost, batch) = (u64::from(item_cost(array)), (bound / 2).max(1));
+        // Three quarters: room is left for frees, and a refill is rare.
+        let (cost, batch) = (u64::from(item_cost(array)), (bound - bound / 4).max(1));
         if batch > 1
             && let Ok(charged) = self.groups.charge(objcg, u64::from(batch) * cost, Limits::Obey)
         {
