@@ -5,13 +5,12 @@ use core::ffi::{c_char, c_int, c_void};
 
 use kmem_core::memcg::{GroupError, GroupId, Shrink, Shrinker};
 use kmem_core::os::linux::Linux;
-use kmem_core::task;
 use kmem_core::units::ObjcgId;
 use kmem_core::{Group, GroupKinds, GroupStat};
 use kmem_layout::group::Limit;
 use kmem_layout::group::{MAX_GROUP_DEPTH, MAX_GROUP_NAME, group_event};
 
-use crate::{KMEM, errno, thread};
+use crate::{KMEM, errno, scope, thread};
 
 /// A positive error number.
 struct Errno(c_int);
@@ -47,6 +46,23 @@ fn answer<T: Into<i64>>(result: Result<T, Errno>) -> i64 {
 fn done(result: Result<(), Errno>) -> c_int {
     // An error number fits.
     answer(result.map(|()| 0)) as c_int
+}
+
+/// Does `work`, which has no cancellation point, without cancellation of the calling thread. A
+/// thread that is cancelled while it holds the lock of the table would keep all others from
+/// creating groups.
+fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
+    unsafe extern "C" {
+        safe fn pthread_setcanceltype(kind: c_int, old: &mut c_int) -> c_int;
+    }
+    /// `PTHREAD_CANCEL_DEFERRED` of glibc. Its handler of cancellations looks at the type only: a
+    /// state of `PTHREAD_CANCEL_DISABLE` may come too late.
+    const DEFERRED: c_int = 0;
+    let (mut before, mut deferred) = (DEFERRED, DEFERRED);
+    pthread_setcanceltype(DEFERRED, &mut before);
+    let done = work();
+    pthread_setcanceltype(before, &mut deferred);
+    done
 }
 
 /// One more than the largest number of a group.
@@ -97,7 +113,7 @@ unsafe extern "C" fn kmem_group_create(parent: i64, name: *const c_char) -> i64 
         let name = unsafe { bytes(name, MAX_GROUP_NAME) }?;
         Ok(KMEM.group_create(id(parent)?, name)?.0 as i64)
     };
-    answer(create())
+    answer(uncancelled(create))
 }
 
 /// # Safety
@@ -112,12 +128,12 @@ unsafe extern "C" fn kmem_group_find(path: *const c_char) -> i64 {
         KMEM.group(GroupId::ROOT)?;
         Ok(KMEM.group_at(path)?.0 as i64)
     };
-    answer(find())
+    answer(uncancelled(find))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn kmem_group_delete(group: i64) -> c_int {
-    done(id(group).and_then(|id| Ok(KMEM.group_delete(id)?)))
+    done(uncancelled(|| Ok(KMEM.group_delete(id(group)?)?)))
 }
 
 /// # Safety
@@ -284,31 +300,20 @@ fn open(fd: c_int) -> Result<u32, Errno> {
     u32::try_from(fd).ok().filter(|_| flags >= 0).ok_or(Errno(libc::EBADF))
 }
 
-// A token is `entered:14 | before:14`.
-
 #[unsafe(no_mangle)]
 extern "C" fn kmem_group_enter(group: i64) -> i64 {
     let enter = || {
         let id = id(group)?;
         thread::mind_name();
-        let before = KMEM.group_enter(id)?;
-        Ok(i64::from(id.objcg().0 << ObjcgId::BITS | before.0))
+        Ok(scope::enter(id)? as i64)
     };
-    answer(enter())
+    answer(uncancelled(enter))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn kmem_group_leave(token: i64) -> c_int {
-    let leave = || {
-        let token = u32::try_from(token).map_err(|_| Errno(libc::EINVAL))?;
-        let (entered, before) = (token >> ObjcgId::BITS, token & ((1 << ObjcgId::BITS) - 1));
-        if ObjcgId(entered) != task::group() {
-            return Err(Errno(libc::EINVAL));
-        }
-        KMEM.group_leave(ObjcgId(before));
-        Ok(())
-    };
-    done(leave())
+    let is_left = uncancelled(|| u64::try_from(token).is_ok_and(scope::leave));
+    done(if is_left { Ok(()) } else { Err(Errno(libc::EINVAL)) })
 }
 
 #[unsafe(no_mangle)]

@@ -11,7 +11,8 @@
 //! | [`limits`]                                          | `setrlimit`                    |
 //! | [`thread`], [`pthread`]                             | a group per thread, by name    |
 //! | [`tagged`], [`tag_ranges`], [`kernel`], [`vmalloc`] | `kmem.h`: tags, memory         |
-//! | [`group`], [`percpu`], [`mempool`], [`rhashtable`]  | `kmem.h`: the other interfaces |
+//! | [`group`], [`scope`]                                | `kmem.h`: groups               |
+//! | [`percpu`], [`mempool`], [`rhashtable`]             | `kmem.h`: the other interfaces |
 //! | [`call_site`], [`errno`]                            | helpers of the modules above   |
 //!
 //! The path of a successful allocation takes no lock and calls no function of the C library. No
@@ -36,6 +37,7 @@ mod process;
 mod pthread;
 mod report;
 mod rhashtable;
+mod scope;
 mod tag_ranges;
 mod tagged;
 mod thread;

@@ -3,12 +3,28 @@
 use kmem_testing::{not_run, this_test};
 
 use crate::harness::{
-    Run, library, must_succeed, no_cxx, program, program_with_libraries, thorough,
+    Run, library, must_succeed, no_cxx, program, program_with_libraries, released_library, thorough,
 };
 
 #[test]
 fn each_function_does_what_it_says_or_says_why_not_and_leaves_errno_alone() {
     must_succeed(&program("group_rules.c"), &[]);
+}
+
+#[test]
+fn scopes_end_once_by_their_own_token_or_with_their_thread() {
+    must_succeed(&program("group_scopes.c"), &[]);
+}
+
+#[test]
+fn a_thread_that_is_cancelled_while_it_makes_groups_keeps_no_lock() {
+    // The library that cargo builds for tests does not let a cancellation pass.
+    let Some(library) = released_library() else {
+        not_run(&this_test(), "there is no release build of the library");
+        return;
+    };
+    let run = Run::new(program("group_scopes.c")).arg("cancelled").without_preload();
+    run.env("LD_PRELOAD", &library).run().assert_quiet_success();
 }
 
 #[test]
