@@ -125,6 +125,24 @@ fn what_is_absent_and_what_is_wrong() {
 }
 
 #[test]
+fn a_row_with_a_tag_that_cannot_be_is_left_out_and_told() {
+    let fake = FakeBox::new(64, 0);
+    let rows = [(CALLER, 7000, 7), (u32::MAX, 600, 3), (1 << 17, 50, 1)];
+    fake.put_record(1, &rows, (10_000, 20));
+    for args in [&["dump"][..], &["top", "--once"], &["dump", "--json"], &["group", "ls"]] {
+        let (code, _, errors) = kmem(args, &fake);
+        assert_eq!(code, Some(0), "{errors}");
+        assert!(errors.contains("2 rows of record 1 have a tag above 131071"), "{errors}");
+    }
+    let (_, out, errors) = kmem(&["dump"], &fake);
+    assert!(errors.contains("are of the 1 sites that the record names"), "{errors}");
+    let rows: Vec<&str> = out.lines().skip(2).collect();
+    assert!(rows[0].ends_with(" func:fake_box_caller "), "{out}");
+    assert_eq!(rows[1], "        3000       13 kmem:0 func:other_sites ");
+    assert_eq!(rows.len(), 2);
+}
+
+#[test]
 fn names_in_a_hostile_box_reach_no_terminal() {
     let fake = recorded();
     let text = fake.site(STATIC) + offset_of!(BoxSite, text);

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 
 use kmem_layout::blackbox::{BOX_ROWS, BoxRecord, BoxRow, reason};
+use kmem_layout::word::TAG_MASK;
 
 use super::groups;
 use super::header::Header;
@@ -74,6 +75,8 @@ pub(super) struct Record {
     pub(super) groups: Groups,
     /// Count of groups that found no room in the record.
     groups_beyond: u32,
+    /// Count of rows without a possible tag.
+    untold: usize,
 }
 
 /// Reason for which a slot has no whole record.
@@ -120,6 +123,13 @@ pub(super) fn newest(
             if named_bytes > bytes || record.named_calls > calls {
                 remarks.push(format!(
                     "the rows of record {number} hold {named_bytes} bytes, its sum is {bytes}"
+                ));
+            }
+            if record.untold > 0 {
+                remarks.push(format!(
+                    "{} rows of record {number} have a tag above {TAG_MASK}: they are left out, \
+                     and their memory is in other_sites",
+                    record.untold
                 ));
             }
             if record.groups_beyond > 0 {
@@ -182,7 +192,7 @@ fn parse(bytes: &[u8], groups: Groups) -> Result<Record, String> {
     let maps = usize::try_from(maps_len).ok().and_then(|len| bytes.get(MAPS..)?.get(..len));
     let maps = maps.ok_or_else(|| format!("{maps_len} bytes of mappings' text, above its room"))?;
     let rows = bytes.get(ROWS..MAPS).unwrap_or_default().chunks_exact(size_of::<BoxRow>());
-    let rows: Vec<Row> = rows
+    let mut rows: Vec<Row> = rows
         .take(count)
         .map(|row| Row {
             tag: field!(row, BoxRow.tag: u32),
@@ -190,6 +200,9 @@ fn parse(bytes: &[u8], groups: Groups) -> Result<Record, String> {
             calls: field!(row, BoxRow.calls: u64),
         })
         .collect();
+    // Readers have tables by tag. No allocator writes a tag beyond them.
+    rows.retain(|row| row.tag <= TAG_MASK);
+    let untold = count - rows.len();
     let sum = |of: fn(&Row) -> u64| rows.iter().fold(0_u64, |sum, r| sum.saturating_add(of(r)));
     Ok(Record {
         moment: Moment {
@@ -204,7 +217,7 @@ fn parse(bytes: &[u8], groups: Groups) -> Result<Record, String> {
             bytes: field!(bytes, BoxRecord.bytes: u64),
             calls: field!(bytes, BoxRecord.calls: u64),
             used: field!(bytes, BoxRecord.used: u64),
-            rows: count,
+            rows: rows.len(),
             named_bytes: sum(|r| r.bytes),
         },
         named_calls: sum(|r| r.calls),
@@ -212,5 +225,6 @@ fn parse(bytes: &[u8], groups: Groups) -> Result<Record, String> {
         maps: String::from_utf8_lossy(maps).into_owned(),
         groups,
         groups_beyond: field!(bytes, BoxRecord.groups_beyond: u32),
+        untold,
     })
 }
