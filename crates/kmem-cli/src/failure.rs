@@ -33,6 +33,8 @@ pub(crate) enum Failure {
     Permission(String),
     /// A process or a file of it cannot be read.
     Read(ReadFailure),
+    /// Failures of some inputs, in order; never empty. The first one gives the exit code.
+    Several(Vec<Self>),
     /// The program that reads our output has closed it.
     BrokenPipe,
 }
@@ -46,6 +48,11 @@ impl Failure {
             Errno::EACCES | Errno::EPERM => Self::Permission(text),
             _ => Self::Trouble(text),
         }
+    }
+
+    /// The result of a command that goes on after an input that it cannot read.
+    pub(crate) fn of_inputs(failures: Vec<Self>) -> Result<(), Self> {
+        if failures.is_empty() { Ok(()) } else { Err(Self::Several(failures)) }
     }
 
     /// Prints the failure and returns its exit code.
@@ -69,6 +76,10 @@ impl Failure {
                     TROUBLE
                 };
                 (error.to_string(), code)
+            }
+            Self::Several(failures) => {
+                let codes: Vec<ExitCode> = failures.into_iter().map(Self::report).collect();
+                return codes.into_iter().next().unwrap_or(ExitCode::from(TROUBLE));
             }
             Self::BrokenPipe => return ExitCode::SUCCESS,
         };

@@ -30,9 +30,17 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     // A terminal would obey control characters. A pipe gets the bytes as they are.
     let terminal = io::stdout().is_terminal();
+    let mut failures = Vec::new();
     for path in &args.files {
         let full = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let entries = describe::file(path).map_err(|e| Failure::of_module(path, &e))?;
+        let entries = match describe::file(path) {
+            Ok(entries) => entries,
+            // A bad file does not hide the good ones.
+            Err(error) => {
+                failures.push(Failure::of_module(path, &error));
+                continue;
+            }
+        };
         if args.json {
             serde_json::to_writer(&mut out, &json(&full, &entries))?;
             writeln!(out)?;
@@ -58,7 +66,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         }
     }
     out.flush()?;
-    Ok(())
+    Failure::of_inputs(failures)
 }
 
 /// Lines to print: the file, the entries in order, then the parameters with their types, the last

@@ -2,6 +2,7 @@
 //!
 //! It runs under libkmem, so that the memory of modules is in its books.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let when_live = if args.refuse_live { WhenLive::Refuse } else { WhenLive::KeepTags };
     let loader = Loader::new(Config { search_path, when_live, ..Config::default() })
         .map_err(|e| Failure::Trouble(e.to_string()))?;
-    let mut failure = None;
+    let mut failures: BTreeMap<&Path, Failure> = BTreeMap::new();
     for round in 1..=args.repeat {
         let start = Instant::now();
         let failed = storm(&loader, args);
@@ -71,9 +72,10 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
             say(&format!("{count} modules are loaded after {:.1} ms", took.as_secs_f64() * 1e3));
         }
         for (path, error) in failed {
-            failure.get_or_insert(Failure::of_module(path, &error));
+            // All threads and rounds fail alike: a file is told once.
+            failures.entry(path).or_insert_with(|| Failure::of_module(path, &error));
         }
-        if round < args.repeat && failure.is_none() {
+        if round < args.repeat && failures.is_empty() {
             unload(&loader, args)?;
         }
     }
@@ -90,7 +92,8 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         let _ = io::stdin().read_to_end(&mut Vec::new());
     }
     unload(&loader, args)?;
-    failure.map_or(Ok(()), Err)
+    let in_order = args.files.iter().filter_map(|path| failures.remove(path.as_path()));
+    Failure::of_inputs(in_order.collect())
 }
 
 /// Executes this program again, under the library. Returns the reason when that fails.

@@ -94,6 +94,35 @@ fn modinfo_prints_fields_in_order_and_parameters_with_their_types() {
 }
 
 #[test]
+fn a_bad_file_does_not_hide_the_good_ones() {
+    let dir = directory();
+    let keeps = module(dir.path(), "keeps", KEEPS);
+    let user = module(dir.path(), "user", "extern int keeps_value; int *user_p = &keeps_value;");
+    let (keeps, user) = (keeps.to_str().unwrap(), user.to_str().unwrap());
+    let files = [KMEM, keeps, "/nonexistent.ko", user];
+    for args in [&["modinfo", "-F", "license"][..], &["modinfo", "--json"]] {
+        let output = kmem(&[args, &files[..]].concat());
+        // The first failure gives the exit code.
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(text(&output.stdout).lines().count(), 2, "{}", text(&output.stdout));
+        let said = text(&output.stderr);
+        assert!(said.contains("e_type is 3, not relocatable"), "{said}");
+        assert!(said.contains("/nonexistent.ko: "), "{said}");
+    }
+    let output = kmem(&["modinfo", "/nonexistent.ko", KMEM, keeps]);
+    assert_eq!(output.status.code(), Some(3));
+    // Each bad file is told once, however many threads load it.
+    let args = ["modload", "--json", "-t", "4", KMEM, keeps, "/nonexistent.ko", user];
+    let output = kmem(&args);
+    assert_eq!(output.status.code(), Some(2));
+    let stats: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(stats["loaded"], 2);
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("e_type is 3, not relocatable").count(), 1, "{said}");
+    assert_eq!(said.matches("/nonexistent.ko: ").count(), 2, "{said}");
+}
+
+#[test]
 fn a_host_shows_its_modules_statistics_and_what_they_hold() {
     let dir = directory();
     let keeps = module(dir.path(), "keeps", KEEPS);

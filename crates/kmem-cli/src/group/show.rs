@@ -35,24 +35,27 @@ pub(super) fn main(args: &Args) -> Result<(), Failure> {
         files = FILES.to_vec();
         files.retain(|file| !is_root || file.of_root);
     }
-    if let Some(file) = files.iter().find(|file| is_root && !file.of_root) {
-        return Err(Failure::Absent(format!(
+    // A file that is absent does not hide the others.
+    let (files, absent): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|file| !is_root || file.of_root);
+    let absent = absent.into_iter().map(|file| {
+        Failure::Absent(format!(
             "/ is the root of the groups, which has no {}: memory is not charged to it",
             file.name
-        )));
-    }
+        ))
+    });
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {
         let json = files.iter().map(|file| (file.name.to_owned(), file.contents(&groups).json()));
         json::write(&mut out, &Value::Object(json.collect::<Map<_, _>>()))?;
     } else {
         for file in &files {
-            let name = if files.len() > 1 { format!("{}:", file.name) } else { String::new() };
+            let name = if args.files.len() != 1 { format!("{}:", file.name) } else { String::new() };
             for line in file.contents(&groups).lines() {
                 writeln!(out, "{name}{line}")?;
             }
         }
     }
     out.flush()?;
-    Ok(())
+    Failure::of_inputs(absent.collect())
 }
