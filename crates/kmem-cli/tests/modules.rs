@@ -123,6 +123,30 @@ fn a_bad_file_does_not_hide_the_good_ones() {
 }
 
 #[test]
+fn a_file_with_a_sparse_tail_is_refused_before_it_is_read() {
+    let dir = directory();
+    let keeps = module(dir.path(), "keeps", KEEPS);
+    let good = module(dir.path(), "good", "");
+    let file = std::fs::File::options().write(true).open(&keeps).unwrap();
+    file.set_len(5 << 30).unwrap();
+    let (keeps, good) = (keeps.to_str().unwrap(), good.to_str().unwrap());
+    let what = format!("{keeps}: ");
+    let limit = "5368709120 bytes, above 268435456, the greatest length of a module (EFBIG)";
+    for (args, shown) in [(&["modinfo"][..], "good.ko"), (&["modload"], "Mods ever loaded\t1\n")] {
+        let start = std::time::Instant::now();
+        let output = kmem(&[args, &[keeps, good]].concat());
+        assert!(start.elapsed() < std::time::Duration::from_secs(5), "{:?}", start.elapsed());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&what) && said.contains(limit), "{said}");
+        assert!(text(&output.stdout).contains(shown), "{}", text(&output.stdout));
+    }
+    // A module of the greatest length is read.
+    file.set_len(256 << 20).unwrap();
+    assert!(kmem(&["modinfo", keeps]).status.success());
+}
+
+#[test]
 fn a_host_shows_its_modules_statistics_and_what_they_hold() {
     let dir = directory();
     let keeps = module(dir.path(), "keeps", KEEPS);

@@ -15,8 +15,9 @@ use crate::os::{Account, Gauge, Linux};
 use crate::signature::{self, Signer};
 use crate::source::Source;
 
-/// Most bytes of a decompressed file.
-const MOST: u64 = 256 << 20;
+/// Most bytes of a module's file, as it is and decompressed. The largest modules of Linux, with
+/// all their debug information, are smaller.
+pub const MAX_FILE: u64 = 256 << 20;
 
 /// An entry: key and value, as in the file.
 pub type Entry = (Vec<u8>, Vec<u8>);
@@ -43,20 +44,35 @@ pub fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// Checks that a module's file is not too long. A sparse file of any length costs nothing to make,
+/// and all bytes of a module are read.
+///
+/// # Errors
+/// `EFBIG`: it is longer than [`MAX_FILE`].
+pub(crate) fn check_length(len: u64) -> Result<()> {
+    if len <= MAX_FILE {
+        return Ok(());
+    }
+    let what = format_args!("{len} bytes, above {MAX_FILE}, the greatest length of a module");
+    Err(Error::new(Errno::EFBIG, what))
+}
+
 /// Reads the entries of a file, which may be compressed.
 ///
 /// # Errors
-/// `ENOEXEC`: it is no module; those of [`Source::read`] and [`Packed::open`].
+/// `EFBIG`: it is longer than [`MAX_FILE`]; `ENOEXEC`: it is no module; those of [`Source::read`]
+/// and [`Packed::open`].
 pub fn file(path: &Path) -> Result<Vec<Entry>> {
     let file = open(path)?;
     let len = file.metadata().map_err(|e| Error::io("stat", &e))?.len();
+    check_length(len)?;
     let account = account()?;
     let source = Source::File(file.as_fd(), len);
     let mut start = [0; 6];
     let have = len.min(6) as usize;
     source.read(&account, 0, &mut start[..have], "the file")?;
     if Format::of(&start[..have]).is_some() {
-        let packed = Packed::open(source, &account, MOST)?;
+        let packed = Packed::open(source, &account, MAX_FILE)?;
         let bytes = packed.expand(&account)?;
         return entries(Source::Bytes(&bytes), &account);
     }

@@ -56,9 +56,11 @@ fn d01_what_is_no_file_or_too_short_is_refused() {
     let (reader, _writer) = std::io::pipe().unwrap();
     is(&loader.finit_module(reader.as_raw_fd(), "", 0).unwrap_err(), Errno::EINVAL);
     let sparse = dir.path().join("sparse");
-    File::create(&sparse).unwrap().set_len((1 << 32) + 4096).unwrap();
     let before = loader.stats().wasted();
-    is(&insmod(&loader, &sparse, "").unwrap_err(), Errno::ENOEXEC);
+    for (len, errno) in [(256 << 20, Errno::ENOEXEC), ((1 << 32) + 4096, Errno::EFBIG)] {
+        File::create(&sparse).unwrap().set_len(len).unwrap();
+        is(&insmod(&loader, &sparse, "").unwrap_err(), errno);
+    }
     assert!(loader.stats().wasted() - before <= 64 << 10);
     nothing_is_left(&loader);
 }

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::os::fd::{BorrowedFd, RawFd};
 
+use crate::describe;
 use crate::error::{Errno, Error, Result};
 use crate::name::Name;
 use crate::registry::FileId;
@@ -10,7 +11,7 @@ use crate::registry::FileId;
 /// Checks that a descriptor is that of a file that can be loaded, and returns the file's identity.
 ///
 /// # Errors
-/// `EBADF`, `EINVAL` or `ETXTBSY`, with the reason.
+/// `EBADF`, `EINVAL`, `EFBIG` or `ETXTBSY`, with the reason.
 pub(super) fn open<'a>(fd: RawFd) -> Result<(BorrowedFd<'a>, FileId)> {
     let bad =
         |errno, what: &str| Err(Error::new(errno, format_args!("file descriptor {fd}: {what}")));
@@ -34,6 +35,9 @@ pub(super) fn open<'a>(fd: RawFd) -> Result<(BorrowedFd<'a>, FileId)> {
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     if size == 0 {
         return bad(Errno::EINVAL, "empty");
+    }
+    if let Err(error) = describe::check_length(size) {
+        return bad(error.errno, &error.what);
     }
     let id = FileId {
         file: (stat.st_dev, stat.st_ino),
