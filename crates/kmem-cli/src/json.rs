@@ -22,6 +22,7 @@ pub(crate) fn reading(reading: &Reading, rows: &[Site]) -> Value {
         "used_pages": snapshot.books.iter().map(|b| b.used_pages).sum::<u64>(),
         "totals": { "bytes": bytes, "calls": calls },
         "accounting": reading.accounting().map(|_| accounting(snapshot)),
+        "notes": reading.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "rows": rows,
     });
     if reading.filtered {

@@ -29,6 +29,7 @@ pub use record::{Moment, Reason};
 use kmem_layout::word::TAG_OTHER;
 
 use crate::books::{Accounting, Books, Groups, Profiling, SiteRow, Snapshot};
+use crate::budget::Budget;
 use crate::error::ReadError;
 use crate::process::{Maps, PAGE, open_regular};
 use header::Header;
@@ -43,6 +44,7 @@ pub struct BlackBox {
     header: Header,
     record: Option<Record>,
     remarks: Vec<String>,
+    budget: Budget,
 }
 
 impl BlackBox {
@@ -61,7 +63,8 @@ impl BlackBox {
         let header = Header::read(&file, len).map_err(bad)?;
         let mut remarks = Vec::new();
         let record = record::newest(&file, len, &header, &mut remarks);
-        Ok(Self { file, path: path_name, len, header, record, remarks })
+        let budget = Budget::default();
+        Ok(Self { file, path: path_name, len, header, record, remarks, budget })
     }
 
     /// Pid of the process.
@@ -136,7 +139,7 @@ impl BlackBox {
             let what = "it has no counters: the process ran without KMEM_CONF=cumulative:1";
             return Err(self.nothing(what));
         }
-        let counts = counters::read(&self.file, self.len, &self.header)
+        let counts = counters::read(&self.file, self.len, &self.header, &self.budget)
             .map_err(|what| ReadError::BadFile { path: self.path.clone(), what })?;
         let rows = counts.iter().map(|(&tag, counts)| {
             let (bytes, calls) = counts.live();
@@ -180,7 +183,8 @@ impl BlackBox {
         };
         let maps = self.record.as_ref().map_or_else(Maps::default, |r| Maps::parse(&r.maps));
         let (pid, books) = (self.header.pid, vec![books]);
-        Snapshot { pid, exe, comm, maps, books, accounting, ..Snapshot::default() }
+        let budget = self.budget.clone();
+        Snapshot { pid, exe, comm, maps, books, accounting, budget, ..Snapshot::default() }
     }
 }
 

@@ -45,12 +45,13 @@ use kmem_layout::root::{MAX_ZONES, ZoneBlock};
 use kmem_layout::site::{PeakEntry, PeakTable};
 use serde::Serialize;
 
+use crate::budget::Budget;
 use crate::core_file::CoreFile;
 use crate::error::ReadError;
 use crate::memory::{Image, PageState, Pages};
 use crate::process::{Maps, PAGE, Process};
 use census::Census;
-use root::{Followed, Zone, follow};
+use root::{Followed, Zone, follow, told};
 
 /// The books under all root blocks of a process, at one time.
 ///
@@ -81,7 +82,14 @@ pub struct Snapshot {
     pub faults: Vec<ReadError>,
     /// The equation over all root blocks.
     pub accounting: Accounting,
+    /// The budget of the reading, with remarks about what it has no room for.
+    pub budget: Budget,
 }
+
+/// Memory of the books under one root block with zones, and of those without, in bytes: tables by
+/// tag and by size class.
+const BOOKS: u64 = 6 << 20;
+const BARE: u64 = 64 << 10;
 
 /// The books under one root block.
 #[derive(Debug, Clone, Default)]
@@ -135,7 +143,8 @@ impl Snapshot {
     }
 
     fn of(image: &Image<'_>) -> Result<Self, ReadError> {
-        let Followed { maps, pages, kept: books, faults } = follow(image, Books::read)?;
+        let budget = image.budget();
+        let Followed { maps, pages, kept: books, faults } = follow(image, &budget, Books::read)?;
         let mut accounting = Accounting::default();
         for one in &books {
             accounting.add(&one.accounting);
@@ -144,7 +153,13 @@ impl Snapshot {
         accounting.tables = Tables::known_by(pages.as_ref());
         image.verify()?;
         let (pid, exe, comm) = (image.pid(), image.exe(), image.comm());
-        Ok(Self { pid, exe, comm, maps, books, faults, accounting })
+        Ok(Self { pid, exe, comm, maps, books, faults, accounting, budget })
+    }
+
+    /// Sentences about the root blocks in [`Self::faults`], of bounded count.
+    #[must_use]
+    pub fn left_out(&self) -> Vec<String> {
+        told(&self.faults)
     }
 
     /// True when these mappings hold a root block.
@@ -235,6 +250,8 @@ impl Books {
         let classes = root.classes(source)?;
         let zones = root.zones(source)?;
         let has_books = root.has_books();
+        // A root block without memory has no books, and costs next to nothing.
+        root.draw(source.budget.memory(if zones.is_empty() { BARE } else { BOOKS }))?;
         let mut census = Census::new(source, &classes, has_books);
         for zone in &zones {
             census.zone(zone)?;
@@ -247,6 +264,8 @@ impl Books {
         let holdings = Holdings::new(&census.charges, &groups, &census.totals);
         let all = groups.below(0);
         let caches = census.caches(|class| holdings.objects(&all, class));
+        let kept = census.pins.memory() + census.charges.memory() + holdings.memory();
+        root.draw(source.budget.memory(kept))?;
         let sites = tables::sites(source, root)?;
         let rows = tables::rows(&census.totals, &sites);
         let peak = if has_books { tables::peak(source, root, &sites)? } else { None };
@@ -373,8 +392,9 @@ impl Accounting {
             ..Self::default()
         };
         for zone in zones {
-            of.cached += free_dirty(source, zone).unwrap_or(0);
-            if let Some((untouched, swapped)) = not_resident(source, zone) {
+            let rest = Rest::of(source, zone).unwrap_or_default();
+            of.cached += rest.dirty;
+            if let Some((untouched, swapped)) = rest.absent {
                 of.untouched = Some(of.untouched.unwrap_or(0) + untouched);
                 of.swapped = Some(of.swapped.unwrap_or(0) + swapped);
             }
@@ -383,36 +403,79 @@ impl Accounting {
     }
 }
 
-/// Bytes of free pages that may hold old contents.
-fn free_dirty(source: &Source<'_>, zone: &Zone) -> Option<u64> {
-    let free = zone.free_bits(source.memory)?;
-    let dirty = zone.bits(source.memory, zone.dirty)?;
-    let both = free.iter().zip(&dirty).map(|(f, d)| u64::from((f & d).count_ones()));
-    Some(both.sum::<u64>() * PAGE)
+/// Pages of one zone that are not objects in memory, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rest {
+    /// Free pages that may hold old contents.
+    dirty: u64,
+    /// Pages in use that are neither in memory nor in swap, and pages in use that are in swap. None
+    /// where that is not known.
+    absent: Option<(u64, u64)>,
 }
 
-/// Bytes of pages in use that are neither in memory nor in swap, and of those in swap.
-fn not_resident(source: &Source<'_>, zone: &Zone) -> Option<(u64, u64)> {
-    let free = zone.free_bits(source.memory)?;
-    let pages = source.pages?;
-    let in_use = |page: &u64| {
-        let byte = usize::try_from(page / 8).ok().and_then(|at| free.get(at));
-        byte.is_none_or(|byte| byte >> (page % 8) & 1 == 0)
-    };
-    let count = |state| {
-        let mut count = 0;
-        pages.regions(zone.base, zone.committed * PAGE, state, |region| {
-            let first = region.start.saturating_sub(zone.base) / PAGE;
-            let last = (region.end.saturating_sub(zone.base) / PAGE).min(zone.committed);
-            count += (first..last).filter(in_use).count() as u64;
+impl Rest {
+    /// Counts the pages of a zone. None when its tables cannot be read, or do not fit in the
+    /// budget.
+    fn of(source: &Source<'_>, zone: &Zone) -> Option<Self> {
+        let mut this = Self { dirty: 0, absent: source.pages.map(|_| (0, 0)) };
+        for pages in zone.windows() {
+            // Two bitmaps.
+            if let Err(over) = source.budget.work((pages.end - pages.start).div_ceil(4)) {
+                let what = "free and untouched pages are counted in part, all of them are";
+                source.budget.remark(format!("zone at {:#x}: {what} {over}", zone.base));
+                return Some(this);
+            }
+            let free = zone.free_bits(source, &pages).ok()?;
+            let dirty = zone.bits(source, zone.dirty, &pages).ok()?;
+            let both = free.iter().zip(&dirty).map(|(f, d)| u64::from((f & d).count_ones()));
+            this.dirty += both.sum::<u64>() * PAGE;
+            this.absent = this.absent.and_then(|(untouched, swapped)| {
+                let (more, more_swapped) = not_resident(source, zone, &pages, &free)?;
+                Some((untouched + more, swapped + more_swapped))
+            });
+        }
+        Some(this)
+    }
+}
+
+/// Bytes of pages in use that are neither in memory nor in swap, and of those in swap. `free` has
+/// the bits of these pages.
+fn not_resident(
+    source: &Source<'_>,
+    zone: &Zone,
+    pages: &Range<u64>,
+    free: &[u8],
+) -> Option<(u64, u64)> {
+    let known = source.pages?;
+    let start = zone.base + pages.start * PAGE;
+    let count = pages.end - pages.start;
+    let count_in = |state| {
+        let mut in_use = 0;
+        known.regions(start, count * PAGE, state, |region| {
+            let first = region.start.saturating_sub(start) / PAGE;
+            let last = (region.end.saturating_sub(start) / PAGE).min(count);
+            in_use += clear_bits(free, first..last);
         })?;
-        Some(count)
+        Some(in_use)
     };
-    let used = (0..zone.committed).filter(in_use).count() as u64;
-    let present = count(PageState::Present)?;
-    let swapped = count(PageState::Swapped)?;
+    let (present, swapped) = (count_in(PageState::Present)?, count_in(PageState::Swapped)?);
+    let used = clear_bits(free, 0..count);
     let untouched = used.saturating_sub(present).saturating_sub(swapped);
     Some((untouched * PAGE, swapped * PAGE))
+}
+
+/// Count of clear bits among these. Bits beyond the end of the bytes count as clear.
+fn clear_bits(bytes: &[u8], bits: Range<u64>) -> u64 {
+    let mut clear = 0;
+    let mut at = bits.start;
+    while at < bits.end {
+        let byte = usize::try_from(at / 8).ok().and_then(|at| bytes.get(at)).copied().unwrap_or(0);
+        let next = (at / 8 + 1) * 8;
+        let mask = 0xff_u8 << (at % 8) & 0xff_u8 >> (next - next.min(bits.end));
+        clear += u64::from((!byte & mask).count_ones());
+        at = next;
+    }
+    clear
 }
 
 /// A kind of the allocator's own tables.
@@ -539,10 +602,27 @@ fn resident(source: &Source<'_>, (addr, len): (u64, u64), mut each: impl FnMut(R
     };
     let end = addr.saturating_add(len);
     // A range may be reserved far beyond its use: ask for the mapped parts only.
-    for mapping in source.maps.all() {
+    for mapping in source.maps.overlapping(addr..end) {
         let (from, to) = (mapping.start.max(addr), mapping.end.min(end));
         if from < to && mapping.readable && mapping.is_memory() {
             let _ = known.regions(from, to - from, PageState::Present, &mut each);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clear_bits;
+
+    #[test]
+    fn clear_bits_of_any_range() {
+        let bytes = [0b1010_0110, 0xff, 0, 0b0111_1111];
+        let clear = |at: u64| bytes.get(at as usize / 8).is_none_or(|b| b >> (at % 8) & 1 == 0);
+        for start in 0..40 {
+            for end in start..40 {
+                let plain = (start..end).filter(|&at| clear(at)).count() as u64;
+                assert_eq!(clear_bits(&bytes, start..end), plain, "{start}..{end}");
+            }
         }
     }
 }

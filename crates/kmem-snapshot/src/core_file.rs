@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The file may have tens of gigabytes, and more or fewer than its headers say. The reader reads
-//! headers and notes, and by position the memory that its caller wants.
+//! headers and notes, and by position the memory that its caller wants. All of it draws on one
+//! [`Budget`].
 //!
 //! Formats: core(5), elf(5); `fs/binfmt_elf.c` and `include/uapi/linux/elfcore.h` in Linux.
 
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 pub use segments::CoreMemory;
 
+use crate::budget::Budget;
 use crate::error::ReadError;
 use crate::process::{Maps, open_regular};
 use notes::Notes;
@@ -34,6 +36,7 @@ pub struct CoreFile {
     notes: Notes,
     exe: String,
     missing: u64,
+    budget: Budget,
 }
 
 impl CoreFile {
@@ -49,13 +52,14 @@ impl CoreFile {
         let bad = |what| ReadError::BadFile { path: name.clone(), what };
         let (file, metadata) = open_regular(path, 0).map_err(failed)?;
         let len = metadata.len();
+        let budget = Budget::default();
         let headers = header::read(&file, len).map_err(bad)?;
-        let notes = Notes::read(&file, len, &headers).map_err(bad)?;
+        let notes = Notes::read(&file, len, &headers, &budget).map_err(bad)?;
         let memory = CoreMemory::new(file, len, &name, &headers, &notes.files).map_err(bad)?;
         let maps = mappings::maps(&headers, &notes);
         let exe = executable(&notes, &maps, &memory);
         let missing = memory.missing();
-        Ok(Self { path: path.to_owned(), memory, maps, notes, exe, missing })
+        Ok(Self { path: path.to_owned(), memory, maps, notes, exe, missing, budget })
     }
 
     /// Path of the file.
@@ -105,6 +109,12 @@ impl CoreFile {
     #[must_use]
     pub fn memory(&self) -> &CoreMemory {
         &self.memory
+    }
+
+    /// The budget of reading it, with remarks about what it has no room for.
+    #[must_use]
+    pub fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     /// Bytes of memory that the headers announce and the file does not have, because it was cut

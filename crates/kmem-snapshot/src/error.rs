@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::budget::OverBudget;
+
 /// Failure to read a process, or a file that it left.
 ///
 /// [`ReadError::is_absent`] and [`ReadError::is_permission`] sort the errors by their remedy.
@@ -130,6 +132,14 @@ pub enum ReadError {
         root: u64,
         /// The wrong field, its value, and the expected value.
         what: String,
+    },
+    /// The tables of a root block do not fit in what is left of the budget.
+    #[error("root block at {root:#x}: its tables are {over}")]
+    TooLarge {
+        /// Address of the root block.
+        root: u64,
+        /// The part of the budget that is used up.
+        over: OverBudget,
     },
     /// The board of modules cannot be followed.
     #[error("board of modules at {at:#x}: {what}")]

@@ -37,12 +37,14 @@
 //! core_file  a dead process, by its core file
 //! program    the kind of a program file, before it is run
 //! process    a live process, by /proc
+//! budget     the most memory and work that a reading may take
 //! error      why a process or its file cannot be read
 //! ```
 
 pub mod allocinfo;
 pub mod blackbox;
 pub mod books;
+pub mod budget;
 pub mod control;
 pub mod core_file;
 pub mod error;
@@ -61,6 +63,7 @@ pub mod symbols;
 
 pub use blackbox::BlackBox;
 pub use books::Snapshot;
+pub use budget::Budget;
 pub use control::Control;
 pub use core_file::CoreFile;
 pub use error::ReadError;

@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use crate::budget::Budget;
 use crate::core_file::{CoreFile, CoreMemory};
 use crate::error::ReadError;
 use crate::process::{Maps, PAGE, Process, Smaps, Span};
@@ -428,6 +429,31 @@ impl Pages {
     }
 }
 
+impl Pages {
+    /// Parts of `len` bytes of anonymous memory at `addr` that may hold anything but zeroes, in
+    /// order. None when that is unknown.
+    pub fn touched(&self, addr: u64, len: u64) -> Option<Vec<Range<u64>>> {
+        let mut parts = Vec::new();
+        let mut add = |part: Range<u64>| {
+            parts.push(part.start.max(addr)..part.end.min(addr.saturating_add(len)));
+        };
+        match self {
+            Self::Live(map) => {
+                map.regions(addr, len, PageState::Present, &mut add)?;
+                map.regions(addr, len, PageState::Swapped, &mut add)?;
+            }
+            Self::Likely(_) => return None,
+            // Memory that is absent is an error of a read, and no zeroes.
+            Self::Core(memory) => {
+                memory.is_there(addr, len).then(|| memory.present(addr, len, &mut add))?;
+            }
+        }
+        parts.retain(|part| part.start < part.end);
+        parts.sort_by_key(|part| part.start);
+        Some(parts)
+    }
+}
+
 /// A process to read books from: alive, or dead and dumped.
 pub(crate) enum Image<'a> {
     Live(&'a Process),
@@ -478,6 +504,14 @@ impl Image<'_> {
                 exact.or_else(|| process.smaps().map(Pages::Likely))
             }
             Self::Core(core) => Some(Pages::Core(core.memory().clone())),
+        }
+    }
+
+    /// The budget of the reading.
+    pub(crate) fn budget(&self) -> Budget {
+        match self {
+            Self::Live(_) => Budget::default(),
+            Self::Core(core) => core.budget().clone(),
         }
     }
 

@@ -11,6 +11,7 @@ use kmem_layout::board::{
 };
 pub use kmem_layout::board::{Stat, reason_name};
 
+use crate::budget::Budget;
 use crate::error::ReadError;
 use crate::memory::{LiveMemory, field, u64_at};
 use crate::process::{Mapping, Process};
@@ -64,11 +65,12 @@ impl Process {
     /// [`ReadError::NoLoader`] when there is none; [`ReadError::BadBoard`] when one cannot be
     /// followed; [`ReadError::NoProcess`], [`ReadError::Recycled`], [`ReadError::Permission`].
     pub fn module_boards(&self) -> Result<Vec<Board>, ReadError> {
-        let maps = self.maps()?;
+        let (maps, budget) = (self.maps()?, Budget::default());
         let name = format!("/memfd:{MAPPING_NAME}");
         let found = maps.all().iter().filter(|m| m.path == name && m.readable && m.offset == 0);
-        let boards: Vec<Board> =
-            found.map(|mapping| read(&self.memory(), mapping)).collect::<Result<_, _>>()?;
+        let boards: Vec<Board> = found
+            .map(|mapping| read(&self.memory(), mapping, &budget))
+            .collect::<Result<_, _>>()?;
         self.verify()?;
         if boards.is_empty() {
             return Err(ReadError::NoLoader { pid: self.pid(), exe: self.exe() });
@@ -78,12 +80,12 @@ impl Process {
 }
 
 /// Reads one board, again while it changes.
-fn read(memory: &LiveMemory, mapping: &Mapping) -> Result<Board, ReadError> {
+fn read(memory: &LiveMemory, mapping: &Mapping, budget: &Budget) -> Result<Board, ReadError> {
     let at = mapping.start;
     let mut latest = None;
     for _ in 0..TRIES {
         let before = Head::read(memory, mapping)?;
-        let board = before.board(memory, at)?;
+        let board = before.board(memory, at, budget)?;
         let after = Head::read(memory, mapping)?;
         if before.seq == after.seq && before.seq.is_multiple_of(2) {
             return Ok(board);
@@ -139,9 +141,13 @@ impl Head {
         })
     }
 
-    fn board(&self, memory: &LiveMemory, at: u64) -> Result<Board, ReadError> {
+    fn board(&self, memory: &LiveMemory, at: u64, budget: &Budget) -> Result<Board, ReadError> {
         let records = |offset: u64, count: u32, size: u32| -> Result<Vec<u8>, ReadError> {
-            let mut bytes = vec![0; count as usize * size as usize];
+            // A process may have any number of boards, and change all of them without end.
+            let len = count as usize * size as usize;
+            let over = |over| bad(at, format!("its tables are {over}"));
+            budget.work(HEADER as u64 + len as u64).map_err(over)?;
+            let mut bytes = vec![0; len];
             memory.read(at + offset, &mut bytes)?;
             Ok(bytes)
         };

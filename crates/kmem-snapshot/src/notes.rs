@@ -5,6 +5,9 @@ use std::fmt;
 use crate::blackbox::{Reason, time};
 use crate::report::size_u;
 
+/// Most addresses of root blocks in one note.
+const MAX_ROOTS: usize = 8;
+
 /// One fact about a reading. It displays as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
@@ -79,6 +82,8 @@ pub enum Note {
         /// Its start, in nanoseconds since 1970.
         started_ns: u64,
     },
+    /// A part that the budget of the reading has no room for; see [`Budget`](crate::Budget).
+    OverBudget(String),
     /// A file that is not, or may not be, the one that the process ran.
     Mismatch(String),
 }
@@ -88,8 +93,11 @@ impl fmt::Display for Note {
         match self {
             Self::LeftOut(why) => write!(f, "{why}; left out"),
             Self::Copies { pid, roots } => {
-                let at: Vec<String> = roots.iter().map(|root| format!("{root:#x}")).collect();
-                let (count, at) = (roots.len(), at.join(", "));
+                let at = roots.iter().take(MAX_ROOTS).map(|root| format!("{root:#x}"));
+                let (count, mut at) = (roots.len(), at.collect::<Vec<_>>().join(", "));
+                if count > MAX_ROOTS {
+                    at += ", ..";
+                }
                 write!(
                     f,
                     "{count} copies of kmem in process {pid}, at {at}; their books are added up"
@@ -119,7 +127,7 @@ impl fmt::Display for Note {
                 "{count} slabs or page allocations are not in the core or make no sense, and are \
                  left out"
             ),
-            Self::Mismatch(what) => f.write_str(what),
+            Self::Mismatch(what) | Self::OverBudget(what) => f.write_str(what),
             _ => self.on_file(f),
         }
     }

@@ -16,6 +16,8 @@ use crate::error::ReadError;
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
+/// Most mappings of a process: sixteen times as many as Linux allows by default.
+pub const MAX_MAPPINGS: usize = 1 << 20;
 /// Most bytes read from one file of `/proc/PID`.
 const MAX_PROC_FILE: u64 = 64 << 20;
 
@@ -300,10 +302,11 @@ pub struct Maps {
 }
 
 impl Maps {
-    /// Parses the text of `/proc/PID/maps`. Lines that are not mappings are left out.
+    /// Parses the text of `/proc/PID/maps`. Lines that are not mappings are left out, and so are
+    /// those beyond [`MAX_MAPPINGS`].
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        Self::new(text.lines().filter_map(Mapping::parse).collect())
+        Self::new(text.lines().filter_map(Mapping::parse).take(MAX_MAPPINGS).collect())
     }
 
     /// Sorts mappings that do not overlap.
@@ -324,6 +327,12 @@ impl Maps {
     pub fn find(&self, addr: u64) -> Option<&Mapping> {
         let after = self.mappings.partition_point(|m| m.start <= addr);
         self.mappings[..after].last().filter(|m| addr < m.end)
+    }
+
+    /// The mappings that share addresses with a range, in order of address.
+    pub fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = &Mapping> {
+        let first = self.mappings.partition_point(|m| m.end <= range.start);
+        self.mappings[first..].iter().take_while(move |m| m.start < range.end)
     }
 
     /// True when every byte of the range is readable plain memory. False for an empty range.

@@ -171,7 +171,11 @@ impl Target {
     ///
     /// The errors of [`Target::read`].
     pub fn snapshot(&self) -> Result<(Snapshot, Vec<Note>), ReadFailure> {
-        noted(|notes| Ok(self.open(notes)?.1))
+        noted(|notes| {
+            let snapshot = self.open(notes)?.1;
+            notes.extend(over_budget(&snapshot));
+            Ok(snapshot)
+        })
     }
 
     /// Reads and names the call sites whose callers can be told apart, largest first.
@@ -193,6 +197,7 @@ impl Target {
                 })
                 .collect();
             sites.sort_by_key(|site| (std::cmp::Reverse(site.bytes), site.root, site.tag));
+            notes.extend(over_budget(&snapshot));
             Ok(sites)
         })
     }
@@ -298,6 +303,7 @@ impl Target {
         if accounted && filter.group.is_none() && by == By::Site {
             pin(&snapshot, &mut symbols, &mut sites, filter);
         }
+        notes.extend(over_budget(&snapshot));
         let metadata = if query.metadata { metadata(&snapshot, filter) } else { Vec::new() };
         let filtered = filter.is_on();
         let notes = Vec::new();
@@ -333,9 +339,11 @@ impl Opened {
     fn modules(&self, snapshot: &Snapshot, exe: Option<&Path>) -> Modules {
         let (maps, addresses) = (&snapshot.maps, snapshot.addresses());
         match self {
-            Self::Process(process) => Modules::open(process, maps, &addresses),
+            Self::Process(process) => Modules::open(process, maps, &addresses, &snapshot.budget),
             Self::Core(core) => Modules::of_core(core, &addresses, exe),
-            Self::BlackBox(of) => Modules::of_maps(maps, &addresses, of.exe(), exe),
+            Self::BlackBox(of) => {
+                Modules::of_maps(maps, &addresses, of.exe(), exe, &snapshot.budget)
+            }
         }
     }
 }
@@ -349,6 +357,11 @@ fn noted<T>(
         Ok(value) => Ok((value, notes)),
         Err(error) => Err(ReadFailure { error, notes }),
     }
+}
+
+/// Notes about the parts that the budget of the reading has no room for.
+fn over_budget(snapshot: &Snapshot) -> impl Iterator<Item = Note> + use<> {
+    snapshot.budget.remarks().into_iter().map(Note::OverBudget)
 }
 
 fn open_black_box(path: &Path, notes: &mut Vec<Note>) -> Result<BlackBox, ReadError> {
@@ -370,7 +383,7 @@ fn note_books(
         return Err(ReadError::ProfilingNever { pid: snapshot.pid });
     }
     let books = &snapshot.books;
-    notes.extend(snapshot.faults.iter().map(|fault| Note::LeftOut(fault.to_string())));
+    notes.extend(snapshot.left_out().into_iter().map(Note::LeftOut));
     if books.len() > 1 {
         let roots = books.iter().map(|b| b.root).collect();
         notes.push(Note::Copies { pid: snapshot.pid, roots });

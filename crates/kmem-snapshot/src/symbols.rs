@@ -8,26 +8,32 @@
 //!
 //! ```text
 //! elf       names in one ELF file
+//! metered   DWARF, read within a budget
+//! bytes     an ELF file, read within a budget
 //! dead      files of a process that has ended
 //! perf_map  names of code made at run time
 //! ```
 
+mod bytes;
 mod dead;
 mod elf;
+mod metered;
 mod perf_map;
 
-use std::cell::{OnceCell, RefCell};
-use std::collections::HashMap;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::budget::Budget;
 use crate::core_file::CoreFile;
 use crate::memory::Memory;
 use crate::process::{Mapping, Maps, Process, open_regular};
-use elf::{Elf, ReadSeek, SearchPath, build_id_in};
+use bytes::ReadSeek;
+use elf::{Elf, SearchPath, build_id_in};
 use perf_map::PerfMap;
 
 /// The place of a call.
@@ -81,18 +87,53 @@ impl Place {
     }
 }
 
+/// Memory of a place, in bytes, besides its names.
+const PLACE: u64 = 256;
+/// Most files that names come from.
+const MAX_MODULES: usize = 4096;
+/// Most files that are told one by one.
+const MAX_MISMATCHES: usize = 100;
+
+/// Sentences about files that are not, or may not be, those that a process had.
+#[derive(Default)]
+struct Mismatches {
+    texts: Vec<String>,
+    more: u64,
+}
+
+impl Mismatches {
+    fn push(&mut self, text: String) {
+        if self.texts.len() < MAX_MISMATCHES {
+            self.texts.push(text);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn told(mut self) -> Vec<String> {
+        if self.more != 0 {
+            self.texts
+                .push(format!("{} more files give no names, or may give wrong ones", self.more));
+        }
+        self.texts
+    }
+}
+
 /// Resolves return addresses of one process.
 pub struct Symbols<'a> {
     modules: &'a Modules,
     elves: HashMap<usize, Option<Elf>>,
     known: HashMap<u64, Arc<Place>>,
+    /// The place of all addresses that the budget has no room for.
+    beyond: Arc<Place>,
 }
 
 impl<'a> Symbols<'a> {
     /// Resolves addresses in these modules.
     #[must_use]
     pub fn new(modules: &'a Modules) -> Self {
-        Self { modules, elves: HashMap::new(), known: HashMap::new() }
+        let beyond = Arc::new(Place::default());
+        Self { modules, elves: HashMap::new(), known: HashMap::new(), beyond }
     }
 
     /// The place of the call that returns to this address.
@@ -106,7 +147,16 @@ impl<'a> Symbols<'a> {
             return Arc::clone(place);
         }
         // The call is the instruction before the return address.
-        let place = Arc::new(self.lookup(return_address.saturating_sub(1)));
+        let place = self.lookup(return_address.saturating_sub(1));
+        let source = place.source.as_ref().map_or(0, |(file, _)| file.len());
+        let names = place.module.len() + place.function.as_ref().map_or(0, String::len) + source;
+        if let Err(over) = self.modules.budget.memory(PLACE + names as u64) {
+            if !self.modules.told.replace(true) {
+                self.modules.budget.remark(format!("names of all call sites are {over}"));
+            }
+            return Arc::clone(&self.beyond);
+        }
+        let place = Arc::new(place);
         self.known.insert(return_address, Arc::clone(&place));
         place
     }
@@ -134,6 +184,10 @@ impl<'a> Symbols<'a> {
         };
         place.offset = address;
         place.name(elf);
+        if let Some(over) = elf.refused() {
+            let path = module.path.display();
+            self.modules.budget.remark(format!("{path}: its names are {over}; some are left out"));
+        }
         place
     }
 }
@@ -143,7 +197,7 @@ impl<'a> Symbols<'a> {
 pub fn probe(path: &Path, address: u64) -> Option<Place> {
     let file = elf::open(path, 0)?;
     let search = SearchPath { module: path, roots: &[PathBuf::from("/")] };
-    let elf = Elf::parse(Box::new(file), &search)?;
+    let elf = Elf::parse(Box::new(file), &search, &Budget::default())?;
     let mut place = Place { offset: address, ..Place::default() };
     place.name(&elf);
     Some(place)
@@ -205,12 +259,15 @@ pub struct Modules {
     /// Of a live process: its pid and its user, which name and own its perf map.
     perf_owner: Option<(u32, u32)>,
     mismatches: Vec<String>,
+    budget: Budget,
+    /// True when a remark has told that the budget has no room for more places.
+    told: Cell<bool>,
 }
 
 impl Modules {
     /// Opens the modules that hold `addresses`. A module that cannot be opened gives no names.
     #[must_use]
-    pub fn open(process: &Process, maps: &Maps, addresses: &[u64]) -> Self {
+    pub fn open(process: &Process, maps: &Maps, addresses: &[u64], budget: &Budget) -> Self {
         let memory = Memory::Live(process.memory());
         let exe = fs::read_link(process.path("exe")).unwrap_or_default();
         let exe = exe.to_string_lossy();
@@ -219,6 +276,7 @@ impl Modules {
         let mut this = Self {
             root: File::open(process.path("root")).ok(),
             perf_owner: Some((process.inner_pid(), owner)),
+            budget: budget.clone(),
             ..Self::default()
         };
         this.add(maps, addresses, &exe, |mapping| source_of(process, &memory, maps, mapping));
@@ -231,13 +289,13 @@ impl Modules {
     #[must_use]
     pub fn of_core(core: &CoreFile, addresses: &[u64], exe: Option<&Path>) -> Self {
         let name = core.exe().strip_suffix(" (deleted)").unwrap_or(core.exe());
-        let mut mismatches = Vec::new();
-        let mut this = Self::default();
+        let mut mismatches = Mismatches::default();
+        let mut this = Self { budget: core.budget().clone(), ..Self::default() };
         this.add(core.maps(), addresses, name, |mapping| {
             let path = exe.filter(|_| mapping.path == name).unwrap_or(Path::new(&mapping.path));
             dead::source_of(core, mapping, path, &mut mismatches)
         });
-        this.mismatches = mismatches;
+        this.mismatches = mismatches.told();
         this
     }
 
@@ -246,15 +304,21 @@ impl Modules {
     /// mapped one does give names, because there is no build-id to compare; see
     /// [`Modules::mismatches`].
     #[must_use]
-    pub fn of_maps(maps: &Maps, addresses: &[u64], exe: &str, other: Option<&Path>) -> Self {
+    pub fn of_maps(
+        maps: &Maps,
+        addresses: &[u64],
+        exe: &str,
+        other: Option<&Path>,
+        budget: &Budget,
+    ) -> Self {
         let name = exe.strip_suffix(" (deleted)").unwrap_or(exe);
-        let mut mismatches = Vec::new();
-        let mut this = Self::default();
+        let mut mismatches = Mismatches::default();
+        let mut this = Self { budget: budget.clone(), ..Self::default() };
         this.add(maps, addresses, name, |mapping| {
             let other = other.filter(|_| mapping.path == name);
             dead::source_by_name(mapping, other, &mut mismatches)
         });
-        this.mismatches = mismatches;
+        this.mismatches = mismatches.told();
         this
     }
 
@@ -271,15 +335,20 @@ impl Modules {
         exe: &str,
         mut source_of: impl FnMut(&Mapping) -> Option<Box<dyn ReadSeek>>,
     ) {
-        let mut by_file = HashMap::new();
+        let (mut by_file, mut met) = (HashMap::new(), HashSet::new());
+        let mut beyond = 0_u64;
         for &address in addresses {
             let Some(mapping) = maps.find(address.saturating_sub(1)) else {
                 continue;
             };
-            if self.mapped.iter().any(|m| m.start == mapping.start) {
+            if !met.insert(mapping.start) {
                 continue;
             }
             let key = (mapping.device, mapping.inode, mapping.path.as_str());
+            if self.modules.len() >= MAX_MODULES && !by_file.contains_key(&key) {
+                beyond += 1;
+                continue;
+            }
             let module = *by_file.entry(key).or_insert_with(|| {
                 self.modules.push(Module::new(mapping, exe, source_of(mapping)));
                 self.modules.len() - 1
@@ -292,6 +361,11 @@ impl Modules {
             });
         }
         self.mapped.sort_by_key(|m| m.start);
+        if beyond != 0 {
+            self.budget.remark(format!(
+                "{beyond} mapped files give no names: names come from {MAX_MODULES} files at most"
+            ));
+        }
     }
 
     /// Finds the module at `addr`. Returns its index, and the offset of the byte in its file.
@@ -307,7 +381,16 @@ impl Modules {
         let source = module.source.borrow_mut().take()?;
         let mut roots = vec![PathBuf::from("/")];
         roots.extend(self.root_path());
-        Elf::parse(source, &SearchPath { module: &module.path, roots: &roots })
+        let share = self.budget.share();
+        let elf = Elf::parse(source, &SearchPath { module: &module.path, roots: &roots }, &share);
+        if elf.is_none() {
+            if let Some(over) = share.refused() {
+                let path = module.path.display();
+                self.budget.remark(format!("{path}: its names are {over}; no names from it"));
+            }
+            share.give_back(share.kept());
+        }
+        elf
     }
 
     /// Names of code made at run time.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kmem_snapshot::Budget;
 use kmem_snapshot::Process;
 use kmem_snapshot::symbols::{Modules, Place, Symbols};
 use kmem_testing::{Compiler, Coprocess, is_missing};
@@ -29,7 +30,7 @@ impl Program {
     fn modules(&self) -> Modules {
         let process = Process::open(self.process.pid()).unwrap();
         let addresses: Vec<u64> = self.addresses.values().copied().collect();
-        Modules::open(&process, &process.maps().unwrap(), &addresses)
+        Modules::open(&process, &process.maps().unwrap(), &addresses, &Budget::default())
     }
 
     fn place(&self, name: &str) -> Place {

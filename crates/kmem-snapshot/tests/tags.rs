@@ -16,7 +16,8 @@ fn key(snapshot: &Snapshot, tag: u32) -> &Key {
 
 fn resolve(target: &Target) -> Vec<Site> {
     let snapshot = target.snapshot().unwrap();
-    let modules = Modules::open(&target.process(), &snapshot.maps, &snapshot.addresses());
+    let modules =
+        Modules::open(&target.process(), &snapshot.maps, &snapshot.addresses(), &snapshot.budget);
     sites::resolve(&snapshot.books[0].rows, &mut Symbols::new(&modules))
 }
 

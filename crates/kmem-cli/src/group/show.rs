@@ -50,7 +50,8 @@ pub(super) fn main(args: &Args) -> Result<(), Failure> {
         json::write(&mut out, &Value::Object(json.collect::<Map<_, _>>()))?;
     } else {
         for file in &files {
-            let name = if args.files.len() != 1 { format!("{}:", file.name) } else { String::new() };
+            let name =
+                if args.files.len() != 1 { format!("{}:", file.name) } else { String::new() };
             for line in file.contents(&groups).lines() {
                 writeln!(out, "{name}{line}")?;
             }

@@ -162,8 +162,8 @@ fn why_not(ended: &Ended) -> &'static str {
 
 fn write_reading(out: &mut impl Write, reading: &LastReading, lines: usize) -> io::Result<()> {
     let snapshot = &reading.snapshot;
-    for fault in &snapshot.faults {
-        writeln!(out, "kmem: {}; left out", printable(&fault.to_string()))?;
+    for fault in snapshot.left_out() {
+        writeln!(out, "kmem: {}; left out", printable(&fault))?;
     }
     if snapshot.never() {
         writeln!(
@@ -205,6 +205,9 @@ fn write_reading(out: &mut impl Write, reading: &LastReading, lines: usize) -> i
     report::write_table(out, &at_exit, lines)?;
     if snapshot.torn() != 0 {
         writeln!(out, "kmem: {} slabs or page allocations could not be read", snapshot.torn())?;
+    }
+    for remark in snapshot.budget.remarks() {
+        writeln!(out, "kmem: {}", printable(&remark))?;
     }
     writeln!(out)?;
     report::write_accounting(out, &snapshot.accounting)

@@ -200,6 +200,6 @@ impl Watch {
 fn read(pid: u32) -> Result<LastReading, ReadError> {
     let process = Process::open(pid)?;
     let snapshot = Snapshot::take(&process)?;
-    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses());
+    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses(), &snapshot.budget);
     Ok(LastReading { snapshot, modules })
 }

@@ -144,6 +144,37 @@ fn damaged_cores_are_refused_by_what_is_wrong() {
 }
 
 #[test]
+fn notes_over_a_hole_cost_neither_memory_nor_time() {
+    let live = Dying::start("segv", true);
+    let Some(path) = live.kill() else { return };
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let core = Patient { file, path };
+    // A copy of the program headers, with more notes behind the true ones, and a hole.
+    let (table, count) = (core.u64_at(32), (core.u64_at(56) & 0xffff) as u16);
+    let mut headers = vec![0; usize::from(count) * 56];
+    core.file.read_exact_at(&mut headers, table).unwrap();
+    let hole = core.file.metadata().unwrap().len().next_multiple_of(4096);
+    let notes = 200 << 20;
+    for _ in 0..400 {
+        headers.extend([4_u32, 0].iter().flat_map(|w| w.to_le_bytes()));
+        headers.extend([hole, 0, 0, notes, 0, 4].iter().flat_map(|w: &u64| w.to_le_bytes()));
+    }
+    core.file.write_all_at(&headers, hole + notes).unwrap();
+    core.file.write_all_at(&(hole + notes).to_le_bytes(), 32).unwrap();
+    core.file.write_all_at(&(count + 400).to_le_bytes(), 56).unwrap();
+    let start = Instant::now();
+    let limited = "ulimit -v 2000000; exec \"$0\" dump --core \"$1\"";
+    let args = ["-c", limited, super::program::KMEM];
+    let output = std::process::Command::new("sh").args(args).arg(&core.path).output().unwrap();
+    let errors = text(&output.stderr);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert_eq!(text(&output.stdout), live.dump);
+    assert!(errors.contains("bytes of notes at offset"), "{errors}");
+    assert!(errors.contains("more parts of the reading are left out"), "{errors}");
+}
+
+#[test]
 fn truncated_cores_are_never_read_as_zeroes() {
     let live = Dying::start("abort", true);
     let Some(path) = live.kill() else { return };

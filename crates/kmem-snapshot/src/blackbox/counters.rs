@@ -8,6 +8,7 @@ use kmem_layout::blackbox::Counter;
 use kmem_layout::word::TAG_FIRST_SITE;
 
 use super::header::Header;
+use crate::budget::Budget;
 use crate::extents;
 use crate::memory::field;
 
@@ -62,6 +63,7 @@ pub(super) fn read(
     file: &File,
     len: u64,
     header: &Header,
+    budget: &Budget,
 ) -> Result<BTreeMap<u32, Counts>, String> {
     let capacity = u64::from(header.site_capacity);
     let all = u64::from(header.cpus) * capacity * SIZE;
@@ -87,6 +89,7 @@ pub(super) fn read(
             next = next.max(start);
             while next < end.min(tags) {
                 let count = (end.min(tags) - next).min(BATCH);
+                budget.work(count * SIZE).map_err(|over| format!("its counters are {over}"))?;
                 buffer.resize(usize::try_from(count * SIZE).unwrap_or(0), 0);
                 file.read_exact_at(&mut buffer, base + next * SIZE)
                     .map_err(|e| format!("counters of CPU {cpu}: {e}"))?;

@@ -5,10 +5,10 @@
 
 use serde::Serialize;
 
-use super::root::{Followed, PAGEBLOCK_PAGES, Root, Source, WHOLE_TAKEN, Zone, follow};
+use super::root::{Followed, PAGEBLOCK_PAGES, Root, Source, WHOLE_TAKEN, Zone, follow, told};
 use crate::core_file::CoreFile;
 use crate::error::ReadError;
-use crate::memory::{Image, Memory};
+use crate::memory::Image;
 use crate::process::Process;
 
 /// Count of orders.
@@ -64,36 +64,39 @@ impl Buddyinfo {
     }
 
     fn of(image: &Image<'_>) -> Result<Self, ReadError> {
-        let Followed { kept, faults, .. } = follow(image, zones)?;
+        let Followed { kept, faults, .. } = follow(image, &image.budget(), zones)?;
         image.verify()?;
         Ok(Self {
             pid: image.pid(),
             zones: kept.into_iter().flatten().collect(),
-            faults: faults.iter().map(ToString::to_string).collect(),
+            faults: told(&faults),
         })
     }
 }
 
 fn zones(source: &Source<'_>, root: &Root) -> Result<Vec<Buddy>, ReadError> {
-    root.zones(source)?.iter().map(|zone| count(source.memory, root.at, zone)).collect()
+    root.zones(source)?.iter().map(|zone| count(source, root, zone)).collect()
 }
 
 /// Counts the free blocks of a zone, pageblock by pageblock.
-fn count(memory: &Memory, root: u64, zone: &Zone) -> Result<Buddy, ReadError> {
+fn count(source: &Source<'_>, root: &Root, zone: &Zone) -> Result<Buddy, ReadError> {
+    let free = [0; ORDERS];
     let mut buddy =
-        Buddy { root, node: zone.node, base: zone.base, pages: zone.committed, free: [0; ORDERS] };
-    let credit = zone.credit(memory)?;
+        Buddy { root: root.at, node: zone.node, base: zone.base, pages: zone.committed, free };
     // For each pageblock, whether all of it is free.
-    let mut whole = Vec::with_capacity(credit.len());
-    let mut rows = [0; ROWS * 8];
-    for (number, credit) in (0..).zip(&credit) {
-        if *credit == WHOLE_TAKEN {
-            whole.push(false);
-            continue;
+    let mut whole = Vec::new();
+    for pages in zone.windows() {
+        root.draw(source.budget.work((pages.end - pages.start).div_ceil(8)))?;
+        // The last pageblock is read to its end: pages beyond it are not free.
+        let all = pages.start..pages.end.next_multiple_of(PAGEBLOCK_PAGES);
+        let credit = zone.credit(source, &all)?;
+        root.draw(source.budget.memory(credit.len() as u64))?;
+        let rows = zone.bits(source, zone.rows, &all)?;
+        for (rows, credit) in rows.chunks_exact(ROWS * 8).zip(credit) {
+            let words = rows.as_chunks().0.iter().map(|row| u64::from_le_bytes(*row));
+            let taken = credit == WHOLE_TAKEN;
+            whole.push(!taken && count_pageblock(words, &mut buddy.free));
         }
-        memory.read(zone.rows + number * rows.len() as u64, &mut rows)?;
-        let words = rows.as_chunks().0.iter().map(|row| u64::from_le_bytes(*row));
-        whole.push(count_pageblock(words, &mut buddy.free));
     }
     join(whole, &mut buddy.free);
     Ok(buddy)

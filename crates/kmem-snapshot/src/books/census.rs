@@ -26,6 +26,7 @@ use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_MASK, TAG_UNTAGGED};
 use super::groups::{Charges, Kind};
 use super::root::{CHUNK, Class, PAGES_PER_CHUNK, Source, Zone};
 use super::tables::TagTotal;
+use crate::budget::OverBudget;
 use crate::error::ReadError;
 use crate::process::{PAGE, Span};
 
@@ -40,11 +41,15 @@ const WINDOW: u64 = 1 << 14;
 const BATCH_SLABS: usize = 1000;
 /// Most bytes per batch.
 const BATCH_BYTES: usize = 4 << 20;
+/// Work of counting one slab, in bytes, besides the copy of its extension vector.
+const SLAB_WORK: usize = 256;
 /// Reads of a slab that keeps changing.
 const ROUNDS: u32 = 4;
-/// Most tags in all sets together: 128 MiB. A heap of many terabytes, or a hostile one, has more;
-/// its further slabs are counted tag by tag.
-const MAX_SHARED: usize = 32 << 20;
+/// Memory of a tag in a set, in bytes: its share of the set, of two tags or more.
+const SHARED_TAG: u64 = 48;
+/// Most memory of all sets together. A heap of many terabytes, or a hostile one, has more; its
+/// further slabs are counted tag by tag.
+const MAX_SHARED: u64 = 1 << 30;
 
 /// A census under way.
 pub(super) struct Census<'a> {
@@ -72,6 +77,25 @@ pub(super) struct Census<'a> {
     pub(super) torn: u64,
 }
 
+/// Reason for which the census of a zone ends early.
+enum Stop {
+    /// The rest of the zone does not fit in the budget.
+    Over(OverBudget),
+    Failed(ReadError),
+}
+
+impl From<OverBudget> for Stop {
+    fn from(over: OverBudget) -> Self {
+        Self::Over(over)
+    }
+}
+
+impl From<ReadError> for Stop {
+    fn from(error: ReadError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// Counts of slabs of one size class.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slabs {
@@ -96,7 +120,7 @@ impl<'a> Census<'a> {
             totals: vec![TagTotal::default(); TAGS],
             charges: Charges::new(classes.len()),
             slabs: vec![Slabs::default(); classes.len()],
-            pins: Pins::default(),
+            pins: Pins::with_room(source.budget.memory_left() / 2),
             gather: Gather::new(),
             live: 0,
             live_in_slabs: 0,
@@ -133,12 +157,26 @@ impl<'a> Census<'a> {
         self.charges.add(word, kind, bytes, calls);
     }
 
-    /// Counts one zone.
+    /// Counts one zone, as far as the budget allows.
     ///
     /// # Errors
     ///
     /// Fails when the process has ended or the zone's tables cannot be read.
     pub(super) fn zone(&mut self, zone: &Zone) -> Result<(), ReadError> {
+        match self.windows(zone) {
+            Ok(()) => Ok(()),
+            Err(Stop::Failed(error)) => Err(error),
+            Err(Stop::Over(over)) => {
+                self.source.budget.remark(format!(
+                    "zone at {:#x}: memory in use is counted in part, all of it is {over}",
+                    zone.base
+                ));
+                Ok(())
+            }
+        }
+    }
+
+    fn windows(&mut self, zone: &Zone) -> Result<(), Stop> {
         let chunks = zone.chunks();
         let mut classes = vec![0; WINDOW as usize];
         // Pages below this one belong to an allocation that began in an earlier window.
@@ -147,6 +185,7 @@ impl<'a> Census<'a> {
         while first < chunks {
             let count = (chunks - first).min(WINDOW);
             let classes = &mut classes[..count as usize];
+            self.source.budget.work(count)?;
             self.source.memory.read(zone.chunk_class + first, classes)?;
             mask(classes);
             self.slabs(zone, first, classes)?;
@@ -157,7 +196,7 @@ impl<'a> Census<'a> {
     }
 
     /// Counts the slabs among `classes`, which are the classes of the chunks from `first` on.
-    fn slabs(&mut self, zone: &Zone, first: u64, classes: &mut [u8]) -> Result<(), ReadError> {
+    fn slabs(&mut self, zone: &Zone, first: u64, classes: &mut [u8]) -> Result<(), Stop> {
         let mut pending: Vec<(usize, Class)> = Vec::new();
         let mut chunk = 0;
         while chunk < classes.len() {
@@ -222,7 +261,7 @@ impl<'a> Census<'a> {
         classes: &mut [u8],
         batch: &[(usize, Class)],
         changed: &mut BTreeSet<usize>,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Stop> {
         let (Some(&(low, _)), Some(&(last, last_class))) = (batch.first(), batch.last()) else {
             return Ok(());
         };
@@ -231,6 +270,7 @@ impl<'a> Census<'a> {
             batch.iter().map(|(chunk, class)| self.vector(zone, first, *chunk, class)).collect();
         let vectors_len = spans.iter().map(|s| s.len).sum();
         spans.push(Span { addr: zone.chunk_class + first + low as u64, len: high - low });
+        self.source.budget.work((vectors_len + spans.len() * SLAB_WORK) as u64)?;
         let mut bytes = vec![0; vectors_len + (high - low)];
         let whole = self.source.memory.read_spans(&spans, &mut bytes)?;
         let (vectors, now) = bytes.split_at_mut(vectors_len);
@@ -314,7 +354,7 @@ impl<'a> Census<'a> {
         first: u64,
         classes: &[u8],
         taken: &mut u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Stop> {
         let mut chunk = 0;
         while chunk < classes.len() {
             if classes[chunk] != 0 {
@@ -331,14 +371,27 @@ impl<'a> Census<'a> {
     }
 
     /// Counts the page allocations that start at the pages `from..to` of a window.
-    fn page_run(
+    fn page_run(&mut self, zone: &Zone, from: u64, to: u64, taken: &mut u64) -> Result<(), Stop> {
+        let lengths = zone.page_len + from * 4;
+        for part in self.source.touched(lengths, (to - from) * 4) {
+            // A part may begin within an entry of a table at an odd address.
+            let first = from + (part.start - lengths) / 4;
+            let last = from + (part.end - lengths).div_ceil(4);
+            self.page_entries(zone, first, last, taken)?;
+        }
+        Ok(())
+    }
+
+    /// Counts the page allocations that start at the pages `from..to`.
+    fn page_entries(
         &mut self,
         zone: &Zone,
         from: u64,
         to: u64,
         taken: &mut u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Stop> {
         let len = (to - from) as usize * 4;
+        self.source.budget.work(if self.has_books { 2 * len } else { len } as u64)?;
         let mut lengths = vec![0; len];
         let mut words = vec![0; len];
         self.source.memory.read(zone.page_len + from * 4, &mut lengths)?;
@@ -438,25 +491,40 @@ pub struct Pinned {
 /// Bytes of slabs and page allocations, by the set of tags that live in them.
 #[derive(Debug, Clone)]
 pub struct Pins {
-    /// By tag: slabs of one tag alone.
+    /// By tag: slabs of one tag alone; empty while there is none.
     alone: Vec<u64>,
     /// By sorted set of two tags or more.
     shared: HashMap<Box<[u32]>, u64>,
-    /// Count of tags that `shared` still has room for.
+    /// Count of tags that `shared` still has room for, and count of tags in it.
     room: usize,
+    held: usize,
     /// By tag: slabs that found no room in `shared`; empty while all did.
     beyond: Vec<u64>,
 }
 
 impl Default for Pins {
     fn default() -> Self {
-        Self { alone: vec![0; TAGS], shared: HashMap::new(), room: MAX_SHARED, beyond: Vec::new() }
+        Self::with_room(MAX_SHARED)
     }
 }
 
 impl Pins {
+    /// Pins whose sets take at most `memory` bytes.
+    fn with_room(memory: u64) -> Self {
+        let room = usize::try_from(memory.min(MAX_SHARED) / SHARED_TAG).unwrap_or(0);
+        Self { alone: Vec::new(), shared: HashMap::new(), room, held: 0, beyond: Vec::new() }
+    }
+
+    /// Memory of the sets, in bytes.
+    pub(super) fn memory(&self) -> u64 {
+        self.held as u64 * SHARED_TAG
+    }
+
     /// Adds a page allocation of one tag, or a slab in which no other tag lives.
     fn alone(&mut self, tag: u32, bytes: u64) {
+        if self.alone.is_empty() {
+            self.alone.resize(TAGS, 0);
+        }
         if let Some(sum) = self.alone.get_mut(tag as usize) {
             *sum += bytes;
         }
@@ -473,7 +541,7 @@ impl Pins {
         if let Some(sum) = self.shared.get_mut(tags) {
             *sum += bytes;
         } else if let Some(room) = self.room.checked_sub(tags.len()) {
-            self.room = room;
+            (self.room, self.held) = (room, self.held + tags.len());
             self.shared.insert(tags.into(), bytes);
         } else {
             self.beyond.resize(TAGS, 0);

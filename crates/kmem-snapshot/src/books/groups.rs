@@ -291,6 +291,13 @@ impl Charges {
         sum.calls += calls;
     }
 
+    /// Memory of the counts, in bytes.
+    pub(super) fn memory(&self) -> u64 {
+        const PAIR: usize = 48;
+        let others = self.others.len() * size_of::<Usage>();
+        (self.pairs.len() * PAIR + self.objects.len() * size_of::<u64>() + others) as u64
+    }
+
     /// One more than the highest id that the census met; at least 1, for the root.
     fn groups(&self) -> usize {
         self.others.len()
@@ -369,6 +376,12 @@ impl Holdings {
             }
         }
         Self { pairs, classes, objects, beyond: charges.beyond }
+    }
+
+    /// Memory of the counts, in bytes.
+    pub(super) fn memory(&self) -> u64 {
+        let pairs = self.pairs.len() * size_of::<(usize, u32, TagTotal)>();
+        (pairs + self.objects.len() * size_of::<u64>()) as u64
     }
 
     /// False when there were more pairs of group and tag than are kept. Some objects of a group

@@ -4,7 +4,9 @@
 //! tables in `tables`. The reader trusts nothing: it compares every address, size and count with
 //! the mappings and with the bounds of the layout.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use kmem_layout::geometry::{CHUNK_CLASS_MASK, ClassGeometry};
 use kmem_layout::group::{GroupBlock, MAX_GROUPS};
@@ -12,6 +14,7 @@ use kmem_layout::root::{MAGIC, MAPPING_NAME, MAX_ZONES, RootBlock, VERSION, Zone
 use kmem_layout::site::Site;
 use kmem_layout::word::TAG_BITS;
 
+use crate::budget::{Budget, OverBudget};
 use crate::error::ReadError;
 use crate::memory::{Image, Memory, Pages, field};
 use crate::process::{Maps, PAGE};
@@ -21,14 +24,16 @@ pub(super) const CHUNK: u64 = 64 << 10;
 pub(super) const PAGES_PER_CHUNK: u64 = CHUNK / PAGE;
 /// Pages of a pageblock (2 MiB), the unit of credit.
 pub(super) const PAGEBLOCK_PAGES: u64 = 512;
+/// Pages of a window, in which the tables of a zone are read.
+pub(super) const WINDOW_PAGES: u64 = 1 << 18;
 /// Largest slab in bytes. Zones start at a multiple of it.
 const MAX_SLAB: u64 = 2 << 20;
 /// Credit of a pageblock that is allocated as a whole; its bits in `rows` mean nothing.
 pub(super) const WHOLE_TAKEN: u16 = 0xFFFF;
-/// Most pageblocks whose credit is copied: 32 TiB.
-const MAX_PAGEBLOCKS: usize = 1 << 24;
-/// Longest bitmap copied, in bytes: 32 TiB.
-const MAX_BITS: usize = 1 << 30;
+/// Work of looking at one root block, in bytes, besides the copies of its tables. Each mapping adds
+/// to it, because tables are compared with the mappings.
+const ROOT_WORK: u64 = 1 << 20;
+const MAPPING_WORK: u64 = 64;
 /// Largest record accepted, in bytes. Records of a later layout may be longer than today's; the
 /// reader skips the rest of each.
 const MAX_RECORD: u32 = 4096;
@@ -62,6 +67,23 @@ pub(crate) struct Source<'a> {
     pub(crate) maps: &'a Maps,
     /// None where the reader may not know which pages are resident.
     pub(crate) pages: Option<&'a Pages>,
+    pub(crate) budget: &'a Budget,
+    /// Address ranges of the zones that were met, by start, with their root block.
+    pub(crate) zones: RefCell<BTreeMap<u64, (u64, u64)>>,
+}
+
+impl Source<'_> {
+    /// Parts of `len` bytes of a table at `addr` that may hold anything but zeroes. Memory that the
+    /// process never touched is left out where that is known.
+    pub(super) fn touched(&self, addr: u64, len: u64) -> Vec<Range<u64>> {
+        // Memory of a memfd may have contents and no page in the process's page table.
+        let anonymous =
+            |at| self.maps.find(at).is_some_and(|m| m.inode == 0 && m.end >= addr + len);
+        let known = self.pages.filter(|_| anonymous(addr));
+        known
+            .and_then(|pages| pages.touched(addr, len))
+            .unwrap_or_else(|| std::iter::once(addr..addr + len).collect())
+    }
 }
 
 /// A root block, copied and checked.
@@ -174,6 +196,11 @@ impl Root {
         self.profiling != Profiling::Never
     }
 
+    /// Fails with the error of the root block when a draw has failed.
+    pub(super) fn draw(&self, drawn: Result<(), OverBudget>) -> Result<(), ReadError> {
+        drawn.map_err(|over| ReadError::TooLarge { root: self.at, over })
+    }
+
     /// Copies `count` records of `size` bytes each; [`Root::read`] bounds both.
     pub(super) fn records(
         &self,
@@ -194,6 +221,7 @@ impl Root {
             ));
         }
         // The largest table: 2^17 sites of 4 KiB. Today a site has 32 bytes.
+        self.draw(source.budget.copy(len))?;
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
         source.memory.read(addr, &mut bytes)?;
         Ok(bytes)
@@ -229,6 +257,18 @@ impl Root {
             }
             zones.push(zone);
         }
+        // Two root blocks that lead to the same memory are copies of one. Their sum would be wrong.
+        let mut met = source.zones.borrow_mut();
+        for zone in &zones {
+            if let Some((_, &(end, root))) = met.range(..zone.end()).next_back()
+                && end > zone.base
+            {
+                let what =
+                    format!("its zone at {:#x} is one of the root block at {root:#x}", zone.base);
+                return Err(bad(self.at, what));
+            }
+        }
+        met.extend(zones.iter().map(|zone| (zone.base, (zone.end(), self.at))));
         Ok(zones)
     }
 }
@@ -416,34 +456,56 @@ impl Zone {
         Ok(())
     }
 
-    /// Copies the credit of each pageblock.
-    pub(super) fn credit(&self, memory: &Memory) -> Result<Vec<u16>, ReadError> {
-        let blocks = usize::try_from(self.committed.div_ceil(PAGEBLOCK_PAGES));
-        let blocks = blocks.unwrap_or(MAX_PAGEBLOCKS).min(MAX_PAGEBLOCKS);
-        let mut bytes = vec![0; 2 * blocks];
-        memory.read(self.credit, &mut bytes)?;
+    /// Copies the credit of the pageblocks that hold the pages `first..last`. `first` starts a
+    /// pageblock.
+    pub(super) fn credit(
+        &self,
+        source: &Source<'_>,
+        pages: &Range<u64>,
+    ) -> Result<Vec<u16>, ReadError> {
+        let first = pages.start / PAGEBLOCK_PAGES;
+        let count = pages.end.div_ceil(PAGEBLOCK_PAGES) - first;
+        let mut bytes = vec![0; 2 * usize::try_from(count).unwrap_or(0)];
+        source.memory.read(self.credit + 2 * first, &mut bytes)?;
         Ok(bytes.as_chunks().0.iter().map(|two| u16::from_le_bytes(*two)).collect())
     }
 
-    /// Copies a table with one bit for each page up to `committed`.
-    pub(super) fn bits(&self, memory: &Memory, table: u64) -> Option<Vec<u8>> {
-        let len = usize::try_from(self.committed.div_ceil(64) * 8).ok();
-        let mut bytes = vec![0; len.filter(|&len| len <= MAX_BITS)?];
-        memory.read(table, &mut bytes).ok()?;
-        Some(bytes)
+    /// Copies the bits of these pages from a table with one bit for each page. The first page is a
+    /// multiple of 64.
+    pub(super) fn bits(
+        &self,
+        source: &Source<'_>,
+        table: u64,
+        pages: &Range<u64>,
+    ) -> Result<Vec<u8>, ReadError> {
+        let len = usize::try_from((pages.end - pages.start).div_ceil(64) * 8).unwrap_or(0);
+        let mut bytes = vec![0; len];
+        source.memory.read(table + pages.start / 8, &mut bytes)?;
+        Ok(bytes)
     }
 
-    /// Copies the bitmap of free pages. The bits of pageblocks that are allocated as a whole are
-    /// cleared.
-    pub(super) fn free_bits(&self, memory: &Memory) -> Option<Vec<u8>> {
-        let mut free = self.bits(memory, self.rows)?;
-        let credit = self.credit(memory).ok()?;
+    /// Copies the bits of the free pages among these. The bits of pageblocks that are allocated as
+    /// a whole are cleared. The first page starts a pageblock.
+    pub(super) fn free_bits(
+        &self,
+        source: &Source<'_>,
+        pages: &Range<u64>,
+    ) -> Result<Vec<u8>, ReadError> {
+        let mut free = self.bits(source, self.rows, pages)?;
+        let credit = self.credit(source, pages)?;
         for (block, credit) in free.chunks_mut(PAGEBLOCK_PAGES as usize / 8).zip(credit) {
             if credit == WHOLE_TAKEN {
                 block.fill(0);
             }
         }
-        Some(free)
+        Ok(free)
+    }
+
+    /// The pages that the process may use, in windows of bounded size: 1 GiB of address space.
+    pub(super) fn windows(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let committed = self.committed;
+        let starts = (0..committed).step_by(WINDOW_PAGES as usize);
+        starts.map(move |first| first..(first + WINDOW_PAGES).min(committed))
     }
 
     pub(super) fn chunks(&self) -> u64 {
@@ -454,9 +516,13 @@ impl Zone {
         self.pages == 0
     }
 
+    /// One past the last address.
+    fn end(&self) -> u64 {
+        self.base + self.pages * PAGE
+    }
+
     fn overlaps(&self, other: &Self) -> bool {
-        let end = |z: &Self| z.base + z.pages * PAGE;
-        self.base < end(other) && other.base < end(self)
+        self.base < other.end() && other.base < self.end()
     }
 }
 
@@ -491,6 +557,7 @@ pub(super) struct Followed<T> {
 /// be followed; errors of access to the process.
 pub(super) fn follow<T>(
     image: &Image<'_>,
+    budget: &Budget,
     each: impl Fn(&Source<'_>, &Root) -> Result<T, ReadError>,
 ) -> Result<Followed<T>, ReadError> {
     let memory = image.memory();
@@ -505,9 +572,12 @@ pub(super) fn follow<T>(
     // Mappings are read after the root blocks, so that they hold zones which have just grown.
     let maps = image.maps()?.into_owned();
     let pages = image.pages(addresses[0]);
-    let source = Source { memory: &memory, maps: &maps, pages: pages.as_ref() };
+    let (pages_of, zones) = (pages.as_ref(), RefCell::default());
+    let source = Source { memory: &memory, maps: &maps, pages: pages_of, budget, zones };
     for root in &roots {
-        keep(each(&source, root), &mut kept, &mut faults)?;
+        let work = ROOT_WORK + MAPPING_WORK * maps.all().len() as u64;
+        let one = root.draw(budget.work(work)).and_then(|()| each(&source, root));
+        keep(one, &mut kept, &mut faults)?;
     }
     if kept.is_empty()
         && let Some(fault) = faults.pop()
@@ -516,6 +586,19 @@ pub(super) fn follow<T>(
         return Err(fault);
     }
     Ok(Followed { maps, pages, kept, faults })
+}
+
+/// Most faults that are told one by one.
+const MAX_FAULTS: usize = 8;
+
+/// A sentence for each of some faults, the last one for all that are not told one by one.
+pub(super) fn told(faults: &[ReadError]) -> Vec<String> {
+    let (told, more) = faults.split_at(faults.len().min(MAX_FAULTS));
+    let mut told: Vec<String> = told.iter().map(ToString::to_string).collect();
+    if !more.is_empty() {
+        told.push(format!("{} more root blocks cannot be followed", more.len()));
+    }
+    told
 }
 
 /// Sorts a result into the values or the faults. Fails with errors of access to the process.
@@ -528,6 +611,7 @@ fn keep<T>(
         Ok(value) => kept.push(value),
         Err(
             fault @ (ReadError::BadBooks { .. }
+            | ReadError::TooLarge { .. }
             | ReadError::Memory { .. }
             | ReadError::NotInCore { .. }),
         ) => faults.push(fault),

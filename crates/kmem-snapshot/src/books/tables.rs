@@ -148,6 +148,9 @@ impl Texts {
                 format!("texts at {:#x}, {len} bytes, are not in the process's memory", root.texts),
             ));
         }
+        // A copy, and the keys that are made of it.
+        root.draw(source.budget.copy(readable))?;
+        root.draw(source.budget.memory(readable))?;
         this.bytes = vec![0; usize::try_from(readable).unwrap_or(0)];
         this.left = this.bytes.len();
         source.memory.read(root.texts, &mut this.bytes)?;
@@ -263,7 +266,9 @@ pub(super) fn peak(
             return Ok(None);
         }
         let len = field!(&head, PeakTable.len: u64).min(u64::from(root.site_capacity));
-        copy.resize(usize::try_from(len).unwrap_or(0) * size_of::<PeakEntry>(), 0);
+        let size = usize::try_from(len).unwrap_or(0) * size_of::<PeakEntry>();
+        root.draw(source.budget.work(size as u64))?;
+        copy.resize(size, 0);
         source.memory.read(root.peak + header, &mut copy)?;
         let mut after = [0; 8];
         source.memory.read(root.peak + offset_of!(PeakTable, seq) as u64, &mut after)?;

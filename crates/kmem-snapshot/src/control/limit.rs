@@ -7,12 +7,14 @@
 //! the generation before and after. If it changed and the entry holds the written value, the writer
 //! puts back the value of a new group.
 
+use std::cell::RefCell;
 use std::mem::offset_of;
 
 use kmem_layout::group::{GroupBlock, Limit, NO_LIMIT, group_state};
 
 use super::Control;
 use crate::books::{Group, Groups, Profiling, Root, Source};
+use crate::budget::Budget;
 use crate::error::ReadError;
 use crate::memory::Memory;
 
@@ -38,7 +40,9 @@ impl Control {
     ///   [`ReadError::Memory`]: the process has ended or may not be written.
     pub fn set_group_limit(&self, path: &str, limit: Limit, bytes: u64) -> Result<(), ReadError> {
         let memory = Memory::Live(self.memory.clone());
-        let source = Source { memory: &memory, maps: &self.maps, pages: None };
+        let (budget, zones) = (Budget::default(), RefCell::default());
+        let source =
+            Source { memory: &memory, maps: &self.maps, pages: None, budget: &budget, zones };
         let no_group = || ReadError::NoGroup { pid: self.process.pid(), group: path.to_owned() };
         let mut entries = Vec::new();
         for root in self.roots.iter().filter(|root| root.profiling != Profiling::Never) {

@@ -8,9 +8,18 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::NoteIterator;
 
 use super::header::Headers;
+use crate::budget::Budget;
+use crate::process::MAX_MAPPINGS;
+use crate::report::size_u;
 
-/// Most bytes of notes read. One thread takes 3 KiB, one mapped file 100 bytes.
+/// Most bytes of notes read, in all segments together. One thread takes 3 KiB, one mapped file 100
+/// bytes.
 const MAX_NOTES: u64 = 256 << 20;
+
+/// Work of a byte of notes, in bytes: notes are parsed step by step.
+const NOTE_WORK: u64 = 4;
+/// Memory of a mapped file and of its mapping, in bytes, besides its name.
+const MAPPED_FILE: u64 = 256;
 
 /// A range of memory with the file that was mapped to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,8 +64,14 @@ impl Notes {
     /// # Errors
     ///
     /// Says which note is missing or makes no sense.
-    pub(super) fn read(file: &File, len: u64, headers: &Headers) -> Result<Self, String> {
+    pub(super) fn read(
+        file: &File,
+        len: u64,
+        headers: &Headers,
+        budget: &Budget,
+    ) -> Result<Self, String> {
         let mut notes = Self::default();
+        let mut left = MAX_NOTES;
         let (mut has_files, mut has_status) = (false, false);
         for segment in &headers.notes {
             let size = segment.file_size;
@@ -67,9 +82,16 @@ impl Notes {
                     segment.offset + size
                 ));
             }
-            if size > MAX_NOTES {
-                return Err(format!("{size} bytes of notes"));
-            }
+            let Some(rest) = left.checked_sub(size) else {
+                budget.remark(format!(
+                    "{size} bytes of notes at offset {} are left out: a core has no more than {}",
+                    segment.offset,
+                    size_u(MAX_NOTES)
+                ));
+                continue;
+            };
+            left = rest;
+            budget.work(NOTE_WORK * size).map_err(|over| format!("its notes are {over}"))?;
             let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
             file.read_exact_at(&mut bytes, segment.offset).map_err(|e| format!("notes: {e}"))?;
             let mut found =
@@ -77,6 +99,10 @@ impl Notes {
                     .map_err(|e| e.to_string())?;
             // A broken note hides the notes behind it. The notes before it stand.
             while let Ok(Some(note)) = found.next() {
+                // No note has neither name nor contents: this is a hole.
+                if note.name().is_empty() && note.desc().is_empty() {
+                    break;
+                }
                 if note.name() != b"CORE" {
                     continue;
                 }
@@ -91,6 +117,9 @@ impl Notes {
                     elf::NT_FILE if !has_files => {
                         has_files = true;
                         notes.files = files(note.desc())?;
+                        let bytes = notes.files.iter().map(|f| MAPPED_FILE + f.name.len() as u64);
+                        let drawn = budget.memory(bytes.sum());
+                        drawn.map_err(|over| format!("its mapped files are {over}"))?;
                     }
                     _ => {}
                 }
@@ -150,6 +179,9 @@ fn files(note: &[u8]) -> Result<Vec<MappedFile>, String> {
     let (Some(count), Some(page)) = (u64_at(note, 0), u64_at(note, 8)) else {
         return Err(bad("too short".to_owned()));
     };
+    if count > MAX_MAPPINGS as u64 {
+        return Err(bad(format!("{count} mapped files")));
+    }
     let (records, rest) = (note.get(16..).unwrap_or_default(), usize::try_from(count).ok());
     let Some((records, names)) =
         rest.and_then(|n| n.checked_mul(24)).and_then(|len| records.split_at_checked(len))

@@ -176,6 +176,13 @@ impl CoreMemory {
         }
     }
 
+    /// True when one part of the file holds all of a range.
+    pub fn is_there(&self, addr: u64, len: u64) -> bool {
+        let end = addr.checked_add(len);
+        let there = |p: &Part| end.is_some_and(|end| end <= p.start + p.there);
+        self.part(addr).is_some_and(there)
+    }
+
     /// Counts the bytes of memory that are in the core.
     #[must_use]
     pub fn resident(&self) -> u64 {

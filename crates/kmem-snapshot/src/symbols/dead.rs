@@ -5,10 +5,15 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
-use super::elf::{self, ReadSeek, build_id_in};
+use super::Mismatches;
+use super::bytes::ReadSeek;
+use super::elf::{self, build_id_in};
 use crate::core_file::CoreFile;
 use crate::memory::Memory;
 use crate::process::Mapping;
+
+/// Mappings that are looked at below a mapping, for the first page of its file.
+const MAX_PARTS: usize = 256;
 
 /// Opens `path`, the file of a mapping in a core. Adds a sentence to `mismatches` when the file is
 /// absent, or not the mapped one.
@@ -16,7 +21,7 @@ pub(super) fn source_of(
     core: &CoreFile,
     mapping: &Mapping,
     path: &Path,
-    mismatches: &mut Vec<String>,
+    mismatches: &mut Mismatches,
 ) -> Option<Box<dyn ReadSeek>> {
     if mapping.path == "[vdso]" {
         return elf::copy_image(&Memory::Core(core.memory().clone()), mapping);
@@ -41,7 +46,7 @@ pub(super) fn source_of(
 pub(super) fn source_by_name(
     mapping: &Mapping,
     other: Option<&Path>,
-    mismatches: &mut Vec<String>,
+    mismatches: &mut Mismatches,
 ) -> Option<Box<dyn ReadSeek>> {
     if !mapping.is_file() {
         return None;
@@ -66,8 +71,11 @@ pub(super) fn source_by_name(
 /// Compares the first page of a module in the core with that of a file: its build-id, or all of it
 /// where there is none. A page that was not dumped counts as equal.
 fn same_file(core: &CoreFile, mapping: &Mapping, file: &File) -> Result<(), String> {
-    let mut maps = core.maps().all().iter();
-    let Some(first) = maps.find(|m| m.path == mapping.path && m.offset == 0) else {
+    // The first page is mapped near the others, and below them.
+    let below = core.maps().all();
+    let below = &below[..below.partition_point(|m| m.start <= mapping.start)];
+    let mut near = below.iter().rev().take(MAX_PARTS);
+    let Some(first) = near.find(|m| m.path == mapping.path && m.offset == 0) else {
         return Ok(());
     };
     let mut mapped = [0; 4096];

@@ -8,25 +8,28 @@
 //! A row that names `std::vector::push_back` tells less than its caller. So frames of the
 //! language's own library are passed over, where DWARF shows their callers.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::OsStr;
 use std::fmt::{self, Write};
 use std::fs::File;
-use std::io::{Cursor, Read, Seek};
+use std::io::{Cursor, Read as _, Seek as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use addr2line::Context;
 use cpp_demangle::DemangleOptions;
-use gimli::{EndianRcSlice, RunTimeEndian, SectionId};
+use gimli::{RunTimeEndian, SectionId};
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use object::{
-    Endianness, Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _, ReadCache,
-    SegmentFlags, SymbolKind,
+    CompressionFormat, Endianness, Object as _, ObjectSection as _, ObjectSegment as _,
+    ObjectSymbol as _, SegmentFlags, SymbolKind,
 };
 
+use super::bytes::{Bytes, ReadSeek};
+use super::metered::{Meter, Metered};
+use crate::budget::{Budget, OverBudget, STEP};
 use crate::memory::Memory;
 use crate::process::{Mapping, open_regular};
 
@@ -43,19 +46,15 @@ const MAX_SYMBOLS: usize = 4 << 20;
 const MAX_MANGLED: usize = 64 << 10;
 /// Longest demangled name. Hostile symbols grow without bound when they are demangled.
 const MAX_DEMANGLED: usize = 4096;
-/// Largest section that is read, after decompression, in bytes.
-const MAX_SECTION: u64 = 4 << 30;
+/// Memory of a symbol, in bytes, besides its name.
+const SYMBOL: u64 = 64;
+/// Steps of demangling a byte of a name.
+const DEMANGLE_STEPS: u64 = 16;
 /// Most inlined frames examined for one address.
 const MAX_FRAMES: usize = 256;
 /// Directory of separate debug files.
 const DEBUG_DIR: &str = "usr/lib/debug";
 
-/// Source that an ELF file is read from.
-pub(super) trait ReadSeek: Read + Seek {}
-impl<T: Read + Seek> ReadSeek for T {}
-
-/// Bytes of an ELF file.
-type Bytes = ReadCache<Box<dyn ReadSeek>>;
 type Object<'a> = object::File<'a, &'a Bytes>;
 
 /// Opens a regular file of at most 8 GiB.
@@ -124,29 +123,37 @@ pub(super) struct Elf {
     /// The file that several debug files share (`dwz`).
     shared: Option<Bytes>,
     dwarf: OnceCell<Option<Dwarf>>,
+    budget: Budget,
+    /// True when a refusal of the budget was told.
+    told: Cell<bool>,
 }
 
 impl Elf {
-    /// Parses a file. None when it is not ELF, or broken.
-    pub(super) fn parse(source: Box<dyn ReadSeek>, search: &SearchPath<'_>) -> Option<Self> {
-        let bytes = ReadCache::new(source);
+    /// Parses a file. None when it is not ELF, or broken, or above the budget.
+    pub(super) fn parse(
+        source: Box<dyn ReadSeek>,
+        search: &SearchPath<'_>,
+        budget: &Budget,
+    ) -> Option<Self> {
+        let bytes = Bytes::new(source, budget);
         let (segments, links, mut functions) = {
             let file = object::File::parse(&bytes).ok()?;
-            (segments(&file), Links::of(&file), functions(&file))
+            (segments(&file), Links::of(&file), functions(&file, budget).ok()?)
         };
-        let debug = if links.has_dwarf { None } else { search.debug_file(&links) };
+        let debug = if links.has_dwarf { None } else { search.debug_file(&links, budget) };
         let mut shared = links.shared.clone();
         if let Some(debug) = &debug
             && let Ok(file) = object::File::parse(debug)
         {
-            let more = self::functions(&file);
+            let more = self::functions(&file, budget).ok()?;
             if more.len() > functions.len() {
                 functions = more;
             }
             shared = Links::of(&file).shared.or(shared);
         }
-        let shared = shared.and_then(|link| search.shared_file(&link));
-        Some(Self { segments, functions, bytes, debug, shared, dwarf: OnceCell::new() })
+        let shared = shared.and_then(|link| search.shared_file(&link, budget));
+        let (dwarf, budget, told) = (OnceCell::new(), budget.clone(), Cell::new(false));
+        Some(Self { segments, functions, bytes, debug, shared, dwarf, budget, told })
     }
 
     /// Virtual address, in the file's own terms, of the byte at `file_offset`.
@@ -178,21 +185,33 @@ impl Elf {
         Names { function: found.function.or_else(|| self.symbol(address)), ..found }
     }
 
+    /// The part of the budget that has no room for names of this file; none when it was told.
+    pub(super) fn refused(&self) -> Option<OverBudget> {
+        let over = self.budget.refused()?;
+        (!self.told.replace(true)).then_some(over)
+    }
+
     /// Finds the function at `address` in the symbol table.
     fn symbol(&self, address: u64) -> Option<String> {
         let after = self.functions.partition_point(|f| f.address <= address);
         let function = self.functions[..after].last()?;
         // Functions written in assembler may have no size.
         let within = function.size == 0 || address - function.address < function.size;
-        within.then(|| demangle(&function.name))
+        within.then(|| demangle_within(&function.name, &self.budget))
     }
 
     /// DWARF of the file, or of its debug file.
     fn dwarf(&self) -> Option<&Dwarf> {
         let dwarf = self.dwarf.get_or_init(|| {
-            let file = object::File::parse(self.debug.as_ref().unwrap_or(&self.bytes)).ok()?;
-            let shared = self.shared.as_ref().and_then(|bytes| object::File::parse(bytes).ok());
-            Dwarf::load(&file, shared.as_ref())
+            let file = ObjectOf::parse(self.debug.as_ref().unwrap_or(&self.bytes))?;
+            let shared = self.shared.as_ref().and_then(ObjectOf::parse);
+            let before = self.budget.kept();
+            let dwarf = Dwarf::load(&file, shared.as_ref(), &self.budget);
+            if dwarf.is_none() {
+                // The sections are no longer kept.
+                self.budget.give_back(self.budget.kept() - before);
+            }
+            dwarf
         });
         dwarf.as_ref()
     }
@@ -212,16 +231,24 @@ fn segments(file: &Object<'_>) -> Vec<Segment> {
 
 /// Functions of the symbol table, or of the dynamic one where the file is stripped; in order of
 /// address.
-fn functions<'a>(file: &Object<'a>) -> Vec<Function> {
+fn functions<'a>(file: &Object<'a>, budget: &Budget) -> Result<Vec<Function>, OverBudget> {
     let collect = |symbols: object::SymbolIterator<'a, '_, &'a Bytes>| {
-        let mut functions: Vec<Function> = symbols
-            .filter(|s| s.is_definition() && s.kind() == SymbolKind::Text)
-            .take(MAX_SYMBOLS)
-            .filter_map(|s| {
-                let name = s.name().ok().filter(|n| !n.is_empty() && n.len() <= MAX_MANGLED)?;
-                Some(Function { address: s.address(), size: s.size(), name: name.into() })
-            })
-            .collect();
+        let mut functions = Vec::new();
+        let functions_only = |s: &object::Symbol<'a, '_, &'a Bytes>| {
+            s.is_definition() && s.kind() == SymbolKind::Text
+        };
+        for s in symbols.filter(functions_only).take(MAX_SYMBOLS) {
+            let name = s.name().ok().filter(|n| !n.is_empty() && n.len() <= MAX_MANGLED);
+            if let Some(name) = name {
+                // Any number of symbols may have one name.
+                budget.copy(SYMBOL + name.len() as u64)?;
+                functions.push(Function {
+                    address: s.address(),
+                    size: s.size(),
+                    name: name.into(),
+                });
+            }
+        }
         // A lookup takes the last of several names for one address. Names with a size come last,
         // and of these the shortest, which is the least decorated.
         functions.sort_by(|a, b| {
@@ -231,10 +258,10 @@ fn functions<'a>(file: &Object<'a>) -> Vec<Function> {
                 .then_with(|| rank(a).cmp(&rank(b)))
                 .then_with(|| b.name.cmp(&a.name))
         });
-        functions
+        Ok(functions)
     };
-    let functions = collect(file.symbols());
-    if functions.is_empty() { collect(file.dynamic_symbols()) } else { functions }
+    let functions = collect(file.symbols())?;
+    if functions.is_empty() { collect(file.dynamic_symbols()) } else { Ok(functions) }
 }
 
 /// A debug file that several others share: its name, and the build-id it must have.
@@ -281,7 +308,8 @@ pub(super) struct SearchPath<'a> {
 
 impl SearchPath<'_> {
     /// Finds the separate debug file of a module.
-    fn debug_file(&self, links: &Links) -> Option<Bytes> {
+    fn debug_file(&self, links: &Links, budget: &Budget) -> Option<Bytes> {
+        let cache = |file| cache(file, budget);
         if let Some(id) = &links.build_id
             && let Some(path) = build_id_path(id)
         {
@@ -298,11 +326,14 @@ impl SearchPath<'_> {
             Path::new(DEBUG_DIR).join(dir).join(name),
         ];
         let paths = self.roots.iter().flat_map(|root| places.iter().map(|p| root.join(p)));
-        paths.filter_map(|path| open(&path, 0)).find_map(|file| with_crc(file, *crc)).map(cache)
+        paths
+            .filter_map(|path| open(&path, 0))
+            .find_map(|file| with_crc(file, *crc, budget))
+            .map(cache)
     }
 
     /// Finds the file that several debug files share.
-    fn shared_file(&self, link: &SharedLink) -> Option<Bytes> {
+    fn shared_file(&self, link: &SharedLink, budget: &Budget) -> Option<Bytes> {
         let name = link.name.strip_prefix("/").unwrap_or(&link.name);
         // A relative name is relative to the debug file, in DEBUG_DIR/.build-id/ab.
         let beside = Path::new(DEBUG_DIR).join(".build-id/xx").join(name);
@@ -312,7 +343,8 @@ impl SearchPath<'_> {
         let files = self.roots.iter().flat_map(|root| {
             places.iter().flatten().filter_map(move |place| open(&root.join(place), 0))
         });
-        files.map(cache).find(|bytes| has_build_id(bytes, &link.build_id))
+        let mut files = files.map(|file| cache(file, budget));
+        files.find(|bytes| has_build_id(bytes, &link.build_id))
     }
 }
 
@@ -324,8 +356,8 @@ fn build_id_path(id: &[u8]) -> Option<PathBuf> {
     Some(Path::new(DEBUG_DIR).join(format!(".build-id/{first:02x}/{rest}.debug")))
 }
 
-fn cache(file: File) -> Bytes {
-    ReadCache::new(Box::new(file))
+fn cache(file: File, budget: &Budget) -> Bytes {
+    Bytes::new(Box::new(file), budget)
 }
 
 fn has_build_id(bytes: &Bytes, expected: &[u8]) -> bool {
@@ -333,7 +365,8 @@ fn has_build_id(bytes: &Bytes, expected: &[u8]) -> bool {
 }
 
 /// Returns the file when its CRC-32 is the one in the debug link.
-fn with_crc(mut file: File, expected: u32) -> Option<File> {
+fn with_crc(mut file: File, expected: u32, budget: &Budget) -> Option<File> {
+    budget.work(file.metadata().ok()?.len()).ok()?;
     // The reflected polynomial of IEEE 802.3.
     let table: [u32; 256] = std::array::from_fn(|i| {
         (0..8).fold(i as u32, |c, _| if c & 1 != 0 { 0xedb8_8320 ^ (c >> 1) } else { c >> 1 })
@@ -353,35 +386,42 @@ fn with_crc(mut file: File, expected: u32) -> Option<File> {
     (!crc == expected).then_some(file)
 }
 
-type Reader = EndianRcSlice<RunTimeEndian>;
-
 /// DWARF of one file.
 struct Dwarf {
-    context: Context<Reader>,
+    context: Context<Metered>,
+    meter: Rc<Meter>,
+    budget: Budget,
 }
 
 impl Dwarf {
     /// Loads the sections of a file; none when it has no DWARF.
-    fn load(file: &Object<'_>, shared: Option<&Object<'_>>) -> Option<Self> {
-        file.section_by_name(".debug_info")?;
-        let mut dwarf = gimli::Dwarf::load(|id| section(file, id)).ok()?;
+    fn load(file: &ObjectOf<'_>, shared: Option<&ObjectOf<'_>>, budget: &Budget) -> Option<Self> {
+        file.0.section_by_name(".debug_info")?;
+        let meter = Meter::new(budget.clone());
+        let mut dwarf = gimli::Dwarf::load(|id| section(file, id, &meter, budget)).ok()?;
         if let Some(shared) = shared {
-            dwarf.load_sup(|id| section(shared, id)).ok()?;
+            dwarf.load_sup(|id| section(shared, id, &meter, budget)).ok()?;
         }
-        Some(Self { context: Context::from_dwarf(dwarf).ok()? })
+        let context = meter.lookup(|| Context::from_dwarf(dwarf)).ok()?;
+        Some(Self { context, meter, budget: budget.clone() })
     }
 
     /// Names of the innermost frame at `address` that is not library code, or of the outermost
     /// frame when all are.
     fn find(&self, address: u64) -> Option<Names> {
+        self.meter.lookup(|| self.innermost(address))
+    }
+
+    fn innermost(&self, address: u64) -> Option<Names> {
         let mut frames = self.context.find_frames(address).skip_all_loads().ok()?;
         let mut outermost = None;
         for _ in 0..MAX_FRAMES {
             let Ok(Some(frame)) = frames.next() else {
                 break;
             };
-            let function =
-                frame.function.and_then(|f| f.raw_name().ok().map(|name| demangle(&name)));
+            let function = frame
+                .function
+                .and_then(|f| f.raw_name().ok().map(|name| demangle_within(&name, &self.budget)));
             let location = frame.location;
             let source = location
                 .and_then(|l| Some((l.file?.to_owned(), l.line.unwrap_or(0))))
@@ -399,14 +439,60 @@ impl Dwarf {
     }
 }
 
-/// Bytes of one section; empty when it is absent, too large or broken.
-fn section(file: &Object<'_>, id: SectionId) -> Result<Reader, gimli::Error> {
-    let data = file
-        .section_by_name(id.name())
-        .filter(|s| s.compressed_file_range().is_ok_and(|r| r.uncompressed_size <= MAX_SECTION))
-        .and_then(|s| s.uncompressed_data().ok());
-    let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
-    Ok(EndianRcSlice::new(Rc::from(data.as_deref().unwrap_or(&[])), endian))
+/// A parsed file, and the bytes that it was parsed from.
+struct ObjectOf<'a>(Object<'a>, &'a Bytes);
+
+impl<'a> ObjectOf<'a> {
+    fn parse(bytes: &'a Bytes) -> Option<Self> {
+        Some(Self(object::File::parse(bytes).ok()?, bytes))
+    }
+}
+
+/// Bytes of one section; empty when it is absent or broken.
+///
+/// # Errors
+///
+/// Any error when the section does not fit in the budget.
+fn section(
+    file: &ObjectOf<'_>,
+    id: SectionId,
+    meter: &Rc<Meter>,
+    budget: &Budget,
+) -> Result<Metered, gimli::Error> {
+    let found = file.0.section_by_name(id.name());
+    let data = match found.and_then(|s| Some((s.compressed_file_range().ok()?, s))) {
+        None => Ok(None),
+        Some((range, _)) if range.format == CompressionFormat::None => {
+            file.1.copy(range.offset, range.uncompressed_size)
+        }
+        Some((range, section)) => expanded(&section, range.uncompressed_size, budget),
+    };
+    let data = data.map_err(|_| gimli::Error::Io)?;
+    let little = file.0.is_little_endian();
+    let endian = if little { RunTimeEndian::Little } else { RunTimeEndian::Big };
+    Ok(Metered::new(data.unwrap_or_default(), endian, meter))
+}
+
+/// Expands a compressed section to `size` bytes. None when it is broken.
+fn expanded<'a>(
+    section: &object::Section<'a, '_, &'a Bytes>,
+    size: u64,
+    budget: &Budget,
+) -> Result<Option<Rc<[u8]>>, OverBudget> {
+    // The expanded bytes, and a copy of them that is kept.
+    budget.copy(size)?;
+    budget.copy(size)?;
+    let data = section.uncompressed_data().ok().map(|data| Rc::from(&*data));
+    budget.give_back(size);
+    Ok(data)
+}
+
+/// Demangles a name, or returns it as it is when the budget has no room for that.
+fn demangle_within(name: &str, budget: &Budget) -> String {
+    match budget.work(name.len() as u64 * DEMANGLE_STEPS * STEP) {
+        Ok(()) => demangle(name),
+        Err(_) => name.chars().take(MAX_DEMANGLED).collect(),
+    }
 }
 
 #[derive(Default)]

@@ -11,6 +11,9 @@ use crate::process::open_regular;
 /// Most bytes read.
 const MAX_FILE: u64 = 64 << 20;
 
+/// Most entries kept.
+const MAX_ENTRIES: usize = 1 << 20;
+
 /// Names of address ranges.
 #[derive(Debug, Default)]
 pub(super) struct PerfMap {
@@ -41,6 +44,7 @@ impl PerfMap {
                 let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
                 Some((hex(start)?, hex(len)?, name.to_owned()))
             })
+            .take(MAX_ENTRIES)
             .collect();
         // The sort is stable, so of two entries with one start the newer one is found.
         entries.sort_by_key(|e| e.0);

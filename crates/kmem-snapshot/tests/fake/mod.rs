@@ -85,7 +85,8 @@ impl Target {
 
 /// Maps memory of the target process.
 fn map(len: usize, fd: i32) -> usize {
-    let flags = libc::MAP_PRIVATE | if fd < 0 { libc::MAP_ANONYMOUS } else { 0 };
+    let anonymous = libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let flags = libc::MAP_PRIVATE | if fd < 0 { anonymous } else { 0 };
     // SAFETY: without MAP_FIXED the kernel replaces no mapping.
     let at = unsafe {
         libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0)
@@ -365,6 +366,11 @@ fn target() {
     let content = Content::fill(&at);
     write_peak(&at, &content.totals);
     write_blocks(&at, &content, &fault);
+    match &*fault {
+        "copies" => copy(),
+        "planted" => plant(at.root),
+        _ => {}
+    }
     for (tag, (bytes, calls)) in &content.totals {
         println!("row {tag} {bytes} {calls}");
     }
@@ -397,11 +403,29 @@ fn write_blocks(at: &Layout, content: &Content, fault: &str) {
     } else if fault != "starting" {
         block.magic.store(MAGIC, Release);
     }
-    if fault == "copies" {
+}
+
+/// Root blocks that are planted in one process.
+pub(crate) const PLANTED: usize = 10_000;
+
+/// Plants copies of the root block. Some lead to the zone of the original, some to none.
+fn plant(root: usize) {
+    for number in 0..PLANTED {
         let copy = map(4096, memfd(4096));
         // SAFETY: both are mappings of one page, and they do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(at.root as *const u8, copy as *mut u8, 4096) };
+        unsafe { std::ptr::copy_nonoverlapping(root as *const u8, copy as *mut u8, 4096) };
+        if number % 2 == 0 {
+            put(copy + offset_of!(RootBlock, zone_count), 0_u32);
+        }
     }
+}
+
+/// Makes another copy of the library: a root block and a zone with the same contents.
+fn copy() {
+    let at = Layout::new(map(4096, memfd(4096)));
+    let content = Content::fill(&at);
+    write_peak(&at, &content.totals);
+    write_blocks(&at, &content, "");
 }
 
 /// A reserved tag or the tag of a site.
@@ -485,6 +509,11 @@ fn break_it(fault: &str, root: &mut RootBlock, zone: &mut ZoneBlock, at: &Layout
             unsafe { std::ptr::copy_nonoverlapping(zone, std::ptr::from_mut(zone).add(1), 1) };
         }
         "zone-wrap" => zone.pages = 1 << 61,
+        "zone-vast" => {
+            root.zone_count.store(2, Relaxed);
+            // SAFETY: the table has room for MAX_ZONES blocks, so the second one is in it.
+            unsafe { std::ptr::from_mut(zone).add(1).write(vast()) };
+        }
         "zone-base" => zone.base += 4096,
         "committed" => zone.committed.store(1 << 40, Relaxed),
         "page_len-outside" => zone.page_len = at.root as u64,
@@ -513,6 +542,26 @@ fn break_it(fault: &str, root: &mut RootBlock, zone: &mut ZoneBlock, at: &Layout
         "unknown-class" => (0..64).for_each(|c| put(at.chunk_class + c, 0x7f_u8)),
         "long-pages" => put(at.page_len + 4 * 200, u32::MAX),
         _ => {}
+    }
+}
+
+/// A zone of 2^32 pages, whose tables were never touched.
+fn vast() -> ZoneBlock {
+    let pages = 1 << 32;
+    ZoneBlock {
+        base: 1 << 50,
+        pages,
+        committed: pages.into(),
+        chunk_class: map(pages as usize / 16, -1) as u64,
+        page_ext: map(pages as usize * 4, -1) as u64,
+        page_len: map(pages as usize * 4, -1) as u64,
+        rows: map(pages as usize / 8, -1) as u64,
+        dirty: map(pages as usize / 8, -1) as u64,
+        credit: map(pages as usize / 256, -1) as u64,
+        purpose: zone_purpose::HEAP,
+        node: 0,
+        meta_base: 0,
+        meta_len: 0,
     }
 }
 

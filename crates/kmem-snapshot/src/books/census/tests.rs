@@ -51,7 +51,7 @@ proptest! {
     ) {
         let row_of = |tag: u32| rows[tag as usize];
         let mut got = vec![Pinned::default(); 5];
-        let pins = pins(&heap, MAX_SHARED);
+        let pins = pins(&heap, usize::MAX);
         pins.by_row(row_of, &mut got);
         prop_assert_eq!(&got, &model(&heap, row_of, 5));
         prop_assert!(pins.is_exact());

@@ -97,8 +97,8 @@ fn crc_is_that_of_the_debug_link() {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(b"123456789").unwrap();
     file.rewind().unwrap();
-    let file = with_crc(file, 0xcbf4_3926).unwrap();
-    assert!(with_crc(file, 1).is_none());
+    let file = with_crc(file, 0xcbf4_3926, &Budget::default()).unwrap();
+    assert!(with_crc(file, 1, &Budget::default()).is_none());
 }
 
 #[test]
