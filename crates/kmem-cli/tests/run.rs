@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use kmem_testing::library::{LIBRARY, built};
 use kmem_testing::{Compiler, is_not_root};
 use tempfile::TempDir;
 
@@ -253,6 +254,49 @@ fn signals_are_passed_on() {
         assert!(sent.success());
         assert_eq!(child.wait().unwrap().code(), Some(code), "{signal}");
     }
+}
+
+/// Runs a command under the real library, and gives it the pid of `kmem run`.
+fn run_really(script: &str) -> (std::process::Child, std::process::ChildStdout) {
+    let mut command = Command::new(KMEM);
+    command.arg("run").arg("--library").arg(built(LIBRARY)).args(["--", "sh", "-c", script]);
+    let piped = command.env_remove("KMEM_CONF").env_remove("LD_PRELOAD").stdin(Stdio::piped());
+    let mut child = piped.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let out = child.stdout.take().unwrap();
+    (child, out)
+}
+
+fn line(out: &mut impl std::io::Read) -> String {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while out.read_exact(&mut byte).is_ok() && byte != *b"\n" {
+        line.extend(byte);
+    }
+    String::from_utf8(line).unwrap()
+}
+
+fn send(signal: &str, pid: u32) {
+    let sent = Command::new("kill").args(["-s", signal, &pid.to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn a_stopped_command_does_not_block_its_program() {
+    // Programs that exit while the command is stopped, in a program that goes on.
+    let script = "echo up; read x; for i in 1 2 3 4 5 6 7 8; do /bin/true; done; echo went; read x";
+    let (mut child, mut out) = run_really(script);
+    assert_eq!(line(&mut out), "up");
+    send("STOP", child.id());
+    let start = std::time::Instant::now();
+    writeln!(child.stdin.as_mut().unwrap()).unwrap();
+    assert_eq!(line(&mut out), "went");
+    // One of them may have been waiting when the command stopped.
+    assert!(start.elapsed() < std::time::Duration::from_secs(10), "{:?}", start.elapsed());
+    send("CONT", child.id());
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("At exit"), "{}", stderr(&output));
 }
 
 #[test]

@@ -131,6 +131,9 @@ impl Watch {
                 self.exiting(exiting);
             }
         }
+        // The socket is closed before the report is written. A reader of the report that waits does
+        // not keep processes that outlive the command from their end.
+        drop(self.socket);
         Ok(Ended {
             pid: self.child.id(),
             status,

@@ -2,14 +2,19 @@
 //!
 //! Context: any, signal handlers included.
 
+use super::file::Path;
+use super::start;
 use super::syscall::sys;
 
-/// Longest wait for the reader, in seconds. The reader reads one process after the other, on a
-/// machine that may be busy. If it has exited, the wait ends at once by a hang-up.
-const PATIENCE: i64 = 60;
+/// Longest wait for the reader, as a count of looks. The reader reads one process after the
+/// other, on a machine that may be busy. If it has exited, the wait ends at once by a hang-up.
+const LOOKS: u32 = 240;
+/// Time between two looks, in microseconds: a quarter of a second.
+const LOOK: libc::suseconds_t = 250_000;
 
 /// Connects to the abstract socket `name`, sends this process's number, and waits for a byte or a
-/// hang-up. Raises no signal, and returns silently on any error.
+/// hang-up. Does not wait for a reader that is stopped, because it could stay so for ever. Raises
+/// no signal, and returns silently on any error.
 pub fn report(name: &[u8]) {
     let mut addr = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
     if name.len() >= addr.sun_path.len() {
@@ -20,7 +25,7 @@ pub fn report(name: &[u8]) {
         *to = *from as libc::c_char;
     }
     let len = core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-    let patience = libc::timeval { tv_sec: PATIENCE, tv_usec: 0 };
+    let patience = libc::timeval { tv_sec: 0, tv_usec: LOOK };
     // SAFETY: all pointers are valid for the lengths given; this function made the descriptor.
     unsafe {
         let fd =
@@ -43,11 +48,45 @@ pub fn report(name: &[u8]) {
             let mut packet = *b"KMEM\0\0\0\0";
             packet[4..].copy_from_slice(&pid.to_le_bytes());
             sys!(libc::SYS_sendto, fd, packet.as_ptr(), packet.len(), libc::MSG_NOSIGNAL, 0, 0);
+            let mut reader = libc::ucred { pid: 0, uid: 0, gid: 0 };
+            let mut len = size_of_val(&reader) as libc::socklen_t;
+            sys!(
+                libc::SYS_getsockopt,
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                &raw mut reader,
+                &raw mut len
+            );
             let mut reply = [0u8; 1];
-            sys!(libc::SYS_read, fd, reply.as_mut_ptr(), 1);
+            for _ in 0..LOOKS {
+                if is_stopped(reader.pid) {
+                    break;
+                }
+                let read = sys!(libc::SYS_read, fd, reply.as_mut_ptr(), 1);
+                if read != -(libc::EAGAIN as isize) && read != -(libc::EINTR as isize) {
+                    break;
+                }
+            }
         }
         sys!(libc::SYS_close, fd);
     }
+}
+
+/// True when a process is stopped, by a signal or a tracer. False where that cannot be told.
+fn is_stopped(process: libc::pid_t) -> bool {
+    let mut path = Path::EMPTY;
+    let number = u64::from(process.unsigned_abs());
+    if !(path.add(b"/proc/") && path.add_number(number) && path.add(b"/stat")) {
+        return false;
+    }
+    let mut stat = [0; 128];
+    let len = start::read_file(path.as_c_str(), &mut stat);
+    let stat = &stat[..len];
+    // The state is behind the name, which may hold any characters.
+    let name = stat.iter().rposition(|&byte| byte == b')');
+    let state = name.and_then(|end| stat.get(end + 2));
+    matches!(state, Some(b'T' | b't'))
 }
 
 /// Ends the process with an exit status.

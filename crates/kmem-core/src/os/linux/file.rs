@@ -1,5 +1,6 @@
 //! A shared file, for data that must outlive the process; and names of the process and its host.
 
+use core::ffi::CStr;
 use core::ptr::NonNull;
 
 use super::super::File;
@@ -11,14 +12,22 @@ use super::syscall::sys;
 const MAX_PATH: usize = 1024;
 
 /// A path under construction. Bytes from `len` on are zero.
-struct Path {
+pub(super) struct Path {
     bytes: [u8; MAX_PATH],
     len: usize,
 }
 
 impl Path {
+    pub(super) const EMPTY: Self = Self { bytes: [0; MAX_PATH], len: 0 };
+
+    /// The path up to its first NUL.
+    pub(super) fn as_c_str(&self) -> &CStr {
+        // The last byte is always zero.
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+
     /// Appends bytes. False: the path would be too long.
-    fn add(&mut self, bytes: &[u8]) -> bool {
+    pub(super) fn add(&mut self, bytes: &[u8]) -> bool {
         // The last byte stays zero: the path ends with a NUL.
         let fits = self.len + bytes.len() < MAX_PATH;
         if fits {
@@ -29,7 +38,7 @@ impl Path {
     }
 
     /// Appends a number in decimal. False: the path would be too long.
-    fn add_number(&mut self, mut number: u64) -> bool {
+    pub(super) fn add_number(&mut self, mut number: u64) -> bool {
         let mut digits = [0; 20];
         let mut at = digits.len();
         loop {
@@ -45,7 +54,7 @@ impl Path {
     /// Expands `%p` (process), `%h` (host), `%t` (seconds since 1970), `%e` (name of the
     /// executable) and `%%`. `None`: too long, or another `%`.
     fn expand(pattern: &[u8]) -> Option<Self> {
-        let mut path = Self { bytes: [0; MAX_PATH], len: 0 };
+        let mut path = Self::EMPTY;
         let mut rest = pattern.iter().copied();
         while let Some(byte) = rest.next() {
             let fits = match byte {
