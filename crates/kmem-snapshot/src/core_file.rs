@@ -36,6 +36,7 @@ pub struct CoreFile {
     notes: Notes,
     exe: String,
     missing: u64,
+    knows_resident: bool,
     budget: Budget,
 }
 
@@ -59,7 +60,8 @@ impl CoreFile {
         let maps = mappings::maps(&headers, &notes);
         let exe = executable(&notes, &maps, &memory);
         let missing = memory.missing();
-        Ok(Self { path: path.to_owned(), memory, maps, notes, exe, missing, budget })
+        let (path, knows_resident) = (path.to_owned(), !headers.has_sections);
+        Ok(Self { path, memory, maps, notes, exe, missing, knows_resident, budget })
     }
 
     /// Path of the file.
@@ -109,6 +111,13 @@ impl CoreFile {
     #[must_use]
     pub fn memory(&self) -> &CoreMemory {
         &self.memory
+    }
+
+    /// True when the file tells which pages were in memory: they are no holes of it. gdb also
+    /// writes pages that the process never touched.
+    #[must_use]
+    pub fn knows_resident(&self) -> bool {
+        self.knows_resident
     }
 
     /// The budget of reading it, with remarks about what it has no room for.

@@ -503,7 +503,8 @@ impl Image<'_> {
                 let exact = process.pagemap(resident).map(Pages::Live);
                 exact.or_else(|| process.smaps().map(Pages::Likely))
             }
-            Self::Core(core) => Some(Pages::Core(core.memory().clone())),
+            Self::Core(core) if core.knows_resident() => Some(Pages::Core(core.memory().clone())),
+            Self::Core(_) => None,
         }
     }
 

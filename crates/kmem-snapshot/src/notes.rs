@@ -48,6 +48,11 @@ pub enum Note {
         /// Signal that ended it; 0 for none.
         signal: u32,
     },
+    /// A core does not tell which pages were in memory.
+    NoResidency {
+        /// The core file.
+        path: String,
+    },
     /// Damage to a black box, the rest of which can be read.
     Damage {
         /// The black box.
@@ -149,6 +154,11 @@ impl Note {
                     signal => write!(f, ", ended by signal {signal}"),
                 }
             }
+            Self::NoResidency { path } => write!(
+                f,
+                "{path}: this core, as gdb writes it, does not tell which pages were in memory: \
+                 resident is all memory in the file"
+            ),
             Self::Damage { path, what } => write!(f, "{path}: {what}"),
             Self::Moment { pid, exe, of } => {
                 let what = match of.reason {

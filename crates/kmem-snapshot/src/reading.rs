@@ -245,6 +245,9 @@ impl Target {
                 let command = if core.command().is_empty() { core.comm() } else { core.command() };
                 let (pid, command, signal) = (core.pid(), command.to_owned(), core.signal());
                 notes.push(Note::CoreOf { pid, command, signal });
+                if !core.knows_resident() {
+                    notes.push(Note::NoResidency { path: path.display().to_string() });
+                }
                 note_books(&snapshot, Note::Absent, notes)?;
                 Ok((Opened::Core(core), snapshot))
             }

@@ -146,8 +146,8 @@ pub fn write_accounting(out: &mut impl Write, of: &Accounting) -> io::Result<()>
         )?,
         Tables::Unknown => writeln!(
             out,
-            "  overhead lacks kmem's tables, which are in unaccounted: neither pagemap nor smaps \
-             of the process can be read here"
+            "  overhead lacks kmem's tables, which are in unaccounted: which of their pages are \
+             in memory cannot be told here"
         )?,
     }
     let untouched = of.untouched.filter(|&bytes| bytes != 0);

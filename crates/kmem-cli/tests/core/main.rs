@@ -104,6 +104,17 @@ fn a_core_of_gcore_says_the_same() {
     assert_same(&live, &core);
     let errors = text(&kmem(&["dump", "--core"], &core).stderr);
     assert!(!errors.contains("ended by signal"), "{errors}");
+    // gdb writes pages that the process never touched, so tables would be far too large.
+    assert!(errors.contains("does not tell which pages were in memory"), "{errors}");
+    assert!(errors.contains("overhead lacks kmem's tables, which are in unaccounted"), "{errors}");
+    let of = |name: &str| {
+        let output = kmem(&["dump", "--json", "--core"], &core);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        json["accounting"][name].clone()
+    };
+    assert_eq!((of("tables"), of("untouched")), ("unknown".into(), Value::Null));
+    let overhead = live.json["accounting"]["overhead"].as_i64().unwrap();
+    assert!(of("overhead").as_i64().unwrap() <= overhead);
 }
 
 #[test]

@@ -47,6 +47,9 @@ pub(super) struct Headers {
     pub(super) notes: Vec<Segment>,
     /// Kind PT_LOAD, in order of address, without overlap.
     pub(super) loads: Vec<Segment>,
+    /// True when there is a table of sections. gdb writes one. Linux writes one section header at
+    /// most, for the count of program headers.
+    pub(super) has_sections: bool,
 }
 
 /// Reads `bytes.len()` bytes at `offset` of a file of `len` bytes; `what` names them in errors.
@@ -91,7 +94,8 @@ pub(super) fn read(file: &File, len: u64) -> Result<Headers, String> {
     if usize::from(size) != size_of::<ProgramHeader64<LE>>() {
         return Err(format!("program headers of {size} bytes, expected 56"));
     }
-    let mut headers = Headers { notes: Vec::new(), loads: Vec::new() };
+    let has_sections = header.e_shnum.get(LE) > 1;
+    let mut headers = Headers { notes: Vec::new(), loads: Vec::new(), has_sections };
     let mut table = vec![0; count * usize::from(size)];
     read_at(file, len, header.e_phoff.get(LE), &mut table, "the program headers")?;
     for (number, record) in table.chunks_exact(usize::from(size)).enumerate() {

@@ -102,6 +102,7 @@ mod tests {
     fn segments_and_files_cut_each_other() {
         let headers = Headers {
             notes: Vec::new(),
+            has_sections: false,
             loads: vec![load(10, 30, elf::PF_R), load(30, 40, 0), load(60, 70, elf::PF_R)],
         };
         let files = vec![

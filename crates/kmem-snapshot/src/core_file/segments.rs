@@ -213,7 +213,7 @@ mod tests {
         for page in 0..3_u8 {
             file.write_all_at(&[page + 1; 0x1000], u64::from(page) * 0x1000).unwrap();
         }
-        let headers = Headers { notes: Vec::new(), loads };
+        let headers = Headers { notes: Vec::new(), loads, has_sections: false };
         CoreMemory::new(file, 0x3000, "core", &headers, files)
     }
 
