@@ -30,10 +30,23 @@ impl Text {
     }
 }
 
-/// `malloc_stats(3)`: prints one line to standard error.
+/// `malloc_stats(3)`: prints the lines of glibc to standard error, and one more. The arena is the
+/// slabs; page allocations are what glibc calls mmap regions, of this moment.
 #[unsafe(no_mangle)]
 extern "C" fn malloc_stats() {
     let stats = KMEM.stats();
+    let text = Text::of(format_args!(
+        "Arena 0:\nsystem bytes     = {:10}\nin use bytes     = {:10}\n\
+         Total (incl. mmap):\nsystem bytes     = {:10}\nin use bytes     = {:10}\n\
+         max mmap regions = {:10}\nmax mmap bytes   = {:10}\n",
+        stats.used.saturating_sub(stats.large),
+        stats.tracked.saturating_sub(stats.large),
+        stats.used,
+        stats.tracked,
+        stats.large_blocks,
+        stats.large
+    ));
+    KMEM.platform().print(&text.bytes[..text.len]);
     let text = Text::of(format_args!(
         "kmem: {} bytes in {} allocations (of which {} bytes in {} page allocations); \
          {} bytes of slabs and pages in use, {} bytes of heap\n",

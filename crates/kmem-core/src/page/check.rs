@@ -228,11 +228,17 @@ impl<P: Platform> On<'_, P> {
     unsafe fn prepare_slow(&self, checks: PageChecks, run: Run) -> Result<(), BadPage> {
         if checks.protects()
             && let Some(at) = NonNull::new(self.zone.address(run.start) as *mut u8)
+            && let Some(base) = NonNull::new(self.zone.base() as *mut u8)
         {
-            // If the platform refuses, it also refused to protect the free pages, or the next write
-            // ends the program.
-            // SAFETY: committed pages that the caller alone uses, by the contract.
-            unsafe { self.platform.protect(at, run.pages.bytes(), true) };
+            // SAFETY: committed pages that the caller alone uses, by the contract. Then all
+            // committed pages of the zone: that free ones are inaccessible is only an aid.
+            unsafe {
+                // A page in the middle of free ones takes two more mappings, which the platform
+                // refuses if there are too many. A zone that is accessible is one mapping.
+                if !self.platform.protect(at, run.pages.bytes(), true) {
+                    self.platform.protect(base, self.zone.committed().bytes(), true);
+                }
+            }
         }
         if checks.has(PageChecks::EVERY) {
             self.zone.check_claimed(run)?;

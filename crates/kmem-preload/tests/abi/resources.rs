@@ -69,6 +69,24 @@ fn more_than_the_machine_has_is_refused_where_the_kernel_would() {
 }
 
 #[test]
+fn small_programs_start_in_4_mebibytes_of_data() {
+    for (command, arguments) in [("/bin/ls", &["/"][..]), ("/bin/bash", &["-c", "echo 1"])] {
+        if !is_missing(command) {
+            let run = Run::after_shell("ulimit -d 4096", command).args(arguments);
+            run.run().assert_quiet_success();
+        }
+    }
+}
+
+#[test]
+fn no_memory_that_faults_is_handed_out_when_there_are_too_many_mappings() {
+    for conf in ["", "debug_pagealloc:1"] {
+        let run = Run::new(program("many_mappings.c")).env("KMEM_CONF", conf);
+        run.run().assert_quiet_success();
+    }
+}
+
+#[test]
 fn exhausted_data_segment_gives_null_and_comes_back() {
     Run::after_shell("ulimit -d 131072", program("exhaust.c"))
         .args(&["inherited", "128"])

@@ -51,11 +51,14 @@ fn introspection_answers_as_documented() {
         || Run::new(&path),
         |outcome| {
             outcome.assert_success();
-            assert!(
-                outcome.stderr.lines().any(|line| line.chars().any(|c| c.is_ascii_digit())),
-                "{}",
-                outcome.story()
-            );
+            let names = outcome.stderr.lines().filter_map(|line| {
+                let (name, number) = line.split_once(" = ")?;
+                number.trim().parse::<u64>().ok().map(|_| name.trim())
+            });
+            let arena = ["system bytes", "in use bytes"];
+            let glibc = [&arena[..], &arena[..], &["max mmap regions", "max mmap bytes"]].concat();
+            assert!(names.eq(glibc), "{}", outcome.story());
+            assert_eq!(outcome.messages().len(), 1, "{}", outcome.story());
         },
     );
 }

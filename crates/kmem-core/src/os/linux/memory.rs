@@ -109,11 +109,14 @@ unsafe impl Memory for Linux {
         let memory = machine_memory();
         self.memory.store(memory, Ordering::Relaxed);
         let ample = memory.saturating_mul(4).next_power_of_two().clamp(16 << 30, 16 << 40);
+        // The tables of a zone are committed, so a limit of data counts them.
+        let data = limit(libc::RLIMIT_DATA);
+        let ample = ample.min(data.max(16 << 20));
         // Under a limit of address space, leave most of it to the program's other mappings.
         let space = limit(libc::RLIMIT_AS);
         let share = |part: usize| (space / part).clamp(4 << 20, ample) & !(PAGEBLOCK_SIZE - 1);
         let further = share(8).min(1 << 30);
-        let memory = memory.min(limit(libc::RLIMIT_DATA)).min(space / 4);
+        let memory = memory.min(data).min(space / 4);
         let scarce = space != usize::MAX;
         Budget { first_zone: share(4), min_zone: further, memory, cpus: self.cpus(), scarce }
     }
