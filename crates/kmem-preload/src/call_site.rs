@@ -79,9 +79,17 @@ macro_rules! with_call_site {
         #[unsafe(naked)]
         unsafe extern "C" fn $name($($arg: $ty),*) -> *mut c_void {
             #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $inner);
+            core::arch::naked_asm!(
+                $crate::preemption::own!($name),
+                concat!("mov ", $x86, ", [rsp]"),
+                "jmp {}", sym $inner
+            );
             #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!(concat!("mov ", $arm, ", x30"), "b {}", sym $inner);
+            core::arch::naked_asm!(
+                $crate::preemption::own!($name),
+                concat!("mov ", $arm, ", x30"),
+                "b {}", sym $inner
+            );
         }
     )*};
 }

@@ -3,7 +3,7 @@
 /// Sets `errno` to `ENOMEM` and returns null: the result of a failed allocation.
 #[cold]
 #[inline(never)]
-pub(crate) fn no_memory() -> *mut u8 {
+pub(crate) extern "C" fn no_memory() -> *mut u8 {
     set(libc::ENOMEM);
     core::ptr::null_mut()
 }

@@ -6,7 +6,7 @@
 //! | modules                                             | purpose                        |
 //! |-----------------------------------------------------|--------------------------------|
 //! | [`malloc`], [`family`], [`mallinfo`], [`report`]    | the malloc family of C         |
-//! | [`operators`]                                       | `new` and `delete` of C++      |
+//! | [`operators`], [`preemption`]                       | `new` and `delete` of C++      |
 //! | [`process`]                                         | start, exit, `vfork`, `dlopen` |
 //! | [`limits`]                                          | `setrlimit`                    |
 //! | [`thread`], [`pthread`]                             | a group per thread, by name    |
@@ -33,6 +33,7 @@ mod malloc;
 mod mempool;
 mod operators;
 mod percpu;
+mod preemption;
 mod process;
 mod pthread;
 mod report;

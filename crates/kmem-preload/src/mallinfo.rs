@@ -3,11 +3,17 @@
 use core::ffi::{c_int, c_void};
 
 use crate::KMEM;
+use crate::preemption::program_has_malloc;
 
+/// Returns 0 for memory of a program with its own `malloc`, whose size kmem does not know.
+///
 /// # Safety
 /// `at` is null or a live allocation.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
+    if program_has_malloc() && !KMEM.owns(at.cast()) {
+        return 0;
+    }
     // SAFETY: the same contract.
     unsafe { KMEM.usable_size(at.cast()) }
 }

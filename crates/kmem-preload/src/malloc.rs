@@ -7,6 +7,7 @@ use kmem_core::request::Caller;
 use kmem_core::task;
 
 use crate::call_site::{at, with_call_site, with_caller, with_frame};
+use crate::preemption::{goes_through, jump};
 use crate::{KMEM, errno, family, thread};
 
 const PAGE: usize = 4096;
@@ -21,8 +22,6 @@ with_caller! {
     __libc_calloc (count: usize, size: usize) => calloc_at, "rdx", "rcx", "x2", "x3";
     realloc (at: *mut c_void, size: usize) => realloc_at, "rdx", "rcx", "x2", "x3";
     __libc_realloc (at: *mut c_void, size: usize) => realloc_at, "rdx", "rcx", "x2", "x3";
-    reallocarray (at: *mut c_void, count: usize, size: usize)
-        => reallocarray_at, "rcx", "r8", "x3", "x4";
     memalign (align: usize, size: usize) => memalign_at, "rdx", "rcx", "x2", "x3";
     __libc_memalign (align: usize, size: usize) => memalign_at, "rdx", "rcx", "x2", "x3";
     aligned_alloc (align: usize, size: usize) => memalign_at, "rdx", "rcx", "x2", "x3";
@@ -72,17 +71,31 @@ unsafe extern "C" fn realloc_at(old: *mut u8, size: usize, ret: usize, frame: us
     unsafe { family::realloc(old, size, at(ret, frame)) }
 }
 
+/// `reallocarray(3)`: `realloc` to `count` times `size` bytes, which may be the program's.
+///
 /// # Safety
 /// As for `reallocarray(3)`.
-unsafe extern "C" fn reallocarray_at(
-    old: *mut u8,
-    count: usize,
-    size: usize,
-    ret: usize,
-    frame: usize,
-) -> *mut u8 {
-    // SAFETY: the same contract.
-    unsafe { family::reallocarray(old, count, size, at(ret, frame)) }
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        "mov rax, rdx",
+        "mul rsi",
+        "jo {overflow}",
+        "mov rsi, rax",
+        jump!(realloc),
+        overflow = sym errno::no_memory,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(
+        "umulh x3, x1, x2",
+        "cbnz x3, 2f",
+        "mul x1, x1, x2",
+        jump!(realloc),
+        "2: b {overflow}",
+        overflow = sym errno::no_memory,
+    );
 }
 
 extern "C" fn memalign_at(align: usize, size: usize, ret: usize, frame: usize) -> *mut u8 {
@@ -122,27 +135,23 @@ unsafe extern "C" fn posix_memalign_at(
     unsafe { family::posix_memalign(out, align, size, at(ret, frame)) }
 }
 
-/// Exports functions that free memory: `free`, its variants, forms of `operator delete`. Further
-/// arguments are ignored. `errno` is kept.
+/// Exports functions that free memory. `errno` is kept.
 macro_rules! frees {
-    ($($name:ident($($ignored:ident),*);)*) => {$(
+    ($($name:ident)*) => {$(
         /// # Safety
         /// As for `free(3)`.
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(at: *mut core::ffi::c_void $(, $ignored: usize)*) {
-            $(let _ = $ignored;)*
+        unsafe extern "C" fn $name(at: *mut u8) {
             // SAFETY: the same contract.
-            unsafe { KMEM.free(at.cast()) }
+            unsafe { KMEM.free(at) }
         }
     )*};
 }
 
-pub(crate) use frees;
+frees! { free __libc_free }
 
-frees! {
-    free();
-    cfree();
-    __libc_free();
-    free_sized(_size);
-    free_aligned_sized(_align, _size);
+goes_through! {
+    cfree => free;
+    free_sized => free;
+    free_aligned_sized => free;
 }

@@ -5,29 +5,46 @@
 //! `std::bad_alloc`. The forms of `new` in the C++ runtime do this, with memory from `malloc`. So
 //! the last attempt is a jump to them, which leaves no frame of this library on the stack when they
 //! throw. A program without that runtime is ended.
+//!
+//! A program may replace some forms. The others then go through its forms: see
+//! [`crate::preemption`].
 
 use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use kmem_core::os::Console;
 use kmem_core::request::Caller;
 use kmem_core::task;
 
 use crate::call_site::{self, with_call_site};
-use crate::malloc::frees;
+use crate::preemption::{self, goes_through, is_replaced};
 use crate::{KMEM, thread};
 
 with_call_site! {
     _Znwm (size: usize) => new_at, "rsi", "x1";
-    _Znam (size: usize) => new_at, "rsi", "x1";
     _ZnwmRKSt9nothrow_t (size: usize, tag: *const c_void) => new_nothrow_at, "rdx", "x2";
-    _ZnamRKSt9nothrow_t (size: usize, tag: *const c_void) => new_nothrow_at, "rdx", "x2";
+    _ZnamRKSt9nothrow_t (size: usize, tag: *const c_void) => new_array_nothrow_at, "rdx", "x2";
     _ZnwmSt11align_val_t (size: usize, align: usize) => new_aligned_at, "rdx", "x2";
-    _ZnamSt11align_val_t (size: usize, align: usize) => new_aligned_at, "rdx", "x2";
     _ZnwmSt11align_val_tRKSt9nothrow_t (size: usize, align: usize, tag: *const c_void)
         => new_aligned_nothrow_at, "rcx", "x3";
     _ZnamSt11align_val_tRKSt9nothrow_t (size: usize, align: usize, tag: *const c_void)
-        => new_aligned_nothrow_at, "rcx", "x3";
+        => new_array_aligned_nothrow_at, "rcx", "x3";
+}
+
+goes_through! {
+    _Znam => _Znwm;
+    _ZnamSt11align_val_t => _ZnwmSt11align_val_t;
+    _ZdaPv => _ZdlPv;
+    _ZdlPvm => _ZdlPv;
+    _ZdaPvm => _ZdaPv;
+    _ZdlPvRKSt9nothrow_t => _ZdlPv;
+    _ZdaPvRKSt9nothrow_t => _ZdaPv;
+    _ZdaPvSt11align_val_t => _ZdlPvSt11align_val_t;
+    _ZdlPvmSt11align_val_t => _ZdlPvSt11align_val_t;
+    _ZdaPvmSt11align_val_t => _ZdaPvSt11align_val_t;
+    _ZdlPvSt11align_val_tRKSt9nothrow_t => _ZdlPvSt11align_val_t;
+    _ZdaPvSt11align_val_tRKSt9nothrow_t => _ZdaPvSt11align_val_t;
 }
 
 /// Defines slow paths. Each calls `$any` with its arguments and the frame pointer. If that returns
@@ -74,9 +91,12 @@ macro_rules! slow_paths {
 slow_paths! {
     new_slow(size): any, "rdx", "x2", then last_new;
     new_nothrow_slow(size, tag): any_nothrow, "rcx", "x3", then last_nothrow;
+    new_array_nothrow_slow(size, tag): no_array_nothrow, "rcx", "x3", then last_array_nothrow;
     new_aligned_at(size, align): any_aligned, "rcx", "x3", then last_aligned;
     new_aligned_nothrow_at(size, align, tag):
         any_aligned_nothrow, "r8", "x4", then last_aligned_nothrow;
+    new_array_aligned_nothrow_at(size, align, tag):
+        any_array_aligned_nothrow, "r8", "x4", then last_array_aligned_nothrow;
 }
 
 extern "C" fn new_at(size: usize, ret: usize) -> *mut u8 {
@@ -102,10 +122,22 @@ extern "C" fn new_scoped(size: usize, ret: usize) -> *mut u8 {
 
 extern "C" fn new_nothrow_at(size: usize, tag: usize, ret: usize) -> *mut u8 {
     let key = thread::key(ret);
-    // SAFETY: the key of a return address.
-    let at = unsafe { KMEM.alloc_fast(size, key) };
+    let at = if is_replaced!(_Znwm) {
+        null_mut()
+    } else {
+        // SAFETY: the key of a return address.
+        unsafe { KMEM.alloc_fast(size, key) }
+    };
     // SAFETY: a slow path of this file, with the arguments that it declares.
     if at.is_null() { unsafe { new_nothrow_slow(size, tag, key) } } else { at }
+}
+
+extern "C" fn new_array_nothrow_at(size: usize, tag: usize, ret: usize) -> *mut u8 {
+    if is_replaced!(_Znwm) || is_replaced!(_Znam) {
+        // SAFETY: a slow path of this file, with the arguments that it declares.
+        return unsafe { new_array_nothrow_slow(size, tag, ret) };
+    }
+    new_nothrow_at(size, tag, ret)
 }
 
 extern "C" fn any(size: usize, key: usize, frame: usize) -> *mut u8 {
@@ -113,9 +145,14 @@ extern "C" fn any(size: usize, key: usize, frame: usize) -> *mut u8 {
     KMEM.alloc_any(size, unsafe { Caller::in_frame(key, frame) })
 }
 
+/// Null if the program has a plain form of its own: then the runtime's form calls that.
 extern "C" fn any_nothrow(size: usize, _tag: usize, key: usize, frame: usize) -> *mut u8 {
-    // SAFETY: the key of a return address.
-    KMEM.alloc_any(size, unsafe { Caller::in_frame(key, frame) })
+    if is_replaced!(_Znwm) { null_mut() } else { any(size, key, frame) }
+}
+
+/// Null: the runtime's form calls the program's plain forms.
+extern "C" fn no_array_nothrow(_: usize, _: usize, _: usize, _: usize) -> *mut u8 {
+    null_mut()
 }
 
 extern "C" fn any_aligned(size: usize, align: usize, ret: usize, frame: usize) -> *mut u8 {
@@ -125,6 +162,7 @@ extern "C" fn any_aligned(size: usize, align: usize, ret: usize, frame: usize) -
     KMEM.alloc_aligned(size, align, call_site::at(ret, frame))
 }
 
+/// Null if the program has a plain form of its own: then the runtime's form calls that.
 extern "C" fn any_aligned_nothrow(
     size: usize,
     align: usize,
@@ -132,7 +170,20 @@ extern "C" fn any_aligned_nothrow(
     ret: usize,
     frame: usize,
 ) -> *mut u8 {
-    any_aligned(size, align, ret, frame)
+    let replaced = is_replaced!(_ZnwmSt11align_val_t);
+    if replaced { null_mut() } else { any_aligned(size, align, ret, frame) }
+}
+
+/// Null if the program has a plain form of its own: then the runtime's form calls that.
+extern "C" fn any_array_aligned_nothrow(
+    size: usize,
+    align: usize,
+    tag: usize,
+    ret: usize,
+    frame: usize,
+) -> *mut u8 {
+    let replaced = is_replaced!(_ZnamSt11align_val_t);
+    if replaced { null_mut() } else { any_aligned_nothrow(size, align, tag, ret, frame) }
 }
 
 /// Finds a form of `new` of the C++ runtime, behind this library in the search order. Null: the
@@ -155,12 +206,17 @@ fn throwing(name: &CStr) -> *mut c_void {
     at
 }
 
-/// Finds a form that returns null: that of the runtime, else one of this file.
-fn returning(name: &CStr) -> *mut c_void {
+/// Finds a form that returns null: that of the runtime, else one of this file. `known` keeps the
+/// runtime's: a program with operators of its own comes here with each call.
+fn returning(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     extern "C" fn null() -> *mut c_void {
         null_mut()
     }
-    let at = runtime(name);
+    let mut at = known.load(Ordering::Relaxed);
+    if at.is_null() {
+        at = runtime(name);
+        known.store(at, Ordering::Relaxed);
+    }
     if at.is_null() { null as *mut c_void } else { at }
 }
 
@@ -168,29 +224,50 @@ extern "C" fn last_new() -> *mut c_void {
     throwing(c"_Znwm")
 }
 
-extern "C" fn last_nothrow() -> *mut c_void {
-    returning(c"_ZnwmRKSt9nothrow_t")
-}
-
 extern "C" fn last_aligned() -> *mut c_void {
     throwing(c"_ZnwmSt11align_val_t")
 }
 
-extern "C" fn last_aligned_nothrow() -> *mut c_void {
-    returning(c"_ZnwmSt11align_val_tRKSt9nothrow_t")
+/// Defines functions that find the runtime's form of a nothrow `new`.
+macro_rules! last_of_nothrow {
+    ($($last:ident: $name:literal;)*) => {$(
+        extern "C" fn $last() -> *mut c_void {
+            static KNOWN: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+            returning(&KNOWN, $name)
+        }
+    )*};
 }
 
-frees! {
-    _ZdlPv();
-    _ZdaPv();
-    _ZdlPvm(_size);
-    _ZdaPvm(_size);
-    _ZdlPvRKSt9nothrow_t(_tag);
-    _ZdaPvRKSt9nothrow_t(_tag);
-    _ZdlPvSt11align_val_t(_align);
-    _ZdaPvSt11align_val_t(_align);
-    _ZdlPvmSt11align_val_t(_size, _align);
-    _ZdaPvmSt11align_val_t(_size, _align);
-    _ZdlPvSt11align_val_tRKSt9nothrow_t(_align, _tag);
-    _ZdaPvSt11align_val_tRKSt9nothrow_t(_align, _tag);
+last_of_nothrow! {
+    last_nothrow: c"_ZnwmRKSt9nothrow_t";
+    last_array_nothrow: c"_ZnamRKSt9nothrow_t";
+    last_aligned_nothrow: c"_ZnwmSt11align_val_tRKSt9nothrow_t";
+    last_array_aligned_nothrow: c"_ZnamSt11align_val_tRKSt9nothrow_t";
+}
+
+/// Exports the two forms of `operator delete` that free memory. All others go through them.
+macro_rules! deletes {
+    ($($name:ident)*) => {$(
+        /// # Safety
+        /// As for `free(3)`.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(at: *mut u8) {
+            // SAFETY: the same contract.
+            unsafe { KMEM.free_or(at, delete_foreign) }
+        }
+    )*};
+}
+
+deletes! { _ZdlPv _ZdlPvSt11align_val_t }
+
+/// Frees memory that is not kmem's. It may be that of a program with its own `malloc`, as in the
+/// C++ runtime, where `delete` calls `free`. Elsewhere this is a misuse.
+///
+/// # Safety
+/// As for `free(3)`.
+unsafe fn delete_foreign(at: *mut u8) {
+    // SAFETY: the same contract.
+    unsafe {
+        if preemption::program_has_malloc() { preemption::bound_free(at) } else { KMEM.free(at) }
+    }
 }

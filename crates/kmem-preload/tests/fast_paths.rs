@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use kmem_testing::library;
-use object::{Object, ObjectSection, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSymbol, ObjectSymbolTable};
 
 /// The exported functions whose fast paths are counted.
 const FUNCTIONS: &[&str] = &[
@@ -44,6 +44,9 @@ struct Image {
     /// Addresses at which sections commit.
     commits: Vec<u64>,
     symbols: HashMap<String, u64>,
+    /// Addresses of the words that the dynamic linker binds to functions of the library, unless
+    /// the program has its own.
+    bound: HashMap<u64, u64>,
 }
 
 impl Image {
@@ -59,7 +62,19 @@ impl Image {
             .dynamic_symbols()
             .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())))
             .collect();
-        Self { code, commits: commits(&file), symbols }
+        let table = file.dynamic_symbol_table().expect("dynamic symbols");
+        let bound = file
+            .dynamic_relocations()
+            .into_iter()
+            .flatten()
+            .filter_map(|(at, relocation)| match relocation.target() {
+                object::RelocationTarget::Symbol(index) => {
+                    Some((at, table.symbol_by_index(index).ok()?.address()))
+                }
+                _ => None,
+            })
+            .collect();
+        Self { code, commits: commits(&file), symbols, bound }
     }
 
     fn instruction(&self, at: u64) -> Option<Instruction> {
@@ -128,6 +143,11 @@ fn ways(image: &Image, function: u64) -> Vec<usize> {
             FlowControl::Next => go(next, place.returns),
             FlowControl::UnconditionalBranch => {
                 go(instruction.near_branch_target(), place.returns);
+            }
+            FlowControl::IndirectBranch if instruction.is_ip_rel_memory_operand() => {
+                if let Some(to) = image.bound.get(&instruction.ip_rel_memory_address()) {
+                    go(*to, place.returns);
+                }
             }
             FlowControl::ConditionalBranch => {
                 go(instruction.near_branch_target(), place.returns.clone());

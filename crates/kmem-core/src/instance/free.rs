@@ -1,7 +1,7 @@
 //! Freeing: the fast path, and the paths for addresses that it cannot free; facts about an
 //! allocation by its address.
 
-use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_MASK};
+use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use super::Instance;
 use crate::class::{ArrayId, Contents, PageClass, SizeClass};
@@ -39,6 +39,31 @@ impl<P: Platform> Instance<P> {
         }
     }
 
+    /// [`Self::free`] for an address that may not be this instance's: then calls `foreign` instead.
+    ///
+    /// # Safety
+    /// See [`Self::free`], if the address is this instance's. Otherwise see `foreign`.
+    #[inline(always)]
+    pub unsafe fn free_or(&'static self, at: *mut u8, foreign: unsafe fn(*mut u8)) {
+        // SAFETY: the same contract.
+        unsafe {
+            if !self.free_fast(at) {
+                self.free_slow_or(at, foreign);
+            }
+        }
+    }
+
+    /// [`Self::free_or`] for an address that [`Self::free_fast`] cannot free.
+    ///
+    /// # Safety
+    /// See [`Self::free_or`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_slow_or(&'static self, at: *mut u8, foreign: unsafe fn(*mut u8)) {
+        // SAFETY: the same contract.
+        unsafe { if at.is_null() || self.owns(at) { self.free_slow(at) } else { foreign(at) } }
+    }
+
     /// Frees an object of the first zone whose word says that it is live. False: call
     /// [`Self::free_slow`].
     ///
@@ -56,8 +81,9 @@ impl<P: Platform> Instance<P> {
         // SAFETY: a slab of that class, in a zone whose slabs have extension words.
         let ext = unsafe { heap.classes.extension(location) };
         let (word, item) = (ext.load(Ordering::Relaxed), Item::at(at as usize));
-        // One test: the object is live, and no group pays for it.
-        if word >> TAG_BITS != EXT_LIVE >> TAG_BITS {
+        let tag = word.wrapping_sub(EXT_LIVE);
+        // One test: the object is live, and no group pays for it. Then the rest is its tag.
+        if tag > TAG_MASK {
             if word & EXT_LIVE == 0 {
                 return false;
             }
@@ -66,7 +92,7 @@ impl<P: Platform> Instance<P> {
             unsafe { self.free_charged(item, class.array(), word) };
             return true;
         }
-        ext.store(word & TAG_MASK, Ordering::Relaxed);
+        ext.store(tag, Ordering::Relaxed);
         // SAFETY: the object was live until now, and the caller gave it up.
         unsafe {
             if !heap.slots.push(class.array(), item) {

@@ -1,0 +1,118 @@
+//! Functions of which the program may have a definition of its own.
+//!
+//! In the order of symbol search a program comes before a preloaded library. So its definition of
+//! `operator new(size_t)` wins, while the forms that it does not define are those of this library.
+//! By the C++ standard they call the form that it does define. `reallocarray` and `free_sized` call
+//! its `realloc` and its `free` in the same way.
+//!
+//! | function                                  | goes through                                |
+//! |-------------------------------------------|---------------------------------------------|
+//! | `new[]`, aligned `new[]`                  | `new`, aligned `new`                        |
+//! | nothrow `new`, if a plain form is not ours | the C++ runtime, which catches exceptions  |
+//! | sized and nothrow `delete`                | `delete`                                    |
+//! | `delete[]` and its forms                  | `delete[]`, then `delete`                   |
+//! | aligned forms of `delete`                 | aligned `delete`, aligned `delete[]`        |
+//! | `delete` of memory that is not kmem's     | `free` of a program with its own `malloc`   |
+//! | `reallocarray`                            | `realloc`                                   |
+//! | `free_sized`, `free_aligned_sized`, `cfree` | `free`                                    |
+//!
+//! A jump through the dynamic symbol needs no decision: in a program without a definition it leads
+//! back to this library.
+
+/// Exports each `$name`, which jumps to the function that the dynamic symbol `$to` is bound to. The
+/// arguments and the return address stay, so that function has the same call site.
+macro_rules! goes_through {
+    ($($name:ident => $to:ident;)*) => {$(
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                $crate::preemption::own!($name),
+                $crate::preemption::jump!($to)
+            );
+        }
+    )*};
+}
+
+/// Assembly: a jump to the function that a dynamic symbol is bound to.
+macro_rules! jump {
+    ($to:ident) => {
+        $crate::preemption::jump_text!(stringify!($to))
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump_text {
+    ($to:expr) => {
+        concat!("jmp qword ptr [rip + ", $to, "@GOTPCREL]")
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump_text {
+    ($to:expr) => {
+        concat!("adrp x16, :got:", $to, "\nldr x16, [x16, :got_lo12:", $to, "]\nbr x16")
+    };
+}
+
+/// Assembly: a name for the start of an exported function that no other definition can take. The
+/// exported name itself may mean the program's function.
+macro_rules! own {
+    ($name:ident) => {
+        concat!(
+            ".globl kmem_own_",
+            stringify!($name),
+            "\n",
+            ".hidden kmem_own_",
+            stringify!($name),
+            "\n",
+            "kmem_own_",
+            stringify!($name),
+            ":\n",
+        )
+    };
+}
+
+/// Returns whether a dynamic symbol is bound to another function than that of this library.
+macro_rules! is_replaced {
+    ($name:ident) => {{
+        let bound: usize;
+        let own: usize;
+        // SAFETY: reads one slot of the global offset table.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            core::arch::asm!(
+                concat!("mov {0}, [rip + ", stringify!($name), "@GOTPCREL]"),
+                concat!("lea {1}, [rip + kmem_own_", stringify!($name), "]"),
+                out(reg) bound, out(reg) own, options(nostack, pure, readonly, preserves_flags)
+            );
+        }
+        // SAFETY: reads one slot of the global offset table.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            core::arch::asm!(
+                concat!("adrp {0}, :got:", stringify!($name)),
+                concat!("ldr {0}, [{0}, :got_lo12:", stringify!($name), "]"),
+                concat!("adrp {1}, kmem_own_", stringify!($name)),
+                concat!("add {1}, {1}, :lo12:kmem_own_", stringify!($name)),
+                out(reg) bound, out(reg) own, options(nostack, pure, readonly, preserves_flags)
+            );
+        }
+        bound != own
+    }};
+}
+
+pub(crate) use {goes_through, is_replaced, jump, jump_text, own};
+
+/// Returns whether the program has a `malloc` of its own.
+pub(crate) fn program_has_malloc() -> bool {
+    is_replaced!(malloc)
+}
+
+/// Calls the `free` that the dynamic symbol is bound to.
+///
+/// # Safety
+/// As for `free(3)`.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn bound_free(at: *mut u8) {
+    core::arch::naked_asm!(jump!(free));
+}
