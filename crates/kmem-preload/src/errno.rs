@@ -8,6 +8,13 @@ pub(crate) extern "C" fn no_memory() -> *mut u8 {
     core::ptr::null_mut()
 }
 
+/// Sets `errno` from the result of a failed system call; returns -1.
+#[cold]
+pub(crate) extern "C" fn failed(result: isize) -> isize {
+    set(-result as i32);
+    -1
+}
+
 /// Sets `errno` of the calling thread.
 pub(crate) fn set(value: i32) {
     // SAFETY: the address of the calling thread's `errno`, valid as long as the thread runs.

@@ -10,6 +10,7 @@
 //! | [`process`]                                         | start, exit, `vfork`, `dlopen` |
 //! | [`limits`]                                          | `setrlimit`                    |
 //! | [`thread`], [`pthread`]                             | a group per thread, by name    |
+//! | [`sandbox`]                                         | filters of system calls        |
 //! | [`tagged`], [`tag_ranges`], [`kernel`], [`vmalloc`] | `kmem.h`: tags, memory         |
 //! | [`group`], [`scope`]                                | `kmem.h`: groups               |
 //! | [`percpu`], [`mempool`], [`rhashtable`]             | `kmem.h`: the other interfaces |
@@ -38,6 +39,7 @@ mod process;
 mod pthread;
 mod report;
 mod rhashtable;
+mod sandbox;
 mod scope;
 mod tag_ranges;
 mod tagged;

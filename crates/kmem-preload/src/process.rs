@@ -37,7 +37,9 @@ fn last_call() {
         return;
     }
     KMEM.write_record(kmem_layout::blackbox::reason::EXIT);
-    if let Some(name) = KMEM.report_socket().get() {
+    if let Some(name) = KMEM.report_socket().get()
+        && !KMEM.platform().is_in_sandbox()
+    {
         call::report(name);
     }
 }
@@ -86,7 +88,7 @@ unsafe extern "C" fn vfork() -> libc::pid_t {
         "js 3f",
         "ret",
         "3: sub rsp, 8",
-        "mov edi, eax",
+        "mov rdi, rax",
         "call {failed}",
         "add rsp, 8",
         "ret",
@@ -96,7 +98,7 @@ unsafe extern "C" fn vfork() -> libc::pid_t {
         "ret",
         before = sym before_vfork,
         after = sym after_vfork,
-        failed = sym failed,
+        failed = sym crate::errno::failed,
         fork = sym libc::fork,
         vfork = const libc::SYS_vfork,
     );
@@ -114,13 +116,6 @@ extern "C" fn before_vfork() -> bool {
 #[cfg(target_arch = "x86_64")]
 extern "C" fn after_vfork() {
     KMEM.after_vfork();
-}
-
-/// Sets `errno` from the result of a failed system call; returns -1.
-#[cfg(target_arch = "x86_64")]
-extern "C" fn failed(ret: c_int) -> c_int {
-    crate::errno::set(-ret);
-    -1
 }
 
 type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;

@@ -6,17 +6,23 @@ use core::mem::transmute;
 use core::ptr::null_mut;
 use core::sync::atomic::AtomicPtr;
 
-use kmem_core::os::linux::syscall::syscall;
+use kmem_core::memcg::GroupId;
 use kmem_core::request::Caller;
 
 use crate::process::next;
-use crate::{KMEM, errno, thread};
+use crate::{KMEM, thread};
 
 /// The function of a new thread and its argument.
 #[repr(C)]
 struct Work {
     function: *mut c_void,
     argument: *mut c_void,
+}
+
+/// [`Work`], and the group of the thread that creates the new one.
+struct Start {
+    work: Work,
+    group: GroupId,
 }
 
 /// The start of a new thread: enters its group, then jumps to its function. No frame of this
@@ -33,30 +39,30 @@ unsafe extern "C" fn begin(work: *mut c_void) -> *mut c_void {
         "mov x9, x0", "mov x0, x1", "br x9", joined = sym joined);
 }
 
-/// Enters the group of the calling thread's name. Frees `work` and returns a copy of it, in two
+/// Enters the group of the calling thread's name. Frees `start` and returns its work, in two
 /// registers.
 ///
 /// # Safety
-/// `work` is from [`packed`], and no other code uses it.
-unsafe extern "C" fn joined(work: *mut Work) -> Work {
-    thread::adopt();
-    // SAFETY: the contract: a live allocation that holds a `Work`.
-    unsafe {
-        let copy = work.read();
-        KMEM.free(work.cast());
-        copy
-    }
+/// `start` is from [`packed`], and no other code uses it.
+unsafe extern "C" fn joined(start: *mut Start) -> Work {
+    // SAFETY: the contract: a live allocation that holds a `Start`.
+    let Start { work, group } = unsafe { start.read() };
+    thread::adopt(group);
+    // SAFETY: the contract: no other code uses it.
+    unsafe { KMEM.free(start.cast()) };
+    work
 }
 
-/// Allocates a [`Work`]. Null if there is no memory.
-fn packed(function: *mut c_void, argument: *mut c_void) -> *mut Work {
+/// Allocates a [`Start`]. Null if there is no memory.
+fn packed(function: *mut c_void, argument: *mut c_void) -> *mut Start {
     let caller = Caller::tagged(kmem_core::static_tag!("thread start"));
-    let work = KMEM.alloc(size_of::<Work>(), caller).cast::<Work>();
-    if !work.is_null() {
+    let start = KMEM.alloc(size_of::<Start>(), caller).cast::<Start>();
+    if !start.is_null() {
+        let work = Work { function, argument };
         // SAFETY: fresh memory of that size.
-        unsafe { work.write(Work { function, argument }) };
+        unsafe { start.write(Start { work, group: thread::group() }) };
     }
-    work
+    start
 }
 
 /// Starts a thread that enters its group before it calls `function`. `create` starts it with the
@@ -164,32 +170,16 @@ unsafe extern "C" fn pthread_setname_np(to: libc::pthread_t, name: *const c_char
         let next = next(&NEXT, c"pthread_setname_np", missing as _);
         transmute::<*mut c_void, Setname>(next)(to, name)
     };
-    // SAFETY: has no precondition.
-    if failed == 0 && to == unsafe { libc::pthread_self() } {
-        thread::renamed();
-    } else if failed == 0 {
+    if failed == 0 {
         // SAFETY: by the contract a C string and a thread that has not ended.
         unsafe {
-            let name = core::slice::from_raw_parts(name.cast(), libc::strnlen(name, thread::NAME));
-            thread::other_renamed(to, name);
+            let name = thread::name_at(name);
+            if to == libc::pthread_self() {
+                thread::renamed(name);
+            } else {
+                thread::other_renamed(to, name);
+            }
         }
     }
     failed
-}
-
-/// # Safety
-/// As for `prctl(2)`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-    let args = [option as usize, a as usize, b as usize, c as usize, d as usize, 0];
-    // SAFETY: the same contract.
-    let result = unsafe { syscall(libc::SYS_prctl, args) };
-    if result < 0 {
-        errno::set(-result as c_int);
-        return -1;
-    }
-    if option == libc::PR_SET_NAME {
-        thread::renamed();
-    }
-    result as c_int
 }

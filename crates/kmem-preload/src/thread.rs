@@ -2,11 +2,15 @@
 //! do not use groups themselves.
 //!
 //! ```text
-//! pthread_create, thrd_create --> begin, on the new thread, with its first name ---.
-//! prctl(PR_SET_NAME), pthread_setname_np --> `wanted` of the named thread ---------+--> its group
-//!                                                                                  |
-//! malloc functions, on a thread that another thread named: read `wanted` ----------'
+//! pthread_create, thrd_create --> begin, on the new thread: its creator's name ---.
+//! prctl(PR_SET_NAME), pthread_setname_np --> `wanted` of the named thread --------+--> its group
+//!                                                                                 |
+//! malloc functions, on a thread that another thread named: read `wanted` ---------'
 //! ```
+//!
+//! A new thread has the name of the thread that creates it, and the names that are set are
+//! arguments. So names take no system call, which a sandbox could forbid. Only that of the main
+//! thread is read, at the start.
 //!
 //! The group of its name is the thread's outermost scope, which pins the group. The scope ends in
 //! the last round of the thread's destructors. A thread that is renamed inside scopes of its own
@@ -17,13 +21,13 @@
 //!
 //! [`crate::pthread`] intercepts the functions that start and name threads.
 
-use core::ffi::c_void;
+use core::ffi::{c_char, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use kmem_core::conf::GroupBy;
 use kmem_core::memcg::{GroupError, GroupId};
-use kmem_core::os::linux::syscall::syscall;
+use kmem_core::os::linux::start::read_file;
 use kmem_core::os::{Console, Memory, Process};
 use kmem_core::task;
 use kmem_core::units::ObjcgId;
@@ -48,8 +52,8 @@ const ROUNDS: usize = 4;
 struct Thread {
     /// The group of its latest name, until the thread enters it; then 0.
     wanted: AtomicU64,
-    /// The group it is in outside of its own scopes.
-    named: AtomicU32,
+    /// The group it is in outside of its own scopes; 0 for the root.
+    named: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Thread>() == 16);
@@ -120,7 +124,9 @@ pub(crate) fn start() {
     }
     ON.store(true, Ordering::Relaxed);
     is_mine();
-    adopt();
+    let mut name = [0; NAME];
+    let len = read_file(c"/proc/self/comm", &mut name);
+    adopt(named(name[..len].strip_suffix(b"\n").unwrap_or(&name[..len])));
 }
 
 /// Returns whether the calling process owns this memory. False in a child of `vfork`, which shares
@@ -128,7 +134,8 @@ pub(crate) fn start() {
 /// group.
 pub(crate) fn is_mine() -> bool {
     let owner = OWNER.load(Ordering::Relaxed);
-    if owner.is_null() {
+    // In a sandbox kmem does not ask for the process, and makes no child of `vfork`.
+    if owner.is_null() || KMEM.platform().is_in_sandbox() {
         return true;
     }
     let me = u64::from(KMEM.platform().process());
@@ -138,12 +145,21 @@ pub(crate) fn is_mine() -> bool {
     found.is_ok() || found == Err(me)
 }
 
-/// Puts the calling thread, which has no group yet, into the group of its name.
-pub(crate) fn adopt() {
+/// The group of the calling thread's name, which the threads that it creates inherit.
+pub(crate) fn group() -> GroupId {
     let this = this();
-    let id = named(&name());
+    match (this.wanted.load(Ordering::Acquire), this.named.load(Ordering::Relaxed)) {
+        (0, 0) => GroupId::ROOT,
+        (0, named) => GroupId(named),
+        (wanted, _) => GroupId(wanted),
+    }
+}
+
+/// Puts the calling thread, which has no group yet, into the group of its name.
+pub(crate) fn adopt(id: GroupId) {
+    let this = this();
     let entered = KMEM.group_enter(id).map(|_| id).unwrap_or(GroupId::ROOT);
-    this.named.store(entered.objcg().0, Ordering::Relaxed);
+    this.named.store(entered.0, Ordering::Relaxed);
     // SAFETY: `KEY` holds a key that is never deleted.
     unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed), round(1)) };
 }
@@ -162,13 +178,13 @@ unsafe extern "C" fn leave(last: *mut c_void) {
         unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed), round(now + 1)) };
         return;
     }
-    let named = ObjcgId(this().named.load(Ordering::Relaxed));
+    let named = GroupId(this().named.load(Ordering::Relaxed)).objcg();
     // The thread ended inside a scope.
     if task::group() != named {
         KMEM.group_leave(named);
     }
     KMEM.group_leave(ObjcgId::ROOT);
-    this().named.store(ObjcgId::ROOT.0, Ordering::Relaxed);
+    this().named.store(0, Ordering::Relaxed);
 }
 
 /// The key of a call that returns to `ret`. If another thread renamed this one, it enters the group
@@ -192,7 +208,7 @@ pub(crate) fn mind_name() {
 #[inline(never)]
 fn go_over() {
     let this = this();
-    if task::group().0 != this.named.load(Ordering::Relaxed) {
+    if task::group() != GroupId(this.named.load(Ordering::Relaxed)).objcg() {
         return;
     }
     let wanted = GroupId(this.wanted.swap(0, Ordering::Acquire));
@@ -202,7 +218,7 @@ fn go_over() {
     if entered == GroupId::ROOT && wanted != GroupId::ROOT {
         let _ = KMEM.group_enter(GroupId::ROOT);
     }
-    this.named.store(entered.objcg().0, Ordering::Relaxed);
+    this.named.store(entered.0, Ordering::Relaxed);
 }
 
 /// Returns whether threads are put into the groups of their names.
@@ -210,10 +226,10 @@ pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Called after the calling thread was renamed.
-pub(crate) fn renamed() {
+/// Called after the calling thread was renamed to `name`.
+pub(crate) fn renamed(name: &[u8]) {
     if is_on() && is_mine() {
-        this().wanted.store(named(&name()).0, Ordering::Release);
+        this().wanted.store(named(name).0, Ordering::Release);
         mind_name();
     }
 }
@@ -229,13 +245,13 @@ pub(crate) unsafe fn other_renamed(thread: libc::pthread_t, name: &[u8]) {
     }
 }
 
-/// The name of the calling thread.
-fn name() -> [u8; NAME] {
-    let mut name = [0; NAME];
-    let args = [libc::PR_GET_NAME as usize, name.as_mut_ptr() as usize, 0, 0, 0, 0];
-    // SAFETY: PR_GET_NAME writes at most 16 bytes, which `name` has.
-    unsafe { syscall(libc::SYS_prctl, args) };
-    name
+/// The name at an address: up to the bytes that the kernel keeps of it.
+///
+/// # Safety
+/// A C string begins there.
+pub(crate) unsafe fn name_at<'a>(name: *const c_char) -> &'a [u8] {
+    // SAFETY: by the contract a C string.
+    unsafe { core::slice::from_raw_parts(name.cast(), libc::strnlen(name, NAME - 1)) }
 }
 
 /// Finds or creates the group of a name, which ends at a zero byte. The root, if it cannot be

@@ -55,6 +55,8 @@ pub struct Conf {
     /// `group-by:thread-name|nothing`: the group of a thread that chooses none. The code that
     /// starts threads reads it; the core does not.
     pub group_by: GroupBy,
+    /// `sandbox:0|1`: the program is started under a filter of system calls.
+    pub sandbox: bool,
     /// `strict:0|1`: refuse to start with a bad configuration.
     pub strict: bool,
     /// `report:NAME`: the abstract socket to connect to at exit.
@@ -133,6 +135,7 @@ impl Conf {
         redzone: false,
         check_caches: false,
         quarantine_kb: 0,
+        sandbox: false,
         strict: false,
         debug: false,
         cumulative: false,

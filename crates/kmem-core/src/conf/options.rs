@@ -208,6 +208,14 @@ pub const OPTIONS: &[ConfOption] = &[
         set: switch!(rseq),
     },
     ConfOption {
+        name: "sandbox",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "The program is started under a filter of system calls. kmem makes only those \
+                  of the C library's allocator.",
+        set: switch!(sandbox),
+    },
+    ConfOption {
         name: "strict",
         values: "`0`, `1`",
         default: "`0`",

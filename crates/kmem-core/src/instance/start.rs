@@ -76,6 +76,9 @@ impl<P: Platform> Instance<P> {
             return;
         }
         let conf = configure(self.platform());
+        if conf.sandbox {
+            self.platform().start_in_sandbox();
+        }
         // SAFETY: one thread of a process comes here, once. No other thread uses the instance
         // before its state is ready.
         let done = unsafe {

@@ -442,7 +442,7 @@ impl<P: Platform> Charging<'_, P> {
     }
 
     /// Uncharges and removes the stocks on all CPUs that `which` accepts. Leaves those of a CPU
-    /// whose area another thread owns for too long.
+    /// whose area another thread owns for too long, and all if the platform cannot stop CPUs.
     pub fn recall(&self, which: impl Fn(Stock) -> bool) {
         let which = |stock: Stock| stock != Stock::NONE && which(stock);
         let holds = |area: &Area| Cell::all().any(|(cell, _)| which(area.stock(cell)));
@@ -456,7 +456,16 @@ impl<P: Platform> Charging<'_, P> {
                 if late || !holds(area) {
                     break;
                 }
-                let Some(mut stopped) = self.slots.stop(cpu, || self.platform.fence_cpus()) else {
+                let mut refused = false;
+                let fence = || {
+                    let done = self.platform.fence_cpus();
+                    refused = !done;
+                    done
+                };
+                let Some(mut stopped) = self.slots.stop(cpu, fence) else {
+                    if refused {
+                        return;
+                    }
                     spin();
                     self.platform.give_way();
                     continue;

@@ -290,6 +290,10 @@ pub trait Process {
         None
     }
 
+    /// Notes, before any other question to the platform, that the process was started under a
+    /// filter of system calls. Calls that such filters forbid are left out from here on.
+    fn start_in_sandbox(&self) {}
+
     /// Number of the process; 0 if the platform has no processes.
     fn process(&self) -> u32 {
         0

@@ -12,6 +12,7 @@ mod misuse;
 mod resources;
 mod rhashtable;
 mod rules;
+mod sandbox;
 mod signals;
 mod stress;
 mod symbols;

@@ -105,7 +105,8 @@ const TABLES: &[&str] = &[
 
 /// Other symbols that may be exported. The library interposes some to take RTLD_DEEPBIND away, and
 /// to tell its unloading from the end of the process. It interposes others to report at that end,
-/// and to learn the names of threads. The rest are names that other allocators have, too.
+/// to learn the names of threads, and to see filters of system calls. The rest are names that
+/// other allocators have, too.
 const ALLOWED: &[&str] = &[
     "_exit",
     "_Exit",
@@ -116,6 +117,7 @@ const ALLOWED: &[&str] = &[
     "thrd_create",
     "pthread_setname_np",
     "prctl",
+    "syscall",
     "dlmopen",
     "__posix_memalign",
     "__libc_memalign",

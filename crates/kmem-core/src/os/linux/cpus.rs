@@ -1,5 +1,6 @@
 //! CPUs and nodes of Linux, and barriers across CPUs.
 
+use super::sandbox::Question;
 use super::syscall::sys;
 use super::{Linux, start};
 use crate::os::Cpus;
@@ -34,12 +35,7 @@ impl Linux {
 
 impl Cpus for Linux {
     fn possible_cpus(&self) -> u32 {
-        let mut text = [0; 64];
-        let len = start::read_file(c"/sys/devices/system/cpu/possible", &mut text);
-        // A list of ranges such as `0-3,8-11`: the last number is the highest.
-        let last = text[..len].trim_ascii().rsplit(|b| !b.is_ascii_digit()).next();
-        let number = last.and_then(|digits| core::str::from_utf8(digits).ok()?.parse::<u32>().ok());
-        number.map_or(0, |last| last.saturating_add(1)).max(self.cpus())
+        self.answer(Question::PossibleCpus) as u32
     }
 
     fn slot_hint(&self) -> u32 {
@@ -61,6 +57,9 @@ impl Cpus for Linux {
     }
 
     fn node(&self) -> u32 {
+        if self.is_in_sandbox() {
+            return 0;
+        }
         let (mut cpu, mut node) = (0u32, 0u32);
         // SAFETY: the kernel fills both.
         let done = unsafe { sys!(libc::SYS_getcpu, &raw mut cpu, &raw mut node, 0) } == 0;
@@ -72,6 +71,9 @@ impl Cpus for Linux {
     }
 
     fn fence_cpus(&self) -> bool {
+        if self.is_in_sandbox() {
+            return false;
+        }
         // The kernel serves registered processes only, and remembers them: the first call mostly
         // succeeds.
         // SAFETY: membarrier touches no memory.
@@ -85,6 +87,9 @@ impl Cpus for Linux {
     }
 
     fn barrier(&self) -> bool {
+        if self.is_in_sandbox() {
+            return false;
+        }
         // SAFETY: membarrier touches no memory.
         unsafe {
             sys!(libc::SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0, 0) == 0

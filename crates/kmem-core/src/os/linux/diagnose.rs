@@ -13,9 +13,15 @@ pub fn print(text: &[u8]) {
     unsafe {
         let ready = sys!(libc::SYS_ppoll, &raw mut poll, 1, &raw const now, 0, 8);
         if ready == 1 && poll.revents & libc::POLLOUT != 0 && poll.revents & libc::POLLERR == 0 {
-            sys!(libc::SYS_write, 2, text.as_ptr(), text.len());
+            write(text);
         }
     }
+}
+
+/// Writes `text` to stderr, and waits for a reader if need be.
+pub fn write(text: &[u8]) {
+    // SAFETY: the kernel reads `text`.
+    unsafe { sys!(libc::SYS_write, 2, text.as_ptr(), text.len()) };
 }
 
 /// Ends the program as `abort()` does, but takes no lock of the C library. Raises SIGABRT; if a

@@ -90,7 +90,7 @@ pub(super) fn process() -> u32 {
 }
 
 /// Nanoseconds since 1970.
-pub(super) fn wall_ns() -> u64 {
+fn wall_ns() -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills `ts`.
     unsafe { sys!(libc::SYS_clock_gettime, libc::CLOCK_REALTIME, &raw mut ts) };

@@ -4,6 +4,7 @@ use core::ptr::NonNull;
 
 use kmem_layout::root::MAPPING_NAME;
 
+use super::sandbox::Question;
 use super::syscall::sys;
 use super::{Linux, start};
 use crate::os::{Budget, Memory};
@@ -27,16 +28,30 @@ pub(super) fn limit(resource: u32) -> usize {
     if lim.rlim_cur == libc::RLIM_INFINITY { usize::MAX } else { lim.rlim_cur as usize }
 }
 
-/// Bytes of memory and swap of the machine; 16 GiB if the kernel does not say.
-fn machine_memory() -> usize {
-    // SAFETY: all-zero is a valid sysinfo, and the kernel fills it.
-    let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
-    // SAFETY: the kernel writes one `sysinfo`.
-    if unsafe { sys!(libc::SYS_sysinfo, &raw mut info) } < 0 {
-        return 16 << 30;
+/// Bytes of memory and swap of a machine that does not say.
+pub(super) const UNKNOWN_MEMORY: usize = 16 << 30;
+
+impl Linux {
+    /// Bytes of memory and swap of the machine.
+    pub(super) fn machine_memory(&self) -> usize {
+        let known = self.memory.load(Ordering::Relaxed);
+        if known != 0 { known } else { self.ask_for_memory() }
     }
-    let unit = (info.mem_unit as usize).max(1);
-    (info.totalram as usize).saturating_add(info.totalswap as usize).saturating_mul(unit)
+
+    #[cold]
+    fn ask_for_memory(&self) -> usize {
+        // SAFETY: all-zero is a valid sysinfo, and the kernel fills it.
+        let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
+        // SAFETY: the kernel writes one `sysinfo`.
+        let bytes = if unsafe { sys!(libc::SYS_sysinfo, &raw mut info) } < 0 {
+            UNKNOWN_MEMORY
+        } else {
+            let unit = (info.mem_unit as usize).max(1);
+            (info.totalram as usize).saturating_add(info.totalswap as usize).saturating_mul(unit)
+        };
+        self.memory.store(bytes, Ordering::Relaxed);
+        bytes
+    }
 }
 
 // SAFETY: mmap without an address hint returns fresh ranges; mprotect and madvise act on exactly
@@ -106,14 +121,13 @@ unsafe impl Memory for Linux {
     }
 
     fn budget(&self) -> Budget {
-        let memory = machine_memory();
-        self.memory.store(memory, Ordering::Relaxed);
+        let memory = self.machine_memory();
         let ample = memory.saturating_mul(4).next_power_of_two().clamp(16 << 30, 16 << 40);
         // The tables of a zone are committed, so a limit of data counts them.
-        let data = limit(libc::RLIMIT_DATA);
+        let data = self.answer(Question::Data);
         let ample = ample.min(data.max(16 << 20));
         // Under a limit of address space, leave most of it to the program's other mappings.
-        let space = limit(libc::RLIMIT_AS);
+        let space = self.answer(Question::AddressSpace);
         let share = |part: usize| (space / part).clamp(4 << 20, ample) & !(PAGEBLOCK_SIZE - 1);
         let further = share(8).min(1 << 30);
         let memory = memory.min(data).min(space / 4);
@@ -122,20 +136,20 @@ unsafe impl Memory for Linux {
     }
 
     fn allows(&self, committed: usize) -> bool {
-        committed <= limit(libc::RLIMIT_AS)
+        committed <= self.answer(Question::AddressSpace)
     }
 
     /// The kernel's heuristic: in mode 0, a mapping of more than all memory and swap is refused
     /// (`__vm_enough_memory` in mm/util.c). Reservations are not counted, so it is applied here.
     fn grants(&self, bytes: usize) -> bool {
-        if bytes <= self.memory.load(Ordering::Relaxed) {
+        if bytes <= self.machine_memory() {
             return true;
         }
-        let memory = machine_memory();
-        self.memory.store(memory, Ordering::Relaxed);
         let mut mode = [0];
-        start::read_file(c"/proc/sys/vm/overcommit_memory", &mut mode);
-        bytes <= memory || mode == *b"1"
+        if !self.is_in_sandbox() {
+            start::read_file(c"/proc/sys/vm/overcommit_memory", &mut mode);
+        }
+        mode == *b"1"
     }
 
     fn can_protect(&self) -> bool {
@@ -149,10 +163,7 @@ unsafe impl Memory for Linux {
     }
 
     fn max_mappings(&self) -> usize {
-        let mut text = [0; 24];
-        let len = start::read_file(c"/proc/sys/vm/max_map_count", &mut text);
-        let number = core::str::from_utf8(text[..len].trim_ascii()).ok();
-        number.and_then(|digits| digits.parse().ok()).unwrap_or(65_530)
+        self.answer(Question::Mappings)
     }
 
     unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize) {
@@ -170,6 +181,9 @@ unsafe impl Memory for Linux {
     }
 
     unsafe fn share(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        if self.is_in_sandbox() {
+            return false;
+        }
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: a new descriptor, and a range of a reservation of which nothing is committed, by
         // the contract.
@@ -207,6 +221,9 @@ unsafe impl Memory for Linux {
     }
 
     unsafe fn prefer_node(&self, at: NonNull<u8>, bytes: usize, node: u32) {
+        if self.is_in_sandbox() {
+            return;
+        }
         let mut mask = [0u64; 16];
         let Some(word) = mask.get_mut(node as usize / 64) else { return };
         *word = 1 << (node % 64);
@@ -224,6 +241,9 @@ unsafe impl Memory for Linux {
     }
 
     fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {
+        if self.is_in_sandbox() {
+            return None;
+        }
         let mut name = [0u8; 32];
         name[..MAPPING_NAME.len()].copy_from_slice(MAPPING_NAME.as_bytes());
         // SAFETY: `name` is NUL-terminated.

@@ -4,14 +4,19 @@
 
 use crate::sync::{AtomicU32, AtomicUsize};
 
+use sandbox::Sandbox;
+use vdso::ClockFunction;
+
 pub mod call;
 mod cpus;
 pub mod diagnose;
 mod file;
 mod memory;
 mod process;
+mod sandbox;
 pub mod start;
 pub mod syscall;
+mod vdso;
 
 /// The Linux platform. It holds only answers of the kernel, and the place of shared memory.
 pub struct Linux {
@@ -26,6 +31,8 @@ pub struct Linux {
     shared: AtomicUsize,
     /// End of that memory.
     shared_end: AtomicUsize,
+    clock: ClockFunction,
+    sandbox: Sandbox,
 }
 
 impl Linux {
@@ -37,6 +44,8 @@ impl Linux {
             memory: AtomicUsize::new(0),
             shared: AtomicUsize::new(0),
             shared_end: AtomicUsize::new(0),
+            clock: ClockFunction::new(),
+            sandbox: Sandbox::new(),
         }
     }
 }

@@ -9,10 +9,8 @@ use crate::sync::AtomicU32;
 
 impl Clock for Linux {
     fn now_ms(&self) -> u64 {
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the kernel fills `ts`.
-        unsafe { sys!(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC_COARSE, &raw mut ts) };
-        (ts.tv_sec as u64).wrapping_mul(1000) + ts.tv_nsec as u64 / 1_000_000
+        let time = self.clock.read(libc::CLOCK_MONOTONIC_COARSE);
+        (time.tv_sec as u64).wrapping_mul(1000) + time.tv_nsec as u64 / 1_000_000
     }
 
     fn ticks(&self) -> u64 {
@@ -32,13 +30,18 @@ impl Clock for Linux {
     }
 
     fn wall_ns(&self) -> u64 {
-        file::wall_ns()
+        let time = self.clock.read(libc::CLOCK_REALTIME_COARSE);
+        (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
     }
 }
 
 impl Console for Linux {
     fn print(&self, text: &[u8]) {
-        diagnose::print(text);
+        if self.is_in_sandbox() {
+            diagnose::write(text);
+        } else {
+            diagnose::print(text);
+        }
     }
 
     fn fatal(&self) -> ! {
@@ -52,6 +55,10 @@ impl Process for Linux {
         (!start::secure()).then_some(len)
     }
 
+    fn start_in_sandbox(&self) {
+        self.enter_at_start();
+    }
+
     fn process(&self) -> u32 {
         file::process()
     }
@@ -61,11 +68,11 @@ impl Process for Linux {
     }
 
     fn mappings(&self, buf: &mut [u8]) -> usize {
-        file::mappings(buf)
+        if self.is_in_sandbox() { 0 } else { file::mappings(buf) }
     }
 
     fn peek(&self, at: usize, buf: &mut [u8]) -> usize {
-        start::peek(at, buf)
+        if self.is_in_sandbox() { 0 } else { start::peek(at, buf) }
     }
 
     fn map_file(
@@ -74,6 +81,9 @@ impl Process for Linux {
         bytes: usize,
         decide: impl Fn(&[u8]) -> File,
     ) -> Result<NonNull<u8>, &'static str> {
+        if self.is_in_sandbox() {
+            return Err("the process is in a sandbox");
+        }
         file::map(path, bytes, decide)
     }
 
@@ -84,6 +94,9 @@ impl Process for Linux {
     }
 
     fn give_way(&self) {
+        if self.is_in_sandbox() {
+            return crate::sync::spin();
+        }
         // SAFETY: the call touches no memory.
         unsafe { sys!(libc::SYS_sched_yield) };
     }

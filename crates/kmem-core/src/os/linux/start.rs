@@ -10,7 +10,14 @@ use core::ffi::CStr;
 use super::syscall::sys;
 use crate::units::PAGE_SIZE;
 
-core::arch::global_asm!(".weak environ", ".weak __rseq_offset", ".weak __rseq_size",);
+core::arch::global_asm!(
+    ".weak environ",
+    ".weak getauxval",
+    ".weak __rseq_offset",
+    ".weak __rseq_size",
+);
+
+const AT_SECURE: usize = 23;
 
 /// Address of a weak symbol; null if it does not exist or is not relocated yet.
 #[cfg(target_arch = "x86_64")]
@@ -149,13 +156,45 @@ pub fn peek(at: usize, buf: &mut [u8]) -> usize {
     usize::try_from(got).unwrap_or(0)
 }
 
+/// Value of the auxiliary vector (`getauxval(3)`), 0 if it has none. `None`: the C library has no
+/// such function, or is not relocated yet.
+pub fn auxiliary(kind: usize) -> Option<usize> {
+    let getauxval = weak!("getauxval");
+    if getauxval == 0 {
+        return None;
+    }
+    // SAFETY: the C library's function, which only reads the vector.
+    let getauxval =
+        unsafe { core::mem::transmute::<usize, extern "C" fn(usize) -> usize>(getauxval) };
+    Some(getauxval(kind))
+}
+
 /// Returns whether the program runs with more rights than its user: set-user-ID or set-group-ID.
 pub fn secure() -> bool {
+    if let Some(secure) = auxiliary(AT_SECURE) {
+        return secure != 0;
+    }
     // SAFETY: these calls only return numbers.
     unsafe {
         sys!(libc::SYS_getuid) != sys!(libc::SYS_geteuid)
             || sys!(libc::SYS_getgid) != sys!(libc::SYS_getegid)
     }
+}
+
+/// Highest number of a CPU plus one, counting CPUs that may come online later; 0 if the kernel does
+/// not say.
+pub fn possible_cpus() -> u32 {
+    let mut text = [0; 64];
+    let len = read_file(c"/sys/devices/system/cpu/possible", &mut text);
+    highest(&text[..len]).map_or(0, |last| last.saturating_add(1))
+}
+
+/// Most mappings that a process may have.
+pub fn max_mappings() -> usize {
+    let mut text = [0; 24];
+    let len = read_file(c"/proc/sys/vm/max_map_count", &mut text);
+    let number = core::str::from_utf8(text[..len].trim_ascii()).ok();
+    number.and_then(|digits| digits.parse().ok()).unwrap_or(65_530)
 }
 
 /// Copies the value of environment variable `name` (given with its `=`) into `buf`. Returns the
