@@ -17,9 +17,9 @@
 //! A pop or a push is one critical section with one committing store, to the head. There are two
 //! kinds:
 //!
-//! - **rseq** (Linux, glibc >= 2.35): the kernel restarts a section that was preempted,
-//!   migrated or interrupted by a signal. It needs no atomics. Another CPU stops an area by zeroing
-//!   its table word and then fencing all CPUs (membarrier).
+//! - **rseq** (Linux, glibc >= 2.35): the kernel aborts a section that was preempted, migrated or
+//!   interrupted by a signal. The operation then fails. It needs no atomics. Another CPU stops an
+//!   area by zeroing its table word and then fencing all CPUs (membarrier).
 //! - **locked**: a try-lock in each area. If it is taken, the operation fails, and the heap serves
 //!   the request without an array. No thread waits.
 //!
@@ -89,7 +89,7 @@ struct Front {
 /// The kind of critical sections, and how they find their CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Critical sections that the kernel restarts. The thread's rseq area is this number of bytes
+    /// Critical sections that the kernel aborts. The thread's rseq area is this number of bytes
     /// from its thread pointer.
     Rseq(isize),
     /// A try-lock in each area.

@@ -6,9 +6,14 @@
 //! - It first stores its descriptor's address into the thread's rseq area.
 //! - It reads the CPU number after that.
 //! - One store commits, and it is the section's last instruction.
-//! - An abort lands behind the signature that glibc registered, and starts the section over.
+//! - An abort lands behind the signature that glibc registered.
 //! - No other thread reads memory that it writes before the commit, and a restart overwrites it.
 //! - It writes no field of the rseq area but `rseq_cs`.
+//!
+//! The kernel aborts a section after every trap. So no section commits while a debugger steps
+//! through the program. An abort of a fast path therefore ends it as if the array were empty or
+//! full, and the slow path serves the request. Sections of slow paths start over, but only
+//! [`RESTARTS`] times.
 //!
 //! The offset of the rseq area from the thread pointer is the same for all threads of the process.
 //! If there is no such area, sections use an unused thread-local area instead, and write only
@@ -38,10 +43,13 @@ const TABLE: usize = offset_of!(Slots, wiped) + offset_of!(Wiped, table);
 // The table words of CPU numbers -1 and -2 lie in `no_cpu`.
 const _: () = assert!(offset_of!(Wiped, table) >= offset_of!(Wiped, no_cpu) + 2 * 8);
 
+/// Times that a section of a slow path starts over. Another thread or a signal aborts it once.
+const RESTARTS: u32 = 16;
+
 /// Opens a section: `2:` is the restart point, `3:` its first instruction, and `4:` (which the
-/// section must define) its end. Leaves the CPU's area in `{area}`.
+/// section must define) its end. An abort runs `$abort`. Leaves the CPU's area in `{area}`.
 macro_rules! enter {
-    () => {
+    ($abort:expr) => {
         concat!(
             ".pushsection __rseq_cs, \"aw\", @progbits\n",
             ".balign 32\n",
@@ -52,8 +60,9 @@ macro_rules! enter {
             // ud1 with glibc's RSEQ_SIG as its displacement.
             ".byte 0x0f, 0xb9, 0x3d\n",
             ".long 0x53053053\n",
-            "78: jmp 2f\n",
-            ".popsection\n",
+            "78: ",
+            $abort,
+            "\n.popsection\n",
             "2: mov {rseq}, [rip + kmem_rseq_offset]\n",
             "lea {area}, [rip + 77b]\n",
             "mov fs:[{rseq} + 8], {area}\n",
@@ -61,6 +70,14 @@ macro_rules! enter {
             "mov {area}, [{slots} + {area} * 8 + {table}]\n",
             "lea {area}, [{slots} + {area} + {empty}]\n",
         )
+    };
+}
+
+/// The code at which an abort of a slow path lands. It starts over while `{tries}` lasts, then runs
+/// `$fail`.
+macro_rules! restart_or {
+    ($fail:literal) => {
+        concat!("dec {tries:e}\njnz 2f\n", $fail)
     };
 }
 
@@ -115,7 +132,7 @@ impl Slots {
         // store to the low half of its head, by the module's rules.
         unsafe {
             asm!(
-                enter!(),
+                enter!("xor {object:e}, {object:e}\njmp 4f"),
                 "mov {top:e}, [{area} + {array} * 8]",
                 "mov {object}, [{area} + {top} - 8]",
                 "test {object}, {object}",
@@ -146,7 +163,7 @@ impl Slots {
         // SAFETY: writes above the top of the CPU's array, then commits the low half of its head.
         unsafe {
             asm!(
-                enter!(),
+                enter!("jmp {full}"),
                 "mov {top:e}, [{area} + {array} * 8]",
                 "test {top:e}, {block} - 1",
                 "jz {full}",
@@ -184,7 +201,7 @@ impl Slots {
         // store to its head, by the module's rules.
         unsafe {
             asm!(
-                enter!(),
+                enter!("jmp 79f"),
                 "mov {head}, [{area} + {array} * 8]",
                 "mov {rseq:e}, {head:e}",
                 "mov {object}, [{area} + {rseq} - 8]",
@@ -228,7 +245,7 @@ impl Slots {
         // SAFETY: writes above the top of the CPU's array, then commits its head.
         unsafe {
             asm!(
-                enter!(),
+                enter!("jmp {no}"),
                 "mov {head}, [{area} + {array} * 8]",
                 "test {head:e}, {block} - 1",
                 "jz {no}",
@@ -278,7 +295,7 @@ pub(super) fn adjust(slots: &Slots, cell: Cell, objcg: ObjcgId, by: i32, bound: 
     // the root's, and `objcg` is not the root.
     unsafe {
         asm!(
-            enter!(),
+            enter!(restart_or!("jmp {no}")),
             "mov {stock:e}, [{area} + {cell}]",
             "xor {stock:e}, {objcg:e}",
             "add {stock:e}, {by:e}",
@@ -295,6 +312,7 @@ pub(super) fn adjust(slots: &Slots, cell: Cell, objcg: ObjcgId, by: i32, bound: 
             bound = in(reg) bound,
             slots = in(reg) slots,
             rseq = out(reg) _,
+            tries = inout(reg) RESTARTS => _,
             table = const TABLE,
             empty = const EMPTY,
             no = label { return false },
@@ -310,7 +328,7 @@ pub(super) fn swap(slots: &Slots, cell: Cell, stock: Stock) -> Option<Stock> {
     // SAFETY: commits one store to a place for a stock, but not in the empty area.
     unsafe {
         asm!(
-            enter!(),
+            enter!(restart_or!("jmp 79f")),
             "lea {before}, [{slots} + {empty}]",
             "cmp {before}, {area}",
             "je 79f",
@@ -324,6 +342,7 @@ pub(super) fn swap(slots: &Slots, cell: Cell, stock: Stock) -> Option<Stock> {
             stock = in(reg) stock.0,
             slots = in(reg) slots,
             rseq = out(reg) _,
+            tries = inout(reg) RESTARTS => _,
             table = const TABLE,
             empty = const EMPTY,
             options(nostack),
@@ -343,7 +362,7 @@ pub(super) unsafe fn pop_many(slots: &Slots, array: ArrayId, out: *mut Item, roo
     // head. A restart overwrites the copies.
     unsafe {
         asm!(
-            enter!(),
+            enter!(restart_or!("xor {bytes:e}, {bytes:e}\njmp 4f")),
             "mov {top:e}, [{area} + {array} * 8]",
             "mov {bytes:e}, {top:e}",
             "sub {bytes:e}, [{area} + {array} * 4 + {bottom}]",
@@ -366,6 +385,7 @@ pub(super) unsafe fn pop_many(slots: &Slots, array: ArrayId, out: *mut Item, roo
             room = in(reg) u64::from(room * 8),
             slots = in(reg) slots,
             rseq = out(reg) _,
+            tries = inout(reg) RESTARTS => _,
             array = in(reg) u64::from(array.0),
             table = const TABLE,
             empty = const EMPTY,
@@ -393,7 +413,7 @@ pub(super) unsafe fn push_many(
     // the copies.
     unsafe {
         asm!(
-            enter!(),
+            enter!(restart_or!("xor {bytes:e}, {bytes:e}\njmp 4f")),
             "mov {top:e}, [{area} + {array} * 8]",
             "xor {bytes:e}, {bytes:e}",
             "sub {bytes:e}, {top:e}",
@@ -417,6 +437,7 @@ pub(super) unsafe fn push_many(
             room = in(reg) u64::from(room * 8),
             slots = in(reg) slots,
             rseq = out(reg) _,
+            tries = inout(reg) RESTARTS => _,
             array = in(reg) u64::from(array.0),
             table = const TABLE,
             empty = const EMPTY,

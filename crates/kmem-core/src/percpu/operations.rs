@@ -6,6 +6,24 @@
 
 use super::{Units, Word, rseq};
 
+/// Times that a section starts over. Another thread or a signal aborts it once. Under a debugger
+/// that steps through the program, no section commits.
+const RESTARTS: u32 = 16;
+
+/// Runs a section, which returns `None` if it failed. Then runs [`Slow::again`] with it and `$or`.
+/// What these need is put together on that path only.
+macro_rules! run {
+    ($section:expr, $slow:ident, $or:expr) => {{
+        // SAFETY: the same contract.
+        match unsafe { $section } {
+            Some(done) => done,
+            // SAFETY: the same contract; `slow` returns the word in a copy that no section writes
+            // to.
+            None => $slow.again(move || unsafe { $section }, move || unsafe { $or }),
+        }
+    }};
+}
+
 impl Units {
     /// Adds to a word.
     ///
@@ -13,16 +31,9 @@ impl Units {
     /// `handle` is an aligned word in a live per-CPU object.
     #[inline(always)]
     pub(super) unsafe fn add<W: Word>(&self, handle: *mut W, by: W, slow: impl Slow) {
-        // SAFETY: the same contract. `slow` returns the word in a copy that no section writes to.
-        unsafe {
-            if rseq::add(self, handle, by) {
-                return;
-            }
-            if slow.retry() && rseq::add(self, handle, by) {
-                return;
-            }
+        run!(rseq::add(self, handle, by).then_some(()), slow, {
             W::fetch_add(slow.copy(handle.cast()).cast(), by);
-        }
+        });
     }
 
     /// Adds to a word. Returns the new value.
@@ -31,10 +42,9 @@ impl Units {
     /// See [`Self::add`].
     #[inline(always)]
     pub(super) unsafe fn add_return<W: Word>(&self, handle: *mut W, by: W, slow: impl Slow) -> W {
-        // SAFETY: the same contract.
-        let run = || unsafe { rseq::add_return(self, handle, by) };
-        // SAFETY: `slow` returns the word in a copy that no section writes to.
-        slow.or(run, || unsafe { W::fetch_add(slow.copy(handle.cast()).cast(), by) }.plus(by))
+        run!(rseq::add_return(self, handle, by), slow, {
+            W::fetch_add(slow.copy(handle.cast()).cast(), by).plus(by)
+        })
     }
 
     /// Writes a word. Returns the old value.
@@ -43,10 +53,9 @@ impl Units {
     /// See [`Self::add`].
     #[inline(always)]
     pub(super) unsafe fn swap<W: Word>(&self, handle: *mut W, new: W, slow: impl Slow) -> W {
-        // SAFETY: the same contract.
-        let run = || unsafe { rseq::swap(self, handle, new) };
-        // SAFETY: `slow` returns the word in a copy that no section writes to.
-        slow.or(run, || unsafe { W::fetch_swap(slow.copy(handle.cast()).cast(), new) })
+        run!(rseq::swap(self, handle, new), slow, {
+            W::fetch_swap(slow.copy(handle.cast()).cast(), new)
+        })
     }
 
     /// Reads a word.
@@ -55,10 +64,7 @@ impl Units {
     /// See [`Self::add`].
     #[inline(always)]
     pub(super) unsafe fn read<W: Word>(&self, handle: *mut W, slow: impl Slow) -> W {
-        // SAFETY: the same contract.
-        let run = || unsafe { rseq::read(self, handle) };
-        // SAFETY: `slow` returns the word in a copy that no section writes to.
-        slow.or(run, || unsafe { W::load(slow.copy(handle.cast()).cast()) })
+        run!(rseq::read(self, handle), slow, W::load(slow.copy(handle.cast()).cast()))
     }
 
     /// Writes `new` to a word if its value is `old`. Returns the old value.
@@ -73,33 +79,32 @@ impl Units {
         new: W,
         slow: impl Slow,
     ) -> W {
-        // SAFETY: the same contract.
-        let run = || unsafe { rseq::replace(self, handle, old, new) };
-        // SAFETY: `slow` returns the word in a copy that no section writes to.
-        slow.or(run, || unsafe { W::fetch_replace(slow.copy(handle.cast()).cast(), old, new) })
+        run!(rseq::replace(self, handle, old, new), slow, {
+            W::fetch_replace(slow.copy(handle.cast()).cast(), old, new)
+        })
     }
 }
 
-/// The slow path of an operation whose CPU has no unit in use.
-pub(super) trait Slow {
-    /// Tries to give the CPU a unit. Returns whether to try the section again.
+/// The slow path of an operation whose CPU has no unit in use, or whose section was aborted.
+pub(super) trait Slow: Copy {
+    /// Gives the CPU a unit, if it has none. Returns whether to try the section again.
     fn retry(&self) -> bool;
 
     /// Copy of an object on which the thread uses atomics instead. No section writes to it.
     fn copy(&self, handle: *mut u8) -> *mut u8;
 
-    /// Runs `section`, and once more after a retry. If both fail, runs `atomic`.
-    #[inline(always)]
-    fn or<T>(&self, section: impl Fn() -> Option<T>, atomic: impl FnOnce() -> T) -> T {
-        if let Some(done) = section() {
-            return done;
+    /// Runs `section` again after a retry, and `atomic` if that fails too often.
+    #[cold]
+    #[inline(never)]
+    fn again<T>(self, section: impl Fn() -> Option<T>, atomic: impl FnOnce() -> T) -> T {
+        for _ in 0..RESTARTS {
+            if !self.retry() {
+                break;
+            }
+            if let Some(done) = section() {
+                return done;
+            }
         }
-        if self.retry()
-            && let Some(done) = section()
-        {
-            done
-        } else {
-            atomic()
-        }
+        atomic()
     }
 }

@@ -1,5 +1,6 @@
 //! Per-CPU operations as restartable sequences, by the rules of `cpu/rseq.rs`. Each section finds
-//! the copy in the unit of its CPU. If the CPU has no unit, the operation takes the slow path.
+//! the copy in the unit of its CPU. If the CPU has no unit, or the kernel aborts the section, the
+//! operation takes the slow path.
 //!
 //! Context: any, signal handlers included.
 
@@ -15,7 +16,7 @@ const TABLE: usize = offset_of!(Units, table);
 const _: () = assert!(offset_of!(Units, table) >= offset_of!(Units, no_cpu) + 2 * 8);
 
 /// One section: `$body` uses `{at}`, the address of the CPU's copy, and its own operands. If there
-/// is no copy, `{at}` is zero, and the section jumps by `$leave`.
+/// is no copy, `{at}` is zero, and the section jumps by `$leave`. An abort does the same.
 macro_rules! section {
     ($units:expr, $handle:expr, $leave:literal, [$($body:literal),*], $($operands:tt)*) => {
         asm!(
@@ -27,10 +28,11 @@ macro_rules! section {
             ".pushsection .text.rseq_abort, \"ax\", @progbits",
             ".byte 0x0f, 0xb9, 0x3d",
             ".long 0x53053053",
-            "78: jmp 2f",
+            "78: xor {at:e}, {at:e}",
+            $leave,
             ".popsection",
             "mov {rseq}, [rip + kmem_rseq_offset]",
-            "2: lea {at}, [rip + 77b]",
+            "lea {at}, [rip + 77b]",
             "mov fs:[{rseq} + 8], {at}",
             "3: movsxd {at}, dword ptr fs:[{rseq} + 4]",
             "mov {at}, [{units} + {at} * 8 + {table}]",
@@ -49,7 +51,8 @@ macro_rules! section {
     };
 }
 
-/// Adds to the CPU's copy. False, without a change: the CPU has no copy.
+/// Adds to the CPU's copy. False, without a change: the CPU has no copy, or the section was
+/// aborted.
 ///
 /// # Safety
 /// `handle` is an aligned word in a live per-CPU object. The process's rseq area is known.
@@ -68,7 +71,8 @@ pub(super) unsafe fn add<W: Word>(units: &Units, handle: *mut W, by: W) -> bool 
     true
 }
 
-/// Writes the CPU's copy. Returns the old value; `None`: the CPU has no copy.
+/// Writes the CPU's copy. Returns the old value; `None`: the CPU has no copy, or
+/// the section was aborted.
 ///
 /// # Safety
 /// See [`add`].
@@ -88,7 +92,8 @@ pub(super) unsafe fn swap<W: Word>(units: &Units, handle: *mut W, new: W) -> Opt
     (at != 0).then(|| W::from_bits(old))
 }
 
-/// Adds to the CPU's copy. Returns the new value; `None`: the CPU has no copy.
+/// Adds to the CPU's copy. Returns the new value; `None`: the CPU has no copy, or
+/// the section was aborted.
 ///
 /// # Safety
 /// See [`add`].
@@ -110,7 +115,8 @@ pub(super) unsafe fn add_return<W: Word>(units: &Units, handle: *mut W, by: W) -
     (at != 0).then(|| W::from_bits(new))
 }
 
-/// Reads the CPU's copy. `None`: the CPU has no copy.
+/// Reads the CPU's copy. `None`: the CPU has no copy, or
+/// the section was aborted.
 ///
 /// # Safety
 /// See [`add`].
@@ -131,7 +137,7 @@ pub(super) unsafe fn read<W: Word>(units: &Units, handle: *mut W) -> Option<W> {
 }
 
 /// Writes `new` to the CPU's copy if that is `old`. Returns the old value; `None`: the CPU has no
-/// copy.
+/// copy, or the section was aborted.
 ///
 /// # Safety
 /// See [`add`].

@@ -3,6 +3,7 @@
 
 mod configuration;
 mod cplusplus;
+mod debugger;
 mod fork;
 mod groups;
 mod hardening;
