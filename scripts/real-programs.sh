@@ -13,18 +13,27 @@
 #     --list          print the names of the programs and exit
 #     NAME...         run only these programs
 #
+# The last four are sandboxes. Where they cannot run, the list of tests that did not run has them
+# (not-run.sh).
+#
 # A program passes when it exits with 0 and prints the same both times. The library must write
 # nothing to stderr, and every process that the program starts must have it mapped. The last line is
 # "N passed, M failed"; the exit code is 0 if nothing failed.
 
 set -euo pipefail
 
-readonly ALL_PROGRAMS=(python3 sqlite3 redis postgresql node perl git gcc g++ cargo c++-threads)
+readonly ALL_PROGRAMS=(python3 sqlite3 redis postgresql node perl git gcc g++ cargo c++-threads
+	sshd bubblewrap chromium firefox)
+# Programs that need rights or packages that a machine may not have. Without them they do not run.
+readonly OPTIONAL_PROGRAMS=(sshd bubblewrap chromium firefox)
 
 script=$(readlink -f "${BASH_SOURCE[0]}")
 readonly script
 repository=$(dirname "$(dirname "$script")")
 readonly repository
+
+# shellcheck source=scripts/not-run.sh
+. "$(dirname "$script")/not-run.sh"
 
 say() {
 	printf '%s\n' "$*"
@@ -560,6 +569,119 @@ run_c++-threads() {
 	done
 }
 
+# A server that gives each client, until it has logged in, to a process in a sandbox.
+needs_sshd() {
+	say "/usr/sbin/sshd openssh-server"
+	say "ssh openssh-client"
+	say "root root"
+}
+
+prepare_sshd() {
+	mkdir -p /run/sshd "$WORK/ssh"
+	ssh-keygen -q -t ed25519 -N '' -f "$WORK/ssh/host"
+	ssh-keygen -q -t ed25519 -N '' -f "$WORK/ssh/user"
+	cat >"$WORK/ssh/config" <<CONFIG
+ListenAddress 127.0.0.1
+HostKey $WORK/ssh/host
+AuthorizedKeysFile $WORK/ssh/user.pub
+PermitRootLogin yes
+PasswordAuthentication no
+UsePAM no
+StrictModes no
+CONFIG
+}
+
+run_sshd() {
+	local port=$((20000 + $$ % 20000)) client count
+	count=$(sized 50 200)
+	loaded /usr/sbin/sshd -t -f "$WORK/ssh/config"
+	# In the sandbox no file may grow, so the server cannot leave the linker's notes.
+	LD_PRELOAD=$PRELOAD /usr/sbin/sshd -f "$WORK/ssh/config" -p "$port" \
+		-o PidFile="$HERE/pid" -E "$HERE/server.log"
+	wait_until 30 test -s "$HERE/pid"
+	note_server "$(<"$HERE/pid")"
+	assert_mapped "$(<"$HERE/pid")"
+	client=(ssh -q -F none -i "$WORK/ssh/user" -p "$port" -o BatchMode=yes -o ConnectTimeout=30
+		-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null 127.0.0.1)
+	for ((i = 0; i < count; i++)); do
+		"${client[@]}" "echo login $i" </dev/null
+	done
+	kill "$(<"$HERE/pid")"
+}
+
+# A program inside a filter like that of Flatpak, which refuses calls that change namespaces, keys
+# or the placement of memory.
+needs_bubblewrap() {
+	say "bwrap bubblewrap"
+	say "perl perl"
+	say "root root"
+}
+
+prepare_bubblewrap() {
+	prepare_perl
+	# Load the call's number; for each refused one: if it is this, return EPERM; else allow.
+	perl -e 'print pack "SCCL", 0x20, 0, 0, 0;
+		print pack("SCCL", 0x15, 0, 1, $_), pack("SCCL", 0x06, 0, 0, 0x50001) for @ARGV;
+		print pack "SCCL", 0x06, 0, 0, 0x7fff0000' \
+		101 103 134 135 155 163 165 179 237 238 239 248 249 250 256 272 279 298 308 >"$WORK/filter"
+}
+
+run_bubblewrap() {
+	loaded bwrap --ro-bind / / --dev /dev --bind "$HERE" "$HERE" --bind "$EVIDENCE" "$EVIDENCE" \
+		--unshare-ipc --seccomp 9 perl "$WORK/program.pl" "$(sized 20000 200000)" 9<"$WORK/filter"
+}
+
+# Runs a browser as a user without rights: its sandbox refuses root.
+loaded_as_nobody() {
+	chmod 777 "$HERE"
+	runuser -u nobody -- env HOME="$HERE" LD_PRELOAD="$PRELOAD" LD_DEBUG=files \
+		LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
+}
+
+prepare_page() {
+	cat >"$WORK/page.html" <<'HTML'
+<html><body><p id="result"></p><script>
+const all = [];
+for (let i = 0; i < 300000; i++) all.push({ i, text: 'x' + i });
+const sum = all.reduce((sum, one) => sum + one.i, 0);
+document.getElementById('result').textContent = `sum ${sum} of ${all.length}`;
+</script></body></html>
+HTML
+}
+
+needs_chromium() {
+	say "chromium chromium"
+	say "root root"
+}
+
+prepare_chromium() {
+	prepare_page
+}
+
+run_chromium() {
+	loaded_as_nobody chromium --headless --disable-gpu --no-first-run \
+		--user-data-dir="$HERE/profile" --dump-dom "file://$WORK/page.html" 2>"$HERE/chromium.log" |
+		grep -o 'sum [0-9]* of [0-9]*'
+}
+
+needs_firefox() {
+	say "firefox-esr firefox-esr"
+	say "root root"
+}
+
+prepare_firefox() {
+	prepare_page
+}
+
+run_firefox() {
+	mkdir "$HERE/profile"
+	chmod 777 "$HERE/profile"
+	loaded_as_nobody firefox-esr --headless --no-remote --profile "$HERE/profile" \
+		--screenshot "$HERE/page.png" "file://$WORK/page.html" >"$HERE/firefox.log" 2>&1
+	head -c 8 "$HERE/page.png" | md5sum
+	say "$(find "$HERE/profile" -name '*.dmp' | wc -l) crashes"
+}
+
 # --------------------------------------------------------------------------------------------------
 # One measured run, in a process group of its own: --one NAME, with everything else in the
 # environment.
@@ -600,7 +722,7 @@ while (($#)); do
 		shift
 		;;
 	-h | --help)
-		sed -n '3,18s/^# \{0,1\}//p' "$script"
+		sed -n '3,21s/^# \{0,1\}//p' "$script"
 		exit 0
 		;;
 	-*) die "unknown option $1" ;;
@@ -650,7 +772,9 @@ packages_updated=0
 install_missing() {
 	local name=$1 command package missing=()
 	while read -r command package; do
-		if [[ $command == */* ]]; then
+		if [[ $command == root ]]; then
+			[[ $(id -u) == 0 ]] || missing+=("root's rights")
+		elif [[ $command == */* ]]; then
 			[[ -e $command || -e $command.py ]] || missing+=("$package")
 		else
 			command -v "$command" >/dev/null || missing+=("$package")
@@ -710,11 +834,17 @@ run_mode() {
 }
 
 problem=
+absent=
 check() {
 	local name=$1 without with code_without logs messages
 	problem=
+	absent=
 	install_missing "$name" || {
-		problem="cannot be installed"
+		if [[ " ${OPTIONAL_PROGRAMS[*]} " == *" $name "* ]]; then
+			absent="it cannot be installed"
+		else
+			problem="cannot be installed"
+		fi
 		return
 	}
 	if declare -F "prepare_$name" >/dev/null; then
@@ -728,7 +858,9 @@ check() {
 	run_mode "$name" with
 	with=$elapsed
 	times=$(printf '%9s %9s' "$without" "$with")
-	if ((code_without != 0)); then
+	if ((code_without != 0)) && [[ " ${OPTIONAL_PROGRAMS[*]} " == *" $name "* ]]; then
+		absent="it ends with $code_without without the library, too"
+	elif ((code_without != 0)); then
 		logs=$(tail -n 3 "$WORK/$name.without.out" "$WORK/$name.without.err")
 		problem="exit code $code_without without the library: $logs"
 	elif ((exit_code != 0)); then
@@ -753,7 +885,9 @@ for name in "${names[@]}"; do
 	times=$(printf '%9s %9s' - -)
 	check "$name"
 	processes=$(find "$WORK/$name.with/evidence" -name 'process.*' 2>/dev/null | wc -l)
-	if [[ -z $problem ]]; then
+	if [[ -n $absent ]]; then
+		not_run "real-programs.sh $name" "$absent"
+	elif [[ -z $problem ]]; then
 		passed=$((passed + 1))
 		printf '%-12s %-5s %s  %s\n' "$name" ok "$times" "$processes"
 	else
