@@ -141,12 +141,18 @@ impl<P: Platform, C: Fn(ArrayId) -> u16> Arrays<'_, P, C> {
             if !arrays(cpu).any(|array| area.len(array) > 0) {
                 continue;
             }
-            let Some(mut stopped) = self.slots.stop(cpu, || self.platform.fence_cpus()) else {
+            let mut stopped = self.slots.stop(cpu, || self.platform.fence_cpus());
+            let hint = self.slots.hint(self.platform);
+            // A CPU that cannot be stopped, as in a sandbox: this thread's own needs no stop.
+            if stopped.is_none() && self.slots.current(hint) != Some(cpu) {
                 continue;
-            };
+            }
             for array in arrays(cpu) {
                 loop {
-                    let got = stopped.take(array, &mut buffer);
+                    let got = match &mut stopped {
+                        Some(stopped) => stopped.take(array, &mut buffer),
+                        None => self.slots.pop_many(array, hint, &mut buffer),
+                    };
                     if got == 0 {
                         break;
                     }

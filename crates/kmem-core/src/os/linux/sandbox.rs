@@ -8,7 +8,7 @@
 //!
 //! | left out                         | effect                                              |
 //! |----------------------------------|-----------------------------------------------------|
-//! | barriers on other CPUs           | free memory on arrays of CPUs stays there           |
+//! | barriers on other CPUs           | free memory on arrays of others stays there         |
 //! | changes of limits                | those of the entry hold                             |
 //! | the node of a CPU                | new memory is of the first node                     |
 //! | reading memory that may be gone  | a chain of callers has one frame                    |
