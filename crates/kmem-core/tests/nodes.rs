@@ -1,10 +1,10 @@
-//! Machines with two nodes, simulated: CPU 0 is of node 0, CPU 1 of node 1. Memory comes from the
-//! node of the CPU, or from the other one.
+//! Machines with several nodes, simulated: CPU `n` is of node `n`, and the nodes lie on a line.
+//! Memory comes from the node of the CPU, or from the nearest one that has some.
 #![cfg(target_os = "linux")]
 
 mod instance;
 
-use instance::{Simulated, assert_empty, budget, leaked, simulated};
+use instance::{Simulated, assert_empty, budget, case, leaked, run_child, simulated};
 use kmem_core::os::linux::Linux;
 use kmem_core::os::sim::Sim;
 use kmem_core::request::Caller;
@@ -14,18 +14,35 @@ const USER: Caller = Caller::at(0x1000);
 
 type Request = fn(&'static Simulated) -> *mut u8;
 
+const OBJECT: Request = |a| a.alloc(100, USER);
+const PAGE: Request = |a| a.alloc_pages(Order(0), Gfp::NOWARN, USER);
+
 const REQUESTS: [Request; 5] = [
-    |a| a.alloc(100, USER),
+    OBJECT,
     |a| a.alloc(20_000, USER),
     |a| a.alloc(200_000, USER),
-    |a| a.alloc_pages(Order(0), Gfp::NOWARN, USER),
+    PAGE,
     |a| a.alloc_pages(Order(9), Gfp::NOWARN, USER),
 ];
 
-fn instance() -> &'static Simulated {
-    let a = leaked(Sim::new(Linux::new(), budget(16 << 20, 2)).with_nodes(2));
+/// An instance on a machine with this number of nodes, each with a CPU and with 16 MiB.
+fn machine(nodes: u32) -> &'static Simulated {
+    let budget = budget(nodes as usize * (16 << 20), nodes);
+    let a = leaked(Sim::new(Linux::new(), budget).with_nodes(nodes));
     a.platform().fail(u64::MAX, u64::MAX);
     a
+}
+
+fn instance() -> &'static Simulated {
+    machine(2)
+}
+
+/// Makes and frees some requests on a CPU, so that its arrays are searched for this period.
+fn search(a: &'static Simulated, cpu: u32, request: Request) {
+    for _ in 0..3 {
+        let held = some(a, cpu, request, 2);
+        free_all(a, cpu, held);
+    }
 }
 
 /// Makes a request `count` times on a CPU.
@@ -43,6 +60,11 @@ fn free_all(a: &'static Simulated, cpu: u32, held: Vec<*mut u8>) {
 
 fn all_of(a: &'static Simulated, held: &[*mut u8], node: u32) -> bool {
     held.iter().all(|&at| a.page_to_nid(at) == Some(node))
+}
+
+/// Number of allocations that are of a node.
+fn count_of(a: &'static Simulated, held: &[*mut u8], node: u32) -> usize {
+    held.iter().filter(|&&at| a.page_to_nid(at) == Some(node)).count()
 }
 
 fn clean(a: &'static Simulated) {
@@ -64,18 +86,107 @@ fn memory_is_of_the_node_of_the_cpu_that_asks() {
 }
 
 #[test]
-fn what_is_freed_far_away_is_not_taken_for_near() {
-    for request in REQUESTS {
+fn a_free_asks_for_no_node() {
+    for request in [OBJECT, PAGE] {
         let a = instance();
-        for (here, there) in [(0, 1), (1, 0)] {
-            let held = some(a, here, request, 3);
-            free_all(a, there, held);
-            let held = some(a, there, request, 3);
-            assert!(all_of(a, &held, there));
-            free_all(a, there, held);
-        }
+        let held = some(a, 0, request, 1000);
+        let asked = a.platform().looks_for_node();
+        free_all(a, 1, held);
+        let asked = a.platform().looks_for_node() - asked;
+        assert!(asked < 20, "{asked} times for 1000 frees");
         clean(a);
     }
+}
+
+#[test]
+fn memory_that_is_freed_far_away_stays_there_until_the_array_is_full() {
+    for request in [OBJECT, PAGE] {
+        let a = instance();
+        search(a, 1, request);
+        let held = some(a, 0, request, 4);
+        free_all(a, 1, held);
+        let held = some(a, 1, request, 4);
+        assert!(all_of(a, &held, 0), "the newest items of the array");
+        free_all(a, 1, held);
+        clean(a);
+    }
+}
+
+#[test]
+fn a_full_array_sends_memory_of_other_nodes_home_in_batches() {
+    for request in [OBJECT, PAGE] {
+        let a = instance();
+        let used = a.stats().used;
+        let held = some(a, 0, request, 4000);
+        free_all(a, 1, held);
+        // An array's worth stays on CPU 1. The rest is there for node 0, without a drain.
+        let again = some(a, 0, request, 3500);
+        assert!(all_of(a, &again, 0));
+        let there = some(a, 1, request, 1000);
+        let far = count_of(a, &there, 0);
+        assert!(far <= 127, "{far} of node 0 on the CPU of node 1");
+        assert!(a.stats().used >= used);
+        free_all(a, 0, again);
+        free_all(a, 1, there);
+        clean(a);
+    }
+}
+
+#[test]
+fn a_mixed_array_is_sorted_by_node_when_it_is_full() {
+    for request in [OBJECT, PAGE] {
+        let a = instance();
+        let (mut near, mut far) = (some(a, 1, request, 2000), some(a, 0, request, 2000));
+        a.platform().run_on(1);
+        while let (Some(near), Some(far)) = (near.pop(), far.pop()) {
+            instance::free_all(a, [near, far]);
+        }
+        for cpu in [0, 1] {
+            let held = some(a, cpu, request, 1500);
+            let far = count_of(a, &held, 1 - cpu);
+            assert!(far <= 127, "{far} of the other node on CPU {cpu}");
+            near.extend(held);
+        }
+        free_all(a, 0, near);
+        clean(a);
+    }
+}
+
+#[test]
+fn memory_of_another_node_is_not_handed_out_for_ever() {
+    for request in [OBJECT, PAGE] {
+        let a = instance();
+        search(a, 1, request);
+        let (near, far) = (some(a, 1, request, 1), some(a, 0, request, 4));
+        free_all(a, 1, near);
+        free_all(a, 1, far);
+        // One is always freed before the next is allocated, so the array is never full or empty.
+        let pair = |a| {
+            let held = some(a, 1, request, 1);
+            let node = a.page_to_nid(held[0]);
+            free_all(a, 1, held);
+            node
+        };
+        assert_eq!(pair(a), Some(0));
+        a.platform().advance_ms(10_000);
+        // Other requests empty and fill other arrays, as they do in any program.
+        for size in [500, 1000, 2000, 4000, 8000, 200, 300, 30, 60] {
+            let held: Vec<_> = (0..1000).map(|_| a.alloc(size, USER)).collect();
+            free_all(a, 1, held);
+        }
+        assert_eq!(pair(a), Some(1), "it went home");
+        clean(a);
+    }
+}
+
+#[test]
+fn the_barn_of_a_node_has_objects_of_that_node() {
+    let a = instance();
+    let (near, far) = (some(a, 1, OBJECT, 1000), some(a, 0, OBJECT, 1000));
+    free_all(a, 1, near.into_iter().zip(far).flat_map(|(near, far)| [near, far]).collect());
+    // Before a drain, which empties the barns.
+    assert_eq!(a.validate(), Ok(()));
+    clean(a);
 }
 
 #[test]
@@ -95,10 +206,42 @@ fn when_a_node_has_no_more_the_others_are_asked() {
 }
 
 #[test]
+fn when_a_node_has_no_more_the_nearest_is_asked_first() {
+    for request in [REQUESTS[1], REQUESTS[4]] {
+        let a = machine(4);
+        let mut held = Vec::new();
+        for cpu in 0..4 {
+            held.extend(some(a, cpu, request, 1));
+        }
+        // The machine has no more address space: no zone can be added, and no memory but that.
+        let mut order = Vec::new();
+        a.platform().run_on(3);
+        loop {
+            let at = request(a);
+            if at.is_null() || order.len() == 4 {
+                held.push(at);
+                break;
+            }
+            let node = a.page_to_nid(at).expect("a node");
+            if order.last() != Some(&node) {
+                order.push(node);
+            }
+            held.push(at);
+            if a.buddyinfo().count() > 4 {
+                break;
+            }
+        }
+        assert_eq!(order, [3, 2, 1, 0]);
+        free_all(a, 0, held);
+        clean(a);
+    }
+}
+
+#[test]
 fn books_and_free_blocks_are_those_of_all_nodes() {
     let a = instance();
-    let mut held = some(a, 0, REQUESTS[0], 50);
-    held.extend(some(a, 1, REQUESTS[0], 50));
+    let mut held = some(a, 0, OBJECT, 50);
+    held.extend(some(a, 1, OBJECT, 50));
     assert_eq!(a.stats().objects, 100);
     assert_eq!(a.buddyinfo().count(), 2);
     free_all(a, 1, held);
@@ -106,12 +249,57 @@ fn books_and_free_blocks_are_those_of_all_nodes() {
 }
 
 #[test]
+fn a_node_whose_zone_cannot_be_made_at_the_start_gets_one_when_it_is_used() {
+    let fault_free = {
+        let a = instance();
+        drop(some(a, 0, OBJECT, 1));
+        a.platform().calls()
+    };
+    let mut late = 0;
+    for call in 1..fault_free {
+        let a = instance();
+        a.platform().fail(call, call + 1);
+        a.platform().run_on(0);
+        let first = a.alloc(100, USER);
+        if first.is_null() {
+            continue;
+        }
+        let zones = a.buddyinfo().count();
+        let held = some(a, 1, OBJECT, 1);
+        assert!(all_of(a, &held, 1), "call {call}");
+        late += usize::from(a.buddyinfo().count() > zones);
+        free_all(a, 0, vec![first, held[0]]);
+        clean(a);
+    }
+    assert!(late > 0, "no call made the zone of node 1 fail");
+}
+
+#[test]
 fn one_node_has_one_zone() {
     let a = simulated(budget(16 << 20, 2));
     for cpu in [0, 1] {
-        let held = some(a, cpu, REQUESTS[3], 10);
+        let held = some(a, cpu, PAGE, 10);
         assert!(all_of(a, &held, 0));
         free_all(a, cpu, held);
     }
     assert_eq!(a.buddyinfo().count(), 1);
+    assert_eq!(a.platform().looks_for_node(), 0);
+}
+
+#[test]
+fn nodes_can_be_switched_off() {
+    let output = run_child("numa:off", "one node");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = run_child("numa:on", "two nodes");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn child() {
+    let Some(case) = case() else { return };
+    let a = instance();
+    let held = some(a, 1, PAGE, 1);
+    let node = u32::from(case == "two nodes");
+    assert!(all_of(a, &held, node), "{case}");
+    assert_eq!(a.buddyinfo().count(), 1 + node as usize, "{case}");
 }

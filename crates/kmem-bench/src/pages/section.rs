@@ -130,6 +130,7 @@ pub(super) fn bare(pages: u32) -> (&'static Zone, &'static FixedRegion) {
         unsafe { alloc_zeroed(layout) }
     };
     let tables = memory(Zone::metadata_bytes(pages));
+    let words = [(); 2].map(|()| memory(Zone::word_bytes(pages)));
     // SAFETY: all zero is a valid block.
     let block: &'static ZoneBlock = Box::leak(unsafe { Box::new_zeroed().assume_init() });
     let used = Box::leak(Box::new(AtomicU32::new(0)));
@@ -137,7 +138,7 @@ pub(super) fn bare(pages: u32) -> (&'static Zone, &'static FixedRegion) {
     // Only the addresses are used.
     let base = NonNull::new((64 * PAGEBLOCK_SIZE) as *mut u8).expect("not null");
     // SAFETY: zeroed tables of the right size, which no other zone uses.
-    let zone = unsafe { Zone::new(base, PageCount(pages), tables, none, block, used) };
+    let zone = unsafe { Zone::new(base, PageCount(pages), tables, words, none, block, used) };
     let fatal = || std::process::abort();
     // SAFETY: the platform accesses no memory.
     let platform = unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, |_| (), fatal) };

@@ -18,6 +18,8 @@ pub const MAX_PATH: usize = 512;
 pub struct Conf {
     /// `rseq:on|off`: whether CPU arrays use restartable sequences instead of locks.
     pub rseq: bool,
+    /// `numa:on|off`: whether each node of the machine has zones of its own.
+    pub numa: bool,
     /// `mem_profiling:0|1|never`, as [`kmem_layout::root::profiling`].
     pub profiling: u32,
     /// `peak:0|1`: keep the books of the moment of highest use.
@@ -123,6 +125,7 @@ impl Conf {
     /// The configuration of an empty text.
     pub const DEFAULT: Self = Self {
         rseq: true,
+        numa: true,
         profiling: kmem_layout::root::profiling::ON,
         peak: false,
         decay_ms: 20,

@@ -216,6 +216,13 @@ pub const OPTIONS: &[ConfOption] = &[
         set: switch!(sandbox),
     },
     ConfOption {
+        name: "numa",
+        values: "`on`, `off`",
+        default: "`on`",
+        meaning: "Memory of its own for each node of the machine. With `off`, there is one node.",
+        set: switch!(numa),
+    },
+    ConfOption {
         name: "strict",
         values: "`0`, `1`",
         default: "`0`",

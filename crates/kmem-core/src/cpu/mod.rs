@@ -84,6 +84,8 @@ struct Front {
     bottom: [AtomicU32; ARRAY_COUNT],
     /// Try-lock: taken by all operations of the locked kind, by stopping in the rseq kind.
     lock: AtomicU32,
+    /// `period << 8 | array`: progress of [`Area::next_search`].
+    searched: AtomicU32,
 }
 
 /// The kind of critical sections, and how they find their CPU.
@@ -144,6 +146,7 @@ impl Slots {
                 stocks: [const { AtomicU32::new(0) }; CELLS],
                 bottom: [const { AtomicU32::new(0) }; ARRAY_COUNT],
                 lock: AtomicU32::new(0),
+                searched: AtomicU32::new(0),
             },
             kept: [ZERO; MAX_CPUS],
             rseq: AtomicU32::new(0),
@@ -458,6 +461,20 @@ impl Area {
         let head = self.front.head[array.0 as usize].load(Ordering::Relaxed);
         let bottom = self.front.bottom[array.0 as usize].load(Ordering::Relaxed);
         (head as u32).wrapping_sub(bottom) as usize / 8
+    }
+
+    /// The next array with items that this function did not return in this period. Two threads on
+    /// the CPU may get the same one. The lowest 24 bits of the period count.
+    pub fn next_search(&self, period: u32) -> Option<ArrayId> {
+        let searched = self.front.searched.load(Ordering::Relaxed);
+        let last = if searched >> 8 == period & 0xFF_FFFF { searched as u8 } else { 0 };
+        if usize::from(last) == ARRAY_COUNT {
+            return None;
+        }
+        let next = ArrayId::all().find(|&array| array.0 > last && self.len(array) > 0);
+        let last = next.map_or(ARRAY_COUNT as u8, |array| array.0);
+        self.front.searched.store(period << 8 | u32::from(last), Ordering::Relaxed);
+        next
     }
 }
 

@@ -46,6 +46,7 @@ impl<P: Platform> Backing for Blocks<P> {
         take: impl FnOnce(&[Item]) -> Item,
     ) -> Option<Item> {
         let (heap, class) = (self.heap, self.class);
+        heap.send_home();
         let mut buffer = [Item::NONE; MOST];
         let out = &mut buffer[..most];
         loop {
@@ -62,6 +63,7 @@ impl<P: Platform> Backing for Blocks<P> {
     fn absorb(&self, most: usize, fill: impl FnOnce(&mut [Item]) -> usize) {
         let mut buffer = [Item::NONE; MOST];
         let len = fill(&mut buffer[..most]);
+        self.heap.zones.gather(&mut buffer[..len]);
         self.give(&buffer[..len]);
     }
 
@@ -90,6 +92,7 @@ impl<P: Platform> Heap<P> {
     #[cold]
     #[inline(never)]
     pub unsafe fn flush_block(&'static self, class: PageClass, item: Item) {
+        self.send_home();
         // SAFETY: a free block of the class, by the contract.
         unsafe { self.arrays().flush(class.array(), item, &Blocks { heap: self, class }) };
     }
@@ -116,7 +119,8 @@ impl<P: Platform> Heap<P> {
                 return Some((set, got));
             }
         }
-        for set in self.zones.near(&self.platform) {
+        let here = self.zones.here(&self.platform);
+        for set in self.zones.nearest(&self.platform, here) {
             let on = set.zone.on(&self.platform);
             let mut reserve = Reserve::NONE;
             let got = if class.is_huge() {
@@ -131,7 +135,7 @@ impl<P: Platform> Heap<P> {
         }
         // Take one block from a new zone, or after CPUs gave back what they keep.
         let claim = || {
-            let found = self.zones.claim(&self.platform, class.pages(), class.pages());
+            let found = self.zones.claim(&self.platform, here, class.pages(), class.pages());
             found.ok_or(Refused::NoMemory)
         };
         let (set, run) = self.retrying(claim)?;

@@ -44,9 +44,9 @@ impl<P: Platform> Heap<P> {
         if let Some(owner) = self.owner() {
             owner.age();
         }
-        // The barn belongs to all zones; the first one's clock counts for it.
+        // A barn belongs to all zones of its node; the first zone's clock counts for all barns.
         if self.zones.numbered(0).is_some_and(|first| core::ptr::eq(first, set)) {
-            self.shrink_barn();
+            self.shrink_barns();
         }
     }
 
@@ -64,13 +64,16 @@ impl<P: Platform> Heap<P> {
         }
     }
 
-    /// Empties sheaves that no CPU needed for a generation of the decay, up to a bound.
-    fn shrink_barn(&'static self) {
+    /// Empties sheaves of all barns that no CPU needed for a generation of the decay, up to a
+    /// bound.
+    fn shrink_barns(&'static self) {
         let mut left = SHEAVES_AT_ONCE;
-        for class in SizeClass::all() {
-            let surplus = self.surplus_sheaves(class).min(left);
-            self.empty_sheaves(class, surplus);
-            left -= surplus;
+        for barn in self.barns() {
+            for class in SizeClass::all() {
+                let surplus = barn.surplus(class).min(left);
+                self.empty_sheaves(barn, class, surplus);
+                left -= surplus;
+            }
         }
     }
 }

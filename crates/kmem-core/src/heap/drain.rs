@@ -16,8 +16,8 @@ impl<P: Platform> Heap<P> {
         }
         self.drain_arrays(|_| ArrayId::all());
         self.pcps().iter().for_each(|pcp| self.unreserve(pcp));
-        for class in SizeClass::all() {
-            self.empty_sheaves(class, u32::MAX);
+        for barn in self.barns() {
+            SizeClass::all().for_each(|class| self.empty_sheaves(barn, class, u32::MAX));
         }
     }
 
@@ -29,7 +29,9 @@ impl<P: Platform> Heap<P> {
         self.arrays().drain(arrays, |array, items| self.give_drained(array, items));
     }
 
-    fn give_drained(&'static self, array: ArrayId, items: &[Item]) {
+    /// Gives items of an array back, each to its node.
+    pub(super) fn give_drained(&'static self, array: ArrayId, items: &mut [Item]) {
+        self.zones.gather(items);
         match array.contents() {
             // SAFETY: free objects of this class, taken off the array of a stopped CPU.
             Contents::Objects(class) => unsafe { self.give_objects(class, items) },

@@ -1,7 +1,8 @@
-//! Tables that the fast paths read, all of the first zone. Everything else takes the slow paths.
+//! Tables that the fast paths read: those of the first zone of each node, which lie side by side.
+//! Everything else takes the slow paths.
 
 use crate::class::SizeClass;
-use crate::page::{PageWords, Zone};
+use crate::page::{FirstZones, PageWords, Zone};
 use crate::slab::SlabZone;
 use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use crate::units::{PAGE_SHIFT, Pfn};
@@ -12,15 +13,16 @@ use kmem_layout::geometry::CHUNK_SHIFT;
 ///
 /// # Invariants
 /// `chunk_class` leads to a byte for each chunk below `chunks` and `bare_chunks`; `ext` and `len`
-/// lead to a committed word for each page below `pages`. None of it is ever freed.
+/// lead to a readable word for each page below `pages`, which is committed if the page is. None of
+/// it is ever freed.
 #[repr(C, align(64))]
 pub struct Fast {
-    /// Address of the zone.
+    /// Address of the first zone.
     base: AtomicUsize,
-    /// Number of chunks of the zone whose objects the fast path of `free` may free. 0 before start,
-    /// without books, and where every call takes the slow path.
+    /// Number of chunks of the zones whose objects the fast path of `free` may free. 0 before
+    /// start, without books, and where every call takes the slow path.
     chunks: AtomicUsize,
-    /// Chunks of the zone of an instance without books.
+    /// Chunks of the zones of an instance without books.
     bare_chunks: AtomicUsize,
     /// `[AtomicU8; chunks]`: class of each chunk.
     chunk_class: AtomicUsize,
@@ -30,7 +32,7 @@ pub struct Fast {
     /// Pages whose words the fast paths of blocks may use; 0 before start and where every call
     /// takes the slow path.
     pages: AtomicUsize,
-    /// Address of the zone whose page words these are.
+    /// Address of the first zone whose page words these are.
     pages_base: AtomicUsize,
     ext: AtomicUsize,
     len: AtomicUsize,
@@ -63,23 +65,31 @@ impl Fast {
         self.slab_bound.load(Ordering::Relaxed)
     }
 
-    /// Opens the fast path of `free` for the objects of a zone that is never removed.
-    pub fn open_objects(&self, zone: &Zone, slabs: &SlabZone, extension: bool) {
-        self.base.store(zone.base(), Ordering::Relaxed);
-        // INVARIANT: a byte per chunk, never freed, as zones are not.
+    /// Opens the fast path of `free` for the objects of the first zones.
+    pub fn open_objects(&self, first: &FirstZones<'_, SlabZone>, extension: bool) {
+        let slabs = &first.set.slabs;
+        self.base.store(first.set.zone.base(), Ordering::Relaxed);
+        // INVARIANT: a byte per chunk of all of them, never freed, as zones are not.
         self.chunk_class.store(slabs.chunk_classes() as usize, Ordering::Relaxed);
         let chunks = if extension { &self.chunks } else { &self.bare_chunks };
-        chunks.store(slabs.chunks() as usize, Ordering::Release);
+        chunks.store(slabs.chunks() as usize * first.count as usize, Ordering::Release);
     }
 
-    /// Opens the fast paths of blocks for a zone that is never removed, as far as
-    /// [`Self::reach`] will say.
-    pub fn open_blocks(&self, zone: &Zone) {
+    /// Opens the fast paths of blocks for the first zones. Where not all words can be read, they
+    /// open for one zone, as far as [`Self::reach`] will say.
+    pub fn open_blocks(&self, first: &FirstZones<'_, SlabZone>) {
+        let zone = &first.set.zone;
         // SAFETY: only addresses are taken; nothing is read.
         let PageWords { ext, len } = unsafe { zone.words_of(Pfn::ZERO) };
         self.ext.store(ext.as_ptr() as usize, Ordering::Relaxed);
         self.len.store(len.as_ptr() as usize, Ordering::Relaxed);
         self.pages_base.store(zone.base(), Ordering::Relaxed);
+        if first.shows_words {
+            // INVARIANT: all words can be read, and those of committed pages are committed. Only
+            // the words of claimed pages, which are committed, are written.
+            let pages = zone.pages().0 as usize * first.count as usize;
+            self.pages.store(pages, Ordering::Release);
+        }
     }
 
     /// Notes the number of pages of a zone that are committed now.
@@ -101,7 +111,7 @@ impl Fast {
         if chunk >= self.chunks.load(Ordering::Relaxed) {
             return Err(chunk);
         }
-        // SAFETY: below the chunks of the zone.
+        // SAFETY: below the chunks of the zones.
         Ok(unsafe { self.class_of_chunk(chunk) })
     }
 
@@ -132,7 +142,7 @@ impl Fast {
             return None;
         }
         let word = |table: &AtomicUsize| {
-            // SAFETY: a committed word for each page below `pages`, by the type's invariant.
+            // SAFETY: a readable word for each page below `pages`, by the type's invariant.
             unsafe { &*(table.load(Ordering::Relaxed) as *const AtomicU32).wrapping_add(pfn) }
         };
         Some((PageWords { ext: word(&self.ext), len: word(&self.len) }, offset))

@@ -14,7 +14,7 @@ impl<P: Platform> Heap<P> {
         // SAFETY: no other thread exists that could use any of this, by the contract. `rebuild`
         // passes pages of the zone to `pages_used`.
         unsafe {
-            self.barn.forget();
+            self.barns().iter().for_each(|barn| barn.forget());
             self.zones.forget_use();
             for set in self.zones.all() {
                 set.slabs.distrust(set.zone.committed(), self.classes.all());

@@ -11,7 +11,7 @@
 //! give --> array of the CPU
 //!           | full: array::flush
 //!           v
-//!          barn, slabs, zones
+//!          barn, slabs, zones, each item to its node
 //! ```
 //!
 //! | file      | what it does                                                          |
@@ -25,6 +25,7 @@
 //! | `decay`   | gives back what no CPU needed for a while; `drain` all of it, at once |
 //! | `fork`    | repair in a forked child; `validate` recounts                         |
 //! | `lazy`    | a zone that is made when it is first needed                           |
+//! | `nodes`   | sends what CPUs keep of other nodes back to these                     |
 //!
 //! Lock order: there are no locks that a thread waits for; for the one exception in a forked child
 //! see `slab`.
@@ -54,6 +55,7 @@ mod fast;
 mod find;
 mod fork;
 mod lazy;
+mod nodes;
 mod objects;
 mod runs;
 mod validate;
@@ -89,8 +91,6 @@ pub struct Heap<P> {
     pub fast: Fast,
     /// The geometry of each size class.
     pub classes: Classes,
-    /// Full sheaves on their way from CPU to CPU.
-    barn: Barn,
     /// The zones.
     pub zones: Zones<SlabZone>,
     /// The CPUs' shares of the page layer: address of the first [`Pcp`], and their number.
@@ -106,21 +106,31 @@ pub struct Heap<P> {
     bad_pages: AtomicU64,
     /// Number of runs whose contents were remapped.
     remapped: AtomicU32,
-    owner: UnsafeCell<Option<&'static dyn Owner>>,
+    given: UnsafeCell<Option<Given>>,
     /// The platform.
     pub platform: P,
 }
 
-// SAFETY: `owner` is written once, before any other thread uses the heap (contract of `start`).
+// SAFETY: `given` is written once, before any other thread uses the heap (contract of `start`).
 unsafe impl<P: Sync> Sync for Heap<P> {}
+
+/// The things that a heap gets at its start, and never changes.
+#[derive(Clone, Copy)]
+struct Given {
+    owner: &'static dyn Owner,
+    /// Full sheaves on their way from CPU to CPU: a barn for each node.
+    barns: &'static [Barn],
+}
 
 /// Memory and settings that a heap starts with.
 pub struct Start<'a> {
     /// The root block.
     pub root: *const RootBlock,
-    /// Pool of the barn, zeroed: [`Barn::pool_bytes`] for `sheaves`.
-    pub barn: *mut u8,
-    /// Number of sheaves in that pool.
+    /// Number of nodes.
+    pub nodes: u32,
+    /// Barns of the nodes, zeroed: [`Barn::bytes`] for `nodes` and `sheaves`.
+    pub barns: *mut u8,
+    /// Number of sheaves in the pool of each.
     pub sheaves: u32,
     /// `[Pcp; cpus]`, zeroed.
     pub pcp: *mut u8,
@@ -148,7 +158,6 @@ impl<P: Platform> Heap<P> {
             slots: Slots::new(),
             fast: Fast::new(),
             classes: Classes::new(),
-            barn: Barn::new(),
             zones: Zones::new(),
             pcp: AtomicUsize::new(0),
             pcp_count: AtomicU32::new(0),
@@ -157,7 +166,7 @@ impl<P: Platform> Heap<P> {
             format: AtomicU32::new(0),
             bad_pages: AtomicU64::new(0),
             remapped: AtomicU32::new(0),
-            owner: UnsafeCell::new(None),
+            given: UnsafeCell::new(None),
             platform,
         }
     }
@@ -176,10 +185,10 @@ impl<P: Platform> Heap<P> {
         // SAFETY: no other thread uses the heap, and there is no slab. The memory is as the callees
         // require, by the contract.
         unsafe {
-            *self.owner.get() = Some(owner);
             self.classes.start(start.vectors);
-            self.barn.start(start.barn, start.sheaves);
-            self.zones.start(&self.platform, start.root, start.checks);
+            let barns = Barn::start_all(start.barns, start.nodes, start.sheaves);
+            *self.given.get() = Some(Given { owner, barns });
+            self.zones.start(&self.platform, start.root, start.checks, start.nodes);
         }
         self.pcp_count.store(start.cpus, Ordering::Relaxed);
         self.pcp.store(start.pcp as usize, Ordering::Release);
@@ -190,9 +199,18 @@ impl<P: Platform> Heap<P> {
         self.slots.start(&self.platform, kind);
     }
 
-    fn owner(&self) -> Option<&'static dyn Owner> {
+    fn given(&self) -> Option<Given> {
         // SAFETY: written once, before any other thread uses the heap.
-        unsafe { *self.owner.get() }
+        unsafe { *self.given.get() }
+    }
+
+    fn owner(&self) -> Option<&'static dyn Owner> {
+        self.given().map(|given| given.owner)
+    }
+
+    /// The barns of all nodes.
+    fn barns(&self) -> &'static [Barn] {
+        self.given().map_or(&[], |given| given.barns)
     }
 
     /// The metadata that slabs of the heap have beside objects.

@@ -8,13 +8,13 @@ use crate::page::{Run, Way};
 use crate::report;
 use crate::slab::Retired;
 use crate::slab::purge::Work;
-use crate::slab::sheaf::SHEAF_OBJECTS;
+use crate::slab::sheaf::{Barn, SHEAF_OBJECTS};
 use crate::units::{CpuId, Item};
 
 /// The objects of one class, behind the CPU arrays.
-struct Objects<P: 'static> {
-    heap: &'static Heap<P>,
-    class: SizeClass,
+pub(super) struct Objects<P: 'static> {
+    pub(super) heap: &'static Heap<P>,
+    pub(super) class: SizeClass,
 }
 
 impl<P: Platform> Backing for Objects<P> {
@@ -30,39 +30,44 @@ impl<P: Platform> Backing for Objects<P> {
     ) -> Option<Item> {
         let (heap, class) = (self.heap, self.class);
         heap.look_at_clock();
-        // Sheaves in the barn may be of any node.
+        heap.send_home();
+        let here = heap.zones.here(&heap.platform);
         if most > 1
-            && !heap.zones.has_several_nodes()
-            && let Some(held) = heap.barn.take_full(class)
+            && let Some(barn) = heap.barns().get(here.node() as usize)
+            && let Some(held) = barn.take_full(class)
         {
             let one = take(&held.sheaf.objects[..held.sheaf.len as usize]);
-            heap.barn.give_empty(held);
+            barn.give_empty(held);
             return Some(one);
         }
         let mut buffer = [Item::NONE; SHEAF_OBJECTS];
         let out = &mut buffer[..most];
-        let got = heap.retrying(|| heap.slabs().claim(class, heap.mixer(), out))?;
+        let got = heap.retrying(|| heap.slabs().claim(class, here, heap.mixer(), out))?;
         Some(take(&out[most - got..]))
     }
 
     fn absorb(&self, most: usize, fill: impl FnOnce(&mut [Item]) -> usize) {
         let (heap, class) = (self.heap, self.class);
-        let geometry = heap.classes.geometry(class);
-        if !heap.zones.has_several_nodes()
-            && let Some(held) = heap.barn.take_empty(class, geometry)
+        // The objects of the only node go straight into its sheaf.
+        if let [barn] = heap.barns()
+            && let Some(held) = barn.take_empty(class, heap.classes.geometry(class))
         {
             let len = fill(&mut held.sheaf.objects[..most]);
             held.sheaf.len = len as u32;
             if len > 0 {
-                heap.barn.give_full(class, held);
+                barn.give_full(class, held);
             } else {
-                heap.barn.give_empty(held);
+                barn.give_empty(held);
             }
             return;
         }
         let mut buffer = [Item::NONE; SHEAF_OBJECTS];
         let len = fill(&mut buffer[..most]);
-        self.give(&buffer[..len]);
+        if heap.zones.has_several_nodes() {
+            heap.give_mixed(class, &mut buffer[..len]);
+        } else {
+            self.give(&buffer[..len]);
+        }
     }
 
     fn give(&self, items: &[Item]) {
@@ -85,18 +90,9 @@ impl<P: Platform> Heap<P> {
     #[inline(never)]
     pub unsafe fn flush_object(&'static self, class: SizeClass, item: Item) {
         self.look_at_clock();
+        self.send_home();
         // SAFETY: a free object of the class, by the contract.
         unsafe { self.arrays().flush(class.array(), item, &Objects { heap: self, class }) };
-    }
-
-    /// Returns whether an item is of another node. Then it goes to its zone, not to this CPU's
-    /// arrays.
-    pub fn is_far(&self, item: Item) -> bool {
-        self.zones.has_several_nodes()
-            && self
-                .zones
-                .of(item.address())
-                .is_some_and(|set| !self.zones.is_near(&self.platform, set))
     }
 
     /// Gives free objects back to their slabs, and wholly free slabs to their zone.
@@ -133,19 +129,14 @@ impl<P: Platform> Heap<P> {
         unsafe { set.slabs.purge(on, &self.classes, self.format(), age, work, retired) }
     }
 
-    /// Empties up to `most` of the barn's sheaves of a class into the slabs.
-    pub(super) fn empty_sheaves(&'static self, class: SizeClass, most: u32) {
+    /// Empties up to `most` of a barn's sheaves of a class into the slabs.
+    pub(super) fn empty_sheaves(&'static self, barn: &Barn, class: SizeClass, most: u32) {
         for _ in 0..most {
-            let Some(held) = self.barn.take_full(class) else { return };
+            let Some(held) = barn.take_full(class) else { return };
             let len = held.sheaf.len as usize;
             // SAFETY: free objects of this class, in a sheaf that this thread holds.
             unsafe { self.give_objects(class, &held.sheaf.objects[..len]) };
-            self.barn.give_empty(held);
+            barn.give_empty(held);
         }
-    }
-
-    /// Number of full sheaves of a class that no CPU needed since the last call.
-    pub(super) fn surplus_sheaves(&self, class: SizeClass) -> u32 {
-        self.barn.surplus(class)
     }
 }

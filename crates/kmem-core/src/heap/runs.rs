@@ -101,7 +101,10 @@ impl<P: Platform> Heap<P> {
         pages: PageCount,
         align: PageCount,
     ) -> Option<(&'static ZoneSet, Run)> {
-        self.retrying(|| self.zones.claim(&self.platform, pages, align).ok_or(Refused::NoMemory))
+        self.retrying(|| {
+            let here = self.zones.here(&self.platform);
+            self.zones.claim(&self.platform, here, pages, align).ok_or(Refused::NoMemory)
+        })
     }
 
     /// Claims a run that owns whole pageblocks if it is longer than one. Its part beyond `pages` is
@@ -142,9 +145,7 @@ impl<P: Platform> Heap<P> {
     pub unsafe fn give_run(&'static self, set: &'static ZoneSet, run: Run) {
         // A run that owns more than its length must go to its zone, which detects that. An array
         // has addresses only.
-        let keeps = set.is_heap()
-            && self.zones.is_near(&self.platform, set)
-            && set.zone.whole_end(run.end()) == run.end();
+        let keeps = set.is_heap() && set.zone.whole_end(run.end()) == run.end();
         // SAFETY: a run of the heap, by the contract.
         if !keeps || !unsafe { self.keep(set, run) } {
             self.give_whole(set, run);

@@ -18,7 +18,7 @@ pub enum HeapFault {
     Slab(SlabFault),
     /// The barn.
     Barn(BarnFault),
-    /// A sheaf has an item that is no object which its slab gave away.
+    /// A sheaf has an item that is no object of its barn's node which its slab gave away.
     Sheaf(Item),
     /// The arrays of a CPU.
     Area(AreaFault),
@@ -33,7 +33,7 @@ pub enum HeapFault {
 }
 
 impl<P: Platform> Heap<P> {
-    /// Recounts zones, slabs, the barn and the arrays of all CPUs. For a heap at rest.
+    /// Recounts zones, slabs, the barns and the arrays of all CPUs. For a heap at rest.
     ///
     /// # Errors
     /// The first thing that is not as it must be.
@@ -50,11 +50,15 @@ impl<P: Platform> Heap<P> {
             }
         }
         let (mut kept, mut wrong) = (0, None);
-        let in_barn = self.barn.validate(|class, items| {
-            kept += items.len() as u64;
-            wrong = wrong.or(items.iter().copied().find(|&item| !self.is_free_object(item, class)));
-        });
-        in_barn.map_err(HeapFault::Barn)?;
+        for (node, barn) in (0..).zip(self.barns()) {
+            let in_barn = barn.validate(|class, items| {
+                kept += items.len() as u64;
+                wrong = wrong.or(items.iter().copied().find(|&item| {
+                    !self.is_free_object(item, class) || !self.is_of_node(item, node)
+                }));
+            });
+            in_barn.map_err(HeapFault::Barn)?;
+        }
         if let Some(item) = wrong {
             return Err(HeapFault::Sheaf(item));
         }
@@ -88,6 +92,10 @@ impl<P: Platform> Heap<P> {
                 && set.slabs.is_claimed(item, class, &self.classes)
                 && self.find_in(set, item.address()).is_err() == self.format().extension
         })
+    }
+
+    fn is_of_node(&self, item: Item, node: u32) -> bool {
+        self.zones.of(item.address()).is_some_and(|set| set.node == node)
     }
 
     /// Returns whether pages are claimed in their zone, and not live.

@@ -184,12 +184,7 @@ impl<P: Platform> Instance<P> {
             if !whole || self.ledger.unbook_run(set, start).is_none() {
                 return false;
             }
-            let block = Item::at(at as usize);
-            if self.heap().is_far(block) {
-                self.heap().give_blocks(class, &[block]);
-            } else {
-                self.heap().flush_block(class, block);
-            }
+            self.heap().flush_block(class, Item::at(at as usize));
         }
         true
     }

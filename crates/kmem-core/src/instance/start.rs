@@ -27,12 +27,12 @@ use crate::conf::{Complaint, Conf, MAX_TEXT};
 use crate::cpu::Kind;
 use crate::heap;
 use crate::ledger::ObjectChecks;
-use crate::os::{Cpus, Platform};
+use crate::os::{Cpus, MAX_NODES, Platform};
 use crate::page::PageChecks;
 use crate::report::{Printable, print};
 use crate::slab::Format;
 use crate::sync::{AtomicU32, Ordering, spin};
-use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
+use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 pub(super) const NEW: u32 = 0;
 pub(super) const STARTING: u32 = 1;
@@ -124,7 +124,8 @@ impl<P: Platform> Instance<P> {
         let quarantine = u64::from(if checks.has_quarantine() { conf.quarantine_kb } else { 0 });
         let held_back = quarantine << 10;
         let budget = platform.budget();
-        let tables = Tables::for_heap(platform, budget.memory, budget.cpus, held_back)?;
+        let nodes = if conf.numa { platform.nodes().clamp(1, MAX_NODES) } else { 1 };
+        let tables = Tables::for_heap(platform, &budget, nodes, held_back)?;
         // If the platform cannot name mappings, readers outside do not find this instance;
         // everything else works.
         let root = platform.map_root(PAGE_SIZE).or_else(|| allocate(platform, PAGE_SIZE))?;
@@ -132,8 +133,9 @@ impl<P: Platform> Instance<P> {
         let page_checks = PageChecks::of(conf);
         let start = heap::Start {
             root,
-            barn: tables.barn,
+            barns: tables.barns,
             sheaves: tables.sheaf_count,
+            nodes,
             pcp: tables.pcp,
             cpus: budget.cpus,
             format: Format { extension: keeps_books, guards: checks.has_red_zones() },
@@ -169,13 +171,13 @@ impl<P: Platform> Instance<P> {
         }
         // From here on the fast paths may run.
         ledger.books.open(Mode::of(conf.profiling));
-        let set = ledger.heap.zones.add(platform, PageCount::PAGEBLOCK)?;
+        let first = ledger.heap.zones.add_first(platform)?;
         // While calls are watched, no free takes the fast path.
-        if !watch.any() && !ledger.heap.zones.has_several_nodes() {
+        if !watch.any() {
             if !page_checks.is_slow() {
-                ledger.heap.fast.open_blocks(&set.zone);
+                ledger.heap.fast.open_blocks(&first);
             }
-            ledger.heap.fast.open_objects(&set.zone, &set.slabs, keeps_books);
+            ledger.heap.fast.open_objects(&first, keeps_books);
         }
         // Release: a reader that sees the magic sees all fields.
         // SAFETY: the root block is mapped and never freed.
@@ -273,11 +275,18 @@ fn kind(platform: &impl Cpus, conf: &Conf) -> Kind {
     }
 }
 
-#[cfg(all(test, kmem_linux, not(miri)))]
+#[cfg(all(test, kmem_linux, not(miri), not(loom)))]
 mod tests {
     use super::*;
-    use crate::os::Process;
-    use crate::{Caller, Kmem};
+    use crate::os::linux::Linux;
+    use crate::os::sim::Sim;
+    use crate::os::{Budget, Process};
+    use crate::units::{Gfp, Order};
+    use crate::{Caller, Instance, Kmem};
+
+    const BYTES: usize = 64 << 20;
+    const BUDGET: Budget =
+        Budget { first_zone: BYTES, min_zone: BYTES, memory: BYTES, cpus: 3, scarce: false };
 
     /// The state that a fork copies while another thread starts the instance.
     fn copied_while_starting(kmem: &'static Kmem) {
@@ -301,5 +310,28 @@ mod tests {
         // As much of the start as there can be.
         copied_while_starting(&KMEM);
         assert!(serves(&KMEM));
+    }
+
+    #[test]
+    fn fast_paths_know_the_objects_and_the_pages_of_all_nodes() {
+        static A: Instance<Sim<Linux>> =
+            Instance::over(Sim::new(Linux::new(), BUDGET).with_nodes(3));
+        let fast = &A.heap().fast;
+        for cpu in [2, 0, 1] {
+            A.platform().run_on(cpu);
+            let object = A.alloc(100, Caller::NOBODY);
+            assert_eq!(A.page_to_nid(object), Some(cpu));
+            assert!(fast.class(object as usize).is_ok(), "node {cpu}");
+            let page = A.alloc_pages(Order(0), Gfp::KERNEL, Caller::NOBODY);
+            assert_eq!(A.page_to_nid(page), Some(cpu));
+            assert!(fast.page(page as usize).is_some(), "node {cpu}");
+            if let Some(zone) = A.heap().zones.of_node(cpu).next() {
+                // The words of a page that is not committed say that no allocation begins there.
+                let last = zone.zone.base() + zone.zone.pages().bytes() - PAGE_SIZE;
+                assert!(zone.zone.pfn(last).is_some_and(|last| zone.zone.words(last).is_none()));
+                let (words, _) = fast.page(last).expect("its words");
+                assert_eq!(words.len.load(crate::sync::Ordering::Relaxed), 0);
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use kmem_layout::root::{MAX_ZONES, ZoneBlock};
 use crate::alloc_tag;
 use crate::codetag::{MAX_SITES, MIN_SITES, Sites};
 use crate::memcg::{Groups, MIN_GROUPS};
-use crate::os::Platform;
+use crate::os::{Budget, Platform};
 use crate::page::Pcp;
 use crate::report;
 use crate::slab::quarantine::Quarantine;
@@ -29,9 +29,9 @@ pub(super) struct Tables {
     pub(super) peak: *mut u8,
     pub(super) scratch: *mut u8,
     pub(super) live: *mut u8,
-    /// Sheaves of the barn: their number, and their pool.
+    /// Sheaves of each node's barn: their number, and the barns with their pools.
     pub(super) sheaf_count: u32,
-    pub(super) barn: *mut u8,
+    pub(super) barns: *mut u8,
     /// Room for reports: its bytes, and its address.
     pub(super) report_bytes: usize,
     pub(super) report: *mut u8,
@@ -51,17 +51,17 @@ fn bounded(count: usize, least: u32, most: u32) -> u32 {
 }
 
 impl Tables {
-    /// Allocates the tables for a heap of `heap` bytes. They take little of a small heap: it has
-    /// one site per 16 KiB, one sheaf per 64 KiB, one group per 128 KiB. `quarantine` is the most
-    /// bytes of objects that are held back. `None`: the platform has no memory.
+    /// Allocates the tables for a heap of the budget's memory. They take little of a small heap: it
+    /// has one site per 16 KiB, one sheaf per 64 KiB, one group per 128 KiB. `quarantine` is the
+    /// most bytes of objects that are held back. `None`: the platform has no memory.
     pub(super) fn for_heap(
         platform: &impl Platform,
-        heap: usize,
-        cpus: u32,
+        &Budget { memory: heap, cpus, .. }: &Budget,
+        nodes: u32,
         quarantine: u64,
     ) -> Option<Self> {
         let site_count = bounded(heap >> 14, MIN_SITES, MAX_SITES);
-        let sheaf_count = Barn::sheaves_for(heap);
+        let sheaf_count = Barn::sheaves_for(heap / nodes as usize);
         let group_count = bounded(heap >> 17, MIN_GROUPS, MAX_GROUPS);
         let report_bytes = report::room(site_count);
         let lengths = [
@@ -71,7 +71,7 @@ impl Tables {
             alloc_tag::peak_bytes(site_count),
             alloc_tag::scratch_bytes(site_count),
             alloc_tag::live_bytes(site_count),
-            Barn::pool_bytes(sheaf_count),
+            Barn::bytes(nodes, sheaf_count),
             report_bytes,
             cpus as usize * size_of::<Pcp>(),
             Quarantine::ring_bytes(quarantine),
@@ -87,7 +87,7 @@ impl Tables {
             end = end.wrapping_add(len);
             start
         });
-        let [zones, sites, index, peak, scratch, live, barn, report, pcp, ring, groups, names] =
+        let [zones, sites, index, peak, scratch, live, barns, report, pcp, ring, groups, names] =
             parts;
         Some(Self {
             base,
@@ -100,7 +100,7 @@ impl Tables {
             scratch,
             live,
             sheaf_count,
-            barn,
+            barns,
             report_bytes,
             report,
             pcp,

@@ -89,9 +89,7 @@ impl<P: Platform> Ledger<P> {
     pub unsafe fn give_object(&'static self, class: SizeClass, item: Item) {
         // SAFETY: a free object of the class, by the contract.
         unsafe {
-            if self.heap.is_far(item) {
-                self.heap.give_objects(class, &[item]);
-            } else if !self.heap.slots.push(class.array(), item) {
+            if !self.heap.slots.push(class.array(), item) {
                 self.heap.flush_object(class, item);
             }
         }

@@ -25,6 +25,9 @@ pub mod region;
 #[cfg(not(loom))]
 pub mod sim;
 
+/// Most nodes with memory of their own. Nodes with higher numbers count as node 0.
+pub const MAX_NODES: u32 = 64;
+
 /// A platform: see the module's table.
 pub trait Platform: Memory + Cpus + Clock + Console + Process {}
 
@@ -176,6 +179,15 @@ pub unsafe trait Memory: Sync {
     /// The range lies in one reservation, is page aligned, and none of it is committed.
     unsafe fn prefer_node(&self, _at: NonNull<u8>, _bytes: usize, _node: u32) {}
 
+    /// Makes part of a reservation readable, as zeroes, without memory behind it. It can be
+    /// committed afterwards. False: refused, nothing changed.
+    ///
+    /// # Safety
+    /// The range lies in one reservation, is page aligned, and none of it is committed.
+    unsafe fn show(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
     /// Makes a range read as zero in a forked child. False: not supported.
     ///
     /// # Safety
@@ -212,11 +224,15 @@ pub trait Cpus: Memory {
         1
     }
 
-    /// Node of the CPU that the calling thread runs on, below [`Self::nodes`]. A hint: the thread
-    /// may be moved at any time.
+    /// Node of the CPU that the calling thread runs on. A hint: the thread may be moved at any
+    /// time. Called by each refill of an array, so it should be quick.
     fn node(&self) -> u32 {
         0
     }
+
+    /// Writes the distance of the memory of each node from the CPUs of a node, for comparisons. The
+    /// caller has written a distance for each.
+    fn distances(&self, _from: u32, _to: &mut [u8]) {}
 
     /// Offset in bytes of the thread's rseq area from the thread pointer. `None`: the C library
     /// registered none that can be used.

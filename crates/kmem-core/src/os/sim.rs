@@ -15,6 +15,8 @@ pub struct Sim<P> {
     inner: P,
     budget: Budget,
     nodes: u32,
+    /// Number of questions for the node.
+    looked: AtomicU64,
     cpu: AtomicU32,
     /// State of the random sequence of CPUs; 0: the CPU is `cpu`.
     wander: AtomicU64,
@@ -31,6 +33,7 @@ impl<P: Platform> Sim<P> {
             inner,
             budget,
             nodes: 1,
+            looked: AtomicU64::new(0),
             cpu: AtomicU32::new(0),
             wander: AtomicU64::new(0),
             clock: AtomicU64::new(0),
@@ -44,6 +47,11 @@ impl<P: Platform> Sim<P> {
     pub const fn with_nodes(mut self, nodes: u32) -> Self {
         self.nodes = nodes;
         self
+    }
+
+    /// Number of times that the node of a CPU was asked for.
+    pub fn looks_for_node(&self) -> u64 {
+        self.looked.load(Ordering::Relaxed)
     }
 
     /// Makes all later operations run on the given CPU slot.
@@ -160,6 +168,11 @@ unsafe impl<P: Platform> Memory for Sim<P> {
         !self.faulty() && unsafe { self.inner.unalias(at, bytes) }
     }
 
+    unsafe fn show(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the same contract.
+        !self.faulty() && unsafe { self.inner.show(at, bytes) }
+    }
+
     fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {
         if self.faulty() { None } else { self.inner.map_root(bytes) }
     }
@@ -184,7 +197,15 @@ impl<P: Platform> Cpus for Sim<P> {
     }
 
     fn node(&self) -> u32 {
+        self.looked.fetch_add(1, Ordering::Relaxed);
         self.slot_hint() % self.nodes
+    }
+
+    fn distances(&self, from: u32, to: &mut [u8]) {
+        // The nodes lie on a line, node 0 at one end of it.
+        for (node, to) in (0..).zip(to) {
+            *to = (10 + 2 * from.abs_diff(node)).min(255) as u8;
+        }
     }
 
     fn barrier(&self) -> bool {

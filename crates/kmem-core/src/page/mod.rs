@@ -78,13 +78,15 @@ pub use bulk::Reserve;
 #[cfg(not(loom))]
 pub use check::{Bad, BadPage, PageChecks};
 pub use fork::FreeWords;
+#[cfg(not(loom))]
+pub use node::Placement;
 pub use pcp::{Pcp, Way};
 pub use purge::{LOOK_EVERY, Look, Purged};
 use tables::TABLES;
 pub use tables::{SLAB_TABLES, SlabTables, Table};
 pub use validate::ZoneFault;
 #[cfg(not(loom))]
-pub use zones::{Purpose, ZoneSet, Zones};
+pub use zones::{FirstZones, Purpose, ZoneSet, Zones};
 
 /// Lanes of the hint sets of pageblocks.
 mod lane {
@@ -192,9 +194,12 @@ impl Carve {
 impl Zone {
     /// Bytes of metadata for a zone of `pages`.
     pub const fn metadata_bytes(pages: u32) -> usize {
-        Self::fixed_bytes(pages)
-            + 2 * (pages as usize / 8).next_multiple_of(64)
-            + 2 * pages as usize * 4
+        Self::fixed_bytes(pages) + 2 * (pages as usize / 8).next_multiple_of(64)
+    }
+
+    /// Bytes of each of the two tables of words of `pages`: extension words, and lengths.
+    pub const fn word_bytes(pages: u32) -> usize {
+        pages as usize * 4
     }
 
     /// Bytes at the start of the metadata that must be committed from the beginning.
@@ -213,6 +218,8 @@ impl Zone {
     /// - `base` is the 2 MiB-aligned start of `pages` (a multiple of 512) reserved pages.
     /// - `metadata` is [`Self::metadata_bytes`] of reserved memory that is zero once committed. The
     ///   first [`Self::fixed_bytes`] are committed.
+    /// - `words` are the tables of extension words and of lengths: [`Self::word_bytes`] of reserved
+    ///   memory each, zero once committed.
     /// - `slab_tables` are reserved, and zero once committed.
     /// - `block` and `used` are valid.
     /// - Only this zone uses any of it, and it is never freed.
@@ -220,6 +227,7 @@ impl Zone {
         base: NonNull<u8>,
         pages: PageCount,
         metadata: *mut u8,
+        words: [*mut u8; 2],
         slab_tables: [Table; SLAB_TABLES],
         block: *const ZoneBlock,
         used: *const AtomicU32,
@@ -235,8 +243,7 @@ impl Zone {
         let sets = take(summary::words_for(pageblocks, lane::COUNT) * 8).cast();
         let rows: *const Row = take(pages.0 as usize / 8).cast();
         let dirty: *const AtomicU64 = take(pages.0 as usize / 8).cast();
-        let ext: *const AtomicU32 = take(pages.0 as usize * 4).cast();
-        let len: *const AtomicU32 = take(pages.0 as usize * 4).cast();
+        let [ext, len]: [*const AtomicU32; 2] = words.map(|table| table.cast_const().cast());
         // SAFETY: the words of the sets lie in the `fixed_bytes`, which are committed and zero.
         let pageblocks = unsafe { Summary::new(sets, pageblocks, lane::COUNT) };
         let mut tables = [Table { at: 0, bits: 0 }; TABLES];

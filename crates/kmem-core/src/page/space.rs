@@ -50,10 +50,19 @@ impl Space {
     }
 }
 
+/// Whether words of pages are read that are not committed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Words {
+    /// They are: the fast paths of several nodes find them in the tables of all first zones.
+    Read,
+    /// They are not.
+    NotRead,
+}
+
 impl<P: Platform> On<'_, P> {
     /// Gives address space that was never used back to the platform, but for `keep` pages, if no
     /// thread grows the zone at the same time. Returns the bytes given back.
-    pub fn give_back_space(&self, keep: PageCount) -> usize {
+    pub fn give_back_space(&self, keep: PageCount, words: Words) -> usize {
         let zone = self.zone;
         let end =
             zone.committed().0.saturating_add(keep.0).checked_next_multiple_of(PAGEBLOCK_PAGES);
@@ -64,7 +73,8 @@ impl<P: Platform> On<'_, P> {
         let address = |page: PageCount| zone.address(Pfn::ZERO + page);
         let mut bytes = self.give_back(address(end), address(old));
         let described = zone.described.load(Ordering::Acquire).max(Zone::to_describe(end));
-        for table in &zone.tables {
+        let tables = if words == Words::Read { &[][..] } else { &zone.tables };
+        for table in tables {
             let bytes_for = |pages: u32| (pages >> CHUNK_ORDER) as usize * table.bits as usize / 8;
             bytes += self.give_back(table.at + bytes_for(described), table.at + bytes_for(old.0));
         }

@@ -23,21 +23,25 @@ pub struct Table {
 /// The tables of a zone's slabs, which lie behind the zone's own. The layer above implements it.
 ///
 /// # Safety
-/// [`Self::fixed_parts`] and [`Self::tables`] lie in the metadata that [`Self::new`] is given.
+/// [`Self::fixed_part`] and [`Self::tables`] lie in the metadata that [`Self::new`] is given.
 pub unsafe trait SlabTables: Sync + Sized + 'static {
     /// Bytes of metadata for a zone of `pages`.
     fn metadata_bytes(pages: u32) -> usize;
 
-    /// The parts of the metadata that must be committed from the beginning.
-    fn fixed_parts(pages: u32) -> [Range<usize>; 2];
+    /// The part of the metadata that must be committed from the beginning.
+    fn fixed_part(pages: u32) -> Range<usize>;
+
+    /// Bytes of the table of classes for a zone of `pages`.
+    fn class_bytes(pages: u32) -> usize;
 
     /// Views zeroed metadata as that of a zone without slabs.
     ///
     /// # Safety
     /// `metadata` is [`Self::metadata_bytes`] of reserved memory, 64-byte aligned and zero once
-    /// committed. The [`Self::fixed_parts`] are committed. Only this value uses it, and it is never
-    /// freed. `base` is the address of the zone's first page.
-    unsafe fn new(base: usize, pages: PageCount, metadata: *mut u8) -> Self;
+    /// committed. The [`Self::fixed_part`] is committed. `classes` are [`Self::class_bytes`] of
+    /// zeroes. Only this value uses both, and they are never freed. `base` is the address of the
+    /// zone's first page.
+    unsafe fn new(base: usize, pages: PageCount, metadata: *mut u8, classes: *mut u8) -> Self;
 
     /// The tables that must be committed as the zone grows.
     fn tables(&self) -> [Table; SLAB_TABLES];

@@ -1,8 +1,11 @@
 //! The zones of an instance: their purposes, claims across them, new ones.
 //!
 //! ```text
-//! reservation:  | pages, committed as needed | ZoneSet | tables of pages | tables of slabs |
+//! reservation:  | pages, committed as needed | classes | words | ZoneSet | other tables |
 //! ```
+//!
+//! The first zones of all nodes share one reservation: they lie side by side, and so do their
+//! tables of classes and of words. So the fast paths look up an address of any node in one step.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -10,7 +13,8 @@ use core::ptr::NonNull;
 use kmem_layout::root::{MAX_ZONES, RootBlock, ZoneBlock, zone_purpose};
 
 use super::check::PageChecks;
-use super::node::Nodes;
+use super::node::{Nodes, Placement};
+use super::space::Words;
 use super::{Run, SlabTables, Zone};
 use crate::os::Platform;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -18,6 +22,9 @@ use crate::units::{Item, PAGE_SIZE, PAGEBLOCK_SIZE, PageCount};
 
 /// Room for a `ZoneSet` in front of a zone's tables.
 const SET_BYTES: usize = 4096;
+/// Zones of at least this many bytes have an address that is a multiple of [`LARGE_ALIGN`].
+const LARGE: usize = 4 << 30;
+const LARGE_ALIGN: usize = 1 << 30;
 /// Most bytes of address space of a zone, by the width of a page number.
 const MAX_ZONE: usize = 1 << 43;
 
@@ -70,12 +77,60 @@ pub struct Zones<S> {
     _sets: PhantomData<fn() -> S>,
 }
 
-/// Address space for a zone, with its metadata behind it.
+/// Address space for zones of one length, side by side, with their metadata behind them.
 struct Reservation {
     at: NonNull<u8>,
-    metadata: *mut u8,
+    /// Pages of each zone.
     pages: PageCount,
-    bytes: usize,
+    /// Number of zones.
+    zones: u32,
+    layout: Layout,
+}
+
+/// Distances from the start of the metadata of zones that lie side by side. The table of classes
+/// is at the start.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Tables of extension words and of lengths.
+    words: [usize; 2],
+    /// The first zone's set, followed by its other tables.
+    set: usize,
+    /// From one zone's set to that of the next.
+    stride: usize,
+    /// The end.
+    end: usize,
+}
+
+impl Reservation {
+    /// Address of the first page of a zone.
+    fn base(&self, zone: u32) -> *mut u8 {
+        self.at.as_ptr().wrapping_add(zone as usize * self.pages.bytes())
+    }
+
+    fn metadata(&self) -> *mut u8 {
+        self.base(self.zones)
+    }
+
+    fn bytes(&self) -> usize {
+        self.pages.bytes() * self.zones as usize + self.layout.end
+    }
+
+    /// Tables of extension words and of lengths of a zone.
+    fn words(&self, zone: u32) -> [*mut u8; 2] {
+        let mine = zone as usize * Zone::word_bytes(self.pages.0);
+        self.layout.words.map(|table| self.metadata().wrapping_add(table + mine))
+    }
+}
+
+/// The first zones of all nodes, as the fast paths see them.
+pub struct FirstZones<'a, S> {
+    /// The zone with the lowest addresses.
+    pub set: &'a ZoneSet<S>,
+    /// Number of zones of its length that lie side by side.
+    pub count: u32,
+    /// True if the words of all their pages can be read, also those of pages that are not
+    /// committed.
+    pub shows_words: bool,
 }
 
 impl<S: SlabTables> Zones<S> {
@@ -98,14 +153,15 @@ impl<S: SlabTables> Zones<S> {
     ///
     /// # Safety
     /// `root` leads to a valid root block that is never freed. Its table of zones has [`MAX_ZONES`]
-    /// entries, to which only this value writes.
+    /// entries, to which only this value writes. `nodes` is a number of nodes of the platform.
     pub unsafe fn start(
         &self,
         platform: &impl Platform,
         root: *const RootBlock,
         checks: PageChecks,
+        nodes: u32,
     ) {
-        self.nodes.start(platform);
+        self.nodes.start(platform, nodes);
         self.checks.store(checks.0, Ordering::Relaxed);
         // INVARIANT: valid and never freed, by this function's contract.
         self.root.store(root as usize, Ordering::Release);
@@ -173,18 +229,19 @@ impl<S: SlabTables> Zones<S> {
         number.map(|number| number as u32)
     }
 
-    /// Takes a run out of the first zone of the heap that has one, or out of a new zone. `None`:
-    /// no zone has one, and the platform has no address space or memory for another.
+    /// Takes a run out of the nearest zone of a placement that has one, or out of a new zone.
+    /// `None`: no zone has one, and the platform has no address space or memory for another.
     pub fn claim(
         &self,
         platform: &impl Platform,
+        placement: Placement,
         pages: PageCount,
         align: PageCount,
     ) -> Option<(&ZoneSet<S>, Run)> {
         if !platform.grants(pages.bytes()) {
             return None;
         }
-        for set in self.near(platform) {
+        for set in self.nearest(platform, placement) {
             if pages <= set.zone.pages()
                 && let Some(run) = self.claim_in(set, platform, pages, align)
             {
@@ -192,7 +249,7 @@ impl<S: SlabTables> Zones<S> {
             }
         }
         let span = pages.0.checked_add(align.0 - 1)?;
-        let set = self.add(platform, PageCount(span))?;
+        let set = self.add(platform, PageCount(span), placement.node())?;
         Some((set, self.claim_in(set, platform, pages, align)?))
     }
 
@@ -221,17 +278,49 @@ impl<S: SlabTables> Zones<S> {
         self.sparing.store(1, Ordering::Relaxed);
         // The length of the handle space is that of each CPU's unit.
         let zones = self.all().filter(|set| set.purpose != Purpose::PerCpu);
-        zones.map(|set| set.zone.on(platform).give_back_space(keep)).sum()
+        let words = if self.has_several_nodes() { Words::Read } else { Words::NotRead };
+        zones.map(|set| set.zone.on(platform).give_back_space(keep, words)).sum()
     }
 
-    /// Adds a zone of the heap with room for a run of `pages`. `None`: the platform has no address
-    /// space or no memory.
-    pub fn add(&self, platform: &impl Platform, pages: PageCount) -> Option<&ZoneSet<S>> {
+    /// Adds a zone of the heap to a node, with room for a run of `pages`. `None`: the platform has
+    /// no address space or no memory.
+    pub(super) fn add(
+        &self,
+        platform: &impl Platform,
+        pages: PageCount,
+        node: u32,
+    ) -> Option<&ZoneSet<S>> {
+        let found = self.reserve_most(platform, platform.budget().min_zone, pages, 1)?;
+        self.install(platform, &found, 0, (Purpose::Heap, node))
+    }
+
+    /// Adds the first zone of each node. `None`: the platform has no address space or no memory for
+    /// that of the first node.
+    pub fn add_first(&self, platform: &impl Platform) -> Option<FirstZones<'_, S>> {
+        let nodes = self.nodes();
+        let share = platform.budget().first_zone / nodes as usize;
+        // Each zone of several is aligned as the first one is.
+        let wish = if share >= LARGE { share & !(LARGE_ALIGN - 1) } else { share };
+        let found = self.reserve_most(platform, wish, PageCount::PAGEBLOCK, nodes)?;
+        let shows_words = nodes > 1 && self.show_words(platform, &found);
+        let set = self.install(platform, &found, 0, (Purpose::Heap, 0))?;
+        for node in 1..nodes {
+            // A node whose zone fails here gets one when it is first used.
+            self.install(platform, &found, node, (Purpose::Heap, node));
+        }
+        Some(FirstZones { set, count: nodes, shows_words })
+    }
+
+    /// Reserves `zones` of `wish` bytes each, or of less, but with room for a run of `pages`.
+    fn reserve_most(
+        &self,
+        platform: &impl Platform,
+        wish: usize,
+        pages: PageCount,
+        zones: u32,
+    ) -> Option<Reservation> {
         let budget = platform.budget();
-        let node = self.node(platform);
-        let first = !self.heap().any(|set| set.node == node);
         let need = pages.bytes().checked_next_multiple_of(PAGEBLOCK_SIZE)?;
-        let wish = if first { budget.first_zone } else { budget.min_zone };
         let mut bytes = wish.max(need).min(MAX_ZONE) & !(PAGEBLOCK_SIZE - 1);
         self.sparing.store(u32::from(budget.scarce), Ordering::Relaxed);
         let mut spared = !budget.scarce;
@@ -242,11 +331,19 @@ impl<S: SlabTables> Zones<S> {
                 }
                 (bytes, spared) = (need, true);
             }
-            if let Some(found) = self.reserve(platform, bytes) {
-                return self.install(platform, found, Purpose::Heap);
+            if let Some(found) = self.reserve(platform, bytes, zones) {
+                return Some(found);
             }
             bytes = (bytes / 2).max(if bytes > need { need } else { 0 }) & !(PAGEBLOCK_SIZE - 1);
         }
+    }
+
+    /// Makes the words of all pages of fresh zones readable. False: the platform cannot.
+    fn show_words(&self, platform: &impl Platform, found: &Reservation) -> bool {
+        let [at, _] = found.words(0);
+        let bytes = found.layout.set - found.layout.words[0];
+        // SAFETY: whole pages of a fresh reservation, of which none is committed.
+        NonNull::new(at).is_some_and(|at| unsafe { platform.show(at, bytes) })
     }
 
     /// Adds a zone of `bytes` (whole pageblocks) for a purpose other than the heap.
@@ -256,47 +353,53 @@ impl<S: SlabTables> Zones<S> {
         purpose: Purpose,
         bytes: usize,
     ) -> Option<&ZoneSet<S>> {
-        let found = self.reserve(platform, bytes)?;
+        let found = self.reserve(platform, bytes, 1)?;
         // SAFETY: the pages of a fresh reservation, none of them committed.
         if purpose == Purpose::Shared && !unsafe { platform.share(found.at, found.pages.bytes()) } {
             // SAFETY: the fresh reservation, which nothing uses.
-            unsafe { platform.release(found.at, found.bytes) };
+            unsafe { platform.release(found.at, found.bytes()) };
             return None;
         }
-        self.install(platform, found, purpose)
+        let node = self.node(platform);
+        self.install(platform, &found, 0, (purpose, node))
     }
 
-    /// Makes a reservation a zone of this instance.
+    /// Makes a part of a reservation a zone of this instance, with this purpose and this node.
     fn install(
         &self,
         platform: &impl Platform,
-        found: Reservation,
-        purpose: Purpose,
+        found: &Reservation,
+        part: u32,
+        (purpose, node): (Purpose, u32),
     ) -> Option<&ZoneSet<S>> {
-        let Reservation { at, metadata, pages, bytes } = found;
+        let Reservation { pages, layout, .. } = *found;
         let root = self.root()?;
         let number = self.count.fetch_add(1, Ordering::AcqRel) as usize;
         if number >= MAX_ZONES {
             self.count.store(MAX_ZONES as u32, Ordering::Relaxed);
+            // There are never that many nodes, so the reservation has this zone only.
             // SAFETY: the fresh reservation, which nothing uses.
-            unsafe { platform.release(at, bytes) };
+            unsafe { platform.release(found.at, found.bytes()) };
             return None;
         }
-        let node = self.node(platform);
+        let at = NonNull::new(found.base(part))?;
         if self.has_several_nodes() && purpose == Purpose::Heap {
             // SAFETY: the pages of a fresh reservation, none of them committed.
             unsafe { platform.prefer_node(at, pages.bytes(), node) };
         }
         // SAFETY: the table of zones has MAX_ZONES entries, by the contract of `start`.
         let block = unsafe { (root.zones as *mut ZoneBlock).add(number) };
+        let metadata = found.metadata().wrapping_add(layout.set + part as usize * layout.stride);
         let tables = metadata.wrapping_add(SET_BYTES);
+        let classes = found.metadata().wrapping_add(part as usize * S::class_bytes(pages.0));
         let used: *const AtomicU32 = &raw const root.used_pages;
         // SAFETY: `reserve` made metadata of the sizes that both require, with room for the set,
         // and committed the fixed parts. Nothing else uses it, and it is never released.
         let set = unsafe {
             let slab_tables = tables.wrapping_add(Zone::metadata_bytes(pages.0));
-            let slabs = S::new(at.as_ptr() as usize, pages, slab_tables);
-            let zone = Zone::new(at, pages, tables, slabs.tables(), block, used);
+            let slabs = S::new(at.as_ptr() as usize, pages, slab_tables, classes);
+            let words = found.words(part);
+            let zone = Zone::new(at, pages, tables, words, slabs.tables(), block, used);
             let set = metadata.cast::<ZoneSet<S>>();
             set.write(ZoneSet { zone, slabs, purpose, node });
             &*set
@@ -305,11 +408,14 @@ impl<S: SlabTables> Zones<S> {
             // The number stays without a zone.
             return None;
         }
+        // The first zone's metadata includes the tables in front of it, which all share.
+        let mine = if part == 0 { found.metadata() } else { metadata };
+        let end = metadata.wrapping_add(layout.stride);
         // SAFETY: only this call got the entry's number. Readers do not read the entry before
         // `zone_count` includes it.
         let entry = unsafe { &mut *block };
-        entry.meta_base = metadata as u64;
-        entry.meta_len = (bytes - pages.bytes()) as u64;
+        entry.meta_base = mine as u64;
+        entry.meta_len = (end as usize - mine as usize) as u64;
         entry.committed = AtomicU64::new(0);
         entry.purpose = purpose as u32;
         entry.node = node;
@@ -321,33 +427,48 @@ impl<S: SlabTables> Zones<S> {
         Some(set)
     }
 
-    /// Reserves address space of `data` bytes with metadata behind it, and commits the parts of
-    /// the metadata that a zone needs from the beginning.
-    fn reserve(&self, platform: &impl Platform, data: usize) -> Option<Reservation> {
+    /// The metadata of a number of zones of `pages` each.
+    fn layout(pages: u32, zones: u32) -> Layout {
+        let zones = zones as usize;
+        let ext = (zones * S::class_bytes(pages)).next_multiple_of(PAGE_SIZE);
+        let len = ext + zones * Zone::word_bytes(pages);
+        let set = (len + zones * Zone::word_bytes(pages)).next_multiple_of(PAGE_SIZE);
+        let own = SET_BYTES + Zone::metadata_bytes(pages) + S::metadata_bytes(pages);
+        let stride = own.next_multiple_of(PAGE_SIZE);
+        Layout { words: [ext, len], set, stride, end: set + zones * stride }
+    }
+
+    /// Reserves address space for `zones` of `data` bytes each, with metadata behind them. Commits
+    /// the parts of the metadata that a zone needs from the beginning.
+    fn reserve(&self, platform: &impl Platform, data: usize, zones: u32) -> Option<Reservation> {
         const { Self::SET_FITS };
         let pages = PageCount::for_bytes(data)?;
-        let slabs = SET_BYTES + Zone::metadata_bytes(pages.0);
-        let meta_bytes = (slabs + S::metadata_bytes(pages.0)).next_multiple_of(PAGE_SIZE);
-        let bytes = data.checked_add(meta_bytes)?;
+        let layout = Self::layout(pages.0, zones);
+        let bytes = data.checked_mul(zones as usize)?.checked_add(layout.end)?;
         // Large alignments are found inside a zone whose base has them.
-        let align = if data >= 4 << 30 { 1 << 30 } else { PAGEBLOCK_SIZE };
-        let at = platform.reserve(bytes, align)?;
-        let metadata = at.as_ptr().wrapping_add(data);
-        let own = 0..SET_BYTES + Zone::fixed_bytes(pages.0);
-        let parts = S::fixed_parts(pages.0).map(|part| slabs + part.start..slabs + part.end);
-        let committed = core::iter::once(own).chain(parts).all(|part| {
+        let align = if data >= LARGE { LARGE_ALIGN } else { PAGEBLOCK_SIZE };
+        let found = Reservation { at: platform.reserve(bytes, align)?, pages, zones, layout };
+        let classes = 0..zones as usize * S::class_bytes(pages.0);
+        let own = (0..zones as usize).flat_map(|zone| {
+            let set = layout.set + zone * layout.stride;
+            let slabs = set + SET_BYTES + Zone::metadata_bytes(pages.0);
+            let sets = S::fixed_part(pages.0);
+            let fixed = set..set + SET_BYTES + Zone::fixed_bytes(pages.0);
+            [fixed, slabs + sets.start..slabs + sets.end]
+        });
+        let committed = core::iter::once(classes).chain(own).all(|part| {
             let from = part.start & !(PAGE_SIZE - 1);
             let to = part.end.next_multiple_of(PAGE_SIZE);
-            NonNull::new(metadata.wrapping_add(from))
+            NonNull::new(found.metadata().wrapping_add(from))
                 // SAFETY: page-aligned parts of a fresh reservation.
                 .is_some_and(|at| unsafe { platform.commit(at, to - from) })
         });
         if !committed {
             // SAFETY: the fresh reservation, which nothing uses.
-            unsafe { platform.release(at, bytes) };
+            unsafe { platform.release(found.at, bytes) };
             return None;
         }
-        Some(Reservation { at, metadata, pages, bytes })
+        Some(found)
     }
 }
 

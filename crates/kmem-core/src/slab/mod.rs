@@ -150,35 +150,35 @@ pub enum Place {
     Tail,
 }
 
-// SAFETY: `metadata_bytes`, `fixed_parts`, `new` and `tables` lay the parts out in the same way.
+// SAFETY: `metadata_bytes`, `fixed_part`, `new` and `tables` lay the parts out in the same way.
 unsafe impl SlabTables for SlabZone {
     fn metadata_bytes(pages: u32) -> usize {
         let chunks = pages >> CHUNK_ORDER;
         let sets = summary::words_for(chunks, LANES) * 8;
-        sets + chunks as usize * 4 + (chunks as usize).next_multiple_of(64)
+        sets + (chunks as usize * 4).next_multiple_of(64)
     }
 
-    /// The upper levels of the sets, and the class bytes: any address of the zone is looked up in
-    /// these.
-    fn fixed_parts(pages: u32) -> [core::ops::Range<usize>; 2] {
+    /// The upper levels of the sets.
+    fn fixed_part(pages: u32) -> core::ops::Range<usize> {
         let chunks = pages >> CHUNK_ORDER;
-        let sets = summary::words_for(chunks, LANES) * 8;
-        let classes = sets + chunks as usize * 4;
-        [summary::leaf_bytes(chunks, LANES)..sets, classes..classes + chunks as usize]
+        summary::leaf_bytes(chunks, LANES)..summary::words_for(chunks, LANES) * 8
     }
 
-    unsafe fn new(base: usize, pages: PageCount, metadata: *mut u8) -> Self {
+    fn class_bytes(pages: u32) -> usize {
+        (pages >> CHUNK_ORDER) as usize
+    }
+
+    unsafe fn new(base: usize, pages: PageCount, metadata: *mut u8, classes: *mut u8) -> Self {
         let chunks = pages.0 >> CHUNK_ORDER;
         let state = metadata.wrapping_add(summary::words_for(chunks, LANES) * 8);
-        let chunk_class = state.wrapping_add(chunks as usize * 4);
         // SAFETY: the metadata begins with the words of the sets, zero once committed, by the
         // contract.
         let sets = unsafe { Summary::new(metadata.cast(), chunks, LANES) };
-        // INVARIANT: the arrays lie in metadata of `metadata_bytes`, which is never freed; the
-        // states are zero.
+        // INVARIANT: the arrays lie in metadata of `metadata_bytes`, or are the classes. Both are
+        // never freed; the states are zero.
         Self {
             base,
-            chunk_class: chunk_class.cast(),
+            chunk_class: classes.cast(),
             state: state.cast(),
             sets,
             leaves: metadata as usize,

@@ -1,6 +1,7 @@
 //! Sheaves and the barn: full arrays of free objects on their way from one CPU to another.
 //!
-//! A sheaf is a fixed array in a pool that never shrinks. The barn keeps a stack of full sheaves
+//! Each node has a barn, for objects of that node. A sheaf is a fixed array in a pool that never
+//! shrinks. The barn keeps a stack of full sheaves
 //! for each class, and one stack of empty sheaves. Stacks are linked by sheaf number. A count in
 //! the head word detects reuse of a sheaf between a read and its compare-and-swap (Treiber, IBM RJ
 //! 5118, 1986).
@@ -98,6 +99,35 @@ impl Barn {
     /// Bytes of a pool of `sheaves`.
     pub const fn pool_bytes(sheaves: u32) -> usize {
         sheaves as usize * size_of::<Sheaf>()
+    }
+
+    /// Bytes of `count` barns, and behind them their pools of `sheaves` each.
+    pub const fn bytes(count: u32, sheaves: u32) -> usize {
+        Self::pools(count) + count as usize * Self::pool_bytes(sheaves)
+    }
+
+    /// Distance from the first of `count` barns to its pool.
+    const fn pools(count: u32) -> usize {
+        (count as usize * size_of::<Self>()).next_multiple_of(align_of::<Sheaf>())
+    }
+
+    /// Makes `count` barns with pools of `sheaves` each.
+    ///
+    /// # Safety
+    /// `at` is zeroed memory of [`Self::bytes`], aligned as a [`Sheaf`], used by these barns alone
+    /// and never freed.
+    pub unsafe fn start_all<'a>(at: *mut u8, count: u32, sheaves: u32) -> &'a [Self] {
+        let mut pool = at.wrapping_add(Self::pools(count));
+        // SAFETY: the memory begins with that many barns, and zeroes are a barn. Each gets its part
+        // of the rest, by the contract.
+        unsafe {
+            let barns = core::slice::from_raw_parts(at.cast::<Self>(), count as usize);
+            for barn in barns {
+                barn.start(pool, sheaves);
+                pool = pool.wrapping_add(Self::pool_bytes(sheaves));
+            }
+            barns
+        }
     }
 
     /// Gives the barn its pool.

@@ -8,7 +8,7 @@ use kmem_layout::geometry::ClassGeometry;
 use super::{Contents, DoubleFree, Format, Kind, Retired, SlabZone};
 use crate::class::{Classes, SizeClass};
 use crate::os::Platform;
-use crate::page::{BadPage, PageChecks, Run, ZoneSet, Zones};
+use crate::page::{BadPage, PageChecks, Placement, Run, ZoneSet, Zones};
 use crate::prng::Prng;
 use crate::units::{Item, PageCount};
 
@@ -57,26 +57,26 @@ impl<'a, P: Platform> Slabs<'a, P> {
     }
 
     /// Takes free objects of a class into the last part of `out`: lowest last, or in random order
-    /// with a `mixer`. Makes a slab if none of a near zone has an object; takes from far zones only
-    /// if there are no pages. Returns the count, at least 1.
+    /// with a `mixer`. Makes a slab if none of the placement's first node has an object. Takes from
+    /// slabs of other nodes only if there are no pages. Returns the count, at least 1.
     ///
     /// # Errors
     /// [`Refused`].
     pub fn claim(
         &self,
         class: SizeClass,
+        placement: Placement,
         mut mixer: Option<Prng>,
         out: &mut [Item],
     ) -> Result<usize, Refused<'a>> {
-        let is_near = |set: &&ZoneSet<SlabZone>| self.zones.is_near(self.platform, set);
-        for set in self.zones.heap().filter(is_near) {
+        for set in self.zones.of_node(placement.node()) {
             let got = self.claim_in(set, class, mixer.as_mut(), out);
             if got > 0 {
                 return Ok(got);
             }
         }
         let pages = self.kind(class).pages();
-        while let Some((set, run)) = self.zones.claim(self.platform, pages, pages) {
+        while let Some((set, run)) = self.zones.claim(self.platform, placement, pages, pages) {
             let on = set.zone.on(self.platform);
             // SAFETY: a run that this thread just claimed.
             unsafe { on.prepare(self.zones.checks(), run) }
@@ -87,8 +87,7 @@ impl<'a, P: Platform> Slabs<'a, P> {
                 return Ok(got);
             }
         }
-        let mut far = self.zones.heap().filter(|set| !is_near(set));
-        let got = far.find_map(|set| {
+        let got = self.zones.nearest(self.platform, placement).find_map(|set| {
             Some(self.claim_in(set, class, mixer.as_mut(), out)).filter(|&got| got > 0)
         });
         got.ok_or(Refused::NoMemory)

@@ -78,10 +78,11 @@ impl Drop for Mapping {
 }
 
 impl Model {
-    fn new(outcomes: &Outcomes) -> Self {
+    fn new(outcomes: &Outcomes, nodes: u32) -> Self {
         let memory = Mapping::new();
         // SAFETY: zeroed memory that the machine alone uses, and that is unmapped after it.
-        let a = leaked(unsafe { Machine::with_memory(memory.start(), MEMORY, CPUS as u32) });
+        let machine = unsafe { Machine::with_memory(memory.start(), MEMORY, CPUS as u32) };
+        let a = leaked(machine.with_nodes(nodes));
         let model =
             Self { a, _memory: memory, post: Mutex::new(Vec::new()), outcomes: outcomes.clone() };
         // The first call starts the instance.
@@ -89,11 +90,14 @@ impl Model {
         model
     }
 
-    /// The block of the one zone, as a reader outside finds it.
-    fn zone(&self) -> &'static ZoneBlock {
+    /// The blocks of the zones, as a reader outside finds them.
+    fn zones(&self) -> &'static [ZoneBlock] {
         let root = self.a.platform().root.load(Ordering::Relaxed) as *const RootBlock;
         // SAFETY: the instance, with its tables, lives as long as the model.
-        unsafe { &*((*root).zones as *const ZoneBlock) }
+        unsafe {
+            let count = (*root).zone_count.load(Ordering::Relaxed) as usize;
+            std::slice::from_raw_parts((*root).zones as *const ZoneBlock, count)
+        }
     }
 
     /// Changes the owner of a block. An object has the mark in its contents only, because other
@@ -156,7 +160,8 @@ impl Model {
         assert_eq!((a.stats().objects, a.stats().used), (0, 0));
         let huge = || Some(a.alloc_pages(Order(9), GFP, USER)).filter(|at| !at.is_null());
         let whole = std::iter::from_fn(huge).count() as u64;
-        assert_eq!(whole, self.zone().pages / 512, "huge pages");
+        let pages: u64 = self.zones().iter().map(|zone| zone.pages).sum();
+        assert_eq!(whole, pages / 512, "huge pages");
     }
 }
 
@@ -256,12 +261,21 @@ impl Cpu {
 
 #[test]
 fn an_instance_serves_pages_and_objects_to_all_its_cpus() {
+    serves_all_cpus(1);
+}
+
+#[test]
+fn an_instance_serves_pages_and_objects_to_the_cpus_of_two_nodes() {
+    serves_all_cpus(2);
+}
+
+fn serves_all_cpus(nodes: u32) {
     const CASES: &[&str] = &["another's", "no memory", "object", "pages", "split", "trimmed"];
-    explore(300, CASES, |outcomes| {
-        let model = Arc::new(Model::new(outcomes));
-        let zone = model.zone();
+    explore(300, CASES, move |outcomes| {
+        let model = Arc::new(Model::new(outcomes, nodes));
+        let zones = model.zones();
         kmem_core::sync::race(
-            move || credit_is_covered(zone),
+            move || zones.iter().for_each(credit_is_covered),
             || {
                 let work = |mut cpu: Cpu| {
                     thread::spawn(move || {

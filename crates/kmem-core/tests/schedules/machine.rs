@@ -23,6 +23,7 @@ pub(crate) struct Machine {
     is_memory: bool,
     pub(crate) stamps: Stamps,
     cpus: u32,
+    nodes: u32,
     clock: AtomicU64,
     pub(crate) dropped: AtomicU64,
     /// Address of the root block.
@@ -55,10 +56,16 @@ impl Machine {
             is_memory: bytes > 0,
             stamps: Stamps::new(pages),
             cpus,
+            nodes: 1,
             clock: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             root: AtomicUsize::new(0),
         }
+    }
+
+    /// Gives the machine a number of nodes: CPU `n` is of node `n % nodes`.
+    pub(crate) fn with_nodes(self, nodes: u32) -> Self {
+        Self { nodes, ..self }
     }
 
     /// Number of the page at an address, for its stamp.
@@ -133,6 +140,14 @@ impl Cpus for Machine {
         let cpu = if moved { random(0..self.cpus) } else { me() as u32 };
         cpu % self.cpus
     }
+
+    fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
+    fn node(&self) -> u32 {
+        self.slot_hint() % self.nodes
+    }
 }
 
 impl Clock for Machine {
@@ -140,9 +155,11 @@ impl Clock for Machine {
         self.clock.load(Relaxed)
     }
 
-    /// Each look costs two milliseconds.
+    /// Each look costs two milliseconds; with several nodes a second, so that arrays are searched
+    /// for items of other nodes.
     fn ticks(&self) -> u64 {
-        self.clock.fetch_add(2, Relaxed) * 1_000_000
+        let step = if self.nodes > 1 { 1000 } else { 2 };
+        self.clock.fetch_add(step, Relaxed) * 1_000_000
     }
 }
 

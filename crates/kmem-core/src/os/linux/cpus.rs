@@ -1,8 +1,8 @@
-//! CPUs and nodes of Linux, and barriers across CPUs.
+//! CPUs of Linux, and barriers across CPUs.
 
 use super::sandbox::Question;
 use super::syscall::sys;
-use super::{Linux, start};
+use super::{Linux, nodes, start};
 use crate::os::Cpus;
 use crate::sync::Ordering;
 
@@ -45,25 +45,19 @@ impl Cpus for Linux {
     }
 
     fn nodes(&self) -> u32 {
-        let known = self.nodes.load(Ordering::Relaxed);
-        if known != 0 {
-            return known;
-        }
-        let mut list = [0; 256];
-        let len = start::read_file(c"/sys/devices/system/node/online", &mut list);
-        let nodes = start::highest(&list[..len]).map_or(1, |node| node.saturating_add(1));
-        self.nodes.store(nodes, Ordering::Relaxed);
-        nodes
+        self.topology.nodes()
     }
 
     fn node(&self) -> u32 {
+        let cpu = start::rseq_cpu();
         if self.is_in_sandbox() {
-            return 0;
+            return self.topology.known(cpu).unwrap_or(0);
         }
-        let (mut cpu, mut node) = (0u32, 0u32);
-        // SAFETY: the kernel fills both.
-        let done = unsafe { sys!(libc::SYS_getcpu, &raw mut cpu, &raw mut node, 0) } == 0;
-        if done && node < self.nodes() { node } else { 0 }
+        self.topology.node_of(cpu)
+    }
+
+    fn distances(&self, from: u32, to: &mut [u8]) {
+        nodes::distances(from, to);
     }
 
     fn rseq_offset(&self) -> Option<isize> {

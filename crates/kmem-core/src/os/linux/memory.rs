@@ -235,6 +235,12 @@ unsafe impl Memory for Linux {
         };
     }
 
+    unsafe fn show(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // Memory that cannot be written counts towards no limit, and reads share a page of zeroes.
+        // SAFETY: a range of a reservation of which nothing is committed, by the contract.
+        unsafe { sys!(libc::SYS_mprotect, at.as_ptr(), bytes, libc::PROT_READ) == 0 }
+    }
+
     unsafe fn wipe_on_fork(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: a private, anonymous range, by the contract; only forked children see a change.
         unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, MADV_WIPEONFORK) == 0 }

@@ -12,6 +12,7 @@ mod cpus;
 pub mod diagnose;
 mod file;
 mod memory;
+mod nodes;
 mod process;
 mod sandbox;
 pub mod start;
@@ -22,8 +23,8 @@ mod vdso;
 pub struct Linux {
     /// Number of CPU slots; 0 until the kernel was asked.
     cpus: AtomicU32,
-    /// Number of nodes; 0 until the kernel was asked.
-    nodes: AtomicU32,
+    /// The machine's nodes.
+    topology: nodes::Topology,
     /// Bytes of memory and swap of the machine; 0 until the kernel was asked.
     memory: AtomicUsize,
     /// Begin of the memory that [`crate::os::Memory::share`] made; 0: there is none. Decommitting
@@ -40,7 +41,7 @@ impl Linux {
     pub const fn new() -> Self {
         Self {
             cpus: AtomicU32::new(0),
-            nodes: AtomicU32::new(0),
+            topology: nodes::Topology::new(),
             memory: AtomicUsize::new(0),
             shared: AtomicUsize::new(0),
             shared_end: AtomicUsize::new(0),

@@ -76,13 +76,13 @@ pub fn thread_pointer() -> usize {
     tp
 }
 
-/// Offset in bytes of the rseq area from the thread pointer, if glibc (2.35 or later) registered
-/// it.
+/// Offset in bytes of the rseq area from the thread pointer, and the CPU that the thread runs on.
+/// `None`: glibc (2.35 or later) registered no area.
 ///
 /// glibc reports a size of zero if it did not register one, or was told not to
 /// (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
 #[cfg(target_arch = "x86_64")]
-pub fn glibc_rseq_offset() -> Option<isize> {
+fn glibc_rseq() -> Option<(isize, u32)> {
     let (offset, size) =
         (weak!("__rseq_offset") as *const isize, weak!("__rseq_size") as *const u32);
     if offset.is_null() || size.is_null() {
@@ -96,13 +96,24 @@ pub fn glibc_rseq_offset() -> Option<isize> {
     // The cpu_id of a thread whose registration failed is negative.
     let cpu_id = (thread_pointer() as isize + offset + 4) as *const i32;
     // SAFETY: a word of the thread's rseq area, which glibc allocated.
-    (unsafe { cpu_id.read_volatile() } >= 0).then_some(offset)
+    let cpu_id = unsafe { cpu_id.read_volatile() };
+    u32::try_from(cpu_id).ok().map(|cpu| (offset, cpu))
 }
 
 /// `None`: the restartable sections exist for x86-64 only; elsewhere a lock is used.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn glibc_rseq_offset() -> Option<isize> {
+fn glibc_rseq() -> Option<(isize, u32)> {
     None
+}
+
+/// Offset in bytes of the rseq area from the thread pointer. `None`: glibc registered none.
+pub fn glibc_rseq_offset() -> Option<isize> {
+    glibc_rseq().map(|(offset, _)| offset)
+}
+
+/// CPU that the calling thread runs on. `None`: glibc registered no rseq area for it.
+pub(super) fn rseq_cpu() -> Option<u32> {
+    glibc_rseq().map(|(_, cpu)| cpu)
 }
 
 /// Reads the beginning of a file into `buf`. Returns the number of bytes read, 0 on failure.
@@ -126,17 +137,6 @@ pub fn read_file(path: &CStr, buf: &mut [u8]) -> usize {
     // SAFETY: this function opened the descriptor, and uses it no longer.
     unsafe { sys!(libc::SYS_close, fd) };
     len
-}
-
-/// Highest number of a list like `0-3,8` from the kernel. `None`: the list has no number.
-pub fn highest(list: &[u8]) -> Option<u32> {
-    let numbers = list.split(|byte| !byte.is_ascii_digit()).filter(|digits| !digits.is_empty());
-    let number = |digits: &[u8]| {
-        digits.iter().try_fold(0u32, |value, digit| {
-            value.checked_mul(10)?.checked_add(u32::from(digit - b'0'))
-        })
-    };
-    numbers.filter_map(number).max()
 }
 
 /// Copies memory of this process at `at`, which may be unmapped, into `buf`. Returns the number of
@@ -186,7 +186,7 @@ pub fn secure() -> bool {
 pub fn possible_cpus() -> u32 {
     let mut text = [0; 64];
     let len = read_file(c"/sys/devices/system/cpu/possible", &mut text);
-    highest(&text[..len]).map_or(0, |last| last.saturating_add(1))
+    super::nodes::highest(&text[..len]).map_or(0, |last| last.saturating_add(1))
 }
 
 /// Most mappings that a process may have.
@@ -277,17 +277,4 @@ fn environment_from_proc(name: &[u8], buf: &mut [u8]) -> Option<usize> {
     // SAFETY: this function opened the descriptor, and uses it no longer.
     unsafe { sys!(libc::SYS_close, fd) };
     result
-}
-
-#[cfg(test)]
-mod tests {
-    use super::highest;
-
-    #[test]
-    fn highest_number_of_a_list_is_found() {
-        assert_eq!(highest(b"0\n"), Some(0));
-        assert_eq!(highest(b"0-3,8,10-11\n"), Some(11));
-        assert_eq!(highest(b""), None);
-        assert_eq!(highest(b"99999999999999\n"), None);
-    }
 }
