@@ -49,6 +49,8 @@ typedef unsigned int gfp_t;
  * without end; NULL means that the library could not start. Longer blocks are tried as with
  * __GFP_RETRY_MAYFAIL. With GFP_NOWAIT only the group's max is ignored. */
 #define __GFP_NOFAIL 0x20u
+/* Memory of the node that the request names, or else of the CPU's node, or NULL. */
+#define __GFP_THISNODE 0x40u
 /* Flags for source compatibility, without effect: a thread's group always pays. */
 #define __GFP_ACCOUNT 0u
 #define GFP_KERNEL_ACCOUNT GFP_KERNEL
@@ -149,6 +151,32 @@ void free_pages_exact(void *pages, size_t size) KMEM_AS_(kmem_free_pages_exact);
 #define alloc_pages_exact(size, flags) alloc_pages_exact_tag(size, flags, KMEM_TAG())
 #define alloc_pages_bulk(flags, count, pages) alloc_pages_bulk_tag(flags, count, pages, KMEM_TAG())
 #define __free_page(page) __free_pages(page, 0)
+
+/* -- Memory of a node (NUMA) ------------------------------------------------------------------- */
+
+/* Any node, those near to the CPU first. A node that the machine does not have means the same. */
+#define NUMA_NO_NODE (-1)
+/* Allocate as the functions without _node do, from a node. If it has no memory, the nearest that
+ * has some serves the request; with __GFP_THISNODE the request fails. */
+void *kmalloc_node_tag(size_t size, gfp_t flags, int node, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_kmalloc_node_tag);
+void *kmalloc_node_noprof(size_t size, gfp_t flags, int node) KMEM_AS_(kmem_kmalloc_node_noprof);
+void *kmem_cache_alloc_node_tag(struct kmem_cache *cache, gfp_t flags, int node,
+				const struct kmem_alloc_tag *tag);
+void *kmem_cache_alloc_node_noprof(struct kmem_cache *cache, gfp_t flags, int node);
+void *alloc_pages_node_tag(int node, gfp_t flags, unsigned int order,
+			   const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_alloc_pages_node_tag);
+void *alloc_pages_node_noprof(int node, gfp_t flags, unsigned int order)
+	KMEM_AS_(kmem_alloc_pages_node_noprof);
+/* The node of the memory at an address; NUMA_NO_NODE if it is not memory of kmem. */
+int page_to_nid(const void *at) KMEM_AS_(kmem_page_to_nid);
+
+#define kmalloc_node(size, flags, node) kmalloc_node_tag(size, flags, node, KMEM_TAG())
+#define kzalloc_node(size, flags, node)                                                            \
+	kmalloc_node_tag(size, (flags) | __GFP_ZERO, node, KMEM_TAG())
+#define kmem_cache_alloc_node(cache, flags, node)                                                  \
+	kmem_cache_alloc_node_tag(cache, flags, node, KMEM_TAG())
+#define alloc_pages_node(node, flags, order) alloc_pages_node_tag(node, flags, order, KMEM_TAG())
 
 /* -- Areas of whole pages, each followed by a page that faults --------------------------------- */
 

@@ -232,10 +232,17 @@ impl Gfp {
     pub const RETRY_MAYFAIL: Self = Self(16);
     /// Must not be refused: [`Effort::Endless`]. The group that pays goes above its `max`.
     pub const NOFAIL: Self = Self(32);
+    /// Memory of the node that the request names, or of that of its CPU, or none.
+    pub const THISNODE: Self = Self(64);
 
     /// Returns whether all of `flags` are set.
     pub const fn has(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
+    }
+
+    /// Returns whether any of `flags` is set.
+    pub const fn any(self, flags: Self) -> bool {
+        self.0 & flags.0 != 0
     }
 
     /// The flags of both.

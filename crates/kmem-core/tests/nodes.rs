@@ -237,6 +237,90 @@ fn when_a_node_has_no_more_the_nearest_is_asked_first() {
     }
 }
 
+/// Requests that name a node.
+type NodeRequest = fn(&'static Simulated, u32, Gfp) -> *mut u8;
+
+const NODE_REQUESTS: [NodeRequest; 5] = [
+    |a, node, gfp| a.kmalloc_node(100, gfp, Some(node), USER),
+    |a, node, gfp| a.kmalloc_node(20_000, gfp, Some(node), USER),
+    |a, node, gfp| a.kmalloc_node(200_000, gfp, Some(node), USER),
+    |a, node, gfp| a.alloc_pages_node(Some(node), Order(0), gfp, USER),
+    |a, node, gfp| a.alloc_pages_node(Some(node), Order(9), gfp, USER),
+];
+
+#[test]
+fn a_request_that_names_a_node_gets_its_memory() {
+    for request in NODE_REQUESTS {
+        let a = machine(3);
+        for cpu in [0, 1, 2] {
+            a.platform().run_on(cpu);
+            let mut held = Vec::new();
+            for node in [2, 0, 1] {
+                for gfp in [Gfp::NOWARN, Gfp::ZERO, Gfp::THISNODE] {
+                    let at = request(a, node, gfp);
+                    assert_eq!(a.page_to_nid(at), Some(node), "on CPU {cpu}");
+                    held.push(at);
+                }
+            }
+            // The machine has no such node.
+            let at = request(a, 3, Gfp::THISNODE);
+            assert_eq!(a.page_to_nid(at), Some(cpu));
+            held.push(at);
+            free_all(a, 1, held);
+            clean(a);
+        }
+    }
+}
+
+#[test]
+fn a_node_without_memory_refuses_what_must_be_of_it() {
+    for request in NODE_REQUESTS {
+        let a = machine(2);
+        a.platform().run_on(0);
+        let only = Gfp::THISNODE.and(Gfp::NOWARN);
+        // Node 0 has free pages, and node 1 has those that are left.
+        let mut held = vec![request(a, 0, only), request(a, 1, only)];
+        a.platform().fail(1, u64::MAX);
+        held.extend(instance::until_null(|| request(a, 1, only)));
+        assert!(all_of(a, &held[1..], 1));
+        a.platform().fail(u64::MAX, u64::MAX);
+        free_all(a, 0, held);
+        clean(a);
+    }
+}
+
+#[test]
+fn a_cache_has_objects_of_the_node_that_is_named() {
+    let a = machine(2);
+    let cache = a.cache_create(b"things", 200, 64, None, USER).expect("memory");
+    // SAFETY: the cache is destroyed after the last use of this reference.
+    let things = unsafe { cache.as_ref() };
+    for (node, expected) in [(Some(1), 1), (Some(0), 0), (None, 0), (Some(9), 0)] {
+        let thing = a.cache_alloc_node(things, Gfp::THISNODE, node, USER);
+        assert_eq!((a.page_to_nid(thing), things.live()), (Some(expected), 1));
+        assert!((thing as usize).is_multiple_of(64));
+        // SAFETY: a live object of the cache.
+        unsafe { a.cache_free(things, thing) };
+    }
+    // The newest object of the array is of node 1.
+    for (gfp, expected) in [(Gfp::KERNEL, 1), (Gfp::THISNODE.and(Gfp::ZERO), 0)] {
+        a.platform().run_on(1);
+        let far = a.cache_alloc(things, Gfp::THISNODE, USER);
+        a.platform().run_on(0);
+        search(a, 0, |a| a.kmalloc_node(200, Gfp::KERNEL, Some(0), USER));
+        // SAFETY: live objects of the cache.
+        unsafe {
+            a.cache_free(things, far);
+            let thing = a.cache_alloc(things, gfp, USER);
+            assert_eq!((a.page_to_nid(thing), things.live()), (Some(expected), 1));
+            a.cache_free(things, thing);
+        }
+    }
+    // SAFETY: a live cache without objects.
+    assert!(unsafe { a.cache_destroy(cache) });
+    clean(a);
+}
+
 #[test]
 fn books_and_free_blocks_are_those_of_all_nodes() {
     let a = instance();

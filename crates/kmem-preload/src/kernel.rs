@@ -136,6 +136,29 @@ twins! {
 
     /// # Safety
     /// See [`kmalloc`].
+    fn kmalloc_node(size: usize, flags: Gfp, node: c_int, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        KMEM.kmalloc_node(size, flags, u32::try_from(node).ok(), unsafe { tagged(tag) })
+    }
+
+    /// # Safety
+    /// See [`kmalloc`]; `cache` is live.
+    fn cache_alloc_node(cache: &'static Cache, flags: Gfp, node: c_int, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        KMEM.cache_alloc_node(cache, flags, u32::try_from(node).ok(), unsafe { tagged(tag) })
+    }
+
+    /// # Safety
+    /// See [`kmalloc`].
+    fn alloc_pages_node(node: c_int, flags: Gfp, order: c_uint, tag: Tag) -> *mut u8 {
+        let Ok(order) = u8::try_from(order) else { return null_mut() };
+        // SAFETY: the same contract.
+        let caller = unsafe { tagged(tag) };
+        KMEM.alloc_pages_node(u32::try_from(node).ok(), Order(order), flags, caller)
+    }
+
+    /// # Safety
+    /// See [`kmalloc`].
     fn alloc_pages_exact(size: usize, flags: Gfp, tag: Tag) -> *mut u8 {
         // SAFETY: the same contract.
         KMEM.alloc_pages_exact(size, flags, unsafe { tagged(tag) })
@@ -168,6 +191,11 @@ unsafe extern "C" fn kfree_bulk(count: usize, objects: *const *mut u8) {
         // SAFETY: the same contract.
         unsafe { KMEM.free(*objects.add(i)) }
     }
+}
+
+#[unsafe(export_name = "kmem_page_to_nid")]
+extern "C" fn page_to_nid(at: *mut u8) -> c_int {
+    KMEM.page_to_nid(at).map_or(-1, |node| node as c_int)
 }
 
 /// # Safety

@@ -8,6 +8,7 @@
 //! | [`compiler`] | programs and libraries compiled from C and C++ |
 //! | [`program`] | a program run to its end with a deadline, and assertions on its outcome |
 //! | [`coprocess`] | a child that answers on its standard output while it runs |
+//! | [`topology`] | machines with several NUMA nodes, simulated for programs |
 //! | [`not_run`](mod@not_run) | the list of tests that could not run, and why |
 //! | [`page`] | tables of the documentation, compared with the code |
 //!
@@ -25,6 +26,7 @@ pub mod library;
 pub mod not_run;
 pub mod page;
 pub mod program;
+pub mod topology;
 
 pub use compiler::{Compiler, compile_once, include};
 pub use coprocess::Coprocess;

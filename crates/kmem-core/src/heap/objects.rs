@@ -4,7 +4,7 @@ use super::array::{Backing, Looked};
 use super::{Heap, ZoneSet};
 use crate::class::SizeClass;
 use crate::os::Platform;
-use crate::page::{Run, Way};
+use crate::page::{Placement, Run, Way};
 use crate::report;
 use crate::slab::Retired;
 use crate::slab::purge::Work;
@@ -80,6 +80,16 @@ impl<P: Platform> Heap<P> {
     /// Takes an object of a class; none if there is no memory.
     pub fn take_object(&'static self, class: SizeClass, looked: Looked) -> Item {
         self.arrays().refill(class.array(), looked, &Objects { heap: self, class })
+    }
+
+    /// Takes an object from a slab of chosen nodes; none if these have no memory.
+    pub fn take_object_on(&'static self, class: SizeClass, placement: Placement) -> Item {
+        let mut one = [Item::NONE];
+        let claim = || self.slabs().claim(class, placement, self.mixer(), &mut one);
+        match self.retrying(claim) {
+            Some(_) => one[0],
+            None => Item::NONE,
+        }
     }
 
     /// Gives a free object back because its CPU's array is full.

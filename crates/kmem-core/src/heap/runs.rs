@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use super::{Heap, ZoneSet};
 use crate::class::{PageClass, RunClass};
 use crate::os::Platform;
-use crate::page::Run;
+use crate::page::{Placement, Run};
 use crate::report;
 use crate::slab::slabs::Refused;
 use crate::sync::Ordering;
@@ -38,12 +38,16 @@ pub struct RunRequest {
     pub align: PageCount,
     /// Its length relative to `pages`.
     pub fit: Fit,
+    /// The nodes that it may be of. `None`: any, those near to the CPU first.
+    pub placement: Option<Placement>,
 }
 
 impl RunRequest {
     /// Class of runs that CPUs keep for such a request.
     fn class(self) -> Option<RunClass> {
-        let kept = self.align == PageCount::ONE && self.fit == Fit::Loose;
+        // A run that a CPU keeps may be of any node.
+        let kept =
+            self.align == PageCount::ONE && self.fit == Fit::Loose && self.placement.is_none();
         if kept { RunClass::of(self.pages) } else { None }
     }
 
@@ -85,14 +89,14 @@ impl<P: Platform> Heap<P> {
     #[cold]
     fn claim_run(
         &'static self,
-        RunRequest { pages, align, .. }: RunRequest,
+        RunRequest { pages, align, placement, .. }: RunRequest,
         class: Option<RunClass>,
     ) -> Option<(&'static ZoneSet, Run)> {
         let found = match class {
-            Some(class) => self.claim_pages(class.pages(), PageCount::ONE),
-            None => self.claim_whole(pages, align),
+            Some(class) => self.claim_pages(class.pages(), PageCount::ONE, placement),
+            None => self.claim_whole(pages, align, placement),
         };
-        found.or_else(|| self.claim_pages(pages, align))
+        found.or_else(|| self.claim_pages(pages, align, placement))
     }
 
     /// Takes a run of pages out of the first zone that has one, or out of a new zone.
@@ -100,9 +104,10 @@ impl<P: Platform> Heap<P> {
         &'static self,
         pages: PageCount,
         align: PageCount,
+        placement: Option<Placement>,
     ) -> Option<(&'static ZoneSet, Run)> {
         self.retrying(|| {
-            let here = self.zones.here(&self.platform);
+            let here = placement.unwrap_or_else(|| self.zones.here(&self.platform));
             self.zones.claim(&self.platform, here, pages, align).ok_or(Refused::NoMemory)
         })
     }
@@ -113,13 +118,14 @@ impl<P: Platform> Heap<P> {
         &'static self,
         pages: PageCount,
         align: PageCount,
+        placement: Option<Placement>,
     ) -> Option<(&'static ZoneSet, Run)> {
         // A run that stays as long as it is needs no more; and its checks are those of its pages.
         if pages < PageCount::PAGEBLOCK || !self.resizes_in_place() || self.zones.is_sparing() {
-            return self.claim_pages(pages, align);
+            return self.claim_pages(pages, align, placement);
         }
         let whole = PageCount(pages.0.checked_next_multiple_of(PAGEBLOCK_PAGES)?);
-        let (set, all) = self.claim_pages(whole, align)?;
+        let (set, all) = self.claim_pages(whole, align, placement)?;
         let run = Run { start: all.start, pages };
         let rest = Run { start: run.end(), pages: whole - pages };
         if !set.zone.reads_zero(rest) {

@@ -86,6 +86,9 @@ impl<P: Platform> Instance<P> {
         if gfp == Gfp::KERNEL {
             return self.alloc_any(size, caller);
         }
+        if gfp.has(Gfp::THISNODE) {
+            return self.kmalloc_node(size, gfp, None, caller);
+        }
         let caller = caller.with(gfp);
         if gfp.has(Gfp::ZERO) { self.alloc_zeroed(size, caller) } else { self.alloc(size, caller) }
     }

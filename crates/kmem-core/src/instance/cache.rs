@@ -47,6 +47,11 @@ impl Cache {
         self.live.load(Ordering::Relaxed)
     }
 
+    /// Bytes of an object, and its alignment.
+    pub(super) fn layout(&self) -> (usize, usize) {
+        (self.size, self.align)
+    }
+
     /// Bytes of an object.
     pub fn size(&self) -> usize {
         self.size
@@ -127,6 +132,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Allocates an object of a cache; null if there is no memory, or the group is at its limit.
+    #[inline(always)]
     pub fn cache_alloc(&'static self, cache: &Cache, gfp: Gfp, caller: Caller) -> *mut u8 {
         let caller = caller.with(gfp);
         let object = self.alloc_aligned(cache.size, cache.align, caller);
@@ -134,14 +140,39 @@ impl<P: Platform> Instance<P> {
             return object;
         }
         cache.live.fetch_add(1, Ordering::Relaxed);
-        if gfp.has(Gfp::ZERO) {
-            // SAFETY: this call allocated the object, of that size.
-            unsafe { object.write_bytes(0, cache.size) };
+        if gfp.any(Gfp::ZERO.and(Gfp::THISNODE)) && !self.suits(cache, object, gfp) {
+            return self.cache_alloc_here(cache, gfp, caller);
         }
         if cache.prepares {
             self.prepare(cache, object);
         }
         object
+    }
+
+    /// Zeroes a new object of a cache, as the flags say. False: it may be of another node than the
+    /// flags say, and is free again.
+    #[cold]
+    #[inline(never)]
+    fn suits(&'static self, cache: &Cache, object: *mut u8, gfp: Gfp) -> bool {
+        let chosen = self.placement(None, gfp).is_some();
+        // SAFETY: the caller allocated the object, of that size, and no other code has it.
+        unsafe {
+            if chosen {
+                self.free(object);
+                cache.note_free();
+            } else if gfp.has(Gfp::ZERO) {
+                object.write_bytes(0, cache.size);
+            }
+        }
+        !chosen
+    }
+
+    /// Counts a new object of a cache, and prepares it.
+    pub(super) fn enter_object(&'static self, cache: &Cache, object: *mut u8) {
+        cache.live.fetch_add(1, Ordering::Relaxed);
+        if cache.prepares {
+            self.prepare(cache, object);
+        }
     }
 
     /// Records the cache of a new object for checks, and constructs the object.

@@ -20,6 +20,7 @@
 //! | `free`     | `free`, sizes and owners of allocations                              |
 //! | `realloc`  | changes of size                                                      |
 //! | `pages`    | blocks of pages (the kernel's `alloc_pages`)                         |
+//! | `node`     | objects and pages of a node (the kernel's `_node` functions)         |
 //! | `cache`    | objects of one kind (the kernel's `kmem_cache`)                      |
 //! | `vmalloc`  | areas with a guard page                                              |
 //! | `percpu`   | objects of which every CPU has a copy; `percpu_variable` static ones |
@@ -59,6 +60,7 @@ mod free;
 mod global;
 mod group;
 mod mempool;
+mod node;
 mod pages;
 mod percpu;
 mod percpu_variable;

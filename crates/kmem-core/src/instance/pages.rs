@@ -84,6 +84,9 @@ impl<P: Platform> Instance<P> {
         if u32::from(order.0) > MAX_ORDER || !self.ready() {
             return null_mut();
         }
+        if gfp.has(Gfp::THISNODE) {
+            return self.alloc_pages_node(None, order, gfp, caller);
+        }
         let pages = order.pages();
         // Huge zeroed blocks are taken from the zone, which may have pages that read as zero.
         let Some(class) =

@@ -7,6 +7,7 @@ use crate::class::{Location, SizeClass};
 use crate::heap::Looked;
 use crate::memcg::stock::Price;
 use crate::os::Platform;
+use crate::page::Placement;
 use crate::report::Fault;
 use crate::request::Caller;
 use crate::sync::{AtomicU32, Ordering};
@@ -19,6 +20,16 @@ impl<P: Platform> Ledger<P> {
         self.alloc_from(class, caller, || {
             self.heap.take_object(class, core::mem::replace(&mut looked, Looked::Not))
         })
+    }
+
+    /// Allocates an object of a class from slabs of chosen nodes.
+    pub fn alloc_object_on(
+        &'static self,
+        class: SizeClass,
+        placement: Placement,
+        caller: Caller,
+    ) -> Item {
+        self.alloc_from(class, caller, || self.heap.take_object_on(class, placement))
     }
 
     /// Allocates an object of a class that `take` returns. None: `take` returned none, or the group

@@ -7,7 +7,7 @@ use crate::class::PageClass;
 use crate::heap::{Fit, Looked, RunRequest, ZoneSet};
 use crate::memcg::stock::Price;
 use crate::os::Platform;
-use crate::page::{PageWords, Run};
+use crate::page::{PageWords, Placement, Run};
 use crate::request::Caller;
 use crate::sync::Ordering;
 use crate::units::{Gfp, Item, PageCount, Pfn};
@@ -26,11 +26,22 @@ impl<P: Platform> Ledger<P> {
         gfp: Gfp,
         caller: Caller,
     ) -> *mut u8 {
+        self.alloc_run_on(bytes, (align, fit, None), gfp, caller)
+    }
+
+    /// [`Self::alloc_run`] of chosen nodes.
+    pub fn alloc_run_on(
+        &'static self,
+        bytes: usize,
+        (align, fit, placement): (PageCount, Fit, Option<Placement>),
+        gfp: Gfp,
+        caller: Caller,
+    ) -> *mut u8 {
         let pages = PageCount::for_bytes(bytes.max(1)).filter(|_| bytes <= MAX_BYTES);
         let Some(pages) = pages else { return core::ptr::null_mut() };
         // A run that a CPU kept must be zeroed; a run of the zone may read as zero.
         let fit = if gfp.has(Gfp::ZERO) { Fit::Exact } else { fit };
-        let run = RunRequest { pages, align, fit };
+        let run = RunRequest { pages, align, fit, placement };
         let request = Request { price: Price::Pages(run.most()), bytes, endless: COSTLY };
         let taken = self.alloc(request, caller, || {
             let (set, run) = self.heap.take_run(run)?;

@@ -10,6 +10,7 @@ mod hardening;
 mod harness;
 mod loader;
 mod misuse;
+mod nodes;
 mod resources;
 mod rhashtable;
 mod rules;
