@@ -35,6 +35,8 @@ enum Rows {
     /// a call site and a group, printed as group: of each row or as outermost frame of each stack
     #[value(name = "group,site")]
     GroupSite,
+    /// a call site and the NUMA node of its memory, printed as node: of each row
+    Node,
 }
 
 /// Arguments of `kmem dump`.
@@ -83,6 +85,8 @@ impl Args {
             "allocinfo 1.0 has no total_bytes: ask for --format 2.0 or --json"
         } else if self.by == Rows::GroupSite && !self.json && self.format == Format::V1 {
             "allocinfo 1.0 has no group: ask for --format 2.0 or --json"
+        } else if self.by == Rows::Node && !self.json && self.format != Format::V2 {
+            "only rows have a node: ask for --format 2.0 or --json"
         } else {
             return Ok(());
         };
@@ -96,6 +100,7 @@ impl Args {
             by: match self.by {
                 Rows::Site => By::Site,
                 Rows::GroupSite => By::GroupAndSite,
+                Rows::Node => By::NodeAndSite,
             },
             cumulative: self.cumulative,
             metadata: self.metadata,
@@ -148,6 +153,9 @@ fn write_rows(
         }
         if let Some(group) = &site.group {
             extras.push(("group", group.to_string()));
+        }
+        if let Some(node) = site.node {
+            extras.push(("node", node.to_string()));
         }
         allocinfo::write_row_with(out, site.bytes, site.calls, &site.origin.tag(), extras)?;
     }

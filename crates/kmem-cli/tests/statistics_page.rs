@@ -70,6 +70,7 @@ fn printed(program: &Program, fake: &FakeBox) -> Printed {
         all: vec![
             live(&["dump"]),
             live(&["dump", "--by", "group,site", "--metadata", "--min", "1"]),
+            live(&["dump", "--by", "node"]),
             live(&["top", "--once", "--by", "pinned"]),
             live(&["top", "--once", "--by", "group"]),
             live(&["top", "--once", "--tree"]),
@@ -122,11 +123,13 @@ fn the_page_has_every_column() {
         .unwrap();
     let dumped = text(&program.kmem(&["dump", "--by", "group,site"]).stdout);
     let dumped = dumped + &text(&cumulative.stdout);
+    let by_node = text(&program.kmem(&["dump", "--by", "node"]).stdout);
     // All words that a value follows; places have a line, which is a number.
     let keys = dumped.split_whitespace().filter_map(|word| word.split_once(':'));
     let keys = keys.filter(|(_, value)| !value.is_empty() && !value.starts_with(char::is_numeric));
     let keys = keys.map(|(key, _)| format!("{key}:"));
     let counted = ["total_bytes:", "total_calls:"].into_iter().filter(|key| dumped.contains(key));
+    let counted = counted.chain(["node:"].into_iter().filter(|key| by_node.contains(key)));
     let heads = ["<size>", "<calls>"].into_iter().filter(|key| dumped.contains(key));
     let all = keys.chain(counted.chain(heads).map(str::to_owned)).collect();
     assert_eq!(names(PAGE, "rows", 2), all);

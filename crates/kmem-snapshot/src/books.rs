@@ -21,12 +21,14 @@
 //! tables  call sites, the peak, groups
 //! groups  the tree of groups, and the memory charged to each
 //! census  live objects by tag and by group, the slabs they pin, the size classes
+//! nodes   live objects by NUMA node
 //! buddy   free blocks per order; stands apart
 //! ```
 
 mod buddy;
 mod census;
 mod groups;
+mod nodes;
 mod root;
 mod tables;
 
@@ -36,6 +38,7 @@ use std::ops::Range;
 pub use buddy::{Buddy, Buddyinfo, ORDERS};
 pub use census::{Cache, Pinned, Pins};
 pub use groups::{Groups, Holdings};
+pub use nodes::Nodes;
 pub use root::{Profiling, Root};
 pub use tables::{Group, Key, Peak, SiteRow, StaticTag, TagTotal, Usage};
 
@@ -108,6 +111,8 @@ pub struct Books {
     pub groups: Groups,
     /// Live objects of each group by tag and by size class.
     pub holdings: Holdings,
+    /// Live objects of each NUMA node.
+    pub nodes: Nodes,
     /// The size classes.
     pub caches: Vec<Cache>,
     /// The books at the highest use so far, if the process kept them.
@@ -253,8 +258,11 @@ impl Books {
         // A root block without memory has no books, and costs next to nothing.
         root.draw(source.budget.memory(if zones.is_empty() { BARE } else { BOOKS }))?;
         let mut census = Census::new(source, &classes, has_books);
+        let mut nodes = Nodes::default();
         for zone in &zones {
+            let before = census.totals.clone();
             census.zone(zone)?;
+            nodes.add(zone, &before, &census.totals);
         }
         let metadata = Metadata::of(source, root, &zones, census.slab_overhead);
         let accounting = Accounting::of(source, &metadata, &zones, &census);
@@ -277,6 +285,7 @@ impl Books {
             pins: census.pins,
             groups,
             holdings,
+            nodes,
             caches,
             peak,
             accounting,
@@ -293,13 +302,28 @@ impl Books {
     /// Live objects of some groups, in order of tag. `groups` are indexes; see [`Groups::below`].
     #[must_use]
     pub fn rows_of(&self, groups: &Range<usize>) -> Vec<SiteRow> {
+        self.named(self.holdings.tags(groups))
+    }
+
+    /// Live objects of each NUMA node, in order of tag; without a node, those of areas of vmalloc
+    /// and per-CPU objects.
+    pub(crate) fn rows_by_node(&self) -> impl Iterator<Item = (Option<u32>, Vec<SiteRow>)> {
+        let totals = |tags: &BTreeMap<u32, TagTotal>| {
+            let tags: Vec<_> = tags.iter().map(|(&tag, &total)| (tag, total)).collect();
+            self.named(tags)
+        };
+        self.nodes.all().map(move |(node, tags)| (node, totals(tags)))
+    }
+
+    /// Rows of tags and their live objects.
+    fn named(&self, totals: impl IntoIterator<Item = (u32, TagTotal)>) -> Vec<SiteRow> {
         let row = |(tag, total): (u32, TagTotal)| {
             let known = self.rows.binary_search_by_key(&tag, |row| row.tag).ok();
             let key = known.map(|at| self.rows[at].key.clone()).unwrap_or_default();
             let bytes = i64::try_from(total.bytes).unwrap_or(i64::MAX);
             SiteRow { tag, key, bytes, calls: total.calls }
         };
-        self.holdings.tags(groups).into_iter().map(row).collect()
+        totals.into_iter().map(row).collect()
     }
 
     /// The size classes with the live objects of some groups. `groups` are indexes; see

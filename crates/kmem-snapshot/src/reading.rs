@@ -64,6 +64,8 @@ pub enum By {
     Site,
     /// The group and the place.
     GroupAndSite,
+    /// The NUMA node of the memory and the place.
+    NodeAndSite,
 }
 
 /// Choice of rows.
@@ -84,8 +86,8 @@ pub struct Query {
 pub struct Reading {
     /// The books that the rows come from.
     pub snapshot: Snapshot,
-    /// Rows that the filter admits, in order of their lowest tag; with groups, in order of the
-    /// group's path first.
+    /// Rows that the filter admits, in order of their lowest tag. With groups the group's path
+    /// comes first in the order, and with nodes the node.
     pub sites: Vec<Site>,
     /// The allocator's own memory by kind of table, where the query asks for it. Together these
     /// rows are the overhead of the equation; they have no objects and no tags.
@@ -298,6 +300,10 @@ impl Target {
         let filter = &query.filter;
         if let Some(path) = &filter.group {
             snapshot.groups_at(path)?;
+            if by == By::NodeAndSite {
+                let what = "the memory of a group is not known by node";
+                return Err(ReadError::BadSetting(what.to_owned()));
+            }
         }
         notes.extend(modules.mismatches().iter().cloned().map(Note::Mismatch));
         let mut symbols = Symbols::new(&modules);
@@ -415,20 +421,27 @@ fn note_books(
 fn named(snapshot: &Snapshot, symbols: &mut Symbols<'_>, filter: &Filter, by: By) -> Vec<Site> {
     let main = main_module(snapshot);
     let mut sites = Vec::new();
-    for (group, rows) in live_rows(snapshot, filter, by) {
+    for (Owner { group, node }, rows) in live_rows(snapshot, filter, by) {
         let named = resolve_where(rows.iter(), symbols, |origin| filter.admits(origin, main));
-        sites.extend(named.into_iter().map(|site| Site { group: group.clone(), ..site }));
+        sites.extend(named.into_iter().map(|site| Site { group: group.clone(), node, ..site }));
     }
     sites.retain(|site| filter.admits_size(site.bytes));
     sites
 }
 
-/// Rows, with the path of their group where groups are told apart.
-type GroupRows<'a> = (Option<Arc<str>>, Cow<'a, [SiteRow]>);
+/// The path of the group or the node that rows have in common, where these are told apart.
+#[derive(Debug, Default)]
+struct Owner {
+    group: Option<Arc<str>>,
+    node: Option<u32>,
+}
+
+/// Rows, with their group or node.
+type OwnedRows<'a> = (Owner, Cow<'a, [SiteRow]>);
 
 /// Live rows of the filter's group, or of all, in all books. With `By::GroupAndSite`, one list for
-/// each group.
-fn live_rows<'a>(snapshot: &'a Snapshot, filter: &Filter, by: By) -> Vec<GroupRows<'a>> {
+/// each group, with `By::NodeAndSite` one for each node.
+fn live_rows<'a>(snapshot: &'a Snapshot, filter: &Filter, by: By) -> Vec<OwnedRows<'a>> {
     let wanted = |books: &Books| -> Range<usize> {
         filter.group.as_ref().map_or_else(|| books.groups.below(0), |path| books.below(path))
     };
@@ -442,7 +455,16 @@ fn live_rows<'a>(snapshot: &'a Snapshot, filter: &Filter, by: By) -> Vec<GroupRo
                 }
             }
         }
-        return rows.into_iter().map(|(path, rows)| (Some(path.into()), rows.into())).collect();
+        let owner = |path: String| Owner { group: Some(path.into()), node: None };
+        return rows.into_iter().map(|(path, rows)| (owner(path), rows.into())).collect();
+    }
+    if by == By::NodeAndSite {
+        let mut rows: BTreeMap<Option<u32>, Vec<SiteRow>> = BTreeMap::new();
+        for (node, own) in snapshot.books.iter().flat_map(Books::rows_by_node) {
+            rows.entry(node).or_default().extend(own);
+        }
+        let owner = |node| Owner { group: None, node };
+        return rows.into_iter().map(|(node, rows)| (owner(node), rows.into())).collect();
     }
     // One list, so that one place in several books becomes one row.
     let rows = match (&filter.group, &snapshot.books[..]) {
@@ -450,7 +472,7 @@ fn live_rows<'a>(snapshot: &'a Snapshot, filter: &Filter, by: By) -> Vec<GroupRo
         (None, books) => books.iter().flat_map(|b| &b.rows).cloned().collect(),
         (Some(_), books) => books.iter().flat_map(|b| b.rows_of(&wanted(b))).collect(),
     };
-    vec![(None, rows)]
+    vec![(Owner::default(), rows)]
 }
 
 /// Adds to rows the memory that they pin. Slabs are known by tag, not by group.

@@ -209,6 +209,7 @@ mod tests {
                 ..Place::default()
             }),
             group: None,
+            node: None,
             bytes,
             calls,
             tags: vec![8],

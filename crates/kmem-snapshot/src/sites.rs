@@ -160,6 +160,8 @@ pub struct Site {
     pub origin: Origin,
     /// Path of the group that is charged, where rows of different groups are told apart.
     pub group: Option<Arc<str>>,
+    /// NUMA node of the memory, where rows of different nodes are told apart and it has one.
+    pub node: Option<u32>,
     /// Live bytes.
     pub bytes: i64,
     /// Live objects.
@@ -192,6 +194,7 @@ impl Site {
         Self {
             origin,
             group: None,
+            node: None,
             bytes: 0,
             calls: 0,
             tags: Vec::new(),
@@ -200,9 +203,9 @@ impl Site {
         }
     }
 
-    /// Equal for two rows of one place and one group.
+    /// Equal for two rows of one place, one group and one node.
     pub(crate) fn key(&self) -> impl Eq + std::hash::Hash + use<> {
-        (self.group.clone(), self.origin.key())
+        (self.group.clone(), self.node, self.origin.key())
     }
 }
 
@@ -296,8 +299,9 @@ impl Order {
     /// Compares two rows. The order is total, so that equal books print alike.
     #[must_use]
     pub fn compare(self, a: &Site, b: &Site) -> Ordering {
-        let name =
-            |s: &Site| (s.origin.function().to_owned(), s.origin.location(), s.group.clone());
+        let name = |s: &Site| {
+            (s.origin.function().to_owned(), s.origin.location(), s.group.clone(), s.node)
+        };
         let by_name = || name(a).cmp(&name(b));
         match self {
             Self::Size => b.bytes.cmp(&a.bytes).then(b.calls.cmp(&a.calls)).then_with(by_name),

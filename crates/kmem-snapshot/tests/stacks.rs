@@ -33,6 +33,7 @@ fn row(chains: &[(&[&str], i64, u64)], more: i64) -> Site {
     Site {
         origin: Origin::Place(Place::clone(&place(first))),
         group: None,
+        node: None,
         bytes: chains.iter().map(|c| c.bytes).sum::<i64>() + more,
         calls: chains.iter().map(|c| c.calls).sum::<u64>() + u64::from(more != 0),
         tags: vec![8],

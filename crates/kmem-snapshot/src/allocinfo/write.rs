@@ -119,6 +119,7 @@ mod tests {
         let site = Site {
             origin,
             group: None,
+            node: None,
             bytes: 94912,
             calls: 2966,
             tags: vec![8],

@@ -95,6 +95,7 @@ mod tests {
         let site = |group: &str, bytes| Site {
             origin: Origin::OtherSites,
             group: Some(group.into()),
+            node: None,
             bytes,
             calls: 3,
             tags: vec![2],

@@ -34,6 +34,7 @@ mod tests {
         let site = |pinned| Site {
             origin: Origin::OtherSites,
             group: None,
+            node: None,
             bytes: 65_536,
             calls: 1000,
             tags: vec![2],

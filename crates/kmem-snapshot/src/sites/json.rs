@@ -73,10 +73,14 @@ impl Serialize for Chain {
 
 impl Serialize for Site {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Site", 13)?;
+        let mut out = serializer.serialize_struct("Site", 14)?;
         match &self.group {
             Some(group) => out.serialize_field("group", &**group)?,
             None => out.skip_field("group")?,
+        }
+        match self.node {
+            Some(node) => out.serialize_field("node", &node)?,
+            None => out.skip_field("node")?,
         }
         out.serialize_field("bytes", &self.bytes)?;
         out.serialize_field("calls", &self.calls)?;
