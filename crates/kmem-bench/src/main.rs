@@ -9,7 +9,7 @@
 //!      -> peak -> rivals, each in a process of its own
 //!      -> hardening -> workload (instances of kmem, by option)
 //!      -> accounting, utilization -> rivals (an instance of kmem)
-//!      -> percpu, vmalloc, rhashtable -> cells (variants of workloads, by one thread or more)
+//!      -> nodes, percpu, vmalloc, rhashtable -> cells (variants of workloads, by threads)
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      -> modules (the kernel's earlier loaders, and kmem's)
 //!      all -> statistics, table, machine, preload
@@ -32,6 +32,7 @@ mod machine;
 mod malloc;
 mod modules;
 mod mutator;
+mod nodes;
 mod pages;
 mod peak;
 mod percpu;
@@ -80,6 +81,8 @@ enum Table {
     Census(census::Options),
     /// Cost of duplicates when many threads load the same modules concurrently.
     Modules(table::Options),
+    /// Machines with several NUMA nodes, simulated, beside one with one.
+    Nodes(cells::Options),
     /// Per-CPU memory beside thread-locals and sharded atomics.
     Percpu(cells::Options),
     /// Areas of whole pages beside mmap and munmap.
@@ -125,6 +128,7 @@ fn main() -> ExitCode {
         Table::Hardening(options) => hardening::run(&options),
         Table::Accounting(options) => accounting::run(&options),
         Table::Utilization(options) => utilization::run(&options),
+        Table::Nodes(options) => nodes::run(&options),
         Table::Percpu(options) => percpu::run(&options),
         Table::Vmalloc(options) => vmalloc::run(&options),
         Table::Rhashtable(options) => rhashtable::run(&options),

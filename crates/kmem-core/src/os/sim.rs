@@ -15,6 +15,8 @@ pub struct Sim<P> {
     inner: P,
     budget: Budget,
     nodes: u32,
+    /// True if threads use the restartable sequences of the inner platform.
+    rseq: bool,
     /// Number of questions for the node.
     looked: AtomicU64,
     cpu: AtomicU32,
@@ -33,6 +35,7 @@ impl<P: Platform> Sim<P> {
             inner,
             budget,
             nodes: 1,
+            rseq: false,
             looked: AtomicU64::new(0),
             cpu: AtomicU32::new(0),
             wander: AtomicU64::new(0),
@@ -46,6 +49,13 @@ impl<P: Platform> Sim<P> {
     /// Gives the simulator a count of nodes: CPU `n` belongs to node `n % nodes`.
     pub const fn with_nodes(mut self, nodes: u32) -> Self {
         self.nodes = nodes;
+        self
+    }
+
+    /// Has threads use restartable sequences, if the inner platform has them. Then the CPU slots
+    /// are those of the real CPUs, and [`Self::run_on`] chooses the node alone.
+    pub const fn with_rseq(mut self) -> Self {
+        self.rseq = true;
         self
     }
 
@@ -206,6 +216,14 @@ impl<P: Platform> Cpus for Sim<P> {
         for (node, to) in (0..).zip(to) {
             *to = (10 + 2 * from.abs_diff(node)).min(255) as u8;
         }
+    }
+
+    fn rseq_offset(&self) -> Option<isize> {
+        self.inner.rseq_offset().filter(|_| self.rseq)
+    }
+
+    fn fence_cpus(&self) -> bool {
+        self.rseq && self.inner.fence_cpus()
     }
 
     fn barrier(&self) -> bool {
