@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use kmem_testing::{is_missing, is_not_root, not_run, this_test};
 
@@ -180,6 +182,58 @@ fn environment_may_vanish_in_a_constructor() {
     Run::new(program("no_environment.c")).env("KMEM_CONF", "rseq:off").run().assert_quiet_success();
 }
 
+/// A program that is linked to the library, in a directory that every user may read.
+struct Linked {
+    directory: tempfile::TempDir,
+}
+
+impl Linked {
+    /// Links it. The program holds the path of the directory, so each test has an `output`.
+    fn new(output: &str) -> Self {
+        let directory = tempfile::tempdir_in("/tmp").expect("a temporary directory");
+        allow(directory.path(), 0o755);
+        let copy = directory.path().join("libkmem.so");
+        std::fs::copy(library().expect("there is a library to test"), &copy)
+            .expect("the library can be copied");
+        allow(&copy, 0o755);
+        let built = program_with_libraries("hello.c", output, &[&copy]);
+        let linked = Self { directory };
+        linked.add(&built, "hello");
+        linked
+    }
+
+    /// Copies a program into the directory.
+    fn add(&self, program: &Path, name: &str) -> PathBuf {
+        let copy = self.directory.path().join(name);
+        std::fs::copy(program, &copy).expect("the program can be copied");
+        allow(&copy, 0o755);
+        copy
+    }
+
+    fn program(&self) -> PathBuf {
+        self.directory.path().join("hello")
+    }
+
+    /// Runs the program as a user without rights, with an option that does not exist.
+    fn run(&self) -> Outcome {
+        as_user(&self.program()).env("KMEM_CONF", "foo:1").run()
+    }
+}
+
+fn allow(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("our file");
+}
+
+/// Runs a program as a user without rights.
+fn as_user(program: &Path) -> Run {
+    let user = ["--reuid=65534", "--clear-groups"];
+    Run::new("/usr/bin/setpriv").without_preload().args(&user).arg(program)
+}
+
+fn cannot_gain_privileges() {
+    not_run(&this_test(), "programs cannot gain privileges here");
+}
+
 /// Needs root to make the program privileged, and `setpriv` to become another user. The file system
 /// and the process must allow programs to gain privileges.
 #[test]
@@ -187,37 +241,41 @@ fn privileged_program_ignores_the_environment() {
     if is_not_kmem() || is_not_root("make a program privileged") || is_missing("/usr/bin/setpriv") {
         return;
     }
-    let directory = tempfile::tempdir_in("/tmp").expect("a temporary directory");
-    let allow = |path: &std::path::Path, mode| {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("our file");
-    };
-    allow(directory.path(), 0o755);
-    let copy = directory.path().join("libkmem.so");
-    std::fs::copy(library().expect("there is a library to test"), &copy)
-        .expect("the library can be copied");
-    allow(&copy, 0o755);
-    let built = program_with_libraries("hello.c", "hello_linked", &[&copy]);
-    let privileged = directory.path().join("hello");
-    std::fs::copy(built, &privileged).expect("the program can be copied");
-    let id = directory.path().join("id");
-    std::fs::copy("/usr/bin/id", &id).expect("the program can be copied");
+    let linked = Linked::new("hello_owned");
+    let id = linked.add(Path::new("/usr/bin/id"), "id");
     allow(&id, 0o4755);
-    let user =
-        Run::new("/usr/bin/setpriv").args(&["--reuid=65534", "--clear-groups"]).arg(&id).arg("-u");
-    if user.without_preload().run().stdout != "0\n" {
-        not_run(&this_test(), "programs cannot gain privileges here");
+    if as_user(&id).arg("-u").run().stdout != "0\n" {
+        return cannot_gain_privileges();
+    }
+    let ordinary = linked.run();
+    assert_eq!(ordinary.assert_success().messages().len(), 1, "{}", ordinary.story());
+    allow(&linked.program(), 0o4755);
+    linked.run().assert_quiet_success();
+}
+
+/// The user and group numbers of such a program are those of its user.
+#[test]
+fn program_with_file_capabilities_ignores_the_environment() {
+    let tools = ["/usr/bin/setpriv", "setcap"];
+    if is_not_kmem() || is_not_root("give a file capabilities") || tools.into_iter().any(is_missing)
+    {
         return;
     }
-    let run = |mode| {
-        allow(&privileged, mode);
-        Run::new("/usr/bin/setpriv")
-            .without_preload()
-            .args(&["--reuid=65534", "--clear-groups"])
-            .arg(&privileged)
-            .env("KMEM_CONF", "foo:1")
-            .run()
+    let linked = Linked::new("hello_capable");
+    let give = |path: &Path| {
+        let output = Command::new("setcap").arg("cap_net_raw=ep").arg(path).output();
+        output.expect("setcap starts").status.success()
     };
-    let ordinary = run(0o755);
+    let cat = linked.add(Path::new("/bin/cat"), "cat");
+    let gains = give(&cat) && {
+        let status = as_user(&cat).arg("/proc/self/status").run().stdout;
+        status.lines().any(|line| line == "CapEff:\t0000000000002000")
+    };
+    if !gains {
+        return cannot_gain_privileges();
+    }
+    let ordinary = linked.run();
     assert_eq!(ordinary.assert_success().messages().len(), 1, "{}", ordinary.story());
-    run(0o4755).assert_quiet_success();
+    assert!(give(&linked.program()));
+    linked.run().assert_quiet_success();
 }

@@ -4,6 +4,7 @@ use core::ffi::CStr;
 use core::ptr::NonNull;
 
 use super::super::File;
+use super::descriptor::Descriptor;
 use super::memory::{PROT_RW, limit, mapped};
 use super::start;
 use super::syscall::sys;
@@ -116,19 +117,6 @@ fn host(buf: &mut [u8; 390]) -> &[u8] {
     &name[..name.iter().position(|&b| b == 0).unwrap_or(name.len())]
 }
 
-/// A file descriptor that its drop closes.
-///
-/// # Invariants
-/// Nothing else uses or closes the descriptor.
-struct Descriptor(isize);
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: nothing else uses the descriptor, by the invariant.
-        unsafe { sys!(libc::SYS_close, self.0) };
-    }
-}
-
 /// See [`crate::os::Process::map_file`].
 pub(super) fn map(
     pattern: &[u8],
@@ -136,15 +124,9 @@ pub(super) fn map(
     decide: impl Fn(&[u8]) -> File,
 ) -> Result<NonNull<u8>, &'static str> {
     let path = Path::expand(pattern).ok_or("the path is too long, or has an unknown % in it")?;
-    let flags =
-        libc::O_CREAT | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    // SAFETY: the path ends with a NUL.
-    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.bytes.as_ptr(), flags, 0o600) };
-    if fd < 0 {
-        return Err("the file cannot be made");
-    }
-    // INVARIANT: `openat` just returned the descriptor.
-    let file = Descriptor(fd);
+    let name = CStr::from_bytes_until_nul(&path.bytes).map_err(|_| "the path is too long")?;
+    let flags = libc::O_CREAT | libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = Descriptor::open(name, flags).map_err(|_| "the file cannot be made")?;
     let mut first = [0u8; 64];
     // SAFETY: the kernel writes at most the given length into `first`.
     let got = unsafe { sys!(libc::SYS_pread64, file.0, first.as_mut_ptr(), first.len(), 0) };

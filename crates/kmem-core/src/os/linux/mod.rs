@@ -9,6 +9,7 @@ use vdso::ClockFunction;
 
 pub mod call;
 mod cpus;
+mod descriptor;
 pub mod diagnose;
 mod file;
 mod memory;

@@ -7,8 +7,12 @@
 
 use core::ffi::CStr;
 
+use super::descriptor::Descriptor;
 use super::syscall::sys;
 use crate::units::PAGE_SIZE;
+
+/// `prctl(2)`: copies the auxiliary vector. Linux 6.4 and later.
+const PR_GET_AUXV: i32 = 0x4155_5856;
 
 core::arch::global_asm!(
     ".weak environ",
@@ -119,24 +123,14 @@ pub(super) fn rseq_cpu() -> Option<u32> {
 /// Reads the beginning of a file into `buf`. Returns the number of bytes read, 0 on failure.
 /// Does not block on a FIFO.
 pub fn read_file(path: &CStr, buf: &mut [u8]) -> usize {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: the path ends with a NUL.
-    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
-    if fd < 0 {
-        return 0;
-    }
+    let Ok(file) = Descriptor::open(path, libc::O_RDONLY | libc::O_NONBLOCK) else { return 0 };
     let mut len = 0;
-    while len < buf.len() {
-        // SAFETY: the kernel writes only into the rest of `buf`.
-        let got = unsafe { sys!(libc::SYS_read, fd, buf.as_mut_ptr().add(len), buf.len() - len) };
-        if got <= 0 {
-            break;
+    loop {
+        match file.read(&mut buf[len..]) {
+            0 => return len,
+            got => len += got,
         }
-        len += got as usize;
     }
-    // SAFETY: this function opened the descriptor, and uses it no longer.
-    unsafe { sys!(libc::SYS_close, fd) };
-    len
 }
 
 /// Copies memory of this process at `at`, which may be unmapped, into `buf`. Returns the number of
@@ -169,15 +163,31 @@ pub fn auxiliary(kind: usize) -> Option<usize> {
     Some(getauxval(kind))
 }
 
-/// Returns whether the program runs with more rights than its user: set-user-ID or set-group-ID.
+/// Returns whether the program has more rights than the user who started it: set-user-ID,
+/// set-group-ID, file capabilities, or a rule of a security module. The kernel says so in the
+/// auxiliary vector (`AT_SECURE`).
 pub fn secure() -> bool {
     if let Some(secure) = auxiliary(AT_SECURE) {
         return secure != 0;
     }
+    let mut vector = [0; 1024];
+    // SAFETY: the kernel writes at most the given length into `vector`.
+    let len =
+        unsafe { sys!(libc::SYS_prctl, PR_GET_AUXV, vector.as_mut_ptr(), vector.len(), 0, 0) };
+    // Kernels before 6.4 have the vector in /proc only.
+    let len = match usize::try_from(len) {
+        Ok(len) => len.min(vector.len()),
+        Err(_) => read_file(c"/proc/self/auxv", &mut vector),
+    };
+    if let Some(secure) = entry_of(&vector[..len], libc::AT_SECURE) {
+        return secure != 0;
+    }
+    // Without /proc: the kernel takes the mark "may be dumped" from a program that gains rights.
     // SAFETY: these calls only return numbers.
     unsafe {
         sys!(libc::SYS_getuid) != sys!(libc::SYS_geteuid)
             || sys!(libc::SYS_getgid) != sys!(libc::SYS_getegid)
+            || sys!(libc::SYS_prctl, libc::PR_GET_DUMPABLE, 0, 0, 0, 0) != 1
     }
 }
 
@@ -195,6 +205,13 @@ pub fn max_mappings() -> usize {
     let len = read_file(c"/proc/sys/vm/max_map_count", &mut text);
     let number = core::str::from_utf8(text[..len].trim_ascii()).ok();
     number.and_then(|digits| digits.parse().ok()).unwrap_or(65_530)
+}
+
+/// Value of an entry of the auxiliary vector. `None`: there is no such entry.
+fn entry_of(vector: &[u8], key: libc::c_ulong) -> Option<u64> {
+    let word = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+    let entry = vector.chunks_exact(16).find(|entry| word(entry) == Some(key));
+    word(&entry?[8..])
 }
 
 /// Copies the value of environment variable `name` (given with its `=`) into `buf`. Returns the
@@ -233,48 +250,43 @@ pub fn environment(name: &[u8], buf: &mut [u8]) -> Option<usize> {
 /// Reads the variable from `/proc/self/environ`, for calls before the C library has initialised
 /// itself; see [`environment`]. A value that does not fit counts as not set.
 fn environment_from_proc(name: &[u8], buf: &mut [u8]) -> Option<usize> {
-    // SAFETY: the path ends with a NUL.
-    let fd = unsafe {
-        sys!(
-            libc::SYS_openat,
-            libc::AT_FDCWD,
-            c"/proc/self/environ".as_ptr(),
-            libc::O_RDONLY | libc::O_CLOEXEC,
-            0
-        )
-    };
-    if fd < 0 {
-        return None;
-    }
+    let file = Descriptor::open(c"/proc/self/environ", libc::O_RDONLY).ok()?;
     let mut matched = 0; // Bytes of `name` seen; usize::MAX: not this entry.
     let mut value = 0;
-    let mut result = None;
     let mut chunk = [0u8; 512];
-    'read: loop {
-        // SAFETY: the kernel writes only into `chunk`.
-        let got = unsafe { sys!(libc::SYS_read, fd, chunk.as_mut_ptr(), chunk.len()) };
-        if got <= 0 {
-            break;
+    loop {
+        let got = file.read(&mut chunk);
+        if got == 0 {
+            return None;
         }
-        for &byte in &chunk[..got as usize] {
+        for &byte in &chunk[..got] {
             if byte == 0 {
                 if matched == name.len() {
-                    result = Some(value);
-                    break 'read;
+                    return Some(value);
                 }
                 (matched, value) = (0, 0);
             } else if matched == name.len() {
-                let Some(slot) = buf.get_mut(value) else {
-                    break 'read;
-                };
-                *slot = byte;
+                *buf.get_mut(value)? = byte;
                 value += 1;
             } else if matched != usize::MAX {
                 matched = if byte == name[matched] { matched + 1 } else { usize::MAX };
             }
         }
     }
-    // SAFETY: this function opened the descriptor, and uses it no longer.
-    unsafe { sys!(libc::SYS_close, fd) };
-    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::entry_of;
+
+    #[test]
+    fn an_entry_of_the_auxiliary_vector_is_found() {
+        let vector: [u64; 6] = [6, 4096, 23, 1, 0, 0];
+        let bytes = vector.map(u64::to_ne_bytes);
+        let bytes = bytes.as_flattened();
+        assert_eq!(entry_of(bytes, 23), Some(1));
+        assert_eq!(entry_of(bytes, 11), None);
+        assert_eq!(entry_of(&bytes[..8], 6), None);
+        assert_eq!(entry_of(&[], 23), None);
+    }
 }
