@@ -10,18 +10,20 @@
 //! counters     [[Counter; site_capacity]; cpus]   with `cumulative`: calls and bytes since start
 //! ```
 //!
-//! `KMEM_CONF=blackbox:PATH` makes it, `cumulative:1` adds the counters. The file's disk blocks are
-//! allocated when it is made. Everything is little endian, at multiples of 8. Addresses are those
-//! of the process that wrote it. A reader trusts nothing here.
+//! `KMEM_CONF=blackbox:PATH` makes it, `cumulative:1` adds the counters. The file gets its name
+//! when its header is written. The process locks its open file description (`F_OFD_SETLK`) as long
+//! as it lives. The file's disk blocks are allocated when it is made. Everything is little endian,
+//! at multiples of 8. Addresses are those of the process that wrote it. A reader trusts nothing
+//! here.
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::group::GroupBlock;
 use crate::site::{MAX_DEPTH, Text};
 
-/// First word of the file: `kmem box` in ASCII, stored last.
+/// First word of the file: `kmem box` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmem box");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Most sites in a record.
 pub const BOX_ROWS: usize = 1024;
 /// Most groups in a record. Holdings of others count for their nearest ancestor that is in it.
@@ -50,6 +52,10 @@ pub struct BoxHeader {
     pub site_size: u32,
     /// Number of CPUs with counters; 0 without `cumulative`.
     pub cpus: u32,
+    /// Start of the process in clock ticks since boot, as in `/proc/PID/stat`; 0: not known.
+    pub start_ticks: u64,
+    /// Inode of the namespace that `pid` is of, as in `/proc/PID/ns/pid`; 0: not known.
+    pub pid_namespace: u64,
     /// Offset of the sites.
     pub sites: u64,
     /// Offsets of the two records.

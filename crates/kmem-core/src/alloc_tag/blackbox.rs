@@ -8,9 +8,10 @@ mod groups;
 use super::watch::Call;
 use super::{Held, Kind, Tally};
 use crate::codetag::{Names, Sites};
-use crate::os::{File, Platform};
+use crate::os::{File, Owner, Platform};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::units::{CpuId, TagId};
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use groups::GroupPart;
 use kmem_layout::blackbox::{
@@ -52,20 +53,47 @@ struct Layout {
 }
 
 impl Layout {
+    /// Bytes of the counters of one CPU.
+    const COUNTERS: usize = BOX_SITES as usize * size_of::<Counter>();
+
     const fn new(cpus: u32) -> Self {
         let sites = size_of::<BoxHeader>().next_multiple_of(PAGE);
         let record = sites + (BOX_SITES as usize * size_of::<BoxSite>()).next_multiple_of(PAGE);
         let groups = record + 2 * RECORD_SIZE;
         let all = (BOX_GROUPS as usize * size_of::<BoxGroup>()).next_multiple_of(PAGE);
         let counters = groups + 2 * all;
-        let each = BOX_SITES as usize * size_of::<Counter>();
         Self {
             sites,
             records: [record, record + RECORD_SIZE],
             groups: [groups, groups + all],
             counters,
-            bytes: counters + each * cpus as usize,
+            bytes: counters + Self::COUNTERS * cpus as usize,
         }
+    }
+}
+
+/// Decides about a file that has the name of the box: its first bytes, and its length.
+fn older(first: &[u8], len: u64) -> File {
+    let u32_at = |at: usize| Some(u32::from_le_bytes(*first.get(at..)?.first_chunk()?));
+    let u64_at = |at: usize| Some(u64::from_le_bytes(*first.get(at..)?.first_chunk()?));
+    // The fields of a box that was cut off may be absent.
+    let owner = || {
+        (u32_at(offset_of!(BoxHeader, version))? == VERSION).then_some(())?;
+        Some(Owner {
+            pid: u32_at(offset_of!(BoxHeader, pid))?,
+            start_ticks: u64_at(offset_of!(BoxHeader, start_ticks))?,
+            pid_namespace: u64_at(offset_of!(BoxHeader, pid_namespace))?,
+        })
+    };
+    let cpus = len.wrapping_sub(Layout::new(0).bytes as u64) / Layout::COUNTERS as u64;
+    match u64_at(0) {
+        Some(MAGIC) => File::Replace { unless_alive: owner() },
+        // A box whose contents the system did not write before it went down.
+        Some(0) if u32::try_from(cpus).is_ok_and(|n| Layout::new(n).bytes as u64 == len) => {
+            File::Replace { unless_alive: None }
+        }
+        None if len == 0 => File::Replace { unless_alive: None },
+        _ => File::Keep,
     }
 }
 
@@ -91,36 +119,38 @@ impl BlackBox {
         cpus: u32,
     ) -> Result<(), &'static str> {
         let layout = Layout::new(cpus);
-        let base = platform.map_file(path, layout.bytes, |first| {
-            let magic = first.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
-            match magic {
-                // An older box: the process that wrote it must have ended.
-                Some(MAGIC) => match first[16..].first_chunk::<4>() {
-                    Some(pid) => File::Replace { unless_alive: u32::from_le_bytes(*pid) },
-                    None => File::Keep,
-                },
-                _ => File::Keep,
-            }
-        })?;
-        // SAFETY: a fresh mapping of zeroes, as long as the layout, which no other thread uses.
-        let header = unsafe { &mut *base.as_ptr().cast::<BoxHeader>() };
-        header.version = VERSION;
-        header.size = size_of::<BoxHeader>() as u32;
-        header.pid = platform.process();
-        header.site_capacity = BOX_SITES;
-        header.site_size = size_of::<BoxSite>() as u32;
-        header.cpus = cpus;
-        header.sites = layout.sites as u64;
-        header.records = layout.records.map(|at| at as u64);
-        header.record_size = RECORD_SIZE as u64;
-        header.groups = layout.groups.map(|at| at as u64);
-        header.group_capacity = BOX_GROUPS;
-        header.group_size = size_of::<BoxGroup>() as u32;
-        header.counters = layout.counters as u64;
-        header.started_ns = platform.wall_ns();
-        header.exe_len = platform.executable(&mut header.exe).min(BOX_EXE) as u32;
-        header.site_count.store(BOX_SITES, Ordering::Relaxed);
-        header.magic.store(MAGIC, Ordering::Release);
+        let mut exe = [0; BOX_EXE];
+        let exe_len = platform.executable(&mut exe).min(BOX_EXE) as u32;
+        let owner = platform.owner();
+        let header = BoxHeader {
+            magic: AtomicU64::new(MAGIC),
+            version: VERSION,
+            size: size_of::<BoxHeader>() as u32,
+            pid: owner.pid,
+            site_capacity: BOX_SITES,
+            site_size: size_of::<BoxSite>() as u32,
+            cpus,
+            start_ticks: owner.start_ticks,
+            pid_namespace: owner.pid_namespace,
+            sites: layout.sites as u64,
+            records: layout.records.map(|at| at as u64),
+            record_size: RECORD_SIZE as u64,
+            groups: layout.groups.map(|at| at as u64),
+            counters: layout.counters as u64,
+            started_ns: platform.wall_ns(),
+            site_count: AtomicU32::new(BOX_SITES),
+            written: AtomicU32::new(0),
+            exe_len,
+            group_capacity: BOX_GROUPS,
+            group_size: size_of::<BoxGroup>() as u32,
+            reserved: 0,
+            exe,
+        };
+        // SAFETY: the header has no padding: its words are at multiples of their sizes.
+        let head = unsafe {
+            core::slice::from_raw_parts((&raw const header).cast::<u8>(), size_of::<BoxHeader>())
+        };
+        let base = platform.map_file(path, layout.bytes, head, older)?;
         self.cpus.store(cpus, Ordering::Relaxed);
         // INVARIANT: the file has the layout for that number of CPUs.
         self.base.store(base.as_ptr() as usize, Ordering::Release);

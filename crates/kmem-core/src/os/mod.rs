@@ -285,15 +285,26 @@ pub trait Console {
     }
 }
 
+/// A process, told apart from later processes with its number, and from those of other containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// Number of the process.
+    pub pid: u32,
+    /// Its start, in ticks since the system's start; 0: not known.
+    pub start_ticks: u64,
+    /// Name of the space that `pid` is a number of; 0: not known.
+    pub pid_namespace: u64,
+}
+
 /// Decision about a file that exists already; see [`Process::map_file`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
     /// Leave it unchanged: it is not a file of kmem.
     Keep,
-    /// Overwrite it, unless the process `unless_alive` is alive and is not this process.
+    /// Put another in its place, unless this process is alive.
     Replace {
-        /// Number of the process that wrote the file.
-        unless_alive: u32,
+        /// The process that wrote the file, if the file says so.
+        unless_alive: Option<Owner>,
     },
 }
 
@@ -315,6 +326,11 @@ pub trait Process {
         0
     }
 
+    /// This process; all zero if the platform has no processes.
+    fn owner(&self) -> Owner {
+        Owner::default()
+    }
+
     /// Writes the path of the executable into `buf`. Returns its length in bytes, 0 on failure.
     fn executable(&self, _buf: &mut [u8]) -> usize {
         0
@@ -332,8 +348,10 @@ pub trait Process {
         0
     }
 
-    /// Makes a file of `bytes` zeroes, which outlives the process, and maps it. `path` may hold
-    /// `%p`, `%h`, `%t` and `%e`. If the file exists, `decide` gets its first bytes.
+    /// Makes a file of `bytes` bytes, which outlives the process, and maps it. It begins with
+    /// `head`; the rest is zero. `path` may hold `%p`, `%h`, `%t` and `%e`. If a file of that name
+    /// exists, `decide` gets its first bytes and its length. The new file takes the name only when
+    /// its head is written.
     ///
     /// # Errors
     /// The reason why the file cannot be made or mapped, as text for a diagnostic.
@@ -341,7 +359,8 @@ pub trait Process {
         &self,
         _path: &[u8],
         _bytes: usize,
-        _decide: impl Fn(&[u8]) -> File,
+        _head: &[u8],
+        _decide: impl Fn(&[u8], u64) -> File,
     ) -> Result<NonNull<u8>, &'static str> {
         Err("there are no files here")
     }

@@ -2,7 +2,7 @@
 //!
 //! Context: any, signal handlers included.
 
-use super::file::Path;
+use super::path::Path;
 use super::start;
 use super::syscall::sys;
 
@@ -75,13 +75,13 @@ pub fn report(name: &[u8]) {
 
 /// True when a process is stopped, by a signal or a tracer. False where that cannot be told.
 fn is_stopped(process: libc::pid_t) -> bool {
-    let mut path = Path::EMPTY;
+    let mut path = Path::new();
     let number = u64::from(process.unsigned_abs());
     if !(path.add(b"/proc/") && path.add_number(number) && path.add(b"/stat")) {
         return false;
     }
     let mut stat = [0; 128];
-    let len = start::read_file(path.as_c_str(), &mut stat);
+    let len = start::read_file(path.name(), &mut stat);
     let stat = &stat[..len];
     // The state is behind the name, which may hold any characters.
     let name = stat.iter().rposition(|&byte| byte == b')');

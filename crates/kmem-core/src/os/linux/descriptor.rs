@@ -3,6 +3,7 @@
 //! Context: any, signal handlers included.
 
 use core::ffi::CStr;
+use core::mem::MaybeUninit;
 
 use super::syscall::sys;
 
@@ -32,6 +33,41 @@ impl Descriptor {
         let got = unsafe { sys!(libc::SYS_read, self.0, buf.as_mut_ptr(), buf.len()) };
         usize::try_from(got).unwrap_or(0)
     }
+
+    /// Status of the file; `None` on failure.
+    pub(super) fn status(&self) -> Option<libc::stat> {
+        let mut status = MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: the kernel writes one `stat`, of which all bytes are initialised before.
+        unsafe {
+            let done = sys!(libc::SYS_fstat, self.0, status.as_mut_ptr()) == 0;
+            done.then(|| status.assume_init())
+        }
+    }
+
+    /// Locks the file for this open file description, without waiting. The lock ends when the
+    /// descriptor and all mappings that were made by it are gone.
+    pub(super) fn lock(&self) -> Lock {
+        let (l_type, l_whence) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16);
+        // A length of 0 means up to the end of the file.
+        let lock = libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };
+        // SAFETY: the kernel reads one `flock`.
+        match unsafe { sys!(libc::SYS_fcntl, self.0, libc::F_OFD_SETLK, &raw const lock) } {
+            0 => Lock::Taken,
+            held if held == -(libc::EAGAIN as isize) => Lock::Held,
+            _ => Lock::Unsupported,
+        }
+    }
+}
+
+/// Result of [`Descriptor::lock`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lock {
+    /// The caller has the lock.
+    Taken,
+    /// Another process has it, or another descriptor of this one.
+    Held,
+    /// The file system, or the kernel, has no such locks.
+    Unsupported,
 }
 
 impl Drop for Descriptor {

@@ -1,200 +1,168 @@
-//! A shared file, for data that must outlive the process; and names of the process and its host.
+//! A shared file, for data that must outlive the process.
 
 use core::ffi::CStr;
 use core::ptr::NonNull;
 
 use super::super::File;
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, Lock};
 use super::memory::{PROT_RW, limit, mapped};
-use super::start;
+use super::path::Path;
 use super::syscall::sys;
+use super::{owner, start};
 
-/// Longest path, in bytes with its NUL.
-const MAX_PATH: usize = 1024;
-
-/// A path under construction. Bytes from `len` on are zero.
-pub(super) struct Path {
-    bytes: [u8; MAX_PATH],
-    len: usize,
-}
-
-impl Path {
-    pub(super) const EMPTY: Self = Self { bytes: [0; MAX_PATH], len: 0 };
-
-    /// The path up to its first NUL.
-    pub(super) fn as_c_str(&self) -> &CStr {
-        // The last byte is always zero.
-        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
-    }
-
-    /// Appends bytes. False: the path would be too long.
-    pub(super) fn add(&mut self, bytes: &[u8]) -> bool {
-        // The last byte stays zero: the path ends with a NUL.
-        let fits = self.len + bytes.len() < MAX_PATH;
-        if fits {
-            self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-            self.len += bytes.len();
-        }
-        fits
-    }
-
-    /// Appends a number in decimal. False: the path would be too long.
-    pub(super) fn add_number(&mut self, mut number: u64) -> bool {
-        let mut digits = [0; 20];
-        let mut at = digits.len();
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                return self.add(&digits[at..]);
-            }
-        }
-    }
-
-    /// Expands `%p` (process), `%h` (host), `%t` (seconds since 1970), `%e` (name of the
-    /// executable) and `%%`. `None`: too long, or another `%`.
-    fn expand(pattern: &[u8]) -> Option<Self> {
-        let mut path = Self::EMPTY;
-        let mut rest = pattern.iter().copied();
-        while let Some(byte) = rest.next() {
-            let fits = match byte {
-                b'%' => match rest.next() {
-                    Some(b'p') => path.add_number(process().into()),
-                    Some(b't') => path.add_number(wall_ns() / 1_000_000_000),
-                    Some(b'h') => path.add(host(&mut [0; 390])),
-                    Some(b'e') => {
-                        let mut exe = [0; MAX_PATH];
-                        let len = executable(&mut exe);
-                        let exe = &exe[..len];
-                        let name = exe.rsplit(|&b| b == b'/').next().unwrap_or(exe);
-                        path.add(name)
-                    }
-                    Some(b'%') => path.add(b"%"),
-                    _ => false,
-                },
-                0 => false,
-                other => path.add(&[other]),
-            };
-            if !fits {
-                return None;
-            }
-        }
-        Some(path)
-    }
-}
-
-/// Number of the process.
-pub(super) fn process() -> u32 {
-    // SAFETY: the call only returns a number.
-    unsafe { sys!(libc::SYS_getpid) as u32 }
-}
-
-/// Nanoseconds since 1970.
-fn wall_ns() -> u64 {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills `ts`.
-    unsafe { sys!(libc::SYS_clock_gettime, libc::CLOCK_REALTIME, &raw mut ts) };
-    (ts.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(ts.tv_nsec as u64)
-}
-
-/// Writes the path of the executable into `buf`. Returns its length in bytes, 0 on failure.
-pub(super) fn executable(buf: &mut [u8]) -> usize {
-    let link = c"/proc/self/exe".as_ptr();
-    // SAFETY: the kernel writes at most the given length into `buf`.
-    let got =
-        unsafe { sys!(libc::SYS_readlinkat, libc::AT_FDCWD, link, buf.as_mut_ptr(), buf.len()) };
-    usize::try_from(got).unwrap_or(0)
-}
-
-/// Name of the machine.
-fn host(buf: &mut [u8; 390]) -> &[u8] {
-    const { assert!(size_of::<libc::utsname>() == 390) };
-    // A `utsname` is six fields of 65 bytes; the second is the machine's name.
-    // SAFETY: the kernel writes one `utsname`, whose size is asserted.
-    unsafe { sys!(libc::SYS_uname, buf.as_mut_ptr()) };
-    let name = &buf[65..130];
-    &name[..name.iter().position(|&b| b == 0).unwrap_or(name.len())]
-}
+/// Attempts to put a file in its place while other programs do so, too.
+const ATTEMPTS: u32 = 16;
+const RENAME_NOREPLACE: u32 = 1;
 
 /// See [`crate::os::Process::map_file`].
+///
+/// The file is made beside its place and then renamed. So no program ever finds a part of it, and a
+/// file that another program has mapped keeps its contents. The mapping keeps the lock on the file
+/// until the process ends.
 pub(super) fn map(
     pattern: &[u8],
     bytes: usize,
-    decide: impl Fn(&[u8]) -> File,
+    head: &[u8],
+    decide: impl Fn(&[u8], u64) -> File,
 ) -> Result<NonNull<u8>, &'static str> {
     let path = Path::expand(pattern).ok_or("the path is too long, or has an unknown % in it")?;
-    let name = CStr::from_bytes_until_nul(&path.bytes).map_err(|_| "the path is too long")?;
-    let flags = libc::O_CREAT | libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = Descriptor::open(name, flags).map_err(|_| "the file cannot be made")?;
-    let mut first = [0u8; 64];
-    // SAFETY: the kernel writes at most the given length into `first`.
-    let got = unsafe { sys!(libc::SYS_pread64, file.0, first.as_mut_ptr(), first.len(), 0) };
-    if got != 0 {
-        let first = first.get(..usize::try_from(got).unwrap_or(0)).unwrap_or_default();
-        match decide(first) {
-            File::Keep => return Err("there is a file of another kind already"),
-            File::Replace { unless_alive: pid } => {
-                // SAFETY: signal 0 only asks whether the process exists.
-                let alive = unsafe { sys!(libc::SYS_kill, pid, 0) } != -(libc::ESRCH as isize);
-                if alive && pid != process() && pid != 0 {
-                    return Err("the file belongs to a process that is still there (use %p)");
-                }
-            }
-        }
-    }
+    let beside = path.beside().ok_or("the path is too long")?;
     if bytes > limit(libc::RLIMIT_FSIZE) {
         return Err("the limit for the size of files is below what it takes");
     }
-    // Allocate all disk blocks now: a write to a mapped page for which the disk has no room kills
-    // the program.
-    // SAFETY: this function opened the descriptor.
-    let ready = unsafe {
-        sys!(libc::SYS_ftruncate, file.0, 0) == 0
-            && sys!(libc::SYS_fallocate, file.0, 0, 0, bytes) == 0
+    let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_NOFOLLOW;
+    let file = Descriptor::open(beside.name(), flags)
+        .map_err(|_| "no file can be made in the directory")?;
+    let at = place(&file, bytes, head, &beside, &path, decide);
+    if at.is_err() {
+        unlink(beside.name());
+    }
+    at
+}
+
+/// Fills the new file `file`, which is called `beside`, maps it, and renames it to `path`.
+fn place(
+    file: &Descriptor,
+    bytes: usize,
+    head: &[u8],
+    beside: &Path,
+    path: &Path,
+    decide: impl Fn(&[u8], u64) -> File,
+) -> Result<NonNull<u8>, &'static str> {
+    // A write to a mapped page for which the disk has no room kills the program. So all disk
+    // blocks are allocated now.
+    // SAFETY: the kernel reads `head`; this function's caller made the file.
+    let is_filled = unsafe {
+        sys!(libc::SYS_fallocate, file.0, 0, 0, bytes) == 0
+            && sys!(libc::SYS_pwrite64, file.0, head.as_ptr(), head.len(), 0) == head.len() as isize
     };
-    if !ready {
+    if !is_filled {
         return Err("there is no room for the file");
     }
-    // SAFETY: a new mapping, at an address of the kernel's choice.
-    let at = unsafe { sys!(libc::SYS_mmap, 0, bytes, PROT_RW, libc::MAP_SHARED, file.0, 0) };
-    mapped(at).ok_or("the file cannot be mapped")
+    // Without locks, only the process in the head tells whether the file is in use.
+    let _ = file.lock();
+    let user = file.status().ok_or("the file cannot be examined")?.st_uid;
+    for _ in 0..ATTEMPTS {
+        // The older file stays locked until it is replaced: two programs do not replace it both.
+        let older = match Descriptor::open(path.name(), OLDER) {
+            Ok(older) => match examine(&older, user, &decide) {
+                Ok(()) => Some(older),
+                Err(Refusal::Renamed) => continue,
+                Err(Refusal::Because(why)) => return Err(why),
+            },
+            Err(errno) if errno == -(libc::ENOENT as isize) => None,
+            Err(errno) if errno == -(libc::ELOOP as isize) => {
+                return Err("there is a symbolic link already");
+            }
+            Err(_) => return Err("there is a file already, which cannot be opened"),
+        };
+        match rename(beside.name(), path.name(), older.is_some()) {
+            0 => {}
+            errno if errno == -(libc::EEXIST as isize) => continue,
+            _ => return Err("the file cannot be given its name"),
+        }
+        // SAFETY: a new mapping, at an address of the kernel's choice. A child that held it would
+        // hold the lock, too.
+        let at = unsafe {
+            let at = sys!(libc::SYS_mmap, 0, bytes, PROT_RW, libc::MAP_SHARED, file.0, 0);
+            sys!(libc::SYS_madvise, at, bytes, libc::MADV_DONTFORK);
+            at
+        };
+        return mapped(at).ok_or_else(|| {
+            unlink(path.name());
+            "the file cannot be mapped"
+        });
+    }
+    Err("other programs make the same file all the time (use %p)")
+}
+
+/// Flags to open a file that is there already. The kernel follows no link, and waits for no FIFO.
+const OLDER: i32 = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+
+/// The reason to leave an older file.
+enum Refusal {
+    /// It has no name any more: another program has replaced it.
+    Renamed,
+    Because(&'static str),
+}
+
+/// Locks an older file, and checks that it may be replaced. Another user who can write to the
+/// directory, or to the file, must not choose what happens here.
+fn examine(
+    older: &Descriptor,
+    user: u32,
+    decide: impl Fn(&[u8], u64) -> File,
+) -> Result<(), Refusal> {
+    let lock = older.lock();
+    let status = older.status().ok_or(Refusal::Because("the file there cannot be examined"))?;
+    let is_regular = status.st_mode & libc::S_IFMT == libc::S_IFREG;
+    for (wrong, why) in [
+        (!is_regular, "there is a file of another kind already"),
+        (status.st_uid != user, "there is a file of another user already"),
+        (status.st_mode & 0o022 != 0, "there is a file already that other users may write to"),
+        (status.st_nlink > 1, "there is a file with several names already"),
+    ] {
+        if wrong {
+            return Err(Refusal::Because(why));
+        }
+    }
+    if status.st_nlink == 0 {
+        return Err(Refusal::Renamed);
+    }
+    let in_use = "the file belongs to a process that is still there (use %p)";
+    if lock == Lock::Held {
+        return Err(Refusal::Because(in_use));
+    }
+    let mut first = [0; 64];
+    let len = older.read(&mut first);
+    match decide(&first[..len], status.st_size as u64) {
+        File::Keep => Err(Refusal::Because("there is a file of another kind already")),
+        File::Replace { unless_alive: Some(by) } if owner::is_alive(&by) => {
+            Err(Refusal::Because(in_use))
+        }
+        File::Replace { .. } => Ok(()),
+    }
+}
+
+/// Renames a file. Returns 0 or the negated errno. Without `replace` it fails with `EEXIST` if
+/// there is a file of the new name.
+fn rename(from: &CStr, to: &CStr, replace: bool) -> isize {
+    let at = libc::AT_FDCWD;
+    let call = |flags: u32| {
+        // SAFETY: the paths end with a NUL; the caller made the file, or may replace it.
+        unsafe { sys!(libc::SYS_renameat2, at, from.as_ptr(), at, to.as_ptr(), flags) }
+    };
+    let result = call(if replace { 0 } else { RENAME_NOREPLACE });
+    // A file system without that flag lets the last of several programs win.
+    if result == -(libc::EINVAL as isize) { call(0) } else { result }
+}
+
+fn unlink(path: &CStr) {
+    // SAFETY: the path ends with a NUL; the caller made the file.
+    unsafe { sys!(libc::SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
 }
 
 /// See [`crate::os::Process::mappings`].
 pub(super) fn mappings(buf: &mut [u8]) -> usize {
     start::read_file(c"/proc/self/maps", buf)
-}
-
-#[cfg(test)]
-mod tests {
-    extern crate std;
-    use super::*;
-    use std::string::ToString;
-    use std::vec::Vec;
-
-    fn expanded(pattern: &str) -> Option<Vec<u8>> {
-        Path::expand(pattern.as_bytes()).map(|path| path.bytes[..path.len].to_vec())
-    }
-
-    #[test]
-    fn a_pattern_names_process_host_time_and_executable() {
-        let pid = std::process::id().to_string();
-        assert_eq!(expanded("/x/%p.box%%"), Some(std::format!("/x/{pid}.box%").into_bytes()));
-        let exe = std::env::current_exe().unwrap();
-        let name = exe.file_name().unwrap().as_encoded_bytes().to_vec();
-        assert_eq!(expanded("%e"), Some(name));
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-        assert_eq!(expanded("%h"), Some(host.trim().as_bytes().to_vec()));
-        let seconds: u64 = std::str::from_utf8(&expanded("%t").unwrap()).unwrap().parse().unwrap();
-        assert!(seconds > 1_600_000_000);
-    }
-
-    #[test]
-    fn a_bad_pattern_is_refused() {
-        assert_eq!(expanded("%"), None);
-        assert_eq!(expanded("%q"), None);
-        assert_eq!(expanded("a\0b"), None);
-        assert_eq!(expanded(&"x".repeat(MAX_PATH)), None);
-    }
 }

@@ -14,6 +14,8 @@ pub mod diagnose;
 mod file;
 mod memory;
 mod nodes;
+mod owner;
+mod path;
 mod process;
 mod sandbox;
 pub mod start;

@@ -3,8 +3,8 @@
 use core::ptr::NonNull;
 
 use super::syscall::sys;
-use super::{Linux, diagnose, file, start};
-use crate::os::{Clock, Console, File, Process};
+use super::{Linux, diagnose, file, owner, path, start};
+use crate::os::{Clock, Console, File, Owner, Process};
 use crate::sync::AtomicU32;
 
 impl Clock for Linux {
@@ -60,11 +60,15 @@ impl Process for Linux {
     }
 
     fn process(&self) -> u32 {
-        file::process()
+        path::process()
+    }
+
+    fn owner(&self) -> Owner {
+        owner::this()
     }
 
     fn executable(&self, buf: &mut [u8]) -> usize {
-        file::executable(buf)
+        path::executable(buf)
     }
 
     fn mappings(&self, buf: &mut [u8]) -> usize {
@@ -79,12 +83,13 @@ impl Process for Linux {
         &self,
         path: &[u8],
         bytes: usize,
-        decide: impl Fn(&[u8]) -> File,
+        head: &[u8],
+        decide: impl Fn(&[u8], u64) -> File,
     ) -> Result<NonNull<u8>, &'static str> {
         if self.is_in_sandbox() {
             return Err("the process is in a sandbox");
         }
-        file::map(path, bytes, decide)
+        file::map(path, bytes, head, decide)
     }
 
     fn signal_event(&self, fd: u32) {

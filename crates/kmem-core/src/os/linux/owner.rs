@@ -1,0 +1,66 @@
+//! The identity of a process. Its number alone may be that of a later process, or of one in another
+//! container.
+
+use super::descriptor::Descriptor;
+use super::path::{Path, process};
+use super::start::read_file;
+use crate::os::Owner;
+
+/// This process.
+pub(super) fn this() -> Owner {
+    let namespace = Descriptor::open(c"/proc/self/ns/pid", libc::O_RDONLY).ok();
+    let status = namespace.and_then(|file| file.status());
+    let pid = process();
+    let pid_namespace = status.map_or(0, |status| status.st_ino);
+    Owner { pid, start_ticks: start_ticks(pid).unwrap_or(0), pid_namespace }
+}
+
+/// Returns whether a process is alive, if it is of the namespace of this one. The number of another
+/// namespace says nothing here.
+pub(super) fn is_alive(owner: &Owner) -> bool {
+    let is_here = owner.pid_namespace != 0 && owner.pid_namespace == this().pid_namespace;
+    is_here && start_ticks(owner.pid) == Some(owner.start_ticks)
+}
+
+/// Start of a process, in clock ticks since boot. `None`: there is no process of that number, or no
+/// `/proc`.
+fn start_ticks(pid: u32) -> Option<u64> {
+    let mut path = Path::new();
+    let named = path.add(b"/proc/") && path.add_number(pid.into()) && path.add(b"/stat");
+    let mut text = [0; 1024];
+    let len = if named { read_file(path.name(), &mut text) } else { 0 };
+    parse(&text[..len])
+}
+
+/// Field 22 of `/proc/PID/stat`. The name in field 2 may hold spaces and parentheses, so fields are
+/// counted from the last `)`.
+fn parse(stat: &[u8]) -> Option<u64> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let field = stat[name_end..].split(|&byte| byte == b' ').nth(20)?;
+    core::str::from_utf8(field).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+
+    #[test]
+    fn start_is_found_behind_a_name_with_parentheses() {
+        let stat = b"7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 93939 8 9\n";
+        assert_eq!(parse(stat), Some(93939));
+        assert_eq!(parse(b"7 (a"), None);
+        assert_eq!(parse(b"7 (a) S 1"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn another_start_or_namespace_is_another_process() {
+        let this = this();
+        assert!(this.pid == std::process::id() && this.start_ticks != 0);
+        assert!(is_alive(&this));
+        assert!(!is_alive(&Owner { start_ticks: this.start_ticks + 1, ..this }));
+        assert!(!is_alive(&Owner { pid_namespace: this.pid_namespace + 1, ..this }));
+        assert!(!is_alive(&Owner { pid_namespace: 0, ..this }));
+    }
+}
