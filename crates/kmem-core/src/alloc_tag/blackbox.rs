@@ -1,14 +1,16 @@
 //! Writing the black box; its layout is in [`kmem_layout::blackbox`].
 //!
-//! The file is allocated as a whole when it is made, and mapped shared. So writes to it need no
-//! descriptor and cannot fail, and their results survive the process.
+//! The contents are put together in memory. The platform copies them into the file, which is
+//! sparse, and they survive the process. A copy fails where the file was cut off or the disk is
+//! full. Then the older record is still whole. Nothing here reads the file, or stores to a mapping
+//! of it.
 
 mod groups;
 
 use super::watch::Call;
 use super::{Held, Kind, Tally};
 use crate::codetag::{Names, Sites};
-use crate::os::{File, Owner, Platform};
+use crate::os::{File, Owner, Platform, SharedFile};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::units::{CpuId, TagId};
 use core::mem::offset_of;
@@ -31,17 +33,51 @@ const PAGE: usize = crate::units::PAGE_SIZE;
 /// The black box of an instance. Zeroed, there is none.
 ///
 /// # Invariants
-/// `base` is 0 or the address of a mapped file with the `Layout` for `cpus`, which is never
-/// unmapped.
+/// `staging` is 0 or the address of zeroed memory with the layout of [`Staging`] for `cpus`, which
+/// is never freed.
 pub struct BlackBox {
-    base: AtomicUsize,
+    file: SharedFile,
+    staging: AtomicUsize,
     /// CPUs that the file has counters for.
     cpus: AtomicU32,
     /// 1 while a thread writes a record.
     busy: AtomicU32,
+    /// Number of records written.
+    written: AtomicU32,
+    /// 1 after a message that the file cannot be written.
+    complained: AtomicU32,
     /// Pages in use at the last record.
     used_pages: AtomicU64,
 }
+
+/// Offsets in the memory where the contents of the file are put together, in bytes.
+struct Staging;
+
+impl Staging {
+    /// A record, its rows and its mappings.
+    const RECORD: usize = 0;
+    /// The groups of that record.
+    const GROUPS: usize = RECORD_SIZE;
+    /// A bit for each site that is in the file.
+    const NOTED: usize = Self::GROUPS + BOX_GROUPS as usize * size_of::<BoxGroup>();
+    /// The counters, as in the file.
+    const COUNTERS: usize = (Self::NOTED + BOX_SITES as usize / 8).next_multiple_of(64);
+
+    /// Length, with counters for `cpus` CPUs.
+    const fn bytes(cpus: u32) -> usize {
+        (Self::COUNTERS + Layout::COUNTERS * cpus as usize).next_multiple_of(PAGE)
+    }
+}
+
+/// The file without counters. Its parts are where they are in a file with counters.
+const FILE: Layout = Layout::new(0);
+/// Length of the number of a record, with which the record begins.
+const NUMBER: usize = size_of::<u64>();
+/// Offset of the mappings' text in a record.
+const MAPS: usize = size_of::<BoxRecord>() + BOX_ROWS * size_of::<BoxRow>();
+/// Length of the kind of a site, with which the site begins.
+const KIND: usize = size_of::<u32>();
+const _: () = assert!(offset_of!(BoxRecord, number) == 0 && offset_of!(BoxSite, kind) == 0);
 
 /// Offsets of the parts of the file, and its length, in bytes.
 struct Layout {
@@ -101,9 +137,12 @@ impl BlackBox {
     /// No box.
     pub const fn new() -> Self {
         Self {
-            base: AtomicUsize::new(0),
+            file: SharedFile::new(),
+            staging: AtomicUsize::new(0),
             cpus: AtomicU32::new(0),
             busy: AtomicU32::new(0),
+            written: AtomicU32::new(0),
+            complained: AtomicU32::new(0),
             used_pages: AtomicU64::new(0),
         }
     }
@@ -150,75 +189,81 @@ impl BlackBox {
         let head = unsafe {
             core::slice::from_raw_parts((&raw const header).cast::<u8>(), size_of::<BoxHeader>())
         };
-        let base = platform.map_file(path, layout.bytes, head, older)?;
+        let staging = platform.reserve(Staging::bytes(cpus), PAGE).ok_or("there is no memory")?;
+        // SAFETY: a fresh reservation.
+        if !unsafe { platform.commit(staging, Staging::bytes(cpus)) } {
+            return Err("there is no memory");
+        }
+        platform.make_file(path, layout.bytes, head, older, &self.file)?;
+        if !platform.write_file(&self.file, 0, head) {
+            return Err("the kernel does not let the process write to it (process_vm_readv)");
+        }
         self.cpus.store(cpus, Ordering::Relaxed);
-        // INVARIANT: the file has the layout for that number of CPUs.
-        self.base.store(base.as_ptr() as usize, Ordering::Release);
+        // INVARIANT: the memory is new, has the layout for that number of CPUs, and is never freed.
+        self.staging.store(staging.as_ptr() as usize, Ordering::Release);
         Ok(())
     }
 
     /// In a forked child: leaves the file to the parent.
     pub fn leave(&self) {
-        self.base.store(0, Ordering::Relaxed);
+        self.staging.store(0, Ordering::Relaxed);
     }
 
-    /// Address of the file; `None` if there is no box.
-    fn base(&self) -> Option<NonNull<u8>> {
-        NonNull::new(self.base.load(Ordering::Acquire) as *mut u8)
+    /// Address of the memory with the layout of [`Staging`]; `None` if there is no box.
+    fn staging(&self) -> Option<NonNull<u8>> {
+        NonNull::new(self.staging.load(Ordering::Acquire) as *mut u8)
     }
 
     /// Returns whether there is a box.
     pub fn is_there(&self) -> bool {
-        self.base().is_some()
+        self.staging().is_some()
+    }
+
+    /// Writes bytes into the file. The first failure is reported.
+    fn write(&self, platform: &impl Platform, at: usize, bytes: &[u8]) -> bool {
+        let done = platform.write_file(&self.file, at, bytes);
+        if !done && self.complained.swap(1, Ordering::Relaxed) == 0 {
+            platform.print(
+                b"kmem: the black box cannot be written: it was cut off, or the disk is full\n",
+            );
+        }
+        done
     }
 
     /// Writes the site of a tag to the box, once.
-    pub fn note_site(&self, sites: &Sites, tag: TagId) {
-        let Some(base) = self.base() else { return };
+    pub fn note_site(&self, platform: &impl Platform, sites: &Sites, tag: TagId) {
+        let Some(staging) = self.staging() else { return };
         if tag.0 >= BOX_SITES {
             return;
         }
-        let at = Layout::new(0).sites + tag.0 as usize * size_of::<BoxSite>();
-        // SAFETY: the box has a place for each tag below `BOX_SITES`.
-        let site = unsafe { base.add(at).cast::<BoxSite>() };
-        // SAFETY: a place of the box; the word is atomic.
-        let kind = unsafe { &(*site.as_ptr()).kind };
-        if kind.load(Ordering::Relaxed) != 0 {
+        let word = Staging::NOTED + tag.0 as usize / 32 * size_of::<AtomicU32>();
+        // SAFETY: there is a bit for each tag below `BOX_SITES`; the word is atomic.
+        let noted = unsafe { staging.add(word).cast::<AtomicU32>().as_ref() };
+        let bit = 1 << (tag.0 % 32);
+        if noted.load(Ordering::Relaxed) & bit != 0 {
             return;
         }
-        let mut whole = BoxSite {
-            kind: AtomicU32::new(0),
-            count: 0,
-            addr: 0,
-            tag: Text { line: 0, module_len: 0, file_len: 0, function_len: 0, reserved: [0; 3] },
-            text: [0; BOX_TEXT],
-        };
-        let frames = sites.frames(tag);
-        let is = if let Some(names) = sites.names(tag) {
-            write_names(&mut whole, names);
-            site_kind::STATIC
-        } else if let Some(&first) = frames.first() {
-            whole.addr = first;
-            if frames.len() == 1 {
-                site_kind::CALLER
-            } else {
-                for (bytes, frame) in whole.text.chunks_exact_mut(8).zip(frames) {
-                    bytes.copy_from_slice(&frame.to_le_bytes());
-                    whole.count += 1;
-                }
-                site_kind::CHAIN
-            }
-        } else {
-            return;
-        };
-        // SAFETY: a place of the box. Two threads that write it concurrently write the same.
-        unsafe { site.write(whole) };
-        kind.store(is, Ordering::Release);
+        let mut entry = [0; size_of::<BoxSite>()];
+        let Some(kind) = write_site(&mut entry, sites, tag) else { return };
+        let at = FILE.sites + tag.0 as usize * size_of::<BoxSite>();
+        // The kind comes last. Two threads that write a site concurrently write the same.
+        if self.write(platform, at + KIND, &entry[KIND..])
+            && self.write(platform, at, &kind.to_le_bytes())
+        {
+            noted.fetch_or(bit, Ordering::Relaxed);
+        }
     }
 
     /// Counts a call for a tag, and its bytes, if the box has counters.
-    pub fn count(&self, cpu: Option<CpuId>, tag: TagId, bytes: u64, call: Call) {
-        let Some(base) = self.base() else { return };
+    pub fn count(
+        &self,
+        platform: &impl Platform,
+        cpu: Option<CpuId>,
+        tag: TagId,
+        bytes: u64,
+        call: Call,
+    ) {
+        let Some(staging) = self.staging() else { return };
         let cpus = self.cpus.load(Ordering::Relaxed);
         if cpus == 0 {
             return;
@@ -227,14 +272,30 @@ impl BlackBox {
         let cpu = cpu.map_or(0, |cpu| cpu.0) % cpus;
         let tag = if tag.0 < BOX_SITES { tag.0 } else { kmem_layout::word::TAG_OTHER };
         let at = (cpu as usize * BOX_SITES as usize + tag as usize) * size_of::<Counter>();
-        // SAFETY: the box has a counter for each CPU below `cpus` and each tag below `BOX_SITES`.
-        let counter = unsafe { base.add(Layout::new(0).counters + at).cast::<Counter>().as_ref() };
-        let (calls, sum) = match call {
-            Call::Alloc => (&counter.calls, &counter.bytes),
-            Call::Free => (&counter.frees, &counter.freed),
+        // SAFETY: there is a counter for each CPU below `cpus` and each tag below `BOX_SITES`.
+        let counter = unsafe { staging.add(Staging::COUNTERS + at).cast::<Counter>().as_ref() };
+        let Counter { calls, bytes: sum, frees, freed } = counter;
+        let (count, total) = match call {
+            Call::Alloc => (calls, sum),
+            Call::Free => (frees, freed),
         };
-        calls.fetch_add(1, Ordering::Relaxed);
-        sum.fetch_add(bytes, Ordering::Relaxed);
+        count.fetch_add(1, Ordering::Relaxed);
+        total.fetch_add(bytes, Ordering::Relaxed);
+        // Another thread may add to the counter, and write it before this one does. The thread that
+        // writes last then sees that its copy is old, and writes again.
+        let copy = || [calls, sum, frees, freed].map(|word| word.load(Ordering::Relaxed));
+        loop {
+            let words = copy();
+            let bytes = words.map(u64::to_le_bytes);
+            if !self.write(platform, FILE.counters + at, bytes.as_flattened()) {
+                return;
+            }
+            // The copy in the file must not be older than what this thread sees from here on.
+            fence(Ordering::SeqCst);
+            if copy() == words {
+                return;
+            }
+        }
     }
 
     /// Returns whether `used` pages are a new peak, for which a record is due.
@@ -246,32 +307,56 @@ impl BlackBox {
     /// Begins a record. `groups` are the entries in use, by id. `None`: there is no box, or another
     /// thread writes a record.
     pub fn begin<'a>(&'a self, groups: &'a [GroupBlock]) -> Option<Recording<'a>> {
-        let base = self.base()?;
+        let staging = self.staging()?;
         if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;
         }
-        // SAFETY: the file begins with its header.
-        let written = unsafe { &(*base.cast::<BoxHeader>().as_ptr()).written };
-        let number = written.load(Ordering::Relaxed) + 1;
-        let (layout, turn) = (Layout::new(0), (number - 1) as usize % 2);
-        // SAFETY: one of the file's two records, to which only the thread that set `busy` writes.
-        let record = unsafe { base.add(layout.records[turn]).cast::<BoxRecord>().as_mut() };
-        record.number.store(0, Ordering::Relaxed);
-        // A reader that sees a write below must also see that the record has no number.
-        fence(Ordering::Release);
-        // SAFETY: the groups of that record, to which only the thread that set `busy` writes.
-        let room = unsafe { base.add(layout.groups[turn]).cast().as_mut() };
+        // SAFETY: the place of the record, which only the thread that set `busy` uses.
+        let record = unsafe { staging.add(Staging::RECORD).cast::<BoxRecord>().as_mut() };
+        // SAFETY: the place of the groups, which only the thread that set `busy` uses.
+        let room = unsafe { staging.add(Staging::GROUPS).cast().as_mut() };
         record.groups_beyond = groups.len().saturating_sub(BOX_GROUPS as usize) as u32;
-        let groups = GroupPart::new(room, groups);
-        Some(Recording { black_box: self, written, number, record, groups })
+        Some(Recording { black_box: self, record, groups: GroupPart::new(room, groups) })
+    }
+
+    /// Writes the record in `staging` into the file, in the place of the older of its two records.
+    fn write_record(&self, platform: &impl Platform, staging: NonNull<u8>, lens: &Lens) -> bool {
+        let number = self.written.load(Ordering::Relaxed) + 1;
+        let turn = (number - 1) as usize % 2;
+        let (record, groups) = (FILE.records[turn], FILE.groups[turn]);
+        let write_number =
+            |number: u32| self.write(platform, record, &u64::from(number).to_le_bytes());
+        let copy = |to: usize, from: usize, len: usize| {
+            // SAFETY: a part of the record or of its groups, which only the thread that set `busy`
+            // uses. All of it is initialised.
+            let bytes = unsafe { core::slice::from_raw_parts(staging.add(from).as_ptr(), len) };
+            self.write(platform, to, bytes)
+        };
+        // A reader that sees a part of the record also sees that it has no number.
+        let done = write_number(0)
+            && copy(record + NUMBER, Staging::RECORD + NUMBER, lens.rows - NUMBER)
+            && copy(record + MAPS, Staging::RECORD + MAPS, lens.maps)
+            && copy(groups, Staging::GROUPS, lens.groups)
+            && write_number(number)
+            && self.write(platform, offset_of!(BoxHeader, written), &number.to_le_bytes());
+        if done {
+            self.written.store(number, Ordering::Relaxed);
+        }
+        done
     }
 }
 
-/// A record that is being written, while a census runs. The other record is complete.
+/// Lengths of the parts of a record that are in use, in bytes.
+struct Lens {
+    /// The record up to the end of its rows.
+    rows: usize,
+    maps: usize,
+    groups: usize,
+}
+
+/// A record that is being put together, while a census runs.
 pub struct Recording<'a> {
     black_box: &'a BlackBox,
-    written: &'a AtomicU32,
-    number: u32,
     record: &'a mut BoxRecord,
     groups: GroupPart<'a>,
 }
@@ -282,7 +367,8 @@ impl Recording<'_> {
         self.groups.add(held, kind);
     }
 
-    /// Completes the record with the sums of `tally`; `used` is the number of pages in use.
+    /// Completes the record with the sums of `tally`, and writes it into the file; `used` is the
+    /// number of pages in use.
     pub fn finish(
         self,
         platform: &impl Platform,
@@ -291,14 +377,13 @@ impl Recording<'_> {
         tally: &Tally<'_>,
         sites: &Sites,
     ) {
-        let Self { black_box, written, number, record, groups } = self;
+        let Self { black_box, record, groups } = self;
         black_box.used_pages.store(used.into(), Ordering::Relaxed);
-        // SAFETY: rows and mappings follow the record in the file, and this thread alone writes to
-        // them.
+        let staging = NonNull::from(&mut *record).cast::<u8>();
+        // SAFETY: rows and mappings follow the record in its place, which this thread alone uses.
         let (table, maps) = unsafe {
-            let table = NonNull::from(&mut *record).add(1);
-            let maps = table.cast::<u8>().add(BOX_ROWS * size_of::<BoxRow>());
-            (core::slice::from_raw_parts_mut(table.cast::<BoxRow>().as_ptr(), BOX_ROWS), maps)
+            let table = staging.add(size_of::<BoxRecord>()).cast::<BoxRow>();
+            (core::slice::from_raw_parts_mut(table.as_ptr(), BOX_ROWS), staging.add(MAPS))
         };
         // Stacks may be small: sort the tags in the room for the mappings, which are written later.
         // SAFETY: that room is larger, aligned, and not used yet.
@@ -308,19 +393,26 @@ impl Recording<'_> {
         for (row, &tag) in table.iter_mut().zip(&tags[..rows]) {
             let (bytes, calls) = tally.get(tag);
             *row = BoxRow { tag: tag.0, reserved: 0, bytes, calls };
-            black_box.note_site(sites, tag);
+            black_box.note_site(platform, sites, tag);
         }
         // SAFETY: the room for mappings follows the rows; `tags` is used no longer.
         let maps = unsafe { core::slice::from_raw_parts_mut(maps.as_ptr(), BOX_MAPS) };
+        let maps_len = platform.mappings(maps);
         record.time_ns = platform.wall_ns();
         record.reason = reason;
         record.rows = rows as u32;
         (record.bytes, record.calls) = tally.total();
         record.used = u64::from(used) * PAGE as u64;
-        record.maps_len = platform.mappings(maps) as u64;
+        record.maps_len = maps_len as u64;
         record.groups = groups.finish();
-        record.number.store(number.into(), Ordering::Release);
-        written.store(number, Ordering::Release);
+        let lens = Lens {
+            rows: size_of::<BoxRecord>() + rows * size_of::<BoxRow>(),
+            maps: maps_len,
+            groups: record.groups as usize * size_of::<BoxGroup>(),
+        };
+        if let Some(staging) = black_box.staging() {
+            black_box.write_record(platform, staging, &lens);
+        }
         black_box.busy.store(0, Ordering::Release);
     }
 }
@@ -331,22 +423,48 @@ impl Default for BlackBox {
     }
 }
 
+/// Fills in the site of a tag, but for its kind, which it returns. `None`: the tag has no site.
+fn write_site(entry: &mut [u8; size_of::<BoxSite>()], sites: &Sites, tag: TagId) -> Option<u32> {
+    let frames = sites.frames(tag);
+    if let Some(names) = sites.names(tag) {
+        write_names(entry, names);
+        return Some(site_kind::STATIC);
+    }
+    let first = frames.first()?;
+    put(entry, offset_of!(BoxSite, addr), &first.to_le_bytes());
+    if frames.len() == 1 {
+        return Some(site_kind::CALLER);
+    }
+    let mut count = 0u32;
+    for frame in frames.iter().take(BOX_TEXT / size_of::<u64>()) {
+        let at = offset_of!(BoxSite, text) + count as usize * size_of::<u64>();
+        put(entry, at, &frame.to_le_bytes());
+        count += 1;
+    }
+    put(entry, offset_of!(BoxSite, count), &count.to_le_bytes());
+    Some(site_kind::CHAIN)
+}
+
 /// Copies names as far as there is room. Of a file's name the end is kept: it is cut in front.
-fn write_names(site: &mut BoxSite, names: Names<'_>) {
+fn write_names(entry: &mut [u8], names: Names<'_>) {
     let module = &names.module[..names.module.len().min(64)];
     let function = &names.function[..names.function.len().min(96)];
     let room = BOX_TEXT - module.len() - function.len();
     let file = &names.file[names.file.len().saturating_sub(room)..];
-    site.tag = Text {
-        line: names.line,
-        module_len: module.len() as u16,
-        file_len: file.len() as u16,
-        function_len: function.len() as u16,
-        reserved: [0; 3],
-    };
-    let mut at = 0;
-    for name in [module, file, function] {
-        site.text[at..at + name.len()].copy_from_slice(name);
+    let tag = offset_of!(BoxSite, tag);
+    put(entry, tag + offset_of!(Text, line), &names.line.to_le_bytes());
+    let mut at = offset_of!(BoxSite, text);
+    for (name, len) in [
+        (module, offset_of!(Text, module_len)),
+        (file, offset_of!(Text, file_len)),
+        (function, offset_of!(Text, function_len)),
+    ] {
+        put(entry, tag + len, &(name.len() as u16).to_le_bytes());
+        put(entry, at, name);
         at += name.len();
     }
+}
+
+fn put(entry: &mut [u8], at: usize, bytes: &[u8]) {
+    entry[at..at + bytes.len()].copy_from_slice(bytes);
 }

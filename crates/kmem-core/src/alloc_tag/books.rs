@@ -165,7 +165,7 @@ impl Books {
         let keep = !self.watch().any();
         let tag = if mode == Mode::ON {
             let tag = self.sites.lookup(platform, caller.site(), keep);
-            self.blackbox.note_site(&self.sites, tag);
+            self.blackbox.note_site(platform, &self.sites, tag);
             tag
         } else {
             // The fast path needs a word for the site, even if it says "not tagged".
@@ -192,16 +192,22 @@ impl Books {
     }
 
     /// Counts an allocation of `bytes` for a tag, if calls are counted.
-    pub fn count_alloc(&self, cpu: Option<CpuId>, tag: TagId, bytes: u64) {
+    pub fn count_alloc(
+        &self,
+        platform: &impl Platform,
+        cpu: Option<CpuId>,
+        tag: TagId,
+        bytes: u64,
+    ) {
         if self.watch().counts() {
-            self.blackbox.count(cpu, tag, bytes, watch::Call::Alloc);
+            self.blackbox.count(platform, cpu, tag, bytes, watch::Call::Alloc);
         }
     }
 
     /// Counts a free of `bytes` for a tag, if calls are counted.
-    pub fn count_free(&self, cpu: Option<CpuId>, tag: TagId, bytes: u64) {
+    pub fn count_free(&self, platform: &impl Platform, cpu: Option<CpuId>, tag: TagId, bytes: u64) {
         if self.watch().counts() {
-            self.blackbox.count(cpu, tag, bytes, watch::Call::Free);
+            self.blackbox.count(platform, cpu, tag, bytes, watch::Call::Free);
         }
     }
 

@@ -16,7 +16,7 @@
 
 use core::ptr::NonNull;
 
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicU32, AtomicUsize, const_fn};
 use crate::units::PAGE_SIZE;
 
 #[cfg(kmem_linux)]
@@ -296,7 +296,7 @@ pub struct Owner {
     pub pid_namespace: u64,
 }
 
-/// Decision about a file that exists already; see [`Process::map_file`].
+/// Decision about a file that exists already; see [`Process::make_file`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
     /// Leave it unchanged: it is not a file of kmem.
@@ -306,6 +306,32 @@ pub enum File {
         /// The process that wrote the file, if the file says so.
         unless_alive: Option<Owner>,
     },
+}
+
+/// A file that [`Process::make_file`] has made. Zeroed, there is none.
+///
+/// # Invariants
+/// `at` is 0, or `bytes` bytes of the file are mapped there, and never unmapped. There is no
+/// reference to them: the file may be cut off at any time, and an access would end the program.
+#[cfg_attr(not(kmem_linux), allow(dead_code, reason = "only Linux has files"))]
+pub struct SharedFile {
+    at: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl SharedFile {
+    const_fn! {
+        /// No file.
+        pub const fn new() -> Self {
+            Self { at: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
+        }
+    }
+}
+
+impl Default for SharedFile {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// The process, and the files, waits and environment of its system.
@@ -348,21 +374,28 @@ pub trait Process {
         0
     }
 
-    /// Makes a file of `bytes` bytes, which outlives the process, and maps it. It begins with
-    /// `head`; the rest is zero. `path` may hold `%p`, `%h`, `%t` and `%e`. If a file of that name
-    /// exists, `decide` gets its first bytes and its length. The new file takes the name only when
-    /// its head is written.
+    /// Makes a file of `bytes` bytes, which outlives the process, and puts it into `file`. It
+    /// begins with `head`; the rest is zero, and takes no room yet. `path` may hold `%p`, `%h`,
+    /// `%t` and `%e`. If a file of that name exists, `decide` gets its first bytes and its length.
+    /// The new file takes the name only when its head is written.
     ///
     /// # Errors
-    /// The reason why the file cannot be made or mapped, as text for a diagnostic.
-    fn map_file(
+    /// The reason why the file cannot be made, as text for a diagnostic.
+    fn make_file(
         &self,
         _path: &[u8],
         _bytes: usize,
         _head: &[u8],
         _decide: impl Fn(&[u8], u64) -> File,
-    ) -> Result<NonNull<u8>, &'static str> {
+        _file: &SharedFile,
+    ) -> Result<(), &'static str> {
         Err("there are no files here")
+    }
+
+    /// Writes bytes into a file at an offset. They survive the process from then on. False: a part
+    /// of them may be written. The file was cut off, or there is no room for it.
+    fn write_file(&self, _file: &SharedFile, _offset: usize, _bytes: &[u8]) -> bool {
+        false
     }
 
     /// Adds one to the counter of an eventfd. Best effort.

@@ -41,10 +41,19 @@ impl Place {
 
     /// Starts a program that lives until its input is closed, by the words in front of it.
     fn start(&self, words: &[&str]) -> Coprocess {
+        self.start_program("/bin/cat", words, "")
+    }
+
+    /// Starts a shell with a box, behind the words of another command.
+    fn shell(&self, words: &[&str], options: &str) -> Coprocess {
+        self.start_program("/bin/bash", words, options)
+    }
+
+    fn start_program(&self, program: &str, words: &[&str], options: &str) -> Coprocess {
         let mut command = Command::new("/usr/bin/env");
         let preload = format!("LD_PRELOAD={}", library().expect("a library to test").display());
-        let conf = format!("KMEM_CONF={}", self.conf());
-        command.args(words).args(["/usr/bin/env", &preload, &conf, "/bin/cat"]);
+        let conf = format!("KMEM_CONF={}{options}", self.conf());
+        command.args(words).args(["/usr/bin/env", &preload, &conf, program]);
         Coprocess::start(command.stderr(Stdio::piped()))
     }
 
@@ -267,4 +276,68 @@ fn refused(place: &Place, why: &str) {
     assert_eq!(status(&place.path), before, "{why}");
     let linked = place.path.with_extension("to");
     assert_eq!(fs::metadata(linked).map_or(0, |linked| linked.len()), 0);
+}
+
+const CANNOT: &str = "kmem: the black box cannot be written: it was cut off, or the disk is full\n";
+
+/// Lets a shell take so much memory that it writes a record, and waits until it has.
+#[track_caller]
+fn grow(shell: &mut Coprocess) {
+    shell.write(b"for i in {1..4}; do printf -v x$i %1000000s ''; done; echo grown\n");
+    shell.wait_for("grown");
+}
+
+#[test]
+fn program_survives_a_box_that_is_cut_off() {
+    if is_not_kmem() {
+        return;
+    }
+    for options in ["", ",cumulative:1"] {
+        for len in [0, 100, 4096, 5_000_000] {
+            let place = Place::new();
+            let mut shell = place.shell(&[], options);
+            grow(&mut shell);
+            let file = OpenOptions::new().write(true).open(&place.path).expect("our box");
+            file.set_len(len).expect("our box");
+            grow(&mut shell);
+            assert_eq!(end(shell), CANNOT, "{len}{options}");
+            assert_eq!(file.metadata().expect("our box").len(), len);
+            place.is_taken();
+        }
+    }
+}
+
+#[test]
+fn program_survives_a_disk_that_is_full() {
+    if is_not_kmem() || is_not_root("mount a small disk") {
+        return;
+    }
+    let place = Place::new();
+    let disk = place.directory.path().to_str().expect("a name in ASCII");
+    let mount = format!("mount -t tmpfs -o size=32k none {disk} && exec \"$@\"");
+    let words = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+    if !Command::new(words[0]).args(&words[1..]).arg("true").status().is_ok_and(|s| s.success()) {
+        return not_run(&this_test(), "no disk can be mounted here");
+    }
+    for options in ["", ",cumulative:1"] {
+        let mut shell = place.shell(&words, options);
+        grow(&mut shell);
+        grow(&mut shell);
+        assert_eq!(end(shell), CANNOT, "{options}");
+    }
+}
+
+#[test]
+fn box_takes_disk_only_for_its_contents() {
+    if is_not_kmem() {
+        return;
+    }
+    let place = Place::new();
+    let mut shell = place.shell(&[], "");
+    grow(&mut shell);
+    let box_of = || fs::metadata(&place.path).expect("our box");
+    let taken = box_of().blocks() * 512;
+    println!("{taken} bytes of disk, {} bytes long", box_of().len());
+    assert!(taken < 512 << 10 && box_of().len() > 8 << 20, "{taken}");
+    assert_eq!(end(shell), "");
 }

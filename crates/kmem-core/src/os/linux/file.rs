@@ -3,28 +3,30 @@
 use core::ffi::CStr;
 use core::ptr::NonNull;
 
-use super::super::File;
+use super::super::{File, SharedFile};
 use super::descriptor::{Descriptor, Lock};
 use super::memory::{PROT_RW, limit, mapped};
-use super::path::Path;
+use super::path::{Path, process};
 use super::syscall::sys;
 use super::{owner, start};
+use crate::sync::Ordering;
 
 /// Attempts to put a file in its place while other programs do so, too.
 const ATTEMPTS: u32 = 16;
 const RENAME_NOREPLACE: u32 = 1;
 
-/// See [`crate::os::Process::map_file`].
+/// See [`crate::os::Process::make_file`].
 ///
 /// The file is made beside its place and then renamed. So no program ever finds a part of it, and a
-/// file that another program has mapped keeps its contents. The mapping keeps the lock on the file
+/// file that another program writes to keeps its contents. The mapping keeps the lock on the file
 /// until the process ends.
-pub(super) fn map(
+pub(super) fn make(
     pattern: &[u8],
     bytes: usize,
     head: &[u8],
     decide: impl Fn(&[u8], u64) -> File,
-) -> Result<NonNull<u8>, &'static str> {
+    made: &SharedFile,
+) -> Result<(), &'static str> {
     let path = Path::expand(pattern).ok_or("the path is too long, or has an unknown % in it")?;
     let beside = path.beside().ok_or("the path is too long")?;
     if bytes > limit(libc::RLIMIT_FSIZE) {
@@ -34,10 +36,38 @@ pub(super) fn map(
     let file = Descriptor::open(beside.name(), flags)
         .map_err(|_| "no file can be made in the directory")?;
     let at = place(&file, bytes, head, &beside, &path, decide);
-    if at.is_err() {
-        unlink(beside.name());
+    match at {
+        Ok(at) => {
+            made.bytes.store(bytes, Ordering::Relaxed);
+            // INVARIANT: the mapping of that length is new, and never unmapped.
+            made.at.store(at.as_ptr() as usize, Ordering::Release);
+            Ok(())
+        }
+        Err(why) => {
+            unlink(beside.name());
+            Err(why)
+        }
     }
-    at
+}
+
+/// See [`crate::os::Process::write_file`].
+///
+/// The kernel copies the bytes into the mapping. Where the file was cut off, or the disk is full,
+/// it returns an error. A store would raise SIGBUS instead. A descriptor would do, too. But
+/// programs close descriptors that they do not know, and its number may then be that of another
+/// file.
+pub(super) fn write(file: &SharedFile, offset: usize, bytes: &[u8]) -> bool {
+    let (at, len) = (file.at.load(Ordering::Acquire), file.bytes.load(Ordering::Relaxed));
+    if at == 0 || offset.checked_add(bytes.len()).is_none_or(|end| end > len) {
+        return false;
+    }
+    let iovec = |at: usize| libc::iovec { iov_base: at as *mut _, iov_len: bytes.len() };
+    let (to, from) = (iovec(at + offset), iovec(bytes.as_ptr() as usize));
+    let (to, from) = (&raw const to, &raw const from);
+    // SAFETY: the kernel reads `bytes`, and writes within the mapping, to which there is no
+    // reference, by the invariant.
+    let written = unsafe { sys!(libc::SYS_process_vm_readv, process(), to, 1, from, 1, 0) };
+    written == bytes.len() as isize
 }
 
 /// Fills the new file `file`, which is called `beside`, maps it, and renames it to `path`.
@@ -49,11 +79,9 @@ fn place(
     path: &Path,
     decide: impl Fn(&[u8], u64) -> File,
 ) -> Result<NonNull<u8>, &'static str> {
-    // A write to a mapped page for which the disk has no room kills the program. So all disk
-    // blocks are allocated now.
     // SAFETY: the kernel reads `head`; this function's caller made the file.
     let is_filled = unsafe {
-        sys!(libc::SYS_fallocate, file.0, 0, 0, bytes) == 0
+        sys!(libc::SYS_ftruncate, file.0, bytes) == 0
             && sys!(libc::SYS_pwrite64, file.0, head.as_ptr(), head.len(), 0) == head.len() as isize
     };
     if !is_filled {

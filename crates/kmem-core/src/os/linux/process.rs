@@ -1,10 +1,8 @@
 //! Time, diagnostics and the process on Linux.
 
-use core::ptr::NonNull;
-
 use super::syscall::sys;
 use super::{Linux, diagnose, file, owner, path, start};
-use crate::os::{Clock, Console, File, Owner, Process};
+use crate::os::{Clock, Console, File, Owner, Process, SharedFile};
 use crate::sync::AtomicU32;
 
 impl Clock for Linux {
@@ -79,17 +77,22 @@ impl Process for Linux {
         if self.is_in_sandbox() { 0 } else { start::peek(at, buf) }
     }
 
-    fn map_file(
+    fn make_file(
         &self,
         path: &[u8],
         bytes: usize,
         head: &[u8],
         decide: impl Fn(&[u8], u64) -> File,
-    ) -> Result<NonNull<u8>, &'static str> {
+        file: &SharedFile,
+    ) -> Result<(), &'static str> {
         if self.is_in_sandbox() {
             return Err("the process is in a sandbox");
         }
-        file::map(path, bytes, head, decide)
+        file::make(path, bytes, head, decide, file)
+    }
+
+    fn write_file(&self, file: &SharedFile, offset: usize, bytes: &[u8]) -> bool {
+        file::write(file, offset, bytes)
     }
 
     fn signal_event(&self, fd: u32) {
