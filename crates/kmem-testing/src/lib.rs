@@ -31,7 +31,7 @@ pub mod topology;
 pub use compiler::{Compiler, compile_once, include};
 pub use coprocess::Coprocess;
 pub use not_run::{is_missing, is_not_root, not_run, this_test};
-pub use program::{Environment, Outcome, Run, SIGABRT, SIGSEGV, thorough};
+pub use program::{Environment, Outcome, Run, SIGABRT, SIGBUS, SIGSEGV, thorough};
 
 use tempfile::TempDir;
 

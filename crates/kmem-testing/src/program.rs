@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Number of the signal that `abort` raises.
 pub const SIGABRT: i32 = 6;
+/// Bus error.
+pub const SIGBUS: i32 = 7;
 /// Number of the signal of an invalid access to memory.
 pub const SIGSEGV: i32 = 11;
 

@@ -1,17 +1,17 @@
 //! Writing the black box; its layout is in [`kmem_layout::blackbox`].
 //!
-//! The contents are put together in memory. The platform copies them into the file, which is
+//! Records and sites are put together in memory. The platform copies them into the file, which is
 //! sparse, and they survive the process. A copy fails where the file was cut off or the disk is
-//! full. Then the older record is still whole. Nothing here reads the file, or stores to a mapping
-//! of it.
+//! full. Then the older record is still whole. Only counters are in a mapping of the file: a copy
+//! for each call would cost a system call.
 
 mod groups;
 
 use super::watch::Call;
 use super::{Held, Kind, Tally};
 use crate::codetag::{Names, Sites};
-use crate::os::{File, Owner, Platform, SharedFile};
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::os::{File, Owner, Platform, Shape, SharedFile};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::units::{CpuId, TagId};
 use core::mem::offset_of;
 use core::ptr::NonNull;
@@ -33,19 +33,20 @@ const PAGE: usize = crate::units::PAGE_SIZE;
 /// The black box of an instance. Zeroed, there is none.
 ///
 /// # Invariants
-/// `staging` is 0 or the address of zeroed memory with the layout of [`Staging`] for `cpus`, which
-/// is never freed.
+/// `staging` is 0 or the address of zeroed memory with the layout of [`Staging`], which is never
+/// freed. `counters` is 0 or the address of counters for `cpus` CPUs, which are never unmapped.
 pub struct BlackBox {
     file: SharedFile,
     staging: AtomicUsize,
+    counters: AtomicUsize,
     /// CPUs that the file has counters for.
     cpus: AtomicU32,
+    /// Number of the process that made the file.
+    owner: AtomicU32,
     /// 1 while a thread writes a record.
     busy: AtomicU32,
     /// Number of records written.
     written: AtomicU32,
-    /// 1 after a message that the file cannot be written.
-    complained: AtomicU32,
     /// Pages in use at the last record.
     used_pages: AtomicU64,
 }
@@ -60,13 +61,8 @@ impl Staging {
     const GROUPS: usize = RECORD_SIZE;
     /// A bit for each site that is in the file.
     const NOTED: usize = Self::GROUPS + BOX_GROUPS as usize * size_of::<BoxGroup>();
-    /// The counters, as in the file.
-    const COUNTERS: usize = (Self::NOTED + BOX_SITES as usize / 8).next_multiple_of(64);
-
-    /// Length, with counters for `cpus` CPUs.
-    const fn bytes(cpus: u32) -> usize {
-        (Self::COUNTERS + Layout::COUNTERS * cpus as usize).next_multiple_of(PAGE)
-    }
+    /// Length.
+    const BYTES: usize = (Self::NOTED + BOX_SITES as usize / 8).next_multiple_of(PAGE);
 }
 
 /// The file without counters. Its parts are where they are in a file with counters.
@@ -78,6 +74,7 @@ const MAPS: usize = size_of::<BoxRecord>() + BOX_ROWS * size_of::<BoxRow>();
 /// Length of the kind of a site, with which the site begins.
 const KIND: usize = size_of::<u32>();
 const _: () = assert!(offset_of!(BoxRecord, number) == 0 && offset_of!(BoxSite, kind) == 0);
+const _: () = assert!(FILE.counters.is_multiple_of(PAGE), "the counters are mapped apart");
 
 /// Offsets of the parts of the file, and its length, in bytes.
 struct Layout {
@@ -139,10 +136,11 @@ impl BlackBox {
         Self {
             file: SharedFile::new(),
             staging: AtomicUsize::new(0),
+            counters: AtomicUsize::new(0),
             cpus: AtomicU32::new(0),
+            owner: AtomicU32::new(0),
             busy: AtomicU32::new(0),
             written: AtomicU32::new(0),
-            complained: AtomicU32::new(0),
             used_pages: AtomicU64::new(0),
         }
     }
@@ -152,7 +150,7 @@ impl BlackBox {
     /// # Errors
     /// The reason why the file cannot be made, as text for a diagnostic.
     pub fn start(
-        &self,
+        &'static self,
         platform: &impl Platform,
         path: &[u8],
         cpus: u32,
@@ -189,17 +187,21 @@ impl BlackBox {
         let head = unsafe {
             core::slice::from_raw_parts((&raw const header).cast::<u8>(), size_of::<BoxHeader>())
         };
-        let staging = platform.reserve(Staging::bytes(cpus), PAGE).ok_or("there is no memory")?;
+        let staging = platform.reserve(Staging::BYTES, PAGE).ok_or("there is no memory")?;
         // SAFETY: a fresh reservation.
-        if !unsafe { platform.commit(staging, Staging::bytes(cpus)) } {
+        if !unsafe { platform.commit(staging, Staging::BYTES) } {
             return Err("there is no memory");
         }
-        platform.make_file(path, layout.bytes, head, older, &self.file)?;
+        let shape = Shape { bytes: layout.bytes, direct: layout.counters };
+        platform.make_file(path, shape, head, older, &self.file)?;
         if !platform.write_file(&self.file, 0, head) {
             return Err("the kernel does not let the process write to it (process_vm_readv)");
         }
         self.cpus.store(cpus, Ordering::Relaxed);
-        // INVARIANT: the memory is new, has the layout for that number of CPUs, and is never freed.
+        self.owner.store(owner.pid, Ordering::Relaxed);
+        // INVARIANT: the file has counters for that number of CPUs from `direct` on.
+        self.counters.store(self.file.direct(), Ordering::Release);
+        // INVARIANT: the memory is new, has the layout, and is never freed.
         self.staging.store(staging.as_ptr() as usize, Ordering::Release);
         Ok(())
     }
@@ -207,6 +209,7 @@ impl BlackBox {
     /// In a forked child: leaves the file to the parent.
     pub fn leave(&self) {
         self.staging.store(0, Ordering::Relaxed);
+        self.counters.store(0, Ordering::Relaxed);
     }
 
     /// Address of the memory with the layout of [`Staging`]; `None` if there is no box.
@@ -219,13 +222,13 @@ impl BlackBox {
         self.staging().is_some()
     }
 
-    /// Writes bytes into the file. The first failure is reported.
+    /// Writes bytes into the file. The first failure is reported, but not that of a forked child.
+    /// It does not have the file, and may go on with a call of its parent.
     fn write(&self, platform: &impl Platform, at: usize, bytes: &[u8]) -> bool {
         let done = platform.write_file(&self.file, at, bytes);
-        if !done && self.complained.swap(1, Ordering::Relaxed) == 0 {
-            platform.print(
-                b"kmem: the black box cannot be written: it was cut off, or the disk is full\n",
-            );
+        let is_ours = || self.owner.load(Ordering::Relaxed) == platform.process();
+        if !done && is_ours() && self.file.is_first_failure() {
+            platform.print(SharedFile::FAILURE);
         }
         done
     }
@@ -255,47 +258,22 @@ impl BlackBox {
     }
 
     /// Counts a call for a tag, and its bytes, if the box has counters.
-    pub fn count(
-        &self,
-        platform: &impl Platform,
-        cpu: Option<CpuId>,
-        tag: TagId,
-        bytes: u64,
-        call: Call,
-    ) {
-        let Some(staging) = self.staging() else { return };
+    pub fn count(&self, cpu: Option<CpuId>, tag: TagId, bytes: u64, call: Call) {
+        let counters = self.counters.load(Ordering::Acquire) as *mut u8;
+        let Some(counters) = NonNull::new(counters) else { return };
         let cpus = self.cpus.load(Ordering::Relaxed);
-        if cpus == 0 {
-            return;
-        }
         // The CPU's number only spreads the writers: readers sum over CPUs.
         let cpu = cpu.map_or(0, |cpu| cpu.0) % cpus;
         let tag = if tag.0 < BOX_SITES { tag.0 } else { kmem_layout::word::TAG_OTHER };
         let at = (cpu as usize * BOX_SITES as usize + tag as usize) * size_of::<Counter>();
         // SAFETY: there is a counter for each CPU below `cpus` and each tag below `BOX_SITES`.
-        let counter = unsafe { staging.add(Staging::COUNTERS + at).cast::<Counter>().as_ref() };
-        let Counter { calls, bytes: sum, frees, freed } = counter;
-        let (count, total) = match call {
-            Call::Alloc => (calls, sum),
-            Call::Free => (frees, freed),
+        let counter = unsafe { counters.add(at).cast::<Counter>().as_ref() };
+        let (calls, sum) = match call {
+            Call::Alloc => (&counter.calls, &counter.bytes),
+            Call::Free => (&counter.frees, &counter.freed),
         };
-        count.fetch_add(1, Ordering::Relaxed);
-        total.fetch_add(bytes, Ordering::Relaxed);
-        // Another thread may add to the counter, and write it before this one does. The thread that
-        // writes last then sees that its copy is old, and writes again.
-        let copy = || [calls, sum, frees, freed].map(|word| word.load(Ordering::Relaxed));
-        loop {
-            let words = copy();
-            let bytes = words.map(u64::to_le_bytes);
-            if !self.write(platform, FILE.counters + at, bytes.as_flattened()) {
-                return;
-            }
-            // The copy in the file must not be older than what this thread sees from here on.
-            fence(Ordering::SeqCst);
-            if copy() == words {
-                return;
-            }
-        }
+        calls.fetch_add(1, Ordering::Relaxed);
+        sum.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Returns whether `used` pages are a new peak, for which a record is due.

@@ -192,22 +192,16 @@ impl Books {
     }
 
     /// Counts an allocation of `bytes` for a tag, if calls are counted.
-    pub fn count_alloc(
-        &self,
-        platform: &impl Platform,
-        cpu: Option<CpuId>,
-        tag: TagId,
-        bytes: u64,
-    ) {
+    pub fn count_alloc(&self, cpu: Option<CpuId>, tag: TagId, bytes: u64) {
         if self.watch().counts() {
-            self.blackbox.count(platform, cpu, tag, bytes, watch::Call::Alloc);
+            self.blackbox.count(cpu, tag, bytes, watch::Call::Alloc);
         }
     }
 
     /// Counts a free of `bytes` for a tag, if calls are counted.
-    pub fn count_free(&self, platform: &impl Platform, cpu: Option<CpuId>, tag: TagId, bytes: u64) {
+    pub fn count_free(&self, cpu: Option<CpuId>, tag: TagId, bytes: u64) {
         if self.watch().counts() {
-            self.blackbox.count(platform, cpu, tag, bytes, watch::Call::Free);
+            self.blackbox.count(cpu, tag, bytes, watch::Call::Free);
         }
     }
 

@@ -186,7 +186,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Configured watch of calls. Makes the black box, if one is configured.
-    fn watch_for(&self, conf: &Conf, checks: ObjectChecks) -> Watch {
+    fn watch_for(&'static self, conf: &Conf, checks: ObjectChecks) -> Watch {
         let platform = self.platform();
         if conf.profiling == profiling::NEVER {
             if conf.blackbox.get().is_some() || conf.cumulative || conf.debug {

@@ -16,8 +16,7 @@ impl<P: Platform> Ledger<P> {
     #[inline(never)]
     pub(super) fn saw_alloc(&self, word: u32, bytes: u64, caller: Caller) {
         let (slots, tag) = (&self.heap.slots, TagId(word & TAG_MASK));
-        let (platform, cpu) = (self.platform(), slots.current(slots.hint(self.platform())));
-        self.books.count_alloc(platform, cpu, tag, bytes);
+        self.books.count_alloc(slots.current(slots.hint(self.platform())), tag, bytes);
         match tag.0 {
             TAG_NONE => self.saw_untagged_alloc(bytes, caller),
             _ => self.check_balance(tag, 1),
@@ -29,8 +28,7 @@ impl<P: Platform> Ledger<P> {
     #[inline(never)]
     pub(super) fn saw_free(&self, word: u32, bytes: u64, at: usize) {
         let (slots, tag) = (&self.heap.slots, TagId(word & TAG_MASK));
-        let (platform, cpu) = (self.platform(), slots.current(slots.hint(self.platform())));
-        self.books.count_free(platform, cpu, tag, bytes);
+        self.books.count_free(slots.current(slots.hint(self.platform())), tag, bytes);
         match tag.0 {
             TAG_NONE => self.saw_untagged_free(bytes, at),
             _ => self.check_balance(tag, -1),

@@ -16,7 +16,7 @@
 
 use core::ptr::NonNull;
 
-use crate::sync::{AtomicU32, AtomicUsize, const_fn};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering, const_fn};
 use crate::units::PAGE_SIZE;
 
 #[cfg(kmem_linux)]
@@ -308,23 +308,60 @@ pub enum File {
     },
 }
 
+/// Lengths of a file that [`Process::make_file`] makes.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Length of the file, in bytes.
+    pub bytes: usize,
+    /// Offset of the part that the process accesses as memory, a multiple of the page size. The
+    /// part ends with the file, and may be empty.
+    pub direct: usize,
+}
+
 /// A file that [`Process::make_file`] has made. Zeroed, there is none.
 ///
 /// # Invariants
 /// `at` is 0, or `bytes` bytes of the file are mapped there, and never unmapped. There is no
 /// reference to them: the file may be cut off at any time, and an access would end the program.
+///
+/// `direct` is 0, or `direct_bytes` bytes of the file are mapped there a second time. They can be
+/// accessed at any time, and are never unmapped. Memory takes their place when they are lost.
 #[cfg_attr(not(kmem_linux), allow(dead_code, reason = "only Linux has files"))]
 pub struct SharedFile {
     at: AtomicUsize,
     bytes: AtomicUsize,
+    direct: AtomicUsize,
+    direct_bytes: AtomicUsize,
+    /// 1 after [`Self::FAILURE`] was printed.
+    complained: AtomicU32,
 }
 
 impl SharedFile {
+    /// Message about a file that cannot be written.
+    pub const FAILURE: &[u8] =
+        b"kmem: the black box cannot be written: it was cut off, or the disk is full\n";
+
     const_fn! {
         /// No file.
         pub const fn new() -> Self {
-            Self { at: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
+            Self {
+                at: AtomicUsize::new(0),
+                bytes: AtomicUsize::new(0),
+                direct: AtomicUsize::new(0),
+                direct_bytes: AtomicUsize::new(0),
+                complained: AtomicU32::new(0),
+            }
         }
+    }
+
+    /// Address of the part that the process accesses as memory; 0: there is none.
+    pub fn direct(&self) -> usize {
+        self.direct.load(Ordering::Acquire)
+    }
+
+    /// Returns whether [`Self::FAILURE`] is to be printed: true for the first caller.
+    pub fn is_first_failure(&self) -> bool {
+        self.complained.swap(1, Ordering::Relaxed) == 0
     }
 }
 
@@ -374,20 +411,20 @@ pub trait Process {
         0
     }
 
-    /// Makes a file of `bytes` bytes, which outlives the process, and puts it into `file`. It
-    /// begins with `head`; the rest is zero, and takes no room yet. `path` may hold `%p`, `%h`,
-    /// `%t` and `%e`. If a file of that name exists, `decide` gets its first bytes and its length.
-    /// The new file takes the name only when its head is written.
+    /// Makes a file of a shape, which outlives the process, and puts it into `file`. It begins with
+    /// `head`; the rest is zero, and takes no room yet. `path` may hold `%p`, `%h`, `%t` and `%e`.
+    /// If a file of that name exists, `decide` gets its first bytes and its length. The new file
+    /// takes the name only when its head is written.
     ///
     /// # Errors
     /// The reason why the file cannot be made, as text for a diagnostic.
     fn make_file(
         &self,
         _path: &[u8],
-        _bytes: usize,
+        _shape: Shape,
         _head: &[u8],
         _decide: impl Fn(&[u8], u64) -> File,
-        _file: &SharedFile,
+        _file: &'static SharedFile,
     ) -> Result<(), &'static str> {
         Err("there are no files here")
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kmem_layout::blackbox::{BoxHeader, MAGIC};
 use kmem_testing::{Coprocess, is_not_root, not_run, this_test};
 
-use crate::harness::{Outcome, Run, is_not_kmem, library, program, thorough};
+use crate::harness::{Outcome, Run, SIGBUS, is_not_kmem, library, program, thorough};
 
 const IN_USE: &str = "the file belongs to a process that is still there (use %p)";
 
@@ -308,22 +308,72 @@ fn program_survives_a_box_that_is_cut_off() {
 }
 
 #[test]
+fn forked_child_goes_on_with_a_call_that_is_being_counted() {
+    if is_not_kmem() {
+        return;
+    }
+    let place = Place::new();
+    let run = Run::new(program("fork_in_handler.c")).arg("1000").arg("resume");
+    run.env("KMEM_CONF", format!("{},cumulative:1", place.conf())).run().assert_quiet_success();
+}
+
+/// Runs a program with an older action for SIGBUS. It cuts its box off while calls are counted, and
+/// later has a bus error elsewhere.
+#[track_caller]
+fn bus_error(mode: &str) -> Outcome {
+    let place = Place::new();
+    let library = library().expect("a library to test");
+    let run = Run::new(program("bus_error.c")).without_preload();
+    let run = run.arg(&library).arg(&place.path).arg(mode);
+    let outcome = run.env("KMEM_CONF", format!("{},cumulative:1", place.conf())).run();
+    assert_eq!(outcome.messages(), [CANNOT.trim_end()], "{}", outcome.story());
+    assert!(outcome.stdout.starts_with("survived\n"), "{}", outcome.story());
+    outcome
+}
+
+#[test]
+fn handler_of_the_program_gets_bus_errors_that_are_not_of_the_box() {
+    if is_not_kmem() {
+        return;
+    }
+    for mode in ["handler", "handler-with-info"] {
+        bus_error(mode).assert_success();
+    }
+    let outcome = bus_error("handler-once");
+    outcome.assert_signal(SIGBUS);
+    assert_eq!(outcome.stdout, "survived\nonce\n");
+}
+
+#[test]
+fn bus_error_that_is_not_of_the_box_ends_a_program_without_a_handler() {
+    if is_not_kmem() {
+        return;
+    }
+    for mode in ["default", "sent", "ignored"] {
+        bus_error(mode).assert_signal(SIGBUS);
+    }
+}
+
+#[test]
 fn program_survives_a_disk_that_is_full() {
     if is_not_kmem() || is_not_root("mount a small disk") {
         return;
     }
     let place = Place::new();
     let disk = place.directory.path().to_str().expect("a name in ASCII");
-    let mount = format!("mount -t tmpfs -o size=32k none {disk} && exec \"$@\"");
-    let words = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+    let mount = format!("mount -t tmpfs -o size=$0 none {disk} && exec \"$@\"");
+    let mut words = ["unshare", "--mount", "sh", "-c", &mount, "32k"];
     if !Command::new(words[0]).args(&words[1..]).arg("true").status().is_ok_and(|s| s.success()) {
         return not_run(&this_test(), "no disk can be mounted here");
     }
     for options in ["", ",cumulative:1"] {
-        let mut shell = place.shell(&words, options);
-        grow(&mut shell);
-        grow(&mut shell);
-        assert_eq!(end(shell), CANNOT, "{options}");
+        for size in ["4k", "32k"] {
+            words[5] = size;
+            let mut shell = place.shell(&words, options);
+            grow(&mut shell);
+            grow(&mut shell);
+            assert_eq!(end(shell), CANNOT, "{size}{options}");
+        }
     }
 }
 

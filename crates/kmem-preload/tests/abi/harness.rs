@@ -7,7 +7,7 @@ pub(crate) use kmem_testing::library::{
     is_not_kmem, is_reference_run, released as released_library, under_test as library,
 };
 use kmem_testing::{Compiler, compile_once, is_missing};
-pub(crate) use kmem_testing::{Environment, Outcome, Run, SIGABRT, SIGSEGV, thorough};
+pub(crate) use kmem_testing::{Environment, Outcome, Run, SIGABRT, SIGBUS, SIGSEGV, thorough};
 
 /// Configurations under which every legitimate program must work.
 pub(crate) const CONFIGURATIONS: &[(&str, Environment)] = &[

@@ -3,12 +3,12 @@
 use core::ffi::CStr;
 use core::ptr::NonNull;
 
-use super::super::{File, SharedFile};
+use super::super::{File, Shape, SharedFile};
 use super::descriptor::{Descriptor, Lock};
 use super::memory::{PROT_RW, limit, mapped};
 use super::path::{Path, process};
 use super::syscall::sys;
-use super::{owner, start};
+use super::{owner, sigbus, start};
 use crate::sync::Ordering;
 
 /// Attempts to put a file in its place while other programs do so, too.
@@ -19,13 +19,13 @@ const RENAME_NOREPLACE: u32 = 1;
 ///
 /// The file is made beside its place and then renamed. So no program ever finds a part of it, and a
 /// file that another program writes to keeps its contents. The mapping keeps the lock on the file
-/// until the process ends.
+/// until the process ends. The part for direct accesses has a mapping of its own.
 pub(super) fn make(
     pattern: &[u8],
-    bytes: usize,
+    Shape { bytes, direct }: Shape,
     head: &[u8],
     decide: impl Fn(&[u8], u64) -> File,
-    made: &SharedFile,
+    made: &'static SharedFile,
 ) -> Result<(), &'static str> {
     let path = Path::expand(pattern).ok_or("the path is too long, or has an unknown % in it")?;
     let beside = path.beside().ok_or("the path is too long")?;
@@ -38,6 +38,9 @@ pub(super) fn make(
     let at = place(&file, bytes, head, &beside, &path, decide);
     match at {
         Ok(at) => {
+            if direct < bytes {
+                map_direct(&file, &path, direct, bytes - direct, made)?;
+            }
             made.bytes.store(bytes, Ordering::Relaxed);
             // INVARIANT: the mapping of that length is new, and never unmapped.
             made.at.store(at.as_ptr() as usize, Ordering::Release);
@@ -50,6 +53,32 @@ pub(super) fn make(
     }
 }
 
+/// Maps the part of `file` from `offset` on for direct accesses. The path is that of the file.
+///
+/// A forked child keeps this mapping, since it may go on with a call that the fork interrupted. So
+/// the mapping is made by a descriptor of its own, which does not hold the lock.
+fn map_direct(
+    file: &Descriptor,
+    path: &Path,
+    offset: usize,
+    bytes: usize,
+    made: &'static SharedFile,
+) -> Result<(), &'static str> {
+    let inode = |file: &Descriptor| file.status().map(|status| (status.st_dev, status.st_ino));
+    let again = Descriptor::open(path.name(), OLDER).map_err(|_| "the file cannot be opened")?;
+    if inode(file) != inode(&again) {
+        return Err("another program has taken the path");
+    }
+    let at = map(&again, offset, bytes, libc::MADV_NORMAL).ok_or("the file cannot be mapped");
+    at.and_then(|at| {
+        made.direct_bytes.store(bytes, Ordering::Relaxed);
+        // INVARIANT: the mapping is new, and never unmapped. No access comes before the guard.
+        made.direct.store(at.as_ptr() as usize, Ordering::Release);
+        sigbus::guard(made)
+    })
+    .inspect_err(|_| unlink(path.name()))
+}
+
 /// See [`crate::os::Process::write_file`].
 ///
 /// The kernel copies the bytes into the mapping. Where the file was cut off, or the disk is full,
@@ -57,17 +86,29 @@ pub(super) fn make(
 /// programs close descriptors that they do not know, and its number may then be that of another
 /// file.
 pub(super) fn write(file: &SharedFile, offset: usize, bytes: &[u8]) -> bool {
-    let (at, len) = (file.at.load(Ordering::Acquire), file.bytes.load(Ordering::Relaxed));
-    if at == 0 || offset.checked_add(bytes.len()).is_none_or(|end| end > len) {
-        return false;
-    }
+    let Some(at) = place_of(file, offset, bytes) else { return false };
     let iovec = |at: usize| libc::iovec { iov_base: at as *mut _, iov_len: bytes.len() };
-    let (to, from) = (iovec(at + offset), iovec(bytes.as_ptr() as usize));
+    let (to, from) = (iovec(at), iovec(bytes.as_ptr() as usize));
     let (to, from) = (&raw const to, &raw const from);
     // SAFETY: the kernel reads `bytes`, and writes within the mapping, to which there is no
     // reference, by the invariant.
     let written = unsafe { sys!(libc::SYS_process_vm_readv, process(), to, 1, from, 1, 0) };
     written == bytes.len() as isize
+}
+
+/// [`write`] by stores, in a sandbox. There a file that was cut off ends the program.
+pub(super) fn store(file: &SharedFile, offset: usize, bytes: &[u8]) -> bool {
+    let Some(at) = place_of(file, offset, bytes) else { return false };
+    // SAFETY: within the mapping, to which there is no reference, by the invariant.
+    unsafe { (at as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    true
+}
+
+/// Address in the mapping where bytes at an offset go. `None`: there is no file, or it has no room.
+fn place_of(file: &SharedFile, offset: usize, bytes: &[u8]) -> Option<usize> {
+    let (at, len) = (file.at.load(Ordering::Acquire), file.bytes.load(Ordering::Relaxed));
+    let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= len);
+    (at != 0 && fits).then_some(at + offset)
 }
 
 /// Fills the new file `file`, which is called `beside`, maps it, and renames it to `path`.
@@ -109,19 +150,23 @@ fn place(
             errno if errno == -(libc::EEXIST as isize) => continue,
             _ => return Err("the file cannot be given its name"),
         }
-        // SAFETY: a new mapping, at an address of the kernel's choice. A child that held it would
-        // hold the lock, too.
-        let at = unsafe {
-            let at = sys!(libc::SYS_mmap, 0, bytes, PROT_RW, libc::MAP_SHARED, file.0, 0);
-            sys!(libc::SYS_madvise, at, bytes, libc::MADV_DONTFORK);
-            at
-        };
-        return mapped(at).ok_or_else(|| {
+        // A child that held the mapping would hold the lock, too.
+        return map(file, 0, bytes, libc::MADV_DONTFORK).ok_or_else(|| {
             unlink(path.name());
             "the file cannot be mapped"
         });
     }
     Err("other programs make the same file all the time (use %p)")
+}
+
+/// Maps `bytes` bytes of a file, shared with it, and gives the kernel advice about the mapping.
+fn map(file: &Descriptor, offset: usize, bytes: usize, advice: i32) -> Option<NonNull<u8>> {
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    mapped(unsafe {
+        let at = sys!(libc::SYS_mmap, 0, bytes, PROT_RW, libc::MAP_SHARED, file.0, offset);
+        sys!(libc::SYS_madvise, at, bytes, advice);
+        at
+    })
 }
 
 /// Flags to open a file that is there already. The kernel follows no link, and waits for no FIFO.

@@ -18,6 +18,7 @@ mod owner;
 mod path;
 mod process;
 mod sandbox;
+mod sigbus;
 pub mod start;
 pub mod syscall;
 mod vdso;

@@ -2,7 +2,7 @@
 
 use super::syscall::sys;
 use super::{Linux, diagnose, file, owner, path, start};
-use crate::os::{Clock, Console, File, Owner, Process, SharedFile};
+use crate::os::{Clock, Console, File, Owner, Process, Shape, SharedFile};
 use crate::sync::AtomicU32;
 
 impl Clock for Linux {
@@ -80,18 +80,21 @@ impl Process for Linux {
     fn make_file(
         &self,
         path: &[u8],
-        bytes: usize,
+        shape: Shape,
         head: &[u8],
         decide: impl Fn(&[u8], u64) -> File,
-        file: &SharedFile,
+        file: &'static SharedFile,
     ) -> Result<(), &'static str> {
         if self.is_in_sandbox() {
             return Err("the process is in a sandbox");
         }
-        file::make(path, bytes, head, decide, file)
+        file::make(path, shape, head, decide, file)
     }
 
     fn write_file(&self, file: &SharedFile, offset: usize, bytes: &[u8]) -> bool {
+        if self.is_in_sandbox() {
+            return file::store(file, offset, bytes);
+        }
         file::write(file, offset, bytes)
     }
 
