@@ -175,6 +175,17 @@ fn later_process_with_the_number_of_the_owner_is_not_the_owner() {
 }
 
 #[test]
+fn program_that_another_becomes_takes_its_box() {
+    if is_not_kmem() {
+        return;
+    }
+    let place = Place::new();
+    let run = Run::new("/bin/sh").arg("-c").arg("exec /bin/true");
+    run.env("KMEM_CONF", place.conf()).run().assert_quiet_success();
+    place.has_box();
+}
+
+#[test]
 fn box_is_free_when_its_owner_was_killed_even_if_a_child_lives_on() {
     if is_not_kmem() {
         return;

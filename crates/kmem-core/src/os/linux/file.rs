@@ -210,7 +210,8 @@ fn examine(
     let len = older.read(&mut first);
     match decide(&first[..len], status.st_size as u64) {
         File::Keep => Err(Refusal::Because("there is a file of another kind already")),
-        File::Replace { unless_alive: Some(by) } if owner::is_alive(&by) => {
+        // The file of this process is that of the program before, which has become this one.
+        File::Replace { unless_alive: Some(by) } if by != owner::this() && owner::is_alive(&by) => {
             Err(Refusal::Because(in_use))
         }
         File::Replace { .. } => Ok(()),
