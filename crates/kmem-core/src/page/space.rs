@@ -50,12 +50,12 @@ impl Space {
     }
 }
 
-/// Whether words of pages are read that are not committed.
+/// Use of the words of pages that are not committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Words {
-    /// They are: the fast paths of several nodes find them in the tables of all first zones.
+    /// They are read: the fast paths of several nodes find them in the tables of all first zones.
     Read,
-    /// They are not.
+    /// They are not read.
     NotRead,
 }
 
