@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Programs under libkmem.so where memory is limited by the system: in a container of 256 MiB, and
-# with strict overcommit. Needs root; parts that the machine does not offer are recorded as not run
-# (not-run.sh).
+# Programs under libkmem.so where memory is limited by the system: in containers of 256 and 64 MiB,
+# and with strict overcommit. Needs root; parts that the machine does not offer are recorded as not
+# run (not-run.sh).
 #
 #   scripts/limited-memory.sh [--library PATH] [--system]
 #
@@ -41,12 +41,31 @@ in_container() {
   rmdir "$group"
 }
 
+# A program that lives under the C library's malloc, with 24 MiB of blocks at most. What the heap
+# keeps must follow the limit.
+in_small_container() {
+  local group=$1 limit=$2 file=$3 program
+  program=$(mktemp -d)
+  trap 'rm -rf "$program"' RETURN
+  cc -O1 -o "$program/container" crates/kmem-preload/tests/programs/container.c
+  mkdir -p "$group"
+  echo $((64 << 20)) >"$group/$limit"
+  sh -c "echo \$\$ > $group/cgroup.procs &&
+    LD_PRELOAD=$library exec $program/container 24" ||
+    { echo "64 MiB: the program failed" >&2; rmdir "$group"; return 1; }
+  echo "64 MiB container: ok, peak $(($(cat "$group/$file") >> 20)) MiB"
+  rmdir "$group"
+}
+
 if [ -w /sys/fs/cgroup/memory ] && [ -f /sys/fs/cgroup/memory/memory.limit_in_bytes ]; then
   in_container /sys/fs/cgroup/memory/kmem-test memory.limit_in_bytes memory.max_usage_in_bytes
+  in_small_container /sys/fs/cgroup/memory/kmem-small memory.limit_in_bytes \
+    memory.max_usage_in_bytes
 elif grep -qs memory /sys/fs/cgroup/cgroup.subtree_control && [ -w /sys/fs/cgroup ]; then
   in_container /sys/fs/cgroup/kmem-test memory.max memory.peak
+  in_small_container /sys/fs/cgroup/kmem-small memory.max memory.peak
 else
-  not_run "limited-memory.sh, the container of 256 MiB" "no memory cgroup may be written"
+  not_run "limited-memory.sh, the containers" "no memory cgroup may be written"
 fi
 
 if [ $system -eq 1 ]; then

@@ -4,6 +4,7 @@
 mod instance;
 
 use instance::{Simulated, assert_empty, budget, free, free_all, simulated};
+use kmem_core::os::Budget;
 use kmem_core::request::Caller;
 
 const CALLER: Caller = Caller::at(7);
@@ -96,4 +97,31 @@ fn a_trim_gives_back_what_lies_between_objects_at_once() {
     free_all(a, held.iter().copied().step_by(2));
     assert!(a.trim() >= 200 * 8192);
     assert_eq!(a.trim(), 0, "nothing twice");
+}
+
+#[test]
+fn near_a_limit_of_memory_less_free_memory_is_kept() {
+    const SIZE: usize = 1 << 20;
+    let kept = |limit: usize| {
+        let a = simulated(Budget { limit, ..budget(64 << 20, 1) });
+        let held: Vec<_> = (0..32).map(|_| a.alloc(SIZE, CALLER)).collect();
+        for &at in &held {
+            // SAFETY: live.
+            unsafe { at.write_bytes(0xAA, SIZE) };
+        }
+        for (i, &at) in held.iter().enumerate() {
+            a.platform().advance_ms(i as u64 % 2);
+            free(a, at);
+        }
+        // SAFETY: committed memory of the zone.
+        let count = held.iter().filter(|&&at| unsafe { at.read_volatile() } == 0xAA).count();
+        a.drain();
+        assert_empty(a);
+        count
+    };
+    // Two generations are not over, so the clock alone gives nothing back.
+    assert_eq!(kept(usize::MAX), 32);
+    // In the end half of the limit is kept, of what was freed last.
+    let few = kept(34 << 20);
+    assert!((1..=18).contains(&few), "{few} MiB of 32");
 }

@@ -7,6 +7,12 @@ use crate::os::Platform;
 use crate::page::{LOOK_EVERY, Look, Pcp};
 use crate::slab::purge::Work;
 use crate::sync::Ordering;
+use crate::units::PageCount;
+
+/// No limit of memory.
+const NO_LIMIT: PageCount = PageCount(u32::MAX);
+/// The part of a limit of memory that free pages may always take.
+const LEAST_PART: u32 = 32;
 
 /// Most sheaves that one look at the clock empties, so no single call takes long.
 const SHEAVES_AT_ONCE: u32 = 256;
@@ -16,7 +22,8 @@ impl<P: Platform> Heap<P> {
     /// a generation of the decay, empties the arrays of runs. It also empties arrays of blocks of
     /// idle CPUs, and sheaves that no CPU needed.
     pub fn decay(&'static self, set: &'static ZoneSet) {
-        let look = set.zone.on(&self.platform).decay(self.decay_ms.load(Ordering::Relaxed));
+        let decay_ms = self.decay_ms.load(Ordering::Relaxed);
+        let look = set.zone.on(&self.platform).decay(decay_ms, self.may_keep());
         if look == Look::Early {
             return;
         }
@@ -26,6 +33,17 @@ impl<P: Platform> Heap<P> {
         if look == Look::Generation {
             self.end_generation(set);
         }
+    }
+
+    /// Most free pages with old contents that a zone may keep. Near a limit of memory these are a
+    /// quarter of what is left, since the system ends a process that exceeds it.
+    fn may_keep(&self) -> PageCount {
+        let limit = PageCount(self.limit.load(Ordering::Relaxed));
+        if limit == NO_LIMIT {
+            return NO_LIMIT;
+        }
+        let left = limit.saturating_sub(self.zones.used());
+        PageCount((left.0 / 4).max(limit.0 / LEAST_PART))
     }
 
     #[cold]

@@ -46,6 +46,7 @@ use crate::slab::sheaf::Barn;
 use crate::slab::slabs::{Refused, Slabs};
 use crate::slab::{Format, SlabZone};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::units::PAGE_SIZE;
 
 mod array;
 mod blocks;
@@ -98,6 +99,8 @@ pub struct Heap<P> {
     pcp_count: AtomicU32,
     /// Milliseconds for which free memory is kept; 0: it is not kept.
     decay_ms: AtomicU32,
+    /// Pages beyond which the system ends the process; `u32::MAX` if there is no limit.
+    limit: AtomicU32,
     /// Ticks at the last look at the clock of all zones.
     looked: AtomicU64,
     /// [`Format`] as bits.
@@ -144,6 +147,8 @@ pub struct Start<'a> {
     pub checks: PageChecks,
     /// Milliseconds for which free memory is kept; 0: it is not kept.
     pub decay_ms: u32,
+    /// Bytes beyond which the system ends the process.
+    pub limit: usize,
     /// The layers above.
     pub owner: &'a dyn Owner,
 }
@@ -162,6 +167,7 @@ impl<P: Platform> Heap<P> {
             pcp: AtomicUsize::new(0),
             pcp_count: AtomicU32::new(0),
             decay_ms: AtomicU32::new(0),
+            limit: AtomicU32::new(0),
             looked: AtomicU64::new(0),
             format: AtomicU32::new(0),
             bad_pages: AtomicU64::new(0),
@@ -182,6 +188,8 @@ impl<P: Platform> Heap<P> {
             if format.extension { EXTENSION } else { 0 } | if format.guards { GUARDS } else { 0 };
         self.format.store(bits, Ordering::Relaxed);
         self.decay_ms.store(start.decay_ms, Ordering::Relaxed);
+        let limit = u32::try_from(start.limit / PAGE_SIZE).unwrap_or(u32::MAX);
+        self.limit.store(limit, Ordering::Relaxed);
         // SAFETY: no other thread uses the heap, and there is no slab. The memory is as the callees
         // require, by the contract.
         unsafe {

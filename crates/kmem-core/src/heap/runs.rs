@@ -16,6 +16,9 @@ use crate::slab::slabs::Refused;
 use crate::sync::Ordering;
 use crate::units::{Item, PAGE_SIZE, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount, Pfn};
 
+/// CPUs keep runs of at most this part of a limit of memory.
+const KEPT_PART: u32 = 2048;
+
 /// Most calls of [`Heap::move_contents`] that remap. Each may add two mappings, of the 65,530 that
 /// Linux allows a process by default.
 const MOST_REMAPPED: u32 = 1 << 13;
@@ -170,7 +173,11 @@ impl<P: Platform> Heap<P> {
             return true;
         }
         match RunClass::of(run.pages) {
-            Some(class) if class.pages() == run.pages && self.keeps_pages() => {
+            Some(class)
+                if class.pages() == run.pages
+                    && self.keeps_pages()
+                    && run.pages.0 <= self.limit.load(Ordering::Relaxed) / KEPT_PART =>
+            {
                 // SAFETY: a free run of that class, by the contract.
                 unsafe { self.push_run(class, item) || self.push_first_run(class, item) }
             }

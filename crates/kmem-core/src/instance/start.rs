@@ -142,6 +142,7 @@ impl<P: Platform> Instance<P> {
             vectors: if keeps_books { 1 + checks.records() } else { 0 },
             checks: page_checks,
             decay_ms: conf.decay_ms,
+            limit: budget.limit,
             owner: self,
         };
         let book_tables = alloc_tag::Tables {
@@ -285,8 +286,14 @@ mod tests {
     use crate::{Caller, Instance, Kmem};
 
     const BYTES: usize = 64 << 20;
-    const BUDGET: Budget =
-        Budget { first_zone: BYTES, min_zone: BYTES, memory: BYTES, cpus: 3, scarce: false };
+    const BUDGET: Budget = Budget {
+        first_zone: BYTES,
+        min_zone: BYTES,
+        memory: BYTES,
+        cpus: 3,
+        scarce: false,
+        limit: usize::MAX,
+    };
 
     /// The state that a fork copies while another thread starts the instance.
     fn copied_while_starting(kmem: &'static Kmem) {

@@ -56,12 +56,12 @@ impl Tables {
     /// most bytes of objects that are held back. `None`: the platform has no memory.
     pub(super) fn for_heap(
         platform: &impl Platform,
-        &Budget { memory: heap, cpus, .. }: &Budget,
+        &Budget { memory: heap, cpus, limit, .. }: &Budget,
         nodes: u32,
         quarantine: u64,
     ) -> Option<Self> {
         let site_count = bounded(heap >> 14, MIN_SITES, MAX_SITES);
-        let sheaf_count = Barn::sheaves_for(heap / nodes as usize);
+        let sheaf_count = Barn::sheaves_for(heap.min(limit / 8) / nodes as usize);
         let group_count = bounded(heap >> 17, MIN_GROUPS, MAX_GROUPS);
         let report_bytes = report::room(site_count);
         let lengths = [

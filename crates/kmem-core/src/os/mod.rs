@@ -46,6 +46,9 @@ pub struct Budget {
     pub cpus: u32,
     /// True if address space is limited. Then the instance takes no more of it than it needs.
     pub scarce: bool,
+    /// Memory beyond which the system ends the process, in bytes; `usize::MAX` if there is none.
+    /// The heap keeps less free memory the nearer it is.
+    pub limit: usize,
 }
 
 /// Memory of a platform.

@@ -6,8 +6,9 @@
 //! time, when they return pages, or when a CPU's array runs empty or full.
 
 use super::credit::Credit;
-use super::{On, Run, lane};
+use super::{On, Run, Zone, lane};
 use crate::os::Platform;
+use crate::row::Row;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{PageCount, Pageblock, Pfn};
 
@@ -15,6 +16,9 @@ use crate::units::{PageCount, Pageblock, Pfn};
 pub const LOOK_EVERY: u64 = 4_000_000;
 /// Most pageblocks that one look purges, so no single free takes long.
 const AT_ONCE: u32 = 16;
+/// Least number of ticks between two counts of what is kept. A thread can touch and return 2 MiB in
+/// the meantime.
+const COUNT_EVERY: u64 = LOOK_EVERY / 16;
 
 /// The state of a zone's decay.
 pub(super) struct Decay {
@@ -23,11 +27,18 @@ pub(super) struct Decay {
     began: AtomicU64,
     /// Ticks at the last look at the clock.
     looked: AtomicU64,
+    /// Ticks at the last count of what is kept.
+    counted: AtomicU64,
 }
 
 impl Decay {
     pub(super) fn new() -> Self {
-        Self { generation: AtomicU32::new(2), began: AtomicU64::new(0), looked: AtomicU64::new(0) }
+        Self {
+            generation: AtomicU32::new(2),
+            began: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
+            counted: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn generation(&self) -> u32 {
@@ -53,15 +64,37 @@ pub struct Purged {
     pub bytes: usize,
 }
 
+impl Zone {
+    /// Number of free pages that have old contents.
+    fn count_kept(&self) -> PageCount {
+        let (mut kept, mut from) = (PageCount::ZERO, 0);
+        while let Some(next) = self.pageblocks.next(lane::PURGE, from) {
+            from = next + 1;
+            let pageblock = Pageblock(next);
+            if !self.is_whole(pageblock) {
+                let free = |(first, row): (Pfn, &Row)| {
+                    (row.load() & self.dirty(first).load(Ordering::Relaxed)).count_ones()
+                };
+                kept += PageCount(self.rows_of(pageblock).map(free).sum());
+            }
+        }
+        kept
+    }
+}
+
 impl<P: Platform> On<'_, P> {
-    /// Looks at the clock, and purges pageblocks that are due, up to a bound.
-    pub fn decay(&self, decay_ms: u32) -> Look {
+    /// Looks at the clock, and purges pageblocks that are due, up to a bound. Purges all if more
+    /// than `kept` free pages have old contents.
+    pub fn decay(&self, decay_ms: u32, kept: PageCount) -> Look {
         let decay = &self.zone.decay;
         if decay_ms == 0 {
             self.purge(0, u32::MAX);
             return Look::Early;
         }
         let (ticks, looked) = (self.platform.ticks(), decay.looked.load(Ordering::Relaxed));
+        if self.zone.committed() > kept {
+            self.keep_few(ticks, kept);
+        }
         if ticks.wrapping_sub(looked) < LOOK_EVERY {
             return Look::Early;
         }
@@ -78,6 +111,18 @@ impl<P: Platform> On<'_, P> {
         }
         self.purge(2, AT_ONCE);
         if new { Look::Generation } else { Look::Due }
+    }
+
+    /// Purges all if more than `kept` free pages have old contents.
+    fn keep_few(&self, ticks: u64, kept: PageCount) {
+        let counted = &self.zone.decay.counted;
+        if ticks.wrapping_sub(counted.load(Ordering::Relaxed)) < COUNT_EVERY {
+            return;
+        }
+        counted.store(ticks, Ordering::Relaxed);
+        if self.zone.count_kept() > kept {
+            self.purge(0, u32::MAX);
+        }
     }
 
     /// Decommits free pages of at most `most` pageblocks to which no page was returned for `age`

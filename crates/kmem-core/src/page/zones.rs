@@ -167,6 +167,11 @@ impl<S: SlabTables> Zones<S> {
         self.root.store(root as usize, Ordering::Release);
     }
 
+    /// Pages in use by slabs and page allocations.
+    pub fn used(&self) -> PageCount {
+        PageCount(self.root().map_or(0, |root| root.used_pages.load(Ordering::Relaxed)))
+    }
+
     /// In a forked child: sets the count of pages in use to zero, before the repair counts them.
     pub fn forget_use(&self) {
         if let Some(root) = self.root() {

@@ -6,7 +6,7 @@ use kmem_layout::root::MAPPING_NAME;
 
 use super::sandbox::Question;
 use super::syscall::sys;
-use super::{Linux, start};
+use super::{Linux, cgroup, start};
 use crate::os::{Budget, Memory};
 use crate::sync::Ordering;
 use crate::units::{PAGE_SIZE, PAGEBLOCK_SIZE};
@@ -36,6 +36,14 @@ impl Linux {
     pub(super) fn machine_memory(&self) -> usize {
         let known = self.memory.load(Ordering::Relaxed);
         if known != 0 { known } else { self.ask_for_memory() }
+    }
+
+    /// Bytes that the process's control groups may have.
+    fn group_memory(&self) -> usize {
+        if self.group_memory.load(Ordering::Relaxed) == 0 {
+            self.group_memory.store(cgroup::memory_limit(), Ordering::Relaxed);
+        }
+        self.group_memory.load(Ordering::Relaxed)
     }
 
     #[cold]
@@ -131,8 +139,15 @@ unsafe impl Memory for Linux {
         let share = |part: usize| (space / part).clamp(4 << 20, ample) & !(PAGEBLOCK_SIZE - 1);
         let further = share(8).min(1 << 30);
         let memory = memory.min(data).min(space / 4);
-        let scarce = space != usize::MAX;
-        Budget { first_zone: share(4), min_zone: further, memory, cpus: self.cpus(), scarce }
+        let group = self.group_memory();
+        Budget {
+            first_zone: share(4),
+            min_zone: further,
+            memory: memory.min(group),
+            cpus: self.cpus(),
+            scarce: space != usize::MAX,
+            limit: if group < self.machine_memory() { group } else { usize::MAX },
+        }
     }
 
     fn allows(&self, committed: usize) -> bool {

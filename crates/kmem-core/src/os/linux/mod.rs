@@ -8,6 +8,7 @@ use sandbox::Sandbox;
 use vdso::ClockFunction;
 
 pub mod call;
+mod cgroup;
 mod cpus;
 mod descriptor;
 pub mod diagnose;
@@ -31,6 +32,8 @@ pub struct Linux {
     topology: nodes::Topology,
     /// Bytes of memory and swap of the machine; 0 until the kernel was asked.
     memory: AtomicUsize,
+    /// Bytes that the process's control groups may have; 0 until the kernel was asked.
+    group_memory: AtomicUsize,
     /// Begin of the memory that [`crate::os::Memory::share`] made; 0: there is none. Decommitting
     /// it takes `MADV_REMOVE`.
     shared: AtomicUsize,
@@ -47,6 +50,7 @@ impl Linux {
             cpus: AtomicU32::new(0),
             topology: nodes::Topology::new(),
             memory: AtomicUsize::new(0),
+            group_memory: AtomicUsize::new(0),
             shared: AtomicUsize::new(0),
             shared_end: AtomicUsize::new(0),
             clock: ClockFunction::new(),

@@ -273,7 +273,7 @@ impl Cpu {
     }
 
     pub(super) fn decay(&mut self) {
-        if self.model.on().decay(DECAY) == Look::Generation {
+        if self.model.on().decay(DECAY, PageCount(u32::MAX)) == Look::Generation {
             self.note("a generation ended");
         }
     }
