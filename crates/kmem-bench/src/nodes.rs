@@ -26,14 +26,7 @@ const PAIRS: usize = 1 << 16;
 const BATCH: usize = 1000;
 const BATCHES: usize = 50;
 const ZONE: usize = 1 << 30;
-const BUDGET: Budget = Budget {
-    first_zone: ZONE,
-    min_zone: ZONE,
-    memory: ZONE,
-    cpus: 64,
-    scarce: false,
-    limit: usize::MAX,
-};
+const BUDGET: Budget = Budget::of(ZONE, 64);
 
 type Simulated = Instance<Sim<Linux>>;
 

@@ -12,9 +12,8 @@
 //!
 //! `KMEM_CONF=blackbox:PATH` makes it, `cumulative:1` adds the counters. The file gets its name
 //! when its header is written. The process locks its open file description (`F_OFD_SETLK`) as long
-//! as it lives. The file is sparse. Everything is little endian,
-//! at multiples of 8. Addresses are those of the process that wrote it. A reader trusts nothing
-//! here.
+//! as it lives. The file is sparse. Everything is little endian, at multiples of 8. Addresses are
+//! those of the process that wrote it. A reader trusts nothing here.
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::group::GroupBlock;

@@ -9,8 +9,8 @@ use libc::{pid_t, rlimit};
 
 use crate::{KMEM, errno};
 
-/// `prlimit(2)` without the C library. A forked child may call it before `exec`. Then a search for
-/// the C library's function could wait for a lock.
+/// `prlimit(2)`; gives address space back if that is what it limits. It does without the C library:
+/// a forked child may call it before `exec`, and a search for the C library's function could wait.
 ///
 /// # Safety
 /// As for prlimit(2).
@@ -19,8 +19,7 @@ unsafe fn set_limit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut 
     // SAFETY: the kernel checks the arguments. It writes to `old`, by the contract.
     let result = unsafe { syscall(libc::SYS_prlimit64, given) };
     if result < 0 {
-        errno::set(-result as c_int);
-        return -1;
+        return errno::failed(result) as c_int;
     }
     if resource == libc::RLIMIT_AS
         && (pid == 0 || pid as u32 == KMEM.platform().process())
@@ -33,52 +32,36 @@ unsafe fn set_limit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut 
     0
 }
 
-/// `setrlimit(2)`; gives address space back if that is what the limit counts.
-///
-/// # Safety
-/// As for setrlimit(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int {
-    // SAFETY: the same contract.
-    unsafe { set_limit(0, resource, new, core::ptr::null_mut()) }
+/// Exports `setrlimit(2)` by its names, of which one is that for large files.
+macro_rules! set_own {
+    ($($name:ident)*) => {$(
+        /// # Safety
+        /// As for setrlimit(2).
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(resource: c_uint, new: *const rlimit) -> c_int {
+            // SAFETY: the same contract.
+            unsafe { set_limit(0, resource, new, core::ptr::null_mut()) }
+        }
+    )*};
 }
 
-/// [`setrlimit`] by its name for large files.
-///
-/// # Safety
-/// As for setrlimit(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn setrlimit64(resource: c_uint, new: *const rlimit) -> c_int {
-    // SAFETY: the same contract.
-    unsafe { set_limit(0, resource, new, core::ptr::null_mut()) }
+/// Exports `prlimit(2)` by its names, of which one is that for large files.
+macro_rules! set_any {
+    ($($name:ident)*) => {$(
+        /// # Safety
+        /// As for prlimit(2).
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            pid: pid_t,
+            resource: c_uint,
+            new: *const rlimit,
+            old: *mut rlimit,
+        ) -> c_int {
+            // SAFETY: the same contract.
+            unsafe { set_limit(pid, resource, new, old) }
+        }
+    )*};
 }
 
-/// `prlimit(2)`; gives address space back if that is what the limit counts.
-///
-/// # Safety
-/// As for prlimit(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn prlimit(
-    pid: pid_t,
-    resource: c_uint,
-    new: *const rlimit,
-    old: *mut rlimit,
-) -> c_int {
-    // SAFETY: the same contract.
-    unsafe { set_limit(pid, resource, new, old) }
-}
-
-/// [`prlimit`] by its name for large files.
-///
-/// # Safety
-/// As for prlimit(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn prlimit64(
-    pid: pid_t,
-    resource: c_uint,
-    new: *const rlimit,
-    old: *mut rlimit,
-) -> c_int {
-    // SAFETY: the same contract.
-    unsafe { set_limit(pid, resource, new, old) }
-}
+set_own! { setrlimit setrlimit64 }
+set_any! { prlimit prlimit64 }

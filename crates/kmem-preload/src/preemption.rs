@@ -5,15 +5,15 @@
 //! By the C++ standard they call the form that it does define. `reallocarray` and `free_sized` call
 //! its `realloc` and its `free` in the same way.
 //!
-//! | function                                  | goes through                                |
-//! |-------------------------------------------|---------------------------------------------|
-//! | `new[]`, aligned `new[]`                  | `new`, aligned `new`                        |
-//! | nothrow `new`, if a plain form is not ours | the C++ runtime, which catches exceptions  |
-//! | sized and nothrow `delete`                | `delete`                                    |
-//! | `delete[]` and its forms                  | `delete[]`, then `delete`                   |
-//! | aligned forms of `delete`                 | aligned `delete`, aligned `delete[]`        |
-//! | `delete` of memory that is not kmem's     | `free` of a program with its own `malloc`   |
-//! | `reallocarray`                            | `realloc`                                   |
+//! | function                                    | goes through                              |
+//! |---------------------------------------------|-------------------------------------------|
+//! | `new[]`, aligned `new[]`                    | `new`, aligned `new`                      |
+//! | nothrow `new`, if a plain form is not ours  | the C++ runtime, which catches exceptions |
+//! | sized and nothrow `delete`                  | `delete`                                  |
+//! | `delete[]` and its forms                    | `delete[]`, then `delete`                 |
+//! | aligned forms of `delete`                   | aligned `delete`, aligned `delete[]`      |
+//! | `delete` of memory that is not kmem's       | `free` of a program with its own `malloc` |
+//! | `reallocarray`                              | `realloc`                                 |
 //! | `free_sized`, `free_aligned_sized`, `cfree` | `free`                                    |
 //!
 //! A jump through the dynamic symbol needs no decision: in a program without a definition it leads

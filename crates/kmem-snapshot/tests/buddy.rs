@@ -10,14 +10,7 @@ use kmem_snapshot::Process;
 use kmem_snapshot::books::Buddyinfo;
 
 static A: Kmem = Kmem::new();
-const BUDGET: Budget = Budget {
-    first_zone: 16 << 20,
-    min_zone: 16 << 20,
-    memory: 16 << 20,
-    cpus: 2,
-    scarce: false,
-    limit: usize::MAX,
-};
+const BUDGET: Budget = Budget::of(16 << 20, 2);
 
 /// Free blocks per order, once CPUs keep nothing. Together they are all pages that are not in use.
 fn blocks() -> [u64; 12] {

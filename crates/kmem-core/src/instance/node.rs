@@ -122,8 +122,7 @@ impl<P: Platform> Instance<P> {
         gfp: Gfp,
         caller: Caller,
     ) -> *mut u8 {
-        let checks = self.ledger.guards.checks();
-        let need = size.saturating_add(checks.red_zone());
+        let need = size.saturating_add(self.ledger.guards.checks().red_zone());
         let class = match align {
             _ if need > MAX_OBJECT => None,
             ..=16 => Some(SizeClass::of(need)),
@@ -140,9 +139,7 @@ impl<P: Platform> Instance<P> {
             // SAFETY: this call allocated the object, whose class has room for `size` bytes and the
             // red zone.
             unsafe {
-                if checks.any() {
-                    self.ledger.guard_object(at as usize, class, size);
-                }
+                self.ledger.guard_object(at as usize, class, size);
                 if gfp.has(Gfp::ZERO) {
                     at.write_bytes(0, size);
                 }

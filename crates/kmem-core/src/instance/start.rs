@@ -286,14 +286,7 @@ mod tests {
     use crate::{Caller, Instance, Kmem};
 
     const BYTES: usize = 64 << 20;
-    const BUDGET: Budget = Budget {
-        first_zone: BYTES,
-        min_zone: BYTES,
-        memory: BYTES,
-        cpus: 3,
-        scarce: false,
-        limit: usize::MAX,
-    };
+    const BUDGET: Budget = Budget::of(BYTES, 3);
 
     /// The state that a fork copies while another thread starts the instance.
     fn copied_while_starting(kmem: &'static Kmem) {

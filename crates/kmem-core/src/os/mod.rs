@@ -51,6 +51,20 @@ pub struct Budget {
     pub limit: usize,
 }
 
+impl Budget {
+    /// A budget of `bytes` for each zone and for all memory, without limits beyond that.
+    pub const fn of(bytes: usize, cpus: u32) -> Self {
+        Self {
+            first_zone: bytes,
+            min_zone: bytes,
+            memory: bytes,
+            cpus,
+            scarce: false,
+            limit: usize::MAX,
+        }
+    }
+}
+
 /// Memory of a platform.
 ///
 /// ```text

@@ -75,14 +75,7 @@ unsafe impl Memory for FixedRegion {
         let left = self.end - self.next.load(Ordering::Relaxed).max(self.start);
         // The zone's tables and alignment need the rest.
         let zone = (left / 8 * 7) & !(PAGE_SIZE - 1);
-        Budget {
-            first_zone: zone,
-            min_zone: zone,
-            memory: zone,
-            cpus: self.cpus,
-            scarce: false,
-            limit: usize::MAX,
-        }
+        Budget::of(zone, self.cpus)
     }
 }
 

@@ -42,8 +42,8 @@ pub(super) struct Nodes {
     /// A bit for each node that lacked a zone when it was first used, and for which the platform
     /// was asked again.
     tried: AtomicU64,
-    /// The distance to each node from each.
-    distance: [[AtomicU8; MAX_NODES as usize]; MAX_NODES as usize],
+    /// For each node, all nodes: itself, then the others, the nearest first.
+    order: [[AtomicU8; MAX_NODES as usize]; MAX_NODES as usize],
 }
 
 impl Nodes {
@@ -51,8 +51,7 @@ impl Nodes {
         Self {
             others: AtomicU32::new(0),
             tried: AtomicU64::new(0),
-            distance: [const { [const { AtomicU8::new(0) }; MAX_NODES as usize] };
-                MAX_NODES as usize],
+            order: [const { [const { AtomicU8::new(0) }; MAX_NODES as usize] }; MAX_NODES as usize],
         }
     }
 
@@ -66,31 +65,25 @@ impl Nodes {
         for from in 0..nodes {
             let mut distances = [FAR; MAX_NODES as usize];
             platform.distances(from, &mut distances[..nodes as usize]);
-            for (to, distance) in (0..nodes).zip(distances) {
-                self.between(from, to).store(distance, Ordering::Relaxed);
+            let mut order: [u8; MAX_NODES as usize] = core::array::from_fn(|node| node as u8);
+            let order = &mut order[..nodes as usize];
+            // A node is nearer to itself than any other, whatever the platform says.
+            order.sort_unstable_by_key(|&to| (u32::from(to) != from, distances[to as usize], to));
+            for (place, &mut to) in self.order[from as usize].iter().zip(order) {
+                place.store(to, Ordering::Relaxed);
             }
         }
-    }
-
-    fn between(&self, from: u32, to: u32) -> &AtomicU8 {
-        &self.distance[from as usize % MAX_NODES as usize][to as usize % MAX_NODES as usize]
     }
 
     /// The nodes of a placement, nearest first.
     fn nearest(&self, placement: Placement) -> impl Iterator<Item = u32> {
         let from = placement.node();
-        let most = if placement == Placement::Only(from) { 1 } else { usize::MAX };
-        let nodes = self.others.load(Ordering::Relaxed) + 1;
-        // A node is nearer to itself than any other, whatever the platform says.
-        let rank = move |to: u32| (to != from, self.between(from, to).load(Ordering::Relaxed), to);
-        let mut last = None;
-        core::iter::from_fn(move || {
-            let next =
-                (0..nodes).map(rank).filter(|&to| last.is_none_or(|last| to > last)).min()?;
-            last = Some(next);
-            Some(next.2)
-        })
-        .take(most)
+        let count = match placement {
+            Placement::Only(_) => 1,
+            Placement::Near(_) => self.others.load(Ordering::Relaxed) as usize + 1,
+        };
+        let order = &self.order[from as usize % MAX_NODES as usize];
+        order[..count.min(order.len())].iter().map(|node| node.load(Ordering::Relaxed).into())
     }
 }
 

@@ -295,7 +295,8 @@ impl<S: SlabTables> Zones<S> {
         pages: PageCount,
         node: u32,
     ) -> Option<&ZoneSet<S>> {
-        let found = self.reserve_most(platform, platform.budget().min_zone, pages, 1)?;
+        let budget = platform.budget();
+        let found = self.reserve_most(platform, (budget.min_zone, budget.scarce), pages, 1)?;
         self.install(platform, &found, 0, (Purpose::Heap, node))
     }
 
@@ -303,9 +304,11 @@ impl<S: SlabTables> Zones<S> {
     /// that of the first node.
     pub fn add_first(&self, platform: &impl Platform) -> Option<FirstZones<'_, S>> {
         let nodes = self.nodes();
-        let share = platform.budget().first_zone / nodes as usize;
+        let budget = platform.budget();
+        let share = budget.first_zone / nodes as usize;
         // Each zone of several is aligned as the first one is.
         let wish = if share >= LARGE { share & !(LARGE_ALIGN - 1) } else { share };
+        let wish = (wish, budget.scarce);
         let found = self.reserve_most(platform, wish, PageCount::PAGEBLOCK, nodes)?;
         let shows_words = nodes > 1 && self.show_words(platform, &found);
         let set = self.install(platform, &found, 0, (Purpose::Heap, 0))?;
@@ -316,19 +319,19 @@ impl<S: SlabTables> Zones<S> {
         Some(FirstZones { set, count: nodes, shows_words })
     }
 
-    /// Reserves `zones` of `wish` bytes each, or of less, but with room for a run of `pages`.
+    /// Reserves `zones` of `wish` bytes each, or of less, but with room for a run of `pages`. If
+    /// address space is `scarce`, other zones give up theirs for it.
     fn reserve_most(
         &self,
         platform: &impl Platform,
-        wish: usize,
+        (wish, scarce): (usize, bool),
         pages: PageCount,
         zones: u32,
     ) -> Option<Reservation> {
-        let budget = platform.budget();
         let need = pages.bytes().checked_next_multiple_of(PAGEBLOCK_SIZE)?;
         let mut bytes = wish.max(need).min(MAX_ZONE) & !(PAGEBLOCK_SIZE - 1);
-        self.sparing.store(u32::from(budget.scarce), Ordering::Relaxed);
-        let mut spared = !budget.scarce;
+        self.sparing.store(u32::from(scarce), Ordering::Relaxed);
+        let mut spared = !scarce;
         loop {
             if bytes < need || bytes == 0 {
                 if spared || self.spare_space(platform, PageCount::ZERO) == 0 {

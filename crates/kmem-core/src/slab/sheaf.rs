@@ -1,10 +1,9 @@
 //! Sheaves and the barn: full arrays of free objects on their way from one CPU to another.
 //!
 //! Each node has a barn, for objects of that node. A sheaf is a fixed array in a pool that never
-//! shrinks. The barn keeps a stack of full sheaves
-//! for each class, and one stack of empty sheaves. Stacks are linked by sheaf number. A count in
-//! the head word detects reuse of a sheaf between a read and its compare-and-swap (Treiber, IBM RJ
-//! 5118, 1986).
+//! shrinks. The barn keeps a stack of full sheaves for each class, and one stack of empty sheaves.
+//! Stacks are linked by sheaf number. A count in the head word detects reuse of a sheaf between a
+//! read and its compare-and-swap (Treiber, IBM RJ 5118, 1986).
 //!
 //! Context: any. Lock-free; nothing here waits.
 

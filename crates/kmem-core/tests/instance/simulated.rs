@@ -14,14 +14,7 @@ pub(crate) type Simulated = Instance<Sim<Linux>>;
 
 /// A budget in which every limit is `bytes`.
 pub(crate) const fn budget(bytes: usize, cpus: u32) -> Budget {
-    Budget {
-        first_zone: bytes,
-        min_zone: bytes,
-        memory: bytes,
-        cpus,
-        scarce: false,
-        limit: usize::MAX,
-    }
+    Budget::of(bytes, cpus)
 }
 
 /// An instance over a platform with this budget.

@@ -15,7 +15,7 @@ const OPTIONS: &[&str] = &[
     "peak:1",
     "group-by:thread-name",
     "group-by:thread-name,rseq:off",
-    "report:nobody-listens",
+    "report:no-reader",
 ];
 
 fn sandbox() -> PathBuf {

@@ -2,8 +2,7 @@
 //!
 //! Context: any, signal handlers included.
 
-use super::path::Path;
-use super::start;
+use super::owner::is_stopped;
 use super::syscall::sys;
 
 /// Longest wait for the reader, as a count of looks. The reader reads one process after the
@@ -60,7 +59,7 @@ pub fn report(name: &[u8]) {
             );
             let mut reply = [0u8; 1];
             for _ in 0..LOOKS {
-                if is_stopped(reader.pid) {
+                if is_stopped(reader.pid.unsigned_abs()) {
                     break;
                 }
                 let read = sys!(libc::SYS_read, fd, reply.as_mut_ptr(), 1);
@@ -71,22 +70,6 @@ pub fn report(name: &[u8]) {
         }
         sys!(libc::SYS_close, fd);
     }
-}
-
-/// True when a process is stopped, by a signal or a tracer. False where that cannot be told.
-fn is_stopped(process: libc::pid_t) -> bool {
-    let mut path = Path::new();
-    let number = u64::from(process.unsigned_abs());
-    if !(path.add(b"/proc/") && path.add_number(number) && path.add(b"/stat")) {
-        return false;
-    }
-    let mut stat = [0; 128];
-    let len = start::read_file(path.name(), &mut stat);
-    let stat = &stat[..len];
-    // The state is behind the name, which may hold any characters.
-    let name = stat.iter().rposition(|&byte| byte == b')');
-    let state = name.and_then(|end| stat.get(end + 2));
-    matches!(state, Some(b'T' | b't'))
 }
 
 /// Ends the process with an exit status.

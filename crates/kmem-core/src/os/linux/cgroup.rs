@@ -3,10 +3,8 @@
 //! A container's limit is that of its own group or of one above it. The kernel ends a process of a
 //! group that would exceed it, even if the process could give memory back.
 
-use core::ffi::CStr;
-
 use super::path::Path;
-use super::start::read_file;
+use super::start::{read_file, read_number};
 
 /// Bytes that the process's groups may have; `usize::MAX` if there is no limit, or none to be seen.
 pub(super) fn memory_limit() -> usize {
@@ -30,17 +28,9 @@ fn least_of_line(line: &[u8]) -> usize {
     loop {
         let mut path = Path::new();
         if path.add(root) && path.add(group) && path.add(file) {
-            least = least.min(number_in(path.name()));
+            least = least.min(read_number(path.name()).unwrap_or(usize::MAX));
         }
         let Some(slash) = group.iter().rposition(|&byte| byte == b'/') else { return least };
         group = &group[..slash];
     }
-}
-
-/// The number in a file; `usize::MAX` if there is no file, or no number in it.
-fn number_in(path: &CStr) -> usize {
-    let mut text = [0; 24];
-    let len = read_file(path, &mut text);
-    let digits = core::str::from_utf8(text[..len].trim_ascii()).ok();
-    digits.and_then(|digits| digits.parse().ok()).unwrap_or(usize::MAX)
 }

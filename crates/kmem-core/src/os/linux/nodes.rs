@@ -8,6 +8,7 @@
 
 use core::ffi::CStr;
 
+use super::path::Path;
 use super::start::read_file;
 use super::syscall::sys;
 use crate::os::MAX_NODES;
@@ -113,15 +114,12 @@ fn read<'a>(path: &CStr, text: &'a mut [u8]) -> &'a [u8] {
 
 /// The beginning of a file of a node.
 fn read_of_node<'a>(node: u32, name: &[u8], text: &'a mut [u8]) -> &'a [u8] {
-    let digits = [b'0' + (node / 10 % 10) as u8, b'0' + (node % 10) as u8];
-    let number = if node < 10 { &digits[1..] } else { &digits[..] };
-    let mut path = [0; 64];
-    let mut len = 0;
-    for part in [b"/sys/devices/system/node/node", number, b"/", name] {
-        path[len..len + part.len()].copy_from_slice(part);
-        len += part.len();
-    }
-    CStr::from_bytes_until_nul(&path).map_or(&[], |path| read(path, text))
+    let mut path = Path::new();
+    let named = path.add(b"/sys/devices/system/node/node")
+        && path.add_number(node.into())
+        && path.add(b"/")
+        && path.add(name);
+    if named { read(path.name(), text) } else { &[] }
 }
 
 /// The ranges of a list like `0-3,8` from the kernel, each as its first and its last number.

@@ -25,19 +25,29 @@ pub(super) fn is_alive(owner: &Owner) -> bool {
 /// Start of a process, in clock ticks since boot. `None`: there is no process of that number, or no
 /// `/proc`.
 fn start_ticks(pid: u32) -> Option<u64> {
-    let mut path = Path::new();
-    let named = path.add(b"/proc/") && path.add_number(pid.into()) && path.add(b"/stat");
     let mut text = [0; 1024];
-    let len = if named { read_file(path.name(), &mut text) } else { 0 };
-    parse(&text[..len])
+    let start = field(stat(pid, &mut text), 22)?;
+    core::str::from_utf8(start).ok()?.parse().ok()
 }
 
-/// Field 22 of `/proc/PID/stat`. The name in field 2 may hold spaces and parentheses, so fields are
-/// counted from the last `)`.
-fn parse(stat: &[u8]) -> Option<u64> {
+/// Returns whether a process is stopped, by a signal or a tracer. False where that cannot be told.
+pub(super) fn is_stopped(pid: u32) -> bool {
+    matches!(field(stat(pid, &mut [0; 1024]), 3), Some(b"T" | b"t"))
+}
+
+/// The text of `/proc/PID/stat`; empty if there is no such process, or no `/proc`.
+fn stat(pid: u32, text: &mut [u8; 1024]) -> &[u8] {
+    let mut path = Path::new();
+    let named = path.add(b"/proc/") && path.add_number(pid.into()) && path.add(b"/stat");
+    let len = if named { read_file(path.name(), text) } else { 0 };
+    &text[..len]
+}
+
+/// A field of `/proc/PID/stat`, from the third on, by its number in proc(5). The name in field 2
+/// may hold spaces and parentheses, so fields are counted from the last `)`.
+fn field(stat: &[u8], number: usize) -> Option<&[u8]> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-    let field = stat[name_end..].split(|&byte| byte == b' ').nth(20)?;
-    core::str::from_utf8(field).ok()?.parse().ok()
+    stat[name_end..].split(|&byte| byte == b' ').nth(number - 2)
 }
 
 #[cfg(test)]
@@ -48,10 +58,11 @@ mod tests {
     #[test]
     fn start_is_found_behind_a_name_with_parentheses() {
         let stat = b"7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 93939 8 9\n";
-        assert_eq!(parse(stat), Some(93939));
-        assert_eq!(parse(b"7 (a"), None);
-        assert_eq!(parse(b"7 (a) S 1"), None);
-        assert_eq!(parse(b""), None);
+        assert_eq!(field(stat, 22), Some(&b"93939"[..]));
+        assert_eq!(field(stat, 3), Some(&b"S"[..]));
+        assert_eq!(field(b"7 (a", 22), None);
+        assert_eq!(field(b"7 (a) S 1", 22), None);
+        assert_eq!(field(b"", 22), None);
     }
 
     #[test]

@@ -21,8 +21,6 @@ core::arch::global_asm!(
     ".weak __rseq_size",
 );
 
-const AT_SECURE: usize = 23;
-
 /// Address of a weak symbol; null if it does not exist or is not relocated yet.
 #[cfg(target_arch = "x86_64")]
 macro_rules! weak {
@@ -133,6 +131,13 @@ pub fn read_file(path: &CStr, buf: &mut [u8]) -> usize {
     }
 }
 
+/// Reads a file with one number. `None`: there is no file, or no number in it.
+pub(super) fn read_number(path: &CStr) -> Option<usize> {
+    let mut text = [0; 24];
+    let len = read_file(path, &mut text);
+    core::str::from_utf8(text[..len].trim_ascii()).ok()?.parse().ok()
+}
+
 /// Copies memory of this process at `at`, which may be unmapped, into `buf`. Returns the number of
 /// bytes that could be read.
 pub fn peek(at: usize, buf: &mut [u8]) -> usize {
@@ -152,14 +157,14 @@ pub fn peek(at: usize, buf: &mut [u8]) -> usize {
 
 /// Value of the auxiliary vector (`getauxval(3)`), 0 if it has none. `None`: the C library has no
 /// such function, or is not relocated yet.
-pub fn auxiliary(kind: usize) -> Option<usize> {
+pub fn auxiliary(kind: libc::c_ulong) -> Option<usize> {
     let getauxval = weak!("getauxval");
     if getauxval == 0 {
         return None;
     }
     // SAFETY: the C library's function, which only reads the vector.
     let getauxval =
-        unsafe { core::mem::transmute::<usize, extern "C" fn(usize) -> usize>(getauxval) };
+        unsafe { core::mem::transmute::<usize, extern "C" fn(libc::c_ulong) -> usize>(getauxval) };
     Some(getauxval(kind))
 }
 
@@ -167,7 +172,7 @@ pub fn auxiliary(kind: usize) -> Option<usize> {
 /// set-group-ID, file capabilities, or a rule of a security module. The kernel says so in the
 /// auxiliary vector (`AT_SECURE`).
 pub fn secure() -> bool {
-    if let Some(secure) = auxiliary(AT_SECURE) {
+    if let Some(secure) = auxiliary(libc::AT_SECURE) {
         return secure != 0;
     }
     let mut vector = [0; 1024];
@@ -201,10 +206,7 @@ pub fn possible_cpus() -> u32 {
 
 /// Most mappings that a process may have.
 pub fn max_mappings() -> usize {
-    let mut text = [0; 24];
-    let len = read_file(c"/proc/sys/vm/max_map_count", &mut text);
-    let number = core::str::from_utf8(text[..len].trim_ascii()).ok();
-    number.and_then(|digits| digits.parse().ok()).unwrap_or(65_530)
+    read_number(c"/proc/sys/vm/max_map_count").unwrap_or(65_530)
 }
 
 /// Value of an entry of the auxiliary vector. `None`: there is no such entry.

@@ -15,7 +15,6 @@ const NAME: &[u8] = b"__vdso_clock_gettime\0";
 #[cfg(target_arch = "aarch64")]
 const NAME: &[u8] = b"__kernel_clock_gettime\0";
 
-const AT_SYSINFO_EHDR: usize = 33;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const DT_STRTAB: u64 = 5;
@@ -61,7 +60,7 @@ impl ClockFunction {
 
 /// Finds the function.
 fn find() -> Option<usize> {
-    let base = start::auxiliary(AT_SYSINFO_EHDR).filter(|&base| base != 0)?;
+    let base = start::auxiliary(libc::AT_SYSINFO_EHDR).filter(|&base| base != 0)?;
     // The headers are in the first page.
     let headers = image(base, 4096);
     let size = segments(headers).find(|segment| segment.kind == PT_LOAD)?.bytes;
