@@ -87,6 +87,11 @@ fn no_memory_that_faults_is_handed_out_when_there_are_too_many_mappings() {
 }
 
 #[test]
+fn the_heap_grows_when_there_are_too_many_mappings() {
+    Run::new(program("many_mappings.c")).arg("grow").run().assert_quiet_success();
+}
+
+#[test]
 fn exhausted_data_segment_gives_null_and_comes_back() {
     Run::after_shell("ulimit -d 131072", program("exhaust.c"))
         .args(&["inherited", "128"])
@@ -199,8 +204,9 @@ fn munmap_fails() {
 }
 
 #[test]
-fn mprotect_fails() {
+fn the_heap_grows_where_mprotect_fails() {
     with_failing("ENOMEM", &["mprotect"]);
+    with_failing("EPERM", &["mprotect"]);
 }
 
 #[test]

@@ -161,12 +161,30 @@ static void fail_from_now_on(unsigned error, int count, char **names)
 	install(code, length);
 }
 
+/* Memory can be had without mprotect. */
+static void require_growth(void)
+{
+	enum { BLOCKS = 1500 };
+	static char *large[BLOCKS];
+	for (int i = 0; i < BLOCKS; i++) {
+		REQUIRE((large[i] = malloc(MIB)) != NULL);
+		fill(large[i], 512, (unsigned)i);
+		large[i][MIB - 1] = 1;
+	}
+	for (int i = 0; i < BLOCKS; i++) {
+		CHECK_AT(holds(large[i], 512, (unsigned)i), i);
+		free(large[i]);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	REQUIRE(argc > 2);
 	uint64_t state = 42;
 	work(&state, 30000);
 	fail_from_now_on(error_of(argv[1]), argc - 2, argv + 2);
+	if (argc == 3 && !strcmp(argv[2], "mprotect"))
+		require_growth();
 	work(&state, 60000);
 	for (int slot = 0; slot < SLOTS; slot++) {
 		free(blocks[slot]);

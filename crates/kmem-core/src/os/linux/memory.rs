@@ -68,13 +68,14 @@ unsafe impl Memory for Linux {
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let slack = align.saturating_sub(PAGE_SIZE);
         let span = bytes.checked_add(slack)?;
+        let accessible = self.accessible.is_wanted();
         // SAFETY: a new mapping at an address of the kernel's choice.
         let at = mapped(unsafe {
             sys!(
                 libc::SYS_mmap,
                 0,
                 span,
-                libc::PROT_NONE,
+                if accessible { PROT_RW } else { libc::PROT_NONE },
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 usize::MAX,
                 0
@@ -92,29 +93,42 @@ unsafe impl Memory for Linux {
             // SAFETY: the fresh mapping's part behind the reservation, which nothing uses.
             unsafe { sys!(libc::SYS_munmap, aligned + bytes, tail) };
         }
-        // A core file should not contain reserved memory: it is empty and large.
-        // SAFETY: the fresh mapping; the advice affects core files only.
-        unsafe { sys!(libc::SYS_madvise, aligned, bytes, libc::MADV_DONTDUMP) };
+        // Reserved memory is empty and large, so core files should not contain it.
+        // SAFETY: the fresh mapping. `release` removes its entry before the range.
+        unsafe {
+            if accessible {
+                // Without an entry, the commit fails.
+                self.accessible.add(aligned, bytes);
+            } else {
+                sys!(libc::SYS_madvise, aligned, bytes, libc::MADV_DONTDUMP);
+            }
+        }
         NonNull::new(aligned as *mut u8)
     }
 
     unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
+        self.accessible.remove(at.as_ptr() as usize, bytes);
         // A refusal (too many mappings) only loses address space.
         // SAFETY: the range is a reservation that nothing uses, by the contract.
         unsafe { sys!(libc::SYS_munmap, at.as_ptr(), bytes) };
     }
 
     fn releases_parts(&self) -> bool {
-        true
+        // Their entries hold for whole reservations.
+        self.accessible.is_empty()
     }
 
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        if self.accessible.has(at.as_ptr() as usize) {
+            return true;
+        }
         // SAFETY: a range of a reservation, by the contract.
         unsafe {
             let done = sys!(libc::SYS_mprotect, at.as_ptr(), bytes, PROT_RW) == 0;
             if done {
                 sys!(libc::SYS_madvise, at.as_ptr(), bytes, libc::MADV_DODUMP);
             }
+            self.accessible.note(done);
             done
         }
     }

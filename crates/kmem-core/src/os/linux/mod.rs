@@ -4,9 +4,11 @@
 
 use crate::sync::{AtomicU32, AtomicUsize};
 
+use accessible::Accessible;
 use sandbox::Sandbox;
 use vdso::ClockFunction;
 
+mod accessible;
 pub mod call;
 mod cgroup;
 mod cpus;
@@ -24,7 +26,8 @@ pub mod start;
 pub mod syscall;
 mod vdso;
 
-/// The Linux platform. It holds only answers of the kernel, and the place of shared memory.
+/// The Linux platform. It holds only answers of the kernel, and the places of special
+/// memory.
 pub struct Linux {
     /// Number of CPU slots; 0 until the kernel was asked.
     cpus: AtomicU32,
@@ -39,6 +42,8 @@ pub struct Linux {
     shared: AtomicUsize,
     /// End of that memory.
     shared_end: AtomicUsize,
+    /// Reservations that need no commit.
+    accessible: Accessible,
     clock: ClockFunction,
     sandbox: Sandbox,
 }
@@ -53,6 +58,7 @@ impl Linux {
             group_memory: AtomicUsize::new(0),
             shared: AtomicUsize::new(0),
             shared_end: AtomicUsize::new(0),
+            accessible: Accessible::new(),
             clock: ClockFunction::new(),
             sandbox: Sandbox::new(),
         }
