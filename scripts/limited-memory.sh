@@ -41,7 +41,7 @@ in_container() {
   rmdir "$group"
 }
 
-# A program that lives under the C library's malloc, with 24 MiB of blocks at most. What the heap
+# A program that lives under the C library's malloc, with 40 MiB of blocks at most. What the heap
 # keeps must follow the limit.
 in_small_container() {
   local group=$1 limit=$2 file=$3 program
@@ -51,7 +51,7 @@ in_small_container() {
   mkdir -p "$group"
   echo $((64 << 20)) >"$group/$limit"
   sh -c "echo \$\$ > $group/cgroup.procs &&
-    LD_PRELOAD=$library exec $program/container 24" ||
+    LD_PRELOAD=$library exec $program/container 40" ||
     { echo "64 MiB: the program failed" >&2; rmdir "$group"; return 1; }
   echo "64 MiB container: ok, peak $(($(cat "$group/$file") >> 20)) MiB"
   rmdir "$group"

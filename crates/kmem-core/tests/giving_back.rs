@@ -125,3 +125,30 @@ fn near_a_limit_of_memory_less_free_memory_is_kept() {
     let few = kept(34 << 20);
     assert!((1..=18).contains(&few), "{few} MiB of 32");
 }
+
+#[test]
+fn near_a_limit_of_memory_taking_new_pages_gives_back_free_ones() {
+    const MIB: usize = 1 << 20;
+    let a = simulated(Budget { limit: 64 * MIB, ..budget(128 << 20, 1) });
+    let (freed, held): (Vec<_>, Vec<_>) =
+        (0..8).map(|_| (a.alloc(MIB, CALLER), a.alloc(MIB, CALLER))).unzip();
+    for &at in &freed {
+        // SAFETY: live.
+        unsafe { at.write_bytes(0xAA, MIB) };
+        free(a, at);
+    }
+    // SAFETY: committed memory of the zone.
+    let kept = || freed.iter().filter(|&&at| unsafe { at.read_volatile() } == 0xAA).count();
+    assert_eq!(kept(), 8, "they are an eighth of the limit");
+    // No free block is that long, so each of these takes pages that were never used.
+    let long: Vec<_> = (0..10)
+        .map(|_| {
+            a.platform().advance_ms(1);
+            a.alloc(4 * MIB, CALLER)
+        })
+        .collect();
+    assert!(kept() <= 4, "{} MiB of 8", kept());
+    held.into_iter().chain(long).for_each(|at| free(a, at));
+    a.drain();
+    assert_empty(a);
+}

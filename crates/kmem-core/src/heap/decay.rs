@@ -46,6 +46,15 @@ impl<P: Platform> Heap<P> {
         PageCount((left.0 / 4).max(limit.0 / LEAST_PART))
     }
 
+    /// Purges free pages after others were taken, if these come near to a limit of memory. The
+    /// pages that were taken may be new ones.
+    pub(super) fn mind_limit(&'static self) {
+        let kept = self.may_keep();
+        if kept != NO_LIMIT {
+            self.zones.heap().for_each(|set| set.zone.on(&self.platform).keep_few(kept));
+        }
+    }
+
     #[cold]
     fn end_generation(&'static self, set: &'static ZoneSet) {
         set.slabs.grow_older();

@@ -289,7 +289,10 @@ impl<P: Platform> Heap<P> {
         let mut drained = false;
         loop {
             match claim() {
-                Ok(found) => return Some(found),
+                Ok(found) => {
+                    self.mind_limit();
+                    return Some(found);
+                }
                 Err(Refused::Bad(set, found)) => self.take_out_of_use(set, found),
                 Err(Refused::NoMemory) if drained => return None,
                 Err(Refused::NoMemory) => {

@@ -91,10 +91,8 @@ impl<P: Platform> On<'_, P> {
             self.purge(0, u32::MAX);
             return Look::Early;
         }
+        self.keep_few(kept);
         let (ticks, looked) = (self.platform.ticks(), decay.looked.load(Ordering::Relaxed));
-        if self.zone.committed() > kept {
-            self.keep_few(ticks, kept);
-        }
         if ticks.wrapping_sub(looked) < LOOK_EVERY {
             return Look::Early;
         }
@@ -113,9 +111,13 @@ impl<P: Platform> On<'_, P> {
         if new { Look::Generation } else { Look::Due }
     }
 
-    /// Purges all if more than `kept` free pages have old contents.
-    fn keep_few(&self, ticks: u64, kept: PageCount) {
-        let counted = &self.zone.decay.counted;
+    /// Purges all if more than `kept` free pages have old contents. Counts them from time to time
+    /// only.
+    pub fn keep_few(&self, kept: PageCount) {
+        if self.zone.committed() <= kept {
+            return;
+        }
+        let (ticks, counted) = (self.platform.ticks(), &self.zone.decay.counted);
         if ticks.wrapping_sub(counted.load(Ordering::Relaxed)) < COUNT_EVERY {
             return;
         }
