@@ -18,6 +18,7 @@ readonly TOOLS=(
   "objcopy binutils"
   "readelf binutils"
   "gcore gdb"
+  "valgrind valgrind"
   "setpriv util-linux"
   "python3 python3"
   "perl perl-base"

@@ -154,7 +154,7 @@ impl Sites {
             return TagId(TAG_UNTAGGED);
         };
         if let Some(tag) = caller.static_tag() {
-            let found = self.find_or_add(platform, &table, Key::Static(tag));
+            let found = self.find_or_add(platform, &table, Key::tag(tag));
             if keep {
                 self.remember(caller.address, found);
             }
@@ -162,7 +162,7 @@ impl Sites {
         }
         let depth = table.root.depth.load(Ordering::Relaxed);
         if depth < 2 {
-            let found = self.find_or_add(platform, &table, Key::Return(caller.address));
+            let found = self.find_or_add(platform, &table, Key::caller(caller.address));
             if found.0 != table.root.deep_tag.load(Ordering::Relaxed) {
                 if keep {
                     self.remember(caller.address, found);
@@ -185,8 +185,8 @@ impl Sites {
     ) -> TagId {
         let chain = Chain::walk(platform, caller, depth);
         match chain.frames() {
-            [ret] => self.find_or_add(platform, table, Key::Return(*ret)),
-            frames => self.find_or_add(platform, table, Key::Chain(frames)),
+            [ret] => self.find_or_add(platform, table, Key::caller(*ret)),
+            frames => self.find_or_add(platform, table, Key::chain(frames)),
         }
     }
 
@@ -274,35 +274,30 @@ impl Sites {
         key: Key<'_>,
     ) -> bool {
         let site = &table.sites[tag as usize];
-        let (kind, addr) = match key {
-            Key::Return(ret) => (site_kind::CALLER, ret),
-            Key::Static(tag) => {
-                if site.data.load(Ordering::Relaxed) == 0 {
-                    // SAFETY: the tag of a call site is loaded (invariant of `CallSite`).
-                    let Some(data) = (unsafe { self.copy_names(platform, table, tag) }) else {
-                        return false;
-                    };
-                    site.data.store(data, Ordering::Relaxed);
-                }
-                (site_kind::STATIC, tag as usize)
-            }
-            Key::Chain(frames) => {
-                let Some(room) = self.texts.take(platform, table.root, size_of_val(frames)) else {
+        if let Some(tag) = key.static_tag() {
+            if site.data.load(Ordering::Relaxed) == 0 {
+                // SAFETY: the tag of a call site is loaded (invariant of `CallSite`).
+                let Some(data) = (unsafe { self.copy_names(platform, table, tag) }) else {
                     return false;
                 };
-                // SAFETY: `room` has the bytes of the frames, and only this thread uses it.
-                unsafe {
-                    room.cast::<usize>()
-                        .as_ptr()
-                        .copy_from_nonoverlapping(frames.as_ptr(), frames.len())
-                };
-                site.count.store(frames.len() as u32, Ordering::Relaxed);
-                site.data.store(room.as_ptr() as u64, Ordering::Relaxed);
-                (site_kind::CHAIN, frames[0])
+                site.data.store(data, Ordering::Relaxed);
             }
-        };
-        site.addr.store(addr as u64, Ordering::Relaxed);
-        site.kind.store(kind, Ordering::Release);
+        } else if key.kind == site_kind::CHAIN {
+            let frames = key.frames;
+            let Some(room) = self.texts.take(platform, table.root, size_of_val(frames)) else {
+                return false;
+            };
+            // SAFETY: `room` has the bytes of the frames, and only this thread uses it.
+            unsafe {
+                room.cast::<usize>()
+                    .as_ptr()
+                    .copy_from_nonoverlapping(frames.as_ptr(), frames.len())
+            };
+            site.count.store(frames.len() as u32, Ordering::Relaxed);
+            site.data.store(room.as_ptr() as u64, Ordering::Relaxed);
+        }
+        site.addr.store(key.address as u64, Ordering::Relaxed);
+        site.kind.store(key.kind, Ordering::Release);
         true
     }
 
@@ -344,9 +339,7 @@ impl Sites {
 
     /// Claims the site of an unloaded static tag of equal names. Returns its number.
     fn revive(&self, table: &Table<'_>, key: Key<'_>) -> Option<u32> {
-        let Key::Static(tag) = key else {
-            return None;
-        };
+        let tag = key.static_tag()?;
         if self.gone.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -398,7 +391,7 @@ impl Sites {
                 self.gone.fetch_add(1, Ordering::Relaxed);
                 each(TagId(number as u32));
                 site.addr.store(0, Ordering::Release);
-                table.unlink(number as u32, Key::Static(addr as *const StaticTag));
+                table.unlink(number as u32, Key::tag(addr as *const StaticTag));
             }
         }
         self.forget();
@@ -543,24 +536,19 @@ impl<'a> Table<'a> {
     /// Returns whether a tag of the index stands for `key`.
     fn is(&self, tag: u32, key: Key<'_>) -> bool {
         let site = &self.sites[tag as usize];
-        let is = |kind, addr: usize| {
-            site.addr.load(Ordering::Relaxed) == addr as u64
-                && site.kind.load(Ordering::Acquire) == kind
-        };
-        match key {
-            Key::Return(ret) => is(site_kind::CALLER, ret),
-            Key::Static(tag) => is(site_kind::STATIC, tag as usize),
-            Key::Chain(frames) => {
-                is(site_kind::CHAIN, frames[0])
-                    && site.count.load(Ordering::Relaxed) as usize == frames.len()
-                    // SAFETY: the frames are written before the index names the tag, and neither
-                    // changed nor freed after.
-                    && unsafe {
-                        let at = site.data.load(Ordering::Relaxed) as *const usize;
-                        core::slice::from_raw_parts(at, frames.len()) == frames
-                    }
-            }
+        if site.addr.load(Ordering::Relaxed) != key.address as u64
+            || site.kind.load(Ordering::Acquire) != key.kind
+        {
+            return false;
         }
+        key.kind != site_kind::CHAIN
+            || site.count.load(Ordering::Relaxed) as usize == key.frames.len()
+                // SAFETY: the frames are written before the index names the tag, and neither
+                // changed nor freed after.
+                && unsafe {
+                    let at = site.data.load(Ordering::Relaxed) as *const usize;
+                    core::slice::from_raw_parts(at, key.frames.len()) == key.frames
+                }
     }
 
     /// Names of a static tag.

@@ -2,6 +2,8 @@
 
 use core::ffi::{CStr, c_char};
 
+use kmem_layout::site::site_kind;
+
 /// A tag compiled into a program: one per call site, in the ELF section [`SECTION`] of its object.
 /// It is `struct kmem_alloc_tag` of `kmem.h` (the kernel's `struct codetag`).
 ///
@@ -84,25 +86,50 @@ impl CallSite {
 }
 
 /// The key of a search in the index.
+///
+/// Each kind of key writes all fields, so this is no enum. The compiler may read a field before it
+/// knows the kind. Memcheck reports a branch on memory that was never written.
 #[derive(Clone, Copy)]
-pub(super) enum Key<'a> {
-    /// A return address.
-    Return(usize),
-    /// The address of a static tag.
-    Static(*const StaticTag),
-    /// Return addresses, innermost first.
-    Chain(&'a [usize]),
+pub(super) struct Key<'a> {
+    /// One of [`site_kind`].
+    pub(super) kind: u32,
+    /// The return address, the address of the static tag, or the first of the frames.
+    pub(super) address: usize,
+    /// Return addresses of a chain, innermost first; empty for the other kinds.
+    pub(super) frames: &'a [usize],
 }
 
-impl Key<'_> {
+impl<'a> Key<'a> {
+    /// A return address.
+    pub(super) fn caller(ret: usize) -> Self {
+        Self { kind: site_kind::CALLER, address: ret, frames: &[] }
+    }
+
+    /// The address of a static tag.
+    pub(super) fn tag(tag: *const StaticTag) -> Self {
+        Self { kind: site_kind::STATIC, address: tag as usize, frames: &[] }
+    }
+
+    /// Return addresses, innermost first.
+    pub(super) fn chain(frames: &'a [usize]) -> Self {
+        let address = frames.first().map_or(0, |&ret| ret);
+        Self { kind: site_kind::CHAIN, address, frames }
+    }
+
+    /// The static tag, if it is one.
+    pub(super) fn static_tag(self) -> Option<*const StaticTag> {
+        (self.kind == site_kind::STATIC).then_some(self.address as *const StaticTag)
+    }
+
     pub(super) fn hash(self) -> usize {
-        let mix = |hash: u64, word: usize| {
+        let mix = |hash: u64, &word: &usize| {
             (hash ^ word as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
         };
-        let hash = match self {
-            Self::Return(ret) => mix(1, ret),
-            Self::Static(tag) => mix(2, tag as usize),
-            Self::Chain(frames) => frames.iter().fold(3, |hash, &ret| mix(hash, ret)),
+        let seed = u64::from(self.kind);
+        let hash = if self.kind == site_kind::CHAIN {
+            self.frames.iter().fold(seed, mix)
+        } else {
+            mix(seed, &self.address)
         };
         (hash >> 20) as usize
     }

@@ -61,9 +61,9 @@ impl Table<'_> {
             // A number that was not needed, or a static tag whose object was unloaded.
             0 => return Ok(()),
             site_kind::STATIC if address == 0 => return Ok(()),
-            site_kind::CALLER => Key::Return(address),
-            site_kind::STATIC => Key::Static(address as *const StaticTag),
-            site_kind::CHAIN => Key::Chain(frames(site)),
+            site_kind::CALLER => Key::caller(address),
+            site_kind::STATIC => Key::tag(address as *const StaticTag),
+            site_kind::CHAIN => Key::chain(frames(site)),
             _ => return Err(SiteFault::Kind { tag: TagId(tag) }),
         };
         match self.search(key) {

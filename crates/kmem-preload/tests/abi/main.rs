@@ -10,6 +10,7 @@ mod groups;
 mod hardening;
 mod harness;
 mod loader;
+mod memcheck;
 mod misuse;
 mod nodes;
 mod resources;
