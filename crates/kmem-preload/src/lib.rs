@@ -11,6 +11,7 @@
 //! | [`limits`]                                          | `setrlimit`                    |
 //! | [`thread`], [`pthread`]                             | a group per thread, by name    |
 //! | [`sandbox`]                                         | filters of system calls        |
+//! | [`sanitizer`]                                       | a word on LeakSanitizer        |
 //! | [`tagged`], [`tag_ranges`], [`kernel`], [`vmalloc`] | `kmem.h`: tags, memory         |
 //! | [`group`], [`scope`]                                | `kmem.h`: groups               |
 //! | [`percpu`], [`mempool`], [`rhashtable`]             | `kmem.h`: the other interfaces |
@@ -40,6 +41,7 @@ mod pthread;
 mod report;
 mod rhashtable;
 mod sandbox;
+mod sanitizer;
 mod scope;
 mod tag_ranges;
 mod tagged;

@@ -23,6 +23,7 @@ extern "C" fn init() {
     // SAFETY: a fresh allocation that no other code uses.
     unsafe { KMEM.free(KMEM.alloc(1, Caller::at(init as *const () as usize))) };
     crate::thread::start();
+    crate::sanitizer::tell();
 }
 
 extern "C" fn fini() {

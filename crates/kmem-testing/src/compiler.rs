@@ -59,6 +59,12 @@ impl Compiler {
         self.args(["-Wall", "-Wextra", "-Werror"])
     }
 
+    /// Compiles to `output`. Returns whether the compiler succeeded.
+    pub fn can_compile(mut self, output: impl AsRef<Path>) -> bool {
+        let compiled = self.0.arg("-o").arg(output.as_ref()).output();
+        compiled.is_ok_and(|compiled| compiled.status.success())
+    }
+
     /// Compiles to `output`, and returns its path. Fails the test if the compiler fails.
     #[track_caller]
     pub fn compile(mut self, output: impl AsRef<Path>) -> PathBuf {

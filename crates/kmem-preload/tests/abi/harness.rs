@@ -55,6 +55,11 @@ pub(crate) fn program(source: &str) -> PathBuf {
     compile(source, source.split('.').next().expect("a name"), &[])
 }
 
+/// The compiled program of a source file, with further options of the compiler.
+pub(crate) fn program_with_options(source: &str, output: &str, options: &[&str]) -> PathBuf {
+    compile(source, output, &options.iter().map(OsString::from).collect::<Vec<_>>())
+}
+
 /// The compiled program of a source file, linked against libraries given by path, which are found
 /// again at run time.
 pub(crate) fn program_with_libraries(source: &str, output: &str, libraries: &[&Path]) -> PathBuf {

@@ -17,6 +17,7 @@ mod resources;
 mod rhashtable;
 mod rules;
 mod sandbox;
+mod sanitizer;
 mod signals;
 mod stress;
 mod symbols;
