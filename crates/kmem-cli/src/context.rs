@@ -8,17 +8,18 @@ use kmem_snapshot::books::Profiling;
 use kmem_snapshot::control::{MAX_DEPTH, Setting};
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::reading::CallSite;
-use kmem_snapshot::{Control, Process, Target};
+use kmem_snapshot::{Control, Target};
 
 use crate::failure::{Failure, say, say_all};
+use crate::process::Named;
 use choose::{choose, name};
 
 /// Arguments of `kmem context`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Read or change the process with this number
-    #[arg(short, long)]
-    pid: u32,
+    /// Read or change the process with this number or this name
+    #[arg(short, long, value_name = "PID|NAME")]
+    pid: Named,
     /// Call site whose callers are told apart: FUNCTION, FILE:LINE, MODULE+0xOFFSET or tag:N.
     /// Without it the command prints the current setting
     site: Option<String>,
@@ -32,11 +33,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let control = Process::open(args.pid)?.control()?;
+    let process = args.pid.open()?;
+    let (pid, control) = (process.pid(), process.control()?);
     match &args.site {
-        _ if args.off => end(args.pid, &control, args.site.as_deref()),
-        Some(site) => begin(args.pid, &control, site, args.depth),
-        None => show(args.pid, &control),
+        _ if args.off => end(pid, &control, args.site.as_deref()),
+        Some(site) => begin(pid, &control, site, args.depth),
+        None => show(pid, &control),
     }
 }
 

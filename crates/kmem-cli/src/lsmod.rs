@@ -8,13 +8,14 @@ use kmem_snapshot::modules::{Board, Module};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, say};
+use crate::process::Named;
 
 /// Arguments of `kmem lsmod`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Read the process with this number
-    #[arg(short, long)]
-    pid: u32,
+    /// Read the process with this number or this name
+    #[arg(short, long, value_name = "PID|NAME")]
+    pid: Named,
     /// Add the address of each module
     #[arg(short, long)]
     addresses: bool,
@@ -33,12 +34,13 @@ pub(crate) fn boards(pid: u32) -> Result<Vec<Board>, Failure> {
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let boards = boards(args.pid)?;
+    let pid = args.pid.pid()?;
+    let boards = boards(pid)?;
     let modules = || boards.iter().flat_map(|board| &board.modules);
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {
         let rows: Vec<Value> = modules().map(|module| row(module, args.addresses)).collect();
-        serde_json::to_writer_pretty(&mut out, &json!({ "pid": args.pid, "modules": rows }))?;
+        serde_json::to_writer_pretty(&mut out, &json!({ "pid": pid, "modules": rows }))?;
         writeln!(out)?;
     } else {
         // The columns of lsmod(8).

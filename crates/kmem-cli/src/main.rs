@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! kmem run -- CMD ARGS..          run a command under kmem; report its peak and its end
+//! kmem ls                         the processes under kmem
 //! kmem top -p PID                 the largest call sites, or a tree of callers, for people
 //! kmem dump -p PID                allocinfo text, JSON or call stacks, for programs
 //! kmem buddyinfo -p PID           free blocks of pages per order
@@ -21,6 +22,7 @@
 //! Each command parses its arguments, makes one call into `kmem-snapshot`, and prints. Modules:
 //!
 //! ```text
+//! process   `-p`: a process by its number or its name
 //! options   arguments that several commands share: targets, filters, sizes
 //! json      JSON that several commands print
 //! failure   reasons for which a command fails, exit codes, messages on stderr
@@ -35,6 +37,7 @@ mod dump;
 mod failure;
 mod group;
 mod json;
+mod ls;
 mod lsmod;
 mod modinfo;
 mod modload;
@@ -42,6 +45,7 @@ mod modstats;
 mod options;
 #[cfg(test)]
 mod pages;
+mod process;
 mod run;
 mod slabinfo;
 mod sysctl;
@@ -63,6 +67,8 @@ struct Cli {
 enum Command {
     /// Run a program under kmem, and report who held its memory at the peak and at the end
     Run(run::Args),
+    /// List the processes under kmem
+    Ls(ls::Args),
     /// Show the call sites that hold most memory in a process, a core file or a black box
     Top(top::Args),
     /// Print all call sites of a process, a core file or a black box as allocinfo text, JSON or
@@ -91,6 +97,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Dump(args) => dump::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Ls(args) => ls::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Buddyinfo(args) => buddyinfo::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Context(args) => context::main(&args).map(|()| ExitCode::SUCCESS),

@@ -8,24 +8,26 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::lsmod::boards;
+use crate::process::Named;
 
 /// Arguments of `kmem modstats`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Read the process with this number
-    #[arg(short, long)]
-    pid: u32,
+    /// Read the process with this number or this name
+    #[arg(short, long, value_name = "PID|NAME")]
+    pid: Named,
     /// Print JSON, instead of the text of /sys/kernel/debug/modules/stats
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let boards = boards(args.pid)?;
+    let pid = args.pid.pid()?;
+    let boards = boards(pid)?;
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {
         let loaders: Vec<Value> = boards.iter().map(|board| json(&board.stats)).collect();
-        serde_json::to_writer_pretty(&mut out, &json!({ "pid": args.pid, "loaders": loaders }))?;
+        serde_json::to_writer_pretty(&mut out, &json!({ "pid": pid, "loaders": loaders }))?;
         writeln!(out)?;
     } else {
         for (number, board) in boards.iter().enumerate() {

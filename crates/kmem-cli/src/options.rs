@@ -7,6 +7,7 @@ use kmem_snapshot::sites::Order;
 use kmem_snapshot::{Filter, Pattern, Target};
 
 use crate::failure::Failure;
+use crate::process::Named;
 
 /// A process, its core file or its black box, with names of call sites.
 #[derive(clap::Args)]
@@ -34,9 +35,9 @@ impl From {
 #[derive(clap::Args)]
 #[group(id = "source", required = true, multiple = false)]
 pub(crate) struct One {
-    /// Read the process with this number
-    #[arg(short, long)]
-    pid: Option<u32>,
+    /// Read the process with this number or this name
+    #[arg(short, long, value_name = "PID|NAME")]
+    pid: Option<Named>,
     /// Read this core file
     #[arg(long, value_name = "FILE")]
     core: Option<PathBuf>,
@@ -48,8 +49,8 @@ pub(crate) struct One {
 impl One {
     /// The target that was named.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
-        match (self.pid, &self.core, &self.blackbox) {
-            (Some(pid), ..) => Ok(Target::Process(pid)),
+        match (&self.pid, &self.core, &self.blackbox) {
+            (Some(named), ..) => Ok(Target::Process(named.pid()?)),
             (_, Some(path), _) => Ok(Target::Core { path: path.clone(), exe: None }),
             (.., Some(path)) => Ok(Target::BlackBox { path: path.clone(), exe: None }),
             _ => Err(Failure::Trouble("no process, core file or black box is given".to_owned())),
@@ -61,9 +62,9 @@ impl One {
 #[derive(clap::Args)]
 #[group(id = "whole", required = true, multiple = false)]
 pub(crate) struct Whole {
-    /// Read the process with this number
-    #[arg(short, long)]
-    pid: Option<u32>,
+    /// Read the process with this number or this name
+    #[arg(short, long, value_name = "PID|NAME")]
+    pid: Option<Named>,
     /// Read this core file
     #[arg(long, value_name = "FILE")]
     core: Option<PathBuf>,
@@ -72,8 +73,8 @@ pub(crate) struct Whole {
 impl Whole {
     /// The target that was named.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
-        match (self.pid, &self.core) {
-            (Some(pid), _) => Ok(Target::Process(pid)),
+        match (&self.pid, &self.core) {
+            (Some(named), _) => Ok(Target::Process(named.pid()?)),
             (_, Some(path)) => Ok(Target::Core { path: path.clone(), exe: None }),
             _ => Err(Failure::Trouble("no process or core file is given".to_owned())),
         }

@@ -2,18 +2,19 @@
 
 use std::io::{self, Write};
 
+use kmem_snapshot::ReadError;
 use kmem_snapshot::books::Profiling;
 use kmem_snapshot::control::Setting;
-use kmem_snapshot::{Process, ReadError};
 
 use crate::failure::{Failure, say};
+use crate::process::Named;
 
 /// Arguments of `kmem sysctl`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Read or change the process with this number
-    #[arg(short, long)]
-    pid: u32,
+    /// Read or change the process with this number or this name
+    #[arg(short, long, value_name = "PID|NAME")]
+    pid: Named,
     /// Settings to print, or to set if a value is given; without any, all are printed. The only
     /// one is vm.mem_profiling. With 1, each object has the tag of its call site. With 0, new
     /// objects count as not tagged. The value never can only be chosen at the start
@@ -79,7 +80,7 @@ fn parse(text: &str) -> Result<Request, String> {
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let control = Process::open(args.pid)?.control()?;
+    let control = args.pid.open()?.control()?;
     let all = Variable::ALL.map(|variable| Request { variable, value: None });
     let requests = if args.variables.is_empty() { &all[..] } else { &args.variables };
     let mut out = io::stdout().lock();

@@ -326,3 +326,46 @@ fn a_closed_pipe_is_silent() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }
+
+/// Output of the command with these arguments.
+fn kmem(arguments: &[&str]) -> Output {
+    Command::new(KMEM).args(arguments).output().unwrap()
+}
+
+#[test]
+fn ls_lists_the_processes_under_kmem_and_their_names_stand_for_pids() {
+    let program = start("wait", "");
+    let pid = program.pid().to_string();
+    let row_of = |text: &str| {
+        text.lines().find(|l| l.split_whitespace().next() == Some(&pid)).map(str::to_owned)
+    };
+    let listed = text(&kmem(&["ls"]).stdout);
+    let row = row_of(&listed).unwrap_or_else(|| panic!("{listed}"));
+    assert!(row.ends_with(" books"), "{row}");
+    let listed = json(Command::new(KMEM).args(["ls", "--json"]));
+    let ours = listed["processes"].as_array().unwrap().iter().find(|p| p["pid"] == program.pid());
+    let dump = program.json(&["dump", "--json"]);
+    assert_eq!(ours.unwrap()["bytes"], dump["totals"]["bytes"], "{listed}");
+
+    // Other tests may run programs of that name at the same time.
+    let named = kmem(&["dump", "-p", "books"]);
+    if !named.status.success() {
+        assert_eq!(named.status.code(), Some(2), "{}", text(&named.stderr));
+        let errors = text(&named.stderr);
+        assert!(errors.contains("processes are called books"), "{errors}");
+        assert!(errors.contains(&format!("-p {pid} (")), "{errors}");
+    }
+    let absent = kmem(&["dump", "-p", "no-such-name"]);
+    assert_eq!(absent.status.code(), Some(3));
+    assert!(text(&absent.stderr).contains("no process is called no-such-name"));
+}
+
+#[test]
+fn a_name_that_only_a_program_without_kmem_has_is_told_apart() {
+    let mut bare = Command::new("/bin/cat").stdin(Stdio::piped()).spawn().unwrap();
+    let output = kmem(&["dump", "-p", "cat"]);
+    bare.kill().unwrap();
+    bare.wait().unwrap();
+    let errors = text(&output.stderr);
+    assert!(errors.contains("start it with `kmem run`"), "{errors}");
+}

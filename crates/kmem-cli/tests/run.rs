@@ -119,7 +119,7 @@ fn every_process_that_exits_is_answered() {
     assert_eq!(output.status.code(), Some(3));
     // The stand-in keeps no books, and the report says so.
     assert!(text.contains("no exit report: process"), "{text}");
-    assert!(text.contains("not instrumented"), "{text}");
+    assert!(text.contains("runs without kmem"), "{text}");
 }
 
 #[test]
@@ -337,9 +337,9 @@ fn exit_codes_of_dump_and_top() {
         let own = std::process::id().to_string();
         let bare = code(&[command, "-p", &own]);
         assert_eq!(bare.status.code(), Some(3));
-        assert!(stderr(&bare).contains("not instrumented"));
+        assert!(stderr(&bare).contains("runs without kmem"));
         assert_eq!(code(&[command]).status.code(), Some(2));
-        assert_eq!(code(&[command, "-p", "x"]).status.code(), Some(2));
+        assert_eq!(code(&[command, "-p", "no-such-name"]).status.code(), Some(3));
         assert_eq!(code(&[command, "-p", &own, "-m", "1x"]).status.code(), Some(2));
     }
     assert_eq!(code(&["run"]).status.code(), Some(2));

@@ -145,6 +145,6 @@ fn absent_processes_and_programs_without_kmem_are_told() {
     };
     let output = run(std::process::id());
     assert_eq!(output.status.code(), Some(3));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("is not instrumented"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("runs without kmem"));
     assert_eq!(run(0x7fff_fff0).status.code(), Some(3));
 }

@@ -10,7 +10,7 @@ use crate::budget::OverBudget;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// No process has this pid, or the process ended while it was read.
-    #[error("no process {pid}: it has ended or never existed")]
+    #[error("no process {pid}: it has ended or never existed; `kmem ls` lists those under kmem")]
     NoProcess {
         /// Pid of the process.
         pid: u32,
@@ -22,7 +22,10 @@ pub enum ReadError {
         pid: u32,
     },
     /// The process runs without kmem.
-    #[error("process {pid} ({exe}) is not instrumented: no mapping named kmem-root in it")]
+    #[error(
+        "process {pid} ({exe}) runs without kmem: start it with `kmem run -- CMD`, or with \
+         LD_PRELOAD=libkmem.so"
+    )]
     NotInstrumented {
         /// Pid of the process.
         pid: u32,

@@ -36,6 +36,7 @@
 //! memory     the memory of a process, live or in its core file    (all unsafe code)
 //! core_file  a dead process, by its core file
 //! program    the kind of a program file, before it is run
+//! listing    the processes under kmem, by pid and by name
 //! process    a live process, by /proc
 //! budget     the most memory and work that a reading may take
 //! error      why a process or its file cannot be read
@@ -50,6 +51,7 @@ pub mod core_file;
 pub mod error;
 pub mod escape;
 mod extents;
+pub mod listing;
 pub mod memory;
 pub mod modules;
 pub mod notes;

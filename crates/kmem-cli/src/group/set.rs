@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 
 use kmem_layout::group::{Limit, NO_LIMIT};
-use kmem_snapshot::Process;
 
 use super::file::FILES;
 use crate::failure::Failure;
 use crate::options::parse_size;
+use crate::process::Named;
 
 /// Arguments of `kmem group set`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Change the process with this number
-    #[arg(short, long, required_unless_present = "core")]
-    pid: Option<u32>,
+    /// Change the process with this number or this name
+    #[arg(short, long, value_name = "PID|NAME", required_unless_present = "core")]
+    pid: Option<Named>,
     /// Accepted, so that the refusal names the reason
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "pid")]
     core: Option<PathBuf>,
@@ -53,11 +53,11 @@ fn parse(text: &str) -> Result<Request, String> {
 }
 
 pub(super) fn main(args: &Args) -> Result<(), Failure> {
-    let Some(pid) = args.pid else {
+    let Some(named) = &args.pid else {
         let what = "a core file cannot be written: its process has ended";
         return Err(Failure::Trouble(what.to_owned()));
     };
-    let control = Process::open(pid)?.control()?;
+    let control = named.open()?.control()?;
     for Request { limit, bytes } in &args.limits {
         control.set_group_limit(&args.group, *limit, *bytes)?;
     }
