@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! kmem run -- CMD ARGS..          run a command under kmem; report its peak and its end
+//! kmem library                    the path of libkmem.so
 //! kmem ls                         the processes under kmem
 //! kmem top -p PID                 the largest call sites, or a tree of callers, for people
 //! kmem dump -p PID                allocinfo text, JSON or call stacks, for programs
@@ -37,6 +38,7 @@ mod dump;
 mod failure;
 mod group;
 mod json;
+mod library;
 mod ls;
 mod lsmod;
 mod modinfo;
@@ -67,6 +69,8 @@ struct Cli {
 enum Command {
     /// Run a program under kmem, and report who held its memory at the peak and at the end
     Run(run::Args),
+    /// Print the path of libkmem.so, for LD_PRELOAD
+    Library(library::Args),
     /// List the processes under kmem
     Ls(ls::Args),
     /// Show the call sites that hold most memory in a process, a core file or a black box
@@ -97,6 +101,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Dump(args) => dump::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Library(args) => library::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Ls(args) => ls::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Buddyinfo(args) => buddyinfo::main(&args).map(|()| ExitCode::SUCCESS),

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! library      finds libkmem.so; LD_PRELOAD and KMEM_CONF
+//! embedded     the library inside this program, as a file
 //! preloadable  checks that the command can run under it
 //! watch        starts the command, forwards signals, reads each process that exits
 //! exit_socket  socket at which processes report that they are about to exit
@@ -11,6 +12,7 @@
 //! sys          system calls
 //! ```
 
+mod embedded;
 mod exit_report;
 mod exit_socket;
 pub(crate) mod library;

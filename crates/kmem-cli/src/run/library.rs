@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use kmem_snapshot::program::{ElfProgram, Program};
 
+use super::embedded;
 use crate::failure::Failure;
 
 const FILE: &str = "libkmem.so";
 
 /// Finds libkmem.so and reads its header. The library is at the `given` path, at `KMEM_LIBRARY`,
-/// beside this program, or under its prefix.
+/// beside this program, under its prefix, or inside it.
 ///
 /// # Errors
 ///
@@ -27,7 +28,16 @@ pub(crate) fn find(given: Option<&Path>) -> Result<(PathBuf, ElfProgram), Failur
         }
         None => {
             let places = places();
-            places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+            let found = places.iter().find(|path| path.is_file()).cloned();
+            let inside = || {
+                embedded::file().map_err(|error| {
+                Failure::Trouble(format!(
+                    "cannot make a file of the {FILE} inside this program: {error}. Name one with \
+                     --library or KMEM_LIBRARY"
+                ))
+            })
+            };
+            found.map_or_else(inside, |path| Ok(Some(path)))?.ok_or_else(|| {
                 let list: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
                 Failure::Trouble(format!(
                     "{FILE} not found; looked at {}. Name it with --library or KMEM_LIBRARY",
