@@ -1,4 +1,14 @@
 //! `kmem top`: the call sites that hold most, for people.
+//!
+//! ```text
+//! view    rows and sums of a reading, as the screen shows them
+//! screen  the terminal: layout, keys
+//! ```
+//!
+//! Without a terminal, and with `--once` or `--json`, it prints instead.
+
+mod screen;
+mod view;
 
 use std::cmp::Reverse;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -7,17 +17,19 @@ use std::slice;
 use std::time::Duration;
 
 use kmem_snapshot::escape::printable;
-use kmem_snapshot::sites::{Order, Site, by_group};
+use kmem_snapshot::sites::{GroupTotal, Order, Site, by_group};
 use kmem_snapshot::stacks::{Line, Tree};
-use kmem_snapshot::{Query, Reading, report};
+use kmem_snapshot::{Query, Reading, Target, report};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, say_all};
 use crate::json;
 use crate::options::{Filters, From, Sort};
+use screen::End;
+use view::Choice;
 
 /// Columns of each site.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum By {
     /// live bytes of each call site
     Size,
@@ -94,11 +106,34 @@ impl Args {
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     args.check()?;
-    let clear = !args.once && !args.json && io::stdout().is_terminal();
     let (target, query) = (args.from.target()?, args.query());
+    let printed = args.once || args.json || !target.is_live() || !io::stdout().is_terminal();
+    if printed {
+        return print(args, &target, &query);
+    }
+    let choice = Choice {
+        by: args.by,
+        tree: args.tree,
+        order: args.order(),
+        least: args.filters.least().unwrap_or(i64::MIN),
+    };
+    let first = target.read(&query)?;
+    match screen::run(choice, first, || target.read(&query))? {
+        End::Quit => Ok(()),
+        End::Failed(failure) if failure.error.is_absent() => {
+            say_all(&failure.notes);
+            say_all(&[failure.error]);
+            Ok(())
+        }
+        End::Failed(failure) => Err(failure.into()),
+    }
+}
+
+/// Prints every second, or once.
+fn print(args: &Args, target: &Target, query: &Query) -> Result<(), Failure> {
     let mut shown = false;
     loop {
-        let reading = match target.read(&query) {
+        let reading = match target.read(query) {
             // The process was there and has ended, and so does this command.
             Err(failure) if shown && failure.error.is_absent() => {
                 say_all(&failure.notes);
@@ -110,9 +145,6 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         shown = true;
         say_all(&reading.notes);
         let mut out = BufWriter::new(io::stdout().lock());
-        if clear {
-            write!(out, "\x1b[H\x1b[2J")?;
-        }
         show(&mut out, args, &reading)?;
         out.flush()?;
         drop(out);
@@ -167,12 +199,7 @@ fn show_groups(
     sites: &[Site],
 ) -> Result<(), Failure> {
     let mut totals = by_group(sites);
-    match args.order() {
-        Order::Calls => totals.sort_by_key(|of| Reverse((of.calls, of.bytes))),
-        Order::Size | Order::Pinned => totals.sort_by_key(|of| Reverse((of.bytes, of.calls))),
-        // Totals come in order of path.
-        Order::Tag => {}
-    }
+    sort_groups(&mut totals, args.order());
     if args.json {
         totals.truncate(args.lines);
         let mut json = json::reading(reading, &[]);
@@ -182,6 +209,15 @@ fn show_groups(
     write_head(out, reading)?;
     report::write_group_totals(out, &totals, args.lines)?;
     Ok(())
+}
+
+/// Sorts totals, which come in order of path.
+fn sort_groups(totals: &mut [GroupTotal], order: Order) {
+    match order {
+        Order::Calls => totals.sort_by_key(|of| Reverse((of.calls, of.bytes))),
+        Order::Size | Order::Pinned => totals.sort_by_key(|of| Reverse((of.bytes, of.calls))),
+        Order::Tag => {}
+    }
 }
 
 fn show_tree(

@@ -3,6 +3,7 @@
 mod program;
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -368,4 +369,31 @@ fn a_name_that_only_a_program_without_kmem_has_is_told_apart() {
     bare.wait().unwrap();
     let errors = text(&output.stderr);
     assert!(errors.contains("start it with `kmem run`"), "{errors}");
+}
+
+#[test]
+fn top_on_a_terminal_uses_a_screen_of_its_own_and_quits_at_a_key() {
+    if kmem_testing::is_missing("script") {
+        return;
+    }
+    let program = start("wait", "");
+    let line = format!("stty rows 24 cols 80; {KMEM} top -p {}", program.pid());
+    let mut terminal = Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut input, mut output) = (terminal.stdin.take().unwrap(), terminal.stdout.take().unwrap());
+    let (mut seen, mut part) = (String::new(), [0; 4096]);
+    while !seen.contains("OBJECTS") {
+        let len = output.read(&mut part).unwrap();
+        assert_ne!(len, 0, "it ended: {seen}");
+        seen += &String::from_utf8_lossy(&part[..len]);
+    }
+    input.write_all(b"q").unwrap();
+    output.read_to_string(&mut seen).unwrap();
+    assert!(terminal.wait().unwrap().success(), "{seen}");
+    let (enter, leave) = ("\x1b[?1049h", "\x1b[?1049l");
+    assert!(seen.find(enter) < seen.find(leave) && seen.contains(enter), "{seen}");
 }

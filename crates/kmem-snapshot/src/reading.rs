@@ -82,7 +82,7 @@ pub struct Query {
 }
 
 /// Rows of a target at one time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reading {
     /// The books that the rows come from.
     pub snapshot: Snapshot,

@@ -1,0 +1,298 @@
+//! The screen of `kmem top`: it fits the terminal, is drawn anew every second, and obeys keys.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use kmem_snapshot::sites::Order;
+use kmem_snapshot::{ReadFailure, Reading};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Style, Stylize as _};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
+
+use super::view::{Choice, View, change, shorten};
+
+/// Time between two readings.
+const PERIOD: Duration = Duration::from_secs(1);
+/// A narrower screen leaves columns out.
+const NARROW: u16 = 70;
+/// Width of a column of numbers.
+const NUMBER: u16 = 10;
+
+const KEYS: &str = "q quit   s sort   t tree   p pause   ? help";
+
+const HELP: &str = "\
+q       quit
+s       sort: by size, by objects, by name
+t       a tree of callers, or rows
+p       pause, and go on
+?       this page
+
+SIZE    live bytes
+DELTA   change since the reading before
+OBJECTS live objects";
+
+/// The state of the screen.
+struct Screen {
+    choice: Choice,
+    reading: Reading,
+    before: Option<Reading>,
+    help: bool,
+    paused: bool,
+}
+
+/// How the user left the screen, or why it ended.
+pub(super) enum End {
+    /// The user quit.
+    Quit,
+    /// A reading failed.
+    Failed(ReadFailure),
+}
+
+/// Shows readings, the `first` one at once, until the user quits or a reading fails.
+///
+/// # Errors
+///
+/// Errors of the terminal.
+pub(super) fn run(
+    choice: Choice,
+    first: Reading,
+    mut read: impl FnMut() -> Result<Reading, ReadFailure>,
+) -> io::Result<End> {
+    let mut terminal = ratatui::try_init()?;
+    let mut screen = Screen { choice, reading: first, before: None, help: false, paused: false };
+    let mut last = Instant::now();
+    let end = loop {
+        let view = screen.view();
+        if let Err(error) = terminal.draw(|frame| screen.draw(&view, frame)) {
+            break Err(error);
+        }
+        match wait(PERIOD.saturating_sub(last.elapsed())) {
+            Ok(Some(Event::Key(key))) if key.kind != KeyEventKind::Release => {
+                if screen.quits_at(key) {
+                    break Ok(End::Quit);
+                }
+            }
+            Ok(Some(_)) => {}
+            Ok(None) if screen.paused => last = Instant::now(),
+            Ok(None) => {
+                last = Instant::now();
+                match read() {
+                    Ok(reading) => screen.take(reading),
+                    Err(failure) => break Ok(End::Failed(failure)),
+                }
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    ratatui::try_restore()?;
+    end
+}
+
+/// Waits for an event; none if there is none in time.
+fn wait(time: Duration) -> io::Result<Option<Event>> {
+    if event::poll(time)? { event::read().map(Some) } else { Ok(None) }
+}
+
+impl Screen {
+    fn take(&mut self, reading: Reading) {
+        self.before = Some(std::mem::replace(&mut self.reading, reading));
+    }
+
+    fn view(&self) -> View {
+        View::of(&self.reading, self.before.as_ref(), self.choice)
+    }
+
+    /// Obeys a key. Returns whether it quits.
+    fn quits_at(&mut self, key: KeyEvent) -> bool {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if control => return true,
+            KeyCode::Char('q') => return true,
+            KeyCode::Esc if self.help => self.help = false,
+            KeyCode::Esc => return true,
+            KeyCode::Char('?' | 'h') => self.help = !self.help,
+            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
+            KeyCode::Char('s') => {
+                self.choice.order = match self.choice.order {
+                    Order::Size | Order::Pinned => Order::Calls,
+                    Order::Calls => Order::Tag,
+                    Order::Tag => Order::Size,
+                };
+            }
+            KeyCode::Char('t') => self.choice.tree = !self.choice.tree,
+            _ => {}
+        }
+        false
+    }
+
+    fn draw(&self, view: &View, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        let accounting = Paragraph::new(view.accounting.as_str()).wrap(Wrap { trim: true });
+        // The rows have at least half of the screen.
+        let lines = wrapped(&view.accounting, area.width).min(area.height / 4);
+        let parts = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Length(lines),
+            Constraint::Fill(1),
+            Constraint::Length(1),
+        ]);
+        let [title, sums, rows, keys] = parts.areas(area);
+        frame.render_widget(Line::from(view.title.as_str()).bold(), title);
+        frame.render_widget(accounting.dim(), sums);
+        if self.help {
+            let notes = view.notes.iter().flat_map(|note| ["", note.as_str()]);
+            let text: Vec<Line<'_>> = HELP.lines().chain(notes).map(Line::from).collect();
+            frame.render_widget(Paragraph::new(Text::from(text)).wrap(Wrap { trim: false }), rows);
+        } else {
+            frame.render_widget(table(view, rows.width, rows.height), rows);
+        }
+        let state = match (self.paused, view.notes.len()) {
+            (true, _) => "   PAUSED".to_owned(),
+            (false, 0) => String::new(),
+            (false, notes) => format!("   {notes} notes"),
+        };
+        frame.render_widget(Line::from(format!("{KEYS}{state}")).reversed(), keys);
+    }
+}
+
+/// Number of lines that a text takes at a width.
+fn wrapped(text: &str, width: u16) -> u16 {
+    let paragraph = Paragraph::new(text).wrap(Wrap { trim: true });
+    let rows = (1..=64).find(|&height| {
+        let area = ratatui::layout::Rect::new(0, 0, width.max(1), height + 1);
+        let mut buffer = ratatui::buffer::Buffer::empty(area);
+        ratatui::widgets::Widget::render(&paragraph, area, &mut buffer);
+        (0..area.width).all(|x| buffer[(x, height)].symbol() == " ")
+    });
+    if text.is_empty() { 0 } else { rows.unwrap_or(64) }
+}
+
+/// The table of rows, for a width and height that it fills.
+fn table<'a>(view: &'a View, width: u16, height: u16) -> Table<'a> {
+    let narrow = width < NARROW;
+    let shown: Vec<usize> =
+        (0..view.columns.len()).filter(|&at| !(narrow && view.columns[at].optional)).collect();
+    let numbers = (shown.len() as u16 + 1) * (NUMBER + 1);
+    let texts = usize::from(width.saturating_sub(numbers));
+    let longest = view.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
+    // A narrow screen has no room for places; a wide one gives them what names leave.
+    let name = if narrow { texts } else { longest.clamp(8, (texts / 2).max(8)) };
+    let place = (!narrow).then(|| texts.saturating_sub(name + 1));
+
+    let right = |text: &str| Cell::from(format!("{text:>width$}", width = usize::from(NUMBER)));
+    let mut head: Vec<Cell<'_>> = shown.iter().map(|&at| right(view.columns[at].name)).collect();
+    head.insert(1, right("DELTA"));
+    head.push(Cell::from(view.names));
+    head.extend(place.map(|_| Cell::from("WHERE")));
+    let rows = view.rows.iter().take(usize::from(height)).map(|row| {
+        let mut cells: Vec<Cell<'_>> = shown.iter().map(|&at| right(&row.cells[at])).collect();
+        let color = if row.delta > 0 { Color::Red } else { Color::Green };
+        cells.insert(1, right(&change(row.delta)).style(Style::new().fg(color)));
+        let unnamed = narrow && row.name.trim() == "?";
+        cells.push(Cell::from(shorten(if unnamed { &row.place } else { &row.name }, name)));
+        cells.extend(place.map(|width| Cell::from(shorten(&row.place, width)).dim()));
+        Row::new(cells)
+    });
+    let mut widths = vec![Constraint::Length(NUMBER); shown.len() + 1];
+    widths.extend([Some(name), place].into_iter().flatten().map(|w| Constraint::Length(w as u16)));
+    Table::new(rows, widths).header(Row::new(head).bold()).column_spacing(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::{KeyCode, KeyEvent};
+
+    use super::*;
+    use crate::top::By;
+    use crate::top::view::{Column, Row};
+
+    fn view() -> View {
+        let row = |number: i64| Row {
+            bytes: number << 20,
+            delta: if number % 2 == 0 { -4096 } else { 1 << 20 },
+            cells: vec![format!("{number}.0 MiB"), "1234567".to_owned()],
+            name: format!("std::vector<std::string>::a_rather_long_name_{number}"),
+            place: format!("/usr/src/build/deep/directory/of/a/project/source_{number}.cc:1234"),
+        };
+        View {
+            title: "server (pid 12): 5.0 GiB in 123456 objects, 40 call sites".to_owned(),
+            accounting: "tracked 900.4 MiB + cached 101.3 MiB + overhead 88.7 MiB + unaccounted \
+                         11.5 MiB = resident 1101.9 MiB"
+                .to_owned(),
+            notes: vec!["a note".to_owned()],
+            columns: vec![
+                Column { name: "SIZE", optional: false },
+                Column { name: "OBJECTS", optional: true },
+            ],
+            names: "FUNCTION",
+            rows: (0..40).rev().map(row).collect(),
+        }
+    }
+
+    fn screen() -> Screen {
+        let choice = Choice { by: By::Size, tree: false, order: Order::Size, least: i64::MIN };
+        let reading = Reading::default();
+        Screen { choice, reading, before: None, help: false, paused: false }
+    }
+
+    fn lines(screen: &Screen, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+        terminal.draw(|frame| screen.draw(&view(), frame)).expect("a drawing");
+        let buffer = terminal.backend().buffer();
+        let text = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        (0..height).map(|y| text(y).trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_screen_fits_80_columns_and_24_lines() {
+        let lines = lines(&screen(), 80, 24);
+        assert!(lines[0].starts_with("server (pid 12): 5.0 GiB"), "{lines:#?}");
+        assert!(lines[1].starts_with("tracked 900.4 MiB"), "{lines:#?}");
+        assert!(lines[2].ends_with("resident 1101.9 MiB"), "{lines:#?}");
+        let head: Vec<&str> = lines[3].split_whitespace().collect();
+        assert_eq!(head, ["SIZE", "DELTA", "OBJECTS", "FUNCTION", "WHERE"]);
+        assert!(lines[4].trim_start().starts_with("39.0 MiB   +1.0 MiB    1234567"), "{lines:#?}");
+        assert!(lines[4].ends_with("source_39.cc:1234"), "{lines:#?}");
+        assert!(lines[22].trim_start().starts_with("21.0 MiB"), "{lines:#?}");
+        assert!(lines[23].starts_with(KEYS), "{lines:#?}");
+    }
+
+    #[test]
+    fn the_screen_fits_40_columns_and_15_lines() {
+        let lines = lines(&screen(), 40, 15);
+        assert!(lines[0].starts_with("server (pid 12): 5.0 GiB"), "{lines:#?}");
+        let at = lines.iter().position(|line| line.contains("SIZE")).expect("a head");
+        assert!(at <= 4, "{lines:#?}");
+        assert_eq!(lines[at].split_whitespace().collect::<Vec<_>>(), ["SIZE", "DELTA", "FUNCTION"]);
+        assert!(lines[at + 1].trim_start().starts_with("39.0 MiB   +1.0 MiB"), "{lines:#?}");
+        assert!(lines[at + 1].ends_with("name_39"), "{lines:#?}");
+        assert!(lines[14].starts_with("q quit"), "{lines:#?}");
+    }
+
+    #[test]
+    fn a_screen_of_one_cell_is_no_failure() {
+        for (width, height) in [(1, 1), (2, 3), (12, 4), (300, 2)] {
+            lines(&screen(), width, height);
+        }
+    }
+
+    #[test]
+    fn keys_sort_show_help_pause_and_quit() {
+        let mut screen = screen();
+        let press = |screen: &mut Screen, key| screen.quits_at(KeyEvent::from(KeyCode::Char(key)));
+        for order in [Order::Calls, Order::Tag, Order::Size] {
+            assert!(!press(&mut screen, 's'));
+            assert_eq!(screen.choice.order, order);
+        }
+        assert!(!press(&mut screen, '?'));
+        assert!(lines(&screen, 80, 24).iter().any(|line| line.contains("a note")));
+        assert!(!press(&mut screen, 't') && screen.choice.tree);
+        assert!(!press(&mut screen, 'p') && screen.paused);
+        assert!(press(&mut screen, 'q'));
+    }
+}

@@ -1,0 +1,209 @@
+//! A reading as the screen shows it: texts for the head, and rows of cells.
+
+use std::collections::HashMap;
+
+use kmem_snapshot::Reading;
+use kmem_snapshot::escape::printable;
+use kmem_snapshot::report::{self, short, size, size_u};
+use kmem_snapshot::sites::{Order, Site, by_group};
+use kmem_snapshot::stacks::Tree;
+
+use super::By;
+
+/// A column of numbers, right-aligned.
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    /// True if a narrow screen leaves it out.
+    pub(super) optional: bool,
+}
+
+const SIZE: Column = Column { name: "SIZE", optional: false };
+const OBJECTS: Column = Column { name: "OBJECTS", optional: true };
+const PINNED: Column = Column { name: "PINNED", optional: false };
+const SOLE: Column = Column { name: "SOLE", optional: true };
+
+/// A row of the screen.
+pub(super) struct Row {
+    /// Live bytes.
+    pub(super) bytes: i64,
+    /// Change of these since the reading before; 0 in the first one.
+    pub(super) delta: i64,
+    /// A cell for each column.
+    pub(super) cells: Vec<String>,
+    /// Function, group or frame, which may be indented.
+    pub(super) name: String,
+    /// Place in the source, or nothing.
+    pub(super) place: String,
+}
+
+/// One reading as the screen shows it.
+pub(super) struct View {
+    /// Name of the process, and its sum.
+    pub(super) title: String,
+    /// The equation, and lines that explain it.
+    pub(super) accounting: String,
+    /// Facts that a user must know to read the rows.
+    pub(super) notes: Vec<String>,
+    pub(super) columns: Vec<Column>,
+    /// Title of the names.
+    pub(super) names: &'static str,
+    pub(super) rows: Vec<Row>,
+}
+
+/// The choice of rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Choice {
+    pub(super) by: By,
+    pub(super) tree: bool,
+    pub(super) order: Order,
+    /// Least bytes of a node of the tree.
+    pub(super) least: i64,
+}
+
+impl View {
+    /// The view of a reading, with the changes since the one before.
+    pub(super) fn of(reading: &Reading, before: Option<&Reading>, choice: Choice) -> Self {
+        let (columns, names) = match (choice.tree, choice.by) {
+            (true, _) => (vec![SIZE, OBJECTS], "CALL TREE"),
+            (false, By::Group) => (vec![SIZE, OBJECTS], "GROUP"),
+            (false, By::Pinned) => (vec![PINNED, SOLE, SIZE, OBJECTS], "FUNCTION"),
+            (false, By::Size | By::GroupSite) => (vec![SIZE, OBJECTS], "FUNCTION"),
+        };
+        let mut rows = rows_of(reading, choice);
+        if let Some(before) = before {
+            let old = rows_of(before, choice).into_iter().map(|(key, row)| (key, row.bytes));
+            let old: HashMap<String, i64> = old.collect();
+            for (key, row) in &mut rows {
+                row.delta = row.bytes - old.get(key).copied().unwrap_or(0);
+            }
+        }
+        let snapshot = &reading.snapshot;
+        let (bytes, calls) = snapshot.totals();
+        let sum = if reading.filtered {
+            report::filtered(&reading.sites, (bytes, calls))
+        } else {
+            format!("{} in {calls} objects, {} call sites", size(bytes), reading.sites.len())
+        };
+        let mut accounting = Vec::new();
+        if let Some(of) = reading.accounting() {
+            // A vector takes all that is written to it.
+            let _ = report::write_accounting(&mut accounting, of);
+        }
+        Self {
+            title: format!("{} (pid {}): {sum}", printable(&snapshot.comm), snapshot.pid),
+            accounting: String::from_utf8_lossy(&accounting).trim_end().to_owned(),
+            notes: reading.notes.iter().map(|n| printable(&n.to_string()).into_owned()).collect(),
+            columns,
+            names,
+            rows: rows.into_iter().map(|(_, row)| row).collect(),
+        }
+    }
+}
+
+/// The rows of a reading, each with a key that it keeps in the next reading.
+fn rows_of(reading: &Reading, choice: Choice) -> Vec<(String, Row)> {
+    let sites = [&reading.sites[..], &reading.metadata].concat();
+    if choice.tree {
+        tree_rows(&sites, choice)
+    } else if choice.by == By::Group {
+        group_rows(&sites, choice.order)
+    } else {
+        site_rows(sites, choice)
+    }
+}
+
+fn site_rows(mut sites: Vec<Site>, Choice { by, order, .. }: Choice) -> Vec<(String, Row)> {
+    let order = if by == By::Pinned { Order::Pinned } else { order };
+    sites.sort_by(|a, b| order.compare(a, b));
+    let row = |site: &Site| {
+        let mut cells = vec![size(site.bytes), site.calls.to_string()];
+        if by == By::Pinned {
+            let (pinned, sole) = site.pinned.map_or(("-".to_owned(), "-".to_owned()), |of| {
+                (size_u(of.pinned), size_u(of.sole))
+            });
+            cells.splice(0..0, [pinned, sole]);
+        }
+        let function = printable(&short(site.origin.function())).into_owned();
+        let group = site.group.as_deref().map(|group| printable(group).into_owned());
+        let name = group.map_or(function.clone(), |group| format!("{group} {function}"));
+        let place = printable(&site.origin.location()).into_owned();
+        let key = format!("{name}\n{place}\n{:?}", site.tags.first().filter(|_| place.is_empty()));
+        (key, Row { bytes: site.bytes, delta: 0, cells, name, place })
+    };
+    sites.iter().map(row).collect()
+}
+
+fn group_rows(sites: &[Site], order: Order) -> Vec<(String, Row)> {
+    let mut totals = by_group(sites);
+    super::sort_groups(&mut totals, order);
+    let row = |of: kmem_snapshot::sites::GroupTotal| {
+        let name = printable(&of.group).into_owned();
+        let cells = vec![size(of.bytes), of.calls.to_string()];
+        (name.clone(), Row { bytes: of.bytes, delta: 0, cells, name, place: String::new() })
+    };
+    totals.into_iter().map(row).collect()
+}
+
+fn tree_rows(sites: &[Site], Choice { order, least, .. }: Choice) -> Vec<(String, Row)> {
+    let tree = Tree::of(sites);
+    let mut path: Vec<String> = Vec::new();
+    let lines = tree.lines(order, usize::MAX, least);
+    let row = |line: &kmem_snapshot::stacks::Line<'_, '_>| {
+        let node = line.node;
+        let function = printable(&short(node.frame.function())).into_owned();
+        let place = printable(&node.frame.location()).into_owned();
+        path.truncate(line.depth);
+        path.push(format!("{function} {place}"));
+        let name = format!("{:indent$}{function}", "", indent = line.depth);
+        let cells = vec![size(node.bytes), node.calls.to_string()];
+        (path.join("\n"), Row { bytes: node.bytes, delta: 0, cells, name, place })
+    };
+    lines.iter().map(row).collect()
+}
+
+/// Shortens a text to `width` characters. The end stays, because it names the file and line, and a
+/// little of the beginning does.
+pub(super) fn shorten(text: &str, width: usize) -> String {
+    let count = text.chars().count();
+    if count <= width {
+        return text.to_owned();
+    }
+    if width < 2 {
+        return text.chars().take(width).collect();
+    }
+    let head = (width - 1) / 4;
+    let tail = width - 1 - head;
+    let chars = |range: std::ops::Range<usize>| text.chars().skip(range.start).take(range.len());
+    chars(0..head).chain(['…']).chain(chars(count - tail..count)).collect()
+}
+
+/// A change of bytes with its sign, or nothing.
+pub(super) fn change(bytes: i64) -> String {
+    match bytes {
+        0 => String::new(),
+        1.. => format!("+{}", size(bytes)),
+        _ => size(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{change, shorten};
+
+    #[test]
+    fn a_path_keeps_its_end_and_a_little_of_its_beginning() {
+        assert_eq!(shorten("src/main.c:12", 13), "src/main.c:12");
+        assert_eq!(shorten("/usr/src/debug/a/very/long/main.c:12", 17), "/usr…ng/main.c:12");
+        assert_eq!(shorten("/a/b/c/d.c:1", 9).chars().count(), 9);
+        assert_eq!(shorten("abc", 1), "a");
+        assert_eq!(shorten("日本語の長い名前", 5).chars().count(), 5);
+    }
+
+    #[test]
+    fn a_change_has_a_sign() {
+        assert_eq!(
+            (change(0), change(1024), change(-1)),
+            (String::new(), "+1.0 KiB".into(), "-1 B".into())
+        );
+    }
+}
