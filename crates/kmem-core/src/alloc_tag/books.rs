@@ -9,7 +9,8 @@ use kmem_layout::word::{EXT_LIVE, TAG_UNTAGGED};
 
 use super::{BlackBox, Scratch, Tally, Warned, Watch, watch};
 use crate::codetag::Sites;
-use crate::os::Platform;
+use crate::os::stepped::{Part, Stepped};
+use crate::os::{Memory, Platform};
 use crate::request::Caller;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, fence};
 use crate::units::{CpuId, TagId};
@@ -35,8 +36,9 @@ impl Mode {
 /// The books. Zeroed memory is a valid value: not started.
 ///
 /// # Invariants
-/// `root` is 0 or the address of the root block, and `live` of a count for each of its
-/// `site_capacity`. Neither is ever freed.
+/// `root` is 0 or the address of the root block. `live` is 0 or the address of a count for each of
+/// its `site_capacity`. Neither is ever freed. Once there is a root block, `peak` has the memory of
+/// a peak table for as many.
 pub struct Books {
     /// The sites that tags stand for.
     pub sites: Sites,
@@ -47,24 +49,27 @@ pub struct Books {
     root: AtomicUsize,
     /// 1 if the sums of the highest use are kept.
     pub(super) keep_peak: AtomicU32,
+    pub(super) peak: Stepped,
     pub(super) scratch: Scratch,
     /// The file that survives the process, if there is one.
     pub blackbox: BlackBox,
     /// Places that were warned of.
     pub warned: Warned,
-    /// Address of the live count of each tag, for the checks of calls.
+    /// Address of the live count of each tag, if calls are checked.
     live: AtomicUsize,
 }
 
-/// Memory of the books: addresses of zeroed tables.
+/// Memory of the books: zeroed tables.
 pub struct Tables {
     /// [`Sites::sites_bytes`].
-    pub sites: *mut u8,
+    pub sites: Part,
     /// [`Sites::index_bytes`].
     pub index: *mut u8,
+    /// [`super::peak_bytes`].
+    pub peak: Part,
     /// [`super::scratch_bytes`].
-    pub scratch: *mut u8,
-    /// [`super::live_bytes`].
+    pub scratch: Part,
+    /// [`super::live_bytes`] if calls are checked, else null.
     pub live: *mut u8,
 }
 
@@ -77,6 +82,7 @@ impl Books {
             watch: AtomicU32::new(0),
             root: AtomicUsize::new(0),
             keep_peak: AtomicU32::new(0),
+            peak: Stepped::new(),
             scratch: Scratch::new(),
             blackbox: BlackBox::new(),
             warned: Warned::new(),
@@ -87,9 +93,9 @@ impl Books {
     /// Gives the books their memory.
     ///
     /// # Safety
-    /// `tables` are zeroed, and as long as their docs say for the root block's `site_capacity`.
-    /// These books alone use them and the root block, which no reader knows yet. None of it is ever
-    /// freed.
+    /// `tables` are as long as their docs say for the root block's `site_capacity`. Parts meet the
+    /// contract of [`Stepped::start`], and the others are zeroed. These books alone use them and
+    /// the root block, which no reader knows yet. None of it is ever freed.
     pub unsafe fn start(
         &self,
         platform: &impl Platform,
@@ -97,10 +103,11 @@ impl Books {
         tables: &Tables,
         keep_peak: bool,
     ) {
-        // SAFETY: memory of the sizes that both require, by the contract.
+        // SAFETY: memory of the sizes that all three require, by the contract.
         unsafe {
             self.sites.start(platform, tables.sites, tables.index, root);
             self.scratch.start(tables.scratch);
+            self.peak.start(tables.peak);
         }
         self.live.store(tables.live as usize, Ordering::Relaxed);
         self.keep_peak.store(u32::from(keep_peak), Ordering::Relaxed);
@@ -165,6 +172,7 @@ impl Books {
         let keep = !self.watch().any();
         let tag = if mode == Mode::ON {
             let tag = self.sites.lookup(platform, caller.site(), keep);
+            self.scratch.prepare(platform, tag);
             self.blackbox.note_site(platform, &self.sites, tag);
             tag
         } else {
@@ -186,9 +194,8 @@ impl Books {
 
     /// Calls `work` with an empty tally. False: another thread has the scratch table, or the books
     /// are not started.
-    pub fn with_tally(&self, work: impl FnOnce(&mut Tally<'_>)) -> bool {
-        // SAFETY: `start` got memory for the root block's `site_capacity`.
-        self.root().is_some_and(|root| unsafe { self.scratch.with(root, work) })
+    pub fn with_tally(&self, platform: &impl Memory, work: impl FnOnce(&mut Tally<'_>)) -> bool {
+        self.root().is_some_and(|root| self.scratch.with(platform, root, work))
     }
 
     /// Counts an allocation of `bytes` for a tag, if calls are counted.

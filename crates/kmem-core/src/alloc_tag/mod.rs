@@ -36,6 +36,8 @@ pub use blackbox::{BlackBox, Recording};
 pub use books::{Books, Mode, Tables};
 #[cfg(not(loom))]
 pub use census::Census;
+#[cfg(not(loom))]
+use tally::tags_of;
 pub use tally::{PeakUpdate, Scratch, Tally, begin_peak, is_higher, peak_bytes, scratch_bytes};
 #[cfg(not(loom))]
 pub use watch::{LiveTag, Place, Warned, Watch, live_bytes};

@@ -1,9 +1,9 @@
 //! Records: sums of the books at a moment, in the peak table and in the black box.
 
 use kmem_layout::blackbox::reason;
-use kmem_layout::site::PeakTable;
+use kmem_layout::site::{PeakEntry, PeakTable};
 
-use super::{Books, Census, Tally, begin_peak};
+use super::{Books, Census, Tally, begin_peak, peak_bytes, tags_of};
 use crate::memcg::Groups;
 use crate::os::Platform;
 use crate::sync::Ordering;
@@ -28,10 +28,15 @@ impl Books {
         if self.keep_peak.load(Ordering::Relaxed) == 0 {
             return;
         }
-        // SAFETY: the root block has the address of a peak table that is never freed.
-        let peak = unsafe { &*(root.peak as *const PeakTable) };
-        // SAFETY: the instance allocated the table with entries for `site_capacity`.
-        if let Some(mut update) = unsafe { begin_peak(root, peak) } {
+        // A table without entries for all tags would not add up.
+        if !self.peak.ensure(platform, peak_bytes(tags_of(root))) {
+            return;
+        }
+        let most = (self.peak.committed() - size_of::<PeakTable>()) / size_of::<PeakEntry>();
+        // SAFETY: the table was started, as there is a root block, and is never freed. The first
+        // `committed` bytes of it may be written.
+        let update = unsafe { begin_peak(root, &*self.peak.base().cast::<PeakTable>(), most) };
+        if let Some(mut update) = update {
             census.each(|held, _| update.tally.add(held.tag, held.bytes, held.calls));
             update.finish();
         }
@@ -47,7 +52,7 @@ impl Books {
         reason: u32,
     ) {
         if self.blackbox.is_there() {
-            self.with_tally(|tally| self.record(platform, census, groups, tally, reason));
+            self.with_tally(platform, |tally| self.record(platform, census, groups, tally, reason));
         }
     }
 

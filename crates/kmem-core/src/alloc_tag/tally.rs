@@ -1,6 +1,8 @@
 //! Sums by tag, made by a census: the peak table, and a scratch table for reports.
 
-use crate::sync::{AtomicU32, AtomicUsize, Ordering, const_fn, fence};
+use crate::os::Memory;
+use crate::os::stepped::{Part, Stepped};
+use crate::sync::{AtomicU32, Ordering, const_fn, fence};
 use crate::units::TagId;
 use kmem_layout::root::RootBlock;
 use kmem_layout::site::{PeakEntry, PeakTable};
@@ -13,6 +15,11 @@ pub const fn peak_bytes(sites: u32) -> usize {
 /// Bytes of a scratch table for `sites` sites.
 pub const fn scratch_bytes(sites: u32) -> usize {
     sites as usize * size_of::<PeakEntry>()
+}
+
+/// Number of tags in use.
+pub(super) fn tags_of(root: &RootBlock) -> u32 {
+    root.site_count.load(Ordering::Acquire).min(root.site_capacity)
 }
 
 /// Sums by tag, in a table that the caller alone writes to.
@@ -28,13 +35,12 @@ pub struct Tally<'a> {
 }
 
 impl Tally<'_> {
-    /// An empty tally of all tags in use.
+    /// An empty tally of all tags in use, up to the number of entries.
     ///
     /// # Safety
-    /// `entries` points to an entry for each of the root block's `site_capacity`. Only this tally
-    /// writes to them as long as it lives.
-    unsafe fn over(entries: *const PeakEntry, root: &RootBlock) -> Self {
-        let len = root.site_count.load(Ordering::Acquire).min(root.site_capacity) as usize;
+    /// `entries` points to `most` entries. Only this tally writes to them as long as it lives.
+    unsafe fn over(entries: *const PeakEntry, most: usize, root: &RootBlock) -> Self {
+        let len = (tags_of(root) as usize).min(most);
         // INVARIANT: `len` is at most the number of entries, by the contract.
         let tally = Self { entries, len, bytes: 0, calls: 0, _table: core::marker::PhantomData };
         for i in 0..len {
@@ -100,10 +106,9 @@ impl Tally<'_> {
 /// The scratch table of an instance, for one user at a time. Zeroed, it has no memory.
 ///
 /// # Invariants
-/// `entries` is 0 or the address of entries that are never freed, for the sites that `start` got
-/// them for. The thread that set `busy` alone uses them.
+/// `entries` are those of tags. The thread that set `busy` alone uses them.
 pub struct Scratch {
-    entries: AtomicUsize,
+    entries: Stepped,
     busy: AtomicU32,
 }
 
@@ -111,34 +116,44 @@ impl Scratch {
     const_fn! {
         /// A table without memory.
         pub const fn new() -> Self {
-            Self { entries: AtomicUsize::new(0), busy: AtomicU32::new(0) }
+            Self { entries: Stepped::new(), busy: AtomicU32::new(0) }
         }
     }
 
     /// Gives the table its memory.
     ///
     /// # Safety
-    /// `entries` is zeroed memory of [`scratch_bytes`], used by this table alone and never freed.
-    pub unsafe fn start(&self, entries: *mut u8) {
-        // INVARIANT: memory for the sites, never freed, by the contract.
-        self.entries.store(entries as usize, Ordering::Release);
+    /// The contract of [`Stepped::start`].
+    pub unsafe fn start(&self, entries: Part) {
+        // SAFETY: the same contract.
+        unsafe { self.entries.start(entries) };
     }
 
-    /// Calls `work` with an empty tally of the tags of `root`. False: another thread has the table,
-    /// or it has no memory.
-    ///
-    /// # Safety
-    /// The table's memory, if it has any, is for the root block's `site_capacity`.
-    pub unsafe fn with(&self, root: &RootBlock, work: impl FnOnce(&mut Tally<'_>)) -> bool {
-        let entries = self.entries.load(Ordering::Acquire) as *const PeakEntry;
+    /// Commits the entry of a tag, so that there is one when memory is short. Best effort.
+    pub fn prepare(&self, platform: &impl Memory, tag: TagId) {
+        self.entries.ensure(platform, scratch_bytes(tag.0 + 1));
+    }
+
+    /// Calls `work` with an empty tally of the tags of `root`. Where there is no memory for all of
+    /// them, the last ones count in the total only. False: another thread has the table, or it has
+    /// no memory.
+    pub fn with(
+        &self,
+        platform: &impl Memory,
+        root: &RootBlock,
+        work: impl FnOnce(&mut Tally<'_>),
+    ) -> bool {
+        let entries = self.entries.base() as *const PeakEntry;
         if entries.is_null()
             || self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
             return false;
         }
-        // SAFETY: this thread set `busy`, so it alone uses the entries. There is one for each of
-        // `site_capacity`, by the contract.
-        work(&mut unsafe { Tally::over(entries, root) });
+        self.entries.ensure(platform, scratch_bytes(tags_of(root)));
+        let most = self.entries.committed() / size_of::<PeakEntry>();
+        // SAFETY: this thread set `busy`, so it alone uses the entries, of which `most` are
+        // committed.
+        work(&mut unsafe { Tally::over(entries, most, root) });
         self.busy.store(0, Ordering::Release);
         true
     }
@@ -159,9 +174,12 @@ impl Default for Scratch {
 /// fills and finishes it. `None`: they do not, or another thread writes the table.
 ///
 /// # Safety
-/// Behind `peak` is an entry for each of the root block's `site_capacity`. Threads write to the
-/// table only by this function.
-pub unsafe fn begin_peak<'a>(root: &RootBlock, peak: &'a PeakTable) -> Option<PeakUpdate<'a>> {
+/// Behind `peak` are `most` entries. Threads write to the table only by this function.
+pub unsafe fn begin_peak<'a>(
+    root: &RootBlock,
+    peak: &'a PeakTable,
+    most: usize,
+) -> Option<PeakUpdate<'a>> {
     let used = u64::from(root.used_pages.load(Ordering::Relaxed));
     if !is_higher(used, peak.used_pages.load(Ordering::Relaxed), PEAK_STEP) {
         return None;
@@ -176,7 +194,7 @@ pub unsafe fn begin_peak<'a>(root: &RootBlock, peak: &'a PeakTable) -> Option<Pe
     let entries = (&raw const *peak).wrapping_add(1).cast::<PeakEntry>();
     // SAFETY: entries follow the table, by the contract. While `seq` is odd, only the thread that
     // made it odd writes to them.
-    let tally = unsafe { Tally::over(entries, root) };
+    let tally = unsafe { Tally::over(entries, most, root) };
     Some(PeakUpdate { peak, tally, seq, used })
 }
 
@@ -224,8 +242,8 @@ mod tests {
         let mut root: RootBlock = unsafe { core::mem::zeroed() };
         root.site_capacity = 200;
         root.site_count.store(100, Ordering::Relaxed);
-        // SAFETY: the vector has `site_capacity` entries, and only this tally uses them.
-        let mut tally = unsafe { Tally::over(entries.as_ptr(), &root) };
+        // SAFETY: the vector has that many entries, and only this tally uses them.
+        let mut tally = unsafe { Tally::over(entries.as_ptr(), entries.len(), &root) };
         for tag in 8..100 {
             tally.add(TagId(tag), u64::from(tag * 37 % 101), 1);
         }

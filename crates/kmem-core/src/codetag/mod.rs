@@ -19,7 +19,8 @@ mod tag;
 mod texts;
 mod validate;
 
-use crate::os::Platform;
+use crate::os::stepped::{Part, Stepped};
+use crate::os::{Memory, Platform};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::TagId;
 use chain::Chain;
@@ -46,12 +47,12 @@ const CACHE_WORD: u32 = TAG_BITS + 1;
 /// The sites of an instance. Zeroed memory is a valid table, which has no site and accepts none.
 ///
 /// # Invariants
-/// `sites` is null, or `sites`, `index` and `root` lead to a valid root block and to tables for its
-/// `site_capacity`, which are never freed.
+/// `sites` has no memory, or `sites`, `index` and `root` lead to a valid root block and to tables
+/// for its `site_capacity`, which are never freed. The sites below its `site_count` are committed.
 #[repr(C, align(64))]
 pub struct Sites {
     cache: [AtomicU64; CACHE_SLOTS],
-    sites: AtomicU64,
+    sites: Stepped,
     index: AtomicU64,
     root: AtomicU64,
     texts: Texts,
@@ -65,7 +66,7 @@ impl Sites {
     pub const fn new() -> Self {
         Self {
             cache: [const { AtomicU64::new(0) }; CACHE_SLOTS],
-            sites: AtomicU64::new(0),
+            sites: Stepped::new(),
             index: AtomicU64::new(0),
             root: AtomicU64::new(0),
             texts: Texts::new(),
@@ -92,13 +93,14 @@ impl Sites {
     /// Gives the table its memory.
     ///
     /// # Safety
-    /// `root` is a valid root block that no other thread reads yet. `sites` and `index` are zeroed
-    /// memory of [`Self::sites_bytes`] and [`Self::index_bytes`] for its `site_capacity`, for this
-    /// table alone. None of the three is ever freed.
+    /// `root` is a valid root block that no other thread reads yet. `sites` meets the contract of
+    /// [`Stepped::start`]. It and the zeroed `index` have [`Self::sites_bytes`] and
+    /// [`Self::index_bytes`] for the block's `site_capacity`, for this table alone. None of the
+    /// three is ever freed.
     pub unsafe fn start(
         &self,
         platform: &impl Platform,
-        sites: *mut u8,
+        sites: Part,
         index: *mut u8,
         root: *mut RootBlock,
     ) {
@@ -110,7 +112,8 @@ impl Sites {
         // INVARIANT: the memory has these sizes and is never freed, by the contract.
         self.index.store(index as u64, Ordering::Relaxed);
         self.root.store(root as u64, Ordering::Relaxed);
-        self.sites.store(sites as u64, Ordering::Release);
+        // SAFETY: the contract of `start`, by the contract.
+        unsafe { self.sites.start(sites) };
     }
 
     /// Gives address space that texts never used back to the platform. Returns the bytes given
@@ -191,7 +194,7 @@ impl Sites {
     }
 
     fn table(&self) -> Option<Table<'_>> {
-        let sites = self.sites.load(Ordering::Acquire) as *const Site;
+        let sites = self.sites.base() as *const Site;
         if sites.is_null() {
             return None;
         }
@@ -206,6 +209,7 @@ impl Sites {
                     2 * root.site_capacity as usize,
                 ),
                 root,
+                memory: &self.sites,
             })
         }
     }
@@ -234,7 +238,7 @@ impl Sites {
                 Some(new) => new,
                 None => {
                     let revived = self.revive(table, key);
-                    let Some(number) = revived.or_else(|| table.number()) else {
+                    let Some(number) = revived.or_else(|| table.number(platform)) else {
                         return TagId(TAG_OTHER);
                     };
                     let new = Fresh { number, revived: revived.is_some() };
@@ -483,6 +487,8 @@ struct Table<'a> {
     sites: &'a [Site],
     index: &'a [AtomicU32],
     root: &'a RootBlock,
+    /// The memory of `sites`.
+    memory: &'a Stepped,
 }
 
 impl<'a> Table<'a> {
@@ -491,11 +497,16 @@ impl<'a> Table<'a> {
         self.root.site_count.load(Ordering::Acquire).min(self.root.site_capacity)
     }
 
-    /// A number that was never given. `None`: all were.
-    fn number(&self) -> Option<u32> {
-        let below = |count| (count < self.root.site_capacity).then_some(count + 1);
+    /// A number that was never given. `None`: all were, or there is no memory for its site.
+    fn number(&self, platform: &impl Memory) -> Option<u32> {
+        let next = |count: u32| {
+            let room = count < self.root.site_capacity
+                && self.memory.ensure(platform, Sites::sites_bytes(count + 1));
+            room.then_some(count + 1)
+        };
         let count = &self.root.site_count;
-        count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, below).ok()
+        // INVARIANT: the site of the new number is committed.
+        count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok()
     }
 
     /// The slots of the index where `key` may be, in the order of a search.

@@ -293,15 +293,13 @@ impl Slots {
             return;
         }
         let bytes = size_of::<Area>();
-        let Some(area) = platform.reserve(bytes, align_of::<Area>()) else {
+        let Some(area) = platform.allocate(bytes, align_of::<Area>()) else {
             self.refused.store(RETRY_AFTER, Ordering::Relaxed);
             return;
         };
-        // SAFETY: a fresh reservation of an area's size and alignment, zero once committed.
-        let added =
-            unsafe { platform.commit(area, bytes) && self.add(cpu, area.cast().as_ptr(), cap) };
-        if !added {
-            // SAFETY: a fresh reservation whose address no other thread has.
+        // SAFETY: fresh zeroes of an area's size and alignment.
+        if !unsafe { self.add(cpu, area.cast().as_ptr(), cap) } {
+            // SAFETY: fresh memory whose address no other thread has.
             unsafe { platform.release(area, bytes) };
         }
     }

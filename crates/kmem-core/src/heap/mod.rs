@@ -40,6 +40,7 @@ use kmem_layout::word::EXT_LIVE;
 use crate::class::{ArrayId, Classes, Contents, SizeClass};
 use crate::cpu::{Kind, Slots};
 use crate::os::Platform;
+use crate::os::stepped::Part;
 use crate::page::{BadPage, PageChecks, Pcp, Zone, Zones};
 use crate::prng::Prng;
 use crate::slab::sheaf::Barn;
@@ -131,8 +132,10 @@ pub struct Start<'a> {
     pub root: *const RootBlock,
     /// Number of nodes.
     pub nodes: u32,
-    /// Barns of the nodes, zeroed: [`Barn::bytes`] for `nodes` and `sheaves`.
+    /// Barns of the nodes, zeroed: [`Barn::bytes`] for `nodes`.
     pub barns: *mut u8,
+    /// Their pools: [`Barn::pools_bytes`] for `nodes` and `sheaves`.
+    pub pools: Part,
     /// Number of sheaves in the pool of each.
     pub sheaves: u32,
     /// `[Pcp; cpus]`, zeroed.
@@ -194,7 +197,7 @@ impl<P: Platform> Heap<P> {
         // require, by the contract.
         unsafe {
             self.classes.start(start.vectors);
-            let barns = Barn::start_all(start.barns, start.nodes, start.sheaves);
+            let barns = Barn::start_all(start.barns, start.pools, start.nodes, start.sheaves);
             *self.given.get() = Some(Given { owner, barns });
             self.zones.start(&self.platform, start.root, start.checks, start.nodes);
         }

@@ -34,7 +34,7 @@ impl<P: Platform> Heap<P> {
             let barn = self.barns().get(set.node as usize);
             let fills = 2 * here.len() >= usize::from(geometry.batch);
             if let Some(barn) = barn.filter(|_| fills)
-                && let Some(held) = barn.take_empty(class, geometry)
+                && let Some(held) = barn.take_empty(&self.platform, class, geometry)
             {
                 held.sheaf.objects[..here.len()].copy_from_slice(here);
                 held.sheaf.len = here.len() as u32;

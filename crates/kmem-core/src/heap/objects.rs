@@ -50,7 +50,7 @@ impl<P: Platform> Backing for Objects<P> {
         let (heap, class) = (self.heap, self.class);
         // The objects of the only node go straight into its sheaf.
         if let [barn] = heap.barns()
-            && let Some(held) = barn.take_empty(class, heap.classes.geometry(class))
+            && let Some(held) = barn.take_empty(&heap.platform, class, heap.classes.geometry(class))
         {
             let len = fill(&mut held.sheaf.objects[..most]);
             held.sheaf.len = len as u32;

@@ -20,7 +20,7 @@ use kmem_layout::site::Site;
 use kmem_layout::word::TAG_BITS;
 
 use super::Instance;
-use super::tables::{Tables, allocate};
+use super::tables::Tables;
 use crate::alloc_tag::{self, Mode, Watch};
 use crate::class::{CLASS_COUNT, MAX_OBJECT};
 use crate::conf::{Complaint, Conf, MAX_TEXT};
@@ -125,15 +125,18 @@ impl<P: Platform> Instance<P> {
         let held_back = quarantine << 10;
         let budget = platform.budget();
         let nodes = if conf.numa { platform.nodes().clamp(1, MAX_NODES) } else { 1 };
-        let tables = Tables::for_heap(platform, &budget, nodes, held_back)?;
+        let tables =
+            Tables::for_heap(platform, &budget, (nodes, held_back, keeps_books && conf.debug))?;
         // If the platform cannot name mappings, readers outside do not find this instance;
         // everything else works.
-        let root = platform.map_root(PAGE_SIZE).or_else(|| allocate(platform, PAGE_SIZE))?;
+        let root =
+            platform.map_root(PAGE_SIZE).or_else(|| platform.allocate(PAGE_SIZE, PAGE_SIZE))?;
         let root = root.cast::<RootBlock>().as_ptr();
         let page_checks = PageChecks::of(conf);
         let start = heap::Start {
             root,
             barns: tables.barns,
+            pools: tables.pools,
             sheaves: tables.sheaf_count,
             nodes,
             pcp: tables.pcp,
@@ -148,20 +151,22 @@ impl<P: Platform> Instance<P> {
         let book_tables = alloc_tag::Tables {
             sites: tables.sites,
             index: tables.index,
+            peak: tables.peak,
             scratch: tables.scratch,
             live: tables.live,
         };
         // SAFETY: no other thread uses the instance. Each table is zeroed, has the size that its
         // user requires, has one user, and is never freed. So is the root block, whose magic is not
-        // written yet.
+        // written yet. Parts are whole pages of one reservation, and so is what is committed.
         unsafe {
             self.describe(&mut *root, &tables, conf);
             ledger.heap.start(&start);
             ledger.books.start(platform, root, &book_tables, conf.peak);
             ledger.reports.start(tables.report, tables.report_bytes);
             ledger.guards.start(checks, tables.quarantine, held_back);
-            if keeps_books {
-                ledger.groups.start(tables.groups, tables.names, tables.group_count);
+            let (groups, names) = (tables.groups, tables.names);
+            if keeps_books && !ledger.groups.start(platform, groups, names, tables.group_count) {
+                return None;
             }
         }
         ledger.heap.start_slots(kind(platform, conf));
@@ -229,9 +234,9 @@ impl<P: Platform> Instance<P> {
         root.site_capacity = tables.site_count;
         root.classes = self.heap().classes.all().as_ptr() as u64;
         root.zones = tables.zones as u64;
-        root.sites = tables.sites as u64;
-        root.peak = tables.peak as u64;
-        root.groups = tables.groups as u64;
+        root.sites = tables.sites.at as u64;
+        root.peak = tables.peak.at as u64;
+        root.groups = tables.groups.at as u64;
         root.group_capacity = tables.group_count;
         root.group_size = size_of::<GroupBlock>() as u32;
         (root.cache, root.cache_len) = self.ledger.books.sites.cache_part();
@@ -279,6 +284,7 @@ fn kind(platform: &impl Cpus, conf: &Conf) -> Kind {
 #[cfg(all(test, kmem_linux, not(miri), not(loom)))]
 mod tests {
     use super::*;
+    use crate::class::SizeClass;
     use crate::os::linux::Linux;
     use crate::os::sim::Sim;
     use crate::os::{Budget, Process};
@@ -331,6 +337,8 @@ mod tests {
                 assert!(zone.zone.pfn(last).is_some_and(|last| zone.zone.words(last).is_none()));
                 let (words, _) = fast.page(last).expect("its words");
                 assert_eq!(words.len.load(crate::sync::Ordering::Relaxed), 0);
+                // Nor has it a class.
+                assert_eq!(fast.class(last), Ok(SizeClass(0)));
             }
         }
     }

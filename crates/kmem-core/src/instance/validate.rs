@@ -63,10 +63,10 @@ impl<P: Platform> Instance<P> {
 
 #[cfg(all(test, kmem_linux))]
 mod tests {
-    use kmem_layout::group::GroupBlock;
+    use kmem_layout::group::{GroupBlock, MAX_GROUPS};
     use kmem_layout::root::{RootBlock, ZoneBlock};
     use kmem_layout::site::Site;
-    use kmem_layout::word::{EXT_LIVE, TAG_FIRST_SITE};
+    use kmem_layout::word::{EXT_LIVE, OBJCG_SHIFT, TAG_FIRST_SITE};
 
     use super::*;
     use crate::Kmem;
@@ -118,6 +118,18 @@ mod tests {
         match kmem.validate() {
             Err(Invalid::Heap(fault)) => fault,
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_object_whose_word_names_a_group_that_never_was_can_be_freed() {
+        for objcg in [1, 9000, MAX_GROUPS - 1] {
+            let (kmem, at) = instance();
+            ext(kmem, at).fetch_or(objcg << OBJCG_SHIFT, Ordering::Relaxed);
+            // SAFETY: live, and used no longer.
+            unsafe { kmem.free(at as *mut u8) };
+            kmem.drain();
+            assert_eq!(kmem.stats().used, 0);
         }
     }
 

@@ -37,8 +37,8 @@ impl<P: Platform> Ledger<P> {
         }
         self.census().each(|held, _| {
             if held.objcg != ObjcgId::ROOT {
-                // SAFETY: no other thread exists that could use the groups.
-                unsafe { groups.adopt(held.objcg) };
+                // SAFETY: no other thread exists that could use the groups, and there are some.
+                unsafe { groups.adopt(self.platform(), held.objcg) };
                 let _ = groups.charge(held.objcg, held.charged(), Limits::Exceed);
             }
         });

@@ -20,7 +20,7 @@ impl<P: Platform> Ledger<P> {
         if !sites.unregister(start) {
             return;
         }
-        let told = self.books.with_tally(|tally| {
+        let told = self.books.with_tally(self.platform(), |tally| {
             self.census().each(|held, _| tally.add(held.tag, held.bytes, held.calls));
             let mut warned = false;
             sites.retire(start, stop, |tag| {

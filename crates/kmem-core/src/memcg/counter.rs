@@ -32,7 +32,10 @@ pub struct AtMax(pub ObjcgId);
 impl Groups {
     /// A group and all groups above it, deleted ones included, without the root.
     pub(super) fn way_up(&self, from: ObjcgId) -> impl Iterator<Item = (ObjcgId, &GroupBlock)> {
-        let step = |at: ObjcgId| (at != ObjcgId::ROOT).then(|| (at, self.block(at)));
+        let step = |at: ObjcgId| {
+            let block = self.blocks().get(at.0 as usize)?;
+            (at != ObjcgId::ROOT).then_some((at, block))
+        };
         core::iter::successors(step(from), move |(_, block)| {
             step(ObjcgId(block.parent.load(Ordering::Relaxed)))
         })

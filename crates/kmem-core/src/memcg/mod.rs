@@ -36,6 +36,8 @@ mod shrinker;
 #[cfg(not(loom))]
 pub mod stock;
 
+use crate::os::Memory;
+use crate::os::stepped::{Part, Stepped};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, const_fn, fence};
 use crate::units::ObjcgId;
 use kmem_layout::group::{GroupBlock, Limit, MAX_GROUPS, NO_LIMIT, group_state};
@@ -118,11 +120,12 @@ impl core::error::Error for GroupError {}
 /// The groups of an instance. Zeroed memory is a valid table, without groups.
 ///
 /// # Invariants
-/// `blocks` is null, or `blocks` and `index` lead to arrays for `capacity`, which are never freed.
+/// `blocks` has no memory, or `blocks` and `index` lead to arrays for `capacity`, which are never
+/// freed. The entries below `used` are committed, that of the root among them.
 #[repr(C)]
 pub struct Groups {
     /// `[GroupBlock; capacity]`.
-    blocks: AtomicU64,
+    blocks: Stepped,
     capacity: AtomicU32,
     /// 1 while a thread uses the index; see `registry`.
     lock: AtomicU32,
@@ -139,7 +142,7 @@ impl Groups {
         /// A table without groups.
         pub const fn new() -> Self {
             Self {
-                blocks: AtomicU64::new(0),
+                blocks: Stepped::new(),
                 capacity: AtomicU32::new(0),
                 lock: AtomicU32::new(0),
                 index: AtomicU64::new(0),
@@ -159,40 +162,63 @@ impl Groups {
         2 * capacity as usize * 4
     }
 
-    /// Gives the table its memory, and makes the root.
+    /// Gives the table its memory, and makes the root. False: the platform has no memory, and there
+    /// is no table.
     ///
     /// # Safety
-    /// `blocks` and `index` are zeroed memory of [`Self::blocks_bytes`] and [`Self::index_bytes`],
-    /// for this table alone and never freed. No other thread uses the table yet.
-    pub unsafe fn start(&self, blocks: *mut GroupBlock, index: *mut u8, capacity: u32) {
-        // INVARIANT: the memory has these sizes and is never freed, by the contract.
+    /// `blocks` meets the contract of [`Stepped::start`]. It and the zeroed `index` have
+    /// [`Self::blocks_bytes`] and [`Self::index_bytes`], for this table alone, and are never freed.
+    /// No other thread uses the table yet.
+    pub unsafe fn start(
+        &self,
+        platform: &impl Memory,
+        blocks: Part,
+        index: *mut u8,
+        capacity: u32,
+    ) -> bool {
+        // SAFETY: the contract of `Stepped::start`, by the contract.
+        unsafe { self.blocks.start(blocks) };
+        if !self.commit(platform, ObjcgId::ROOT) {
+            return false;
+        }
+        // INVARIANT: the memory has these sizes and is never freed, by the contract. The root's
+        // entry is committed.
         self.index.store(index as u64, Ordering::Relaxed);
         self.capacity.store(capacity, Ordering::Relaxed);
-        self.blocks.store(blocks as u64, Ordering::Release);
+        self.used.store(1, Ordering::Release);
         let root = self.block(ObjcgId::ROOT);
         for limit in [Limit::Max, Limit::High] {
             root.limit(limit).store(NO_LIMIT, Ordering::Relaxed);
         }
         root.pins.store(1, Ordering::Relaxed);
-        self.used.store(1, Ordering::Relaxed);
         root.state.store(1 << group_state::BITS | group_state::LIVE, Ordering::Release);
+        true
     }
 
+    /// Makes the entry of an id writable. False: there is no such entry, or no memory for it.
+    fn commit(&self, platform: &impl Memory, id: ObjcgId) -> bool {
+        self.blocks.ensure(platform, Self::blocks_bytes(id.0 + 1))
+    }
+
+    /// The entries that are or were in use, by id. Others may not be writable.
     fn blocks(&self) -> &[GroupBlock] {
-        let blocks = self.blocks.load(Ordering::Acquire) as *const GroupBlock;
-        if blocks.is_null() {
+        let used = self.used() as usize;
+        if used == 0 {
             return &[];
         }
-        // SAFETY: not null, so an array of `capacity` entries (invariant), for which zeroes are
-        // valid.
-        unsafe {
-            core::slice::from_raw_parts(blocks, self.capacity.load(Ordering::Relaxed) as usize)
-        }
+        // SAFETY: an entry is in use, so this is an array with that many committed entries
+        // (invariant), for which zeroes are valid.
+        unsafe { core::slice::from_raw_parts(self.blocks.base().cast::<GroupBlock>(), used) }
     }
 
-    /// The entry of an id that a word names, or that is below [`Self::used`].
+    /// The entry of an id. A word that a program has overwritten may name an entry that was never
+    /// used: it counts as the root's.
+    ///
+    /// # Panics
+    /// The table was not started.
     fn block(&self, id: ObjcgId) -> &GroupBlock {
-        &self.blocks()[id.0 as usize]
+        let blocks = self.blocks();
+        blocks.get(id.0 as usize).unwrap_or(&blocks[ObjcgId::ROOT.0 as usize])
     }
 
     /// Number of ids that are or were in use: those from 0 up to this.
@@ -202,7 +228,7 @@ impl Groups {
 
     /// The entries that are or were in use, by id.
     pub fn entries(&self) -> &[GroupBlock] {
-        &self.blocks()[..self.used() as usize]
+        self.blocks()
     }
 
     /// Returns whether there is or was a group besides the root.
@@ -265,7 +291,7 @@ impl Groups {
         let is_dying = |block: &&GroupBlock| {
             block.state.load(Ordering::SeqCst) & group_state::MASK == group_state::DYING
         };
-        self.blocks()[..self.used() as usize].iter().filter(is_dying).count()
+        self.blocks().iter().filter(is_dying).count()
     }
 
     /// Keeps a living group's entry from becoming another group's until [`Self::unpin`], even if
@@ -341,7 +367,7 @@ impl Groups {
     /// # Safety
     /// There is no other thread.
     pub unsafe fn forget_charges(&self) {
-        for block in &self.blocks()[..self.used() as usize] {
+        for block in self.blocks() {
             block.own.store(0, Ordering::Relaxed);
             block.charged.store(0, Ordering::Relaxed);
         }

@@ -9,6 +9,8 @@ use std::vec::Vec;
 use loom::thread;
 
 use super::{AtMax, GroupId, Groups, Limits, Shrinker};
+use crate::os::region::FixedRegion;
+use crate::os::stepped::Part;
 use crate::sync::model::{Owned, check};
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, atomics, fence};
 use crate::units::ObjcgId;
@@ -29,10 +31,13 @@ impl Model {
         let blocks: Box<[GroupBlock]> = (0..ENTRIES).map(|_| empty()).collect();
         let index: Box<[AtomicU32]> = (0..2 * ENTRIES).map(|_| AtomicU32::new(0)).collect();
         let groups = Groups::new();
+        let bytes = Groups::blocks_bytes(ENTRIES);
+        let blocks = Part::whole(Box::into_raw(blocks).cast(), bytes);
+        let platform = &FixedRegion::empty();
         // SAFETY: entries and an index for these groups alone, which `Drop` frees last.
-        unsafe { groups.start(Box::into_raw(blocks).cast(), Box::into_raw(index).cast(), ENTRIES) };
-        let parent = groups.create(GroupId::ROOT, b"p", || {}).expect("room");
-        let child = groups.create(parent, b"c", || {}).expect("room");
+        unsafe { groups.start(platform, blocks, Box::into_raw(index).cast(), ENTRIES) };
+        let parent = groups.create(platform, GroupId::ROOT, b"p", || {}).expect("room");
+        let child = groups.create(platform, parent, b"c", || {}).expect("room");
         Arc::new(Self { groups, parent, child })
     }
 
@@ -60,7 +65,7 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
-        let blocks = self.groups.blocks.load(Ordering::Relaxed) as *mut GroupBlock;
+        let blocks = self.groups.blocks.base().cast::<GroupBlock>();
         let index = self.groups.index.load(Ordering::Relaxed) as *mut AtomicU32;
         // SAFETY: from `Box::into_raw` in `new`, of these lengths.
         unsafe {
@@ -178,7 +183,7 @@ fn an_old_number_never_pins_the_next_group() {
             other.delete();
             other
                 .groups
-                .create(other.parent, b"d", || {})
+                .create(&FixedRegion::empty(), other.parent, b"d", || {})
                 .expect("an entry, the old one or another")
         });
         let pinned = model.groups.pin(model.child).is_ok();

@@ -2,6 +2,7 @@
 
 use super::name::{self, Index};
 use super::{GroupError, GroupId, Groups, shrinker};
+use crate::os::Memory;
 use crate::sync::{AtomicU32, Ordering, spin};
 use crate::units::ObjcgId;
 use kmem_layout::group::{
@@ -15,6 +16,7 @@ impl Groups {
     /// [`GroupError`]; there is no new group.
     pub fn create(
         &self,
+        platform: &impl Memory,
         parent: GroupId,
         name: &[u8],
         wait: impl Fn(),
@@ -29,7 +31,7 @@ impl Groups {
         if index.find(parent.objcg(), name).is_some() {
             return Err(GroupError::Exists);
         }
-        let objcg = self.free_entry().ok_or(GroupError::Full)?;
+        let objcg = self.free_entry(platform)?;
         let block = self.block(objcg);
         fill(block, parent.objcg(), name);
         above.children.fetch_add(1, Ordering::SeqCst);
@@ -133,11 +135,15 @@ impl Groups {
 
     /// Makes a free entry that a live object names a deleted group's, in a forked child. (The fork
     /// may have copied the object's page before the object was freed, and the entry's page after
-    /// that.)
+    /// that.) Without memory for the entry, the object counts as the root's.
     ///
     /// # Safety
-    /// There is no other thread.
-    pub unsafe fn adopt(&self, objcg: ObjcgId) {
+    /// There is no other thread. The table was started.
+    pub unsafe fn adopt(&self, platform: &impl Memory, objcg: ObjcgId) {
+        if !self.commit(platform, objcg) {
+            return;
+        }
+        // INVARIANT: the entries up to this one are committed.
         self.used.fetch_max(objcg.0 + 1, Ordering::Relaxed);
         let block = self.block(objcg);
         let state = block.state.load(Ordering::Relaxed);
@@ -153,8 +159,11 @@ impl Groups {
         self.in_state(id, |state| state == group_state::LIVE)
     }
 
-    /// The lowest free entry; `None` if there is none.
-    fn free_entry(&self) -> Option<ObjcgId> {
+    /// The lowest free entry.
+    ///
+    /// # Errors
+    /// [`GroupError::Full`]; [`GroupError::NoMemory`]: the platform has none for another entry.
+    fn free_entry(&self, platform: &impl Memory) -> Result<ObjcgId, GroupError> {
         let capacity = self.capacity.load(Ordering::Relaxed);
         let used = self.used();
         let from = self.first_free.swap(capacity, Ordering::SeqCst);
@@ -164,14 +173,19 @@ impl Groups {
         };
         let found = (from..used.min(capacity)).find(is_free).unwrap_or(used);
         if found >= capacity {
-            return None;
+            return Err(GroupError::Full);
+        }
+        if found == used {
+            if !self.commit(platform, ObjcgId(found)) {
+                self.first_free.fetch_min(found, Ordering::SeqCst);
+                return Err(GroupError::NoMemory);
+            }
+            // INVARIANT: the entries up to this one are committed.
+            self.used.store(used + 1, Ordering::SeqCst);
         }
         // Another thread may have freed a lower entry meanwhile.
         self.first_free.fetch_min(found + 1, Ordering::SeqCst);
-        if found == used {
-            self.used.store(used + 1, Ordering::SeqCst);
-        }
-        Some(ObjcgId(found))
+        Ok(ObjcgId(found))
     }
 
     /// The index of names.

@@ -24,6 +24,7 @@ pub mod linux;
 pub mod region;
 #[cfg(not(loom))]
 pub mod sim;
+pub mod stepped;
 
 /// Most nodes with memory of their own. Nodes with higher numbers count as node 0.
 pub const MAX_NODES: u32 = 64;
@@ -73,6 +74,7 @@ impl Budget {
 /// ```
 ///
 /// Reserved memory must not be touched. Committed memory reads as zero until it is written.
+/// Memory that is shown stays reserved: it can be read as zero, and not be written.
 /// Decommitted memory stays committed, but its contents are gone and it reads as zero; where
 /// [`Self::decommit`] returns false the contents are unchanged.
 ///
@@ -88,8 +90,8 @@ pub unsafe trait Memory: Sync {
     /// Gives a reservation back. If the platform cannot, the address space is lost.
     ///
     /// # Safety
-    /// `reserve` returned the range, or [`Self::releases_parts`] and it is a part that was never
-    /// committed. Nothing in it is used from here on.
+    /// A function of this trait returned the range as a new one, or [`Self::releases_parts`] and it
+    /// is a part that was never committed. Nothing in it is used from here on.
     unsafe fn release(&self, at: NonNull<u8>, bytes: usize);
 
     /// Returns whether [`Self::release`] also takes parts of a reservation that were never
@@ -103,6 +105,27 @@ pub unsafe trait Memory: Sync {
     /// # Safety
     /// The range lies in one reservation and is page aligned.
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool;
+
+    /// Reserves whole pages, and shows them as [`Self::show`] does. Also returns whether it could.
+    fn reserve_shown(&self, bytes: usize) -> Option<(NonNull<u8>, bool)> {
+        let at = self.reserve(bytes, PAGE_SIZE)?;
+        // SAFETY: whole pages of the fresh reservation, of which nothing is committed.
+        let shown = unsafe { self.show(at, bytes) };
+        Some((at, shown))
+    }
+
+    /// Reserves memory and commits all of it: `bytes` of zeroes at a multiple of `align`, a power
+    /// of two up to a page. `None`: the platform has none.
+    fn allocate(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let at = self.reserve(bytes, align)?;
+        // SAFETY: the fresh reservation.
+        if unsafe { self.commit(at, bytes) } {
+            return Some(at);
+        }
+        // SAFETY: the fresh reservation, which nothing uses.
+        unsafe { self.release(at, bytes) };
+        None
+    }
 
     /// Drops the contents of committed memory. False: refused, contents unchanged.
     ///
@@ -216,10 +239,7 @@ pub unsafe trait Memory: Sync {
     /// Maps `bytes` of zeroes for the root block. A reader outside the process finds them by name
     /// if the platform names mappings. `None`: there is no memory.
     fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let bytes = bytes.next_multiple_of(PAGE_SIZE);
-        let root = self.reserve(bytes, PAGE_SIZE)?;
-        // SAFETY: a fresh reservation of this function's own.
-        unsafe { self.commit(root, bytes) }.then_some(root)
+        self.allocate(bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)
     }
 }
 

@@ -41,6 +41,13 @@ impl FixedRegion {
         Self { next, end: start + bytes, start, cpus, cpu: || 0, print, fatal }
     }
 
+    /// A platform without memory.
+    #[cfg(test)]
+    pub fn empty() -> Self {
+        // SAFETY: a region of no bytes.
+        unsafe { Self::new(core::ptr::null_mut(), 0, 1, |_| (), || panic!("fatal")) }
+    }
+
     /// Makes the region ask `cpu` for the number of the CPU that a thread runs on.
     pub fn with_cpu(self, cpu: fn() -> u32) -> Self {
         Self { cpu, ..self }

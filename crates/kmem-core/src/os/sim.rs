@@ -9,6 +9,7 @@ use core::ptr::NonNull;
 
 use super::{Budget, Clock, Console, Cpus, Memory, Platform, Process};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::units::PAGE_SIZE;
 
 /// A simulator over another platform; see the module's description.
 pub struct Sim<P> {
@@ -19,6 +20,8 @@ pub struct Sim<P> {
     rseq: bool,
     /// Number of questions for the node.
     looked: AtomicU64,
+    /// True if memory can be shown before it is committed.
+    shows: bool,
     cpu: AtomicU32,
     /// State of the random sequence of CPUs; 0: the CPU is `cpu`.
     wander: AtomicU64,
@@ -37,6 +40,7 @@ impl<P: Platform> Sim<P> {
             nodes: 1,
             rseq: false,
             looked: AtomicU64::new(0),
+            shows: true,
             cpu: AtomicU32::new(0),
             wander: AtomicU64::new(0),
             clock: AtomicU64::new(0),
@@ -56,6 +60,12 @@ impl<P: Platform> Sim<P> {
     /// are those of the real CPUs, and [`Self::run_on`] chooses the node alone.
     pub const fn with_rseq(mut self) -> Self {
         self.rseq = true;
+        self
+    }
+
+    /// Takes the ability to show memory before it is committed from the platform.
+    pub const fn without_show(mut self) -> Self {
+        self.shows = false;
         self
     }
 
@@ -115,6 +125,21 @@ unsafe impl<P: Platform> Memory for Sim<P> {
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: the same contract.
         !self.faulty() && unsafe { self.inner.commit(at, bytes) }
+    }
+
+    fn reserve_shown(&self, bytes: usize) -> Option<(NonNull<u8>, bool)> {
+        if self.faulty() {
+            return None;
+        }
+        if self.shows && !self.faulty() {
+            self.inner.reserve_shown(bytes)
+        } else {
+            self.inner.reserve(bytes, PAGE_SIZE).map(|at| (at, false))
+        }
+    }
+
+    fn allocate(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if self.faulty() { None } else { self.inner.allocate(bytes, align) }
     }
 
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
@@ -180,7 +205,7 @@ unsafe impl<P: Platform> Memory for Sim<P> {
 
     unsafe fn show(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: the same contract.
-        !self.faulty() && unsafe { self.inner.show(at, bytes) }
+        self.shows && !self.faulty() && unsafe { self.inner.show(at, bytes) }
     }
 
     fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {

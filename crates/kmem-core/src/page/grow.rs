@@ -66,8 +66,16 @@ impl<P: Platform> On<'_, P> {
         let want = Zone::to_describe(pages).min(zone.pages.0);
         for table in &zone.tables {
             let bytes = |pages: u32| (pages >> CHUNK_ORDER) as usize * table.bits as usize / 8;
-            let from = (table.at + bytes(have)) & !(PAGE_SIZE - 1);
+            let have = have.max(table.start);
+            // The first page may be that of another table too, which is committed then.
+            let from = match have {
+                0 => table.at & !(PAGE_SIZE - 1),
+                _ => (table.at + bytes(have)).next_multiple_of(PAGE_SIZE),
+            };
             let to = (table.at + bytes(want)).next_multiple_of(PAGE_SIZE);
+            if from >= to {
+                continue;
+            }
             let Some(at) = NonNull::new(from as *mut u8) else { return false };
             // SAFETY: whole pages of the reservation, which ends on a page.
             if !unsafe { self.platform.commit(at, to - from) } {
@@ -80,6 +88,12 @@ impl<P: Platform> On<'_, P> {
 }
 
 impl Zone {
+    /// Pages whose tables are committed from the beginning, in a zone of `pages`.
+    pub const fn start_pages(pages: u32) -> u32 {
+        let start = Self::to_describe(PageCount::ZERO);
+        if start < pages { start } else { pages }
+    }
+
     /// Pages that a search in `pages` may read about.
     const fn to_search(pages: PageCount) -> u32 {
         pages.0.saturating_add(SEARCH_PAGES)

@@ -83,7 +83,7 @@ pub use node::Placement;
 pub use pcp::{Pcp, Way};
 pub use purge::{LOOK_EVERY, Look, Purged};
 use tables::TABLES;
-pub use tables::{SLAB_TABLES, SlabTables, Table};
+pub use tables::{Beyond, SLAB_TABLES, SlabTables, Table};
 pub use validate::ZoneFault;
 #[cfg(not(loom))]
 pub use zones::{FirstZones, Purpose, ZoneSet, Zones};
@@ -194,7 +194,8 @@ impl Carve {
 impl Zone {
     /// Bytes of metadata for a zone of `pages`.
     pub const fn metadata_bytes(pages: u32) -> usize {
-        Self::fixed_bytes(pages) + 2 * (pages as usize / 8).next_multiple_of(64)
+        let rows = (pages as usize / 8).next_multiple_of(64);
+        Self::fixed_bytes(pages) - Self::start_pages(pages) as usize / 8 + 2 * rows
     }
 
     /// Bytes of each of the two tables of words of `pages`: extension words, and lengths.
@@ -202,14 +203,15 @@ impl Zone {
         pages as usize * 4
     }
 
-    /// Bytes at the start of the metadata that must be committed from the beginning.
+    /// Bytes at the start of the metadata that must be committed from the beginning: up to the rows
+    /// of [`Self::start_pages`].
     pub const fn fixed_bytes(pages: u32) -> usize {
         let pageblocks = pages >> PAGEBLOCK_ORDER;
         let mut carve = Carve { at: 0 };
         carve.take(pageblocks.div_ceil(4) as usize * 8); // credits
         carve.take(pageblocks as usize * 4); // stamp
         carve.take(summary::words_for(pageblocks, lane::COUNT) * 8);
-        carve.at
+        carve.at + Self::start_pages(pages) as usize / 8
     }
 
     /// Makes a zone of the `pages` at `base`, none of them committed yet.
@@ -246,12 +248,13 @@ impl Zone {
         let [ext, len]: [*const AtomicU32; 2] = words.map(|table| table.cast_const().cast());
         // SAFETY: the words of the sets lie in the `fixed_bytes`, which are committed and zero.
         let pageblocks = unsafe { Summary::new(sets, pageblocks, lane::COUNT) };
-        let mut tables = [Table { at: 0, bits: 0 }; TABLES];
+        let own = |at, bits| Table { at, bits, start: 0, beyond: Beyond::Unused };
+        let mut tables = [own(0, 0); TABLES];
         tables[..4].copy_from_slice(&[
-            Table { at: rows as usize, bits: 16 },
-            Table { at: dirty as usize, bits: 16 },
-            Table { at: ext as usize, bits: 16 * 32 },
-            Table { at: len as usize, bits: 16 * 32 },
+            Table { start: Self::start_pages(pages.0), ..own(rows as usize, 16) },
+            own(dirty as usize, 16),
+            own(ext as usize, 16 * 32),
+            own(len as usize, 16 * 32),
         ]);
         tables[4..].copy_from_slice(&slab_tables);
         // INVARIANT: the arrays were carved out of metadata of the right size, which is never

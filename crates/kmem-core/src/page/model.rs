@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use loom::thread;
 
-use super::{BUCKETS, Pcp, Reserve, Run, TABLES, Table, Zone, lane, purge};
+use super::{BUCKETS, Beyond, Pcp, Reserve, Run, TABLES, Table, Zone, lane, purge};
 use crate::class::PageClass;
 use crate::os::region::FixedRegion;
 use crate::row::Row;
@@ -84,19 +84,16 @@ impl Model {
             block: &raw const *block,
             used: &raw const *used,
             decay: purge::Decay::new(),
-            tables: [Table { at: 0, bits: 0 }; TABLES],
+            tables: [Table { at: 0, bits: 0, start: 0, beyond: Beyond::Unused }; TABLES],
             // All tables are committed.
             described: AtomicU32::new(u32::MAX),
             space: super::space::Space::new(PageCount::of_pageblocks(pageblocks)),
             next_span: AtomicU32::new(0),
         };
         zone.publish(PageCount::ZERO, PageCount::of_pageblocks(committed));
-        // SAFETY: the region has no memory.
-        let platform =
-            unsafe { FixedRegion::new(core::ptr::null_mut(), 0, 1, |_| (), || panic!("fatal")) };
         Self {
             zone,
-            platform,
+            platform: FixedRegion::empty(),
             owned: (0..pageblocks * 8 * 2).map(|_| Owned::default()).collect(),
             _tables: Tables {
                 _rows: rows,

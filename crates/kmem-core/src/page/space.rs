@@ -6,7 +6,7 @@
 
 use core::ptr::NonNull;
 
-use super::{On, Zone};
+use super::{Beyond, On, Table, Zone};
 use crate::os::Platform;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::{CHUNK_ORDER, PAGE_SIZE, PAGEBLOCK_PAGES, PageCount, Pfn};
@@ -73,8 +73,8 @@ impl<P: Platform> On<'_, P> {
         let address = |page: PageCount| zone.address(Pfn::ZERO + page);
         let mut bytes = self.give_back(address(end), address(old));
         let described = zone.described.load(Ordering::Acquire).max(Zone::to_describe(end));
-        let tables = if words == Words::Read { &[][..] } else { &zone.tables };
-        for table in tables {
+        let unused = |table: &&Table| words == Words::NotRead && table.beyond == Beyond::Unused;
+        for table in zone.tables.iter().filter(unused) {
             let bytes_for = |pages: u32| (pages >> CHUNK_ORDER) as usize * table.bits as usize / 8;
             bytes += self.give_back(table.at + bytes_for(described), table.at + bytes_for(old.0));
         }

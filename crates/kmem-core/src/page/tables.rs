@@ -9,7 +9,7 @@ use crate::units::PageCount;
 /// Number of tables that are committed as the zone grows: those of the zone, those of its slabs.
 pub(super) const TABLES: usize = 4 + SLAB_TABLES;
 /// Number of tables of a zone's slabs that are committed as the zone grows.
-pub const SLAB_TABLES: usize = 2;
+pub const SLAB_TABLES: usize = 3;
 
 /// A table with a fixed number of bits for each chunk of 16 pages.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +18,19 @@ pub struct Table {
     pub at: usize,
     /// Bits per chunk.
     pub bits: u32,
+    /// Pages whose entries are committed from the beginning.
+    pub start: u32,
+    /// Use of its entries for pages that are not committed.
+    pub beyond: Beyond,
+}
+
+/// Use of the entries of a table for pages that are not committed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beyond {
+    /// They may be read: the platform shows them, or they are committed.
+    Read,
+    /// They are not used, and may be given back.
+    Unused,
 }
 
 /// The tables of a zone's slabs, which lie behind the zone's own. The layer above implements it.
@@ -28,7 +41,8 @@ pub unsafe trait SlabTables: Sync + Sized + 'static {
     /// Bytes of metadata for a zone of `pages`.
     fn metadata_bytes(pages: u32) -> usize;
 
-    /// The part of the metadata that must be committed from the beginning.
+    /// The part of the metadata that must be committed from the beginning, with the tables' entries
+    /// of the first [`Table::start`] pages.
     fn fixed_part(pages: u32) -> Range<usize>;
 
     /// Bytes of the table of classes for a zone of `pages`.
@@ -39,8 +53,8 @@ pub unsafe trait SlabTables: Sync + Sized + 'static {
     /// # Safety
     /// `metadata` is [`Self::metadata_bytes`] of reserved memory, 64-byte aligned and zero once
     /// committed. The [`Self::fixed_part`] is committed. `classes` are [`Self::class_bytes`] of
-    /// zeroes. Only this value uses both, and they are never freed. `base` is the address of the
-    /// zone's first page.
+    /// zeroes that can be read, and written once committed. Only this value uses both, and they are
+    /// never freed. `base` is the address of the zone's first page.
     unsafe fn new(base: usize, pages: PageCount, metadata: *mut u8, classes: *mut u8) -> Self;
 
     /// The tables that must be committed as the zone grows.

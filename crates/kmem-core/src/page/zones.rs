@@ -90,6 +90,8 @@ struct Reservation {
     /// Number of zones.
     zones: u32,
     layout: Layout,
+    /// True if the tables of words can be read before they are committed.
+    shows_words: bool,
 }
 
 /// Distances from the start of the metadata of zones that lie side by side. The table of classes
@@ -315,13 +317,12 @@ impl<S: SlabTables> Zones<S> {
         let wish = if share >= LARGE { share & !(LARGE_ALIGN - 1) } else { share };
         let wish = (wish, budget.scarce);
         let found = self.reserve_most(platform, wish, PageCount::PAGEBLOCK, nodes)?;
-        let shows_words = nodes > 1 && self.show_words(platform, &found);
         let set = self.install(platform, &found, 0, (Purpose::Heap, 0))?;
         for node in 1..nodes {
             // A node whose zone fails here gets one when it is first used.
             self.install(platform, &found, node, (Purpose::Heap, node));
         }
-        Some(FirstZones { set, count: nodes, shows_words })
+        Some(FirstZones { set, count: nodes, shows_words: found.shows_words })
     }
 
     /// Reserves `zones` of `wish` bytes each, or of less, but with room for a run of `pages`. If
@@ -349,15 +350,6 @@ impl<S: SlabTables> Zones<S> {
             }
             bytes = (bytes / 2).max(if bytes > need { need } else { 0 }) & !(PAGEBLOCK_SIZE - 1);
         }
-    }
-
-    /// Makes the words of all pages of fresh zones readable. False: the platform cannot.
-    fn show_words(&self, platform: &impl Platform, found: &Reservation) -> bool {
-        let start = found.layout.words[0] & !(PAGE_SIZE - 1);
-        let at = found.metadata().wrapping_add(start);
-        let bytes = found.layout.set - start;
-        // SAFETY: whole pages of a fresh reservation, of which none is committed.
-        NonNull::new(at).is_some_and(|at| unsafe { platform.show(at, bytes) })
     }
 
     /// Adds a zone of `bytes` (whole pageblocks) for a purpose other than the heap.
@@ -408,7 +400,8 @@ impl<S: SlabTables> Zones<S> {
         let classes = found.metadata().wrapping_add(part as usize * S::class_bytes(pages.0));
         let used: *const AtomicU32 = &raw const root.used_pages;
         // SAFETY: `reserve` made metadata of the sizes that both require, with room for the set,
-        // and committed the fixed parts. Nothing else uses it, and it is never released.
+        // committed the fixed parts, and made the classes readable. Nothing else uses it, and it is
+        // never released.
         let set = unsafe {
             let slab_tables = tables.wrapping_add(Zone::metadata_bytes(pages.0));
             let slabs = S::new(at.as_ptr() as usize, pages, slab_tables, classes);
@@ -453,7 +446,8 @@ impl<S: SlabTables> Zones<S> {
     }
 
     /// Reserves address space for `zones` of `data` bytes each, with metadata behind them. Commits
-    /// the parts of the metadata that a zone needs from the beginning.
+    /// the parts of the metadata that a zone needs from the beginning. Makes the classes readable,
+    /// and the words of several zones: the fast paths read those of any page.
     fn reserve(&self, platform: &impl Platform, data: usize, zones: u32) -> Option<Reservation> {
         const { Self::SET_FITS };
         let pages = PageCount::for_bytes(data)?;
@@ -461,8 +455,15 @@ impl<S: SlabTables> Zones<S> {
         let bytes = data.checked_mul(zones as usize)?.checked_add(layout.end)?;
         // Large alignments are found inside a zone whose base has them.
         let align = if data >= LARGE { LARGE_ALIGN } else { PAGEBLOCK_SIZE };
-        let found = Reservation { at: platform.reserve(bytes, align)?, pages, zones, layout };
-        let classes = 0..zones as usize * S::class_bytes(pages.0);
+        let at = platform.reserve(bytes, align)?;
+        let mut found = Reservation { at, pages, zones, layout, shows_words: false };
+        let classes = zones as usize * S::class_bytes(pages.0);
+        let readable = if zones > 1 { layout.set } else { classes.next_multiple_of(PAGE_SIZE) };
+        // SAFETY: whole pages of a fresh reservation, of which none is committed.
+        let shown =
+            NonNull::new(found.metadata()).is_some_and(|at| unsafe { platform.show(at, readable) });
+        found.shows_words = shown && zones > 1;
+        let classes = 0..if shown { 0 } else { classes };
         let own = (0..zones as usize).flat_map(|zone| {
             let set = layout.set + zone * layout.stride;
             let slabs = set + SET_BYTES + Zone::metadata_bytes(pages.0);
@@ -470,7 +471,8 @@ impl<S: SlabTables> Zones<S> {
             let fixed = set..set + SET_BYTES + Zone::fixed_bytes(pages.0);
             [fixed, slabs + sets.start..slabs + sets.end]
         });
-        let committed = core::iter::once(classes).chain(own).all(|part| {
+        let mut parts = core::iter::once(classes).chain(own).filter(|part| !part.is_empty());
+        let committed = parts.all(|part| {
             let from = part.start & !(PAGE_SIZE - 1);
             let to = part.end.next_multiple_of(PAGE_SIZE);
             NonNull::new(found.metadata().wrapping_add(from))

@@ -37,7 +37,7 @@ impl<P: Platform> Reporter<'_, P> {
         if caller.is_quiet() || !possible || !census.knows_holders() || !self.may_report() {
             return;
         }
-        self.books.with_tally(|tally| {
+        self.books.with_tally(self.platform, |tally| {
             self.books.record(self.platform, census, self.groups, tally, reason::OUT_OF_MEMORY);
             let what = format_args!("out of memory: no {size} bytes");
             self.print_top(what, "Memory allocations", tally, caller);
@@ -52,7 +52,7 @@ impl<P: Platform> Reporter<'_, P> {
         if caller.is_quiet() || !self.may_report() {
             return;
         }
-        self.books.with_tally(|tally| {
+        self.books.with_tally(self.platform, |tally| {
             census.each(|held, _| {
                 if self.groups.is_below(held.objcg, at) {
                     tally.add(held.tag, held.bytes, held.calls);

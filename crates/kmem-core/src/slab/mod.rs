@@ -23,7 +23,7 @@
 //! Context: any. Lock-free, except in a forked child: there a thread waits for a slab that another
 //! thread mends.
 
-use crate::page::{SLAB_TABLES, SlabTables, Table};
+use crate::page::{Beyond, SLAB_TABLES, SlabTables, Table, Zone};
 use crate::row::Row;
 use crate::row::summary::{self, Summary};
 use crate::sync::{AtomicU8, AtomicU32, Ordering, spin};
@@ -158,10 +158,11 @@ unsafe impl SlabTables for SlabZone {
         sets + (chunks as usize * 4).next_multiple_of(64)
     }
 
-    /// The upper levels of the sets.
+    /// The upper levels of the sets, and the first states.
     fn fixed_part(pages: u32) -> core::ops::Range<usize> {
         let chunks = pages >> CHUNK_ORDER;
-        summary::leaf_bytes(chunks, LANES)..summary::words_for(chunks, LANES) * 8
+        let states = (Zone::start_pages(pages) >> CHUNK_ORDER) as usize * 4;
+        summary::leaf_bytes(chunks, LANES)..summary::words_for(chunks, LANES) * 8 + states
     }
 
     fn class_bytes(pages: u32) -> usize {
@@ -189,7 +190,14 @@ unsafe impl SlabTables for SlabZone {
     }
 
     fn tables(&self) -> [Table; SLAB_TABLES] {
-        [Table { at: self.leaves, bits: LANES }, Table { at: self.state as usize, bits: 32 }]
+        let classes = self.chunk_class as usize;
+        let start = Zone::start_pages(self.chunks << CHUNK_ORDER);
+        [
+            Table { at: self.leaves, bits: LANES, start: 0, beyond: Beyond::Unused },
+            Table { at: self.state as usize, bits: 32, start, beyond: Beyond::Unused },
+            // The fast path of `free` looks up any address of a zone.
+            Table { at: classes, bits: 8, start: 0, beyond: Beyond::Read },
+        ]
     }
 
     fn describe(&self, block: &mut ZoneBlock) {

@@ -8,8 +8,10 @@
 //! Context: any. Lock-free; nothing here waits.
 
 use crate::class::{CLASS_COUNT, SizeClass};
+use crate::os::Memory;
+use crate::os::stepped::{Part, Stepped};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics, const_fn};
-use crate::units::Item;
+use crate::units::{Item, PAGE_SIZE};
 use kmem_layout::geometry::ClassGeometry;
 
 #[cfg(not(loom))]
@@ -51,8 +53,8 @@ pub struct Held<'a> {
 /// The barn of an instance. Zeroed memory is an empty barn without a pool.
 ///
 /// # Invariants
-/// `pool` is 0 or the address of `sheaves` sheaves, which are never freed. Only sheaves whose
-/// number is below `used` are on stacks, each on at most one. No stack has a sheaf of a [`Held`].
+/// `pool` has no memory, or that of `sheaves` sheaves. Only sheaves whose number is below `used`
+/// are on stacks, each on at most one, and these are committed. No stack has a sheaf of a [`Held`].
 pub struct Barn {
     full: [Stack; CLASS_COUNT],
     /// Number of full sheaves of each class, approximately.
@@ -64,7 +66,7 @@ pub struct Barn {
     used: AtomicU32,
     /// Number of sheaves in the pool.
     sheaves: AtomicU32,
-    pool: AtomicU64,
+    pool: Stepped,
 }
 
 impl Barn {
@@ -78,7 +80,7 @@ impl Barn {
                 empty: Stack(AtomicU64::new(0)),
                 used: AtomicU32::new(0),
                 sheaves: AtomicU32::new(0),
-                pool: AtomicU64::new(0),
+                pool: Stepped::new(),
             }
         }
     }
@@ -100,30 +102,30 @@ impl Barn {
         sheaves as usize * size_of::<Sheaf>()
     }
 
-    /// Bytes of `count` barns, and behind them their pools of `sheaves` each.
-    pub const fn bytes(count: u32, sheaves: u32) -> usize {
-        Self::pools(count) + count as usize * Self::pool_bytes(sheaves)
+    /// Bytes of `count` barns, without their pools.
+    pub const fn bytes(count: u32) -> usize {
+        count as usize * size_of::<Self>()
     }
 
-    /// Distance from the first of `count` barns to its pool.
-    const fn pools(count: u32) -> usize {
-        (count as usize * size_of::<Self>()).next_multiple_of(align_of::<Sheaf>())
+    /// Bytes of `count` pools of `sheaves` each, of whole pages.
+    pub const fn pools_bytes(count: u32, sheaves: u32) -> usize {
+        count as usize * Self::pool_bytes(sheaves).next_multiple_of(PAGE_SIZE)
     }
 
     /// Makes `count` barns with pools of `sheaves` each.
     ///
     /// # Safety
-    /// `at` is zeroed memory of [`Self::bytes`], aligned as a [`Sheaf`], used by these barns alone
-    /// and never freed.
-    pub unsafe fn start_all<'a>(at: *mut u8, count: u32, sheaves: u32) -> &'a [Self] {
-        let mut pool = at.wrapping_add(Self::pools(count));
-        // SAFETY: the memory begins with that many barns, and zeroes are a barn. Each gets its part
-        // of the rest, by the contract.
+    /// `at` is zeroed memory of [`Self::bytes`], aligned as a barn. `pools` is memory of
+    /// [`Self::pools_bytes`] at the start of a page, for which [`Stepped::start`] may be called.
+    /// These barns alone use both, and neither is ever freed.
+    pub unsafe fn start_all<'a>(at: *mut u8, pools: Part, count: u32, sheaves: u32) -> &'a [Self] {
+        let each = Self::pools_bytes(1, sheaves);
+        // SAFETY: the memory has that many barns, and zeroes are a barn. Each gets its pages of the
+        // pools, by the contract.
         unsafe {
             let barns = core::slice::from_raw_parts(at.cast::<Self>(), count as usize);
-            for barn in barns {
-                barn.start(pool, sheaves);
-                pool = pool.wrapping_add(Self::pool_bytes(sheaves));
+            for (i, barn) in barns.iter().enumerate() {
+                barn.start(pools.part(i * each, each), sheaves);
             }
             barns
         }
@@ -132,17 +134,18 @@ impl Barn {
     /// Gives the barn its pool.
     ///
     /// # Safety
-    /// `pool` is zeroed memory of [`Self::pool_bytes`], aligned as a [`Sheaf`], used by this barn
-    /// alone and never freed. Called once.
-    pub unsafe fn start(&self, pool: *mut u8, sheaves: u32) {
+    /// `pool` is memory of at least [`Self::pool_bytes`], aligned as a [`Sheaf`], for which
+    /// [`Stepped::start`] may be called. Called once.
+    pub unsafe fn start(&self, pool: Part, sheaves: u32) {
         self.sheaves.store(sheaves, Ordering::Relaxed);
         // INVARIANT: the pool has that many sheaves, none of them handed out, by the contract.
-        self.pool.store(pool as u64, Ordering::Release);
+        // SAFETY: the contract of `Stepped::start`, by the contract.
+        unsafe { self.pool.start(pool) };
     }
 
     /// Address of a sheaf of the pool.
     fn sheaf(&self, number: u32) -> *mut Sheaf {
-        (self.pool.load(Ordering::Relaxed) as *mut Sheaf).wrapping_add(number as usize)
+        self.pool.base().cast::<Sheaf>().wrapping_add(number as usize)
     }
 
     /// Takes the top of a stack of this barn.
@@ -199,9 +202,14 @@ impl Barn {
         self.least[class.0 as usize].swap(now, Ordering::Relaxed).min(now)
     }
 
-    /// Takes an empty sheaf to be filled. `None`: the pool is used up, or the barn must not keep
-    /// more sheaves of this class.
-    pub fn take_empty(&self, class: SizeClass, geometry: &ClassGeometry) -> Option<Held<'_>> {
+    /// Takes an empty sheaf to be filled. `None`: the pool is used up, or the platform has no
+    /// memory for more of it. Or the barn must not keep more sheaves of this class.
+    pub fn take_empty(
+        &self,
+        platform: &impl Memory,
+        class: SizeClass,
+        geometry: &ClassGeometry,
+    ) -> Option<Held<'_>> {
         let most = (BARN_BYTES / (u32::from(geometry.batch) * geometry.size).max(1)).clamp(2, 64);
         if self.count[class.0 as usize].load(Ordering::Relaxed) >= most {
             return None;
@@ -209,16 +217,14 @@ impl Barn {
         if let Some(held) = self.pop(&self.empty) {
             return Some(held);
         }
-        if self.pool.load(Ordering::Acquire) == 0
-            || self.used.load(Ordering::Relaxed) >= self.sheaves.load(Ordering::Relaxed)
-        {
-            return None;
-        }
-        let number = self.used.fetch_add(1, Ordering::Relaxed);
-        if number >= self.sheaves.load(Ordering::Relaxed) {
-            return None;
-        }
-        // SAFETY: a sheaf of the pool, which the addition hands out to this thread only.
+        let next = |used| {
+            let room = used < self.sheaves.load(Ordering::Relaxed)
+                && self.pool.ensure(platform, Self::pool_bytes(used + 1));
+            room.then_some(used + 1)
+        };
+        // INVARIANT: the sheaf with the number is committed.
+        let number = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        // SAFETY: a sheaf of the pool, which the update hands out to this thread only.
         let sheaf = unsafe { &mut *self.sheaf(number) };
         Some(Held { number, sheaf })
     }

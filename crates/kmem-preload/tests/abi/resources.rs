@@ -79,6 +79,11 @@ fn small_programs_start_in_4_mebibytes_of_data() {
 }
 
 #[test]
+fn a_small_program_is_charged_for_8_mebibytes_at_most() {
+    must_work("start_memory.c", &[]);
+}
+
+#[test]
 fn no_memory_that_faults_is_handed_out_when_there_are_too_many_mappings() {
     for conf in ["", "debug_pagealloc:1"] {
         let run = Run::new(program("many_mappings.c")).env("KMEM_CONF", conf);

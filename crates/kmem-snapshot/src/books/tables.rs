@@ -249,14 +249,20 @@ pub(super) fn peak(
     sites: &[Key],
 ) -> Result<Option<Peak>, ReadError> {
     let header = size_of::<PeakTable>() as u64;
-    let most = u64::from(root.site_capacity) * size_of::<PeakEntry>() as u64;
     if root.peak == 0 {
         return Ok(None);
     }
-    if !source.maps.is_readable_memory(root.peak, header + most) {
-        let what = format!("peak table at {:#x} is not in the process's memory", root.peak);
-        return Err(bad(root.at, what));
+    // A core file need not have memory of the process's tables that was never written.
+    let is_own = (root.meta.0..root.meta.0.saturating_add(root.meta.1)).contains(&root.peak);
+    if is_own && !source.maps.is_readable_memory(root.peak, header) {
+        return Ok(None);
     }
+    let check = |len: u64| {
+        let what = || format!("peak table at {:#x} is not in the process's memory", root.peak);
+        let is_there = source.maps.is_readable_memory(root.peak, len);
+        is_there.then_some(()).ok_or_else(|| bad(root.at, what()))
+    };
+    check(header)?;
     let mut copy = Vec::new();
     for attempt in 0..=PEAK_RETRIES {
         let mut head = [0; size_of::<PeakTable>()];
@@ -267,6 +273,7 @@ pub(super) fn peak(
         }
         let len = field!(&head, PeakTable.len: u64).min(u64::from(root.site_capacity));
         let size = usize::try_from(len).unwrap_or(0) * size_of::<PeakEntry>();
+        check(header + size as u64)?;
         root.draw(source.budget.work(size as u64))?;
         copy.resize(size, 0);
         source.memory.read(root.peak + header, &mut copy)?;

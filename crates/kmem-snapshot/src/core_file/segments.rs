@@ -6,7 +6,7 @@
 //!   that was never written. It reads as zeroes, as it did in the process. Two cases are absent
 //!   instead. A core without any anonymous memory had all of it left out (`coredump_filter`). A
 //!   range larger than any table of kmem could make a reader copy terabytes. (Linux leaves out
-//!   memory under `MADV_DONTDUMP`, too. kmem uses that only for memory that is not readable yet.)
+//!   memory under `MADV_DONTDUMP`, too. kmem uses that only for memory that was never written.)
 //! - Part of the segment is in the file, or it is of a mapped file: the rest was not dumped, and
 //!   is absent.
 //! - The file ends before the segment does: it was cut off (`RLIMIT_CORE`, a full disk), and the

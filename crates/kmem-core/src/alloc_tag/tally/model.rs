@@ -72,7 +72,7 @@ impl Model {
     fn rise(&self) {
         self.root.used_pages.fetch_add(USED, Ordering::Relaxed);
         // SAFETY: the one entry lies behind the table.
-        if let Some(mut update) = unsafe { begin_peak(&self.root, &self.peak.table) } {
+        if let Some(mut update) = unsafe { begin_peak(&self.root, &self.peak.table, 1) } {
             let used = update.used;
             update.tally.add(TagId(0), used, used);
             update.finish();

@@ -58,7 +58,7 @@ impl<P: Platform> Instance<P> {
     ) -> Result<GroupId, GroupError> {
         self.groups_ready()?;
         let groups = &self.ledger.groups;
-        let id = groups.create(parent, name, self.wait_for_groups())?;
+        let id = groups.create(self.platform(), parent, name, self.wait_for_groups())?;
         if let Some(root) = self.ledger.books.root() {
             root.group_count.fetch_max(groups.used(), Ordering::Release);
         }

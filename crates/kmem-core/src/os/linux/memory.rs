@@ -12,6 +12,7 @@ use crate::sync::Ordering;
 use crate::units::{PAGE_SIZE, PAGEBLOCK_SIZE};
 
 pub(super) const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 const MADV_WIPEONFORK: i32 = 18;
 const MREMAP_DONTUNMAP: i32 = 4;
 
@@ -71,15 +72,8 @@ unsafe impl Memory for Linux {
         let accessible = self.accessible.is_wanted();
         // SAFETY: a new mapping at an address of the kernel's choice.
         let at = mapped(unsafe {
-            sys!(
-                libc::SYS_mmap,
-                0,
-                span,
-                if accessible { PROT_RW } else { libc::PROT_NONE },
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                usize::MAX,
-                0
-            )
+            let access = if accessible { PROT_RW } else { libc::PROT_NONE };
+            sys!(libc::SYS_mmap, 0, span, access, ANONYMOUS, usize::MAX, 0)
         })?;
         let start = at.as_ptr() as usize;
         let aligned = start.next_multiple_of(align);
@@ -131,6 +125,21 @@ unsafe impl Memory for Linux {
             self.accessible.note(done);
             done
         }
+    }
+
+    fn reserve_shown(&self, bytes: usize) -> Option<(NonNull<u8>, bool)> {
+        // Core files leave memory out that was never written.
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = mapped(unsafe {
+            sys!(libc::SYS_mmap, 0, bytes, libc::PROT_READ, ANONYMOUS, usize::MAX, 0)
+        })?;
+        Some((at, true))
+    }
+
+    fn allocate(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        debug_assert!(align <= PAGE_SIZE);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        mapped(unsafe { sys!(libc::SYS_mmap, 0, bytes, PROT_RW, ANONYMOUS, usize::MAX, 0) })
     }
 
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
@@ -243,7 +252,7 @@ unsafe impl Memory for Linux {
     }
 
     unsafe fn unalias(&self, at: NonNull<u8>, bytes: usize) -> bool {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        let flags = ANONYMOUS | libc::MAP_FIXED;
         let at = at.as_ptr();
         // SAFETY: a target of `alias` that the caller alone uses, by the contract.
         unsafe { sys!(libc::SYS_mmap, at, bytes, PROT_RW, flags, usize::MAX, 0) == at as isize }

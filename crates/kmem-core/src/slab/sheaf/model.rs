@@ -9,6 +9,8 @@ use loom::thread;
 
 use super::{Barn, Held, SHEAF_OBJECTS, Sheaf};
 use crate::class::SizeClass;
+use crate::os::region::FixedRegion;
+use crate::os::stepped::Part;
 use crate::sync::AtomicU32;
 use crate::sync::model::{Owned, check};
 use crate::units::Item;
@@ -19,6 +21,7 @@ const CLASS: SizeClass = SizeClass(1);
 /// A barn with its pool, and for each sheaf memory that only its owner may write to.
 struct Model {
     barn: Barn,
+    platform: FixedRegion,
     owned: Vec<Owned>,
 }
 
@@ -32,14 +35,18 @@ impl Model {
             })
             .collect();
         let barn = Barn::new();
+        let pool = Part::whole(Box::into_raw(pool).cast(), Barn::pool_bytes(sheaves));
         // SAFETY: sheaves for the barn alone; `drop` frees them after the last use.
-        unsafe { barn.start(Box::into_raw(pool).cast(), sheaves) };
-        Arc::new(Self { barn, owned: (0..sheaves).map(|_| Owned::default()).collect() })
+        unsafe { barn.start(pool, sheaves) };
+        let owned = (0..sheaves).map(|_| Owned::default()).collect();
+        Arc::new(Self { barn, platform: FixedRegion::empty(), owned })
     }
 
     /// Fills a sheaf with one item, its own number plus one. False: the barn gave no empty sheaf.
     fn fill(&self) -> bool {
-        let Some(held) = self.barn.take_empty(CLASS, &GEOMETRY) else { return false };
+        let Some(held) = self.barn.take_empty(&self.platform, CLASS, &GEOMETRY) else {
+            return false;
+        };
         self.owned[held.number as usize].write();
         held.sheaf.len = 1;
         held.sheaf.objects[0] = Item::at(held.number as usize + 1);
@@ -131,7 +138,7 @@ fn three_threads_pass_sheaves_on_and_keep_them_all() {
         outcomes.note(format!("{emptied}"));
         assert_eq!(model.drain(), filled - emptied, "full sheaves");
         let mut empty = 0;
-        while let Some(held) = model.barn.take_empty(CLASS, &GEOMETRY) {
+        while let Some(held) = model.barn.take_empty(&model.platform, CLASS, &GEOMETRY) {
             model.owned[held.number as usize].write();
             empty += 1;
         }

@@ -89,6 +89,8 @@ impl Barn {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::os::region::FixedRegion;
+    use crate::os::stepped::Part;
     use kmem_layout::geometry::ClassGeometry;
     use std::vec;
     use std::vec::Vec;
@@ -102,9 +104,11 @@ mod tests {
         let pool = pool.leak().as_mut_ptr().cast::<u8>();
         let aligned = pool.wrapping_add(pool.align_offset(align_of::<Sheaf>()));
         // SAFETY: zeroed memory of that size, which is never freed.
-        unsafe { barn.start(aligned, 8) };
+        unsafe { barn.start(Part::whole(aligned, Barn::pool_bytes(8)), 8) };
         let geometry = ClassGeometry::new(CLASS.size(), true);
-        let held: Vec<_> = (0..3).map_while(|_| barn.take_empty(CLASS, &geometry)).collect();
+        let platform = FixedRegion::empty();
+        let held: Vec<_> =
+            (0..3).map_while(|_| barn.take_empty(&platform, CLASS, &geometry)).collect();
         for (i, held) in held.into_iter().enumerate() {
             if i == 0 {
                 barn.give_empty(held);
