@@ -2,8 +2,10 @@
 //! without allocating. The last of equal options wins. An unknown option or a bad value is reported
 //! and left out. It ends the program only with `strict:1`.
 
+mod nearest;
 mod options;
 
+pub use nearest::nearest;
 pub use options::{ConfOption, OPTIONS};
 
 /// Longest accepted text, in bytes.

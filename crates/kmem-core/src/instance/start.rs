@@ -23,7 +23,7 @@ use super::Instance;
 use super::tables::Tables;
 use crate::alloc_tag::{self, Mode, Watch};
 use crate::class::{CLASS_COUNT, MAX_OBJECT};
-use crate::conf::{Complaint, Conf, MAX_TEXT};
+use crate::conf::{Complaint, Conf, ConfOption, MAX_TEXT, nearest};
 use crate::cpu::Kind;
 use crate::heap;
 use crate::ledger::ObjectChecks;
@@ -260,17 +260,36 @@ fn configure(platform: &impl Platform) -> Conf {
     let len = if bad { 0 } else { len };
     conf.apply(&text[..len], |part, complaint| {
         bad = true;
-        let what = match complaint {
-            Complaint::UnknownOption => "unknown option",
-            Complaint::BadValue => "bad value in",
-        };
+        let name = part.split(|&byte| byte == b':').next().unwrap_or(part).trim_ascii();
         let part = Printable(&part[..part.len().min(64)]);
-        print!(platform, "kmem: KMEM_CONF: {what} \"{part}\"\n");
+        match (complaint, nearest(name)) {
+            (Complaint::BadValue, Some(ConfOption { name, values, .. })) => {
+                let list = WithoutMarks(values);
+                print!(platform, "kmem: KMEM_CONF: bad value in \"{part}\": {name} takes {list}\n");
+            }
+            (Complaint::UnknownOption, Some(near)) => {
+                let near = near.name;
+                print!(
+                    platform,
+                    "kmem: KMEM_CONF: unknown option \"{part}\"; did you mean \"{near}\"?\n"
+                );
+            }
+            _ => print!(platform, "kmem: KMEM_CONF: unknown option \"{part}\"\n"),
+        }
     });
     if bad && conf.strict {
         platform.fatal();
     }
     conf
+}
+
+/// A text of the page of options, without the marks around its words.
+struct WithoutMarks(&'static str);
+
+impl core::fmt::Display for WithoutMarks {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.split('`').try_for_each(|text| f.write_str(text))
+    }
 }
 
 /// Kind of CPU slots: rseq if the platform has it and the configuration allows it.

@@ -71,7 +71,7 @@ fn known_options_are_taken_silently() {
 #[test]
 fn unknown_option_is_named_once() {
     warned_once("foo:1", "kmem: KMEM_CONF: unknown option \"foo\"");
-    warned_once("rseqq:off", "kmem: KMEM_CONF: unknown option \"rseqq\"");
+    warned_once("rseqq:off", "kmem: KMEM_CONF: unknown option \"rseqq\"; did you mean \"rseq\"?");
     warned_once("foo:1,rseq:off", "kmem: KMEM_CONF: unknown option \"foo\"");
     warned_once("foo", "kmem: KMEM_CONF: ");
 }
