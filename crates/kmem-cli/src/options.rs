@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use kmem_snapshot::sites::Order;
-use kmem_snapshot::{Filter, Pattern, Target};
+use kmem_snapshot::{Filter, Pattern, Target, When};
 
 use crate::failure::Failure;
 use crate::process::Named;
@@ -17,6 +17,9 @@ pub(crate) struct From {
     /// Take this executable for that of the core file or black box, if it was moved
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
     exe: Option<PathBuf>,
+    /// Read the record of the peak in the black box, instead of the newest one
+    #[arg(long, conflicts_with_all = ["pid", "core"])]
+    peak: bool,
 }
 
 impl From {
@@ -25,7 +28,10 @@ impl From {
         let exe = self.exe.clone();
         Ok(match self.one.target()? {
             Target::Core { path, .. } => Target::Core { path, exe },
-            Target::BlackBox { path, .. } => Target::BlackBox { path, exe },
+            Target::BlackBox { path, .. } => {
+                let when = if self.peak { When::Peak } else { When::Newest };
+                Target::BlackBox { path, exe, when }
+            }
             live => live,
         })
     }
@@ -52,7 +58,10 @@ impl One {
         match (&self.pid, &self.core, &self.blackbox) {
             (Some(named), ..) => Ok(Target::Process(named.pid()?)),
             (_, Some(path), _) => Ok(Target::Core { path: path.clone(), exe: None }),
-            (.., Some(path)) => Ok(Target::BlackBox { path: path.clone(), exe: None }),
+            (.., Some(path)) => {
+                let (path, when) = (path.clone(), When::Newest);
+                Ok(Target::BlackBox { path, exe: None, when })
+            }
             _ => Err(Failure::Trouble("no process, core file or black box is given".to_owned())),
         }
     }

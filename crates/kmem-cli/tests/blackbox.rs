@@ -52,6 +52,20 @@ fn dump_names_the_moment_and_the_sum_is_exact() {
 }
 
 #[test]
+fn the_peak_is_shown_on_request() {
+    let fake = recorded();
+    fake.put_record(2, &[(CALLER, 1000, 1)], (1000, 1));
+    assert!(kmem(&["dump"], &fake).1.contains("        1000        1 "));
+    let (code, out, errors) = kmem(&["dump", "--peak"], &fake);
+    assert!(out.contains("        2350        9 kmem:0 func:other_sites "), "{out}");
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(kmem(&["top", "--once", "--peak"], &fake).1.contains("9.8 KiB in 20 live objects"));
+    let live =
+        Command::new(env!("CARGO_BIN_EXE_kmem")).args(["dump", "--peak", "-p", "1"]).output();
+    assert_eq!(live.unwrap().status.code(), Some(2));
+}
+
+#[test]
 fn top_and_json() {
     let fake = recorded();
     let (code, out, errors) = kmem(&["top", "--once", "-n", "1"], &fake);

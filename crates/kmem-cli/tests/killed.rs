@@ -28,10 +28,9 @@ fn the_black_box_names_most_of_the_peak_whenever_the_process_is_killed() {
         program.kill();
         assert!(live >= megabytes << 20, "{live}");
         let json = dump(&program, &[]);
-        assert_eq!(
-            (&json["pid"], &json["moment"]["reason"]),
-            (&program.pid().into(), &"peak".into())
-        );
+        assert_eq!(json["pid"], program.pid());
+        // A slow machine also makes a record for the time.
+        assert!(["peak", "time"].contains(&json["moment"]["reason"].as_str().unwrap()), "{json}");
         let rows = json["rows"].as_array().unwrap();
         let sites = rows
             .iter()
@@ -44,6 +43,22 @@ fn the_black_box_names_most_of_the_peak_whenever_the_process_is_killed() {
             sites.count()
         );
     }
+}
+
+#[test]
+fn the_black_box_has_what_was_allocated_up_to_a_second_before_without_a_new_peak() {
+    let mut program = Program::start("peak", &[], &[], BOX);
+    (0..20).for_each(|_| drop(program.tell(b'x')));
+    // All of this is too little for a record of a peak.
+    (0..10).for_each(|_| drop(program.tell(b's')));
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    (0..10).for_each(|_| drop(program.tell(b's')));
+    program.kill();
+    let json = dump(&program, &[]);
+    assert_eq!(json["moment"]["reason"], "time");
+    let rows = json["rows"].as_array().unwrap();
+    let small = rows.iter().find(|row| row["function"] == "small").expect("a row of the objects");
+    assert!(small["calls"].as_i64().unwrap() >= 500, "{small}");
 }
 
 #[test]

@@ -3,12 +3,16 @@
 //! ```text
 //! 0            BoxHeader
 //! sites        [BoxSite; site_capacity]    by tag; written once, when the site is first used
-//! records[0]   BoxRecord, [BoxRow; BOX_ROWS], the text of /proc/self/maps
-//! records[1]   as records[0]; they are written in turn, so one of them is always complete
-//! groups[0]    [BoxGroup; group_capacity] of the first record, by id
-//! groups[1]    [BoxGroup; group_capacity] of the second record
+//! records[n]   BoxRecord, [BoxRow; BOX_ROWS], the text of /proc/self/maps
+//! groups[n]    [BoxGroup; group_capacity] of record n, by id
 //! counters     [[Counter; site_capacity]; cpus]   with `cumulative`: calls and bytes since start
 //! ```
+//!
+//! | records  | of                                                                            |
+//! |----------|-------------------------------------------------------------------------------|
+//! | 0 and 1  | peaks, in turn: one of them is always complete                                |
+//! | 2 and 3  | other moments, in turn                                                        |
+//! | 4        | the start of a forked child: what it inherited                                |
 //!
 //! `KMEM_CONF=blackbox:PATH` makes it, `cumulative:1` adds the counters. The file gets its name
 //! when its header is written. The process locks its open file description (`F_OFD_SETLK`) as long
@@ -22,7 +26,15 @@ use crate::site::{MAX_DEPTH, Text};
 /// First word of the file: `kmem box` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmem box");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
+/// Number of places for records.
+pub const BOX_RECORDS: usize = 5;
+/// Places of records whose reason is [`reason::PEAK`].
+pub const PEAK_RECORDS: [usize; 2] = [0, 1];
+/// Places of records with other reasons.
+pub const LAST_RECORDS: [usize; 2] = [2, 3];
+/// Place of the record whose reason is [`reason::FORK`].
+pub const FORK_RECORD: usize = 4;
 /// Most sites in a record.
 pub const BOX_ROWS: usize = 1024;
 /// Most groups in a record. Holdings of others count for their nearest ancestor that is in it.
@@ -57,19 +69,19 @@ pub struct BoxHeader {
     pub pid_namespace: u64,
     /// Offset of the sites.
     pub sites: u64,
-    /// Offsets of the two records.
-    pub records: [u64; 2],
+    /// Offsets of the records.
+    pub records: [u64; BOX_RECORDS],
     /// Bytes for each record.
     pub record_size: u64,
-    /// Offsets of the two records' groups.
-    pub groups: [u64; 2],
+    /// Offsets of the records' groups.
+    pub groups: [u64; BOX_RECORDS],
     /// Offset of the counters.
     pub counters: u64,
     /// Start of the process in nanoseconds since 1970.
     pub started_ns: u64,
     /// *Live.* Tags below this have a [`BoxSite`].
     pub site_count: AtomicU32,
-    /// *Live.* Number of records written so far: record n, from 1, is in `records[(n - 1) % 2]`.
+    /// *Live.* Number of records written so far, over all places.
     pub written: AtomicU32,
     /// Length of the path in `exe`, in bytes.
     pub exe_len: u32,
@@ -107,6 +119,12 @@ pub mod reason {
     pub const OUT_OF_MEMORY: u32 = 2;
     /// The program exited normally.
     pub const EXIT: u32 = 3;
+    /// Memory was allocated, and the last record was older than its bound.
+    pub const TIME: u32 = 4;
+    /// A process was forked. The record has what it inherited.
+    pub const FORK: u32 = 5;
+    /// The program misused memory, and the allocator ends it.
+    pub const MISUSE: u32 = 6;
 }
 
 /// The books at one moment.

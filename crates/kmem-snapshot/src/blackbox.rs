@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! header     BoxHeader: identity of the process, places of the parts
-//! record     the newest whole BoxRecord: rows, text of the mappings
-//! groups     the BoxGroup[] of that record: memory charged to each group
+//! record     the whole BoxRecords: rows, text of the mappings
+//! groups     the BoxGroup[] of a record: memory charged to each group
 //! site       BoxSite[]: meaning of the tags
 //! counters   Counter[][]: allocations and frees since the start, with `cumulative:1`
 //! ```
@@ -33,7 +33,7 @@ use crate::budget::Budget;
 use crate::error::ReadError;
 use crate::process::{Maps, PAGE, open_regular};
 use header::Header;
-use record::Record;
+use record::{Record, Records, Row};
 
 /// A black box, opened.
 #[derive(Debug)]
@@ -42,13 +42,13 @@ pub struct BlackBox {
     path: String,
     len: u64,
     header: Header,
-    record: Option<Record>,
+    records: Option<Records>,
     remarks: Vec<String>,
     budget: Budget,
 }
 
 impl BlackBox {
-    /// Opens a black box and reads its newest whole record, if it has one.
+    /// Opens a black box and reads its whole records, if it has any.
     ///
     /// # Errors
     ///
@@ -62,9 +62,16 @@ impl BlackBox {
         let bad = |what| ReadError::BadFile { path: path_name.clone(), what };
         let header = Header::read(&file, len).map_err(bad)?;
         let mut remarks = Vec::new();
-        let record = record::newest(&file, len, &header, &mut remarks);
+        let records = record::read_all(&file, len, &header, &mut remarks);
         let budget = Budget::default();
-        Ok(Self { file, path: path_name, len, header, record, remarks, budget })
+        Ok(Self { file, path: path_name, len, header, records, remarks, budget })
+    }
+
+    /// This box, with the record with most live bytes in the place of the newest one.
+    #[must_use]
+    pub fn turned_to_peak(mut self) -> Self {
+        self.records = self.records.map(Records::turned_to_peak);
+        self
     }
 
     /// Pid of the process.
@@ -88,7 +95,90 @@ impl BlackBox {
     /// Moment of the newest whole record.
     #[must_use]
     pub fn moment(&self) -> Option<&Moment> {
-        self.record.as_ref().map(|record| &record.moment)
+        self.records.as_ref().map(|records| &records.newest().moment)
+    }
+
+    /// Moment of the whole record with most live bytes.
+    #[must_use]
+    pub fn peak(&self) -> Option<&Moment> {
+        self.records.as_ref().map(|records| &records.peak().moment)
+    }
+
+    /// Start of a forked child, with what it inherited. None for a program of its own.
+    #[must_use]
+    pub fn inherited(&self) -> Option<&Moment> {
+        Some(&self.records.as_ref()?.inherited()?.moment)
+    }
+
+    /// The books of the newest record, without what the process inherited when it was forked. None
+    /// when no record is whole.
+    #[must_use]
+    pub fn own(&self) -> Option<Snapshot> {
+        self.records.as_ref().map(|records| self.own_of(records, records.newest()))
+    }
+
+    /// The books of the record with most live bytes, without what the process inherited when it
+    /// was forked. None when no record is whole.
+    #[must_use]
+    pub fn own_at_peak(&self) -> Option<Snapshot> {
+        self.records.as_ref().map(|records| self.own_of(records, records.peak()))
+    }
+
+    /// Takes out of a snapshot of the running process what it inherited when it was forked.
+    pub fn take_inherited_out(&self, snapshot: &mut Snapshot) {
+        let Some(inherited) = self.records.as_ref().and_then(Records::inherited) else { return };
+        let before: BTreeMap<u32, &Row> = inherited.rows.iter().map(|r| (r.tag, r)).collect();
+        for books in &mut snapshot.books {
+            books.used_pages = books.used_pages.saturating_sub(inherited.moment.used / PAGE);
+            for row in &mut books.rows {
+                if let Some(before) = before.get(&row.tag) {
+                    row.bytes = row.bytes.saturating_sub(signed(before.bytes)).max(0);
+                    row.calls = row.calls.saturating_sub(before.calls);
+                }
+            }
+            books.rows.retain(|row| row.bytes != 0 || row.calls != 0);
+        }
+    }
+
+    /// The books of `record` without the memory that was inherited, site by site. A site that has
+    /// freed inherited memory meanwhile holds that much more of its own than is shown.
+    fn own_of(&self, records: &Records, record: &Record) -> Snapshot {
+        let Some(inherited) = records.inherited() else { return self.snapshot_of_record(record) };
+        let before: BTreeMap<u32, &Row> = inherited.rows.iter().map(|r| (r.tag, r)).collect();
+        let mut rows = record.rows.clone();
+        for row in &mut rows {
+            if let Some(before) = before.get(&row.tag) {
+                row.bytes = row.bytes.saturating_sub(before.bytes);
+                row.calls = row.calls.saturating_sub(before.calls);
+            }
+        }
+        rows.retain(|row| row.bytes != 0 || row.calls != 0);
+        let rest = |record: &Record| {
+            let bytes = record.moment.bytes.saturating_sub(record.moment.named_bytes);
+            (bytes, record.moment.calls.saturating_sub(record.named_calls))
+        };
+        let (now, before) = (rest(record), rest(inherited));
+        let rest = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
+        let used = record.moment.used.saturating_sub(inherited.moment.used);
+        let bytes = rows.iter().fold(rest.0, |sum, row| sum.saturating_add(row.bytes));
+        let moment = Moment { bytes, used, ..record.moment.clone() };
+        self.snapshot_of(self.rows(&rows, rest), &moment)
+    }
+
+    fn snapshot_of_record(&self, record: &Record) -> Snapshot {
+        let bytes = record.moment.bytes.saturating_sub(record.moment.named_bytes);
+        let calls = record.moment.calls.saturating_sub(record.named_calls);
+        self.snapshot_of(self.rows(&record.rows, (bytes, calls)), &record.moment)
+    }
+
+    /// Rows of a record, and one for the `rest` of its bytes and objects.
+    fn rows(&self, rows: &[Row], rest: (u64, u64)) -> Vec<SiteRow> {
+        let row = |row: &Row| self.row(row.tag, signed(row.bytes), row.calls);
+        let mut rows: Vec<SiteRow> = rows.iter().map(row).collect();
+        if rest != (0, 0) {
+            rows.push(self.row(TAG_OTHER, signed(rest.0), rest.1));
+        }
+        rows
     }
 
     /// Sentences about damage to the file, the rest of which can be read.
@@ -110,21 +200,12 @@ impl BlackBox {
     ///
     /// [`ReadError::NothingRecorded`] when no record is whole.
     pub fn snapshot(&self) -> Result<Snapshot, ReadError> {
-        let record = self.record.as_ref().ok_or_else(|| {
+        let records = self.records.as_ref().ok_or_else(|| {
             self.nothing(
                 "no record in it is whole: the process wrote none, or the file was cut off",
             )
         })?;
-        let mut rows: Vec<SiteRow> = Vec::new();
-        for row in &record.rows {
-            rows.push(self.row(row.tag, signed(row.bytes), row.calls));
-        }
-        let bytes = record.moment.bytes.saturating_sub(record.moment.named_bytes);
-        let calls = record.moment.calls.saturating_sub(record.named_calls);
-        if bytes != 0 || calls != 0 {
-            rows.push(self.row(TAG_OTHER, signed(bytes), calls));
-        }
-        Ok(self.snapshot_of(rows, &record.moment))
+        Ok(self.snapshot_of_record(records.newest()))
     }
 
     /// Allocations and frees since the process started, by tag; and the books that follow from
@@ -167,6 +248,7 @@ impl BlackBox {
     }
 
     fn snapshot_of(&self, rows: Vec<SiteRow>, moment: &Moment) -> Snapshot {
+        let record = self.records.as_ref().map(Records::newest);
         let exe = self.header.exe.clone();
         let comm = exe.rsplit('/').next().unwrap_or_default().to_owned();
         let accounting = Accounting { tracked: moment.bytes, ..Accounting::default() };
@@ -175,17 +257,21 @@ impl BlackBox {
             used_pages: moment.used / PAGE,
             rows,
             accounting,
-            groups: self
-                .record
-                .as_ref()
-                .map_or_else(Groups::default, |record| record.groups.clone()),
+            groups: record.map_or_else(Groups::default, |record| record.groups.clone()),
             ..Books::default()
         };
-        let maps = self.record.as_ref().map_or_else(Maps::default, |r| Maps::parse(&r.maps));
+        let maps = record.map_or_else(Maps::default, |record| Maps::parse(&record.maps));
         let (pid, books) = (self.header.pid, vec![books]);
         let budget = self.budget.clone();
         Snapshot { pid, exe, comm, maps, books, accounting, budget, ..Snapshot::default() }
     }
+}
+
+/// Number of records that the black box at a path has had so far. None when it is no black box.
+#[must_use]
+pub fn written(path: &Path) -> Option<u32> {
+    let (file, metadata) = open_regular(path, 0).ok()?;
+    Header::read(&file, metadata.len()).ok().map(|header| header.written)
 }
 
 fn signed(bytes: u64) -> i64 {

@@ -71,5 +71,5 @@ pub use core_file::CoreFile;
 pub use error::ReadError;
 pub use notes::Note;
 pub use process::Process;
-pub use reading::{By, Query, ReadFailure, Reading, Target};
+pub use reading::{By, Query, ReadFailure, Reading, Target, When};
 pub use sites::{Filter, Pattern, Site};

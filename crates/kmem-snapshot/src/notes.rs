@@ -165,6 +165,9 @@ impl Note {
                     Reason::Peak => "peak",
                     Reason::OutOfMemory => "out of memory: the books",
                     Reason::Exit => "exit",
+                    Reason::Time => "last record",
+                    Reason::Fork => "start",
+                    Reason::Misuse => "misuse of memory: the books",
                     Reason::Unknown => "a moment",
                 };
                 let (at, used, bytes) = (time(of.time_ns), size_u(of.used), size_u(of.bytes));

@@ -53,7 +53,19 @@ pub enum Target {
         path: PathBuf,
         /// The executable, when it is no longer where it was.
         exe: Option<PathBuf>,
+        /// Which of its records to read.
+        when: When,
     },
+}
+
+/// Record of a black box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum When {
+    /// The one that was written last.
+    #[default]
+    Newest,
+    /// The one with most live bytes.
+    Peak,
 }
 
 /// Keys that tell rows apart.
@@ -253,8 +265,11 @@ impl Target {
                 note_books(&snapshot, Note::Absent, notes)?;
                 Ok((Opened::Core(core), snapshot))
             }
-            Self::BlackBox { path, .. } => {
-                let black_box = open_black_box(path, notes)?;
+            Self::BlackBox { path, when, .. } => {
+                let mut black_box = open_black_box(path, notes)?;
+                if *when == When::Peak {
+                    black_box = black_box.turned_to_peak();
+                }
                 let snapshot = black_box.snapshot()?;
                 let of = black_box.moment().cloned().unwrap_or_default();
                 let (pid, exe) = (black_box.pid(), black_box.exe().to_owned());

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fake_box::{CALLER, CHAIN, FakeBox, PID, STATIC, TIME};
-use kmem_layout::blackbox::{BoxHeader, BoxRecord, BoxSite};
+use kmem_layout::blackbox::{
+    BoxHeader, BoxRecord, BoxSite, FORK_RECORD, LAST_RECORDS, PEAK_RECORDS, reason,
+};
 use kmem_layout::group::group_state;
 use kmem_layout::site::Text;
 use kmem_layout::word::TAG_OTHER;
@@ -46,6 +48,37 @@ fn a_record_has_the_groups_of_its_moment() {
     assert_eq!(names, ["", "tenants", "a"]);
     let held: Vec<u64> = groups.all().iter().map(|group| group.usage.current()).collect();
     assert_eq!(held, [3210, 3200, 3000]);
+}
+
+#[test]
+fn the_newest_record_and_the_peak_are_told_apart_and_what_was_inherited_is_taken_out() {
+    let fake = FakeBox::new(64, 0);
+    let (fork, peaks, last) = (FORK_RECORD, PEAK_RECORDS, LAST_RECORDS);
+    fake.put_record_at(fork, reason::FORK, 1, &[(CALLER, 5000, 5), (CHAIN, 70, 1)], (6000, 8));
+    let of = BlackBox::open(fake.path()).unwrap();
+    assert_eq!(of.moment().unwrap().reason, Reason::Fork);
+    assert_eq!(sums(&of.own_at_peak().unwrap()), []);
+    fake.put_record_at(peaks[0], reason::PEAK, 2, &[(CALLER, 9000, 9)], (9500, 11));
+    fake.put_record_at(
+        peaks[1],
+        reason::PEAK,
+        3,
+        &[(CALLER, 9900, 9), (STATIC, 9, 1)],
+        (10_909, 13),
+    );
+    fake.put_record_at(last[0], reason::TIME, 4, &[(CALLER, 5500, 6)], (6500, 9));
+    fake.put_record_at(last[1], reason::MISUSE, 5, &[(CALLER, 5600, 6)], (6600, 9));
+    let of = BlackBox::open(fake.path()).unwrap();
+    let moments = [of.moment(), of.peak(), of.inherited()].map(|of| of.unwrap().number);
+    assert_eq!(moments, [5, 3, 1]);
+    assert_eq!(of.moment().unwrap().reason, Reason::Misuse);
+    assert_eq!(sums(&of.own().unwrap())[0], (CALLER, 600, 1));
+    let peak = of.own_at_peak().unwrap();
+    assert_eq!(sums(&peak), [(CALLER, 4900, 4), (STATIC, 9, 1), (TAG_OTHER, 70, 1)]);
+    // A reading of the whole process is not changed.
+    assert_eq!(sums(&of.snapshot().unwrap())[0], (CALLER, 5600, 6));
+    // A program of its own has inherited nothing.
+    assert!(BlackBox::open(recorded().path()).unwrap().inherited().is_none());
 }
 
 #[test]

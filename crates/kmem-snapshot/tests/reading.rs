@@ -6,14 +6,14 @@ mod fake_box;
 use fake::sites::{CALLER, CALLER_INNER, NOWHERE};
 use fake_box::{CALLER as BOX_CALLER, FakeBox, PID};
 use kmem_snapshot::sites::total;
-use kmem_snapshot::{By, Filter, Note, Pattern, Query, ReadError, Target};
+use kmem_snapshot::{By, Filter, Note, Pattern, Query, ReadError, Target, When};
 
 fn sum(target: &fake::Target) -> (i64, u64) {
     target.totals.values().fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
 }
 
 fn of(fake: &FakeBox) -> Target {
-    Target::BlackBox { path: fake.path().to_owned(), exe: None }
+    Target::BlackBox { path: fake.path().to_owned(), exe: None, when: When::Newest }
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_failure_keeps_the_notes_that_were_made_before_it() {
     let failure = of(&fake).read(&Query::default()).unwrap_err();
     assert!(matches!(failure.error, ReadError::NothingRecorded { .. }), "{failure}");
     let damage = |note: &Note| matches!(note, Note::Damage { what, .. } if what.contains("record"));
-    assert_eq!(failure.notes.iter().filter(|note| damage(note)).count(), 2, "{:?}", failure.notes);
+    assert_eq!(failure.notes.iter().filter(|note| damage(note)).count(), 5, "{:?}", failure.notes);
 
     let fake = fake::Target::start("never");
     let failure = Target::Process(fake.pid()).read(&Query::default()).unwrap_err();

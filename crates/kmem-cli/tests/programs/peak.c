@@ -1,5 +1,5 @@
-/* Grows by a megabyte from 300 call sites for each byte on standard input; prints its live
- * memory. */
+/* Grows by a megabyte from 300 call sites for each byte on standard input. An s stands for 50 small
+ * objects. Prints its live memory. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +28,12 @@ ALL(SITE)
 #define ENTRY(n) site_##n,
 static void (*const sites[])(size_t) = {ALL(ENTRY)};
 
+NOINLINE static void small(void) {
+    void **at = malloc(300);
+    *at = last;
+    last = at;
+}
+
 int main(void) {
     unsigned random = 1;
     for (;;) {
@@ -36,6 +42,11 @@ int main(void) {
         char c;
         if (read(0, &c, 1) != 1)
             return 0;
+        if (c == 's') {
+            for (int i = 0; i < 50; i++)
+                small();
+            continue;
+        }
         for (long long next = live + STEP; live < next;) {
             random = random * 1664525 + 1013904223;
             unsigned size = 16 + (random >> 8) % 2000;

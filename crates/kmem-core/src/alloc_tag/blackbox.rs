@@ -10,15 +10,18 @@ mod groups;
 use super::watch::Call;
 use super::{Held, Kind, Tally};
 use crate::codetag::{Names, Sites};
+use crate::conf::MAX_PATH;
 use crate::os::{File, Owner, Platform, Shape, SharedFile};
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::page::LOOK_EVERY;
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::units::{CpuId, TagId};
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use groups::GroupPart;
 use kmem_layout::blackbox::{
-    BOX_EXE, BOX_GROUPS, BOX_MAPS, BOX_ROWS, BOX_TEXT, BoxGroup, BoxHeader, BoxRecord, BoxRow,
-    BoxSite, Counter, MAGIC, RECORD_SIZE, VERSION,
+    BOX_EXE, BOX_GROUPS, BOX_MAPS, BOX_RECORDS, BOX_ROWS, BOX_TEXT, BoxGroup, BoxHeader, BoxRecord,
+    BoxRow, BoxSite, Counter, FORK_RECORD, LAST_RECORDS, MAGIC, PEAK_RECORDS, RECORD_SIZE, VERSION,
+    reason,
 };
 use kmem_layout::group::GroupBlock;
 use kmem_layout::site::{Text, site_kind};
@@ -28,6 +31,14 @@ const BOX_SITES: u32 = 1 << 14;
 /// A new peak exceeds the last record by one in this many pages. Objects that fill free places of
 /// slabs take no pages. The last record is to have 95 % of what is live all the same.
 const STEP: u64 = 32;
+/// Age of the last record in milliseconds from which an allocation makes the next one.
+const MAX_AGE_MS: u64 = 500;
+/// Records for their age take at most one in this many parts of the time.
+const SHARE: u64 = 20;
+/// Name of a box in the directory of `boxes`.
+const IN_DIRECTORY: &[u8] = b"/%p.box";
+/// Longest pattern of a path, in bytes.
+const PATTERN: usize = MAX_PATH + IN_DIRECTORY.len();
 const PAGE: usize = crate::units::PAGE_SIZE;
 
 /// The black box of an instance. Zeroed, there is none.
@@ -47,8 +58,30 @@ pub struct BlackBox {
     busy: AtomicU32,
     /// Number of records written.
     written: AtomicU32,
-    /// Pages in use at the last record.
+    /// Number of records written for peaks, and for other reasons.
+    turns: [AtomicU32; 2],
+    /// Pages in use at the last record for a peak.
     used_pages: AtomicU64,
+    /// Pages in use that the process inherited from its parent.
+    inherited_pages: AtomicU64,
+    /// Counter of the platform at the last look at the clock.
+    looked: AtomicU64,
+    /// Time from which an allocation makes a record, in milliseconds of the platform's clock.
+    due_ms: AtomicU64,
+    /// 1 in a forked child that has left its parent's box, and may make its own.
+    left: AtomicU32,
+    /// Pattern of the path for forked children, and its length in bytes; 0: they have no box.
+    pattern: [AtomicU8; PATTERN],
+    pattern_len: AtomicU32,
+}
+
+/// The file of a box.
+#[derive(Clone, Copy)]
+pub enum Place<'a> {
+    /// This path. A forked child has no box.
+    Path(&'a [u8]),
+    /// A file named after the process, in this directory. A forked child makes its own.
+    In(&'a [u8]),
 }
 
 /// Offsets in the memory where the contents of the file are put together, in bytes.
@@ -79,8 +112,8 @@ const _: () = assert!(FILE.counters.is_multiple_of(PAGE), "the counters are mapp
 /// Offsets of the parts of the file, and its length, in bytes.
 struct Layout {
     sites: usize,
-    records: [usize; 2],
-    groups: [usize; 2],
+    records: [usize; BOX_RECORDS],
+    groups: [usize; BOX_RECORDS],
     counters: usize,
     bytes: usize,
 }
@@ -92,16 +125,23 @@ impl Layout {
     const fn new(cpus: u32) -> Self {
         let sites = size_of::<BoxHeader>().next_multiple_of(PAGE);
         let record = sites + (BOX_SITES as usize * size_of::<BoxSite>()).next_multiple_of(PAGE);
-        let groups = record + 2 * RECORD_SIZE;
+        let group = record + BOX_RECORDS * RECORD_SIZE;
         let all = (BOX_GROUPS as usize * size_of::<BoxGroup>()).next_multiple_of(PAGE);
-        let counters = groups + 2 * all;
-        Self {
+        let counters = group + BOX_RECORDS * all;
+        let mut layout = Self {
             sites,
-            records: [record, record + RECORD_SIZE],
-            groups: [groups, groups + all],
+            records: [0; BOX_RECORDS],
+            groups: [0; BOX_RECORDS],
             counters,
             bytes: counters + Self::COUNTERS * cpus as usize,
+        };
+        let mut n = 0;
+        while n < BOX_RECORDS {
+            layout.records[n] = record + n * RECORD_SIZE;
+            layout.groups[n] = group + n * all;
+            n += 1;
         }
+        layout
     }
 }
 
@@ -141,7 +181,14 @@ impl BlackBox {
             owner: AtomicU32::new(0),
             busy: AtomicU32::new(0),
             written: AtomicU32::new(0),
+            turns: [AtomicU32::new(0), AtomicU32::new(0)],
             used_pages: AtomicU64::new(0),
+            inherited_pages: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
+            due_ms: AtomicU64::new(0),
+            left: AtomicU32::new(0),
+            pattern: [const { AtomicU8::new(0) }; PATTERN],
+            pattern_len: AtomicU32::new(0),
         }
     }
 
@@ -152,9 +199,35 @@ impl BlackBox {
     pub fn start(
         &'static self,
         platform: &impl Platform,
-        path: &[u8],
+        place: Place<'_>,
         cpus: u32,
     ) -> Result<(), &'static str> {
+        let mut room = [0; PATTERN];
+        let path = match place {
+            Place::Path(path) => path,
+            Place::In(directory) => {
+                let len = directory.len() + IN_DIRECTORY.len();
+                let pattern = room.get_mut(..len).ok_or("the path is too long")?;
+                pattern[..directory.len()].copy_from_slice(directory);
+                pattern[directory.len()..].copy_from_slice(IN_DIRECTORY);
+                pattern
+            }
+        };
+        let of_children = if matches!(place, Place::In(_)) { path } else { &[] };
+        self.start_at(platform, path, of_children, cpus)
+    }
+
+    /// Makes the file from the pattern `path` of a path. Forked children use the pattern
+    /// `of_children`; if that is empty, they have no file.
+    fn start_at(
+        &'static self,
+        platform: &impl Platform,
+        path: &[u8],
+        of_children: &[u8],
+        cpus: u32,
+    ) -> Result<(), &'static str> {
+        // A sandbox forbids the questions below, too.
+        platform.may_make_files()?;
         let layout = Layout::new(cpus);
         let mut exe = [0; BOX_EXE];
         let exe_len = platform.executable(&mut exe).min(BOX_EXE) as u32;
@@ -192,11 +265,21 @@ impl BlackBox {
         if !unsafe { platform.commit(staging, Staging::BYTES) } {
             return Err("there is no memory");
         }
+        for (to, from) in self.pattern.iter().zip(of_children) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        self.pattern_len.store(of_children.len() as u32, Ordering::Relaxed);
         let shape = Shape { bytes: layout.bytes, direct: layout.counters };
         platform.make_file(path, shape, head, older, &self.file)?;
         if !platform.write_file(&self.file, 0, head) {
             return Err("the kernel does not let the process write to it (process_vm_readv)");
         }
+        self.busy.store(0, Ordering::Relaxed);
+        self.written.store(0, Ordering::Relaxed);
+        self.turns.iter().for_each(|turn| turn.store(0, Ordering::Relaxed));
+        self.used_pages.store(0, Ordering::Relaxed);
+        self.inherited_pages.store(0, Ordering::Relaxed);
+        self.due_ms.store(platform.now_ms() + MAX_AGE_MS, Ordering::Relaxed);
         self.cpus.store(cpus, Ordering::Relaxed);
         self.owner.store(owner.pid, Ordering::Relaxed);
         // INVARIANT: the file has counters for that number of CPUs from `direct` on.
@@ -206,10 +289,37 @@ impl BlackBox {
         Ok(())
     }
 
-    /// In a forked child: leaves the file to the parent.
+    /// In a forked child: leaves the file to the parent. See [`Self::start_in_child`].
     pub fn leave(&self) {
-        self.staging.store(0, Ordering::Relaxed);
+        let had_one = self.staging.swap(0, Ordering::Relaxed) != 0;
+        if had_one && self.pattern_len.load(Ordering::Relaxed) != 0 {
+            self.left.store(1, Ordering::Relaxed);
+        }
         self.counters.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns whether this is a forked child that has left its parent's box, and has none yet.
+    #[inline]
+    pub fn is_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed) != 0
+    }
+
+    /// In a forked child without a box: makes one, if the parent's was made in a directory. Returns
+    /// whether this call has made it.
+    #[cold]
+    #[inline(never)]
+    pub fn start_in_child(&'static self, platform: &impl Platform) -> bool {
+        if self.left.swap(0, Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let mut pattern = [0; PATTERN];
+        for (to, from) in pattern.iter_mut().zip(&self.pattern) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        let len = self.pattern_len.load(Ordering::Relaxed) as usize;
+        let Some(pattern) = pattern.get(..len) else { return false };
+        // A directory may be gone with its reader, or be closed to a child with less rights.
+        self.start_at(platform, pattern, pattern, 0).is_ok()
     }
 
     /// Address of the memory with the layout of [`Staging`]; `None` if there is no box.
@@ -278,13 +388,35 @@ impl BlackBox {
 
     /// Returns whether `used` pages are a new peak, for which a record is due.
     pub fn is_peak(&self, used: u32) -> bool {
+        // The step is a part of the process's own memory. A child of a large parent would have no
+        // record of a peak otherwise.
+        let inherited = self.inherited_pages.load(Ordering::Relaxed);
+        let own = |pages: u64| pages.saturating_sub(inherited);
         let before = self.used_pages.load(Ordering::Relaxed);
-        self.is_there() && super::is_higher(used.into(), before, STEP)
+        self.is_there() && super::is_higher(own(used.into()), own(before), STEP)
+    }
+
+    /// Returns whether the last record is older than its bound, so that one is due now that memory
+    /// was allocated.
+    pub fn is_due(&self, platform: &impl Platform) -> bool {
+        if !self.is_there() {
+            return false;
+        }
+        let ticks = platform.ticks();
+        if ticks.wrapping_sub(self.looked.load(Ordering::Relaxed)) < LOOK_EVERY {
+            return false;
+        }
+        self.looked.store(ticks, Ordering::Relaxed);
+        platform.now_ms() >= self.due_ms.load(Ordering::Relaxed)
     }
 
     /// Begins a record. `groups` are the entries in use, by id. `None`: there is no box, or another
     /// thread writes a record.
-    pub fn begin<'a>(&'a self, groups: &'a [GroupBlock]) -> Option<Recording<'a>> {
+    pub fn begin<'a>(
+        &'a self,
+        platform: &impl Platform,
+        groups: &'a [GroupBlock],
+    ) -> Option<Recording<'a>> {
         let staging = self.staging()?;
         if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;
@@ -294,14 +426,28 @@ impl BlackBox {
         // SAFETY: the place of the groups, which only the thread that set `busy` uses.
         let room = unsafe { staging.add(Staging::GROUPS).cast().as_mut() };
         record.groups_beyond = groups.len().saturating_sub(BOX_GROUPS as usize) as u32;
-        Some(Recording { black_box: self, record, groups: GroupPart::new(room, groups) })
+        let groups = GroupPart::new(room, groups);
+        Some(Recording { black_box: self, record, groups, began_ms: platform.now_ms() })
     }
 
-    /// Writes the record in `staging` into the file, in the place of the older of its two records.
-    fn write_record(&self, platform: &impl Platform, staging: NonNull<u8>, lens: &Lens) -> bool {
+    /// Writes the record in `staging` into the file, in the place of the older of the two records
+    /// for such a reason.
+    fn write_record(
+        &self,
+        platform: &impl Platform,
+        staging: NonNull<u8>,
+        reason: u32,
+        lens: &Lens,
+    ) -> bool {
         let number = self.written.load(Ordering::Relaxed) + 1;
-        let turn = (number - 1) as usize % 2;
-        let (record, groups) = (FILE.records[turn], FILE.groups[turn]);
+        let (turn, places) = match reason {
+            reason::PEAK => (&self.turns[0], PEAK_RECORDS),
+            reason::FORK => (&self.turns[1], [FORK_RECORD; 2]),
+            _ => (&self.turns[1], LAST_RECORDS),
+        };
+        let next = turn.load(Ordering::Relaxed);
+        let place = places[next as usize % 2];
+        let (record, groups) = (FILE.records[place], FILE.groups[place]);
         let write_number =
             |number: u32| self.write(platform, record, &u64::from(number).to_le_bytes());
         let copy = |to: usize, from: usize, len: usize| {
@@ -319,6 +465,7 @@ impl BlackBox {
             && self.write(platform, offset_of!(BoxHeader, written), &number.to_le_bytes());
         if done {
             self.written.store(number, Ordering::Relaxed);
+            turn.store(next.wrapping_add(1), Ordering::Relaxed);
         }
         done
     }
@@ -337,6 +484,8 @@ pub struct Recording<'a> {
     black_box: &'a BlackBox,
     record: &'a mut BoxRecord,
     groups: GroupPart<'a>,
+    /// Time at which it was begun.
+    began_ms: u64,
 }
 
 impl Recording<'_> {
@@ -355,8 +504,15 @@ impl Recording<'_> {
         tally: &Tally<'_>,
         sites: &Sites,
     ) {
-        let Self { black_box, record, groups } = self;
-        black_box.used_pages.store(used.into(), Ordering::Relaxed);
+        let Self { black_box, record, groups, began_ms } = self;
+        // Peaks have two places of their own, one of which is to have the highest use. So records
+        // for other reasons do not delay the next one.
+        if matches!(reason, reason::PEAK | reason::FORK) {
+            black_box.used_pages.store(used.into(), Ordering::Relaxed);
+        }
+        if reason == reason::FORK {
+            black_box.inherited_pages.store(used.into(), Ordering::Relaxed);
+        }
         let staging = NonNull::from(&mut *record).cast::<u8>();
         // SAFETY: rows and mappings follow the record in its place, which this thread alone uses.
         let (table, maps) = unsafe {
@@ -389,8 +545,11 @@ impl Recording<'_> {
             groups: record.groups as usize * size_of::<BoxGroup>(),
         };
         if let Some(staging) = black_box.staging() {
-            black_box.write_record(platform, staging, &lens);
+            black_box.write_record(platform, staging, reason, &lens);
         }
+        let now = platform.now_ms();
+        let age = MAX_AGE_MS.max(now.saturating_sub(began_ms).saturating_mul(SHARE));
+        black_box.due_ms.store(now + age, Ordering::Relaxed);
         black_box.busy.store(0, Ordering::Release);
     }
 }

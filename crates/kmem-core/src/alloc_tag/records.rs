@@ -9,8 +9,22 @@ use crate::os::Platform;
 use crate::sync::Ordering;
 
 impl Books {
+    /// In a forked child whose parent has a black box in a directory: makes its own, with a record
+    /// of what it inherited. Called before the child's first allocation.
+    #[inline]
+    pub fn note_fork(
+        &'static self,
+        platform: &impl Platform,
+        census: &Census<'_>,
+        groups: &Groups,
+    ) {
+        if self.blackbox.is_left() && self.blackbox.start_in_child(platform) {
+            self.write_record(platform, census, groups, reason::FORK);
+        }
+    }
+
     /// Writes the peak table and a record to the black box, as configured, if use is higher than
-    /// the last time.
+    /// the last time. Also writes a record if the last one is old.
     #[inline]
     pub fn note_peak(&self, platform: &impl Platform, census: &Census<'_>, groups: &Groups) {
         if self.keep_peak.load(Ordering::Relaxed) != 0 || self.blackbox.is_there() {
@@ -24,6 +38,8 @@ impl Books {
         let Some(root) = self.root() else { return };
         if self.blackbox.is_peak(root.used_pages.load(Ordering::Relaxed)) {
             self.write_record(platform, census, groups, reason::PEAK);
+        } else if self.blackbox.is_due(platform) {
+            self.write_record(platform, census, groups, reason::TIME);
         }
         if self.keep_peak.load(Ordering::Relaxed) == 0 {
             return;
@@ -66,7 +82,7 @@ impl Books {
         tally: &mut Tally<'_>,
         reason: u32,
     ) {
-        let mut recording = self.blackbox.begin(groups.entries());
+        let mut recording = self.blackbox.begin(platform, groups.entries());
         census.each(|held, kind| {
             tally.add(held.tag, held.bytes, held.calls);
             if let Some(recording) = &mut recording {

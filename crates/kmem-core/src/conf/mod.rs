@@ -12,7 +12,7 @@ pub use options::{ConfOption, OPTIONS};
 pub const MAX_TEXT: usize = 4096;
 /// Longest socket name of `report`, in bytes.
 pub const MAX_NAME: usize = 100;
-/// Longest path of `blackbox`, in bytes.
+/// Longest path of `blackbox` and of `boxes`, in bytes.
 pub const MAX_PATH: usize = 512;
 
 /// The configuration of an instance.
@@ -56,6 +56,8 @@ pub struct Conf {
     pub depth: u32,
     /// `blackbox:PATH`: the file of the black box, which outlives the process.
     pub blackbox: Text<MAX_PATH>,
+    /// `boxes:DIRECTORY`: where this process and its forked children make their black boxes.
+    pub boxes: Text<MAX_PATH>,
     /// `group-by:thread-name|nothing`: the group of a thread that chooses none. The code that
     /// starts threads reads it; the core does not.
     pub group_by: GroupBy,
@@ -147,6 +149,7 @@ impl Conf {
         depth: 1,
         group_by: GroupBy::Nothing,
         blackbox: Text::NONE,
+        boxes: Text::NONE,
         report: Text::NONE,
     };
 

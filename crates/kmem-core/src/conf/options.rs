@@ -230,6 +230,17 @@ pub const OPTIONS: &[ConfOption] = &[
         set: switch!(strict),
     },
     ConfOption {
+        name: "boxes",
+        values: "a path of at most 512 bytes",
+        default: "",
+        meaning: "A directory. Without `blackbox`, the process and its forked children keep a \
+                  black box each there. `kmem run` sets it.",
+        set: |conf, value| {
+            conf.boxes = Text::of(value)?;
+            Ok(())
+        },
+    },
+    ConfOption {
         name: "report",
         values: "a name of at most 100 bytes",
         default: "",

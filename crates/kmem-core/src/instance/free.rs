@@ -283,6 +283,6 @@ impl<P: Platform> Instance<P> {
     /// Reports a misuse of `call` and ends the program.
     #[cold]
     pub(super) fn fault(&'static self, call: &str, at: usize, fault: Fault) -> ! {
-        self.ledger.reporter().fault(call, at, fault)
+        self.ledger.fault(call, at, fault)
     }
 }

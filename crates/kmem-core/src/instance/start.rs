@@ -21,7 +21,7 @@ use kmem_layout::word::TAG_BITS;
 
 use super::Instance;
 use super::tables::Tables;
-use crate::alloc_tag::{self, Mode, Watch};
+use crate::alloc_tag::{self, BoxPlace, Mode, Watch};
 use crate::class::{CLASS_COUNT, MAX_OBJECT};
 use crate::conf::{Complaint, Conf, ConfOption, MAX_TEXT, nearest};
 use crate::cpu::Kind;
@@ -205,16 +205,24 @@ impl<P: Platform> Instance<P> {
         if checks.any() {
             watch |= Watch::GUARD;
         }
+        let black_box = &self.ledger.books.blackbox;
         if let Some(path) = conf.blackbox.get() {
             let cpus = if conf.cumulative { platform.budget().cpus } else { 0 };
-            match self.ledger.books.blackbox.start(platform, path, cpus) {
+            match black_box.start(platform, BoxPlace::Path(path), cpus) {
                 Ok(()) if conf.cumulative => watch |= Watch::COUNT,
                 Ok(()) => {}
                 Err(why) => {
                     print!(platform, "kmem: no black box: {}: {why}\n", Printable(path));
                 }
             }
-        } else if conf.cumulative {
+            return Watch(watch);
+        }
+        if let Some(directory) = conf.boxes.get() {
+            // The reader that made the directory tells its user if there is no box. A program that
+            // outlives that reader, or has no rights there, runs without one.
+            let _ = black_box.start(platform, BoxPlace::In(directory), 0);
+        }
+        if conf.cumulative {
             platform.print(b"kmem: KMEM_CONF: cumulative needs blackbox:PATH to count in\n");
         }
         Watch(watch)

@@ -23,6 +23,7 @@
 //!
 //! Context: any; but shrinkers are called, see [`crate::memcg::Shrink`].
 
+use kmem_layout::blackbox::reason;
 use kmem_layout::word::EXT_LIVE;
 
 use crate::alloc_tag::{Books, Census};
@@ -31,7 +32,7 @@ use crate::memcg::stock::{Charging, Price, objcg_bits, objcg_of};
 use crate::memcg::{AtMax, Groups, Limits};
 use crate::os::Platform;
 use crate::page::{PageWords, Run};
-use crate::report::{Reporter, Reports};
+use crate::report::{Fault, Reporter, Reports};
 use crate::request::Caller;
 use crate::sync::{AtomicU32, Ordering};
 use crate::units::{ObjcgId, PageCount};
@@ -169,6 +170,14 @@ impl<P: Platform> Ledger<P> {
         }
     }
 
+    /// Reports a misuse of `call`, writes a record to the black box, and ends the program.
+    #[cold]
+    pub fn fault(&'static self, call: &str, at: usize, fault: Fault) -> ! {
+        self.reporter().print_fault(call, at, fault);
+        self.books.write_record(self.platform(), &self.census(), &self.groups, reason::MISUSE);
+        self.platform().fatal()
+    }
+
     /// Serves a request: charges the group, takes memory by `take`, writes the extension word.
     /// `None`: the group is at its limit, or there is no memory; both are reported.
     pub fn alloc<'a>(
@@ -178,6 +187,7 @@ impl<P: Platform> Ledger<P> {
         mut take: impl FnMut() -> Option<Taken<'a>>,
     ) -> Option<Taken<'a>> {
         self.books.look_outside();
+        self.books.note_fork(self.platform(), &self.census(), &self.groups);
         let objcg = self.groups.payer(caller.objcg());
         let is_charged = objcg != ObjcgId::ROOT;
         if is_charged && !self.pay(request.price, objcg, caller) {

@@ -19,6 +19,7 @@
 
 use core::fmt;
 
+use kmem_layout::blackbox::reason;
 use kmem_layout::root::profiling;
 
 use super::Ledger;
@@ -534,6 +535,7 @@ impl<P: Platform> Ledger<P> {
         }
         line.add(format_args!("\n"));
         self.platform().print(line.text());
+        self.books.write_record(self.platform(), &self.census(), &self.groups, reason::MISUSE);
         self.platform().fatal()
     }
 }

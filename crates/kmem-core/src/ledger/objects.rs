@@ -79,7 +79,7 @@ impl<P: Platform> Ledger<P> {
             let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
             if word & EXT_LIVE == 0 {
                 let fault = Fault::FreeObject { size: class.size(), last: TagId(word & TAG_MASK) };
-                self.reporter().fault("free", at, fault);
+                self.fault("free", at, fault);
             }
             // SAFETY: an object of the class, which the caller alone uses, by the contract.
             unsafe { self.check_red_zones(at, class, word) };

@@ -448,6 +448,14 @@ pub trait Process {
         0
     }
 
+    /// Returns whether the process may make files now. Asks by no system call.
+    ///
+    /// # Errors
+    /// The reason why it may not, as text for a diagnostic.
+    fn may_make_files(&self) -> Result<(), &'static str> {
+        Err("there are no files here")
+    }
+
     /// Makes a file of a shape, which outlives the process, and puts it into `file`. It begins with
     /// `head`; the rest is zero, and takes no room yet. `path` may hold `%p`, `%h`, `%t` and `%e`.
     /// If a file of that name exists, `decide` gets its first bytes and its length. The new file

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use super::Reporter;
 use super::name::HolderName;
+use super::{Reporter, print};
 use crate::class::SizeClass;
 use crate::codetag::Sites;
 use crate::os::Platform;
@@ -111,11 +111,18 @@ impl<P: Platform> Reporter<'_, P> {
     /// Reports a misuse of `call` and ends the program.
     #[cold]
     pub fn fault(&self, call: &str, at: usize, fault: Fault) -> ! {
+        self.print_fault(call, at, fault);
+        self.platform.fatal()
+    }
+
+    /// Reports a misuse of `call`.
+    #[cold]
+    pub fn print_fault(&self, call: &str, at: usize, fault: Fault) {
         let what = Described { fault, sites: &self.books.sites };
         if fault.is_double() && call == "free" {
-            self.end(format_args!("kmem: double free: {at:#x} {what}\n"))
+            print!(self.platform, "kmem: double free: {at:#x} {what}\n");
         } else {
-            self.end(format_args!("kmem: invalid {call}: {at:#x} {what}\n"))
+            print!(self.platform, "kmem: invalid {call}: {at:#x} {what}\n");
         }
     }
 }

@@ -77,6 +77,19 @@ fn inside_a_sandbox_a_black_box_is_written_to() {
 }
 
 #[test]
+fn forked_child_that_enters_a_sandbox_at_once_makes_no_black_box() {
+    if is_not_kmem() {
+        return;
+    }
+    let directory = kmem_testing::directory();
+    let conf = format!("boxes:{}", directory.path().display());
+    let run = Run::new(sandbox()).args(&["malloc", "seccomp", "child"]).env("KMEM_CONF", conf);
+    run.run().assert_quiet_success();
+    let boxes = std::fs::read_dir(directory.path()).expect("the directory");
+    assert_eq!(boxes.count(), 1);
+}
+
+#[test]
 fn sandbox_of_sshd() {
     works_in("sshd", "prctl");
 }

@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #define MALLOC SYS_mmap, SYS_munmap, SYS_mprotect, SYS_mremap, SYS_madvise, SYS_brk, SYS_futex
 #define END SYS_exit_group, SYS_write
@@ -223,6 +224,16 @@ int main(int argc, char **argv)
 	translate(filter);
 	int inside = strcmp(argv[2], "inside") == 0;
 	find_functions();
+	if (argc > 3) {
+		/* The child enters the sandbox before it allocates. */
+		pid_t child = fork();
+		REQUIRE(child >= 0);
+		if (child) {
+			int status;
+			REQUIRE(waitpid(child, &status, 0) == child);
+			_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+		}
+	}
 	if (!inside) {
 		REQUIRE(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
 		/* A filter that the kernel refuses changes nothing. */

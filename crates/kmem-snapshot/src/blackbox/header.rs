@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 
 use kmem_layout::blackbox::{
-    BOX_EXE, BOX_ROWS, BoxGroup, BoxHeader, BoxRecord, BoxRow, BoxSite, MAGIC, VERSION,
+    BOX_EXE, BOX_RECORDS, BOX_ROWS, BoxGroup, BoxHeader, BoxRecord, BoxRow, BoxSite, MAGIC, VERSION,
 };
 use kmem_layout::group::MAX_GROUPS;
 use kmem_layout::word::TAG_BITS;
@@ -25,14 +25,15 @@ pub(super) struct Header {
     pub(super) pid: u32,
     pub(super) exe: String,
     pub(super) started_ns: u64,
+    pub(super) written: u32,
     pub(super) site_capacity: u32,
     pub(super) site_count: u32,
     pub(super) site_size: u32,
     pub(super) cpus: u32,
     pub(super) sites: u64,
-    pub(super) records: [u64; 2],
+    pub(super) records: [u64; BOX_RECORDS],
     pub(super) record_size: u64,
-    pub(super) groups: [u64; 2],
+    pub(super) groups: [u64; BOX_RECORDS],
     pub(super) group_capacity: u32,
     pub(super) group_size: u32,
     pub(super) counters: u64,
@@ -63,19 +64,20 @@ impl Header {
             return Err(format!("layout version {version}; this kmem reads version {VERSION}"));
         }
         check_size("size", field!(bytes, BoxHeader.size: u32), size_of::<BoxHeader>())?;
-        let two = |offset| [0, 1].map(|slot| u64_at(bytes, offset + slot * 8));
+        let each = |offset| std::array::from_fn(|slot| u64_at(bytes, offset + slot * 8));
         Ok(Self {
             pid: field!(bytes, BoxHeader.pid: u32),
             exe: exe(bytes),
             started_ns: field!(bytes, BoxHeader.started_ns: u64),
+            written: field!(bytes, BoxHeader.written: u32),
             site_capacity: field!(bytes, BoxHeader.site_capacity: u32),
             site_count: field!(bytes, BoxHeader.site_count: u32),
             site_size: field!(bytes, BoxHeader.site_size: u32),
             cpus: field!(bytes, BoxHeader.cpus: u32),
             sites: field!(bytes, BoxHeader.sites: u64),
-            records: two(offset_of!(BoxHeader, records)),
+            records: each(offset_of!(BoxHeader, records)),
             record_size: field!(bytes, BoxHeader.record_size: u64),
-            groups: two(offset_of!(BoxHeader, groups)),
+            groups: each(offset_of!(BoxHeader, groups)),
             group_capacity: field!(bytes, BoxHeader.group_capacity: u32),
             group_size: field!(bytes, BoxHeader.group_size: u32),
             counters: field!(bytes, BoxHeader.counters: u64),

@@ -1,10 +1,10 @@
-//! The newest whole record of a black box.
+//! The whole records of a black box.
 
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 
-use kmem_layout::blackbox::{BOX_ROWS, BoxRecord, BoxRow, reason};
+use kmem_layout::blackbox::{BOX_ROWS, BoxRecord, BoxRow, FORK_RECORD, reason};
 use kmem_layout::word::TAG_MASK;
 
 use super::groups;
@@ -12,7 +12,7 @@ use super::header::Header;
 use crate::books::Groups;
 use crate::memory::field;
 
-/// Reads of both records, 1 ms apart, while both are being written.
+/// Reads of all records, 1 ms apart, while none of them is whole.
 const ROUNDS: u32 = 100;
 
 /// Offset of the rows in a record.
@@ -29,6 +29,12 @@ pub enum Reason {
     OutOfMemory,
     /// The program exited.
     Exit,
+    /// Memory was allocated, and the record before was old.
+    Time,
+    /// A process was forked; the record has what it inherited.
+    Fork,
+    /// The program misused memory, and kmem ended it.
+    Misuse,
     /// A reason that this reader does not know.
     #[default]
     Unknown,
@@ -55,7 +61,7 @@ pub struct Moment {
     pub named_bytes: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
     pub(super) tag: u32,
     pub(super) bytes: u64,
@@ -79,6 +85,38 @@ pub(super) struct Record {
     untold: usize,
 }
 
+/// The whole records that matter to a reader.
+#[derive(Debug)]
+pub(super) struct Records {
+    /// The records; never empty.
+    all: Vec<Record>,
+    newest: usize,
+    peak: usize,
+    inherited: Option<usize>,
+}
+
+impl Records {
+    /// These records, with the peak in the place of the newest one.
+    pub(super) fn turned_to_peak(self) -> Self {
+        Self { newest: self.peak, ..self }
+    }
+
+    /// The record that was written last.
+    pub(super) fn newest(&self) -> &Record {
+        &self.all[self.newest]
+    }
+
+    /// The record with most live bytes.
+    pub(super) fn peak(&self) -> &Record {
+        &self.all[self.peak]
+    }
+
+    /// The record of the start of a forked child.
+    pub(super) fn inherited(&self) -> Option<&Record> {
+        self.inherited.map(|at| &self.all[at])
+    }
+}
+
 /// Reason for which a slot has no whole record.
 enum NoRecord {
     /// The process is writing it, or never wrote one.
@@ -86,39 +124,45 @@ enum NoRecord {
     Damaged(String),
 }
 
-/// Finds the newest whole record. Adds a sentence to `remarks` for each damaged part.
-pub(super) fn newest(
+/// Reads the whole records. Adds a sentence to `remarks` for each damaged part.
+pub(super) fn read_all(
     file: &File,
     len: u64,
     header: &Header,
     remarks: &mut Vec<String>,
-) -> Option<Record> {
+) -> Option<Records> {
     for round in 0..ROUNDS {
-        let mut newest: Option<(usize, Record)> = None;
+        // Places and their records.
+        let mut found: Vec<(usize, Record)> = Vec::new();
         let mut torn = false;
         remarks.clear();
         for slot in 0..header.records.len() {
             match read(file, len, header, slot) {
-                Ok(record) => {
-                    let number = record.moment.number;
-                    if newest.as_ref().is_none_or(|(_, found)| found.moment.number < number) {
-                        newest = Some((slot, record));
-                    }
-                }
+                Ok(record) => found.push((slot, record)),
                 Err(NoRecord::Torn) => torn = true,
                 Err(NoRecord::Damaged(what)) => remarks.push(format!("record {slot}: {what}")),
             }
         }
-        // The process writes the slots in turn. If it began to write the other one, the record
+        // The process writes two slots in turn. If it began to write the other one, the record
         // found is the newest only as long as its slot still has it.
         let last = round + 1 == ROUNDS;
         let superseded = |slot: usize, record: &Record| {
             torn && !last && number(file, header.records[slot]).ok() != Some(record.moment.number)
         };
-        if let Some((slot, record)) = newest {
-            if superseded(slot, &record) {
+        let places = || 0..found.len();
+        let newest = places().max_by_key(|&at| found[at].1.moment.number);
+        if let Some(newest) = newest {
+            let (slot, record) = &found[newest];
+            if superseded(*slot, record) {
                 continue;
             }
+            // The later of two equal moments is the last one that was the peak.
+            let peak = places().max_by_key(|&at| {
+                let (slot, record) = &found[at];
+                // A child's own memory counts, of which it has none at its start.
+                (*slot != FORK_RECORD, record.moment.bytes, record.moment.number)
+            });
+            let inherited = places().find(|&at| found[at].0 == FORK_RECORD);
             let Moment { number, bytes, calls, named_bytes, .. } = record.moment;
             if named_bytes > bytes || record.named_calls > calls {
                 remarks.push(format!(
@@ -139,7 +183,8 @@ pub(super) fn newest(
                     record.groups_beyond
                 ));
             }
-            return Some(record);
+            let all = found.into_iter().map(|(_, record)| record).collect();
+            return Some(Records { all, newest, peak: peak.unwrap_or(newest), inherited });
         }
         // A process that died in its first write will not finish it; the rounds are bounded.
         if !torn || last {
@@ -212,6 +257,9 @@ fn parse(bytes: &[u8], groups: Groups) -> Result<Record, String> {
                 reason::PEAK => Reason::Peak,
                 reason::OUT_OF_MEMORY => Reason::OutOfMemory,
                 reason::EXIT => Reason::Exit,
+                reason::TIME => Reason::Time,
+                reason::FORK => Reason::Fork,
+                reason::MISUSE => Reason::Misuse,
                 _ => Reason::Unknown,
             },
             bytes: field!(bytes, BoxRecord.bytes: u64),

@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use kmem_layout::blackbox::{
-    BOX_ROWS, BoxGroup, BoxHeader, BoxHeld, BoxRecord, BoxRow, BoxSite, Counter, MAGIC,
-    RECORD_SIZE, VERSION, reason,
+    BOX_RECORDS, BOX_ROWS, BoxGroup, BoxHeader, BoxHeld, BoxRecord, BoxRow, BoxSite, Counter,
+    MAGIC, RECORD_SIZE, VERSION, reason,
 };
 use kmem_layout::group::{GroupBlock, NO_LIMIT, group_state};
 use kmem_layout::site::{Text, site_kind};
@@ -60,11 +60,11 @@ impl FakeBox {
         this.u32(offset_of!(BoxHeader, site_size), size_of::<BoxSite>() as u32);
         this.u32(offset_of!(BoxHeader, cpus), cpus);
         this.u64(offset_of!(BoxHeader, sites), this.site(0) as u64);
-        this.u64(offset_of!(BoxHeader, records), this.record(0) as u64);
-        this.u64(offset_of!(BoxHeader, records) + 8, this.record(1) as u64);
+        for slot in 0..BOX_RECORDS {
+            this.u64(offset_of!(BoxHeader, records) + slot * 8, this.record(slot) as u64);
+            this.u64(offset_of!(BoxHeader, groups) + slot * 8, this.group(slot, 0) as u64);
+        }
         this.u64(offset_of!(BoxHeader, record_size), RECORD_SIZE as u64);
-        this.u64(offset_of!(BoxHeader, groups), this.group(0, 0) as u64);
-        this.u64(offset_of!(BoxHeader, groups) + 8, this.group(1, 0) as u64);
         this.u32(offset_of!(BoxHeader, group_capacity), GROUPS);
         this.u32(offset_of!(BoxHeader, group_size), size_of::<BoxGroup>() as u32);
         this.u64(offset_of!(BoxHeader, counters), this.counters());
@@ -111,12 +111,12 @@ impl FakeBox {
 
     /// Offset of a group in one of the records.
     pub(crate) fn group(&self, slot: usize, objcg: u32) -> usize {
-        self.record(2) + (slot * GROUPS as usize + objcg as usize) * size_of::<BoxGroup>()
+        self.record(BOX_RECORDS) + (slot * GROUPS as usize + objcg as usize) * size_of::<BoxGroup>()
     }
 
     /// Offset of the counters, no multiple of the file system's blocks.
     pub(crate) fn counters(&self) -> u64 {
-        self.group(2, 0) as u64 + 40
+        self.group(BOX_RECORDS, 0) as u64 + 40
     }
 
     /// Adds the next group to a record: its parent, state, name, and bytes of objects in slabs.
@@ -148,14 +148,27 @@ impl FakeBox {
 
     /// Writes record `number` as the allocator does: rows of tag, bytes, calls.
     pub(crate) fn put_record(&self, number: u64, rows: &[(u32, u64, u64)], sums: (u64, u64)) {
-        let at = self.record((number as usize - 1) % 2);
+        let reason = reason::PEAK + (number as u32 - 1) % 3;
+        self.put_record_at((number as usize - 1) % 2, reason, number, rows, sums);
+    }
+
+    /// Writes record `number` into a place.
+    pub(crate) fn put_record_at(
+        &self,
+        slot: usize,
+        reason: u32,
+        number: u64,
+        rows: &[(u32, u64, u64)],
+        sums: (u64, u64),
+    ) {
+        let at = self.record(slot);
         self.u64(at, 0);
         self.u64(at + offset_of!(BoxRecord, time_ns), TIME + number);
-        self.u32(at + offset_of!(BoxRecord, reason), reason::PEAK + (number as u32 - 1) % 3);
+        self.u32(at + offset_of!(BoxRecord, reason), reason);
         self.u32(at + offset_of!(BoxRecord, rows), rows.len() as u32);
         self.u64(at + offset_of!(BoxRecord, bytes), sums.0);
         self.u64(at + offset_of!(BoxRecord, calls), sums.1);
-        self.u64(at + offset_of!(BoxRecord, used), 1 << 20);
+        self.u64(at + offset_of!(BoxRecord, used), sums.0.max(1 << 20));
         let mut out = Vec::new();
         for &(tag, bytes, calls) in rows {
             out.extend_from_slice(&u64::from(tag).to_le_bytes());

@@ -77,6 +77,10 @@ impl Process for Linux {
         if self.is_in_sandbox() { 0 } else { start::peek(at, buf) }
     }
 
+    fn may_make_files(&self) -> Result<(), &'static str> {
+        if self.is_in_sandbox() { Err("the process is in a sandbox") } else { Ok(()) }
+    }
+
     fn make_file(
         &self,
         path: &[u8],
@@ -85,9 +89,7 @@ impl Process for Linux {
         decide: impl Fn(&[u8], u64) -> File,
         file: &'static SharedFile,
     ) -> Result<(), &'static str> {
-        if self.is_in_sandbox() {
-            return Err("the process is in a sandbox");
-        }
+        self.may_make_files()?;
         file::make(path, shape, head, decide, file)
     }
 
