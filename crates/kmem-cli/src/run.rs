@@ -1,4 +1,5 @@
-//! `kmem run`: runs a command under libkmem, and reports its memory at the peak and at exit.
+//! `kmem run`: runs a command under libkmem, and reports the memory of its processes at their peaks
+//! and at the end, whatever ends them.
 //!
 //! The command's exit code is passed through.
 //!
@@ -7,16 +8,22 @@
 //! embedded     the library inside this program, as a file
 //! preloadable  checks that the command can run under it
 //! watch        starts the command, forwards signals, reads each process that exits
+//! boxes        the private black boxes of the command's processes
+//! oom          kills by the kernel's OOM killer
 //! exit_socket  socket at which processes report that they are about to exit
 //! exit_report  the report
+//! sections     its parts: processes, grouped by program
 //! sys          system calls
 //! ```
 
+mod boxes;
 mod embedded;
 mod exit_report;
 mod exit_socket;
 pub(crate) mod library;
+mod oom;
 mod preloadable;
+mod sections;
 mod sys;
 mod watch;
 
@@ -26,8 +33,11 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use crate::failure::{Failure, say};
+use boxes::Boxes;
 use exit_report::Output;
 use exit_socket::ExitSocket;
+use kmem_snapshot::Pattern;
+use sections::Choice;
 
 /// Arguments of `kmem run`.
 #[derive(clap::Args)]
@@ -38,6 +48,12 @@ pub(crate) struct Args {
     /// Preload this library, instead of the libkmem.so that belongs to this command
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
+    /// Show only processes of this program, by its base name; `*` and `?` stand for any text
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// Show all programs, not only those that held 5 % of the memory or more
+    #[arg(long, conflicts_with = "only")]
+    all: bool,
     /// Write the report to this file, instead of standard error
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -63,16 +79,27 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let trouble = |what: &str, e: io::Error| Failure::Trouble(format!("{what}: {e}"));
     let socket = ExitSocket::open().map_err(|e| trouble("no socket for the exit report", e))?;
 
+    let boxes = Boxes::make();
+    if boxes.directory().is_none() {
+        say("no directory for black boxes: a program that a signal ends leaves no report");
+    }
     let mut command = Command::new(name);
     command
         .args(rest)
         .env("LD_PRELOAD", library::preload(&library))
-        .env("KMEM_CONF", library::conf(socket.name()));
-    let ended = watch::run(command, socket).map_err(|e| trouble(&program.to_string_lossy(), e))?;
+        .env("KMEM_CONF", library::conf(socket.name(), boxes.directory()));
+    let ended =
+        watch::run(command, socket, boxes).map_err(|e| trouble(&program.to_string_lossy(), e))?;
 
     let code = ended.code();
     let reported = ended.main.is_some();
-    if let Err(e) = output.write(|out| exit_report::write(out, &ended, &shown, args.lines)) {
+    let choice = match &args.only {
+        Some(name) => Choice::Only(Pattern::new(name)),
+        None if args.all => Choice::All,
+        None => Choice::Largest,
+    };
+    if let Err(e) = output.write(|out| exit_report::write(out, &ended, &shown, &choice, args.lines))
+    {
         say(&format!("cannot write the report: {e}"));
         return Ok(ExitCode::from(if code == 0 { 2 } else { code }));
     }

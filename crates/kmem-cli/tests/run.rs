@@ -82,8 +82,11 @@ fn the_commands_code_passes_through() {
     assert_eq!(bench.run(&["true"]).status.code(), Some(0));
     let killed = bench.run(&["sh", "-c", "kill -9 $$"]);
     assert_eq!(killed.status.code(), Some(137));
-    assert!(stderr(&killed).contains("killed by signal 9 (SIGKILL)"));
-    assert!(stderr(&killed).contains("no exit report: a signal ended the process"));
+    assert!(stderr(&killed).contains("ended by SIGKILL"));
+    assert!(
+        stderr(&killed)
+            .contains("no exit report: a signal ended the process, and it left no black box")
+    );
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn every_process_that_exits_is_answered() {
     let text = stderr(&output);
     // The shell prints the reply. Both cats have closed their stderr by then, and are counted.
     assert!(text.contains("released\n"), "{text}");
-    assert!(text.contains("also: 2 more processes\n"), "{text}");
+    assert!(text.contains("and 2 smaller processes: cat (2) held at most 0 B each\n"), "{text}");
     assert_eq!(output.status.code(), Some(3));
     // The stand-in keeps no books, and the report says so.
     assert!(text.contains("no exit report: process"), "{text}");
@@ -132,7 +135,8 @@ fn the_environment_is_added_to() {
     let text = String::from_utf8(plain.stdout).unwrap();
     let (preload, conf) = text.trim().split_once('\n').unwrap();
     assert_eq!(preload, library);
-    assert!(conf.starts_with("peak:1,report:kmem-run-"), "{conf}");
+    assert!(conf.starts_with("peak:1,boxes:/"), "{conf}");
+    assert!(conf.contains(",report:kmem-run-"), "{conf}");
     let more = bench
         .command()
         .args(show)
@@ -141,7 +145,7 @@ fn the_environment_is_added_to() {
         .output()
         .unwrap();
     let text = String::from_utf8(more.stdout).unwrap();
-    assert!(text.starts_with(&format!("{library} {library}\nrseq:off,peak:1,report:")), "{text}");
+    assert!(text.starts_with(&format!("{library} {library}\nrseq:off,peak:1,boxes:")), "{text}");
 }
 
 #[test]
@@ -313,7 +317,7 @@ fn the_report_can_go_to_a_file() {
         .args(["--", "true"]);
     let output = command.output().unwrap();
     assert!(output.stderr.is_empty(), "{}", stderr(&output));
-    assert!(fs::read_to_string(&file).unwrap().contains("exited with code 0"));
+    assert!(fs::read_to_string(&file).unwrap().contains("exited with 0"));
     assert_eq!(fs::read_dir(bench.dir.path()).unwrap().count(), 2);
     command = Command::new(KMEM);
     command.arg("run").arg("--library").arg(&bench.library).args([

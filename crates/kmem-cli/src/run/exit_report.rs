@@ -10,6 +10,9 @@ use kmem_snapshot::report;
 use kmem_snapshot::sites::{self, Order, total};
 use kmem_snapshot::symbols::Symbols;
 
+use super::boxes::Held;
+use super::oom::Kills;
+use super::sections::{self, Choice, Program};
 use super::watch::{Ended, LastReading};
 use crate::failure::Failure;
 
@@ -79,8 +82,8 @@ impl Output {
     }
 }
 
-/// Writes the report: the end of the command, its memory at the peak and at exit, and one line for
-/// each other process. A table has `lines` rows.
+/// Writes the report: the end of the command, and a section for each program of the `choice`, that
+/// with most memory first. A table has `lines` rows.
 ///
 /// # Errors
 ///
@@ -89,68 +92,130 @@ pub(crate) fn write(
     mut out: &mut dyn Write,
     ended: &Ended,
     command: &str,
+    choice: &Choice,
     lines: usize,
 ) -> io::Result<()> {
     let out = &mut out;
-    writeln!(out, "\nkmem: {} (pid {}) {}", printable(command), ended.pid, how(ended))?;
-    match &ended.main {
-        Some(Ok(reading)) => write_reading(out, reading, lines)?,
-        Some(Err(e)) => writeln!(out, "kmem: no exit report: {}", printable(&e.to_string()))?,
-        None => writeln!(out, "kmem: no exit report: {}", why_not(ended))?,
-    }
-    let mut others: Vec<_> = ended.others.iter().collect();
-    others.sort_by_key(|other| std::cmp::Reverse(other.weight()));
-    for other in others {
-        write!(
+    let known = ended.main.as_ref().and_then(|main| main.as_ref().ok()).map_or(0, peak);
+    let programs = sections::programs(&ended.boxes, (ended.pid, command, known));
+    let (shown, rest) = sections::choose(programs, choice);
+    let all = || shown.iter().chain(&rest);
+    let own = all().find(|program| program.is_main).and_then(|program| program.held.first());
+    writeln!(out, "\nkmem: {} (pid {}) {}", printable(command), ended.pid, how(ended, own))?;
+    let Kills { group, machine } = ended.kills;
+    if group != 0 && !is_killed(ended) {
+        writeln!(
             out,
-            "also: pid {} {}: {} at exit",
-            other.pid,
-            printable(&other.comm),
-            report::size_u(other.tracked)
+            "kmem: the kernel's OOM killer ended {group} processes of the control group"
         )?;
-        match other.peak_pages {
-            Some(pages) => writeln!(
-                out,
-                ", {} of pages at its peak",
-                report::size_u(pages.saturating_mul(4096))
-            )?,
-            None => writeln!(out)?,
+    } else if group == 0 && machine != 0 && is_killed(ended) {
+        writeln!(
+            out,
+            "kmem: the kernel's OOM killer was at work meanwhile, maybe on this process"
+        )?;
+    }
+    let is_first = |program: &Program<'_>| all().next().is_some_and(|p| std::ptr::eq(p, program));
+    for program in &shown {
+        if !program.is_main {
+            sections::write(out, program, lines)?;
+            continue;
+        }
+        if !is_first(program) || shown.len() > 1 {
+            let name = printable(program.name);
+            writeln!(out, "\n{name} (pid {}), the command:", ended.pid)?;
+        }
+        write_main(out, ended, own.copied(), lines)?;
+    }
+    if !shown.iter().any(|program| program.is_main) {
+        match (&ended.main, own) {
+            (Some(Err(e)), None) => {
+                writeln!(out, "kmem: no exit report: {}", printable(&e.to_string()))?;
+            }
+            (None, None) => writeln!(out, "kmem: no exit report: {}", why_not(ended))?,
+            _ => {}
         }
     }
-    if ended.more_others != 0 {
-        writeln!(out, "also: {} more processes", ended.more_others)?;
+    match choice {
+        Choice::Only(_) if shown.is_empty() => writeln!(out, "kmem: no process of that name"),
+        Choice::Only(_) => Ok(()),
+        Choice::All | Choice::Largest => sections::write_rest(out, &rest),
     }
-    Ok(())
 }
 
-fn how(ended: &Ended) -> String {
-    match (ended.status.code(), ended.status.signal()) {
-        (Some(code), _) => format!("exited with code {code}"),
-        (None, Some(signal)) => format!("was killed by signal {signal}{}", signal_name(signal)),
-        (None, None) => "ended".to_owned(),
+/// Most live bytes that a process is known to have held.
+fn peak(reading: &LastReading) -> u64 {
+    let peaks = reading.snapshot.books.iter().filter_map(|b| b.peak.as_ref());
+    let bytes = peaks.flat_map(|peak| &peak.rows).map(|row| row.bytes);
+    let bytes = bytes.fold(0, i64::saturating_add);
+    reading.snapshot.accounting.tracked.max(u64::try_from(bytes).unwrap_or(0))
+}
+
+/// Writes the memory of the command's own process, by its last reading or its box.
+fn write_main(
+    out: &mut impl Write,
+    ended: &Ended,
+    own: Option<&Held>,
+    lines: usize,
+) -> io::Result<()> {
+    match (&ended.main, own) {
+        (Some(Ok(reading)), _) => write_reading(out, reading, lines),
+        (_, Some(held)) => sections::write_main(out, held, ended.time_ns, lines),
+        (Some(Err(e)), None) => {
+            writeln!(out, "kmem: no exit report: {}", printable(&e.to_string()))
+        }
+        (None, None) => writeln!(out, "kmem: no exit report: {}", why_not(ended)),
     }
+}
+
+fn is_killed(ended: &Ended) -> bool {
+    ended.status.signal() == Some(libc::SIGKILL)
+}
+
+/// The end of the command, in words. `own` is its box.
+fn how(ended: &Ended, own: Option<&&Held>) -> String {
+    let signal = match (ended.status.code(), ended.status.signal()) {
+        (Some(code), _) => return format!("exited with {code}"),
+        (None, Some(signal)) => signal,
+        (None, None) => return "ended".to_owned(),
+    };
+    let name = match signal_name(signal) {
+        "" => format!("signal {signal}"),
+        name => name.to_owned(),
+    };
+    let why = if is_killed(ended) && ended.kills.group != 0 {
+        ": the kernel's OOM killer ended it"
+    } else if signal == libc::SIGABRT && own.is_some_and(|held| sections::is_misuse(held)) {
+        ": kmem ended it for a misuse of memory"
+    } else {
+        ""
+    };
+    format!("ended by {name}{why}")
 }
 
 fn signal_name(signal: i32) -> &'static str {
     match signal {
-        libc::SIGHUP => " (SIGHUP)",
-        libc::SIGINT => " (SIGINT)",
-        libc::SIGQUIT => " (SIGQUIT)",
-        libc::SIGILL => " (SIGILL)",
-        libc::SIGABRT => " (SIGABRT)",
-        libc::SIGBUS => " (SIGBUS)",
-        libc::SIGFPE => " (SIGFPE)",
-        libc::SIGKILL => " (SIGKILL)",
-        libc::SIGSEGV => " (SIGSEGV)",
-        libc::SIGPIPE => " (SIGPIPE)",
-        libc::SIGTERM => " (SIGTERM)",
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGTERM => "SIGTERM",
         _ => "",
     }
 }
 
 fn why_not(ended: &Ended) -> &'static str {
-    if ended.status.signal().is_some() {
-        "a signal ended the process, so it could not be read at its exit"
+    let conf = std::env::var_os("KMEM_CONF").unwrap_or_default();
+    if ended.status.signal().is_some() && conf.to_string_lossy().contains("blackbox:") {
+        "a signal ended the process, and KMEM_CONF names the black box to read (kmem dump \
+         --blackbox FILE)"
+    } else if ended.status.signal().is_some() {
+        "a signal ended the process, and it left no black box"
     } else if ended.loaded {
         "libkmem was loaded, but the process ended without a report (a raw exit system call, or it \
          became a program that cannot be preloaded)"

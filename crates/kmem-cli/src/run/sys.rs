@@ -180,6 +180,17 @@ pub(super) fn kill(pid: u32, signal: i32) {
     let _ = unsafe { libc::kill(pid.cast_signed(), signal) };
 }
 
+/// CPU time that all threads of a process have used. None when there is no such process.
+pub(super) fn cpu_time(pid: u32) -> Option<Duration> {
+    // The clock of a process's scheduled time, as clock_getcpuclockid(3) forms its number.
+    let clock = (!pid.cast_signed()).wrapping_shl(3) | 2;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `clock_gettime` writes one `timespec`, which is borrowed mutably for the call.
+    check(unsafe { libc::clock_gettime(clock, &raw mut time) }).ok()?;
+    let (seconds, nanos) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
+    Some(Duration::new(seconds, nanos))
+}
+
 /// Effective user and group of this process.
 pub(super) fn effective_ids() -> (u32, u32) {
     // SAFETY: `geteuid` and `getegid` take no pointers and cannot fail.

@@ -5,12 +5,14 @@ use std::io::{self, Read as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kmem_snapshot::symbols::Modules;
 use kmem_snapshot::{Process, ReadError, Snapshot};
 
+use super::boxes::{Boxes, now_ns};
 use super::exit_socket::{ExitSocket, Exiting};
+use super::oom::{Kills, OomWatch};
 use super::sys::{self, Signals};
 
 /// Signals passed on to the command.
@@ -21,30 +23,15 @@ const FORWARDED: [libc::c_int; 6] =
 const SI_KERNEL: i32 = 0x80;
 /// Interval between looks at the command's mappings until the library is in them.
 const LOOK: Duration = Duration::from_millis(20);
-/// Most other processes kept by name.
-const MAX_OTHERS: usize = 20;
+/// Interval between looks at the boxes of running processes.
+const FOLLOW: Duration = Duration::from_millis(400);
+/// Time in which a command is watched closely.
+const EARLY: Duration = Duration::from_secs(1);
 
 /// The books of a process just before it exited, and its opened modules.
 pub(crate) struct LastReading {
     pub(crate) snapshot: Snapshot,
     pub(crate) modules: Modules,
-}
-
-/// Another process of the command's tree, just before it exited.
-pub(crate) struct Other {
-    pub(crate) pid: u32,
-    pub(crate) comm: String,
-    /// Live bytes at exit.
-    pub(crate) tracked: u64,
-    /// Pages in use at the peak.
-    pub(crate) peak_pages: Option<u64>,
-}
-
-impl Other {
-    /// Most memory that it is known to have held, in bytes.
-    pub(crate) fn weight(&self) -> u64 {
-        self.peak_pages.unwrap_or(0).saturating_mul(4096).max(self.tracked)
-    }
 }
 
 /// The end of the command.
@@ -54,11 +41,14 @@ pub(crate) struct Ended {
     /// The command's own process; none when it ended without a report, an error when it reported
     /// its exit and could not be read.
     pub(crate) main: Option<Result<LastReading, ReadError>>,
-    pub(crate) others: Vec<Other>,
-    /// Count of other processes that are not in `others`.
-    pub(crate) more_others: u64,
     /// True when the library was in the command's process.
     pub(crate) loaded: bool,
+    /// Time of the end, in nanoseconds since 1970.
+    pub(crate) time_ns: u64,
+    /// Kills by the kernel's OOM killer meanwhile.
+    pub(crate) kills: Kills,
+    /// The boxes of the command and of its children.
+    pub(crate) boxes: Boxes,
 }
 
 impl Ended {
@@ -78,9 +68,12 @@ struct Watch {
     socket: ExitSocket,
     signals: Signals,
     main: Option<Result<LastReading, ReadError>>,
-    others: Vec<Other>,
-    more_others: u64,
     loaded: bool,
+    boxes: Boxes,
+    oom: OomWatch,
+    started: Instant,
+    /// Time for the next look at the boxes.
+    follow: Instant,
 }
 
 /// Runs the command to its end.
@@ -88,27 +81,34 @@ struct Watch {
 /// # Errors
 ///
 /// The errors of starting the command, of `poll`, and of the socket.
-pub(crate) fn run(mut command: Command, socket: ExitSocket) -> io::Result<Ended> {
+pub(crate) fn run(mut command: Command, socket: ExitSocket, boxes: Boxes) -> io::Result<Ended> {
     let mut caught = FORWARDED.to_vec();
     caught.push(libc::SIGCHLD);
     let signals = sys::signals(&caught)?;
     signals.unblock_in(&mut command);
-    let watch = Watch {
+    let oom = OomWatch::start();
+    let mut watch = Watch {
         child: command.spawn()?,
         socket,
         signals,
         main: None,
-        others: Vec::new(),
-        more_others: 0,
         loaded: false,
+        boxes,
+        oom,
+        started: Instant::now(),
+        follow: Instant::now() + FOLLOW,
     };
+    watch.boxes.set_main(watch.child.id());
     watch.watch()
 }
 
 impl Watch {
     fn watch(mut self) -> io::Result<Ended> {
         let status = loop {
-            let patience = if self.loaded { Duration::from_secs(3600) } else { LOOK };
+            let next = self.follow.saturating_duration_since(Instant::now());
+            // A command that enters a control group does so early.
+            let is_early = self.started.elapsed() < EARLY;
+            let patience = if self.loaded && !is_early { next } else { LOOK };
             let ready = sys::poll(&[self.signals.fd.as_raw_fd(), self.socket.fd()], patience)?;
             if ready[1]
                 && let Some(exiting) = self.socket.next()?
@@ -117,14 +117,26 @@ impl Watch {
             }
             if ready[0] {
                 self.forward_signals()?;
+                // A command that has ended still has its control group.
+                self.oom.follow(&self.child.id().to_string());
             }
             if let Some(status) = self.child.try_wait()? {
                 break status;
             }
+            if is_early {
+                self.oom.follow(&self.child.id().to_string());
+            }
             if !self.loaded {
                 self.look();
             }
+            if Instant::now() >= self.follow {
+                self.oom.follow(&self.child.id().to_string());
+                self.boxes.follow();
+                self.follow = Instant::now() + FOLLOW;
+            }
         };
+        let time_ns = now_ns();
+        let kills = self.oom.kills();
         // Children that exit at this time may still wait for the reply.
         while sys::poll(&[self.socket.fd()], Duration::ZERO)?[0] {
             if let Some(exiting) = self.socket.next()? {
@@ -134,13 +146,15 @@ impl Watch {
         // The socket is closed before the report is written. A reader of the report that waits does
         // not keep processes that outlive the command from their end.
         drop(self.socket);
+        self.boxes.finish();
         Ok(Ended {
             pid: self.child.id(),
             status,
             main: self.main,
-            others: self.others,
-            more_others: self.more_others,
             loaded: self.loaded,
+            time_ns,
+            kills,
+            boxes: self.boxes,
         })
     }
 
@@ -152,36 +166,32 @@ impl Watch {
         }
     }
 
-    /// Copies the books of a process that is about to exit, and then lets it exit. Names are read
-    /// from its modules later.
+    /// Keeps the memory of a process that is about to exit, and then lets it exit. The books of the
+    /// command's own process are copied from its memory. Names are read from its modules later.
     fn exiting(&mut self, exiting: Exiting) {
         if exiting.pid == self.child.id() {
             self.loaded = true;
             self.main = Some(read(exiting.pid));
-        } else {
-            self.other(exiting.pid);
+            self.boxes.ended(exiting.pid);
+        } else if !self.boxes.ended(exiting.pid) {
+            self.without_box(exiting.pid);
         }
         exiting.release();
     }
 
-    /// Keeps the totals of another process, when it is among the largest.
-    fn other(&mut self, pid: u32) {
-        if let Ok(snapshot) = Process::open(pid).and_then(|p| Snapshot::take(&p)) {
+    /// Counts a process without a box. A child that allocated nothing after its fork has none.
+    fn without_box(&mut self, pid: u32) {
+        let Ok(process) = Process::open(pid) else { return };
+        let mut held = 0;
+        if self.boxes.directory().is_none()
+            && let Ok(snapshot) = Snapshot::take(&process)
+        {
             let peaks = snapshot.books.iter().filter_map(|b| b.peak.as_ref());
-            self.others.push(Other {
-                pid,
-                tracked: snapshot.accounting.tracked,
-                peak_pages: peaks.map(|p| p.used_pages).reduce(u64::saturating_add),
-                comm: snapshot.comm,
-            });
-        } else {
-            self.more_others += 1;
+            let bytes = peaks.flat_map(|peak| &peak.rows).map(|row| row.bytes);
+            let bytes = bytes.fold(0, i64::saturating_add);
+            held = snapshot.accounting.tracked.max(u64::try_from(bytes).unwrap_or(0));
         }
-        if self.others.len() > MAX_OTHERS {
-            self.others.sort_by_key(|other| std::cmp::Reverse(other.weight()));
-            self.others.truncate(MAX_OTHERS);
-            self.more_others += 1;
-        }
+        self.boxes.count(&process.exe(), held);
     }
 
     fn forward_signals(&mut self) -> io::Result<()> {

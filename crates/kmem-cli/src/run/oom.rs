@@ -1,0 +1,135 @@
+//! Kills by the kernel's OOM killer, by the counters of memory control groups and of the machine.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// Counters of kills, with their values when they were first read.
+pub(crate) struct OomWatch {
+    /// Files of control groups that the command has been in.
+    groups: Vec<(PathBuf, u64)>,
+    /// Kills on the whole machine.
+    machine: Option<u64>,
+}
+
+/// Kills since the start of a watch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kills {
+    /// In control groups of the command.
+    pub(crate) group: u64,
+    /// On the machine, those in control groups included.
+    pub(crate) machine: u64,
+}
+
+impl OomWatch {
+    /// Reads the counters of this process's control group, in which the command starts.
+    pub(crate) fn start() -> Self {
+        let mut watch = Self { groups: Vec::new(), machine: machine() };
+        watch.follow("self");
+        watch
+    }
+
+    /// Adds the control group of a process, if it is a new one.
+    pub(crate) fn follow(&mut self, pid: &str) {
+        let Some(path) = group_file(pid) else { return };
+        if !self.groups.iter().any(|(known, _)| *known == path)
+            && let Some(kills) = kills(&path)
+        {
+            // Kills on the machine during the watch may be of this group.
+            let before = kills.saturating_sub(self.machine_kills());
+            self.groups.push((path, before));
+        }
+    }
+
+    /// Kills since each counter was first read.
+    pub(crate) fn kills(&self) -> Kills {
+        let groups = self.groups.iter().map(|(path, before)| since(*before, kills(path)));
+        // A group's counter includes those below it, so the largest one has them all.
+        Kills { group: groups.max().unwrap_or(0), machine: self.machine_kills() }
+    }
+
+    fn machine_kills(&self) -> u64 {
+        self.machine.map_or(0, |before| since(before, machine()))
+    }
+}
+
+fn since(before: u64, now: Option<u64>) -> u64 {
+    now.unwrap_or(before).saturating_sub(before)
+}
+
+fn machine() -> Option<u64> {
+    kills(&PathBuf::from("/proc/vmstat"))
+}
+
+/// The number in the line `oom_kill` of a file.
+fn kills(path: &PathBuf) -> Option<u64> {
+    value(&fs::read_to_string(path).ok()?)
+}
+
+fn value(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// File with the counters of a process's memory control group.
+fn group_file(pid: &str) -> Option<PathBuf> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    file_in(&groups, &mounts)
+}
+
+/// Finds the file in the texts of `/proc/PID/cgroup` and `/proc/self/mountinfo`. The hierarchy of
+/// version 1 has the memory controller wherever it is mounted.
+fn file_in(groups: &str, mounts: &str) -> Option<PathBuf> {
+    let path_of = |wanted: &dyn Fn(&str, &str) -> bool| {
+        groups.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':');
+            let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+            wanted(number, controllers).then_some(path)
+        })
+    };
+    let first = path_of(&|_, controllers| controllers.split(',').any(|c| c == "memory"));
+    let (path, kind, option, name) = match first {
+        Some(path) => (path, "cgroup", "memory", "memory.oom_control"),
+        None => (path_of(&|number, _| number == "0")?, "cgroup2", "", "memory.events"),
+    };
+    mounts.lines().find_map(|line| {
+        let (mount, system) = line.split_once(" - ")?;
+        let mut system = system.split(' ');
+        let of_kind = system.next()? == kind;
+        let options = system.nth(1).unwrap_or_default();
+        if !of_kind || !(option.is_empty() || options.split(',').any(|o| o == option)) {
+            return None;
+        }
+        let mut mount = mount.split(' ').skip(3);
+        let (root, point) = (mount.next()?, mount.next()?);
+        let below = path.strip_prefix(root.trim_end_matches('/')).unwrap_or(path);
+        Some(PathBuf::from(point).join(below.trim_start_matches('/')).join(name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_each_version_is_found_below_its_mount() {
+        let mounts = "30 1 0:26 / /sys/fs/cgroup rw shared:4 - tmpfs tmpfs rw\n\
+                      31 30 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      32 30 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let first = "5:cpu,cpuacct:/x\n4:memory:/a/b\n0::/user\n";
+        let path = "/sys/fs/cgroup/memory/a/b/memory.oom_control";
+        assert_eq!(file_in(first, mounts), Some(path.into()));
+        let path = "/sys/fs/cgroup/unified/user/memory.events";
+        assert_eq!(file_in("0::/user\n", mounts), Some(path.into()));
+        let inside = "32 30 0:28 /box /cg rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(file_in("0::/box/a\n", inside), Some("/cg/a/memory.events".into()));
+        assert_eq!(file_in("0::/\n", "1 2 0:3 / / rw - ext4 x rw\n"), None);
+        assert_eq!(file_in("", mounts), None);
+    }
+
+    #[test]
+    fn the_counter_is_the_line_of_that_name() {
+        assert_eq!(value("low 0\noom 3\noom_kill 2\noom_group_kill 7\n"), Some(2));
+        assert_eq!(value("oom_kill_disable 0\nunder_oom 0\noom_kill 5"), Some(5));
+        assert_eq!(value("oom 3\n"), None);
+    }
+}

@@ -1,0 +1,269 @@
+//! Parts of the report of `kmem run`: processes, grouped by program.
+//!
+//! The weight of a process is the most memory that it held of its own, in live bytes. A forked
+//! child has a record of what it inherited, made at its first allocation. That memory is its
+//! parent's: it is taken out of the child's rows and of its weight.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use kmem_snapshot::blackbox::{BlackBox, Moment, Reason};
+use kmem_snapshot::escape::printable;
+use kmem_snapshot::report::{self, size, size_u};
+use kmem_snapshot::sites::{self, Order, total};
+use kmem_snapshot::symbols::{Modules, Symbols};
+use kmem_snapshot::{Pattern, Site, Snapshot};
+
+use super::boxes::{Boxes, Held, Rest};
+
+/// A program that held one in this many parts of the memory, or more, has a section.
+const SHARE: u64 = 20;
+/// Most names in the line about all other programs.
+const NAMES: usize = 6;
+
+/// The programs to show.
+pub(crate) enum Choice {
+    /// Those that held most.
+    Largest,
+    /// All.
+    All,
+    /// Those whose base name matches.
+    Only(Pattern),
+}
+
+/// Processes of one program. The command's own process is a program by itself.
+pub(crate) struct Program<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) is_main: bool,
+    /// Processes with a box, the largest first.
+    pub(crate) held: Vec<&'a Held>,
+    /// Processes without one.
+    rest: Rest,
+    /// Most memory of each process, added up, in bytes.
+    weight: u64,
+}
+
+impl<'a> Program<'a> {
+    fn new(name: &'a str, is_main: bool) -> Self {
+        Self { name, is_main, held: Vec::new(), rest: Rest::default(), weight: 0 }
+    }
+
+    fn count(&self) -> u64 {
+        let counted = self.rest.count + self.held.len() as u64;
+        if self.is_main { counted.max(1) } else { counted }
+    }
+
+    fn largest(&self) -> u64 {
+        let known = if self.is_main { self.weight } else { self.rest.largest };
+        self.held.iter().map(|held| held.peak).fold(known, u64::max)
+    }
+}
+
+/// Groups the processes of a command, the program with most memory first. `main` is the number of
+/// the command's own process, its name, and the memory that it is known to have held, in bytes.
+pub(crate) fn programs<'a>(boxes: &'a Boxes, main: (u32, &'a str, u64)) -> Vec<Program<'a>> {
+    let (pid, name, known) = main;
+    let mut own = Program { weight: known, ..Program::new(base(name), true) };
+    let mut others: HashMap<&str, Program<'_>> = HashMap::new();
+    for held in boxes.kept() {
+        // The number may have been given out again.
+        if held.pid == pid && own.held.is_empty() {
+            own.name = base(&held.exe);
+            own.weight = own.weight.max(held.peak);
+            own.held.push(held);
+            continue;
+        }
+        let program =
+            others.entry(&held.exe).or_insert_with(|| Program::new(base(&held.exe), false));
+        program.weight = program.weight.saturating_add(held.peak);
+        program.held.push(held);
+    }
+    for (exe, rest) in boxes.rest() {
+        let program = others.entry(exe).or_insert_with(|| Program::new(base(exe), false));
+        program.weight = program.weight.saturating_add(rest.sum);
+        program.rest = *rest;
+    }
+    let mut all: Vec<_> = others.into_values().chain([own]).collect();
+    all.sort_by(|a, b| (b.weight, b.is_main, a.name).cmp(&(a.weight, a.is_main, b.name)));
+    all
+}
+
+/// Splits programs into those to show, and those to count.
+pub(crate) fn choose<'a>(
+    programs: Vec<Program<'a>>,
+    choice: &Choice,
+) -> (Vec<Program<'a>>, Vec<Program<'a>>) {
+    let sum = programs.iter().map(|program| program.weight).fold(0, u64::saturating_add);
+    programs.into_iter().partition(|program| match choice {
+        Choice::All => true,
+        Choice::Only(pattern) => pattern.matches(program.name),
+        Choice::Largest => match program.weight {
+            0 => program.is_main && sum == 0,
+            weight => weight >= sum / SHARE,
+        },
+    })
+}
+
+/// Writes the section of a program that is not the command's own process.
+///
+/// # Errors
+///
+/// The errors of the writer.
+pub(crate) fn write(out: &mut impl Write, program: &Program<'_>, lines: usize) -> io::Result<()> {
+    let name = printable(program.name);
+    let (weight, largest) = (size_u(program.weight), size_u(program.largest()));
+    match (program.count(), program.held.first()) {
+        (1, Some(held)) => {
+            writeln!(out, "\n{name} (pid {}): {weight} at its peak", held.pid)?;
+        }
+        (count, _) => {
+            writeln!(
+                out,
+                "\n{name} ({count} processes): {weight}, each at its peak; at most {largest} in one"
+            )?;
+        }
+    }
+    let mut merged: Vec<Site> = Vec::new();
+    let mut known = HashMap::new();
+    let mut inherited = 0;
+    for held in &program.held {
+        let Ok(of) = BlackBox::open(&held.path) else { continue };
+        inherited = of.inherited().map_or(0, |moment| moment.bytes).max(inherited);
+        for site in at_peak(held, &of) {
+            let key = (site.origin.function().to_owned(), site.origin.location());
+            let at = *known.entry(key).or_insert(merged.len());
+            match merged.get_mut(at) {
+                Some(sum) => {
+                    sum.bytes = sum.bytes.saturating_add(site.bytes);
+                    sum.calls = sum.calls.saturating_add(site.calls);
+                }
+                None => merged.push(site),
+            }
+        }
+    }
+    merged.sort_by(|a, b| Order::Size.compare(a, b));
+    report::write_table(out, &merged, lines)?;
+    if inherited != 0 {
+        let inherited = size_u(inherited);
+        writeln!(out, "  (up to {inherited} inherited by fork count for the parent)")?;
+    }
+    if program.rest.count != 0 && !program.held.is_empty() {
+        let (count, largest) = (program.rest.count, size_u(program.rest.largest));
+        writeln!(out, "  (without {count} of them, which held at most {largest} each)")?;
+    }
+    Ok(())
+}
+
+/// Writes the memory of the command's own process by its box: at its peak, and at the last record.
+/// `time_ns` is the time of its end.
+///
+/// # Errors
+///
+/// The errors of the writer.
+pub(crate) fn write_main(
+    out: &mut impl Write,
+    held: &Held,
+    time_ns: u64,
+    lines: usize,
+) -> io::Result<()> {
+    let Ok(of) = BlackBox::open(&held.path) else {
+        return writeln!(out, "kmem: its black box cannot be read");
+    };
+    for remark in of.remarks() {
+        writeln!(out, "kmem: {}", printable(remark))?;
+    }
+    let Some(moment) = of.moment() else {
+        return writeln!(out, "kmem: no record: it had allocated too little, or ended too soon");
+    };
+    let mut last_ns = moment.time_ns;
+    let peak = of.own_at_peak().map(|snapshot| named(&snapshot, &of)).unwrap_or_default();
+    let last = match &held.read {
+        Some(read) => {
+            last_ns = read.time_ns;
+            named(&read.snapshot, &of)
+        }
+        None => of.own().map(|snapshot| named(&snapshot, &of)).unwrap_or_default(),
+    };
+    let peak_is_last = total(&peak).0 <= total(&last).0;
+    if !peak_is_last {
+        let used = of.peak().map_or(0, |moment| moment.used);
+        let (bytes, calls) = total(&peak);
+        let (bytes, used) = (size(bytes), size_u(used));
+        writeln!(out, "\nAt the peak: {bytes} in {calls} objects ({used} of pages in use)")?;
+        report::write_table(out, &peak, lines)?;
+    }
+    let (bytes, calls) = total(&last);
+    let too = if peak_is_last { ", which was the peak" } else { "" };
+    let when = when(moment, last_ns, time_ns);
+    writeln!(out, "\n{when} (not freed){too}: {} in {calls} objects", size(bytes))?;
+    report::write_table(out, &last, lines)
+}
+
+/// Names the moment of the last record, in nanoseconds since 1970, before the end at `time_ns`.
+fn when(moment: &Moment, last_ns: u64, time_ns: u64) -> String {
+    if moment.reason == Reason::Exit && last_ns == moment.time_ns {
+        return "At exit".to_owned();
+    }
+    let before = time_ns.saturating_sub(last_ns) as f64 / 1e9;
+    format!("At the last record, {before:.1} s before the end")
+}
+
+/// True when kmem ended the process for a misuse of memory.
+pub(crate) fn is_misuse(held: &Held) -> bool {
+    let of = BlackBox::open(&held.path);
+    of.is_ok_and(|of| of.moment().is_some_and(|moment| moment.reason == Reason::Misuse))
+}
+
+/// Writes one line about the programs that have no section.
+///
+/// # Errors
+///
+/// The errors of the writer.
+pub(crate) fn write_rest(out: &mut impl Write, rest: &[Program<'_>]) -> io::Result<()> {
+    let count: u64 = rest.iter().map(Program::count).sum();
+    if count == 0 {
+        return Ok(());
+    }
+    let mut names: Vec<(&str, u64)> = Vec::new();
+    for program in rest {
+        match names.iter_mut().find(|(name, _)| *name == program.name) {
+            Some((_, count)) => *count += program.count(),
+            None => names.push((program.name, program.count())),
+        }
+    }
+    let more = if names.len() > NAMES { ", .." } else { "" };
+    let names = names.iter().take(NAMES).map(|&(name, count)| match count {
+        1 => printable(name).to_string(),
+        _ => format!("{} ({count})", printable(name)),
+    });
+    let names = names.collect::<Vec<_>>().join(", ");
+    let largest = size_u(rest.iter().map(Program::largest).max().unwrap_or(0));
+    let (what, each) = if count == 1 { ("process", "") } else { ("processes", " each") };
+    writeln!(out, "\nand {count} smaller {what}: {names}{more} held at most {largest}{each}")
+}
+
+/// Rows of a process at its peak. A reading that was made after the last record may hold more.
+fn at_peak(held: &Held, of: &BlackBox) -> Vec<Site> {
+    let recorded = of.own_at_peak();
+    let bytes = recorded.as_ref().map_or(0, |snapshot| snapshot.totals().0);
+    match &held.read {
+        Some(read) if read.snapshot.totals().0 > bytes => named(&read.snapshot, of),
+        _ => recorded.map(|snapshot| named(&snapshot, of)).unwrap_or_default(),
+    }
+}
+
+/// Names the rows of a snapshot, by the files that its process had mapped.
+fn named(snapshot: &Snapshot, of: &BlackBox) -> Vec<Site> {
+    let (maps, addresses) = (&snapshot.maps, snapshot.addresses());
+    let modules = Modules::of_maps(maps, &addresses, of.exe(), None, &snapshot.budget);
+    let mut symbols = Symbols::new(&modules);
+    let rows = snapshot.books.iter().flat_map(|books| &books.rows);
+    let mut sites = sites::resolve(rows, &mut symbols);
+    sites.sort_by(|a, b| Order::Size.compare(a, b));
+    sites
+}
+
+fn base(path: &str) -> &str {
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    path.rsplit('/').next().unwrap_or(path)
+}

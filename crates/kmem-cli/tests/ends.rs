@@ -1,0 +1,312 @@
+//! The report of `kmem run` for each way in which a program may end, and for trees of processes.
+
+mod program;
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
+
+use kmem_testing::{is_not_root, not_run, this_test};
+use program::{KMEM, compile, directory, library, text};
+use tempfile::TempDir;
+
+/// Time in which `kmem run` reads a program that allocates no more.
+const FRESH: Duration = Duration::from_millis(1000);
+
+struct Bench {
+    dir: TempDir,
+    program: PathBuf,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = directory();
+        let program = compile("ends", &["-w"], dir.path());
+        Self { dir, program }
+    }
+
+    /// `kmem run` with options, whose boxes lie in a directory of this test.
+    fn run(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(KMEM);
+        command.arg("run").arg("--library").arg(library()).args(options).arg("--");
+        command.env_remove("KMEM_CONF").env_remove("LD_PRELOAD");
+        command.env("XDG_RUNTIME_DIR", self.runtime());
+        // The signals have their default actions, even when the test runs under nohup.
+        // SAFETY: `signal` is async-signal-safe, and SIG_DFL installs no handler.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                libc::signal(libc::SIGHUP, libc::SIG_DFL);
+                Ok(())
+            });
+        }
+        command
+    }
+
+    fn runtime(&self) -> PathBuf {
+        let dir = self.dir.path().join("runtime");
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    /// Starts the program, and waits until it holds its objects. Returns its number.
+    fn start(&self, args: &[&str]) -> (Running, u32) {
+        let mut command = self.run(&[]);
+        command.arg(&self.program).args(args);
+        let mut running = Running::start(command);
+        let pid = running.line().parse().unwrap();
+        (running, pid)
+    }
+
+    /// Runs the program, which ends by itself.
+    fn output(&self, options: &[&str], args: &[&str]) -> Output {
+        self.run(options).arg(&self.program).args(args).output().unwrap()
+    }
+
+    #[track_caller]
+    fn left_nothing(&self) {
+        let left: Vec<_> = fs::read_dir(self.runtime()).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+/// `kmem run` in a process group of its own.
+struct Running {
+    child: Child,
+    out: ChildStdout,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = piped.spawn().unwrap();
+        let out = child.stdout.take().unwrap();
+        Self { child, out }
+    }
+
+    fn line(&mut self) -> String {
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while self.out.read_exact(&mut byte).is_ok() && byte != *b"\n" {
+            line.extend(byte);
+        }
+        String::from_utf8(line).unwrap()
+    }
+
+    fn end(self) -> (Option<i32>, String) {
+        let output = self.child.wait_with_output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    }
+}
+
+#[track_caller]
+fn send(signal: &str, to: &str) {
+    assert!(Command::new("kill").args(["-s", signal, "--", to]).status().unwrap().success());
+}
+
+/// Objects in the row of a function of the last table.
+#[track_caller]
+fn objects(report: &str, function: &str) -> u64 {
+    let rows = report.lines().rev();
+    let mut rows = rows.map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row.get(3) == Some(&function));
+    row.unwrap_or_else(|| panic!("no row of {function}: {report}"))[2].parse().unwrap()
+}
+
+#[test]
+fn a_program_that_a_signal_ends_leaves_a_report_of_all_that_it_held_a_second_before() {
+    // The last objects come after the last record that the program itself writes.
+    for (signal, to_group, code, count) in [
+        ("KILL", false, 137, 333),
+        ("TERM", false, 143, 123),
+        ("INT", true, 130, 20_000),
+        ("HUP", false, 129, 5000),
+    ] {
+        let bench = Bench::new();
+        let (running, pid) = bench.start(&[&count.to_string()]);
+        std::thread::sleep(FRESH);
+        let to = if to_group { format!("-{}", running.child.id()) } else { pid.to_string() };
+        send(signal, &to);
+        let (status, report) = running.end();
+        assert_eq!(status, Some(code), "{report}");
+        assert!(report.contains(&format!("(pid {pid}) ended by SIG{signal}\n")), "{report}");
+        assert!(report.contains("At the last record, "), "{report}");
+        assert_eq!(objects(&report, "hold"), count + 1, "{report}");
+        bench.left_nothing();
+    }
+}
+
+#[test]
+fn sigterm_to_the_command_is_passed_on_and_the_report_comes_after_the_end() {
+    let bench = Bench::new();
+    let (running, pid) = bench.start(&["20000"]);
+    send("TERM", &running.child.id().to_string());
+    let (status, report) = running.end();
+    assert_eq!(status, Some(143), "{report}");
+    assert!(report.contains(&format!("(pid {pid}) ended by SIGTERM\n")), "{report}");
+    assert!(objects(&report, "hold") >= 19_000, "{report}");
+}
+
+#[test]
+fn ctrl_c_at_a_terminal_ends_the_program_and_not_the_report() {
+    let script = r"
+import os, pty, sys
+pid, fd = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+said = b''
+while b'\n' not in said:
+    said += os.read(fd, 1000)
+os.write(fd, b'\x03')
+try:
+    while True:
+        part = os.read(fd, 1000)
+        if not part:
+            break
+        said += part
+except OSError:
+    pass
+sys.stdout.write(said.decode())
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+    let bench = Bench::new();
+    let run = bench.run(&[]);
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).arg(run.get_program()).args(run.get_args());
+    command.arg(&bench.program).arg("20000").env_remove("KMEM_CONF").env_remove("LD_PRELOAD");
+    command.env("XDG_RUNTIME_DIR", bench.runtime());
+    let Ok(output) = command.output() else {
+        not_run(&this_test(), "there is no python3 to make a terminal");
+        return;
+    };
+    let report = text(&output.stdout).replace('\r', "");
+    assert_eq!(output.status.code(), Some(130), "{report}{}", text(&output.stderr));
+    assert!(report.contains(" ended by SIGINT\n"), "{report}");
+    assert!(objects(&report, "hold") >= 19_000, "{report}");
+    bench.left_nothing();
+}
+
+#[test]
+fn crashes_aborts_and_exits_are_named_and_reported() {
+    for (end, code, what, least) in [
+        ("abort", 134, "ended by SIGABRT\n", 19_000),
+        ("segv", 139, "ended by SIGSEGV\n", 19_000),
+        ("free", 134, "ended by SIGABRT: kmem ended it for a misuse of memory\n", 20_000),
+        ("exit", 3, "exited with 3\n", 20_001),
+    ] {
+        let bench = Bench::new();
+        let output = bench.output(&[], &["20000", end]);
+        let report = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{report}");
+        assert!(report.contains(what), "{end}: {report}");
+        assert!((least..=20_001).contains(&objects(&report, "hold")), "{end}: {report}");
+        bench.left_nothing();
+    }
+}
+
+/// Makes a memory control group with a limit in bytes. None, and recorded, where it cannot.
+fn control_group(limit: u64) -> Option<PathBuf> {
+    let name = format!("kmem-test-{}", std::process::id());
+    for (root, file) in
+        [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+    {
+        let group = Path::new(root).join(&name);
+        if !Path::new(root).join("cgroup.procs").exists() || fs::create_dir(&group).is_err() {
+            continue;
+        }
+        // Swap would only delay the kill.
+        for swap in ["memory.swap.max", "memory.swappiness"] {
+            let _ = fs::write(group.join(swap), "0");
+        }
+        if fs::write(group.join(file), limit.to_string()).is_ok() {
+            return Some(group);
+        }
+        let _ = fs::remove_dir(&group);
+    }
+    not_run(&this_test(), "no memory control group can be made");
+    None
+}
+
+#[test]
+fn the_kernels_oom_killer_is_named() {
+    if is_not_root("make a control group") {
+        return;
+    }
+    let Some(group) = control_group(64 << 20) else { return };
+    let bench = Bench::new();
+    // Only the program enters the group: the command sees where it goes.
+    let enter = format!("echo $$ > {}/cgroup.procs; sleep 0.2; exec \"$@\"", group.display());
+    let mut command = bench.run(&[]);
+    command.args(["sh", "-c", &enter, "sh"]).arg(&bench.program).args(["1000", "grow"]);
+    let output = command.output().unwrap();
+    let report = text(&output.stderr);
+    fs::remove_dir(&group).unwrap();
+    assert_eq!(output.status.code(), Some(137), "{report}");
+    assert!(report.contains(" ended by SIGKILL: the kernel's OOM killer ended it\n"), "{report}");
+    // The group had room for 640 objects of 100000 bytes.
+    assert!((500..2000).contains(&objects(&report, "hold")), "{report}");
+}
+
+#[test]
+fn workers_of_a_program_are_one_section_without_what_they_inherited() {
+    let bench = Bench::new();
+    let output = bench.output(&[], &["20000", "fork"]);
+    let report = text(&output.stderr);
+    assert!(report.contains("\nends (3 processes): 11."), "{report}");
+    assert!(report.contains("inherited by fork count for the parent"), "{report}");
+    assert_eq!(objects(&report, "hold_in_child"), 12_000, "{report}");
+    assert_eq!(objects(&report, "hold"), 20_001, "{report}");
+    assert_eq!(report.matches(" hold ").count(), 1, "{report}");
+    bench.left_nothing();
+}
+
+#[test]
+fn the_largest_program_comes_first_and_small_ones_are_one_line() {
+    let bench = Bench::new();
+    let program = bench.program.to_str().unwrap();
+    let script = format!("for i in 1 2 3; do /bin/true; expr 1; done; {program} 20000 exit; true");
+    let run = |options: &[&str]| {
+        let output = bench.run(options).args(["sh", "-c", &script]).output().unwrap();
+        text(&output.stderr)
+    };
+    let report = run(&[]);
+    let first = report.lines().nth(3).unwrap();
+    assert!(first.starts_with("ends (pid ") && first.ends_with(" at its peak"), "{report}");
+    let last = report.lines().last().unwrap();
+    assert!(last.starts_with("and 7 smaller processes: "), "{report}");
+    assert!(last.contains("expr (3)") && last.contains("true (3)"), "{report}");
+    let all = run(&["--all"]);
+    assert!(all.contains("\nexpr (3 processes): ") && !all.contains("smaller"), "{all}");
+    let only = run(&["--only", "exp?"]);
+    assert!(only.contains("\nexpr (3 processes): ") && !only.contains("\nends "), "{only}");
+    assert!(run(&["--only", "absent"]).contains("no process of that name"));
+}
+
+#[test]
+fn a_black_box_of_the_users_own_is_left_to_the_user() {
+    let bench = Bench::new();
+    let path = bench.dir.path().join("box");
+    let mut command = bench.run(&[]);
+    command.env("KMEM_CONF", format!("blackbox:{}", path.display()));
+    let output = command.args(["sh", "-c", "kill -9 $$"]).output().unwrap();
+    let report = text(&output.stderr);
+    assert!(report.contains("KMEM_CONF names the black box to read"), "{report}");
+    assert!(path.is_file());
+}
+
+#[test]
+fn boxes_lie_in_a_private_directory_and_take_little_of_it() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let bench = Bench::new();
+    let (running, pid) = bench.start(&["20000"]);
+    let dir = fs::read_dir(bench.runtime()).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+    let taken = fs::metadata(dir.join(format!("{pid}.box"))).unwrap().blocks() * 512;
+    println!("{taken} bytes of disk");
+    assert!(taken <= 256 << 10, "{taken}");
+    send("KILL", &pid.to_string());
+    assert_eq!(running.end().0, Some(137));
+    bench.left_nothing();
+}

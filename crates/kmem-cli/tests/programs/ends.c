@@ -1,0 +1,63 @@
+/* Holds COUNT objects of 1000 bytes, says so, and ends as the second word says. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+__attribute__((noinline)) char *hold(size_t bytes)
+{
+	char *p = malloc(bytes);
+	memset(p, 1, bytes);
+	return p;
+}
+
+__attribute__((noinline)) char *hold_in_child(size_t bytes)
+{
+	char *p = malloc(bytes);
+	memset(p, 2, bytes);
+	return p;
+}
+
+static void fork_workers(int workers, int count)
+{
+	for (int i = 0; i < workers; i++) {
+		if (fork() == 0) {
+			for (int j = 0; j < count; j++)
+				hold_in_child(1000);
+			exit(0);
+		}
+	}
+	while (wait(NULL) > 0)
+		;
+}
+
+int main(int argc, char **argv)
+{
+	int count = atoi(argv[1]);
+	const char *end = argc > 2 ? argv[2] : "";
+	for (int i = 0; i < count; i++)
+		hold(1000);
+	char *freed = hold(100);
+	printf("%d\n", getpid());
+	fflush(stdout);
+	if (strcmp(end, "exit") == 0)
+		return 3;
+	if (strcmp(end, "abort") == 0)
+		abort();
+	if (strcmp(end, "segv") == 0)
+		*(volatile int *)8 = 1;
+	if (strcmp(end, "free") == 0) {
+		free(freed);
+		free(freed);
+	}
+	if (strcmp(end, "fork") == 0) {
+		fork_workers(3, 4000);
+		return 0;
+	}
+	if (strcmp(end, "grow") == 0)
+		for (;;)
+			hold(100000);
+	for (;;)
+		pause();
+}
