@@ -153,3 +153,25 @@ fn numbers_of_groups_that_never_were_are_refused() {
     }
     assert_eq!(a.validate(), Ok(()));
 }
+
+/// One page of the table of classes describes 256 MiB. The first step of a pool has 113 sheaves.
+#[test]
+fn slabs_far_into_a_zone_have_classes_and_many_sheaves_hold_objects() {
+    for a in [
+        simulated(budget(LARGE, 2)),
+        leaked(Sim::new(Linux::new(), budget(LARGE, 3)).with_nodes(3)),
+    ] {
+        let far: Vec<_> = (0..80_000).map(|_| a.alloc(8000, Caller::at(SITE))).collect();
+        assert!(far.iter().all(|at| !at.is_null()));
+        let low = far.iter().map(|&at| at as usize).min().expect("some");
+        let high = far.iter().map(|&at| at as usize).max().expect("some");
+        assert!(high - low > 512 << 20);
+        free_all(a, far);
+        for size in (16..2048).step_by(16) {
+            let held: Vec<_> = (0..2000).map(|_| a.alloc(size, Caller::at(SITE))).collect();
+            free_all(a, held);
+        }
+        assert_eq!(a.validate(), Ok(()));
+        assert_eq!(calls(a).values().sum::<u64>(), 0);
+    }
+}
