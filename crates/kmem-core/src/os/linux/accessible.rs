@@ -99,3 +99,27 @@ impl Accessible {
         self.ranges.iter().find(within)
     }
 }
+
+#[cfg(all(test, not(miri), not(loom)))]
+mod tests {
+    use crate::os::Memory;
+    use crate::os::linux::Linux;
+    use crate::sync::{AtomicU8, Ordering};
+    use crate::units::PAGE_SIZE;
+
+    #[test]
+    fn an_accessible_reservation_that_is_shown_can_be_written_once_committed() {
+        let linux = Linux::new();
+        linux.accessible.note(false);
+        let at = linux.reserve(PAGE_SIZE, PAGE_SIZE).expect("address space");
+        assert!(linux.accessible.has(at.as_ptr() as usize));
+        // SAFETY: the one page of a fresh reservation, which is shown and committed.
+        unsafe {
+            assert!(linux.show(at, PAGE_SIZE) && linux.commit(at, PAGE_SIZE));
+            let byte = at.cast::<AtomicU8>().as_ref();
+            assert_eq!(byte.load(Ordering::Relaxed), 0);
+            byte.store(1, Ordering::Relaxed);
+            linux.release(at, PAGE_SIZE);
+        }
+    }
+}

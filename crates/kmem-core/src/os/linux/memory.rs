@@ -275,8 +275,10 @@ unsafe impl Memory for Linux {
 
     unsafe fn show(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // Memory that cannot be written counts towards no limit, and reads share a page of zeroes.
+        // An accessible reservation reads as zero already. A commit could not undo this.
         // SAFETY: a range of a reservation of which nothing is committed, by the contract.
-        unsafe { sys!(libc::SYS_mprotect, at.as_ptr(), bytes, libc::PROT_READ) == 0 }
+        self.accessible.has(at.as_ptr() as usize)
+            || unsafe { sys!(libc::SYS_mprotect, at.as_ptr(), bytes, libc::PROT_READ) == 0 }
     }
 
     unsafe fn wipe_on_fork(&self, at: NonNull<u8>, bytes: usize) -> bool {
