@@ -7,6 +7,7 @@
 //! site       the sites that tags stand for; the peak table
 //! group      the table of groups
 //! blackbox   the file that outlives the process
+//! mapping    mappings that the program made
 //! board      modules of a loader, and its statistics
 //! atomic     the atomics of all of these
 //! ```
@@ -23,6 +24,7 @@ pub mod blackbox;
 pub mod board;
 pub mod geometry;
 pub mod group;
+pub mod mapping;
 pub mod root;
 pub mod site;
 pub mod word;

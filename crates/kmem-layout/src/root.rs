@@ -13,7 +13,7 @@ use crate::atomic::{AtomicU32, AtomicU64};
 /// First word of a root block: `kmemroot` in ASCII, stored last, with release order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmemroot");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Name of the memfd behind the root block, as `/memfd:<name> (deleted)` in `/proc/PID/maps`.
 pub const MAPPING_NAME: &str = "kmem-root";
 /// Most zones of an instance.
@@ -100,6 +100,14 @@ pub struct RootBlock {
     pub group_count: AtomicU32,
     /// `size_of::<GroupBlock>()`.
     pub group_size: u32,
+    /// *Live.* Address of a [`crate::mapping::MappingTable`]; 0: there is none.
+    pub mappings: AtomicU64,
+    /// Address of `[OwnRange; own_capacity]`: all that kmem mapped; 0: it is not known.
+    pub own: u64,
+    /// Room at `own`, in entries.
+    pub own_capacity: u32,
+    /// Number of records in the table at `mappings`.
+    pub mapping_capacity: AtomicU32,
 }
 
 /// One zone: a range of pages under one set of tables.

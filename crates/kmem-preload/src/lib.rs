@@ -9,6 +9,7 @@
 //! | [`operators`], [`preemption`]                       | `new` and `delete` of C++      |
 //! | [`process`]                                         | start, exit, `vfork`, `dlopen` |
 //! | [`limits`]                                          | `setrlimit`                    |
+//! | [`mapping`]                                         | `mmap` and its kin             |
 //! | [`thread`], [`pthread`]                             | a group per thread, by name    |
 //! | [`sandbox`]                                         | filters of system calls        |
 //! | [`sanitizer`]                                       | a word on LeakSanitizer        |
@@ -32,6 +33,7 @@ mod kernel;
 mod limits;
 mod mallinfo;
 mod malloc;
+mod mapping;
 mod mempool;
 mod operators;
 mod percpu;

@@ -22,6 +22,7 @@ static FINI: extern "C" fn() = fini;
 extern "C" fn init() {
     // SAFETY: a fresh allocation that no other code uses.
     unsafe { KMEM.free(KMEM.alloc(1, Caller::at(init as *const () as usize))) };
+    crate::mapping::start();
     crate::thread::start();
     crate::sanitizer::tell();
 }

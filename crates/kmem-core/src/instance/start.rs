@@ -65,6 +65,11 @@ impl<P: Platform> Instance<P> {
         }
     }
 
+    /// Returns whether requests can be served without a start or a repair.
+    pub(super) fn is_ready(&self) -> bool {
+        self.state.load(Ordering::Acquire) & STATE == READY && self.heap().slots.alive()
+    }
+
     /// Starts the instance. `seen` is `NEW`, or the state in which another process was copied. Not
     /// inlined: the configuration takes much stack.
     #[cold]
@@ -248,6 +253,7 @@ impl<P: Platform> Instance<P> {
         root.group_capacity = tables.group_count;
         root.group_size = size_of::<GroupBlock>() as u32;
         (root.cache, root.cache_len) = self.ledger.books.sites.cache_part();
+        (root.own, root.own_capacity) = self.platform().reservations();
         root.meta_base = tables.base as u64;
         root.meta_len = tables.bytes as u64;
         root.profiling = AtomicU32::new(conf.profiling);

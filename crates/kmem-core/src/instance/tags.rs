@@ -1,10 +1,14 @@
 //! Static tags of loaded objects; the census; sites.
 
+use kmem_layout::mapping::MappingTable;
+use kmem_layout::word::TAG_MASK;
+
 use super::Instance;
 use crate::alloc_tag::{Held, LiveTag};
 use crate::codetag::{Sites, StaticTag};
 use crate::os::Platform;
 use crate::request::Caller;
+use crate::sync::Ordering;
 use crate::units::TagId;
 
 impl<P: Platform> Instance<P> {
@@ -57,6 +61,24 @@ impl<P: Platform> Instance<P> {
     pub fn write_record(&'static self, reason: u32) {
         let ledger = &self.ledger;
         ledger.books.write_record(ledger.platform(), &ledger.census(), &ledger.groups, reason);
+    }
+
+    /// The tag of a call site, for a record of memory that is not the instance's. `None` without
+    /// books, and before the start: this function starts nothing, and repairs no forked child.
+    pub fn tag_for(&'static self, caller: Caller) -> Option<TagId> {
+        (self.is_ready() && self.ledger.books.are_kept())
+            .then(|| TagId(self.ledger.word_for(caller) & TAG_MASK))
+    }
+
+    /// Tells readers outside the process where the table of the program's mappings is. Does nothing
+    /// before the start.
+    pub fn show_mappings(&'static self, table: &'static MappingTable) {
+        if self.is_ready()
+            && let Some(root) = self.ledger.books.root()
+        {
+            root.mapping_capacity.store(table.records.len() as u32, Ordering::Relaxed);
+            root.mappings.store((&raw const *table) as u64, Ordering::Release);
+        }
     }
 
     /// The sites that tags stand for.

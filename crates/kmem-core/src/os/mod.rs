@@ -236,6 +236,12 @@ pub unsafe trait Memory: Sync {
         false
     }
 
+    /// Address and number of the [`kmem_layout::mapping::OwnRange`]s that hold all reservations, for
+    /// readers outside the process; 0 if the platform does not keep them.
+    fn reservations(&self) -> (u64, u32) {
+        (0, 0)
+    }
+
     /// Maps `bytes` of zeroes for the root block. A reader outside the process finds them by name
     /// if the platform names mappings. `None`: there is no memory.
     fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {

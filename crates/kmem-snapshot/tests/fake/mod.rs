@@ -253,6 +253,10 @@ impl Layout {
             groups: 0,
             group_count: 0.into(),
             group_size: 0,
+            mappings: 0.into(),
+            own: 0,
+            own_capacity: 0,
+            mapping_capacity: 0.into(),
         }
     }
 }

@@ -87,6 +87,7 @@ unsafe impl Memory for Linux {
             // SAFETY: the fresh mapping's part behind the reservation, which nothing uses.
             unsafe { sys!(libc::SYS_munmap, aligned + bytes, tail) };
         }
+        self.own.add(aligned, bytes);
         // Reserved memory is empty and large, so core files should not contain it.
         // SAFETY: the fresh mapping. `release` removes its entry before the range.
         unsafe {
@@ -102,6 +103,7 @@ unsafe impl Memory for Linux {
 
     unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         self.accessible.remove(at.as_ptr() as usize, bytes);
+        self.own.remove(at.as_ptr() as usize, bytes);
         // A refusal (too many mappings) only loses address space.
         // SAFETY: the range is a reservation that nothing uses, by the contract.
         unsafe { sys!(libc::SYS_munmap, at.as_ptr(), bytes) };
@@ -284,6 +286,10 @@ unsafe impl Memory for Linux {
     unsafe fn wipe_on_fork(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: a private, anonymous range, by the contract; only forked children see a change.
         unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, MADV_WIPEONFORK) == 0 }
+    }
+
+    fn reservations(&self) -> (u64, u32) {
+        self.own.place()
     }
 
     fn map_root(&self, bytes: usize) -> Option<NonNull<u8>> {

@@ -5,6 +5,7 @@
 use crate::sync::{AtomicU32, AtomicUsize};
 
 use accessible::Accessible;
+use own::Own;
 use sandbox::Sandbox;
 use vdso::ClockFunction;
 
@@ -17,6 +18,7 @@ pub mod diagnose;
 mod file;
 mod memory;
 mod nodes;
+mod own;
 mod owner;
 mod path;
 mod process;
@@ -44,6 +46,8 @@ pub struct Linux {
     shared_end: AtomicUsize,
     /// Reservations that need no commit.
     accessible: Accessible,
+    /// All reservations.
+    own: Own,
     clock: ClockFunction,
     sandbox: Sandbox,
 }
@@ -59,6 +63,7 @@ impl Linux {
             shared: AtomicUsize::new(0),
             shared_end: AtomicUsize::new(0),
             accessible: Accessible::new(),
+            own: Own::new(),
             clock: ClockFunction::new(),
             sandbox: Sandbox::new(),
         }
