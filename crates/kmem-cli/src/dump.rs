@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, Write};
 
 use clap::ValueEnum;
 use kmem_snapshot::allocinfo::{self, Version};
+use kmem_snapshot::books::Accounting;
 use kmem_snapshot::sites::Site;
 use kmem_snapshot::stacks::{self, Speedscope, Stacks, write_folded};
 use kmem_snapshot::{By, Query, Reading, report};
@@ -63,6 +64,9 @@ pub(crate) struct Args {
     /// Add a row for each kind of kmem's own tables; together they are the overhead
     #[arg(long, conflicts_with_all = ["blackbox", "group"])]
     metadata: bool,
+    /// Leave out memory outside of the heap: what the program mapped itself, stacks, code, files
+    #[arg(long)]
+    no_mmap: bool,
     /// Choose what makes a row
     #[arg(long, value_enum, default_value = "site", conflicts_with = "blackbox")]
     by: Rows,
@@ -104,6 +108,7 @@ impl Args {
             },
             cumulative: self.cumulative,
             metadata: self.metadata,
+            mappings: !self.no_mmap && !self.cumulative,
         }
     }
 }
@@ -112,7 +117,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     args.check()?;
     let reading = args.from.target()?.read(&args.query())?;
     say_all(&reading.notes);
-    let sites = [&reading.sites[..], &reading.metadata].concat();
+    let sites = [&reading.sites[..], &reading.metadata, &reading.mappings].concat();
     let mut out = BufWriter::new(io::stdout().lock());
     match args.format {
         Format::V1 => write_rows(&mut out, args, &reading, sites, Version::V1)?,
@@ -125,7 +130,9 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         say(&report::filtered(&reading.sites, reading.snapshot.totals()));
     }
     if let Some(accounting) = reading.accounting() {
-        let _ = report::write_accounting(&mut io::stderr(), accounting);
+        let parts = accounting.parts.filter(|_| !args.no_mmap);
+        let accounting = Accounting { parts, ..*accounting };
+        let _ = report::write_accounting(&mut io::stderr(), &accounting);
     }
     Ok(())
 }
@@ -153,6 +160,9 @@ fn write_rows(
         }
         if let Some(group) = &site.group {
             extras.push(("group", group.to_string()));
+        }
+        if let Some(mapped) = site.mapped.filter(|_| version == Version::V2) {
+            extras.push(("mapped", mapped.to_string()));
         }
         if let Some(node) = site.node {
             extras.push(("node", node.to_string()));

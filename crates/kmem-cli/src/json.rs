@@ -56,6 +56,14 @@ pub(crate) fn accounting(snapshot: &Snapshot) -> Value {
         "resident": of.resident,
         "untouched": of.untouched,
         "swapped": of.swapped,
+        "parts": of.parts.map(|parts| json!({
+            "mappings": parts.mappings,
+            "stacks": parts.stacks,
+            "code": parts.code,
+            "files": parts.files,
+            "other": of.other(),
+        })),
+        "page_tables": of.page_tables,
     })
 }
 

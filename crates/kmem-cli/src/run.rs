@@ -34,7 +34,7 @@ use std::process::{Command, ExitCode};
 
 use crate::failure::{Failure, say};
 use boxes::Boxes;
-use exit_report::Output;
+use exit_report::{Output, Show};
 use exit_socket::ExitSocket;
 use kmem_snapshot::Pattern;
 use sections::Choice;
@@ -54,6 +54,9 @@ pub(crate) struct Args {
     /// Show all programs, not only those that held 5 % of the memory or more
     #[arg(long, conflicts_with = "only")]
     all: bool,
+    /// Leave out memory outside of the heap: what the program mapped itself, stacks, code, files
+    #[arg(long)]
+    no_mmap: bool,
     /// Write the report to this file, instead of standard error
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -98,7 +101,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
         None if args.all => Choice::All,
         None => Choice::Largest,
     };
-    if let Err(e) = output.write(|out| exit_report::write(out, &ended, &shown, &choice, args.lines))
+    let show = Show { choice, lines: args.lines, mmap: !args.no_mmap };
+    if let Err(e) = output.write(|out| exit_report::write(out, &ended, &shown, &show))
     {
         say(&format!("cannot write the report: {e}"));
         return Ok(ExitCode::from(if code == 0 { 2 } else { code }));

@@ -96,6 +96,7 @@ impl Args {
             },
             cumulative: false,
             metadata: self.metadata,
+            mappings: false,
         }
     }
 

@@ -20,6 +20,7 @@
 //! root    root blocks, size classes, zones
 //! tables  call sites, the peak, groups
 //! groups  the tree of groups, and the memory charged to each
+//! mappings  memory outside of the heap
 //! census  live objects by tag and by group, the slabs they pin, the size classes
 //! nodes   live objects by NUMA node
 //! buddy   free blocks per order; stands apart
@@ -28,6 +29,7 @@
 mod buddy;
 mod census;
 mod groups;
+mod mappings;
 mod nodes;
 mod root;
 mod tables;
@@ -38,6 +40,7 @@ use std::ops::Range;
 pub use buddy::{Buddy, Buddyinfo, ORDERS};
 pub use census::{Cache, Pinned, Pins};
 pub use groups::{Groups, Holdings};
+pub use mappings::{MappingOwner, MappingRow, Mappings, Parts};
 pub use nodes::Nodes;
 pub use root::{Profiling, Root};
 pub use tables::{Group, Key, Peak, SiteRow, StaticTag, TagTotal, Usage};
@@ -54,6 +57,7 @@ use crate::error::ReadError;
 use crate::memory::{Image, PageState, Pages};
 use crate::process::{Maps, PAGE, Process};
 use census::Census;
+pub(crate) use mappings::Noted;
 use root::{Followed, Zone, follow, told};
 
 /// The books under all root blocks of a process, at one time.
@@ -83,6 +87,8 @@ pub struct Snapshot {
     pub books: Vec<Books>,
     /// Root blocks that could not be followed, beside those that could.
     pub faults: Vec<ReadError>,
+    /// Memory outside of the heap; none where the mappings' resident bytes are not known.
+    pub mappings: Option<Mappings>,
     /// The equation over all root blocks.
     pub accounting: Accounting,
     /// The budget of the reading, with remarks about what it has no room for.
@@ -119,6 +125,8 @@ pub struct Books {
     pub peak: Option<Peak>,
     /// This root block's part of the equation; its `resident` is 0.
     pub accounting: Accounting,
+    /// Records of the program's mappings, and kmem's own.
+    pub(crate) noted: Noted,
     /// The parts of the overhead.
     pub metadata: Metadata,
     /// Count of slabs and page allocations that changed while they were read, or made no sense.
@@ -154,11 +162,24 @@ impl Snapshot {
         for one in &books {
             accounting.add(&one.accounting);
         }
-        accounting.resident = image.resident()?;
+        let stacks = image.thread_stacks();
+        let residents = image.residents();
+        let mappings = residents.as_ref().map(|all| {
+            Mappings::of(all, books.iter().map(|one| &one.noted), &stacks, pages.as_ref())
+        });
+        // One reading of the mappings for all terms, so that they fit together.
+        accounting.resident = match (image, &residents) {
+            (Image::Live(_), Some(all)) => {
+                all.iter().map(|one| one.resident).fold(0, u64::saturating_add)
+            }
+            _ => image.resident()?,
+        };
+        accounting.parts = mappings.as_ref().map(|of| of.parts);
+        accounting.page_tables = image.page_tables();
         accounting.tables = Tables::known_by(pages.as_ref());
         image.verify()?;
         let (pid, exe, comm) = (image.pid(), image.exe(), image.comm());
-        Ok(Self { pid, exe, comm, maps, books, faults, accounting, budget })
+        Ok(Self { pid, exe, comm, maps, books, faults, mappings, accounting, budget })
     }
 
     /// Sentences about the root blocks in [`Self::faults`], of bounded count.
@@ -196,6 +217,7 @@ impl Snapshot {
             .chain(peaks.flat_map(|p| &p.rows))
             .flat_map(|row| row.key.addresses())
             .copied()
+            .chain(self.books.iter().flat_map(|books| books.noted.addresses()))
             .collect();
         addresses.sort_unstable();
         addresses.dedup();
@@ -264,8 +286,6 @@ impl Books {
             census.zone(zone)?;
             nodes.add(zone, &before, &census.totals);
         }
-        let metadata = Metadata::of(source, root, &zones, census.slab_overhead);
-        let accounting = Accounting::of(source, &metadata, &zones, &census);
         // Groups and sites are read after the census, so that all that it met has an entry.
         let mut groups = Groups::read(source, root)?;
         groups.bill(&census.charges, &classes);
@@ -276,6 +296,9 @@ impl Books {
         root.draw(source.budget.memory(kept))?;
         let sites = tables::sites(source, root)?;
         let rows = tables::rows(&census.totals, &sites);
+        let noted = Noted::read(source, root, &zones, &sites);
+        let metadata = Metadata::of(source, root, &zones, &noted.spare, census.slab_overhead);
+        let accounting = Accounting::of(source, &metadata, &zones, &census);
         let peak = if has_books { tables::peak(source, root, &sites)? } else { None };
         Ok(Self {
             root: root.at,
@@ -289,6 +312,7 @@ impl Books {
             caches,
             peak,
             accounting,
+            noted,
             metadata,
             torn: census.torn,
         })
@@ -364,7 +388,7 @@ impl Tables {
 }
 
 /// The equation of a process's memory, in bytes:
-/// `tracked + cached + overhead + unaccounted = resident`.
+/// `tracked + cached + overhead - untouched - swapped + unaccounted = resident`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Accounting {
     /// Live objects and page allocations.
@@ -377,21 +401,35 @@ pub struct Accounting {
     pub tables: Tables,
     /// Resident memory, as the kernel counts it; of a core file, the memory in the file.
     pub resident: u64,
-    /// Pages in use that are not in memory, because the program never touched them. They explain
-    /// a negative `unaccounted`. None where the page map cannot be read.
+    /// Pages in use that are not in memory, because the program never touched them. They are part
+    /// of the terms above. None where the page map cannot be read.
     pub untouched: Option<u64>,
-    /// Pages in use that are in swap. None where the page map cannot be read.
+    /// Pages in use that are in swap, part of the terms above, too. None where the page map cannot
+    /// be read.
     pub swapped: Option<u64>,
+    /// The parts of `unaccounted` that have a name. None where they are not known.
+    pub parts: Option<Parts>,
+    /// Bytes of page tables, which the kernel does not count as resident. None where that is not
+    /// known.
+    pub page_tables: Option<u64>,
 }
 
 impl Accounting {
-    /// The rest of the equation: code, stacks, files, other allocators; less the pages that the
-    /// program never touched.
+    /// The rest of the equation: mappings of the program, stacks, code, files.
     #[must_use]
     pub fn unaccounted(&self) -> i64 {
-        let sum = i128::from(self.tracked) + i128::from(self.cached) + i128::from(self.overhead);
-        let rest = i128::from(self.resident) - sum;
+        let sum = [self.tracked, self.cached, self.overhead].map(i128::from).iter().sum::<i128>();
+        let absent = [self.untouched, self.swapped].map(|of| i128::from(of.unwrap_or(0)));
+        let rest = i128::from(self.resident) - sum + absent.iter().sum::<i128>();
         i64::try_from(rest).unwrap_or(if rest < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// The part of `unaccounted` that has no name: memory that changed while it was read, and what
+    /// the terms of the heap miss. None where the parts are not known.
+    #[must_use]
+    pub fn other(&self) -> Option<i64> {
+        let named = i64::try_from(self.parts?.total()).unwrap_or(i64::MAX);
+        Some(self.unaccounted().saturating_sub(named))
     }
 
     /// Adds the part of another root block.
@@ -515,7 +553,7 @@ pub enum Table {
     Peak,
     /// Groups by id.
     Groups,
-    /// The indexes of call sites and of groups' names, and sheaves of free objects.
+    /// The indexes of call sites and of groups' names, sheaves of free objects, arrays of CPUs.
     Other,
 }
 
@@ -543,8 +581,7 @@ impl Table {
 /// Resident pages are counted, in one pass over the page map. A page belongs to the table that its
 /// first byte is in. Without a page map the sizes are estimates; see [`Tables`].
 ///
-/// No root block tells where the per-CPU arrays are (132 KiB for each CPU that allocated, as far
-/// as touched), nor the instance itself. They are in the unaccounted rest.
+/// The instance itself is a variable of the library. It is in the unaccounted rest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Metadata {
     bytes: [u64; Table::ALL.len()],
@@ -568,12 +605,24 @@ impl Metadata {
     }
 
     /// Counts the tables of one root block. `slabs` is bytes of slabs that are not objects.
-    fn of(source: &Source<'_>, root: &Root, zones: &[Zone], slabs: u64) -> Self {
+    /// `spare` is memory of other tables.
+    fn of(
+        source: &Source<'_>,
+        root: &Root,
+        zones: &[Zone],
+        spare: &[Range<u64>],
+        slabs: u64,
+    ) -> Self {
         let mut metadata = Self::default();
         metadata.add(Table::Slabs, slabs);
         for zone in zones {
             resident(source, zone.meta, |pages| {
                 metadata.add(Table::Zones, pages.end.saturating_sub(pages.start));
+            });
+        }
+        for range in spare {
+            resident(source, (range.start, range.end - range.start), |pages| {
+                metadata.add(Table::Other, pages.end.saturating_sub(pages.start));
             });
         }
         let tables = places(root);

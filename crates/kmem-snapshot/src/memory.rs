@@ -14,7 +14,7 @@ use std::path::Path;
 use crate::budget::Budget;
 use crate::core_file::{CoreFile, CoreMemory};
 use crate::error::ReadError;
-use crate::process::{Maps, PAGE, Process, Smaps, Span};
+use crate::process::{Mapping, Maps, PAGE, Process, Resident, Smaps, Span};
 
 #[cfg(test)]
 mod tests;
@@ -173,6 +173,19 @@ impl LiveMemory {
             _ => ReadError::Memory { pid: self.pid, addr: span.addr, len: span.len, source },
         }
     }
+}
+
+/// Address of the list of robust futexes of a thread, which the C library keeps in the descriptor of
+/// the thread. None for a thread without one, and where the caller may not know.
+fn robust_list(tid: u32) -> Option<u64> {
+    let (mut head, mut len) = (0_u64, 0_usize);
+    // SAFETY:
+    // - The kernel writes one pointer to `head` and one length to `len`, which outlive the call.
+    // - The call changes nothing in the other process.
+    let result = unsafe {
+        libc::syscall(libc::SYS_get_robust_list, tid.cast_signed(), &raw mut head, &raw mut len)
+    };
+    (result == 0 && head != 0).then_some(head)
 }
 
 /// Copies spans in one system call. Returns the count of bytes copied; they end at the first span
@@ -504,6 +517,44 @@ impl Image<'_> {
                 exact.or_else(|| process.smaps().map(Pages::Likely))
             }
             Self::Core(core) if core.knows_resident() => Some(Pages::Core(core.memory().clone())),
+            Self::Core(_) => None,
+        }
+    }
+
+    /// The mappings with the resident bytes of each; of a core, the bytes in the file. None where
+    /// that is not known.
+    pub(crate) fn residents(&self) -> Option<Vec<Resident>> {
+        match self {
+            Self::Live(process) => process.residents(),
+            Self::Core(core) => {
+                let resident = |mapping: &Mapping| {
+                    let mut resident = 0_u64;
+                    core.memory().present(mapping.start, mapping.end - mapping.start, |part| {
+                        let (from, to) = (part.start.max(mapping.start), part.end.min(mapping.end));
+                        resident = resident.saturating_add(to.saturating_sub(from));
+                    });
+                    Resident { mapping: mapping.clone(), resident }
+                };
+                Some(core.maps().all().iter().map(resident).collect())
+            }
+        }
+    }
+
+    /// Addresses in the descriptors of threads besides the first, which lie at the upper ends of
+    /// their stacks.
+    pub(crate) fn thread_stacks(&self) -> Vec<u64> {
+        match self {
+            Self::Live(process) => {
+                process.other_threads().into_iter().filter_map(robust_list).collect()
+            }
+            Self::Core(_) => Vec::new(),
+        }
+    }
+
+    /// Bytes of the page tables; none of a core.
+    pub(crate) fn page_tables(&self) -> Option<u64> {
+        match self {
+            Self::Live(process) => process.page_tables(),
             Self::Core(_) => None,
         }
     }

@@ -22,6 +22,10 @@ pub enum Note {
     },
     /// Profiling is off.
     ProfilingOff,
+    /// The mappings of the process are not known.
+    NoMappings,
+    /// This many mappings have no name, because the table of records was full.
+    MappingsLost(u64),
     /// `pinned` of merged rows may be too large; see [`Pins`](crate::books::Pins).
     PinsInexact,
     /// This many groups changed while they were read, or make no sense.
@@ -111,6 +115,15 @@ impl fmt::Display for Note {
             Self::ProfilingOff => {
                 f.write_str("profiling is off: memory allocated meanwhile is not tagged")
             }
+            Self::NoMappings => f.write_str(
+                "mappings are not shown: which memory is mapped, and how much of it is resident, \
+                 cannot be told here",
+            ),
+            Self::MappingsLost(count) => write!(
+                f,
+                "{count} calls that map memory found kmem's table of them full: their memory is in \
+                 anonymous_mappings"
+            ),
             Self::PinsInexact => f.write_str(
                 "too many sets of sites share slabs: merged rows may pin less than is shown",
             ),

@@ -18,6 +18,8 @@ use crate::error::ReadError;
 pub(crate) const PAGE: u64 = 4096;
 /// Most mappings of a process: sixteen times as many as Linux allows by default.
 pub const MAX_MAPPINGS: usize = 1 << 20;
+/// Most threads whose stacks are looked for.
+const MAX_THREADS: usize = 1 << 16;
 /// Most bytes read from one file of `/proc/PID`.
 const MAX_PROC_FILE: u64 = 64 << 20;
 
@@ -127,6 +129,25 @@ impl Process {
     #[must_use]
     pub fn smaps(&self) -> Option<Smaps> {
         Smaps::parse(&self.read_file("smaps").ok()?)
+    }
+
+    /// Reads the mappings with the resident bytes of each; none where the caller may not.
+    pub(crate) fn residents(&self) -> Option<Vec<Resident>> {
+        let all = Resident::parse(&self.read_file("smaps").ok()?);
+        (!all.is_empty()).then_some(all)
+    }
+
+    /// Reads the bytes of the page tables, which are not resident memory of the process.
+    pub(crate) fn page_tables(&self) -> Option<u64> {
+        let text = self.read_file("status").ok()?;
+        text.lines().find_map(|l| l.strip_prefix("VmPTE:")).and_then(kib)
+    }
+
+    /// Numbers of the threads besides the first, [`MAX_THREADS`] at most.
+    pub(crate) fn other_threads(&self) -> Vec<u32> {
+        let tasks = fs::read_dir(self.path("task")).into_iter().flatten().flatten();
+        let numbers = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
+        numbers.filter(|&tid| tid != self.pid).take(MAX_THREADS).collect()
     }
 
     /// Pid of the process in its own pid namespace.
@@ -368,6 +389,40 @@ impl Maps {
             }
         }
         at.min(end) - addr
+    }
+}
+
+/// A mapping with its resident bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Resident {
+    pub(crate) mapping: Mapping,
+    pub(crate) resident: u64,
+}
+
+impl Resident {
+    /// Parses the text of `/proc/PID/smaps`, in order of address. Mappings beyond [`MAX_MAPPINGS`]
+    /// are left out.
+    fn parse(text: &str) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for line in text.lines() {
+            if let Some(rss) = line.strip_prefix("Rss:") {
+                if let (Some(last), Some(bytes)) = (all.last_mut(), kib(rss)) {
+                    last.resident = bytes;
+                }
+            } else if line
+                .as_bytes()
+                .first()
+                .is_some_and(|c| c.is_ascii_digit() || c.is_ascii_lowercase())
+                && let Some(mapping) = Mapping::parse(line)
+            {
+                if all.len() == MAX_MAPPINGS {
+                    break;
+                }
+                all.push(Self { mapping, resident: 0 });
+            }
+        }
+        all.sort_by_key(|one| one.mapping.start);
+        all
     }
 }
 

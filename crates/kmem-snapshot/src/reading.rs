@@ -19,7 +19,7 @@ use crate::core_file::CoreFile;
 use crate::error::ReadError;
 use crate::notes::Note;
 use crate::process::Process;
-use crate::sites::{Filter, Origin, Site, resolve_where};
+use crate::sites::{Filter, Origin, Site, resolve_mappings, resolve_where};
 use crate::symbols::{Modules, Place, Symbols};
 
 /// A process to read, alive or dead.
@@ -91,6 +91,9 @@ pub struct Query {
     pub cumulative: bool,
     /// True to read the allocator's own memory, too.
     pub metadata: bool,
+    /// True to read memory outside of the heap, too: mappings of the program, stacks, code, files.
+    /// A group and a node have none of it.
+    pub mappings: bool,
 }
 
 /// Rows of a target at one time.
@@ -104,6 +107,9 @@ pub struct Reading {
     /// The allocator's own memory by kind of table, where the query asks for it. Together these
     /// rows are the overhead of the equation; they have no objects and no tags.
     pub metadata: Vec<Site>,
+    /// Memory outside of the heap, where the query asks for it; see [`Site::mapped`]. Together with
+    /// [`Accounting::other`] these rows are the `unaccounted` of the equation.
+    pub mappings: Vec<Site>,
     /// Facts that a user must know to read the rows.
     pub notes: Vec<Note>,
     /// True when the query has a filter.
@@ -327,11 +333,37 @@ impl Target {
         if accounted && filter.group.is_none() && by == By::Site {
             pin(&snapshot, &mut symbols, &mut sites, filter);
         }
+        let mut mappings = Vec::new();
+        if query.mappings && filter.group.is_none() && by == By::Site {
+            match &snapshot.mappings {
+                Some(of) => {
+                    let main = main_module(&snapshot);
+                    let wanted = |origin: &Origin| filter.admits(origin, main);
+                    mappings = resolve_mappings(&of.rows, &mut symbols, wanted);
+                    mappings.retain(|site| filter.admits_size(site.bytes));
+                    notes.extend(of.faults.iter().cloned().map(Note::LeftOut));
+                    if of.lost != 0 {
+                        notes.push(Note::MappingsLost(of.lost));
+                    }
+                }
+                None => notes.push(Note::NoMappings),
+            }
+        }
         notes.extend(over_budget(&snapshot));
         let metadata = if query.metadata { metadata(&snapshot, filter) } else { Vec::new() };
         let filtered = filter.is_on();
         let notes = Vec::new();
-        Ok(Reading { snapshot, sites, metadata, notes, filtered, moment, accounted, counts })
+        Ok(Reading {
+            snapshot,
+            sites,
+            metadata,
+            mappings,
+            notes,
+            filtered,
+            moment,
+            accounted,
+            counts,
+        })
     }
 }
 

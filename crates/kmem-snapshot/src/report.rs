@@ -1,6 +1,7 @@
 //! Tables and the accounting line, for people.
 
 mod groups;
+mod mappings;
 mod name;
 mod pinned;
 mod slabinfo;
@@ -9,6 +10,7 @@ mod tree;
 use std::io::{self, Write};
 
 pub use groups::{write_group_table, write_group_totals, write_groups};
+pub use mappings::write_mapping_table;
 pub use name::short;
 pub use pinned::write_pinned_table;
 pub use slabinfo::{write_group_slabinfo, write_slabinfo};
@@ -121,22 +123,42 @@ fn write_rest(out: &mut impl Write, rest: &[Site]) -> io::Result<()> {
     writeln!(out, "{:>10} {calls:>9}  (in {} more rows)", size(bytes), rest.len())
 }
 
-/// Writes `tracked + cached + overhead + unaccounted = resident`, and lines that explain it.
+/// Writes `tracked + cached + overhead - untouched + unaccounted = resident`, and lines that explain
+/// it.
 ///
 /// # Errors
 ///
 /// The errors of the writer.
 pub fn write_accounting(out: &mut impl Write, of: &Accounting) -> io::Result<()> {
     let rest = of.unaccounted();
+    let less = |name: &str, bytes: Option<u64>| {
+        let bytes = bytes.filter(|&bytes| bytes != 0);
+        bytes.map(|bytes| format!(" - {name} {}", size_u(bytes))).unwrap_or_default()
+    };
     writeln!(
         out,
-        "tracked {} + cached {} + overhead {} + unaccounted {} = resident {}",
+        "tracked {} + cached {} + overhead {}{}{} + unaccounted {} = resident {}",
         size_u(of.tracked),
         size_u(of.cached),
         size_u(of.overhead),
+        less("untouched", of.untouched),
+        less("swapped", of.swapped),
         size(rest),
         size_u(of.resident)
     )?;
+    if let (Some(parts), Some(other)) = (of.parts, of.other()) {
+        let [mappings, stacks, code, files] =
+            [parts.mappings, parts.stacks, parts.code, parts.files].map(size_u);
+        writeln!(
+            out,
+            "  unaccounted: mappings {mappings} + stacks {stacks} + code {code} + files {files} + \
+             other {}",
+            size(other)
+        )?;
+    }
+    if let Some(bytes) = of.page_tables {
+        writeln!(out, "  page tables {}, which are not resident memory", size_u(bytes))?;
+    }
     match of.tables {
         Tables::Counted => {}
         Tables::Estimated => writeln!(
@@ -150,29 +172,12 @@ pub fn write_accounting(out: &mut impl Write, of: &Accounting) -> io::Result<()>
              in memory cannot be told here"
         )?,
     }
-    let untouched = of.untouched.filter(|&bytes| bytes != 0);
-    let swapped = of.swapped.filter(|&bytes| bytes != 0);
-    match (untouched, rest < 0) {
-        (Some(bytes), true) => writeln!(
-            out,
-            "  unaccounted is negative: {} of the pages in use were never touched, so they are not \
-             resident",
-            size_u(bytes)
-        )?,
-        (Some(bytes), false) => writeln!(
-            out,
-            "  untouched {}: pages in use that were never touched, so they are not resident",
-            size_u(bytes)
-        )?,
-        (None, true) => writeln!(
+    if of.untouched.is_none() && rest < 0 {
+        writeln!(
             out,
             "  unaccounted is negative: memory was allocated and never touched, so it is not \
              resident"
-        )?,
-        (None, false) => {}
-    }
-    if let Some(bytes) = swapped {
-        writeln!(out, "  swapped {}: pages in use that are in swap", size_u(bytes))?;
+        )?;
     }
     Ok(())
 }
@@ -213,6 +218,7 @@ mod tests {
             bytes,
             calls,
             tags: vec![8],
+            mapped: None,
             pinned: None,
             chains: Vec::new(),
         };

@@ -6,6 +6,7 @@
 //! (any character). A row of the main executable has its module's name, too.
 
 mod json;
+mod mapped;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,8 @@ use std::sync::Arc;
 
 use kmem_layout::word::{TAG_FIRST_SITE, TAG_OTHER, TAG_UNTAGGED};
 use wildmatch::WildMatch;
+
+pub use mapped::{Mapped, resolve_mappings};
 
 use crate::books::{Key, Pinned, SiteRow, StaticTag, Table};
 use crate::symbols::{Place, Symbols};
@@ -37,6 +40,8 @@ pub enum Origin {
     Static(Arc<StaticTag>),
     /// The allocator's own memory.
     Metadata(Table),
+    /// Mapped memory without a call site.
+    Mapped(Mapped),
 }
 
 /// File, line, module and function of a row, as allocinfo text shows them.
@@ -85,6 +90,7 @@ impl Origin {
             Self::Static(tag) if tag.function.is_empty() => "?",
             Self::Static(tag) => &tag.function,
             Self::Metadata(table) => table.name(),
+            Self::Mapped(mapped) => mapped.name(),
         }
     }
 
@@ -94,6 +100,7 @@ impl Origin {
         match self {
             Self::NotTagged | Self::OtherSites => String::new(),
             Self::Metadata(_) => "(kmem)".to_owned(),
+            Self::Mapped(mapped) => mapped.path().unwrap_or_default().to_owned(),
             Self::Unknown(tag) => format!("tag {tag}"),
             Self::Place(place) => place.location(),
             Self::Static(tag) => format!("{}:{}", tag.file, tag.line),
@@ -109,6 +116,7 @@ impl Origin {
             Self::NotTagged => reserved("not_tagged".to_owned()),
             Self::OtherSites => reserved("other_sites".to_owned()),
             Self::Metadata(table) => reserved(table.name().to_owned()),
+            Self::Mapped(mapped) => mapped.tag(),
             Self::Unknown(tag) => reserved(format!("unknown_tag_{tag}")),
             Self::Static(tag) => Tag {
                 file: tag.file.clone(),
@@ -170,6 +178,9 @@ pub struct Site {
     pub tags: Vec<u32>,
     /// The tags among them that stand for a call and its callers.
     pub chains: Vec<Chain>,
+    /// Bytes of address space, where the row is mapped memory. Then `bytes` counts what is in
+    /// memory, and `calls` counts contiguous ranges.
+    pub mapped: Option<u64>,
     /// Slabs that its objects keep from being given back; none where they are not counted.
     pub pinned: Option<Pinned>,
 }
@@ -199,6 +210,7 @@ impl Site {
             calls: 0,
             tags: Vec::new(),
             chains: Vec::new(),
+            mapped: None,
             pinned: None,
         }
     }

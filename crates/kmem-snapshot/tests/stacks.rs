@@ -38,6 +38,7 @@ fn row(chains: &[(&[&str], i64, u64)], more: i64) -> Site {
         calls: chains.iter().map(|c| c.calls).sum::<u64>() + u64::from(more != 0),
         tags: vec![8],
         chains,
+        mapped: None,
         pinned: None,
     }
 }

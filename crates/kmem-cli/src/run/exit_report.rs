@@ -5,6 +5,8 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 
+use kmem_snapshot::Note;
+use kmem_snapshot::books::{Accounting, Mappings};
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::report;
 use kmem_snapshot::sites::{self, Order, total};
@@ -82,8 +84,18 @@ impl Output {
     }
 }
 
-/// Writes the report: the end of the command, and a section for each program of the `choice`, that
-/// with most memory first. A table has `lines` rows.
+/// The parts of a report that are wanted.
+pub(super) struct Show {
+    /// The programs.
+    pub(super) choice: Choice,
+    /// Most rows of a table.
+    pub(super) lines: usize,
+    /// Whether memory outside of the heap is shown.
+    pub(super) mmap: bool,
+}
+
+/// Writes the report: the end of the command, and a section for each chosen program, that with most
+/// memory first.
 ///
 /// # Errors
 ///
@@ -92,10 +104,10 @@ pub(crate) fn write(
     mut out: &mut dyn Write,
     ended: &Ended,
     command: &str,
-    choice: &Choice,
-    lines: usize,
+    show: &Show,
 ) -> io::Result<()> {
     let out = &mut out;
+    let (choice, lines) = (&show.choice, show.lines);
     let known = ended.main.as_ref().and_then(|main| main.as_ref().ok()).map_or(0, peak);
     let programs = sections::programs(&ended.boxes, (ended.pid, command, known));
     let (shown, rest) = sections::choose(programs, choice);
@@ -124,7 +136,7 @@ pub(crate) fn write(
             let name = printable(program.name);
             writeln!(out, "\n{name} (pid {}), the command:", ended.pid)?;
         }
-        write_main(out, ended, own.copied(), lines)?;
+        write_main(out, ended, own.copied(), show)?;
     }
     if !shown.iter().any(|program| program.is_main) {
         match (&ended.main, own) {
@@ -155,11 +167,11 @@ fn write_main(
     out: &mut impl Write,
     ended: &Ended,
     own: Option<&Held>,
-    lines: usize,
+    show: &Show,
 ) -> io::Result<()> {
     match (&ended.main, own) {
-        (Some(Ok(reading)), _) => write_reading(out, reading, lines),
-        (_, Some(held)) => sections::write_main(out, held, ended.time_ns, lines),
+        (Some(Ok(reading)), _) => write_reading(out, reading, show.lines, show.mmap),
+        (_, Some(held)) => sections::write_main(out, held, ended.time_ns, show.lines),
         (Some(Err(e)), None) => {
             writeln!(out, "kmem: no exit report: {}", printable(&e.to_string()))
         }
@@ -225,8 +237,15 @@ fn why_not(ended: &Ended) -> &'static str {
     }
 }
 
-fn write_reading(out: &mut impl Write, reading: &LastReading, lines: usize) -> io::Result<()> {
+fn write_reading(
+    out: &mut impl Write,
+    reading: &LastReading,
+    lines: usize,
+    mmap: bool,
+) -> io::Result<()> {
     let snapshot = &reading.snapshot;
+    let parts = snapshot.accounting.parts.filter(|_| mmap);
+    let accounting = Accounting { parts, ..snapshot.accounting };
     for fault in snapshot.left_out() {
         writeln!(out, "kmem: {}; left out", printable(&fault))?;
     }
@@ -236,7 +255,7 @@ fn write_reading(out: &mut impl Write, reading: &LastReading, lines: usize) -> i
             "kmem: no sites: profiling is `never` (KMEM_CONF=mem_profiling:never); small objects \
              are part of unaccounted"
         )?;
-        return report::write_accounting(out, &snapshot.accounting);
+        return report::write_accounting(out, &accounting);
     }
     let mut symbols = Symbols::new(&reading.modules);
     let mut ordered = |rows: &mut dyn Iterator<Item = &kmem_snapshot::books::SiteRow>| {
@@ -271,9 +290,38 @@ fn write_reading(out: &mut impl Write, reading: &LastReading, lines: usize) -> i
     if snapshot.torn() != 0 {
         writeln!(out, "kmem: {} slabs or page allocations could not be read", snapshot.torn())?;
     }
+    if let Some(mappings) = snapshot.mappings.as_ref().filter(|_| mmap) {
+        write_mappings(out, mappings, &mut symbols, lines)?;
+    }
     for remark in snapshot.budget.remarks() {
         writeln!(out, "kmem: {}", printable(&remark))?;
     }
     writeln!(out)?;
-    report::write_accounting(out, &snapshot.accounting)
+    report::write_accounting(out, &accounting)
+}
+
+/// Writes the memory outside of the heap.
+fn write_mappings(
+    out: &mut impl Write,
+    of: &Mappings,
+    symbols: &mut Symbols<'_>,
+    lines: usize,
+) -> io::Result<()> {
+    let mut sites = sites::resolve_mappings(&of.rows, symbols, |_| true);
+    sites.sort_by(|a, b| Order::Size.compare(a, b));
+    let mapped = sites.iter().filter_map(|site| site.mapped).fold(0, u64::saturating_add);
+    writeln!(
+        out,
+        "\nOutside of the heap at exit: {} resident of {} mapped",
+        report::size_u(of.parts.total()),
+        report::size_u(mapped)
+    )?;
+    report::write_mapping_table(out, &sites, lines)?;
+    for fault in &of.faults {
+        writeln!(out, "kmem: {}", printable(fault))?;
+    }
+    if of.lost != 0 {
+        writeln!(out, "kmem: {}", Note::MappingsLost(of.lost))?;
+    }
+    Ok(())
 }

@@ -124,6 +124,7 @@ mod tests {
             calls: 2966,
             tags: vec![8],
             chains: Vec::new(),
+            mapped: None,
             pinned: None,
         };
         let mut out = Vec::new();

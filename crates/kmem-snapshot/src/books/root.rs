@@ -119,6 +119,10 @@ pub struct Root {
     pub(crate) groups: u64,
     pub(crate) group_capacity: u32,
     pub(crate) group_size: u32,
+    pub(super) mappings: u64,
+    pub(super) mapping_capacity: u32,
+    pub(super) own: u64,
+    pub(super) own_capacity: u32,
 }
 
 /// The error for a field of the root block at `root`.
@@ -171,6 +175,10 @@ impl Root {
             groups: field!(bytes, RootBlock.groups: u64),
             group_capacity: field!(bytes, RootBlock.group_capacity: u32),
             group_size: field!(bytes, RootBlock.group_size: u32),
+            mappings: field!(bytes, RootBlock.mappings: u64),
+            mapping_capacity: field!(bytes, RootBlock.mapping_capacity: u32),
+            own: field!(bytes, RootBlock.own: u64),
+            own_capacity: field!(bytes, RootBlock.own_capacity: u32),
         })
     }
 
@@ -514,6 +522,11 @@ impl Zone {
 
     fn is_empty(&self) -> bool {
         self.pages == 0
+    }
+
+    /// Addresses of all pages.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.base..self.end()
     }
 
     /// One past the last address.

@@ -100,6 +100,7 @@ mod tests {
             calls: 3,
             tags: vec![2],
             chains: Vec::new(),
+            mapped: None,
             pinned: None,
         };
         let sites = [site("/a\x1b", 65_536), site("/", 10), site("/b", 7), site("/", 5)];

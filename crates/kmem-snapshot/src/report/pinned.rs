@@ -39,6 +39,7 @@ mod tests {
             calls: 1000,
             tags: vec![2],
             chains: Vec::new(),
+            mapped: None,
             pinned,
         };
         let pinned = Some(Pinned { pinned: 7 << 20, sole: 6 << 20 });

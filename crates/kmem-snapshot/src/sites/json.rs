@@ -27,6 +27,9 @@ impl<'a> Fields<'a> {
                 offset: None,
             },
             Origin::Metadata(table) => Self { function: Some(table.name()), ..Self::default() },
+            Origin::Mapped(mapped) => {
+                Self { function: Some(mapped.name()), file: mapped.path(), ..Self::default() }
+            }
             Origin::NotTagged | Origin::OtherSites | Origin::Unknown(_) => Self::default(),
         }
     }
@@ -73,7 +76,7 @@ impl Serialize for Chain {
 
 impl Serialize for Site {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Site", 14)?;
+        let mut out = serializer.serialize_struct("Site", 15)?;
         match &self.group {
             Some(group) => out.serialize_field("group", &**group)?,
             None => out.skip_field("group")?,
@@ -85,6 +88,8 @@ impl Serialize for Site {
         out.serialize_field("bytes", &self.bytes)?;
         out.serialize_field("calls", &self.calls)?;
         let kind = match &self.origin {
+            Origin::Mapped(mapped) => mapped.kind(),
+            _ if self.mapped.is_some() => "mapping",
             Origin::NotTagged => "not_tagged",
             Origin::OtherSites => "other_sites",
             Origin::Unknown(_) => "unknown",
@@ -96,6 +101,10 @@ impl Serialize for Site {
         out.serialize_field("kind", kind)?;
         Fields::of(&self.origin).write(&mut out)?;
         out.serialize_field("tags", &self.tags)?;
+        match self.mapped {
+            Some(bytes) => out.serialize_field("mapped", &bytes)?,
+            None => out.skip_field("mapped")?,
+        }
         match self.pinned {
             Some(of) => {
                 out.serialize_field("pinned", &of.pinned)?;

@@ -1,0 +1,115 @@
+//! Rows of mapped memory: by call site, or by what it is.
+
+use std::collections::HashMap;
+
+use super::{Chain, Origin, Site, Tag};
+use crate::books::{MappingOwner, MappingRow, SiteRow};
+use crate::symbols::Symbols;
+
+/// A tag that no site has. It stands for a return address that has no tag.
+const NO_TAG: u32 = u32::MAX;
+
+/// Mapped memory without a call site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mapped {
+    /// Anonymous memory that the program did not map through the C library.
+    Anonymous,
+    /// The stack of the first thread.
+    Stack,
+    /// Stacks of other threads.
+    ThreadStacks,
+    /// A program or a library, by path: its code and its variables.
+    Code(String),
+    /// Another file, or shared memory with a name, by path.
+    File(String),
+}
+
+impl Mapped {
+    /// Name of the memory in a table and in allocinfo text.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Anonymous => "anonymous_mappings",
+            Self::Stack => "stack",
+            Self::ThreadStacks => "thread_stacks",
+            Self::Code(_) => "code",
+            Self::File(_) => "mapped_file",
+        }
+    }
+
+    /// Path of the file.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Self::Code(path) | Self::File(path) => Some(path),
+            Self::Anonymous | Self::Stack | Self::ThreadStacks => None,
+        }
+    }
+
+    /// Kind of the row in JSON.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Anonymous => "anonymous",
+            Self::Stack | Self::ThreadStacks => "stack",
+            Self::Code(_) => "code",
+            Self::File(_) => "file",
+        }
+    }
+
+    /// The tag of an allocinfo line.
+    pub(super) fn tag(&self) -> Tag {
+        let path = self.path();
+        let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+        Tag {
+            file: path.unwrap_or("kmem").to_owned(),
+            line: 0,
+            module: path.map(base),
+            function: self.name().to_owned(),
+        }
+    }
+}
+
+/// Names rows of mapped memory, keeps those with a wanted origin, and merges those of one place.
+pub fn resolve_mappings<'a>(
+    rows: impl IntoIterator<Item = &'a MappingRow>,
+    symbols: &mut Symbols<'_>,
+    wanted: impl Fn(&Origin) -> bool,
+) -> Vec<Site> {
+    let mut sites: Vec<Site> = Vec::new();
+    let mut known = HashMap::new();
+    for row in rows {
+        let bytes = i64::try_from(row.resident).unwrap_or(i64::MAX);
+        let plain = |mapped| (Origin::Mapped(mapped), Vec::new(), NO_TAG);
+        let (origin, frames, tag) = match &row.owner {
+            MappingOwner::Tag(_) | MappingOwner::Address(_) => {
+                let tag = if let MappingOwner::Tag(tag) = row.owner { tag } else { NO_TAG };
+                let site = SiteRow { tag, key: row.key.clone(), bytes, calls: row.count };
+                let (origin, frames) = Origin::resolve(&site, symbols);
+                (origin, frames, tag)
+            }
+            MappingOwner::Anonymous => plain(Mapped::Anonymous),
+            MappingOwner::Stack => plain(Mapped::Stack),
+            MappingOwner::ThreadStack => plain(Mapped::ThreadStacks),
+            MappingOwner::Code(path) => plain(Mapped::Code(path.clone())),
+            MappingOwner::File(path) => plain(Mapped::File(path.clone())),
+        };
+        if !wanted(&origin) {
+            continue;
+        }
+        let at = *known.entry(origin.key()).or_insert(sites.len());
+        if at == sites.len() {
+            sites.push(Site { mapped: Some(0), ..Site::new(origin) });
+        }
+        let site = &mut sites[at];
+        site.bytes = site.bytes.saturating_add(bytes);
+        site.calls = site.calls.saturating_add(row.count);
+        site.mapped = Some(site.mapped.unwrap_or(0).saturating_add(row.mapped));
+        if tag != NO_TAG {
+            site.tags.push(tag);
+        }
+        if !frames.is_empty() {
+            site.chains.push(Chain { tag, bytes, calls: row.count, frames });
+        }
+    }
+    sites
+}
