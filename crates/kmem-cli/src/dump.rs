@@ -4,7 +4,6 @@ use std::io::{self, BufWriter, Write};
 
 use clap::ValueEnum;
 use kmem_snapshot::allocinfo::{self, Version};
-use kmem_snapshot::books::Accounting;
 use kmem_snapshot::sites::Site;
 use kmem_snapshot::stacks::{self, Speedscope, Stacks, write_folded};
 use kmem_snapshot::{By, Query, Reading, report};
@@ -115,7 +114,10 @@ impl Args {
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     args.check()?;
-    let reading = args.from.target()?.read(&args.query())?;
+    let mut reading = args.from.target()?.read(&args.query())?;
+    if args.no_mmap {
+        reading.snapshot.accounting.parts = None;
+    }
     say_all(&reading.notes);
     let sites = [&reading.sites[..], &reading.metadata, &reading.mappings].concat();
     let mut out = BufWriter::new(io::stdout().lock());
@@ -130,9 +132,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         say(&report::filtered(&reading.sites, reading.snapshot.totals()));
     }
     if let Some(accounting) = reading.accounting() {
-        let parts = accounting.parts.filter(|_| !args.no_mmap);
-        let accounting = Accounting { parts, ..*accounting };
-        let _ = report::write_accounting(&mut io::stderr(), &accounting);
+        let _ = report::write_accounting(&mut io::stderr(), accounting);
     }
     Ok(())
 }

@@ -401,10 +401,10 @@ pub struct Accounting {
     pub tables: Tables,
     /// Resident memory, as the kernel counts it; of a core file, the memory in the file.
     pub resident: u64,
-    /// Pages in use that are not in memory, because the program never touched them. They are part
-    /// of the terms above. None where the page map cannot be read.
+    /// Pages in use or kept for reuse that are not in memory, because the program never touched
+    /// them. They are part of the terms above. None where the page map cannot be read.
     pub untouched: Option<u64>,
-    /// Pages in use that are in swap, part of the terms above, too. None where the page map cannot
+    /// Pages in use or kept for reuse that are in swap, part of the terms above, too. None where the page map cannot
     /// be read.
     pub swapped: Option<u64>,
     /// The parts of `unaccounted` that have a name. None where they are not known.
@@ -470,8 +470,8 @@ impl Accounting {
 struct Rest {
     /// Free pages that may hold old contents.
     dirty: u64,
-    /// Pages in use that are neither in memory nor in swap, and pages in use that are in swap. None
-    /// where that is not known.
+    /// Pages in use or with old contents that are neither in memory nor in swap, and those in swap.
+    /// None where that is not known.
     absent: Option<(u64, u64)>,
 }
 
@@ -491,8 +491,10 @@ impl Rest {
             let dirty = zone.bits(source, zone.dirty, &pages).ok()?;
             let both = free.iter().zip(&dirty).map(|(f, d)| u64::from((f & d).count_ones()));
             this.dirty += both.sum::<u64>() * PAGE;
+            // Pages that count as neither in use nor cached.
+            let clean: Vec<u8> = free.iter().zip(&dirty).map(|(f, d)| f & !d).collect();
             this.absent = this.absent.and_then(|(untouched, swapped)| {
-                let (more, more_swapped) = not_resident(source, zone, &pages, &free)?;
+                let (more, more_swapped) = not_resident(source, zone, &pages, &clean)?;
                 Some((untouched + more, swapped + more_swapped))
             });
         }
@@ -500,8 +502,8 @@ impl Rest {
     }
 }
 
-/// Bytes of pages in use that are neither in memory nor in swap, and of those in swap. `free` has
-/// the bits of these pages.
+/// Bytes of pages that are neither in memory nor in swap, and of those in swap. Pages whose bits in
+/// `free` are set do not count.
 fn not_resident(
     source: &Source<'_>,
     zone: &Zone,

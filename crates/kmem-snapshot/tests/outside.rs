@@ -46,8 +46,7 @@ fn totals_are_exact() {
     assert_eq!((sites, peak, groups), (4 << 20, (2 << 20) + 4096, 6 << 20));
     assert_eq!(other + zones + slabs, of.overhead - sites - peak - groups);
     assert!(zones > 128 << 10 && slabs > 64 << 10 && other >= 4096, "{parts:?}");
-    let sum = of.tracked as i64 + of.cached as i64 + of.overhead as i64 + of.unaccounted();
-    assert_eq!(sum, of.resident as i64);
+    balances(&snapshot);
     // The target wrote the extension vectors and no object.
     assert!(of.untouched.unwrap() > 10 << 20);
 }
@@ -68,7 +67,7 @@ fn broken_books_are_refused_by_name() {
         ("magic", "magic is 0x7"),
         ("starting", "still starting"),
         ("truncated", "truncated"),
-        ("version", "layout version 5"),
+        ("version", "layout version 6"),
         ("size", "size is 64"),
         ("tag_bits", "tag_bits is 18"),
         ("class_count", "class_count is 4294967295"),
@@ -94,6 +93,40 @@ fn broken_books_are_refused_by_name() {
         let text = error.to_string();
         assert!(matches!(error, ReadError::BadBooks { .. }), "{fault}: {text}");
         assert!(text.contains(what), "{fault}: {text}");
+    }
+}
+
+/// Checks that the equation and its parts are exact.
+fn balances(snapshot: &Snapshot) {
+    let of = &snapshot.accounting;
+    let absent = of.untouched.unwrap_or(0) + of.swapped.unwrap_or(0);
+    let heap = of.tracked as i64 + of.cached as i64 + of.overhead as i64 - absent as i64;
+    assert_eq!(heap + of.unaccounted(), of.resident as i64);
+    let parts = of.parts.unwrap();
+    assert_eq!(parts.total() as i64 + of.other().unwrap(), of.unaccounted());
+    let rows = &snapshot.mappings.as_ref().unwrap().rows;
+    assert_eq!(rows.iter().map(|row| row.resident).sum::<u64>(), parts.total());
+}
+
+#[test]
+fn records_of_mappings_that_make_no_sense_hide_nothing() {
+    for (fault, what) in [
+        ("mappings-garbage", None),
+        ("mappings-outside", Some("callers of mappings are not known")),
+        ("mappings-cut", Some("4294967295 records of mappings")),
+        ("mappings-short", Some("callers of mappings are not known")),
+        ("own-garbage", None),
+        ("own-outside", Some("kmem's own mappings are not known")),
+        ("own-count", Some("own_capacity is 4294967295")),
+        ("own-all", None),
+    ] {
+        let target = Target::start(fault);
+        let snapshot = target.snapshot().unwrap_or_else(|error| panic!("{fault}: {error}"));
+        assert_eq!(by_tag(&snapshot.books[0].rows), target.totals, "{fault}");
+        balances(&snapshot);
+        let faults = &snapshot.mappings.as_ref().unwrap().faults;
+        let said = what.is_none_or(|what| faults.iter().any(|fault| fault.contains(what)));
+        assert!(said && faults.is_empty() == what.is_none(), "{fault}: {faults:?}");
     }
 }
 

@@ -12,7 +12,7 @@
 //! page map then divides the memory of a mapping. The parts of a mapping always add up to the bytes
 //! that the kernel counts for it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use kmem_layout::mapping::{
@@ -309,9 +309,9 @@ impl Mappings {
         }
         let code = code_paths(all);
         let mut rows: HashMap<(Option<Number>, MappingOwner), usize> = HashMap::new();
-        let mut before: Option<&Mapping> = None;
+        let mut before = None;
         for Resident { mapping, resident } in all {
-            let own = default_owner(mapping, before, &code);
+            let own = default_owner(mapping, before.take(), &code);
             let mut parts = canvas.parts(mapping.start..mapping.end);
             if !is_anonymous(mapping) {
                 // The path of a file says more than a record, which may be an old one.
@@ -320,6 +320,11 @@ impl Mappings {
                 let first = parts.first().and_then(|part| part.1);
                 parts = vec![(mapping.start..mapping.end, first)];
             }
+            if parts.last().is_some_and(|part| part.1.is_none())
+                && let MappingOwner::Code(_) = own
+            {
+                before = Some((mapping.end, own.clone()));
+            }
             let sizes = divide(&parts, *resident, pages);
             for (nth, ((range, number), bytes)) in parts.into_iter().zip(sizes).enumerate() {
                 let (owner, key) = match number {
@@ -327,7 +332,6 @@ impl Mappings {
                         Some((owner, key)) => (owner.clone(), key.clone()),
                         None => continue,
                     },
-                    // Variables without a value in the file follow the file's last mapping.
                     None if nth > 0 && is_anonymous(mapping) => {
                         (MappingOwner::Anonymous, Key::None)
                     }
@@ -343,7 +347,6 @@ impl Mappings {
                 row.resident = row.resident.saturating_add(bytes);
                 row.count += 1;
             }
-            before = Some(mapping);
         }
         for row in &this.rows {
             let part = match row.owner {
@@ -407,32 +410,29 @@ fn file_parts(parts: Vec<(Range<u64>, Option<Number>)>) -> Vec<(Range<u64>, Opti
 }
 
 /// Paths of which a mapping can be executed.
-fn code_paths(all: &[Resident]) -> std::collections::HashSet<&str> {
+fn code_paths(all: &[Resident]) -> HashSet<&str> {
     let mapped = all.iter().map(|one| &one.mapping);
     mapped.filter(|m| m.executable && m.is_file()).map(|m| m.path.as_str()).collect()
 }
 
-/// Owner of the memory of a mapping that nobody painted.
+/// Owner of the memory of a mapping that nobody painted. `before` is the end of the mapping below
+/// it, and its owner, where that is a program or a library.
 fn default_owner(
     mapping: &Mapping,
-    before: Option<&Mapping>,
-    code: &std::collections::HashSet<&str>,
+    before: Option<(u64, MappingOwner)>,
+    code: &HashSet<&str>,
 ) -> MappingOwner {
     let path = mapping.path.as_str();
-    let of_file = |path: &str| {
-        let name = crate::memory::bounded(path).into_owned();
-        if code.contains(path) { MappingOwner::Code(name) } else { MappingOwner::File(name) }
-    };
     match before {
         _ if path.starts_with("[stack") => MappingOwner::Stack,
         _ if path.starts_with("[v") => MappingOwner::Code(path.to_owned()),
-        Some(file)
-            if path.is_empty() && file.end == mapping.start && code.contains(&*file.path) =>
-        {
-            of_file(&file.path)
-        }
+        // Variables without a value in the file follow the file's last mapping.
+        Some((end, owner)) if path.is_empty() && end == mapping.start => owner,
         _ if is_anonymous(mapping) => MappingOwner::Anonymous,
-        _ => of_file(path),
+        _ => {
+            let name = crate::memory::bounded(path).into_owned();
+            if code.contains(path) { MappingOwner::Code(name) } else { MappingOwner::File(name) }
+        }
     }
 }
 

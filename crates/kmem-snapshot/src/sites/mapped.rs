@@ -63,7 +63,7 @@ impl Mapped {
         Tag {
             file: path.unwrap_or("kmem").to_owned(),
             line: 0,
-            module: path.map(base),
+            module: path.filter(|path| !path.starts_with('[')).map(base),
             function: self.name().to_owned(),
         }
     }

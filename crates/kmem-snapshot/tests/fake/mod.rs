@@ -17,6 +17,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use kmem_layout::geometry::ClassGeometry;
+use kmem_layout::mapping::{MAX_OWN, MAX_RECORDS, MappingTable, RECORDS};
 use kmem_layout::root::{MAGIC, MAX_ZONES, RootBlock, VERSION, ZoneBlock, profiling, zone_purpose};
 use kmem_layout::site::{PeakEntry, PeakTable, Site};
 use kmem_layout::word::{EXT_LIVE, OBJCG_SHIFT, TAG_BITS, TAG_FIRST_SITE};
@@ -538,6 +539,27 @@ fn break_it(fault: &str, root: &mut RootBlock, zone: &mut ZoneBlock, at: &Layout
         }
         "sites-outside" => root.sites = 1 << 60,
         "peak-outside" => root.peak = 1 << 60,
+        "mappings-garbage" => {
+            root.mappings.store(garbage(size_of::<MappingTable>()), Relaxed);
+            root.mapping_capacity.store(RECORDS as u32, Relaxed);
+        }
+        "mappings-outside" => root.mappings.store(u64::MAX - 4096, Relaxed),
+        "mappings-cut" => {
+            root.mappings.store(garbage(16 << 10), Relaxed);
+            root.mapping_capacity.store(u32::MAX, Relaxed);
+        }
+        "mappings-short" => {
+            root.mappings.store(garbage(16 << 10), Relaxed);
+            root.mapping_capacity.store(MAX_RECORDS, Relaxed);
+        }
+        "own-garbage" => (root.own, root.own_capacity) = (garbage(64 << 10), MAX_OWN),
+        "own-outside" => (root.own, root.own_capacity) = (0x10, 7),
+        "own-count" => (root.own, root.own_capacity) = (garbage(4096), u32::MAX),
+        "own-all" => {
+            let own = map(4096, -1);
+            put(own, (0_u64, u64::MAX));
+            (root.own, root.own_capacity) = (own as u64, 1);
+        }
         "peak-torn" => put(at.peak, 5_u64),
         "peak-none" => put(at.peak, 0_u64),
         "peak-len" => put(at.peak + 16, u64::MAX),
@@ -547,6 +569,17 @@ fn break_it(fault: &str, root: &mut RootBlock, zone: &mut ZoneBlock, at: &Layout
         "long-pages" => put(at.page_len + 4 * 200, u32::MAX),
         _ => {}
     }
+}
+
+/// Memory with words of any kind: small ones, addresses, and the largest.
+fn garbage(len: usize) -> u64 {
+    let at = map(len, -1);
+    let mut random = Random(7);
+    for word in (at..at + len).step_by(8) {
+        let any = random.below(u64::MAX);
+        put(word, any >> (any % 64));
+    }
+    at as u64
 }
 
 /// A zone of 2^32 pages, whose tables were never touched.

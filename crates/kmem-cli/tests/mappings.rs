@@ -1,0 +1,213 @@
+//! Memory that a program maps itself, and the rest of its memory outside of the heap, in the reports
+//! of the command.
+
+mod program;
+
+use std::path::Path;
+use std::process::Command;
+
+use kmem_testing::{Coprocess, is_missing, not_run, this_test};
+use program::{KMEM, compile, directory, json, preload, text};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const SOURCE: &str = include_str!("programs/mappings.c");
+const PAGE: i64 = 4096;
+
+fn line_of(mark: &str) -> i64 {
+    let mark = format!("/* {mark} */");
+    SOURCE.lines().position(|line| line.contains(&mark)).unwrap() as i64 + 1
+}
+
+/// Starts a program under the library, and waits until it is ready. Also returns its answers.
+fn start(mut command: Command, dir: &Path) -> (Coprocess, Vec<String>) {
+    preload(&mut command, "", dir);
+    let mut process = Coprocess::start(&mut command);
+    let answers = process.wait_for("ready");
+    (process, answers)
+}
+
+/// Starts the program that maps memory in every way. Also returns the pid of its child.
+fn mappings() -> (TempDir, Coprocess, u32) {
+    let dir = directory();
+    let mut command = Command::new(compile("mappings", &[], dir.path()));
+    command.arg(dir.path().join("file"));
+    let (process, answers) = start(command, dir.path());
+    let child = answers[0].parse().unwrap();
+    (dir, process, child)
+}
+
+fn dump(pid: u32, args: &[&str]) -> Value {
+    json(Command::new(KMEM).args(["dump", "--json", "-p", &pid.to_string()]).args(args))
+}
+
+fn number(row: &Value, field: &str) -> i64 {
+    row[field].as_i64().unwrap_or_else(|| panic!("{field}: {row}"))
+}
+
+/// Rows of mapped memory.
+fn mapped(dump: &Value) -> Vec<&Value> {
+    dump["rows"].as_array().unwrap().iter().filter(|row| row["mapped"].is_i64()).collect()
+}
+
+/// Resident and mapped pages, and ranges, of the rows that are chosen.
+fn pages(dump: &Value, chosen: impl Fn(&Value) -> bool) -> [i64; 3] {
+    let rows = mapped(dump).into_iter().filter(|row| chosen(row));
+    rows.fold([0; 3], |[resident, mapped, ranges], row| {
+        let more = [number(row, "bytes") / PAGE, number(row, "mapped") / PAGE];
+        [resident + more[0], mapped + more[1], ranges + number(row, "calls")]
+    })
+}
+
+/// The same, of the call on the line with a mark.
+fn call(dump: &Value, mark: &str) -> [i64; 3] {
+    let line = line_of(mark);
+    pages(dump, |row| row["kind"] == "mapping" && row["line"] == line)
+}
+
+fn of_kind(dump: &Value, kind: &str, function: &str) -> [i64; 3] {
+    pages(dump, |row| row["kind"] == kind && row["function"] == function)
+}
+
+/// Checks that the equation and its parts are exact, and that little has no name.
+fn balances(dump: &Value) {
+    let accounting = &dump["accounting"];
+    let of = |name: &str| accounting[name].as_i64().unwrap_or(0);
+    let part = |name: &str| number(&accounting["parts"], name);
+    let heap = of("tracked") + of("cached") + of("overhead") - of("untouched") - of("swapped");
+    assert_eq!(heap + of("unaccounted"), of("resident"), "{accounting}");
+    let named = part("mappings") + part("stacks") + part("code") + part("files");
+    assert_eq!(named + part("other"), of("unaccounted"), "{accounting}");
+    assert!((0..=64 << 10).contains(&part("other")), "{accounting}");
+    assert!(of("page_tables") > 0, "{accounting}");
+    let rows: i64 = mapped(dump).iter().map(|row| number(row, "bytes")).sum();
+    assert_eq!(rows, named, "{accounting}");
+}
+
+#[test]
+fn memory_that_the_program_maps_is_a_row_of_the_caller() {
+    let (_dir, process, child) = mappings();
+    let dump = dump(process.pid(), &[]);
+    // Two calls over parts of an older mapping, merged by the kernel.
+    assert_eq!(call(&dump, "reserve"), [0, 940, 2]);
+    assert_eq!(call(&dump, "left"), [30, 40, 1]);
+    assert_eq!(call(&dump, "right"), [7, 20, 1]);
+    assert_eq!(call(&dump, "holes"), [65, 65, 2]);
+    assert_eq!(call(&dump, "small"), [0; 3]);
+    assert_eq!(call(&dump, "grow"), [50, 64, 1]);
+    assert_eq!(call(&dump, "kept"), [11, 11, 1]);
+    assert_eq!(call(&dump, "shared"), [9, 12, 1]);
+    assert_eq!(call(&dump, "segment"), [5, 16, 1]);
+    assert_eq!(call(&dump, "data_segment"), [20, 20, 1]);
+    let calls = pages(&dump, |row| row["kind"] == "mapping");
+    assert_eq!(calls[..2], [197, 1188]);
+
+    let file = |row: &Value| {
+        row["kind"] == "file" && row["file"].as_str().unwrap_or_default().ends_with("/file")
+    };
+    assert_eq!(pages(&dump, file), [6, 24, 1]);
+    // Anonymous memory of the system call that kmem does not see, and of the loader.
+    let [resident, size, _] = of_kind(&dump, "anonymous", "anonymous_mappings");
+    assert!((0..8).contains(&resident) && (50..70).contains(&size), "{dump}");
+    let [resident, _, stacks] = of_kind(&dump, "stack", "thread_stacks");
+    assert!(stacks == 3 && resident >= 3 * 64, "{dump}");
+    assert!(of_kind(&dump, "stack", "stack")[0] > 0);
+    let code = |name: &'static str| {
+        move |row: &Value| {
+            row["kind"] == "code" && row["file"].as_str().unwrap_or_default().contains(name)
+        }
+    };
+    for name in ["/libc.so", "/libkmem.so", "/mappings"] {
+        assert!(pages(&dump, code(name))[0] > 0, "{name}: {dump}");
+    }
+    balances(&dump);
+
+    // The child inherits the table of its parent.
+    let dump = self::dump(child, &[]);
+    assert_eq!(call(&dump, "left"), [60, 80, 2]);
+    assert_eq!(call(&dump, "reserve"), [0, 900, 3]);
+    assert_eq!(call(&dump, "holes"), [65, 65, 2]);
+    balances(&dump);
+}
+
+#[test]
+fn mapped_memory_is_shown_beside_the_resident_part_and_can_be_left_out() {
+    let (_dir, process, _) = mappings();
+    let pid = process.pid().to_string();
+    let run = |args: &[&str]| {
+        let output = Command::new(KMEM).args(args).args(["-p", &pid]).output().unwrap();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (rows, account) = run(&["dump"]);
+    let line = format!("{:12} {:8} ", 30 * PAGE, 1);
+    let end = format!("mappings.c:{} func:left mapped:{} ", line_of("left"), 40 * PAGE);
+    assert!(rows.lines().any(|l| l.starts_with(&line) && l.ends_with(&end)), "{rows}");
+    assert!(rows.contains(" kmem:0 func:stack mapped:"), "{rows}");
+    assert!(account.contains("\n  unaccounted: mappings 7"), "{account}");
+    assert!(account.contains("\n  page tables "), "{account}");
+    let one = dump(process.pid(), &["--function", "left"]);
+    assert_eq!(mapped(&one).len(), 1);
+    assert!(!run(&["dump", "--format", "1.0"]).0.contains("mapped:"));
+    assert!(run(&["dump", "--format", "folded"]).0.lines().any(|l| l.ends_with("left 122880")));
+
+    let (rows, account) = run(&["dump", "--no-mmap"]);
+    assert!(!rows.contains("mapped:") && !rows.contains("func:left"), "{rows}");
+    assert!(!account.contains("mappings"), "{account}");
+    let dump = dump(process.pid(), &["--no-mmap"]);
+    assert!(mapped(&dump).is_empty() && dump["accounting"]["parts"].is_null());
+}
+
+#[test]
+fn the_report_of_a_command_has_the_memory_outside_of_the_heap() {
+    let dir = directory();
+    let program = compile("mappings", &[], dir.path());
+    let run = |options: &[&str]| {
+        let mut command = Command::new(KMEM);
+        command.arg("run").args(options).args(["-n", "40", "--"]).arg(&program);
+        command.arg(dir.path().join("file")).env_remove("LD_PRELOAD").env_remove("KMEM_CONF");
+        // Without input, the program ends at once.
+        text(&command.stdin(std::process::Stdio::null()).output().unwrap().stderr)
+    };
+    let report = run(&[]);
+    let row = |name: &str| {
+        let found = report.lines().find(|l| l.contains(&format!("  {name} ")));
+        let fields = found.unwrap_or_else(|| panic!("{name}: {report}")).split_whitespace();
+        fields.take(5).collect::<Vec<_>>().join(" ")
+    };
+    assert!(report.contains("\nOutside of the heap at exit: "), "{report}");
+    assert!(report.contains("\n  RESIDENT     MAPPED  RANGES  FUNCTION"), "{report}");
+    assert_eq!(row("left"), "120.0 KiB 160.0 KiB 1");
+    assert_eq!(row("grow"), "200.0 KiB 256.0 KiB 1");
+    assert!(report.contains(" = resident ") && report.contains("  unaccounted: mappings "));
+    assert!(!report.contains("unaccounted -") && !report.contains("other -"), "{report}");
+    let report = run(&["--no-mmap"]);
+    assert!(!report.contains("Outside of the heap") && !report.contains("mappings 7"), "{report}");
+}
+
+#[test]
+fn python_shows_its_arenas_and_what_a_script_maps() {
+    if is_missing("python3") {
+        not_run(&this_test(), "there is no python3");
+        return;
+    }
+    let dir = directory();
+    let script = "import mmap, sys\n\
+        big = mmap.mmap(-1, 50 << 20)\n\
+        for at in range(0, 50 << 20, 4096): big[at] = 1\n\
+        small = [{str(i): i} for i in range(50000)]\n\
+        print('ready', flush=True)\n\
+        sys.stdin.read(1)\n";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]);
+    let (process, _) = start(command, dir.path());
+    let dump = dump(process.pid(), &[]);
+    balances(&dump);
+    let rows = mapped(&dump);
+    let calls: Vec<_> = rows.iter().filter(|row| row["kind"] == "mapping").collect();
+    assert!(calls.iter().any(|row| number(row, "bytes") == 50 << 20), "{dump}");
+    // The arenas: by mmap, or with the setting of another python by malloc.
+    let arenas: i64 = calls.iter().map(|row| number(row, "bytes")).sum();
+    let heap = number(&dump["totals"], "bytes");
+    assert!(arenas - (50 << 20) + heap > 8 << 20, "{dump}");
+    assert!(number(&dump["accounting"], "resident") > 60 << 20);
+}
