@@ -71,7 +71,7 @@ fn peak_and_leaks_are_exact() {
 #[test]
 fn dump_is_allocinfo_of_a_live_process() {
     let live = start("wait", "");
-    let output = live.kmem(&["dump"]);
+    let output = live.kmem(&["dump", "--no-mmap"]);
     let dump = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(dump.starts_with("allocinfo - version: 2.0\n#     <size>  <calls> <tag info>\n"));
@@ -81,9 +81,9 @@ fn dump_is_allocinfo_of_a_live_process() {
     assert!(dump.lines().skip(2).all(|l| l.ends_with(' ')));
     assert!(text(&output.stderr).starts_with("tracked "), "{}", text(&output.stderr));
     // Equal books print alike.
-    assert_eq!(text(&live.kmem(&["dump"]).stdout), dump);
+    assert_eq!(text(&live.kmem(&["dump", "--no-mmap"]).stdout), dump);
     assert!(
-        text(&live.kmem(&["dump", "--format", "1.0"]).stdout)
+        text(&live.kmem(&["dump", "--no-mmap", "--format", "1.0"]).stdout)
             .starts_with("allocinfo - version: 1.0\n")
     );
 }
@@ -96,9 +96,11 @@ fn top_and_json() {
     let json: Value =
         serde_json::from_slice(&live.kmem(&["top", "--once", "--json"]).stdout).unwrap();
     let of = |name: &str| json["accounting"][name].as_i64().unwrap();
-    assert_eq!(of("tracked") + of("cached") + of("overhead") + of("unaccounted"), of("resident"));
+    let heap = of("tracked") + of("cached") + of("overhead") - of("untouched") - of("swapped");
+    assert_eq!(heap + of("unaccounted"), of("resident"));
     assert_eq!(json["rows"][0]["bytes"], 3 << 20);
-    let rows: Value = serde_json::from_slice(&live.kmem(&["dump", "--json"]).stdout).unwrap();
+    let rows: Value =
+        serde_json::from_slice(&live.kmem(&["dump", "--no-mmap", "--json"]).stdout).unwrap();
     let rows = rows["rows"].as_array().unwrap();
     let sum: i64 = rows.iter().map(|r| r["bytes"].as_i64().unwrap()).sum();
     assert_eq!(sum, of("tracked"));
@@ -112,7 +114,7 @@ fn top_and_json() {
 #[test]
 fn filters_choose_rows_of_a_live_process() {
     let live = start("wait", "");
-    let all = text(&live.kmem(&["dump"]).stdout);
+    let all = text(&live.kmem(&["dump", "--no-mmap"]).stdout);
     let lines = |args: &[&str]| -> Vec<String> {
         let output = live.kmem(args);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -128,35 +130,40 @@ fn filters_choose_rows_of_a_live_process() {
     let both = expected(&|l| l.ends_with(" func:leak ") || l.ends_with(" func:large "));
     assert_eq!((leak.len(), both.len()), (1, 2));
     let line = line_of("leak").to_string();
-    assert_eq!(lines(&["dump", "--function", "leak"]), leak);
-    assert_eq!(lines(&["dump", "--function", "leak", "--function", "large"]), both);
-    assert_eq!(lines(&["dump", "--function", "l*", "--line", &line]), leak);
-    assert_eq!(lines(&["dump", "--file", "*/books.c"]), both);
-    assert_eq!(lines(&["dump", "--module", "book?"]), both);
-    assert_eq!(lines(&["dump", "--module", "books", "--max", "1M"]), leak);
-    assert_eq!(lines(&["dump", "--min", "112000", "--max", "112000", "--file", "*.c"]), leak);
+    assert_eq!(lines(&["dump", "--no-mmap", "--function", "leak"]), leak);
+    assert_eq!(lines(&["dump", "--no-mmap", "--function", "leak", "--function", "large"]), both);
+    assert_eq!(lines(&["dump", "--no-mmap", "--function", "l*", "--line", &line]), leak);
+    assert_eq!(lines(&["dump", "--no-mmap", "--file", "*/books.c"]), both);
+    assert_eq!(lines(&["dump", "--no-mmap", "--module", "book?"]), both);
+    assert_eq!(lines(&["dump", "--no-mmap", "--module", "books", "--max", "1M"]), leak);
+    assert_eq!(
+        lines(&["dump", "--no-mmap", "--min", "112000", "--max", "112000", "--file", "*.c"]),
+        leak
+    );
     let library = expected(&|l| !l.contains("/books.c:"));
-    assert_eq!(lines(&["dump", "--module", "lib*"]), library);
+    assert_eq!(lines(&["dump", "--no-mmap", "--module", "lib*"]), library);
     assert!(!library.is_empty(), "{all}");
 
-    assert_eq!(lines(&["dump", "--function", "leak", "--module", "lib*"]), [""; 0]);
+    assert_eq!(lines(&["dump", "--no-mmap", "--function", "leak", "--module", "lib*"]), [""; 0]);
     let top = text(&live.kmem(&["top", "--once", "--function", "absent"]).stdout);
     let table: Vec<&str> = top.lines().skip_while(|l| !l.is_empty()).skip(1).collect();
     assert_eq!(table, ["      SIZE     CALLS  FUNCTION  WHERE"], "{top}");
     let top = text(&live.kmem(&["top", "--once", "--function", "leak"]).stdout);
     let says = "a filter is on: 109.4 KiB in 1000 live objects from 1 call sites match, of 3.1 MiB";
     assert!(top.lines().next().unwrap().contains(says), "{top}");
-    let json: Value =
-        serde_json::from_slice(&live.kmem(&["dump", "--json", "--line", &line]).stdout).unwrap();
+    let json: Value = serde_json::from_slice(
+        &live.kmem(&["dump", "--no-mmap", "--json", "--line", &line]).stdout,
+    )
+    .unwrap();
     assert_eq!(json["filtered"]["bytes"], 112_000);
     assert_eq!(json["rows"].as_array().unwrap().len(), 1);
-    assert_eq!(live.kmem(&["dump", "--line", "x"]).status.code(), Some(2));
+    assert_eq!(live.kmem(&["dump", "--no-mmap", "--line", "x"]).status.code(), Some(2));
 }
 
 #[test]
 fn a_site_that_pins_what_others_freed_is_shown() {
     let live = start("fragment", "");
-    let output = live.kmem(&["dump", "--json"]);
+    let output = live.kmem(&["dump", "--no-mmap", "--json"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = json["rows"].as_array().unwrap();
     let of = |function: &str, field: &str| {
@@ -200,9 +207,9 @@ fn the_allocators_own_memory_is_the_overhead_to_the_byte() {
         let rows = json["rows"].as_array().unwrap();
         rows.iter().filter(|r| r["kind"] == "metadata").cloned().collect()
     };
-    assert_eq!(own(&json(&["dump", "--json"])), [Value::Null; 0]);
+    assert_eq!(own(&json(&["dump", "--no-mmap", "--json"])), [Value::Null; 0]);
     let top = ["top", "-o", "-n", "1000", "--json", "--metadata"];
-    for args in [&["dump", "--json", "--metadata"][..], &top] {
+    for args in [&["dump", "--no-mmap", "--json", "--metadata"][..], &top] {
         let json = json(args);
         let rows = own(&json);
         let sum: i64 = rows.iter().map(|r| r["bytes"].as_i64().unwrap()).sum();
@@ -213,11 +220,11 @@ fn the_allocators_own_memory_is_the_overhead_to_the_byte() {
         }
         assert_eq!(rows.len(), names.len());
     }
-    let plain = text(&live.kmem(&["dump"]).stdout);
-    let dump = text(&live.kmem(&["dump", "--metadata"]).stdout);
+    let plain = text(&live.kmem(&["dump", "--no-mmap"]).stdout);
+    let dump = text(&live.kmem(&["dump", "--no-mmap", "--metadata"]).stdout);
     let own = dump.strip_prefix(&plain).unwrap();
     assert!(own.contains("        0 kmem:0 func:zone_tables \n"), "{own}");
-    let one = text(&live.kmem(&["dump", "--metadata", "--function", "slab_*"]).stdout);
+    let one = text(&live.kmem(&["dump", "--no-mmap", "--metadata", "--function", "slab_*"]).stdout);
     assert_eq!(one.lines().skip(2).count(), 1, "{one}");
 }
 
@@ -238,8 +245,9 @@ fn without_the_page_map_the_overhead_is_an_estimate_and_said_to_be_one() {
     }
     let live = start("fragment", "");
     let pid = live.pid().to_string();
-    let hidden = json(reader(&kmem).args(["dump", "--json", "--metadata", "-p", &pid]));
-    let exact = live.json(&["dump", "--json", "--metadata"]);
+    let hidden =
+        json(reader(&kmem).args(["dump", "--no-mmap", "--json", "--metadata", "-p", &pid]));
+    let exact = live.json(&["dump", "--no-mmap", "--json", "--metadata"]);
     let of = |json: &Value, name: &str| json["accounting"][name].as_i64().unwrap();
     assert_eq!(
         [&exact["accounting"]["tables"], &hidden["accounting"]["tables"]],
@@ -250,7 +258,9 @@ fn without_the_page_map_the_overhead_is_an_estimate_and_said_to_be_one() {
     }
     for json in [&exact, &hidden] {
         let sum = ["tracked", "cached", "overhead", "unaccounted"].map(|part| of(json, part));
-        assert_eq!(sum.iter().sum::<i64>(), of(json, "resident"));
+        let absent =
+            ["untouched", "swapped"].map(|of| json["accounting"][of].as_i64().unwrap_or(0));
+        assert_eq!(sum.iter().sum::<i64>() - absent[0] - absent[1], of(json, "resident"));
         let rows = json["rows"].as_array().unwrap().iter().filter(|r| r["kind"] == "metadata");
         let own: i64 = rows.map(|row| row["bytes"].as_i64().unwrap()).sum();
         assert_eq!(own, of(json, "overhead"));
@@ -258,20 +268,21 @@ fn without_the_page_map_the_overhead_is_an_estimate_and_said_to_be_one() {
     let (guess, count) = (of(&hidden, "overhead"), of(&exact, "overhead"));
     assert!((count / 10 * 9..=count / 10 * 11).contains(&guess), "{guess} for {count}");
     assert_eq!(hidden["accounting"]["untouched"], Value::Null);
-    let report = text(&reader(&kmem).args(["dump", "-p", &pid]).output().unwrap().stderr);
+    let report =
+        text(&reader(&kmem).args(["dump", "--no-mmap", "-p", &pid]).output().unwrap().stderr);
     assert!(report.contains("\n  overhead is an estimate: "), "{report}");
 }
 
 #[test]
 fn switches_are_told() {
     let live = start("wait", "mem_profiling:never");
-    let output = live.kmem(&["dump"]);
+    let output = live.kmem(&["dump", "--no-mmap"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(output.stdout.is_empty());
     assert!(text(&output.stderr).contains("profiling is `never`"), "{}", text(&output.stderr));
 
     let live = start("wait", "mem_profiling:0");
-    let output = live.kmem(&["dump"]);
+    let output = live.kmem(&["dump", "--no-mmap"]);
     assert!(
         text(&output.stdout).contains(" kmem:0 func:not_tagged \n"),
         "{}",
@@ -284,7 +295,7 @@ fn switches_are_told() {
 fn a_busy_process_can_be_read_any_time() {
     let live = start("churn", "");
     for _ in 0..8 {
-        let output = live.kmem(&["dump", "--json"]);
+        let output = live.kmem(&["dump", "--no-mmap", "--json"]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         let leak = json["rows"].as_array().unwrap().iter().find(|r| r["function"] == "leak");

@@ -1,5 +1,5 @@
-//! Memory that a program maps itself, and the rest of its memory outside of the heap, in the reports
-//! of the command.
+//! Memory outside of the heap, such as that which a program maps itself, in the reports of the
+//! command.
 
 mod program;
 

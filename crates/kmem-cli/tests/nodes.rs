@@ -28,7 +28,7 @@ fn memory_and_free_blocks_are_told_apart_by_node() {
     preload(&mut run, "", dir.path());
     let program = Program::run(run, dir);
 
-    let json = program.json(&["dump", "--by", "node", "--json"]);
+    let json = program.json(&["dump", "--no-mmap", "--by", "node", "--json"]);
     let rows = json["rows"].as_array().unwrap();
     // The first object of a CPU may come from the array, from before the program.
     let ((_, near), (_, far)) = (held(rows, "near", 0), held(rows, "near", 1));
@@ -37,7 +37,7 @@ fn memory_and_free_blocks_are_told_apart_by_node() {
     assert_eq!(calls, 301, "{json}");
     assert!(bytes >= 300 * 1000 + (1 << 20), "{json}");
 
-    let whole = program.json(&["dump", "--json"]);
+    let whole = program.json(&["dump", "--no-mmap", "--json"]);
     for key in ["bytes", "calls"] {
         let sum = |json: &Value| -> u64 {
             let rows = json["rows"].as_array().unwrap();
@@ -46,7 +46,7 @@ fn memory_and_free_blocks_are_told_apart_by_node() {
         assert_eq!(sum(&json), sum(&whole), "{key} of all nodes");
     }
 
-    let lines = text(&program.kmem(&["dump", "--by", "node"]).stdout);
+    let lines = text(&program.kmem(&["dump", "--no-mmap", "--by", "node"]).stdout);
     assert!(
         lines.lines().any(|line| line.contains("func:far") && line.contains("node:1")),
         "{lines}"
@@ -55,9 +55,9 @@ fn memory_and_free_blocks_are_told_apart_by_node() {
     for node in 0..2 {
         assert!(buddyinfo.contains(&format!("Node {node}, zone   Normal")), "{buddyinfo}");
     }
-    let refused = program.kmem(&["dump", "--by", "node", "--group", "/"]);
+    let refused = program.kmem(&["dump", "--no-mmap", "--by", "node", "--group", "/"]);
     assert!(!refused.status.success());
     assert!(text(&refused.stderr).contains("not known by node"), "{}", text(&refused.stderr));
-    let refused = program.kmem(&["dump", "--by", "node", "--format", "1.0"]);
+    let refused = program.kmem(&["dump", "--no-mmap", "--by", "node", "--format", "1.0"]);
     assert!(text(&refused.stderr).contains("only rows have a node"), "{}", text(&refused.stderr));
 }

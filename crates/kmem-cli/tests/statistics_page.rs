@@ -130,6 +130,8 @@ fn the_page_has_every_column() {
     let keys = keys.map(|(key, _)| format!("{key}:"));
     let counted = ["total_bytes:", "total_calls:"].into_iter().filter(|key| dumped.contains(key));
     let counted = counted.chain(["node:"].into_iter().filter(|key| by_node.contains(key)));
+    let mapped = text(&program.kmem(&["dump"]).stdout);
+    let counted = counted.chain(["mapped:"].into_iter().filter(|key| mapped.contains(key)));
     let heads = ["<size>", "<calls>"].into_iter().filter(|key| dumped.contains(key));
     let all = keys.chain(counted.chain(heads).map(str::to_owned)).collect();
     assert_eq!(names(PAGE, "rows", 2), all);

@@ -2,15 +2,14 @@
 //! `shmat`, `shmdt`. Each passes the call on, and notes the call site of memory without a file. A
 //! reader outside the process joins these records with the kernel's mappings.
 //!
-//! The records are names and no accounts; see [`kmem_layout::mapping`]. So they need no order with
-//! the system call but this one: a call that unmaps takes its sequence number before the system
-//! call, and then ends only older records. Thus it never ends the record of a thread that got the
-//! same addresses meanwhile.
+//! The records are names and no accounts; see [`kmem_layout::mapping`]. A call that unmaps takes its
+//! sequence number before the system call, and then ends only older records. Thus it never ends the
+//! record of a thread that got these addresses meanwhile.
 //!
 //! Context: any, signal handlers and forked children included. A child inherits the table, which is
-//! right for the child's mappings, too. No code here waits, allocates, or makes a system call of its
-//! own. `mmap`, `munmap`, `mremap`, `shmat` and `shmdt` are raw system calls, which `errno` and
-//! cancellation do not need the C library for.
+//! right for the child's mappings, too. No code here waits, allocates, or makes a system call of
+//! its own. Only `brk` and `sbrk` go through the C library, which knows the end of the data
+//! segment.
 
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;

@@ -404,8 +404,8 @@ pub struct Accounting {
     /// Pages in use or kept for reuse that are not in memory, because the program never touched
     /// them. They are part of the terms above. None where the page map cannot be read.
     pub untouched: Option<u64>,
-    /// Pages in use or kept for reuse that are in swap, part of the terms above, too. None where the page map cannot
-    /// be read.
+    /// Pages in use or kept for reuse that are in swap, part of the terms above, too. None where
+    /// the page map cannot be read.
     pub swapped: Option<u64>,
     /// The parts of `unaccounted` that have a name. None where they are not known.
     pub parts: Option<Parts>,

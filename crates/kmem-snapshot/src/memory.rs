@@ -175,7 +175,7 @@ impl LiveMemory {
     }
 }
 
-/// Address of the list of robust futexes of a thread, which the C library keeps in the descriptor of
+/// Address of the list of robust futexes of a thread. The C library keeps it in the descriptor of
 /// the thread. None for a thread without one, and where the caller may not know.
 fn robust_list(tid: u32) -> Option<u64> {
     let (mut head, mut len) = (0_u64, 0_usize);

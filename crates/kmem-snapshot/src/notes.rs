@@ -22,8 +22,12 @@ pub enum Note {
     },
     /// Profiling is off.
     ProfilingOff,
-    /// The mappings of the process are not known.
+    /// The mappings of a live process are not known.
     NoMappings,
+    /// A black box has no mappings.
+    NoMappingsInBox,
+    /// A core does not name stacks.
+    NoStacks,
     /// This many mappings have no name, because the table of records was full.
     MappingsLost(u64),
     /// `pinned` of merged rows may be too large; see [`Pins`](crate::books::Pins).
@@ -119,6 +123,12 @@ impl fmt::Display for Note {
                 "mappings are not shown: which memory is mapped, and how much of it is resident, \
                  cannot be told here",
             ),
+            Self::NoMappingsInBox => {
+                f.write_str("a black box has no rows of memory outside of the heap")
+            }
+            Self::NoStacks => {
+                f.write_str("a core does not name stacks: they are among the anonymous mappings")
+            }
             Self::MappingsLost(count) => write!(
                 f,
                 "{count} calls that map memory found kmem's table of them full: their memory is in \

@@ -342,11 +342,15 @@ impl Target {
                     mappings = resolve_mappings(&of.rows, &mut symbols, wanted);
                     mappings.retain(|site| filter.admits_size(site.bytes));
                     notes.extend(of.faults.iter().cloned().map(Note::LeftOut));
+                    if matches!(opened, Opened::Core(_)) {
+                        notes.push(Note::NoStacks);
+                    }
                     if of.lost != 0 {
                         notes.push(Note::MappingsLost(of.lost));
                     }
                 }
-                None => notes.push(Note::NoMappings),
+                None if accounted => notes.push(Note::NoMappings),
+                None => notes.push(Note::NoMappingsInBox),
             }
         }
         notes.extend(over_budget(&snapshot));

@@ -123,8 +123,8 @@ fn write_rest(out: &mut impl Write, rest: &[Site]) -> io::Result<()> {
     writeln!(out, "{:>10} {calls:>9}  (in {} more rows)", size(bytes), rest.len())
 }
 
-/// Writes `tracked + cached + overhead - untouched + unaccounted = resident`, and lines that explain
-/// it.
+/// Writes `tracked + cached + overhead - untouched + unaccounted = resident`, and lines that
+/// explain it.
 ///
 /// # Errors
 ///
@@ -185,6 +185,7 @@ pub fn write_accounting(out: &mut impl Write, of: &Accounting) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::books::Parts;
     use crate::sites::Origin;
     use crate::symbols::Place;
 
@@ -243,12 +244,16 @@ mod tests {
             tables: Tables::Counted,
             untouched: Some(9 << 20),
             swapped: Some(0),
+            parts: Some(Parts { mappings: 512 << 10, code: 256 << 10, ..Parts::default() }),
+            page_tables: Some(64 << 10),
         };
         let mut out = Vec::new();
         write_accounting(&mut out, &of).unwrap();
         let expected = "\
-tracked 10.0 MiB + cached 1.0 MiB + overhead 1.0 MiB + unaccounted -8.0 MiB = resident 4.0 MiB
-  unaccounted is negative: 9.0 MiB of the pages in use were never touched, so they are not resident
+tracked 10.0 MiB + cached 1.0 MiB + overhead 1.0 MiB - untouched 9.0 MiB + unaccounted 1.0 MiB \
+= resident 4.0 MiB
+  unaccounted: mappings 512.0 KiB + stacks 0 B + code 256.0 KiB + files 0 B + other 256.0 KiB
+  page tables 64.0 KiB, which are not resident memory
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }

@@ -10,7 +10,7 @@ use super::dying::{Dying, kmem, text};
 /// Exit code and messages of `kmem dump`. No input may make it crash, hang or print half a table.
 fn dump(core: &Path) -> (i32, String) {
     let start = Instant::now();
-    let output = kmem(&["dump", "--core"], core);
+    let output = kmem(&["dump", "--no-mmap", "--core"], core);
     assert!(start.elapsed() < Duration::from_secs(120));
     let errors = text(&output.stderr);
     let code = output.status.code().unwrap_or_else(|| panic!("{} {errors}", output.status));
@@ -163,7 +163,7 @@ fn notes_over_a_hole_cost_neither_memory_nor_time() {
     core.file.write_all_at(&(hole + notes).to_le_bytes(), 32).unwrap();
     core.file.write_all_at(&(count + 400).to_le_bytes(), 56).unwrap();
     let start = Instant::now();
-    let limited = "ulimit -v 2000000; exec \"$0\" dump --core \"$1\"";
+    let limited = "ulimit -v 2000000; exec \"$0\" dump --no-mmap --core \"$1\"";
     let args = ["-c", limited, super::program::KMEM];
     let output = std::process::Command::new("sh").args(args).arg(&core.path).output().unwrap();
     let errors = text(&output.stderr);
@@ -188,7 +188,7 @@ fn truncated_cores_are_never_read_as_zeroes() {
         assert!(errors.contains("cut off") || errors.contains("truncated"), "{len}: {errors}");
         if code == 0 {
             // The lost memory is not part of the books, or the command says that it is left out.
-            let dump = text(&kmem(&["dump", "--core"], &path).stdout);
+            let dump = text(&kmem(&["dump", "--no-mmap", "--core"], &path).stdout);
             assert!(dump == live.dump || errors.contains("are left out"), "{errors}");
         } else {
             assert_eq!(code, 2, "{errors}");

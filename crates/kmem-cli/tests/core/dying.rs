@@ -53,8 +53,8 @@ impl Dying {
         let (pid, dir) = (process.pid(), process.dir.path().to_owned());
         let (mut dump, mut json) = (String::new(), Value::Null);
         if conf.is_some() {
-            dump = text(&process.kmem(&["dump"]).stdout);
-            json = process.json(&["dump", "--json"]);
+            dump = text(&process.kmem(&["dump", "--no-mmap"]).stdout);
+            json = process.json(&["dump", "--no-mmap", "--json"]);
         }
         Self { process: Mutex::new(process), pid, dir, dump, json }
     }

@@ -52,7 +52,7 @@ fn bytes(target: &Target) -> i64 {
 fn planted_root_blocks_neither_add_up_nor_take_all_memory() {
     let target = Target::start("planted");
     let pid = target.pid().to_string();
-    let outcome = kmem(&["dump", "--json", "-p", &pid]);
+    let outcome = kmem(&["dump", "--no-mmap", "--json", "-p", &pid]);
     // The root block of the library is older than any that the program plants.
     let sum: i64 = rows(&outcome.stdout).iter().map(|row| row.1).sum();
     assert_eq!(sum, bytes(&target), "{}", outcome.story());
@@ -73,7 +73,9 @@ fn planted_root_blocks_neither_add_up_nor_take_all_memory() {
 fn a_vast_zone_that_was_never_touched_takes_no_time() {
     let target = Target::start("zone-vast");
     let pid = target.pid().to_string();
-    for args in [&["dump", "--json"][..], &["top", "--once"], &["slabinfo"], &["buddyinfo"]] {
+    for args in
+        [&["dump", "--no-mmap", "--json"][..], &["top", "--once"], &["slabinfo"], &["buddyinfo"]]
+    {
         let outcome = kmem(&[args, &["-p", &pid]].concat());
         if args.contains(&"--json") {
             let sum: i64 = rows(&outcome.stdout).iter().map(|row| row.1).sum();
@@ -88,7 +90,7 @@ fn dump_named_by(path: &Path) -> Outcome {
     fake.put_record(1, &[(CALLER, 7000, 7)], (10_000, 20));
     let path = path.to_str().unwrap();
     let (box_path, exe) = (fake.path().to_str().unwrap(), path);
-    let outcome = kmem(&["dump", "--json", "--blackbox", box_path, "--exe", exe]);
+    let outcome = kmem(&["dump", "--no-mmap", "--json", "--blackbox", box_path, "--exe", exe]);
     let rows = rows(&outcome.stdout);
     assert_eq!(rows[0], (CALLER, 7000, 7), "{}", outcome.story());
     assert_eq!(rows[1].1, 3000);
@@ -152,7 +154,7 @@ fn units_that_share_one_list_of_ranges_cost_no_names_of_other_files() {
     command.arg(&plugin);
     preload(&mut command, "", dir.path());
     let program = Program::run(command, dir);
-    let outcome = kmem(&["dump", "-p", &program.pid().to_string()]);
+    let outcome = kmem(&["dump", "--no-mmap", "-p", &program.pid().to_string()]);
     let out = &outcome.stdout;
     assert!(out.contains("host.c:5 func:own "), "{}", outcome.story());
     // The symbol table still names it.

@@ -124,7 +124,7 @@ OWN static void freed(void)
 	char *at = checked(mmap(NULL, 50 * PAGE, RW, ANON, -1, 0));
 	touch(at, 50);
 	need(!munmap(at, 50 * PAGE), "munmap");
-	/* The same addresses, by a call that kmem does not see. */
+	/* A call that kmem does not see gets these addresses. */
 	long again = syscall(SYS_mmap, at, 50 * PAGE, PROT_READ, ANON | MAP_FIXED, -1, 0);
 	need(again == (long)at, "mmap");
 }

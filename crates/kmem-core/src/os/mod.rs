@@ -236,8 +236,8 @@ pub unsafe trait Memory: Sync {
         false
     }
 
-    /// Address and number of the [`kmem_layout::mapping::OwnRange`]s that hold all reservations, for
-    /// readers outside the process; 0 if the platform does not keep them.
+    /// Address and number of the [`kmem_layout::mapping::OwnRange`]s of all reservations. They are
+    /// for readers outside the process; 0 if the platform does not keep them.
     fn reservations(&self) -> (u64, u32) {
         (0, 0)
     }

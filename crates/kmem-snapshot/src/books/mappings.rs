@@ -216,7 +216,7 @@ struct Canvas {
 }
 
 impl Canvas {
-    /// Gives a range to an owner, whoever had parts of it.
+    /// Gives a range to an owner, and takes it from all others.
     fn paint(&mut self, range: Range<u64>, owner: Number) {
         if range.is_empty() {
             return;
@@ -239,7 +239,7 @@ impl Canvas {
         self.ranges.insert(range.start, (range.end, owner));
     }
 
-    /// The parts of a range with their owners, in order; none where nobody painted.
+    /// The parts of a range with their owners, in order; none where no owner was painted.
     fn parts(&self, range: Range<u64>) -> Vec<(Range<u64>, Option<Number>)> {
         let mut parts = Vec::new();
         let mut at = range.start;
@@ -415,7 +415,7 @@ fn code_paths(all: &[Resident]) -> HashSet<&str> {
     mapped.filter(|m| m.executable && m.is_file()).map(|m| m.path.as_str()).collect()
 }
 
-/// Owner of the memory of a mapping that nobody painted. `before` is the end of the mapping below
+/// Owner of the memory of a mapping where no owner was painted. `before` is the end of the mapping below
 /// it, and its owner, where that is a program or a library.
 fn default_owner(
     mapping: &Mapping,
