@@ -2,9 +2,9 @@
 //! `shmat`, `shmdt`. Each passes the call on, and notes the call site of memory without a file. A
 //! reader outside the process joins these records with the kernel's mappings.
 //!
-//! The records are names and no accounts; see [`kmem_layout::mapping`]. A call that unmaps takes its
-//! sequence number before the system call, and then ends only older records. Thus it never ends the
-//! record of a thread that got these addresses meanwhile.
+//! The records are names and no accounts; see [`kmem_layout::mapping`]. A call that unmaps takes
+//! its sequence number before the system call, and then ends only older records. Thus it never ends
+//! the record of a thread that got these addresses meanwhile.
 //!
 //! Context: any, signal handlers and forked children included. A child inherits the table, which is
 //! right for the child's mappings, too. No code here waits, allocates, or makes a system call of

@@ -18,6 +18,11 @@ fn errno_changes_only_where_it_may() {
 }
 
 #[test]
+fn memory_that_the_program_maps_keeps_the_rules_of_the_manual() {
+    must_work("mapping_rules.c", &[]);
+}
+
+#[test]
 fn realloc_keeps_contents() {
     must_work("realloc_contents.c", &[]);
 }

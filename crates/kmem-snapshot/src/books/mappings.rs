@@ -415,8 +415,8 @@ fn code_paths(all: &[Resident]) -> HashSet<&str> {
     mapped.filter(|m| m.executable && m.is_file()).map(|m| m.path.as_str()).collect()
 }
 
-/// Owner of the memory of a mapping where no owner was painted. `before` is the end of the mapping below
-/// it, and its owner, where that is a program or a library.
+/// Owner of the memory of a mapping where no owner was painted. `before` is the end of the mapping
+/// below it, and its owner, where that is a program or a library.
 fn default_owner(
     mapping: &Mapping,
     before: Option<(u64, MappingOwner)>,

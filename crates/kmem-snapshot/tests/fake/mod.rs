@@ -549,7 +549,11 @@ fn break_it(fault: &str, root: &mut RootBlock, zone: &mut ZoneBlock, at: &Layout
             root.mapping_capacity.store(u32::MAX, Relaxed);
         }
         "mappings-short" => {
-            root.mappings.store(garbage(16 << 10), Relaxed);
+            let table = garbage(32 << 10);
+            let rest = (table + (16 << 10)) as *mut libc::c_void;
+            // SAFETY: the second half of a fresh mapping, which no Rust value uses.
+            assert_eq!(unsafe { libc::mprotect(rest, 16 << 10, libc::PROT_NONE) }, 0);
+            root.mappings.store(table, Relaxed);
             root.mapping_capacity.store(MAX_RECORDS, Relaxed);
         }
         "own-garbage" => (root.own, root.own_capacity) = (garbage(64 << 10), MAX_OWN),
