@@ -105,8 +105,8 @@ const TABLES: &[&str] = &[
 
 /// Other symbols that may be exported. The library interposes some to take RTLD_DEEPBIND away, and
 /// to tell its unloading from the end of the process. It interposes others to report at that end,
-/// to learn the names of threads, to see filters of system calls, and to name memory that the
-/// program maps. The rest are names that other allocators have, too.
+/// to learn the names of threads, and to see filters of system calls. It interposes functions that
+/// map memory to name that memory. The rest are names that other allocators have, too.
 const ALLOWED: &[&str] = &[
     "_exit",
     "_Exit",
