@@ -66,7 +66,9 @@ pub struct OwnRange {
 impl OwnRange {
     /// An entry that is not in use.
     #[cfg(not(loom))]
-    pub const NONE: Self = Self { start: AtomicU64::new(0), end: AtomicU64::new(0) };
+    pub const fn unused() -> Self {
+        Self { start: AtomicU64::new(0), end: AtomicU64::new(0) }
+    }
 }
 
 // A model checker's atomics are larger.

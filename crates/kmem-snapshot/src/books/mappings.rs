@@ -13,6 +13,7 @@
 //! that the kernel counts for it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::iter;
 use std::ops::Range;
 
 use kmem_layout::mapping::{
@@ -129,7 +130,7 @@ impl Noted {
             [zone.range(), meta..meta.saturating_add(len)]
         });
         let (meta, len) = root.meta;
-        let places: Vec<_> = places.chain([meta..meta.saturating_add(len)]).collect();
+        let places: Vec<_> = places.chain(iter::once(meta..meta.saturating_add(len))).collect();
         this.spare = without(&this.own, &places);
         this.own.extend(places);
         this.own.push(root.at..root.at.saturating_add(PAGE));

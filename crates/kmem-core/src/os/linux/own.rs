@@ -16,7 +16,7 @@ pub(super) struct Own {
 
 impl Own {
     pub(super) const fn new() -> Self {
-        Self { ranges: [const { OwnRange::NONE }; MOST] }
+        Self { ranges: [const { OwnRange::unused() }; MOST] }
     }
 
     /// Address and number of the entries.
