@@ -102,8 +102,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
         None => Choice::Largest,
     };
     let show = Show { choice, lines: args.lines, mmap: !args.no_mmap };
-    if let Err(e) = output.write(|out| exit_report::write(out, &ended, &shown, &show))
-    {
+    if let Err(e) = output.write(|out| exit_report::write(out, &ended, &shown, &show)) {
         say(&format!("cannot write the report: {e}"));
         return Ok(ExitCode::from(if code == 0 { 2 } else { code }));
     }

@@ -90,7 +90,7 @@ pub(super) struct Show {
     pub(super) choice: Choice,
     /// Most rows of a table.
     pub(super) lines: usize,
-    /// Whether memory outside of the heap is shown.
+    /// True if memory outside of the heap is shown.
     pub(super) mmap: bool,
 }
 

@@ -135,13 +135,17 @@ unsafe impl Memory for Linux {
         let at = mapped(unsafe {
             sys!(libc::SYS_mmap, 0, bytes, libc::PROT_READ, ANONYMOUS, usize::MAX, 0)
         })?;
+        self.own.add(at.as_ptr() as usize, bytes);
         Some((at, true))
     }
 
     fn allocate(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         debug_assert!(align <= PAGE_SIZE);
         // SAFETY: a new mapping at an address of the kernel's choice.
-        mapped(unsafe { sys!(libc::SYS_mmap, 0, bytes, PROT_RW, ANONYMOUS, usize::MAX, 0) })
+        let at =
+            mapped(unsafe { sys!(libc::SYS_mmap, 0, bytes, PROT_RW, ANONYMOUS, usize::MAX, 0) })?;
+        self.own.add(at.as_ptr() as usize, bytes);
+        Some(at)
     }
 
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize) -> bool {
