@@ -289,7 +289,7 @@ for line in run.stdout:
     said.append(line)
 else:
     sys.exit("it ended early: %r" % said)
-read = [kmem, "dump", "--json", "-p", str(run.pid)]
+read = [kmem, "dump", "--json", "--no-mmap", "-p", str(run.pid)]
 dump = json.loads(subprocess.check_output(read, stderr=subprocess.PIPE))
 run.stdin.close()
 problems = []

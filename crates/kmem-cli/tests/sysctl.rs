@@ -36,7 +36,7 @@ impl Rounds {
 
     /// Bytes and objects of the rounds' call site, of untagged memory, and of all rows.
     fn books(&self) -> [(i64, u64); 3] {
-        let json = self.0.json(&["dump", "--json"]);
+        let json = self.0.json(&["dump", "--json", "--no-mmap"]);
         let rows = json["rows"].as_array().unwrap();
         let sum = |wanted: &dyn Fn(&Value) -> bool| {
             rows.iter().filter(|row| wanted(row)).fold((0, 0), |(bytes, calls), row| {

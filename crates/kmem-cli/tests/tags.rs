@@ -77,7 +77,7 @@ fn json_rows_have_kinds_and_frames() {
 #[test]
 fn collapsed_stacks_add_up_to_what_is_tracked() {
     let target = Target::start("");
-    let output = kmem(&target, &["dump", "--format", "folded"]);
+    let output = kmem(&target, &["dump", "--format", "folded", "--no-mmap"]);
     let folded = text(&output.stdout);
     let mut sum = 0;
     for line in folded.lines() {
@@ -90,7 +90,7 @@ fn collapsed_stacks_add_up_to_what_is_tracked() {
     assert!(folded.contains(&format!("::app_middle;tags::fake::sites{chain}")), "{folded}");
     assert!(!folded.contains('\x1b'));
     // Only the largest node is shown.
-    let output = kmem(&target, &["dump", "--format", "folded", "-s", "s", "-n", "3"]);
+    let output = kmem(&target, &["dump", "--format", "folded", "--no-mmap", "-s", "s", "-n", "3"]);
     let sizes: Vec<i64> = text(&output.stdout)
         .lines()
         .map(|line| line.split_once(' ').unwrap().1.parse().unwrap())
@@ -101,7 +101,7 @@ fn collapsed_stacks_add_up_to_what_is_tracked() {
 #[test]
 fn speedscope_holds_all_bytes() {
     let target = Target::start("");
-    let json = json(&target, &["dump", "--format", "speedscope"]);
+    let json = json(&target, &["dump", "--format", "speedscope", "--no-mmap"]);
     let profile = &json["profiles"][0];
     assert_eq!((&profile["type"], &profile["unit"]), (&"sampled".into(), &"bytes".into()));
     let weights = profile["weights"].as_array().unwrap();
@@ -203,7 +203,8 @@ fn the_allocators_own_memory_is_in_trees_and_stacks() {
     let all: i64 = roots.iter().map(|n| n["bytes"].as_i64().unwrap()).sum();
     assert_eq!(all, total(&target) + of(&tree));
     assert!(roots.iter().any(|n| n["function"] == "zone_tables" && n["location"] == "(kmem)"));
-    let folded = text(&kmem(&target, &["dump", "--format", "folded", "--metadata"]).stdout);
+    let folded =
+        text(&kmem(&target, &["dump", "--format", "folded", "--metadata", "--no-mmap"]).stdout);
     assert!(folded.lines().any(|l| l.starts_with("zone_tables ")), "{folded}");
 }
 
