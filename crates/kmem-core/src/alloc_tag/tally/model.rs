@@ -62,6 +62,10 @@ impl Model {
             groups: 0,
             group_count: half(0),
             group_size: 0,
+            mappings: word(),
+            own: 0,
+            own_capacity: 0,
+            mapping_capacity: half(0),
         };
         let table = PeakTable { seq: word(), used_pages: word(), len: word(), reserved: 0 };
         let entries = [PeakEntry { bytes: word(), calls: word() }];
