@@ -4,6 +4,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 
 use kmem_core::class::SizeClass;
+use kmem_core::os::region::FixedRegion;
+use kmem_core::os::stepped::Part;
 use kmem_core::slab::sheaf::{Barn, Held, Sheaf};
 use kmem_core::units::Item;
 use kmem_layout::geometry::ClassGeometry;
@@ -23,6 +25,8 @@ const STEPS: u32 = 12;
 /// A barn with its pool, and the owner of each sheaf.
 struct Model {
     barn: Barn,
+    /// A platform without memory: all of the pool is committed.
+    platform: FixedRegion,
     pool: *mut u8,
     stamps: Stamps,
     outcomes: Outcomes,
@@ -44,8 +48,11 @@ impl Model {
         // SAFETY: the size is not zero.
         let pool = unsafe { alloc_zeroed(layout()) };
         // SAFETY: zeroed memory that the barn alone uses; `Drop` frees it.
-        unsafe { barn.start(pool, SHEAVES) };
-        Self { barn, pool, stamps: Stamps::new(SHEAVES), outcomes: outcomes.clone() }
+        unsafe { barn.start(Part::whole(pool, Barn::pool_bytes(SHEAVES)), SHEAVES) };
+        // SAFETY: a region of no bytes.
+        let platform =
+            unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, |_| (), || panic!("fatal")) };
+        Self { barn, platform, pool, stamps: Stamps::new(SHEAVES), outcomes: outcomes.clone() }
     }
 
     fn number(&self, held: &Held) -> u32 {
@@ -60,7 +67,7 @@ impl Model {
 
     /// Fills a sheaf with items that name its number and class.
     fn fill(&self, class: SizeClass) {
-        let Some(held) = self.barn.take_empty(class, &GEOMETRY) else {
+        let Some(held) = self.barn.take_empty(&self.platform, class, &GEOMETRY) else {
             return self.outcomes.note("no empty one");
         };
         self.pass(&held, NOBODY, me() as u8);
@@ -116,7 +123,7 @@ impl Model {
     /// Checks, when all threads have ended, that every sheaf is full or empty.
     fn finish(&self) {
         let full = CLASSES.map(|class| std::iter::from_fn(|| self.take(class)).count());
-        let empty = || self.barn.take_empty(CLASSES[0], &GEOMETRY);
+        let empty = || self.barn.take_empty(&self.platform, CLASSES[0], &GEOMETRY);
         let empty = std::iter::from_fn(empty).inspect(|held| self.pass(held, NOBODY, 1)).count();
         assert_eq!(full[0] + full[1] + empty, SHEAVES as usize);
     }
