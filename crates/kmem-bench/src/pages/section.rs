@@ -16,7 +16,7 @@ use crate::affinity::{Places, allowed, pin};
 use crate::statistics::rounded;
 use kmem_buddy::{Checks, Pcp};
 use kmem_core::os::region::FixedRegion;
-use kmem_core::page::{Reserve, Table, Zone};
+use kmem_core::page::{Reserve, SLAB_TABLES, Table, Zone};
 use kmem_core::units::{Item, Order, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount};
 use kmem_layout::root::ZoneBlock;
 use std::alloc::{Layout, alloc_zeroed};
@@ -134,7 +134,7 @@ pub(super) fn bare(pages: u32) -> (&'static Zone, &'static FixedRegion) {
     // SAFETY: all zero is a valid block.
     let block: &'static ZoneBlock = Box::leak(unsafe { Box::new_zeroed().assume_init() });
     let used = Box::leak(Box::new(AtomicU32::new(0)));
-    let none = [Table { at: tables as usize, bits: 0 }; 2];
+    let none = [Table::empty(tables as usize); SLAB_TABLES];
     // Only the addresses are used.
     let base = NonNull::new((64 * PAGEBLOCK_SIZE) as *mut u8).expect("not null");
     // SAFETY: zeroed tables of the right size, which no other zone uses.

@@ -248,8 +248,8 @@ impl Zone {
         let [ext, len]: [*const AtomicU32; 2] = words.map(|table| table.cast_const().cast());
         // SAFETY: the words of the sets lie in the `fixed_bytes`, which are committed and zero.
         let pageblocks = unsafe { Summary::new(sets, pageblocks, lane::COUNT) };
-        let own = |at, bits| Table { at, bits, start: 0, beyond: Beyond::Unused };
-        let mut tables = [own(0, 0); TABLES];
+        let own = |at, bits| Table { bits, ..Table::empty(at) };
+        let mut tables = [Table::empty(0); TABLES];
         tables[..4].copy_from_slice(&[
             Table { start: Self::start_pages(pages.0), ..own(rows as usize, 16) },
             own(dirty as usize, 16),

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use loom::thread;
 
-use super::{BUCKETS, Beyond, Pcp, Reserve, Run, TABLES, Table, Zone, lane, purge};
+use super::{BUCKETS, Pcp, Reserve, Run, TABLES, Table, Zone, lane, purge};
 use crate::class::PageClass;
 use crate::os::region::FixedRegion;
 use crate::row::Row;
@@ -84,7 +84,7 @@ impl Model {
             block: &raw const *block,
             used: &raw const *used,
             decay: purge::Decay::new(),
-            tables: [Table { at: 0, bits: 0, start: 0, beyond: Beyond::Unused }; TABLES],
+            tables: [Table::empty(0); TABLES],
             // All tables are committed.
             described: AtomicU32::new(u32::MAX),
             space: super::space::Space::new(PageCount::of_pageblocks(pageblocks)),

@@ -24,6 +24,13 @@ pub struct Table {
     pub beyond: Beyond,
 }
 
+impl Table {
+    /// A table at `at` that never grows: it has no bits per chunk.
+    pub const fn empty(at: usize) -> Self {
+        Self { at, bits: 0, start: 0, beyond: Beyond::Unused }
+    }
+}
+
 /// Use of the entries of a table for pages that are not committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Beyond {

@@ -193,8 +193,8 @@ unsafe impl SlabTables for SlabZone {
         let classes = self.chunk_class as usize;
         let start = Zone::start_pages(self.chunks << CHUNK_ORDER);
         [
-            Table { at: self.leaves, bits: LANES, start: 0, beyond: Beyond::Unused },
-            Table { at: self.state as usize, bits: 32, start, beyond: Beyond::Unused },
+            Table { bits: LANES, ..Table::empty(self.leaves) },
+            Table { bits: 32, start, ..Table::empty(self.state as usize) },
             // The fast path of `free` looks up any address of a zone.
             Table { at: classes, bits: 8, start: 0, beyond: Beyond::Read },
         ]

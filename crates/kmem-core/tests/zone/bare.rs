@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use kmem_core::page::{Beyond, SLAB_TABLES, Table, Zone};
+use kmem_core::page::{SLAB_TABLES, Table, Zone};
 use kmem_core::sync::AtomicU32;
 use kmem_core::units::{PAGE_SIZE, PageCount};
 use kmem_layout::root::ZoneBlock;
@@ -36,8 +36,7 @@ impl Bare {
         let block: *mut ZoneBlock = Box::into_raw(unsafe { Box::new_zeroed().assume_init() });
         let used = Box::into_raw(Box::new(AtomicU32::new(0)));
         let words = [own, own + word].map(|from| tables.wrapping_add(from));
-        let none =
-            [Table { at: tables as usize, bits: 0, start: 0, beyond: Beyond::Unused }; SLAB_TABLES];
+        let none = [Table::empty(tables as usize); SLAB_TABLES];
         // SAFETY: zeroed tables of the right size, which this zone alone uses.
         let zone = unsafe { Zone::new(base, PageCount(pages), tables, words, none, block, used) };
         // SAFETY: no other code has the pointer yet.
