@@ -31,12 +31,16 @@ fn spelling(arg: &Arg) -> String {
     let value = names.first().map_or_else(String::new, ToString::to_string);
     let many = arg.get_num_args().is_some_and(|range| range.max_values() > 1)
         || arg.is_positional() && matches!(arg.get_action(), clap::ArgAction::Append);
-    let value = if many { value + ".." } else { value };
+    let value = cell(&if many { value + ".." } else { value });
     if arg.is_positional() {
         return format!("`{value}`");
     }
     let takes = arg.get_action().takes_values();
-    let value = if takes { format!(" {value}") } else { String::new() };
+    let value = match arg.is_require_equals_set() {
+        true => format!("[={value}]"),
+        false if takes => format!(" {value}"),
+        false => String::new(),
+    };
     let short = arg.get_short().map(|short| format!("-{short}"));
     let long = arg.get_long().map(|long| format!("--{long}"));
     match (short, long) {

@@ -4,7 +4,8 @@
 //! The command's exit code is passed through.
 //!
 //! ```text
-//! library      finds libkmem.so; LD_PRELOAD and KMEM_CONF
+//! library      finds libkmem.so; LD_PRELOAD
+//! settings     the options of the allocator; KMEM_CONF
 //! embedded     the library inside this program, as a file
 //! preloadable  checks that the command can run under it
 //! watch        starts the command, forwards signals, reads each process that exits
@@ -24,6 +25,7 @@ pub(crate) mod library;
 mod oom;
 mod preloadable;
 mod sections;
+mod settings;
 mod sys;
 mod watch;
 
@@ -38,6 +40,7 @@ use exit_report::{Output, Show};
 use exit_socket::ExitSocket;
 use kmem_snapshot::Pattern;
 use sections::Choice;
+use settings::Settings;
 
 /// Arguments of `kmem run`.
 #[derive(clap::Args)]
@@ -60,13 +63,10 @@ pub(crate) struct Args {
     /// Write the report to this file, instead of standard error
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
     /// Run this program, with its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -78,7 +78,6 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
         .ok_or_else(|| Failure::Trouble("no command given".to_owned()))?;
     let shown = name.to_string_lossy();
     let program = preloadable::check(name, &header).map_err(|e| Failure::Trouble(e.to_string()))?;
-    let output = Output::open(args.output.as_deref())?;
     let trouble = |what: &str, e: io::Error| Failure::Trouble(format!("{what}: {e}"));
     let socket = ExitSocket::open().map_err(|e| trouble("no socket for the exit report", e))?;
 
@@ -86,11 +85,11 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
     if boxes.directory().is_none() {
         say("no directory for black boxes: a program that a signal ends leaves no report");
     }
+    let text = args.settings.text(socket.name(), boxes.directory())?;
+    let output = Output::open(args.output.as_deref())?;
+    let has_own_box = settings::conf(&text).blackbox.get().is_some();
     let mut command = Command::new(name);
-    command
-        .args(rest)
-        .env("LD_PRELOAD", library::preload(&library))
-        .env("KMEM_CONF", library::conf(socket.name(), boxes.directory()));
+    command.args(rest).env("LD_PRELOAD", library::preload(&library)).env("KMEM_CONF", text);
     let ended =
         watch::run(command, socket, boxes).map_err(|e| trouble(&program.to_string_lossy(), e))?;
 
@@ -101,7 +100,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
         None if args.all => Choice::All,
         None => Choice::Largest,
     };
-    let show = Show { choice, lines: args.lines, mmap: !args.no_mmap };
+    let show = Show { choice, lines: args.lines, mmap: !args.no_mmap, has_own_box };
     if let Err(e) = output.write(|out| exit_report::write(out, &ended, &shown, &show)) {
         say(&format!("cannot write the report: {e}"));
         return Ok(ExitCode::from(if code == 0 { 2 } else { code }));

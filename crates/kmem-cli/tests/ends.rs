@@ -292,7 +292,7 @@ fn a_black_box_of_the_users_own_is_left_to_the_user() {
     command.env("KMEM_CONF", format!("blackbox:{}", path.display()));
     let output = command.args(["sh", "-c", "kill -9 $$"]).output().unwrap();
     let report = text(&output.stderr);
-    assert!(report.contains("KMEM_CONF names the black box to read"), "{report}");
+    assert!(report.contains("read the black box that you named"), "{report}");
     assert!(path.is_file());
 }
 

@@ -148,6 +148,54 @@ fn the_environment_is_added_to() {
     assert!(text.starts_with(&format!("{library} {library}\nrseq:off,peak:1,boxes:")), "{text}");
 }
 
+/// `kmem run FLAGS.. -- sh -c 'echo $KMEM_CONF'`.
+fn with_flags(bench: &Bench, flags: &[&str], conf: &str) -> Output {
+    let mut command = Command::new(KMEM);
+    command.arg("run").arg("--library").arg(&bench.library).args(flags).current_dir(&bench.dir);
+    command.args(["--", "sh", "-c", "echo $KMEM_CONF"]).env_remove("LD_PRELOAD");
+    command.env("KMEM_CONF", conf).output().unwrap()
+}
+
+#[test]
+fn options_of_the_allocator_are_flags_which_win_over_the_environment() {
+    let bench = Bench::new();
+    let flags = ["--depth", "8", "--blackbox", "here.box", "--debug", "--check-pages=off"];
+    let output = with_flags(&bench, &flags, "depth:2,rseq:off");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let set = "depth:2,rseq:off,peak:1,depth:8,blackbox:here.box,check_pages:off,debug:,boxes:/";
+    assert!(text.starts_with(set), "{text}{}", stderr(&output));
+}
+
+#[test]
+fn a_program_is_not_started_with_a_wrong_option() {
+    let bench = Bench::new();
+    let refused = |flags: &[&str], conf: &str, why: &str| {
+        let output = with_flags(&bench, flags, conf);
+        assert_eq!(output.status.code(), Some(2), "{flags:?} {conf}");
+        assert!(output.stdout.is_empty(), "{flags:?} {conf}: the program was run");
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    };
+    refused(&["--depth", "33"], "", "'33' for '--depth': depth takes 1 to 32");
+    refused(&["--dept", "3"], "", "a similar argument exists: '--depth'");
+    let bad = "kmem: KMEM_CONF: bad value in \"decay_ms:x\": decay_ms takes 0 to 3600000\n";
+    refused(&["-o", "report"], "decay_ms:x", bad);
+    refused(&[], "dept:3,peak:x", "unknown option \"dept\"; did you mean \"depth\"?\n");
+    refused(&[], "dept:3,peak:x", "bad value in \"peak:x\": peak takes 0, 1\n");
+    refused(&[], &"x".repeat(4097), "longer than 4096 bytes");
+    refused(&["--depth=2"], &",".repeat(4090), "longer than 4096 bytes with the options");
+    // No report, not even under its temporary name.
+    assert_eq!(std::fs::read_dir(bench.dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn the_help_lists_the_options_of_the_allocator_by_themselves() {
+    let help = Command::new(KMEM).args(["run", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let (_, options) = help.split_once("Options of the allocator:\n").expect("a heading");
+    assert!(options.contains("--depth <N>") && options.contains("--blackbox <PATH>"), "{options}");
+    assert!(!help.contains("--report") && !help.contains("--boxes"), "{help}");
+}
+
 #[test]
 fn programs_that_cannot_be_preloaded_are_refused() {
     let bench = Bench::new();

@@ -92,6 +92,8 @@ pub(super) struct Show {
     pub(super) lines: usize,
     /// True if memory outside of the heap is shown.
     pub(super) mmap: bool,
+    /// True if the user asked for a black box of the command.
+    pub(super) has_own_box: bool,
 }
 
 /// Writes the report: the end of the command, and a section for each chosen program, that with most
@@ -143,7 +145,7 @@ pub(crate) fn write(
             (Some(Err(e)), None) => {
                 writeln!(out, "kmem: no exit report: {}", printable(&e.to_string()))?;
             }
-            (None, None) => writeln!(out, "kmem: no exit report: {}", why_not(ended))?,
+            (None, None) => writeln!(out, "kmem: no exit report: {}", why_not(ended, show))?,
             _ => {}
         }
     }
@@ -175,7 +177,7 @@ fn write_main(
         (Some(Err(e)), None) => {
             writeln!(out, "kmem: no exit report: {}", printable(&e.to_string()))
         }
-        (None, None) => writeln!(out, "kmem: no exit report: {}", why_not(ended)),
+        (None, None) => writeln!(out, "kmem: no exit report: {}", why_not(ended, show)),
     }
 }
 
@@ -221,11 +223,9 @@ fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-fn why_not(ended: &Ended) -> &'static str {
-    let conf = std::env::var_os("KMEM_CONF").unwrap_or_default();
-    if ended.status.signal().is_some() && conf.to_string_lossy().contains("blackbox:") {
-        "a signal ended the process, and KMEM_CONF names the black box to read (kmem dump \
-         --blackbox FILE)"
+fn why_not(ended: &Ended, show: &Show) -> &'static str {
+    if ended.status.signal().is_some() && show.has_own_box {
+        "a signal ended the process; read the black box that you named (kmem dump --blackbox FILE)"
     } else if ended.status.signal().is_some() {
         "a signal ended the process, and it left no black box"
     } else if ended.loaded {

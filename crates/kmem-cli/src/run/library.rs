@@ -78,19 +78,3 @@ pub(crate) fn preload(library: &Path) -> OsString {
     }
     value
 }
-
-/// Value of KMEM_CONF: the user's options, then those that the report needs. The last value of an
-/// option counts.
-pub(crate) fn conf(socket: &str, boxes: Option<&Path>) -> OsString {
-    let mut value = env::var_os("KMEM_CONF").unwrap_or_default();
-    if !value.is_empty() {
-        value.push(",");
-    }
-    value.push("peak:1");
-    if let Some(boxes) = boxes {
-        value.push(",boxes:");
-        value.push(boxes);
-    }
-    value.push(format!(",report:{socket}"));
-    value
-}

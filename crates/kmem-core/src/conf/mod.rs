@@ -2,9 +2,11 @@
 //! without allocating. The last of equal options wins. An unknown option or a bad value is reported
 //! and left out. It ends the program only with `strict:1`.
 
+mod message;
 mod nearest;
 mod options;
 
+pub use message::{Message, Taken};
 pub use nearest::nearest;
 pub use options::{ConfOption, OPTIONS};
 

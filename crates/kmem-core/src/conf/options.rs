@@ -18,6 +18,25 @@ pub struct ConfOption {
     pub(super) set: fn(&mut Conf, &[u8]) -> Result<(), Complaint>,
 }
 
+impl ConfOption {
+    /// Returns whether a text may give the option this value; an empty one for none. A text can
+    /// hold no value with a comma in it, or with a blank at one of its ends.
+    ///
+    /// # Examples
+    /// ```
+    /// use kmem_core::conf::nearest;
+    ///
+    /// let depth = nearest(b"depth").unwrap();
+    /// assert!(depth.takes(b"32") && !depth.takes(b"33"));
+    /// assert!(!nearest(b"blackbox").unwrap().takes(b"a,b"));
+    /// ```
+    #[must_use]
+    pub fn takes(&self, value: &[u8]) -> bool {
+        let fits = !value.contains(&b',') && value.trim_ascii() == value;
+        fits && (self.set)(&mut Conf::DEFAULT.clone(), value).is_ok()
+    }
+}
+
 /// A field that is on or off.
 macro_rules! switch {
     ($field:ident) => {

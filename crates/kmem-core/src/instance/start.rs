@@ -23,7 +23,7 @@ use super::Instance;
 use super::tables::Tables;
 use crate::alloc_tag::{self, BoxPlace, Mode, Watch};
 use crate::class::{CLASS_COUNT, MAX_OBJECT};
-use crate::conf::{Complaint, Conf, ConfOption, MAX_TEXT, nearest};
+use crate::conf::{Conf, MAX_TEXT, Message};
 use crate::cpu::Kind;
 use crate::heap;
 use crate::ledger::ObjectChecks;
@@ -272,38 +272,14 @@ fn configure(platform: &impl Platform) -> Conf {
         print!(platform, "kmem: KMEM_CONF: longer than {MAX_TEXT} bytes; ignored\n");
     }
     let len = if bad { 0 } else { len };
-    conf.apply(&text[..len], |part, complaint| {
+    conf.apply(&text[..len], |part, why| {
         bad = true;
-        let name = part.split(|&byte| byte == b':').next().unwrap_or(part).trim_ascii();
-        let part = Printable(&part[..part.len().min(64)]);
-        match (complaint, nearest(name)) {
-            (Complaint::BadValue, Some(ConfOption { name, values, .. })) => {
-                let list = WithoutMarks(values);
-                print!(platform, "kmem: KMEM_CONF: bad value in \"{part}\": {name} takes {list}\n");
-            }
-            (Complaint::UnknownOption, Some(near)) => {
-                let near = near.name;
-                print!(
-                    platform,
-                    "kmem: KMEM_CONF: unknown option \"{part}\"; did you mean \"{near}\"?\n"
-                );
-            }
-            _ => print!(platform, "kmem: KMEM_CONF: unknown option \"{part}\"\n"),
-        }
+        print!(platform, "kmem: KMEM_CONF: {}\n", Message { part, why, show: Printable });
     });
     if bad && conf.strict {
         platform.fatal();
     }
     conf
-}
-
-/// A text of the page of options, without the marks around its words.
-struct WithoutMarks(&'static str);
-
-impl core::fmt::Display for WithoutMarks {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        self.0.split('`').try_for_each(|text| f.write_str(text))
-    }
 }
 
 /// Kind of CPU slots: rseq if the platform has it and the configuration allows it.
