@@ -1,8 +1,10 @@
 //! `kmem context`: tells the callers of one call site apart in a running process.
 
 mod choose;
+mod outcome;
 
 use std::io::{self, BufWriter, Write};
+use std::time::Duration;
 
 use kmem_snapshot::books::Profiling;
 use kmem_snapshot::control::{MAX_DEPTH, Setting};
@@ -13,6 +15,7 @@ use kmem_snapshot::{Control, Target};
 use crate::failure::{Failure, say, say_all};
 use crate::process::Named;
 use choose::{choose, name};
+use outcome::Outcome;
 
 /// Arguments of `kmem context`.
 #[derive(clap::Args)]
@@ -27,6 +30,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(2..=i64::from(MAX_DEPTH)))]
     depth: u32,
+    /// Watch the call site for at most SECONDS, and say if nothing can be told apart
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, conflicts_with = "off",
+          value_parser = clap::value_parser!(u64).range(0..=86400))]
+    wait: u64,
     /// Stop telling the callers apart
     #[arg(long, conflicts_with = "depth")]
     off: bool,
@@ -37,13 +44,14 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let (pid, control) = (process.pid(), process.control()?);
     match &args.site {
         _ if args.off => end(pid, &control, args.site.as_deref()),
-        Some(site) => begin(pid, &control, site, args.depth),
+        Some(site) => begin(pid, &control, site, args),
         None => show(pid, &control),
     }
 }
 
 /// Starts to tell the callers of one call site apart.
-fn begin(pid: u32, control: &Control, site: &str, depth: u32) -> Result<(), Failure> {
+fn begin(pid: u32, control: &Control, site: &str, args: &Args) -> Result<(), Failure> {
+    let depth = args.depth;
     let callers = callers(pid)?;
     let caller = choose(&callers, site)?;
     let others = control.settings()?.into_iter().filter(|s| s.root != caller.root);
@@ -51,8 +59,13 @@ fn begin(pid: u32, control: &Control, site: &str, depth: u32) -> Result<(), Fail
     for other in others.filter(|s| s.deep_tag != 0) {
         control.set_deep(other.root, 0, 0)?;
     }
+    let before = outcome::read(pid, caller)?;
     control.set_deep(caller.root, caller.tag, depth)?;
     say(&format!("telling {depth} callers apart at {}", name(caller)));
+    if args.wait != 0 {
+        let patience = Duration::from_secs(args.wait);
+        say(&outcome::watch(pid, caller, before, patience).text(pid, depth));
+    }
     Ok(())
 }
 
@@ -71,7 +84,14 @@ fn end(pid: u32, control: &Control, site: Option<&str>) -> Result<(), Failure> {
     if set.is_empty() {
         say("no call site is chosen to tell its callers apart");
     }
+    let callers = callers(pid).unwrap_or_default();
     for setting in set {
+        let at = |c: &&CallSite| (c.root, c.tag) == (setting.root, setting.deep_tag);
+        if let Some(caller) = callers.iter().find(at)
+            && let Ok(now) = outcome::read(pid, caller)
+        {
+            say(&Outcome::of(now, None).text(pid, setting.deep_depth));
+        }
         control.set_deep(setting.root, 0, 0)?;
         say(&format!("callers are no longer told apart at tag:{}", setting.deep_tag));
     }
@@ -100,6 +120,7 @@ fn show(pid: u32, control: &Control) -> Result<(), Failure> {
             _ if tag == 0 => writeln!(out, "context: off")?,
             Some(caller) => {
                 writeln!(out, "context: {depth} callers at {}", printable(&name(caller)))?;
+                say(&Outcome::of(outcome::read(pid, caller)?, None).text(pid, depth));
             }
             None => {
                 writeln!(out, "context: {depth} callers at tag:{tag}, which holds nothing now")?

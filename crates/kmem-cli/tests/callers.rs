@@ -70,9 +70,12 @@ fn a_context_is_begun_and_ended_while_the_program_runs() {
     let all = BUILD + LOAD;
     assert_eq!(folded(&program), [format!("make {all}")]);
 
-    let output = program.kmem(&["context", "make", "--depth", "3"]);
+    let output = program.kmem(&["context", "make", "--depth", "3", "--wait", "0"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let shown = |program: &Program| text(&program.kmem(&["context"]).stderr);
+    assert!(shown(&program).contains("nothing is told apart: no object"), "{}", shown(&program));
     program.tell(b'x');
+    assert!(shown(&program).contains("kmem: 2 callers are told apart;"), "{}", shown(&program));
     let apart = [
         format!("both;build;make {BUILD}"),
         format!("both;load;make {LOAD}"),
@@ -86,6 +89,24 @@ fn a_context_is_begun_and_ended_while_the_program_runs() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     program.tell(b'x');
     assert_eq!(folded(&program), [apart[0].clone(), apart[1].clone(), format!("make {}", 2 * all)]);
+}
+
+#[test]
+fn a_context_that_tells_nothing_apart_says_so() {
+    let mut program = Program::start("callers", &FRAMES, &[], "");
+    program.tell(b'x');
+    let idle = text(&program.kmem(&["context", "make"]).stderr);
+    assert!(idle.contains("no object that is still in use came through"), "{idle}");
+
+    let mut program = Program::start("callers", &[&FRAMES[..], &["-DONE"]].concat(), &[], "");
+    program.tell(b'x');
+    let begun = program.kmem(&["context", "make", "--depth", "2", "--wait", "0"]);
+    assert_eq!(begun.status.code(), Some(0), "{}", text(&begun.stderr));
+    program.tell(b'x');
+    for args in [&["context"][..], &["context", "--off"]] {
+        let said = text(&program.kmem(args).stderr);
+        assert!(said.contains("all 300 objects have one caller within 2 calls"), "{said}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! [`Reading`] with notes for the user.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -156,12 +156,45 @@ pub struct CallSite {
     pub root: u64,
     /// Tag of the site.
     pub tag: u32,
+    /// Return address of the call.
+    pub address: u64,
     /// Place of the call.
     pub place: Place,
     /// Live bytes.
     pub bytes: i64,
     /// Live objects.
     pub calls: u64,
+}
+
+/// Live objects of one call site, by its callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ToldApart {
+    /// Chains of callers that hold an object.
+    pub chains: usize,
+    /// Objects that they hold.
+    pub objects: u64,
+    /// Objects without a chain: from before callers were told apart, or where none can be found.
+    pub alone: u64,
+}
+
+impl Snapshot {
+    /// The callers of the call site with this return address, in the books of one root block.
+    #[must_use]
+    pub fn told_apart(&self, root: u64, address: u64) -> ToldApart {
+        let mut sum = ToldApart::default();
+        let rows = self.books.iter().filter(|books| books.root == root).flat_map(|b| &b.rows);
+        let mut known = BTreeSet::new();
+        for row in rows.filter(|row| row.key.addresses().first() == Some(&address)) {
+            if matches!(row.key, Key::Caller(_)) {
+                sum.alone = sum.alone.saturating_add(row.calls);
+            } else if row.calls != 0 {
+                sum.objects = sum.objects.saturating_add(row.calls);
+                known.insert(row.tag);
+            }
+        }
+        sum.chains = known.len();
+        sum
+    }
 }
 
 impl Target {
@@ -213,7 +246,8 @@ impl Target {
                 .filter_map(|(root, row)| {
                     let Key::Caller(addr) = row.key else { return None };
                     let (tag, bytes, calls) = (row.tag, row.bytes, row.calls);
-                    Some(CallSite { root, tag, place: symbols.resolve(addr), bytes, calls })
+                    let (address, place) = (addr, symbols.resolve(addr));
+                    Some(CallSite { root, tag, address, place, bytes, calls })
                 })
                 .collect();
             sites.sort_by_key(|site| (std::cmp::Reverse(site.bytes), site.root, site.tag));
