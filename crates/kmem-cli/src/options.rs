@@ -97,7 +97,7 @@ pub(crate) enum Sort {
     #[value(name = "s", alias = "size")]
     Size,
     /// by number of live objects
-    #[value(name = "c", alias = "calls")]
+    #[value(name = "c", aliases = ["objects", "calls"])]
     Calls,
     /// by function and place
     #[value(name = "t", alias = "tag")]

@@ -147,7 +147,7 @@ fn filters_choose_rows_of_a_live_process() {
     assert_eq!(lines(&["dump", "--no-mmap", "--function", "leak", "--module", "lib*"]), [""; 0]);
     let top = text(&live.kmem(&["top", "--once", "--function", "absent"]).stdout);
     let table: Vec<&str> = top.lines().skip_while(|l| !l.is_empty()).skip(1).collect();
-    assert_eq!(table, ["      SIZE     CALLS  FUNCTION  WHERE"], "{top}");
+    assert_eq!(table, ["      SIZE   OBJECTS  FUNCTION  WHERE"], "{top}");
     let top = text(&live.kmem(&["top", "--once", "--function", "leak"]).stdout);
     let says = "a filter is on: 109.4 KiB in 1000 live objects from 1 call sites match, of 3.1 MiB";
     assert!(top.lines().next().unwrap().contains(says), "{top}");
@@ -191,7 +191,7 @@ fn a_site_that_pins_what_others_freed_is_shown() {
         .skip(1)
         .map(|l| l.split_whitespace().collect())
         .collect();
-    assert_eq!(table[0], ["PINNED", "SOLE", "SIZE", "CALLS", "FUNCTION", "WHERE"]);
+    assert_eq!(table[0], ["PINNED", "SOLE", "SIZE", "OBJECTS", "FUNCTION", "WHERE"]);
     assert_eq!(table[1][4..8], ["62.5", "KiB", "1000", "pin"], "{top}");
     assert_eq!(table[2][..8], ["3.0", "MiB", "3.0", "MiB", "3.0", "MiB", "1", "large"], "{top}");
     assert_eq!(table.len(), 3);

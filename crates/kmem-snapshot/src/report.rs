@@ -61,8 +61,8 @@ pub fn filtered(sites: &[Site], of: (i64, u64)) -> String {
     )
 }
 
-/// Writes `SIZE CALLS FUNCTION WHERE` for the first `lines` rows, and one line with the sum of the
-/// others.
+/// Writes `SIZE OBJECTS FUNCTION WHERE` for the first `lines` rows, and one line with the sum of
+/// the others.
 ///
 /// # Errors
 ///
@@ -87,7 +87,7 @@ pub fn write_header(out: &mut impl Write) -> io::Result<()> {
 }
 
 fn header() -> String {
-    format!("{:>10} {:>9}", "SIZE", "CALLS")
+    format!("{:>10} {:>9}", "SIZE", "OBJECTS")
 }
 
 /// Writes a table of rows: the columns of `header` and `cells`, then `FUNCTION WHERE`.
@@ -226,7 +226,7 @@ mod tests {
         let sites = [site("f", 57_671_680, 7), site("evil\x1b[2J", 1024, 1), site("h", 512, 1)];
         let mut out = Vec::new();
         write_table(&mut out, &sites, 2).unwrap();
-        let expected = "      SIZE     CALLS  FUNCTION     WHERE
+        let expected = "      SIZE   OBJECTS  FUNCTION     WHERE
   55.0 MiB         7  f            libx.so+0x10
    1.0 KiB         1  evil\\x1b[2J  libx.so+0x10
      512 B         1  (in 1 more rows)

@@ -91,7 +91,7 @@ fn names_in_collapsed_stacks_cannot_forge_frames_or_lines() {
 
 #[test]
 fn the_tree_is_sorted_by_size_and_indented() {
-    let expected = "      SIZE     CALLS  CALL TREE
+    let expected = "      SIZE   OBJECTS  CALL TREE
    7.1 KiB         8  main  main.c:7
    6.0 KiB         5    build  build.c:7
    4.0 KiB         4      alloc  alloc.c:7
@@ -108,7 +108,7 @@ fn the_tree_is_sorted_by_size_and_indented() {
 
 #[test]
 fn the_tree_is_bounded_by_lines_and_size() {
-    let expected = "      SIZE     CALLS  CALL TREE
+    let expected = "      SIZE   OBJECTS  CALL TREE
    7.1 KiB         8  main  main.c:7
    6.0 KiB         5    build  build.c:7
    4.0 KiB         4      alloc  alloc.c:7

@@ -122,17 +122,17 @@ fn top_shows_groups_and_the_cross_table() {
         let lines = text.lines().skip_while(|line| !line.contains(heading));
         lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     };
-    let groups = table(&top(&["--by", "group"]), "CALLS  GROUP");
+    let groups = table(&top(&["--by", "group"]), "OBJECTS  GROUP");
     assert_eq!(
         groups[..3],
-        ["SIZE CALLS GROUP", "4.0 MiB 1001 /tenants/a", "321.9 KiB 500 /tenants/b"]
+        ["SIZE OBJECTS GROUP", "4.0 MiB 1001 /tenants/a", "321.9 KiB 500 /tenants/b"]
     );
     let json = json(&program, &["top", "--once", "--by", "group", "-s", "t"]);
     let paths: Vec<&str> =
         json["groups"].as_array().unwrap().iter().map(|g| g["group"].as_str().unwrap()).collect();
     assert_eq!(paths, ["/", "/tenants/a", "/tenants/b"]);
     let cross = top(&["--by", "group,site", "-n", "3"]);
-    let cross = table(&cross, "CALLS  GROUP");
+    let cross = table(&cross, "OBJECTS  GROUP");
     assert!(cross[0].ends_with("GROUP FUNCTION WHERE"), "{cross:?}");
     assert!(
         cross[1].starts_with("3.0 MiB 1 /tenants/a ") && cross[1].contains("buffer"),
@@ -144,7 +144,7 @@ fn top_shows_groups_and_the_cross_table() {
     let one = top(&["--group", "/tenants/b"]);
     assert!(one.contains("a filter is on: 321.9 KiB in 500 live objects"), "{one}");
     // The callers of one function.
-    let rows = table(&top(&["--by", "group", "--function", "*index"]), "CALLS  GROUP");
+    let rows = table(&top(&["--by", "group", "--function", "*index"]), "OBJECTS  GROUP");
     assert_eq!(rows[1..], ["21.9 KiB 200 /tenants/b", "1.1 KiB 10 /"]);
     refused(&program.kmem(&["top", "--by", "pinned", "--group", "/tenants"]), 2, "--group");
 }

@@ -42,7 +42,8 @@ pub fn write_groups(out: &mut impl Write, groups: &Groups) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes `SIZE CALLS GROUP` for the first `lines` groups, and one line with the sum of the others.
+/// Writes `SIZE OBJECTS GROUP` for the first `lines` groups, and one line with the sum of the
+/// others.
 ///
 /// # Errors
 ///
@@ -52,7 +53,7 @@ pub fn write_group_totals(
     totals: &[GroupTotal],
     lines: usize,
 ) -> io::Result<()> {
-    writeln!(out, "{:>10} {:>9}  GROUP", "SIZE", "CALLS")?;
+    writeln!(out, "{:>10} {:>9}  GROUP", "SIZE", "OBJECTS")?;
     let (shown, rest) = totals.split_at(totals.len().min(lines));
     for total in shown {
         writeln!(out, "{:>10} {:>9}  {}", size(total.bytes), total.calls, printable(&total.group))?;
@@ -65,8 +66,8 @@ pub fn write_group_totals(
     Ok(())
 }
 
-/// Writes `SIZE CALLS GROUP FUNCTION WHERE` for the first `lines` rows of groups, and one line with
-/// the sum of the others.
+/// Writes `SIZE OBJECTS GROUP FUNCTION WHERE` for the first `lines` rows of groups, and one line
+/// with the sum of the others.
 ///
 /// # Errors
 ///
@@ -75,7 +76,7 @@ pub fn write_group_table(out: &mut impl Write, sites: &[Site], lines: usize) -> 
     let (shown, rest) = sites.split_at(sites.len().min(lines));
     let group = |site: &Site| site.group.as_deref().unwrap_or("/").to_owned();
     let (_, width) = column(shown, "GROUP", group);
-    let header = format!("{:>10} {:>9}  {:width$}", "SIZE", "CALLS", "GROUP");
+    let header = format!("{:>10} {:>9}  {:width$}", "SIZE", "OBJECTS", "GROUP");
     let cells = |site: &Site| {
         let group = group(site);
         let (size, group) = (size(site.bytes), printable(&group));
@@ -106,7 +107,7 @@ mod tests {
         let sites = [site("/a\x1b", 65_536), site("/", 10), site("/b", 7), site("/", 5)];
         let mut out = Vec::new();
         write_group_table(&mut out, &sites, 2).unwrap();
-        let expected = "      SIZE     CALLS  GROUP   FUNCTION       WHERE
+        let expected = "      SIZE   OBJECTS  GROUP   FUNCTION       WHERE
   64.0 KiB         3  /a\\x1b  (other sites)
       10 B         3  /       (other sites)
       12 B         6  (in 2 more rows)
@@ -117,7 +118,7 @@ mod tests {
         totals.sort_by_key(|of| std::cmp::Reverse(of.bytes));
         let mut out = Vec::new();
         write_group_totals(&mut out, &totals, 2).unwrap();
-        let expected = "      SIZE     CALLS  GROUP
+        let expected = "      SIZE   OBJECTS  GROUP
   64.0 KiB         3  /a\\x1b
       15 B         6  /
        7 B         3  (in 1 more groups)

@@ -5,14 +5,14 @@ use std::io::{self, Write};
 use super::{size, size_u, write_columns};
 use crate::sites::Site;
 
-/// Writes `PINNED SOLE SIZE CALLS FUNCTION WHERE` for the first `lines` rows. The others have no
+/// Writes `PINNED SOLE SIZE OBJECTS FUNCTION WHERE` for the first `lines` rows. The others have no
 /// line with their sum: pinned bytes do not add up, because several rows may pin one slab.
 ///
 /// # Errors
 ///
 /// The errors of the writer.
 pub fn write_pinned_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Result<()> {
-    let header = format!("{:>10} {:>10} {:>10} {:>9}", "PINNED", "SOLE", "SIZE", "CALLS");
+    let header = format!("{:>10} {:>10} {:>10} {:>9}", "PINNED", "SOLE", "SIZE", "OBJECTS");
     let cells = |site: &Site| {
         let (pinned, sole) = match site.pinned {
             Some(of) => (size_u(of.pinned), size_u(of.sole)),
@@ -46,7 +46,7 @@ mod tests {
         let sites = [site(pinned), site(None), site(None)];
         let mut out = Vec::new();
         write_pinned_table(&mut out, &sites, 2).unwrap();
-        let expected = "    PINNED       SOLE       SIZE     CALLS  FUNCTION       WHERE
+        let expected = "    PINNED       SOLE       SIZE   OBJECTS  FUNCTION       WHERE
    7.0 MiB    6.0 MiB   64.0 KiB      1000  (other sites)
          -          -   64.0 KiB      1000  (other sites)
 ";

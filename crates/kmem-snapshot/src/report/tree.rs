@@ -6,8 +6,8 @@ use super::{short, size};
 use crate::escape::printable;
 use crate::stacks::Line;
 
-/// Writes `SIZE CALLS CALL TREE`, one node per line, callees below their caller and indented by two
-/// columns; and one line with the count of `hidden` nodes.
+/// Writes `SIZE OBJECTS CALL TREE`, one node per line, callees below their caller and indented by
+/// two columns; and one line with the count of `hidden` nodes.
 ///
 /// # Errors
 ///
@@ -16,7 +16,7 @@ pub fn write_tree(out: &mut impl Write, lines: &[Line<'_, '_>], hidden: usize) -
     if lines.is_empty() {
         writeln!(out, "  (nothing)")?;
     } else {
-        writeln!(out, "{:>10} {:>9}  CALL TREE", "SIZE", "CALLS")?;
+        writeln!(out, "{:>10} {:>9}  CALL TREE", "SIZE", "OBJECTS")?;
     }
     for Line { depth, node } in lines {
         let line = format!(
