@@ -48,7 +48,6 @@ use crate::ledger::Ledger;
 use crate::os::Platform;
 use crate::page::{BadPage, Zone};
 use crate::percpu::PerCpu;
-use crate::report;
 use crate::sync::{AtomicU32, Ordering};
 use crate::vmalloc::Vmalloc;
 
@@ -170,6 +169,6 @@ impl<P: Platform> Owner for Instance<P> {
     }
 
     fn bad_page(&'static self, zone: &Zone, found: BadPage) {
-        report::bad_page(self.platform(), &self.ledger.books.sites, zone, found);
+        self.ledger.reporter().bad_page(zone, found);
     }
 }

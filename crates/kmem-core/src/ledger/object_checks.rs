@@ -27,7 +27,7 @@ use crate::class::{MAX_OBJECT, SizeClass};
 use crate::conf::Conf;
 use crate::heap::Live;
 use crate::os::{Console, Platform};
-use crate::report::{HolderName, Line, Printable};
+use crate::report::{Line, Printable};
 use crate::slab::guard::{self, RED_ZONE};
 use crate::slab::quarantine::Quarantine;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
@@ -400,18 +400,18 @@ impl<P: Platform> Ledger<P> {
             return;
         }
         let (owner, wanted) = (self.guards.name(owner), self.guards.name(cache));
-        let holder = HolderName(&self.books.sites, live.word());
-        let reporter = self.reporter();
-        match of_slab {
-            Some(size) => reporter.end(format_args!(
-                "kmem: invalid {call}: {object:#x} is a {size}-byte object of {owner}, not of \
-                 {wanted}; allocated by {holder}\n"
-            )),
-            None => reporter.end(format_args!(
-                "kmem: invalid {call}: {object:#x} is a page allocation of {owner}, not of \
-                 {wanted}; allocated by {holder}\n"
-            )),
-        }
+        self.reporter().with_holder(live.word(), |holder| {
+            let mut line = Line::new();
+            line.add(format_args!("kmem: invalid {call}: {object:#x} is a "));
+            match of_slab {
+                Some(size) => line.add(format_args!("{size}-byte object")),
+                None => line.add(format_args!("page allocation")),
+            }
+            let text = format_args!(" of {owner}, not of {wanted}; allocated by {holder}\n");
+            line.add(text);
+            self.platform().print(line.text());
+        });
+        self.platform().fatal()
     }
 
     /// Ends the program if the red zones of an object are damaged. The object is, or just was, live
@@ -517,24 +517,26 @@ impl<P: Platform> Ledger<P> {
     #[cold]
     fn overwritten(&'static self, damage: Damage<'_>) -> ! {
         let Damage { place, object, size, len, offset, found, word } = damage;
-        let holder = HolderName(&self.books.sites, word);
-        let mut line = Line::new();
-        line.add(format_args!("kmem: {place} overwritten: {object:#x} is a "));
-        match len {
-            Some(len) => {
-                line.add(format_args!("{size}-byte object of {len} bytes, allocated by {holder}"))
+        self.reporter().with_holder(word, |holder| {
+            let mut line = Line::new();
+            line.add(format_args!("kmem: {place} overwritten: {object:#x} is a "));
+            match len {
+                Some(len) => {
+                    line.add(format_args!("{size}-byte object of {len} bytes, allocated by "))
+                }
+                None => line.add(format_args!("free {size}-byte object, last allocated by ")),
             }
-            None => line.add(format_args!("free {size}-byte object, last allocated by {holder}")),
-        }
-        line.add(format_args!("; at offset {offset} found"));
-        for &byte in &found[..found.len().min(SHOWN)] {
-            line.add(format_args!(" {byte:02x}"));
-        }
-        if offset < 0 {
-            line.add(format_args!(", which is also behind the object at {:#x}", object - size));
-        }
-        line.add(format_args!("\n"));
-        self.platform().print(line.text());
+            line.add(format_args!("{holder}; at offset {offset} found"));
+            for &byte in &found[..found.len().min(SHOWN)] {
+                line.add(format_args!(" {byte:02x}"));
+            }
+            if offset < 0 {
+                let front = object - size;
+                line.add(format_args!(", which is also behind the object at {front:#x}"));
+            }
+            line.add(format_args!("\n"));
+            self.platform().print(line.text());
+        });
         self.books.write_record(self.platform(), &self.census(), &self.groups, reason::MISUSE);
         self.platform().fatal()
     }

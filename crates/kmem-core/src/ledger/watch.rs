@@ -6,7 +6,7 @@ use kmem_layout::word::{TAG_MASK, TAG_NONE};
 
 use crate::alloc_tag::Place;
 use crate::os::Platform;
-use crate::report::{SiteName, print};
+use crate::report::{CallName, SiteName, print};
 use crate::request::Caller;
 use crate::units::TagId;
 
@@ -45,7 +45,9 @@ impl<P: Platform> Ledger<P> {
         if place == 0 {
             print!(self.platform(), "{what}\n");
         } else {
-            print!(self.platform(), "{what}, by the call that returns to {place:#x}\n");
+            self.reporter().with_mappings(true, |maps| {
+                print!(self.platform(), "{what}, by {}\n", CallName { ret: place, maps });
+            });
         }
     }
 

@@ -4,6 +4,8 @@ use core::fmt;
 
 use super::name::HolderName;
 use super::{Reporter, print};
+use kmem_layout::word::TAG_MASK;
+
 use crate::class::SizeClass;
 use crate::codetag::Sites;
 use crate::os::Platform;
@@ -58,6 +60,14 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// The call site that last had the address.
+    fn last(self) -> Option<TagId> {
+        match self {
+            Self::FreeObject { last, .. } | Self::FreePages { last } => Some(last),
+            _ => None,
+        }
+    }
+
     /// Returns whether the address was freed before.
     fn is_double(self) -> bool {
         matches!(self, Self::FreeObject { .. } | Self::FreePages { .. })
@@ -68,6 +78,8 @@ impl Fault {
 struct Described<'a> {
     fault: Fault,
     sites: &'a Sites,
+    /// Text of the mappings; may be empty.
+    maps: &'a [u8],
 }
 
 impl fmt::Display for Described<'_> {
@@ -103,11 +115,22 @@ impl fmt::Display for Described<'_> {
         if self.sites.names(last).is_none() && self.sites.address(last) == 0 {
             return Ok(());
         }
-        write!(f, ", last allocated by {}", HolderName(self.sites, last.0))
+        write!(
+            f,
+            ", last allocated by {}",
+            HolderName { sites: self.sites, word: last.0, maps: self.maps }
+        )
     }
 }
 
 impl<P: Platform> Reporter<'_, P> {
+    /// Calls `work` with the name of the holder in an extension word.
+    pub fn with_holder(&self, word: u32, work: impl Fn(HolderName<'_>)) {
+        let sites = &self.books.sites;
+        let is_call = sites.address(TagId(word & TAG_MASK)) != 0;
+        self.with_mappings(is_call, |maps| work(HolderName { sites, word, maps }));
+    }
+
     /// Reports a misuse of `call` and ends the program.
     #[cold]
     pub fn fault(&self, call: &str, at: usize, fault: Fault) -> ! {
@@ -118,12 +141,16 @@ impl<P: Platform> Reporter<'_, P> {
     /// Reports a misuse of `call`.
     #[cold]
     pub fn print_fault(&self, call: &str, at: usize, fault: Fault) {
-        let what = Described { fault, sites: &self.books.sites };
-        if fault.is_double() && call == "free" {
-            print!(self.platform, "kmem: double free: {at:#x} {what}\n");
-        } else {
-            print!(self.platform, "kmem: invalid {call}: {at:#x} {what}\n");
-        }
+        let sites = &self.books.sites;
+        let names_call = fault.last().is_some_and(|last| sites.address(last) != 0);
+        self.with_mappings(names_call, |maps| {
+            let what = Described { fault, sites, maps };
+            if fault.is_double() && call == "free" {
+                print!(self.platform, "kmem: double free: {at:#x} {what}\n");
+            } else {
+                print!(self.platform, "kmem: invalid {call}: {at:#x} {what}\n");
+            }
+        });
     }
 }
 

@@ -15,11 +15,10 @@ use crate::memcg::Groups;
 use crate::os::Platform;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
-pub use bad_page::bad_page;
 pub use fault::{Fault, freed_twice, page_freed_twice};
 pub(crate) use line::print;
 pub use line::{Line, Printable, Size, Word};
-pub use name::{FunctionName, GroupPath, HolderName, SiteName};
+pub use name::{CallName, FunctionName, GroupPath, HolderName, SiteName};
 pub use oom::room;
 
 /// State of the reports of an instance. Zeroed memory is a valid value: no report was made, and

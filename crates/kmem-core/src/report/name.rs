@@ -37,8 +37,8 @@ impl fmt::Display for SiteName<'_> {
                 _ => "kmem:0 func:unknown",
             });
         };
-        let (object, offset) = object_of(self.maps, ret as usize).unwrap_or((b"", ret as usize));
-        let name = InObject { object, offset };
+        let name = InObject::of(self.maps, ret as usize);
+        let object = name.object;
         write!(f, "{name}:0")?;
         if object.windows(3).any(|part| part == b".so") {
             write!(f, " [{}]", Printable(object))?;
@@ -53,6 +53,14 @@ struct InObject<'a> {
     offset: usize,
 }
 
+impl<'a> InObject<'a> {
+    fn of(maps: &'a [u8], address: usize) -> Self {
+        let found = object_of(maps, address).filter(|(object, _)| !object.is_empty());
+        let (object, offset) = found.unwrap_or((b"", address));
+        Self { object, offset }
+    }
+}
+
 impl fmt::Display for InObject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plus = if self.object.is_empty() { "" } else { "+" };
@@ -60,16 +68,37 @@ impl fmt::Display for InObject<'_> {
     }
 }
 
-/// Displays the holder in an extension word, for a report of misuse: the return address of the
-/// call, or the static tag.
-pub struct HolderName<'a>(pub &'a Sites, pub u32);
+/// Displays a call by the address that it returns to, as `module+0xoffset` if the text of the
+/// mappings has the module.
+pub struct CallName<'a> {
+    /// The return address.
+    pub ret: usize,
+    /// Text of `/proc/self/maps`; may be empty.
+    pub maps: &'a [u8],
+}
+
+impl fmt::Display for CallName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the call that returns to {}", InObject::of(self.maps, self.ret))
+    }
+}
+
+/// Displays the holder in an extension word, for a report of misuse: the call, or the static tag.
+pub struct HolderName<'a> {
+    /// The call sites.
+    pub sites: &'a Sites,
+    /// The extension word.
+    pub word: u32,
+    /// Text of `/proc/self/maps`; may be empty.
+    pub maps: &'a [u8],
+}
 
 impl fmt::Display for HolderName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tag = TagId(self.1 & TAG_MASK);
-        match self.0.address(tag) {
-            0 => write!(f, "{}", SiteName { sites: self.0, tag, maps: &[] }),
-            ret => write!(f, "the call that returns to {ret:#x}"),
+        let tag = TagId(self.word & TAG_MASK);
+        match self.sites.address(tag) {
+            0 => write!(f, "{}", SiteName { sites: self.sites, tag, maps: self.maps }),
+            ret => write!(f, "{}", CallName { ret, maps: self.maps }),
         }
     }
 }
@@ -139,7 +168,10 @@ fn object_of(maps: &[u8], address: usize) -> Option<(&[u8], usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::object_of;
+    extern crate std;
+    use std::string::ToString as _;
+
+    use super::{CallName, object_of};
 
     #[test]
     fn an_address_is_named_by_its_object_and_the_offset_from_its_first_mapping() {
@@ -153,5 +185,13 @@ mod tests {
         assert_eq!(object_of(maps, 0x7f00_0000_0010), Some((&b""[..], 0x10)));
         assert_eq!(object_of(maps, 0x1000), None);
         assert_eq!(object_of(b"", 0x1000), None);
+        // Memory without a name has no offset that says anything.
+        for (ret, name) in [
+            (0x7f00_0000_2010, "the call that returns to libx.so.1+0x10"),
+            (0x7f00_0000_0010, "the call that returns to 0x7f0000000010"),
+            (0x1000, "the call that returns to 0x1000"),
+        ] {
+            assert_eq!(CallName { ret, maps }.to_string(), name);
+        }
     }
 }

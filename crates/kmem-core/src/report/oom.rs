@@ -90,6 +90,15 @@ impl<P: Platform> Reporter<'_, P> {
         print!(self.platform, "{:>12} {calls:>8} {site}\n", Size(bytes));
     }
 
+    /// Calls `work` with the text of the mappings. It is empty if it is not wanted, or if another
+    /// thread makes a report.
+    pub fn with_mappings(&self, wanted: bool, work: impl Fn(&[u8])) {
+        let with = |_: &mut Tally<'_>| work(self.read_mappings());
+        if !(wanted && self.books.with_tally(self.platform, with)) {
+            work(&[]);
+        }
+    }
+
     /// Reads the text of the mappings. Only a thread that has the scratch table may call this.
     fn read_mappings(&self) -> &[u8] {
         let maps = self.reports.maps.load(Ordering::Acquire) as *mut u8;
