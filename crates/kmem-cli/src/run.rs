@@ -10,6 +10,7 @@
 //! preloadable  checks that the command can run under it
 //! watch        starts the command, forwards signals, reads each process that exits
 //! boxes        the private black boxes of the command's processes
+//! directory    the directory that they are in
 //! oom          kills by the kernel's OOM killer
 //! exit_socket  socket at which processes report that they are about to exit
 //! exit_report  the report
@@ -18,6 +19,7 @@
 //! ```
 
 mod boxes;
+mod directory;
 mod embedded;
 mod exit_report;
 mod exit_socket;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kmem_testing::{Coprocess, is_missing, not_run, this_test};
-use program::{KMEM, compile, directory, json, preload, text};
+use program::{KMEM, Program, compile, directory, json, preload, text};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -180,9 +180,25 @@ fn the_report_of_a_command_has_the_memory_outside_of_the_heap() {
     assert_eq!(row("left"), "120.0 KiB 160.0 KiB 1");
     assert_eq!(row("grow"), "200.0 KiB 256.0 KiB 1");
     assert!(report.contains(" = resident ") && report.contains("  unaccounted: mappings "));
+    // The box of the report itself, and pages of the kernel.
+    assert!(!report.contains(".box") && !report.contains("  [vvar]"), "{report}");
     assert!(!report.contains("unaccounted -") && !report.contains("other -"), "{report}");
     let report = run(&["--no-mmap"]);
     assert!(!report.contains("Outside of the heap") && !report.contains("mappings 7"), "{report}");
+}
+
+#[test]
+fn the_black_box_counts_as_overhead() {
+    let overhead = |conf: &str| {
+        let program = Program::start("callers", &[], &[], conf);
+        let dump = program.json(&["dump", "--json"]);
+        let is_box = |row: &&Value| row["file"].as_str().is_some_and(|file| file.ends_with("/box"));
+        assert_eq!(mapped(&dump).into_iter().find(is_box), None);
+        balances(&dump);
+        number(&dump["accounting"], "overhead")
+    };
+    let (without, with) = (overhead(""), overhead("blackbox:DIR/box,cumulative:1"));
+    assert!(with > without, "{with} {without}");
 }
 
 #[test]

@@ -8,15 +8,14 @@
 //! of running processes. It reads a process that used the CPU since, and wrote no record.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kmem_snapshot::blackbox::{BlackBox, written};
 use kmem_snapshot::{Process, Snapshot};
 
+use super::directory::Directory;
 use super::sys;
 
 /// Most boxes of ended processes that are kept.
@@ -25,13 +24,11 @@ const KEPT: usize = 64;
 const QUIET: Duration = Duration::from_millis(350);
 /// Readings of a process take at most one in this many parts of the time.
 const SHARE: u32 = 20;
-/// Longest path of the directory: `KMEM_CONF` takes 512 bytes.
-const MAX_PATH: usize = 500;
 
 /// The directory of the boxes.
 pub(crate) struct Boxes {
     /// The directory; none where it could not be made.
-    dir: Option<PathBuf>,
+    dir: Option<Directory>,
     /// The command's own process, whose box is always kept.
     main: u32,
     running: HashMap<u32, Running>,
@@ -84,14 +81,14 @@ pub(crate) struct Rest {
 impl Boxes {
     /// Makes a private directory, in memory if there is such a file system.
     pub(crate) fn make() -> Self {
-        let dir = make_directory();
+        let dir = Directory::make();
         let (running, kept, rest) = (HashMap::new(), Vec::new(), BTreeMap::new());
         Self { dir, main: 0, running, kept, rest, next: 0 }
     }
 
     /// The directory, for `KMEM_CONF`.
     pub(crate) fn directory(&self) -> Option<&Path> {
-        self.dir.as_deref()
+        self.dir.as_ref().map(Directory::path)
     }
 
     /// Sets the command's own process.
@@ -101,13 +98,13 @@ impl Boxes {
 
     /// Box of a running process, if it has one.
     fn of(&self, pid: u32) -> Option<PathBuf> {
-        let path = self.dir.as_ref()?.join(format!("{pid}.box"));
+        let path = self.directory()?.join(format!("{pid}.box"));
         path.exists().then_some(path)
     }
 
     /// Running processes with a box.
     fn pids(&self) -> Vec<u32> {
-        let Some(dir) = &self.dir else { return Vec::new() };
+        let Some(dir) = self.directory() else { return Vec::new() };
         let files = fs::read_dir(dir).into_iter().flatten().flatten();
         let pid = |name: &std::ffi::OsStr| name.to_str()?.strip_suffix(".box")?.parse::<u32>().ok();
         files.filter_map(|file| pid(&file.file_name())).collect()
@@ -144,7 +141,7 @@ impl Boxes {
     /// Notes that a process ends, and frees the name of its box for the next process of its number.
     /// False: it has no box.
     pub(crate) fn ended(&mut self, pid: u32) -> bool {
-        let (Some(path), Some(dir)) = (self.of(pid), &self.dir) else { return false };
+        let (Some(path), Some(dir)) = (self.of(pid), self.directory()) else { return false };
         let kept = dir.join(format!("{}.ended", self.next));
         self.next += 1;
         if fs::rename(&path, &kept).is_err() {
@@ -208,58 +205,24 @@ impl Boxes {
     }
 }
 
-impl Drop for Boxes {
-    fn drop(&mut self) {
-        if let Some(dir) = &self.dir {
-            let _ = fs::remove_dir_all(dir);
-        }
-    }
-}
-
 /// Nanoseconds since 1970.
 pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Makes a directory that only this user may enter, under a random name.
-fn make_directory() -> Option<PathBuf> {
-    let mut random = [0; 8];
-    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random)).ok()?;
-    let name = format!("kmem-run-{}-{:016x}", std::process::id(), u64::from_ne_bytes(random));
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    // The first two are file systems in memory.
-    let memory = [runtime, Some(PathBuf::from("/dev/shm"))].into_iter().flatten();
-    let places = memory.chain([std::env::temp_dir()]);
-    let make = |place: PathBuf| -> io::Result<PathBuf> {
-        let dir = place.canonicalize()?.join(&name);
-        DirBuilder::new().mode(0o700).create(&dir)?;
-        Ok(dir)
-    };
-    // The configuration splits its text at commas, and expands `%` in paths.
-    let fits = |dir: &Path| {
-        let text = dir.to_str().unwrap_or(",");
-        text.len() <= MAX_PATH && text.trim() == text && !text.contains([',', '%'])
-    };
-    places.filter(|place| fits(&place.join(&name))).find_map(|place| make(place).ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn the_directory_is_private_and_removed_at_the_end() {
+    fn files_that_are_no_boxes_of_processes_are_left_out() {
         let mut boxes = Boxes::make();
         let dir = boxes.directory().expect("a directory").to_owned();
-        assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
         fs::write(dir.join("1.box"), "no box").unwrap();
         fs::write(dir.join("x.box"), "").unwrap();
         assert_eq!(boxes.pids(), [1]);
         boxes.finish();
         assert!(boxes.kept().is_empty() && boxes.rest().is_empty());
-        drop(boxes);
-        assert!(!dir.exists());
     }
 }

@@ -308,6 +308,8 @@ fn write_mappings(
     lines: usize,
 ) -> io::Result<()> {
     let mut sites = sites::resolve_mappings(&of.rows, symbols, |_| true);
+    // Pages of the kernel that no process has in its memory: [vvar], [vsyscall].
+    sites.retain(|site| site.bytes != 0 || !site.origin.location().starts_with('['));
     sites.sort_by(|a, b| Order::Size.compare(a, b));
     let mapped = sites.iter().filter_map(|site| site.mapped).fold(0, u64::saturating_add);
     writeln!(

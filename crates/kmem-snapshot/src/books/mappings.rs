@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::iter;
 use std::ops::Range;
 
+use kmem_layout::blackbox;
 use kmem_layout::mapping::{
     FIRST_ADDRESS, MAX_OWN, MAX_RECORDS, MappingRecord, MappingTable, OwnRange, record_state,
 };
@@ -131,6 +132,10 @@ impl Noted {
         });
         let (meta, len) = root.meta;
         let places: Vec<_> = places.chain(iter::once(meta..meta.saturating_add(len))).collect();
+        // One file of the process, which the first of several root blocks counts.
+        if !zones.is_empty() && source.zones.borrow().values().all(|&(_, of)| of == root.at) {
+            this.own.extend(black_box(source));
+        }
         this.spare = without(&this.own, &places);
         this.own.extend(places);
         this.own.push(root.at..root.at.saturating_add(PAGE));
@@ -205,6 +210,23 @@ impl Noted {
     pub(super) fn addresses(&self) -> impl Iterator<Item = u64> {
         self.records.iter().flat_map(|record| record.key.addresses()).copied()
     }
+}
+
+/// Mappings of the black box that the process writes. A file that it maps by itself does not begin
+/// like one.
+fn black_box(source: &Source<'_>) -> Vec<Range<u64>> {
+    let all = source.maps.all();
+    let is_box = |mapping: &&Mapping| {
+        let mut magic = [0; 8];
+        mapping.is_file()
+            && (mapping.offset, mapping.writable, mapping.executable) == (0, true, false)
+            && source.memory.read(mapping.start, &mut magic).is_ok()
+            && u64::from_le_bytes(magic) == blackbox::MAGIC
+    };
+    let file = |mapping: &Mapping| (mapping.device, mapping.inode);
+    let files: HashSet<_> = all.iter().filter(is_box).map(file).collect();
+    let parts = all.iter().filter(|mapping| mapping.is_file() && files.contains(&file(mapping)));
+    parts.map(|mapping| mapping.start..mapping.end).collect()
 }
 
 /// Number of an owner in the list of painted ones.
