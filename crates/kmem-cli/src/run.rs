@@ -11,6 +11,7 @@
 //! watch        starts the command, forwards signals, reads each process that exits
 //! boxes        the private black boxes of the command's processes
 //! directory    the directory that they are in
+//! peak         how near the report's rows are to the peak
 //! oom          kills by the kernel's OOM killer
 //! exit_socket  socket at which processes report that they are about to exit
 //! exit_report  the report
@@ -25,6 +26,7 @@ mod exit_report;
 mod exit_socket;
 pub(crate) mod library;
 mod oom;
+mod peak;
 mod preloadable;
 mod sections;
 mod settings;

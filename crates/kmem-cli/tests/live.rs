@@ -53,6 +53,11 @@ fn peak_and_leaks_are_exact() {
     };
     let peak = table(&report, "At the peak:");
     let exit = table(&report, "At exit (not freed)");
+    let highest = peak[1].strip_prefix("  highest: ").unwrap_or_else(|| panic!("{report}"));
+    let within = highest.split_once("; sites as of the record at ").and_then(|(_, record)| {
+        record.split_once(" s, within ")?.1.strip_suffix(" %")?.parse::<u32>().ok()
+    });
+    assert!(highest.contains(" MiB of pages in use at ") && within.unwrap() <= 5, "{report}");
     assert!(
         row(&peak, "spike", "spike").ends_with("MiB 50")
             || row(&peak, "spike", "spike").contains("MiB 4"),

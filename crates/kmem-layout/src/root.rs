@@ -13,7 +13,7 @@ use crate::atomic::{AtomicU32, AtomicU64};
 /// First word of a root block: `kmemroot` in ASCII, stored last, with release order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmemroot");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Name of the memfd behind the root block, as `/memfd:<name> (deleted)` in `/proc/PID/maps`.
 pub const MAPPING_NAME: &str = "kmem-root";
 /// Most zones of an instance.

@@ -50,8 +50,8 @@ pub mod site_kind {
     pub const CHAIN: u32 = 3;
 }
 
-/// The books at the highest use so far (within 5 %), kept with `KMEM_CONF=peak:1`. A seqlock: `seq`
-/// is odd while a thread writes the table.
+/// The books at the highest use so far (within 5 % or 256 KiB), kept with `KMEM_CONF=peak:1`. A
+/// seqlock: `seq` is odd while a thread writes the table.
 #[repr(C)]
 pub struct PeakTable {
     /// *Live.* Sequence number; even and not zero if the table is complete.
@@ -60,8 +60,12 @@ pub struct PeakTable {
     pub used_pages: AtomicU64,
     /// *Live.* Number of entries that follow, indexed by tag: the count of sites at that time.
     pub len: AtomicU64,
-    /// Reserved, zero.
-    pub reserved: u64,
+    /// *Live.* Most pages in use so far: at least those when the table was written.
+    pub highest_pages: AtomicU64,
+    /// *Live.* Time of that, in milliseconds since the process started the allocator.
+    pub highest_ms: AtomicU64,
+    /// *Live.* Time at which the table was written, likewise.
+    pub written_ms: AtomicU64,
     // Followed by `[PeakEntry; site_capacity]`.
 }
 

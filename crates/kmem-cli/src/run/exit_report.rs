@@ -14,6 +14,7 @@ use kmem_snapshot::symbols::Symbols;
 
 use super::boxes::Held;
 use super::oom::Kills;
+use super::peak;
 use super::sections::{self, Choice, Program};
 use super::watch::{Ended, LastReading};
 use crate::failure::Failure;
@@ -110,7 +111,7 @@ pub(crate) fn write(
 ) -> io::Result<()> {
     let out = &mut out;
     let (choice, lines) = (&show.choice, show.lines);
-    let known = ended.main.as_ref().and_then(|main| main.as_ref().ok()).map_or(0, peak);
+    let known = ended.main.as_ref().and_then(|main| main.as_ref().ok()).map_or(0, most_held);
     let programs = sections::programs(&ended.boxes, (ended.pid, command, known));
     let (shown, rest) = sections::choose(programs, choice);
     let all = || shown.iter().chain(&rest);
@@ -157,7 +158,7 @@ pub(crate) fn write(
 }
 
 /// Most live bytes that a process is known to have held.
-fn peak(reading: &LastReading) -> u64 {
+fn most_held(reading: &LastReading) -> u64 {
     let peaks = reading.snapshot.books.iter().filter_map(|b| b.peak.as_ref());
     let bytes = peaks.flat_map(|peak| &peak.rows).map(|row| row.bytes);
     let bytes = bytes.fold(0, i64::saturating_add);
@@ -269,6 +270,7 @@ fn write_reading(
     let at_peak = ordered(&mut peaks.iter().flat_map(|p| &p.rows));
     // The process records a peak at each 5 % of growth, so the exit may be above the last record.
     let peak_is_exit = !peaks.is_empty() && total(&at_peak).0 <= total(&at_exit).0;
+    let highest = peaks.iter().copied().max_by_key(|peak| peak.highest.0);
     if peaks.is_empty() {
         writeln!(out, "\nAt the peak: not recorded")?;
     } else if !peak_is_exit {
@@ -281,11 +283,17 @@ fn write_reading(
             report::size(bytes),
             report::size_u(pages.saturating_mul(4096)),
         )?;
+        if let Some(peak) = highest {
+            writeln!(out, "  {}", peak::highest(peak, false))?;
+        }
         report::write_table(out, &at_peak, lines)?;
     }
     let (bytes, calls) = total(&at_exit);
     let too = if peak_is_exit { ", which was the peak" } else { "" };
     writeln!(out, "\nAt exit (not freed){too}: {} in {calls} objects", report::size(bytes))?;
+    if peak_is_exit && let Some(peak) = highest {
+        writeln!(out, "  {}", peak::highest(peak, true))?;
+    }
     report::write_table(out, &at_exit, lines)?;
     if snapshot.torn() != 0 {
         writeln!(out, "kmem: {} slabs or page allocations could not be read", snapshot.torn())?;
@@ -297,7 +305,11 @@ fn write_reading(
         writeln!(out, "kmem: {}", printable(&remark))?;
     }
     writeln!(out)?;
-    report::write_accounting(out, &accounting)
+    report::write_accounting(out, &accounting)?;
+    match peak::untracked(&accounting) {
+        Some(warning) => writeln!(out, "kmem: {warning}"),
+        None => Ok(()),
+    }
 }
 
 /// Writes the memory outside of the heap.

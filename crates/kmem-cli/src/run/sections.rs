@@ -15,6 +15,7 @@ use kmem_snapshot::symbols::{Modules, Symbols};
 use kmem_snapshot::{Pattern, Site, Snapshot};
 
 use super::boxes::{Boxes, Held, Rest};
+use super::peak as peaks;
 
 /// A program that held one in this many parts of the memory, or more, has a section.
 const SHARE: u64 = 20;
@@ -190,12 +191,18 @@ pub(crate) fn write_main(
         let (bytes, calls) = total(&peak);
         let (bytes, used) = (size(bytes), size_u(used));
         writeln!(out, "\nAt the peak: {bytes} in {calls} objects ({used} of pages in use)")?;
+        if let Some(highest) = peaks::highest_in(&of) {
+            writeln!(out, "  {highest}")?;
+        }
         report::write_table(out, &peak, lines)?;
     }
     let (bytes, calls) = total(&last);
     let too = if peak_is_last { ", which was the peak" } else { "" };
     let when = when(moment, last_ns, time_ns);
     writeln!(out, "\n{when} (not freed){too}: {} in {calls} objects", size(bytes))?;
+    if peak_is_last && let Some(highest) = peaks::highest_in(&of) {
+        writeln!(out, "  {highest}")?;
+    }
     report::write_table(out, &last, lines)
 }
 

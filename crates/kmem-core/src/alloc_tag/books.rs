@@ -12,7 +12,7 @@ use crate::codetag::Sites;
 use crate::os::stepped::{Part, Stepped};
 use crate::os::{Memory, Platform};
 use crate::request::Caller;
-use crate::sync::{AtomicU32, AtomicUsize, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::units::{CpuId, TagId};
 
 /// The switch as the fast paths see it: like [`profiling`], with zero for "not started".
@@ -47,6 +47,8 @@ pub struct Books {
     /// See [`Watch`].
     watch: AtomicU32,
     root: AtomicUsize,
+    /// Time of the start, in milliseconds of the platform's clock.
+    pub(super) started_ms: AtomicU64,
     /// 1 if the sums of the highest use are kept.
     pub(super) keep_peak: AtomicU32,
     pub(super) peak: Stepped,
@@ -81,6 +83,7 @@ impl Books {
             mode: AtomicU32::new(0),
             watch: AtomicU32::new(0),
             root: AtomicUsize::new(0),
+            started_ms: AtomicU64::new(0),
             keep_peak: AtomicU32::new(0),
             peak: Stepped::new(),
             scratch: Scratch::new(),
@@ -111,6 +114,7 @@ impl Books {
         }
         self.live.store(tables.live as usize, Ordering::Relaxed);
         self.keep_peak.store(u32::from(keep_peak), Ordering::Relaxed);
+        self.started_ms.store(platform.now_ms(), Ordering::Relaxed);
         // INVARIANT: the block and the counts are never freed, by the contract.
         self.root.store(root as usize, Ordering::Release);
     }

@@ -38,7 +38,9 @@ pub use books::{Books, Mode, Tables};
 pub use census::Census;
 #[cfg(not(loom))]
 use tally::tags_of;
-pub use tally::{PeakUpdate, Scratch, Tally, begin_peak, is_higher, peak_bytes, scratch_bytes};
+pub use tally::{
+    PeakUpdate, Scratch, Tally, begin_peak, is_higher, note_highest, peak_bytes, scratch_bytes,
+};
 #[cfg(not(loom))]
 pub use watch::{LiveTag, Place, Warned, Watch, live_bytes};
 

@@ -3,7 +3,7 @@
 use kmem_layout::blackbox::reason;
 use kmem_layout::site::{PeakEntry, PeakTable};
 
-use super::{Books, Census, Tally, begin_peak, peak_bytes, tags_of};
+use super::{Books, Census, Tally, begin_peak, note_highest, peak_bytes, tags_of};
 use crate::memcg::Groups;
 use crate::os::Platform;
 use crate::sync::Ordering;
@@ -49,12 +49,18 @@ impl Books {
             return;
         }
         let most = (self.peak.committed() - size_of::<PeakTable>()) / size_of::<PeakEntry>();
+        let now = || platform.now_ms().saturating_sub(self.started_ms.load(Ordering::Relaxed));
         // SAFETY: the table was started, as there is a root block, and is never freed. The first
         // `committed` bytes of it may be written.
-        let update = unsafe { begin_peak(root, &*self.peak.base().cast::<PeakTable>(), most) };
+        let update = unsafe {
+            let table = &*self.peak.base().cast::<PeakTable>();
+            note_highest(root, table, now);
+            begin_peak(root, table, most)
+        };
         if let Some(mut update) = update {
+            let now = now();
             census.each(|held, _| update.tally.add(held.tag, held.bytes, held.calls));
-            update.finish();
+            update.finish(now);
         }
     }
 

@@ -207,6 +207,17 @@ pub fn is_higher(used: u64, before: u64, part: u64) -> bool {
     used >= before + (before / part).max(64)
 }
 
+/// Notes the most pages in use so far, and when that was. `now_ms` gives the time since the start.
+pub fn note_highest(root: &RootBlock, peak: &PeakTable, now_ms: impl Fn() -> u64) {
+    let used = u64::from(root.used_pages.load(Ordering::Relaxed));
+    if used > peak.highest_pages.load(Ordering::Relaxed)
+        && used > peak.highest_pages.fetch_max(used, Ordering::Relaxed)
+    {
+        // Another thread may note more in between. Then the time is that of either.
+        peak.highest_ms.store(now_ms(), Ordering::Relaxed);
+    }
+}
+
 /// A peak table that the caller fills.
 pub struct PeakUpdate<'a> {
     peak: &'a PeakTable,
@@ -217,8 +228,9 @@ pub struct PeakUpdate<'a> {
 }
 
 impl PeakUpdate<'_> {
-    /// Completes the table: readers may use it.
-    pub fn finish(self) {
+    /// Completes the table: readers may use it. `now_ms` is the time since the start.
+    pub fn finish(self, now_ms: u64) {
+        self.peak.written_ms.store(now_ms, Ordering::Relaxed);
         self.peak.used_pages.store(self.used, Ordering::Relaxed);
         self.peak.len.store(self.tally.len as u64, Ordering::Relaxed);
         self.peak.seq.store(self.seq + 2, Ordering::Release);
@@ -233,6 +245,22 @@ mod tests {
     extern crate std;
     use super::*;
     use std::vec::Vec;
+
+    #[test]
+    fn the_highest_use_keeps_its_time_until_it_is_exceeded() {
+        // SAFETY: a zeroed root block and a zeroed table are valid values.
+        let (root, peak): (RootBlock, PeakTable) = unsafe { core::mem::zeroed() };
+        let noted = |used, now| {
+            root.used_pages.store(used, Ordering::Relaxed);
+            note_highest(&root, &peak, || now);
+            let load = |at: &crate::sync::AtomicU64| at.load(Ordering::Relaxed);
+            (load(&peak.highest_pages), load(&peak.highest_ms))
+        };
+        assert_eq!(noted(100, 7), (100, 7));
+        assert_eq!(noted(100, 8), (100, 7));
+        assert_eq!(noted(20, 9), (100, 7));
+        assert_eq!(noted(101, 10), (101, 10));
+    }
 
     #[test]
     fn largest_tags_come_first_as_far_as_there_is_room() {

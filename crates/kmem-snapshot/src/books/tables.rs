@@ -232,6 +232,10 @@ pub(super) fn rows(totals: &[TagTotal], sites: &[Key]) -> Vec<SiteRow> {
 pub struct Peak {
     /// Pages handed out at that time.
     pub used_pages: u64,
+    /// Time of the rows, in milliseconds since the start.
+    pub written_ms: u64,
+    /// Most pages handed out at any time, and the milliseconds from the start to then.
+    pub highest: (u64, u64),
     /// Live objects at that time, by tag.
     pub rows: Vec<SiteRow>,
     /// True when the process was writing the table during every read. The rows may then be of
@@ -290,6 +294,11 @@ pub(super) fn peak(
                 .collect();
             return Ok(Some(Peak {
                 used_pages: field!(&head, PeakTable.used_pages: u64),
+                written_ms: field!(&head, PeakTable.written_ms: u64),
+                highest: (
+                    field!(&head, PeakTable.highest_pages: u64),
+                    field!(&head, PeakTable.highest_ms: u64),
+                ),
                 rows: rows(&totals, sites),
                 torn: !is_whole,
             }));

@@ -67,7 +67,14 @@ impl Model {
             own_capacity: 0,
             mapping_capacity: half(0),
         };
-        let table = PeakTable { seq: word(), used_pages: word(), len: word(), reserved: 0 };
+        let table = PeakTable {
+            seq: word(),
+            used_pages: word(),
+            len: word(),
+            highest_pages: word(),
+            highest_ms: word(),
+            written_ms: word(),
+        };
         let entries = [PeakEntry { bytes: word(), calls: word() }];
         Arc::new(Self { root, peak: Peak { table, entries } })
     }
@@ -79,7 +86,7 @@ impl Model {
         if let Some(mut update) = unsafe { begin_peak(&self.root, &self.peak.table, 1) } {
             let used = update.used;
             update.tally.add(TagId(0), used, used);
-            update.finish();
+            update.finish(0);
         }
     }
 
