@@ -201,6 +201,8 @@ fn crashes_aborts_and_exits_are_named_and_reported() {
         let report = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{report}");
         assert!(report.contains(what), "{end}: {report}");
+        let names = report.contains("kmem: the misused memory was last allocated by hold at ");
+        assert_eq!(names && report.contains("ends.c:"), end == "free", "{report}");
         assert!((least..=20_001).contains(&objects(&report, "hold")), "{end}: {report}");
         bench.left_nothing();
     }

@@ -150,8 +150,8 @@ pub struct BoxRecord {
     pub groups: u32,
     /// Number of groups in use that have no entry there.
     pub groups_beyond: u32,
-    /// Reserved, zero.
-    pub reserved: u64,
+    /// Return address of the call that allocated the memory that was misused; 0: none is known.
+    pub misused: u64,
     // Followed by `[BoxRow; BOX_ROWS]` and `[u8; BOX_MAPS]`.
 }
 

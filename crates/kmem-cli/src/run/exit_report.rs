@@ -117,6 +117,11 @@ pub(crate) fn write(
     let all = || shown.iter().chain(&rest);
     let own = all().find(|program| program.is_main).and_then(|program| program.held.first());
     writeln!(out, "\nkmem: {} (pid {}) {}", printable(command), ended.pid, how(ended, own))?;
+    if let Some(place) =
+        own.filter(|held| sections::is_misuse(held)).and_then(|h| sections::misused(h))
+    {
+        writeln!(out, "kmem: the misused memory was last allocated by {}", printable(&place))?;
+    }
     let Kills { group, machine } = ended.kills;
     if group != 0 && !is_killed(ended) {
         writeln!(

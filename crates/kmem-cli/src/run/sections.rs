@@ -221,6 +221,17 @@ pub(crate) fn is_misuse(held: &Held) -> bool {
     of.is_ok_and(|of| of.moment().is_some_and(|moment| moment.reason == Reason::Misuse))
 }
 
+/// The call that allocated the memory that the process misused, in words.
+pub(crate) fn misused(held: &Held) -> Option<String> {
+    let of = BlackBox::open(&held.path).ok()?;
+    let address = of.moment().map(|moment| moment.misused).filter(|&address| address != 0)?;
+    let snapshot = of.own()?;
+    let modules = Modules::of_maps(&snapshot.maps, &[address], of.exe(), None, &snapshot.budget);
+    let place = Symbols::new(&modules).resolve(address);
+    let function = place.function.as_deref().map(|name| format!("{} at ", report::short(name)));
+    Some(format!("{}{}", function.unwrap_or_default(), place.location()))
+}
+
 /// Writes one line about the programs that have no section.
 ///
 /// # Errors

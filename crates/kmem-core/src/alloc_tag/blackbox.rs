@@ -68,6 +68,8 @@ pub struct BlackBox {
     looked: AtomicU64,
     /// Time from which an allocation makes a record, in milliseconds of the platform's clock.
     due_ms: AtomicU64,
+    /// Return address of the call that allocated the memory that was misused.
+    misused: AtomicU64,
     /// 1 in a forked child that has left its parent's box, and may make its own.
     left: AtomicU32,
     /// Pattern of the path for forked children, and its length in bytes; 0: they have no box.
@@ -186,6 +188,7 @@ impl BlackBox {
             inherited_pages: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             due_ms: AtomicU64::new(0),
+            misused: AtomicU64::new(0),
             left: AtomicU32::new(0),
             pattern: [const { AtomicU8::new(0) }; PATTERN],
             pattern_len: AtomicU32::new(0),
@@ -296,6 +299,11 @@ impl BlackBox {
             self.left.store(1, Ordering::Relaxed);
         }
         self.counters.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes the return address of the call that allocated the memory that was misused.
+    pub fn note_misused(&self, ret: usize) {
+        self.misused.store(ret as u64, Ordering::Relaxed);
     }
 
     /// Returns whether this is a forked child that has left its parent's box, and has none yet.
@@ -539,6 +547,7 @@ impl Recording<'_> {
         record.used = u64::from(used) * PAGE as u64;
         record.maps_len = maps_len as u64;
         record.groups = groups.finish();
+        record.misused = black_box.misused.load(Ordering::Relaxed);
         let lens = Lens {
             rows: size_of::<BoxRecord>() + rows * size_of::<BoxRow>(),
             maps: maps_len,

@@ -174,6 +174,9 @@ impl<P: Platform> Ledger<P> {
     #[cold]
     pub fn fault(&'static self, call: &str, at: usize, fault: Fault) -> ! {
         self.reporter().print_fault(call, at, fault);
+        if let Some(last) = fault.last() {
+            self.books.blackbox.note_misused(self.books.sites.address(last));
+        }
         self.books.write_record(self.platform(), &self.census(), &self.groups, reason::MISUSE);
         self.platform().fatal()
     }

@@ -21,6 +21,7 @@ use core::fmt;
 
 use kmem_layout::blackbox::reason;
 use kmem_layout::root::profiling;
+use kmem_layout::word::TAG_MASK;
 
 use super::Ledger;
 use crate::class::{MAX_OBJECT, SizeClass};
@@ -31,7 +32,7 @@ use crate::report::{Line, Printable};
 use crate::slab::guard::{self, RED_ZONE};
 use crate::slab::quarantine::Quarantine;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
-use crate::units::Item;
+use crate::units::{Item, TagId};
 
 /// The pattern of objects in quarantine (the kernel's `POISON_FREE`).
 const POISON: u8 = 0x6B;
@@ -537,6 +538,8 @@ impl<P: Platform> Ledger<P> {
             line.add(format_args!("\n"));
             self.platform().print(line.text());
         });
+        let holder = self.books.sites.address(TagId(word & TAG_MASK));
+        self.books.blackbox.note_misused(holder);
         self.books.write_record(self.platform(), &self.census(), &self.groups, reason::MISUSE);
         self.platform().fatal()
     }

@@ -61,7 +61,7 @@ pub enum Fault {
 
 impl Fault {
     /// The call site that last had the address.
-    fn last(self) -> Option<TagId> {
+    pub fn last(self) -> Option<TagId> {
         match self {
             Self::FreeObject { last, .. } | Self::FreePages { last } => Some(last),
             _ => None,

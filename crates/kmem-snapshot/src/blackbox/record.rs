@@ -59,6 +59,9 @@ pub struct Moment {
     pub rows: usize,
     /// Live bytes of these sites.
     pub named_bytes: u64,
+    /// Return address of the call that allocated the memory that the program misused; 0: none is
+    /// known.
+    pub misused: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -252,6 +255,7 @@ fn parse(bytes: &[u8], groups: Groups) -> Result<Record, String> {
     Ok(Record {
         moment: Moment {
             number: field!(bytes, BoxRecord.number: u64),
+            misused: field!(bytes, BoxRecord.misused: u64),
             time_ns: field!(bytes, BoxRecord.time_ns: u64),
             reason: match field!(bytes, BoxRecord.reason: u32) {
                 reason::PEAK => Reason::Peak,
