@@ -26,8 +26,9 @@
 //! machine without an operating system.
 #![cfg_attr(not(test), no_std)]
 
-// First, so that the linker places its thread-local word beside small ones: the library may use 64
-// bytes of static thread-local storage.
+// First, so that the linker places their thread-local words beside small ones: the library may use
+// 64 bytes of static thread-local storage.
+pub mod os;
 #[cfg(not(loom))]
 pub mod task;
 
@@ -47,7 +48,6 @@ mod instance;
 pub mod ledger;
 pub mod memcg;
 pub mod mempool;
-pub mod os;
 pub mod page;
 #[cfg(not(loom))]
 pub mod percpu;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! key    objcg:14 | static:1 | nofail:1 | address:48     see codetag::CallSite for the low 50 bits
-//! frame  endless:1 | retry:1 | frame pointer | quiet:1
+//! frame  endless:1 | retry:1 | address of the call's record | quiet:1
 //! ```
 //!
 //! The cache of call sites reads only the address, so a group costs nothing there.
@@ -16,7 +16,7 @@ use crate::units::{Effort, Gfp, ObjcgId};
 const ADDRESS: usize = (1 << 48) - 1;
 /// Set in the key if the group must not refuse the request.
 const NOFAIL: usize = 1 << 48;
-// No frame pointer has the bits of the marks below.
+// No address of a record has the bits of the marks below.
 
 /// Set in the frame if a failure is not reported.
 const QUIET: usize = 1;
@@ -36,7 +36,7 @@ const MARKS: usize = QUIET | RETRY | ENDLESS;
 pub struct Caller {
     /// The address of a [`CallSite`], with the group above it.
     key: usize,
-    /// The caller's frame pointer, 0 if unknown, with the marks.
+    /// Address of the call's record (see [`Caller::in_frame`]), 0 if unknown, with the marks.
     frame: usize,
 }
 
@@ -60,7 +60,9 @@ impl Caller {
         unsafe { Self::in_frame(key, 0) }
     }
 
-    /// The caller of a key, with its frame pointer, which need not be valid.
+    /// The caller of a key. `frame` is the address of the call's record on the stack: the caller's
+    /// frame pointer, then the return address of the key. An address that is not that of such a
+    /// record, such as 0, does no harm: then nothing is known of the callers.
     ///
     /// # Safety
     /// See [`Self::of_key`].

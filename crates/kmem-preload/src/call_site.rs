@@ -3,11 +3,15 @@
 //! | macro            | passes on as further arguments                                          |
 //! |------------------|-------------------------------------------------------------------------|
 //! | `with_call_site` | the return address                                                      |
-//! | `with_caller`    | the return address and the caller's frame pointer                       |
-//! | `with_frame`     | the frame pointer alone, from a fast path to a slow one                 |
+//! | `with_caller`    | the return address, and the address of the call's record                |
+//! | `with_frame`     | the address of the record alone, from a fast path to a slow one         |
 //! | `twins`          | a static tag, or in a second function without a tag the return address  |
 //!
 //! The register of a further argument is the next one of the platform's calling convention.
+//!
+//! The record of a call is two words on the stack: the caller's frame pointer and the return
+//! address. It begins an ordinary frame, which ends when the function that was called returns. From
+//! there the callers of the call are found: see [`kmem_core::codetag`].
 
 use kmem_core::codetag::StaticTag;
 use kmem_core::request::Caller;
@@ -16,7 +20,7 @@ use kmem_core::task;
 use crate::thread;
 
 /// The caller of a function of the C library: the thread's scope, else the call that returns to
-/// `ret`. `frame` is the caller's frame pointer.
+/// `ret`. `frame` is the address of the call's record.
 pub(crate) fn at(ret: usize, frame: usize) -> Caller {
     // SAFETY: the key of a return address.
     unsafe { Caller::in_frame(thread::key(ret), frame) }
@@ -94,9 +98,55 @@ macro_rules! with_call_site {
     )*};
 }
 
-/// Exports `$name`, which jumps to `$inner` with two further arguments. They are its return address
-/// (in `$x86` or `$arm`) and the caller's frame pointer (in `$xf` or `$af`). A function with a fast
-/// path uses [`with_frame`] instead, when it leaves that path.
+/// The body of a naked function that calls `$inner` from a frame of its own. In `$x86` or `$arm` it
+/// passes the address of its frame's record. `$before` comes first, and has no instructions.
+macro_rules! call_with_record {
+    (
+        $inner:ident, $x86:literal, $arm:literal, [$($x86_more:expr),*], [$($arm_more:expr),*]
+        $(, before $before:expr)?
+    ) => {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::naked_asm!(
+            $($before,)?
+            ".cfi_startproc",
+            "push rbp",
+            ".cfi_def_cfa_offset 16",
+            ".cfi_offset 6, -16",
+            "mov rbp, rsp",
+            ".cfi_def_cfa_register 6",
+            $($x86_more,)*
+            concat!("mov ", $x86, ", rbp"),
+            "call {}",
+            "pop rbp",
+            ".cfi_def_cfa 7, 8",
+            "ret",
+            ".cfi_endproc",
+            sym $inner
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::naked_asm!(
+            $($before,)?
+            ".cfi_startproc",
+            "stp x29, x30, [sp, #-16]!",
+            ".cfi_def_cfa_offset 16",
+            ".cfi_offset 29, -16",
+            ".cfi_offset 30, -8",
+            "mov x29, sp",
+            $($arm_more,)*
+            concat!("mov ", $arm, ", x29"),
+            "bl {}",
+            "ldp x29, x30, [sp], #16",
+            ".cfi_def_cfa_offset 0",
+            "ret",
+            ".cfi_endproc",
+            sym $inner
+        );
+    };
+}
+
+/// Exports `$name`, which calls `$inner` with two further arguments. They are its return address
+/// (in `$x86` or `$arm`) and the address of the call's record (in `$xf` or `$af`). A function with
+/// a fast path uses [`with_frame`] instead, when it leaves that path.
 macro_rules! with_caller {
     ($(
         $name:ident ($($arg:ident: $ty:ty),*)
@@ -105,33 +155,24 @@ macro_rules! with_caller {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name($($arg: $ty),*) -> *mut c_void {
-            #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!(
-                concat!("mov ", $x86, ", [rsp]"),
-                concat!("mov ", $xf, ", rbp"),
-                "jmp {}", sym $inner
-            );
-            #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!(
-                concat!("mov ", $arm, ", x30"),
-                concat!("mov ", $af, ", x29"),
-                "b {}", sym $inner
+            $crate::call_site::call_with_record!(
+                $inner, $xf, $af,
+                [concat!("mov ", $x86, ", [rbp + 8]")],
+                [concat!("mov ", $arm, ", x30")],
+                before $crate::preemption::own!($name)
             );
         }
     )*};
 }
 
-/// Defines `$name`, which jumps to `$inner` with the frame pointer as a further argument, in `$x86`
-/// or `$arm`. A function without a frame of its own reaches `$name` by a jump, so the frame is that
-/// of the program's call.
+/// Defines `$name`, which calls `$inner` with the address of the call's record as a further
+/// argument, in `$x86` or `$arm`. A function without a frame of its own reaches `$name` by a jump,
+/// so the record is that of the program's call.
 macro_rules! with_frame {
     ($($name:ident ($($arg:ident: $ty:ty),*) => $inner:ident, $x86:literal, $arm:literal;)*) => {$(
         #[unsafe(naked)]
         extern "C" fn $name($($arg: $ty),*) -> *mut u8 {
-            #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!(concat!("mov ", $x86, ", rbp"), "jmp {}", sym $inner);
-            #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!(concat!("mov ", $arm, ", x29"), "b {}", sym $inner);
+            $crate::call_site::call_with_record!($inner, $x86, $arm, [], []);
         }
     )*};
 }
@@ -187,4 +228,4 @@ macro_rules! twins {
     )*};
 }
 
-pub(crate) use {last_register, twins, with_call_site, with_caller, with_frame};
+pub(crate) use {call_with_record, last_register, twins, with_call_site, with_caller, with_frame};

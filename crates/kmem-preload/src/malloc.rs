@@ -6,7 +6,7 @@ use core::ffi::{c_int, c_void};
 use kmem_core::request::Caller;
 use kmem_core::task;
 
-use crate::call_site::{at, with_call_site, with_caller, with_frame};
+use crate::call_site::{at, call_with_record, with_call_site, with_caller, with_frame};
 use crate::preemption::{goes_through, jump};
 use crate::{KMEM, errno, family, thread};
 
@@ -15,11 +15,11 @@ const PAGE: usize = 4096;
 with_call_site! {
     malloc (size: usize) => malloc_at, "rsi", "x1";
     __libc_malloc (size: usize) => malloc_at, "rsi", "x1";
+    calloc (count: usize, size: usize) => calloc_at, "rdx", "x2";
+    __libc_calloc (count: usize, size: usize) => calloc_at, "rdx", "x2";
 }
 
 with_caller! {
-    calloc (count: usize, size: usize) => calloc_at, "rdx", "rcx", "x2", "x3";
-    __libc_calloc (count: usize, size: usize) => calloc_at, "rdx", "rcx", "x2", "x3";
     realloc (at: *mut c_void, size: usize) => realloc_at, "rdx", "rcx", "x2", "x3";
     __libc_realloc (at: *mut c_void, size: usize) => realloc_at, "rdx", "rcx", "x2", "x3";
     memalign (align: usize, size: usize) => memalign_at, "rdx", "rcx", "x2", "x3";
@@ -33,6 +33,7 @@ with_caller! {
 
 with_frame! {
     malloc_any (size: usize, key: usize) => malloc_any_at, "rdx", "x2";
+    calloc_any (size: usize, key: usize) => calloc_any_at, "rdx", "x2";
 }
 
 extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
@@ -60,8 +61,23 @@ extern "C" fn malloc_any_at(size: usize, key: usize, frame: usize) -> *mut u8 {
     family::or_errno(KMEM.alloc_any(size, caller))
 }
 
-extern "C" fn calloc_at(count: usize, size: usize, ret: usize, frame: usize) -> *mut u8 {
-    family::calloc(count, size, at(ret, frame))
+extern "C" fn calloc_at(count: usize, size: usize, ret: usize) -> *mut u8 {
+    let Some(bytes) = count.checked_mul(size) else { return errno::no_memory() };
+    let key = thread::key(ret);
+    // SAFETY: the key of a return address.
+    let at = unsafe { KMEM.alloc_fast(bytes, key) };
+    if at.is_null() {
+        return calloc_any(bytes, key);
+    }
+    // SAFETY: this call allocated the object, which has at least that many bytes.
+    unsafe { at.write_bytes(0, bytes) };
+    at
+}
+
+extern "C" fn calloc_any_at(bytes: usize, key: usize, frame: usize) -> *mut u8 {
+    // SAFETY: the key of a return address.
+    let caller = unsafe { Caller::in_frame(key, frame) };
+    family::or_errno(KMEM.alloc_zeroed(bytes, caller))
 }
 
 /// # Safety
@@ -116,10 +132,7 @@ extern "C" fn pvalloc_at(size: usize, ret: usize, frame: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    #[cfg(target_arch = "x86_64")]
-    core::arch::naked_asm!("mov rcx, [rsp]", "mov r8, rbp", "jmp {}", sym posix_memalign_at);
-    #[cfg(target_arch = "aarch64")]
-    core::arch::naked_asm!("mov x3, x30", "mov x4, x29", "b {}", sym posix_memalign_at);
+    call_with_record!(posix_memalign_at, "r8", "x4", ["mov rcx, [rbp + 8]"], ["mov x3, x30"]);
 }
 
 /// # Safety

@@ -47,8 +47,9 @@ goes_through! {
     _ZdaPvSt11align_val_tRKSt9nothrow_t => _ZdaPvSt11align_val_t;
 }
 
-/// Defines slow paths. Each calls `$any` with its arguments and the frame pointer. If that returns
-/// null, it jumps to the runtime's form, which `$last` finds, with the original arguments.
+/// Defines slow paths. Each calls `$any` with its arguments and the address of the call's record,
+/// which begins its own frame. If that returns null, it jumps to the runtime's form, which `$last`
+/// finds, with the original arguments.
 macro_rules! slow_paths {
     ($(
         $slow:ident($($arg:ident),*):
@@ -58,30 +59,56 @@ macro_rules! slow_paths {
         unsafe extern "C" fn $slow($($arg: usize,)* key: usize) -> *mut u8 {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
-                "push rdi", "push rsi", "push rdx",
+                ".cfi_startproc",
+                "push rbp",
+                ".cfi_def_cfa_offset 16",
+                ".cfi_offset 6, -16",
+                "mov rbp, rsp",
+                ".cfi_def_cfa_register 6",
+                "push rdi", "push rsi", "push rdx", "push rdx",
                 concat!("mov ", $frame, ", rbp"),
                 "call {any}",
                 "test rax, rax",
                 "jnz 2f",
                 "call {last}",
-                "pop rdx", "pop rsi", "pop rdi",
+                "pop rdx", "pop rdx", "pop rsi", "pop rdi",
+                ".cfi_remember_state",
+                "pop rbp",
+                ".cfi_def_cfa 7, 8",
                 "jmp rax",
-                "2: add rsp, 24",
+                "2:",
+                ".cfi_restore_state",
+                "leave",
+                ".cfi_def_cfa 7, 8",
                 "ret",
+                ".cfi_endproc",
                 any = sym $any, last = sym $last,
             );
             #[cfg(target_arch = "aarch64")]
             core::arch::naked_asm!(
-                "stp x29, x30, [sp, #-48]!", "stp x0, x1, [sp, #16]", "str x2, [sp, #32]",
+                ".cfi_startproc",
+                "stp x29, x30, [sp, #-48]!",
+                ".cfi_def_cfa_offset 48",
+                ".cfi_offset 29, -48",
+                ".cfi_offset 30, -40",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]", "str x2, [sp, #32]",
                 concat!("mov ", $arm_frame, ", x29"),
                 "bl {any}",
                 "cbnz x0, 2f",
                 "bl {last}",
                 "mov x9, x0",
-                "ldp x0, x1, [sp, #16]", "ldr x2, [sp, #32]", "ldp x29, x30, [sp], #48",
+                "ldp x0, x1, [sp, #16]", "ldr x2, [sp, #32]",
+                ".cfi_remember_state",
+                "ldp x29, x30, [sp], #48",
+                ".cfi_def_cfa_offset 0",
                 "br x9",
-                "2: ldp x29, x30, [sp], #48",
+                "2:",
+                ".cfi_restore_state",
+                "ldp x29, x30, [sp], #48",
+                ".cfi_def_cfa_offset 0",
                 "ret",
+                ".cfi_endproc",
                 any = sym $any, last = sym $last,
             );
         }

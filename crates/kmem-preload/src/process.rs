@@ -203,8 +203,10 @@ unsafe extern "C" fn dlclose(object: *mut c_void) -> c_int {
         core::mem::transmute::<*mut c_void, Dlclose>(next(&NEXT, c"dlclose", no_dlclose as _))
     };
     UNLOADING.fetch_add(1, Ordering::Relaxed);
+    KMEM.begin_unload();
     // SAFETY: the same contract.
     let result = unsafe { next(object) };
+    KMEM.end_unload();
     UNLOADING.fetch_sub(1, Ordering::Relaxed);
     result
 }

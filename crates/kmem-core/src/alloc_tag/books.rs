@@ -174,6 +174,13 @@ impl Books {
         self.look_outside();
         let mode = self.mode();
         let keep = !self.watch().any();
+        // The tag of a chain is never cached, so it needs none of the care below.
+        if mode == Mode::ON
+            && let Some(tag) = self.sites.lookup_deep(platform, caller.site())
+        {
+            self.blackbox.note_site(platform, &self.sites, tag);
+            return tag.0 | EXT_LIVE;
+        }
         let tag = if mode == Mode::ON {
             let tag = self.sites.lookup(platform, caller.site(), keep);
             self.scratch.prepare(platform, tag);
@@ -230,8 +237,9 @@ impl Books {
     }
 
     /// In a forked child: takes the scratch table back from threads of the parent, and leaves the
-    /// black box to the parent.
+    /// black box to the parent. Undoes what other threads had begun.
     pub fn forget(&self) {
+        self.sites.forget_threads();
         self.scratch.forget();
         self.blackbox.leave();
     }

@@ -5,6 +5,10 @@
 //! index[hash(key)]    tag                           open addressing, two slots per site
 //! sites[tag]          a return address, a static tag's names, or a chain of return addresses
 //! texts               copies of names and chains
+//!
+//! made by the first chain:
+//! rules[ret & 16383]  where the caller's frame is, for a return address
+//! trails[hash]        a chain that was walked before, by the place of its words on the stack
 //! ```
 //!
 //! A number is given once and never taken back. When no number is left, new call sites share
@@ -15,15 +19,19 @@
 
 mod chain;
 mod ranges;
+mod rules;
 mod tag;
 mod texts;
+mod trails;
+mod unloads;
+mod unwind;
 mod validate;
 
 use crate::os::stepped::{Part, Stepped};
 use crate::os::{Memory, Platform};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::TagId;
-use chain::Chain;
+use chain::Unwinder;
 use kmem_layout::root::RootBlock;
 use kmem_layout::site::{Site, Text, site_kind};
 use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_FIRST_SITE, TAG_NONE, TAG_OTHER, TAG_UNTAGGED};
@@ -57,6 +65,7 @@ pub struct Sites {
     root: AtomicU64,
     texts: Texts,
     ranges: Ranges,
+    unwinder: Unwinder,
     /// Sites of static tags that were unloaded and not loaded again.
     gone: AtomicU32,
 }
@@ -71,6 +80,7 @@ impl Sites {
             root: AtomicU64::new(0),
             texts: Texts::new(),
             ranges: Ranges::new(),
+            unwinder: Unwinder::new(),
             gone: AtomicU32::new(0),
         }
     }
@@ -177,8 +187,22 @@ impl Sites {
         self.lookup_chain(platform, &table, caller, depth)
     }
 
-    /// The tag of a chain of callers. Not inlined: a chain takes much stack.
-    #[inline(never)]
+    /// The tag of a chain of callers, where all call sites are told apart by their callers; a new
+    /// one if it has none. `None`: they are not, or the call site is no return address.
+    #[inline]
+    pub fn lookup_deep(&self, platform: &impl Platform, caller: CallSite) -> Option<TagId> {
+        let table = self.table()?;
+        let depth = table.root.depth.load(Ordering::Relaxed);
+        if depth < 2 || caller.address <= CallSite::NOBODY.address || caller.static_tag().is_some()
+        {
+            return None;
+        }
+        let depth = depth.max(table.root.deep_depth.load(Ordering::Relaxed));
+        Some(self.lookup_chain(platform, &table, caller, depth))
+    }
+
+    /// The tag of a chain of callers.
+    #[inline]
     fn lookup_chain(
         &self,
         platform: &impl Platform,
@@ -186,11 +210,28 @@ impl Sites {
         caller: CallSite,
         depth: u32,
     ) -> TagId {
-        let chain = Chain::walk(platform, caller, depth);
-        match chain.frames() {
+        let known = |tag| table.frames(tag);
+        self.unwinder.tag_of_chain(platform, caller, depth, known, |frames| match frames {
             [ret] => self.find_or_add(platform, table, Key::caller(*ret)),
             frames => self.find_or_add(platform, table, Key::chain(frames)),
-        }
+        })
+    }
+
+    /// Notes that the dynamic linker is about to unload an object. Until [`Self::end_unload`]
+    /// nothing is remembered of the program's code.
+    pub fn begin_unload(&self) {
+        self.unwinder.begin_unload();
+    }
+
+    /// Notes that the object of a [`Self::begin_unload`] is gone. What was remembered of the
+    /// program's code is forgotten, for another object may take its place.
+    pub fn end_unload(&self) {
+        self.unwinder.end_unload();
+    }
+
+    /// In a forked child: forgets what other threads of the parent had begun.
+    pub fn forget_threads(&self) {
+        self.unwinder.forget_threads();
     }
 
     fn table(&self) -> Option<Table<'_>> {
@@ -417,18 +458,7 @@ impl Sites {
 
     /// Return addresses of a tag, innermost first; none for a static tag.
     pub fn frames(&self, tag: TagId) -> &[u64] {
-        let Some(table) = self.table() else { return &[] };
-        let Some(site) = table.sites.get(tag.0 as usize) else { return &[] };
-        let (at, len) = match site.kind.load(Ordering::Acquire) {
-            site_kind::CALLER => (site.addr.as_ptr() as *const u64, 1),
-            site_kind::CHAIN => (
-                site.data.load(Ordering::Relaxed) as *const u64,
-                site.count.load(Ordering::Relaxed) as usize,
-            ),
-            _ => return &[],
-        };
-        // SAFETY: the addresses are written before the kind, and neither changed nor freed after.
-        unsafe { core::slice::from_raw_parts(at, len) }
+        self.table().map_or(&[], |table| table.frames(tag))
     }
 
     /// The innermost return address of a tag; 0 for none.
@@ -560,6 +590,21 @@ impl<'a> Table<'a> {
                     let at = site.data.load(Ordering::Relaxed) as *const usize;
                     core::slice::from_raw_parts(at, key.frames.len()) == key.frames
                 }
+    }
+
+    /// Return addresses of a tag, innermost first; none for a static tag.
+    fn frames(&self, tag: TagId) -> &'a [u64] {
+        let Some(site) = self.sites.get(tag.0 as usize) else { return &[] };
+        let (at, len) = match site.kind.load(Ordering::Acquire) {
+            site_kind::CALLER => (site.addr.as_ptr() as *const u64, 1),
+            site_kind::CHAIN => (
+                site.data.load(Ordering::Relaxed) as *const u64,
+                site.count.load(Ordering::Relaxed) as usize,
+            ),
+            _ => return &[],
+        };
+        // SAFETY: the addresses are written before the kind, and neither changed nor freed after.
+        unsafe { core::slice::from_raw_parts(at, len) }
     }
 
     /// Names of a static tag.

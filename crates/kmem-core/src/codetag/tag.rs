@@ -54,7 +54,8 @@ const STATIC: usize = 1 << 49;
 pub struct CallSite {
     /// The address, with bit 49 set for a static tag. Never 0 or 1.
     pub(crate) address: usize,
-    /// The caller's frame pointer, 0 if unknown. It need not be valid.
+    /// Address of the call's record on the stack: the caller's frame pointer, then the return
+    /// address. 0 if unknown. It need not be valid.
     pub(crate) frame: usize,
 }
 

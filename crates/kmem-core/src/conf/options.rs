@@ -69,8 +69,7 @@ pub const OPTIONS: &[ConfOption] = &[
         name: "depth",
         values: "1 to 32",
         default: "`1`",
-        meaning: "Return addresses by which the callers of a call site are told apart, by frame \
-                  pointers.",
+        meaning: "Return addresses by which the callers of a call site are told apart.",
         set: |conf, value| {
             let depth = number(value).filter(|depth| (1..=MAX_DEPTH).contains(depth));
             conf.depth = depth.ok_or(Complaint::BadValue)?;

@@ -30,67 +30,149 @@ impl Default for Kmem {
     }
 }
 
-/// Defines functions that add the return address and the frame pointer to their arguments.
-/// `GlobalAlloc` methods end in a jump to one of these. So the top of the stack is the return
-/// address of the program's call of `__rust_alloc`. (In a build without optimisation it lies inside
-/// the standard library's glue.)
+/// Defines functions that add their return address to their arguments. `GlobalAlloc` methods end in
+/// a jump to one of these. So the top of the stack is the return address of the program's call of
+/// `__rust_alloc`. (In a build without optimisation it lies inside the standard library's glue.)
 macro_rules! with_call_site {
-    (
+    ($(
         $(#[$doc:meta])*
-        $name:ident => $inner:ident, $x86:literal, $arm:literal, ($($arg:ident: $ty:ty),*)
-    ) => {
+        $name:ident => $inner:ident, $x86:literal, $arm:literal, ($($arg:ident: $ty:ty),*);
+    )*) => {$(
         $(#[$doc])*
         #[unsafe(naked)]
         unsafe extern "C" fn $name($($arg: $ty),*) -> *mut u8 {
             #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!($x86, "jmp {}", sym $inner);
+            core::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $inner);
             #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!($arm, "b {}", sym $inner);
+            core::arch::naked_asm!(concat!("mov ", $arm, ", x30"), "b {}", sym $inner);
         }
-    };
+    )*};
 }
 
-with_call_site!(
+/// Defines functions that make a frame. They add the address of its record to their arguments: see
+/// [`Caller::in_frame`]. Functions without a frame of their own reach them by a jump.
+macro_rules! with_record {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident => $inner:ident, $x86:literal, $arm:literal, ($($arg:ident: $ty:ty),*);
+    )*) => {$(
+        $(#[$doc])*
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name($($arg: $ty),*) -> *mut u8 {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "push rbp",
+                ".cfi_def_cfa_offset 16",
+                ".cfi_offset 6, -16",
+                "mov rbp, rsp",
+                ".cfi_def_cfa_register 6",
+                concat!("mov ", $x86, ", rbp"),
+                "call {}",
+                "pop rbp",
+                ".cfi_def_cfa 7, 8",
+                "ret",
+                ".cfi_endproc",
+                sym $inner
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "stp x29, x30, [sp, #-16]!",
+                ".cfi_def_cfa_offset 16",
+                ".cfi_offset 29, -16",
+                ".cfi_offset 30, -8",
+                "mov x29, sp",
+                concat!("mov ", $arm, ", x29"),
+                "bl {}",
+                "ldp x29, x30, [sp], #16",
+                ".cfi_def_cfa_offset 0",
+                "ret",
+                ".cfi_endproc",
+                sym $inner
+            );
+        }
+    )*};
+}
+
+with_call_site! {
     /// See [`alloc_at`].
-    alloc_here => alloc_at, "mov rcx, [rsp]; mov r8, rbp", "mov x3, x30; mov x4, x29",
-    (kmem: &'static Kmem, size: usize, align: usize));
-with_call_site!(
+    alloc_here => alloc_at, "rcx", "x3", (kmem: &'static Kmem, size: usize, align: usize);
     /// See [`zeroed_at`].
-    zeroed_here => zeroed_at, "mov rcx, [rsp]; mov r8, rbp", "mov x3, x30; mov x4, x29",
-    (kmem: &'static Kmem, size: usize, align: usize));
-with_call_site!(
+    zeroed_here => zeroed_at, "rcx", "x3", (kmem: &'static Kmem, size: usize, align: usize);
+}
+
+with_record! {
+    /// See [`alloc_any_at`].
+    alloc_any => alloc_any_at, "r8", "x4",
+        (kmem: &'static Kmem, size: usize, align: usize, key: usize);
+    /// See [`zeroed_any_at`].
+    zeroed_any => zeroed_any_at, "r8", "x4",
+        (kmem: &'static Kmem, size: usize, align: usize, key: usize);
     /// See [`resize_at`].
-    resize_here => resize_at, "mov r8, [rsp]; mov r9, rbp", "mov x4, x30; mov x5, x29",
-    (kmem: &'static Kmem, at: *mut u8, align: usize, size: usize));
+    resize_here => resize_at, "r8", "x4",
+        (kmem: &'static Kmem, at: *mut u8, align: usize, size: usize);
+}
 
-/// Caller of a Rust program's request. Outside of [`task::fallible`] its group must not refuse the
-/// request: that would end the program.
+/// Key of a Rust program's request, which returns to `ret`. Outside of [`task::fallible`] its group
+/// must not refuse the request: that would end the program.
 #[inline(always)]
-fn caller(ret: usize, frame: usize) -> Caller {
+fn key(ret: usize) -> usize {
     // SAFETY: the key of a return address.
-    let caller = unsafe { Caller::in_frame(task::caller(ret), frame) };
-    if caller.objcg() == ObjcgId::ROOT || task::is_fallible() { caller } else { caller.nofail() }
+    let caller = unsafe { Caller::of_key(task::caller(ret)) };
+    let may_refuse = caller.objcg() == ObjcgId::ROOT || task::is_fallible();
+    if may_refuse { caller.key() } else { caller.nofail().key() }
 }
 
-extern "C" fn alloc_at(
+extern "C" fn alloc_at(kmem: &'static Kmem, size: usize, align: usize, ret: usize) -> *mut u8 {
+    let key = key(ret);
+    if align <= 16 {
+        // SAFETY: the key of a caller.
+        let at = unsafe { kmem.alloc_fast(size, key) };
+        if !at.is_null() {
+            return at;
+        }
+    }
+    // SAFETY: the arguments of `alloc_any_at`, to which it adds the record.
+    unsafe { alloc_any(kmem, size, align, key) }
+}
+
+extern "C" fn alloc_any_at(
     kmem: &'static Kmem,
     size: usize,
     align: usize,
-    ret: usize,
+    key: usize,
     frame: usize,
 ) -> *mut u8 {
-    let caller = caller(ret, frame);
-    if align <= 16 { kmem.alloc(size, caller) } else { kmem.alloc_aligned(size, align, caller) }
+    // SAFETY: the key of a caller.
+    let caller = unsafe { Caller::in_frame(key, frame) };
+    if align <= 16 { kmem.alloc_any(size, caller) } else { kmem.alloc_aligned(size, align, caller) }
 }
 
-extern "C" fn zeroed_at(
+extern "C" fn zeroed_at(kmem: &'static Kmem, size: usize, align: usize, ret: usize) -> *mut u8 {
+    let key = key(ret);
+    if align <= 16 {
+        // SAFETY: the key of a caller.
+        let at = unsafe { kmem.alloc_fast(size, key) };
+        if !at.is_null() {
+            // SAFETY: this call allocated the memory, of that length.
+            unsafe { at.write_bytes(0, size) };
+            return at;
+        }
+    }
+    // SAFETY: the arguments of `zeroed_any_at`, to which it adds the record.
+    unsafe { zeroed_any(kmem, size, align, key) }
+}
+
+extern "C" fn zeroed_any_at(
     kmem: &'static Kmem,
     size: usize,
     align: usize,
-    ret: usize,
+    key: usize,
     frame: usize,
 ) -> *mut u8 {
-    let caller = caller(ret, frame);
+    // SAFETY: the key of a caller.
+    let caller = unsafe { Caller::in_frame(key, frame) };
     if align <= 16 {
         return kmem.alloc_zeroed(size, caller);
     }
@@ -109,10 +191,10 @@ unsafe extern "C" fn resize_at(
     at: *mut u8,
     align: usize,
     size: usize,
-    ret: usize,
-    frame: usize,
+    record: &[usize; 2],
 ) -> *mut u8 {
-    let caller = caller(ret, frame);
+    // SAFETY: the key of a caller, and the record of its frame.
+    let caller = unsafe { Caller::in_frame(key(record[1]), &raw const *record as usize) };
     if align <= 16 {
         // SAFETY: the same contract.
         return unsafe { kmem.realloc(at, size, caller) };

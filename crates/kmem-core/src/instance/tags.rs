@@ -35,6 +35,17 @@ impl<P: Platform> Instance<P> {
         self.ledger.unregister_tags(start, stop, module);
     }
 
+    /// Notes that the dynamic linker is about to unload an object. Calls nest, and may be made by
+    /// several threads.
+    pub fn begin_unload(&self) {
+        self.sites().begin_unload();
+    }
+
+    /// Notes that the object of a [`Self::begin_unload`] is gone.
+    pub fn end_unload(&self) {
+        self.sites().end_unload();
+    }
+
     /// Live bytes of the static tags in a range. Writes the tags that hold them into `out`, as far
     /// as there is room.
     pub fn live_tags(

@@ -24,7 +24,10 @@ pub mod linux;
 pub mod region;
 #[cfg(not(loom))]
 pub mod sim;
+mod stack;
 pub mod stepped;
+
+pub use stack::{CodeObject, Stack};
 
 /// Most nodes with memory of their own. Nodes with higher numbers count as node 0.
 pub const MAX_NODES: u32 = 64;
@@ -460,6 +463,18 @@ pub trait Process {
     /// The reason why it may not, as text for a diagnostic.
     fn may_make_files(&self) -> Result<(), &'static str> {
         Err("there are no files here")
+    }
+
+    /// The calling thread's own stack from `at` up, where frames of callers are. `None`: `at` lies
+    /// elsewhere, such as on a stack for signals or of a coroutine, or the platform does not know.
+    fn stack(&self, _at: usize) -> Option<Stack> {
+        None
+    }
+
+    /// Calls `work` with the loaded object that has the code at an address. `None`: no object has
+    /// it, or the platform does not know its objects.
+    fn with_object<T>(&self, _at: usize, _work: impl FnOnce(&CodeObject<'_>) -> T) -> Option<T> {
+        None
     }
 
     /// Makes a file of a shape, which outlives the process, and puts it into `file`. It begins with

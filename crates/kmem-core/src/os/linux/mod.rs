@@ -18,12 +18,14 @@ pub mod diagnose;
 mod file;
 mod memory;
 mod nodes;
+mod objects;
 mod own;
 mod owner;
 mod path;
 mod process;
 mod sandbox;
 mod sigbus;
+mod stack;
 pub mod start;
 pub mod syscall;
 mod vdso;
@@ -48,6 +50,8 @@ pub struct Linux {
     accessible: Accessible,
     /// All reservations.
     own: Own,
+    /// An address above all frames of the main thread; 0: not looked for, 1: not known.
+    main_stack_end: AtomicUsize,
     clock: ClockFunction,
     sandbox: Sandbox,
 }
@@ -64,6 +68,7 @@ impl Linux {
             shared_end: AtomicUsize::new(0),
             accessible: Accessible::new(),
             own: Own::new(),
+            main_stack_end: AtomicUsize::new(0),
             clock: ClockFunction::new(),
             sandbox: Sandbox::new(),
         }

@@ -1,8 +1,8 @@
 //! Time, diagnostics and the process on Linux.
 
 use super::syscall::sys;
-use super::{Linux, diagnose, file, owner, path, start};
-use crate::os::{Clock, Console, File, Owner, Process, Shape, SharedFile};
+use super::{Linux, diagnose, file, objects, owner, path, start};
+use crate::os::{Clock, CodeObject, Console, File, Owner, Process, Shape, SharedFile, Stack};
 use crate::sync::AtomicU32;
 
 impl Clock for Linux {
@@ -79,6 +79,14 @@ impl Process for Linux {
 
     fn may_make_files(&self) -> Result<(), &'static str> {
         if self.is_in_sandbox() { Err("the process is in a sandbox") } else { Ok(()) }
+    }
+
+    fn stack(&self, at: usize) -> Option<Stack> {
+        self.own_stack(at)
+    }
+
+    fn with_object<T>(&self, at: usize, work: impl FnOnce(&CodeObject<'_>) -> T) -> Option<T> {
+        objects::with(at, work)
     }
 
     fn make_file(

@@ -11,7 +11,8 @@
 //! | barriers on other CPUs           | free memory on arrays of others stays there         |
 //! | changes of limits                | those of the entry hold                             |
 //! | the node of a CPU                | new memory is of the first node                     |
-//! | reading memory that may be gone  | a chain of callers has one frame                    |
+//! | reading memory that may be gone  | chains of callers have one frame on other stacks    |
+//! | bounds of a thread's stack       | the same on its own, if it asks in the sandbox      |
 //! | files, sockets, shared memory    | no mappings in messages; no report; no `vmap`       |
 //!
 //! Context: any, signal handlers included.

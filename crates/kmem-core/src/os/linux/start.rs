@@ -53,6 +53,9 @@ macro_rules! weak {
     }};
 }
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use weak;
+
 /// Value of the thread pointer, which differs between live threads.
 #[inline]
 pub fn thread_pointer() -> usize {

@@ -1,0 +1,341 @@
+//! Chains over made-up stacks and rules.
+
+use super::*;
+use crate::os::{Budget, Clock, CodeObject, Console, Cpus, Memory, Process};
+use proptest::prelude::*;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
+
+/// A thread whose stack is `words`, and a program whose rules the tests put into the cache.
+struct Machine {
+    words: Vec<usize>,
+    /// True if the thread does not know its stack.
+    foreign: Cell<bool>,
+    /// True if there is no memory.
+    is_full: bool,
+    /// Objects that the platform was asked for.
+    asked: Cell<u32>,
+}
+
+// SAFETY: its memory is the standard allocator's, zeroed, and usable from the start.
+unsafe impl Memory for Machine {
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let layout = Layout::from_size_align(bytes, align).expect("a layout");
+        // SAFETY: the size is not zero.
+        if self.is_full { None } else { NonNull::new(unsafe { alloc_zeroed(layout) }) }
+    }
+    unsafe fn release(&self, _: NonNull<u8>, _: usize) {
+        unreachable!("one thread makes the caches")
+    }
+    unsafe fn commit(&self, _: NonNull<u8>, _: usize) -> bool {
+        true
+    }
+    fn budget(&self) -> Budget {
+        Budget::of(0, 1)
+    }
+}
+// SAFETY: each test has a machine of its own, and one thread.
+unsafe impl Sync for Machine {}
+impl Cpus for Machine {}
+impl Clock for Machine {}
+impl Console for Machine {}
+impl Process for Machine {
+    fn stack(&self, at: usize) -> Option<Stack> {
+        let (start, end) = (self.at(0), self.at(self.words.len()));
+        let own = !self.foreign.get() && (start..end).contains(&at);
+        // SAFETY: the words live as long as the machine.
+        own.then(|| unsafe { Stack::new(at..end) })
+    }
+    fn peek(&self, at: usize, buf: &mut [u8]) -> usize {
+        let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let Some(from) = at.checked_sub(self.at(0)).filter(|&from| from < bytes.len()) else {
+            return 0;
+        };
+        let len = buf.len().min(bytes.len() - from);
+        buf[..len].copy_from_slice(&bytes[from..from + len]);
+        len
+    }
+    fn with_object<T>(&self, _: usize, work: impl FnOnce(&CodeObject<'_>) -> T) -> Option<T> {
+        self.asked.set(self.asked.get() + 1);
+        let _ = work;
+        None
+    }
+}
+
+impl Machine {
+    fn of(words: Vec<usize>) -> Self {
+        Self { words, foreign: Cell::new(false), is_full: false, asked: Cell::new(0) }
+    }
+
+    /// Address of a word.
+    fn at(&self, word: usize) -> usize {
+        self.words.as_ptr() as usize + 8 * word
+    }
+}
+
+/// An unwinder, and the chains it has found. A tag is one more than the number of its chain.
+#[derive(Default)]
+struct Found {
+    unwinder: Unwinder,
+    chains: RefCell<Vec<&'static [u64]>>,
+    /// Chains that were walked, not found by their trails.
+    walks: Cell<u32>,
+}
+
+impl Default for Unwinder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        if let Some(caches) = self.unwinder.caches() {
+            let at = std::ptr::from_ref(caches).cast_mut().cast();
+            // SAFETY: memory of the machine, with this layout, which nothing uses from here on.
+            unsafe { dealloc(at, Layout::new::<Caches>()) };
+        }
+    }
+}
+
+impl Found {
+    fn rule(&self, ret: usize, rule: Rule) {
+        let caches = self.unwinder.caches();
+        let caches = caches.or_else(|| self.unwinder.make_caches(&Machine::of(Vec::new())));
+        let Unwinder { unloads, .. } = &self.unwinder;
+        caches.expect("memory").rules.keep(ret, rule, unloads, unloads.generation());
+    }
+
+    /// The chain of a call that returns to `ret`, whose record is at a word of the stack.
+    fn chain(&self, machine: &Machine, ret: usize, record: usize, depth: u32) -> Vec<usize> {
+        let caller = CallSite { address: ret, frame: machine.at(record) };
+        let known =
+            |tag: TagId| *self.chains.borrow().get(tag.0 as usize - 1).unwrap_or(&[].as_slice());
+        let tag = self.unwinder.tag_of_chain(machine, caller, depth, known, |frames| {
+            self.walks.set(self.walks.get() + 1);
+            let frames: Vec<u64> = frames.iter().map(|&ret| ret as u64).collect();
+            let mut chains = self.chains.borrow_mut();
+            let at = chains.iter().position(|chain| **chain == *frames).unwrap_or_else(|| {
+                chains.push(frames.leak());
+                chains.len() - 1
+            });
+            TagId(at as u32 + 1)
+        });
+        known(tag).iter().map(|&ret| ret as usize).collect()
+    }
+}
+
+fn stack(cfa: u32, saved: u32) -> Rule {
+    Rule::Constant(Step { base: Base::Stack, cfa, saved })
+}
+
+const A: usize = 0x1_0001;
+const B: usize = 0x1_0002;
+const C: usize = 0x1_0003;
+const D: usize = 0x1_0004;
+const E: usize = 0x1_0005;
+
+/// A chain of four calls. The frame at A has 4 words and saves the frame pointer. That at B has 3
+/// words. That at C counts from the frame pointer, and D is where the thread begins.
+fn four_frames(found: &Found) -> Machine {
+    found.rule(A, stack(4, 2));
+    found.rule(B, stack(3, 0));
+    found.rule(C, Rule::Constant(Step { base: Base::Frame, cfa: 2, saved: 2 }));
+    found.rule(D, Rule::End);
+    let mut machine = Machine::of(vec![0; 24]);
+    // The record of the call, at word 1.
+    machine.words[2] = A;
+    // A's frame is words 3 to 6, B's 7 to 9, C's 10 to 15.
+    machine.words[5] = machine.at(14);
+    machine.words[6] = B;
+    machine.words[9] = C;
+    machine.words[14] = 0x1234;
+    machine.words[15] = D;
+    machine
+}
+
+#[test]
+fn a_chain_follows_the_rules_of_its_return_addresses() {
+    let found = Found::default();
+    let machine = four_frames(&found);
+    for depth in 1..=4 {
+        assert_eq!(found.chain(&machine, A, 1, depth), [A, B, C, D][..depth as usize]);
+    }
+    assert_eq!(found.chain(&machine, A, 1, 32), [A, B, C, D], "a thread begins in D");
+    machine.foreign.set(true);
+    assert_eq!(found.chain(&machine, A, 1, 32), [A, B, C, D], "by copies of the words");
+    assert_eq!(machine.asked.get(), 0, "all rules were known");
+}
+
+#[test]
+fn a_chain_that_was_walked_is_found_by_its_trail_as_long_as_all_words_are_the_same() {
+    let found = Found::default();
+    let mut machine = four_frames(&found);
+    for _ in 0..5 {
+        assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, D]);
+    }
+    assert_eq!(found.walks.get(), 1);
+    // Another depth is another chain.
+    assert_eq!(found.chain(&machine, A, 1, 3), [A, B, C]);
+    assert_eq!(found.walks.get(), 2);
+    // Each word that matters, changed: the outermost first, so that all others are as they were.
+    found.rule(E, Rule::End);
+    machine.words[15] = E;
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, E]);
+    machine.words[9] = E;
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, B, E]);
+    machine.words[6] = E;
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, E]);
+    assert_eq!(found.walks.get(), 5);
+    machine.words[6] = B;
+    machine.words[9] = C;
+    machine.words[15] = D;
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, D]);
+    assert_eq!(found.walks.get(), 5, "two chains of one place are both known");
+    // The frame pointer leads to another frame, with the same words in the old place.
+    machine.words[5] = machine.at(20);
+    machine.words[21] = E;
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, E]);
+}
+
+#[test]
+fn a_trail_does_not_outlive_an_unload() {
+    let found = Found::default();
+    let mut machine = four_frames(&found);
+    machine.words[7] = E;
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, D]);
+    found.unwinder.begin_unload();
+    found.unwinder.end_unload();
+    // Another object is there now, with another frame at A.
+    found.rule(A, stack(5, 0));
+    found.rule(E, Rule::End);
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, E]);
+    // While an object is unloaded nothing is known. Without a table the frame pointer leads on, and
+    // this one leads nowhere.
+    found.unwinder.begin_unload();
+    assert_eq!(found.chain(&machine, A, 1, 8), [A]);
+    assert!(machine.asked.get() > 0);
+    found.unwinder.end_unload();
+}
+
+#[test]
+fn without_memory_for_the_caches_a_chain_is_walked_each_time() {
+    let found = Found::default();
+    let mut machine = Machine { is_full: true, ..Machine::of(vec![0; 16]) };
+    machine.words[2] = A;
+    machine.words[1] = machine.at(6);
+    machine.words[7] = B;
+    for walks in 1..3 {
+        assert_eq!(found.chain(&machine, A, 1, 8), [A, B]);
+        assert_eq!(found.walks.get(), walks);
+    }
+}
+
+#[test]
+fn a_record_of_another_call_tells_nothing_of_the_callers() {
+    let found = Found::default();
+    let machine = four_frames(&found);
+    assert_eq!(found.chain(&machine, B, 1, 8), [B]);
+    assert_eq!(found.chain(&machine, A, 23, 8), [A]);
+    let nowhere = CallSite { address: A, frame: 0 };
+    let tag = found.unwinder.tag_of_chain(
+        &machine,
+        nowhere,
+        8,
+        |_| &[],
+        |frames| {
+            assert_eq!(frames, [A]);
+            TagId(1)
+        },
+    );
+    assert_eq!(tag, TagId(1));
+}
+
+#[test]
+fn a_chain_ends_at_what_cannot_be_a_frame() {
+    let found = Found::default();
+    let good = |machine: &mut Machine| {
+        machine.words = vec![0; 16];
+        machine.words[2] = A;
+        machine.words[5] = B;
+    };
+    let mut machine = Machine::of(Vec::new());
+    // The frame ends at the top of the stack, above it, and where no code is.
+    for (cfa, last) in [(13, Some(0)), (13, Some(4095)), (13, Some(1 << 47)), (14, None)] {
+        good(&mut machine);
+        found.rule(A, stack(3, 0));
+        found.rule(B, stack(cfa - 3, 0));
+        if let Some(last) = last {
+            machine.words[15] = last;
+        }
+        assert_eq!(found.chain(&machine, A, 1, 8), [A, B], "{cfa} {last:?}");
+        machine.foreign.set(true);
+        assert_eq!(found.chain(&machine, A, 1, 8), [A, B], "{cfa} {last:?}, copied");
+        machine.foreign.set(false);
+    }
+    good(&mut machine);
+    found.rule(B, stack(10, 0));
+    machine.words[15] = C;
+    found.rule(C, Rule::End);
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C]);
+}
+
+#[test]
+fn without_a_table_the_frame_pointer_leads_on_if_it_leads_upwards() {
+    let found = Found::default();
+    let mut machine = Machine::of(vec![0; 16]);
+    machine.words[2] = A;
+    machine.words[1] = machine.at(6);
+    machine.words[6] = machine.at(10);
+    machine.words[7] = B;
+    machine.words[11] = C;
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C]);
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C]);
+    assert_eq!(found.walks.get(), 2, "other code may come there, so it is walked each time");
+    assert!(machine.asked.get() >= 6);
+    for pointer in [0, 1, machine.at(6) + 4, machine.at(2), machine.at(16), usize::MAX - 7] {
+        machine.words[1] = pointer;
+        assert_eq!(found.chain(&machine, A, 1, 8), [A], "{pointer:#x}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever is on the stack and in the rules, a walk stays on the stack. It finds the same
+    /// chain each time, also by copies of the words.
+    #[test]
+    fn a_hostile_stack_gives_one_chain(
+        words in proptest::collection::vec((0u8..6, 0usize..40), 8..40),
+        rules in proptest::collection::vec((0u8..6, 1u32..12, 0u32..8), 6),
+        depth in 1u32..33,
+    ) {
+        let found = Found::default();
+        for (i, &(kind, cfa, saved)) in rules.iter().enumerate() {
+            let saved = if saved == 1 { 0 } else { saved };
+            found.rule(A + i, match kind {
+                0 => Rule::FramePointer,
+                1 => Rule::End,
+                2 | 3 => Rule::Constant(Step { base: Base::Frame, cfa, saved }),
+                _ => stack(cfa, saved),
+            });
+        }
+        let mut machine = Machine::of(vec![0; words.len()]);
+        for (i, &(kind, value)) in words.iter().enumerate() {
+            machine.words[i] = match kind {
+                0 => value,
+                1 => machine.at(value),
+                2 => machine.at(value) + 3,
+                3 => usize::MAX - value,
+                _ => A + value % 7,
+            };
+        }
+        machine.words[2] = A;
+        let first = found.chain(&machine, A, 1, depth);
+        prop_assert!(!first.is_empty() && first.len() <= depth as usize);
+        prop_assert_eq!(&found.chain(&machine, A, 1, depth), &first);
+        machine.foreign.set(true);
+        prop_assert_eq!(&found.chain(&machine, A, 1, depth), &first);
+    }
+}

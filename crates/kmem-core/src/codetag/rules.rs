@@ -1,0 +1,176 @@
+//! The cache of rules, by return address.
+//!
+//! ```text
+//! slots[ret & 16383]   ret >> 14 : 33 | base : 2 | saved : 11 | cfa : 18
+//! ```
+//!
+//! A rule of an object must not outlive the object: another may be loaded in its place. So while an
+//! object is unloaded the cache is neither read nor filled, and it is empty afterwards. A thread
+//! that stores a rule looks afterwards whether an unload began, and then takes its rule back.
+
+use super::unloads::{Generation, Unloads};
+use super::unwind::{Base, Rule, Step};
+use crate::sync::{AtomicU64, Ordering, fence};
+
+const SLOTS: usize = 1 << 14;
+/// Bits of a rule in a slot.
+const RULE: u32 = 31;
+const SAVED: u32 = 18;
+const BASE: u32 = 29;
+/// Values of `base`. 0 marks an empty slot.
+const STACK: u64 = 1;
+const FRAME: u64 = 2;
+const OTHER: u64 = 3;
+/// Values of `cfa` for [`OTHER`].
+const END: u64 = 0;
+const FRAME_POINTER: u64 = 1;
+
+/// The cache. Zeroed, it is empty.
+pub(super) struct Rules {
+    slots: [AtomicU64; SLOTS],
+}
+
+impl Rules {
+    /// The rule of a return address, if it is known.
+    #[inline(always)]
+    pub(super) fn find(&self, ret: usize) -> Option<Rule> {
+        let word = self.slots[ret % SLOTS].load(Ordering::Relaxed);
+        if word >> RULE != (ret / SLOTS) as u64 {
+            return None;
+        }
+        let base = match word >> BASE & 3 {
+            STACK => Base::Stack,
+            FRAME => Base::Frame,
+            OTHER if word as u32 & (Step::MAX_CFA - 1) == END as u32 => return Some(Rule::End),
+            OTHER => return Some(Rule::FramePointer),
+            _ => return None,
+        };
+        let cfa = word as u32 & (Step::MAX_CFA - 1);
+        let saved = (word >> SAVED) as u32 & (Step::MAX_SAVED - 1);
+        Some(Rule::Constant(Step { base, cfa, saved }))
+    }
+
+    /// Keeps a rule that was read in a generation.
+    pub(super) fn keep(&self, ret: usize, rule: Rule, unloads: &Unloads, read_in: Generation) {
+        if read_in.settled().is_none() || ret >> 47 != 0 {
+            return;
+        }
+        let rule = match rule {
+            Rule::Constant(Step { base, cfa, saved }) => {
+                let base = if base == Base::Stack { STACK } else { FRAME };
+                base << BASE | u64::from(saved) << SAVED | u64::from(cfa)
+            }
+            Rule::FramePointer => OTHER << BASE | FRAME_POINTER,
+            Rule::End => OTHER << BASE | END,
+        };
+        let slot = &self.slots[ret % SLOTS];
+        slot.store(((ret / SLOTS) as u64) << RULE | rule, Ordering::Relaxed);
+        // Pairs with the fence of `Unloads::end`. Either that one empties the cache of this rule,
+        // or this thread sees that an unload began.
+        fence(Ordering::SeqCst);
+        if unloads.generation() != read_in {
+            slot.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Empties the cache, at the end of an unload.
+    pub(super) fn forget(&self) {
+        for slot in &self.slots {
+            slot.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+const _: () = {
+    // The address, the base, and both distances fill a word.
+    assert!(47 - SLOTS.trailing_zeros() + RULE == 64);
+    assert!(Step::MAX_CFA == 1 << SAVED && Step::MAX_SAVED == 1 << (BASE - SAVED));
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both, as an unwinder has them.
+    struct Known {
+        rules: Box<Rules>,
+        unloads: Unloads,
+    }
+
+    impl Known {
+        fn nothing() -> Self {
+            // SAFETY: zeroed, the cache is empty.
+            let rules = unsafe { Box::new_zeroed().assume_init() };
+            Self { rules, unloads: Unloads::new() }
+        }
+
+        fn end_unload(&self) {
+            self.unloads.end(|| self.rules.forget());
+        }
+
+        fn keep(&self, ret: usize, rule: Rule, read_in: Generation) {
+            self.rules.keep(ret, rule, &self.unloads, read_in);
+        }
+    }
+
+    fn constant(base: Base, cfa: u32, saved: u32) -> Rule {
+        Rule::Constant(Step { base, cfa, saved })
+    }
+
+    #[test]
+    fn each_rule_is_found_by_its_address_alone() {
+        let known = Known::nothing();
+        let (max_cfa, max_saved) = (Step::MAX_CFA - 1, Step::MAX_SAVED - 1);
+        let all = [
+            constant(Base::Stack, 1, 0),
+            constant(Base::Stack, max_cfa, max_saved),
+            constant(Base::Frame, 2, 2),
+            constant(Base::Frame, max_cfa, 0),
+            Rule::FramePointer,
+            Rule::End,
+        ];
+        let base = 0x7fff_ffff_ffff - 100;
+        for (i, &rule) in all.iter().enumerate() {
+            known.keep(base + i, rule, known.unloads.generation());
+        }
+        for (i, &rule) in all.iter().enumerate() {
+            assert_eq!(known.rules.find(base + i), Some(rule));
+            assert_eq!(known.rules.find(base + i - SLOTS), None);
+        }
+        assert_eq!(known.rules.find(0), None);
+        assert_eq!(known.rules.find(1), None);
+    }
+
+    #[test]
+    fn rules_of_an_unloaded_object_are_gone() {
+        let known = Known::nothing();
+        let rule = constant(Base::Stack, 3, 2);
+        let before = known.unloads.generation();
+        known.keep(0x1000, rule, before);
+        known.unloads.begin();
+        assert_eq!(known.unloads.generation().settled(), None);
+        // Two at a time.
+        known.unloads.begin();
+        known.end_unload();
+        assert_eq!(known.unloads.generation().settled(), None);
+        known.end_unload();
+        assert!(known.unloads.generation().settled().is_some());
+        assert_eq!(known.rules.find(0x1000), None);
+        // One that was read before, and is kept late.
+        known.keep(0x1000, rule, before);
+        assert_eq!(known.rules.find(0x1000), None);
+        known.keep(0x1000, rule, known.unloads.generation());
+        assert_eq!(known.rules.find(0x1000), Some(rule));
+    }
+
+    #[test]
+    fn an_unload_that_a_fork_cut_off_does_not_last() {
+        let known = Known::nothing();
+        known.unloads.begin();
+        known.unloads.forget();
+        assert!(known.unloads.generation().settled().is_some());
+        // The forking thread itself may be in it.
+        known.end_unload();
+        assert!(known.unloads.generation().settled().is_some());
+    }
+}

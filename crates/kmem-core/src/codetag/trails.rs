@@ -1,0 +1,227 @@
+//! Trails: chains of callers that were walked before, and where on the stack their words lie.
+//!
+//! ```text
+//! sets[hash(return address, depth of the stack)]   8 trails each
+//! trail   tag | returns: distance of each return address from the first frame
+//!             | pointers: distance and value of each frame pointer that a frame's place depends on
+//! ```
+//!
+//! A walk takes one step after the other, each of which waits for two loads. A trail is compared
+//! instead: all its words lie at known distances, so the processor loads them at once.
+//!
+//! A trail whose words are all on the stack is the chain that a walk would find. The first return
+//! address has a rule, which says where the second one lies; the trail has it there. It is equal,
+//! so its rule is that of the trail's walk, and so on. A rule that counts from the frame pointer
+//! finds the pointer's value, relative to the first frame, among the `pointers`. Rules change only
+//! when an object is unloaded, and a trail holds for one generation of rules.
+//!
+//! A trail is a seqlock. A reader that sees a mixture compares other words of the stack, and finds
+//! out afterwards. A writer never waits: if another one is at work, the trail is not kept.
+
+use crate::os::Stack;
+use crate::sync::{AtomicU16, AtomicU32, Ordering, fence};
+use crate::units::TagId;
+use kmem_layout::site::MAX_DEPTH;
+
+/// Elsewhere than on Linux no thread knows its stack, so there are no trails.
+const SETS: usize = if cfg!(kmem_linux) { 256 } else { 1 };
+/// Trails of one place that differ in callers further out.
+const WAYS: usize = 8;
+const MOST: usize = MAX_DEPTH as usize;
+
+/// A trail, while it is walked. Distances are in words from the first frame's record.
+pub(super) struct Trail {
+    record: usize,
+    returns: [u16; MOST],
+    pointers: [(u16, u16); MOST],
+    returns_len: usize,
+    pointers_len: usize,
+    /// False: it cannot be found again by these words.
+    sound: bool,
+}
+
+impl Trail {
+    /// An empty trail from the record of the first frame.
+    pub(super) fn from(record: usize) -> Self {
+        Self {
+            record,
+            returns: [0; MOST],
+            pointers: [(0, 0); MOST],
+            returns_len: 0,
+            pointers_len: 0,
+            sound: true,
+        }
+    }
+
+    /// Words from the record to an address.
+    fn distance(&self, at: usize) -> Option<u16> {
+        let bytes = at.checked_sub(self.record)?;
+        if bytes.is_multiple_of(8) { u16::try_from(bytes / 8).ok() } else { None }
+    }
+
+    /// Notes that the next return address lies at an address.
+    #[inline(always)]
+    pub(super) fn add_return(&mut self, at: usize) {
+        match (self.distance(at), self.returns.get_mut(self.returns_len)) {
+            (Some(distance), Some(entry)) => {
+                *entry = distance;
+                self.returns_len += 1;
+            }
+            _ => self.sound = false,
+        }
+    }
+
+    /// Notes that the chain depends on a frame pointer, which was read at an address.
+    #[inline(always)]
+    pub(super) fn add_pointer(&mut self, at: usize, value: usize) {
+        let distances = self.distance(at).zip(self.distance(value));
+        match (distances, self.pointers.get_mut(self.pointers_len)) {
+            (Some(distances), Some(entry)) => {
+                *entry = distances;
+                self.pointers_len += 1;
+            }
+            _ => self.sound = false,
+        }
+    }
+
+    /// Notes that the chain depends on more than words of the stack.
+    pub(super) fn spoil(&mut self) {
+        self.sound = false;
+    }
+}
+
+/// A trail that is kept.
+#[repr(C, align(64))]
+struct Kept {
+    /// Odd while a thread writes.
+    seq: AtomicU32,
+    generation: AtomicU32,
+    /// Tag of the chain; 0: there is none.
+    tag: AtomicU32,
+    /// Depth that was asked for, number of returns, number of pointers: a byte each.
+    counts: AtomicU32,
+    returns: [AtomicU16; MOST],
+    /// Distance of the pointer's place, and of its value above.
+    pointers: [AtomicU32; MOST],
+}
+
+/// The trails. Zeroed, there is none.
+pub(super) struct Trails {
+    sets: [[Kept; WAYS]; SETS],
+}
+
+/// The question for a chain: its first record and return address, and the depth asked for.
+pub(super) struct Wanted<'a> {
+    pub(super) stack: &'a Stack,
+    pub(super) record: usize,
+    pub(super) ret: usize,
+    pub(super) depth: usize,
+    pub(super) generation: u32,
+}
+
+impl Wanted<'_> {
+    /// The set for it. On all threads, equal calls are at equal depths of the stack.
+    #[inline(always)]
+    fn set(&self) -> usize {
+        let place = self.ret ^ (self.stack.top() - self.record) << 20;
+        ((place as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % SETS
+    }
+
+    /// Returns whether the stack has the words of a trail, whose chain is `frames`.
+    #[inline(always)]
+    fn is_on(&self, kept: &Kept, frames: &[u64], pointers: usize) -> bool {
+        if frames.first() != Some(&(self.ret as u64)) {
+            return false;
+        }
+        let word = |distance: usize| self.stack.word(self.record.wrapping_add(8 * distance));
+        for (ret, at) in frames[1..].iter().zip(&kept.returns) {
+            if word(at.load(Ordering::Relaxed).into()) != Some(*ret as usize) {
+                return false;
+            }
+        }
+        kept.pointers[..pointers.min(MOST)].iter().all(|pointer| {
+            let pointer = pointer.load(Ordering::Relaxed) as usize;
+            let value = self.record.wrapping_add(8 * (pointer >> 16));
+            word(pointer & 0xffff) == Some(value)
+        })
+    }
+}
+
+impl Trails {
+    /// The tag of the chain on the stack, if it is known. `frames` gives the return addresses of a
+    /// tag.
+    #[inline(always)]
+    pub(super) fn find<'a>(
+        &self,
+        wanted: &Wanted<'_>,
+        frames: impl Fn(TagId) -> &'a [u64],
+    ) -> Option<TagId> {
+        for kept in &self.sets[wanted.set()] {
+            // Acquire pairs with the release that ends a write.
+            let seq = kept.seq.load(Ordering::Acquire);
+            let (tag, counts) =
+                (kept.tag.load(Ordering::Relaxed), kept.counts.load(Ordering::Relaxed));
+            if tag == 0 {
+                return None;
+            }
+            let (depth, returns) = (counts as usize & 0xff, counts as usize >> 8 & 0xff);
+            let frames = frames(TagId(tag));
+            if seq % 2 != 0
+                || depth != wanted.depth
+                || kept.generation.load(Ordering::Relaxed) != wanted.generation
+                || frames.len() != returns + 1
+                || !wanted.is_on(kept, frames, counts as usize >> 16)
+            {
+                continue;
+            }
+            // All of it was of one write, if the number is the same after the reads.
+            fence(Ordering::Acquire);
+            if kept.seq.load(Ordering::Relaxed) == seq {
+                return Some(TagId(tag));
+            }
+        }
+        None
+    }
+
+    /// Keeps the trail of a chain that was walked in a generation.
+    pub(super) fn keep(&self, wanted: &Wanted<'_>, trail: &Trail, tag: TagId) {
+        if !trail.sound {
+            return;
+        }
+        let set = &self.sets[wanted.set()];
+        // An empty one first, so that a search ends there. Then one for the tag, so that two chains
+        // of a place do not always take each other's.
+        let is_free = |kept: &&Kept| kept.tag.load(Ordering::Relaxed) == 0;
+        let kept = set.iter().find(is_free).unwrap_or(&set[tag.0 as usize % WAYS]);
+        let seq = kept.seq.load(Ordering::Relaxed);
+        let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
+        if seq % 2 != 0 || kept.seq.compare_exchange(seq, seq + 1, done, failed).is_err() {
+            return;
+        }
+        // Pairs with the fence of `find`: who reads a word of this write sees an odd number, or a
+        // later one.
+        fence(Ordering::Release);
+        kept.generation.store(wanted.generation, Ordering::Relaxed);
+        let counts = wanted.depth | trail.returns_len << 8 | trail.pointers_len << 16;
+        kept.counts.store(counts as u32, Ordering::Relaxed);
+        for (entry, &at) in kept.returns.iter().zip(&trail.returns[..trail.returns_len]) {
+            entry.store(at, Ordering::Relaxed);
+        }
+        let pointers = &trail.pointers[..trail.pointers_len];
+        for (entry, &(at, value)) in kept.pointers.iter().zip(pointers) {
+            entry.store(u32::from(value) << 16 | u32::from(at), Ordering::Relaxed);
+        }
+        kept.tag.store(tag.0, Ordering::Relaxed);
+        kept.seq.store(seq.wrapping_add(2), Ordering::Release);
+    }
+
+    /// In a forked child: writes of other threads do not end.
+    pub(super) fn forget_writers(&self) {
+        for kept in self.sets.iter().flatten() {
+            if kept.seq.load(Ordering::Relaxed) % 2 != 0 {
+                kept.tag.store(0, Ordering::Relaxed);
+                kept.seq.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The bounds of each thread's own stack.
+//!
+//! ```text
+//! main thread      sp ... frames ... | random bytes of the kernel, arguments, environment
+//! other threads    sp ... frames ... | thread-local storage, thread pointer, descriptor
+//! ```
+//!
+//! Both C libraries put a thread's descriptor at the high end of its stack. So the memory from the
+//! stack pointer to the thread pointer is mapped as long as the thread runs, if both lie in one
+//! mapping. Its low end is asked for once per thread, and kept in the thread's storage. Stacks that
+//! the program made itself may be unmapped at any time. They are never kept.
+//!
+//! Context: any, signal handlers included.
+
+use super::Linux;
+use super::descriptor::Descriptor;
+use super::start::{auxiliary, thread_pointer};
+use super::syscall::sys;
+use crate::os::Stack;
+use crate::sync::Ordering;
+use core::ops::Range;
+
+/// Bytes below the end of the main thread's stack that no other mapping takes. The kernel keeps 128
+/// MiB free for that stack, and more if its limit is higher.
+const MAIN_STACK: usize = 64 << 20;
+/// The end of the main thread's stack, or the low end of a thread's stack, if it is not known.
+const NONE: usize = 1;
+
+/// The low end of the mapping that holds the thread's stack and descriptor; 0: not asked for, and
+/// [`NONE`].
+mod low {
+    core::arch::global_asm!(
+        ".pushsection .tbss.kmem_stack, \"awT\", %nobits",
+        ".balign 8",
+        ".hidden kmem_stack",
+        ".globl kmem_stack",
+        ".type kmem_stack, %object",
+        ".size kmem_stack, 8",
+        "kmem_stack: .zero 8",
+        ".popsection",
+    );
+
+    #[inline(always)]
+    fn place() -> *mut usize {
+        let at: *mut usize;
+        // SAFETY: computes an address from the thread pointer.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::asm!("mov {0}, fs:[0]", "add {0}, [rip + kmem_stack@GOTTPOFF]",
+                out(reg) at, options(nostack, readonly));
+            #[cfg(target_arch = "aarch64")]
+            core::arch::asm!("mrs {0}, tpidr_el0", "adrp {1}, :gottprel:kmem_stack",
+                "ldr {1}, [{1}, :gottprel_lo12:kmem_stack]", "add {0}, {0}, {1}",
+                out(reg) at, out(reg) _, options(nostack, readonly, preserves_flags));
+        }
+        at
+    }
+
+    #[inline(always)]
+    pub(super) fn get() -> usize {
+        // SAFETY: the calling thread's own word, aligned, which only this module uses.
+        unsafe { *place() }
+    }
+
+    pub(super) fn set(low: usize) {
+        // SAFETY: the calling thread's own word, aligned, which only this module uses.
+        unsafe { *place() = low }
+    }
+}
+
+impl Linux {
+    /// The calling thread's own stack from `at` up. `None`: `at` is elsewhere, or nothing is known
+    /// of the thread's stack. In a sandbox nothing is asked.
+    #[inline]
+    pub(super) fn own_stack(&self, at: usize) -> Option<Stack> {
+        self.known_stack(at).or_else(|| self.ask_for_stack(at))
+    }
+
+    #[inline]
+    fn known_stack(&self, at: usize) -> Option<Stack> {
+        let here = stack_pointer();
+        if at < here {
+            return None;
+        }
+        let (low, high) = (low::get(), thread_pointer());
+        if low > NONE && low <= here && at < high {
+            // SAFETY: both ends lie in the mapping of the thread's descriptor, which stays as long
+            // as the thread runs. The thread is on this stack, below `at`.
+            return Some(unsafe { Stack::new(at..high) });
+        }
+        let end = self.main_stack_end.load(Ordering::Relaxed);
+        if at < end && end - here <= MAIN_STACK {
+            // SAFETY: nothing but the main thread's stack lies there, which is never unmapped. The
+            // thread is on it, below `at`, so it has no gap above.
+            return Some(unsafe { Stack::new(at..end) });
+        }
+        None
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ask_for_stack(&self, at: usize) -> Option<Stack> {
+        if self.main_stack_end.load(Ordering::Relaxed) == 0 {
+            // Without a C library the vector is not known yet. Later calls ask again.
+            let end = auxiliary(libc::AT_RANDOM)?;
+            self.main_stack_end.store(end.max(NONE), Ordering::Relaxed);
+            if let Some(stack) = self.known_stack(at) {
+                return Some(stack);
+            }
+        }
+        if low::get() != 0 || self.is_in_sandbox() {
+            return None;
+        }
+        // SAFETY: these calls only return numbers.
+        let is_main = unsafe { sys!(libc::SYS_gettid) == sys!(libc::SYS_getpid) };
+        let mapping = if is_main { None } else { mapping_of(thread_pointer()) };
+        low::set(mapping.map_or(NONE, |mapping| mapping.start.max(NONE)));
+        self.known_stack(at)
+    }
+}
+
+#[inline(always)]
+fn stack_pointer() -> usize {
+    let sp: usize;
+    // SAFETY: reads a register.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!("mov {}, rsp", out(reg) sp, options(nostack, nomem, preserves_flags));
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!("mov {}, sp", out(reg) sp, options(nostack, nomem, preserves_flags));
+    }
+    sp
+}
+
+/// The mapping of this process that holds an address.
+fn mapping_of(at: usize) -> Option<Range<usize>> {
+    let file = Descriptor::open(c"/proc/self/maps", libc::O_RDONLY).ok()?;
+    let mut search = Search::of(at);
+    let mut chunk = [0; 512];
+    loop {
+        let len = file.read(&mut chunk);
+        if len == 0 {
+            return None;
+        }
+        if let Some(found) = search.feed(&chunk[..len]) {
+            return Some(found);
+        }
+    }
+}
+
+/// A search in the text of `/proc/self/maps`, which comes in parts. A line begins with the bounds
+/// of a mapping, such as `7f00-7f80 rw-p`.
+struct Search {
+    at: usize,
+    field: Field,
+    start: usize,
+    end: usize,
+}
+
+enum Field {
+    Start,
+    End,
+    Rest,
+}
+
+impl Search {
+    fn of(at: usize) -> Self {
+        Self { at, field: Field::Start, start: 0, end: 0 }
+    }
+
+    /// Reads the next part of the text. Returns the mapping once it is found.
+    fn feed(&mut self, text: &[u8]) -> Option<Range<usize>> {
+        for &byte in text {
+            let digit = (byte as char).to_digit(16);
+            let more = |number: usize| number << 4 | digit.unwrap_or(0) as usize;
+            match (&self.field, byte) {
+                (_, b'\n') => *self = Self::of(self.at),
+                (Field::Start, b'-') => self.field = Field::End,
+                (Field::Start, _) => self.start = more(self.start),
+                (Field::End, b' ') => {
+                    self.field = Field::Rest;
+                    if (self.start..self.end).contains(&self.at) {
+                        return Some(self.start..self.end);
+                    }
+                }
+                (Field::End, _) => self.end = more(self.end),
+                (Field::Rest, _) => {}
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::Process;
+
+    #[test]
+    fn a_mapping_is_found_in_a_text_that_comes_in_parts() {
+        let text = b"1000-3000 r--p 00000000 00:00 0 /a-5000 b\n7f00-8f00 rw-p 0 0 0\n";
+        for cut in 0..text.len() {
+            let find = |at| {
+                let mut search = Search::of(at);
+                search.feed(&text[..cut]).or_else(|| search.feed(&text[cut..]))
+            };
+            assert_eq!(find(0x2fff), Some(0x1000..0x3000));
+            assert_eq!(find(0x7f00), Some(0x7f00..0x8f00));
+            assert_eq!(find(0x3000), None);
+            assert_eq!(find(0x8f00), None);
+        }
+    }
+
+    #[test]
+    fn each_thread_knows_its_own_stack_and_no_other() {
+        static LINUX: Linux = Linux::new();
+        let here = 0usize;
+        let at = &raw const here as usize;
+        let own = LINUX.stack(at & !7).expect("the stack of a thread is known");
+        assert!(own.top() > at);
+        assert_eq!(own.word(at & !7), Some(here));
+        assert!(own.word(own.top() - 8).is_some());
+        assert_eq!(own.word(own.top()), None);
+        assert_eq!(own.word((at & !7) - 8), None);
+        assert_eq!(own.word((at & !7) + 4), None);
+        let heap = Box::new(0usize);
+        assert!(LINUX.stack(&raw const *heap as usize).is_none());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let here = 0usize;
+                assert!(LINUX.stack(&raw const here as usize).is_some());
+                assert!(LINUX.stack(at & !7).is_none(), "that of another thread");
+            });
+        });
+    }
+}
