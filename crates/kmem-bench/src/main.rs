@@ -10,6 +10,7 @@
 //!      -> hardening -> workload (instances of kmem, by option)
 //!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> nodes, percpu, vmalloc, rhashtable -> cells (variants of workloads, by threads)
+//!      -> callers -> a child for each depth -> conversation
 //!      -> census, profiling -> mutator (a heap in a child) -> conversation
 //!      -> modules (the kernel's earlier loaders, and kmem's)
 //!      all -> statistics, table, machine, preload
@@ -20,6 +21,7 @@
 
 mod accounting;
 mod affinity;
+mod callers;
 mod cells;
 mod census;
 mod child;
@@ -67,6 +69,8 @@ enum Table {
     Programs(programs::Options),
     /// Cost of the books, in the configurations of the kernel's own table.
     Profiling(profiling::Options),
+    /// Cost of telling call sites apart by their callers, by depth.
+    Callers(table::Options),
     /// Nanoseconds per page or huge page, against the classic buddy allocator.
     Pages(pages::Options),
     /// Memory that a program keeps after a peak.
@@ -92,6 +96,9 @@ enum Table {
     /// One allocator in a process of its own; reads workload names on stdin.
     #[command(hide = true)]
     Child(child::Options),
+    /// A program that allocates at the end of chains of calls.
+    #[command(hide = true)]
+    CallersProgram,
     /// A program with a peak.
     #[command(hide = true)]
     PeakProgram(peak::Program),
@@ -120,6 +127,8 @@ fn main() -> ExitCode {
         Table::Malloc(options) => malloc::run(&options),
         Table::Programs(options) => programs::run(&options),
         Table::Profiling(options) => profiling::run(&options),
+        Table::Callers(options) => callers::run(&options),
+        Table::CallersProgram => callers::serve(),
         Table::Pages(options) => pages::run(&options),
         Table::Peak(options) => peak::run(&options),
         Table::PeakProgram(program) => peak::serve(&program),
