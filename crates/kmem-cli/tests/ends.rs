@@ -152,9 +152,11 @@ fn sigterm_to_the_command_is_passed_on_and_the_report_comes_after_the_end() {
 #[test]
 fn ctrl_c_at_a_terminal_ends_the_program_and_not_the_report() {
     let script = r"
-import os, pty, sys
+import os, pty, signal, sys
 pid, fd = pty.fork()
 if pid == 0:
+    # A shell that starts this in the background may have it ignored.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execv(sys.argv[1], sys.argv[1:])
 said = b''
 while b'\n' not in said:
