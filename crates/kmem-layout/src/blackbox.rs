@@ -104,7 +104,8 @@ pub struct BoxSite {
     pub count: u32,
     /// Return address, for a caller; the innermost one, for a chain.
     pub addr: u64,
-    /// Line and lengths of the names in `text`, for a static tag.
+    /// Line and lengths of the names in `text`, for a static tag. For a chain the line is
+    /// [`crate::site::Site::skip`].
     pub tag: Text,
     /// For a static tag module, file and function, cut to the room; a file's name is cut in front.
     /// For a chain the return addresses.

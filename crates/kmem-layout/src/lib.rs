@@ -9,6 +9,7 @@
 //! blackbox   the file that outlives the process
 //! mapping    mappings that the program made
 //! board      modules of a loader, and its statistics
+//! wrapper    names of functions whose callers matter
 //! atomic     the atomics of all of these
 //! ```
 //!
@@ -28,3 +29,4 @@ pub mod mapping;
 pub mod root;
 pub mod site;
 pub mod word;
+pub mod wrapper;

@@ -19,8 +19,12 @@ pub struct Site {
     /// Address of a [`Text`] for [`site_kind::STATIC`], of `[u64; count]` for
     /// [`site_kind::CHAIN`]; else 0.
     pub data: AtomicU64,
-    /// Reserved, zero.
-    pub reserved: AtomicU64,
+    /// Number of return addresses at the start that are in allocation wrappers: see
+    /// [`crate::wrapper`]. For [`site_kind::CALLER`] 1 if its callers are told apart.
+    pub wrappers: AtomicU32,
+    /// Number of return addresses up to the last of those that the user chose to skip. The callers
+    /// behind them hold the memory, whatever names they have.
+    pub skip: AtomicU32,
 }
 
 /// A copy of a static tag, which outlives the object that the tag was in. The bytes of module, file

@@ -68,10 +68,10 @@ impl Origin {
             (tag, _) if tag < TAG_FIRST_SITE => plain(Self::Unknown(tag)),
             (_, Key::Caller(addr)) => plain(Self::Place(symbols.resolve(*addr))),
             (_, Key::Static(tag)) => plain(Self::Static(Arc::clone(tag))),
-            (tag, Key::Chain(addresses)) => {
+            (tag, Key::Chain { addresses, skip }) => {
                 let frames: Vec<_> = addresses.iter().map(|&a| symbols.shared(a)).collect();
-                let own = frames.iter().find(|frame| !frame.is_library());
-                match own.or(frames.first()) {
+                let own = frames.iter().skip(*skip).find(|frame| !frame.is_library());
+                match own.or(frames.get(*skip)).or(frames.first()) {
                     Some(place) => (Self::Place(Place::clone(place)), frames),
                     None => plain(Self::Unknown(tag)),
                 }

@@ -588,6 +588,8 @@ fn write_site(entry: &mut [u8; size_of::<BoxSite>()], sites: &Sites, tag: TagId)
         count += 1;
     }
     put(entry, offset_of!(BoxSite, count), &count.to_le_bytes());
+    let skip = offset_of!(BoxSite, tag) + offset_of!(Text, line);
+    put(entry, skip, &sites.skip(tag).to_le_bytes());
     Some(site_kind::CHAIN)
 }
 

@@ -176,7 +176,7 @@ impl Books {
         let keep = !self.watch().any();
         // The tag of a chain is never cached, so it needs none of the care below.
         if mode == Mode::ON
-            && let Some(tag) = self.sites.lookup_deep(platform, caller.site())
+            && let Some(tag) = self.sites.lookup_chain(platform, caller.site())
         {
             self.blackbox.note_site(platform, &self.sites, tag);
             return tag.0 | EXT_LIVE;

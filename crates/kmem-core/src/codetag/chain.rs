@@ -11,6 +11,10 @@
 //! as it leads upwards on the stack. Code of a just-in-time compiler is such a place, and hand-made
 //! assembly. Without `_dl_find_object` all code is.
 //!
+//! A chain of depth `n` has the `n` innermost calls that are not in wrappers. All calls before them
+//! are in wrappers, and belong to the chain, too. If it ends within wrappers, it has none of them
+//! but the call itself.
+//!
 //! A chain ends at its depth, where a thread begins, and at anything that cannot be a frame. It
 //! also ends at a frame that takes more than constants to describe, such as that of a signal
 //! handler. Its words are read from the thread's own stack, within its bounds. Other stacks may be
@@ -18,13 +22,14 @@
 //!
 //! [`peek`]: crate::os::Process::peek
 
-use super::rules::Rules;
-use super::tag::CallSite;
+use super::made::Made;
+use super::rules::{Code, Rules};
+use super::tag::{CallSite, Key};
 use super::trails::{Trail, Trails, Wanted};
 use super::unloads::{Generation, Unloads};
 use super::unwind::{Base, Rule, Step, rule};
+use super::wrappers::{Wrapper, Wrappers};
 use crate::os::{Platform, Stack};
-use crate::sync::{AtomicU64, Ordering};
 use crate::units::TagId;
 use kmem_layout::site::MAX_DEPTH;
 
@@ -34,19 +39,11 @@ const MAX_FRAME: usize = 1 << 20;
 const WINDOW: usize = 512;
 
 /// Memory of an instance for the program's code and its chains. Zeroed, it knows nothing.
-///
-/// # Invariants
-/// `caches` is 0, or the address of caches that are never freed.
 pub(super) struct Unwinder {
     unloads: Unloads,
-    /// Most programs ask for no chain, so the first one that does makes the caches.
-    caches: AtomicU64,
-}
-
-/// Zeroed, they are empty.
-struct Caches {
-    rules: Rules,
-    trails: Trails,
+    wrappers: Wrappers,
+    rules: Made<Rules>,
+    trails: Made<Trails>,
 }
 
 /// A walk on the thread's own stack.
@@ -59,7 +56,20 @@ struct Walk<'a> {
 
 impl Unwinder {
     pub(super) const fn new() -> Self {
-        Self { unloads: Unloads::new(), caches: AtomicU64::new(0) }
+        let (unloads, wrappers) = (Unloads::new(), Wrappers::new());
+        // SAFETY: zeroed, both are empty.
+        let (rules, trails) = unsafe { (Made::none(), Made::none()) };
+        Self { unloads, wrappers, rules, trails }
+    }
+
+    /// Takes functions for wrappers whose names match these patterns. Called once, at the start.
+    pub(super) fn choose(&self, patterns: &'static [u8]) {
+        self.wrappers.choose(patterns);
+    }
+
+    /// Returns whether the call that returns to `ret` is one in a wrapper.
+    pub(super) fn wrapper(&self, platform: &impl Platform, ret: usize) -> Wrapper {
+        self.wrappers.find(platform, ret)
     }
 
     /// Notes that an object is about to be unloaded.
@@ -70,8 +80,8 @@ impl Unwinder {
     /// Notes that the object of a [`Self::begin_unload`] is gone, and forgets all rules.
     pub(super) fn end_unload(&self) {
         self.unloads.end(|| {
-            if let Some(caches) = self.caches() {
-                caches.rules.forget();
+            if let Some(rules) = self.rules.get() {
+                rules.forget();
             }
         });
     }
@@ -79,59 +89,47 @@ impl Unwinder {
     /// In a forked child: forgets what other threads of the parent had begun.
     pub(super) fn forget_threads(&self) {
         self.unloads.forget();
-        if let Some(caches) = self.caches() {
-            caches.trails.forget_writers();
+        if let Some(trails) = self.trails.get() {
+            trails.forget_writers();
         }
     }
 
-    /// The caches, if there are any yet.
-    #[inline(always)]
-    fn caches(&self) -> Option<&Caches> {
-        // Acquire pairs with the release of `make_caches`: they are zeroed.
-        // SAFETY: 0, or the address of caches that are never freed (invariant).
-        unsafe { (self.caches.load(Ordering::Acquire) as *const Caches).as_ref() }
-    }
-
-    /// Makes the caches. `None`: there is no memory for them.
-    #[cold]
-    #[inline(never)]
-    fn make_caches(&self, platform: &impl Platform) -> Option<&Caches> {
-        let (bytes, align) = (size_of::<Caches>(), align_of::<Caches>());
-        let at = platform.allocate(bytes, align)?;
-        let (made, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        // INVARIANT: zeroed memory of their size, which is released only if another thread's is in
-        // use.
-        if self.caches.compare_exchange(0, at.as_ptr() as u64, made, failed).is_err() {
-            // SAFETY: the fresh reservation, which nothing uses.
-            unsafe { platform.release(at, bytes) };
-        }
-        self.caches()
-    }
-
-    /// Calls `tag_of` with the return addresses of a call and its callers, innermost first, up to
-    /// `depth`. `known` is asked for those of a tag; if the stack has them, that is the tag.
+    /// The tag of a chain that was walked before and is on the stack. `frames` is asked for the
+    /// return addresses of a tag.
     #[inline]
-    pub(super) fn tag_of_chain<'a>(
+    pub(super) fn find_chain<'a>(
         &self,
         platform: &impl Platform,
         caller: CallSite,
         depth: u32,
-        known: impl Fn(TagId) -> &'a [u64],
-        tag_of: impl FnOnce(&[usize]) -> TagId,
+        frames: impl Fn(TagId) -> &'a [u64],
+    ) -> Option<TagId> {
+        let trails = self.trails.get()?;
+        let stack = platform.stack(caller.frame)?;
+        let depth = depth.clamp(1, MAX_DEPTH) as usize;
+        let walk = Walk { stack: &stack, caller, depth, generation: self.unloads.generation() };
+        trails.find(&walk.wanted()?, frames)
+    }
+
+    /// Calls `tag_of` with the chain of a call, up to `depth`. On other stacks than the thread's
+    /// own the chain of depth 1 is the call alone: to copy words at every call takes too long.
+    pub(super) fn tag_of_chain(
+        &self,
+        platform: &impl Platform,
+        caller: CallSite,
+        depth: u32,
+        tag_of: impl FnOnce(&Chain) -> Found,
     ) -> TagId {
         let depth = depth.clamp(1, MAX_DEPTH) as usize;
         let generation = self.unloads.generation();
-        let Some(stack) = platform.stack(caller.frame) else {
-            return self.walk_elsewhere(platform, caller, depth, tag_of);
-        };
-        let walk = Walk { stack: &stack, caller, depth, generation };
-        if let Some(wanted) = walk.wanted()
-            && let Some(caches) = self.caches()
-            && let Some(tag) = caches.trails.find(&wanted, known)
-        {
-            return tag;
+        match platform.stack(caller.frame) {
+            Some(stack) => {
+                let walk = Walk { stack: &stack, caller, depth, generation };
+                self.walk_own(platform, &walk, tag_of)
+            }
+            None if depth == 1 => tag_of(&Chain::from(caller)).tag(),
+            None => self.walk_elsewhere(platform, caller, depth, tag_of),
         }
-        self.walk_own(platform, &walk, tag_of)
     }
 
     /// [`Self::tag_of_chain`] on the thread's own stack, by rules.
@@ -140,19 +138,21 @@ impl Unwinder {
         &self,
         platform: &impl Platform,
         walk: &Walk<'_>,
-        tag_of: impl FnOnce(&[usize]) -> TagId,
+        tag_of: impl FnOnce(&Chain) -> Found,
     ) -> TagId {
         let mut chain = Chain::from(walk.caller);
         let mut trail = Trail::from(walk.caller.frame);
         let word = |at| walk.stack.word(at);
         self.walk(platform, &mut chain, walk.depth, walk.generation, word, &mut trail);
-        let tag = tag_of(chain.frames());
-        if let Some(wanted) = walk.wanted()
-            && let Some(caches) = self.caches()
+        let found = tag_of(&chain);
+        // Most chains of a program's start come once. Their trails would only take memory.
+        if let Found::Again(tag) = found
+            && let Some(wanted) = walk.wanted()
+            && let Some(trails) = self.trails.get_or_make(platform)
         {
-            caches.trails.keep(&wanted, &trail, tag);
+            trails.keep(&wanted, &trail, tag);
         }
-        tag
+        found.tag()
     }
 
     /// [`Self::tag_of_chain`] on a stack that may be gone at any time.
@@ -163,7 +163,7 @@ impl Unwinder {
         platform: &impl Platform,
         caller: CallSite,
         depth: usize,
-        tag_of: impl FnOnce(&[usize]) -> TagId,
+        tag_of: impl FnOnce(&Chain) -> Found,
     ) -> TagId {
         let mut chain = Chain::from(caller);
         if caller.frame != 0 {
@@ -172,7 +172,7 @@ impl Unwinder {
             let generation = self.unloads.generation();
             self.walk(platform, &mut chain, depth, generation, |at| window.word(at), &mut trail);
         }
-        tag_of(chain.frames())
+        tag_of(&chain).tag()
     }
 
     /// Adds callers to a chain up to `depth`, and the places of their words to a trail.
@@ -187,9 +187,8 @@ impl Unwinder {
         trail: &mut Trail,
     ) {
         let record = chain.record;
-        let caches = self.caches().or_else(|| self.make_caches(platform));
         // Rules of a generation in which an object is unloaded are not kept.
-        let caches = caches.filter(|_| generation.settled().is_some());
+        let rules = generation.settled().and_then(|_| self.rules.get_or_make(platform));
         // Between the allocation function and its record there was no other call.
         if word(record.wrapping_add(8)).is_none_or(|ret| ret & ADDRESS != chain.frames[0]) {
             trail.spoil();
@@ -197,17 +196,21 @@ impl Unwinder {
         }
         let Some(mut pointer) = word(record) else { return trail.spoil() };
         let (mut pointer_at, mut sp) = (record, record + 16);
-        while chain.len < depth {
+        loop {
             let ret = chain.frames[chain.len - 1];
-            let kept = caches.and_then(|caches| caches.rules.find(ret));
-            let rule = kept.unwrap_or_else(|| {
-                let rule = look_up(platform, ret);
-                if let (Some(rule), Some(caches)) = (rule, caches) {
-                    caches.rules.keep(ret, rule, &self.unloads, generation);
+            let kept = rules.and_then(|rules| rules.find(ret));
+            let code = kept.unwrap_or_else(|| {
+                let code = self.look_up(platform, ret);
+                if let (Some(code), Some(rules)) = (code, rules) {
+                    rules.keep(ret, code, &self.unloads, generation);
                 }
-                rule.unwrap_or(Rule::FramePointer)
+                code.unwrap_or(Code { rule: Rule::FramePointer, wrapper: Wrapper::No })
             });
-            let step = match rule {
+            chain.note(code.wrapper);
+            if chain.len >= (chain.wrappers + depth).min(chain.frames.len()) {
+                return;
+            }
+            let step = match code.rule {
                 Rule::Constant(step) => step,
                 Rule::FramePointer => {
                     // Other code may come to a place where no object is.
@@ -247,13 +250,14 @@ impl Unwinder {
             sp = cfa;
         }
     }
-}
 
-/// Reads the rule of a return address. `None`: no object has the code.
-#[cold]
-#[inline(never)]
-fn look_up(platform: &impl Platform, ret: usize) -> Option<Rule> {
-    platform.with_object(ret.wrapping_sub(1), |object| rule(object, ret))
+    /// Reads what objects say of a return address. `None`: no object has the code.
+    #[cold]
+    #[inline(never)]
+    fn look_up(&self, platform: &impl Platform, ret: usize) -> Option<Code> {
+        let rule = platform.with_object(ret.wrapping_sub(1), |object| rule(object, ret))?;
+        Some(Code { rule, wrapper: self.wrapper(platform, ret) })
+    }
 }
 
 impl Walk<'_> {
@@ -269,22 +273,59 @@ impl Walk<'_> {
 /// Bits of a return address that a call site keeps.
 const ADDRESS: usize = (1 << 48) - 1;
 
+/// The tag of a chain that was walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It is new.
+    New(TagId),
+    /// It was given before.
+    Again(TagId),
+}
+
+impl Found {
+    fn tag(self) -> TagId {
+        let (Self::New(tag) | Self::Again(tag)) = self;
+        tag
+    }
+}
+
 /// Return addresses of a call and its callers, innermost first.
-struct Chain {
+pub(super) struct Chain {
     record: usize,
     frames: [usize; MAX_DEPTH as usize],
     len: usize,
+    /// Number of return addresses at the start that are in wrappers.
+    wrappers: usize,
+    /// Number of those up to the last one in a wrapper that was chosen.
+    chosen: usize,
 }
 
 impl Chain {
     fn from(caller: CallSite) -> Self {
         let mut frames = [0; MAX_DEPTH as usize];
         frames[0] = caller.address;
-        Self { record: caller.frame, frames, len: 1 }
+        Self { record: caller.frame, frames, len: 1, wrappers: 0, chosen: 0 }
     }
 
-    fn frames(&self) -> &[usize] {
-        &self.frames[..self.len]
+    /// Notes in which kind of wrapper the last return address is.
+    fn note(&mut self, wrapper: Wrapper) {
+        if wrapper == Wrapper::No || self.wrappers + 1 != self.len {
+            return;
+        }
+        self.wrappers = self.len;
+        if wrapper == Wrapper::Chosen {
+            self.chosen = self.len;
+        }
+    }
+
+    /// The key of the chain. One that ended within wrappers is the call alone, if only the callers
+    /// of wrappers matter.
+    pub(super) fn key(&self, depth: u32) -> Key<'_> {
+        match &self.frames[..self.len] {
+            [ret] => Key::caller(*ret),
+            [ret, ..] if depth == 1 && self.wrappers == self.len => Key::caller(*ret),
+            frames => Key::chain(frames, self.wrappers, self.chosen),
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! texts               copies of names and chains
 //!
 //! made by the first chain:
-//! rules[ret & 16383]  where the caller's frame is, for a return address
+//! rules[ret]          where the caller's frame is, for a return address
 //! trails[hash]        a chain that was walked before, by the place of its words on the stack
 //! ```
 //!
@@ -18,6 +18,7 @@
 //! Context: any, signal handlers included. Lock-free.
 
 mod chain;
+mod made;
 mod ranges;
 mod rules;
 mod tag;
@@ -26,6 +27,7 @@ mod trails;
 mod unloads;
 mod unwind;
 mod validate;
+mod wrappers;
 
 use crate::os::stepped::{Part, Stepped};
 use crate::os::{Memory, Platform};
@@ -40,6 +42,7 @@ pub use tag::{CallSite, SECTION, StaticTag};
 use tag::{Key, bytes};
 use texts::Texts;
 pub use validate::SiteFault;
+use wrappers::Wrapper;
 
 /// Most sites of an instance, the reserved ones included.
 pub const MAX_SITES: u32 = 1 << TAG_BITS;
@@ -173,48 +176,44 @@ impl Sites {
             }
             return found;
         }
-        let depth = table.root.depth.load(Ordering::Relaxed);
+        let mut depth = table.root.depth.load(Ordering::Relaxed);
         if depth < 2 {
             let found = self.find_or_add(platform, &table, Key::caller(caller.address));
-            if found.0 != table.root.deep_tag.load(Ordering::Relaxed) {
+            if found.0 == table.root.deep_tag.load(Ordering::Relaxed) {
+                depth = depth.max(table.root.deep_depth.load(Ordering::Relaxed));
+            } else if !table.is_wrapper(found) {
                 if keep {
                     self.remember(caller.address, found);
                 }
                 return found;
             }
         }
-        let depth = depth.max(table.root.deep_depth.load(Ordering::Relaxed));
-        self.lookup_chain(platform, &table, caller, depth)
+        let known = self.unwinder.find_chain(platform, caller, depth, |tag| table.frames(tag));
+        known.unwrap_or_else(|| {
+            self.unwinder.tag_of_chain(platform, caller, depth, |chain| {
+                let before = table.count();
+                let tag = self.find_or_add(platform, &table, chain.key(depth));
+                if tag.0 < before { chain::Found::Again(tag) } else { chain::Found::New(tag) }
+            })
+        })
     }
 
-    /// The tag of a chain of callers, where all call sites are told apart by their callers; a new
-    /// one if it has none. `None`: they are not, or the call site is no return address.
+    /// The tag of a call whose callers were told apart before. `None`: they were not, or the call
+    /// site is no return address.
     #[inline]
-    pub fn lookup_deep(&self, platform: &impl Platform, caller: CallSite) -> Option<TagId> {
-        let table = self.table()?;
-        let depth = table.root.depth.load(Ordering::Relaxed);
-        if depth < 2 || caller.address <= CallSite::NOBODY.address || caller.static_tag().is_some()
-        {
+    pub fn lookup_chain(&self, platform: &impl Platform, caller: CallSite) -> Option<TagId> {
+        if caller.address <= CallSite::NOBODY.address || caller.static_tag().is_some() {
             return None;
         }
-        let depth = depth.max(table.root.deep_depth.load(Ordering::Relaxed));
-        Some(self.lookup_chain(platform, &table, caller, depth))
+        let table = self.table()?;
+        let depth = table.root.depth.load(Ordering::Relaxed);
+        self.unwinder.find_chain(platform, caller, depth, |tag| table.frames(tag))
     }
 
-    /// The tag of a chain of callers.
-    #[inline]
-    fn lookup_chain(
-        &self,
-        platform: &impl Platform,
-        table: &Table<'_>,
-        caller: CallSite,
-        depth: u32,
-    ) -> TagId {
-        let known = |tag| table.frames(tag);
-        self.unwinder.tag_of_chain(platform, caller, depth, known, |frames| match frames {
-            [ret] => self.find_or_add(platform, table, Key::caller(*ret)),
-            frames => self.find_or_add(platform, table, Key::chain(frames)),
-        })
+    /// Takes functions for allocation wrappers whose names match these patterns. Called once, at
+    /// the start.
+    pub fn choose_wrappers(&self, patterns: &'static [u8]) {
+        self.unwinder.choose(patterns);
     }
 
     /// Notes that the dynamic linker is about to unload an object. Until [`Self::end_unload`]
@@ -340,6 +339,10 @@ impl Sites {
             };
             site.count.store(frames.len() as u32, Ordering::Relaxed);
             site.data.store(room.as_ptr() as u64, Ordering::Relaxed);
+            site.wrappers.store(key.wrappers as u32, Ordering::Relaxed);
+            site.skip.store(key.chosen as u32, Ordering::Relaxed);
+        } else if self.unwinder.wrapper(platform, key.address) != Wrapper::No {
+            site.wrappers.store(1, Ordering::Relaxed);
         }
         site.addr.store(key.address as u64, Ordering::Relaxed);
         site.kind.store(key.kind, Ordering::Release);
@@ -444,7 +447,7 @@ impl Sites {
 
     /// Address of a static tag; null for other tags, and for one whose object was unloaded.
     pub fn place(&self, tag: TagId) -> *const StaticTag {
-        let site = self.table().and_then(|table| table.sites.get(tag.0 as usize));
+        let site = self.site(tag);
         let site = site.filter(|site| site.kind.load(Ordering::Acquire) == site_kind::STATIC);
         site.map_or(core::ptr::null(), |site| site.addr.load(Ordering::Relaxed) as *const _)
     }
@@ -461,9 +464,22 @@ impl Sites {
         self.table().map_or(&[], |table| table.frames(tag))
     }
 
-    /// The innermost return address of a tag; 0 for none.
+    /// The innermost return address of a tag that is in no allocation wrapper; 0 for none. If all
+    /// are, it is the innermost one.
     pub fn address(&self, tag: TagId) -> usize {
-        self.frames(tag).first().map_or(0, |&ret| ret as usize)
+        let frames = self.frames(tag);
+        let wrappers = self.site(tag).map_or(0, |site| site.wrappers.load(Ordering::Relaxed));
+        let ret = frames.get(wrappers as usize).or(frames.first());
+        ret.map_or(0, |&ret| ret as usize)
+    }
+
+    /// Number of return addresses of a tag that the user chose to skip.
+    pub fn skip(&self, tag: TagId) -> u32 {
+        self.site(tag).map_or(0, |site| site.skip.load(Ordering::Relaxed))
+    }
+
+    fn site(&self, tag: TagId) -> Option<&Site> {
+        self.table()?.sites.get(tag.0 as usize)
     }
 }
 
@@ -590,6 +606,12 @@ impl<'a> Table<'a> {
                     let at = site.data.load(Ordering::Relaxed) as *const usize;
                     core::slice::from_raw_parts(at, key.frames.len()) == key.frames
                 }
+    }
+
+    /// Returns whether the callers of a call site are told apart, for it is in a wrapper.
+    fn is_wrapper(&self, tag: TagId) -> bool {
+        let site = self.sites.get(tag.0 as usize);
+        site.is_some_and(|site| site.wrappers.load(Ordering::Relaxed) != 0)
     }
 
     /// Return addresses of a tag, innermost first; none for a static tag.

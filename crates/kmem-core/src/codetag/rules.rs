@@ -1,7 +1,7 @@
 //! The cache of rules, by return address.
 //!
 //! ```text
-//! slots[ret & 16383]   ret >> 14 : 33 | base : 2 | saved : 11 | cfa : 18
+//! slots[ret >> 2 & 16383]   rest of ret : 33 | wrapper : 2 | base : 2 | saved : 10 | cfa : 17
 //! ```
 //!
 //! A rule of an object must not outlive the object: another may be loaded in its place. So while an
@@ -10,13 +10,17 @@
 
 use super::unloads::{Generation, Unloads};
 use super::unwind::{Base, Rule, Step};
+use super::wrappers::Wrapper;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 const SLOTS: usize = 1 << 14;
+/// Bytes of code for a slot. No instruction for calls is shorter, but it may cross the bound.
+const NEAR: usize = 4;
 /// Bits of a rule in a slot.
 const RULE: u32 = 31;
-const SAVED: u32 = 18;
-const BASE: u32 = 29;
+const SAVED: u32 = 17;
+const BASE: u32 = 27;
+const WRAPPER: u32 = 29;
 /// Values of `base`. 0 marks an empty slot.
 const STACK: u64 = 1;
 const FRAME: u64 = 2;
@@ -25,37 +29,57 @@ const OTHER: u64 = 3;
 const END: u64 = 0;
 const FRAME_POINTER: u64 = 1;
 
+/// The slot of a return address, and the bits of the address that the slot's number does not have.
+/// Calls that are near to each other have near slots, so that a short program uses few pages.
+#[inline(always)]
+fn place(ret: usize) -> (usize, u64) {
+    (ret / NEAR % SLOTS, (ret / (NEAR * SLOTS) * NEAR + ret % NEAR) as u64)
+}
+
+/// The rule of a return address, and whether it lies in a wrapper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Code {
+    pub(super) rule: Rule,
+    pub(super) wrapper: Wrapper,
+}
+
 /// The cache. Zeroed, it is empty.
 pub(super) struct Rules {
     slots: [AtomicU64; SLOTS],
 }
 
 impl Rules {
-    /// The rule of a return address, if it is known.
+    /// Finds a return address. `None`: nothing is kept of it.
     #[inline(always)]
-    pub(super) fn find(&self, ret: usize) -> Option<Rule> {
-        let word = self.slots[ret % SLOTS].load(Ordering::Relaxed);
-        if word >> RULE != (ret / SLOTS) as u64 {
+    pub(super) fn find(&self, ret: usize) -> Option<Code> {
+        let (slot, rest) = place(ret);
+        let word = self.slots[slot].load(Ordering::Relaxed);
+        if word >> RULE != rest {
             return None;
         }
-        let base = match word >> BASE & 3 {
-            STACK => Base::Stack,
-            FRAME => Base::Frame,
-            OTHER if word as u32 & (Step::MAX_CFA - 1) == END as u32 => return Some(Rule::End),
-            OTHER => return Some(Rule::FramePointer),
-            _ => return None,
-        };
         let cfa = word as u32 & (Step::MAX_CFA - 1);
         let saved = (word >> SAVED) as u32 & (Step::MAX_SAVED - 1);
-        Some(Rule::Constant(Step { base, cfa, saved }))
+        let rule = match word >> BASE & 3 {
+            STACK => Rule::Constant(Step { base: Base::Stack, cfa, saved }),
+            FRAME => Rule::Constant(Step { base: Base::Frame, cfa, saved }),
+            OTHER if u64::from(cfa) == END => Rule::End,
+            OTHER => Rule::FramePointer,
+            _ => return None,
+        };
+        let wrapper = match word >> WRAPPER & 3 {
+            0 => Wrapper::No,
+            1 => Wrapper::Known,
+            _ => Wrapper::Chosen,
+        };
+        Some(Code { rule, wrapper })
     }
 
-    /// Keeps a rule that was read in a generation.
-    pub(super) fn keep(&self, ret: usize, rule: Rule, unloads: &Unloads, read_in: Generation) {
+    /// Keeps what was read in a generation.
+    pub(super) fn keep(&self, ret: usize, code: Code, unloads: &Unloads, read_in: Generation) {
         if read_in.settled().is_none() || ret >> 47 != 0 {
             return;
         }
-        let rule = match rule {
+        let rule = match code.rule {
             Rule::Constant(Step { base, cfa, saved }) => {
                 let base = if base == Base::Stack { STACK } else { FRAME };
                 base << BASE | u64::from(saved) << SAVED | u64::from(cfa)
@@ -63,8 +87,10 @@ impl Rules {
             Rule::FramePointer => OTHER << BASE | FRAME_POINTER,
             Rule::End => OTHER << BASE | END,
         };
-        let slot = &self.slots[ret % SLOTS];
-        slot.store(((ret / SLOTS) as u64) << RULE | rule, Ordering::Relaxed);
+        let (slot, rest) = place(ret);
+        let slot = &self.slots[slot];
+        let wrapper = (code.wrapper as u64) << WRAPPER;
+        slot.store(rest << RULE | wrapper | rule, Ordering::Relaxed);
         // Pairs with the fence of `Unloads::end`. Either that one empties the cache of this rule,
         // or this thread sees that an unload began.
         fence(Ordering::SeqCst);
@@ -82,9 +108,10 @@ impl Rules {
 }
 
 const _: () = {
-    // The address, the base, and both distances fill a word.
-    assert!(47 - SLOTS.trailing_zeros() + RULE == 64);
+    // The address, the wrapper, the base, and both distances fill a word.
+    assert!(47 - SLOTS.trailing_zeros() + RULE == 64 && WRAPPER + 2 == RULE);
     assert!(Step::MAX_CFA == 1 << SAVED && Step::MAX_SAVED == 1 << (BASE - SAVED));
+    assert!(Wrapper::Known as u64 == 1 && Wrapper::Chosen as u64 == 2);
 };
 
 #[cfg(test)]
@@ -108,13 +135,17 @@ mod tests {
             self.unloads.end(|| self.rules.forget());
         }
 
-        fn keep(&self, ret: usize, rule: Rule, read_in: Generation) {
-            self.rules.keep(ret, rule, &self.unloads, read_in);
+        fn keep(&self, ret: usize, code: Code, read_in: Generation) {
+            self.rules.keep(ret, code, &self.unloads, read_in);
         }
     }
 
-    fn constant(base: Base, cfa: u32, saved: u32) -> Rule {
-        Rule::Constant(Step { base, cfa, saved })
+    fn code(rule: Rule) -> Code {
+        Code { rule, wrapper: Wrapper::No }
+    }
+
+    fn constant(base: Base, cfa: u32, saved: u32) -> Code {
+        code(Rule::Constant(Step { base, cfa, saved }))
     }
 
     #[test]
@@ -126,16 +157,19 @@ mod tests {
             constant(Base::Stack, max_cfa, max_saved),
             constant(Base::Frame, 2, 2),
             constant(Base::Frame, max_cfa, 0),
-            Rule::FramePointer,
-            Rule::End,
+            Code { wrapper: Wrapper::Known, ..constant(Base::Stack, max_cfa, max_saved) },
+            Code { wrapper: Wrapper::Chosen, ..constant(Base::Frame, 7, 0) },
+            code(Rule::FramePointer),
+            Code { wrapper: Wrapper::Known, ..code(Rule::End) },
         ];
-        let base = 0x7fff_ffff_ffff - 100;
+        let base = 0x7fff_ffff_ffff - 200;
         for (i, &rule) in all.iter().enumerate() {
-            known.keep(base + i, rule, known.unloads.generation());
+            known.keep(base + 5 * i, rule, known.unloads.generation());
         }
         for (i, &rule) in all.iter().enumerate() {
-            assert_eq!(known.rules.find(base + i), Some(rule));
-            assert_eq!(known.rules.find(base + i - SLOTS), None);
+            assert_eq!(known.rules.find(base + 5 * i), Some(rule));
+            assert_eq!(known.rules.find(base + 5 * i - NEAR * SLOTS), None);
+            assert_eq!(known.rules.find((base + 5 * i) ^ 1), None);
         }
         assert_eq!(known.rules.find(0), None);
         assert_eq!(known.rules.find(1), None);

@@ -98,23 +98,27 @@ pub(super) struct Key<'a> {
     pub(super) address: usize,
     /// Return addresses of a chain, innermost first; empty for the other kinds.
     pub(super) frames: &'a [usize],
+    /// Number of frames at the start that are in wrappers. It follows from the frames.
+    pub(super) wrappers: usize,
+    /// Number of those up to the last one in a wrapper that was chosen.
+    pub(super) chosen: usize,
 }
 
 impl<'a> Key<'a> {
     /// A return address.
     pub(super) fn caller(ret: usize) -> Self {
-        Self { kind: site_kind::CALLER, address: ret, frames: &[] }
+        Self { kind: site_kind::CALLER, address: ret, frames: &[], wrappers: 0, chosen: 0 }
     }
 
     /// The address of a static tag.
     pub(super) fn tag(tag: *const StaticTag) -> Self {
-        Self { kind: site_kind::STATIC, address: tag as usize, frames: &[] }
+        Self { kind: site_kind::STATIC, address: tag as usize, frames: &[], wrappers: 0, chosen: 0 }
     }
 
     /// Return addresses, innermost first.
-    pub(super) fn chain(frames: &'a [usize]) -> Self {
+    pub(super) fn chain(frames: &'a [usize], wrappers: usize, chosen: usize) -> Self {
         let address = frames.first().map_or(0, |&ret| ret);
-        Self { kind: site_kind::CHAIN, address, frames }
+        Self { kind: site_kind::CHAIN, address, frames, wrappers, chosen }
     }
 
     /// The static tag, if it is one.
@@ -122,6 +126,8 @@ impl<'a> Key<'a> {
         (self.kind == site_kind::STATIC).then_some(self.address as *const StaticTag)
     }
 
+    /// Where a search in the index begins. Sites of calls that are near to each other are near, so
+    /// that a short program touches few pages of the index.
     pub(super) fn hash(self) -> usize {
         let mix = |hash: u64, &word: &usize| {
             (hash ^ word as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
@@ -132,9 +138,19 @@ impl<'a> Key<'a> {
         } else {
             mix(seed, &self.address)
         };
-        (hash >> 20) as usize
+        let hash = (hash >> 20) as usize;
+        match self.frames {
+            [] => self.address / NEAR + hash % SPREAD,
+            // Few chains through wrappers have an outermost call in common, but many others do.
+            [.., last] if self.wrappers + 1 == self.frames.len() => last / NEAR + hash % SPREAD,
+            _ => hash,
+        }
     }
 }
+
+/// Bytes of code for a slot of the index, and slots among which the sites of as much code spread.
+const NEAR: usize = 64;
+const SPREAD: usize = 64;
 
 /// Most bytes of a name that are kept.
 const MAX_NAME: usize = 1024;

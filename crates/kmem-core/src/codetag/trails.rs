@@ -19,7 +19,7 @@
 //! out afterwards. A writer never waits: if another one is at work, the trail is not kept.
 
 use crate::os::Stack;
-use crate::sync::{AtomicU16, AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::TagId;
 use kmem_layout::site::MAX_DEPTH;
 
@@ -107,6 +107,9 @@ struct Kept {
 
 /// The trails. Zeroed, there is none.
 pub(super) struct Trails {
+    /// A bit for each set that has a trail. Most programs use few of them, and a look at the others
+    /// would touch their memory.
+    used: [AtomicU64; SETS.div_ceil(64)],
     sets: [[Kept; WAYS]; SETS],
 }
 
@@ -156,7 +159,11 @@ impl Trails {
         wanted: &Wanted<'_>,
         frames: impl Fn(TagId) -> &'a [u64],
     ) -> Option<TagId> {
-        for kept in &self.sets[wanted.set()] {
+        let number = wanted.set();
+        if self.used[number / 64].load(Ordering::Relaxed) >> (number % 64) & 1 == 0 {
+            return None;
+        }
+        for kept in &self.sets[number] {
             // Acquire pairs with the release that ends a write.
             let seq = kept.seq.load(Ordering::Acquire);
             let (tag, counts) =
@@ -188,7 +195,9 @@ impl Trails {
         if !trail.sound {
             return;
         }
-        let set = &self.sets[wanted.set()];
+        let number = wanted.set();
+        self.used[number / 64].fetch_or(1 << (number % 64), Ordering::Relaxed);
+        let set = &self.sets[number];
         // An empty one first, so that a search ends there. Then one for the tag, so that two chains
         // of a place do not always take each other's.
         let is_free = |kept: &&Kept| kept.tag.load(Ordering::Relaxed) == 0;
@@ -217,7 +226,10 @@ impl Trails {
 
     /// In a forked child: writes of other threads do not end.
     pub(super) fn forget_writers(&self) {
-        for kept in self.sets.iter().flatten() {
+        let is_used = |&(number, _): &(usize, _)| {
+            self.used[number / 64].load(Ordering::Relaxed) >> (number % 64) & 1 != 0
+        };
+        for kept in self.sets.iter().enumerate().filter(is_used).flat_map(|(_, set)| set) {
             if kept.seq.load(Ordering::Relaxed) % 2 != 0 {
                 kept.tag.store(0, Ordering::Relaxed);
                 kept.seq.fetch_add(1, Ordering::Release);

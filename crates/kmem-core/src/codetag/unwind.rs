@@ -65,9 +65,9 @@ pub(super) enum Base {
 
 impl Step {
     /// Fewer words than this to a CFA.
-    pub(super) const MAX_CFA: u32 = 1 << 18;
+    pub(super) const MAX_CFA: u32 = 1 << 17;
     /// Fewer words than this to a saved frame pointer.
-    pub(super) const MAX_SAVED: u32 = 1 << 11;
+    pub(super) const MAX_SAVED: u32 = 1 << 10;
     /// A function that begins by saving its caller's frame pointer and making its own.
     pub(super) const RECORD: Self = Self { base: Base::Frame, cfa: 2, saved: 2 };
 }

@@ -63,7 +63,9 @@ impl Table<'_> {
             site_kind::STATIC if address == 0 => return Ok(()),
             site_kind::CALLER => Key::caller(address),
             site_kind::STATIC => Key::tag(address as *const StaticTag),
-            site_kind::CHAIN => Key::chain(frames(site)),
+            site_kind::CHAIN => {
+                Key::chain(frames(site), site.wrappers.load(Ordering::Relaxed) as usize, 0)
+            }
             _ => return Err(SiteFault::Kind { tag: TagId(tag) }),
         };
         match self.search(key) {

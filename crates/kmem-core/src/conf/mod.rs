@@ -16,6 +16,8 @@ pub const MAX_TEXT: usize = 4096;
 pub const MAX_NAME: usize = 100;
 /// Longest path of `blackbox` and of `boxes`, in bytes.
 pub const MAX_PATH: usize = 512;
+/// Longest text of `skip`, in bytes.
+pub const MAX_PATTERNS: usize = 256;
 
 /// The configuration of an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +58,9 @@ pub struct Conf {
     pub cumulative: bool,
     /// `depth:N`: number of return addresses by which callers of a call site are told apart.
     pub depth: u32,
+    /// `skip:PATTERNS`: functions that are taken for allocation wrappers, besides those that are
+    /// known: see [`kmem_layout::wrapper::matches_any`].
+    pub skip: Text<MAX_PATTERNS>,
     /// `blackbox:PATH`: the file of the black box, which outlives the process.
     pub blackbox: Text<MAX_PATH>,
     /// `boxes:DIRECTORY`: where this process and its forked children make their black boxes.
@@ -151,6 +156,7 @@ impl Conf {
         depth: 1,
         group_by: GroupBy::Nothing,
         blackbox: Text::NONE,
+        skip: Text::NONE,
         boxes: Text::NONE,
         report: Text::NONE,
     };

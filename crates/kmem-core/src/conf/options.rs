@@ -77,6 +77,17 @@ pub const OPTIONS: &[ConfOption] = &[
         },
     },
     ConfOption {
+        name: "skip",
+        values: "names of functions of at most 256 bytes, joined by `+`; `*` and `?` stand for any \
+                 text and letter",
+        default: "",
+        meaning: "Functions that pass requests on. Their memory belongs to their callers.",
+        set: |conf, value| {
+            conf.skip = Text::of(value)?;
+            Ok(())
+        },
+    },
+    ConfOption {
         name: "peak",
         values: "`0`, `1`",
         default: "`0`",

@@ -167,6 +167,10 @@ impl<P: Platform> Instance<P> {
             self.describe(&mut *root, &tables, conf);
             ledger.heap.start(&start);
             ledger.books.start(platform, root, &book_tables, conf.peak);
+            // The configuration was written before, and never changes.
+            if let Some(patterns) = (*self.conf.get()).assume_init_ref().skip.get() {
+                ledger.books.sites.choose_wrappers(patterns);
+            }
             ledger.reports.start(tables.report, tables.report_bytes);
             ledger.guards.start(checks, tables.quarantine, held_back);
             let (groups, names) = (tables.groups, tables.names);

@@ -19,6 +19,7 @@ use core::ptr::NonNull;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, const_fn};
 use crate::units::PAGE_SIZE;
 
+pub mod functions;
 #[cfg(kmem_linux)]
 pub mod linux;
 pub mod region;
@@ -27,6 +28,7 @@ pub mod sim;
 mod stack;
 pub mod stepped;
 
+use functions::Functions;
 pub use stack::{CodeObject, Stack};
 
 /// Most nodes with memory of their own. Nodes with higher numbers count as node 0.
@@ -474,6 +476,16 @@ pub trait Process {
     /// Calls `work` with the loaded object that has the code at an address. `None`: no object has
     /// it, or the platform does not know its objects.
     fn with_object<T>(&self, _at: usize, _work: impl FnOnce(&CodeObject<'_>) -> T) -> Option<T> {
+        None
+    }
+
+    /// Calls `work` with the functions of a loaded object. `None`: it names none, or the platform
+    /// cannot read them.
+    fn with_functions<T>(
+        &self,
+        _object: &CodeObject<'_>,
+        _work: impl FnOnce(&Functions<'_>) -> T,
+    ) -> Option<T> {
         None
     }
 

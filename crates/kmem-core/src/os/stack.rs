@@ -1,5 +1,6 @@
 //! Stacks of threads and tables of loaded code: what a walk over the callers of a call reads.
 
+use core::ffi::CStr;
 use core::marker::PhantomData;
 use core::ops::Range;
 
@@ -44,9 +45,19 @@ impl Stack {
     }
 }
 
-/// A loaded object of code, as far as its frames are described.
+/// A loaded object of code.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeObject<'a> {
+    /// Path of its file; empty for the program itself.
+    pub path: &'a CStr,
+    /// Its first address.
+    pub start: usize,
+    /// The address behind its last byte.
+    pub end: usize,
+    /// Distance from the addresses in the file to those in memory.
+    pub bias: usize,
+    /// The beginning of the file, as it is in memory; empty if it is not known.
+    pub head: &'a [u8],
     /// Readable memory of the object that holds its `.eh_frame_hdr` and its `.eh_frame`. Empty: the
     /// object has none.
     pub bytes: &'a [u8],
@@ -57,6 +68,13 @@ pub struct CodeObject<'a> {
 }
 
 impl CodeObject<'_> {
-    /// An object that describes no frames.
-    pub const BARE: Self = Self { bytes: &[], address: 0, header: 0 };
+    /// An object of which nothing is known.
+    pub const BARE: Self =
+        Self { path: c"", start: 0, end: 0, bias: 0, head: &[], bytes: &[], address: 0, header: 0 };
+
+    /// Base name of its file.
+    pub fn name(&self) -> &[u8] {
+        let path = self.path.to_bytes();
+        path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
+    }
 }

@@ -30,14 +30,15 @@ impl fmt::Display for SiteName<'_> {
             }
             return write!(f, " func:{}", Printable(names.function));
         }
-        let Some(&ret) = self.sites.frames(self.tag).first() else {
+        let ret = self.sites.address(self.tag);
+        if ret == 0 {
             return f.write_str(match self.tag.0 {
                 TAG_UNTAGGED => "kmem:0 func:not_tagged",
                 TAG_OTHER => "kmem:0 func:other_sites",
                 _ => "kmem:0 func:unknown",
             });
-        };
-        let name = InObject::of(self.maps, ret as usize);
+        }
+        let name = InObject::of(self.maps, ret);
         let object = name.object;
         write!(f, "{name}:0")?;
         if object.windows(3).any(|part| part == b".so") {

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use kmem_layout::blackbox::{BOX_TEXT, BoxSite};
-use kmem_layout::site::{MAX_DEPTH, site_kind};
+use kmem_layout::site::{MAX_DEPTH, Text, site_kind};
 
 use super::header::Header;
 use crate::books::{Key, StaticTag};
@@ -41,7 +41,9 @@ fn parse(site: &[u8]) -> Option<Key> {
             if count > MAX_DEPTH {
                 return None;
             }
-            Key::chain(&text[..text.len().min(count as usize * size_of::<u64>())])
+            let words = &text[..text.len().min(count as usize * size_of::<u64>())];
+            let tag = site.get(offset_of!(BoxSite, tag)..)?;
+            Key::chain(words, field!(tag, Text.line: u32))
         }
         _ => None,
     }

@@ -36,8 +36,13 @@ pub enum Key {
     Caller(u64),
     /// A tag compiled into the program, or a scope.
     Static(Arc<StaticTag>),
-    /// Return addresses of a call and its callers, innermost first; never empty.
-    Chain(Arc<[u64]>),
+    /// A call and its callers.
+    Chain {
+        /// Return addresses, innermost first; never empty.
+        addresses: Arc<[u64]>,
+        /// Number of addresses at the start that the user chose to skip.
+        skip: usize,
+    },
 }
 
 /// Description of a static tag. The names come from the process: decoded, cut to 1 KiB each, and
@@ -61,15 +66,15 @@ impl Key {
         match self {
             Self::None | Self::Static(_) => &[],
             Self::Caller(addr) => std::slice::from_ref(addr),
-            Self::Chain(addresses) => addresses,
+            Self::Chain { addresses, .. } => addresses,
         }
     }
 
     /// Decodes a chain: addresses up to the first zero. None when there are no addresses.
-    pub(crate) fn chain(words: &[u8]) -> Option<Self> {
+    pub(crate) fn chain(words: &[u8], skip: u32) -> Option<Self> {
         let words = words.chunks_exact(size_of::<u64>()).map(|word| u64_at(word, 0));
         let addresses: Arc<[u64]> = words.take_while(|&addr| addr != 0).collect();
-        (!addresses.is_empty()).then_some(Self::Chain(addresses))
+        (!addresses.is_empty()).then_some(Self::Chain { addresses, skip: skip as usize })
     }
 }
 
@@ -177,7 +182,7 @@ impl Texts {
             (Key::Static(Arc::new(tag)), text.len() + len)
         } else if count <= MAX_DEPTH {
             let words = self.from(data)?.get(..count as usize * size_of::<u64>())?;
-            (Key::chain(words)?, words.len())
+            (Key::chain(words, field!(record, Site.skip: u32))?, words.len())
         } else {
             return None;
         };

@@ -20,6 +20,7 @@ use std::rc::Rc;
 use addr2line::Context;
 use cpp_demangle::DemangleOptions;
 use gimli::{RunTimeEndian, SectionId};
+use kmem_layout::wrapper::{is_wrapper, is_wrapper_object};
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use object::{
@@ -561,12 +562,10 @@ const ALLOCATORS: &[&str] =
 /// Parts of source paths that hold library code only.
 const LIBRARY_PATHS: &[&str] = &["/include/c++/", "/lib/rustlib/src/rust/library/", "/hashbrown-"];
 
-/// Prefixes of the names of modules that hold library code only.
-const LIBRARY_MODULES: &[&str] = &["libstdc++.so", "libc++.so", "libc++abi.so", "libstd-"];
-
 /// True for the functions, and source files, of a language's own library.
 pub(super) fn is_library(function: &str, file: &str) -> bool {
     is_library_name(function)
+        || is_wrapper(function.as_bytes())
         || LIBRARY_PATHS.iter().any(|part| file.contains(part))
         // Paths of the toolchain's own build: /rustc/<hash>/library/..
         || file.starts_with("/rustc/") && file.contains("/library/")
@@ -574,7 +573,7 @@ pub(super) fn is_library(function: &str, file: &str) -> bool {
 
 /// True for modules that hold library code only.
 pub(super) fn is_library_module(module: &str) -> bool {
-    LIBRARY_MODULES.iter().any(|prefix| module.starts_with(prefix))
+    is_wrapper_object(module.as_bytes())
 }
 
 fn is_library_name(function: &str) -> bool {

@@ -81,6 +81,8 @@ struct Found {
     chains: RefCell<Vec<&'static [u64]>>,
     /// Chains that were walked, not found by their trails.
     walks: Cell<u32>,
+    /// Frames of the last chain that are in wrappers, and those that were chosen.
+    skipped: Cell<(usize, usize)>,
 }
 
 impl Default for Unwinder {
@@ -91,20 +93,28 @@ impl Default for Unwinder {
 
 impl Drop for Found {
     fn drop(&mut self) {
-        if let Some(caches) = self.unwinder.caches() {
-            let at = std::ptr::from_ref(caches).cast_mut().cast();
-            // SAFETY: memory of the machine, with this layout, which nothing uses from here on.
-            unsafe { dealloc(at, Layout::new::<Caches>()) };
+        fn free<T: Sync>(table: &Made<T>) {
+            if let Some(table) = table.get() {
+                let at = std::ptr::from_ref(table).cast_mut().cast();
+                // SAFETY: memory of the machine, with this layout, which nothing uses any more.
+                unsafe { dealloc(at, Layout::new::<T>()) };
+            }
         }
+        free(&self.unwinder.rules);
+        free(&self.unwinder.trails);
     }
 }
 
 impl Found {
     fn rule(&self, ret: usize, rule: Rule) {
-        let caches = self.unwinder.caches();
-        let caches = caches.or_else(|| self.unwinder.make_caches(&Machine::of(Vec::new())));
-        let Unwinder { unloads, .. } = &self.unwinder;
-        caches.expect("memory").rules.keep(ret, rule, unloads, unloads.generation());
+        self.code(ret, rule, Wrapper::No);
+    }
+
+    fn code(&self, ret: usize, rule: Rule, wrapper: Wrapper) {
+        let Unwinder { unloads, rules, .. } = &self.unwinder;
+        let rules = rules.get_or_make(&Machine::of(Vec::new())).expect("memory");
+        let code = Code { rule, wrapper };
+        rules.keep(ret, code, unloads, unloads.generation());
     }
 
     /// The chain of a call that returns to `ret`, whose record is at a word of the stack.
@@ -112,16 +122,23 @@ impl Found {
         let caller = CallSite { address: ret, frame: machine.at(record) };
         let known =
             |tag: TagId| *self.chains.borrow().get(tag.0 as usize - 1).unwrap_or(&[].as_slice());
-        let tag = self.unwinder.tag_of_chain(machine, caller, depth, known, |frames| {
+        let tag = self.unwinder.find_chain(machine, caller, depth, known);
+        let walk = |chain: &Chain| {
             self.walks.set(self.walks.get() + 1);
+            let key = chain.key(depth);
+            self.skipped.set((key.wrappers, key.chosen));
+            let frames = if key.frames.is_empty() { &[key.address] } else { key.frames };
             let frames: Vec<u64> = frames.iter().map(|&ret| ret as u64).collect();
             let mut chains = self.chains.borrow_mut();
-            let at = chains.iter().position(|chain| **chain == *frames).unwrap_or_else(|| {
-                chains.push(frames.leak());
-                chains.len() - 1
-            });
-            TagId(at as u32 + 1)
-        });
+            match chains.iter().position(|chain| **chain == *frames) {
+                Some(at) => super::Found::Again(TagId(at as u32 + 1)),
+                None => {
+                    chains.push(frames.leak());
+                    super::Found::New(TagId(chains.len() as u32))
+                }
+            }
+        };
+        let tag = tag.unwrap_or_else(|| self.unwinder.tag_of_chain(machine, caller, depth, walk));
         known(tag).iter().map(|&ret| ret as usize).collect()
     }
 }
@@ -130,11 +147,11 @@ fn stack(cfa: u32, saved: u32) -> Rule {
     Rule::Constant(Step { base: Base::Stack, cfa, saved })
 }
 
-const A: usize = 0x1_0001;
-const B: usize = 0x1_0002;
-const C: usize = 0x1_0003;
-const D: usize = 0x1_0004;
-const E: usize = 0x1_0005;
+const A: usize = 0x1_0011;
+const B: usize = 0x1_0021;
+const C: usize = 0x1_0031;
+const D: usize = 0x1_0041;
+const E: usize = 0x1_0051;
 
 /// A chain of four calls. The frame at A has 4 words and saves the frame pointer. That at B has 3
 /// words. That at C counts from the frame pointer, and D is where the thread begins.
@@ -175,10 +192,10 @@ fn a_chain_that_was_walked_is_found_by_its_trail_as_long_as_all_words_are_the_sa
     for _ in 0..5 {
         assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, D]);
     }
-    assert_eq!(found.walks.get(), 1);
+    assert_eq!(found.walks.get(), 2, "a chain that comes again is kept");
     // Another depth is another chain.
     assert_eq!(found.chain(&machine, A, 1, 3), [A, B, C]);
-    assert_eq!(found.walks.get(), 2);
+    assert_eq!(found.walks.get(), 3);
     // Each word that matters, changed: the outermost first, so that all others are as they were.
     found.rule(E, Rule::End);
     machine.words[15] = E;
@@ -187,12 +204,19 @@ fn a_chain_that_was_walked_is_found_by_its_trail_as_long_as_all_words_are_the_sa
     assert_eq!(found.chain(&machine, A, 1, 8), [A, B, E]);
     machine.words[6] = E;
     assert_eq!(found.chain(&machine, A, 1, 8), [A, E]);
-    assert_eq!(found.walks.get(), 5);
+    assert_eq!(found.walks.get(), 6);
     machine.words[6] = B;
     machine.words[9] = C;
     machine.words[15] = D;
     assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, D]);
-    assert_eq!(found.walks.get(), 5, "two chains of one place are both known");
+    assert_eq!(found.walks.get(), 6, "the chain that was kept is still known");
+    for _ in 0..3 {
+        machine.words[6] = E;
+        assert_eq!(found.chain(&machine, A, 1, 8), [A, E]);
+        machine.words[6] = B;
+        assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, D]);
+    }
+    assert_eq!(found.walks.get(), 7, "two chains of one place are both known");
     // The frame pointer leads to another frame, with the same words in the old place.
     machine.words[5] = machine.at(20);
     machine.words[21] = E;
@@ -204,7 +228,9 @@ fn a_trail_does_not_outlive_an_unload() {
     let found = Found::default();
     let mut machine = four_frames(&found);
     machine.words[7] = E;
-    assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, D]);
+    for _ in 0..2 {
+        assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, D]);
+    }
     found.unwinder.begin_unload();
     found.unwinder.end_unload();
     // Another object is there now, with another frame at A.
@@ -233,22 +259,60 @@ fn without_memory_for_the_caches_a_chain_is_walked_each_time() {
 }
 
 #[test]
+fn a_chain_leads_through_wrappers_to_the_calls_that_count() {
+    let found = Found::default();
+    let machine = four_frames(&found);
+    found.code(A, stack(4, 2), Wrapper::Known);
+    assert_eq!(found.chain(&machine, A, 1, 1), [A, B]);
+    assert_eq!(found.skipped.get(), (1, 0));
+    for _ in 0..3 {
+        assert_eq!(found.chain(&machine, A, 1, 2), [A, B, C]);
+    }
+    assert_eq!(found.walks.get(), 3, "the last one was found by its trail");
+    found.code(B, stack(3, 0), Wrapper::Chosen);
+    found.unwinder.begin_unload();
+    found.unwinder.end_unload();
+    four_frames(&found);
+    found.code(A, stack(4, 2), Wrapper::Known);
+    found.code(B, stack(3, 0), Wrapper::Chosen);
+    assert_eq!(found.chain(&machine, A, 1, 1), [A, B, C]);
+    assert_eq!(found.skipped.get(), (2, 2));
+    // A wrapper behind other code has no effect.
+    found.code(A, stack(4, 2), Wrapper::No);
+    found.unwinder.begin_unload();
+    found.unwinder.end_unload();
+    four_frames(&found);
+    found.code(B, stack(3, 0), Wrapper::Known);
+    assert_eq!(found.chain(&machine, A, 1, 1), [A]);
+    assert_eq!(found.chain(&machine, A, 1, 2), [A, B]);
+    assert_eq!(found.skipped.get(), (0, 0));
+}
+
+#[test]
+fn a_chain_of_wrappers_alone_is_the_call() {
+    let found = Found::default();
+    let machine = four_frames(&found);
+    let frame = Rule::Constant(Step { base: Base::Frame, cfa: 2, saved: 2 });
+    for (ret, rule) in [(A, stack(4, 2)), (B, stack(3, 0)), (C, frame), (D, Rule::End)] {
+        found.code(ret, rule, Wrapper::Known);
+    }
+    assert_eq!(found.chain(&machine, A, 1, 1), [A]);
+    assert_eq!(found.chain(&machine, A, 1, 2), [A, B, C, D]);
+    machine.foreign.set(true);
+    assert_eq!(found.chain(&machine, A, 1, 1), [A], "another stack is not read for this");
+}
+
+#[test]
 fn a_record_of_another_call_tells_nothing_of_the_callers() {
     let found = Found::default();
     let machine = four_frames(&found);
     assert_eq!(found.chain(&machine, B, 1, 8), [B]);
     assert_eq!(found.chain(&machine, A, 23, 8), [A]);
     let nowhere = CallSite { address: A, frame: 0 };
-    let tag = found.unwinder.tag_of_chain(
-        &machine,
-        nowhere,
-        8,
-        |_| &[],
-        |frames| {
-            assert_eq!(frames, [A]);
-            TagId(1)
-        },
-    );
+    let tag = found.unwinder.tag_of_chain(&machine, nowhere, 8, |chain| {
+        assert_eq!(chain.key(8).address, A);
+        super::Found::New(TagId(1))
+    });
     assert_eq!(tag, TagId(1));
 }
 
@@ -314,7 +378,7 @@ proptest! {
         let found = Found::default();
         for (i, &(kind, cfa, saved)) in rules.iter().enumerate() {
             let saved = if saved == 1 { 0 } else { saved };
-            found.rule(A + i, match kind {
+            found.rule(A + 16 * i, match kind {
                 0 => Rule::FramePointer,
                 1 => Rule::End,
                 2 | 3 => Rule::Constant(Step { base: Base::Frame, cfa, saved }),
@@ -328,7 +392,7 @@ proptest! {
                 1 => machine.at(value),
                 2 => machine.at(value) + 3,
                 3 => usize::MAX - value,
-                _ => A + value % 7,
+                _ => A + 16 * (value % 7),
             };
         }
         machine.words[2] = A;

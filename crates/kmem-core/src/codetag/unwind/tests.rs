@@ -66,7 +66,7 @@ fn table(augmentation: &str, functions: &[Function<'_>]) -> Vec<u8> {
 }
 
 fn object(bytes: &[u8]) -> CodeObject<'_> {
-    CodeObject { bytes, address: ADDRESS, header: 0 }
+    CodeObject { bytes, address: ADDRESS, header: 0, ..CodeObject::BARE }
 }
 
 /// The rule at an offset in a function of 100 bytes with these instructions.
@@ -232,7 +232,7 @@ proptest! {
         }
         // One case in four begins elsewhere, where the magic bytes are not.
         let header = if header == 3 { at } else { 0 };
-        let object = CodeObject { bytes: &bytes, address: ADDRESS, header };
+        let object = CodeObject { header, ..object(&bytes) };
         for ret in [start + at, start + 1, start + 250, at, usize::MAX - at] {
             if let Rule::Constant(step) = rule(&object, ret) {
                 prop_assert!(step.cfa > 0 && step.cfa < Step::MAX_CFA);

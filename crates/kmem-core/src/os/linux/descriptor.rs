@@ -34,6 +34,20 @@ impl Descriptor {
         usize::try_from(got).unwrap_or(0)
     }
 
+    /// Fills `buf` with the bytes at an offset. False: the file is shorter, or cannot be read.
+    pub(super) fn read_at(&self, mut offset: usize, mut buf: &mut [u8]) -> bool {
+        while !buf.is_empty() {
+            let (at, len) = (buf.as_mut_ptr(), buf.len());
+            // SAFETY: the kernel writes only into `buf`.
+            let got = unsafe { sys!(libc::SYS_pread64, self.0, at, len, offset) };
+            let Some(rest) = usize::try_from(got).ok().filter(|&got| got != 0) else {
+                return false;
+            };
+            (offset, buf) = (offset + rest, &mut buf[rest..]);
+        }
+        true
+    }
+
     /// Status of the file; `None` on failure.
     pub(super) fn status(&self) -> Option<libc::stat> {
         let mut status = MaybeUninit::<libc::stat>::zeroed();

@@ -16,6 +16,7 @@ mod cpus;
 mod descriptor;
 pub mod diagnose;
 mod file;
+mod functions;
 mod memory;
 mod nodes;
 mod objects;

@@ -9,6 +9,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::start::weak;
 use crate::os::CodeObject;
+use core::ffi::{CStr, c_char};
 use core::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
@@ -30,6 +31,8 @@ struct Found {
 struct LinkMap {
     /// Distance from the addresses in the file to those in memory.
     bias: usize,
+    /// Path of the file; empty for the program itself.
+    path: *const c_char,
 }
 
 /// Calls `work` with the object that has the code at an address. `None`: there is none, or the C
@@ -49,7 +52,7 @@ pub(super) fn with<T>(at: usize, work: impl FnOnce(&CodeObject<'_>) -> T) -> Opt
         let result = find(at as *mut core::ffi::c_void, found.as_mut_ptr());
         (result, found.assume_init())
     };
-    (result == 0).then(|| work(&object(&found).unwrap_or(CodeObject::BARE)))
+    (result == 0).then(|| work(&object(&found)))
 }
 
 /// `None`: frame pointers are kept in nearly all code of AArch64, so its tables are not read.
@@ -58,34 +61,44 @@ pub(super) fn with<T>(_at: usize, _work: impl FnOnce(&CodeObject<'_>) -> T) -> O
     None
 }
 
-/// The object's readable memory that holds its description of frames. `None`: it has none.
+/// The object that the dynamic linker found.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its tables are not read"))]
-fn object(found: &Found) -> Option<CodeObject<'static>> {
-    if found.eh_frame_hdr == 0 || found.link_map.is_null() {
+fn object(found: &Found) -> CodeObject<'static> {
+    if found.link_map.is_null() {
+        return CodeObject::BARE;
+    }
+    let (start, end) = (found.map_start, found.map_end);
+    let first = (end - start).min(crate::units::PAGE_SIZE);
+    // SAFETY: the dynamic linker has mapped the first page of the object's first segment there. Its
+    // path ends with a NUL. A frame on the thread's stack returns into the object, so it stays
+    // loaded.
+    let (head, bias, path) = unsafe {
+        let head = core::slice::from_raw_parts(start as *const u8, first);
+        let LinkMap { bias, path } = *found.link_map;
+        (head, bias, if path.is_null() { c"" } else { CStr::from_ptr(path) })
+    };
+    let bare = CodeObject { path, start, end, bias, head, ..CodeObject::BARE };
+    with_frames(found.eh_frame_hdr, bare).unwrap_or(bare)
+}
+
+/// Adds the object's readable memory that holds its description of frames. `None`: it has none.
+fn with_frames(at: usize, bare: CodeObject<'static>) -> Option<CodeObject<'static>> {
+    if at == 0 {
         return None;
     }
-    let mapped = found.map_start..found.map_end;
-    let first = mapped.len().min(crate::units::PAGE_SIZE);
-    // SAFETY: the dynamic linker has mapped the first page of the object's first segment there. A
-    // frame on the thread's stack returns into the object, so it stays loaded.
-    let (head, bias) = unsafe {
-        let head = core::slice::from_raw_parts(mapped.start as *const u8, first);
-        (head, (*found.link_map).bias)
-    };
-    let segment = readable_segment(head, bias, found.eh_frame_hdr)?;
-    if segment.start < mapped.start || segment.end > mapped.end {
+    let segment = readable_segment(bare.head, bare.bias, at)?;
+    if segment.start < bare.start || segment.end > bare.end {
         return None;
     }
     // SAFETY: the dynamic linker has mapped this part of the object for reading, and it stays
     // loaded. Programs do not write to their tables of frames.
     let bytes = unsafe { core::slice::from_raw_parts(segment.start as *const u8, segment.len()) };
-    let header = found.eh_frame_hdr - segment.start;
-    Some(CodeObject { bytes, address: segment.start, header })
+    Some(CodeObject { bytes, address: segment.start, header: at - segment.start, ..bare })
 }
 
 /// The bounds of the readable segment that holds an address, by the ELF header and the program
 /// headers in the first page of an object.
-fn readable_segment(head: &[u8], bias: usize, at: usize) -> Option<Range<usize>> {
+pub(super) fn readable_segment(head: &[u8], bias: usize, at: usize) -> Option<Range<usize>> {
     const HEADER: usize = size_of::<libc::Elf64_Phdr>();
     if head.get(..4)? != b"\x7fELF" {
         return None;

@@ -1,7 +1,8 @@
 //! Time, diagnostics and the process on Linux.
 
 use super::syscall::sys;
-use super::{Linux, diagnose, file, objects, owner, path, start};
+use super::{Linux, diagnose, file, functions, objects, owner, path, start};
+use crate::os::functions::Functions;
 use crate::os::{Clock, CodeObject, Console, File, Owner, Process, Shape, SharedFile, Stack};
 use crate::sync::AtomicU32;
 
@@ -87,6 +88,14 @@ impl Process for Linux {
 
     fn with_object<T>(&self, at: usize, work: impl FnOnce(&CodeObject<'_>) -> T) -> Option<T> {
         objects::with(at, work)
+    }
+
+    fn with_functions<T>(
+        &self,
+        object: &CodeObject<'_>,
+        work: impl FnOnce(&Functions<'_>) -> T,
+    ) -> Option<T> {
+        functions::with(self, object, work)
     }
 
     fn make_file(

@@ -35,7 +35,7 @@ proptest! {
             put(offset_of!(Site, data), &data.to_le_bytes());
             let known = texts.known.len();
             match texts.key(&record) {
-                Some(Key::Chain(addresses)) => {
+                Some(Key::Chain { addresses, .. }) => {
                     prop_assert!((1..=MAX_DEPTH as usize).contains(&addresses.len()));
                 }
                 Some(Key::Static(tag)) if texts.known.len() > known => {

@@ -1,0 +1,120 @@
+//! Memory that comes through allocation wrappers is its callers', without any option.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod program;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kmem_testing::{Compiler, is_missing};
+use program::{KMEM, directory, library, text};
+use tempfile::TempDir;
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+/// The report of `kmem run` at the program's end: objects and first line of each function.
+fn objects(program: &Path, options: &str) -> BTreeMap<String, u64> {
+    let mut command = Command::new(KMEM);
+    command.args(["run", "--no-mmap", "-n", "50", "--library"]).arg(library());
+    command.arg("--").arg(program).env("KMEM_CONF", options).env_remove("LD_PRELOAD");
+    let output = command.output().unwrap();
+    let report = text(&output.stderr);
+    assert!(output.status.success(), "{report}");
+    let end = report.split("At exit").nth(1).unwrap_or_else(|| panic!("{report}"));
+    let mut found = BTreeMap::new();
+    for row in end.lines().skip(2).take_while(|line| !line.is_empty()) {
+        // 1000.0 KiB      1000  orders    /tmp/a.c:8
+        let words: Vec<&str> = row.split_whitespace().collect();
+        if let [_, _, count, function, ..] = words[..]
+            && let Ok(count) = count.parse::<u64>()
+        {
+            *found.entry(function.to_owned()).or_default() += count;
+        }
+    }
+    assert!(!found.is_empty(), "{report}");
+    found
+}
+
+fn is(found: &BTreeMap<String, u64>, expected: &[(&str, u64)]) {
+    for (function, count) in expected {
+        assert_eq!(found.get(*function), Some(count), "{function}: {found:?}");
+    }
+}
+
+fn c_program(dir: &TempDir, flags: &[&str]) -> PathBuf {
+    let compiler = Compiler::c().args(["-O2", "-g", "-fno-optimize-sibling-calls"]).args(flags);
+    compiler.arg(source("wrappers.c")).compile(dir.path().join("wrappers"))
+}
+
+#[test]
+fn functions_that_pass_requests_on_do_not_hold_the_memory() {
+    let dir = directory();
+    let program = c_program(&dir, &[]);
+    let found = objects(&program, "");
+    is(&found, &[("by_strdup", 100), ("by_xmalloc", 200), ("pool_take", 300), ("by_line", 1)]);
+    let through = ["xmalloc", "strdup", "__strdup", "getline", "_IO_getdelim"];
+    assert!(through.iter().all(|name| !found.contains_key(*name)), "{found:?}");
+}
+
+#[test]
+fn functions_that_the_user_names_pass_requests_on() {
+    let dir = directory();
+    let program = c_program(&dir, &[]);
+    let found = objects(&program, "skip:nothing+pool_*");
+    is(&found, &[("by_pool", 300), ("by_xmalloc", 200)]);
+    assert!(!found.contains_key("pool_take"), "{found:?}");
+}
+
+#[test]
+fn depth_counts_from_the_caller_of_the_wrappers() {
+    let dir = directory();
+    let program = c_program(&dir, &[]);
+    is(&objects(&program, "depth:2"), &[("by_xmalloc", 200), ("pool_take", 300)]);
+}
+
+#[test]
+fn without_names_the_c_library_still_passes_requests_on() {
+    let dir = directory();
+    let program = c_program(&dir, &["-s", "-g0"]);
+    // All functions of the program are "?", and none is one of the C library.
+    let found = objects(&program, "");
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["?"], "{found:?}");
+}
+
+#[test]
+fn templates_of_the_cxx_library_do_not_hold_the_memory() {
+    if is_missing("c++") {
+        return;
+    }
+    let dir = directory();
+    for optimise in ["-O0", "-O2"] {
+        let compiler = Compiler::cxx().args([optimise, "-g", "-std=c++17"]);
+        let compiler = compiler.arg(source("wrappers.cc"));
+        let program = compiler.compile(dir.path().join("wrappers"));
+        let found = objects(&program, "");
+        // The vector, its strings, and its array. The map, and its nodes.
+        is(&found, &[("lines", 502), ("index", 701)]);
+    }
+}
+
+#[test]
+fn the_library_of_rust_does_not_hold_the_memory() {
+    if is_missing("rustc") {
+        return;
+    }
+    let dir = directory();
+    let program = dir.path().join("wrappers");
+    for optimise in [&["-O"][..], &["-Copt-level=0"], &["-O", "-Clto=fat"]] {
+        let mut rustc = Command::new("rustc");
+        rustc.args(optimise).args(["-g", "--edition=2021", "-o"]).arg(&program);
+        let output = rustc.arg(source("wrappers.rs")).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let found = objects(&program, "");
+        // The texts and their array. The boxes and the table.
+        is(&found, &[("wrappers::lines", 501), ("wrappers::index", 701)]);
+    }
+}

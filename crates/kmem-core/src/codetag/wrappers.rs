@@ -1,0 +1,216 @@
+//! Return addresses in allocation wrappers: see [`kmem_layout::wrapper`].
+//!
+//! ```text
+//! objects[n]   a loaded object | first address of the code of its wrappers
+//! ranges       start << 32 | length, in order; distances from the object's first address
+//! ```
+//!
+//! The symbols of an object are read when the first call in it allocates. An entry is never taken
+//! back. If its object is unloaded and another one takes its place, the entry is not that one's.
+
+use core::ptr::NonNull;
+use core::slice::from_raw_parts;
+
+use kmem_layout::wrapper::{is_wrapper, is_wrapper_object, matches_any, may_be_wrapper};
+
+use crate::os::functions::{ELF_HEADER, Functions};
+use crate::os::{CodeObject, Platform};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::units::PAGE_SIZE;
+
+/// Most objects. Further ones have no wrappers but those that are wrappers as a whole.
+const OBJECTS: usize = 256;
+/// States of an entry: not used, written by one thread, complete.
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+const COMPLETE: u32 = 2;
+/// Set in the length of a range: the program's user chose the function.
+const CHOSEN: u64 = 1 << 31;
+
+/// The way in which a return address lies in a wrapper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrapper {
+    /// It does not.
+    No,
+    /// By the list of names.
+    Known,
+    /// By the patterns of the option `skip`.
+    Chosen,
+}
+
+/// The wrappers of a program. Zeroed, none is known.
+///
+/// # Invariants
+/// `patterns` is 0, or the address of `patterns_len` bytes that are never changed or freed.
+pub(super) struct Wrappers {
+    objects: [Known; OBJECTS],
+    patterns: AtomicU64,
+    patterns_len: AtomicU64,
+}
+
+/// The wrappers of an object.
+///
+/// # Invariants
+/// In state `COMPLETE` the other fields do not change, and `ranges` is the address of `len` words
+/// that are never changed or freed.
+struct Known {
+    state: AtomicU32,
+    len: AtomicU32,
+    /// First address of the object.
+    start: AtomicU64,
+    /// Tells it from other objects that begin there.
+    identity: AtomicU64,
+    ranges: AtomicU64,
+}
+
+impl Known {
+    const fn new() -> Self {
+        Self {
+            state: AtomicU32::new(FREE),
+            len: AtomicU32::new(0),
+            start: AtomicU64::new(0),
+            identity: AtomicU64::new(0),
+            ranges: AtomicU64::new(0),
+        }
+    }
+
+    /// The wrapper at an address of the object. Only in state `COMPLETE`.
+    fn at(&self, address: usize) -> Wrapper {
+        let start = self.start.load(Ordering::Relaxed) as usize;
+        let (ranges, len) =
+            (self.ranges.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed) as usize);
+        if len == 0 {
+            return Wrapper::No;
+        }
+        // SAFETY: words that never change (invariant).
+        let ranges = unsafe { from_raw_parts(ranges as *const u64, len) };
+        let distance = address.wrapping_sub(start) as u64;
+        let behind = ranges.partition_point(|range| range >> 32 <= distance);
+        let Some(range) = behind.checked_sub(1).map(|at| ranges[at]) else { return Wrapper::No };
+        let len = range & (CHOSEN - 1);
+        match distance - (range >> 32) < len {
+            false => Wrapper::No,
+            true if range & CHOSEN != 0 => Wrapper::Chosen,
+            true => Wrapper::Known,
+        }
+    }
+}
+
+impl Wrappers {
+    pub(super) const fn new() -> Self {
+        Self {
+            objects: [const { Known::new() }; OBJECTS],
+            patterns: AtomicU64::new(0),
+            patterns_len: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes functions for wrappers whose names match these patterns. Called once, at the start.
+    pub(super) fn choose(&self, patterns: &'static [u8]) {
+        // INVARIANT: they live as long as the program.
+        self.patterns.store(patterns.as_ptr() as u64, Ordering::Relaxed);
+        self.patterns_len.store(patterns.len() as u64, Ordering::Relaxed);
+    }
+
+    fn patterns(&self) -> &[u8] {
+        let (at, len) =
+            (self.patterns.load(Ordering::Relaxed), self.patterns_len.load(Ordering::Relaxed));
+        // SAFETY: bytes that never change (invariant).
+        if len == 0 { &[] } else { unsafe { from_raw_parts(at as *const u8, len as usize) } }
+    }
+
+    /// Returns whether the call that returns to `ret` is one in a wrapper.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn find(&self, platform: &impl Platform, ret: usize) -> Wrapper {
+        let call = ret.wrapping_sub(1);
+        platform
+            .with_object(call, |object| self.find_in(platform, object, call))
+            .unwrap_or(Wrapper::No)
+    }
+
+    fn find_in(&self, platform: &impl Platform, object: &CodeObject<'_>, call: usize) -> Wrapper {
+        if is_wrapper_object(object.name()) {
+            return Wrapper::Known;
+        }
+        let (start, identity) = (object.start as u64, identity(object));
+        for known in &self.objects {
+            let mut state = known.state.load(Ordering::Acquire);
+            if state == FREE {
+                let (done, failed) = (Ordering::Acquire, Ordering::Acquire);
+                state = match known.state.compare_exchange(FREE, TAKEN, done, failed) {
+                    Ok(_) => {
+                        known.start.store(start, Ordering::Relaxed);
+                        known.identity.store(identity, Ordering::Relaxed);
+                        platform.with_functions(object, |functions| {
+                            self.note(platform, known, object, functions);
+                        });
+                        // INVARIANT: nothing is written from here on.
+                        known.state.store(COMPLETE, Ordering::Release);
+                        COMPLETE
+                    }
+                    Err(state) => state,
+                };
+            }
+            // An entry that another thread writes may be of this object. It gets a second one.
+            let is_it = state == COMPLETE
+                && known.start.load(Ordering::Relaxed) == start
+                && known.identity.load(Ordering::Relaxed) == identity;
+            if is_it {
+                return known.at(call);
+            }
+        }
+        Wrapper::No
+    }
+
+    /// Writes the ranges of the wrappers among the functions of an object.
+    fn note(
+        &self,
+        platform: &impl Platform,
+        known: &Known,
+        object: &CodeObject<'_>,
+        functions: &Functions<'_>,
+    ) {
+        let patterns = self.patterns();
+        let may_be = |name: &[u8]| !patterns.is_empty() || may_be_wrapper(name);
+        let ranges = || {
+            functions.all(may_be).filter_map(|function| {
+                let chosen = match () {
+                    () if !patterns.is_empty() && matches_any(patterns, function.name) => CHOSEN,
+                    () if is_wrapper(function.name) => 0,
+                    () => return None,
+                };
+                let distance = function.code.start.checked_sub(object.start)?;
+                let len = (function.code.len() as u64).min(CHOSEN - 1);
+                (distance >> 32 == 0).then_some((distance as u64) << 32 | chosen | len)
+            })
+        };
+        let count = ranges().count();
+        if count == 0 || count >> 32 != 0 {
+            return;
+        }
+        let bytes = (count * size_of::<u64>()).next_multiple_of(PAGE_SIZE);
+        let Some(at) = platform.allocate(bytes, PAGE_SIZE) else { return };
+        let at: NonNull<u64> = at.cast();
+        // SAFETY: fresh memory of that many words, all zero, which this thread alone uses.
+        let words = unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), count) };
+        for (word, range) in words.iter_mut().zip(ranges()) {
+            *word = range;
+        }
+        words.sort_unstable();
+        // INVARIANT: words that are never changed or freed from here on.
+        known.ranges.store(at.as_ptr() as u64, Ordering::Relaxed);
+        known.len.store(count as u32, Ordering::Relaxed);
+    }
+}
+
+/// A number for the ELF header of an object, its end and its frames. The header says where in the
+/// file the parts are.
+fn identity(object: &CodeObject<'_>) -> u64 {
+    let header = object.head.get(..ELF_HEADER).unwrap_or_default().as_chunks::<8>().0;
+    let header = header.iter().map(|word| u64::from_ne_bytes(*word));
+    let places = [object.end, object.address, object.header].map(|place| place as u64);
+    header
+        .chain(places)
+        .fold(0, |hash, word| (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29))
+}

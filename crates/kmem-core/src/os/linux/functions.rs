@@ -1,0 +1,130 @@
+//! Symbol tables of the files of loaded objects.
+//!
+//! The dynamic linker maps only the symbols that it needs itself. All others are in the file. It is
+//! read, not mapped: a mapped file that another process cuts short ends the program. Where the file
+//! has no others, those in memory do.
+//!
+//! Context: any, signal handlers included. Not in a sandbox, where files are not opened.
+
+use super::Linux;
+use super::descriptor::Descriptor;
+use super::objects::readable_segment;
+use crate::os::functions::{ELF_HEADER, Functions, Tables, sections, tables};
+use crate::os::{CodeObject, Memory};
+use crate::units::PAGE_SIZE;
+use core::ops::Range;
+use core::ptr::NonNull;
+
+/// Calls `work` with the functions of an object. `None`: its file cannot be read, is not the one
+/// that was loaded, or names no functions.
+pub(super) fn with<T>(
+    linux: &Linux,
+    object: &CodeObject<'_>,
+    work: impl FnOnce(&Functions<'_>) -> T,
+) -> Option<T> {
+    if linux.is_in_sandbox() {
+        return None;
+    }
+    let path = if object.path.is_empty() { c"/proc/self/exe" } else { object.path };
+    let file = Descriptor::open(path, libc::O_RDONLY | libc::O_NONBLOCK).ok()?;
+    let mut header = [0; ELF_HEADER];
+    if !file.read_at(0, &mut header) || header != *object.head.first_chunk()? {
+        return None;
+    }
+    let sections = sections(&header)?;
+    let mut all = Scratch::of(linux, sections.len())?;
+    let tables = tables(all.read(&file, &sections)?)?;
+    drop(all);
+    let bias = object.bias;
+    let (symbols, names) = match tables {
+        Tables::File(symbols, names) => (symbols, names),
+        Tables::Memory(symbols, names) => {
+            let (symbols, names) = (mapped(object, &symbols)?, mapped(object, &names)?);
+            return Some(work(&Functions { symbols, names, bias }));
+        }
+    };
+    let mut symbol_bytes = Scratch::of(linux, symbols.len())?;
+    let mut name_bytes = Scratch::of(linux, names.len())?;
+    let symbols = symbol_bytes.read(&file, &symbols)?;
+    let names = name_bytes.read(&file, &names)?;
+    Some(work(&Functions { symbols, names, bias }))
+}
+
+/// The bytes of an object in memory, by their addresses without the bias.
+fn mapped<'a>(object: &CodeObject<'a>, range: &Range<usize>) -> Option<&'a [u8]> {
+    let start = object.bias.wrapping_add(range.start);
+    let segment = readable_segment(object.head, object.bias, start)?;
+    let is_in = start - segment.start + range.len() <= segment.len()
+        && (object.start..object.end).contains(&start)
+        && range.len() <= object.end - start;
+    // SAFETY: the dynamic linker has mapped this part of the object for reading. A frame on the
+    // thread's stack returns into the object, so it stays loaded. Nothing writes to this part.
+    is_in.then(|| unsafe { core::slice::from_raw_parts(start as *const u8, range.len()) })
+}
+
+/// Memory for parts of a file, given back at the end.
+///
+/// # Invariants
+/// `len` bytes at `at` are committed, and nothing else uses them.
+struct Scratch<'a> {
+    linux: &'a Linux,
+    at: NonNull<u8>,
+    len: usize,
+}
+
+impl<'a> Scratch<'a> {
+    fn of(linux: &'a Linux, bytes: usize) -> Option<Self> {
+        let len = bytes.max(1).next_multiple_of(PAGE_SIZE);
+        // INVARIANT: fresh memory of that length.
+        Some(Self { linux, at: linux.allocate(len, PAGE_SIZE)?, len })
+    }
+
+    /// Reads a range of the file, no longer than the memory. `None`: the file is shorter.
+    fn read(&mut self, file: &Descriptor, range: &Range<usize>) -> Option<&[u8]> {
+        // SAFETY: committed memory that this value alone uses (invariant), zeroed before.
+        let all = unsafe { core::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) };
+        let part = all.get_mut(..range.len())?;
+        file.read_at(range.start, part).then_some(&*part)
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the reservation of `of`, whole; nothing uses it any more (invariant).
+        unsafe { self.linux.release(self.at, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::objects;
+    use super::*;
+
+    #[inline(never)]
+    extern "C" fn a_function_with_a_name() {
+        std::hint::black_box(());
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_functions_of_this_program_are_those_of_its_file() {
+        static LINUX: Linux = Linux::new();
+        let at = a_function_with_a_name as extern "C" fn() as usize;
+        let found = objects::with(at, |object| {
+            let has_name = |name: &[u8]| {
+                let wanted = b"a_function_with_a_name";
+                name.windows(wanted.len()).any(|part| part == wanted)
+            };
+            with(&LINUX, object, |functions| {
+                functions.all(|_| true).any(|f| f.code.contains(&at) && has_name(f.name))
+            })
+        });
+        assert_eq!(found.flatten(), Some(true));
+        // Another file is in its place.
+        let other = objects::with(at, |object| {
+            let object = CodeObject { path: c"/bin/sh", ..*object };
+            with(&LINUX, &object, |_| ())
+        });
+        assert_eq!(other.flatten(), None);
+    }
+}
