@@ -166,6 +166,16 @@ impl Books {
         }
     }
 
+    /// The extension word of a live allocation by a caller whose callers were told apart before, if
+    /// the fast paths are open.
+    #[inline(always)]
+    pub fn word_of_chain(&self, platform: &impl Platform, caller: Caller) -> Option<u32> {
+        if self.mode() != Mode::ON || self.watch().any() {
+            return None;
+        }
+        Some(self.sites.lookup_chain(platform, caller.site())?.0 | EXT_LIVE)
+    }
+
     /// The extension word of a live allocation by a caller: tag and live bit.
     pub fn word_for(&self, platform: &impl Platform, caller: Caller) -> u32 {
         if let Some(word) = self.sites.cached(caller.key()) {

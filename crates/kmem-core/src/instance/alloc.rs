@@ -180,9 +180,32 @@ impl<P: Platform> Instance<P> {
         self.alloc_slow(class, caller)
     }
 
+    /// [`Self::take`] for a call whose callers are told apart, after [`Self::take`] returned null.
+    #[inline(always)]
+    fn take_for_chain(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+        let platform = self.platform();
+        let Some(word) = self.ledger.books.word_of_chain(platform, caller) else {
+            return null_mut();
+        };
+        let (objcg, array) = (caller.objcg(), class.array());
+        // SAFETY: a chain is known, so the instance has started its slots. Each class has an array.
+        let item = unsafe {
+            let slots = &self.heap().slots;
+            if objcg == ObjcgId::ROOT { slots.pop(array) } else { slots.pop_paid(array, objcg) }
+        };
+        if item.is_none() {
+            return null_mut();
+        }
+        self.book(item, class, self.heap().slab_bytes(class), word | objcg_bits(objcg))
+    }
+
     /// Allocates an object after [`Self::take`] returned null.
     #[inline(always)]
     fn alloc_slow(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+        let at = self.take_for_chain(class, caller);
+        if !at.is_null() {
+            return at;
+        }
         if caller.objcg() == ObjcgId::ROOT {
             self.alloc_missed(class, caller)
         } else {
