@@ -220,7 +220,7 @@ launch_kmem() {
 }
 
 show_kmem() {
-	awk 'rows && NF { $1 = $2 = $3 = ""; print; exit } /^ +SIZE +CALLS +FUNCTION/ { rows = 1 }' \
+	awk 'rows && NF { $1 = $2 = $3 = ""; print; exit } /^ +SIZE +OBJECTS +FUNCTION/ { rows = 1 }' \
 		<(sed -E 's/^ *([0-9.]+) ([KMGT]i)?B /\1 \2B /' "$HERE/err")
 }
 
