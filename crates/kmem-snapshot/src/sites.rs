@@ -70,8 +70,12 @@ impl Origin {
             (_, Key::Static(tag)) => plain(Self::Static(Arc::clone(tag))),
             (tag, Key::Chain { addresses, skip }) => {
                 let frames: Vec<_> = addresses.iter().map(|&a| symbols.shared(a)).collect();
-                let own = frames.iter().skip(*skip).find(|frame| !frame.is_library());
-                match own.or(frames.get(*skip)).or(frames.first()) {
+                let behind = || frames.iter().skip(*skip);
+                let own = behind().find(|frame| !frame.is_library());
+                // A chain may end within wrappers. The outermost one says most, but for those of
+                // the C library, which are around all code.
+                let outermost = || behind().rev().find(|frame| !frame.is_in_library());
+                match own.or_else(outermost).or(frames.first()) {
                     Some(place) => (Self::Place(Place::clone(place)), frames),
                     None => plain(Self::Unknown(tag)),
                 }

@@ -76,8 +76,12 @@ impl Place {
     #[must_use]
     pub fn is_library(&self) -> bool {
         let file = self.source.as_ref().map_or("", |(file, _)| file.as_str());
-        elf::is_library(self.function.as_deref().unwrap_or(""), file)
-            || elf::is_library_module(&self.module)
+        elf::is_library(self.function.as_deref().unwrap_or(""), file) || self.is_in_library()
+    }
+
+    /// True for code in an object that is library code as a whole.
+    pub(crate) fn is_in_library(&self) -> bool {
+        elf::is_library_module(&self.module)
     }
 
     /// Fills in the names of `offset`, a virtual address of the file.
@@ -382,7 +386,12 @@ impl Modules {
         let mut roots = vec![PathBuf::from("/")];
         roots.extend(self.root_path());
         let share = self.budget.share();
-        let elf = Elf::parse(source, &SearchPath { module: &module.path, roots: &roots }, &share);
+        let search = SearchPath { module: &module.path, roots: &roots };
+        let elf = if elf::is_library_module(&module.name) {
+            Elf::without_lines(source, &share)
+        } else {
+            Elf::parse(source, &search, &share)
+        };
         if elf.is_none() {
             if let Some(over) = share.refused() {
                 let path = module.path.display();

@@ -130,6 +130,19 @@ pub(super) struct Elf {
 }
 
 impl Elf {
+    /// Parses a file for its symbol table alone. In libraries that are wrappers as a whole, lines
+    /// of source tell nothing about the program, and their debug files are large.
+    pub(super) fn without_lines(source: Box<dyn ReadSeek>, budget: &Budget) -> Option<Self> {
+        let bytes = Bytes::new(source, budget);
+        let (segments, functions) = {
+            let file = object::File::parse(&bytes).ok()?;
+            (segments(&file), functions(&file, budget).ok()?)
+        };
+        let (debug, shared, dwarf) = (None, None, OnceCell::from(None));
+        let (budget, told) = (budget.clone(), Cell::new(false));
+        Some(Self { segments, functions, bytes, debug, shared, dwarf, budget, told })
+    }
+
     /// Parses a file. None when it is not ELF, or broken, or above the budget.
     pub(super) fn parse(
         source: Box<dyn ReadSeek>,
