@@ -23,7 +23,8 @@ pub struct Site {
     /// [`crate::wrapper`]. For [`site_kind::CALLER`] 1 if its callers are told apart.
     pub wrappers: AtomicU32,
     /// Number of return addresses up to the last of those that the user chose to skip. The callers
-    /// behind them hold the memory, whatever names they have.
+    /// behind them hold the memory, whatever names they have. For [`site_kind::CALLER`] a number of
+    /// the allocator.
     pub skip: AtomicU32,
 }
 

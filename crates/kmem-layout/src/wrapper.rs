@@ -15,21 +15,30 @@ const OBJECTS: &[&str] =
     &["ld-linux", "ld-musl", "libc++", "libc.", "libgcc_s.", "libkmem", "libstd-", "libstdc++"];
 
 /// Crates of Rust that are wrappers as a whole.
-const CRATES: &[&str] = &["alloc", "core", "hashbrown", "kmem_core", "std", "__rustc"];
+const CRATES: &[&str] =
+    &["alloc", "core", "hashbrown", "indexmap", "kmem_core", "smallvec", "std", "__rustc"];
 
 /// Prefixes of names of the C++ library.
 const CXX: &[&str] =
     &["_ZN9__gnu_cxx", "_ZNK9__gnu_cxx", "_ZNKSt", "_ZNSt", "_ZSt", "_Zna", "_Znw"];
 
+/// Parts of names of library functions that do nothing but run code of the program. Compilers
+/// inline that code into them.
+const RUNNERS: &[&str] =
+    &["3ops8function", "__rust_begin_short_backtrace", "9_M_invoke", "6_M_run", "13__invoke_impl"];
+
 /// Names in C. A star at the end stands for any rest. In the order of their bytes, without the
 /// stars, so that a search halves the list.
 const NAMES: &[&str] = &[
+    "AllocSetAlloc*",
+    "AllocSetRealloc",
     "CRYPTO_calloc",
     "CRYPTO_malloc*",
     "CRYPTO_memdup",
     "CRYPTO_realloc*",
     "CRYPTO_str*",
     "CRYPTO_zalloc",
+    "GenerationAlloc",
     "MemoryContextAlloc*",
     "MemoryContextStrdup",
     "OPENSSL_malloc*",
@@ -40,6 +49,7 @@ const NAMES: &[&str] = &[
     "PyObject_Calloc",
     "PyObject_Malloc",
     "PyObject_Realloc",
+    "SlabAlloc",
     "_PyMem_*",
     "_PyObject_Calloc",
     "_PyObject_Malloc*",
@@ -48,6 +58,7 @@ const NAMES: &[&str] = &[
     "__rg_*",
     "__rust_*",
     "__strdup",
+    "__talloc*",
     "_dictExpand",
     "_ecalloc",
     "_emalloc*",
@@ -56,7 +67,10 @@ const NAMES: &[&str] = &[
     "_safe_malloc",
     "_sdsMakeRoomFor",
     "_sdsnewlen",
+    "_talloc*",
     "_xmalloc",
+    "allocator_alloc",
+    "apr_allocator_alloc",
     "apr_palloc*",
     "apr_pcalloc*",
     "asprintf",
@@ -71,7 +85,6 @@ const NAMES: &[&str] = &[
     "checked_realloc",
     "createEmbeddedStringObject",
     "createHashObject",
-    "createObject",
     "createQuicklistObject",
     "createRawStringObject",
     "createStringObject*",
@@ -80,9 +93,9 @@ const NAMES: &[&str] = &[
     "dictAddRaw",
     "dictCreate",
     "dictExpand",
-    "dictResize",
     "dictSdsDup",
     "dictTryExpand",
+    "do_xmalloc",
     "emalloc",
     "g_malloc*",
     "g_memdup*",
@@ -94,8 +107,8 @@ const NAMES: &[&str] = &[
     "g_try_realloc*",
     "getdelim",
     "getline",
-    "ggc_internal_alloc*",
     "git__malloc",
+    "greedy_realloc*",
     "je_calloc",
     "je_malloc",
     "l_alloc",
@@ -121,6 +134,8 @@ const NAMES: &[&str] = &[
     "ngx_palloc*",
     "ngx_pcalloc",
     "ngx_pnalloc",
+    "objspace_xmalloc0",
+    "objspace_xrealloc",
     "palloc",
     "palloc0",
     "palloc_extended",
@@ -131,6 +146,7 @@ const NAMES: &[&str] = &[
     "quicklistCreate*",
     "quicklistNew",
     "quicklistPush*",
+    "ralloc_size",
     "raxAddChild",
     "raxGenericInsert",
     "raxInsert",
@@ -138,10 +154,13 @@ const NAMES: &[&str] = &[
     "raxNewNode",
     "raxReallocForData",
     "raxTryInsert",
+    "rb_gc_impl_malloc*",
+    "rb_gc_impl_realloc*",
     "repalloc*",
     "ruby_xcalloc*",
     "ruby_xmalloc*",
     "ruby_xrealloc*",
+    "rzalloc_size",
     "safe_calloc",
     "safe_malloc",
     "safe_realloc",
@@ -155,6 +174,8 @@ const NAMES: &[&str] = &[
     "sdsnew",
     "sdsnewlen",
     "sdstrynewlen",
+    "sh_xmalloc",
+    "sh_xrealloc",
     "sqlite3DbMalloc*",
     "sqlite3DbRealloc*",
     "sqlite3DbStr*",
@@ -164,9 +185,12 @@ const NAMES: &[&str] = &[
     "sqlite3Realloc",
     "sqlite3_malloc*",
     "sqlite3_realloc*",
+    "strbuf_grow",
     "strdup",
     "strndup",
     "talloc_*",
+    "uprv_malloc*",
+    "uprv_realloc*",
     "uv__calloc",
     "uv__malloc",
     "uv__realloc*",
@@ -183,6 +207,8 @@ const NAMES: &[&str] = &[
     "xcharalloc",
     "xmalloc*",
     "xmemdup*",
+    "xmlStrdup",
+    "xmlStrndup",
     "xnmalloc",
     "xnrealloc",
     "xpalloc",
@@ -213,6 +239,9 @@ pub fn is_wrapper(symbol: &[u8]) -> bool {
     if !may_be_wrapper(symbol) {
         return false;
     }
+    if RUNNERS.iter().any(|part| contains(symbol, part.as_bytes())) {
+        return false;
+    }
     if let Some(name) = crate_of(symbol) {
         return CRATES.iter().any(|of| of.as_bytes() == name);
     }
@@ -234,7 +263,7 @@ pub fn may_be_wrapper(symbol: &[u8]) -> bool {
     match *symbol {
         [b'_', b'Z', b'N', b'K', ref rest @ ..] | [b'_', b'Z', b'N', ref rest @ ..] => {
             match *rest {
-                [b'S', b't', ..] | [b'0'..=b'9', b'0'..=b'9', b'_', b'$', ..] => true,
+                [b'S', b't' | b's' | b'a', ..] | [b'0'..=b'9', b'0'..=b'9', b'_', b'$', ..] => true,
                 [b'0'..=b'9', b'0'..=b'9', b'0'..=b'9', b'_', b'$', ..] => true,
                 [b'0'..=b'9', first, second, ..] => {
                     CRATES.iter().any(|name| name.as_bytes()[..2] == [first, second])
@@ -260,6 +289,14 @@ const FIRST: [bool; 256] = {
     }
     first
 };
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    position(text, part).is_some()
+}
+
+fn position(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|window| window == part)
+}
 
 /// A name without its star.
 fn stem(name: &str) -> &[u8] {
@@ -289,8 +326,19 @@ fn crate_of_legacy(symbol: &[u8]) -> Option<&[u8]> {
     while let Some(rest) = TYPES.iter().find_map(|part| name.strip_prefix(part.as_bytes())) {
         name = rest;
     }
-    let end = name.windows(2).position(|two| two == b"..").unwrap_or(name.len());
-    Some(&name[..end])
+    // A trait of the program for a type of the library is the program's.
+    if let Some(at) = position(name, b"$u20$as$u20$") {
+        let by = first_part(&name[at + b"$u20$as$u20$".len()..]);
+        if !CRATES.iter().any(|of| of.as_bytes() == by) {
+            return Some(by);
+        }
+    }
+    Some(first_part(name))
+}
+
+/// The first part of a path in a legacy name.
+fn first_part(path: &[u8]) -> &[u8] {
+    &path[..position(path, b"..").unwrap_or(path.len())]
 }
 
 /// Parts of a type in a legacy name, before its path: `_<`, `<`, `&`, `*`, `[`, `(`, `mut `,
@@ -443,7 +491,7 @@ mod tests {
     fn functions_of_rust_are_known_by_their_crate() {
         for name in [
             "_ZN5alloc7raw_vec11finish_grow17h0123456789abcdefE",
-            "_ZN4core3ops8function6FnOnce9call_once17h0123456789abcdefE",
+            "_ZN4core4iter6traits8iterator8Iterator4fold17h0123456789abcdefE",
             "_ZN63_$LT$alloc..vec..Vec$LT$T$GT$$u20$as$u20$core..clone..Clone$GT$5clone\
              17h0123456789abcdefE",
             "_ZN45_$LT$T$u20$as$u20$alloc..string..ToString$GT$9to_string17h0123456789abcdefE",
@@ -460,9 +508,13 @@ mod tests {
             "_ZN52_$LT$orders..Line$u20$as$u20$core..clone..Clone$GT$5clone17h0123456789abcdefE",
             "_RNvNtCs1234_6orders5parse5lines",
             "_RNvXs_Cs1234_6ordersNtB4_4LineNtNtCs9_4core5clone5Clone5clone",
+            "_ZN52_$LT$alloc..vec..Vec$LT$T$GT$$u20$as$u20$orders..Encode$GT$6encode\
+             17h0123456789abcdefE",
             "_R",
             "_RNv",
             "_ZN17h0123456789abcdefE",
+            "_ZN4core3ops8function6FnOnce9call_once17h0123456789abcdefE",
+            "_RINvNtNtCs1_3std3sys9backtrace28___rust_begin_short_backtraceNvB4_4mainuEB4_",
         ] {
             assert!(!is_wrapper(name.as_bytes()), "{name}");
         }

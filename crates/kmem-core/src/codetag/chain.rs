@@ -12,8 +12,8 @@
 //! assembly. Without `_dl_find_object` all code is.
 //!
 //! A chain of depth `n` has the `n` innermost calls that are not in wrappers. All calls before them
-//! are in wrappers, and belong to the chain, too. If it ends within wrappers, it has none of them
-//! but the call itself.
+//! are in wrappers, and belong to the chain, too. It may end within wrappers: code of the program
+//! may have been inlined into one.
 //!
 //! A chain ends at its depth, where a thread begins, and at anything that cannot be a frame. It
 //! also ends at a frame that takes more than constants to describe, such as that of a signal
@@ -67,9 +67,15 @@ impl Unwinder {
         self.wrappers.choose(patterns);
     }
 
-    /// Returns whether the call that returns to `ret` is one in a wrapper.
-    pub(super) fn wrapper(&self, platform: &impl Platform, ret: usize) -> Wrapper {
+    /// Returns whether the call that returns to `ret` is one in a wrapper. `None`: not known now.
+    pub(super) fn wrapper(&self, platform: &impl Platform, ret: usize) -> Option<Wrapper> {
         self.wrappers.find(platform, ret)
+    }
+
+    /// A number that changes when an object is unloaded, and is not 0. `None`: one is being
+    /// unloaded.
+    pub(super) fn generation(&self) -> Option<u32> {
+        Some(self.unloads.generation().settled()? << 1 | 1)
     }
 
     /// Notes that an object is about to be unloaded.
@@ -88,7 +94,11 @@ impl Unwinder {
 
     /// In a forked child: forgets what other threads of the parent had begun.
     pub(super) fn forget_threads(&self) {
-        self.unloads.forget();
+        if self.unloads.forget()
+            && let Some(rules) = self.rules.get()
+        {
+            rules.forget();
+        }
         if let Some(trails) = self.trails.get() {
             trails.forget_writers();
         }
@@ -195,17 +205,16 @@ impl Unwinder {
             return;
         }
         let Some(mut pointer) = word(record) else { return trail.spoil() };
-        let (mut pointer_at, mut sp) = (record, record + 16);
+        let (mut pointer_at, mut sp, mut guessed) = (record, record + 16, false);
         loop {
             let ret = chain.frames[chain.len - 1];
             let kept = rules.and_then(|rules| rules.find(ret));
-            let code = kept.unwrap_or_else(|| {
-                let code = self.look_up(platform, ret);
-                if let (Some(code), Some(rules)) = (code, rules) {
-                    rules.keep(ret, code, &self.unloads, generation);
-                }
-                code.unwrap_or(Code { rule: Rule::FramePointer, wrapper: Wrapper::No })
-            });
+            let code = match kept {
+                Some(code) => code,
+                // A guess may have led to a return address of long ago, whose object goes now.
+                None if guessed && rules.is_none() => return trail.spoil(),
+                None => self.look_up(platform, ret, generation),
+            };
             chain.note(code.wrapper);
             if chain.len >= (chain.wrappers + depth).min(chain.frames.len()) {
                 return;
@@ -217,6 +226,7 @@ impl Unwinder {
                     if kept.is_none() {
                         trail.spoil();
                     }
+                    guessed = true;
                     Step::RECORD
                 }
                 Rule::End => return,
@@ -251,12 +261,23 @@ impl Unwinder {
         }
     }
 
-    /// Reads what objects say of a return address. `None`: no object has the code.
+    /// Reads the tables of the object that has the code at a return address, and keeps what they
+    /// say. Without one, the frame pointer leads on.
     #[cold]
     #[inline(never)]
-    fn look_up(&self, platform: &impl Platform, ret: usize) -> Option<Code> {
-        let rule = platform.with_object(ret.wrapping_sub(1), |object| rule(object, ret))?;
-        Some(Code { rule, wrapper: self.wrapper(platform, ret) })
+    fn look_up(&self, platform: &impl Platform, ret: usize, generation: Generation) -> Code {
+        let found = platform.with_object(ret.wrapping_sub(1), |object| rule(object, ret));
+        let Some(rule) = found else {
+            return Code { rule: Rule::FramePointer, wrapper: Wrapper::No };
+        };
+        let wrapper = self.wrapper(platform, ret);
+        let code = Code { rule, wrapper: wrapper.unwrap_or(Wrapper::No) };
+        if wrapper.is_some()
+            && let Some(rules) = self.rules.get()
+        {
+            rules.keep(ret, code, &self.unloads, generation);
+        }
+        code
     }
 }
 
@@ -318,12 +339,9 @@ impl Chain {
         }
     }
 
-    /// The key of the chain. One that ended within wrappers is the call alone, if only the callers
-    /// of wrappers matter.
-    pub(super) fn key(&self, depth: u32) -> Key<'_> {
+    pub(super) fn key(&self) -> Key<'_> {
         match &self.frames[..self.len] {
             [ret] => Key::caller(*ret),
-            [ret, ..] if depth == 1 && self.wrappers == self.len => Key::caller(*ret),
             frames => Key::chain(frames, self.wrappers, self.chosen),
         }
     }

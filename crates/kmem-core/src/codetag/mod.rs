@@ -181,21 +181,48 @@ impl Sites {
             let found = self.find_or_add(platform, &table, Key::caller(caller.address));
             if found.0 == table.root.deep_tag.load(Ordering::Relaxed) {
                 depth = depth.max(table.root.deep_depth.load(Ordering::Relaxed));
-            } else if !table.is_wrapper(found) {
-                if keep {
+            } else {
+                let wrapper = self.is_wrapper(platform, &table, found, caller.address);
+                if keep && wrapper == Some(false) {
                     self.remember(caller.address, found);
                 }
-                return found;
+                if wrapper != Some(true) {
+                    return found;
+                }
             }
         }
         let known = self.unwinder.find_chain(platform, caller, depth, |tag| table.frames(tag));
         known.unwrap_or_else(|| {
             self.unwinder.tag_of_chain(platform, caller, depth, |chain| {
                 let before = table.count();
-                let tag = self.find_or_add(platform, &table, chain.key(depth));
+                let tag = self.find_or_add(platform, &table, chain.key());
                 if tag.0 < before { chain::Found::Again(tag) } else { chain::Found::New(tag) }
             })
         })
+    }
+
+    /// Returns whether a call site is in an allocation wrapper. `None`: not known now. The site
+    /// keeps the answer until an object is unloaded.
+    fn is_wrapper(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        tag: TagId,
+        ret: usize,
+    ) -> Option<bool> {
+        let site = table.sites.get(tag.0 as usize);
+        let Some(site) = site.filter(|_| tag.0 >= TAG_FIRST_SITE) else { return Some(false) };
+        let generation = self.unwinder.generation();
+        // Acquire pairs with the release below: the answer is that of the generation.
+        if generation.is_some_and(|now| site.skip.load(Ordering::Acquire) == now) {
+            return Some(site.wrappers.load(Ordering::Relaxed) != 0);
+        }
+        let is_wrapper = self.unwinder.wrapper(platform, ret)? != Wrapper::No;
+        if let Some(generation) = generation {
+            site.wrappers.store(is_wrapper.into(), Ordering::Relaxed);
+            site.skip.store(generation, Ordering::Release);
+        }
+        Some(is_wrapper)
     }
 
     /// The tag of a call whose callers were told apart before. `None`: they were not, or the call
@@ -206,6 +233,10 @@ impl Sites {
             return None;
         }
         let table = self.table()?;
+        if table.root.deep_tag.load(Ordering::Relaxed) != 0 {
+            // The call may be that of the site, whose depth is another one.
+            return None;
+        }
         let depth = table.root.depth.load(Ordering::Relaxed);
         self.unwinder.find_chain(platform, caller, depth, |tag| table.frames(tag))
     }
@@ -226,6 +257,7 @@ impl Sites {
     /// program's code is forgotten, for another object may take its place.
     pub fn end_unload(&self) {
         self.unwinder.end_unload();
+        self.forget();
     }
 
     /// In a forked child: forgets what other threads of the parent had begun.
@@ -341,8 +373,6 @@ impl Sites {
             site.data.store(room.as_ptr() as u64, Ordering::Relaxed);
             site.wrappers.store(key.wrappers as u32, Ordering::Relaxed);
             site.skip.store(key.chosen as u32, Ordering::Relaxed);
-        } else if self.unwinder.wrapper(platform, key.address) != Wrapper::No {
-            site.wrappers.store(1, Ordering::Relaxed);
         }
         site.addr.store(key.address as u64, Ordering::Relaxed);
         site.kind.store(key.kind, Ordering::Release);
@@ -475,7 +505,8 @@ impl Sites {
 
     /// Number of return addresses of a tag that the user chose to skip.
     pub fn skip(&self, tag: TagId) -> u32 {
-        self.site(tag).map_or(0, |site| site.skip.load(Ordering::Relaxed))
+        let is_chain = |site: &&Site| site.kind.load(Ordering::Acquire) == site_kind::CHAIN;
+        self.site(tag).filter(is_chain).map_or(0, |site| site.skip.load(Ordering::Relaxed))
     }
 
     fn site(&self, tag: TagId) -> Option<&Site> {
@@ -606,12 +637,6 @@ impl<'a> Table<'a> {
                     let at = site.data.load(Ordering::Relaxed) as *const usize;
                     core::slice::from_raw_parts(at, key.frames.len()) == key.frames
                 }
-    }
-
-    /// Returns whether the callers of a call site are told apart, for it is in a wrapper.
-    fn is_wrapper(&self, tag: TagId) -> bool {
-        let site = self.sites.get(tag.0 as usize);
-        site.is_some_and(|site| site.wrappers.load(Ordering::Relaxed) != 0)
     }
 
     /// Return addresses of a tag, innermost first; none for a static tag.

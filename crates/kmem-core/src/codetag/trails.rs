@@ -126,7 +126,7 @@ impl Wanted<'_> {
     /// The set for it. On all threads, equal calls are at equal depths of the stack.
     #[inline(always)]
     fn set(&self) -> usize {
-        let place = self.ret ^ (self.stack.top() - self.record) << 20;
+        let place = self.ret ^ self.stack.top().wrapping_sub(self.record) << 20;
         ((place as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % SETS
     }
 

@@ -53,8 +53,15 @@ impl Unloads {
         let _ = self.generation.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
     }
 
-    /// In a forked child: no other thread goes on to unload an object.
-    pub(super) fn forget(&self) {
-        self.generation.fetch_and(!UNLOADING, Ordering::Relaxed);
+    /// In a forked child: no other thread goes on to unload an object. Returns whether one was
+    /// being unloaded. It may be gone, so a new generation begins.
+    pub(super) fn forget(&self) -> bool {
+        let state = self.generation.load(Ordering::Relaxed);
+        let was_unloading = state & UNLOADING != 0;
+        if was_unloading {
+            let next = (state >> 32).wrapping_add(1) << 32;
+            self.generation.store(next, Ordering::Release);
+        }
+        was_unloading
     }
 }

@@ -80,7 +80,7 @@ pub(super) fn rule(object: &CodeObject<'_>, ret: usize) -> Rule {
 }
 
 fn try_rule(object: &CodeObject<'_>, ret: usize) -> Option<Rule> {
-    let header = object.bytes.get(object.header..).unwrap_or_default();
+    let header = object.bytes.get(object.header..)?;
     if header.is_empty() {
         return Some(Rule::FramePointer);
     }

@@ -6,7 +6,11 @@
 //! ```
 //!
 //! The symbols of an object are read when the first call in it allocates. An entry is never taken
-//! back. If its object is unloaded and another one takes its place, the entry is not that one's.
+//! back. If another object takes the place of its object, it gets an entry of its own.
+//!
+//! While a thread reads the symbols, other threads do not wait: they do not know the answer, and
+//! ask again later. Neither do they know it after a failure, such as a lack of descriptors. After
+//! [`FAILURES`] of them, objects that cannot be read have no wrappers.
 
 use core::ptr::NonNull;
 use core::slice::from_raw_parts;
@@ -20,10 +24,14 @@ use crate::units::PAGE_SIZE;
 
 /// Most objects. Further ones have no wrappers but those that are wrappers as a whole.
 const OBJECTS: usize = 256;
-/// States of an entry: not used, written by one thread, complete.
+/// Most failures to read the symbols of an object.
+const FAILURES: u32 = 64;
+/// States of an entry: not used; taken by a thread; its object is known, and its symbols are being
+/// read; complete.
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-const COMPLETE: u32 = 2;
+const READING: u32 = 2;
+const COMPLETE: u32 = 3;
 /// Set in the length of a range: the program's user chose the function.
 const CHOSEN: u64 = 1 << 31;
 
@@ -44,6 +52,7 @@ pub(super) enum Wrapper {
 /// `patterns` is 0, or the address of `patterns_len` bytes that are never changed or freed.
 pub(super) struct Wrappers {
     objects: [Known; OBJECTS],
+    failures: AtomicU32,
     patterns: AtomicU64,
     patterns_len: AtomicU64,
 }
@@ -100,6 +109,7 @@ impl Wrappers {
     pub(super) const fn new() -> Self {
         Self {
             objects: [const { Known::new() }; OBJECTS],
+            failures: AtomicU32::new(0),
             patterns: AtomicU64::new(0),
             patterns_len: AtomicU64::new(0),
         }
@@ -119,48 +129,52 @@ impl Wrappers {
         if len == 0 { &[] } else { unsafe { from_raw_parts(at as *const u8, len as usize) } }
     }
 
-    /// Returns whether the call that returns to `ret` is one in a wrapper.
+    /// Returns whether the call that returns to `ret` is one in a wrapper. `None`: not known now.
     #[cold]
     #[inline(never)]
-    pub(super) fn find(&self, platform: &impl Platform, ret: usize) -> Wrapper {
+    pub(super) fn find(&self, platform: &impl Platform, ret: usize) -> Option<Wrapper> {
         let call = ret.wrapping_sub(1);
-        platform
-            .with_object(call, |object| self.find_in(platform, object, call))
-            .unwrap_or(Wrapper::No)
+        let found = platform.with_object(call, |object| self.find_in(platform, object, call));
+        found.unwrap_or(Some(Wrapper::No))
     }
 
-    fn find_in(&self, platform: &impl Platform, object: &CodeObject<'_>, call: usize) -> Wrapper {
+    fn find_in(
+        &self,
+        platform: &impl Platform,
+        object: &CodeObject<'_>,
+        call: usize,
+    ) -> Option<Wrapper> {
         if is_wrapper_object(object.name()) {
-            return Wrapper::Known;
+            return Some(Wrapper::Known);
         }
         let (start, identity) = (object.start as u64, identity(object));
         for known in &self.objects {
-            let mut state = known.state.load(Ordering::Acquire);
-            if state == FREE {
-                let (done, failed) = (Ordering::Acquire, Ordering::Acquire);
-                state = match known.state.compare_exchange(FREE, TAKEN, done, failed) {
-                    Ok(_) => {
-                        known.start.store(start, Ordering::Relaxed);
-                        known.identity.store(identity, Ordering::Relaxed);
-                        platform.with_functions(object, |functions| {
-                            self.note(platform, known, object, functions);
-                        });
-                        // INVARIANT: nothing is written from here on.
-                        known.state.store(COMPLETE, Ordering::Release);
-                        COMPLETE
+            let (done, failed) = (Ordering::Acquire, Ordering::Acquire);
+            match known.state.compare_exchange(FREE, TAKEN, done, failed) {
+                Ok(_) => {
+                    known.start.store(start, Ordering::Relaxed);
+                    known.identity.store(identity, Ordering::Relaxed);
+                    known.state.store(READING, Ordering::Release);
+                    let read = platform.with_functions(object, |functions| {
+                        self.note(platform, known, object, functions);
+                    });
+                    let again =
+                        read.is_none() && self.failures.fetch_add(1, Ordering::Relaxed) < FAILURES;
+                    // INVARIANT: nothing is written once the state is `COMPLETE`.
+                    known.state.store(if again { FREE } else { COMPLETE }, Ordering::Release);
+                    return (!again).then(|| known.at(call));
+                }
+                Err(TAKEN) => {}
+                Err(state) => {
+                    let is_it = known.start.load(Ordering::Relaxed) == start
+                        && known.identity.load(Ordering::Relaxed) == identity;
+                    if is_it {
+                        return (state == COMPLETE).then(|| known.at(call));
                     }
-                    Err(state) => state,
-                };
-            }
-            // An entry that another thread writes may be of this object. It gets a second one.
-            let is_it = state == COMPLETE
-                && known.start.load(Ordering::Relaxed) == start
-                && known.identity.load(Ordering::Relaxed) == identity;
-            if is_it {
-                return known.at(call);
+                }
             }
         }
-        Wrapper::No
+        Some(Wrapper::No)
     }
 
     /// Writes the ranges of the wrappers among the functions of an object.

@@ -14,6 +14,8 @@ const SYMBOL: usize = 24;
 const MAX_SECTIONS: usize = 1 << 14;
 /// Most bytes of symbols, and of names. Larger tables are not read.
 const MAX_TABLE: usize = 16 << 20;
+/// Most bytes of a name that is looked at, with its end.
+const MAX_NAME: usize = 512;
 /// Types of sections: the symbols of the linker, and those for dynamic linking.
 const SYMTAB: u32 = 2;
 const DYNSYM: u32 = 11;
@@ -55,6 +57,8 @@ impl<'a> Functions<'a> {
             if !may_be(name) {
                 return None;
             }
+            // The name of a wrapper is no longer, and a hostile file may have one name without end.
+            let name = &name[..name.len().min(MAX_NAME)];
             let name = &name[..name.iter().position(|&byte| byte == 0)?];
             let start = start.wrapping_add(self.bias);
             Some(Function { name, code: start..start.checked_add(len)? })

@@ -63,7 +63,7 @@ pub struct CodeObject<'a> {
     pub bytes: &'a [u8],
     /// Address of `bytes`.
     pub address: usize,
-    /// Offset of `.eh_frame_hdr` in `bytes`.
+    /// Offset of `.eh_frame_hdr` in `bytes`. Beyond them: the object has one that cannot be read.
     pub header: usize,
 }
 

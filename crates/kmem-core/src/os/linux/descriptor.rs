@@ -40,10 +40,12 @@ impl Descriptor {
             let (at, len) = (buf.as_mut_ptr(), buf.len());
             // SAFETY: the kernel writes only into `buf`.
             let got = unsafe { sys!(libc::SYS_pread64, self.0, at, len, offset) };
-            let Some(rest) = usize::try_from(got).ok().filter(|&got| got != 0) else {
-                return false;
-            };
-            (offset, buf) = (offset + rest, &mut buf[rest..]);
+            match usize::try_from(got) {
+                Ok(0) => return false,
+                Ok(got) => (offset, buf) = (offset + got, &mut buf[got..]),
+                Err(_) if got == -(libc::EINTR as isize) => {}
+                Err(_) => return false,
+            }
         }
         true
     }

@@ -53,6 +53,8 @@ pub struct Linux {
     own: Own,
     /// An address above all frames of the main thread; 0: not looked for, 1: not known.
     main_stack_end: AtomicUsize,
+    /// Thread pointer of the main thread, if it was the first to ask for its stack.
+    main_thread: AtomicUsize,
     clock: ClockFunction,
     sandbox: Sandbox,
 }
@@ -70,6 +72,7 @@ impl Linux {
             accessible: Accessible::new(),
             own: Own::new(),
             main_stack_end: AtomicUsize::new(0),
+            main_thread: AtomicUsize::new(0),
             clock: ClockFunction::new(),
             sandbox: Sandbox::new(),
         }

@@ -7,7 +7,7 @@
 //! Context: any, signal handlers included.
 
 #[cfg(target_arch = "x86_64")]
-use super::start::weak;
+use super::start::{auxiliary, weak};
 use crate::os::CodeObject;
 use core::ffi::{CStr, c_char};
 use core::ops::Range;
@@ -41,7 +41,7 @@ struct LinkMap {
 pub(super) fn with<T>(at: usize, work: impl FnOnce(&CodeObject<'_>) -> T) -> Option<T> {
     type Find = unsafe extern "C" fn(*mut core::ffi::c_void, *mut Found) -> i32;
     let find = weak!("_dl_find_object");
-    if find == 0 {
+    if find == 0 || !is_dynamic() {
         return None;
     }
     let mut found = core::mem::MaybeUninit::<Found>::zeroed();
@@ -53,6 +53,13 @@ pub(super) fn with<T>(at: usize, work: impl FnOnce(&CodeObject<'_>) -> T) -> Opt
         (result, found.assume_init())
     };
     (result == 0).then(|| work(&object(&found)))
+}
+
+/// Returns whether the dynamic linker loaded the program. In a static program the function reads
+/// tables that the C library makes after its first allocations.
+#[cfg(target_arch = "x86_64")]
+fn is_dynamic() -> bool {
+    auxiliary(libc::AT_BASE).is_some_and(|base| base != 0)
 }
 
 /// `None`: frame pointers are kept in nearly all code of AArch64, so its tables are not read.
@@ -78,14 +85,15 @@ fn object(found: &Found) -> CodeObject<'static> {
         (head, bias, if path.is_null() { c"" } else { CStr::from_ptr(path) })
     };
     let bare = CodeObject { path, start, end, bias, head, ..CodeObject::BARE };
-    with_frames(found.eh_frame_hdr, bare).unwrap_or(bare)
+    if found.eh_frame_hdr == 0 {
+        return bare;
+    }
+    with_frames(found.eh_frame_hdr, bare).unwrap_or(CodeObject { header: usize::MAX, ..bare })
 }
 
-/// Adds the object's readable memory that holds its description of frames. `None`: it has none.
+/// Adds the object's readable memory that holds its description of frames. `None`: its program
+/// headers are not where they are looked for.
 fn with_frames(at: usize, bare: CodeObject<'static>) -> Option<CodeObject<'static>> {
-    if at == 0 {
-        return None;
-    }
     let segment = readable_segment(bare.head, bare.bias, at)?;
     if segment.start < bare.start || segment.end > bare.end {
         return None;

@@ -103,6 +103,11 @@ impl Linux {
         if self.main_stack_end.load(Ordering::Relaxed) == 0 {
             // Without a C library the vector is not known yet. Later calls ask again.
             let end = auxiliary(libc::AT_RANDOM)?;
+            // SAFETY: these calls only return numbers.
+            let is_main = unsafe { sys!(libc::SYS_gettid) == sys!(libc::SYS_getpid) };
+            if is_main {
+                self.main_thread.store(thread_pointer(), Ordering::Relaxed);
+            }
             self.main_stack_end.store(end.max(NONE), Ordering::Relaxed);
             if let Some(stack) = self.known_stack(at) {
                 return Some(stack);
@@ -111,8 +116,9 @@ impl Linux {
         if low::get() != 0 || self.is_in_sandbox() {
             return None;
         }
-        // SAFETY: these calls only return numbers.
-        let is_main = unsafe { sys!(libc::SYS_gettid) == sys!(libc::SYS_getpid) };
+        // By its thread pointer: in a child that another thread forked, that thread has the number
+        // of a main thread.
+        let is_main = self.main_thread.load(Ordering::Relaxed) == thread_pointer();
         let mapping = if is_main { None } else { mapping_of(thread_pointer()) };
         low::set(mapping.map_or(NONE, |mapping| mapping.start.max(NONE)));
         self.known_stack(at)
