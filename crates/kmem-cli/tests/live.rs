@@ -138,16 +138,19 @@ fn filters_choose_rows_of_a_live_process() {
     assert_eq!(lines(&["dump", "--no-mmap", "--function", "leak"]), leak);
     assert_eq!(lines(&["dump", "--no-mmap", "--function", "leak", "--function", "large"]), both);
     assert_eq!(lines(&["dump", "--no-mmap", "--function", "l*", "--line", &line]), leak);
-    assert_eq!(lines(&["dump", "--no-mmap", "--file", "*/books.c"]), both);
-    assert_eq!(lines(&["dump", "--no-mmap", "--module", "book?"]), both);
-    assert_eq!(lines(&["dump", "--no-mmap", "--module", "books", "--max", "1M"]), leak);
+    // The C library's buffer for standard output is the program's, too.
+    let program = expected(&|l| l.contains("/books.c:"));
+    assert!(program.len() > both.len(), "{all}");
+    assert_eq!(lines(&["dump", "--no-mmap", "--file", "*/books.c"]), program);
+    assert_eq!(lines(&["dump", "--no-mmap", "--module", "book?"]), program);
+    let small = expected(&|l| l.contains("/books.c:") && !l.ends_with(" func:large "));
+    assert_eq!(lines(&["dump", "--no-mmap", "--module", "books", "--max", "1M"]), small);
     assert_eq!(
         lines(&["dump", "--no-mmap", "--min", "112000", "--max", "112000", "--file", "*.c"]),
         leak
     );
     let library = expected(&|l| !l.contains("/books.c:"));
     assert_eq!(lines(&["dump", "--no-mmap", "--module", "lib*"]), library);
-    assert!(!library.is_empty(), "{all}");
 
     assert_eq!(lines(&["dump", "--no-mmap", "--function", "leak", "--module", "lib*"]), [""; 0]);
     let top = text(&live.kmem(&["top", "--once", "--function", "absent"]).stdout);

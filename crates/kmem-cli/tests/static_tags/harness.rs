@@ -168,7 +168,12 @@ pub(crate) fn rows_of(dump: &Value, files: &[&str]) -> Rows {
 /// Bytes that calls in shared libraries hold.
 fn of_libraries(dump: &Value) -> u64 {
     let rows = dump["rows"].as_array().unwrap().iter();
-    let of_library = |row: &&Value| row["kind"] == "caller" && text(&row["module"]).contains(".so");
+    // A call in a library, which may be billed to the program's call of the library.
+    let of_library = |row: &&Value| match row["kind"].as_str() {
+        Some("caller") => text(&row["module"]).contains(".so"),
+        Some("chain") => text(&row["chains"][0]["frames"][0]["module"]).contains(".so"),
+        _ => false,
+    };
     rows.filter(of_library).map(|row| row["bytes"].as_u64().unwrap()).sum()
 }
 

@@ -6,9 +6,11 @@
 //!
 //! Context: any, signal handlers included.
 
+use super::start::auxiliary;
 #[cfg(target_arch = "x86_64")]
-use super::start::{auxiliary, weak};
+use super::start::weak;
 use crate::os::CodeObject;
+use crate::os::functions::ELF_HEADER;
 use core::ffi::{CStr, c_char};
 use core::ops::Range;
 
@@ -74,16 +76,17 @@ fn object(found: &Found) -> CodeObject<'static> {
     if found.link_map.is_null() {
         return CodeObject::BARE;
     }
-    let (start, end) = (found.map_start, found.map_end);
-    let first = (end - start).min(crate::units::PAGE_SIZE);
-    // SAFETY: the dynamic linker has mapped the first page of the object's first segment there. Its
-    // path ends with a NUL. A frame on the thread's stack returns into the object, so it stays
-    // loaded.
-    let (head, bias, path) = unsafe {
-        let head = core::slice::from_raw_parts(start as *const u8, first);
+    // SAFETY: the path ends with a NUL. A frame on the thread's stack returns into the object, so
+    // it stays loaded, and its description with it.
+    let (bias, path) = unsafe {
         let LinkMap { bias, path } = *found.link_map;
-        (head, bias, if path.is_null() { c"" } else { CStr::from_ptr(path) })
+        (bias, if path.is_null() { c"" } else { CStr::from_ptr(path) })
     };
+    let whole = if path.is_empty() { program(bias) } else { None };
+    let (start, end) = whole.unwrap_or((found.map_start, found.map_end));
+    let first = (end - start).min(crate::units::PAGE_SIZE);
+    // SAFETY: the dynamic linker has mapped the first page of the object's first segment there.
+    let head = unsafe { core::slice::from_raw_parts(start as *const u8, first) };
     let bare = CodeObject { path, start, end, bias, head, ..CodeObject::BARE };
     if found.eh_frame_hdr == 0 {
         return bare;
@@ -104,33 +107,53 @@ fn with_frames(at: usize, bare: CodeObject<'static>) -> Option<CodeObject<'stati
     Some(CodeObject { bytes, address: segment.start, header: at - segment.start, ..bare })
 }
 
-/// The bounds of the readable segment that holds an address, by the ELF header and the program
-/// headers in the first page of an object.
-pub(super) fn readable_segment(head: &[u8], bias: usize, at: usize) -> Option<Range<usize>> {
-    const HEADER: usize = size_of::<libc::Elf64_Phdr>();
-    if head.get(..4)? != b"\x7fELF" {
+/// Bounds of the program itself. There may be gaps between its segments, and then the dynamic
+/// linker knows it as several parts. `None`: its program headers are not in its first page.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its tables are not read"))]
+fn program(bias: usize) -> Option<(usize, usize)> {
+    let start = auxiliary(libc::AT_PHDR)?.checked_sub(ELF_HEADER)?;
+    if !start.is_multiple_of(crate::units::PAGE_SIZE) {
         return None;
     }
+    // SAFETY: the kernel has mapped the page of the program headers, and it stays mapped.
+    let head = unsafe { core::slice::from_raw_parts(start as *const u8, crate::units::PAGE_SIZE) };
+    let end = segments(head, bias)?.map(|segment| segment.bytes.end).max()?;
+    (start < end).then_some((start, end))
+}
+
+/// A loaded segment of an object.
+struct Segment {
+    bytes: Range<usize>,
+    is_readable: bool,
+}
+
+/// The bounds of the readable segment that holds an address, by the first page of an object.
+pub(super) fn readable_segment(head: &[u8], bias: usize, at: usize) -> Option<Range<usize>> {
+    let holds = |segment: &Segment| segment.is_readable && segment.bytes.contains(&at);
+    Some(segments(head, bias)?.find(holds)?.bytes)
+}
+
+/// The segments of an object, by the ELF header and the program headers in its first page. `None`:
+/// they are not there.
+fn segments(head: &[u8], bias: usize) -> Option<impl Iterator<Item = Segment>> {
+    const HEADER: usize = size_of::<libc::Elf64_Phdr>();
     let half = |at: usize| Some(u16::from_ne_bytes(*head.get(at..)?.first_chunk()?));
     let word = |at: usize| Some(u64::from_ne_bytes(*head.get(at..)?.first_chunk()?) as usize);
     // e_phoff, e_phentsize and e_phnum.
     let (headers, size, count) = (word(32)?, half(54)?, half(56)?);
-    if usize::from(size) != HEADER {
+    if head.get(..4)? != b"\x7fELF" || usize::from(size) != HEADER {
         return None;
     }
-    for number in 0..usize::from(count) {
+    Some((0..usize::from(count)).filter_map(move |number| {
         let header = headers.checked_add(number * HEADER)?;
         // p_type and p_flags.
         let kind = word(header)?;
-        let readable = kind as u32 == libc::PT_LOAD && (kind >> 32) as u32 & libc::PF_R != 0;
         // p_vaddr and p_filesz.
         let start = bias.wrapping_add(word(header.checked_add(16)?)?);
         let end = start.checked_add(word(header.checked_add(32)?)?)?;
-        if readable && (start..end).contains(&at) {
-            return Some(start..end);
-        }
-    }
-    None
+        let is_readable = (kind >> 32) as u32 & libc::PF_R != 0;
+        (kind as u32 == libc::PT_LOAD).then_some(Segment { bytes: start..end, is_readable })
+    }))
 }
 
 #[cfg(test)]

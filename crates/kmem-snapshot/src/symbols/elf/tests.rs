@@ -62,7 +62,8 @@ fn library_code() {
 fn library_modules() {
     assert!(is_library_module("libstdc++.so.6.0.30"));
     assert!(is_library_module("libstd-0123456789abcdef.so"));
-    assert!(!is_library_module("libc.so.6"));
+    assert!(is_library_module("libc.so.6"));
+    assert!(!is_library_module("libcrypto.so.3"));
     assert!(!is_library_module(""));
 }
 
