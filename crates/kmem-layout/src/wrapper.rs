@@ -235,6 +235,7 @@ pub fn is_wrapper_object(name: &[u8]) -> bool {
 }
 
 /// Returns whether a function is a wrapper, by its linkage name.
+#[inline(never)]
 pub fn is_wrapper(symbol: &[u8]) -> bool {
     if !may_be_wrapper(symbol) {
         return false;
@@ -385,6 +386,7 @@ fn split_name(text: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Returns whether patterns, separated by plus signs, have one for a function. In a pattern a star
 /// stands for any bytes, and a question mark for one. It is compared with the linkage name and, for
 /// C++ and Rust, with the path: `space::Type::function`.
+#[inline(never)]
 pub fn matches_any(patterns: &[u8], symbol: &[u8]) -> bool {
     let mut buffer = [0; 128];
     let path = path_of(symbol, &mut buffer);

@@ -351,7 +351,9 @@ impl BlackBox {
         done
     }
 
-    /// Writes the site of a tag to the box, once.
+    /// Writes the site of a tag to the box, once. Not inlined: callers of `malloc` may have little
+    /// stack.
+    #[inline(never)]
     pub fn note_site(&self, platform: &impl Platform, sites: &Sites, tag: TagId) {
         let Some(staging) = self.staging() else { return };
         if tag.0 >= BOX_SITES {

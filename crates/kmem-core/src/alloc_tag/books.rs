@@ -178,9 +178,13 @@ impl Books {
 
     /// The extension word of a live allocation by a caller: tag and live bit.
     pub fn word_for(&self, platform: &impl Platform, caller: Caller) -> u32 {
-        if let Some(word) = self.sites.cached(caller.key()) {
-            return word;
-        }
+        self.sites.cached(caller.key()).unwrap_or_else(|| self.word_not_cached(platform, caller))
+    }
+
+    /// [`Self::word_for`] of a site that is not in the cache. Not inlined: callers of `malloc` may
+    /// have little stack.
+    #[inline(never)]
+    fn word_not_cached(&self, platform: &impl Platform, caller: Caller) -> u32 {
         self.look_outside();
         let mode = self.mode();
         let keep = !self.watch().any();

@@ -32,6 +32,7 @@ use super::wrappers::{Wrapper, Wrappers};
 use crate::os::{Platform, Stack};
 use crate::units::TagId;
 use kmem_layout::site::MAX_DEPTH;
+use kmem_layout::word::TAG_OTHER;
 
 /// Most bytes from one frame to the next.
 const MAX_FRAME: usize = 1 << 20;
@@ -44,6 +45,25 @@ pub(super) struct Unwinder {
     wrappers: Wrappers,
     rules: Made<Rules>,
     trails: Made<Trails>,
+}
+
+/// The rule of a return address. `None`: no object has the code. Not inlined: callers of `malloc`
+/// may have little stack.
+#[inline(never)]
+fn rule_of(platform: &impl Platform, ret: usize) -> Option<Rule> {
+    platform.with_object(ret.wrapping_sub(1), |object| rule(object, ret))
+}
+
+/// Most objects whose symbols are read for one chain.
+const OBJECTS_AT_ONCE: usize = 8;
+
+/// Effect of an object whose symbols were not read yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unread {
+    /// The walk ends there, and is to be repeated.
+    Stop,
+    /// The walk goes on, as if the object had no wrappers.
+    Pass,
 }
 
 /// A walk on the thread's own stack.
@@ -128,14 +148,22 @@ impl Unwinder {
         platform: &impl Platform,
         caller: CallSite,
         depth: u32,
-        tag_of: impl FnOnce(&Chain) -> Found,
+        tag_of: impl Fn(&Chain) -> Found,
     ) -> TagId {
         let depth = depth.clamp(1, MAX_DEPTH) as usize;
         let generation = self.unloads.generation();
         match platform.stack(caller.frame) {
             Some(stack) => {
                 let walk = Walk { stack: &stack, caller, depth, generation };
-                self.walk_own(platform, &walk, tag_of)
+                // Symbols are read between two walks: callers of `malloc` may have little stack.
+                for _ in 0..OBJECTS_AT_ONCE {
+                    match self.walk_own(platform, &walk, Unread::Stop, &tag_of) {
+                        Ok(tag) => return tag,
+                        Err(ret) => self.wrapper(platform, ret),
+                    };
+                }
+                let tag = self.walk_own(platform, &walk, Unread::Pass, &tag_of);
+                tag.unwrap_or(TagId(TAG_OTHER))
             }
             None if depth == 1 => tag_of(&Chain::from(caller)).tag(),
             None => self.walk_elsewhere(platform, caller, depth, tag_of),
@@ -143,17 +171,25 @@ impl Unwinder {
     }
 
     /// [`Self::tag_of_chain`] on the thread's own stack, by rules.
+    ///
+    /// # Errors
+    /// A return address in an object whose symbols are to be read.
     #[inline(never)]
     fn walk_own(
         &self,
         platform: &impl Platform,
         walk: &Walk<'_>,
-        tag_of: impl FnOnce(&Chain) -> Found,
-    ) -> TagId {
+        unread: Unread,
+        tag_of: impl Fn(&Chain) -> Found,
+    ) -> Result<TagId, usize> {
         let mut chain = Chain::from(walk.caller);
         let mut trail = Trail::from(walk.caller.frame);
         let word = |at| walk.stack.word(at);
+        chain.unread = unread;
         self.walk(platform, &mut chain, walk.depth, walk.generation, word, &mut trail);
+        if chain.is_unread && unread == Unread::Stop {
+            return Err(chain.frames[chain.len - 1]);
+        }
         let found = tag_of(&chain);
         // Most chains of a program's start come once. Their trails would only take memory.
         if let Found::Again(tag) = found
@@ -162,7 +198,7 @@ impl Unwinder {
         {
             trails.keep(&wanted, &trail, tag);
         }
-        found.tag()
+        Ok(found.tag())
     }
 
     /// [`Self::tag_of_chain`] on a stack that may be gone at any time.
@@ -173,7 +209,7 @@ impl Unwinder {
         platform: &impl Platform,
         caller: CallSite,
         depth: usize,
-        tag_of: impl FnOnce(&Chain) -> Found,
+        tag_of: impl Fn(&Chain) -> Found,
     ) -> TagId {
         let mut chain = Chain::from(caller);
         if caller.frame != 0 {
@@ -181,6 +217,10 @@ impl Unwinder {
             let mut trail = Trail::from(caller.frame);
             let generation = self.unloads.generation();
             self.walk(platform, &mut chain, depth, generation, |at| window.word(at), &mut trail);
+        }
+        if chain.is_unread {
+            // For the next time.
+            self.wrapper(platform, caller.address);
         }
         tag_of(&chain).tag()
     }
@@ -213,10 +253,15 @@ impl Unwinder {
                 Some(code) => code,
                 // A guess may have led to a return address of long ago, whose object goes now.
                 None if guessed && rules.is_none() => return trail.spoil(),
-                None => self.look_up(platform, ret, generation),
+                None => self.look_up(platform, ret, generation, &mut chain.is_unread),
             };
+            if chain.is_unread {
+                // It may be a wrapper, so the chain may be longer.
+                trail.spoil();
+            }
             chain.note(code.wrapper);
-            if chain.len >= (chain.wrappers + depth).min(chain.frames.len()) {
+            let stops = chain.is_unread && chain.unread == Unread::Stop;
+            if stops || chain.len >= (chain.wrappers + depth).min(chain.frames.len()) {
                 return;
             }
             let step = match code.rule {
@@ -265,12 +310,18 @@ impl Unwinder {
     /// say. Without one, the frame pointer leads on.
     #[cold]
     #[inline(never)]
-    fn look_up(&self, platform: &impl Platform, ret: usize, generation: Generation) -> Code {
-        let found = platform.with_object(ret.wrapping_sub(1), |object| rule(object, ret));
-        let Some(rule) = found else {
+    fn look_up(
+        &self,
+        platform: &impl Platform,
+        ret: usize,
+        generation: Generation,
+        is_unread: &mut bool,
+    ) -> Code {
+        let Some(rule) = rule_of(platform, ret) else {
             return Code { rule: Rule::FramePointer, wrapper: Wrapper::No };
         };
-        let wrapper = self.wrapper(platform, ret);
+        let wrapper = self.wrappers.find_known(platform, ret);
+        *is_unread |= wrapper.is_none();
         let code = Code { rule, wrapper: wrapper.unwrap_or(Wrapper::No) };
         if wrapper.is_some()
             && let Some(rules) = self.rules.get()
@@ -319,13 +370,24 @@ pub(super) struct Chain {
     wrappers: usize,
     /// Number of those up to the last one in a wrapper that was chosen.
     chosen: usize,
+    /// True: one of them is in an object whose symbols were not read yet.
+    is_unread: bool,
+    unread: Unread,
 }
 
 impl Chain {
     fn from(caller: CallSite) -> Self {
         let mut frames = [0; MAX_DEPTH as usize];
         frames[0] = caller.address;
-        Self { record: caller.frame, frames, len: 1, wrappers: 0, chosen: 0 }
+        Self {
+            record: caller.frame,
+            frames,
+            len: 1,
+            wrappers: 0,
+            chosen: 0,
+            is_unread: false,
+            unread: Unread::Pass,
+        }
     }
 
     /// Notes in which kind of wrapper the last return address is.

@@ -191,11 +191,23 @@ impl Sites {
                 }
             }
         }
+        self.lookup_callers(platform, &table, caller, depth)
+    }
+
+    /// The tag of a call and its callers. Not inlined: callers of `malloc` may have little stack.
+    #[inline(never)]
+    fn lookup_callers(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        caller: CallSite,
+        depth: u32,
+    ) -> TagId {
         let known = self.unwinder.find_chain(platform, caller, depth, |tag| table.frames(tag));
         known.unwrap_or_else(|| {
             self.unwinder.tag_of_chain(platform, caller, depth, |chain| {
                 let before = table.count();
-                let tag = self.find_or_add(platform, &table, chain.key());
+                let tag = self.find_or_add(platform, table, chain.key());
                 if tag.0 < before { chain::Found::Again(tag) } else { chain::Found::New(tag) }
             })
         })

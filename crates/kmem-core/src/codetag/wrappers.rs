@@ -83,6 +83,12 @@ impl Known {
         }
     }
 
+    /// Returns whether the entry is of an object. Not in the states `FREE` and `TAKEN`.
+    fn is_of(&self, start: u64, identity: u64) -> bool {
+        self.start.load(Ordering::Relaxed) == start
+            && self.identity.load(Ordering::Relaxed) == identity
+    }
+
     /// The wrapper at an address of the object. Only in state `COMPLETE`.
     fn at(&self, address: usize) -> Wrapper {
         let start = self.start.load(Ordering::Relaxed) as usize;
@@ -138,6 +144,24 @@ impl Wrappers {
         found.unwrap_or(Some(Wrapper::No))
     }
 
+    /// [`Self::find`] without reading symbols.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn find_known(&self, platform: &impl Platform, ret: usize) -> Option<Wrapper> {
+        let call = ret.wrapping_sub(1);
+        let found = platform.with_object(call, |object| {
+            if is_wrapper_object(object.name()) {
+                return Some(Wrapper::Known);
+            }
+            let (start, identity) = (object.start as u64, identity(object));
+            let is_it = |known: &&Known| {
+                known.state.load(Ordering::Acquire) == COMPLETE && known.is_of(start, identity)
+            };
+            Some(self.objects.iter().find(is_it)?.at(call))
+        });
+        found.unwrap_or(Some(Wrapper::No))
+    }
+
     fn find_in(
         &self,
         platform: &impl Platform,
@@ -166,9 +190,7 @@ impl Wrappers {
                 }
                 Err(TAKEN) => {}
                 Err(state) => {
-                    let is_it = known.start.load(Ordering::Relaxed) == start
-                        && known.identity.load(Ordering::Relaxed) == identity;
-                    if is_it {
+                    if known.is_of(start, identity) {
                         return (state == COMPLETE).then(|| known.at(call));
                     }
                 }
@@ -178,6 +200,7 @@ impl Wrappers {
     }
 
     /// Writes the ranges of the wrappers among the functions of an object.
+    #[inline(never)]
     fn note(
         &self,
         platform: &impl Platform,

@@ -27,15 +27,7 @@ pub(super) fn with<T>(
     }
     let path = if object.path.is_empty() { c"/proc/self/exe" } else { object.path };
     let file = Descriptor::open(path, libc::O_RDONLY | libc::O_NONBLOCK).ok()?;
-    let mut header = [0; ELF_HEADER];
-    if !file.read_at(0, &mut header) || header != *object.head.first_chunk()? {
-        return None;
-    }
-    let sections = sections(&header)?;
-    let mut all = Scratch::of(linux, sections.len())?;
-    let tables = tables(all.read(&file, &sections)?)?;
-    drop(all);
-    let bias = object.bias;
+    let (tables, bias) = (places(linux, object, &file)?, object.bias);
     let (symbols, names) = match tables {
         Tables::File(symbols, names) => (symbols, names),
         Tables::Memory(symbols, names) => {
@@ -48,6 +40,18 @@ pub(super) fn with<T>(
     let symbols = symbol_bytes.read(&file, &symbols)?;
     let names = name_bytes.read(&file, &names)?;
     Some(work(&Functions { symbols, names, bias }))
+}
+
+/// Places of the symbols, by the headers of the file. `None`: it has none, or is another file. Not
+/// inlined: callers of `malloc` may have little stack.
+#[inline(never)]
+fn places(linux: &Linux, object: &CodeObject<'_>, file: &Descriptor) -> Option<Tables> {
+    let mut header = [0; ELF_HEADER];
+    if !file.read_at(0, &mut header) || header != *object.head.first_chunk()? {
+        return None;
+    }
+    let sections = sections(&header)?;
+    tables(Scratch::of(linux, sections.len())?.read(file, &sections)?)
 }
 
 /// The bytes of an object in memory, by their addresses without the bias.
@@ -73,6 +77,7 @@ struct Scratch<'a> {
 }
 
 impl<'a> Scratch<'a> {
+    #[inline(never)]
     fn of(linux: &'a Linux, bytes: usize) -> Option<Self> {
         let len = bytes.max(1).next_multiple_of(PAGE_SIZE);
         // INVARIANT: fresh memory of that length.
