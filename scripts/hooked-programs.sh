@@ -300,10 +300,12 @@ if "".join(said) != open(plain).read():
 lines, libc, calls = collections.Counter(), 0, 0
 for row in dump["rows"]:
     file = os.path.basename(row["file"] or "")
+    # The row of memory of the C library is that of the program's call, where that is known.
+    innermost = row["chains"][0]["frames"][0] if row.get("chains") else row
     if row["kind"] == "static" and file in own:
         lines["%s:%d %s" % (file, row["line"], row["function"])] += row["bytes"]
         calls += row["calls"]
-    elif (row["module"] or "").startswith(("libc.so", "ld-linux")):
+    elif (innermost["module"] or "").startswith(("libc.so", "ld-linux")):
         libc += row["bytes"]
     else:
         problems.append("not attributed: %s" % json.dumps(row))
