@@ -38,6 +38,8 @@ use kmem_layout::word::TAG_OTHER;
 const MAX_FRAME: usize = 1 << 20;
 /// Bytes of another stack that are read at once.
 const WINDOW: usize = 512;
+/// Most objects whose symbols are read for one chain.
+const OBJECTS_AT_ONCE: usize = 8;
 
 /// Memory of an instance for the program's code and its chains. Zeroed, it knows nothing.
 pub(super) struct Unwinder {
@@ -46,16 +48,6 @@ pub(super) struct Unwinder {
     rules: Made<Rules>,
     trails: Made<Trails>,
 }
-
-/// The rule of a return address. `None`: no object has the code. Not inlined: callers of `malloc`
-/// may have little stack.
-#[inline(never)]
-fn rule_of(platform: &impl Platform, ret: usize) -> Option<Rule> {
-    platform.with_object(ret.wrapping_sub(1), |object| rule(object, ret))
-}
-
-/// Most objects whose symbols are read for one chain.
-const OBJECTS_AT_ONCE: usize = 8;
 
 /// Effect of an object whose symbols were not read yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,12 +58,19 @@ enum Unread {
     Pass,
 }
 
+/// How far a walk goes, and the rules that it may keep.
+#[derive(Clone, Copy)]
+struct Reach {
+    depth: usize,
+    generation: Generation,
+    unread: Unread,
+}
+
 /// A walk on the thread's own stack.
 struct Walk<'a> {
     stack: &'a Stack,
     caller: CallSite,
-    depth: usize,
-    generation: Generation,
+    reach: Reach,
 }
 
 impl Unwinder {
@@ -136,9 +135,13 @@ impl Unwinder {
     ) -> Option<TagId> {
         let trails = self.trails.get()?;
         let stack = platform.stack(caller.frame)?;
-        let depth = depth.clamp(1, MAX_DEPTH) as usize;
-        let walk = Walk { stack: &stack, caller, depth, generation: self.unloads.generation() };
+        let walk = Walk { stack: &stack, caller, reach: self.reach(depth) };
         trails.find(&walk.wanted()?, frames)
+    }
+
+    fn reach(&self, depth: u32) -> Reach {
+        let depth = depth.clamp(1, MAX_DEPTH) as usize;
+        Reach { depth, generation: self.unloads.generation(), unread: Unread::Pass }
     }
 
     /// Calls `tag_of` with the chain of a call, up to `depth`. On other stacks than the thread's
@@ -150,24 +153,25 @@ impl Unwinder {
         depth: u32,
         tag_of: impl Fn(&Chain) -> Found,
     ) -> TagId {
-        let depth = depth.clamp(1, MAX_DEPTH) as usize;
-        let generation = self.unloads.generation();
-        match platform.stack(caller.frame) {
-            Some(stack) => {
-                let walk = Walk { stack: &stack, caller, depth, generation };
-                // Symbols are read between two walks: callers of `malloc` may have little stack.
-                for _ in 0..OBJECTS_AT_ONCE {
-                    match self.walk_own(platform, &walk, Unread::Stop, &tag_of) {
-                        Ok(tag) => return tag,
-                        Err(ret) => self.wrapper(platform, ret),
-                    };
-                }
-                let tag = self.walk_own(platform, &walk, Unread::Pass, &tag_of);
-                tag.unwrap_or(TagId(TAG_OTHER))
+        let reach = self.reach(depth);
+        let Some(stack) = platform.stack(caller.frame) else {
+            return match reach.depth {
+                1 => tag_of(&Chain::from(caller)).tag(),
+                _ => self.walk_elsewhere(platform, caller, reach, tag_of),
+            };
+        };
+        // Symbols are read between two walks: callers of `malloc` may have little stack.
+        let reading = Reach { unread: Unread::Stop, ..reach };
+        for _ in 0..OBJECTS_AT_ONCE {
+            let walk = Walk { stack: &stack, caller, reach: reading };
+            match self.walk_own(platform, &walk, &tag_of) {
+                Ok(tag) => return tag,
+                Err(ret) if self.wrapper(platform, ret).is_none() => break,
+                Err(_) => {}
             }
-            None if depth == 1 => tag_of(&Chain::from(caller)).tag(),
-            None => self.walk_elsewhere(platform, caller, depth, tag_of),
         }
+        let tag = self.walk_own(platform, &Walk { stack: &stack, caller, reach }, &tag_of);
+        tag.unwrap_or(TagId(TAG_OTHER))
     }
 
     /// [`Self::tag_of_chain`] on the thread's own stack, by rules.
@@ -179,15 +183,13 @@ impl Unwinder {
         &self,
         platform: &impl Platform,
         walk: &Walk<'_>,
-        unread: Unread,
         tag_of: impl Fn(&Chain) -> Found,
     ) -> Result<TagId, usize> {
         let mut chain = Chain::from(walk.caller);
         let mut trail = Trail::from(walk.caller.frame);
         let word = |at| walk.stack.word(at);
-        chain.unread = unread;
-        self.walk(platform, &mut chain, walk.depth, walk.generation, word, &mut trail);
-        if chain.is_unread && unread == Unread::Stop {
+        self.walk(platform, &mut chain, walk.reach, word, &mut trail);
+        if chain.is_unread && walk.reach.unread == Unread::Stop {
             return Err(chain.frames[chain.len - 1]);
         }
         let found = tag_of(&chain);
@@ -208,15 +210,14 @@ impl Unwinder {
         &self,
         platform: &impl Platform,
         caller: CallSite,
-        depth: usize,
+        reach: Reach,
         tag_of: impl Fn(&Chain) -> Found,
     ) -> TagId {
         let mut chain = Chain::from(caller);
         if caller.frame != 0 {
             let mut window = Window::new(platform);
             let mut trail = Trail::from(caller.frame);
-            let generation = self.unloads.generation();
-            self.walk(platform, &mut chain, depth, generation, |at| window.word(at), &mut trail);
+            self.walk(platform, &mut chain, reach, |at| window.word(at), &mut trail);
         }
         if chain.is_unread {
             // For the next time.
@@ -225,14 +226,13 @@ impl Unwinder {
         tag_of(&chain).tag()
     }
 
-    /// Adds callers to a chain up to `depth`, and the places of their words to a trail.
+    /// Adds callers to a chain as far as it reaches, and the places of their words to a trail.
     #[inline(always)]
     fn walk(
         &self,
         platform: &impl Platform,
         chain: &mut Chain,
-        depth: usize,
-        generation: Generation,
+        Reach { depth, generation, unread }: Reach,
         mut word: impl FnMut(usize) -> Option<usize>,
         trail: &mut Trail,
     ) {
@@ -260,7 +260,7 @@ impl Unwinder {
                 trail.spoil();
             }
             chain.note(code.wrapper);
-            let stops = chain.is_unread && chain.unread == Unread::Stop;
+            let stops = chain.is_unread && unread == Unread::Stop;
             if stops || chain.len >= (chain.wrappers + depth).min(chain.frames.len()) {
                 return;
             }
@@ -332,13 +332,21 @@ impl Unwinder {
     }
 }
 
+/// The rule of a return address. `None`: no object has the code. Not inlined: callers of `malloc`
+/// may have little stack.
+#[inline(never)]
+fn rule_of(platform: &impl Platform, ret: usize) -> Option<Rule> {
+    platform.with_object(ret.wrapping_sub(1), |object| rule(object, ret))
+}
+
 impl Walk<'_> {
     /// The question for its trail. `None`: an object is being unloaded, so there is none.
     #[inline(always)]
     fn wanted(&self) -> Option<Wanted<'_>> {
         let CallSite { frame: record, address: ret } = self.caller;
-        let generation = self.generation.settled()?;
-        Some(Wanted { stack: self.stack, record, ret, depth: self.depth, generation })
+        let Reach { depth, generation, .. } = self.reach;
+        let generation = generation.settled()?;
+        Some(Wanted { stack: self.stack, record, ret, depth, generation })
     }
 }
 
@@ -372,22 +380,13 @@ pub(super) struct Chain {
     chosen: usize,
     /// True: one of them is in an object whose symbols were not read yet.
     is_unread: bool,
-    unread: Unread,
 }
 
 impl Chain {
     fn from(caller: CallSite) -> Self {
         let mut frames = [0; MAX_DEPTH as usize];
         frames[0] = caller.address;
-        Self {
-            record: caller.frame,
-            frames,
-            len: 1,
-            wrappers: 0,
-            chosen: 0,
-            is_unread: false,
-            unread: Unread::Pass,
-        }
+        Self { record: caller.frame, frames, len: 1, wrappers: 0, chosen: 0, is_unread: false }
     }
 
     /// Notes in which kind of wrapper the last return address is.
@@ -401,6 +400,7 @@ impl Chain {
         }
     }
 
+    /// The key of its site. A call without callers has that of the call.
     pub(super) fn key(&self) -> Key<'_> {
         match &self.frames[..self.len] {
             [ret] => Key::caller(*ret),

@@ -129,14 +129,11 @@ impl<'a> Key<'a> {
     /// Where a search in the index begins. Sites of calls that are near to each other are near, so
     /// that a short program touches few pages of the index.
     pub(super) fn hash(self) -> usize {
-        let mix = |hash: u64, &word: &usize| {
-            (hash ^ word as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
-        };
         let seed = u64::from(self.kind);
         let hash = if self.kind == site_kind::CHAIN {
-            self.frames.iter().fold(seed, mix)
+            self.frames.iter().fold(seed, |hash, &ret| mix(hash, ret as u64))
         } else {
-            mix(seed, &self.address)
+            mix(seed, self.address as u64)
         };
         let hash = (hash >> 20) as usize;
         match self.frames {
@@ -146,6 +143,11 @@ impl<'a> Key<'a> {
             _ => hash,
         }
     }
+}
+
+/// A hash with a further word.
+pub(super) fn mix(hash: u64, word: u64) -> u64 {
+    (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
 }
 
 /// Bytes of code for a slot of the index, and slots among which the sites of as much code spread.

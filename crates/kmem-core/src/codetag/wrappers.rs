@@ -17,13 +17,14 @@ use core::slice::from_raw_parts;
 
 use kmem_layout::wrapper::{is_wrapper, is_wrapper_object, matches_any, may_be_wrapper};
 
+use super::tag::mix;
 use crate::os::functions::{ELF_HEADER, Functions};
 use crate::os::{CodeObject, Platform};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::PAGE_SIZE;
 
 /// Most objects. Further ones have no wrappers but those that are wrappers as a whole.
-const OBJECTS: usize = 256;
+const OBJECTS: usize = 1024;
 /// Most failures to read the symbols of an object.
 const FAILURES: u32 = 64;
 /// States of an entry: not used; taken by a thread; its object is known, and its symbols are being
@@ -83,6 +84,17 @@ impl Known {
         }
     }
 
+    /// The state. If the entry is free and `takes` is true, the calling thread has it from here on.
+    #[inline(always)]
+    fn state(&self, takes: bool) -> u32 {
+        if !takes {
+            return self.state.load(Ordering::Acquire);
+        }
+        let (done, failed) = (Ordering::Acquire, Ordering::Acquire);
+        let (Ok(was) | Err(was)) = self.state.compare_exchange(FREE, TAKEN, done, failed);
+        was
+    }
+
     /// Returns whether the entry is of an object. Not in the states `FREE` and `TAKEN`.
     fn is_of(&self, start: u64, identity: u64) -> bool {
         self.start.load(Ordering::Relaxed) == start
@@ -135,68 +147,58 @@ impl Wrappers {
         if len == 0 { &[] } else { unsafe { from_raw_parts(at as *const u8, len as usize) } }
     }
 
-    /// Returns whether the call that returns to `ret` is one in a wrapper. `None`: not known now.
-    #[cold]
-    #[inline(never)]
+    /// Returns whether the call that returns to `ret` is one in a wrapper. Reads the symbols of its
+    /// object, if no thread has. `None`: not known now.
     pub(super) fn find(&self, platform: &impl Platform, ret: usize) -> Option<Wrapper> {
-        let call = ret.wrapping_sub(1);
-        let found = platform.with_object(call, |object| self.find_in(platform, object, call));
-        found.unwrap_or(Some(Wrapper::No))
+        self.look_for(platform, ret, true)
     }
 
     /// [`Self::find`] without reading symbols.
+    pub(super) fn find_known(&self, platform: &impl Platform, ret: usize) -> Option<Wrapper> {
+        self.look_for(platform, ret, false)
+    }
+
+    /// Not inlined: callers of `malloc` may have little stack.
     #[cold]
     #[inline(never)]
-    pub(super) fn find_known(&self, platform: &impl Platform, ret: usize) -> Option<Wrapper> {
+    fn look_for(&self, platform: &impl Platform, ret: usize, may_read: bool) -> Option<Wrapper> {
         let call = ret.wrapping_sub(1);
         let found = platform.with_object(call, |object| {
             if is_wrapper_object(object.name()) {
                 return Some(Wrapper::Known);
             }
             let (start, identity) = (object.start as u64, identity(object));
-            let is_it = |known: &&Known| {
-                known.state.load(Ordering::Acquire) == COMPLETE && known.is_of(start, identity)
-            };
-            Some(self.objects.iter().find(is_it)?.at(call))
+            for known in &self.objects {
+                match known.state(may_read) {
+                    FREE if !may_read => return None,
+                    FREE => {
+                        known.start.store(start, Ordering::Relaxed);
+                        known.identity.store(identity, Ordering::Relaxed);
+                        known.state.store(READING, Ordering::Release);
+                        return self.read(platform, known, object).then(|| known.at(call));
+                    }
+                    TAKEN => {}
+                    state if known.is_of(start, identity) => {
+                        return (state == COMPLETE).then(|| known.at(call));
+                    }
+                    _ => {}
+                }
+            }
+            Some(Wrapper::No)
         });
         found.unwrap_or(Some(Wrapper::No))
     }
 
-    fn find_in(
-        &self,
-        platform: &impl Platform,
-        object: &CodeObject<'_>,
-        call: usize,
-    ) -> Option<Wrapper> {
-        if is_wrapper_object(object.name()) {
-            return Some(Wrapper::Known);
-        }
-        let (start, identity) = (object.start as u64, identity(object));
-        for known in &self.objects {
-            let (done, failed) = (Ordering::Acquire, Ordering::Acquire);
-            match known.state.compare_exchange(FREE, TAKEN, done, failed) {
-                Ok(_) => {
-                    known.start.store(start, Ordering::Relaxed);
-                    known.identity.store(identity, Ordering::Relaxed);
-                    known.state.store(READING, Ordering::Release);
-                    let read = platform.with_functions(object, |functions| {
-                        self.note(platform, known, object, functions);
-                    });
-                    let again =
-                        read.is_none() && self.failures.fetch_add(1, Ordering::Relaxed) < FAILURES;
-                    // INVARIANT: nothing is written once the state is `COMPLETE`.
-                    known.state.store(if again { FREE } else { COMPLETE }, Ordering::Release);
-                    return (!again).then(|| known.at(call));
-                }
-                Err(TAKEN) => {}
-                Err(state) => {
-                    if known.is_of(start, identity) {
-                        return (state == COMPLETE).then(|| known.at(call));
-                    }
-                }
-            }
-        }
-        Some(Wrapper::No)
+    /// Reads the symbols of an object into its entry. False: they could not be read this time.
+    #[inline(always)]
+    fn read(&self, platform: &impl Platform, known: &Known, object: &CodeObject<'_>) -> bool {
+        let read = platform.with_functions(object, |functions| {
+            self.note(platform, known, object, functions);
+        });
+        let done = read.is_some() || self.failures.fetch_add(1, Ordering::Relaxed) >= FAILURES;
+        // INVARIANT: nothing is written once the state is `COMPLETE`.
+        known.state.store(if done { COMPLETE } else { FREE }, Ordering::Release);
+        done
     }
 
     /// Writes the ranges of the wrappers among the functions of an object.
@@ -247,7 +249,54 @@ fn identity(object: &CodeObject<'_>) -> u64 {
     let header = object.head.get(..ELF_HEADER).unwrap_or_default().as_chunks::<8>().0;
     let header = header.iter().map(|word| u64::from_ne_bytes(*word));
     let places = [object.end, object.address, object.header].map(|place| place as u64);
-    header
-        .chain(places)
-        .fold(0, |hash, word| (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29))
+    header.chain(places).fold(0, mix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::{Budget, Clock, Console, Cpus, Memory, Process};
+
+    /// A program with an object on every page, none of which can be read.
+    struct Plugins;
+
+    // SAFETY: it has no memory.
+    unsafe impl Memory for Plugins {
+        fn reserve(&self, _: usize, _: usize) -> Option<NonNull<u8>> {
+            None
+        }
+        unsafe fn release(&self, _: NonNull<u8>, _: usize) {}
+        unsafe fn commit(&self, _: NonNull<u8>, _: usize) -> bool {
+            false
+        }
+        fn budget(&self) -> Budget {
+            Budget::of(0, 1)
+        }
+    }
+    impl Cpus for Plugins {}
+    impl Clock for Plugins {}
+    impl Console for Plugins {}
+    impl Process for Plugins {
+        fn with_object<T>(&self, at: usize, work: impl FnOnce(&CodeObject<'_>) -> T) -> Option<T> {
+            let start = at & !(PAGE_SIZE - 1);
+            Some(work(&CodeObject { start, end: start + PAGE_SIZE, ..CodeObject::BARE }))
+        }
+    }
+
+    #[test]
+    fn symbols_of_more_objects_than_fit_are_not_asked_for_again() {
+        let wrappers = Box::new(Wrappers::new());
+        let call = |object: usize| object * PAGE_SIZE + 16;
+        assert_eq!(wrappers.find_known(&Plugins, call(1)), None);
+        for _ in 0..FAILURES {
+            assert_eq!(wrappers.find(&Plugins, call(1)), None);
+        }
+        for object in 1..=OBJECTS {
+            assert_eq!(wrappers.find(&Plugins, call(object)), Some(Wrapper::No));
+            assert_eq!(wrappers.find_known(&Plugins, call(object)), Some(Wrapper::No));
+        }
+        let further = call(OBJECTS + 1);
+        assert_eq!(wrappers.find_known(&Plugins, further), Some(Wrapper::No));
+        assert_eq!(wrappers.find(&Plugins, further), Some(Wrapper::No));
+    }
 }
