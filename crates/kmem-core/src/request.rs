@@ -27,6 +27,54 @@ const ENDLESS: usize = 1 << 63;
 /// All marks in the frame.
 const MARKS: usize = QUIET | RETRY | ENDLESS;
 
+/// The body of a naked function that calls `$inner` from a frame of its own. In `$x86` or `$arm` it
+/// passes the address of its frame's record. `$before` comes first, and has no instructions.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! call_with_record {
+    (
+        $inner:ident, $x86:literal, $arm:literal, [$($x86_more:expr),*], [$($arm_more:expr),*]
+        $(, before $before:expr)?
+    ) => {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::naked_asm!(
+            $($before,)?
+            ".cfi_startproc",
+            "push rbp",
+            ".cfi_def_cfa_offset 16",
+            ".cfi_offset 6, -16",
+            "mov rbp, rsp",
+            ".cfi_def_cfa_register 6",
+            $($x86_more,)*
+            concat!("mov ", $x86, ", rbp"),
+            "call {}",
+            "pop rbp",
+            ".cfi_def_cfa 7, 8",
+            "ret",
+            ".cfi_endproc",
+            sym $inner
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::naked_asm!(
+            $($before,)?
+            ".cfi_startproc",
+            "stp x29, x30, [sp, #-16]!",
+            ".cfi_def_cfa_offset 16",
+            ".cfi_offset 29, -16",
+            ".cfi_offset 30, -8",
+            "mov x29, sp",
+            $($arm_more,)*
+            concat!("mov ", $arm, ", x29"),
+            "bl {}",
+            "ldp x29, x30, [sp], #16",
+            ".cfi_def_cfa_offset 0",
+            "ret",
+            ".cfi_endproc",
+            sym $inner
+        );
+    };
+}
+
 /// A call site that asks for memory, the group that pays, and how hard to try.
 ///
 /// # Invariants

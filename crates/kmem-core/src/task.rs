@@ -40,59 +40,7 @@ pub const fn group_in(word: usize) -> ObjcgId {
 
 #[cfg(all(kmem_linux, not(miri)))]
 mod word {
-    use core::arch::asm;
-
-    core::arch::global_asm!(
-        ".pushsection .tbss.kmem_task, \"awT\", %nobits",
-        ".balign 8",
-        ".hidden kmem_task",
-        ".globl kmem_task",
-        ".type kmem_task, %object",
-        ".size kmem_task, 8",
-        "kmem_task: .zero 8",
-        ".popsection",
-    );
-
-    /// The word's address.
-    #[inline(always)]
-    fn place() -> *mut usize {
-        let at: *mut usize;
-        // SAFETY: computes an address from the thread pointer.
-        unsafe {
-            #[cfg(target_arch = "x86_64")]
-            asm!("mov {0}, fs:[0]", "add {0}, [rip + kmem_task@GOTTPOFF]", out(reg) at,
-                options(nostack, readonly));
-            #[cfg(target_arch = "aarch64")]
-            asm!("mrs {0}, tpidr_el0", "adrp {1}, :gottprel:kmem_task",
-                "ldr {1}, [{1}, :gottprel_lo12:kmem_task]", "add {0}, {0}, {1}",
-                out(reg) at, out(reg) _, options(nostack, readonly, preserves_flags));
-        }
-        at
-    }
-
-    #[inline(always)]
-    pub(super) fn get() -> usize {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let word: usize;
-            // SAFETY: reads the calling thread's own word.
-            unsafe {
-                asm!("mov {0}, [rip + kmem_task@GOTTPOFF]", "mov {0}, fs:[{0}]", out(reg) word,
-                    options(nostack, readonly, preserves_flags));
-            }
-            word
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the calling thread's own word, aligned, which only this module uses.
-        unsafe {
-            *place()
-        }
-    }
-
-    pub(super) fn set(word: usize) {
-        // SAFETY: the calling thread's own word, aligned, which only this module uses.
-        unsafe { *place() = word }
-    }
+    crate::os::linux::thread_word::define!("kmem_task");
 }
 
 #[cfg(not(all(kmem_linux, not(miri))))]

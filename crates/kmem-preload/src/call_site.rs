@@ -98,52 +98,6 @@ macro_rules! with_call_site {
     )*};
 }
 
-/// The body of a naked function that calls `$inner` from a frame of its own. In `$x86` or `$arm` it
-/// passes the address of its frame's record. `$before` comes first, and has no instructions.
-macro_rules! call_with_record {
-    (
-        $inner:ident, $x86:literal, $arm:literal, [$($x86_more:expr),*], [$($arm_more:expr),*]
-        $(, before $before:expr)?
-    ) => {
-        #[cfg(target_arch = "x86_64")]
-        core::arch::naked_asm!(
-            $($before,)?
-            ".cfi_startproc",
-            "push rbp",
-            ".cfi_def_cfa_offset 16",
-            ".cfi_offset 6, -16",
-            "mov rbp, rsp",
-            ".cfi_def_cfa_register 6",
-            $($x86_more,)*
-            concat!("mov ", $x86, ", rbp"),
-            "call {}",
-            "pop rbp",
-            ".cfi_def_cfa 7, 8",
-            "ret",
-            ".cfi_endproc",
-            sym $inner
-        );
-        #[cfg(target_arch = "aarch64")]
-        core::arch::naked_asm!(
-            $($before,)?
-            ".cfi_startproc",
-            "stp x29, x30, [sp, #-16]!",
-            ".cfi_def_cfa_offset 16",
-            ".cfi_offset 29, -16",
-            ".cfi_offset 30, -8",
-            "mov x29, sp",
-            $($arm_more,)*
-            concat!("mov ", $arm, ", x29"),
-            "bl {}",
-            "ldp x29, x30, [sp], #16",
-            ".cfi_def_cfa_offset 0",
-            "ret",
-            ".cfi_endproc",
-            sym $inner
-        );
-    };
-}
-
 /// Exports `$name`, which calls `$inner` with two further arguments. They are its return address
 /// (in `$x86` or `$arm`) and the address of the call's record (in `$xf` or `$af`). A function with
 /// a fast path uses [`with_frame`] instead, when it leaves that path.
@@ -155,7 +109,7 @@ macro_rules! with_caller {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name($($arg: $ty),*) -> *mut c_void {
-            $crate::call_site::call_with_record!(
+            kmem_core::call_with_record!(
                 $inner, $xf, $af,
                 [concat!("mov ", $x86, ", [rbp + 8]")],
                 [concat!("mov ", $arm, ", x30")],
@@ -172,7 +126,7 @@ macro_rules! with_frame {
     ($($name:ident ($($arg:ident: $ty:ty),*) => $inner:ident, $x86:literal, $arm:literal;)*) => {$(
         #[unsafe(naked)]
         extern "C" fn $name($($arg: $ty),*) -> *mut u8 {
-            $crate::call_site::call_with_record!($inner, $x86, $arm, [], []);
+            kmem_core::call_with_record!($inner, $x86, $arm, [], []);
         }
     )*};
 }
@@ -228,4 +182,4 @@ macro_rules! twins {
     )*};
 }
 
-pub(crate) use {call_with_record, last_register, twins, with_call_site, with_caller, with_frame};
+pub(crate) use {last_register, twins, with_call_site, with_caller, with_frame};

@@ -6,7 +6,7 @@ use core::ffi::{c_int, c_void};
 use kmem_core::request::Caller;
 use kmem_core::task;
 
-use crate::call_site::{at, call_with_record, with_call_site, with_caller, with_frame};
+use crate::call_site::{at, with_call_site, with_caller, with_frame};
 use crate::preemption::{goes_through, jump};
 use crate::{KMEM, errno, family, thread};
 
@@ -132,7 +132,13 @@ extern "C" fn pvalloc_at(size: usize, ret: usize, frame: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    call_with_record!(posix_memalign_at, "r8", "x4", ["mov rcx, [rbp + 8]"], ["mov x3, x30"]);
+    kmem_core::call_with_record!(
+        posix_memalign_at,
+        "r8",
+        "x4",
+        ["mov rcx, [rbp + 8]"],
+        ["mov x3, x30"]
+    );
 }
 
 /// # Safety

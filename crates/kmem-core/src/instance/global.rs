@@ -59,38 +59,7 @@ macro_rules! with_record {
         $(#[$doc])*
         #[unsafe(naked)]
         unsafe extern "C" fn $name($($arg: $ty),*) -> *mut u8 {
-            #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!(
-                ".cfi_startproc",
-                "push rbp",
-                ".cfi_def_cfa_offset 16",
-                ".cfi_offset 6, -16",
-                "mov rbp, rsp",
-                ".cfi_def_cfa_register 6",
-                concat!("mov ", $x86, ", rbp"),
-                "call {}",
-                "pop rbp",
-                ".cfi_def_cfa 7, 8",
-                "ret",
-                ".cfi_endproc",
-                sym $inner
-            );
-            #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!(
-                ".cfi_startproc",
-                "stp x29, x30, [sp, #-16]!",
-                ".cfi_def_cfa_offset 16",
-                ".cfi_offset 29, -16",
-                ".cfi_offset 30, -8",
-                "mov x29, sp",
-                concat!("mov ", $arm, ", x29"),
-                "bl {}",
-                "ldp x29, x30, [sp], #16",
-                ".cfi_def_cfa_offset 0",
-                "ret",
-                ".cfi_endproc",
-                sym $inner
-            );
+            $crate::call_with_record!($inner, $x86, $arm, [], []);
         }
     )*};
 }

@@ -29,6 +29,7 @@ mod sigbus;
 mod stack;
 pub mod start;
 pub mod syscall;
+pub(crate) mod thread_word;
 mod vdso;
 
 /// The Linux platform. It holds only answers of the kernel, and the places of special

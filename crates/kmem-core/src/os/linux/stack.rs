@@ -29,43 +29,7 @@ const NONE: usize = 1;
 /// The low end of the mapping that holds the thread's stack and descriptor; 0: not asked for, and
 /// [`NONE`].
 mod low {
-    core::arch::global_asm!(
-        ".pushsection .tbss.kmem_stack, \"awT\", %nobits",
-        ".balign 8",
-        ".hidden kmem_stack",
-        ".globl kmem_stack",
-        ".type kmem_stack, %object",
-        ".size kmem_stack, 8",
-        "kmem_stack: .zero 8",
-        ".popsection",
-    );
-
-    #[inline(always)]
-    fn place() -> *mut usize {
-        let at: *mut usize;
-        // SAFETY: computes an address from the thread pointer.
-        unsafe {
-            #[cfg(target_arch = "x86_64")]
-            core::arch::asm!("mov {0}, fs:[0]", "add {0}, [rip + kmem_stack@GOTTPOFF]",
-                out(reg) at, options(nostack, readonly));
-            #[cfg(target_arch = "aarch64")]
-            core::arch::asm!("mrs {0}, tpidr_el0", "adrp {1}, :gottprel:kmem_stack",
-                "ldr {1}, [{1}, :gottprel_lo12:kmem_stack]", "add {0}, {0}, {1}",
-                out(reg) at, out(reg) _, options(nostack, readonly, preserves_flags));
-        }
-        at
-    }
-
-    #[inline(always)]
-    pub(super) fn get() -> usize {
-        // SAFETY: the calling thread's own word, aligned, which only this module uses.
-        unsafe { *place() }
-    }
-
-    pub(super) fn set(low: usize) {
-        // SAFETY: the calling thread's own word, aligned, which only this module uses.
-        unsafe { *place() = low }
-    }
+    crate::os::linux::thread_word::define!("kmem_stack");
 }
 
 impl Linux {
