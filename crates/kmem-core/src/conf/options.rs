@@ -78,10 +78,10 @@ pub const OPTIONS: &[ConfOption] = &[
     },
     ConfOption {
         name: "skip",
-        values: "names of functions of at most 256 bytes, joined by `+`; `*` and `?` stand for any \
-                 text and letter",
+        values: "a list of at most 256 bytes",
         default: "",
-        meaning: "Functions that pass requests on. Their memory belongs to their callers.",
+        meaning: "Functions that pass requests on: names, joined by `+`, in which `*` stands for \
+                  any text and `?` for any letter. Their memory belongs to their callers.",
         set: |conf, value| {
             conf.skip = Text::of(value)?;
             Ok(())
