@@ -92,6 +92,35 @@ fn a_context_is_begun_and_ended_while_the_program_runs() {
 }
 
 #[test]
+fn a_context_may_be_of_a_call_that_goes_through_a_wrapper() {
+    let mut program = Program::start("callers", &[&FRAMES[..], &["-DWRAPPED"]].concat(), &[], "");
+    program.tell(b'x');
+    let all = BUILD + LOAD;
+    assert_eq!(folded(&program), [format!("make;xmalloc {all}")]);
+    let refused = program.kmem(&["context", "xmalloc"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+
+    let output = program.kmem(&["context", "make", "--depth", "2", "--wait", "0"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    program.tell(b'x');
+    let shown = text(&program.kmem(&["context"]).stderr);
+    assert!(shown.contains("kmem: 2 callers are told apart;"), "{shown}");
+    let apart = [
+        format!("build;make;xmalloc {BUILD}"),
+        format!("load;make;xmalloc {LOAD}"),
+        format!("make;xmalloc {all}"),
+    ];
+    assert_eq!(folded(&program), apart);
+    // Their callers are told apart already.
+    let again = program.kmem(&["context", "make", "--depth", "3", "--wait", "0"]);
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
+
+    assert_eq!(program.kmem(&["context", "--off"]).status.code(), Some(0));
+    program.tell(b'x');
+    assert_eq!(folded(&program)[2], format!("make;xmalloc {}", 2 * all));
+}
+
+#[test]
 fn a_context_that_tells_nothing_apart_says_so() {
     let mut program = Program::start("callers", &FRAMES, &[], "");
     program.tell(b'x');

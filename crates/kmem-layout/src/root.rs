@@ -89,8 +89,9 @@ pub struct RootBlock {
     pub depth: AtomicU32,
     /// *Live, writable from outside.* Depth for the one site `deep_tag`, as in `depth`.
     pub deep_depth: AtomicU32,
-    /// *Live, writable from outside.* A tag of kind [`crate::site::site_kind::CALLER`] whose calls
-    /// are told apart by `deep_depth` return addresses; 0: none.
+    /// *Live, writable from outside.* A tag of kind [`crate::site::site_kind::CALLER`] or
+    /// [`crate::site::site_kind::CHAIN`] whose calls are told apart by `deep_depth` return
+    /// addresses, not counting those of wrappers; 0: none.
     pub deep_tag: AtomicU32,
     /// Room at `groups`, in entries.
     pub group_capacity: u32,

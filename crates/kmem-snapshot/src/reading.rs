@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::blackbox::{BlackBox, Counts, Moment};
-use crate::books::{
-    Accounting, Books, Buddyinfo, Key, Pinned, Profiling, SiteRow, Snapshot, Table,
-};
+use crate::books::{Accounting, Books, Buddyinfo, Pinned, Profiling, SiteRow, Snapshot, Table};
 use crate::core_file::CoreFile;
 use crate::error::ReadError;
 use crate::notes::Note;
@@ -156,8 +154,9 @@ pub struct CallSite {
     pub root: u64,
     /// Tag of the site.
     pub tag: u32,
-    /// Return address of the call.
-    pub address: u64,
+    /// Return addresses, innermost first: of the wrappers that it goes through, if there are any,
+    /// and of the call.
+    pub addresses: Arc<[u64]>,
     /// Place of the call.
     pub place: Place,
     /// Live bytes.
@@ -178,14 +177,14 @@ pub struct ToldApart {
 }
 
 impl Snapshot {
-    /// The callers of the call site with this return address, in the books of one root block.
+    /// The callers of the call site with these return addresses, in the books of one root block.
     #[must_use]
-    pub fn told_apart(&self, root: u64, address: u64) -> ToldApart {
+    pub fn told_apart(&self, root: u64, addresses: &[u64]) -> ToldApart {
         let mut sum = ToldApart::default();
         let rows = self.books.iter().filter(|books| books.root == root).flat_map(|b| &b.rows);
         let mut known = BTreeSet::new();
-        for row in rows.filter(|row| row.key.addresses().first() == Some(&address)) {
-            if matches!(row.key, Key::Caller(_)) {
+        for row in rows.filter(|row| row.key.addresses().starts_with(addresses)) {
+            if row.key.addresses().len() == addresses.len() {
                 sum.alone = sum.alone.saturating_add(row.calls);
             } else if row.calls != 0 {
                 sum.objects = sum.objects.saturating_add(row.calls);
@@ -244,10 +243,9 @@ impl Target {
             let rows = snapshot.books.iter().flat_map(|b| b.rows.iter().map(|row| (b.root, row)));
             let mut sites: Vec<CallSite> = rows
                 .filter_map(|(root, row)| {
-                    let Key::Caller(addr) = row.key else { return None };
+                    let (addresses, place) = Origin::call_site(row, &mut symbols)?;
                     let (tag, bytes, calls) = (row.tag, row.bytes, row.calls);
-                    let (address, place) = (addr, symbols.resolve(addr));
-                    Some(CallSite { root, tag, address, place, bytes, calls })
+                    Some(CallSite { root, tag, addresses, place, bytes, calls })
                 })
                 .collect();
             sites.sort_by_key(|site| (std::cmp::Reverse(site.bytes), site.root, site.tag));

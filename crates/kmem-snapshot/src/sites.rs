@@ -83,6 +83,24 @@ impl Origin {
         }
     }
 
+    /// The return addresses and the place of a call whose callers are not told apart. None for all
+    /// other rows.
+    pub(crate) fn call_site(
+        row: &SiteRow,
+        symbols: &mut Symbols<'_>,
+    ) -> Option<(Arc<[u64]>, Place)> {
+        let addresses: Arc<[u64]> = match &row.key {
+            Key::Caller(addr) => [*addr].into(),
+            Key::Chain { addresses, .. } => Arc::clone(addresses),
+            Key::None | Key::Static(_) => return None,
+        };
+        let last = symbols.resolve(*addresses.last()?);
+        match Self::resolve(row, symbols) {
+            (Self::Place(place), _) if place == last => Some((addresses, place)),
+            _ => None,
+        }
+    }
+
     /// Function, or a name for memory without one.
     #[must_use]
     pub fn function(&self) -> &str {

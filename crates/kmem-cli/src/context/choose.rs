@@ -118,7 +118,7 @@ mod tests {
             source: (!file.is_empty()).then(|| (file.into(), line)),
             ..Place::default()
         };
-        CallSite { root: 0x1000, tag, address: 0x5000, place, bytes: 4096, calls: 1 }
+        CallSite { root: 0x1000, tag, addresses: [0x5000].into(), place, bytes: 4096, calls: 1 }
     }
 
     fn callers() -> Vec<CallSite> {

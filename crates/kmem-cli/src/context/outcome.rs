@@ -48,7 +48,9 @@ impl Outcome {
                  from one place"
             ),
             Self::NoCallers => "nothing is told apart: the callers of this call site cannot be \
-                                found. Build the program with -fno-omit-frame-pointer"
+                                found. Build the program with unwind tables \
+                                (-fasynchronous-unwind-tables) or frame pointers \
+                                (-fno-omit-frame-pointer)"
                 .to_owned(),
             Self::Nothing => format!(
                 "nothing is told apart: no object that is still in use came through the call \
@@ -61,7 +63,7 @@ impl Outcome {
 /// Reads the callers of a call site.
 pub(super) fn read(pid: u32, of: &CallSite) -> Result<ToldApart, Failure> {
     let (snapshot, _) = Target::Process(pid).snapshot()?;
-    Ok(snapshot.told_apart(of.root, of.address))
+    Ok(snapshot.told_apart(of.root, &of.addresses))
 }
 
 /// Watches until callers are told apart, the process has ended, or the time is over.

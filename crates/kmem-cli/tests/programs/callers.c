@@ -1,4 +1,5 @@
-/* One allocating function with two callers, or one with -DONE.
+/* One allocating function with two callers, or one with -DONE. With -DWRAPPED it allocates through
+ * a function with the name of a wrapper.
  * Each byte on standard input starts a round of calls. */
 #include <stdlib.h>
 #include <unistd.h>
@@ -6,6 +7,11 @@
 #define NOINLINE __attribute__((noinline))
 
 static void *volatile last;
+
+#ifdef WRAPPED
+NOINLINE static void *xmalloc(size_t size) { return malloc(size); }
+#define malloc xmalloc
+#endif
 
 NOINLINE static void make(size_t size) { last = malloc(size); }
 

@@ -176,22 +176,28 @@ impl Sites {
             }
             return found;
         }
-        let mut depth = table.root.depth.load(Ordering::Relaxed);
-        if depth < 2 {
-            let found = self.find_or_add(platform, &table, Key::caller(caller.address));
-            if found.0 == table.root.deep_tag.load(Ordering::Relaxed) {
-                depth = depth.max(table.root.deep_depth.load(Ordering::Relaxed));
-            } else {
+        let depth = table.root.depth.load(Ordering::Relaxed);
+        let deep_tag = table.root.deep_tag.load(Ordering::Relaxed);
+        let mut found = TagId(TAG_NONE);
+        let mut has_callers = depth >= 2;
+        if !has_callers {
+            found = self.find_or_add(platform, &table, Key::caller(caller.address));
+            if found.0 != deep_tag {
                 let wrapper = self.is_wrapper(platform, &table, found, caller.address);
+                has_callers = wrapper == Some(true);
                 if keep && wrapper == Some(false) {
                     self.remember(caller.address, found);
                 }
-                if wrapper != Some(true) {
-                    return found;
-                }
             }
         }
-        self.lookup_callers(platform, &table, caller, depth)
+        if has_callers {
+            found = self.lookup_callers(platform, &table, caller, depth);
+        }
+        if found.0 == deep_tag {
+            let deep_depth = table.root.deep_depth.load(Ordering::Relaxed);
+            found = self.lookup_callers(platform, &table, caller, depth.max(deep_depth));
+        }
+        found
     }
 
     /// The tag of a call and its callers. Not inlined: callers of `malloc` may have little stack.
