@@ -18,6 +18,7 @@
 //! Context: any, signal handlers included. Lock-free.
 
 mod chain;
+mod lookup;
 mod made;
 mod ranges;
 mod rules;
@@ -36,13 +37,12 @@ use crate::units::TagId;
 use chain::Unwinder;
 use kmem_layout::root::RootBlock;
 use kmem_layout::site::{Site, Text, site_kind};
-use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_FIRST_SITE, TAG_NONE, TAG_OTHER, TAG_UNTAGGED};
+use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_FIRST_SITE, TAG_OTHER};
 use ranges::Ranges;
 pub use tag::{CallSite, SECTION, StaticTag};
 use tag::{Key, bytes};
 use texts::Texts;
 pub use validate::SiteFault;
-use wrappers::Wrapper;
 
 /// Most sites of an instance, the reserved ones included.
 pub const MAX_SITES: u32 = 1 << TAG_BITS;
@@ -74,7 +74,8 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// A table without memory: the tag of each call site is [`TAG_UNTAGGED`].
+    /// A table without memory: the tag of each call site is
+    /// [`TAG_UNTAGGED`](kmem_layout::word::TAG_UNTAGGED).
     pub const fn new() -> Self {
         Self {
             cache: [const { AtomicU64::new(0) }; CACHE_SLOTS],
@@ -156,107 +157,6 @@ impl Sites {
             word.store(0, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
-    }
-
-    /// The tag of a call site; a new one if it has none. The tag enters the cache if `keep` is
-    /// true. The tag of a chain of callers never enters it: that tag holds for this call only.
-    #[cold]
-    #[inline(never)]
-    pub fn lookup(&self, platform: &impl Platform, caller: CallSite, keep: bool) -> TagId {
-        if caller.address <= CallSite::NOBODY.address {
-            return TagId(TAG_NONE);
-        }
-        let Some(table) = self.table() else {
-            return TagId(TAG_UNTAGGED);
-        };
-        if let Some(tag) = caller.static_tag() {
-            let found = self.find_or_add(platform, &table, Key::tag(tag));
-            if keep {
-                self.remember(caller.address, found);
-            }
-            return found;
-        }
-        let depth = table.root.depth.load(Ordering::Relaxed);
-        let deep_tag = table.root.deep_tag.load(Ordering::Relaxed);
-        let mut found = TagId(TAG_NONE);
-        let mut has_callers = depth >= 2;
-        if !has_callers {
-            found = self.find_or_add(platform, &table, Key::caller(caller.address));
-            if found.0 != deep_tag {
-                let wrapper = self.is_wrapper(platform, &table, found, caller.address);
-                has_callers = wrapper == Some(true);
-                if keep && wrapper == Some(false) {
-                    self.remember(caller.address, found);
-                }
-            }
-        }
-        if has_callers {
-            found = self.lookup_callers(platform, &table, caller, depth);
-        }
-        if found.0 == deep_tag {
-            let deep_depth = table.root.deep_depth.load(Ordering::Relaxed);
-            found = self.lookup_callers(platform, &table, caller, depth.max(deep_depth));
-        }
-        found
-    }
-
-    /// The tag of a call and its callers. Not inlined: callers of `malloc` may have little stack.
-    #[inline(never)]
-    fn lookup_callers(
-        &self,
-        platform: &impl Platform,
-        table: &Table<'_>,
-        caller: CallSite,
-        depth: u32,
-    ) -> TagId {
-        let known = self.unwinder.find_chain(platform, caller, depth, |tag| table.frames(tag));
-        known.unwrap_or_else(|| {
-            self.unwinder.tag_of_chain(platform, caller, depth, |chain| {
-                let before = table.count();
-                let tag = self.find_or_add(platform, table, chain.key());
-                if tag.0 < before { chain::Found::Again(tag) } else { chain::Found::New(tag) }
-            })
-        })
-    }
-
-    /// Returns whether a call site is in an allocation wrapper. `None`: not known now. The site
-    /// keeps the answer until an object is unloaded.
-    fn is_wrapper(
-        &self,
-        platform: &impl Platform,
-        table: &Table<'_>,
-        tag: TagId,
-        ret: usize,
-    ) -> Option<bool> {
-        let site = table.sites.get(tag.0 as usize);
-        let Some(site) = site.filter(|_| tag.0 >= TAG_FIRST_SITE) else { return Some(false) };
-        let generation = self.unwinder.generation();
-        // Acquire pairs with the release below: the answer is that of the generation.
-        if generation.is_some_and(|now| site.skip.load(Ordering::Acquire) == now) {
-            return Some(site.wrappers.load(Ordering::Relaxed) != 0);
-        }
-        let is_wrapper = self.unwinder.wrapper(platform, ret)? != Wrapper::No;
-        if let Some(generation) = generation {
-            site.wrappers.store(is_wrapper.into(), Ordering::Relaxed);
-            site.skip.store(generation, Ordering::Release);
-        }
-        Some(is_wrapper)
-    }
-
-    /// The tag of a call whose callers were told apart before. `None`: they were not, or the call
-    /// site is no return address.
-    #[inline]
-    pub fn lookup_chain(&self, platform: &impl Platform, caller: CallSite) -> Option<TagId> {
-        if caller.address <= CallSite::NOBODY.address || caller.static_tag().is_some() {
-            return None;
-        }
-        let table = self.table()?;
-        if table.root.deep_tag.load(Ordering::Relaxed) != 0 {
-            // The call may be that of the site, whose depth is another one.
-            return None;
-        }
-        let depth = table.root.depth.load(Ordering::Relaxed);
-        self.unwinder.find_chain(platform, caller, depth, |tag| table.frames(tag))
     }
 
     /// Takes functions for allocation wrappers whose names match these patterns. Called once, at
