@@ -80,21 +80,17 @@ impl<'a> Census<'a> {
             // moment.
             let words = unsafe { set.slabs.extension(slab, geometry) };
             // Adjacent objects mostly have the same word: report runs of objects, not objects.
-            let (mut run, mut count) = (0, 0);
-            for word in words {
-                let word = word.load(Ordering::Relaxed);
-                if word & EXT_LIVE == 0 {
-                    continue;
-                }
-                if word != run {
-                    if count > 0 {
-                        each(held(run, count));
+            let mut live = words.iter().map(|word| word.load(Ordering::Relaxed));
+            let mut live = || live.find(|word| word & EXT_LIVE != 0);
+            let mut next = live();
+            while let Some(run) = next {
+                let mut count = 1;
+                next = loop {
+                    match live() {
+                        Some(word) if word == run => count += 1,
+                        other => break other,
                     }
-                    (run, count) = (word, 0);
-                }
-                count += 1;
-            }
-            if count > 0 {
+                };
                 each(held(run, count));
             }
         };

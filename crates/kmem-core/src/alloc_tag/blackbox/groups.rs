@@ -26,16 +26,12 @@ impl<'a> GroupPart<'a> {
     }
 
     /// Adds allocations to the sums of their group, or of its nearest ancestor that has an entry.
+    #[inline(always)]
     pub(super) fn add(&mut self, held: &Held, kind: Kind) {
-        let mut at = held.objcg;
-        for _ in 0..MAX_GROUP_DEPTH {
-            if (at.0 as usize) < self.table.len() {
-                break;
-            }
-            let block = self.blocks.get(at.0 as usize);
-            at = ObjcgId(block.map_or(0, |block| block.parent.load(Ordering::Relaxed)));
+        let mut at = held.objcg.0 as usize;
+        if at >= self.table.len() {
+            at = self.nearest(held.objcg);
         }
-        let at = if (at.0 as usize) < self.table.len() { at.0 as usize } else { 0 };
         let Some(group) = self.table.get_mut(at) else { return };
         let sum = &mut group.held;
         sum.objects += held.calls;
@@ -46,6 +42,20 @@ impl<'a> GroupPart<'a> {
             Kind::Vmalloc => &mut sum.vmalloc,
             Kind::PerCpu => &mut sum.percpu,
         } += held.bytes;
+    }
+
+    /// Place of the nearest ancestor that has an entry.
+    #[cold]
+    #[inline(never)]
+    fn nearest(&self, mut at: ObjcgId) -> usize {
+        for _ in 0..MAX_GROUP_DEPTH {
+            if (at.0 as usize) < self.table.len() {
+                return at.0 as usize;
+            }
+            let block = self.blocks.get(at.0 as usize);
+            at = ObjcgId(block.map_or(0, |block| block.parent.load(Ordering::Relaxed)));
+        }
+        0
     }
 
     /// Copies the groups' blocks. Returns the number of groups in the record.
