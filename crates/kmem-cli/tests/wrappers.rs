@@ -77,6 +77,30 @@ fn depth_counts_from_the_caller_of_the_wrappers() {
 }
 
 #[test]
+fn several_callers_of_what_holds_most_are_told_apart() {
+    let dir = directory();
+    let report = |flags: &[&str]| {
+        let compiler = Compiler::c().args(["-O2", "-g", "-fno-optimize-sibling-calls"]);
+        let compiler = compiler.args(flags).arg(source("several_callers.c"));
+        let program = compiler.compile(dir.path().join("several_callers"));
+        let mut command = Command::new(KMEM);
+        command.args(["run", "--no-mmap", "--library"]).arg(library()).arg("--").arg(program);
+        let output = command.env_remove("KMEM_CONF").env_remove("LD_PRELOAD").output().unwrap();
+        text(&output.stderr)
+    };
+    for through in [&[][..], &["-DWRAPPED"]] {
+        let several = report(through);
+        let rows: Vec<&str> = several.lines().skip_while(|l| !l.contains("node_new")).collect();
+        // A row's callers are below it. The first calls may not be told apart.
+        for (row, from) in rows[1..].iter().zip(["from parse_list ", "from parse_map "]) {
+            assert!(row.contains(from), "{several}");
+        }
+        let one = report(&[through, &["-DONE"]].concat());
+        assert!(one.contains("node_new") && !one.contains("from"), "{one}");
+    }
+}
+
+#[test]
 fn without_names_the_c_library_still_passes_requests_on() {
     let dir = directory();
     let program = c_program(&dir, &["-s", "-g0"]);

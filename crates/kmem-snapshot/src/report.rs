@@ -1,5 +1,6 @@
 //! Tables and the accounting line, for people.
 
+mod callers;
 mod groups;
 mod mappings;
 mod name;
@@ -62,7 +63,7 @@ pub fn filtered(sites: &[Site], of: (i64, u64)) -> String {
 }
 
 /// Writes `SIZE OBJECTS FUNCTION WHERE` for the first `lines` rows, and one line with the sum of
-/// the others.
+/// the others. Below a row with several callers, it writes the largest of them.
 ///
 /// # Errors
 ///
@@ -72,8 +73,19 @@ pub fn write_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Re
     if shown.is_empty() {
         return writeln!(out, "  (nothing)");
     }
-    let cells = |site: &Site| format!("{:>10} {:>9}", size(site.bytes), site.calls);
-    write_columns(out, &header(), shown, cells)?;
+    let all = total(sites).0;
+    let below: Vec<Vec<callers::Row>> = shown.iter().map(|site| callers::rows(site, all)).collect();
+    let (names, width) = functions(shown);
+    let wide = below.iter().flatten().map(|row| row.name.chars().count()).max().unwrap_or(0);
+    let width = width.max(wide.min(MAX_COLUMN));
+    write_head(out, &header(), width)?;
+    for ((site, name), below) in shown.iter().zip(&names).zip(&below) {
+        let row = cells(site.bytes, site.calls);
+        write_row(out, &row, name, width, &site.origin.location())?;
+        for callers::Row { bytes, calls, name, location } in below {
+            write_row(out, &cells(*bytes, *calls), name, width, location)?;
+        }
+    }
     write_rest(out, rest)
 }
 
@@ -83,11 +95,17 @@ pub fn write_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Re
 ///
 /// The errors of the writer.
 pub fn write_header(out: &mut impl Write) -> io::Result<()> {
-    write_columns(out, &header(), &[], |_| String::new())
+    let (_, width) = functions(&[]);
+    write_head(out, &header(), width)
 }
 
 fn header() -> String {
     format!("{:>10} {:>9}", "SIZE", "OBJECTS")
+}
+
+/// The columns of bytes and objects.
+fn cells(bytes: i64, calls: u64) -> String {
+    format!("{:>10} {calls:>9}", size(bytes))
 }
 
 /// Writes a table of rows: the columns of `header` and `cells`, then `FUNCTION WHERE`.
@@ -97,14 +115,32 @@ fn write_columns(
     rows: &[Site],
     cells: impl Fn(&Site) -> String,
 ) -> io::Result<()> {
-    let (names, width) = column(rows, "FUNCTION", |site| short(site.origin.function()));
-    writeln!(out, "{header}  {:width$}  WHERE", "FUNCTION")?;
+    let (names, width) = functions(rows);
+    write_head(out, header, width)?;
     for (site, name) in rows.iter().zip(&names) {
-        let location = site.origin.location();
-        let line = format!("{}  {name:width$}  {}", cells(site), printable(&location));
-        writeln!(out, "{}", line.trim_end())?;
+        write_row(out, &cells(site), name, width, &site.origin.location())?;
     }
     Ok(())
+}
+
+/// Names of functions for a column, and its width in characters.
+fn functions(rows: &[Site]) -> (Vec<String>, usize) {
+    column(rows, "FUNCTION", |site| short(site.origin.function()))
+}
+
+fn write_head(out: &mut impl Write, header: &str, width: usize) -> io::Result<()> {
+    writeln!(out, "{header}  {:width$}  WHERE", "FUNCTION")
+}
+
+fn write_row(
+    out: &mut impl Write,
+    cells: &str,
+    name: &str,
+    width: usize,
+    location: &str,
+) -> io::Result<()> {
+    let line = format!("{cells}  {name:width$}  {}", printable(location));
+    writeln!(out, "{}", line.trim_end())
 }
 
 /// Texts of a column, safe to print, and its width in characters.

@@ -220,6 +220,17 @@ pub struct Chain {
     pub frames: Vec<Arc<Place>>,
 }
 
+/// Live objects of a row that came through one of its callers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Place of the caller's call.
+    pub place: Arc<Place>,
+    /// Live bytes.
+    pub bytes: i64,
+    /// Live objects.
+    pub calls: u64,
+}
+
 impl Site {
     /// A row without objects.
     #[must_use]
@@ -235,6 +246,29 @@ impl Site {
             mapped: None,
             pinned: None,
         }
+    }
+
+    /// The callers of the row's call, as far as they are told apart, the largest first. Library
+    /// code between the two is passed over.
+    #[must_use]
+    pub fn callers(&self) -> Vec<Caller> {
+        let mut callers: Vec<Caller> = Vec::new();
+        let mut known = HashMap::new();
+        let Origin::Place(own) = &self.origin else { return callers };
+        for Chain { frames, bytes, calls, .. } in &self.chains {
+            let behind = frames.iter().skip_while(|place| !place.is_same_place(own)).skip(1);
+            let Some(place) = behind.clone().find(|place| !place.is_library()) else { continue };
+            let key = (place.location(), place.function.as_deref());
+            let at = *known.entry(key).or_insert(callers.len());
+            if at == callers.len() {
+                callers.push(Caller { place: Arc::clone(place), bytes: 0, calls: 0 });
+            }
+            let sum = &mut callers[at];
+            sum.bytes = sum.bytes.saturating_add(*bytes);
+            sum.calls = sum.calls.saturating_add(*calls);
+        }
+        callers.sort_by_key(|caller| std::cmp::Reverse(caller.bytes));
+        callers
     }
 
     /// Equal for two rows of one place, one group and one node.

@@ -72,6 +72,12 @@ impl Place {
         }
     }
 
+    /// True for two addresses that are shown as one place.
+    pub(crate) fn is_same_place(&self, other: &Self) -> bool {
+        let of = |place: &Self| (place.module.clone(), place.location(), place.function.clone());
+        of(self) == of(other)
+    }
+
     /// True for code of the language's own library, whose caller tells more.
     #[must_use]
     pub fn is_library(&self) -> bool {

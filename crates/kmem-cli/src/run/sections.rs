@@ -137,6 +137,7 @@ pub(crate) fn write(out: &mut impl Write, program: &Program<'_>, lines: usize) -
                 Some(sum) => {
                     sum.bytes = sum.bytes.saturating_add(site.bytes);
                     sum.calls = sum.calls.saturating_add(site.calls);
+                    sum.chains.extend(site.chains);
                 }
                 None => merged.push(site),
             }

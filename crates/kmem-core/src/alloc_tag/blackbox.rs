@@ -500,6 +500,7 @@ pub struct Recording<'a> {
 
 impl Recording<'_> {
     /// Adds allocations to the sums of their group.
+    #[inline(always)]
     pub fn add(&mut self, held: &Held, kind: Kind) {
         self.groups.add(held, kind);
     }

@@ -8,6 +8,13 @@ use crate::memcg::Groups;
 use crate::os::Platform;
 use crate::sync::Ordering;
 
+/// Bytes in use from which sites are probed.
+const PROBED_FROM: u64 = 1 << 20;
+/// A site is probed if it holds one in this many parts of the memory.
+const PROBED_PART: u64 = 8;
+/// A site is probed if it holds this many allocations.
+const PROBED_CALLS: u64 = 16;
+
 impl Books {
     /// In a forked child whose parent has a black box in a directory: makes its own, with a record
     /// of what it inherited. Called before the child's first allocation.
@@ -100,6 +107,23 @@ impl Books {
         {
             let used = root.used_pages.load(Ordering::Relaxed);
             recording.finish(platform, reason, used, tally, &self.sites);
+            self.probe_large(tally);
+        }
+    }
+
+    /// Has the callers looked at of sites that hold a large part of the memory. Not inlined: the
+    /// census of [`Self::record`] is inlined as it is.
+    #[inline(never)]
+    fn probe_large(&self, tally: &Tally<'_>) {
+        let all = tally.total().0;
+        if all < PROBED_FROM {
+            return;
+        }
+        for tag in tally.tags() {
+            let (bytes, calls) = tally.get(tag);
+            if bytes >= all / PROBED_PART && calls >= PROBED_CALLS {
+                self.sites.probe(tag);
+            }
         }
     }
 }

@@ -78,6 +78,11 @@ impl Tally<'_> {
         (entry.bytes.load(Ordering::Relaxed), entry.calls.load(Ordering::Relaxed))
     }
 
+    /// The tags that have sums.
+    pub fn tags(&self) -> impl Iterator<Item = TagId> {
+        (0..self.len as u32).map(TagId)
+    }
+
     /// Bytes and allocations of all tags.
     pub fn total(&self) -> (u64, u64) {
         (self.bytes, self.calls)
@@ -86,7 +91,7 @@ impl Tally<'_> {
     /// Writes the tags that hold most bytes into `out`, largest first. Returns the count written.
     pub fn largest(&self, out: &mut [TagId]) -> usize {
         let mut found = 0;
-        for tag in (0..self.len as u32).map(TagId) {
+        for tag in self.tags() {
             let bytes = self.get(tag).0;
             if bytes == 0 {
                 continue;

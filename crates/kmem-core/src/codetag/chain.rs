@@ -62,6 +62,9 @@ enum Unread {
 #[derive(Clone, Copy)]
 struct Reach {
     depth: usize,
+    /// Depth under which its trail is kept. Less than `depth` for a site that is told apart by more
+    /// callers than others.
+    asked: usize,
     generation: Generation,
     unread: Unread,
 }
@@ -135,25 +138,44 @@ impl Unwinder {
     ) -> Option<TagId> {
         let trails = self.trails.get()?;
         let stack = platform.stack(caller.frame)?;
-        let walk = Walk { stack: &stack, caller, reach: self.reach(depth) };
+        let walk = Walk { stack: &stack, caller, reach: self.reach(depth, depth) };
         trails.find(&walk.wanted()?, frames)
     }
 
-    fn reach(&self, depth: u32) -> Reach {
-        let depth = depth.clamp(1, MAX_DEPTH) as usize;
-        Reach { depth, generation: self.unloads.generation(), unread: Unread::Pass }
+    /// Forgets the trails by which [`Self::find_chain`] would find a tag.
+    pub(super) fn forget_chain(
+        &self,
+        platform: &impl Platform,
+        caller: CallSite,
+        depth: u32,
+        tag: TagId,
+    ) {
+        if let Some(trails) = self.trails.get()
+            && let Some(stack) = platform.stack(caller.frame)
+            && let reach = self.reach(depth, depth)
+            && let Some(wanted) = (Walk { stack: &stack, caller, reach }).wanted()
+        {
+            trails.forget(&wanted, tag);
+        }
     }
 
-    /// Calls `tag_of` with the chain of a call, up to `depth`. On other stacks than the thread's
-    /// own the chain of depth 1 is the call alone: to copy words at every call takes too long.
+    fn reach(&self, depth: u32, asked: u32) -> Reach {
+        let [depth, asked] = [depth, asked].map(|depth| depth.clamp(1, MAX_DEPTH) as usize);
+        Reach { depth, asked, generation: self.unloads.generation(), unread: Unread::Pass }
+    }
+
+    /// Calls `tag_of` with the chain of a call, up to `depth`. [`Self::find_chain`] finds it by
+    /// `asked`. On other stacks than the thread's own the chain of depth 1 is the call alone: to
+    /// copy words at every call takes too long.
     pub(super) fn tag_of_chain(
         &self,
         platform: &impl Platform,
         caller: CallSite,
         depth: u32,
+        asked: u32,
         tag_of: impl Fn(&Chain) -> Found,
     ) -> TagId {
-        let reach = self.reach(depth);
+        let reach = self.reach(depth, asked);
         let Some(stack) = platform.stack(caller.frame) else {
             return match reach.depth {
                 1 => tag_of(&Chain::from(caller)).tag(),
@@ -232,7 +254,7 @@ impl Unwinder {
         &self,
         platform: &impl Platform,
         chain: &mut Chain,
-        Reach { depth, generation, unread }: Reach,
+        Reach { depth, generation, unread, .. }: Reach,
         mut word: impl FnMut(usize) -> Option<usize>,
         trail: &mut Trail,
     ) {
@@ -344,7 +366,7 @@ impl Walk<'_> {
     #[inline(always)]
     fn wanted(&self) -> Option<Wanted<'_>> {
         let CallSite { frame: record, address: ret } = self.caller;
-        let Reach { depth, generation, .. } = self.reach;
+        let Reach { asked: depth, generation, .. } = self.reach;
         let generation = generation.settled()?;
         Some(Wanted { stack: self.stack, record, ret, depth, generation })
     }

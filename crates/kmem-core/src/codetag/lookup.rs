@@ -1,13 +1,14 @@
 //! The tag of a call: by its address alone, or by its callers.
 
 use super::chain::Found;
+use super::probes::State;
 use super::tag::Key;
 use super::wrappers::Wrapper;
-use super::{CallSite, Sites, Table};
+use super::{CACHE_SLOTS, CallSite, Sites, Table};
 use crate::os::Platform;
 use crate::sync::Ordering;
 use crate::units::TagId;
-use kmem_layout::word::{TAG_FIRST_SITE, TAG_NONE, TAG_UNTAGGED};
+use kmem_layout::word::{TAG_FIRST_SITE, TAG_NONE, TAG_OTHER, TAG_UNTAGGED};
 
 impl Sites {
     /// The tag of a call site; a new one if it has none. The tag enters the cache if `keep` is
@@ -37,7 +38,7 @@ impl Sites {
             if found.0 != deep_tag {
                 let wrapper = self.is_wrapper(platform, &table, found, caller.address);
                 has_callers = wrapper == Some(true);
-                if keep && wrapper == Some(false) {
+                if keep && wrapper == Some(false) && self.probes.state(found) == State::Over {
                     self.remember(caller.address, found);
                 }
             }
@@ -48,8 +49,57 @@ impl Sites {
         if found.0 == deep_tag {
             let deep_depth = table.root.deep_depth.load(Ordering::Relaxed);
             found = self.lookup_callers(platform, &table, caller, depth.max(deep_depth));
+        } else if self.probes.may_have(caller.address) {
+            found = self.lookup_probed(platform, &table, caller, found);
         }
         found
+    }
+
+    /// The tag of a call of a site, by one caller more if the site is told apart or probed.
+    #[inline(never)]
+    fn lookup_probed(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        caller: CallSite,
+        site: TagId,
+    ) -> TagId {
+        let state = self.probes.state(site);
+        if state == State::Over {
+            return site;
+        }
+        if platform.stack(caller.frame).is_none() {
+            // To walk on another stack takes too long for a site with many calls.
+            self.probes.end(site, caller.address);
+            return site;
+        }
+        let depth = table.root.depth.load(Ordering::Relaxed).max(1);
+        let chain = if state == State::Apart {
+            // From here on, the longer chain is found in the place of the site's.
+            self.unwinder.forget_chain(platform, caller, depth, site);
+            self.walk_callers(platform, table, caller, depth + 1, depth)
+        } else {
+            self.lookup_callers(platform, table, caller, depth + 1)
+        };
+        if chain.0 == TAG_OTHER {
+            return site;
+        }
+        self.probes.note(site, caller.address, chain);
+        chain
+    }
+
+    /// Looks at the callers of a site that holds a large part of the memory. If there are several,
+    /// it is told apart by them from then on. One thread at a time may do so.
+    pub fn probe(&self, tag: TagId) {
+        let Some(table) = self.table() else { return };
+        let Some(site) = table.sites.get(tag.0 as usize) else { return };
+        let (frames, wrappers) = (table.frames(tag), site.wrappers.load(Ordering::Relaxed));
+        let is_alone = frames.len() == 1;
+        let is_through = frames.len() > 1 && frames.len() == wrappers as usize + 1;
+        if table.root.depth.load(Ordering::Relaxed) < 2 && (is_alone || is_through) {
+            self.probes.begin(tag, frames[0], is_alone);
+            self.cache[frames[0] as usize % CACHE_SLOTS].store(0, Ordering::Relaxed);
+        }
     }
 
     /// The tag of a call and its callers. Not inlined: callers of `malloc` may have little stack.
@@ -62,12 +112,23 @@ impl Sites {
         depth: u32,
     ) -> TagId {
         let known = self.unwinder.find_chain(platform, caller, depth, |tag| table.frames(tag));
-        known.unwrap_or_else(|| {
-            self.unwinder.tag_of_chain(platform, caller, depth, |chain| {
-                let before = table.count();
-                let tag = self.find_or_add(platform, table, chain.key());
-                if tag.0 < before { Found::Again(tag) } else { Found::New(tag) }
-            })
+        known.unwrap_or_else(|| self.walk_callers(platform, table, caller, depth, depth))
+    }
+
+    /// [`Self::lookup_callers`] for a chain that is not known. It is found by `asked`, later.
+    #[inline(always)]
+    fn walk_callers(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        caller: CallSite,
+        depth: u32,
+        asked: u32,
+    ) -> TagId {
+        self.unwinder.tag_of_chain(platform, caller, depth, asked, |chain| {
+            let before = table.count();
+            let tag = self.find_or_add(platform, table, chain.key());
+            if tag.0 < before { Found::Again(tag) } else { Found::New(tag) }
         })
     }
 
@@ -108,6 +169,38 @@ impl Sites {
             return None;
         }
         let depth = table.root.depth.load(Ordering::Relaxed);
-        self.unwinder.find_chain(platform, caller, depth, |tag| table.frames(tag))
+        let frames = |tag| table.frames(tag);
+        let found = self.unwinder.find_chain(platform, caller, depth, frames);
+        if self.probes.may_have(caller.address) && found.is_none_or(|tag| self.probes.may_be(tag)) {
+            return self.find_probed(platform, &table, caller, found);
+        }
+        found
+    }
+
+    /// The tag of a call by one caller more, if its site is probed; else `found`. Not inlined: most
+    /// sites are not.
+    #[inline(never)]
+    fn find_probed(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        caller: CallSite,
+        found: Option<TagId>,
+    ) -> Option<TagId> {
+        let Some(site) = found.or_else(|| self.probes.site_of(caller.address)) else {
+            return found;
+        };
+        match self.probes.state(site) {
+            State::Over => found,
+            // The longer chain has no trail yet.
+            State::Apart => None,
+            State::Active => {
+                let depth = table.root.depth.load(Ordering::Relaxed).max(1) + 1;
+                let frames = |tag| table.frames(tag);
+                let chain = self.unwinder.find_chain(platform, caller, depth, frames)?;
+                self.probes.note(site, caller.address, chain);
+                Some(chain)
+            }
+        }
     }
 }

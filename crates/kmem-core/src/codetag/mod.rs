@@ -20,6 +20,7 @@
 mod chain;
 mod lookup;
 mod made;
+mod probes;
 mod ranges;
 mod rules;
 mod tag;
@@ -38,6 +39,7 @@ use chain::Unwinder;
 use kmem_layout::root::RootBlock;
 use kmem_layout::site::{Site, Text, site_kind};
 use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_FIRST_SITE, TAG_OTHER};
+use probes::Probes;
 use ranges::Ranges;
 pub use tag::{CallSite, SECTION, StaticTag};
 use tag::{Key, bytes};
@@ -69,6 +71,7 @@ pub struct Sites {
     texts: Texts,
     ranges: Ranges,
     unwinder: Unwinder,
+    probes: Probes,
     /// Sites of static tags that were unloaded and not loaded again.
     gone: AtomicU32,
 }
@@ -85,6 +88,7 @@ impl Sites {
             texts: Texts::new(),
             ranges: Ranges::new(),
             unwinder: Unwinder::new(),
+            probes: Probes::new(),
             gone: AtomicU32::new(0),
         }
     }

@@ -126,7 +126,7 @@ impl Wanted<'_> {
     /// The set for it. On all threads, equal calls are at equal depths of the stack.
     #[inline(always)]
     fn set(&self) -> usize {
-        let place = self.ret ^ self.stack.top().wrapping_sub(self.record) << 20;
+        let place = self.ret ^ self.stack.top().wrapping_sub(self.record) << 20 ^ self.depth << 44;
         ((place as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % SETS
     }
 
@@ -222,6 +222,21 @@ impl Trails {
         }
         kept.tag.store(tag.0, Ordering::Relaxed);
         kept.seq.store(seq.wrapping_add(2), Ordering::Release);
+    }
+
+    /// Forgets the trails of a tag among those that a question would find.
+    pub(super) fn forget(&self, wanted: &Wanted<'_>, tag: TagId) {
+        for kept in &self.sets[wanted.set()] {
+            let seq = kept.seq.load(Ordering::Relaxed);
+            let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
+            if kept.tag.load(Ordering::Relaxed) == tag.0
+                && seq % 2 == 0
+                && kept.seq.compare_exchange(seq, seq + 1, done, failed).is_ok()
+            {
+                kept.tag.store(0, Ordering::Relaxed);
+                kept.seq.store(seq.wrapping_add(2), Ordering::Release);
+            }
+        }
     }
 
     /// In a forked child: writes of other threads do not end.

@@ -120,10 +120,18 @@ impl Found {
     /// The chain of a call that returns to `ret`, whose record is at a word of the stack.
     fn chain(&self, machine: &Machine, ret: usize, record: usize, depth: u32) -> Vec<usize> {
         let caller = CallSite { address: ret, frame: machine.at(record) };
-        let known =
-            |tag: TagId| *self.chains.borrow().get(tag.0 as usize - 1).unwrap_or(&[].as_slice());
-        let tag = self.unwinder.find_chain(machine, caller, depth, known);
-        let walk = |chain: &Chain| {
+        let tag = self.unwinder.find_chain(machine, caller, depth, |tag| self.known(tag));
+        let tag = tag.unwrap_or_else(|| self.walk(machine, caller, depth, depth));
+        self.known(tag).iter().map(|&ret| ret as usize).collect()
+    }
+
+    fn known(&self, tag: TagId) -> &'static [u64] {
+        self.chains.borrow().get(tag.0 as usize - 1).copied().unwrap_or_default()
+    }
+
+    /// The tag of the chain that a walk finds. It is kept for who asks for depth `asked`.
+    fn walk(&self, machine: &Machine, caller: CallSite, depth: u32, asked: u32) -> TagId {
+        self.unwinder.tag_of_chain(machine, caller, depth, asked, |chain: &Chain| {
             self.walks.set(self.walks.get() + 1);
             let key = chain.key();
             self.skipped.set((key.wrappers, key.chosen));
@@ -137,9 +145,7 @@ impl Found {
                     super::Found::New(TagId(chains.len() as u32))
                 }
             }
-        };
-        let tag = tag.unwrap_or_else(|| self.unwinder.tag_of_chain(machine, caller, depth, walk));
-        known(tag).iter().map(|&ret| ret as usize).collect()
+        })
     }
 }
 
@@ -305,13 +311,29 @@ fn a_chain_of_wrappers_alone_has_them_all() {
 }
 
 #[test]
+fn a_longer_chain_takes_the_place_of_a_shorter_one_that_was_forgotten() {
+    let found = Found::default();
+    let machine = four_frames(&found);
+    for walks in [1, 2, 2] {
+        assert_eq!(found.chain(&machine, A, 1, 1), [A]);
+        assert_eq!(found.walks.get(), walks);
+    }
+    let caller = CallSite { address: A, frame: machine.at(1) };
+    found.unwinder.forget_chain(&machine, caller, 1, TagId(1));
+    let tags = [(); 2].map(|()| found.walk(&machine, caller, 2, 1));
+    assert_eq!(tags, [TagId(2); 2]);
+    assert_eq!(found.chain(&machine, A, 1, 1), [A, B]);
+    assert_eq!(found.walks.get(), 4, "the chain is found by its trail");
+}
+
+#[test]
 fn a_record_of_another_call_tells_nothing_of_the_callers() {
     let found = Found::default();
     let machine = four_frames(&found);
     assert_eq!(found.chain(&machine, B, 1, 8), [B]);
     assert_eq!(found.chain(&machine, A, 23, 8), [A]);
     let nowhere = CallSite { address: A, frame: 0 };
-    let tag = found.unwinder.tag_of_chain(&machine, nowhere, 8, |chain| {
+    let tag = found.unwinder.tag_of_chain(&machine, nowhere, 8, 8, |chain| {
         assert_eq!(chain.key().address, A);
         super::Found::New(TagId(1))
     });
