@@ -210,6 +210,21 @@ fn crashes_aborts_and_exits_are_named_and_reported() {
     }
 }
 
+#[test]
+fn a_misuse_of_any_interface_is_named_and_reported() {
+    for (end, holder) in [("cache", Some("hold")), ("percpu", None), ("vmalloc", None)] {
+        let bench = Bench::new();
+        let output = bench.output(&["--check_caches", "1"], &["20000", end]);
+        let report = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(134), "{report}");
+        assert!(report.contains("kmem ended it for a misuse of memory\n"), "{end}: {report}");
+        let names = report.contains("kmem: the misused memory was last allocated by hold at ");
+        assert_eq!(names, holder.is_some(), "{end}: {report}");
+        assert_eq!(objects(&report, "hold"), 20_001, "{end}: {report}");
+        bench.left_nothing();
+    }
+}
+
 /// Makes a memory control group with a limit in bytes. None, and recorded, where it cannot.
 fn control_group(limit: u64) -> Option<PathBuf> {
     let name = format!("kmem-test-{}", std::process::id());

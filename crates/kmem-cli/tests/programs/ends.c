@@ -32,6 +32,14 @@ static void fork_workers(int workers, int count)
 		;
 }
 
+/* Functions of kmem's library, which is preloaded. */
+struct kmem_cache;
+struct kmem_cache *kmem_cache_create_noprof(const char *name, size_t size, size_t align,
+					    void (*ctor)(void *)) __attribute__((weak));
+void kmem_cache_free(struct kmem_cache *cache, void *object) __attribute__((weak));
+void kmem_free_percpu(void *handle) __attribute__((weak));
+void kmem_vunmap(const void *at) __attribute__((weak));
+
 int main(int argc, char **argv)
 {
 	int count = atoi(argv[1]);
@@ -51,6 +59,12 @@ int main(int argc, char **argv)
 		free(freed);
 		free(freed);
 	}
+	if (strcmp(end, "cache") == 0)
+		kmem_cache_free(kmem_cache_create_noprof("mine", 100, 8, NULL), freed);
+	if (strcmp(end, "percpu") == 0)
+		kmem_free_percpu(freed);
+	if (strcmp(end, "vmalloc") == 0)
+		kmem_vunmap(freed);
 	if (strcmp(end, "fork") == 0) {
 		fork_workers(3, 4000);
 		return 0;

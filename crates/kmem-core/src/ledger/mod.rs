@@ -35,7 +35,7 @@ use crate::page::{PageWords, Run};
 use crate::report::{Fault, Reporter, Reports};
 use crate::request::Caller;
 use crate::sync::{AtomicU32, Ordering};
-use crate::units::{ObjcgId, PageCount};
+use crate::units::{ObjcgId, PageCount, TagId};
 
 mod effort;
 mod fork;
@@ -174,8 +174,15 @@ impl<P: Platform> Ledger<P> {
     #[cold]
     pub fn fault(&'static self, call: &str, at: usize, fault: Fault) -> ! {
         self.reporter().print_fault(call, at, fault);
-        if let Some(last) = fault.last() {
-            self.books.blackbox.note_misused(self.books.sites.address(last));
+        self.end_for_misuse(fault.last());
+    }
+
+    /// Writes a record to the black box, and ends the program for a misuse, which was reported.
+    /// `holder` is the call site that last allocated the memory, if it is known.
+    #[cold]
+    pub fn end_for_misuse(&'static self, holder: Option<TagId>) -> ! {
+        if let Some(holder) = holder {
+            self.books.blackbox.note_misused(self.books.sites.address(holder));
         }
         self.books.write_record(self.platform(), &self.census(), &self.groups, reason::MISUSE);
         self.platform().fatal()

@@ -19,7 +19,6 @@
 
 use core::fmt;
 
-use kmem_layout::blackbox::reason;
 use kmem_layout::root::profiling;
 use kmem_layout::word::TAG_MASK;
 
@@ -412,7 +411,7 @@ impl<P: Platform> Ledger<P> {
             line.add(text);
             self.platform().print(line.text());
         });
-        self.platform().fatal()
+        self.end_for_misuse(Some(TagId(live.word() & TAG_MASK)));
     }
 
     /// Ends the program if the red zones of an object are damaged. The object is, or just was, live
@@ -538,9 +537,6 @@ impl<P: Platform> Ledger<P> {
             line.add(format_args!("\n"));
             self.platform().print(line.text());
         });
-        let holder = self.books.sites.address(TagId(word & TAG_MASK));
-        self.books.blackbox.note_misused(holder);
-        self.books.write_record(self.platform(), &self.census(), &self.groups, reason::MISUSE);
-        self.platform().fatal()
+        self.end_for_misuse(Some(TagId(word & TAG_MASK)));
     }
 }

@@ -167,7 +167,7 @@ impl<P: Platform> On<P> {
         let (set, class, ext) = match found {
             Ok((set, Live::Object { class, ext })) => (set, class, ext),
             Ok(_) => return,
-            Err(fault) => self.ledger.reporter().fault("free_percpu", handle, fault),
+            Err(fault) => self.ledger.fault("free_percpu", handle, fault),
         };
         if let Some(ext) = ext {
             let word = ext.load(Ordering::Relaxed);

@@ -131,13 +131,6 @@ impl<P: Platform> Reporter<'_, P> {
         self.with_mappings(is_call, |maps| work(HolderName { sites, word, maps }));
     }
 
-    /// Reports a misuse of `call` and ends the program.
-    #[cold]
-    pub fn fault(&self, call: &str, at: usize, fault: Fault) -> ! {
-        self.print_fault(call, at, fault);
-        self.platform.fatal()
-    }
-
     /// Reports a misuse of `call`.
     #[cold]
     pub fn print_fault(&self, call: &str, at: usize, fault: Fault) {

@@ -31,9 +31,8 @@ impl<P: Platform> On<P> {
         new: PageCount,
         caller: Caller,
     ) -> (Resized, PageCount) {
-        let reporter = self.ledger.reporter();
         let Some(Area { start, pages: old, kind: Kind::Vmalloc, .. }) = self.find(at) else {
-            reporter.fault("vrealloc", at, Fault::NeverAllocated);
+            self.ledger.fault("vrealloc", at, Fault::NeverAllocated);
         };
         let Some((first, words)) = set
             .zone
@@ -41,7 +40,7 @@ impl<P: Platform> On<P> {
             .and_then(|first| Some((first, set.zone.words(first)?)).filter(|_| start == at))
         else {
             let (offset, pages) = (at - start, old.0);
-            reporter.fault("vrealloc", at, Fault::InsidePages { block: start, offset, pages });
+            self.ledger.fault("vrealloc", at, Fault::InsidePages { block: start, offset, pages });
         };
         let run = Run { start: first, pages: old };
         let done = self.ledger.recharge(words.ext, old, new, caller, || match new.cmp(&old) {

@@ -97,7 +97,7 @@ impl<P: Platform> On<P> {
         {
             return self.take_back(set, Run { start: first, pages }, pages);
         }
-        self.ledger.reporter().fault("vunmap", at, Fault::NeverAllocated);
+        self.ledger.fault("vunmap", at, Fault::NeverAllocated);
     }
 
     /// Gives an area back whose first `mapped` pages show other pages. If the platform does not
