@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! elf       names in one ELF file
+//! functions its functions, by the symbol table
 //! metered   DWARF, read within a budget
 //! bytes     an ELF file, read within a budget
 //! dead      files of a process that has ended
@@ -17,6 +18,7 @@
 mod bytes;
 mod dead;
 mod elf;
+mod functions;
 mod metered;
 mod perf_map;
 

@@ -70,6 +70,12 @@ impl Bytes {
         Ok(read.is_ok().then_some(bytes))
     }
 
+    /// Number of pieces in the cache.
+    #[cfg(test)]
+    pub(super) fn pieces(&self) -> usize {
+        self.pieces.borrow().len()
+    }
+
     fn has(&self, offset: u64, len: u64) -> bool {
         let end = offset.checked_add(len);
         ReadRef::len(&self.cache).is_ok_and(|all| end.is_some_and(|end| end <= all))

@@ -25,10 +25,11 @@ use object::elf::FileHeader64;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use object::{
     CompressionFormat, Endianness, Object as _, ObjectSection as _, ObjectSegment as _,
-    ObjectSymbol as _, SegmentFlags, SymbolKind,
+    SegmentFlags,
 };
 
 use super::bytes::{Bytes, ReadSeek};
+use super::functions::Functions;
 use super::metered::{Meter, Metered};
 use crate::budget::{Budget, OverBudget, STEP};
 use crate::memory::Memory;
@@ -41,14 +42,10 @@ mod tests;
 const MAX_FILE: u64 = 8 << 30;
 /// Largest image copied from memory (the vdso), in bytes.
 const MAX_IMAGE: u64 = 1 << 20;
-/// Most symbols kept of one file.
-const MAX_SYMBOLS: usize = 4 << 20;
-/// Longest mangled name that is kept and demangled.
+/// Longest mangled name that is demangled.
 const MAX_MANGLED: usize = 64 << 10;
 /// Longest demangled name. Hostile symbols grow without bound when they are demangled.
 const MAX_DEMANGLED: usize = 4096;
-/// Memory of a symbol, in bytes, besides its name.
-const SYMBOL: u64 = 64;
 /// Steps of demangling a byte of a name.
 const DEMANGLE_STEPS: u64 = 16;
 /// Most inlined frames examined for one address.
@@ -98,12 +95,6 @@ struct Segment {
     executable: bool,
 }
 
-struct Function {
-    address: u64,
-    size: u64,
-    name: Box<str>,
-}
-
 /// Names of an address.
 #[derive(Debug, Default)]
 pub(super) struct Names {
@@ -116,8 +107,9 @@ pub(super) struct Names {
 /// A parsed ELF file. It loads DWARF when an address is first named.
 pub(super) struct Elf {
     segments: Vec<Segment>,
-    /// In order of address.
-    functions: Vec<Function>,
+    functions: Functions,
+    /// True when the functions are those of the separate debug file.
+    of_debug: bool,
     bytes: Bytes,
     /// The separate debug file, when the file itself has no DWARF.
     debug: Option<Bytes>,
@@ -136,11 +128,11 @@ impl Elf {
         let bytes = Bytes::new(source, budget);
         let (segments, functions) = {
             let file = object::File::parse(&bytes).ok()?;
-            (segments(&file), functions(&file, budget).ok()?)
+            (segments(&file), Functions::of(&file, budget).ok()?)
         };
         let (debug, shared, dwarf) = (None, None, OnceCell::from(None));
-        let (budget, told) = (budget.clone(), Cell::new(false));
-        Some(Self { segments, functions, bytes, debug, shared, dwarf, budget, told })
+        let (of_debug, budget, told) = (false, budget.clone(), Cell::new(false));
+        Some(Self { segments, functions, of_debug, bytes, debug, shared, dwarf, budget, told })
     }
 
     /// Parses a file. None when it is not ELF, or broken, or above the budget.
@@ -152,22 +144,23 @@ impl Elf {
         let bytes = Bytes::new(source, budget);
         let (segments, links, mut functions) = {
             let file = object::File::parse(&bytes).ok()?;
-            (segments(&file), Links::of(&file), functions(&file, budget).ok()?)
+            (segments(&file), Links::of(&file), Functions::of(&file, budget).ok()?)
         };
         let debug = if links.has_dwarf { None } else { search.debug_file(&links, budget) };
         let mut shared = links.shared.clone();
+        let mut of_debug = false;
         if let Some(debug) = &debug
             && let Ok(file) = object::File::parse(debug)
         {
-            let more = self::functions(&file, budget).ok()?;
+            let more = Functions::of(&file, budget).ok()?;
             if more.len() > functions.len() {
-                functions = more;
+                (functions, of_debug) = (more, true);
             }
             shared = Links::of(&file).shared.or(shared);
         }
         let shared = shared.and_then(|link| search.shared_file(&link, budget));
         let (dwarf, budget, told) = (OnceCell::new(), budget.clone(), Cell::new(false));
-        Some(Self { segments, functions, bytes, debug, shared, dwarf, budget, told })
+        Some(Self { segments, functions, of_debug, bytes, debug, shared, dwarf, budget, told })
     }
 
     /// Virtual address, in the file's own terms, of the byte at `file_offset`.
@@ -207,11 +200,9 @@ impl Elf {
 
     /// Finds the function at `address` in the symbol table.
     fn symbol(&self, address: u64) -> Option<String> {
-        let after = self.functions.partition_point(|f| f.address <= address);
-        let function = self.functions[..after].last()?;
-        // Functions written in assembler may have no size.
-        let within = function.size == 0 || address - function.address < function.size;
-        within.then(|| demangle_within(&function.name, &self.budget))
+        let bytes = self.debug.as_ref().filter(|_| self.of_debug).unwrap_or(&self.bytes);
+        let name = self.functions.find(bytes, address, &self.budget)?;
+        Some(demangle_within(name, &self.budget))
     }
 
     /// DWARF of the file, or of its debug file.
@@ -241,41 +232,6 @@ fn segments(file: &Object<'_>) -> Vec<Segment> {
         Segment { file_offset, file_size, address: s.address(), executable }
     });
     all.collect()
-}
-
-/// Functions of the symbol table, or of the dynamic one where the file is stripped; in order of
-/// address.
-fn functions<'a>(file: &Object<'a>, budget: &Budget) -> Result<Vec<Function>, OverBudget> {
-    let collect = |symbols: object::SymbolIterator<'a, '_, &'a Bytes>| {
-        let mut functions = Vec::new();
-        let functions_only = |s: &object::Symbol<'a, '_, &'a Bytes>| {
-            s.is_definition() && s.kind() == SymbolKind::Text
-        };
-        for s in symbols.filter(functions_only).take(MAX_SYMBOLS) {
-            let name = s.name().ok().filter(|n| !n.is_empty() && n.len() <= MAX_MANGLED);
-            if let Some(name) = name {
-                // Any number of symbols may have one name.
-                budget.copy(SYMBOL + name.len() as u64)?;
-                functions.push(Function {
-                    address: s.address(),
-                    size: s.size(),
-                    name: name.into(),
-                });
-            }
-        }
-        // A lookup takes the last of several names for one address. Names with a size come last,
-        // and of these the shortest, which is the least decorated.
-        functions.sort_by(|a, b| {
-            let rank = |f: &Function| (f.size != 0, std::cmp::Reverse(f.name.len()));
-            a.address
-                .cmp(&b.address)
-                .then_with(|| rank(a).cmp(&rank(b)))
-                .then_with(|| b.name.cmp(&a.name))
-        });
-        Ok(functions)
-    };
-    let functions = collect(file.symbols())?;
-    if functions.is_empty() { collect(file.dynamic_symbols()) } else { Ok(functions) }
 }
 
 /// A debug file that several others share: its name, and the build-id it must have.

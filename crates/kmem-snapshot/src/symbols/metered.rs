@@ -7,7 +7,8 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::fs;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
 
 use gimli::{EndianRcSlice, Error, Reader, ReaderOffsetId, Result, RunTimeEndian};
@@ -22,6 +23,8 @@ const BATCH: u64 = 1 << 14;
 #[derive(Debug)]
 pub(super) struct Meter {
     budget: Budget,
+    /// The resident memory of this process is read from it twice in each lookup.
+    statm: Option<File>,
     /// Steps that were not drawn yet.
     steps: Cell<u64>,
     /// Resident memory of this process when the present lookup began.
@@ -30,14 +33,24 @@ pub(super) struct Meter {
 
 impl Meter {
     pub(super) fn new(budget: Budget) -> Rc<Self> {
-        Rc::new(Self { budget, steps: Cell::new(0), before: Cell::new(resident()) })
+        let statm = File::open("/proc/self/statm").ok();
+        Rc::new(Self { budget, statm, steps: Cell::new(0), before: Cell::new(0) })
+    }
+
+    /// Resident memory of this process, in bytes; 0 where it cannot be told.
+    fn resident(&self) -> u64 {
+        let mut text = [0; 128];
+        let len = self.statm.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        let text = str::from_utf8(&text[..len.unwrap_or(0)]).unwrap_or_default();
+        let pages = text.split(' ').nth(1).and_then(|field| field.parse::<u64>().ok());
+        pages.unwrap_or(0) * PAGE
     }
 
     /// Runs a lookup, and draws the memory that it keeps.
     pub(super) fn lookup<T>(&self, look: impl FnOnce() -> T) -> T {
-        self.before.set(resident());
+        self.before.set(self.resident());
         let found = look();
-        let kept = resident().saturating_sub(self.before.get());
+        let kept = self.resident().saturating_sub(self.before.get());
         // A lookup may end beyond the limit by what one batch of steps takes.
         let _ = self.budget.memory(kept.min(self.budget.memory_left()));
         found
@@ -50,7 +63,7 @@ impl Meter {
             return Ok(());
         }
         self.steps.set(0);
-        let kept = resident().saturating_sub(self.before.get());
+        let kept = self.resident().saturating_sub(self.before.get());
         let fits = self.budget.work(steps.saturating_mul(STEP)).is_ok();
         // Asks for one byte more than is left, so that the refusal is known to the budget.
         let fits =
@@ -59,13 +72,6 @@ impl Meter {
         self.steps.set(if fits { 0 } else { BATCH });
         if fits { Ok(()) } else { Err(()) }
     }
-}
-
-/// Resident memory of this process, in bytes; 0 where it cannot be told.
-fn resident() -> u64 {
-    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split(' ').nth(1).and_then(|field| field.parse::<u64>().ok());
-    pages.unwrap_or(0) * PAGE
 }
 
 /// Bytes of a section, with the meter of their file.
