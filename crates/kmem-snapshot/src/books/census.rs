@@ -56,7 +56,7 @@ pub(super) struct Census<'a> {
     source: &'a Source<'a>,
     classes: &'a [Option<Class>],
     has_books: bool,
-    /// By tag.
+    /// By tag, up to the highest one that was met. Most processes use few of all tags.
     pub(super) totals: Vec<TagTotal>,
     /// By group.
     pub(super) charges: Charges,
@@ -96,6 +96,38 @@ impl From<ReadError> for Stop {
     }
 }
 
+/// Words that are looked at without a branch for each.
+const STRIDE: usize = 8;
+
+/// Calls `each` with the live words and their counts. Neighbours often share a word, so it is
+/// called for runs of words.
+fn each_run(words: &[[u8; 4]], mut each: impl FnMut(u32, u64)) {
+    // Only live words equal this one.
+    let (mut run, mut count) = (u32::MAX, 0_u64);
+    let (strides, rest) = words.as_chunks::<STRIDE>();
+    for stride in strides.iter().map(<[[u8; 4]; STRIDE]>::as_slice).chain([rest]) {
+        let words = || stride.iter().map(|word| u32::from_le_bytes(*word));
+        let live: u32 = words().map(|word| word / EXT_LIVE & 1).sum();
+        let same: u32 = words().map(|word| u32::from(word == run)).sum();
+        if live == same {
+            count += u64::from(same);
+            continue;
+        }
+        for word in words().filter(|word| word & EXT_LIVE != 0) {
+            if word != run {
+                if count > 0 {
+                    each(run, count);
+                }
+                (run, count) = (word, 0);
+            }
+            count += 1;
+        }
+    }
+    if count > 0 {
+        each(run, count);
+    }
+}
+
 /// Counts of slabs of one size class.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slabs {
@@ -117,7 +149,7 @@ impl<'a> Census<'a> {
             source,
             classes,
             has_books,
-            totals: vec![TagTotal::default(); TAGS],
+            totals: Vec::new(),
             charges: Charges::new(classes.len()),
             slabs: vec![Slabs::default(); classes.len()],
             pins: Pins::with_room(source.budget.memory_left() / 2),
@@ -150,7 +182,11 @@ impl<'a> Census<'a> {
 
     /// Counts `calls` allocations with this extension word, `bytes` together.
     fn count(&mut self, word: u32, kind: Kind, bytes: u64, calls: u64) {
-        let total = &mut self.totals[(word & TAG_MASK) as usize];
+        let tag = (word & TAG_MASK) as usize;
+        if tag >= self.totals.len() {
+            self.totals.resize(tag + 1, TagTotal::default());
+        }
+        let total = &mut self.totals[tag];
         total.bytes += bytes;
         total.calls += calls;
         self.live += bytes;
@@ -317,19 +353,7 @@ impl<'a> Census<'a> {
             self.objects += class.limit;
         }
         let before = self.live;
-        // Neighbours often share a word: count runs of equal words.
-        let (mut run, mut calls) = (0, 0);
-        for word in vector.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)) {
-            if word & EXT_LIVE == 0 {
-                continue;
-            }
-            if word != run {
-                self.run(class, kind, run, calls);
-                (run, calls) = (word, 0);
-            }
-            calls += 1;
-        }
-        self.run(class, kind, run, calls);
+        each_run(vector.as_chunks().0, |word, calls| self.run(class, kind, word, calls));
         self.gather.end(class.slab_size, &mut self.pins);
         self.live_in_slabs += self.live - before;
         // Slabs of per-CPU handles belong to no cache.
@@ -341,10 +365,8 @@ impl<'a> Census<'a> {
 
     /// Counts `calls` live objects of one slab that have the same extension word.
     fn run(&mut self, class: &Class, kind: Kind, word: u32, calls: u64) {
-        if calls != 0 {
-            self.count(word, kind, calls * u64::from(class.size), calls);
-            self.gather.object(word & TAG_MASK);
-        }
+        self.count(word, kind, calls * u64::from(class.size), calls);
+        self.gather.object(word & TAG_MASK);
     }
 
     /// Counts the page allocations that start in the chunks of class 0 of a window.

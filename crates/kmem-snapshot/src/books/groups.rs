@@ -350,9 +350,10 @@ impl Holdings {
         for (objcg, tag, total) in charges.pairs() {
             // A pair beyond the limit has the tag of other sites here, and its own in `totals`. So
             // the root's row of its own tag may be too large.
-            let rest = &mut of_root[tag as usize];
-            rest.bytes = rest.bytes.saturating_sub(total.bytes);
-            rest.calls = rest.calls.saturating_sub(total.calls);
+            if let Some(rest) = of_root.get_mut(tag as usize) {
+                rest.bytes = rest.bytes.saturating_sub(total.bytes);
+                rest.calls = rest.calls.saturating_sub(total.calls);
+            }
             pairs.push((groups.payer(objcg), tag, total));
         }
         let of_root = (0..).zip(of_root).filter(|(_, total)| total.calls != 0);

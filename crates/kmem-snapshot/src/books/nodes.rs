@@ -18,7 +18,9 @@ impl Nodes {
     pub(super) fn add(&mut self, zone: &Zone, before: &[TagTotal], after: &[TagTotal]) {
         let node = (zone.purpose == zone_purpose::HEAP).then_some(zone.node);
         let tags = self.nodes.entry(node).or_default();
-        for (tag, (before, after)) in (0..).zip(before.iter().zip(after)) {
+        // A zone may be the first with a tag.
+        let before = before.iter().chain(std::iter::repeat(&TagTotal { bytes: 0, calls: 0 }));
+        for (tag, (before, after)) in (0..).zip(before.zip(after)) {
             if before != after {
                 let sum = tags.entry(tag).or_default();
                 sum.bytes += after.bytes - before.bytes;
