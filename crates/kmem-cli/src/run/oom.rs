@@ -7,6 +7,8 @@ use std::path::PathBuf;
 pub(crate) struct OomWatch {
     /// Files of control groups that the command has been in.
     groups: Vec<(PathBuf, u64)>,
+    /// The last text of `/proc/PID/cgroup` whose group is among them.
+    last: String,
     /// Kills on the whole machine.
     machine: Option<u64>,
 }
@@ -23,21 +25,31 @@ pub(crate) struct Kills {
 impl OomWatch {
     /// Reads the counters of this process's control group, in which the command starts.
     pub(crate) fn start() -> Self {
-        let mut watch = Self { groups: Vec::new(), machine: machine() };
+        let mut watch = Self { groups: Vec::new(), last: String::new(), machine: machine() };
         watch.follow("self");
         watch
     }
 
     /// Adds the control group of a process, if it is a new one.
     pub(crate) fn follow(&mut self, pid: &str) {
-        let Some(path) = group_file(pid) else { return };
-        if !self.groups.iter().any(|(known, _)| *known == path)
-            && let Some(kills) = kills(&path)
-        {
+        let Ok(groups) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return };
+        self.enter(groups, || fs::read_to_string("/proc/self/mountinfo").ok());
+    }
+
+    /// Adds the control group that a text of `/proc/PID/cgroup` names. `mounts` is called only if
+    /// the text is new: a machine may have thousands of mounts, and the command is looked at often.
+    fn enter(&mut self, groups: String, mounts: impl FnOnce() -> Option<String>) {
+        if groups == self.last {
+            return;
+        }
+        let Some(path) = mounts().and_then(|mounts| file_in(&groups, &mounts)) else { return };
+        if !self.groups.iter().any(|(known, _)| *known == path) {
+            let Some(kills) = kills(&path) else { return };
             // Kills on the machine during the watch may be of this group.
             let before = kills.saturating_sub(self.machine_kills());
             self.groups.push((path, before));
         }
+        self.last = groups;
     }
 
     /// Kills since each counter was first read.
@@ -67,13 +79,6 @@ fn kills(path: &PathBuf) -> Option<u64> {
 
 fn value(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
-}
-
-/// File with the counters of a process's memory control group.
-fn group_file(pid: &str) -> Option<PathBuf> {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    file_in(&groups, &mounts)
 }
 
 /// Finds the file in the texts of `/proc/PID/cgroup` and `/proc/self/mountinfo`. The hierarchy of
@@ -124,6 +129,30 @@ mod tests {
         assert_eq!(file_in("0::/box/a\n", inside), Some("/cg/a/memory.events".into()));
         assert_eq!(file_in("0::/\n", "1 2 0:3 / / rw - ext4 x rw\n"), None);
         assert_eq!(file_in("", mounts), None);
+    }
+
+    #[test]
+    fn mounts_are_read_when_the_command_enters_a_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let point = dir.path().display();
+        let mounts = format!("30 1 0:26 / {point} rw - cgroup2 cgroup2 rw\n");
+        let mut watch = OomWatch { groups: Vec::new(), last: String::new(), machine: None };
+        let mut enter = |group: &str| {
+            let mut reads = 0;
+            watch.enter(format!("0::/{group}\n"), || {
+                reads += 1;
+                Some(mounts.clone())
+            });
+            (reads, watch.groups.len())
+        };
+        // A group without counters is looked for again.
+        assert_eq!([enter("a"), enter("a")], [(1, 0), (1, 0)]);
+        for group in ["a", "b"] {
+            fs::create_dir(dir.path().join(group)).unwrap();
+            fs::write(dir.path().join(group).join("memory.events"), "oom_kill 1\n").unwrap();
+        }
+        assert_eq!([enter("a"), enter("a"), enter("b")], [(1, 1), (0, 1), (1, 2)]);
+        assert_eq!([enter("b"), enter("a")], [(0, 2), (1, 2)]);
     }
 
     #[test]
