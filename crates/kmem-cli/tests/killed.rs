@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use kmem_snapshot::{BlackBox, Process, Snapshot};
 use program::{KMEM, Program, json, text};
 use serde_json::Value;
 
@@ -42,6 +43,20 @@ fn the_black_box_names_most_of_the_peak_whenever_the_process_is_killed() {
             "{megabytes} MiB: {share} of {live} in {}",
             sites.count()
         );
+    }
+}
+
+#[test]
+fn the_peak_table_is_as_high_as_the_black_box() {
+    let mut program = Program::start("peak", &[], &[], &format!("{BOX},peak:1"));
+    for megabytes in 1..40 {
+        program.tell(b'x');
+        let process = Process::open(program.pid()).unwrap();
+        let snapshot = Snapshot::take(&process).unwrap();
+        let table = snapshot.books[0].peak.as_ref().expect("a peak").used_pages * 4096;
+        let of = BlackBox::open(&program.dir.path().join("box")).unwrap();
+        let record = of.peak().expect("a peak").used;
+        assert!(table >= record, "{table}, {record} after {megabytes} MiB");
     }
 }
 

@@ -9,7 +9,7 @@ use super::{Held, Kind};
 use crate::class::{Classes, SizeClass};
 use crate::page::{Purpose, ZoneSet, Zones};
 use crate::slab::{Format, SlabZone};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, Ordering};
 use crate::units::{PageCount, Pfn};
 
 /// Counts everything live in the zones of an instance.
@@ -79,23 +79,53 @@ impl<'a> Census<'a> {
             // thread retires it now, its memory stays committed, and the words are of an unknown
             // moment.
             let words = unsafe { set.slabs.extension(slab, geometry) };
-            // Adjacent objects mostly have the same word: report runs of objects, not objects.
-            let mut live = words.iter().map(|word| word.load(Ordering::Relaxed));
-            let mut live = || live.find(|word| word & EXT_LIVE != 0);
-            let mut next = live();
-            while let Some(run) = next {
-                let mut count = 1;
-                next = loop {
-                    match live() {
-                        Some(word) if word == run => count += 1,
-                        other => break other,
-                    }
-                };
-                each(held(run, count));
-            }
+            each_run(words, |word, count| each(held(word, count)));
         };
         // SAFETY: the zone has that many pages.
         unsafe { set.slabs.each_slab(committed, self.classes.all(), each_slab) };
+    }
+}
+
+/// Words that are looked at without a branch for each.
+const STRIDE: usize = 4;
+
+/// Calls `each` with the live words and their counts. Adjacent objects mostly have the same word,
+/// so it is called for runs of words, not for words.
+///
+/// Words that belong to no object lie between the others at no regular distance, so a branch for
+/// each would often be predicted wrongly.
+#[inline]
+fn each_run(words: &[AtomicU32], mut each: impl FnMut(u32, u64)) {
+    // Only live words equal this one.
+    let (mut run, mut count) = (u32::MAX, 0u64);
+    let (strides, rest) = words.as_chunks::<STRIDE>();
+    for stride in strides.iter().map(<[AtomicU32; STRIDE]>::as_slice).chain([rest]) {
+        let (mut live, mut same) = (0, 0);
+        for word in stride {
+            let word = word.load(Ordering::Relaxed);
+            live += word / EXT_LIVE & 1;
+            same += u32::from(word == run);
+        }
+        if live == same {
+            count += u64::from(same);
+            continue;
+        }
+        for word in stride {
+            let word = word.load(Ordering::Relaxed);
+            if word & EXT_LIVE == 0 {
+                continue;
+            }
+            if word != run {
+                if count > 0 {
+                    each(run, count);
+                }
+                (run, count) = (word, 0);
+            }
+            count += 1;
+        }
+    }
+    if count > 0 {
+        each(run, count);
     }
 }
 
@@ -106,5 +136,57 @@ fn kind_of(set: &ZoneSet<SlabZone>, held: &Held) -> Kind {
         (Purpose::Vmalloc | Purpose::Shared, _) => Kind::Vmalloc,
         (Purpose::Heap, SizeClass(0)) => Kind::Pages,
         (Purpose::Heap, _) => Kind::Slab,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::vec::Vec;
+
+    #[test]
+    fn runs_of_words_add_up_to_the_live_words() {
+        let words_of = |kinds: &[u32], len: usize, seed: u64| -> Vec<AtomicU32> {
+            let mut state = seed;
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 33) as usize
+            };
+            (0..len).map(|_| AtomicU32::new(kinds[next() % kinds.len()])).collect()
+        };
+        let live = |tag: u32| tag | EXT_LIVE;
+        // Words of freed objects keep their tag. The last kind has all bits.
+        let kinds = [0, live(7), 7, live(7), 9, live(9), u32::MAX, u32::MAX & !EXT_LIVE];
+        for len in [0, 1, STRIDE - 1, STRIDE, STRIDE + 1, 10 * STRIDE + 3] {
+            for few in 1..=kinds.len() {
+                let words = words_of(&kinds[..few], len, (len * few) as u64);
+                let (mut sums, mut expected) = (BTreeMap::new(), BTreeMap::new());
+                for word in words.iter().map(|word| word.load(Ordering::Relaxed)) {
+                    if word & EXT_LIVE != 0 {
+                        *expected.entry(word).or_insert(0) += 1;
+                    }
+                }
+                each_run(&words, |word, count| {
+                    assert!(word & EXT_LIVE != 0 && count > 0);
+                    *sums.entry(word).or_insert(0) += count;
+                });
+                assert_eq!(sums, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn equal_neighbours_are_one_run_across_free_words() {
+        let word = |word| AtomicU32::new(word);
+        let words: Vec<_> =
+            (0..100).map(|i| word(if i % 3 == 0 { 5 } else { 5 | EXT_LIVE })).collect();
+        let mut calls = 0;
+        each_run(&words, |_, count| {
+            calls += 1;
+            assert_eq!(count, 66);
+        });
+        assert_eq!(calls, 1);
     }
 }

@@ -36,8 +36,6 @@ pub use blackbox::{BlackBox, Place as BoxPlace, Recording};
 pub use books::{Books, Mode, Tables};
 #[cfg(not(loom))]
 pub use census::Census;
-#[cfg(not(loom))]
-use tally::tags_of;
 pub use tally::{
     PeakUpdate, Scratch, Tally, begin_peak, is_higher, note_highest, peak_bytes, scratch_bytes,
 };

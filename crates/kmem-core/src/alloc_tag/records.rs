@@ -1,9 +1,11 @@
 //! Records: sums of the books at a moment, in the peak table and in the black box.
 
 use kmem_layout::blackbox::reason;
+use kmem_layout::root::RootBlock;
 use kmem_layout::site::{PeakEntry, PeakTable};
 
-use super::{Books, Census, Tally, begin_peak, note_highest, peak_bytes, tags_of};
+use super::tally::{PEAK_STEP, PeakUpdate, begin_peak, note_highest, peak_bytes, tags_of};
+use super::{Books, Census, Tally};
 use crate::memcg::Groups;
 use crate::os::Platform;
 use crate::sync::Ordering;
@@ -31,7 +33,7 @@ impl Books {
     }
 
     /// Writes the peak table and a record to the black box, as configured, if use is higher than
-    /// the last time. Also writes a record if the last one is old.
+    /// the last time. Also writes a record if the last one is old. A record updates the table, too.
     #[inline]
     pub fn note_peak(&self, platform: &impl Platform, census: &Census<'_>, groups: &Groups) {
         if self.keep_peak.load(Ordering::Relaxed) != 0 || self.blackbox.is_there() {
@@ -43,31 +45,60 @@ impl Books {
     #[inline(never)]
     fn note_peak_slow(&self, platform: &impl Platform, census: &Census<'_>, groups: &Groups) {
         let Some(root) = self.root() else { return };
-        if self.blackbox.is_peak(root.used_pages.load(Ordering::Relaxed)) {
-            self.write_record(platform, census, groups, reason::PEAK);
-        } else if self.blackbox.is_due(platform) {
-            self.write_record(platform, census, groups, reason::TIME);
+        let used = root.used_pages.load(Ordering::Relaxed);
+        let reason = match () {
+            () if self.blackbox.is_peak(used) => Some(reason::PEAK),
+            () if self.blackbox.is_due(platform) => Some(reason::TIME),
+            () => None,
+        };
+        if let Some(reason) = reason {
+            let began_ms = self.age_ms(platform);
+            self.with_tally(platform, |tally| {
+                self.record(platform, census, groups, tally, reason);
+                // The record has the sums. Another census for the table would cost as much again.
+                if tally.is_whole(root)
+                    && let Some(mut update) = self.begin_peak(platform, root, used, None)
+                {
+                    update.tally.copy(tally);
+                    update.finish(began_ms);
+                }
+            });
         }
-        if self.keep_peak.load(Ordering::Relaxed) == 0 {
-            return;
+        let used = root.used_pages.load(Ordering::Relaxed);
+        if let Some(mut update) = self.begin_peak(platform, root, used, Some(PEAK_STEP)) {
+            let began_ms = self.age_ms(platform);
+            census.each(|held, _| update.tally.add(held.tag, held.bytes, held.calls));
+            update.finish(began_ms);
         }
+    }
+
+    /// Time since the start, in milliseconds.
+    fn age_ms(&self, platform: &impl Platform) -> u64 {
+        platform.now_ms().saturating_sub(self.started_ms.load(Ordering::Relaxed))
+    }
+
+    /// Notes the highest use. Begins a new peak table of `used` pages, if there is to be one; see
+    /// [`begin_peak`].
+    fn begin_peak(
+        &self,
+        platform: &impl Platform,
+        root: &RootBlock,
+        used: u32,
+        step: Option<u64>,
+    ) -> Option<PeakUpdate<'_>> {
         // A table without entries for all tags would not add up.
-        if !self.peak.ensure(platform, peak_bytes(tags_of(root))) {
-            return;
+        if self.keep_peak.load(Ordering::Relaxed) == 0
+            || !self.peak.ensure(platform, peak_bytes(tags_of(root)))
+        {
+            return None;
         }
         let most = (self.peak.committed() - size_of::<PeakTable>()) / size_of::<PeakEntry>();
-        let now = || platform.now_ms().saturating_sub(self.started_ms.load(Ordering::Relaxed));
         // SAFETY: the table was started, as there is a root block, and is never freed. The first
-        // `committed` bytes of it may be written.
-        let update = unsafe {
+        // `committed` bytes of it may be written, by this function alone.
+        unsafe {
             let table = &*self.peak.base().cast::<PeakTable>();
-            note_highest(root, table, now);
-            begin_peak(root, table, most)
-        };
-        if let Some(mut update) = update {
-            let now = now();
-            census.each(|held, _| update.tally.add(held.tag, held.bytes, held.calls));
-            update.finish(now);
+            note_highest(root, table, || self.age_ms(platform));
+            begin_peak(root, table, most, used.into(), step)
         }
     }
 

@@ -69,6 +69,21 @@ impl Tally<'_> {
         }
     }
 
+    /// Returns whether there is an entry for each tag in use.
+    pub(super) fn is_whole(&self, root: &RootBlock) -> bool {
+        self.len >= tags_of(root) as usize
+    }
+
+    /// Takes over the sums of another tally.
+    pub fn copy(&mut self, from: &Tally<'_>) {
+        for tag in (0..self.len as u32).map(TagId) {
+            let (bytes, calls) = from.get(tag);
+            self.entry(tag.0 as usize).bytes.store(bytes, Ordering::Relaxed);
+            self.entry(tag.0 as usize).calls.store(calls, Ordering::Relaxed);
+        }
+        (self.bytes, self.calls) = from.total();
+    }
+
     /// Bytes and allocations of a tag.
     pub fn get(&self, tag: TagId) -> (u64, u64) {
         if tag.0 as usize >= self.len {
@@ -175,8 +190,9 @@ impl Default for Scratch {
     }
 }
 
-/// Begins a new peak table if the pages in use exceed those of the last one by 5 %. The caller
-/// fills and finishes it. `None`: they do not, or another thread writes the table.
+/// Begins a new peak table of `used` pages if they exceed those of the last one by one in `step`.
+/// Without a step, any number above is enough. The caller fills and finishes the table. `None`:
+/// there are too few pages, or another thread writes the table.
 ///
 /// # Safety
 /// Behind `peak` are `most` entries. Threads write to the table only by this function.
@@ -184,9 +200,11 @@ pub unsafe fn begin_peak<'a>(
     root: &RootBlock,
     peak: &'a PeakTable,
     most: usize,
+    used: u64,
+    step: Option<u64>,
 ) -> Option<PeakUpdate<'a>> {
-    let used = u64::from(root.used_pages.load(Ordering::Relaxed));
-    if !is_higher(used, peak.used_pages.load(Ordering::Relaxed), PEAK_STEP) {
+    let before = peak.used_pages.load(Ordering::Relaxed);
+    if used <= before || step.is_some_and(|step| !is_higher(used, before, step)) {
         return None;
     }
     let seq = peak.seq.load(Ordering::Acquire);
@@ -204,7 +222,7 @@ pub unsafe fn begin_peak<'a>(
 }
 
 /// A new peak exceeds the last one by one in this many pages.
-const PEAK_STEP: u64 = 20;
+pub(super) const PEAK_STEP: u64 = 20;
 
 /// Returns whether `used` pages exceed `before` pages by one in `part`, and by at least 64: by
 /// enough to be worth a census.
@@ -265,6 +283,38 @@ mod tests {
         assert_eq!(noted(100, 8), (100, 7));
         assert_eq!(noted(20, 9), (100, 7));
         assert_eq!(noted(101, 10), (101, 10));
+    }
+
+    #[test]
+    fn a_table_from_other_sums_needs_no_step_and_has_them_all() {
+        #[repr(C)]
+        struct Table {
+            peak: PeakTable,
+            entries: [PeakEntry; 10],
+        }
+        // SAFETY: a zeroed root block and a zeroed table are valid values.
+        let (mut root, table): (RootBlock, Table) = unsafe { core::mem::zeroed() };
+        root.site_capacity = 10;
+        root.site_count.store(10, Ordering::Relaxed);
+        let entries: Vec<PeakEntry> =
+            (0..10).map(|_| PeakEntry { bytes: 0.into(), calls: 0.into() }).collect();
+        // SAFETY: the vector has that many entries, and only this tally uses them.
+        let mut sums = unsafe { Tally::over(entries.as_ptr(), entries.len(), &root) };
+        assert!(sums.is_whole(&root));
+        sums.add(TagId(9), 500, 5);
+        // SAFETY: the entries lie behind the table, and one thread writes to it.
+        let begin = |used, step| unsafe { begin_peak(&root, &table.peak, 10, used, step) };
+        assert!(begin(63, Some(PEAK_STEP)).is_none());
+        let mut update = begin(63, None).expect("an update");
+        assert!(begin(64, None).is_none(), "two at a time");
+        update.tally.copy(&sums);
+        assert_eq!((update.tally.get(TagId(9)), update.tally.total()), ((500, 5), (500, 5)));
+        update.finish(7);
+        assert!(begin(63, None).is_none(), "no more pages than before");
+        assert!(begin(126, Some(PEAK_STEP)).is_none() && begin(127, Some(PEAK_STEP)).is_some());
+        root.site_count.store(11, Ordering::Relaxed);
+        root.site_capacity = 11;
+        assert!(!sums.is_whole(&root));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::begin_peak;
+use super::{PEAK_STEP, begin_peak};
 use crate::sync::model::check;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::TagId;
@@ -82,9 +82,10 @@ impl Model {
     /// Raises the pages in use, and writes the table if that is a new peak.
     fn rise(&self) {
         self.root.used_pages.fetch_add(USED, Ordering::Relaxed);
+        let used = u64::from(self.root.used_pages.load(Ordering::Relaxed));
+        let (root, table, step) = (&self.root, &self.peak.table, Some(PEAK_STEP));
         // SAFETY: the one entry lies behind the table.
-        if let Some(mut update) = unsafe { begin_peak(&self.root, &self.peak.table, 1) } {
-            let used = update.used;
+        if let Some(mut update) = unsafe { begin_peak(root, table, 1, used, step) } {
             update.tally.add(TagId(0), used, used);
             update.finish(0);
         }
