@@ -61,6 +61,28 @@ fn functions_that_pass_requests_on_do_not_hold_the_memory() {
 }
 
 #[test]
+fn an_object_may_have_many_thousands_of_wrappers() {
+    let dir = directory();
+    const COUNT: usize = 6000;
+    let mut code = "#include <stdlib.h>\n".to_owned();
+    for n in 0..COUNT {
+        code += &format!(
+            "__attribute__((noipa)) void *xmalloc_{n}(size_t size) {{ \
+             char *at = malloc(size); if (at) *at = 1; return at; }}\n"
+        );
+    }
+    code += "void *kept[10];\n__attribute__((noipa)) void holder(void) {\n";
+    for n in 0..10 {
+        code += &format!("kept[{n}] = xmalloc_{}(100);\n", n * (COUNT - 1) / 9);
+    }
+    code += "}\nint main(void) { holder(); return 0; }\n";
+    let source = dir.path().join("many.c");
+    std::fs::write(&source, code).unwrap();
+    let program = Compiler::c().arg("-O1").arg(source).compile(dir.path().join("many"));
+    is(&objects(&program, ""), &[("holder", 10)]);
+}
+
+#[test]
 fn functions_that_the_user_names_pass_requests_on() {
     let dir = directory();
     let program = c_program(&dir, &[]);

@@ -275,21 +275,33 @@ pub fn may_be_wrapper(symbol: &[u8]) -> bool {
         }
         [b'_', b'Z', second, ..] => matches!(second, b'S' | b'n'),
         [b'_', b'R', ..] => true,
-        [first, ..] => FIRST[usize::from(first)],
-        [] => false,
+        [a, b, c, d, ..] => {
+            let bit = bit_of([a, b, c, d]);
+            FIRST[bit / 64] >> (bit % 64) & 1 != 0
+        }
+        _ => false,
     }
 }
 
-/// The bytes that begin names in C.
-const FIRST: [bool; 256] = {
-    let mut first = [false; 256];
+/// Bits for the first four bytes of names in C. Other bytes may have the same bit, but few do.
+static FIRST: [u64; FIRST_BITS / 64] = {
+    let mut first = [0; FIRST_BITS / 64];
     let mut at = 0;
     while at < NAMES.len() {
-        first[NAMES[at].as_bytes()[0] as usize] = true;
+        let name = NAMES[at].as_bytes();
+        let bit = bit_of([name[0], name[1], name[2], name[3]]);
+        first[bit / 64] |= 1 << (bit % 64);
         at += 1;
     }
     first
 };
+const FIRST_BITS: usize = 1 << 12;
+
+/// The bit of four bytes.
+#[inline]
+const fn bit_of(bytes: [u8; 4]) -> usize {
+    (u32::from_le_bytes(bytes).wrapping_mul(0x9E37_79B1) >> 20) as usize
+}
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
     position(text, part).is_some()
@@ -448,6 +460,12 @@ fn path_of<'a>(symbol: &[u8], buffer: &'a mut [u8]) -> Option<&'a [u8]> {
 }
 
 const _: () = {
+    let mut at = 0;
+    while at < NAMES.len() {
+        let name = NAMES[at].as_bytes();
+        assert!(name.len() > 3 && name[3] != b'*', "the filter takes four bytes");
+        at += 1;
+    }
     let mut at = 1;
     while at < NAMES.len() {
         assert!(is_less(NAMES[at - 1].as_bytes(), NAMES[at].as_bytes()), "names are not in order");
@@ -487,6 +505,21 @@ mod tests {
         for name in ["", "main", "hsetCommand", "strdup_all", "PyObject_Call", "z", "zz", "A"] {
             assert!(!is_wrapper(name.as_bytes()), "{name}");
         }
+    }
+
+    #[test]
+    fn the_first_bytes_leave_out_most_names_and_no_wrapper() {
+        for name in NAMES {
+            assert!(may_be_wrapper(stem(name)), "{name}");
+            assert!(is_wrapper(stem(name)), "{name}");
+        }
+        let others = (0..26 * 26 * 26).filter(|n| {
+            let letter = |n: u32| b'a' + (n % 26) as u8;
+            may_be_wrapper(&[b's', letter(*n), letter(n / 26), letter(n / 676), 0, b'x'])
+        });
+        // One in 26 would be left by the first byte alone.
+        let count = others.count();
+        assert!(count < 26 * 26 * 26 / 20, "{count}");
     }
 
     #[test]

@@ -25,6 +25,8 @@ use crate::units::PAGE_SIZE;
 
 /// Most objects. Further ones have no wrappers but those that are wrappers as a whole.
 const OBJECTS: usize = 1024;
+/// Ranges of an object that one scan of its symbols has room for.
+const ROOM: usize = 4096;
 /// Most failures to read the symbols of an object.
 const FAILURES: u32 = 64;
 /// States of an entry: not used; taken by a thread; its object is known, and its symbols are being
@@ -224,22 +226,39 @@ impl Wrappers {
                 (distance >> 32 == 0).then_some((distance as u64) << 32 | chosen | len)
             })
         };
-        let count = ranges().count();
-        if count == 0 || count >> 32 != 0 {
-            return;
+        // A scan of the symbols takes long, so there is room for the ranges of most objects. Pages
+        // of it that are not written cost nothing. If there are more ranges, a second scan follows.
+        // Few objects have more, so the memory of the first one stays.
+        let (mut room, mut words, mut count) = (ROOM, &mut [][..], 0);
+        for _ in 0..2 {
+            (words, count) = (&mut [], 0);
+            for range in ranges() {
+                if count == 0 {
+                    let bytes = (room * size_of::<u64>()).next_multiple_of(PAGE_SIZE);
+                    let Some(at) = platform.allocate(bytes, PAGE_SIZE) else { return };
+                    let at: NonNull<u64> = at.cast();
+                    // SAFETY: fresh memory of that many words, all zero, which this thread alone
+                    // uses and nothing frees.
+                    words = unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), room) };
+                }
+                if let Some(word) = words.get_mut(count) {
+                    *word = range;
+                }
+                count += 1;
+            }
+            if count <= room {
+                break;
+            }
+            room = count;
         }
-        let bytes = (count * size_of::<u64>()).next_multiple_of(PAGE_SIZE);
-        let Some(at) = platform.allocate(bytes, PAGE_SIZE) else { return };
-        let at: NonNull<u64> = at.cast();
-        // SAFETY: fresh memory of that many words, all zero, which this thread alone uses.
-        let words = unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), count) };
-        for (word, range) in words.iter_mut().zip(ranges()) {
-            *word = range;
+        let words = &mut words[..count.min(room)];
+        if words.is_empty() || words.len() >> 32 != 0 {
+            return;
         }
         words.sort_unstable();
         // INVARIANT: words that are never changed or freed from here on.
-        known.ranges.store(at.as_ptr() as u64, Ordering::Relaxed);
-        known.len.store(count as u32, Ordering::Relaxed);
+        known.ranges.store(words.as_ptr() as u64, Ordering::Relaxed);
+        known.len.store(words.len() as u32, Ordering::Relaxed);
     }
 }
 
