@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! slots[ret >> 2 & 16383]   rest of ret : 33 | wrapper : 2 | base : 2 | saved : 10 | cfa : 17
+//! used    a bit for each page of slots that has one
 //! ```
 //!
 //! A rule of an object must not outlive the object: another may be loaded in its place. So while an
@@ -11,11 +12,14 @@
 use super::unloads::{Generation, Unloads};
 use super::unwind::{Base, Rule, Step};
 use super::wrappers::Wrapper;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::units::PAGE_SIZE;
 
 const SLOTS: usize = 1 << 14;
 /// Bytes of code for a slot. No instruction for calls is shorter, but it may cross the bound.
 const NEAR: usize = 4;
+/// Slots of a page.
+const PER_PAGE: usize = PAGE_SIZE / size_of::<AtomicU64>();
 /// Bits of a rule in a slot.
 const RULE: u32 = 31;
 const SAVED: u32 = 17;
@@ -44,8 +48,12 @@ pub(super) struct Code {
 }
 
 /// The cache. Zeroed, it is empty.
+#[repr(C)]
 pub(super) struct Rules {
     slots: [AtomicU64; SLOTS],
+    /// Pages of slots that have a rule. A look at the others would touch their memory, and storing
+    /// a rule there would then touch it a second time.
+    used: AtomicU32,
 }
 
 impl Rules {
@@ -53,6 +61,9 @@ impl Rules {
     #[inline(always)]
     pub(super) fn find(&self, ret: usize) -> Option<Code> {
         let (slot, rest) = place(ret);
+        if self.used.load(Ordering::Relaxed) >> (slot / PER_PAGE) & 1 == 0 {
+            return None;
+        }
         let word = self.slots[slot].load(Ordering::Relaxed);
         if word >> RULE != rest {
             return None;
@@ -88,6 +99,10 @@ impl Rules {
             Rule::End => OTHER << BASE | END,
         };
         let (slot, rest) = place(ret);
+        // The fence below is for this word, too.
+        if self.used.load(Ordering::Relaxed) >> (slot / PER_PAGE) & 1 == 0 {
+            self.used.fetch_or(1 << (slot / PER_PAGE), Ordering::Relaxed);
+        }
         let slot = &self.slots[slot];
         let wrapper = (code.wrapper as u64) << WRAPPER;
         slot.store(rest << RULE | wrapper | rule, Ordering::Relaxed);
@@ -101,13 +116,17 @@ impl Rules {
 
     /// Empties the cache, at the end of an unload.
     pub(super) fn forget(&self) {
-        for slot in &self.slots {
-            slot.store(0, Ordering::Relaxed);
+        let used = self.used.load(Ordering::Relaxed);
+        for (page, slots) in self.slots.chunks(PER_PAGE).enumerate() {
+            if used >> page & 1 != 0 {
+                slots.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
+            }
         }
     }
 }
 
 const _: () = {
+    assert!(SLOTS == PER_PAGE * u32::BITS as usize);
     // The address, the wrapper, the base, and both distances fill a word.
     assert!(47 - SLOTS.trailing_zeros() + RULE == 64 && WRAPPER + 2 == RULE);
     assert!(Step::MAX_CFA == 1 << SAVED && Step::MAX_SAVED == 1 << (BASE - SAVED));

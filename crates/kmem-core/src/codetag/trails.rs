@@ -1,7 +1,8 @@
 //! Trails: chains of callers that were walked before, and where on the stack their words lie.
 //!
 //! ```text
-//! sets[hash(return address, depth of the stack)]   8 trails each
+//! first[hash(return address, depth of the stack)]   a trail
+//! more[the same number]                             7 trails
 //! trail   tag | returns: distance of each return address from the first frame
 //!             | pointers: distance and value of each frame pointer that a frame's place depends on
 //! ```
@@ -19,7 +20,7 @@
 //! out afterwards. A writer never waits: if another one is at work, the trail is not kept.
 
 use crate::os::Stack;
-use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU8, AtomicU16, AtomicU32, Ordering, fence};
 use crate::units::TagId;
 use kmem_layout::site::MAX_DEPTH;
 
@@ -107,10 +108,12 @@ struct Kept {
 
 /// The trails. Zeroed, there is none.
 pub(super) struct Trails {
-    /// A bit for each set that has a trail. Most programs use few of them, and a look at the others
-    /// would touch their memory.
-    used: [AtomicU64; SETS.div_ceil(64)],
-    sets: [[Kept; WAYS]; SETS],
+    /// Number of trails of each set. A look at others would touch their memory.
+    lens: [AtomicU8; SETS],
+    /// The first trail of each set. Most sets of a short program have no other, so it uses few
+    /// pages.
+    first: [Kept; SETS],
+    more: [[Kept; WAYS - 1]; SETS],
 }
 
 /// The question for a chain: its first record and return address, and the depth asked for.
@@ -151,6 +154,22 @@ impl Wanted<'_> {
 }
 
 impl Trails {
+    /// The trails of a set.
+    #[inline(always)]
+    fn set(&self, number: usize) -> impl Iterator<Item = &Kept> {
+        let len = usize::from(self.lens[number].load(Ordering::Relaxed));
+        (0..len.min(WAYS)).map(move |way| self.way(number, way))
+    }
+
+    /// A trail of a set.
+    #[inline(always)]
+    fn way(&self, number: usize, way: usize) -> &Kept {
+        match way {
+            0 => &self.first[number],
+            _ => &self.more[number][way - 1],
+        }
+    }
+
     /// The tag of the chain on the stack, if it is known. `frames` gives the return addresses of a
     /// tag.
     #[inline(always)]
@@ -160,10 +179,7 @@ impl Trails {
         frames: impl Fn(TagId) -> &'a [u64],
     ) -> Option<TagId> {
         let number = wanted.set();
-        if self.used[number / 64].load(Ordering::Relaxed) >> (number % 64) & 1 == 0 {
-            return None;
-        }
-        for kept in &self.sets[number] {
+        for kept in self.set(number) {
             // Acquire pairs with the release that ends a write.
             let seq = kept.seq.load(Ordering::Acquire);
             let (tag, counts) =
@@ -196,13 +212,17 @@ impl Trails {
             return;
         }
         let number = wanted.set();
-        self.used[number / 64].fetch_or(1 << (number % 64), Ordering::Relaxed);
-        let set = &self.sets[number];
         // An empty one first, so that a search ends there. Then one for the tag, so that two chains
         // of a place do not always take each other's.
-        let is_free = |kept: &&Kept| kept.tag.load(Ordering::Relaxed) == 0;
-        let kept = set.iter().find(is_free).unwrap_or(&set[tag.0 as usize % WAYS]);
-        let seq = kept.seq.load(Ordering::Relaxed);
+        let is_free = |kept: &Kept| kept.tag.load(Ordering::Relaxed) == 0;
+        let len = self.set(number).count();
+        let empty = self.set(number).position(is_free).unwrap_or(len);
+        let way = if empty < WAYS { empty } else { tag.0 as usize % WAYS };
+        let kept = self.way(number, way);
+        self.lens[number].fetch_max(way as u8 + 1, Ordering::Relaxed);
+        // A new one was never written, unless another thread writes it now. To read it first would
+        // cost a page fault more.
+        let seq = if way < len { kept.seq.load(Ordering::Relaxed) } else { 0 };
         let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
         if seq % 2 != 0 || kept.seq.compare_exchange(seq, seq + 1, done, failed).is_err() {
             return;
@@ -241,10 +261,7 @@ impl Trails {
 
     /// In a forked child: writes of other threads do not end.
     pub(super) fn forget_writers(&self) {
-        let is_used = |&(number, _): &(usize, _)| {
-            self.used[number / 64].load(Ordering::Relaxed) >> (number % 64) & 1 != 0
-        };
-        for kept in self.sets.iter().enumerate().filter(is_used).flat_map(|(_, set)| set) {
+        for kept in (0..SETS).flat_map(|number| self.set(number)) {
             if kept.seq.load(Ordering::Relaxed) % 2 != 0 {
                 kept.tag.store(0, Ordering::Relaxed);
                 kept.seq.fetch_add(1, Ordering::Release);
