@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Words of a sample in the file: the number of addresses, and room for them.
-const SAMPLE: usize = 33;
 const DEPTH: usize = 32;
+/// Words of a sample in the file: two chains of addresses, each with its length first. The second
+/// chain is that of libunwind, which is not asked here.
+const SAMPLE: usize = 2 * (1 + DEPTH);
 
 /// Number of live samples of each chain of callers.
 type Chains = BTreeMap<Vec<u64>, u64>;
@@ -59,35 +60,77 @@ fn differences(chains: &Chains, other: &Chains) -> Vec<String> {
     differs.map(|(chain, count)| format!("{count} x {chain:x?}")).collect()
 }
 
+/// Compiles a source of the directory.
+fn build(compiler: Compiler, name: &str, more: &[&str], output: &Path) -> PathBuf {
+    let flags = ["-O2", "-fomit-frame-pointer", "-w", "-pthread"];
+    compiler.args(flags).arg(source(name)).args(more).compile(output)
+}
+
+/// Starts a program under the sampler and the library. Waits until it says that it is ready.
+/// Returns it, and the lines before.
+fn start(mut command: Command, sampler: &Path, file: &Path) -> (Coprocess, Vec<String>) {
+    let library = under_test().expect("the library");
+    command.env("LD_PRELOAD", format!("{} {}", sampler.display(), library.display()));
+    command.env("KMEM_CONF", format!("depth:{DEPTH}")).env("SAMPLES", file);
+    let mut child = Coprocess::start(&mut command);
+    let said = child.wait_for("ready");
+    (child, said)
+}
+
+#[test]
+fn code_without_a_table_and_without_a_frame_pointer_ends_a_chain() {
+    if is_not_kmem() {
+        return;
+    }
+    let dir = directory();
+    let in_dir = |name: &str| dir.path().join(name);
+    let library = ["-shared", "-fPIC"];
+    let sampler = build(Compiler::c(), "sampler.c", &library, &in_dir("libsampler.so"));
+    let more = [sampler.to_str().expect("a path in UTF-8")];
+    let program = build(Compiler::c(), "made_code.c", &more, &in_dir("made_code"));
+    let file = in_dir("samples");
+    let (child, said) = start(Command::new(program), &sampler, &file);
+    let places: Vec<u64> = said[0]
+        .split_whitespace()
+        .map(|place| u64::from_str_radix(&place[2..], 16).expect("an address"))
+        .collect();
+
+    let (sampler, expected) = samples(&file);
+    let found = recorded(child.pid(), &sampler);
+    let through = |chains: &Chains, place: u64| {
+        let is_in = |ret: &u64| (place..place + 4096).contains(ret);
+        let mut chains = chains.keys().filter(|chain| chain.iter().any(is_in));
+        let chain = chains.next().expect("a chain through the code").clone();
+        assert_eq!(chains.next(), None, "all chains through the code are the same");
+        chain
+    };
+    // libgcc goes no further than the code.
+    let [with, without] =
+        [0, 1].map(|i| (through(&expected, places[i]), through(&found, places[i])));
+    assert!(with.1.starts_with(&with.0) && with.1.len() >= with.0.len() + 3, "{with:x?}");
+    assert_eq!(without.0, without.1);
+}
+
 #[test]
 fn chains_without_frame_pointers_are_those_of_an_unwinder() {
     if is_not_kmem() || is_missing("c++") {
         return;
     }
     let dir = directory();
-    let file = dir.path().join("samples");
-    let build = |compiler: Compiler, name: &str, more: &[&str], output: &str| {
-        let flags = ["-O2", "-fomit-frame-pointer", "-w", "-pthread"];
-        compiler.args(flags).arg(source(name)).args(more).compile(dir.path().join(output))
-    };
+    let in_dir = |name: &str| dir.path().join(name);
+    let file = in_dir("samples");
     let library = ["-shared", "-fPIC"];
-    let sampler = build(Compiler::c(), "sampler.c", &library, "libsampler.so");
+    let sampler = build(Compiler::c(), "sampler.c", &library, &in_dir("libsampler.so"));
     let plugins = ["24", "72"].map(|frame| {
         let frame_flag = format!("-DFRAME={frame}");
         let flags = [library[0], library[1], &frame_flag];
-        build(Compiler::c(), "plugin.c", &flags, &format!("libplugin{frame}.so"))
+        build(Compiler::c(), "plugin.c", &flags, &in_dir(&format!("libplugin{frame}.so")))
     });
-    let sampler_text = sampler.display().to_string();
+    let more = [sampler.to_str().expect("a path in UTF-8"), "-ldl"];
     let compiler = Compiler::cxx().arg("-std=c++17");
-    let program = build(compiler, "exercise.cc", &[&sampler_text, "-ldl"], "exercise");
-
-    let library = under_test().expect("the library");
-    let mut command = Command::new(program);
+    let mut command = Command::new(build(compiler, "exercise.cc", &more, &in_dir("exercise")));
     command.args(plugins);
-    command.env("LD_PRELOAD", format!("{} {}", sampler.display(), library.display()));
-    command.env("KMEM_CONF", format!("depth:{DEPTH}")).env("SAMPLES", &file);
-    let mut child = Coprocess::start(&mut command);
-    let said = child.wait_for("ready");
+    let (child, said) = start(command, &sampler, &file);
     assert_eq!(said, ["same"], "one library takes the place of another");
 
     let (sampler, expected) = samples(&file);

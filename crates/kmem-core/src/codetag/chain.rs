@@ -29,7 +29,7 @@ use super::trails::{Trail, Trails, Wanted};
 use super::unloads::{Generation, Unloads};
 use super::unwind::{Base, Rule, Step, rule};
 use super::wrappers::{Wrapper, Wrappers};
-use crate::os::{Platform, Stack};
+use crate::os::{Platform, Return, Stack};
 use crate::units::TagId;
 use kmem_layout::site::MAX_DEPTH;
 use kmem_layout::word::TAG_OTHER;
@@ -288,10 +288,19 @@ impl Unwinder {
             }
             let step = match code.rule {
                 Rule::Constant(step) => step,
+                Rule::FramePointer if kept.is_some() => {
+                    guessed = true;
+                    Step::RECORD
+                }
                 Rule::FramePointer => {
                     // Other code may come to a place where no object is.
-                    if kept.is_none() {
-                        trail.spoil();
+                    trail.spoil();
+                    match leads(platform, sp, pointer, &mut word) {
+                        Lead::Nowhere => return,
+                        Lead::Maybe => {}
+                        Lead::ToCaller => {
+                            self.keep_lead(platform, ret, code, chain.is_unread, generation);
+                        }
                     }
                     guessed = true;
                     Step::RECORD
@@ -345,13 +354,84 @@ impl Unwinder {
         let wrapper = self.wrappers.find_known(platform, ret);
         *is_unread |= wrapper.is_none();
         let code = Code { rule, wrapper: wrapper.unwrap_or(Wrapper::No) };
+        // A frame pointer is to show first that it leads on.
         if wrapper.is_some()
+            && rule != Rule::FramePointer
             && let Some(rules) = self.rules.get()
         {
             rules.keep(ret, code, &self.unloads, generation);
         }
         code
     }
+
+    /// Keeps that the frame pointer leads on from the code of an object.
+    #[cold]
+    #[inline(never)]
+    fn keep_lead(
+        &self,
+        platform: &impl Platform,
+        ret: usize,
+        code: Code,
+        is_unread: bool,
+        generation: Generation,
+    ) {
+        // By the byte of the call, as for rules.
+        let is_in_object = platform.return_address(ret) == Return::AfterCall;
+        if is_in_object
+            && !is_unread
+            && let Some(rules) = self.rules.get()
+        {
+            rules.keep(ret, code, &self.unloads, generation);
+        }
+    }
+}
+
+/// Most bytes of a frame of code that nothing describes.
+const MAX_GUESSED: usize = 16 << 10;
+
+/// Place that the frame pointer leads to, from code that nothing describes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lead {
+    /// The code does not keep a frame pointer: this one is of a caller further out, or none.
+    Nowhere,
+    /// It may be the caller, as far as can be seen.
+    Maybe,
+    /// It is a call in an object.
+    ToCaller,
+}
+
+/// Finds out whether code without a description keeps a frame pointer. `sp` is the stack pointer
+/// after the call in it. If it keeps one, the return address is right above the frame it leads to.
+/// If not, the frame pointer belongs to a frame further out, and the return address lies before it.
+/// So no word before it may be a return address. This also takes a word of an earlier call for
+/// one, which ends a chain early.
+#[cold]
+#[inline(never)]
+fn leads(
+    platform: &impl Platform,
+    sp: usize,
+    pointer: usize,
+    word: &mut impl FnMut(usize) -> Option<usize>,
+) -> Lead {
+    // Elsewhere the walk ends anyway.
+    if pointer < sp.wrapping_sub(8) || pointer.wrapping_sub(sp) > MAX_GUESSED && pointer >= sp {
+        return Lead::Nowhere;
+    }
+    let Some(next) = word(pointer.wrapping_add(8)) else { return Lead::Nowhere };
+    let lead = match platform.return_address(next) {
+        Return::Unknown => return Lead::Maybe,
+        Return::NoCall => return Lead::Nowhere,
+        Return::NoObject => Lead::Maybe,
+        Return::AfterCall => Lead::ToCaller,
+    };
+    for at in (sp..pointer).step_by(8) {
+        let Some(word) = word(at) else { return Lead::Nowhere };
+        let is_address = word >= 4096 && word >> 47 == 0 && !(sp..=pointer).contains(&word);
+        if is_address && platform.return_address(word) == Return::AfterCall {
+            return Lead::Nowhere;
+        }
+    }
+    lead
 }
 
 /// The rule of a return address. `None`: no object has the code. Not inlined: callers of `malloc`

@@ -419,6 +419,19 @@ impl Default for SharedFile {
     }
 }
 
+/// Answer about a word that may be a return address; see [`Process::return_address`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Return {
+    /// It follows an instruction for calls in a loaded object.
+    AfterCall,
+    /// It lies elsewhere in a loaded object.
+    NoCall,
+    /// It lies in no loaded object.
+    NoObject,
+    /// The platform does not know its objects.
+    Unknown,
+}
+
 /// The process, and the files, waits and environment of its system.
 pub trait Process {
     /// Copies the user's configuration text into `buf`. Returns the text's length in bytes, which
@@ -477,6 +490,12 @@ pub trait Process {
     /// it, or the platform does not know its objects.
     fn with_object<T>(&self, _at: usize, _work: impl FnOnce(&CodeObject<'_>) -> T) -> Option<T> {
         None
+    }
+
+    /// Tells a return address from other words. Reads no memory that may be gone, as the word may
+    /// be of long ago.
+    fn return_address(&self, _word: usize) -> Return {
+        Return::Unknown
     }
 
     /// Calls `work` with the functions of a loaded object. `None`: it names none, or the platform

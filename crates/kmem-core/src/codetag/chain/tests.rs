@@ -16,6 +16,8 @@ struct Machine {
     is_full: bool,
     /// Objects that the platform was asked for.
     asked: Cell<u32>,
+    /// Answers about words. Of others, nothing is known.
+    returns: RefCell<Vec<(usize, Return)>>,
 }
 
 // SAFETY: its memory is the standard allocator's, zeroed, and usable from the start.
@@ -61,11 +63,17 @@ impl Process for Machine {
         let _ = work;
         None
     }
+    fn return_address(&self, word: usize) -> Return {
+        let returns = self.returns.borrow();
+        let known = returns.iter().find(|(known, _)| *known == word);
+        known.map_or(Return::Unknown, |&(_, answer)| answer)
+    }
 }
 
 impl Machine {
     fn of(words: Vec<usize>) -> Self {
-        Self { words, foreign: Cell::new(false), is_full: false, asked: Cell::new(0) }
+        let returns = RefCell::new(Vec::new());
+        Self { words, foreign: Cell::new(false), is_full: false, asked: Cell::new(0), returns }
     }
 
     /// Address of a word.
@@ -386,6 +394,72 @@ fn without_a_table_the_frame_pointer_leads_on_if_it_leads_upwards() {
         machine.words[1] = pointer;
         assert_eq!(found.chain(&machine, A, 1, 8), [A], "{pointer:#x}");
     }
+}
+
+#[test]
+fn a_frame_pointer_does_not_lead_past_a_return_address() {
+    let found = Found::default();
+    let mut machine = Machine::of(vec![0; 16]);
+    // The code at A has no table. Its frame begins at word 3, and the pointer leads to word 8.
+    machine.words[2] = A;
+    machine.words[1] = machine.at(8);
+    machine.words[9] = C;
+    found.rule(C, Rule::End);
+    let all = [(B, Return::AfterCall), (C, Return::AfterCall), (D, Return::NoCall)];
+    *machine.returns.borrow_mut() = all.to_vec();
+    // Data: zero, an address of the stack, and an address that follows no call.
+    machine.words[4] = machine.at(10);
+    machine.words[5] = D;
+    for _ in 0..3 {
+        assert_eq!(found.chain(&machine, A, 1, 8), [A, C]);
+    }
+    for at in 3..8 {
+        let before = std::mem::replace(&mut machine.words[at], B);
+        assert_eq!(found.chain(&machine, A, 1, 8), [A], "{at}");
+        machine.foreign.set(true);
+        assert_eq!(found.chain(&machine, A, 1, 8), [A], "{at}, copied");
+        machine.foreign.set(false);
+        machine.words[at] = before;
+    }
+    machine.words[10] = B;
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, C], "the caller's words do not matter");
+}
+
+#[test]
+fn a_frame_pointer_leads_to_a_call_or_out_of_all_objects() {
+    let found = Found::default();
+    let mut machine = Machine::of(vec![0; 16]);
+    machine.words[2] = A;
+    machine.words[1] = machine.at(6);
+    machine.words[7] = B;
+    for (answer, chain) in [
+        (Return::AfterCall, &[A, B][..]),
+        (Return::NoObject, &[A, B]),
+        (Return::Unknown, &[A, B]),
+        (Return::NoCall, &[A]),
+    ] {
+        *machine.returns.borrow_mut() = vec![(B, answer)];
+        assert_eq!(found.chain(&machine, A, 1, 8), chain, "{answer:?}");
+    }
+}
+
+#[test]
+fn code_of_an_object_that_has_led_on_is_trusted() {
+    let found = Found::default();
+    let mut machine = Machine::of(vec![0; 16]);
+    machine.words[2] = A;
+    machine.words[1] = machine.at(8);
+    machine.words[9] = C;
+    found.rule(C, Rule::End);
+    machine.words[5] = B;
+    let returns = [A, B, C].map(|ret| (ret, Return::AfterCall));
+    *machine.returns.borrow_mut() = returns.to_vec();
+    assert_eq!(found.chain(&machine, A, 1, 8), [A]);
+    machine.words[5] = 0;
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, C]);
+    // A word of an earlier call.
+    machine.words[5] = B;
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, C]);
 }
 
 proptest! {

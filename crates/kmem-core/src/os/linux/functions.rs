@@ -115,21 +115,29 @@ mod tests {
     fn the_functions_of_this_program_are_those_of_its_file() {
         static LINUX: Linux = Linux::new();
         let at = a_function_with_a_name as extern "C" fn() as usize;
-        let found = objects::with(at, |object| {
-            let has_name = |name: &[u8]| {
-                let wanted = b"a_function_with_a_name";
-                name.windows(wanted.len()).any(|part| part == wanted)
-            };
-            with(&LINUX, object, |functions| {
-                functions.all(|_| true).any(|f| f.code.contains(&at) && has_name(f.name))
-            })
-        });
+        let found = objects::with(
+            at,
+            |_, _| false,
+            |object| {
+                let has_name = |name: &[u8]| {
+                    let wanted = b"a_function_with_a_name";
+                    name.windows(wanted.len()).any(|part| part == wanted)
+                };
+                with(&LINUX, object, |functions| {
+                    functions.all(|_| true).any(|f| f.code.contains(&at) && has_name(f.name))
+                })
+            },
+        );
         assert_eq!(found.flatten(), Some(true));
         // Another file is in its place.
-        let other = objects::with(at, |object| {
-            let object = CodeObject { path: c"/bin/sh", ..*object };
-            with(&LINUX, &object, |_| ())
-        });
+        let other = objects::with(
+            at,
+            |_, _| false,
+            |object| {
+                let object = CodeObject { path: c"/bin/sh", ..*object };
+                with(&LINUX, &object, |_| ())
+            },
+        );
         assert_eq!(other.flatten(), None);
     }
 }

@@ -9,8 +9,8 @@
 use super::start::auxiliary;
 #[cfg(target_arch = "x86_64")]
 use super::start::weak;
-use crate::os::CodeObject;
 use crate::os::functions::ELF_HEADER;
+use crate::os::{CodeObject, Return};
 use core::ffi::{CStr, c_char};
 use core::ops::Range;
 
@@ -38,9 +38,22 @@ struct LinkMap {
 }
 
 /// Calls `work` with the object that has the code at an address. `None`: there is none, or the C
-/// library cannot say.
+/// library cannot say. `peek` copies memory that may not be there, and returns whether all of it
+/// could be read.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn with<T>(at: usize, work: impl FnOnce(&CodeObject<'_>) -> T) -> Option<T> {
+pub(super) fn with<T>(
+    at: usize,
+    peek: impl Fn(usize, &mut [u8]) -> bool,
+    work: impl FnOnce(&CodeObject<'_>) -> T,
+) -> Option<T> {
+    find(at)?.map(|found| work(&object(&found, peek)))
+}
+
+/// Finds the object that has an address. This reads no memory of the object. The inner `None`:
+/// there is none. The outer one: the C library cannot say.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn find(at: usize) -> Option<Option<Found>> {
     type Find = unsafe extern "C" fn(*mut core::ffi::c_void, *mut Found) -> i32;
     let find = weak!("_dl_find_object");
     if find == 0 || !is_dynamic() {
@@ -54,7 +67,61 @@ pub(super) fn with<T>(at: usize, work: impl FnOnce(&CodeObject<'_>) -> T) -> Opt
         let result = find(at as *mut core::ffi::c_void, found.as_mut_ptr());
         (result, found.assume_init())
     };
-    (result == 0).then(|| work(&object(&found)))
+    Some((result == 0).then_some(found))
+}
+
+/// Tells a return address from other words. `peek` copies memory that may be gone, and returns
+/// whether all of it could be read.
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+pub(super) fn return_address(word: usize, peek: impl Fn(usize, &mut [u8]) -> bool) -> Return {
+    // The call is the last instruction before the address.
+    let before = word.wrapping_sub(1);
+    match find(before) {
+        None => Return::Unknown,
+        Some(None) => Return::NoObject,
+        Some(Some(_)) => {
+            let mut bytes = [0; CALL];
+            match peek(word.wrapping_sub(CALL), &mut bytes) {
+                true if ends_with_call(bytes) => Return::AfterCall,
+                _ => Return::NoCall,
+            }
+        }
+    }
+}
+
+/// `Unknown`: objects are not asked for.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn return_address(_word: usize, _peek: impl Fn(usize, &mut [u8]) -> bool) -> Return {
+    Return::Unknown
+}
+
+/// Bytes of the longest call: an opcode, two bytes that say where the address lies, and a distance.
+/// A prefix may come before.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its code is not read"))]
+const CALL: usize = 7;
+
+/// Returns whether code may end with a call (Intel SDM, volume 2, `CALL`). A distance of four bytes
+/// follows the opcode `E8`. After `FF /2` the byte `ModRM` says what follows: no, one or four bytes
+/// of distance, and a byte before them for the register 4.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its code is not read"))]
+fn ends_with_call(code: [u8; CALL]) -> bool {
+    let is_call = |len: usize| {
+        let code = &code[CALL - len..];
+        let modrm = code[1];
+        let (kind, register) = (modrm >> 6, modrm & 7);
+        let has_more = kind != 3 && register == 4;
+        // In place of register 5, a distance alone.
+        let base = if has_more { code.get(2).map_or(0, |more| more & 7) } else { register };
+        let distance = match kind {
+            0 if base == 5 => 4,
+            1 => 1,
+            2 => 4,
+            _ => 0,
+        };
+        code[0] == 0xff && modrm >> 3 & 7 == 2 && 2 + usize::from(has_more) + distance == len
+    };
+    code[CALL - 5] == 0xe8 || (2..=CALL).any(is_call)
 }
 
 /// Returns whether the dynamic linker loaded the program. In a static program the function reads
@@ -66,13 +133,17 @@ fn is_dynamic() -> bool {
 
 /// `None`: frame pointers are kept in nearly all code of AArch64, so its tables are not read.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn with<T>(_at: usize, _work: impl FnOnce(&CodeObject<'_>) -> T) -> Option<T> {
+pub(super) fn with<T>(
+    _at: usize,
+    _peek: impl Fn(usize, &mut [u8]) -> bool,
+    _work: impl FnOnce(&CodeObject<'_>) -> T,
+) -> Option<T> {
     None
 }
 
 /// The object that the dynamic linker found.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its tables are not read"))]
-fn object(found: &Found) -> CodeObject<'static> {
+fn object(found: &Found, peek: impl Fn(usize, &mut [u8]) -> bool) -> CodeObject<'static> {
     if found.link_map.is_null() {
         return CodeObject::BARE;
     }
@@ -91,13 +162,19 @@ fn object(found: &Found) -> CodeObject<'static> {
     if found.eh_frame_hdr == 0 {
         return bare;
     }
-    with_frames(found.eh_frame_hdr, bare).unwrap_or(CodeObject { header: usize::MAX, ..bare })
+    let frames = with_frames(found.eh_frame_hdr, bare, peek);
+    frames.unwrap_or(CodeObject { header: usize::MAX, ..bare })
 }
 
 /// Adds the object's readable memory that holds its description of frames. `None`: its program
 /// headers are not where they are looked for.
-fn with_frames(at: usize, bare: CodeObject<'static>) -> Option<CodeObject<'static>> {
-    let segment = readable_segment(bare.head, bare.bias, at)?;
+fn with_frames(
+    at: usize,
+    bare: CodeObject<'static>,
+    peek: impl Fn(usize, &mut [u8]) -> bool,
+) -> Option<CodeObject<'static>> {
+    let first = readable_segment(bare.head, bare.bias, at);
+    let segment = first.or_else(|| moved_segment(bare.head, bare.bias, at, peek))?;
     if segment.start < bare.start || segment.end > bare.end {
         return None;
     }
@@ -136,24 +213,76 @@ pub(super) fn readable_segment(head: &[u8], bias: usize, at: usize) -> Option<Ra
 /// The segments of an object, by the ELF header and the program headers in its first page. `None`:
 /// they are not there.
 fn segments(head: &[u8], bias: usize) -> Option<impl Iterator<Item = Segment>> {
-    const HEADER: usize = size_of::<libc::Elf64_Phdr>();
-    let half = |at: usize| Some(u16::from_ne_bytes(*head.get(at..)?.first_chunk()?));
-    let word = |at: usize| Some(u64::from_ne_bytes(*head.get(at..)?.first_chunk()?) as usize);
-    // e_phoff, e_phentsize and e_phnum.
-    let (headers, size, count) = (word(32)?, half(54)?, half(56)?);
-    if head.get(..4)? != b"\x7fELF" || usize::from(size) != HEADER {
-        return None;
-    }
-    Some((0..usize::from(count)).filter_map(move |number| {
-        let header = headers.checked_add(number * HEADER)?;
-        // p_type and p_flags.
-        let kind = word(header)?;
-        // p_vaddr and p_filesz.
-        let start = bias.wrapping_add(word(header.checked_add(16)?)?);
-        let end = start.checked_add(word(header.checked_add(32)?)?)?;
-        let is_readable = (kind >> 32) as u32 & libc::PF_R != 0;
-        (kind as u32 == libc::PT_LOAD).then_some(Segment { bytes: start..end, is_readable })
+    let (offset, count) = headers(head)?;
+    Some((0..count).filter_map(move |number| {
+        let at = offset.checked_add(number * HEADER)?;
+        let (kind, segment) = Segment::of(head.get(at..)?.first_chunk()?, bias)?;
+        (kind == libc::PT_LOAD).then_some(segment)
     }))
+}
+
+/// Bytes of a program header.
+const HEADER: usize = size_of::<libc::Elf64_Phdr>();
+
+/// Offset in the file and number of the program headers, by the first page of an object.
+fn headers(head: &[u8]) -> Option<(usize, usize)> {
+    let half = |at: usize| Some(u16::from_ne_bytes(*head.get(at..)?.first_chunk()?));
+    // e_phoff, e_phentsize and e_phnum.
+    let (offset, size, count) = (word(head, 32)?, half(54)?, half(56)?);
+    let is_elf = head.get(..4)? == b"\x7fELF" && usize::from(size) == HEADER;
+    is_elf.then_some((offset, count.into()))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<usize> {
+    Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?) as usize)
+}
+
+impl Segment {
+    /// Kind and bounds of a segment, by its program header.
+    fn of(header: &[u8; HEADER], bias: usize) -> Option<(u32, Self)> {
+        // p_type and p_flags, p_vaddr, p_filesz.
+        let (kind, start, len) = (word(header, 0)?, word(header, 16)?, word(header, 32)?);
+        let start = bias.wrapping_add(start);
+        let is_readable = (kind >> 32) as u32 & libc::PF_R != 0;
+        Some((kind as u32, Self { bytes: start..start.checked_add(len)?, is_readable }))
+    }
+}
+
+/// Program headers that are copied at once.
+const AT_ONCE: usize = 6;
+
+/// [`readable_segment`] of an object whose program headers are in a later segment. BOLT puts them
+/// there, at an address that is their offset in the file. They hold if the first one says so.
+/// Not inlined: callers of `malloc` may have little stack.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its tables are not read"))]
+#[cold]
+#[inline(never)]
+fn moved_segment(
+    head: &[u8],
+    bias: usize,
+    at: usize,
+    peek: impl Fn(usize, &mut [u8]) -> bool,
+) -> Option<Range<usize>> {
+    let (offset, count) = headers(head)?;
+    let place = bias.wrapping_add(offset);
+    let mut copy = [[0; HEADER]; AT_ONCE];
+    for number in (0..count).step_by(AT_ONCE) {
+        let some = copy.get_mut(..AT_ONCE.min(count - number))?;
+        if !peek(place.checked_add(number * HEADER)?, some.as_flattened_mut()) {
+            return None;
+        }
+        for (i, header) in some.iter().enumerate() {
+            let (kind, segment) = Segment::of(header, bias)?;
+            let is_own = kind == libc::PT_PHDR && segment.bytes.start == place;
+            if number + i == 0 && !is_own {
+                return None;
+            }
+            if kind == libc::PT_LOAD && segment.is_readable && segment.bytes.contains(&at) {
+                return Some(segment.bytes);
+            }
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -163,14 +292,86 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn the_object_of_this_code_describes_its_frames() {
-        let at = with as fn(usize, fn(&CodeObject<'_>) -> usize) -> Option<usize> as usize;
+        let at = readable_segment as fn(_, _, _) -> _ as usize;
         let header = |object: &CodeObject<'_>| {
             assert_eq!(object.bytes[object.header], 1, "the version of the header");
             assert!(object.bytes.len() > object.header + 8);
             object.address + object.header
         };
-        assert!(with(at, header).is_some());
-        assert_eq!(with(0x1000, |_| 0), None);
+        let peek = |_, _: &mut [u8]| false;
+        assert!(with(at, peek, header).is_some());
+        assert_eq!(with(0x1000, peek, |_| 0), None);
+    }
+
+    #[test]
+    fn program_headers_in_a_later_segment_are_found_and_checked() {
+        let (bias, offset) = (0x7000_0000, 0x8000);
+        let mut head = vec![0u8; 4096];
+        head[..4].copy_from_slice(b"\x7fELF");
+        head[32..40].copy_from_slice(&(offset as u64).to_ne_bytes());
+        head[54] = HEADER as u8;
+        head[56] = 9;
+        let header = |kind: u32, flags: u32, start: u64, len: u64| {
+            let mut header = [0u8; HEADER];
+            header[..4].copy_from_slice(&kind.to_ne_bytes());
+            header[4..8].copy_from_slice(&flags.to_ne_bytes());
+            header[16..24].copy_from_slice(&start.to_ne_bytes());
+            header[32..40].copy_from_slice(&len.to_ne_bytes());
+            header
+        };
+        let mut later = [header(libc::PT_NOTE, 4, 0, 0); 9];
+        later[0] = header(libc::PT_PHDR, 4, offset as u64, 9 * HEADER as u64);
+        later[1] = header(libc::PT_LOAD, 1, 0x1000, 0x1000);
+        later[8] = header(libc::PT_LOAD, 5, 0x8000, 0x2000);
+        let found = |later: &[[u8; HEADER]], at: usize| {
+            let peek = |from: usize, buf: &mut [u8]| {
+                let from = from.wrapping_sub(bias + offset);
+                let bytes = later.as_flattened().get(from..).and_then(|rest| rest.get(..buf.len()));
+                bytes.map(|bytes| buf.copy_from_slice(bytes)).is_some()
+            };
+            moved_segment(&head, bias, at, peek)
+        };
+        assert_eq!(readable_segment(&head, bias, bias + 0x9000), None);
+        assert_eq!(found(&later, bias + 0x9000), Some(bias + 0x8000..bias + 0xa000));
+        assert_eq!(found(&later, bias + 0x1800), None, "not readable");
+        assert_eq!(found(&later, bias + 0xa000), None);
+        assert_eq!(found(&later[..8], bias + 0x9000), None, "cut off");
+        later[0] = header(libc::PT_PHDR, 4, offset as u64 + 8, 9 * HEADER as u64);
+        assert_eq!(found(&later, bias + 0x9000), None, "other bytes");
+    }
+
+    #[test]
+    fn instructions_for_calls_are_known_by_their_last_bytes() {
+        let calls: [&[u8]; 12] = [
+            &[0xe8, 1, 2, 3, 4],
+            &[0xff, 0xd0],
+            &[0x41, 0xff, 0xd7],
+            &[0xff, 0x10],
+            &[0xff, 0x15, 1, 2, 3, 4],
+            &[0xff, 0x14, 0xc3],
+            &[0xff, 0x14, 0xc5, 1, 2, 3, 4],
+            &[0xff, 0x50, 8],
+            &[0xff, 0x54, 0x24, 8],
+            &[0xff, 0x90, 1, 2, 3, 4],
+            &[0xff, 0x94, 0x24, 1, 2, 3, 4],
+            &[0x41, 0xff, 0x54, 0x24, 8],
+        ];
+        let after = |bytes: &[u8]| {
+            let mut code = [0x90; CALL];
+            let len = bytes.len().min(CALL);
+            code[CALL - len..].copy_from_slice(&bytes[bytes.len() - len..]);
+            ends_with_call(code)
+        };
+        for call in calls {
+            assert!(after(call), "{call:x?}");
+            assert!(!after(&call[..call.len() - 1]), "{call:x?}, cut off");
+        }
+        // Jumps, a push, and padding.
+        let others: [&[u8]; 5] =
+            [&[0xe9, 1, 2, 3, 4], &[0xff, 0xe0], &[0xff, 0x25, 1, 2, 3, 4], &[0xff, 0x75, 8], &[]];
+        for other in others {
+            assert!(!after(other), "{other:x?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use super::syscall::sys;
 use super::{Linux, diagnose, file, functions, objects, owner, path, start};
 use crate::os::functions::Functions;
-use crate::os::{Clock, CodeObject, Console, File, Owner, Process, Shape, SharedFile, Stack};
+use crate::os::{
+    Clock, CodeObject, Console, File, Owner, Process, Return, Shape, SharedFile, Stack,
+};
 use crate::sync::AtomicU32;
 
 impl Clock for Linux {
@@ -87,7 +89,16 @@ impl Process for Linux {
     }
 
     fn with_object<T>(&self, at: usize, work: impl FnOnce(&CodeObject<'_>) -> T) -> Option<T> {
-        objects::with(at, work)
+        let peek = |at, buf: &mut [u8]| self.peek(at, buf) == buf.len();
+        objects::with(at, peek, work)
+    }
+
+    fn return_address(&self, word: usize) -> Return {
+        if self.is_in_sandbox() {
+            return Return::Unknown;
+        }
+        let peek = |at, buf: &mut [u8]| start::peek(at, buf) == buf.len();
+        objects::return_address(word, peek)
     }
 
     fn with_functions<T>(
