@@ -6,6 +6,7 @@ mod configuration;
 mod cplusplus;
 mod debugger;
 mod fork;
+mod frames;
 mod groups;
 mod hardening;
 mod harness;

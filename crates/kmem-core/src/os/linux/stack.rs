@@ -7,8 +7,12 @@
 //!
 //! Both C libraries put a thread's descriptor at the high end of its stack. So the memory from the
 //! stack pointer to the thread pointer is mapped as long as the thread runs, if both lie in one
-//! mapping. Its low end is asked for once per thread, and kept in the thread's storage. Stacks that
-//! the program made itself may be unmapped at any time. They are never kept.
+//! mapping. Its low end is asked for, and kept in the thread's storage. Stacks that the program
+//! made itself may be unmapped at any time. They are never kept.
+//!
+//! A program may give a thread one end of a mapping, and use the other end for a coroutine. Then
+//! the memory between them may go. So a thread knows the part of the mapping that it has used, and
+//! as much again. It asks another time when it comes further down.
 //!
 //! Context: any, signal handlers included.
 
@@ -18,16 +22,64 @@ use super::start::{auxiliary, thread_pointer};
 use super::syscall::sys;
 use crate::os::Stack;
 use crate::sync::Ordering;
+use crate::units::PAGE_SIZE;
 use core::ops::Range;
 
 /// Bytes below the end of the main thread's stack that no other mapping takes. The kernel keeps 128
 /// MiB free for that stack, and more if its limit is higher.
 const MAIN_STACK: usize = 64 << 20;
-/// The end of the main thread's stack, or the low end of a thread's stack, if it is not known.
+/// The end of the main thread's stack, if it is not known.
 const NONE: usize = 1;
+/// Fewest bytes of a thread's stack (`PTHREAD_STACK_MIN`).
+const SMALLEST: usize = 16 << 10;
 
-/// The low end of the mapping that holds the thread's stack and descriptor; 0: not asked for, and
-/// [`NONE`].
+/// The mapping that holds a thread's stack and descriptor, in pages below the thread pointer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Low {
+    /// Down to here, it is the thread's own stack.
+    own: u32,
+    /// Down to here, it was one mapping when that was asked for.
+    whole: u32,
+}
+
+impl Low {
+    const NOT_ASKED: Self = Self { own: 0, whole: 0 };
+    const NONE: Self = Self { own: 0, whole: u32::MAX };
+
+    #[inline(always)]
+    fn get() -> Self {
+        let word = low::get() as u64;
+        Self { own: word as u32, whole: (word >> 32) as u32 }
+    }
+
+    fn set(self) {
+        low::set((u64::from(self.whole) << 32 | u64::from(self.own)) as usize);
+    }
+
+    /// Whole pages from an address up to the thread pointer.
+    fn pages(at: usize, high: usize) -> u32 {
+        u32::try_from(high.saturating_sub(at) / PAGE_SIZE).unwrap_or(u32::MAX - 1)
+    }
+
+    /// The address of a number of pages below the thread pointer.
+    #[inline(always)]
+    fn address(pages: u32, high: usize) -> usize {
+        high.wrapping_sub(pages as usize * PAGE_SIZE)
+    }
+
+    /// Knowledge after the mapping was asked for, by a thread with this stack pointer.
+    fn after(self, mapping: Option<Range<usize>>, here: usize, high: usize) -> Self {
+        let Some(mapping) = mapping else { return Self::NONE };
+        let whole = Self::pages(mapping.start, high).max(1);
+        let own = match (mapping.start..high).contains(&here) {
+            true => Self::pages(here.saturating_sub(SMALLEST.max(high - here)), high),
+            false => self.own,
+        };
+        Self { own: own.min(whole), whole }
+    }
+}
+
+/// The word of a [`Low`]; 0: not asked for.
 mod low {
     crate::os::linux::thread_word::define!("kmem_stack");
 }
@@ -46,10 +98,11 @@ impl Linux {
         if at < here {
             return None;
         }
-        let (low, high) = (low::get(), thread_pointer());
-        if low > NONE && low <= here && at < high {
-            // SAFETY: both ends lie in the mapping of the thread's descriptor, which stays as long
-            // as the thread runs. The thread is on this stack, below `at`.
+        let high = thread_pointer();
+        if Low::address(Low::get().own, high) <= here && at < high {
+            // SAFETY: both ends lie in the mapping of the thread's descriptor, in the part that is
+            // the thread's stack. That stays as long as the thread runs. The thread is on this
+            // stack, below `at`.
             return Some(unsafe { Stack::new(at..high) });
         }
         let end = self.main_stack_end.load(Ordering::Relaxed);
@@ -77,14 +130,24 @@ impl Linux {
                 return Some(stack);
             }
         }
-        if low::get() != 0 || self.is_in_sandbox() {
+        let (here, high, low) = (stack_pointer(), thread_pointer(), Low::get());
+        if low == Low::NONE || at >= high {
             return None;
+        }
+        let is_new = low == Low::NOT_ASKED;
+        if !is_new && here < Low::address(low.whole, high) {
+            return None;
+        }
+        if self.is_in_sandbox() {
+            // One mapping before the sandbox is taken for the stack.
+            Low { own: low.whole, ..low }.set();
+            return self.known_stack(at);
         }
         // By its thread pointer: in a child that another thread forked, that thread has the number
         // of a main thread.
-        let is_main = self.main_thread.load(Ordering::Relaxed) == thread_pointer();
-        let mapping = if is_main { None } else { mapping_of(thread_pointer()) };
-        low::set(mapping.map_or(NONE, |mapping| mapping.start.max(NONE)));
+        let is_main = self.main_thread.load(Ordering::Relaxed) == high;
+        let mapping = if is_main { None } else { mapping_of(high) };
+        low.after(mapping, here, high).set();
         self.known_stack(at)
     }
 }
@@ -179,6 +242,25 @@ mod tests {
             assert_eq!(find(0x3000), None);
             assert_eq!(find(0x8f00), None);
         }
+    }
+
+    #[test]
+    fn a_thread_knows_the_part_of_a_mapping_that_it_has_used_and_as_much_again() {
+        let high = 0x7000_0000_0840;
+        let mapping = || Some(high - (64 << 20)..high + 4096);
+        let own = |low: Low| high - Low::address(low.own, high);
+        let first = Low::NOT_ASKED.after(mapping(), high - 1000, high);
+        assert_eq!(own(first), SMALLEST);
+        let further = first.after(mapping(), high - (1 << 20), high);
+        assert_eq!(own(further), 2 << 20);
+        assert_eq!(own(further.after(mapping(), high - (63 << 20), high)), 64 << 20);
+        // Below a hole the thread is elsewhere, and knows no more than the mapping has.
+        let rest = Some(high - (1 << 20)..high + 4096);
+        let holed = further.after(rest, high - (2 << 20), high);
+        assert_eq!((own(holed), holed.whole), (1 << 20, 256));
+        assert_eq!(own(first.after(mapping(), high - (65 << 20), high)), SMALLEST);
+        assert!(first.after(None, high - 1000, high) == Low::NONE);
+        assert!(Low::address(Low::NONE.own, high) == high);
     }
 
     #[test]
