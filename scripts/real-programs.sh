@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
 # Runs real, unmodified programs without and with libkmem.so preloaded, and compares what they print
-# and how they end.
+# and how they end. A third run is with KMEM_CONF=depth:8, which finds the callers of each call.
 # Missing programs are installed from Debian when this runs as root.
 #
 # usage: real-programs.sh [--quick] [--no-install] [--library PATH] [--keep] [--list] [NAME...]
@@ -16,9 +16,10 @@
 # The last four are sandboxes. Where they cannot run, the list of tests that did not run has them
 # (not-run.sh).
 #
-# A program passes when it exits with 0 and prints the same both times. The library must write
-# nothing to stderr, and every process that the program starts must have it mapped. The last line is
-# "N passed, M failed"; the exit code is 0 if nothing failed.
+# A program passes when it exits with 0 and prints the same each time. The library must write
+# nothing to stderr, and every process that the program starts must have it mapped. In the third run
+# processes outside of sandboxes leave black boxes. The rows of these books must add up. The last
+# line is "N passed, M failed"; the exit code is 0 if nothing failed.
 
 set -euo pipefail
 
@@ -26,6 +27,9 @@ readonly ALL_PROGRAMS=(python3 sqlite3 redis postgresql node perl git gcc g++ ca
 	sshd bubblewrap chromium firefox)
 # Programs that need rights or packages that a machine may not have. Without them they do not run.
 readonly OPTIONAL_PROGRAMS=(sshd bubblewrap chromium firefox)
+# Programs that do less in the run with depth:8. It is compared with another one without the
+# library.
+readonly SMALLER_PROGRAMS=(python3 redis gcc sshd)
 
 script=$(readlink -f "${BASH_SOURCE[0]}")
 readonly script
@@ -46,20 +50,22 @@ die() {
 
 # --------------------------------------------------------------------------------------------------
 # Helpers of the programs. WORK is the common directory, HERE the one of this run; PRELOAD is the
-# library or empty; EVIDENCE is where the dynamic linker notes, per process, what it mapped.
+# library or empty; CONF is its configuration or empty; MODE is without, with, small or deep;
+# EVIDENCE is where the dynamic linker notes, per process, what it mapped.
 
 # Runs a command as the program under test. The linker's notes are asked for in both modes, so that
 # times compare.
 loaded() {
-	env LD_PRELOAD="$PRELOAD" LD_DEBUG=files LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
+	env LD_PRELOAD="$PRELOAD" ${CONF:+"KMEM_CONF=$CONF"} LD_DEBUG=files \
+		LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
 }
 
 # Runs a command as the program under test, as the owner of the database when the script runs as
 # root: PostgreSQL refuses root.
 loaded_as_postgres() {
 	if [[ $(id -u) == 0 ]]; then
-		runuser -u postgres -- env LD_PRELOAD="$PRELOAD" LD_DEBUG=files \
-			LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
+		runuser -u postgres -- env LD_PRELOAD="$PRELOAD" ${CONF:+"KMEM_CONF=$CONF"} \
+			LD_DEBUG=files LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
 	else
 		loaded "$@"
 	fi
@@ -93,8 +99,15 @@ assert_mapped() {
 	fi
 }
 
+# The size of a quick run and of a long one, and of one with little to do if that differs.
 sized() {
-	if [[ $QUICK == 1 ]]; then say "$1"; else say "$2"; fi
+	if [[ $# == 3 && ($MODE == small || $MODE == deep) ]]; then
+		say "$3"
+	elif [[ $QUICK == 1 ]]; then
+		say "$1"
+	else
+		say "$2"
+	fi
 }
 
 # --------------------------------------------------------------------------------------------------
@@ -113,6 +126,9 @@ run_python3() {
 	local tests=(test_json test_re test_dict test_list test_set test_tuple test_deque test_heapq
 		test_sort test_gc test_weakref test_generators test_exceptions test_struct test_zlib
 		test_pickle test_string test_unicode)
+	if [[ $MODE == small || $MODE == deep ]]; then
+		tests=(test_json test_re test_generators test_exceptions test_struct test_pickle)
+	fi
 	[[ $QUICK == 1 ]] || tests+=(test_threading test_thread test_queue test_ctypes test_itertools
 		test_long test_decimal test_io test_mmap test_buffer test_bytes test_statistics
 		test_functools test_collections test_ast)
@@ -177,8 +193,8 @@ needs_redis() {
 
 run_redis() {
 	local socket="$HERE/socket" requests keys server client
-	requests=$(sized 40000 300000)
-	keys=$(sized 50000 500000)
+	requests=$(sized 40000 300000 10000)
+	keys=$(sized 50000 500000 20000)
 	loaded redis-server --port 0 --unixsocket "$socket" --save '' --appendonly no --dir "$HERE" \
 		--enable-debug-command yes --daemonize no >"$HERE/server.log" 2>&1 &
 	client=(redis-cli -s "$socket")
@@ -411,6 +427,11 @@ prepare_gcc() {
 }
 
 run_gcc() {
+	if [[ $MODE == small || $MODE == deep ]]; then
+		loaded gcc -O1 -c "$WORK/program.c" -o "$HERE/program.o"
+		md5sum <"$HERE/program.o"
+		return
+	fi
 	loaded gcc -O2 -g -Wall -c "$WORK/program.c" -o "$HERE/program.o"
 	loaded gcc -O2 -flto=auto -c "$WORK/program.c" -o "$HERE/lto.o"
 	loaded gcc "$HERE/program.o" -o "$HERE/program"
@@ -593,10 +614,11 @@ CONFIG
 
 run_sshd() {
 	local port=$((20000 + $$ % 20000)) client count
-	count=$(sized 50 200)
+	count=$(sized 50 200 15)
 	loaded /usr/sbin/sshd -t -f "$WORK/ssh/config"
 	# In the sandbox no file may grow, so the server cannot leave the linker's notes.
-	LD_PRELOAD=$PRELOAD /usr/sbin/sshd -f "$WORK/ssh/config" -p "$port" \
+	env LD_PRELOAD="$PRELOAD" ${CONF:+"KMEM_CONF=$CONF"} \
+		/usr/sbin/sshd -f "$WORK/ssh/config" -p "$port" \
 		-o PidFile="$HERE/pid" -E "$HERE/server.log"
 	wait_until 30 test -s "$HERE/pid"
 	note_server "$(<"$HERE/pid")"
@@ -634,8 +656,8 @@ run_bubblewrap() {
 # Runs a browser as a user without rights: its sandbox refuses root.
 loaded_as_nobody() {
 	chmod 777 "$HERE"
-	runuser -u nobody -- env HOME="$HERE" LD_PRELOAD="$PRELOAD" LD_DEBUG=files \
-		LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
+	runuser -u nobody -- env HOME="$HERE" LD_PRELOAD="$PRELOAD" ${CONF:+"KMEM_CONF=$CONF"} \
+		LD_DEBUG=files LD_DEBUG_OUTPUT="$EVIDENCE/process" "$@"
 }
 
 prepare_page() {
@@ -703,6 +725,7 @@ fi
 # --------------------------------------------------------------------------------------------------
 
 QUICK=0
+MODE=without
 install=1
 keep=0
 library=
@@ -722,7 +745,7 @@ while (($#)); do
 		shift
 		;;
 	-h | --help)
-		sed -n '3,21s/^# \{0,1\}//p' "$script"
+		sed -n '3,23s/^# \{0,1\}//p' "$script"
 		exit 0
 		;;
 	-*) die "unknown option $1" ;;
@@ -744,7 +767,10 @@ if [[ -z $library ]]; then
 	done
 fi
 [[ -n $library && -f $library ]] ||
-	die "no libkmem.so: build it with 'cargo build --release -p kmem-preload', or give --library"
+	die "no libkmem.so: build it with 'cargo build --release', or give --library"
+# The command that reads black boxes.
+kmem=$(dirname "$(readlink -f "$library")")/kmem
+[[ -x $kmem ]] || die "no $kmem: build it with 'cargo build --release'"
 
 WORK=$(mktemp -d /tmp/real-programs.XXXXXX)
 export WORK QUICK
@@ -815,6 +841,50 @@ evidence_problem() {
 	fi
 }
 
+# Prints the configuration of the third run. Sandboxes let no process make files.
+deep_configuration() {
+	local boxes=$2/boxes
+	if [[ " ${OPTIONAL_PROGRAMS[*]} " == *" $1 "* ]]; then
+		printf 'depth:8'
+	else
+		mkdir -p "$boxes"
+		chmod 1777 "$boxes"
+		printf 'depth:8,boxes:%s' "$boxes"
+	fi
+}
+
+# Prints what is wrong with the books of the largest processes of the third run.
+books_problem() {
+	local name=$1 boxes
+	[[ " ${OPTIONAL_PROGRAMS[*]} " != *" $name "* ]] || return 0
+	shopt -s nullglob
+	boxes=("$WORK/$name.deep/boxes"/*)
+	shopt -u nullglob
+	if ((${#boxes[@]} == 0)); then
+		say "no process left a black box"
+		return
+	fi
+	du -k "${boxes[@]}" | sort -rn | head -n 4 | cut -f 2 | python3 -c '
+import json, subprocess, sys
+deepest = 0
+for box in sys.stdin.read().split():
+    command = [sys.argv[1], "dump", "--blackbox", box, "--json"]
+    read = subprocess.run(command, capture_output=True, text=True)
+    if read.returncode:
+        sys.exit(print(f"a black box cannot be read: {read.stderr}"))
+    books = json.loads(read.stdout)
+    chains = [chain for row in books["rows"] for chain in row.get("chains") or []]
+    deepest = max([deepest] + [len(chain["frames"]) for chain in chains])
+    sums = sum(row["bytes"] for row in books["rows"]), sum(row["calls"] for row in books["rows"])
+    totals, used = books["totals"], books["moment"]["used"]
+    if sums != (totals["bytes"], totals["calls"]) or totals["bytes"] > used or books["torn"]:
+        print("%s: rows of %s bytes and calls, totals of %s, %s bytes in use, %s torn" %
+              (books["exe"], sums, totals, used, books["torn"]))
+if deepest < 5:
+    print(f"the longest chain of callers has {deepest}")
+' "$kmem"
+}
+
 # Runs one program in one mode; leaves DIRECTORY.{out,err}, its exit code and its time in seconds.
 run_mode() {
 	local name=$1 mode=$2 directory="$WORK/$1.$2" start end
@@ -823,8 +893,9 @@ run_mode() {
 	chmod 1777 "$directory/evidence"
 	start=$(date +%s%N)
 	exit_code=0
-	HERE=$directory EVIDENCE=$directory/evidence \
-		PRELOAD=$([[ $mode == with ]] && printf '%s' "$WORK/libkmem.so" || true) \
+	HERE=$directory EVIDENCE=$directory/evidence MODE=$mode \
+		PRELOAD=$([[ $mode == with || $mode == deep ]] && printf '%s' "$WORK/libkmem.so" || true) \
+		CONF=$([[ $mode == deep ]] && deep_configuration "$name" "$directory" || true) \
 		timeout -k 10 "$([[ $QUICK == 1 ]] && printf 180 || printf 1800)" \
 		bash -euo pipefail "$script" --one "$name" \
 		>"$directory.out" 2>"$directory.err" </dev/null || exit_code=$?
@@ -836,7 +907,7 @@ run_mode() {
 problem=
 absent=
 check() {
-	local name=$1 without with code_without logs messages
+	local name=$1 without with deep mode codes=() logs
 	problem=
 	absent=
 	install_missing "$name" || {
@@ -854,35 +925,60 @@ check() {
 		}
 	fi
 	run_mode "$name" without
-	without=$elapsed code_without=$exit_code
-	run_mode "$name" with
-	with=$elapsed
-	times=$(printf '%9s %9s' "$without" "$with")
-	if ((code_without != 0)) && [[ " ${OPTIONAL_PROGRAMS[*]} " == *" $name "* ]]; then
-		absent="it ends with $code_without without the library, too"
-	elif ((code_without != 0)); then
+	without=$elapsed
+	if ((exit_code != 0)); then
+		times=$(printf '%9s %9s %9s' "$without" - -)
 		logs=$(tail -n 3 "$WORK/$name.without.out" "$WORK/$name.without.err")
-		problem="exit code $code_without without the library: $logs"
-	elif ((exit_code != 0)); then
-		logs=$(tail -n 5 "$WORK/$name.with.out" "$WORK/$name.with.err")
-		problem="exit code $exit_code with the library: $logs"
-	elif ! cmp -s "$WORK/$name.without.out" "$WORK/$name.with.out"; then
-		problem="different output: $(diff "$WORK/$name.without.out" "$WORK/$name.with.out" | head -n 6)"
-	elif [[ ! -s $WORK/$name.with.out ]]; then
-		problem="no output to compare"
-	elif messages=$(grep -rhsE '^kmem: |cannot be preloaded' "$WORK/$name.with.err" \
-		"$WORK/$name.with" --include='*.err' --include='*.log' || true) && [[ -n $messages ]]; then
-		problem="messages: $(head -n 3 <<<"$messages")"
+		if [[ " ${OPTIONAL_PROGRAMS[*]} " == *" $name "* ]]; then
+			absent="it ends with $exit_code without the library, too"
+		else
+			problem="exit code $exit_code without the library: $logs"
+		fi
+		return
+	fi
+	run_mode "$name" with
+	with=$elapsed codes+=("$exit_code")
+	[[ " ${SMALLER_PROGRAMS[*]} " != *" $name "* ]] || run_mode "$name" small
+	run_mode "$name" deep
+	deep=$elapsed codes+=("$exit_code")
+	times=$(printf '%9s %9s %9s' "$without" "$with" "$deep")
+	for mode in with deep; do
+		problem=$(mode_problem "$name" "$mode" "${codes[0]}" 2>&1) ||
+			problem="the check failed: $problem"
+		codes=("${codes[@]:1}")
+		if [[ -n $problem ]]; then
+			[[ $mode == with ]] || problem="with depth:8: $problem"
+			return
+		fi
+	done
+}
+
+# Prints what is wrong with a run, which ended with CODE.
+mode_problem() {
+	local name=$1 mode=$2 code=$3 logs messages
+	local directory=$WORK/$name.$mode other=$WORK/$name.without
+	[[ $mode == with || ! -f $WORK/$name.small.out ]] || other=$WORK/$name.small
+	if ((code != 0)); then
+		logs=$(tail -n 5 "$directory.out" "$directory.err")
+		say "exit code $code with the library: $logs"
+	elif ! cmp -s "$other.out" "$directory.out"; then
+		say "different output: $(diff "$other.out" "$directory.out" | head -n 6)"
+	elif [[ ! -s $directory.out ]]; then
+		say "no output to compare"
+	elif messages=$(grep -rhsE '^kmem: |cannot be preloaded' "$directory.err" "$directory" \
+		--include='*.err' --include='*.log' || true) && [[ -n $messages ]]; then
+		say "messages: $(head -n 3 <<<"$messages")"
 	else
-		problem=$(evidence_problem "$WORK/$name.with/evidence")
+		evidence_problem "$directory/evidence"
+		[[ $mode == with ]] || books_problem "$name"
 	fi
 }
 
 passed=0
 failed=0
-printf '%-12s %-5s %9s %9s  %s\n' program '' without with 'processes with the library'
+printf '%-12s %-5s %9s %9s %9s  %s\n' program '' without with depth:8 'processes with the library'
 for name in "${names[@]}"; do
-	times=$(printf '%9s %9s' - -)
+	times=$(printf '%9s %9s %9s' - - -)
 	check "$name"
 	processes=$(find "$WORK/$name.with/evidence" -name 'process.*' 2>/dev/null | wc -l)
 	if [[ -n $absent ]]; then
@@ -895,7 +991,7 @@ for name in "${names[@]}"; do
 		printf '%-12s %-5s %s  %s\n' "$name" FAIL "$times" "$processes"
 		say "    ${problem//$'\n'/$'\n'    }"
 	fi
-	((keep)) || rm -rf "$WORK/$name".{with,without}
+	((keep)) || rm -rf "$WORK/$name".{with,without,small,deep}
 done
 say "$passed passed, $failed failed"
 ((failed == 0))
