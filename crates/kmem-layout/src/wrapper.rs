@@ -7,6 +7,7 @@
 //!
 //! | names                  | source                                                          |
 //! |------------------------|-----------------------------------------------------------------|
+//! | `_ZN2v8..`             | V8 of Node.js 18, by its symbol table                           |
 //! | `_ZN..E`, `_ZSt..`     | Itanium C++ ABI, 5.1                                            |
 //! | `_ZN..17h..E`, `_R..`  | Rust: legacy names, and symbol name mangling v0 (RFC 2603)      |
 
@@ -21,6 +22,18 @@ const CRATES: &[&str] =
 /// Prefixes of names of the C++ library.
 const CXX: &[&str] =
     &["_ZN9__gnu_cxx", "_ZNK9__gnu_cxx", "_ZNKSt", "_ZNSt", "_ZSt", "_Zna", "_Znw"];
+
+/// Prefixes of names in V8, behind `_ZN2v8`: functions that map memory for its heaps.
+const V8: &[&str] = &[
+    "4base13PageAllocator",
+    "4base20BoundedPageAllocator",
+    "4base2OS",
+    "8internal13AllocatePages",
+    "8internal13VirtualMemory",
+    "8internal14AllocWithRetry",
+    "8internal15MemoryAllocator",
+    "8internal21AlignedAllocWithRetry",
+];
 
 /// Parts of names of library functions that do nothing but run code of the program. Compilers
 /// inline that code into them.
@@ -246,6 +259,9 @@ pub fn is_wrapper(symbol: &[u8]) -> bool {
     if let Some(name) = crate_of(symbol) {
         return CRATES.iter().any(|of| of.as_bytes() == name);
     }
+    if let Some(name) = symbol.strip_prefix(b"_ZN2v8") {
+        return V8.iter().any(|prefix| name.starts_with(prefix.as_bytes()));
+    }
     if symbol.starts_with(b"_Z") {
         return CXX.iter().any(|prefix| symbol.starts_with(prefix.as_bytes()));
     }
@@ -264,6 +280,7 @@ pub fn may_be_wrapper(symbol: &[u8]) -> bool {
     match *symbol {
         [b'_', b'Z', b'N', b'K', ref rest @ ..] | [b'_', b'Z', b'N', ref rest @ ..] => {
             match *rest {
+                [b'2', b'v', b'8', ref rest @ ..] => may_be_of_v8(rest),
                 [b'S', b't' | b's' | b'a', ..] | [b'0'..=b'9', b'0'..=b'9', b'_', b'$', ..] => true,
                 [b'0'..=b'9', b'0'..=b'9', b'0'..=b'9', b'_', b'$', ..] => true,
                 [b'0'..=b'9', first, second, ..] => {
@@ -278,6 +295,20 @@ pub fn may_be_wrapper(symbol: &[u8]) -> bool {
         [a, b, c, d, ..] => {
             let bit = bit_of([a, b, c, d]);
             FIRST[bit / 64] >> (bit % 64) & 1 != 0
+        }
+        _ => false,
+    }
+}
+
+/// [`may_be_wrapper`] for a name in V8, which has tens of thousands. `name` is behind `_ZN2v8`.
+#[inline]
+fn may_be_of_v8(name: &[u8]) -> bool {
+    match *name {
+        [b'4', ..] => true,
+        // Behind `8internal`.
+        [b'8', _, _, _, _, _, _, _, _, a, b, c, ..] => {
+            matches!([a, b, c], [b'1', b'3' | b'4', b'A' | b'V'] | [b'1', b'5', b'M'])
+                || [a, b, c] == *b"21A"
         }
         _ => false,
     }
@@ -520,6 +551,31 @@ mod tests {
         // One in 26 would be left by the first byte alone.
         let count = others.count();
         assert!(count < 26 * 26 * 26 / 20, "{count}");
+    }
+
+    #[test]
+    fn functions_of_v8_that_map_memory_for_its_heaps_are_known() {
+        for name in [
+            "_ZN2v84base2OS8AllocateEPvmmNS1_16MemoryPermissionE",
+            "_ZN2v84base13PageAllocator13AllocatePagesEPvmmNS_13PageAllocator10PermissionE",
+            "_ZN2v84base20BoundedPageAllocator13AllocatePagesEPvmmNS_13PageAllocator10PermissionE",
+            "_ZN2v88internal13AllocatePagesEPNS_13PageAllocatorEPvmmNS1_10PermissionE",
+            "_ZN2v88internal13VirtualMemoryC2EPNS_13PageAllocatorEmPvmNS0_3JitE",
+            "_ZN2v88internal15MemoryAllocator20AllocateAlignedChunkEv",
+            "_ZN2v88internal14AllocWithRetryEmPFPvmE",
+            "_ZN2v88internal21AlignedAllocWithRetryEmm",
+        ] {
+            assert!(is_wrapper(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "_ZN2v88internal4Heap15ConfigureHeapERKNS_19ResourceConstraintsE",
+            "_ZN2v88internal10PagedSpace6ExpandEv",
+            "_ZN2v84base5MutexC1Ev",
+            "_ZN2v8",
+            "_ZN2v88internal1",
+        ] {
+            assert!(!is_wrapper(name.as_bytes()), "{name}");
+        }
     }
 
     #[test]

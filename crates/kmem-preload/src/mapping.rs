@@ -50,8 +50,8 @@ pub(crate) fn start() {
     KMEM.show_mappings(TABLE);
 }
 
-/// Exports `$name`, which calls `$inner` with its six arguments and two further ones on the stack:
-/// its return address and the caller's frame pointer.
+/// Exports `$name`, which calls `$inner` with its six arguments and two further ones on the stack.
+/// They are its return address and the address of the call's record; see [`crate::call_site`].
 macro_rules! with_caller_on_stack {
     ($($name:ident => $inner:ident;)*) => {$(
         #[unsafe(no_mangle)]
@@ -59,17 +59,38 @@ macro_rules! with_caller_on_stack {
         unsafe extern "C" fn $name() {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
-                "mov rax, [rsp]",
-                "sub rsp, 8",
+                ".cfi_startproc",
                 "push rbp",
-                "push rax",
+                ".cfi_def_cfa_offset 16",
+                ".cfi_offset 6, -16",
+                "mov rbp, rsp",
+                ".cfi_def_cfa_register 6",
+                "push rbp",
+                "push [rbp + 8]",
                 "call {}",
-                "add rsp, 24",
+                "leave",
+                ".cfi_def_cfa 7, 8",
                 "ret",
+                ".cfi_endproc",
                 sym $inner
             );
             #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!("mov x6, x30", "mov x7, x29", "b {}", sym $inner);
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "stp x29, x30, [sp, #-16]!",
+                ".cfi_def_cfa_offset 16",
+                ".cfi_offset 29, -16",
+                ".cfi_offset 30, -8",
+                "mov x29, sp",
+                "mov x6, x30",
+                "mov x7, x29",
+                "bl {}",
+                "ldp x29, x30, [sp], #16",
+                ".cfi_def_cfa_offset 0",
+                "ret",
+                ".cfi_endproc",
+                sym $inner
+            );
         }
     )*};
 }

@@ -511,6 +511,15 @@ const LIBRARY_NAMES: &[&str] = &[
     "operator new",
     "boost::container::",
     "boost::intrusive",
+    // V8, where it maps memory for its heaps
+    "v8::base::BoundedPageAllocator::",
+    "v8::base::OS::",
+    "v8::base::PageAllocator::",
+    "v8::internal::AlignedAllocWithRetry",
+    "v8::internal::AllocWithRetry",
+    "v8::internal::AllocatePages",
+    "v8::internal::MemoryAllocator::",
+    "v8::internal::VirtualMemory::",
     // Rust
     "alloc::",
     "core::",
