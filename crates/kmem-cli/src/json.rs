@@ -83,6 +83,9 @@ fn moment(of: &Moment) -> Value {
         "time_ns": of.time_ns,
         "used": of.used,
         "named_bytes": of.named_bytes,
+        "mapped": of.mapped,
+        "mapped_resident": of.mapped_resident,
+        "mapped_uncounted": of.mapped_uncounted,
     })
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let trouble = |what: &str, e: io::Error| Failure::Trouble(format!("{what}: {e}"));
     let socket = ExitSocket::open().map_err(|e| trouble("no socket for the exit report", e))?;
 
-    let boxes = Boxes::make();
+    let boxes = Boxes::make(!args.no_mmap);
     if boxes.directory().is_none() {
         say("no directory for black boxes: a program that a signal ends leaves no report");
     }

@@ -69,6 +69,9 @@ pub(crate) struct Args {
     /// Add a row for each kind of kmem's own tables; together they are the overhead
     #[arg(long, conflicts_with_all = ["blackbox", "group"])]
     metadata: bool,
+    /// Leave out the memory in a black box that the program mapped itself
+    #[arg(long, requires = "blackbox")]
+    no_mmap: bool,
     #[command(flatten)]
     filters: Filters,
 }
@@ -86,7 +89,7 @@ impl Args {
         Err(Failure::Trouble(what.to_owned()))
     }
 
-    fn query(&self) -> Query {
+    fn query(&self, target: &Target) -> Query {
         Query {
             // Nodes have sizes of their own, and are chosen by these later.
             filter: if self.tree { self.filters.names() } else { self.filters.filter() },
@@ -96,7 +99,8 @@ impl Args {
             },
             cumulative: false,
             metadata: self.metadata,
-            mappings: false,
+            // A live process and a core have them in a term of the equation.
+            mappings: matches!(target, Target::BlackBox { .. }) && !self.no_mmap,
         }
     }
 
@@ -107,7 +111,8 @@ impl Args {
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     args.check()?;
-    let (target, query) = (args.from.target()?, args.query());
+    let target = args.from.target()?;
+    let query = args.query(&target);
     let printed = args.once || args.json || !target.is_live() || !io::stdout().is_terminal();
     if printed {
         return print(args, &target, &query);
@@ -158,7 +163,7 @@ fn print(args: &Args, target: &Target, query: &Query) -> Result<(), Failure> {
 }
 
 fn show(out: &mut impl Write, args: &Args, reading: &Reading) -> Result<(), Failure> {
-    let sites = [&reading.sites[..], &reading.metadata].concat();
+    let sites = [&reading.sites[..], &reading.metadata, &reading.mappings].concat();
     if args.tree {
         show_tree(out, args, reading, &sites)
     } else if args.by == By::Group {
@@ -266,7 +271,14 @@ fn write_head(out: &mut impl Write, reading: &Reading) -> io::Result<()> {
         writeln!(out, "{}", report::filtered(&reading.sites, (bytes, calls)))?;
     } else {
         let (size, count) = (report::size(bytes), reading.sites.len());
-        writeln!(out, "{size} in {calls} live objects from {count} call sites")?;
+        write!(out, "{size} in {calls} live objects from {count} call sites")?;
+        match reading.moment.as_ref().filter(|_| !reading.mappings.is_empty()) {
+            Some(moment) => {
+                let mapped = report::size_u(moment.mapped_resident);
+                writeln!(out, ", and {mapped} mapped by the program")?;
+            }
+            None => writeln!(out)?,
+        }
     }
     if let Some(accounting) = reading.accounting() {
         report::write_accounting(out, accounting)?;

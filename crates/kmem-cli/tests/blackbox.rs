@@ -218,3 +218,33 @@ fn groups_are_billed_as_in_the_record_and_bad_ones_are_refused() {
     fake.u32(fake.record(0) + offset_of!(BoxRecord, groups_beyond), 9);
     assert!(kmem(&["group", "ls"], &fake).2.contains("9 groups have no place in the record"));
 }
+
+#[test]
+fn hostile_rows_of_mapped_memory_harm_no_command() {
+    let fake = recorded();
+    let all = u64::MAX;
+    let rows = [(all, all, all), (u64::from(STATIC), all, 0), (0, 1, 1), (63, 1, 1), (1, 9, 10)];
+    fake.put_mappings(0, &rows, (all, all));
+    for args in [
+        &["dump"][..],
+        &["dump", "--peak", "-s", "s"],
+        &["dump", "--json"],
+        &["dump", "--format", "folded"],
+        &["dump", "--format", "speedscope"],
+        &["top", "--once"],
+        &["top", "--once", "--tree"],
+        &["top", "--json"],
+    ] {
+        let (code, out, errors) = kmem(args, &fake);
+        assert_eq!(code, Some(0), "{args:?}: {errors}");
+        assert!(errors.contains("2 rows of mappings in record 1 make no sense"), "{errors}");
+        assert!(!out.is_empty());
+    }
+    let (_, out, _) = kmem(&["dump"], &fake);
+    let row = format!("{:12} {:8} ", i64::MAX, 1);
+    assert!(out.lines().any(|line| line.starts_with(&row)), "{out}");
+    assert!(out.contains(&format!("[libplug.so] func:plug_open mapped:{all} ")), "{out}");
+    // The heap's own rows are as before.
+    assert!(out.contains("         600        3 src/plug.c:12 [libplug.so] func:plug_open \n"));
+    assert!(!kmem(&["dump", "--no-mmap"], &fake).1.contains("mapped:"));
+}

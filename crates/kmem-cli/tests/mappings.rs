@@ -15,8 +15,12 @@ const SOURCE: &str = include_str!("programs/mappings.c");
 const PAGE: i64 = 4096;
 
 fn line_of(mark: &str) -> i64 {
+    line_in(SOURCE, mark)
+}
+
+fn line_in(source: &str, mark: &str) -> i64 {
     let mark = format!("/* {mark} */");
-    SOURCE.lines().position(|line| line.contains(&mark)).unwrap() as i64 + 1
+    source.lines().position(|line| line.contains(&mark)).unwrap() as i64 + 1
 }
 
 /// Starts a program under the library, and waits until it is ready. Also returns its answers.
@@ -171,7 +175,8 @@ fn the_report_of_a_command_has_the_memory_outside_of_the_heap() {
     };
     let report = run(&[]);
     let row = |name: &str| {
-        let found = report.lines().find(|l| l.contains(&format!("  {name} ")));
+        let (_, outside) = report.split_once("\nOutside of the heap").unwrap();
+        let found = outside.lines().find(|l| l.contains(&format!("  {name} ")));
         let fields = found.unwrap_or_else(|| panic!("{name}: {report}")).split_whitespace();
         fields.take(5).collect::<Vec<_>>().join(" ")
     };
@@ -227,4 +232,105 @@ fn python_shows_its_arenas_and_what_a_script_maps() {
     let heap = number(&dump["totals"], "bytes");
     assert!(arenas - (50 << 20) + heap > 8 << 20, "{dump}");
     assert!(number(&dump["accounting"], "resident") > 60 << 20);
+}
+
+const PEAK_SOURCE: &str = include_str!("programs/mapped_peak.c");
+
+/// The report of `kmem run` on the program that maps memory and unmaps it again.
+fn report_of(options: &[&str], end: &str) -> String {
+    let dir = directory();
+    let program = compile("mapped_peak", &[], dir.path());
+    let mut command = Command::new(KMEM);
+    command.arg("run").args(options).arg("--").arg(program).arg(end);
+    command.env_remove("LD_PRELOAD").env_remove("KMEM_CONF");
+    text(&command.output().unwrap().stderr)
+}
+
+/// Size of the row of mapped memory in the first table behind `title`, which is that of the call on
+/// the line with a mark.
+fn size_in(report: &str, title: &str, mark: &str) -> Option<String> {
+    let (_, behind) = report.split_once(title).unwrap_or_else(|| panic!("{title}: {report}"));
+    let table = behind.split("\n\n").next().unwrap();
+    let end = format!("mapped_peak.c:{}", line_in(PEAK_SOURCE, mark));
+    let row = table.lines().find(|line| line.ends_with(&end))?;
+    let fields: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(fields[2], "mapped", "{report}");
+    Some(fields[..2].join(" "))
+}
+
+#[test]
+fn a_peak_of_mapped_memory_is_in_the_report_after_the_program_has_unmapped_it() {
+    for end in ["exit", "kill"] {
+        let report = report_of(&[], end);
+        let title = if end == "exit" { "\nAt the peak: " } else { "\nAt the last record" };
+        assert_eq!(size_in(&report, title, "large").as_deref(), Some("64.0 MiB"), "{report}");
+        assert!(report.contains(" objects, and 64.0 MiB mapped by the program"), "{report}");
+        // It is the first row of the first table.
+        let (_, rows) = report.split_once("FUNCTION  WHERE\n").unwrap();
+        assert!(rows.starts_with("  64.0 MiB    mapped  large     "), "{report}");
+        let without = report_of(&["--no-mmap"], end);
+        assert!(!without.contains(" mapped ") && !without.contains(" large "), "{without}");
+    }
+}
+
+#[test]
+fn mapped_memory_of_the_peak_is_not_counted_at_the_exit() {
+    let report = report_of(&[], "exit");
+    assert_eq!(size_in(&report, "\nAt exit (not freed): ", "large"), None, "{report}");
+    let parts = report.lines().find(|line| line.starts_with("  unaccounted: ")).unwrap();
+    assert!(!parts.contains("MiB +") || !parts.contains("mappings 6"), "{report}");
+    assert!(report.contains(" = resident "), "{report}");
+}
+
+#[test]
+fn a_child_that_is_killed_at_its_peak_has_its_own_mapped_memory_in_the_report() {
+    let report = report_of(&["--all"], "fork");
+    let child = "(pid ";
+    let sections: Vec<_> =
+        report.split("\n\n").filter(|part| part.starts_with("mapped_peak ")).collect();
+    let section = sections.iter().find(|part| part.contains("at its peak")).expect(&report);
+    assert!(section.contains(child), "{report}");
+    let size = size_in(section, " at its peak", "arenas").expect(&report);
+    // While the program maps memory, the last record of a peak is within an eighth.
+    let mebibytes: f64 = size.strip_suffix(" MiB").expect(&size).parse().unwrap();
+    assert!((55.0..=64.0).contains(&mebibytes), "{report}");
+    assert!(!section.contains(&format!(":{}", line_in(PEAK_SOURCE, "inherited"))), "{report}");
+    assert!(section.contains(" inherited by fork"), "{report}");
+}
+
+#[test]
+fn memory_that_a_wrapper_maps_is_a_row_of_its_caller() {
+    let report = report_of(&[], "wrapper");
+    let size = size_in(&report, "\nAt the peak: ", "wrapper");
+    assert_eq!(size.as_deref(), Some("24.0 MiB"), "{report}");
+}
+
+#[test]
+fn a_black_box_has_the_memory_that_was_mapped_at_the_peak() {
+    let mut program = Program::start("mapped_peak", &[], &["wait"], "blackbox:DIR/box,depth:2");
+    program.kill();
+    let file = program.dir.path().join("box");
+    let run = |args: &[&str]| {
+        let mut command = Command::new(KMEM);
+        let output = command.args(args).arg("--blackbox").arg(&file).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (out, _) = run(&["dump", "--peak", "--json"]);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    let [resident, size, ranges] = pages(&json, |row| row["line"] == line_in(PEAK_SOURCE, "large"));
+    assert_eq!([resident, size, ranges], [16384, 16384, 1], "{json}");
+    assert_eq!(json["moment"]["mapped_resident"], 64 << 20);
+    let (rows, notes) = run(&["dump", "--peak", "-s", "s"]);
+    let row = rows.lines().nth(2).unwrap();
+    assert!(row.contains(" func:large ") && row.ends_with(" mapped:67108864 "), "{rows}");
+    assert!(notes.contains("; the program mapped 64.0 MiB, 64.0 MiB of it in memory"), "{notes}");
+    assert!(notes.contains("but none of stacks, code and files"), "{notes}");
+    assert!(run(&["dump", "--peak", "--format", "folded"]).0.contains("large 67108864"));
+    let (rows, _) = run(&["top", "--peak"]);
+    assert!(rows.contains("64.0 MiB    mapped  large "), "{rows}");
+    assert!(rows.contains(", and 64.0 MiB mapped by the program\n"), "{rows}");
+    for args in [&["dump", "--peak", "--no-mmap"][..], &["top", "--peak", "--no-mmap"]] {
+        assert!(!run(args).0.contains("large"));
+    }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! 0            BoxHeader
 //! sites        [BoxSite; site_capacity]    by tag; written once, when the site is first used
-//! records[n]   BoxRecord, [BoxRow; BOX_ROWS], the text of /proc/self/maps
+//! records[n]   BoxRecord, [BoxRow; BOX_ROWS], [BoxMapping; BOX_MAPPINGS], text of /proc/self/maps
 //! groups[n]    [BoxGroup; group_capacity] of record n, by id
 //! counters     [[Counter; site_capacity]; cpus]   with `cumulative`: calls and bytes since start
 //! ```
@@ -26,7 +26,7 @@ use crate::site::{MAX_DEPTH, Text};
 /// First word of the file: `kmem box` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmem box");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Number of places for records.
 pub const BOX_RECORDS: usize = 5;
 /// Places of records whose reason is [`reason::PEAK`].
@@ -37,6 +37,8 @@ pub const LAST_RECORDS: [usize; 2] = [2, 3];
 pub const FORK_RECORD: usize = 4;
 /// Most sites in a record.
 pub const BOX_ROWS: usize = 1024;
+/// Most calls in a record that mapped memory.
+pub const BOX_MAPPINGS: usize = 512;
 /// Most groups in a record. Holdings of others count for their nearest ancestor that is in it.
 pub const BOX_GROUPS: u32 = 4096;
 /// Bytes for a text or for return addresses in a [`BoxSite`].
@@ -114,7 +116,7 @@ pub struct BoxSite {
 
 /// Reasons to write a record: values of [`BoxRecord::reason`].
 pub mod reason {
-    /// Use was 3 % above the last record.
+    /// Use was 3 % above the last record, mapped memory of the program included.
     pub const PEAK: u32 = 1;
     /// An allocation failed.
     pub const OUT_OF_MEMORY: u32 = 2;
@@ -153,7 +155,19 @@ pub struct BoxRecord {
     pub groups_beyond: u32,
     /// Return address of the call that allocated the memory that was misused; 0: none is known.
     pub misused: u64,
-    // Followed by `[BoxRow; BOX_ROWS]` and `[u8; BOX_MAPS]`.
+    /// Bytes of address space that the program itself had mapped.
+    pub mapped: u64,
+    /// Bytes of it that were in memory, as far as they were counted.
+    pub mapped_resident: u64,
+    /// Bytes of it of which it is not known whether they were in memory.
+    pub mapped_uncounted: u64,
+    /// Number of mappings that have no name because the table of them was full.
+    pub mapped_lost: u64,
+    /// Number of entries in the table of mappings.
+    pub mapping_rows: u32,
+    /// Reserved, zero.
+    pub reserved: u32,
+    // Followed by `[BoxRow; BOX_ROWS]`, `[BoxMapping; BOX_MAPPINGS]` and `[u8; BOX_MAPS]`.
 }
 
 /// One site in a record. The site with most bytes comes first.
@@ -168,6 +182,22 @@ pub struct BoxRow {
     pub bytes: u64,
     /// Live allocations.
     pub calls: u64,
+}
+
+/// Memory that one call of the program mapped.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BoxMapping {
+    /// The call, as in [`crate::mapping::MappingRecord::site`].
+    pub site: u64,
+    /// Bytes of address space.
+    pub mapped: u64,
+    /// Bytes of it that were in memory, as far as they were counted.
+    pub resident: u64,
+    /// Number of ranges.
+    pub ranges: u32,
+    /// Reserved, zero.
+    pub reserved: u32,
 }
 
 /// A group in a record. Its index is its id.
@@ -211,12 +241,16 @@ pub struct Counter {
     pub freed: AtomicU64,
 }
 
+/// Offset of the table of mappings in a record.
+pub const MAPPINGS_AT: usize = size_of::<BoxRecord>() + BOX_ROWS * size_of::<BoxRow>();
+/// Offset of the mappings' text in a record.
+pub const MAPS_AT: usize = MAPPINGS_AT + BOX_MAPPINGS * size_of::<BoxMapping>();
 /// Bytes of a record with its rows and its mappings.
-pub const RECORD_SIZE: usize =
-    (size_of::<BoxRecord>() + BOX_ROWS * size_of::<BoxRow>() + BOX_MAPS).next_multiple_of(4096);
+pub const RECORD_SIZE: usize = (MAPS_AT + BOX_MAPS).next_multiple_of(4096);
 
 const _: () = assert!(size_of::<BoxHeader>() <= 4096);
 const _: () = assert!(size_of::<BoxSite>() == 288);
 const _: () = assert!(size_of::<Counter>() == 32);
+const _: () = assert!(size_of::<BoxMapping>() == 32);
 // A writer sorts the tags in the room for the mappings before it writes those.
 const _: () = assert!(BOX_ROWS * size_of::<u32>() <= BOX_MAPS);

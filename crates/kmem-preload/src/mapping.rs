@@ -7,15 +7,16 @@
 //! the record of a thread that got these addresses meanwhile.
 //!
 //! Context: any, signal handlers and forked children included. A child inherits the table, which is
-//! right for the child's mappings, too. No code here waits, allocates, or makes a system call of
-//! its own. Only `brk` and `sbrk` go through the C library, which knows the end of the data
-//! segment.
+//! right for the child's mappings, too. No code here waits or allocates. It makes no system call of
+//! its own, but for records of the black box. These are due before memory at its peak is unmapped.
+//! Only `brk` and `sbrk` go through the C library, which knows the end of the data segment.
 
 use core::ffi::{c_int, c_void};
-use core::mem::transmute;
+use core::mem::{MaybeUninit, transmute};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use kmem_core::alloc_tag::Change;
 use kmem_core::os::linux::syscall::syscall;
 use kmem_core::request::Caller;
 use kmem_core::task;
@@ -40,6 +41,13 @@ static ALIGNED: Aligned = unsafe { core::mem::zeroed() };
 /// Address ranges of the records of each word of the table's `used`, which spare most calls a look
 /// at most records.
 static HULLS: [Hull; RECORDS / 64] = [const { Hull::new() }; RECORDS / 64];
+
+/// A 1 bit is a word that may have records. It spares most calls a look at most hulls.
+static WORDS: AtomicU64 = AtomicU64::new(0);
+const _: () = assert!(RECORDS / 64 <= 64);
+
+/// Bytes in all records.
+static BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Bits of an address below those that choose a word. Records of 16 MiB go to one word, so hulls
 /// are small.
@@ -130,8 +138,14 @@ unsafe extern "C" fn mmap_at(
     ret: usize,
     frame: usize,
 ) -> isize {
+    if flags & libc::MAP_ANONYMOUS != 0 {
+        KMEM.before_mapping(len as u64);
+    }
     let before = now();
     let args = [to, len, prot as usize, flags as usize, fd as usize, offset];
+    if flags & libc::MAP_FIXED != 0 {
+        leaves(pages(len));
+    }
     // SAFETY: the same contract.
     let start = unsafe { system(libc::SYS_mmap, args) };
     if start != -1 {
@@ -142,6 +156,7 @@ unsafe extern "C" fn mmap_at(
         }
         if flags & libc::MAP_ANONYMOUS != 0 {
             note(from, end, ret, frame);
+            came(end - from);
         }
     }
     start
@@ -151,6 +166,7 @@ unsafe extern "C" fn mmap_at(
 /// As for munmap(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(at: usize, len: usize) -> c_int {
+    leaves(pages(len));
     let before = now();
     // SAFETY: the same contract.
     let result = unsafe { system(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) };
@@ -172,6 +188,7 @@ unsafe extern "C" fn mremap_at(
     ret: usize,
     frame: usize,
 ) -> isize {
+    leaves(pages(old_len).saturating_sub(pages(len)));
     let before = now();
     // The last argument is there only with one of these flags.
     let keeps = flags & libc::MREMAP_DONTUNMAP != 0;
@@ -186,6 +203,7 @@ unsafe extern "C" fn mremap_at(
         }
         forget(from, end, before);
         note(from, end, ret, frame);
+        came(pages(len).saturating_sub(pages(old_len)));
     }
     start
 }
@@ -217,8 +235,13 @@ unsafe extern "C" fn brk_at(end: usize, ret: usize, frame: usize) -> c_int {
     // SAFETY: the C library's `brk` or `no_brk`, both of that type.
     let next = unsafe { transmute::<*mut c_void, Brk>(next(&NEXT, c"brk", no_brk as _)) };
     let before = now();
-    // SAFETY: the same contract; `sbrk` of 0 changes nothing.
-    let (old, result) = unsafe { (next_sbrk()(0), next(end)) };
+    // SAFETY: `sbrk` of 0 changes nothing.
+    let old = unsafe { next_sbrk()(0) };
+    if old != -1 {
+        leaves((old as usize).saturating_sub(end));
+    }
+    // SAFETY: the same contract.
+    let result = unsafe { next(end) };
     if result == 0 && old != -1 {
         moved(old as usize, end, before, ret, frame);
     }
@@ -228,6 +251,7 @@ unsafe extern "C" fn brk_at(end: usize, ret: usize, frame: usize) -> c_int {
 /// # Safety
 /// As for sbrk(2).
 unsafe extern "C" fn sbrk_at(by: isize, ret: usize, frame: usize) -> isize {
+    leaves(by.min(0).unsigned_abs());
     let before = now();
     // SAFETY: the same contract.
     let old = unsafe { next_sbrk()(by) };
@@ -241,6 +265,7 @@ unsafe extern "C" fn sbrk_at(by: isize, ret: usize, frame: usize) -> isize {
 fn moved(old: usize, end: usize, before: u64, ret: usize, frame: usize) {
     if old < end {
         note(old, end, ret, frame);
+        came(end - old);
     } else {
         forget(end, old, before);
     }
@@ -259,22 +284,37 @@ unsafe extern "C" fn shmat_at(
     let start =
         unsafe { system(libc::SYS_shmat, [id as usize, to as usize, flags as usize, 0, 0, 0]) };
     if start != -1 {
-        // Its length would cost a system call. A segment is one mapping, of which a reader knows
-        // the length.
-        note(start as usize, start as usize + PAGE, ret, frame);
+        let (from, bytes) = (start as usize, segment_bytes(id));
+        note(from, from + bytes, ret, frame);
+        came(bytes);
     }
     start
+}
+
+/// Bytes of the pages of a segment of shared memory. Where the kernel may not be asked it is one
+/// page: a reader outside the process knows the length of the mapping.
+fn segment_bytes(id: c_int) -> usize {
+    if KMEM.platform().is_in_sandbox() {
+        return PAGE;
+    }
+    let mut status = MaybeUninit::<libc::shmid_ds>::zeroed();
+    let args = [id as usize, libc::IPC_STAT as usize, status.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: the kernel writes one `shmid_ds`, of which all bytes are initialised before.
+    let (result, status) = unsafe { (syscall(libc::SYS_shmctl, args), status.assume_init()) };
+    if result == 0 { pages(status.shm_segsz).max(PAGE) } else { PAGE }
 }
 
 /// # Safety
 /// As for shmdt(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn shmdt(at: usize) -> c_int {
+    let bytes = length_from(at).unwrap_or(PAGE);
+    leaves(bytes);
     let before = now();
     // SAFETY: the same contract.
     let result = unsafe { system(libc::SYS_shmdt, [at, 0, 0, 0, 0, 0]) };
     if result == 0 {
-        forget(at, at + PAGE, before);
+        forget(at, at.saturating_add(bytes), before);
     }
     result as c_int
 }
@@ -287,6 +327,22 @@ fn pages(len: usize) -> usize {
 /// The next sequence number. Records with a lower one were made before now.
 fn now() -> u64 {
     TABLE.count.load(Ordering::SeqCst) + record_state::FIRST
+}
+
+/// Notes that bytes are about to be unmapped.
+fn leaves(bytes: usize) {
+    moves(bytes, true);
+}
+
+/// Notes that bytes were mapped.
+fn came(bytes: usize) {
+    moves(bytes, false);
+}
+
+/// Lets the black box have a record, if one is due.
+fn moves(bytes: usize, is_loss: bool) {
+    let total = BYTES.load(Ordering::Relaxed);
+    KMEM.note_mapping(Change { bytes: bytes as u64, total, is_loss });
 }
 
 /// Notes the call that mapped a range.
@@ -318,21 +374,25 @@ impl Hull {
         !self.lowest.load(Ordering::SeqCst) < to && self.highest.load(Ordering::SeqCst) > from
     }
 
-    /// Takes in a range. The caller has taken a bit of the word.
-    fn widen(&self, start: u64, end: u64) {
+    /// Takes in a range. The caller has taken a bit of the word number `word`.
+    fn widen(&self, word: usize, start: u64, end: u64) {
+        if WORDS.load(Ordering::SeqCst) & 1 << word == 0 {
+            WORDS.fetch_or(1 << word, Ordering::SeqCst);
+        }
         self.lowest.fetch_max(!start, Ordering::SeqCst);
         self.highest.fetch_max(end, Ordering::SeqCst);
     }
 
     /// Empties the hull of a word that has no records left.
     #[cold]
-    fn empty(&self, used: &AtomicU64) {
+    fn empty(&self, word: usize) {
+        WORDS.fetch_and(!(1 << word), Ordering::SeqCst);
         self.lowest.store(0, Ordering::SeqCst);
         self.highest.store(0, Ordering::SeqCst);
         // The hull may just have taken in the range of a record that a thread added meanwhile. A
         // thread that adds one after this look also widens the hull after these stores.
-        if used.load(Ordering::SeqCst) != 0 {
-            self.widen(0, u64::MAX);
+        if TABLE.used[word].load(Ordering::SeqCst) != 0 {
+            self.widen(word, 0, u64::MAX);
         }
     }
 }
@@ -348,7 +408,8 @@ fn add(start: u64, end: u64, site: u64, seq: u64) {
             let bit = free & free.wrapping_neg();
             let taken = used.fetch_or(bit, Ordering::SeqCst);
             if taken & bit == 0 {
-                HULLS[word].widen(start, end);
+                HULLS[word].widen(word, start, end);
+                BYTES.fetch_add(end - start, Ordering::Relaxed);
                 let record = &TABLE.records[word * 64 + bit.trailing_zeros() as usize];
                 record.start.store(start, Ordering::Relaxed);
                 record.end.store(end, Ordering::Relaxed);
@@ -365,11 +426,28 @@ fn add(start: u64, end: u64, site: u64, seq: u64) {
 /// Takes a range out of all records that are older than `before`.
 fn forget(from: usize, to: usize, before: u64) {
     let (from, to) = (from as u64, to as u64);
-    for (word, hull) in HULLS.iter().enumerate() {
-        if hull.meets(from, to) {
+    let mut words = WORDS.load(Ordering::SeqCst);
+    while words != 0 {
+        let word = words.trailing_zeros() as usize;
+        words &= words - 1;
+        if HULLS[word].meets(from, to) {
             forget_in(word, from, to, before);
         }
     }
+}
+
+/// Length of the range that begins at an address.
+fn length_from(start: usize) -> Option<usize> {
+    let start = start as u64;
+    TABLE.used.iter().zip(TABLE.records.chunks(64)).find_map(|(used, records)| {
+        let used = used.load(Ordering::Relaxed);
+        let mut records = records.iter().enumerate().filter(|(bit, _)| used & 1 << bit != 0);
+        let (_, record) =
+            records.find(|(_, record)| record.start.load(Ordering::Relaxed) == start)?;
+        let end = record.end.load(Ordering::Relaxed);
+        (record.seq.load(Ordering::Acquire) >= record_state::FIRST)
+            .then_some(end.checked_sub(start)? as usize)
+    })
 }
 
 /// [`forget`] for the records of one word.
@@ -384,7 +462,7 @@ fn forget_in(word: usize, from: u64, to: u64, before: u64) {
             && !cut(record, from, to, before)
             && TABLE.used[word].fetch_and(!bit, Ordering::SeqCst) == bit
         {
-            HULLS[word].empty(&TABLE.used[word]);
+            HULLS[word].empty(word);
         }
     }
 }
@@ -404,13 +482,17 @@ fn cut(record: &MappingRecord, from: u64, to: u64, before: u64) -> bool {
     let mut rest = None;
     if start < to && from < end {
         if from <= start && end <= to {
+            BYTES.fetch_sub(end - start, Ordering::Relaxed);
             record.seq.store(record_state::EMPTY, Ordering::Release);
             return false;
         }
         if start < from {
+            // The part behind the gap is added again, by `add`.
+            BYTES.fetch_sub(end - from, Ordering::Relaxed);
             record.end.store(from, Ordering::Relaxed);
             rest = (to < end).then(|| (record.site.load(Ordering::Relaxed), end));
         } else {
+            BYTES.fetch_sub(to - start, Ordering::Relaxed);
             record.start.store(to, Ordering::Relaxed);
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! header     BoxHeader: identity of the process, places of the parts
-//! record     the whole BoxRecords: rows, text of the mappings
+//! record     the whole BoxRecords: rows, mappings of the program, text of all mappings
 //! groups     the BoxGroup[] of a record: memory charged to each group
 //! site       BoxSite[]: meaning of the tags
 //! counters   Counter[][]: allocations and frees since the start, with `cumulative:1`
@@ -26,14 +26,18 @@ use std::time::{Duration, UNIX_EPOCH};
 pub use counters::Counts;
 pub use record::{Moment, Reason};
 
+use kmem_layout::mapping::FIRST_ADDRESS;
 use kmem_layout::word::TAG_OTHER;
 
-use crate::books::{Accounting, Books, Groups, Profiling, SiteRow, Snapshot};
+use crate::books::{
+    Accounting, Books, Groups, Key, MappingOwner, MappingRow, Mappings, Parts, Profiling, SiteRow,
+    Snapshot,
+};
 use crate::budget::Budget;
 use crate::error::ReadError;
 use crate::process::{Maps, PAGE, open_regular};
 use header::Header;
-use record::{Record, Records, Row};
+use record::{Mapped, Record, Records, Row};
 
 /// A black box, opened.
 #[derive(Debug)]
@@ -67,7 +71,7 @@ impl BlackBox {
         Ok(Self { file, path: path_name, len, header, records, remarks, budget })
     }
 
-    /// This box, with the record with most live bytes in the place of the newest one.
+    /// This box, with the record of the peak in the place of the newest one.
     #[must_use]
     pub fn turned_to_peak(mut self) -> Self {
         self.records = self.records.map(Records::turned_to_peak);
@@ -98,7 +102,7 @@ impl BlackBox {
         self.records.as_ref().map(|records| &records.newest().moment)
     }
 
-    /// Moment of the whole record with most live bytes.
+    /// Moment of the whole record with most live bytes and memory mapped by the program.
     #[must_use]
     pub fn peak(&self) -> Option<&Moment> {
         self.records.as_ref().map(|records| &records.peak().moment)
@@ -117,7 +121,7 @@ impl BlackBox {
         self.records.as_ref().map(|records| self.own_of(records, records.newest()))
     }
 
-    /// The books of the record with most live bytes, without what the process inherited when it
+    /// The books of the record of [`Self::peak`], without what the process inherited when it
     /// was forked. None when no record is whole.
     #[must_use]
     pub fn own_at_peak(&self) -> Option<Snapshot> {
@@ -137,6 +141,14 @@ impl BlackBox {
                 }
             }
             books.rows.retain(|row| row.bytes != 0 || row.calls != 0);
+        }
+        let before = by_site(inherited);
+        if let Some(mappings) = &mut snapshot.mappings {
+            for row in &mut mappings.rows {
+                if let Some(before) = row.owner.site().and_then(|site| before.get(&site)) {
+                    take_out(row, before);
+                }
+            }
         }
     }
 
@@ -162,13 +174,52 @@ impl BlackBox {
         let used = record.moment.used.saturating_sub(inherited.moment.used);
         let bytes = rows.iter().fold(rest.0, |sum, row| sum.saturating_add(row.bytes));
         let moment = Moment { bytes, used, ..record.moment.clone() };
-        self.snapshot_of(self.rows(&rows, rest), &moment)
+        let mappings = self.mappings_of(record, Some(inherited));
+        self.snapshot_of(self.rows(&rows, rest), &moment, Some(mappings))
     }
 
     fn snapshot_of_record(&self, record: &Record) -> Snapshot {
         let bytes = record.moment.bytes.saturating_sub(record.moment.named_bytes);
         let calls = record.moment.calls.saturating_sub(record.named_calls);
-        self.snapshot_of(self.rows(&record.rows, (bytes, calls)), &record.moment)
+        let mappings = self.mappings_of(record, None);
+        self.snapshot_of(self.rows(&record.rows, (bytes, calls)), &record.moment, Some(mappings))
+    }
+
+    /// Memory that the program itself had mapped, by call, without what was inherited.
+    fn mappings_of(&self, record: &Record, inherited: Option<&Record>) -> Mappings {
+        let before = inherited.map(by_site).unwrap_or_default();
+        let mut rows: Vec<MappingRow> = Vec::new();
+        for one in &record.mappings {
+            let (owner, key) = match u32::try_from(one.site) {
+                Ok(tag) if one.site < FIRST_ADDRESS => (MappingOwner::Tag(tag), self.key(tag)),
+                _ => (MappingOwner::Address(one.site), Key::Caller(one.site)),
+            };
+            let Mapped { mapped, resident, ranges: count, .. } = *one;
+            let mut row = MappingRow { owner, key, mapped, resident, count };
+            if let Some(before) = before.get(&one.site) {
+                take_out(&mut row, before);
+            }
+            rows.push(row);
+        }
+        // The sums of a record are of all calls, and its rows are not.
+        let rest = |record: &Record| {
+            let sum = |of: fn(&Mapped) -> u64| {
+                record.mappings.iter().map(of).fold(0, u64::saturating_add)
+            };
+            let Moment { mapped, mapped_resident, .. } = record.moment;
+            (
+                mapped.saturating_sub(sum(|one| one.mapped)),
+                mapped_resident.saturating_sub(sum(|one| one.resident)),
+            )
+        };
+        let (now, before) = (rest(record), inherited.map_or((0, 0), rest));
+        let (mapped, resident) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
+        let (owner, key) = (MappingOwner::Anonymous, Key::None);
+        rows.push(MappingRow { owner, key, mapped, resident: resident.min(mapped), count: 1 });
+        rows.retain(|row| row.mapped != 0);
+        let mappings = rows.iter().map(|row| row.resident).fold(0, u64::saturating_add);
+        let parts = Parts { mappings, ..Parts::default() };
+        Mappings { rows, parts, lost: record.mappings_lost, faults: Vec::new() }
     }
 
     /// Rows of a record, and one for the `rest` of its bytes and objects.
@@ -235,7 +286,7 @@ impl BlackBox {
             calls: sum(|c| c.allocations).saturating_sub(sum(|c| c.frees)),
             ..Moment::default()
         };
-        Ok((self.snapshot_of(rows, &moment), counts))
+        Ok((self.snapshot_of(rows, &moment, None), counts))
     }
 
     fn nothing(&self, what: &str) -> ReadError {
@@ -243,11 +294,19 @@ impl BlackBox {
     }
 
     fn row(&self, tag: u32, bytes: i64, calls: u64) -> SiteRow {
-        let key = site::read(&self.file, self.len, &self.header, tag).unwrap_or_default();
-        SiteRow { tag, key, bytes, calls }
+        SiteRow { tag, key: self.key(tag), bytes, calls }
     }
 
-    fn snapshot_of(&self, rows: Vec<SiteRow>, moment: &Moment) -> Snapshot {
+    fn key(&self, tag: u32) -> Key {
+        site::read(&self.file, self.len, &self.header, tag).unwrap_or_default()
+    }
+
+    fn snapshot_of(
+        &self,
+        rows: Vec<SiteRow>,
+        moment: &Moment,
+        mappings: Option<Mappings>,
+    ) -> Snapshot {
         let record = self.records.as_ref().map(Records::newest);
         let exe = self.header.exe.clone();
         let comm = exe.rsplit('/').next().unwrap_or_default().to_owned();
@@ -263,8 +322,21 @@ impl BlackBox {
         let maps = record.map_or_else(Maps::default, |record| Maps::parse(&record.maps));
         let (pid, books) = (self.header.pid, vec![books]);
         let budget = self.budget.clone();
-        Snapshot { pid, exe, comm, maps, books, accounting, budget, ..Snapshot::default() }
+        let faults = Vec::new();
+        Snapshot { pid, exe, comm, maps, books, faults, mappings, accounting, budget }
     }
+}
+
+/// Rows of mapped memory of a record, by call.
+fn by_site(record: &Record) -> BTreeMap<u64, Mapped> {
+    record.mappings.iter().map(|one| (one.site, *one)).collect()
+}
+
+/// Takes memory that was inherited out of the row of a call.
+fn take_out(row: &mut MappingRow, before: &Mapped) {
+    row.mapped = row.mapped.saturating_sub(before.mapped);
+    row.resident = row.resident.saturating_sub(before.resident).min(row.mapped);
+    row.count = row.count.saturating_sub(before.ranges).max(u64::from(row.mapped != 0));
 }
 
 /// Number of records that the black box at a path has had so far. None when it is no black box.

@@ -207,17 +207,19 @@ impl Snapshot {
         rows.fold((0, 0), |(bytes, calls), row| (bytes + row.bytes, calls + row.calls))
     }
 
-    /// All return addresses in rows and in rows of the peak, those of chains included; sorted,
-    /// each once.
+    /// All return addresses in rows, in rows of the peak and of mapped memory, those of chains
+    /// included; sorted, each once.
     #[must_use]
     pub fn addresses(&self) -> Vec<u64> {
         let peaks = self.books.iter().filter_map(|b| b.peak.as_ref());
         let rows = self.books.iter().flat_map(|b| &b.rows);
+        let mapped = self.mappings.iter().flat_map(|mappings| &mappings.rows);
         let mut addresses: Vec<u64> = rows
             .chain(peaks.flat_map(|p| &p.rows))
             .flat_map(|row| row.key.addresses())
             .copied()
             .chain(self.books.iter().flat_map(|books| books.noted.addresses()))
+            .chain(mapped.flat_map(|row| row.key.addresses()).copied())
             .collect();
         addresses.sort_unstable();
         addresses.dedup();

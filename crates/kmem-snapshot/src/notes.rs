@@ -24,8 +24,10 @@ pub enum Note {
     ProfilingOff,
     /// The mappings of a live process are not known.
     NoMappings,
-    /// A black box has no mappings.
+    /// Of memory outside of the heap, a black box has only that which the program mapped.
     NoMappingsInBox,
+    /// Part of the mapped memory of which a black box does not tell what was in memory, in bytes.
+    MappingsUncounted(u64),
     /// A core does not name stacks.
     NoStacks,
     /// This many mappings have no name, because the table of records was full.
@@ -123,9 +125,15 @@ impl fmt::Display for Note {
                 "mappings are not shown: which memory is mapped, and how much of it is resident, \
                  cannot be told here",
             ),
-            Self::NoMappingsInBox => {
-                f.write_str("a black box has no rows of memory outside of the heap")
-            }
+            Self::NoMappingsInBox => f.write_str(
+                "a black box has rows of memory that the program mapped, but none of stacks, code \
+                 and files",
+            ),
+            Self::MappingsUncounted(bytes) => write!(
+                f,
+                "{} of mapped memory were not counted: how much of them was in memory is not known",
+                size_u(*bytes)
+            ),
             Self::NoStacks => {
                 f.write_str("a core does not name stacks: they are among the anonymous mappings")
             }
@@ -196,7 +204,12 @@ impl Note {
                 let (at, used, bytes) = (time(of.time_ns), size_u(of.used), size_u(of.bytes));
                 let calls = of.calls;
                 write!(f, "{what} of process {pid} ({exe}) at {at}: ")?;
-                write!(f, "{used} in use, {bytes} in {calls} live objects")
+                write!(f, "{used} in use, {bytes} in {calls} live objects")?;
+                if of.mapped == 0 {
+                    return Ok(());
+                }
+                let (resident, mapped) = (size_u(of.mapped_resident), size_u(of.mapped));
+                write!(f, "; the program mapped {mapped}, {resident} of it in memory")
             }
             Self::Named { bytes, of, sites } => {
                 let share = if *of == 0 { 100.0 } else { *bytes as f64 / *of as f64 * 100.0 };

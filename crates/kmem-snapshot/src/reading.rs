@@ -62,7 +62,7 @@ pub enum When {
     /// The one that was written last.
     #[default]
     Newest,
-    /// The one with most live bytes.
+    /// The one with most live bytes and memory mapped by the program.
     Peak,
 }
 
@@ -106,7 +106,8 @@ pub struct Reading {
     /// rows are the overhead of the equation; they have no objects and no tags.
     pub metadata: Vec<Site>,
     /// Memory outside of the heap, where the query asks for it; see [`Site::mapped`]. Together with
-    /// [`Accounting::other`] these rows are the `unaccounted` of the equation.
+    /// [`Accounting::other`] these rows are the `unaccounted` of the equation. A black box has only
+    /// rows of what the program mapped.
     pub mappings: Vec<Site>,
     /// Facts that a user must know to read the rows.
     pub notes: Vec<Note>,
@@ -379,6 +380,12 @@ impl Target {
                     }
                     if of.lost != 0 {
                         notes.push(Note::MappingsLost(of.lost));
+                    }
+                    if let Some(moment) = &moment {
+                        notes.push(Note::NoMappingsInBox);
+                        if moment.mapped_uncounted != 0 {
+                            notes.push(Note::MappingsUncounted(moment.mapped_uncounted));
+                        }
                     }
                 }
                 None if accounted => notes.push(Note::NoMappings),

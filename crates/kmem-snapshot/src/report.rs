@@ -63,7 +63,8 @@ pub fn filtered(sites: &[Site], of: (i64, u64)) -> String {
 }
 
 /// Writes `SIZE OBJECTS FUNCTION WHERE` for the first `lines` rows, and one line with the sum of
-/// the others. Below a row with several callers, it writes the largest of them.
+/// the others. Below a row with several callers, it writes the largest of them. A row of mapped
+/// memory has `mapped` in the place of a count of objects.
 ///
 /// # Errors
 ///
@@ -80,7 +81,10 @@ pub fn write_table(out: &mut impl Write, sites: &[Site], lines: usize) -> io::Re
     let width = width.max(wide.min(MAX_COLUMN));
     write_head(out, &header(), width)?;
     for ((site, name), below) in shown.iter().zip(&names).zip(&below) {
-        let row = cells(site.bytes, site.calls);
+        let row = match site.mapped {
+            Some(_) => format!("{:>10} {:>9}", size(site.bytes), "mapped"),
+            None => cells(site.bytes, site.calls),
+        };
         write_row(out, &row, name, width, &site.origin.location())?;
         for callers::Row { bytes, calls, name, location } in below {
             write_row(out, &cells(*bytes, *calls), name, width, location)?;
@@ -155,7 +159,9 @@ fn write_rest(out: &mut impl Write, rest: &[Site]) -> io::Result<()> {
     if rest.is_empty() {
         return Ok(());
     }
-    let (bytes, calls) = total(rest);
+    let (bytes, _) = total(rest);
+    let objects = rest.iter().filter(|site| site.mapped.is_none());
+    let calls = objects.map(|site| site.calls).fold(0, u64::saturating_add);
     writeln!(out, "{:>10} {calls:>9}  (in {} more rows)", size(bytes), rest.len())
 }
 

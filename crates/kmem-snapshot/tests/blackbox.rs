@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use fake_box::{CALLER, CHAIN, FakeBox, PID, STATIC, TIME};
 use kmem_layout::blackbox::{
-    BoxHeader, BoxRecord, BoxSite, FORK_RECORD, LAST_RECORDS, PEAK_RECORDS, reason,
+    BoxHeader, BoxRecord, BoxSite, FORK_RECORD, LAST_RECORDS, MAPPINGS_AT, PEAK_RECORDS, reason,
 };
 use kmem_layout::group::group_state;
 use kmem_layout::site::Text;
 use kmem_layout::word::TAG_OTHER;
 use kmem_snapshot::blackbox::{Counts, Reason};
-use kmem_snapshot::books::{Key, SiteRow};
+use kmem_snapshot::books::{Key, MappingOwner, SiteRow};
 use kmem_snapshot::{BlackBox, ReadError, Snapshot};
 
 const ROWS: [(u32, u64, u64); 3] = [(CALLER, 7000, 7), (STATIC, 600, 3), (CHAIN, 50, 1)];
@@ -267,6 +267,7 @@ fn damaged_parts_are_told_and_the_others_read() {
     for (field, what) in [
         (offset_of!(BoxRecord, rows), "4294967295 rows"),
         (offset_of!(BoxRecord, maps_len), "4294967295 bytes of mappings"),
+        (offset_of!(BoxRecord, mapping_rows), "4294967295 rows of mappings"),
     ] {
         let fake = recorded();
         fake.u32(fake.record(1) + field, u32::MAX);
@@ -302,13 +303,78 @@ fn damaged_parts_are_told_and_the_others_read() {
     assert_eq!(read(&fake).unwrap().books[0].rows[0].key, Key::None);
 }
 
+/// Rows of mapped memory: owner, address space, bytes in memory.
+fn mapped(snapshot: &Snapshot) -> Vec<(MappingOwner, u64, u64)> {
+    let rows = &snapshot.mappings.as_ref().unwrap().rows;
+    rows.iter().map(|row| (row.owner.clone(), row.mapped, row.resident)).collect()
+}
+
+#[test]
+fn rows_of_mapped_memory_and_the_rest_add_up_to_the_record() {
+    let fake = recorded();
+    let rows = [(u64::from(CALLER), 8192, 4096), (0x7f00_0000_1234, 1 << 20, 1 << 19)];
+    fake.put_mappings(1, &rows, (2 << 20, 1 << 20));
+    let snapshot = read(&fake).unwrap();
+    let [caller, address, rest] = &mapped(&snapshot)[..] else { panic!("{snapshot:?}") };
+    assert_eq!(*caller, (MappingOwner::Tag(CALLER), 8192, 4096));
+    assert_eq!(*address, (MappingOwner::Address(0x7f00_0000_1234), 1 << 20, 1 << 19));
+    let missing = ((1 << 20) - 8192, (1 << 19) - 4096);
+    assert_eq!(*rest, (MappingOwner::Anonymous, missing.0, missing.1));
+    let mappings = snapshot.mappings.as_ref().unwrap();
+    assert!(matches!(mappings.rows[0].key, Key::Caller(_)), "{mappings:?}");
+    assert_eq!((mappings.parts.mappings, mappings.of_calls()), (1 << 20, (1 << 19) + 4096));
+    assert!(snapshot.addresses().contains(&0x7f00_0000_1234));
+}
+
+#[test]
+fn mapped_memory_counts_for_the_peak_and_is_taken_out_of_what_was_inherited() {
+    let fake = FakeBox::new(64, 0);
+    let (fork, peaks) = (FORK_RECORD, PEAK_RECORDS);
+    fake.put_record_at(fork, reason::FORK, 1, &[(CALLER, 100, 1)], (100, 1));
+    fake.put_mappings(fork, &[(CALLER.into(), 4096, 4096)], (4096, 4096));
+    fake.put_record_at(peaks[0], reason::PEAK, 2, &[(CALLER, 200, 2)], (200, 2));
+    fake.put_mappings(peaks[0], &[(CALLER.into(), 16384, 12288)], (16384, 12288));
+    fake.put_record_at(peaks[1], reason::PEAK, 3, &[(CALLER, 900, 9)], (900, 9));
+    let of = BlackBox::open(fake.path()).unwrap();
+    assert_eq!((of.peak().unwrap().number, of.peak().unwrap().held()), (2, 12488));
+    assert_eq!(mapped(&of.own_at_peak().unwrap()), [(MappingOwner::Tag(CALLER), 12288, 8192)]);
+    assert_eq!(mapped(&of.own().unwrap()), []);
+}
+
+#[test]
+fn hostile_rows_of_mapped_memory_are_left_out_and_told() {
+    let fake = recorded();
+    let all = u64::MAX;
+    let rows = [(u64::from(CALLER), all, all), (0, 5, 5), (7, 4096, 8192), (all, all, 1)];
+    fake.put_mappings(1, &rows, (all, all));
+    let black_box = BlackBox::open(fake.path()).unwrap();
+    let told = "2 rows of mappings in record 2 make no sense";
+    assert!(black_box.remarks().iter().any(|what| what.contains(told)), "{black_box:?}");
+    let snapshot = black_box.snapshot().unwrap();
+    let expected = [(MappingOwner::Tag(CALLER), all, all), (MappingOwner::Address(all), all, 1)];
+    assert_eq!(mapped(&snapshot), expected);
+    assert_eq!(snapshot.mappings.as_ref().unwrap().parts.mappings, all);
+    assert_eq!(black_box.peak().unwrap().held(), all);
+    // More in memory than is mapped.
+    let fake = recorded();
+    fake.put_mappings(1, &[], (4096, all));
+    assert_eq!(BlackBox::open(fake.path()).unwrap().moment().unwrap().mapped_resident, 4096);
+    // Rows that hold more than the sums have no rest.
+    let fake = recorded();
+    fake.put_mappings(1, &[(9, 8192, 4096)], (1, 0));
+    assert_eq!(mapped(&read(&fake).unwrap()), [(MappingOwner::Tag(9), 8192, 4096)]);
+}
+
 #[test]
 fn no_length_and_no_byte_makes_it_crash() {
     let fake = recorded();
+    fake.put_mappings(1, &[(CALLER.into(), 8192, 4096)], (8192, 4096));
     let whole = std::fs::read(fake.path()).unwrap();
     let header: Vec<usize> = (0..128).collect();
     let record = fake.record(1);
-    for at in header.into_iter().chain(record + 1..record + 100).chain(4096..7000) {
+    let mappings = record + MAPPINGS_AT..record + MAPPINGS_AT + 64;
+    let record = record + 1..record + size_of::<BoxRecord>() + 100;
+    for at in header.into_iter().chain(record).chain(mappings).chain(4096..7000) {
         fake.bytes(at, &[whole[at] ^ 0xff]);
         let _ = BlackBox::open(fake.path()).map(|b| (b.snapshot().is_ok(), b.counters().is_ok()));
         fake.bytes(at, &whole[at..=at]);

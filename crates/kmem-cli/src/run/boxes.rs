@@ -12,7 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use kmem_snapshot::blackbox::{BlackBox, written};
+use kmem_snapshot::blackbox::{BlackBox, Moment, written};
+use kmem_snapshot::books::Mappings;
 use kmem_snapshot::{Process, Snapshot};
 
 use super::directory::Directory;
@@ -36,6 +37,8 @@ pub(crate) struct Boxes {
     rest: BTreeMap<String, Rest>,
     /// Number in the name of the next box of an ended process.
     next: u64,
+    /// True if memory that programs mapped themselves counts.
+    mmap: bool,
 }
 
 /// A running process.
@@ -61,7 +64,7 @@ pub(crate) struct Held {
     pub(crate) pid: u32,
     /// Path of its executable.
     pub(crate) exe: String,
-    /// Most live bytes, without those inherited from its parent.
+    /// Most live bytes, and bytes that it mapped itself, without those inherited from its parent.
     pub(crate) peak: u64,
     /// Its box.
     pub(crate) path: PathBuf,
@@ -79,11 +82,12 @@ pub(crate) struct Rest {
 }
 
 impl Boxes {
-    /// Makes a private directory, in memory if there is such a file system.
-    pub(crate) fn make() -> Self {
+    /// Makes a private directory, in memory if there is such a file system. `mmap`: memory that
+    /// programs mapped themselves counts.
+    pub(crate) fn make(mmap: bool) -> Self {
         let dir = Directory::make();
         let (running, kept, rest) = (HashMap::new(), Vec::new(), BTreeMap::new());
-        Self { dir, main: 0, running, kept, rest, next: 0 }
+        Self { dir, main: 0, running, kept, rest, next: 0, mmap }
     }
 
     /// The directory, for `KMEM_CONF`.
@@ -138,6 +142,13 @@ impl Boxes {
         }
     }
 
+    /// Return addresses in the record of the peak of a running process.
+    pub(crate) fn addresses_at_peak(&self, pid: u32) -> Vec<u64> {
+        let path = self.of(pid).filter(|_| self.mmap);
+        let of = path.and_then(|path| BlackBox::open(&path).ok());
+        of.and_then(|of| of.own_at_peak()).map(|snapshot| snapshot.addresses()).unwrap_or_default()
+    }
+
     /// Notes that a process ends, and frees the name of its box for the next process of its number.
     /// False: it has no box.
     pub(crate) fn ended(&mut self, pid: u32) -> bool {
@@ -150,14 +161,17 @@ impl Boxes {
         let read = self.running.remove(&pid).and_then(|running| running.read);
         // A box that was never whole says nothing, not even whose it was.
         let Ok(of) = BlackBox::open(&kept) else { return false };
-        let inherited = of.inherited().map_or(0, |moment| moment.bytes);
-        let mut peak = of.peak().map_or(0, |moment| moment.bytes.saturating_sub(inherited));
+        let held = |moment: &Moment| if self.mmap { moment.held() } else { moment.bytes };
+        let inherited = of.inherited().map_or(0, held);
+        let mut peak = of.peak().map_or(0, |moment| held(moment).saturating_sub(inherited));
         // A record may be newer than a reading.
         let is_last = |read: &Read| of.moment().is_none_or(|last| last.time_ns < read.time_ns);
         let mut read = read.filter(is_last);
         if let Some(read) = &mut read {
             of.take_inherited_out(&mut read.snapshot);
-            peak = peak.max(u64::try_from(read.snapshot.totals().0).unwrap_or(0));
+            let heap = u64::try_from(read.snapshot.totals().0).unwrap_or(0);
+            let mapped = read.snapshot.mappings.as_ref().filter(|_| self.mmap);
+            peak = peak.max(heap.saturating_add(mapped.map_or(0, Mappings::of_calls)));
         }
         let exe = of.exe().to_owned();
         self.kept.push(Held { pid, exe, peak, path: kept, read });
@@ -217,7 +231,7 @@ mod tests {
 
     #[test]
     fn files_that_are_no_boxes_of_processes_are_left_out() {
-        let mut boxes = Boxes::make();
+        let mut boxes = Boxes::make(true);
         let dir = boxes.directory().expect("a directory").to_owned();
         fs::write(dir.join("1.box"), "no box").unwrap();
         fs::write(dir.join("x.box"), "").unwrap();

@@ -5,12 +5,13 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 
-use kmem_snapshot::Note;
+use kmem_snapshot::blackbox::BlackBox;
 use kmem_snapshot::books::{Accounting, Mappings};
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::report;
 use kmem_snapshot::sites::{self, Order, total};
 use kmem_snapshot::symbols::Symbols;
+use kmem_snapshot::{Note, Snapshot};
 
 use super::boxes::Held;
 use super::oom::Kills;
@@ -137,7 +138,7 @@ pub(crate) fn write(
     let is_first = |program: &Program<'_>| all().next().is_some_and(|p| std::ptr::eq(p, program));
     for program in &shown {
         if !program.is_main {
-            sections::write(out, program, lines)?;
+            sections::write(out, program, lines, show.mmap)?;
             continue;
         }
         if !is_first(program) || shown.len() > 1 {
@@ -178,8 +179,8 @@ fn write_main(
     show: &Show,
 ) -> io::Result<()> {
     match (&ended.main, own) {
-        (Some(Ok(reading)), _) => write_reading(out, reading, show.lines, show.mmap),
-        (_, Some(held)) => sections::write_main(out, held, ended.time_ns, show.lines),
+        (Some(Ok(reading)), _) => write_reading(out, reading, own, show),
+        (_, Some(held)) => sections::write_main(out, held, ended.time_ns, show.lines, show.mmap),
         (Some(Err(e)), None) => {
             writeln!(out, "kmem: no exit report: {}", printable(&e.to_string()))
         }
@@ -246,9 +247,10 @@ fn why_not(ended: &Ended, show: &Show) -> &'static str {
 fn write_reading(
     out: &mut impl Write,
     reading: &LastReading,
-    lines: usize,
-    mmap: bool,
+    own: Option<&Held>,
+    show: &Show,
 ) -> io::Result<()> {
+    let (lines, mmap) = (show.lines, show.mmap);
     let snapshot = &reading.snapshot;
     let parts = snapshot.accounting.parts.filter(|_| mmap);
     let accounting = Accounting { parts, ..snapshot.accounting };
@@ -264,42 +266,11 @@ fn write_reading(
         return report::write_accounting(out, &accounting);
     }
     let mut symbols = Symbols::new(&reading.modules);
-    let mut ordered = |rows: &mut dyn Iterator<Item = &kmem_snapshot::books::SiteRow>| {
-        let mut sites = sites::resolve(rows, &mut symbols);
-        sites.sort_by(|a, b| Order::Size.compare(a, b));
-        sites
-    };
-
-    let at_exit = ordered(&mut snapshot.books.iter().flat_map(|b| &b.rows));
-    let peaks: Vec<_> = snapshot.books.iter().filter_map(|b| b.peak.as_ref()).collect();
-    let at_peak = ordered(&mut peaks.iter().flat_map(|p| &p.rows));
-    // The process records a peak at each 5 % of growth, so the exit may be above the last record.
-    let peak_is_exit = !peaks.is_empty() && total(&at_peak).0 <= total(&at_exit).0;
-    let highest = peaks.iter().copied().max_by_key(|peak| peak.highest.0);
-    if peaks.is_empty() {
-        writeln!(out, "\nAt the peak: not recorded")?;
-    } else if !peak_is_exit {
-        let pages: u64 = peaks.iter().map(|p| p.used_pages).fold(0, u64::saturating_add);
-        let torn = if peaks.iter().any(|p| p.torn) { "; the table is torn" } else { "" };
-        let (bytes, calls) = total(&at_peak);
-        writeln!(
-            out,
-            "\nAt the peak: {} in {calls} objects ({} of pages in use{torn})",
-            report::size(bytes),
-            report::size_u(pages.saturating_mul(4096)),
-        )?;
-        if let Some(peak) = highest {
-            writeln!(out, "  {}", peak::highest(peak, false))?;
-        }
-        report::write_table(out, &at_peak, lines)?;
+    let peak = own.filter(|_| mmap).and_then(mapped_peak);
+    match peak {
+        Some(peak) => write_mapped_peak(out, snapshot, &peak, &mut symbols, lines)?,
+        None => write_peak(out, snapshot, &mut symbols, lines)?,
     }
-    let (bytes, calls) = total(&at_exit);
-    let too = if peak_is_exit { ", which was the peak" } else { "" };
-    writeln!(out, "\nAt exit (not freed){too}: {} in {calls} objects", report::size(bytes))?;
-    if peak_is_exit && let Some(peak) = highest {
-        writeln!(out, "  {}", peak::highest(peak, true))?;
-    }
-    report::write_table(out, &at_exit, lines)?;
     if snapshot.torn() != 0 {
         writeln!(out, "kmem: {} slabs or page allocations could not be read", snapshot.torn())?;
     }
@@ -315,6 +286,83 @@ fn write_reading(
         Some(warning) => writeln!(out, "kmem: {warning}"),
         None => Ok(()),
     }
+}
+
+/// Writes the heap at its peak, by the table of the process, and at the exit.
+fn write_peak(
+    out: &mut impl Write,
+    snapshot: &Snapshot,
+    symbols: &mut Symbols<'_>,
+    lines: usize,
+) -> io::Result<()> {
+    let at_exit = sections::rows(snapshot, symbols, false);
+    let peaks: Vec<_> = snapshot.books.iter().filter_map(|b| b.peak.as_ref()).collect();
+    let mut at_peak = sites::resolve(peaks.iter().flat_map(|p| &p.rows), symbols);
+    at_peak.sort_by(|a, b| Order::Size.compare(a, b));
+    // The process records a peak at each 5 % of growth, so the exit may be above the last record.
+    let peak_is_exit = !peaks.is_empty() && total(&at_peak).0 <= total(&at_exit).0;
+    let highest = peaks.iter().copied().max_by_key(|peak| peak.highest.0);
+    if peaks.is_empty() {
+        writeln!(out, "\nAt the peak: not recorded")?;
+    } else if !peak_is_exit {
+        let pages: u64 = peaks.iter().map(|p| p.used_pages).fold(0, u64::saturating_add);
+        let torn = if peaks.iter().any(|p| p.torn) { "; the table is torn" } else { "" };
+        let used = report::size_u(pages.saturating_mul(4096));
+        let sum = sections::sum(&at_peak);
+        writeln!(out, "\nAt the peak: {sum} ({used} of pages in use{torn})")?;
+        if let Some(peak) = highest {
+            writeln!(out, "  {}", peak::highest(peak, false))?;
+        }
+        report::write_table(out, &at_peak, lines)?;
+    }
+    let too = if peak_is_exit { ", which was the peak" } else { "" };
+    writeln!(out, "\nAt exit (not freed){too}: {}", sections::sum(&at_exit))?;
+    if peak_is_exit && let Some(peak) = highest {
+        writeln!(out, "  {}", peak::highest(peak, true))?;
+    }
+    report::write_table(out, &at_exit, lines)
+}
+
+/// The box of a process that held memory which it mapped itself, at the peak of both.
+struct MappedPeak {
+    of: BlackBox,
+    snapshot: Snapshot,
+}
+
+/// The peak by the box of a process; none if it has no record of memory that the process mapped.
+fn mapped_peak(own: &Held) -> Option<MappedPeak> {
+    let of = BlackBox::open(&own.path).ok()?;
+    let snapshot = of.own_at_peak()?;
+    let mapped = snapshot.mappings.as_ref().map_or(0, Mappings::of_calls);
+    (mapped != 0).then_some(MappedPeak { of, snapshot })
+}
+
+/// Writes the heap and the memory that the program mapped: at the peak of both, and at the exit. If
+/// the exit is not the peak, mapped memory at the exit is among that outside of the heap alone.
+fn write_mapped_peak(
+    out: &mut impl Write,
+    snapshot: &Snapshot,
+    peak: &MappedPeak,
+    symbols: &mut Symbols<'_>,
+    lines: usize,
+) -> io::Result<()> {
+    let at_exit = sections::rows(snapshot, symbols, true);
+    let at_peak = sections::rows(&peak.snapshot, symbols, true);
+    if total(&at_peak).0 <= total(&at_exit).0 {
+        let sum = sections::sum(&at_exit);
+        writeln!(out, "\nAt exit (not freed), which was the peak: {sum}")?;
+        return report::write_table(out, &at_exit, lines);
+    }
+    let pages = peak.snapshot.books.iter().map(|books| books.used_pages);
+    let used = report::size_u(pages.fold(0, u64::saturating_add).saturating_mul(4096));
+    writeln!(out, "\nAt the peak: {} ({used} of pages in use)", sections::sum(&at_peak))?;
+    if let Some(highest) = peak::highest_in(&peak.of, true) {
+        writeln!(out, "  {highest}")?;
+    }
+    report::write_table(out, &at_peak, lines)?;
+    let at_exit: Vec<_> = at_exit.into_iter().filter(|site| site.mapped.is_none()).collect();
+    writeln!(out, "\nAt exit (not freed): {}", sections::sum(&at_exit))?;
+    report::write_table(out, &at_exit, lines)
 }
 
 /// Writes the memory outside of the heap.

@@ -26,11 +26,17 @@ pub(super) fn highest(peak: &Peak, is_exit: bool) -> String {
     )
 }
 
-/// The highest use that a black box has a record of.
-pub(super) fn highest_in(of: &BlackBox) -> Option<String> {
+/// The highest use that a black box has a record of. `mmap`: memory that the program mapped counts.
+pub(super) fn highest_in(of: &BlackBox, mmap: bool) -> Option<String> {
     let moment = of.peak()?;
     let at = seconds(moment.time_ns.saturating_sub(of.started_ns()) / 1_000_000);
     let bytes = size_u(moment.used);
+    if mmap && moment.mapped_resident != 0 {
+        let mapped = size_u(moment.mapped_resident);
+        return Some(format!(
+            "highest: {bytes} of pages in use and {mapped} mapped at {at}; sites as of that record"
+        ));
+    }
     Some(format!(
         "highest: {bytes} of pages in use at {at}; sites as of that record, within 3 % or 256 KiB"
     ))

@@ -1,6 +1,7 @@
 //! Parts of the report of `kmem run`: processes, grouped by program.
 //!
-//! The weight of a process is the most memory that it held of its own, in live bytes. A forked
+//! The weight of a process is the most memory that it held of its own: live bytes, and bytes in
+//! memory that it mapped itself. A forked
 //! child has a record of what it inherited, made at its first allocation. That memory is its
 //! parent's: it is taken out of the child's rows and of its weight.
 
@@ -8,6 +9,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use kmem_snapshot::blackbox::{BlackBox, Moment, Reason};
+use kmem_snapshot::books::Mappings;
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::report::{self, size, size_u};
 use kmem_snapshot::sites::{self, Order, total};
@@ -110,7 +112,12 @@ pub(crate) fn choose<'a>(
 /// # Errors
 ///
 /// The errors of the writer.
-pub(crate) fn write(out: &mut impl Write, program: &Program<'_>, lines: usize) -> io::Result<()> {
+pub(crate) fn write(
+    out: &mut impl Write,
+    program: &Program<'_>,
+    lines: usize,
+    mmap: bool,
+) -> io::Result<()> {
     let name = printable(program.name);
     let (weight, largest) = (size_u(program.weight), size_u(program.largest()));
     match (program.count(), program.held.first()) {
@@ -129,9 +136,11 @@ pub(crate) fn write(out: &mut impl Write, program: &Program<'_>, lines: usize) -
     let mut inherited = 0;
     for held in &program.held {
         let Ok(of) = BlackBox::open(&held.path) else { continue };
-        inherited = of.inherited().map_or(0, |moment| moment.bytes).max(inherited);
-        for site in at_peak(held, &of) {
-            let key = (site.origin.function().to_owned(), site.origin.location());
+        let before = |moment: &Moment| if mmap { moment.held() } else { moment.bytes };
+        inherited = of.inherited().map_or(0, before).max(inherited);
+        for site in at_peak(held, &of, mmap) {
+            let name = (site.origin.function().to_owned(), site.origin.location());
+            let key = (name, site.mapped.is_some());
             let at = *known.entry(key).or_insert(merged.len());
             match merged.get_mut(at) {
                 Some(sum) => {
@@ -157,7 +166,7 @@ pub(crate) fn write(out: &mut impl Write, program: &Program<'_>, lines: usize) -
 }
 
 /// Writes the memory of the command's own process by its box: at its peak, and at the last record.
-/// `time_ns` is the time of its end.
+/// `time_ns` is the time of its end. `mmap`: with memory that it mapped itself.
 ///
 /// # Errors
 ///
@@ -167,6 +176,7 @@ pub(crate) fn write_main(
     held: &Held,
     time_ns: u64,
     lines: usize,
+    mmap: bool,
 ) -> io::Result<()> {
     let Ok(of) = BlackBox::open(&held.path) else {
         return writeln!(out, "kmem: its black box cannot be read");
@@ -178,30 +188,29 @@ pub(crate) fn write_main(
         return writeln!(out, "kmem: no record: it had allocated too little, or ended too soon");
     };
     let mut last_ns = moment.time_ns;
-    let peak = of.own_at_peak().map(|snapshot| named(&snapshot, &of)).unwrap_or_default();
+    let named = |snapshot: &Snapshot| named(snapshot, &of, mmap);
+    let peak = of.own_at_peak().as_ref().map(named).unwrap_or_default();
     let last = match &held.read {
         Some(read) => {
             last_ns = read.time_ns;
-            named(&read.snapshot, &of)
+            named(&read.snapshot)
         }
-        None => of.own().map(|snapshot| named(&snapshot, &of)).unwrap_or_default(),
+        None => of.own().as_ref().map(named).unwrap_or_default(),
     };
     let peak_is_last = total(&peak).0 <= total(&last).0;
     if !peak_is_last {
         let used = of.peak().map_or(0, |moment| moment.used);
-        let (bytes, calls) = total(&peak);
-        let (bytes, used) = (size(bytes), size_u(used));
-        writeln!(out, "\nAt the peak: {bytes} in {calls} objects ({used} of pages in use)")?;
-        if let Some(highest) = peaks::highest_in(&of) {
+        let used = size_u(used);
+        writeln!(out, "\nAt the peak: {} ({used} of pages in use)", sum(&peak))?;
+        if let Some(highest) = peaks::highest_in(&of, mmap) {
             writeln!(out, "  {highest}")?;
         }
         report::write_table(out, &peak, lines)?;
     }
-    let (bytes, calls) = total(&last);
     let too = if peak_is_last { ", which was the peak" } else { "" };
     let when = when(moment, last_ns, time_ns);
-    writeln!(out, "\n{when} (not freed){too}: {} in {calls} objects", size(bytes))?;
-    if peak_is_last && let Some(highest) = peaks::highest_in(&of) {
+    writeln!(out, "\n{when} (not freed){too}: {}", sum(&last))?;
+    if peak_is_last && let Some(highest) = peaks::highest_in(&of, mmap) {
         writeln!(out, "  {highest}")?;
     }
     report::write_table(out, &last, lines)
@@ -262,24 +271,53 @@ pub(crate) fn write_rest(out: &mut impl Write, rest: &[Program<'_>]) -> io::Resu
 }
 
 /// Rows of a process at its peak. A reading that was made after the last record may hold more.
-fn at_peak(held: &Held, of: &BlackBox) -> Vec<Site> {
+fn at_peak(held: &Held, of: &BlackBox, mmap: bool) -> Vec<Site> {
     let recorded = of.own_at_peak();
-    let bytes = recorded.as_ref().map_or(0, |snapshot| snapshot.totals().0);
+    let bytes = |snapshot: &Snapshot| {
+        let heap = u64::try_from(snapshot.totals().0).unwrap_or(0);
+        let mapped = snapshot.mappings.as_ref().filter(|_| mmap);
+        heap.saturating_add(mapped.map_or(0, Mappings::of_calls))
+    };
     match &held.read {
-        Some(read) if read.snapshot.totals().0 > bytes => named(&read.snapshot, of),
-        _ => recorded.map(|snapshot| named(&snapshot, of)).unwrap_or_default(),
+        Some(read) if bytes(&read.snapshot) > recorded.as_ref().map_or(0, bytes) => {
+            named(&read.snapshot, of, mmap)
+        }
+        _ => recorded.map(|snapshot| named(&snapshot, of, mmap)).unwrap_or_default(),
     }
 }
 
 /// Names the rows of a snapshot, by the files that its process had mapped.
-fn named(snapshot: &Snapshot, of: &BlackBox) -> Vec<Site> {
+fn named(snapshot: &Snapshot, of: &BlackBox, mmap: bool) -> Vec<Site> {
     let (maps, addresses) = (&snapshot.maps, snapshot.addresses());
     let modules = Modules::of_maps(maps, &addresses, of.exe(), None, &snapshot.budget);
-    let mut symbols = Symbols::new(&modules);
-    let rows = snapshot.books.iter().flat_map(|books| &books.rows);
-    let mut sites = sites::resolve(rows, &mut symbols);
+    rows(snapshot, &mut Symbols::new(&modules), mmap)
+}
+
+/// Named rows of a snapshot, the largest first: of the heap, and with `mmap` of memory that calls
+/// of the program mapped.
+pub(super) fn rows(snapshot: &Snapshot, symbols: &mut Symbols<'_>, mmap: bool) -> Vec<Site> {
+    let of_heap = snapshot.books.iter().flat_map(|books| &books.rows);
+    let mut sites = sites::resolve(of_heap, symbols);
+    if let Some(mappings) = snapshot.mappings.as_ref().filter(|_| mmap) {
+        let of_calls = mappings.rows.iter().filter(|row| row.owner.site().is_some());
+        let mapped = sites::resolve_mappings(of_calls, symbols, |_| true);
+        sites.extend(mapped.into_iter().filter(|site| site.bytes != 0));
+    }
     sites.sort_by(|a, b| Order::Size.compare(a, b));
     sites
+}
+
+/// The sum of rows: of the heap, and of memory that the program mapped.
+pub(super) fn sum(sites: &[Site]) -> String {
+    let (mapped, heap): (Vec<&Site>, Vec<&Site>) =
+        sites.iter().partition(|site| site.mapped.is_some());
+    let bytes = |sites: &[&Site]| sites.iter().map(|site| site.bytes).fold(0, i64::saturating_add);
+    let calls = heap.iter().map(|site| site.calls).fold(0, u64::saturating_add);
+    let heap = format!("{} in {calls} objects", size(bytes(&heap)));
+    match bytes(&mapped) {
+        0 => heap,
+        mapped => format!("{heap}, and {} mapped by the program", size(mapped)),
+    }
 }
 
 fn base(path: &str) -> &str {

@@ -171,7 +171,8 @@ impl Watch {
     fn exiting(&mut self, exiting: Exiting) {
         if exiting.pid == self.child.id() {
             self.loaded = true;
-            self.main = Some(read(exiting.pid));
+            let peak = self.boxes.addresses_at_peak(exiting.pid);
+            self.main = Some(read(exiting.pid, &peak));
             self.boxes.ended(exiting.pid);
         } else if !self.boxes.ended(exiting.pid) {
             self.without_box(exiting.pid);
@@ -210,9 +211,11 @@ impl Watch {
     }
 }
 
-fn read(pid: u32) -> Result<LastReading, ReadError> {
+/// Reads the books of a process, and opens the modules that they name, and those of `peak`.
+fn read(pid: u32, peak: &[u64]) -> Result<LastReading, ReadError> {
     let process = Process::open(pid)?;
     let snapshot = Snapshot::take(&process)?;
-    let modules = Modules::open(&process, &snapshot.maps, &snapshot.addresses(), &snapshot.budget);
+    let addresses = [&snapshot.addresses(), peak].concat();
+    let modules = Modules::open(&process, &snapshot.maps, &addresses, &snapshot.budget);
     Ok(LastReading { snapshot, modules })
 }

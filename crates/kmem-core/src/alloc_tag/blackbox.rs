@@ -6,10 +6,12 @@
 //! for each call would cost a system call.
 
 mod groups;
+mod mappings;
+mod recording;
+mod site;
 
 use super::watch::Call;
-use super::{Held, Kind, Tally};
-use crate::codetag::{Names, Sites};
+use crate::codetag::Sites;
 use crate::conf::MAX_PATH;
 use crate::os::{File, Owner, Platform, Shape, SharedFile};
 use crate::page::LOOK_EVERY;
@@ -19,18 +21,24 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use groups::GroupPart;
 use kmem_layout::blackbox::{
-    BOX_EXE, BOX_GROUPS, BOX_MAPS, BOX_RECORDS, BOX_ROWS, BOX_TEXT, BoxGroup, BoxHeader, BoxRecord,
-    BoxRow, BoxSite, Counter, FORK_RECORD, LAST_RECORDS, MAGIC, PEAK_RECORDS, RECORD_SIZE, VERSION,
+    BOX_EXE, BOX_GROUPS, BOX_RECORDS, BoxGroup, BoxHeader, BoxRecord, BoxSite, Counter,
+    FORK_RECORD, LAST_RECORDS, MAGIC, MAPPINGS_AT, MAPS_AT, PEAK_RECORDS, RECORD_SIZE, VERSION,
     reason,
 };
 use kmem_layout::group::GroupBlock;
-use kmem_layout::site::{Text, site_kind};
+pub use mappings::Change;
+use mappings::Outside;
+use recording::Lens;
+pub use recording::Recording;
+use site::write_site;
 
 /// Number of sites that the box has room for. Others count as the last reserved tag.
 const BOX_SITES: u32 = 1 << 14;
 /// A new peak exceeds the last record by one in this many pages. Objects that fill free places of
 /// slabs take no pages. The last record is to have 95 % of what is live all the same.
 const STEP: u64 = 32;
+/// The same, where the program maps memory. A peak is lost only when it unmaps memory.
+const GROWTH: u64 = 8;
 /// Age of the last record in milliseconds from which an allocation makes the next one.
 const MAX_AGE_MS: u64 = 500;
 /// Records for their age take at most one in this many parts of the time.
@@ -58,10 +66,14 @@ pub struct BlackBox {
     busy: AtomicU32,
     /// Number of records written.
     written: AtomicU32,
-    /// Number of records written for peaks, and for other reasons.
-    turns: [AtomicU32; 2],
-    /// Pages in use at the last record for a peak.
+    /// Number of records written for reasons other than a peak.
+    turn: AtomicU32,
+    /// Bytes in each of the records of peaks: live, and resident of those that the program mapped.
+    peaks: [AtomicU64; 2],
+    /// Pages in use at the last record for a peak, with those that the program mapped.
     used_pages: AtomicU64,
+    /// Memory that the program mapped.
+    outside: Outside,
     /// Pages in use that the process inherited from its parent.
     inherited_pages: AtomicU64,
     /// Counter of the platform at the last look at the clock.
@@ -104,8 +116,6 @@ impl Staging {
 const FILE: Layout = Layout::new(0);
 /// Length of the number of a record, with which the record begins.
 const NUMBER: usize = size_of::<u64>();
-/// Offset of the mappings' text in a record.
-const MAPS: usize = size_of::<BoxRecord>() + BOX_ROWS * size_of::<BoxRow>();
 /// Length of the kind of a site, with which the site begins.
 const KIND: usize = size_of::<u32>();
 const _: () = assert!(offset_of!(BoxRecord, number) == 0 && offset_of!(BoxSite, kind) == 0);
@@ -183,8 +193,10 @@ impl BlackBox {
             owner: AtomicU32::new(0),
             busy: AtomicU32::new(0),
             written: AtomicU32::new(0),
-            turns: [AtomicU32::new(0), AtomicU32::new(0)],
+            turn: AtomicU32::new(0),
+            peaks: [AtomicU64::new(0), AtomicU64::new(0)],
             used_pages: AtomicU64::new(0),
+            outside: Outside::new(),
             inherited_pages: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             due_ms: AtomicU64::new(0),
@@ -279,8 +291,10 @@ impl BlackBox {
         }
         self.busy.store(0, Ordering::Relaxed);
         self.written.store(0, Ordering::Relaxed);
-        self.turns.iter().for_each(|turn| turn.store(0, Ordering::Relaxed));
+        self.turn.store(0, Ordering::Relaxed);
+        self.peaks.iter().for_each(|bytes| bytes.store(0, Ordering::Relaxed));
         self.used_pages.store(0, Ordering::Relaxed);
+        self.outside.forget();
         self.inherited_pages.store(0, Ordering::Relaxed);
         self.due_ms.store(platform.now_ms() + MAX_AGE_MS, Ordering::Relaxed);
         self.cpus.store(cpus, Ordering::Relaxed);
@@ -396,14 +410,37 @@ impl BlackBox {
         sum.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns whether `used` pages are a new peak, for which a record is due.
+    /// Returns whether `used` pages of the heap, and the pages that the program mapped, are a new
+    /// peak, for which a record is due.
     pub fn is_peak(&self, used: u32) -> bool {
+        self.is_peak_by(u64::from(used) + self.outside.pages(), STEP)
+    }
+
+    /// [`Self::is_peak`] of `used` pages, where a peak exceeds the last one by one in `step` pages.
+    fn is_peak_by(&self, used: u64, step: u64) -> bool {
         // The step is a part of the process's own memory. A child of a large parent would have no
         // record of a peak otherwise.
         let inherited = self.inherited_pages.load(Ordering::Relaxed);
         let own = |pages: u64| pages.saturating_sub(inherited);
         let before = self.used_pages.load(Ordering::Relaxed);
-        self.is_there() && super::is_higher(own(used.into()), own(before), STEP)
+        self.is_there() && super::is_higher(own(used), own(before), step)
+    }
+
+    /// Notes that the program maps or unmaps memory. Returns whether that is enough to ask how
+    /// much of it is in memory.
+    #[inline]
+    pub fn is_moved(&self, change: Change) -> bool {
+        (self.is_there() || self.is_left()) && self.outside.is_moved(change)
+    }
+
+    /// Returns whether the memory that the program mapped is a new peak, together with `used` pages
+    /// of the heap. Asks how much of it is in memory, if it can be one, and if the last question is
+    /// long enough ago.
+    pub fn is_mapped_peak(&self, platform: &impl Platform, used: u32, change: Change) -> bool {
+        let step = if change.is_loss { STEP } else { GROWTH };
+        self.is_peak_by(u64::from(used).saturating_add(change.total / PAGE as u64), step)
+            && self.outside.estimate(platform, used, change.total)
+            && self.is_peak_by(u64::from(used) + self.outside.pages(), step)
     }
 
     /// Returns whether the last record is older than its bound, so that one is due now that memory
@@ -440,23 +477,25 @@ impl BlackBox {
         Some(Recording { black_box: self, record, groups, began_ms: platform.now_ms() })
     }
 
-    /// Writes the record in `staging` into the file, in the place of the older of the two records
-    /// for such a reason.
+    /// Writes the record in `staging` into the file. Of the two records of peaks it takes the place
+    /// of the lower one, of two others that of the older one. `bytes` is the height of a peak.
     fn write_record(
         &self,
         platform: &impl Platform,
         staging: NonNull<u8>,
         reason: u32,
+        bytes: u64,
         lens: &Lens,
     ) -> bool {
         let number = self.written.load(Ordering::Relaxed) + 1;
-        let (turn, places) = match reason {
-            reason::PEAK => (&self.turns[0], PEAK_RECORDS),
-            reason::FORK => (&self.turns[1], [FORK_RECORD; 2]),
-            _ => (&self.turns[1], LAST_RECORDS),
+        let [first, second] = &self.peaks;
+        let lower = first.load(Ordering::Relaxed) > second.load(Ordering::Relaxed);
+        let turn = self.turn.load(Ordering::Relaxed);
+        let place = match reason {
+            reason::PEAK => PEAK_RECORDS[usize::from(lower)],
+            reason::FORK => FORK_RECORD,
+            _ => LAST_RECORDS[turn as usize % 2],
         };
-        let next = turn.load(Ordering::Relaxed);
-        let place = places[next as usize % 2];
         let (record, groups) = (FILE.records[place], FILE.groups[place]);
         let write_number =
             |number: u32| self.write(platform, record, &u64::from(number).to_le_bytes());
@@ -469,100 +508,22 @@ impl BlackBox {
         // A reader that sees a part of the record also sees that it has no number.
         let done = write_number(0)
             && copy(record + NUMBER, Staging::RECORD + NUMBER, lens.rows - NUMBER)
-            && copy(record + MAPS, Staging::RECORD + MAPS, lens.maps)
+            && copy(record + MAPPINGS_AT, Staging::RECORD + MAPPINGS_AT, lens.mappings)
+            && copy(record + MAPS_AT, Staging::RECORD + MAPS_AT, lens.maps)
             && copy(groups, Staging::GROUPS, lens.groups)
             && write_number(number)
             && self.write(platform, offset_of!(BoxHeader, written), &number.to_le_bytes());
         if done {
             self.written.store(number, Ordering::Relaxed);
-            turn.store(next.wrapping_add(1), Ordering::Relaxed);
+            match reason {
+                reason::PEAK => self.peaks[usize::from(lower)].store(bytes, Ordering::Relaxed),
+                reason::FORK => {}
+                _ => self.turn.store(turn.wrapping_add(1), Ordering::Relaxed),
+            }
+        } else if reason == reason::PEAK {
+            self.peaks[usize::from(lower)].store(0, Ordering::Relaxed);
         }
         done
-    }
-}
-
-/// Lengths of the parts of a record that are in use, in bytes.
-struct Lens {
-    /// The record up to the end of its rows.
-    rows: usize,
-    maps: usize,
-    groups: usize,
-}
-
-/// A record that is being put together, while a census runs.
-pub struct Recording<'a> {
-    black_box: &'a BlackBox,
-    record: &'a mut BoxRecord,
-    groups: GroupPart<'a>,
-    /// Time at which it was begun.
-    began_ms: u64,
-}
-
-impl Recording<'_> {
-    /// Adds allocations to the sums of their group.
-    #[inline(always)]
-    pub fn add(&mut self, held: &Held, kind: Kind) {
-        self.groups.add(held, kind);
-    }
-
-    /// Completes the record with the sums of `tally`, and writes it into the file; `used` is the
-    /// number of pages in use.
-    pub fn finish(
-        self,
-        platform: &impl Platform,
-        reason: u32,
-        used: u32,
-        tally: &Tally<'_>,
-        sites: &Sites,
-    ) {
-        let Self { black_box, record, groups, began_ms } = self;
-        // Peaks have two places of their own, one of which is to have the highest use. So records
-        // for other reasons do not delay the next one.
-        if matches!(reason, reason::PEAK | reason::FORK) {
-            black_box.used_pages.store(used.into(), Ordering::Relaxed);
-        }
-        if reason == reason::FORK {
-            black_box.inherited_pages.store(used.into(), Ordering::Relaxed);
-        }
-        let staging = NonNull::from(&mut *record).cast::<u8>();
-        // SAFETY: rows and mappings follow the record in its place, which this thread alone uses.
-        let (table, maps) = unsafe {
-            let table = staging.add(size_of::<BoxRecord>()).cast::<BoxRow>();
-            (core::slice::from_raw_parts_mut(table.as_ptr(), BOX_ROWS), staging.add(MAPS))
-        };
-        // Stacks may be small: sort the tags in the room for the mappings, which are written later.
-        // SAFETY: that room is larger, aligned, and not used yet.
-        let tags =
-            unsafe { core::slice::from_raw_parts_mut(maps.cast::<TagId>().as_ptr(), BOX_ROWS) };
-        let rows = tally.largest(tags);
-        for (row, &tag) in table.iter_mut().zip(&tags[..rows]) {
-            let (bytes, calls) = tally.get(tag);
-            *row = BoxRow { tag: tag.0, reserved: 0, bytes, calls };
-            black_box.note_site(platform, sites, tag);
-        }
-        // SAFETY: the room for mappings follows the rows; `tags` is used no longer.
-        let maps = unsafe { core::slice::from_raw_parts_mut(maps.as_ptr(), BOX_MAPS) };
-        let maps_len = platform.mappings(maps);
-        record.time_ns = platform.wall_ns();
-        record.reason = reason;
-        record.rows = rows as u32;
-        (record.bytes, record.calls) = tally.total();
-        record.used = u64::from(used) * PAGE as u64;
-        record.maps_len = maps_len as u64;
-        record.groups = groups.finish();
-        record.misused = black_box.misused.load(Ordering::Relaxed);
-        let lens = Lens {
-            rows: size_of::<BoxRecord>() + rows * size_of::<BoxRow>(),
-            maps: maps_len,
-            groups: record.groups as usize * size_of::<BoxGroup>(),
-        };
-        if let Some(staging) = black_box.staging() {
-            black_box.write_record(platform, staging, reason, &lens);
-        }
-        let now = platform.now_ms();
-        let age = MAX_AGE_MS.max(now.saturating_sub(began_ms).saturating_mul(SHARE));
-        black_box.due_ms.store(now + age, Ordering::Relaxed);
-        black_box.busy.store(0, Ordering::Release);
     }
 }
 
@@ -570,52 +531,4 @@ impl Default for BlackBox {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Fills in the site of a tag, but for its kind, which it returns. `None`: the tag has no site.
-fn write_site(entry: &mut [u8; size_of::<BoxSite>()], sites: &Sites, tag: TagId) -> Option<u32> {
-    let frames = sites.frames(tag);
-    if let Some(names) = sites.names(tag) {
-        write_names(entry, names);
-        return Some(site_kind::STATIC);
-    }
-    let first = frames.first()?;
-    put(entry, offset_of!(BoxSite, addr), &first.to_le_bytes());
-    if frames.len() == 1 {
-        return Some(site_kind::CALLER);
-    }
-    let mut count = 0u32;
-    for frame in frames.iter().take(BOX_TEXT / size_of::<u64>()) {
-        let at = offset_of!(BoxSite, text) + count as usize * size_of::<u64>();
-        put(entry, at, &frame.to_le_bytes());
-        count += 1;
-    }
-    put(entry, offset_of!(BoxSite, count), &count.to_le_bytes());
-    let skip = offset_of!(BoxSite, tag) + offset_of!(Text, line);
-    put(entry, skip, &sites.skip(tag).to_le_bytes());
-    Some(site_kind::CHAIN)
-}
-
-/// Copies names as far as there is room. Of a file's name the end is kept: it is cut in front.
-fn write_names(entry: &mut [u8], names: Names<'_>) {
-    let module = &names.module[..names.module.len().min(64)];
-    let function = &names.function[..names.function.len().min(96)];
-    let room = BOX_TEXT - module.len() - function.len();
-    let file = &names.file[names.file.len().saturating_sub(room)..];
-    let tag = offset_of!(BoxSite, tag);
-    put(entry, tag + offset_of!(Text, line), &names.line.to_le_bytes());
-    let mut at = offset_of!(BoxSite, text);
-    for (name, len) in [
-        (module, offset_of!(Text, module_len)),
-        (file, offset_of!(Text, file_len)),
-        (function, offset_of!(Text, function_len)),
-    ] {
-        put(entry, tag + len, &(name.len() as u16).to_le_bytes());
-        put(entry, at, name);
-        at += name.len();
-    }
-}
-
-fn put(entry: &mut [u8], at: usize, bytes: &[u8]) {
-    entry[at..at + bytes.len()].copy_from_slice(bytes);
 }

@@ -4,6 +4,7 @@
 //! which is "not tagged" for every site while profiling is off. The thread that switches empties
 //! the cache. While calls are watched the cache stays empty, so every call takes the slow path.
 
+use kmem_layout::mapping::MappingTable;
 use kmem_layout::root::{RootBlock, profiling};
 use kmem_layout::word::{EXT_LIVE, TAG_UNTAGGED};
 
@@ -37,8 +38,8 @@ impl Mode {
 ///
 /// # Invariants
 /// `root` is 0 or the address of the root block. `live` is 0 or the address of a count for each of
-/// its `site_capacity`. Neither is ever freed. Once there is a root block, `peak` has the memory of
-/// a peak table for as many.
+/// its `site_capacity`. `mappings` is 0 or the address of a table. None of the three is ever freed.
+/// Once there is a root block, `peak` has the memory of a peak table for as many.
 pub struct Books {
     /// The sites that tags stand for.
     pub sites: Sites,
@@ -59,6 +60,8 @@ pub struct Books {
     pub warned: Warned,
     /// Address of the live count of each tag, if calls are checked.
     live: AtomicUsize,
+    /// Address of the table of memory that the program mapped.
+    mappings: AtomicUsize,
 }
 
 /// Memory of the books: zeroed tables.
@@ -90,6 +93,7 @@ impl Books {
             blackbox: BlackBox::new(),
             warned: Warned::new(),
             live: AtomicUsize::new(0),
+            mappings: AtomicUsize::new(0),
         }
     }
 
@@ -134,6 +138,23 @@ impl Books {
         let root = self.root.load(Ordering::Acquire) as *const RootBlock;
         // SAFETY: null or a root block that is never freed, by the invariant.
         unsafe { root.as_ref() }
+    }
+
+    /// Tells readers outside the process, and records, where the table of the program's mappings
+    /// is.
+    pub fn show_mappings(&self, table: &'static MappingTable) {
+        let Some(root) = self.root() else { return };
+        root.mapping_capacity.store(table.records.len() as u32, Ordering::Relaxed);
+        root.mappings.store((&raw const *table) as u64, Ordering::Release);
+        // INVARIANT: the table lives as long as the program.
+        self.mappings.store((&raw const *table) as usize, Ordering::Release);
+    }
+
+    /// The table of memory that the program mapped.
+    pub(super) fn mappings(&self) -> Option<&MappingTable> {
+        let table = self.mappings.load(Ordering::Acquire) as *const MappingTable;
+        // SAFETY: null or a table that is never freed, by the invariant.
+        unsafe { table.as_ref() }
     }
 
     /// State of the switch.

@@ -31,7 +31,7 @@ use crate::class::SizeClass;
 use crate::units::{ObjcgId, PAGE_SIZE, TagId};
 
 #[cfg(not(loom))]
-pub use blackbox::{BlackBox, Place as BoxPlace, Recording};
+pub use blackbox::{BlackBox, Change, Place as BoxPlace, Recording};
 #[cfg(not(loom))]
 pub use books::{Books, Mode, Tables};
 #[cfg(not(loom))]

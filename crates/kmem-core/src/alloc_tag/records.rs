@@ -5,7 +5,7 @@ use kmem_layout::root::RootBlock;
 use kmem_layout::site::{PeakEntry, PeakTable};
 
 use super::tally::{PEAK_STEP, PeakUpdate, begin_peak, note_highest, peak_bytes, tags_of};
-use super::{Books, Census, Tally};
+use super::{Books, Census, Change, Tally};
 use crate::memcg::Groups;
 use crate::os::Platform;
 use crate::sync::Ordering;
@@ -102,6 +102,40 @@ impl Books {
         }
     }
 
+    /// Notes that the program maps or unmaps memory itself. Writes a record to the black box if
+    /// that makes a new peak, or if the last record is old.
+    #[inline]
+    pub fn note_mapping(
+        &'static self,
+        platform: &impl Platform,
+        census: &Census<'_>,
+        groups: &Groups,
+        change: Change,
+    ) {
+        if self.blackbox.is_moved(change) {
+            self.note_mapping_slow(platform, census, groups, change);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_mapping_slow(
+        &'static self,
+        platform: &impl Platform,
+        census: &Census<'_>,
+        groups: &Groups,
+        change: Change,
+    ) {
+        self.note_fork(platform, census, groups);
+        let Some(root) = self.root() else { return };
+        let used = root.used_pages.load(Ordering::Relaxed);
+        if self.blackbox.is_mapped_peak(platform, used, change) {
+            self.write_record(platform, census, groups, reason::PEAK);
+        } else if self.blackbox.is_due(platform) {
+            self.write_record(platform, census, groups, reason::TIME);
+        }
+    }
+
     /// Writes a record to the black box, if there is one. `reason` is one of
     /// [`kmem_layout::blackbox::reason`].
     pub fn write_record(
@@ -137,7 +171,7 @@ impl Books {
             && let Some(root) = self.root()
         {
             let used = root.used_pages.load(Ordering::Relaxed);
-            recording.finish(platform, reason, used, tally, &self.sites);
+            recording.finish(platform, reason, used, tally, &self.sites, self.mappings());
             self.probe_large(tally);
         }
     }

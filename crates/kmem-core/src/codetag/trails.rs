@@ -185,7 +185,7 @@ impl Trails {
             let (tag, counts) =
                 (kept.tag.load(Ordering::Relaxed), kept.counts.load(Ordering::Relaxed));
             if tag == 0 {
-                return None;
+                continue;
             }
             let (depth, returns) = (counts as usize & 0xff, counts as usize >> 8 & 0xff);
             let frames = frames(TagId(tag));
@@ -212,8 +212,8 @@ impl Trails {
             return;
         }
         let number = wanted.set();
-        // An empty one first, so that a search ends there. Then one for the tag, so that two chains
-        // of a place do not always take each other's.
+        // An empty one first. Then one for the tag, so that two chains of a place do not always take
+        // each other's.
         let is_free = |kept: &Kept| kept.tag.load(Ordering::Relaxed) == 0;
         let len = self.set(number).count();
         let empty = self.set(number).position(is_free).unwrap_or(len);
@@ -246,7 +246,7 @@ impl Trails {
 
     /// Forgets the trails of a tag among those that a question would find.
     pub(super) fn forget(&self, wanted: &Wanted<'_>, tag: TagId) {
-        for kept in &self.sets[wanted.set()] {
+        for kept in self.set(wanted.set()) {
             let seq = kept.seq.load(Ordering::Relaxed);
             let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
             if kept.tag.load(Ordering::Relaxed) == tag.0

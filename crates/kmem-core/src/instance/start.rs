@@ -65,6 +65,11 @@ impl<P: Platform> Instance<P> {
         }
     }
 
+    /// Returns whether the instance was started. A forked child may have to be repaired.
+    pub(super) fn is_started(&self) -> bool {
+        self.state.load(Ordering::Acquire) & STATE == READY
+    }
+
     /// Returns whether requests can be served without a start or a repair.
     pub(super) fn is_ready(&self) -> bool {
         self.state.load(Ordering::Acquire) & STATE == READY && self.heap().slots.alive()

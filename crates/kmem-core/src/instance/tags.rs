@@ -4,11 +4,10 @@ use kmem_layout::mapping::MappingTable;
 use kmem_layout::word::TAG_MASK;
 
 use super::Instance;
-use crate::alloc_tag::{Held, LiveTag};
+use crate::alloc_tag::{Change, Held, LiveTag};
 use crate::codetag::{Sites, StaticTag};
 use crate::os::Platform;
 use crate::request::Caller;
-use crate::sync::Ordering;
 use crate::units::TagId;
 
 impl<P: Platform> Instance<P> {
@@ -84,11 +83,37 @@ impl<P: Platform> Instance<P> {
     /// Tells readers outside the process where the table of the program's mappings is. Does nothing
     /// before the start.
     pub fn show_mappings(&'static self, table: &'static MappingTable) {
-        if self.is_ready()
-            && let Some(root) = self.ledger.books.root()
-        {
-            root.mapping_capacity.store(table.records.len() as u32, Ordering::Relaxed);
-            root.mappings.store((&raw const *table) as u64, Ordering::Release);
+        if self.is_ready() {
+            self.ledger.books.show_mappings(table);
+        }
+    }
+
+    /// Notes that the program maps or unmaps memory itself: before it unmaps, and after it mapped.
+    /// Does nothing before the start.
+    #[inline]
+    pub fn note_mapping(&'static self, change: Change) {
+        if self.is_ready() {
+            let ledger = &self.ledger;
+            let census = ledger.census();
+            ledger.books.note_mapping(ledger.platform(), &census, &ledger.groups, change);
+        }
+    }
+
+    /// Notes that the program is about to map bytes itself. A forked child that has not allocated
+    /// yet is repaired here, if these bytes may be worth a record of its own.
+    #[inline]
+    pub fn before_mapping(&'static self, bytes: u64) {
+        if bytes >= Change::MUCH && !self.is_ready() {
+            self.before_mapping_in_child();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn before_mapping_in_child(&'static self) {
+        let ledger = &self.ledger;
+        if self.is_started() && ledger.books.blackbox.is_there() && self.ready() {
+            ledger.books.note_fork(ledger.platform(), &ledger.census(), &ledger.groups);
         }
     }
 

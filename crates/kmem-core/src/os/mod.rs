@@ -432,6 +432,17 @@ pub enum Return {
     Unknown,
 }
 
+/// Answer of [`Process::resident_in`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residency {
+    /// The number of pages in memory.
+    Pages(u64),
+    /// One of the pages is not mapped.
+    NotMapped,
+    /// The platform does not know.
+    Unknown,
+}
+
 /// The process, and the files, waits and environment of its system.
 pub trait Process {
     /// Copies the user's configuration text into `buf`. Returns the text's length in bytes, which
@@ -464,6 +475,17 @@ pub trait Process {
     /// length in bytes, 0 on failure.
     fn mappings(&self, _buf: &mut [u8]) -> usize {
         0
+    }
+
+    /// Pages of the process that are in memory. `None`: the platform does not know.
+    fn resident_pages(&self) -> Option<u64> {
+        None
+    }
+
+    /// Pages of this process from `at` on that are in memory. A byte of `room` is written for each
+    /// of the pages to look at.
+    fn resident_in(&self, _at: usize, _room: &mut [u8]) -> Residency {
+        Residency::Unknown
     }
 
     /// Copies memory of this process at `at`, which may be unmapped, into `buf`. Returns the number

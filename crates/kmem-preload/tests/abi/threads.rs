@@ -28,6 +28,18 @@ fn small_stacks_are_enough() {
 }
 
 #[test]
+fn small_stacks_are_enough_for_records_of_a_black_box() {
+    if cfg!(debug_assertions) && library::named().is_none() {
+        not_run(&this_test(), "unoptimized code needs more; name a library that is released");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let conf = format!("peak:1,blackbox:{}/box", directory.path().display());
+    let outcome = Run::new(program("small_stacks.c")).arg("2048").env("KMEM_CONF", conf).run();
+    outcome.assert_quiet_success();
+}
+
+#[test]
 fn cancelled_threads_leave_the_allocator_working() {
     must_work("cancellation.c", &["deferred", "300"]);
 }

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 
 use kmem_layout::blackbox::{
-    BOX_EXE, BOX_RECORDS, BOX_ROWS, BoxGroup, BoxHeader, BoxRecord, BoxRow, BoxSite, MAGIC, VERSION,
+    BOX_EXE, BOX_RECORDS, BoxGroup, BoxHeader, BoxSite, MAGIC, MAPS_AT, VERSION,
 };
 use kmem_layout::group::MAX_GROUPS;
 use kmem_layout::word::TAG_BITS;
@@ -87,7 +87,7 @@ impl Header {
     fn check(&self) -> Result<(), String> {
         check_size("site_size", self.site_size, size_of::<BoxSite>())?;
         check_size("group_size", self.group_size, size_of::<BoxGroup>())?;
-        let least = (size_of::<BoxRecord>() + BOX_ROWS * size_of::<BoxRow>()) as u64;
+        let least = MAPS_AT as u64;
         if self.record_size < least || self.record_size > MAX_RECORD {
             return Err(format!("record_size is {}, expected {least} and more", self.record_size));
         }

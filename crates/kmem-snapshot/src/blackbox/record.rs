@@ -4,7 +4,10 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 
-use kmem_layout::blackbox::{BOX_ROWS, BoxRecord, BoxRow, FORK_RECORD, reason};
+use kmem_layout::blackbox::{
+    BOX_MAPPINGS, BOX_ROWS, BoxMapping, BoxRecord, BoxRow, FORK_RECORD, MAPPINGS_AT, MAPS_AT,
+    reason,
+};
 use kmem_layout::word::TAG_MASK;
 
 use super::groups;
@@ -17,8 +20,6 @@ const ROUNDS: u32 = 100;
 
 /// Offset of the rows in a record.
 const ROWS: usize = size_of::<BoxRecord>();
-/// Offset of the mappings' text in a record.
-const MAPS: usize = ROWS + BOX_ROWS * size_of::<BoxRow>();
 
 /// Reason for which a record was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,6 +63,20 @@ pub struct Moment {
     /// Return address of the call that allocated the memory that the program misused; 0: none is
     /// known.
     pub misused: u64,
+    /// Bytes of address space that the program itself had mapped.
+    pub mapped: u64,
+    /// Bytes of it that were in memory, as far as the process counted them.
+    pub mapped_resident: u64,
+    /// Bytes of it of which it is not known whether they were in memory.
+    pub mapped_uncounted: u64,
+}
+
+impl Moment {
+    /// Live bytes, and bytes in memory of those that the program mapped.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.bytes.saturating_add(self.mapped_resident)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +86,16 @@ pub(super) struct Row {
     pub(super) calls: u64,
 }
 
+/// Memory that one call of the program mapped.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mapped {
+    /// See [`kmem_layout::mapping::MappingRecord::site`].
+    pub(super) site: u64,
+    pub(super) mapped: u64,
+    pub(super) resident: u64,
+    pub(super) ranges: u64,
+}
+
 /// A whole record.
 #[derive(Debug)]
 pub(super) struct Record {
@@ -78,6 +103,11 @@ pub(super) struct Record {
     pub(super) rows: Vec<Row>,
     /// Live objects of the rows together.
     pub(super) named_calls: u64,
+    pub(super) mappings: Vec<Mapped>,
+    /// Number of mappings that have no name, since there was no room for them.
+    pub(super) mappings_lost: u64,
+    /// Number of rows of mappings that make no sense.
+    mappings_wrong: usize,
     /// Text of `/proc/self/maps`.
     pub(super) maps: String,
     /// The groups, and the memory charged to each.
@@ -163,13 +193,20 @@ pub(super) fn read_all(
             let peak = places().max_by_key(|&at| {
                 let (slot, record) = &found[at];
                 // A child's own memory counts, of which it has none at its start.
-                (*slot != FORK_RECORD, record.moment.bytes, record.moment.number)
+                (*slot != FORK_RECORD, record.moment.held(), record.moment.number)
             });
             let inherited = places().find(|&at| found[at].0 == FORK_RECORD);
             let Moment { number, bytes, calls, named_bytes, .. } = record.moment;
             if named_bytes > bytes || record.named_calls > calls {
                 remarks.push(format!(
                     "the rows of record {number} hold {named_bytes} bytes, its sum is {bytes}"
+                ));
+            }
+            if record.mappings_wrong > 0 {
+                remarks.push(format!(
+                    "{} rows of mappings in record {number} make no sense: their memory is in \
+                     anonymous_mappings",
+                    record.mappings_wrong
                 ));
             }
             if record.untold > 0 {
@@ -219,27 +256,37 @@ fn read(file: &File, len: u64, header: &Header, slot: usize) -> Result<Record, N
     if at_first == 0 {
         return Err(NoRecord::Torn);
     }
-    let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+    let mut bytes = vec![0; MAPS_AT];
     file.read_exact_at(&mut bytes, at).map_err(failed)?;
+    let maps_len = field!(&bytes, BoxRecord.maps_len: u64);
+    let room = size.checked_sub(MAPS_AT as u64);
+    let maps = match usize::try_from(maps_len) {
+        Ok(len) if room.is_some_and(|room| maps_len <= room) => {
+            let mut maps = vec![0; len];
+            file.read_exact_at(&mut maps, at + MAPS_AT as u64).map_err(failed)?;
+            Some(maps)
+        }
+        _ => None,
+    };
     let count = field!(&bytes, BoxRecord.groups: u32);
     let groups = groups::read(file, len, header, slot, count);
     let copied = field!(&bytes, BoxRecord.number: u64);
     if at_first != copied || at_first != number(file, at).map_err(failed)? {
         return Err(NoRecord::Torn);
     }
-    groups.and_then(|groups| parse(&bytes, groups)).map_err(NoRecord::Damaged)
+    let maps = maps.ok_or_else(|| format!("{maps_len} bytes of mappings' text, above its room"));
+    let parsed = maps.and_then(|maps| parse(&bytes, &maps, groups?));
+    parsed.map_err(NoRecord::Damaged)
 }
 
-fn parse(bytes: &[u8], groups: Groups) -> Result<Record, String> {
+/// Parses a record of which `bytes` are those before the mappings' text, and `maps` that text.
+fn parse(bytes: &[u8], maps: &[u8], groups: Groups) -> Result<Record, String> {
     let count = field!(bytes, BoxRecord.rows: u32);
     let count = usize::try_from(count)
         .ok()
         .filter(|&count| count <= BOX_ROWS)
         .ok_or_else(|| format!("{count} rows, above {BOX_ROWS}"))?;
-    let maps_len = field!(bytes, BoxRecord.maps_len: u64);
-    let maps = usize::try_from(maps_len).ok().and_then(|len| bytes.get(MAPS..)?.get(..len));
-    let maps = maps.ok_or_else(|| format!("{maps_len} bytes of mappings' text, above its room"))?;
-    let rows = bytes.get(ROWS..MAPS).unwrap_or_default().chunks_exact(size_of::<BoxRow>());
+    let rows = bytes.get(ROWS..MAPPINGS_AT).unwrap_or_default().chunks_exact(size_of::<BoxRow>());
     let mut rows: Vec<Row> = rows
         .take(count)
         .map(|row| Row {
@@ -251,6 +298,8 @@ fn parse(bytes: &[u8], groups: Groups) -> Result<Record, String> {
     // Readers have tables by tag. No allocator writes a tag beyond them.
     rows.retain(|row| row.tag <= TAG_MASK);
     let untold = count - rows.len();
+    let (mappings, mappings_wrong) = parse_mappings(bytes)?;
+    let mapped = field!(bytes, BoxRecord.mapped: u64);
     let sum = |of: fn(&Row) -> u64| rows.iter().fold(0_u64, |sum, r| sum.saturating_add(of(r)));
     Ok(Record {
         moment: Moment {
@@ -271,12 +320,39 @@ fn parse(bytes: &[u8], groups: Groups) -> Result<Record, String> {
             used: field!(bytes, BoxRecord.used: u64),
             rows: rows.len(),
             named_bytes: sum(|r| r.bytes),
+            mapped,
+            mapped_resident: field!(bytes, BoxRecord.mapped_resident: u64).min(mapped),
+            mapped_uncounted: field!(bytes, BoxRecord.mapped_uncounted: u64).min(mapped),
         },
         named_calls: sum(|r| r.calls),
+        mappings,
+        mappings_lost: field!(bytes, BoxRecord.mapped_lost: u64),
+        mappings_wrong,
         rows,
         maps: String::from_utf8_lossy(maps).into_owned(),
         groups,
         groups_beyond: field!(bytes, BoxRecord.groups_beyond: u32),
         untold,
     })
+}
+
+/// Reads the rows of mapped memory. Also returns the number of rows that are left out: of no site,
+/// or with more in memory than is mapped.
+fn parse_mappings(bytes: &[u8]) -> Result<(Vec<Mapped>, usize), String> {
+    let count = field!(bytes, BoxRecord.mapping_rows: u32);
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|&count| count <= BOX_MAPPINGS)
+        .ok_or_else(|| format!("{count} rows of mappings, above {BOX_MAPPINGS}"))?;
+    let rows = bytes.get(MAPPINGS_AT..MAPS_AT).unwrap_or_default();
+    let rows = rows.chunks_exact(size_of::<BoxMapping>()).take(count).map(|row| Mapped {
+        site: field!(row, BoxMapping.site: u64),
+        mapped: field!(row, BoxMapping.mapped: u64),
+        resident: field!(row, BoxMapping.resident: u64),
+        ranges: field!(row, BoxMapping.ranges: u32).into(),
+    });
+    let rows: Vec<Mapped> =
+        rows.filter(|row| row.site != 0 && row.resident <= row.mapped).collect();
+    let wrong = count - rows.len();
+    Ok((rows, wrong))
 }

@@ -71,6 +71,18 @@ pub enum MappingOwner {
     File(String),
 }
 
+impl MappingOwner {
+    /// The call of the program that mapped it: its tag, or its return address; none for others.
+    #[must_use]
+    pub fn site(&self) -> Option<u64> {
+        match self {
+            Self::Tag(tag) => Some(u64::from(*tag)),
+            Self::Address(address) => Some(*address),
+            _ => None,
+        }
+    }
+}
+
 /// Memory of one owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MappingRow {
@@ -97,6 +109,15 @@ pub struct Mappings {
     pub lost: u64,
     /// Why the records of a root block could not be read.
     pub faults: Vec<String>,
+}
+
+impl Mappings {
+    /// Bytes in memory that calls of the program mapped.
+    #[must_use]
+    pub fn of_calls(&self) -> u64 {
+        let rows = self.rows.iter().filter(|row| row.owner.site().is_some());
+        rows.map(|row| row.resident).fold(0, u64::saturating_add)
+    }
 }
 
 /// The part of one root block: its records, and the memory that is its own.

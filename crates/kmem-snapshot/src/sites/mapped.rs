@@ -69,6 +69,20 @@ impl Mapped {
     }
 }
 
+/// Name of memory that Python maps for its small objects.
+const ARENAS: &str = "(pymalloc arenas)";
+/// Size of the smallest arena: of Python up to 3.9.
+const ARENA: u64 = 256 << 10;
+/// Size of a part of the stack for frames, which Python takes from the same function.
+const CHUNK: u64 = 16 << 10;
+
+/// True for the arenas of a Python whose symbols were stripped, by module and size. Its function
+/// that maps them is not exported.
+fn is_arenas(module: &str, row: &MappingRow) -> bool {
+    let base = module.strip_prefix("lib").unwrap_or(module);
+    base.starts_with("python3") && row.mapped >= ARENA && row.mapped.is_multiple_of(CHUNK)
+}
+
 /// Names rows of mapped memory, keeps those with a wanted origin, and merges those of one place.
 pub fn resolve_mappings<'a>(
     rows: impl IntoIterator<Item = &'a MappingRow>,
@@ -84,7 +98,13 @@ pub fn resolve_mappings<'a>(
             MappingOwner::Tag(_) | MappingOwner::Address(_) => {
                 let tag = if let MappingOwner::Tag(tag) = row.owner { tag } else { NO_TAG };
                 let site = SiteRow { tag, key: row.key.clone(), bytes, calls: row.count };
-                let (origin, frames) = Origin::resolve(&site, symbols);
+                let (mut origin, frames) = Origin::resolve(&site, symbols);
+                if let Origin::Place(place) = &mut origin
+                    && place.function.is_none()
+                    && is_arenas(&place.module, row)
+                {
+                    place.function = Some(ARENAS.to_owned());
+                }
                 (origin, frames, tag)
             }
             MappingOwner::Anonymous => plain(Mapped::Anonymous),

@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use kmem_layout::blackbox::{
-    BOX_RECORDS, BOX_ROWS, BoxGroup, BoxHeader, BoxHeld, BoxRecord, BoxRow, BoxSite, Counter,
-    MAGIC, RECORD_SIZE, VERSION, reason,
+    BOX_RECORDS, BoxGroup, BoxHeader, BoxHeld, BoxMapping, BoxRecord, BoxSite, Counter, MAGIC,
+    MAPPINGS_AT, MAPS_AT, RECORD_SIZE, VERSION, reason,
 };
 use kmem_layout::group::{GroupBlock, NO_LIMIT, group_state};
 use kmem_layout::site::{Text, site_kind};
@@ -178,8 +178,24 @@ impl FakeBox {
         self.bytes(at + size_of::<BoxRecord>(), &out);
         let maps = std::fs::read("/proc/self/maps").unwrap();
         self.u64(at + offset_of!(BoxRecord, maps_len), maps.len() as u64);
-        self.bytes(at + size_of::<BoxRecord>() + BOX_ROWS * size_of::<BoxRow>(), &maps);
+        self.bytes(at + MAPS_AT, &maps);
         self.u64(at, number);
+    }
+
+    /// Adds mapped memory to the record in a place: rows of site, address space, bytes in memory;
+    /// and the sums of the last two.
+    pub(crate) fn put_mappings(&self, slot: usize, rows: &[(u64, u64, u64)], sums: (u64, u64)) {
+        let at = self.record(slot);
+        self.u32(at + offset_of!(BoxRecord, mapping_rows), rows.len() as u32);
+        self.u64(at + offset_of!(BoxRecord, mapped), sums.0);
+        self.u64(at + offset_of!(BoxRecord, mapped_resident), sums.1);
+        for (nth, &(site, mapped, resident)) in rows.iter().enumerate() {
+            let row = at + MAPPINGS_AT + nth * size_of::<BoxMapping>();
+            self.u64(row + offset_of!(BoxMapping, site), site);
+            self.u64(row + offset_of!(BoxMapping, mapped), mapped);
+            self.u64(row + offset_of!(BoxMapping, resident), resident);
+            self.u32(row + offset_of!(BoxMapping, ranges), 1);
+        }
     }
 
     /// Writes the counters of a CPU for a tag: calls, bytes, frees, freed.

@@ -1,7 +1,7 @@
 //! The groups of a record of the black box.
 
 use super::super::{Held, Kind};
-use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::Ordering;
 use crate::units::ObjcgId;
 use kmem_layout::blackbox::{BOX_GROUPS, BoxGroup, BoxHeld};
 use kmem_layout::group::{GroupBlock, MAX_GROUP_DEPTH};
@@ -58,38 +58,49 @@ impl<'a> GroupPart<'a> {
         0
     }
 
-    /// Copies the groups' blocks. Returns the number of groups in the record.
+    /// Copies the groups' blocks. Returns the number of groups in the record. Not inlined: callers
+    /// of `malloc` may have little stack.
+    #[inline(never)]
     pub(super) fn finish(self) -> u32 {
         for (group, block) in self.table.iter_mut().zip(self.blocks) {
-            group.block = copy(block);
+            copy(&group.block, block);
         }
         self.table.len() as u32
     }
 }
 
-/// A copy of a block, without addresses and descriptors of the process.
-fn copy(block: &GroupBlock) -> GroupBlock {
-    let u32_of = |word: &AtomicU32| AtomicU32::new(word.load(Ordering::Relaxed));
-    let u64_of = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
-    GroupBlock {
-        state: u32_of(&block.state),
-        parent: u32_of(&block.parent),
-        charged: u64_of(&block.charged),
-        own: u64_of(&block.own),
-        reserved: u64_of(&block.reserved),
-        peak: u64_of(&block.peak),
-        max: u64_of(&block.max),
-        high: u64_of(&block.high),
-        low: u64_of(&block.low),
-        events: core::array::from_fn(|event| u64_of(&block.events[event])),
-        pins: u32_of(&block.pins),
-        children: u32_of(&block.children),
-        over: u32_of(&block.over),
-        eventfd: AtomicU32::new(0),
-        living: u32_of(&block.living),
-        reserved_word: AtomicU32::new(0),
-        shrinkers: AtomicU64::new(0),
-        name_len: AtomicU8::new(block.name_len.load(Ordering::Relaxed)),
-        name: core::array::from_fn(|i| AtomicU8::new(block.name[i].load(Ordering::Relaxed))),
+/// Copies a block in place, without addresses and descriptors of the process. A block on the stack
+/// would be too large for callers of `malloc`.
+fn copy(to: &GroupBlock, from: &GroupBlock) {
+    for (to, from) in [
+        (&to.state, &from.state),
+        (&to.parent, &from.parent),
+        (&to.pins, &from.pins),
+        (&to.children, &from.children),
+        (&to.over, &from.over),
+        (&to.living, &from.living),
+    ] {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    for (to, from) in [
+        (&to.charged, &from.charged),
+        (&to.own, &from.own),
+        (&to.reserved, &from.reserved),
+        (&to.peak, &from.peak),
+        (&to.max, &from.max),
+        (&to.high, &from.high),
+        (&to.low, &from.low),
+    ] {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    for (to, from) in to.events.iter().zip(&from.events) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    to.eventfd.store(0, Ordering::Relaxed);
+    to.reserved_word.store(0, Ordering::Relaxed);
+    to.shrinkers.store(0, Ordering::Relaxed);
+    to.name_len.store(from.name_len.load(Ordering::Relaxed), Ordering::Relaxed);
+    for (to, from) in to.name.iter().zip(&from.name) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }

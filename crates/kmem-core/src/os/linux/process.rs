@@ -4,9 +4,10 @@ use super::syscall::sys;
 use super::{Linux, diagnose, file, functions, objects, owner, path, start};
 use crate::os::functions::Functions;
 use crate::os::{
-    Clock, CodeObject, Console, File, Owner, Process, Return, Shape, SharedFile, Stack,
+    Clock, CodeObject, Console, File, Owner, Process, Residency, Return, Shape, SharedFile, Stack,
 };
 use crate::sync::AtomicU32;
+use crate::units::PAGE_SIZE;
 
 impl Clock for Linux {
     fn now_ms(&self) -> u64 {
@@ -74,6 +75,23 @@ impl Process for Linux {
 
     fn mappings(&self, buf: &mut [u8]) -> usize {
         if self.is_in_sandbox() { 0 } else { file::mappings(buf) }
+    }
+
+    fn resident_pages(&self) -> Option<u64> {
+        if self.is_in_sandbox() { None } else { start::resident_pages() }
+    }
+
+    fn resident_in(&self, at: usize, room: &mut [u8]) -> Residency {
+        if self.is_in_sandbox() {
+            return Residency::Unknown;
+        }
+        let bytes = room.len() * PAGE_SIZE;
+        // SAFETY: the kernel writes a byte for each page of the range, of which `room` has as many.
+        match unsafe { sys!(libc::SYS_mincore, at, bytes, room.as_mut_ptr()) } {
+            0 => Residency::Pages(room.iter().map(|page| u64::from(page & 1)).sum()),
+            errno if errno == -(libc::ENOMEM as isize) => Residency::NotMapped,
+            _ => Residency::Unknown,
+        }
     }
 
     fn peek(&self, at: usize, buf: &mut [u8]) -> usize {

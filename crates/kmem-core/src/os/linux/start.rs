@@ -141,6 +141,16 @@ pub(super) fn read_number(path: &CStr) -> Option<usize> {
     core::str::from_utf8(text[..len].trim_ascii()).ok()?.parse().ok()
 }
 
+/// Pages of the process that are in memory: the second number of `/proc/self/statm`. `None`: there
+/// is no such file. Linux counts by batches on each CPU, so the number is a little old.
+pub(super) fn resident_pages() -> Option<u64> {
+    let mut text = [0; 64];
+    let file = Descriptor::open(c"/proc/self/statm", libc::O_RDONLY).ok()?;
+    let len = file.read(&mut text);
+    let second = text[..len].split(|&byte| byte == b' ').nth(1)?;
+    core::str::from_utf8(second).ok()?.parse().ok()
+}
+
 /// Copies memory of this process at `at`, which may be unmapped, into `buf`. Returns the number of
 /// bytes that could be read.
 pub fn peek(at: usize, buf: &mut [u8]) -> usize {
