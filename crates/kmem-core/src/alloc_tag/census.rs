@@ -103,7 +103,7 @@ fn each_run(words: &[AtomicU32], mut each: impl FnMut(u32, u64)) {
         let (mut live, mut same) = (0, 0);
         for word in stride {
             let word = word.load(Ordering::Relaxed);
-            live += word / EXT_LIVE & 1;
+            live += (word / EXT_LIVE) & 1;
             same += u32::from(word == run);
         }
         if live == same {
@@ -158,7 +158,7 @@ mod tests {
         };
         let live = |tag: u32| tag | EXT_LIVE;
         // Words of freed objects keep their tag. The last kind has all bits.
-        let kinds = [0, live(7), 7, live(7), 9, live(9), u32::MAX, u32::MAX & !EXT_LIVE];
+        let kinds = [0, live(7), 7, live(7), 9, live(9), u32::MAX, !EXT_LIVE];
         for len in [0, 1, STRIDE - 1, STRIDE, STRIDE + 1, 10 * STRIDE + 3] {
             for few in 1..=kinds.len() {
                 let words = words_of(&kinds[..few], len, (len * few) as u64);

@@ -212,8 +212,8 @@ impl Trails {
             return;
         }
         let number = wanted.set();
-        // An empty one first. Then one for the tag, so that two chains of a place do not always take
-        // each other's.
+        // An empty one first. Then one for the tag, so that two chains of a place do not always
+        // take each other's.
         let is_free = |kept: &Kept| kept.tag.load(Ordering::Relaxed) == 0;
         let len = self.set(number).count();
         let empty = self.set(number).position(is_free).unwrap_or(len);

@@ -107,7 +107,7 @@ fn each_run(words: &[[u8; 4]], mut each: impl FnMut(u32, u64)) {
     let (strides, rest) = words.as_chunks::<STRIDE>();
     for stride in strides.iter().map(<[[u8; 4]; STRIDE]>::as_slice).chain([rest]) {
         let words = || stride.iter().map(|word| u32::from_le_bytes(*word));
-        let live: u32 = words().map(|word| word / EXT_LIVE & 1).sum();
+        let live: u32 = words().map(|word| (word / EXT_LIVE) & 1).sum();
         let same: u32 = words().map(|word| u32::from(word == run)).sum();
         if live == same {
             count += u64::from(same);
