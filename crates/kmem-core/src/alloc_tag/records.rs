@@ -55,15 +55,35 @@ impl Books {
             let began_ms = self.age_ms(platform);
             self.with_tally(platform, |tally| {
                 self.record(platform, census, groups, tally, reason);
-                // The record has the sums. Another census for the table would cost as much again.
-                if tally.is_whole(root)
-                    && let Some(mut update) = self.begin_peak(platform, root, used, None)
-                {
-                    update.tally.copy(tally);
-                    update.finish(began_ms);
-                }
+                self.copy_to_peak(platform, root, used, tally, began_ms);
             });
         }
+        self.count_for_peak(platform, root, census);
+    }
+
+    /// Writes the sums of a record into the peak table. Another census would cost as much again.
+    /// Not inlined: callers of `malloc` may have little stack.
+    #[inline(never)]
+    fn copy_to_peak(
+        &self,
+        platform: &impl Platform,
+        root: &RootBlock,
+        used: u32,
+        tally: &Tally<'_>,
+        began_ms: u64,
+    ) {
+        if tally.is_whole(root)
+            && let Some(mut update) = self.begin_peak(platform, root, used, None)
+        {
+            update.tally.copy(tally);
+            update.finish(began_ms);
+        }
+    }
+
+    /// Writes the peak table by a census, if use is higher than that of the table. Not inlined:
+    /// callers of `malloc` may have little stack.
+    #[inline(never)]
+    fn count_for_peak(&self, platform: &impl Platform, root: &RootBlock, census: &Census<'_>) {
         let used = root.used_pages.load(Ordering::Relaxed);
         if let Some(mut update) = self.begin_peak(platform, root, used, Some(PEAK_STEP)) {
             let began_ms = self.age_ms(platform);
