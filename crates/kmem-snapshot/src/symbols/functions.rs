@@ -117,7 +117,11 @@ impl Functions {
             let (before, here) = rest.split_at(below);
             // Any number of symbols may have one address.
             budget.work(here.len() as u64 * STEP).ok()?;
-            let named = here.iter().filter_map(|entry| Some((entry, self.name(bytes, entry)?)));
+            let name = |entry| {
+                let name = self.name(bytes, entry)?;
+                budget.work(name.len() as u64).ok().map(|()| (entry, name))
+            };
+            let named = here.iter().filter_map(name);
             // Of several names, one with a size is taken. Of these it is the shortest, which is the
             // least decorated.
             let rank = |(entry, name): &(&Entry, &'a str)| {
