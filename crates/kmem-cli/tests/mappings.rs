@@ -299,6 +299,20 @@ fn a_child_that_is_killed_at_its_peak_has_its_own_mapped_memory_in_the_report() 
 }
 
 #[test]
+fn memory_at_an_address_that_was_unmapped_by_a_system_call_counts_once() {
+    let report = report_of(&[], "twice");
+    let size = size_in(&report, "\nAt exit (not freed)", "twice");
+    assert_eq!(size.as_deref(), Some("32.0 MiB"), "{report}");
+    assert!(report.contains(" objects, and 32.0 MiB mapped by the program"), "{report}");
+}
+
+#[test]
+fn a_mapping_of_a_file_that_was_moved_is_not_memory_of_the_program() {
+    let report = report_of(&[], "file");
+    assert!(report.contains(" objects, and 64.0 MiB mapped by the program"), "{report}");
+}
+
+#[test]
 fn memory_that_a_wrapper_maps_is_a_row_of_its_caller() {
     let report = report_of(&[], "wrapper");
     let size = size_in(&report, "\nAt the peak: ", "wrapper");

@@ -151,9 +151,8 @@ unsafe extern "C" fn mmap_at(
     if start != -1 {
         let from = start as usize;
         let end = from + pages(len);
-        if flags & libc::MAP_FIXED != 0 {
-            forget(from, end, before);
-        }
+        // An older record of it is of a mapping that the program has unmapped by a system call.
+        forget(from, end, before);
         if flags & libc::MAP_ANONYMOUS != 0 {
             note(from, end, ret, frame);
             came(end - from);
@@ -198,12 +197,16 @@ unsafe extern "C" fn mremap_at(
     if start != -1 {
         let (from, end) = (start as usize, start as usize + pages(len));
         let old_end = old + pages(old_len);
+        // A mapping of a file has no record.
+        let is_known = is_known(old, old_end.max(old + PAGE));
         if !keeps {
             forget(old, old_end, before);
         }
         forget(from, end, before);
-        note(from, end, ret, frame);
-        came(pages(len).saturating_sub(pages(old_len)));
+        if is_known {
+            note(from, end, ret, frame);
+            came(pages(len).saturating_sub(pages(old_len)));
+        }
     }
     start
 }
@@ -264,6 +267,7 @@ unsafe extern "C" fn sbrk_at(by: isize, ret: usize, frame: usize) -> isize {
 /// Notes that the end of the data segment moved.
 fn moved(old: usize, end: usize, before: u64, ret: usize, frame: usize) {
     if old < end {
+        forget(old, end, before);
         note(old, end, ret, frame);
         came(end - old);
     } else {
@@ -280,11 +284,13 @@ unsafe extern "C" fn shmat_at(
     ret: usize,
     frame: usize,
 ) -> isize {
+    let before = now();
     // SAFETY: the same contract.
     let start =
         unsafe { system(libc::SYS_shmat, [id as usize, to as usize, flags as usize, 0, 0, 0]) };
     if start != -1 {
         let (from, bytes) = (start as usize, segment_bytes(id));
+        forget(from, from + bytes, before);
         note(from, from + bytes, ret, frame);
         came(bytes);
     }
@@ -434,6 +440,19 @@ fn forget(from: usize, to: usize, before: u64) {
             forget_in(word, from, to, before);
         }
     }
+}
+
+/// Returns whether a record has a part of a range.
+fn is_known(from: usize, to: usize) -> bool {
+    let (from, to) = (from as u64, to as u64);
+    let meets = |record: &MappingRecord| {
+        record.start.load(Ordering::Relaxed) < to && record.end.load(Ordering::Relaxed) > from
+    };
+    TABLE.used.iter().zip(TABLE.records.chunks(64)).zip(&HULLS).any(|((used, records), hull)| {
+        let used = used.load(Ordering::Relaxed);
+        hull.meets(from, to)
+            && records.iter().enumerate().any(|(bit, record)| used & 1 << bit != 0 && meets(record))
+    })
 }
 
 /// Length of the range that begins at an address.

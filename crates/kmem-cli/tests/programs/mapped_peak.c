@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,6 +60,31 @@ OWN static void arenas(void)
 		memset(checked(MMAP(MIB)), 1, MIB); /* arenas */
 }
 
+/* Unmaps memory by a system call, and maps more at its address. */
+OWN static void twice(void)
+{
+	char *at = checked(MMAP(32 * MIB));
+	memset(at, 1, 32 * MIB);
+	syscall(SYS_munmap, at, 32 * MIB);
+	at = checked(mmap(at, 32 * MIB, PROT_READ | PROT_WRITE, ANON, -1, 0)); /* twice */
+	memset(at, 1, 32 * MIB);
+}
+
+/* Maps a file, and more of it. */
+OWN static void file(void)
+{
+	FILE *of = tmpfile();
+	char *at;
+
+	if (!of || ftruncate(fileno(of), 32 * MIB))
+		exit(2);
+	at = checked(mmap(NULL, 16 * MIB, PROT_READ, MAP_SHARED, fileno(of), 0));
+	at = checked(mremap(at, 16 * MIB, 32 * MIB, MREMAP_MAYMOVE));
+	for (size_t i = 0; i < 32 * MIB; i += 4096)
+		if (at[i])
+			exit(2);
+}
+
 int main(int argc, char **argv)
 {
 	const char *end = argc > 1 ? argv[1] : "";
@@ -74,6 +100,15 @@ int main(int argc, char **argv)
 		}
 		waitpid(child, NULL, 0);
 		munmap(kept, 16 * MIB);
+		return 0;
+	}
+	if (!strcmp(end, "twice")) {
+		twice();
+		return 0;
+	}
+	if (!strcmp(end, "file")) {
+		file();
+		arenas();
 		return 0;
 	}
 	if (!strcmp(end, "wrapper")) {

@@ -116,6 +116,7 @@ impl Unwinder {
 
     /// In a forked child: forgets what other threads of the parent had begun.
     pub(super) fn forget_threads(&self) {
+        self.wrappers.forget_threads();
         if self.unloads.forget()
             && let Some(rules) = self.rules.get()
         {

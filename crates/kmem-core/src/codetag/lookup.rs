@@ -77,9 +77,9 @@ impl Sites {
         let chain = if state == State::Apart {
             // From here on, the longer chain is found in the place of the site's.
             self.unwinder.forget_chain(platform, caller, depth, site);
-            self.walk_callers(platform, table, caller, depth + 1, depth)
+            self.walk_callers(platform, table, caller, depth.saturating_add(1), depth)
         } else {
-            self.lookup_callers(platform, table, caller, depth + 1)
+            self.lookup_callers(platform, table, caller, depth.saturating_add(1))
         };
         if chain.0 == TAG_OTHER {
             return site;
@@ -195,7 +195,7 @@ impl Sites {
             // The longer chain has no trail yet.
             State::Apart => None,
             State::Active => {
-                let depth = table.root.depth.load(Ordering::Relaxed).max(1) + 1;
+                let depth = table.root.depth.load(Ordering::Relaxed).max(1).saturating_add(1);
                 let frames = |tag| table.frames(tag);
                 let chain = self.unwinder.find_chain(platform, caller, depth, frames)?;
                 self.probes.note(site, caller.address, chain);

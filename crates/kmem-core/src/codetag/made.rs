@@ -4,6 +4,7 @@ use core::marker::PhantomData;
 
 use crate::os::Memory;
 use crate::sync::{AtomicU64, Ordering};
+use crate::units::PAGE_SIZE;
 
 /// A table of type `T`, or none yet. Zeroed, there is none.
 ///
@@ -40,8 +41,9 @@ impl<T: Sync> Made<T> {
     #[cold]
     #[inline(never)]
     fn make(&self, memory: &impl Memory) -> Option<&T> {
-        let (bytes, align) = (size_of::<T>(), align_of::<T>());
-        let at = memory.allocate(bytes, align)?;
+        // Whole pages: readers count the memory of the allocator by what it asked for.
+        let bytes = size_of::<T>().next_multiple_of(PAGE_SIZE);
+        let at = memory.allocate(bytes, align_of::<T>())?;
         let (made, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         // INVARIANT: zeroed memory of its size, which is released only if another thread's is used.
         if self.at.compare_exchange(0, at.as_ptr() as u64, made, failed).is_err() {

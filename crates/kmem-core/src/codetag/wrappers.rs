@@ -55,6 +55,8 @@ pub(super) enum Wrapper {
 /// `patterns` is 0, or the address of `patterns_len` bytes that are never changed or freed.
 pub(super) struct Wrappers {
     objects: [Known; OBJECTS],
+    /// Entries behind these were never taken.
+    len: AtomicU32,
     failures: AtomicU32,
     patterns: AtomicU64,
     patterns_len: AtomicU64,
@@ -86,15 +88,14 @@ impl Known {
         }
     }
 
-    /// The state. If the entry is free and `takes` is true, the calling thread has it from here on.
-    #[inline(always)]
-    fn state(&self, takes: bool) -> u32 {
-        if !takes {
-            return self.state.load(Ordering::Acquire);
-        }
-        let (done, failed) = (Ordering::Acquire, Ordering::Acquire);
-        let (Ok(was) | Err(was)) = self.state.compare_exchange(FREE, TAKEN, done, failed);
-        was
+    fn is_free(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == FREE
+    }
+
+    /// Takes the entry for the calling thread, if it is free.
+    fn take(&self) -> bool {
+        let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
+        self.is_free() && self.state.compare_exchange(FREE, TAKEN, done, failed).is_ok()
     }
 
     /// Returns whether the entry is of an object. Not in the states `FREE` and `TAKEN`.
@@ -129,6 +130,7 @@ impl Wrappers {
     pub(super) const fn new() -> Self {
         Self {
             objects: [const { Known::new() }; OBJECTS],
+            len: AtomicU32::new(0),
             failures: AtomicU32::new(0),
             patterns: AtomicU64::new(0),
             patterns_len: AtomicU64::new(0),
@@ -170,23 +172,27 @@ impl Wrappers {
                 return Some(Wrapper::Known);
             }
             let (start, identity) = (object.start as u64, identity(object));
-            for known in &self.objects {
-                match known.state(may_read) {
-                    FREE if !may_read => return None,
-                    FREE => {
-                        known.start.store(start, Ordering::Relaxed);
-                        known.identity.store(identity, Ordering::Relaxed);
-                        known.state.store(READING, Ordering::Release);
-                        return self.read(platform, known, object).then(|| known.at(call));
-                    }
-                    TAKEN => {}
-                    state if known.is_of(start, identity) => {
-                        return (state == COMPLETE).then(|| known.at(call));
-                    }
-                    _ => {}
+            // A place that became free after a failure may lie before that of the object.
+            let len = (self.len.load(Ordering::Acquire) as usize).min(OBJECTS);
+            for known in &self.objects[..len] {
+                let state = known.state.load(Ordering::Acquire);
+                if matches!(state, READING | COMPLETE) && known.is_of(start, identity) {
+                    return (state == COMPLETE).then(|| known.at(call));
                 }
             }
-            Some(Wrapper::No)
+            if !may_read {
+                let is_full = || self.objects.iter().all(|known| !known.is_free());
+                return (len == OBJECTS && is_full()).then_some(Wrapper::No);
+            }
+            let Some(place) = self.objects.iter().position(Known::take) else {
+                return Some(Wrapper::No);
+            };
+            self.len.fetch_max(place as u32 + 1, Ordering::AcqRel);
+            let known = &self.objects[place];
+            known.start.store(start, Ordering::Relaxed);
+            known.identity.store(identity, Ordering::Relaxed);
+            known.state.store(READING, Ordering::Release);
+            self.read(platform, known, object).then(|| known.at(call))
         });
         found.unwrap_or(Some(Wrapper::No))
     }
@@ -197,10 +203,24 @@ impl Wrappers {
         let read = platform.with_functions(object, |functions| {
             self.note(platform, known, object, functions);
         });
-        let done = read.is_some() || self.failures.fetch_add(1, Ordering::Relaxed) >= FAILURES;
+        let is_read = read.is_some() || self.failures.fetch_add(1, Ordering::Relaxed) >= FAILURES;
+        let next = if is_read { COMPLETE } else { FREE };
         // INVARIANT: nothing is written once the state is `COMPLETE`.
-        known.state.store(if done { COMPLETE } else { FREE }, Ordering::Release);
-        done
+        let (done, failed) = (Ordering::Release, Ordering::Relaxed);
+        known.state.compare_exchange(READING, next, done, failed).is_ok() && is_read
+    }
+
+    /// In a forked child: gives up what other threads of the parent were reading.
+    pub(super) fn forget_threads(&self) {
+        // A thread may have taken an entry, and not counted it yet.
+        let len = (self.len.load(Ordering::Acquire) as usize + 8).min(OBJECTS);
+        for known in &self.objects[..len] {
+            let state = known.state.load(Ordering::Relaxed);
+            if matches!(state, TAKEN | READING) {
+                known.len.store(0, Ordering::Relaxed);
+                known.state.store(FREE, Ordering::Release);
+            }
+        }
     }
 
     /// Writes the ranges of the wrappers among the functions of an object.
@@ -300,6 +320,27 @@ mod tests {
             let start = at & !(PAGE_SIZE - 1);
             Some(work(&CodeObject { start, end: start + PAGE_SIZE, ..CodeObject::BARE }))
         }
+    }
+
+    #[test]
+    fn a_place_that_is_free_again_hides_no_object_behind_it() {
+        let wrappers = Box::new(Wrappers::new());
+        let call = |object: usize| object * PAGE_SIZE + 16;
+        // Another thread reads the object of the first place.
+        assert!(wrappers.objects[0].take());
+        wrappers.failures.store(FAILURES, Ordering::Relaxed);
+        assert_eq!(wrappers.find(&Plugins, call(2)), Some(Wrapper::No));
+        wrappers.objects[0].state.store(FREE, Ordering::Relaxed);
+        assert_eq!(wrappers.find_known(&Plugins, call(2)), Some(Wrapper::No));
+        assert!(wrappers.objects[0].is_free());
+    }
+
+    #[test]
+    fn a_forked_child_reads_an_object_that_the_parent_was_reading() {
+        let wrappers = Box::new(Wrappers::new());
+        assert!(wrappers.objects[0].take());
+        wrappers.forget_threads();
+        assert!(wrappers.objects[0].is_free());
     }
 
     #[test]
