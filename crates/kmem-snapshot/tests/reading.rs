@@ -3,7 +3,7 @@
 mod fake;
 mod fake_box;
 
-use fake::sites::{CALLER, CALLER_INNER, NOWHERE};
+use fake::sites::{CALLER, CALLER_INNER, CHAIN_LIBRARY_ALONE, NOWHERE};
 use fake_box::{CALLER as BOX_CALLER, FakeBox, PID};
 use kmem_snapshot::sites::total;
 use kmem_snapshot::{By, Filter, Note, Pattern, Query, ReadError, Target, When};
