@@ -868,7 +868,7 @@ books_problem() {
 import json, subprocess, sys
 deepest = 0
 for box in sys.stdin.read().split():
-    command = [sys.argv[1], "dump", "--blackbox", box, "--json"]
+    command = [sys.argv[1], "dump", "--no-mmap", "--blackbox", box, "--json"]
     read = subprocess.run(command, capture_output=True, text=True)
     if read.returncode:
         sys.exit(print(f"a black box cannot be read: {read.stderr}"))
