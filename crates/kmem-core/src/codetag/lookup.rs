@@ -73,13 +73,13 @@ impl Sites {
             self.probes.end(site, caller.address);
             return site;
         }
-        let depth = table.root.depth.load(Ordering::Relaxed).max(1);
+        let (depth, longer) = depths(table);
         let chain = if state == State::Apart {
             // From here on, the longer chain is found in the place of the site's.
             self.unwinder.forget_chain(platform, caller, depth, site);
-            self.walk_callers(platform, table, caller, depth.saturating_add(1), depth)
+            self.walk_callers(platform, table, caller, longer, depth)
         } else {
-            self.lookup_callers(platform, table, caller, depth.saturating_add(1))
+            self.lookup_callers(platform, table, caller, longer)
         };
         if chain.0 == TAG_OTHER {
             return site;
@@ -195,12 +195,18 @@ impl Sites {
             // The longer chain has no trail yet.
             State::Apart => None,
             State::Active => {
-                let depth = table.root.depth.load(Ordering::Relaxed).max(1).saturating_add(1);
+                let (_, longer) = depths(table);
                 let frames = |tag| table.frames(tag);
-                let chain = self.unwinder.find_chain(platform, caller, depth, frames)?;
+                let chain = self.unwinder.find_chain(platform, caller, longer, frames)?;
                 self.probes.note(site, caller.address, chain);
                 Some(chain)
             }
         }
     }
+}
+
+/// The depth of chains, and that of a site which is told apart by one caller more.
+fn depths(table: &Table<'_>) -> (u32, u32) {
+    let depth = table.root.depth.load(Ordering::Relaxed).max(1);
+    (depth, depth.saturating_add(1))
 }
