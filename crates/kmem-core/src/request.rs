@@ -27,6 +27,38 @@ const ENDLESS: usize = 1 << 63;
 /// All marks in the frame.
 const MARKS: usize = QUIET | RETRY | ENDLESS;
 
+/// Instructions that begin a frame with the record of a call.
+#[doc(hidden)]
+#[macro_export]
+#[cfg(target_arch = "x86_64")]
+macro_rules! begin_record {
+    () => {
+        concat!(
+            "push rbp\n",
+            ".cfi_def_cfa_offset 16\n",
+            ".cfi_offset 6, -16\n",
+            "mov rbp, rsp\n",
+            ".cfi_def_cfa_register 6",
+        )
+    };
+}
+
+/// Instructions that begin a frame with the record of a call.
+#[doc(hidden)]
+#[macro_export]
+#[cfg(target_arch = "aarch64")]
+macro_rules! begin_record {
+    () => {
+        concat!(
+            "stp x29, x30, [sp, #-16]!\n",
+            ".cfi_def_cfa_offset 16\n",
+            ".cfi_offset 29, -16\n",
+            ".cfi_offset 30, -8\n",
+            "mov x29, sp",
+        )
+    };
+}
+
 /// The body of a naked function that calls `$inner` from a frame of its own. In `$x86` or `$arm` it
 /// passes the address of its frame's record. `$before` comes first, and has no instructions.
 #[doc(hidden)]
@@ -40,11 +72,7 @@ macro_rules! call_with_record {
         core::arch::naked_asm!(
             $($before,)?
             ".cfi_startproc",
-            "push rbp",
-            ".cfi_def_cfa_offset 16",
-            ".cfi_offset 6, -16",
-            "mov rbp, rsp",
-            ".cfi_def_cfa_register 6",
+            $crate::begin_record!(),
             $($x86_more,)*
             concat!("mov ", $x86, ", rbp"),
             "call {}",
@@ -58,11 +86,7 @@ macro_rules! call_with_record {
         core::arch::naked_asm!(
             $($before,)?
             ".cfi_startproc",
-            "stp x29, x30, [sp, #-16]!",
-            ".cfi_def_cfa_offset 16",
-            ".cfi_offset 29, -16",
-            ".cfi_offset 30, -8",
-            "mov x29, sp",
+            $crate::begin_record!(),
             $($arm_more,)*
             concat!("mov ", $arm, ", x29"),
             "bl {}",

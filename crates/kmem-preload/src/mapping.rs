@@ -68,11 +68,7 @@ macro_rules! with_caller_on_stack {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "push rbp",
-                ".cfi_def_cfa_offset 16",
-                ".cfi_offset 6, -16",
-                "mov rbp, rsp",
-                ".cfi_def_cfa_register 6",
+                kmem_core::begin_record!(),
                 "push rbp",
                 "push [rbp + 8]",
                 "call {}",
@@ -85,11 +81,7 @@ macro_rules! with_caller_on_stack {
             #[cfg(target_arch = "aarch64")]
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "stp x29, x30, [sp, #-16]!",
-                ".cfi_def_cfa_offset 16",
-                ".cfi_offset 29, -16",
-                ".cfi_offset 30, -8",
-                "mov x29, sp",
+                kmem_core::begin_record!(),
                 "mov x6, x30",
                 "mov x7, x29",
                 "bl {}",

@@ -60,11 +60,7 @@ macro_rules! slow_paths {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "push rbp",
-                ".cfi_def_cfa_offset 16",
-                ".cfi_offset 6, -16",
-                "mov rbp, rsp",
-                ".cfi_def_cfa_register 6",
+                kmem_core::begin_record!(),
                 "push rdi", "push rsi", "push rdx", "push rdx",
                 concat!("mov ", $frame, ", rbp"),
                 "call {any}",
