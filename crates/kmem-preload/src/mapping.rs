@@ -437,24 +437,25 @@ fn forget(from: usize, to: usize, before: u64) {
 /// Returns whether a record has a part of a range.
 fn is_known(from: usize, to: usize) -> bool {
     let (from, to) = (from as u64, to as u64);
-    let meets = |record: &MappingRecord| {
+    let words = (0..HULLS.len()).filter(|&word| HULLS[word].meets(from, to));
+    words.flat_map(records_of).any(|record| {
         record.start.load(Ordering::Relaxed) < to && record.end.load(Ordering::Relaxed) > from
-    };
-    TABLE.used.iter().zip(TABLE.records.chunks(64)).zip(&HULLS).any(|((used, records), hull)| {
-        let used = used.load(Ordering::Relaxed);
-        hull.meets(from, to)
-            && records.iter().enumerate().any(|(bit, record)| used & 1 << bit != 0 && meets(record))
     })
+}
+
+/// The records in use of a word.
+fn records_of(word: usize) -> impl Iterator<Item = &'static MappingRecord> {
+    let used = TABLE.used[word].load(Ordering::Relaxed);
+    let records = TABLE.records[word * 64..][..64].iter().enumerate();
+    records.filter(move |(bit, _)| used & 1 << bit != 0).map(|(_, record)| record)
 }
 
 /// Length of the range that begins at an address.
 fn length_from(start: usize) -> Option<usize> {
     let start = start as u64;
-    TABLE.used.iter().zip(TABLE.records.chunks(64)).find_map(|(used, records)| {
-        let used = used.load(Ordering::Relaxed);
-        let mut records = records.iter().enumerate().filter(|(bit, _)| used & 1 << bit != 0);
-        let (_, record) =
-            records.find(|(_, record)| record.start.load(Ordering::Relaxed) == start)?;
+    (0..HULLS.len()).find_map(|word| {
+        let mut records = records_of(word);
+        let record = records.find(|record| record.start.load(Ordering::Relaxed) == start)?;
         let end = record.end.load(Ordering::Relaxed);
         (record.seq.load(Ordering::Acquire) >= record_state::FIRST)
             .then_some(end.checked_sub(start)? as usize)
