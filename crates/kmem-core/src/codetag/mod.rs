@@ -41,8 +41,8 @@ use kmem_layout::site::{Site, Text, site_kind};
 use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_FIRST_SITE, TAG_OTHER};
 use probes::Probes;
 use ranges::Ranges;
+use tag::{BESIDE, Key, bytes};
 pub use tag::{CallSite, SECTION, StaticTag};
-use tag::{Key, bytes};
 use texts::Texts;
 pub use validate::SiteFault;
 
@@ -510,8 +510,12 @@ impl<'a> Table<'a> {
 
     /// The slots of the index where `key` may be, in the order of a search.
     fn slots(&self, key: Key<'_>) -> impl Iterator<Item = &'a AtomicU32> {
-        let (after, before) = self.index.split_at(key.hash() % self.index.len());
-        before.iter().chain(after)
+        let from = |place: usize| {
+            let (after, before) = self.index.split_at(place % self.index.len());
+            before.iter().chain(after)
+        };
+        let [near, anywhere] = key.places().map(from);
+        near.take(BESIDE).chain(anywhere)
     }
 
     fn search(&self, key: Key<'_>) -> Found<'a> {

@@ -126,9 +126,10 @@ impl<'a> Key<'a> {
         (self.kind == site_kind::STATIC).then_some(self.address as *const StaticTag)
     }
 
-    /// Where a search in the index begins. Sites of calls that are near to each other are near, so
-    /// that a short program touches few pages of the index.
-    pub(super) fn hash(self) -> usize {
+    /// Where a search in the index begins, and where it goes on after [`BESIDE`] slots. Sites of
+    /// calls that are near to each other begin near, so that a short program touches few pages of
+    /// the index. Where too many do, the others lie anywhere.
+    pub(super) fn places(self) -> [usize; 2] {
         let seed = u64::from(self.kind);
         let hash = if self.kind == site_kind::CHAIN {
             self.frames.iter().fold(seed, |hash, &ret| mix(hash, ret as u64))
@@ -136,12 +137,13 @@ impl<'a> Key<'a> {
             mix(seed, self.address as u64)
         };
         let hash = (hash >> 20) as usize;
-        match self.frames {
+        let near = match self.frames {
             [] => self.address / NEAR + hash % SPREAD,
             // Few chains through wrappers have an outermost call in common, but many others do.
             [.., last] if self.wrappers + 1 == self.frames.len() => last / NEAR + hash % SPREAD,
             _ => hash,
-        }
+        };
+        [near, hash]
     }
 }
 
@@ -153,6 +155,8 @@ pub(super) fn mix(hash: u64, word: u64) -> u64 {
 /// Bytes of code for a slot of the index, and slots among which the sites of as much code spread.
 const NEAR: usize = 64;
 const SPREAD: usize = 64;
+/// Slots from there on that a search looks at before it goes on elsewhere.
+pub(super) const BESIDE: usize = 64;
 
 /// Most bytes of a name that are kept.
 const MAX_NAME: usize = 1024;
