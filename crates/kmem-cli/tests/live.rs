@@ -117,6 +117,24 @@ fn top_and_json() {
 }
 
 #[test]
+fn free_parts_of_huge_pages_are_cached_memory() {
+    let system = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    if system.is_ok_and(|text| text.contains("[never]")) {
+        return not_run(&this_test(), "the system has no transparent huge pages");
+    }
+    let account = |thp: &str| {
+        let top = start("wait", &format!("thp:{thp}")).kmem(&["top", "--once", "--json"]);
+        let json: Value = serde_json::from_slice(&top.stdout).unwrap();
+        let of = |name: &str| json.pointer(&format!("/accounting/{name}")).and_then(Value::as_i64);
+        ["cached", "parts/other", "resident"].map(|name| of(name).unwrap())
+    };
+    let ([few, other, small], [many, other_huge, large]) = (account("never"), account("always"));
+    assert!(large > small + (1 << 20), "{small} and {large} resident: no huge page");
+    assert!(many > few + (1 << 20), "{few} and {many} cached");
+    assert!(other_huge < other + (256 << 10), "{other} and {other_huge} of unknown use");
+}
+
+#[test]
 fn filters_choose_rows_of_a_live_process() {
     let live = start("wait", "");
     let all = text(&live.kmem(&["dump", "--no-mmap"]).stdout);

@@ -457,7 +457,7 @@ impl Accounting {
         };
         for zone in zones {
             let rest = Rest::of(source, zone).unwrap_or_default();
-            of.cached += rest.dirty;
+            of.cached += rest.kept;
             if let Some((untouched, swapped)) = rest.absent {
                 of.untouched = Some(of.untouched.unwrap_or(0) + untouched);
                 of.swapped = Some(of.swapped.unwrap_or(0) + swapped);
@@ -470,8 +470,8 @@ impl Accounting {
 /// Pages of one zone that are not objects in memory, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rest {
-    /// Free pages that may hold old contents.
-    dirty: u64,
+    /// Free pages that may hold old contents, or are in memory as parts of huge pages.
+    kept: u64,
     /// Pages in use or with old contents that are neither in memory nor in swap, and those in swap.
     /// None where that is not known.
     absent: Option<(u64, u64)>,
@@ -481,7 +481,7 @@ impl Rest {
     /// Counts the pages of a zone. None when its tables cannot be read, or do not fit in the
     /// budget.
     fn of(source: &Source<'_>, zone: &Zone) -> Option<Self> {
-        let mut this = Self { dirty: 0, absent: source.pages.map(|_| (0, 0)) };
+        let mut this = Self { kept: 0, absent: source.pages.map(|_| (0, 0)) };
         for pages in zone.windows() {
             // Two bitmaps.
             if let Err(over) = source.budget.work((pages.end - pages.start).div_ceil(4)) {
@@ -492,42 +492,58 @@ impl Rest {
             let free = zone.free_bits(source, &pages).ok()?;
             let dirty = zone.bits(source, zone.dirty, &pages).ok()?;
             let both = free.iter().zip(&dirty).map(|(f, d)| u64::from((f & d).count_ones()));
-            this.dirty += both.sum::<u64>() * PAGE;
-            // Pages that count as neither in use nor cached.
+            this.kept += both.sum::<u64>() * PAGE;
+            // Pages that count as neither in use nor with old contents.
             let clean: Vec<u8> = free.iter().zip(&dirty).map(|(f, d)| f & !d).collect();
             this.absent = this.absent.and_then(|(untouched, swapped)| {
-                let (more, more_swapped) = not_resident(source, zone, &pages, &clean)?;
-                Some((untouched + more, swapped + more_swapped))
+                let of = Residency::of(source, zone, &pages, &clean)?;
+                this.kept += of.clean;
+                Some((untouched + of.untouched, swapped + of.swapped))
             });
         }
         Some(this)
     }
 }
 
-/// Bytes of pages that are neither in memory nor in swap, and of those in swap. Pages whose bits in
-/// `free` are set do not count.
-fn not_resident(
-    source: &Source<'_>,
-    zone: &Zone,
-    pages: &Range<u64>,
-    free: &[u8],
-) -> Option<(u64, u64)> {
-    let known = source.pages?;
-    let start = zone.base + pages.start * PAGE;
-    let count = pages.end - pages.start;
-    let count_in = |state| {
-        let mut in_use = 0;
-        known.regions(start, count * PAGE, state, |region| {
-            let first = region.start.saturating_sub(start) / PAGE;
-            let last = (region.end.saturating_sub(start) / PAGE).min(count);
-            in_use += clear_bits(free, first..last);
-        })?;
-        Some(in_use)
-    };
-    let (present, swapped) = (count_in(PageState::Present)?, count_in(PageState::Swapped)?);
-    let used = clear_bits(free, 0..count);
-    let untouched = used.saturating_sub(present).saturating_sub(swapped);
-    Some((untouched * PAGE, swapped * PAGE))
+/// Where the pages of a part of a zone are, in bytes.
+struct Residency {
+    /// Clean pages in memory.
+    clean: u64,
+    /// Other pages, neither in memory nor in swap.
+    untouched: u64,
+    /// Other pages, in swap.
+    swapped: u64,
+}
+
+impl Residency {
+    /// That of `pages`. Those whose bits in `clean` are set are free, and never had contents. None
+    /// when it is not known.
+    fn of(source: &Source<'_>, zone: &Zone, pages: &Range<u64>, clean: &[u8]) -> Option<Self> {
+        let known = source.pages?;
+        let start = zone.base + pages.start * PAGE;
+        let count = pages.end - pages.start;
+        // All pages in a state, and those of them that are not clean.
+        let count_in = |state| {
+            let (mut all, mut others) = (0, 0);
+            known.regions(start, count * PAGE, state, |region| {
+                let first = region.start.saturating_sub(start) / PAGE;
+                let last = (region.end.saturating_sub(start) / PAGE).min(count);
+                all += last.saturating_sub(first);
+                others += clear_bits(clean, first..last);
+            })?;
+            Some((all, others))
+        };
+        let ((all, present), (_, swapped)) =
+            (count_in(PageState::Present)?, count_in(PageState::Swapped)?);
+        let used = clear_bits(clean, 0..count);
+        let untouched = used.saturating_sub(present).saturating_sub(swapped);
+        let bytes = |pages: u64| pages * PAGE;
+        Some(Self {
+            clean: bytes(all.saturating_sub(present)),
+            untouched: bytes(untouched),
+            swapped: bytes(swapped),
+        })
+    }
 }
 
 /// Count of clear bits among these. Bits beyond the end of the bytes count as clear.

@@ -32,6 +32,8 @@ pub struct Conf {
     pub peak: bool,
     /// `decay_ms:N`: milliseconds for which free memory is kept before the system gets it back.
     pub decay_ms: u32,
+    /// `thp:never|auto|always`: when memory is backed with huge pages.
+    pub thp: Thp,
     /// `check_pages:off|refill|every`: when free pages are checked.
     pub check_pages: CheckPages,
     /// `debug_pagealloc:0|1`: free pages cannot be read or written.
@@ -87,6 +89,18 @@ pub enum CheckPages {
     Every,
 }
 
+/// When the heap is backed with transparent huge pages; see [`Conf::thp`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Thp {
+    /// Never, also where the system would do so by itself.
+    Never = 0,
+    /// Where memory is densely used.
+    Auto = 1,
+    /// Always, if the system has them.
+    Always = 2,
+}
+
 /// The group of a thread that chooses none; see [`Conf::group_by`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupBy {
@@ -140,6 +154,7 @@ impl Conf {
         profiling: kmem_layout::root::profiling::ON,
         peak: false,
         decay_ms: 20,
+        thp: Thp::Auto,
         check_pages: CheckPages::Refill,
         debug_pagealloc: false,
         page_poison: false,

@@ -3,7 +3,7 @@
 use kmem_layout::root::profiling;
 use kmem_layout::site::MAX_DEPTH;
 
-use super::{CheckPages, Complaint, Conf, GroupBy, Text};
+use super::{CheckPages, Complaint, Conf, GroupBy, Text, Thp};
 
 /// An option of `KMEM_CONF`.
 pub struct ConfOption {
@@ -136,6 +136,22 @@ pub const OPTIONS: &[ConfOption] = &[
         set: |conf, value| {
             let most = |ms: &u32| *ms <= 3_600_000;
             conf.decay_ms = number(value).filter(most).ok_or(Complaint::BadValue)?;
+            Ok(())
+        },
+    },
+    ConfOption {
+        name: "thp",
+        values: "`never`, `auto`, `always`",
+        default: "`auto`",
+        meaning: "Transparent huge pages: never, where a heap of at least 16 MiB is densely used, \
+                  or for the whole heap.",
+        set: |conf, value| {
+            conf.thp = match value {
+                b"never" => Thp::Never,
+                b"auto" => Thp::Auto,
+                b"always" => Thp::Always,
+                _ => return Err(Complaint::BadValue),
+            };
             Ok(())
         },
     },

@@ -38,6 +38,7 @@ use kmem_layout::root::RootBlock;
 use kmem_layout::word::EXT_LIVE;
 
 use crate::class::{ArrayId, Classes, Contents, SizeClass};
+use crate::conf::Thp;
 use crate::cpu::{Kind, Slots};
 use crate::os::Platform;
 use crate::os::stepped::Part;
@@ -148,6 +149,8 @@ pub struct Start<'a> {
     pub vectors: u32,
     /// Checks of pages.
     pub checks: PageChecks,
+    /// When memory is backed with huge pages.
+    pub huge: Thp,
     /// Milliseconds for which free memory is kept; 0: it is not kept.
     pub decay_ms: u32,
     /// Bytes beyond which the system ends the process.
@@ -199,7 +202,7 @@ impl<P: Platform> Heap<P> {
             self.classes.start(start.vectors);
             let barns = Barn::start_all(start.barns, start.pools, start.nodes, start.sheaves);
             *self.given.get() = Some(Given { owner, barns });
-            self.zones.start(&self.platform, start.root, start.checks, start.nodes);
+            self.zones.start(&self.platform, start.root, (start.checks, start.huge), start.nodes);
         }
         self.pcp_count.store(start.cpus, Ordering::Relaxed);
         self.pcp.store(start.pcp as usize, Ordering::Release);

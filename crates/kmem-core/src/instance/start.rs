@@ -154,6 +154,7 @@ impl<P: Platform> Instance<P> {
             format: Format { extension: keeps_books, guards: checks.has_red_zones() },
             vectors: if keeps_books { 1 + checks.records() } else { 0 },
             checks: page_checks,
+            huge: conf.thp,
             decay_ms: conf.decay_ms,
             limit: budget.limit,
             owner: self,

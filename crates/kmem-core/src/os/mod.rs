@@ -71,6 +71,18 @@ impl Budget {
     }
 }
 
+/// The memory that a platform backs with huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum HugePages {
+    /// None.
+    Never = 1,
+    /// Memory for which it was advised to.
+    OnAdvice = 2,
+    /// All memory for which it was not advised against it.
+    Always = 3,
+}
+
 /// Memory of a platform.
 ///
 /// ```text
@@ -175,11 +187,16 @@ pub unsafe trait Memory: Sync {
         usize::MAX
     }
 
-    /// Advises the platform to back committed memory with huge pages.
+    /// The memory that the platform backs with huge pages.
+    fn huge_pages(&self) -> HugePages {
+        HugePages::Never
+    }
+
+    /// Advises the platform to back a range with huge pages, or not to.
     ///
     /// # Safety
-    /// The range is committed and page aligned.
-    unsafe fn advise_huge(&self, _at: NonNull<u8>, _bytes: usize) {}
+    /// The range lies in one reservation and is page aligned.
+    unsafe fn advise_huge(&self, _at: NonNull<u8>, _bytes: usize, _huge: bool) {}
 
     /// Moves the contents of committed memory to other committed memory without copying. The old
     /// contents of `to` are lost, and `from` reads as zero. False: refused, nothing changed.

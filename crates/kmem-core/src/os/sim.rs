@@ -7,7 +7,7 @@
 
 use core::ptr::NonNull;
 
-use super::{Budget, Clock, Console, Cpus, Memory, Platform, Process};
+use super::{Budget, Clock, Console, Cpus, HugePages, Memory, Platform, Process};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::PAGE_SIZE;
 
@@ -176,10 +176,14 @@ unsafe impl<P: Platform> Memory for Sim<P> {
         self.inner.max_mappings()
     }
 
-    unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize) {
+    fn huge_pages(&self) -> HugePages {
+        self.inner.huge_pages()
+    }
+
+    unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize, huge: bool) {
         if !self.faulty() {
             // SAFETY: the same contract.
-            unsafe { self.inner.advise_huge(at, bytes) }
+            unsafe { self.inner.advise_huge(at, bytes, huge) }
         }
     }
 

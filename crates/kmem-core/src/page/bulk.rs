@@ -35,7 +35,7 @@ impl<P: Platform> On<'_, P> {
         let mut got = zone.take_reserved(order, reserve, out);
         while got < out.len() {
             let room = out.len() - got;
-            let mut take = || zone.take_blocks(order, &mut out[..room]);
+            let mut take = || self.take_blocks(order, &mut out[..room]);
             // The zone grows for the first block only.
             let found = if got == 0 { self.until_grown(pages, pages, take) } else { take() };
             let Some((rest, more)) = found else { break };
@@ -61,6 +61,7 @@ impl<P: Platform> On<'_, P> {
             while bits != 0 {
                 let pageblock = Pageblock(index * 64 + bits.trailing_zeros());
                 bits &= bits - 1;
+                self.back_huge(pageblock);
                 got += 1;
                 let at = out.len() - got;
                 out[at] = Item::at(zone.address(pageblock.first()));
@@ -72,28 +73,28 @@ impl<P: Platform> On<'_, P> {
         }
         got
     }
-}
 
-impl Zone {
     /// Takes blocks from the next pageblock that has some, into the end of `out`. Returns all the
     /// credit of that pageblock that is left over, and the count of blocks, at least 1.
     fn take_blocks(&self, order: Order, out: &mut [Item]) -> Option<(Reserve, usize)> {
-        let pages = order.pages();
+        let (zone, pages) = (self.zone, order.pages());
         self.search(bucket(pages), |pageblock| {
             let take = |old: Credit| (old.pages() >= pages).then_some(Credit::NONE);
-            let credit = self.update_credit(pageblock, take).ok()?;
+            let credit = zone.update_credit(pageblock, take).ok()?;
             let mut reserve = Reserve { pageblock, credit: credit.0 };
-            let got = self.take_reserved(order, &mut reserve, out);
+            let got = zone.take_reserved(order, &mut reserve, out);
             if got == 0 {
                 // It has no such block, or a thread that searches for a longer run holds the bits.
-                self.unreserve(reserve);
+                zone.unreserve(reserve);
             }
             // On failure, too: other threads may have taken pages while this credit was withheld.
-            self.rehint(pageblock);
+            zone.rehint(pageblock);
             (got > 0).then_some((reserve, got))
         })
     }
+}
 
+impl Zone {
     /// Gives a reserve back to its pageblock.
     pub fn unreserve(&self, reserve: Reserve) {
         if reserve.credit > 0 {

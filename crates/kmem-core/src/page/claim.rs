@@ -19,13 +19,17 @@ impl<P: Platform> On<'_, P> {
     /// two). `None`: the zone has no such run and cannot grow one.
     pub fn claim(&self, pages: PageCount, align: PageCount) -> Option<Run> {
         let zone = self.zone;
+        let short = pages < PageCount::PAGEBLOCK && align < PageCount::PAGEBLOCK;
         let start = self.until_grown(pages, align, || {
-            if pages < PageCount::PAGEBLOCK && align < PageCount::PAGEBLOCK {
-                zone.claim_in_pageblocks(pages, align)
+            if short {
+                self.claim_in_pageblocks(pages, align)
             } else {
                 zone.claim_pageblocks(pages, align)
             }
         })?;
+        if !short {
+            self.take_whole(start.pageblock(), pages.0.div_ceil(PAGEBLOCK_PAGES));
+        }
         zone.count_taken(pages);
         Some(Run { start, pages })
     }
@@ -70,9 +74,47 @@ impl<P: Platform> On<'_, P> {
         }
         let done = zone.take_pageblocks(first, count).is_ok();
         if done {
+            self.take_whole(first, count);
             zone.count_taken(PageCount::of_pageblocks(count));
         }
         done
+    }
+
+    /// A run shorter than a pageblock, inside one pageblock.
+    fn claim_in_pageblocks(&self, pages: PageCount, align: PageCount) -> Option<Pfn> {
+        let zone = self.zone;
+        self.search(bucket(pages.max(align)), |pageblock| zone.claim_in(pageblock, pages, align))
+    }
+
+    /// Calls `claim` with pageblocks until it finds something: first with those that are partly
+    /// used, then with those that are free. `bucket` is that of the smallest run that a pageblock
+    /// may lack for `claim` to find nothing in it.
+    pub(super) fn search<T>(
+        &self,
+        bucket: usize,
+        mut claim: impl FnMut(Pageblock) -> Option<T>,
+    ) -> Option<T> {
+        let zone = self.zone;
+        let first = zone.cursor[bucket].load(Ordering::Relaxed);
+        let mut from = first;
+        while let Some(next) = zone.pageblocks.next(lane::PARTIAL, from) {
+            if let Some(found) = claim(Pageblock(next)) {
+                zone.advance_cursor(bucket, first, next);
+                return Some(found);
+            }
+            from = next + 1;
+        }
+        zone.advance_cursor(bucket, first, from);
+        let mut from = 0;
+        while let Some(next) = zone.pageblocks.next(lane::FREE, from) {
+            if let Some(found) = claim(Pageblock(next)) {
+                zone.lower_cursors(Pageblock(next), PageCount::PAGEBLOCK);
+                self.break_up(Pageblock(next));
+                return Some(found);
+            }
+            from = next + 1;
+        }
+        None
     }
 }
 
@@ -88,40 +130,6 @@ impl Zone {
         // Alignment beyond a pageblock may skip nearly as much as it asks for.
         let want = missing.0.saturating_add(align.saturating_sub(PageCount::PAGEBLOCK).0);
         (missing <= room).then_some(PageCount(want).min(room))
-    }
-
-    /// A run shorter than a pageblock, inside one pageblock.
-    fn claim_in_pageblocks(&self, pages: PageCount, align: PageCount) -> Option<Pfn> {
-        self.search(bucket(pages.max(align)), |pageblock| self.claim_in(pageblock, pages, align))
-    }
-
-    /// Calls `claim` with pageblocks until it finds something: first with those that are partly
-    /// used, then with those that are free. `bucket` is that of the smallest run that a pageblock
-    /// may lack for `claim` to find nothing in it.
-    pub(super) fn search<T>(
-        &self,
-        bucket: usize,
-        mut claim: impl FnMut(Pageblock) -> Option<T>,
-    ) -> Option<T> {
-        let first = self.cursor[bucket].load(Ordering::Relaxed);
-        let mut from = first;
-        while let Some(next) = self.pageblocks.next(lane::PARTIAL, from) {
-            if let Some(found) = claim(Pageblock(next)) {
-                self.advance_cursor(bucket, first, next);
-                return Some(found);
-            }
-            from = next + 1;
-        }
-        self.advance_cursor(bucket, first, from);
-        let mut from = 0;
-        while let Some(next) = self.pageblocks.next(lane::FREE, from) {
-            if let Some(found) = claim(Pageblock(next)) {
-                self.lower_cursors(Pageblock(next), PageCount::PAGEBLOCK);
-                return Some(found);
-            }
-            from = next + 1;
-        }
-        None
     }
 
     /// Remembers that pageblocks below `to` had nothing, unless another thread moved the cursor.

@@ -120,6 +120,7 @@ impl Zone {
             for (_, row) in self.rows_of(pageblock) {
                 row.0.store(u64::MAX, Ordering::Relaxed);
             }
+            self.begin_backing(pageblock);
             self.set_credit(pageblock, Credit::WHOLE);
             self.rehint(pageblock);
         }

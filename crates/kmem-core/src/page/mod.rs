@@ -28,6 +28,7 @@
 //! | `claim`    | takes runs; `bulk` many blocks at once; `give` takes them back      |
 //! | `credit`   | the number of pages of a pageblock that may be claimed              |
 //! | `grow`     | commits more of the zone's address space                            |
+//! | `huge`     | which pageblocks the platform may back with huge pages              |
 //! | `space`    | address space that is left, which a program with a limit gets back  |
 //! | `span`     | spans of pages across rows and pageblocks                           |
 //! | `purge`    | gives unused memory back to the platform                            |
@@ -63,6 +64,7 @@ mod credit;
 mod fork;
 mod give;
 mod grow;
+mod huge;
 #[cfg(not(loom))]
 mod node;
 mod pcp;
@@ -114,6 +116,8 @@ pub struct Zone {
     len: *const AtomicU32,
     /// Decay generation of the last return to each pageblock.
     stamp: *const AtomicU32,
+    /// Pageblocks that may have huge pages: a bit for each, in words of 64.
+    huge: *const AtomicU64,
     pageblocks: Summary,
     /// A hint: no pageblock below this one can serve a run of 2^i pages. Before the zone grows,
     /// searches look at those pageblocks again.
@@ -121,6 +125,7 @@ pub struct Zone {
     block: *const ZoneBlock,
     used: *const AtomicU32,
     decay: purge::Decay,
+    backing: huge::Backing,
     tables: [Table; TABLES],
     /// Pages for which the tables are committed.
     described: AtomicU32,
@@ -210,6 +215,7 @@ impl Zone {
         let mut carve = Carve { at: 0 };
         carve.take(pageblocks.div_ceil(4) as usize * 8); // credits
         carve.take(pageblocks as usize * 4); // stamp
+        carve.take(pageblocks.div_ceil(64) as usize * 8); // huge
         carve.take(summary::words_for(pageblocks, lane::COUNT) * 8);
         carve.at + Self::start_pages(pages) as usize / 8
     }
@@ -242,6 +248,7 @@ impl Zone {
         let mut take = |bytes| metadata.wrapping_add(carve.take(bytes));
         let credits = take(pageblocks.div_ceil(4) as usize * 8).cast();
         let stamp = take(pageblocks as usize * 4).cast();
+        let huge = take(pageblocks.div_ceil(64) as usize * 8).cast();
         let sets = take(summary::words_for(pageblocks, lane::COUNT) * 8).cast();
         let rows: *const Row = take(pages.0 as usize / 8).cast();
         let dirty: *const AtomicU64 = take(pages.0 as usize / 8).cast();
@@ -268,11 +275,13 @@ impl Zone {
             ext,
             len,
             stamp,
+            huge,
             pageblocks,
             cursor: atomics![AtomicU32::new(0); BUCKETS],
             block,
             used,
             decay: purge::Decay::new(),
+            backing: huge::Backing::new(),
             tables,
             described: AtomicU32::new(0),
             space: space::Space::new(page_count),

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use loom::thread;
 
-use super::{BUCKETS, Pcp, Reserve, Run, TABLES, Table, Zone, lane, purge};
+use super::{BUCKETS, Pcp, Reserve, Run, TABLES, Table, Zone, huge, lane, purge};
 use crate::class::PageClass;
 use crate::os::region::FixedRegion;
 use crate::row::Row;
@@ -33,6 +33,7 @@ struct Tables {
     _credits: Vec<AtomicU64>,
     _dirty: Vec<AtomicU64>,
     _stamp: Vec<AtomicU32>,
+    _huge: Vec<AtomicU64>,
     _sets: Vec<AtomicU64>,
     _block: Box<ZoneBlock>,
     _used: Box<AtomicU32>,
@@ -50,6 +51,7 @@ impl Model {
         let rows: Vec<_> = words(pageblocks * 8).into_iter().map(Row).collect();
         let (credits, dirty) = (words(pageblocks.div_ceil(4)), words(pageblocks * 8));
         let stamp: Vec<_> = (0..pageblocks).map(|_| AtomicU32::new(0)).collect();
+        let huge = words(pageblocks.div_ceil(64));
         let sets = words(words_for(pageblocks, lane::COUNT) as u32);
         let block = Box::new(ZoneBlock {
             purpose: 0,
@@ -78,12 +80,14 @@ impl Model {
             ext: core::ptr::null(),
             len: core::ptr::null(),
             stamp: stamp.as_ptr(),
+            huge: huge.as_ptr(),
             // SAFETY: the vector has the right length; its elements stay when it is moved.
             pageblocks: unsafe { Summary::new(sets.as_ptr(), pageblocks, lane::COUNT) },
             cursor: atomics![AtomicU32::new(0); BUCKETS],
             block: &raw const *block,
             used: &raw const *used,
             decay: purge::Decay::new(),
+            backing: huge::Backing::new(),
             tables: [Table::empty(0); TABLES],
             // All tables are committed.
             described: AtomicU32::new(u32::MAX),
@@ -100,6 +104,7 @@ impl Model {
                 _credits: credits,
                 _dirty: dirty,
                 _stamp: stamp,
+                _huge: huge,
                 _sets: sets,
                 _block: block,
                 _used: used,

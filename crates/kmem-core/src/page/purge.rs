@@ -167,6 +167,10 @@ impl<P: Platform> On<'_, P> {
             return 0;
         };
         zone.rehint(pageblock);
+        if !self.may_break_up(pageblock, credit.pages()) {
+            zone.give_credit(pageblock, credit);
+            return 0;
+        }
         let (mut left, mut bytes) = (credit.pages().0, 0);
         for (at, row) in zone.rows_of(pageblock) {
             let taken = if left > 0 { row.take(left) } else { 0 };

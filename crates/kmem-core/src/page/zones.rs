@@ -16,6 +16,7 @@ use super::check::PageChecks;
 use super::node::{Nodes, Placement};
 use super::space::Words;
 use super::{Run, SlabTables, Zone};
+use crate::conf::Thp;
 use crate::os::Platform;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::units::{Item, PAGE_SIZE, PAGEBLOCK_SIZE, PageCount};
@@ -76,6 +77,8 @@ pub struct Zones<S> {
     count: AtomicU32,
     root: AtomicUsize,
     checks: AtomicU32,
+    /// The [`Thp`] of the heap.
+    huge: AtomicU32,
     /// 1 if address space is limited.
     sparing: AtomicU32,
     pub(super) nodes: Nodes,
@@ -150,6 +153,7 @@ impl<S: SlabTables> Zones<S> {
             count: AtomicU32::new(0),
             root: AtomicUsize::new(0),
             checks: AtomicU32::new(0),
+            huge: AtomicU32::new(0),
             sparing: AtomicU32::new(0),
             nodes: Nodes::new(),
             _sets: PhantomData,
@@ -165,10 +169,11 @@ impl<S: SlabTables> Zones<S> {
         &self,
         platform: &impl Platform,
         root: *const RootBlock,
-        checks: PageChecks,
+        (checks, huge): (PageChecks, Thp),
         nodes: u32,
     ) {
         self.nodes.start(platform, nodes);
+        self.huge.store(huge as u32, Ordering::Relaxed);
         self.checks.store(checks.0, Ordering::Relaxed);
         // INVARIANT: valid and never freed, by this function's contract.
         self.root.store(root as usize, Ordering::Release);
@@ -196,6 +201,14 @@ impl<S: SlabTables> Zones<S> {
     #[inline]
     pub fn checks(&self) -> PageChecks {
         PageChecks(self.checks.load(Ordering::Relaxed))
+    }
+
+    fn huge_policy(&self) -> Thp {
+        match self.huge.load(Ordering::Relaxed) {
+            0 => Thp::Never,
+            1 => Thp::Auto,
+            _ => Thp::Always,
+        }
     }
 
     /// All zones, oldest first.
@@ -414,6 +427,9 @@ impl<S: SlabTables> Zones<S> {
         if !set.zone.on(platform).describe(PageCount::ZERO) {
             // The number stays without a zone.
             return None;
+        }
+        if set.is_heap() {
+            set.zone.on(platform).follow(self.huge_policy());
         }
         // The first zone's metadata includes the tables in front of it, which all share.
         let mine = if part == 0 { found.metadata() } else { metadata };

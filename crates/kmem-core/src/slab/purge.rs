@@ -6,9 +6,9 @@
 //! and gives them back. In between the slab looks full.
 
 use super::{Format, Kind, MENDING, Retired, SlabZone, class_in, credit_in, stamp_in};
-use crate::class::Classes;
+use crate::class::{Classes, SizeClass};
 use crate::os::Platform;
-use crate::page::{On, Run};
+use crate::page::{On, Run, Zone};
 use crate::row::{Row, find_run, runs};
 use crate::sync::Ordering;
 use crate::units::{CHUNK_ORDER, PAGE_SIZE, PageCount, Pfn};
@@ -65,25 +65,26 @@ impl SlabZone {
                 break;
             }
             chunk = if chunk + 1 < end { chunk + 1 } else { 0 };
-            let state = self.state(chunk).load(Ordering::Relaxed);
-            let credit = credit_in(state);
-            let old = self.generation.load(Ordering::Relaxed).wrapping_sub(stamp_in(state)) & 0xFF;
-            if credit == 0 || credit >= MENDING || old < age {
-                continue;
-            }
+            let Some(class) = self.old_class(chunk, age) else { continue };
             looks -= 1;
-            let class = class_in(state);
             let kind = Kind { class, geometry: classes.geometry(class), format };
             let start = Pfn(chunk << CHUNK_ORDER);
-            // SAFETY: the state just said a slab of this class. If it was retired since, the memory
-            // is still committed, and the bits that are read are only a hint.
-            let rows = unsafe { self.rows(self.slab_address(chunk), kind.geometry) };
-            let is_dirty = |(i, row): (usize, &Row)| {
-                let mut runs = free_pages(start, kind.geometry, i, row.load());
-                runs.any(|run| !on.zone.reads_zero(run))
-            };
-            if !rows.iter().enumerate().any(is_dirty) {
+            if self.holes(on.zone, chunk, kind.geometry).next().is_none() {
                 continue;
+            }
+            let pageblock = start.pageblock();
+            if on.zone.is_backed(pageblock) {
+                let others = pageblock.first().0 >> CHUNK_ORDER..pageblock.end().0 >> CHUNK_ORDER;
+                looks = looks.saturating_sub(others.len() as u32);
+                let holes = |other| {
+                    let class = self.old_class(other, age)?;
+                    let holes = self.holes(on.zone, other, classes.geometry(class));
+                    Some(holes.map(|run| run.pages.0).sum::<u32>())
+                };
+                let free = PageCount(others.filter_map(holes).sum());
+                if !on.may_break_up(pageblock, free) {
+                    continue;
+                }
             }
             purges -= 1;
             let drop_pages = |row, bits| {
@@ -100,6 +101,31 @@ impl SlabZone {
         }
         self.looked.store(chunk, Ordering::Relaxed);
         bytes
+    }
+
+    /// Class of the slab at a chunk, if it has free objects, and no thread claimed from it for
+    /// `age` generations.
+    fn old_class(&self, chunk: u32, age: u32) -> Option<SizeClass> {
+        let state = self.state(chunk).load(Ordering::Relaxed);
+        let credit = credit_in(state);
+        let old = self.generation.load(Ordering::Relaxed).wrapping_sub(stamp_in(state)) & 0xFF;
+        (credit != 0 && credit < MENDING && old >= age).then(|| class_in(state))
+    }
+
+    /// Pages under free objects only, which may have old contents: of the slab at a chunk, whose
+    /// state just said so, with this geometry.
+    fn holes<'a>(
+        &'a self,
+        zone: &'a Zone,
+        chunk: u32,
+        geometry: &'a ClassGeometry,
+    ) -> impl Iterator<Item = Run> {
+        let start = Pfn(chunk << CHUNK_ORDER);
+        // SAFETY: the state said a slab of this class. If it was retired since, the memory is still
+        // committed, and the bits that are read are only a hint.
+        let rows = unsafe { self.rows(self.slab_address(chunk), geometry) };
+        let free = move |(i, row): (usize, &'a Row)| free_pages(start, geometry, i, row.load());
+        rows.iter().enumerate().flat_map(free).filter(|run| !zone.reads_zero(*run))
     }
 
     /// Calls `each` with the free objects of a slab, as the number of a row and its bits, while

@@ -175,7 +175,7 @@ impl<P: Platform> On<P> {
                 && let Some(at) = core::ptr::NonNull::new(set.zone.address(run.start) as *mut u8)
             {
                 // SAFETY: committed pages of an area that this thread took.
-                unsafe { on.platform.advise_huge(at, run.pages.bytes()) };
+                unsafe { on.platform.advise_huge(at, run.pages.bytes(), true) };
             }
             if gfp.has(Gfp::ZERO) {
                 // The zone has no dirty bits for a kept area.

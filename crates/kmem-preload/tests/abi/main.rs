@@ -10,6 +10,7 @@ mod frames;
 mod groups;
 mod hardening;
 mod harness;
+mod huge_pages;
 mod loader;
 mod memcheck;
 mod misuse;

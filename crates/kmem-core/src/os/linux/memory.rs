@@ -7,7 +7,7 @@ use kmem_layout::root::MAPPING_NAME;
 use super::sandbox::Question;
 use super::syscall::sys;
 use super::{Linux, cgroup, start};
-use crate::os::{Budget, Memory};
+use crate::os::{Budget, HugePages, Memory};
 use crate::sync::Ordering;
 use crate::units::{PAGE_SIZE, PAGEBLOCK_SIZE};
 
@@ -210,10 +210,19 @@ unsafe impl Memory for Linux {
         self.answer(Question::Mappings)
     }
 
-    unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize) {
-        // A refusal only costs speed.
-        // SAFETY: a committed range, by the contract; the advice keeps its contents.
-        unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, libc::MADV_HUGEPAGE) };
+    fn huge_pages(&self) -> HugePages {
+        let answer = self.answer(Question::HugePages);
+        [HugePages::OnAdvice, HugePages::Always]
+            .into_iter()
+            .find(|&huge| huge as usize == answer)
+            .unwrap_or(HugePages::Never)
+    }
+
+    unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize, huge: bool) {
+        let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+        // A refusal only costs speed, or memory.
+        // SAFETY: a range of a reservation, by the contract; the advice keeps its contents.
+        unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, advice) };
     }
 
     unsafe fn remap(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> bool {

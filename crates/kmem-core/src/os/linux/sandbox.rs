@@ -40,14 +40,16 @@ pub(super) enum Question {
     Mappings,
     /// Highest number of a CPU plus one.
     PossibleCpus,
+    /// Memory backed with huge pages, see [`start::huge_pages`].
+    HugePages,
 }
 
 /// Number of questions.
-const ANSWERS: usize = 4;
+const ANSWERS: usize = 5;
 
 impl Question {
     const ALL: [Self; ANSWERS] =
-        [Self::AddressSpace, Self::Data, Self::Mappings, Self::PossibleCpus];
+        [Self::AddressSpace, Self::Data, Self::Mappings, Self::PossibleCpus, Self::HugePages];
 
     /// Asks the kernel.
     fn ask(self, linux: &Linux) -> usize {
@@ -56,6 +58,7 @@ impl Question {
             Self::Data => limit(libc::RLIMIT_DATA),
             Self::Mappings => start::max_mappings(),
             Self::PossibleCpus => start::possible_cpus().max(linux.cpus()) as usize,
+            Self::HugePages => start::huge_pages() as usize,
         }
     }
 }

@@ -9,6 +9,7 @@ use core::ffi::CStr;
 
 use super::descriptor::Descriptor;
 use super::syscall::sys;
+use crate::os::HugePages;
 use crate::units::PAGE_SIZE;
 
 /// `prctl(2)`: copies the auxiliary vector. Linux 6.4 and later.
@@ -220,6 +221,18 @@ pub fn possible_cpus() -> u32 {
 /// Most mappings that a process may have.
 pub fn max_mappings() -> usize {
     read_number(c"/proc/sys/vm/max_map_count").unwrap_or(65_530)
+}
+
+/// Memory that the kernel backs with huge pages.
+pub fn huge_pages() -> HugePages {
+    let mut text = [0; 64];
+    let len = read_file(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut text);
+    let selected = text[..len].split(|&byte| byte == b'[' || byte == b']').nth(1);
+    match selected {
+        Some(b"madvise") => HugePages::OnAdvice,
+        Some(b"always") => HugePages::Always,
+        _ => HugePages::Never,
+    }
 }
 
 /// Value of an entry of the auxiliary vector. `None`: there is no such entry.
