@@ -203,6 +203,7 @@ fn programs_that_cannot_be_preloaded_are_refused() {
     bench.refused(&bench.program("static-pie", &["-static-pie"]), "statically linked");
     let script = bench.script("script", &format!("#!{}\n", bench.path("static").display()));
     bench.refused(&script, "static is statically linked");
+    bench.refused(&bench.path("static"), "into it. Link it without -static.");
     bench.refused(
         &bench.script("lost", "#!/no/such/interpreter\n"),
         "/no/such/interpreter does not exist",

@@ -5,6 +5,7 @@
 mod program;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,9 +19,14 @@ fn source(name: &str) -> PathBuf {
 
 /// The report of `kmem run` at the program's end: objects and first line of each function.
 fn objects(program: &Path, options: &str) -> BTreeMap<String, u64> {
+    objects_of(&[program.as_os_str()], options)
+}
+
+/// [`objects`] of a command.
+fn objects_of(arguments: &[&OsStr], options: &str) -> BTreeMap<String, u64> {
     let mut command = Command::new(KMEM);
     command.args(["run", "--no-mmap", "-n", "50", "--library"]).arg(library());
-    command.arg("--").arg(program).env("KMEM_CONF", options).env_remove("LD_PRELOAD");
+    command.arg("--").args(arguments).env("KMEM_CONF", options).env_remove("LD_PRELOAD");
     let output = command.output().unwrap();
     let report = text(&output.stderr);
     assert!(output.status.success(), "{report}");
@@ -58,6 +64,18 @@ fn functions_that_pass_requests_on_do_not_hold_the_memory() {
     is(&found, &[("by_strdup", 100), ("by_xmalloc", 200), ("pool_take", 300), ("by_line", 1)]);
     let through = ["xmalloc", "strdup", "__strdup", "getline", "_IO_getdelim"];
     assert!(through.iter().all(|name| !found.contains_key(*name)), "{found:?}");
+}
+
+#[test]
+fn a_program_that_the_dynamic_linker_starts_as_its_argument_is_seen_through() {
+    let dir = directory();
+    let program = c_program(&dir, &[]);
+    let linker = OsStr::new("/lib64/ld-linux-x86-64.so.2");
+    let found = objects_of(&[linker, program.as_os_str()], "");
+    is(&found, &[("by_strdup", 100), ("by_xmalloc", 200), ("pool_take", 300), ("by_line", 1)]);
+    // The program may be told another name.
+    let found = objects_of(&[linker, "--argv0".as_ref(), "x".as_ref(), program.as_os_str()], "");
+    is(&found, &[("by_strdup", 100), ("by_xmalloc", 200)]);
 }
 
 #[test]

@@ -9,9 +9,11 @@
 use super::Linux;
 use super::descriptor::Descriptor;
 use super::objects::readable_segment;
+use super::start::auxiliary;
 use crate::os::functions::{ELF_HEADER, Functions, Tables, sections, tables};
 use crate::os::{CodeObject, Memory};
 use crate::units::PAGE_SIZE;
+use core::ffi::{CStr, c_char};
 use core::ops::Range;
 use core::ptr::NonNull;
 
@@ -25,7 +27,7 @@ pub(super) fn with<T>(
     if linux.is_in_sandbox() {
         return None;
     }
-    let path = if object.path.is_empty() { c"/proc/self/exe" } else { object.path };
+    let path = if object.path.is_empty() { program_file() } else { object.path };
     let file = Descriptor::open(path, libc::O_RDONLY | libc::O_NONBLOCK).ok()?;
     let (tables, bias) = (places(linux, object, &file)?, object.bias);
     let (symbols, names) = match tables {
@@ -40,6 +42,18 @@ pub(super) fn with<T>(
     let symbols = symbol_bytes.read(&file, &symbols)?;
     let names = name_bytes.read(&file, &names)?;
     Some(work(&Functions { symbols, names, bias }))
+}
+
+/// A path of the program's file. If the command was the dynamic linker (`ld.so ./program`), the
+/// link `/proc/self/exe` leads to that. Then glibc has put the path that it was told into the
+/// auxiliary vector. It may be relative to a directory that the program has left.
+fn program_file() -> &'static CStr {
+    let is_command = auxiliary(libc::AT_BASE) == Some(0);
+    match auxiliary(libc::AT_EXECFN) {
+        // SAFETY: a string on the stack of the main thread that ends with a NUL, and stays.
+        Some(path) if is_command && path != 0 => unsafe { CStr::from_ptr(path as *const c_char) },
+        _ => c"/proc/self/exe",
+    }
 }
 
 /// Places of the symbols, by the headers of the file. `None`: it has none, or is another file. Not

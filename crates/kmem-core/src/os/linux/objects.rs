@@ -126,9 +126,18 @@ fn ends_with_call(code: [u8; CALL]) -> bool {
 
 /// Returns whether the dynamic linker loaded the program. In a static program the function reads
 /// tables that the C library makes after its first allocations.
+///
+/// The kernel says where it put the linker (`AT_BASE`), but not if the linker is the command:
+/// `ld.so ./program`. Then the vector has the program's own headers, which name a linker. glibc
+/// puts them there.
 #[cfg(target_arch = "x86_64")]
 fn is_dynamic() -> bool {
-    auxiliary(libc::AT_BASE).is_some_and(|base| base != 0)
+    let names_linker = || {
+        let (_, head) = program_head()?;
+        let mut kinds = program_headers(head, 0)?.map(|(kind, _)| kind);
+        Some(kinds.any(|kind| kind == libc::PT_INTERP))
+    };
+    auxiliary(libc::AT_BASE).is_some_and(|base| base != 0 || names_linker() == Some(true))
 }
 
 /// `None`: frame pointers are kept in nearly all code of AArch64, so its tables are not read.
@@ -188,14 +197,22 @@ fn with_frames(
 /// linker knows it as several parts. `None`: its program headers are not in its first page.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its tables are not read"))]
 fn program(bias: usize) -> Option<(usize, usize)> {
-    let start = auxiliary(libc::AT_PHDR)?.checked_sub(ELF_HEADER)?;
-    if !start.is_multiple_of(crate::units::PAGE_SIZE) {
-        return None;
-    }
-    // SAFETY: the kernel has mapped the page of the program headers, and it stays mapped.
-    let head = unsafe { core::slice::from_raw_parts(start as *const u8, crate::units::PAGE_SIZE) };
+    let (start, head) = program_head()?;
     let end = segments(head, bias)?.map(|segment| segment.bytes.end).max()?;
     (start < end).then_some((start, end))
+}
+
+/// First address and first page of the program itself. `None`: its program headers are elsewhere.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its tables are not read"))]
+fn program_head() -> Option<(usize, &'static [u8])> {
+    let start = auxiliary(libc::AT_PHDR)?.checked_sub(ELF_HEADER)?;
+    if start == 0 || !start.is_multiple_of(crate::units::PAGE_SIZE) {
+        return None;
+    }
+    // SAFETY: the kernel or the dynamic linker has mapped the page of the program headers, and it
+    // stays mapped.
+    let head = unsafe { core::slice::from_raw_parts(start as *const u8, crate::units::PAGE_SIZE) };
+    Some((start, head))
 }
 
 /// A loaded segment of an object.
@@ -213,11 +230,17 @@ pub(super) fn readable_segment(head: &[u8], bias: usize, at: usize) -> Option<Ra
 /// The segments of an object, by the ELF header and the program headers in its first page. `None`:
 /// they are not there.
 fn segments(head: &[u8], bias: usize) -> Option<impl Iterator<Item = Segment>> {
+    let is_loaded = |(kind, segment)| (kind == libc::PT_LOAD).then_some(segment);
+    Some(program_headers(head, bias)?.filter_map(is_loaded))
+}
+
+/// Kind and bounds of each program header in the first page of an object. `None`: they are not
+/// there.
+fn program_headers(head: &[u8], bias: usize) -> Option<impl Iterator<Item = (u32, Segment)>> {
     let (offset, count) = headers(head)?;
     Some((0..count).filter_map(move |number| {
         let at = offset.checked_add(number * HEADER)?;
-        let (kind, segment) = Segment::of(head.get(at..)?.first_chunk()?, bias)?;
-        (kind == libc::PT_LOAD).then_some(segment)
+        Segment::of(head.get(at..)?.first_chunk()?, bias)
     }))
 }
 
