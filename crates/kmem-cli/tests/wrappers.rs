@@ -166,6 +166,31 @@ fn templates_of_the_cxx_library_do_not_hold_the_memory() {
 }
 
 #[test]
+fn an_allocator_that_the_program_has_around_another_one_does_not_hold_the_memory() {
+    if is_missing("rustc") {
+        return;
+    }
+    let dir = directory();
+    let program = dir.path().join("own_allocator");
+    for flags in [
+        ["-O", "-Cdebuginfo=2"],
+        ["-O", "-Cdebuginfo=line-tables-only"],
+        ["-O", "-Cdebuginfo=0"],
+        ["-Copt-level=0", "-Cdebuginfo=line-tables-only"],
+        ["-Clto=fat", "-Copt-level=3"],
+    ] {
+        let mut rustc = Command::new("rustc");
+        rustc.args(flags).args(["--edition=2021", "-o"]).arg(&program);
+        let output = rustc.arg(source("own_allocator.rs")).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let found = objects(&program, "");
+        let lines = ["lines", "own_allocator::lines"].map(|name| found.get(name));
+        // The texts and their array.
+        assert!(lines.contains(&Some(&501)), "{flags:?}: {found:?}");
+    }
+}
+
+#[test]
 fn the_library_of_rust_does_not_hold_the_memory() {
     if is_missing("rustc") {
         return;

@@ -40,6 +40,10 @@ const V8: &[&str] = &[
 const RUNNERS: &[&str] =
     &["3ops8function", "__rust_begin_short_backtrace", "9_M_invoke", "6_M_run", "13__invoke_impl"];
 
+/// Parts of names of the methods of a global allocator, in both kinds of names.
+const GLOBAL_ALLOCATOR: &[&str] =
+    &["$u20$as$u20$core..alloc..global..GlobalAlloc$GT$", "5alloc6global11GlobalAlloc"];
+
 /// Names in C. A star at the end stands for any rest. In the order of their bytes, without the
 /// stars, so that a search halves the list.
 const NAMES: &[&str] = &[
@@ -257,6 +261,10 @@ pub fn is_wrapper(symbol: &[u8]) -> bool {
         return false;
     }
     if let Some(name) = crate_of(symbol) {
+        // An allocator of the program is between it and the allocator below.
+        if GLOBAL_ALLOCATOR.iter().any(|part| contains(symbol, part.as_bytes())) {
+            return true;
+        }
         return CRATES.iter().any(|of| of.as_bytes() == name);
     }
     if let Some(name) = symbol.strip_prefix(b"_ZN2v8") {
@@ -591,6 +599,9 @@ mod tests {
             "_RNvCsdjh_7___rustc12___rust_alloc",
             "_ZN9hashbrown3raw8RawTable14reserve_rehash17h0123456789abcdefE.llvm.54",
             "__rust_alloc",
+            "_ZN66_$LT$orders..Counted$u20$as$u20$core..alloc..global..GlobalAlloc$GT$5alloc\
+             17h0123456789abcdefE",
+            "_RNvXCs1_6ordersNtB2_7CountedNtNtNtCs2_4core5alloc6global11GlobalAlloc5alloc",
         ] {
             assert!(is_wrapper(name.as_bytes()), "{name}");
         }

@@ -19,7 +19,7 @@ use std::rc::Rc;
 
 use addr2line::Context;
 use cpp_demangle::DemangleOptions;
-use gimli::{RunTimeEndian, SectionId};
+use gimli::{DW_LANG_Rust, RunTimeEndian, SectionId};
 use kmem_layout::wrapper::{is_wrapper, is_wrapper_object};
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
@@ -377,21 +377,25 @@ impl Dwarf {
     }
 
     /// Names of the innermost frame at `address` that is not library code, or of the outermost
-    /// frame when all are.
+    /// frame when all are. Rust's allocator was inlined with all that is further in.
     fn find(&self, address: u64) -> Option<Names> {
         self.meter.lookup(|| self.innermost(address))
     }
 
     fn innermost(&self, address: u64) -> Option<Names> {
         let mut frames = self.context.find_frames(address).skip_all_loads().ok()?;
-        let mut outermost = None;
+        let (mut own, mut outermost) = (None, None);
         for _ in 0..MAX_FRAMES {
             let Ok(Some(frame)) = frames.next() else {
                 break;
             };
-            let function = frame
-                .function
-                .and_then(|f| f.raw_name().ok().map(|name| demangle_within(&name, &self.budget)));
+            let is_rust = frame.function.as_ref().and_then(|f| f.language) == Some(DW_LANG_Rust);
+            let name = frame.function.and_then(|f| Some(f.raw_name().ok()?.into_owned()));
+            // Behind the program's own code only a door to the allocator is of interest.
+            if own.is_some() && !name.as_deref().is_some_and(|name| name.contains("__r")) {
+                continue;
+            }
+            let function = name.map(|name| demangle_within(&name, &self.budget));
             let location = frame.location;
             let source = location
                 .and_then(|l| Some((l.file?.to_owned(), l.line.unwrap_or(0))))
@@ -399,13 +403,17 @@ impl Dwarf {
                 .filter(|(_, line)| *line != 0);
             let file = source.as_ref().map_or("", |(file, _)| file.as_str());
             let is_library = is_library(function.as_deref().unwrap_or(""), file);
+            let is_door = function.as_deref().is_some_and(is_allocator_door);
             let found = Names { function, source };
-            if !is_library {
-                return Some(found);
+            match () {
+                // The allocator of the program has its own names and files.
+                () if is_door => (own, outermost) = (None, Some(found)),
+                () if is_library => outermost = Some(found),
+                () if !is_rust => return Some(found),
+                () => own = own.or(Some(found)),
             }
-            outermost = Some(found);
         }
-        outermost
+        own.or(outermost)
     }
 }
 
@@ -524,21 +532,30 @@ const LIBRARY_NAMES: &[&str] = &[
     "alloc::",
     "core::",
     "hashbrown::",
-    "__rust_alloc",
-    "__rust_realloc",
-    "__rustc::",
-    "__rg_",
-    "__rdl_",
     "indexmap::",
+    "kmem_core::",
     "smallvec::",
 ];
+
+/// Prefixes of names of functions by which Rust code calls its global allocator.
+const ALLOCATOR_DOORS: &[&str] =
+    &["__rdl_", "__rg_", "__rust_alloc", "__rust_realloc", "__rustc::", "__rustc["];
+
+/// Part of the name of an allocator's methods, which an allocator of the program has, too.
+const GLOBAL_ALLOCATOR: &str = " as core::alloc::global::GlobalAlloc>::";
 
 /// Functions that only allocate. They show up as frames when they are inlined wrappers.
 const ALLOCATORS: &[&str] =
     &["malloc", "calloc", "realloc", "reallocarray", "memalign", "aligned_alloc", "posix_memalign"];
 
 /// Parts of source paths that hold library code only.
-const LIBRARY_PATHS: &[&str] = &["/include/c++/", "/lib/rustlib/src/rust/library/", "/hashbrown-"];
+const LIBRARY_PATHS: &[&str] = &[
+    "/include/c++/",
+    "/lib/rustlib/src/rust/library/",
+    "/hashbrown-",
+    "/kmem-core-",
+    "/kmem-core/src/",
+];
 
 /// True for the functions, and source files, of a language's own library.
 pub(super) fn is_library(function: &str, file: &str) -> bool {
@@ -554,8 +571,16 @@ pub(super) fn is_library_module(module: &str) -> bool {
     is_wrapper_object(module.as_bytes())
 }
 
+/// True for the functions between Rust code and its global allocator.
+fn is_allocator_door(function: &str) -> bool {
+    ALLOCATOR_DOORS.iter().any(|prefix| function.starts_with(prefix))
+}
+
 fn is_library_name(function: &str) -> bool {
     let is_library = |name: &str| LIBRARY_NAMES.iter().any(|prefix| name.starts_with(prefix));
+    if is_allocator_door(function) || function.contains(GLOBAL_ALLOCATOR) {
+        return true;
+    }
     // The type decides for `<alloc::vec::Vec<T> as ..>::f`, `<&mut alloc::..>` and
     // `<[T] as alloc::..>`; the trait decides for a blanket implementation.
     let Some(inner) = function.strip_prefix('<') else {

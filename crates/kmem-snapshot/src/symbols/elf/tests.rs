@@ -51,11 +51,16 @@ fn library_code() {
         "calloc",
         "__rust_alloc",
         "__rustc::__rust_alloc",
+        "<kmem_core::instance::Instance<P> as kmem_core::heap::Owner>::age",
+        "<app::Counted as core::alloc::global::GlobalAlloc>::alloc",
     ] {
         assert!(is_library(name, ""), "{name}");
     }
     assert!(is_library("allocate", "/usr/include/c++/12/bits/new_allocator.h"));
     assert!(is_library("f", "/rustc/0123/library/alloc/src/vec.rs"));
+    // Without names of types, as in a program with tables of lines alone.
+    assert!(is_library("alloc", "/registry/src/kmem-core-0.1.0/src/instance/global.rs"));
+    assert!(!is_library("alloc", "/src/kmem-core/examples/pool.rs"));
 }
 
 #[test]
