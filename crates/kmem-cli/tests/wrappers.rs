@@ -141,6 +141,26 @@ fn several_callers_of_what_holds_most_are_told_apart() {
 }
 
 #[test]
+fn callers_of_a_function_that_makes_few_large_blocks_are_told_apart() {
+    let dir = directory();
+    let report = |flags: &[&str]| {
+        let compiler = Compiler::c().args(["-O2", "-g", "-fno-optimize-sibling-calls"]);
+        let compiler = compiler.args(flags).arg(source("large_blocks.c"));
+        let program = compiler.compile(dir.path().join("large_blocks"));
+        objects(&program, "")
+    };
+    for flags in [&[][..], &["-DWRAPPED"]] {
+        let found = report(flags);
+        // Rows of callers are below that of the function. A record begins the probe of its calls.
+        is(&found, &[("block_new", 12)]);
+        let callers = found.get("from").copied().unwrap_or_default();
+        assert!((9..=12).contains(&callers), "{flags:?}: {found:?}");
+    }
+    let found = report(&["-DONE"]);
+    assert!(found.get("block_new") == Some(&12) && !found.contains_key("from"), "{found:?}");
+}
+
+#[test]
 fn without_names_the_c_library_still_passes_requests_on() {
     let dir = directory();
     let program = c_program(&dir, &["-s", "-g0"]);

@@ -14,8 +14,6 @@ use crate::sync::Ordering;
 const PROBED_FROM: u64 = 1 << 20;
 /// A site is probed if it holds one in this many parts of the memory.
 const PROBED_PART: u64 = 8;
-/// A site is probed if it holds this many allocations.
-const PROBED_CALLS: u64 = 16;
 
 impl Books {
     /// In a forked child whose parent has a black box in a directory: makes its own, with a record
@@ -196,8 +194,9 @@ impl Books {
         }
     }
 
-    /// Has the callers looked at of sites that hold a large part of the memory. Not inlined: the
-    /// census of [`Self::record`] is inlined as it is.
+    /// Has the callers looked at of sites that hold a large part of the memory. One block may be
+    /// that large: a function that makes few of them is probed, too. Not inlined: the census of
+    /// [`Self::record`] is inlined as it is.
     #[inline(never)]
     fn probe_large(&self, tally: &Tally<'_>) {
         let all = tally.total().0;
@@ -205,8 +204,7 @@ impl Books {
             return;
         }
         for tag in tally.tags() {
-            let (bytes, calls) = tally.get(tag);
-            if bytes >= all / PROBED_PART && calls >= PROBED_CALLS {
+            if tally.get(tag).0 >= all / PROBED_PART {
                 self.sites.probe(tag);
             }
         }

@@ -13,7 +13,9 @@
 //!
 //! A chain of depth `n` has the `n` innermost calls that are not in wrappers. All calls before them
 //! are in wrappers, and belong to the chain, too. It may end within wrappers: code of the program
-//! may have been inlined into one.
+//! may have been inlined into one. Between the `n` calls, one in a wrapper counts like any other.
+//! It does not where a site is told apart by one caller more: that of `palloc` tells more than
+//! `palloc`.
 //!
 //! A chain ends at its depth, where a thread begins, and at anything that cannot be a frame. It
 //! also ends at a frame that takes more than constants to describe, such as that of a signal
@@ -58,13 +60,30 @@ enum Unread {
     Pass,
 }
 
+/// Number of callers that are told apart.
+#[derive(Clone, Copy)]
+pub(super) struct Depth {
+    /// Depth of the chain.
+    pub(super) calls: u32,
+    /// Depth under which its trail is kept. Less than `calls` for a site that is told apart by more
+    /// callers than others.
+    pub(super) asked: u32,
+    /// Do not count calls in wrappers that come between others.
+    pub(super) through: bool,
+}
+
+impl Depth {
+    pub(super) fn of(calls: u32) -> Self {
+        Self { calls, asked: calls, through: false }
+    }
+}
+
 /// How far a walk goes, and the rules that it may keep.
 #[derive(Clone, Copy)]
 struct Reach {
     depth: usize,
-    /// Depth under which its trail is kept. Less than `depth` for a site that is told apart by more
-    /// callers than others.
     asked: usize,
+    through: bool,
     generation: Generation,
     unread: Unread,
 }
@@ -139,7 +158,7 @@ impl Unwinder {
     ) -> Option<TagId> {
         let trails = self.trails.get()?;
         let stack = platform.stack(caller.frame)?;
-        let walk = Walk { stack: &stack, caller, reach: self.reach(depth, depth) };
+        let walk = Walk { stack: &stack, caller, reach: self.reach(Depth::of(depth)) };
         trails.find(&walk.wanted()?, frames)
     }
 
@@ -153,30 +172,30 @@ impl Unwinder {
     ) {
         if let Some(trails) = self.trails.get()
             && let Some(stack) = platform.stack(caller.frame)
-            && let reach = self.reach(depth, depth)
+            && let reach = self.reach(Depth::of(depth))
             && let Some(wanted) = (Walk { stack: &stack, caller, reach }).wanted()
         {
             trails.forget(&wanted, tag);
         }
     }
 
-    fn reach(&self, depth: u32, asked: u32) -> Reach {
-        let [depth, asked] = [depth, asked].map(|depth| depth.clamp(1, MAX_DEPTH) as usize);
-        Reach { depth, asked, generation: self.unloads.generation(), unread: Unread::Pass }
+    fn reach(&self, Depth { calls, asked, through }: Depth) -> Reach {
+        let [depth, asked] = [calls, asked].map(|depth| depth.clamp(1, MAX_DEPTH) as usize);
+        let generation = self.unloads.generation();
+        Reach { depth, asked, through, generation, unread: Unread::Pass }
     }
 
     /// Calls `tag_of` with the chain of a call, up to `depth`. [`Self::find_chain`] finds it by
-    /// `asked`. On other stacks than the thread's own the chain of depth 1 is the call alone: to
-    /// copy words at every call takes too long.
+    /// [`Depth::asked`]. On other stacks than the thread's own the chain of depth 1 is the call
+    /// alone: to copy words at every call takes too long.
     pub(super) fn tag_of_chain(
         &self,
         platform: &impl Platform,
         caller: CallSite,
-        depth: u32,
-        asked: u32,
+        depth: Depth,
         tag_of: impl Fn(&Chain) -> Found,
     ) -> TagId {
-        let reach = self.reach(depth, asked);
+        let reach = self.reach(depth);
         let Some(stack) = platform.stack(caller.frame) else {
             return match reach.depth {
                 1 => tag_of(&Chain::from(caller)).tag(),
@@ -255,7 +274,7 @@ impl Unwinder {
         &self,
         platform: &impl Platform,
         chain: &mut Chain,
-        Reach { depth, generation, unread, .. }: Reach,
+        Reach { mut depth, through, generation, unread, .. }: Reach,
         mut word: impl FnMut(usize) -> Option<usize>,
         trail: &mut Trail,
     ) {
@@ -283,6 +302,9 @@ impl Unwinder {
                 trail.spoil();
             }
             chain.note(code.wrapper);
+            if through && code.wrapper != Wrapper::No && chain.wrappers != chain.len {
+                depth += 1;
+            }
             let stops = chain.is_unread && unread == Unread::Stop;
             if stops || chain.len >= (chain.wrappers + depth).min(chain.frames.len()) {
                 return;

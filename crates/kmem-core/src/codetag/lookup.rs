@@ -1,6 +1,6 @@
 //! The tag of a call: by its address alone, or by its callers.
 
-use super::chain::Found;
+use super::chain::{Depth, Found};
 use super::probes::State;
 use super::tag::Key;
 use super::wrappers::Wrapper;
@@ -74,13 +74,16 @@ impl Sites {
             return site;
         }
         let (depth, longer) = depths(table);
-        let chain = if state == State::Apart {
+        let (asked, known) = if state == State::Apart {
             // From here on, the longer chain is found in the place of the site's.
             self.unwinder.forget_chain(platform, caller, depth, site);
-            self.walk_callers(platform, table, caller, longer, depth)
+            (depth, None)
         } else {
-            self.lookup_callers(platform, table, caller, longer)
+            let frames = |tag| table.frames(tag);
+            (longer, self.unwinder.find_chain(platform, caller, longer, frames))
         };
+        let reach = Depth { calls: longer, asked, through: true };
+        let chain = known.unwrap_or_else(|| self.walk_callers(platform, table, caller, reach));
         if chain.0 == TAG_OTHER {
             return site;
         }
@@ -112,20 +115,19 @@ impl Sites {
         depth: u32,
     ) -> TagId {
         let known = self.unwinder.find_chain(platform, caller, depth, |tag| table.frames(tag));
-        known.unwrap_or_else(|| self.walk_callers(platform, table, caller, depth, depth))
+        known.unwrap_or_else(|| self.walk_callers(platform, table, caller, Depth::of(depth)))
     }
 
-    /// [`Self::lookup_callers`] for a chain that is not known. It is found by `asked`, later.
+    /// [`Self::lookup_callers`] for a chain that is not known.
     #[inline(always)]
     fn walk_callers(
         &self,
         platform: &impl Platform,
         table: &Table<'_>,
         caller: CallSite,
-        depth: u32,
-        asked: u32,
+        depth: Depth,
     ) -> TagId {
-        self.unwinder.tag_of_chain(platform, caller, depth, asked, |chain| {
+        self.unwinder.tag_of_chain(platform, caller, depth, |chain| {
             let before = table.count();
             let tag = self.find_or_add(platform, table, chain.key());
             if tag.0 < before { Found::Again(tag) } else { Found::New(tag) }

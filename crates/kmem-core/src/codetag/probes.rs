@@ -82,24 +82,26 @@ impl Probes {
     }
 
     /// Begins a probe of a site whose calls return to `ret`, alone or through wrappers. One thread
-    /// at a time may do so.
+    /// at a time may do so. Where there is no free entry, it takes that of a probe that is over.
     pub(super) fn begin(&self, tag: TagId, ret: u64, is_alone: bool) {
-        for probe in &self.sites {
-            let known = probe.tag.load(Ordering::Relaxed);
-            if known != 0 && known != tag.0 {
-                continue;
+        let of = |probe: &Probe| probe.tag.load(Ordering::Relaxed);
+        let find = |is_it: &dyn Fn(&Probe) -> bool| self.sites.iter().find(|probe| is_it(probe));
+        let place = find(&|probe| of(probe) == tag.0)
+            .or_else(|| find(&|probe| of(probe) == 0))
+            .or_else(|| find(&|probe| !probe.is_active()));
+        let Some(probe) = place else { return };
+        if probe.left.load(Ordering::Relaxed) != APART {
+            let mark = if is_alone { ALONE } else { 0 };
+            if of(probe) != tag.0 {
+                probe.tag.store(0, Ordering::Relaxed);
             }
-            if probe.left.load(Ordering::Relaxed) != APART {
-                let mark = if is_alone { ALONE } else { 0 };
-                probe.ret.store(ret | mark, Ordering::Relaxed);
-                probe.first.store(0, Ordering::Relaxed);
-                probe.left.store(CALLS, Ordering::Relaxed);
-                probe.tag.store(tag.0, Ordering::Release);
-            }
-            self.tags.fetch_or(1 << (tag.0 % 64), Ordering::Relaxed);
-            self.mask.fetch_or(bit(ret), Ordering::Relaxed);
-            return;
+            probe.ret.store(ret | mark, Ordering::Relaxed);
+            probe.first.store(0, Ordering::Relaxed);
+            probe.left.store(CALLS, Ordering::Relaxed);
+            probe.tag.store(tag.0, Ordering::Release);
         }
+        self.tags.fetch_or(1 << (tag.0 % 64), Ordering::Relaxed);
+        self.mask.fetch_or(bit(ret), Ordering::Relaxed);
     }
 
     /// Returns false for most calls whose site has no active probe, and is not told apart.
@@ -238,5 +240,23 @@ mod tests {
         }
         probes.begin(SITE, RET as u64, true);
         assert!(probes.state(SITE) == State::Over);
+    }
+
+    #[test]
+    fn a_site_takes_the_place_of_one_whose_probe_is_over_and_of_no_other() {
+        let probes = Probes::new();
+        let (first, other) = (TagId(100), TagId(101));
+        for tag in 0..SITES as u32 {
+            probes.begin(TagId(100 + tag), 0x1000 + u64::from(tag), true);
+        }
+        probes.note(other, 0x1001, TagId(21));
+        probes.note(other, 0x1001, TagId(22));
+        probes.end(first, 0x1000);
+        probes.begin(SITE, RET as u64, true);
+        assert!(probes.state(SITE) == State::Active && probes.site_of(RET) == Some(SITE));
+        assert!(probes.state(first) == State::Over && probes.site_of(0x1000).is_none());
+        assert!(probes.state(other) == State::Apart);
+        probes.begin(first, 0x1000, true);
+        assert!(probes.state(first) == State::Over, "there is no place");
     }
 }

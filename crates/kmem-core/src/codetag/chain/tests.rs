@@ -138,8 +138,12 @@ impl Found {
     }
 
     /// The tag of the chain that a walk finds. It is kept for who asks for depth `asked`.
-    fn walk(&self, machine: &Machine, caller: CallSite, depth: u32, asked: u32) -> TagId {
-        self.unwinder.tag_of_chain(machine, caller, depth, asked, |chain: &Chain| {
+    fn walk(&self, machine: &Machine, caller: CallSite, calls: u32, asked: u32) -> TagId {
+        self.walk_to(machine, caller, Depth { asked, ..Depth::of(calls) })
+    }
+
+    fn walk_to(&self, machine: &Machine, caller: CallSite, depth: Depth) -> TagId {
+        self.unwinder.tag_of_chain(machine, caller, depth, |chain: &Chain| {
             self.walks.set(self.walks.get() + 1);
             let key = chain.key();
             self.skipped.set((key.wrappers, key.chosen));
@@ -303,6 +307,29 @@ fn a_chain_leads_through_wrappers_to_the_calls_that_count() {
 }
 
 #[test]
+fn a_site_that_is_told_apart_is_so_by_a_call_that_is_in_no_wrapper() {
+    let through = Depth { through: true, ..Depth::of(2) };
+    let chain = |found: &Found, machine: &Machine, depth| {
+        let caller = CallSite { address: A, frame: machine.at(1) };
+        let tag = found.walk_to(machine, caller, depth);
+        found.known(tag).iter().map(|&ret| ret as usize).collect::<Vec<_>>()
+    };
+    let found = Found::default();
+    let machine = four_frames(&found);
+    assert_eq!(chain(&found, &machine, through), [A, B]);
+    found.code(B, stack(3, 0), Wrapper::Known);
+    assert_eq!(chain(&found, &machine, Depth::of(2)), [A, B]);
+    assert_eq!(chain(&found, &machine, through), [A, B, C]);
+    assert_eq!(found.skipped.get(), (0, 0), "none of them comes before the site");
+    // The site itself goes through a wrapper.
+    found.code(A, stack(4, 2), Wrapper::Known);
+    found.code(B, stack(3, 0), Wrapper::No);
+    found.code(C, Rule::Constant(Step { base: Base::Frame, cfa: 2, saved: 2 }), Wrapper::Known);
+    assert_eq!(chain(&found, &machine, through), [A, B, C, D]);
+    assert_eq!(found.skipped.get(), (1, 0));
+}
+
+#[test]
 fn a_chain_of_wrappers_alone_has_them_all() {
     let found = Found::default();
     let machine = four_frames(&found);
@@ -341,7 +368,7 @@ fn a_record_of_another_call_tells_nothing_of_the_callers() {
     assert_eq!(found.chain(&machine, B, 1, 8), [B]);
     assert_eq!(found.chain(&machine, A, 23, 8), [A]);
     let nowhere = CallSite { address: A, frame: 0 };
-    let tag = found.unwinder.tag_of_chain(&machine, nowhere, 8, 8, |chain| {
+    let tag = found.unwinder.tag_of_chain(&machine, nowhere, Depth::of(8), |chain| {
         assert_eq!(chain.key().address, A);
         super::Found::New(TagId(1))
     });
