@@ -282,6 +282,81 @@ fn workers_of_a_program_are_one_section_without_what_they_inherited() {
 }
 
 #[test]
+fn a_program_that_becomes_another_by_exec_keeps_its_section() {
+    let bench = Bench::new();
+    let output = bench.output(&[], &["100000", "exec", "true"]);
+    let (pid, report) = (text(&output.stdout), text(&output.stderr));
+    let became = fs::canonicalize("/bin/true").unwrap();
+    let title =
+        format!("\nends (pid {}), before it became {} by exec: 9", pid.trim(), became.display());
+    assert!(report.contains(&title), "{report}");
+    assert!(objects(&report, "hold") >= 97_000, "{report}");
+    let last = report.lines().last().unwrap();
+    assert!(last.starts_with("and 1 smaller process: true held at most "), "{report}");
+    bench.left_nothing();
+}
+
+#[test]
+fn a_program_after_exec_is_killed_and_both_it_and_the_one_before_are_reported() {
+    let bench = Bench::new();
+    let program = bench.program.to_str().unwrap();
+    let (mut running, pid) = bench.start(&["30000", "exec", program, "20000"]);
+    assert_eq!(running.line().parse::<u32>().unwrap(), pid);
+    std::thread::sleep(FRESH);
+    send("KILL", &pid.to_string());
+    let (status, report) = running.end();
+    assert_eq!(status, Some(137), "{report}");
+    let (before, after) = report.split_once(", the command:").unwrap_or_else(|| panic!("{report}"));
+    assert!(before.contains(&format!("\nends (pid {pid}), before it became ")), "{report}");
+    assert!((29_000..=30_001).contains(&objects(before, "hold")), "{report}");
+    assert_eq!(objects(after, "hold"), 20_001, "{report}");
+    bench.left_nothing();
+}
+
+#[test]
+fn a_program_that_becomes_one_without_kmem_is_reported_as_of_before() {
+    let bench = Bench::new();
+    let output = bench.output(&[], &["20000", "leave", "sh", "-c", "exit 4"]);
+    let report = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{report}");
+    assert!(report.contains("became a program that cannot be preloaded, or ended by"), "{report}");
+    assert!(report.contains("At the last record, "), "{report}");
+    assert!(objects(&report, "hold") >= 19_000, "{report}");
+}
+
+#[test]
+fn a_shell_that_only_becomes_the_program_has_no_section() {
+    let bench = Bench::new();
+    let program = bench.program.to_str().unwrap();
+    for program in [format!("exec {program} 20000 exit"), format!("exec {program} 0 exit")] {
+        for shell in ["sh", "bash"] {
+            let output = bench.run(&[]).args([shell, "-c", &program]).output().unwrap();
+            let report = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(3), "{report}");
+            assert!(!report.contains("by exec") && !report.contains("smaller"), "{report}");
+            assert!(objects(&report, "hold") >= 1, "{report}");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_was_several_programs_counts_once_in_the_share_of_a_section() {
+    let bench = Bench::new();
+    let program = bench.program.to_str().unwrap();
+    let mut args = ["10000", "exec", program].repeat(20);
+    args.extend(["5000", "exit"]);
+    let output = bench.output(&[], &args);
+    let report = text(&output.stderr);
+    // The last one held 1/40 of what all did one after the other, but half of the most at a time.
+    assert!(report.contains("\nends (20 runs that ended by exec): "), "{report}");
+    assert!(report.contains("; at most 9.8 MiB in one\n"), "{report}");
+    let (_, after) = report.split_once(", the command:").unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(objects(after, "hold"), 5001, "{report}");
+    let only = bench.output(&["--only", "ends"], &["3000", "exec", "true"]);
+    assert!(text(&only.stderr).contains("before it became "), "{}", text(&only.stderr));
+}
+
+#[test]
 fn the_largest_program_comes_first_and_small_ones_are_one_line() {
     let bench = Bench::new();
     let program = bench.program.to_str().unwrap();
@@ -322,7 +397,9 @@ fn boxes_lie_in_a_private_directory_and_take_little_of_it() {
     let (running, pid) = bench.start(&["20000"]);
     let dir = fs::read_dir(bench.runtime()).unwrap().next().unwrap().unwrap().path();
     assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
-    let taken = fs::metadata(dir.join(format!("{pid}.box"))).unwrap().blocks() * 512;
+    let files = fs::read_dir(dir).unwrap().flatten();
+    let mut of = files.filter(|f| f.file_name().to_str().unwrap().starts_with(&format!("{pid}-")));
+    let taken = of.next().unwrap().metadata().unwrap().blocks() * 512;
     println!("{taken} bytes of disk");
     assert!(taken <= 256 << 10, "{taken}");
     send("KILL", &pid.to_string());

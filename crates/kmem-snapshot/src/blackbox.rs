@@ -339,11 +339,28 @@ fn take_out(row: &mut MappingRow, before: &Mapped) {
     row.count = row.count.saturating_sub(before.ranges).max(u64::from(row.mapped != 0));
 }
 
-/// Number of records that the black box at a path has had so far. None when it is no black box.
+/// The process that a black box is of, and how far the box is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// Pid in the process's own namespace.
+    pub pid: u32,
+    /// Inode of that namespace, as in `/proc/PID/ns/pid`; 0: not known.
+    pub pid_namespace: u64,
+    /// Start of the process in clock ticks since boot; 0: not known.
+    pub start_ticks: u64,
+    /// Path of the executable.
+    pub exe: String,
+    /// Number of records that the box has had so far.
+    pub written: u32,
+}
+
+/// Reads the head of the black box at a path. None when it is no black box.
 #[must_use]
-pub fn written(path: &Path) -> Option<u32> {
+pub fn head(path: &Path) -> Option<Head> {
     let (file, metadata) = open_regular(path, 0).ok()?;
-    Header::read(&file, metadata.len()).ok().map(|header| header.written)
+    let Header { pid, pid_namespace, start_ticks, exe, written, .. } =
+        Header::read(&file, metadata.len()).ok()?;
+    Some(Head { pid, pid_namespace, start_ticks, exe, written })
 }
 
 fn signed(bytes: u64) -> i64 {

@@ -9,7 +9,7 @@
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::error::ReadError;
@@ -154,6 +154,12 @@ impl Process {
     #[must_use]
     pub fn inner_pid(&self) -> u32 {
         self.read_file("status").ok().and_then(|text| inner_pid(&text)).unwrap_or(self.pid)
+    }
+
+    /// Inode of the pid namespace of the process; none where the caller may not know it.
+    #[must_use]
+    pub fn pid_namespace(&self) -> Option<u64> {
+        fs::metadata(self.path("ns/pid")).ok().map(|namespace| namespace.ino())
     }
 
     /// Reads a file of `/proc/PID` as text, 64 MiB at most.

@@ -113,7 +113,7 @@ pub(crate) fn write(
     let out = &mut out;
     let (choice, lines) = (&show.choice, show.lines);
     let known = ended.main.as_ref().and_then(|main| main.as_ref().ok()).map_or(0, most_held);
-    let programs = sections::programs(&ended.boxes, (ended.pid, command, known));
+    let programs = sections::programs(&ended.boxes, (command, known));
     let (shown, rest) = sections::choose(programs, choice);
     let all = || shown.iter().chain(&rest);
     let own = all().find(|program| program.is_main).and_then(|program| program.held.first());
@@ -180,7 +180,16 @@ fn write_main(
 ) -> io::Result<()> {
     match (&ended.main, own) {
         (Some(Ok(reading)), _) => write_reading(out, reading, own, show),
-        (_, Some(held)) => sections::write_main(out, held, ended.time_ns, show.lines, show.mmap),
+        (_, Some(held)) => {
+            if ended.main.is_none() && ended.status.code().is_some() {
+                writeln!(
+                    out,
+                    "kmem: the process became a program that cannot be preloaded, or ended by a \
+                     raw exit system call; this is from before:"
+                )?;
+            }
+            sections::write_main(out, held, ended.time_ns, show.lines, show.mmap)
+        }
         (Some(Err(e)), None) => {
             writeln!(out, "kmem: no exit report: {}", printable(&e.to_string()))
         }

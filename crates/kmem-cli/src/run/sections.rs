@@ -1,9 +1,12 @@
 //! Parts of the report of `kmem run`: processes, grouped by program.
 //!
 //! The weight of a process is the most memory that it held of its own: live bytes, and bytes in
-//! memory that it mapped itself. A forked
-//! child has a record of what it inherited, made at its first allocation. That memory is its
-//! parent's: it is taken out of the child's rows and of its weight.
+//! memory that it mapped itself. A forked child has a record of what it inherited, made at its
+//! first allocation. That memory is its parent's: it is taken out of the child's rows and of its
+//! weight.
+//!
+//! A process that became another program by `exec` held the memory of one, then of the other. The
+//! earlier one is a program by itself. It is not counted among processes.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -16,11 +19,14 @@ use kmem_snapshot::sites::{self, Order, total};
 use kmem_snapshot::symbols::{Modules, Symbols};
 use kmem_snapshot::{Pattern, Site, Snapshot};
 
-use super::boxes::{Boxes, Held, Rest};
+use super::boxes::{Boxes, Held, Identity, Image, Rest};
 use super::peak as peaks;
 
 /// A program that held one in this many parts of the memory, or more, has a section.
 const SHARE: u64 = 20;
+/// Bytes from which a program that its process is no longer may have a section. A shell that only
+/// starts another program stays below.
+const LEAST_FORMER: u64 = 1 << 20;
 /// Most names in the line about all other programs.
 const NAMES: usize = 6;
 
@@ -38,6 +44,8 @@ pub(crate) enum Choice {
 pub(crate) struct Program<'a> {
     pub(crate) name: &'a str,
     pub(crate) is_main: bool,
+    /// True if its processes became other programs by `exec`.
+    is_former: bool,
     /// Processes with a box, the largest first.
     pub(crate) held: Vec<&'a Held>,
     /// Processes without one.
@@ -48,7 +56,12 @@ pub(crate) struct Program<'a> {
 
 impl<'a> Program<'a> {
     fn new(name: &'a str, is_main: bool) -> Self {
-        Self { name, is_main, held: Vec::new(), rest: Rest::default(), weight: 0 }
+        let (held, rest) = (Vec::new(), Rest::default());
+        Self { name, is_main, is_former: false, held, rest, weight: 0 }
+    }
+
+    fn of(image: &'a Image) -> Self {
+        Self { is_former: image.is_former, ..Self::new(base(&image.exe), false) }
     }
 
     fn count(&self) -> u64 {
@@ -62,46 +75,63 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Groups the processes of a command, the program with most memory first. `main` is the number of
-/// the command's own process, its name, and the memory that it is known to have held, in bytes.
-pub(crate) fn programs<'a>(boxes: &'a Boxes, main: (u32, &'a str, u64)) -> Vec<Program<'a>> {
-    let (pid, name, known) = main;
+/// The programs of a command.
+pub(crate) struct Programs<'a> {
+    /// That with most memory first.
+    all: Vec<Program<'a>>,
+    /// Most memory of each process, added up, in bytes.
+    sum: u64,
+}
+
+/// Groups the processes of a command by program. `main` is the number of the command's own process,
+/// its name, and the memory that it is known to have held, in bytes.
+pub(crate) fn programs<'a>(boxes: &'a Boxes, main: (&'a str, u64)) -> Programs<'a> {
+    let (name, known) = main;
     let mut own = Program { weight: known, ..Program::new(base(name), true) };
-    let mut others: HashMap<&str, Program<'_>> = HashMap::new();
+    let mut others: HashMap<&Image, Program<'_>> = HashMap::new();
+    let mut processes: HashMap<Identity, u64> = HashMap::new();
     for held in boxes.kept() {
+        let most = processes.entry(held.identity).or_default();
+        *most = held.peak.max(*most);
         // The number may have been given out again.
-        if held.pid == pid && own.held.is_empty() {
-            own.name = base(&held.exe);
+        if boxes.is_main(held) && own.held.is_empty() {
+            own.name = base(&held.image.exe);
             own.weight = own.weight.max(held.peak);
             own.held.push(held);
+            *most = own.weight.max(*most);
             continue;
         }
-        let program =
-            others.entry(&held.exe).or_insert_with(|| Program::new(base(&held.exe), false));
+        let program = others.entry(&held.image).or_insert_with(|| Program::of(&held.image));
         program.weight = program.weight.saturating_add(held.peak);
         program.held.push(held);
     }
-    for (exe, rest) in boxes.rest() {
-        let program = others.entry(exe).or_insert_with(|| Program::new(base(exe), false));
+    let mut sum = if own.held.is_empty() { known } else { 0 };
+    for (image, rest) in boxes.rest() {
+        let program = others.entry(image).or_insert_with(|| Program::of(image));
         program.weight = program.weight.saturating_add(rest.sum);
         program.rest = *rest;
+        // A process that was several programs counts once, for the last one.
+        sum = sum.saturating_add(if image.is_former { 0 } else { rest.sum });
     }
+    sum = processes.into_values().fold(sum, u64::saturating_add);
     let mut all: Vec<_> = others.into_values().chain([own]).collect();
-    all.sort_by(|a, b| (b.weight, b.is_main, a.name).cmp(&(a.weight, a.is_main, b.name)));
-    all
+    let key = |of: &Program<'a>| (of.weight, of.is_main, of.is_former);
+    all.sort_by(|a, b| key(b).cmp(&key(a)).then(a.name.cmp(b.name)));
+    Programs { all, sum }
 }
 
 /// Splits programs into those to show, and those to count.
 pub(crate) fn choose<'a>(
-    programs: Vec<Program<'a>>,
+    programs: Programs<'a>,
     choice: &Choice,
 ) -> (Vec<Program<'a>>, Vec<Program<'a>>) {
-    let sum = programs.iter().map(|program| program.weight).fold(0, u64::saturating_add);
-    programs.into_iter().partition(|program| match choice {
+    let Programs { all, sum } = programs;
+    all.into_iter().partition(|program| match choice {
         Choice::All => true,
         Choice::Only(pattern) => pattern.matches(program.name),
         Choice::Largest => match program.weight {
             0 => program.is_main && sum == 0,
+            weight if program.is_former && weight < LEAST_FORMER => false,
             weight => weight >= sum / SHARE,
         },
     })
@@ -122,7 +152,19 @@ pub(crate) fn write(
     let (weight, largest) = (size_u(program.weight), size_u(program.largest()));
     match (program.count(), program.held.first()) {
         (1, Some(held)) => {
-            writeln!(out, "\n{name} (pid {}): {weight} at its peak", held.pid)?;
+            let before = held.became.as_ref().map(|exe| {
+                let exe = printable(exe);
+                format!(", before it became {exe} by exec")
+            });
+            let before = before.unwrap_or_default();
+            writeln!(out, "\n{name} ({}){before}: {weight} at its peak", held.pid())?;
+        }
+        (count, _) if program.is_former => {
+            writeln!(
+                out,
+                "\n{name} ({count} runs that ended by exec): {weight}, each at its peak; at most \
+                 {largest} in one"
+            )?;
         }
         (count, _) => {
             writeln!(
@@ -248,12 +290,14 @@ pub(crate) fn misused(held: &Held) -> Option<String> {
 ///
 /// The errors of the writer.
 pub(crate) fn write_rest(out: &mut impl Write, rest: &[Program<'_>]) -> io::Result<()> {
-    let count: u64 = rest.iter().map(Program::count).sum();
+    // Programs that their processes are no longer are no processes.
+    let rest = || rest.iter().filter(|program| !program.is_former);
+    let count: u64 = rest().map(Program::count).sum();
     if count == 0 {
         return Ok(());
     }
     let mut names: Vec<(&str, u64)> = Vec::new();
-    for program in rest {
+    for program in rest() {
         match names.iter_mut().find(|(name, _)| *name == program.name) {
             Some((_, count)) => *count += program.count(),
             None => names.push((program.name, program.count())),
@@ -265,7 +309,7 @@ pub(crate) fn write_rest(out: &mut impl Write, rest: &[Program<'_>]) -> io::Resu
         _ => format!("{} ({count})", printable(name)),
     });
     let names = names.collect::<Vec<_>>().join(", ");
-    let largest = size_u(rest.iter().map(Program::largest).max().unwrap_or(0));
+    let largest = size_u(rest().map(Program::largest).max().unwrap_or(0));
     let (what, each) = if count == 1 { ("process", "") } else { ("processes", " each") };
     writeln!(out, "\nand {count} smaller {what}: {names}{more} held at most {largest}{each}")
 }

@@ -1,4 +1,5 @@
-/* Holds COUNT objects of 1000 bytes, says so, and ends as the second word says. */
+/* Holds COUNT objects of 1000 bytes, says so, and ends as the second word says. The words after
+ * "exec" are the program that it becomes, those after "leave" one without kmem. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +69,12 @@ int main(int argc, char **argv)
 	if (strcmp(end, "fork") == 0) {
 		fork_workers(3, 4000);
 		return 0;
+	}
+	if (strcmp(end, "leave") == 0)
+		unsetenv("LD_PRELOAD");
+	if (strcmp(end, "exec") == 0 || strcmp(end, "leave") == 0) {
+		execvp(argv[3], argv + 3);
+		return 1;
 	}
 	if (strcmp(end, "grow") == 0)
 		for (;;)

@@ -43,8 +43,9 @@ const GROWTH: u64 = 8;
 const MAX_AGE_MS: u64 = 500;
 /// Records for their age take at most one in this many parts of the time.
 const SHARE: u64 = 20;
-/// Name of a box in the directory of `boxes`.
-const IN_DIRECTORY: &[u8] = b"/%p.box";
+/// Name of a box in the directory of `boxes`. The time tells processes of one number apart, such as
+/// those of two namespaces, and the programs that one process becomes by `exec`.
+const IN_DIRECTORY: &[u8] = b"/%p-%n.box";
 /// Longest pattern of a path, in bytes.
 const PATTERN: usize = MAX_PATH + IN_DIRECTORY.len();
 const PAGE: usize = crate::units::PAGE_SIZE;

@@ -99,7 +99,7 @@ pub const OPTIONS: &[ConfOption] = &[
         values: "a path of at most 512 bytes",
         default: "",
         meaning: "A file that outlives the process. In the path `%p` is the process, `%h` the \
-                  host, `%t` the time, `%e` the executable.",
+                  host, `%t` and `%n` the time in seconds and nanoseconds, `%e` the executable.",
         set: |conf, value| {
             conf.blackbox = Text::of(value)?;
             Ok(())

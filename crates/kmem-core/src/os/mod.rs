@@ -548,9 +548,9 @@ pub trait Process {
     }
 
     /// Makes a file of a shape, which outlives the process, and puts it into `file`. It begins with
-    /// `head`; the rest is zero, and takes no room yet. `path` may hold `%p`, `%h`, `%t` and `%e`.
-    /// If a file of that name exists, `decide` gets its first bytes and its length. The new file
-    /// takes the name only when its head is written.
+    /// `head`; the rest is zero, and takes no room yet. `path` may hold `%p`, `%h`, `%t`,
+    /// `%n` and `%e`. If a file of that name exists, `decide` gets its first bytes and its length.
+    /// The new file takes the name only when its head is written.
     ///
     /// # Errors
     /// The reason why the file cannot be made, as text for a diagnostic.

@@ -23,6 +23,8 @@ const MAX_CPUS: u32 = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) pid: u32,
+    pub(super) start_ticks: u64,
+    pub(super) pid_namespace: u64,
     pub(super) exe: String,
     pub(super) started_ns: u64,
     pub(super) written: u32,
@@ -67,6 +69,8 @@ impl Header {
         let each = |offset| std::array::from_fn(|slot| u64_at(bytes, offset + slot * 8));
         Ok(Self {
             pid: field!(bytes, BoxHeader.pid: u32),
+            start_ticks: field!(bytes, BoxHeader.start_ticks: u64),
+            pid_namespace: field!(bytes, BoxHeader.pid_namespace: u64),
             exe: exe(bytes),
             started_ns: field!(bytes, BoxHeader.started_ns: u64),
             written: field!(bytes, BoxHeader.written: u32),

@@ -12,33 +12,39 @@ pub(super) fn this() -> Owner {
     let status = namespace.and_then(|file| file.status());
     let pid = process();
     let pid_namespace = status.map_or(0, |status| status.st_ino);
-    Owner { pid, start_ticks: start_ticks(pid).unwrap_or(0), pid_namespace }
+    // `/proc` may be that of another namespace, where `pid` is of another process.
+    let start_ticks = start_ticks(stat(None, &mut [0; 1024]));
+    Owner { pid, start_ticks: start_ticks.unwrap_or(0), pid_namespace }
 }
 
 /// Returns whether a process is alive, if it is of the namespace of this one. The number of another
 /// namespace says nothing here.
 pub(super) fn is_alive(owner: &Owner) -> bool {
     let is_here = owner.pid_namespace != 0 && owner.pid_namespace == this().pid_namespace;
-    is_here && start_ticks(owner.pid) == Some(owner.start_ticks)
+    let start = |pid| start_ticks(stat(Some(pid), &mut [0; 1024]));
+    is_here && start(owner.pid) == Some(owner.start_ticks)
 }
 
-/// Start of a process, in clock ticks since boot. `None`: there is no process of that number, or no
-/// `/proc`.
-fn start_ticks(pid: u32) -> Option<u64> {
-    let mut text = [0; 1024];
-    let start = field(stat(pid, &mut text), 22)?;
-    core::str::from_utf8(start).ok()?.parse().ok()
+/// Start of a process in its `stat`, in clock ticks since boot. `None`: there is no such process,
+/// or no `/proc`.
+fn start_ticks(stat: &[u8]) -> Option<u64> {
+    core::str::from_utf8(field(stat, 22)?).ok()?.parse().ok()
 }
 
 /// Returns whether a process is stopped, by a signal or a tracer. False where that cannot be told.
 pub(super) fn is_stopped(pid: u32) -> bool {
-    matches!(field(stat(pid, &mut [0; 1024]), 3), Some(b"T" | b"t"))
+    matches!(field(stat(Some(pid), &mut [0; 1024]), 3), Some(b"T" | b"t"))
 }
 
-/// The text of `/proc/PID/stat`; empty if there is no such process, or no `/proc`.
-fn stat(pid: u32, text: &mut [u8; 1024]) -> &[u8] {
+/// The text of `/proc/PID/stat`, or of this process; empty if there is no such process, or no
+/// `/proc`.
+fn stat(pid: Option<u32>, text: &mut [u8; 1024]) -> &[u8] {
     let mut path = Path::new();
-    let named = path.add(b"/proc/") && path.add_number(pid.into()) && path.add(b"/stat");
+    let name = |path: &mut Path| match pid {
+        Some(pid) => path.add_number(pid.into()),
+        None => path.add(b"self"),
+    };
+    let named = path.add(b"/proc/") && name(&mut path) && path.add(b"/stat");
     let len = if named { read_file(path.name(), text) } else { 0 };
     &text[..len]
 }

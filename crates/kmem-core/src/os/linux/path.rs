@@ -63,8 +63,8 @@ impl Path {
         }
     }
 
-    /// Expands `%p` (process), `%h` (host), `%t` (seconds since 1970), `%e` (name of the
-    /// executable) and `%%`. `None`: too long, or another `%`.
+    /// Expands `%p` (process), `%h` (host), `%t` (seconds since 1970), `%n` (nanoseconds since
+    /// 1970), `%e` (name of the executable) and `%%`. `None`: too long, or another `%`.
     pub(super) fn expand(pattern: &[u8]) -> Option<Self> {
         let mut path = Self::new();
         let mut rest = pattern.iter().copied();
@@ -73,6 +73,7 @@ impl Path {
                 b'%' => match rest.next() {
                     Some(b'p') => path.add_number(process().into()),
                     Some(b't') => path.add_number(wall_ns() / 1_000_000_000),
+                    Some(b'n') => path.add_number(wall_ns()),
                     Some(b'h') => path.add(host(&mut [0; 390])),
                     Some(b'e') => {
                         let mut exe = [0; MAX_PATH];
@@ -150,6 +151,8 @@ mod tests {
         assert_eq!(expanded("%h"), Some(host.trim().as_bytes().to_vec()));
         let seconds: u64 = std::str::from_utf8(&expanded("%t").unwrap()).unwrap().parse().unwrap();
         assert!(seconds > 1_600_000_000);
+        let nanos = || std::string::String::from_utf8(expanded("%n").unwrap()).unwrap();
+        assert!(nanos().parse::<u64>().unwrap() / 1_000_000_000 >= seconds);
     }
 
     #[test]
