@@ -378,6 +378,92 @@ fn the_largest_program_comes_first_and_small_ones_are_one_line() {
     assert!(run(&["--only", "absent"]).contains("no process of that name"));
 }
 
+/// Words that run a program in a PID namespace of its own, with a `/proc` of it. None, and
+/// recorded, where that is not allowed.
+fn namespace() -> Option<&'static [&'static str]> {
+    let words =
+        ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"].as_slice();
+    let ran = Command::new(words[0]).args(&words[1..]).arg("true").status();
+    let may = ran.is_ok_and(|status| status.success());
+    if !may {
+        not_run(&this_test(), "no PID namespace can be made here");
+    }
+    may.then_some(words)
+}
+
+/// Number here of the process with this executable.
+fn number_of(exe: &Path) -> Option<u32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let runs =
+        |entry: &fs::DirEntry| fs::read_link(entry.path().join("exe")).is_ok_and(|e| e == exe);
+    processes.filter(runs).find_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+#[test]
+fn processes_of_one_number_in_two_namespaces_keep_their_boxes() {
+    let Some(namespace) = namespace() else { return };
+    let namespace = namespace.join(" ");
+    let bench = Bench::new();
+    let (one, two) = (bench.dir.path().join("one"), bench.dir.path().join("two"));
+    for copy in [&one, &two] {
+        fs::copy(&bench.program, copy).unwrap();
+    }
+    // Both are process 1 of their namespaces at the same time. The second is killed by a misuse, so
+    // that it has a box and no report of its exit.
+    let script = format!(
+        "{namespace} {one} 20000 & read line; {namespace} {two} 30000 free; wait",
+        one = one.display(),
+        two = two.display()
+    );
+    let mut command = bench.run(&[]);
+    command.args(["bash", "-c", &script]).stdin(Stdio::piped());
+    let mut running = Running::start(command);
+    assert_eq!(running.line(), "1");
+    let pid = number_of(&one.canonicalize().unwrap()).unwrap();
+    let list = Command::new(KMEM).arg("ls").output().unwrap();
+    let list = text(&list.stdout);
+    let row = |line: &str| line.split_whitespace().next() == Some(&pid.to_string());
+    assert!(list.lines().any(row), "{pid}: {list}");
+    let dump = Command::new(KMEM).args(["dump", "-p", &pid.to_string()]).output().unwrap();
+    assert!(text(&dump.stdout).contains(" 20001 "), "{}", text(&dump.stderr));
+    drop(running.child.stdin.take());
+    assert_eq!(running.line(), "1");
+    std::thread::sleep(FRESH);
+    send("KILL", &pid.to_string());
+    let (status, report) = running.end();
+    assert_eq!(status, Some(0), "{report}");
+    let (_, one) =
+        report.split_once(&format!("\none (pid {pid}): ")).unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(objects(one.split("\n\n").next().unwrap(), "hold"), 20_001, "{report}");
+    let (_, two) = report.split_once("\ntwo (pid ").unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(objects(two.split("\n\n").next().unwrap(), "hold"), 30_000, "{report}");
+    bench.left_nothing();
+}
+
+#[test]
+fn a_reader_with_the_proc_of_another_namespace_reads_boxes_and_no_other_process() {
+    if namespace().is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    let inside = ["--user", "--map-root-user", "--pid", "--fork"];
+    let mut command = Command::new("unshare");
+    let run = bench.run(&[]);
+    command.args(inside).arg(run.get_program()).args(run.get_args()).arg(&bench.program);
+    command.args(["20000", "exit"]).env_remove("KMEM_CONF").env_remove("LD_PRELOAD");
+    let output = command.env("XDG_RUNTIME_DIR", bench.runtime()).output().unwrap();
+    let report = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{report}");
+    assert!(report.contains("kmem: /proc is that of another pid namespace"), "{report}");
+    assert_eq!(objects(&report, "hold"), 20_001, "{report}");
+    bench.left_nothing();
+    for args in [["ls"].as_slice(), &["dump", "-p", "1"]] {
+        let output = Command::new("unshare").args(inside).arg(KMEM).args(args).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains("unshare --mount-proc"), "{said}");
+    }
+}
+
 #[test]
 fn a_black_box_of_the_users_own_is_left_to_the_user() {
     let bench = Bench::new();

@@ -15,6 +15,12 @@ pub enum ReadError {
         /// Pid of the process.
         pid: u32,
     },
+    /// `/proc` is that of another pid namespace, where numbers are of other processes.
+    #[error(
+        "/proc is that of another pid namespace, where numbers are of other processes: mount that \
+         of this one (mount -t proc proc /proc, or unshare --mount-proc)"
+    )]
+    OtherProc,
     /// The pid now belongs to another process.
     #[error("process {pid} ended while it was read, and its pid was given to another process")]
     Recycled {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::books::Snapshot;
 use crate::error::ReadError;
-use crate::process::Process;
+use crate::process::{Process, check_proc};
 
 /// A process that runs under kmem.
 #[derive(Debug, Clone)]
@@ -34,8 +34,9 @@ impl Listing {
     ///
     /// # Errors
     ///
-    /// The error of reading the directory `/proc`.
+    /// The error of reading the directory `/proc`, or that it is of another pid namespace.
     pub fn take() -> io::Result<Self> {
+        check_proc().map_err(io::Error::other)?;
         let mut listing = Self::default();
         for process in all()? {
             match process.maps() {

@@ -11,6 +11,7 @@ use std::io::{self, Read as _};
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::error::ReadError;
 
@@ -35,8 +36,10 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// [`ReadError::NoProcess`] when no process has this pid.
+    /// [`ReadError::NoProcess`] when no process has this pid, [`ReadError::OtherProc`] when `/proc`
+    /// has the processes of another pid namespace.
     pub fn open(pid: u32) -> Result<Self, ReadError> {
+        check_proc()?;
         Ok(Self { pid, start_time: start_time(pid)? })
     }
 
@@ -176,6 +179,21 @@ impl Process {
             .map_err(|e| ReadError::from_io(self.pid, &path.to_string_lossy(), e))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// Checks that `/proc` has the numbers of this process's pid namespace. System calls take those.
+///
+/// # Errors
+///
+/// [`ReadError::OtherProc`] when it does not.
+pub(crate) fn check_proc() -> Result<(), ReadError> {
+    static IS_OTHER: OnceLock<bool> = OnceLock::new();
+    // Without `/proc` there are errors that say so.
+    let is_other = || {
+        let own = fs::read_link("/proc/self").ok();
+        own.is_some_and(|own| own.as_os_str() != std::process::id().to_string().as_str())
+    };
+    if *IS_OTHER.get_or_init(is_other) { Err(ReadError::OtherProc) } else { Ok(()) }
 }
 
 /// Opens a regular file for reading, without waiting for the writer of a FIFO. `flags` are added

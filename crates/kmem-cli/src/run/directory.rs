@@ -37,7 +37,9 @@ impl Directory {
         let mut random = [0; 8];
         File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random)).ok()?;
         let own = std::process::id();
-        let name = format!("{}{:016x}", prefix(own, started(own)?), u64::from_ne_bytes(random));
+        // Where `/proc` is that of another namespace, the start is not known: the lock counts.
+        let start = started(own).unwrap_or(0);
+        let name = format!("{}{:016x}", prefix(own, start), u64::from_ne_bytes(random));
         // The configuration splits its text at commas, and expands `%` in paths.
         let fits = |dir: &Path| {
             let text = dir.to_str().unwrap_or(",");

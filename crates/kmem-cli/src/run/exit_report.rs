@@ -180,13 +180,15 @@ fn write_main(
 ) -> io::Result<()> {
     match (&ended.main, own) {
         (Some(Ok(reading)), _) => write_reading(out, reading, own, show),
-        (_, Some(held)) => {
-            if ended.main.is_none() && ended.status.code().is_some() {
-                writeln!(
+        (main, Some(held)) => {
+            match main {
+                Some(Err(e)) => writeln!(out, "kmem: {}", printable(&e.to_string()))?,
+                None if ended.status.code().is_some() => writeln!(
                     out,
                     "kmem: the process became a program that cannot be preloaded, or ended by a \
                      raw exit system call; this is from before:"
-                )?;
+                )?,
+                _ => {}
             }
             sections::write_main(out, held, ended.time_ns, show.lines, show.mmap)
         }
