@@ -24,7 +24,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let dir = directory();
-        let program = compile("ends", &["-w"], dir.path());
+        let program = compile("ends", &["-w", "-pthread"], dir.path());
         Self { dir, program }
     }
 
@@ -222,6 +222,41 @@ fn a_misuse_of_any_interface_is_named_and_reported() {
         assert_eq!(names, holder.is_some(), "{end}: {report}");
         assert_eq!(objects(&report, "hold"), 20_001, "{end}: {report}");
         bench.left_nothing();
+    }
+}
+
+#[test]
+fn a_double_free_that_is_found_later_is_named_and_reported() {
+    let bench = Bench::new();
+    for options in [
+        [].as_slice(),
+        &["--rseq", "off"],
+        &["--debug"],
+        &["--quarantine_kb", "256", "--check_caches", "1"],
+        &["--decay_ms", "0"],
+        &["--debug_pagealloc", "1"],
+    ] {
+        for end in ["trim", "flush"] {
+            let output = bench.output(options, &["20000", end]);
+            let report = text(&output.stderr);
+            let what = format!("{end} {options:?}: {report}");
+            assert_eq!(output.status.code(), Some(134), "{what}");
+            assert!(report.contains("-byte object at 0x") && report.contains(" was freed twice\n"));
+            assert!(report.contains("kmem ended it for a misuse of memory\n"), "{what}");
+            assert!(report.contains("was last allocated by hold at "), "{what}");
+            assert_eq!(objects(&report, "hold"), 20_000, "{what}");
+            bench.left_nothing();
+        }
+    }
+}
+
+#[test]
+fn a_misuse_is_recorded_while_another_thread_writes_records() {
+    let bench = Bench::new();
+    for _ in 0..20 {
+        let output = bench.output(&[], &["20000", "busy"]);
+        let report = text(&output.stderr);
+        assert!(report.contains("kmem ended it for a misuse of memory\n"), "{report}");
     }
 }
 

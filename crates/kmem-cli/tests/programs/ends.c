@@ -1,5 +1,7 @@
 /* Holds COUNT objects of 1000 bytes, says so, and ends as the second word says. The words after
  * "exec" are the program that it becomes, those after "leave" one without kmem. */
+#include <malloc.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +35,44 @@ static void fork_workers(int workers, int count)
 		;
 }
 
+/* Frees an object again after its word says that it is live, as when two threads free it at the
+ * same moment. The word is the one in the chunk of 64 KiB that the first free changes. Then the
+ * CPU's array holds the object twice, and gives it back twice: when the program asks for that, or
+ * when the array is full. Frees before have filled up the stock of all CPUs. */
+static void free_twice_unseen(char *object, int trims)
+{
+	static char *others[20000];
+	for (int i = 0; i < 20000; i++)
+		others[i] = malloc(100);
+	for (int i = 0; i < 10000; i++)
+		free(others[i]);
+
+	static unsigned before[1 << 14];
+	unsigned *chunk = (unsigned *)((size_t)object & ~0xffffUL);
+	memcpy(before, chunk, sizeof before);
+	free(object);
+	for (int i = 0; i < 1 << 14; i++) {
+		if (chunk[i] != before[i])
+			chunk[i] = before[i];
+	}
+	free(object);
+	if (trims)
+		malloc_trim(0);
+	for (int i = 10000; i < 20000; i++)
+		free(others[i]);
+	exit(1);
+}
+
+static volatile int grown;
+
+/* Has the black box written to again and again: each time that use has grown by 3 %. */
+static void *grow(void *unused)
+{
+	for (; grown < 4000; grown++)
+		malloc(1 << 20);
+	return unused;
+}
+
 /* Functions of kmem's library, which is preloaded. */
 struct kmem_cache;
 struct kmem_cache *kmem_cache_create_noprof(const char *name, size_t size, size_t align,
@@ -57,6 +97,18 @@ int main(int argc, char **argv)
 	if (strcmp(end, "segv") == 0)
 		*(volatile int *)8 = 1;
 	if (strcmp(end, "free") == 0) {
+		free(freed);
+		free(freed);
+	}
+	if (strcmp(end, "trim") == 0)
+		free_twice_unseen(freed, 1);
+	if (strcmp(end, "flush") == 0)
+		free_twice_unseen(freed, 0);
+	if (strcmp(end, "busy") == 0) {
+		pthread_t thread;
+		pthread_create(&thread, NULL, grow, NULL);
+		while (grown < 10)
+			;
 		free(freed);
 		free(freed);
 	}

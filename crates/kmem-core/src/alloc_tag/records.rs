@@ -155,21 +155,26 @@ impl Books {
     }
 
     /// Writes a record to the black box, if there is one. `reason` is one of
-    /// [`kmem_layout::blackbox::reason`].
+    /// [`kmem_layout::blackbox::reason`]. False: another thread writes one.
     pub fn write_record(
         &self,
         platform: &impl Platform,
         census: &Census<'_>,
         groups: &Groups,
         reason: u32,
-    ) {
-        if self.blackbox.is_there() {
-            self.with_tally(platform, |tally| self.record(platform, census, groups, tally, reason));
+    ) -> bool {
+        if !self.blackbox.is_there() {
+            return true;
         }
+        let mut is_written = false;
+        self.with_tally(platform, |tally| {
+            is_written = self.record(platform, census, groups, tally, reason);
+        });
+        is_written
     }
 
     /// Counts everything live into `tally`. Writes a record of that and of the groups to the black
-    /// box, if there is one.
+    /// box, if there is one. False: there is none, or another thread writes a record.
     pub fn record(
         &self,
         platform: &impl Platform,
@@ -177,7 +182,7 @@ impl Books {
         groups: &Groups,
         tally: &mut Tally<'_>,
         reason: u32,
-    ) {
+    ) -> bool {
         let mut recording = self.blackbox.begin(platform, groups.entries());
         census.each(|held, kind| {
             tally.add(held.tag, held.bytes, held.calls);
@@ -191,7 +196,9 @@ impl Books {
             let used = root.used_pages.load(Ordering::Relaxed);
             recording.finish(platform, reason, used, tally, &self.sites, self.mappings());
             self.probe_large(tally);
+            return true;
         }
+        false
     }
 
     /// Has the callers looked at of sites that hold a large part of the memory. One block may be

@@ -16,7 +16,6 @@ use super::{Heap, ZoneSet};
 use crate::class::PageClass;
 use crate::os::Platform;
 use crate::page::{DoubleFree, Pcp, Reserve, Run, Way};
-use crate::report;
 use crate::slab::slabs::Refused;
 use crate::units::{CpuId, Item};
 
@@ -213,7 +212,7 @@ impl<P: Platform> Heap<P> {
                 }
             };
             if let Err(DoubleFree(page)) = given {
-                report::page_freed_twice(&self.platform, set.zone.address(page));
+                self.end_for_page(set.zone.address(page));
             }
             self.decay(set);
         }

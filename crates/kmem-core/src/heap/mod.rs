@@ -44,6 +44,7 @@ use crate::os::Platform;
 use crate::os::stepped::Part;
 use crate::page::{BadPage, PageChecks, Pcp, Zone, Zones};
 use crate::prng::Prng;
+use crate::report;
 use crate::slab::sheaf::Barn;
 use crate::slab::slabs::{Refused, Slabs};
 use crate::slab::{Format, SlabZone};
@@ -83,6 +84,10 @@ pub trait Owner: Sync {
 
     /// Reports a bad page, which the heap does not use again.
     fn bad_page(&'static self, zone: &Zone, found: BadPage);
+
+    /// Ends the program, which freed the memory at an address twice. That was reported. The calling
+    /// thread may have stopped a CPU and taken a sheaf, so nothing here waits for either.
+    fn freed_twice(&'static self, at: usize) -> !;
 }
 
 /// The heap. Zeroed memory, but for the platform, is a valid value: not started.
@@ -320,6 +325,30 @@ impl<P: Platform> Heap<P> {
         if let Some(words) = set.zone.words(found.run.start) {
             words.ext.fetch_and(!EXT_LIVE, Ordering::Relaxed);
             words.len.store(0, Ordering::Release);
+        }
+    }
+
+    /// Ends the program: an object came back to its slab although it is free there. Two threads
+    /// freed it concurrently.
+    #[cold]
+    #[inline(never)]
+    fn end_for_object(&self, object: usize, class: SizeClass) -> ! {
+        report::print_freed_twice(&self.platform, object, class);
+        self.end_for_double_free(object)
+    }
+
+    /// Ends the program: a page came back to its zone although it is free there.
+    #[cold]
+    #[inline(never)]
+    fn end_for_page(&self, page: usize) -> ! {
+        report::print_page_freed_twice(&self.platform, page);
+        self.end_for_double_free(page)
+    }
+
+    fn end_for_double_free(&self, at: usize) -> ! {
+        match self.owner() {
+            Some(owner) => owner.freed_twice(at),
+            None => self.platform.fatal(),
         }
     }
 

@@ -5,7 +5,6 @@ use super::{Heap, ZoneSet};
 use crate::class::SizeClass;
 use crate::os::Platform;
 use crate::page::{Placement, Run, Way};
-use crate::report;
 use crate::slab::Retired;
 use crate::slab::purge::Work;
 use crate::slab::sheaf::{Barn, SHEAF_OBJECTS};
@@ -114,7 +113,7 @@ impl<P: Platform> Heap<P> {
         // SAFETY: objects of this class of the heap, by the contract.
         let given = unsafe { self.slabs().give(class, items, retired) };
         if let Err(twice) = given {
-            report::freed_twice(&self.platform, twice.0, class);
+            self.end_for_object(twice.0, class);
         }
     }
 

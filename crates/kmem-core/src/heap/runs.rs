@@ -11,7 +11,6 @@ use super::{Heap, ZoneSet};
 use crate::class::{PageClass, RunClass};
 use crate::os::Platform;
 use crate::page::{Placement, Run};
-use crate::report;
 use crate::slab::slabs::Refused;
 use crate::sync::Ordering;
 use crate::units::{Item, PAGE_SIZE, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount, Pfn};
@@ -224,7 +223,7 @@ impl<P: Platform> Heap<P> {
     /// Gives free pages back to their zone.
     pub fn give_pages(&'static self, set: &'static ZoneSet, run: Run) {
         if let Err(twice) = set.zone.give(run) {
-            report::page_freed_twice(&self.platform, set.zone.address(twice.0));
+            self.end_for_page(set.zone.address(twice.0));
         }
         self.decay(set);
     }
@@ -237,7 +236,7 @@ impl<P: Platform> Heap<P> {
         // SAFETY: the same contract.
         let retired = unsafe { set.zone.on(&self.platform).retire(self.zones.checks(), run) };
         if let Err(twice) = retired {
-            report::page_freed_twice(&self.platform, set.zone.address(twice.0));
+            self.end_for_page(set.zone.address(twice.0));
         }
     }
 

@@ -171,4 +171,8 @@ impl<P: Platform> Owner for Instance<P> {
     fn bad_page(&'static self, zone: &Zone, found: BadPage) {
         self.ledger.reporter().bad_page(zone, found);
     }
+
+    fn freed_twice(&'static self, at: usize) -> ! {
+        self.ledger.end_for_double_free(at)
+    }
 }

@@ -24,7 +24,7 @@
 //! Context: any; but shrinkers are called, see [`crate::memcg::Shrink`].
 
 use kmem_layout::blackbox::reason;
-use kmem_layout::word::EXT_LIVE;
+use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use crate::alloc_tag::{Books, Census};
 use crate::heap::{Heap, ZoneSet};
@@ -34,7 +34,7 @@ use crate::os::Platform;
 use crate::page::{PageWords, Run};
 use crate::report::{Fault, Reporter, Reports};
 use crate::request::Caller;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, spin};
 use crate::units::{ObjcgId, PageCount, TagId};
 
 mod effort;
@@ -50,6 +50,9 @@ pub use effort::COSTLY;
 use effort::Tried;
 pub use object_checks::{CacheName, CacheNumber, MAX_CACHE_NAME, ObjectChecks, ObjectGuards};
 pub use transfer::Resized;
+
+/// Longest time in milliseconds that a misuse waits for a record of another thread.
+const RECORD_WAIT_MS: u64 = 500;
 
 /// The ledger of an instance, over its heap. Zeroed memory, but for the platform, is a valid value:
 /// not started.
@@ -177,15 +180,38 @@ impl<P: Platform> Ledger<P> {
         self.end_for_misuse(fault.last());
     }
 
+    /// Writes a record to the black box, and ends the program: the memory at an address was freed
+    /// twice, which was reported.
+    #[cold]
+    #[inline(never)]
+    pub fn end_for_double_free(&'static self, at: usize) -> ! {
+        let holder = match self.heap.find(at) {
+            Ok(live) => Some(TagId(live.word() & TAG_MASK)),
+            Err(fault) => fault.last(),
+        };
+        self.end_for_misuse(holder)
+    }
+
     /// Writes a record to the black box, and ends the program for a misuse, which was reported.
     /// `holder` is the call site that last allocated the memory, if it is known.
+    ///
+    /// The calling thread may have stopped a CPU, and may hold a sheaf. A record waits for neither:
+    /// it reads the words of the heap, and takes only the marks of the tally and of the box. If
+    /// another thread has one of these, this one waits for a time. It does not wait for ever, since
+    /// it may be in a handler that interrupted a record.
     #[cold]
     pub fn end_for_misuse(&'static self, holder: Option<TagId>) -> ! {
         if let Some(holder) = holder {
             self.books.blackbox.note_misused(self.books.sites.address(holder));
         }
-        self.books.write_record(self.platform(), &self.census(), &self.groups, reason::MISUSE);
-        self.platform().fatal()
+        let platform = self.platform();
+        let until = platform.now_ms() + RECORD_WAIT_MS;
+        while !self.books.write_record(platform, &self.census(), &self.groups, reason::MISUSE)
+            && platform.now_ms() < until
+        {
+            spin();
+        }
+        platform.fatal()
     }
 
     /// Serves a request: charges the group, takes memory by `take`, writes the extension word.

@@ -416,7 +416,8 @@ impl<P: Platform> Backing for Handles<P> {
         // SAFETY: free objects of this class and zone, which only this thread has.
         let given = unsafe { self.set.slabs.give(self.kind(), items, retired) };
         if let Err(twice) = given {
-            report::freed_twice(self.on.ledger.platform(), twice.0, self.class);
+            report::print_freed_twice(self.on.ledger.platform(), twice.0, self.class);
+            self.on.ledger.end_for_double_free(twice.0);
         }
     }
 }

@@ -147,18 +147,13 @@ impl<P: Platform> Reporter<'_, P> {
     }
 }
 
-/// Ends the program: an object came back to its slab although it is free there. Two threads freed
-/// it concurrently.
-#[cold]
-pub fn freed_twice(platform: &impl Platform, object: usize, class: SizeClass) -> ! {
+/// Reports an object that came back to its slab although it is free there.
+pub fn print_freed_twice(platform: &impl Platform, object: usize, class: SizeClass) {
     let size = class.size();
-    let line =
-        format_args!("kmem: double free: the {size}-byte object at {object:#x} was freed twice\n");
-    super::end(platform, line)
+    print!(platform, "kmem: double free: the {size}-byte object at {object:#x} was freed twice\n");
 }
 
-/// Ends the program: a page came back to its zone although it is free there.
-#[cold]
-pub fn page_freed_twice(platform: &impl Platform, page: usize) -> ! {
-    super::end(platform, format_args!("kmem: double free: the page at {page:#x} is free already\n"))
+/// Reports a page that came back to its zone although it is free there.
+pub fn print_page_freed_twice(platform: &impl Platform, page: usize) {
+    print!(platform, "kmem: double free: the page at {page:#x} is free already\n");
 }

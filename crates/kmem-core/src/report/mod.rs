@@ -15,7 +15,7 @@ use crate::memcg::Groups;
 use crate::os::Platform;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
-pub use fault::{Fault, freed_twice, page_freed_twice};
+pub use fault::{Fault, print_freed_twice, print_page_freed_twice};
 pub(crate) use line::print;
 pub use line::{Line, Printable, Size, Word};
 pub use name::{CallName, FunctionName, GroupPath, HolderName, SiteName};
