@@ -234,6 +234,110 @@ fn python_shows_its_arenas_and_what_a_script_maps() {
     assert!(number(&dump["accounting"], "resident") > 60 << 20);
 }
 
+/// Runs a program of another language until it says that it is ready. Its heap of 64 MiB is mapped
+/// memory of calls that `is_heap` accepts by module, function and file. Its threads have stacks.
+fn shows_its_heap(command: Command, dir: &Path, is_heap: impl Fn([&str; 3]) -> bool) {
+    let (process, _) = start(command, dir);
+    let dump = dump(process.pid(), &[]);
+    let accounting = &dump["accounting"];
+    let of = |name: &str| accounting[name].as_i64().unwrap_or(0);
+    let heap = of("tracked") + of("cached") + of("overhead") - of("untouched") - of("swapped");
+    assert_eq!(heap + of("unaccounted"), of("resident"), "{accounting}");
+    let [resident, size, _] = pages(&dump, |row| {
+        let text = |field: &str| row[field].as_str().unwrap_or_default();
+        row["kind"] == "mapping" && is_heap([text("module"), text("function"), text("file")])
+    });
+    assert!(resident * PAGE >= 64 << 20 && size >= resident, "{dump}");
+    assert!(of_kind(&dump, "stack", "thread_stacks")[2] > 1, "{dump}");
+    assert!(of_kind(&dump, "stack", "stack")[0] > 0, "{dump}");
+}
+
+#[test]
+fn node_shows_the_heap_of_v8() {
+    if is_missing("node") {
+        return;
+    }
+    let dir = directory();
+    let script = "const keep = [];\n\
+        for (let i = 0; i < 90; i++) keep.push(new Array(100000).fill(i));\n\
+        console.log('ready'); process.stdin.resume();\n";
+    let mut command = Command::new("node");
+    command.args(["-e", script]);
+    shows_its_heap(command, dir.path(), |[module, function, _]| {
+        module.contains("node") && function.starts_with("v8::")
+    });
+}
+
+#[test]
+fn java_shows_the_heap_of_its_machine() {
+    if is_missing("java") || is_missing("javac") {
+        return;
+    }
+    let dir = directory();
+    let source = dir.path().join("Heap.java");
+    let text = "public class Heap {\n\
+        static byte[][] keep = new byte[70][];\n\
+        public static void main(String[] args) throws Exception {\n\
+          for (int i = 0; i < keep.length; i++) {\n\
+            keep[i] = new byte[1 << 20];\n\
+            java.util.Arrays.fill(keep[i], (byte) 1);\n\
+          }\n\
+          System.out.println(\"ready\");\n\
+          System.in.read();\n\
+        }\n\
+      }\n";
+    std::fs::write(&source, text).unwrap();
+    let built = Command::new("javac").arg("-d").arg(dir.path()).arg(&source).status().unwrap();
+    assert!(built.success());
+    let mut command = Command::new("java");
+    command.args(["-Xmx300m", "-cp"]).arg(dir.path()).arg("Heap");
+    shows_its_heap(command, dir.path(), |[module, ..]| module == "libjvm.so");
+}
+
+#[test]
+fn go_shows_the_heap_of_its_runtime() {
+    // A program of Go alone is static. With a call into C it is not.
+    if Command::new("go").arg("version").output().is_err() {
+        not_run(&this_test(), "there is no go");
+        return;
+    }
+    let dir = directory();
+    let (source, program) = (dir.path().join("heap.go"), dir.path().join("heap"));
+    let text = "package main\n\
+        // #include <stdlib.h>\n\
+        import \"C\"\n\
+        import (\"fmt\"; \"os\")\n\
+        var keep [][]byte\n\
+        func main() {\n\
+          C.free(C.malloc(10))\n\
+          for i := 0; i < 70; i++ {\n\
+            one := make([]byte, 1<<20)\n\
+            for j := range one { one[j] = 1 }\n\
+            keep = append(keep, one)\n\
+          }\n\
+          fmt.Println(\"ready\")\n\
+          os.Stdin.Read(make([]byte, 1))\n\
+          fmt.Println(len(keep))\n\
+        }\n";
+    std::fs::write(&source, text).unwrap();
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(&source).current_dir(dir.path());
+    // The cache stays, since it takes long to fill.
+    build.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache"));
+    build.env("GO111MODULE", "off").env("CGO_ENABLED", "1").env("HOME", dir.path());
+    let built = build.output().unwrap();
+    if !built.status.success() {
+        not_run(
+            &this_test(),
+            &format!("go builds no program with C: {}", self::text(&built.stderr)),
+        );
+        return;
+    }
+    shows_its_heap(Command::new(&program), dir.path(), |[_, function, file]| {
+        function == "x_cgo_mmap" && file.contains("runtime/cgo")
+    });
+}
+
 const PEAK_SOURCE: &str = include_str!("programs/mapped_peak.c");
 
 /// The report of `kmem run` on the program that maps memory and unmaps it again.
