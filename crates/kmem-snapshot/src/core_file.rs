@@ -107,6 +107,16 @@ impl CoreFile {
         &self.maps
     }
 
+    /// Addresses near the upper ends of the stacks of threads besides the first.
+    pub(crate) fn thread_stacks(&self) -> Vec<u64> {
+        self.notes.other_threads()
+    }
+
+    /// True when the stack of the first thread is known.
+    pub(crate) fn names_stack(&self) -> bool {
+        self.maps.all().iter().any(|mapping| mapping.path == mappings::STACK)
+    }
+
     /// Memory of the process, as far as it was dumped.
     #[must_use]
     pub fn memory(&self) -> &CoreMemory {

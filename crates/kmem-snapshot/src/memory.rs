@@ -547,7 +547,7 @@ impl Image<'_> {
             Self::Live(process) => {
                 process.other_threads().into_iter().filter_map(robust_list).collect()
             }
-            Self::Core(_) => Vec::new(),
+            Self::Core(core) => core.thread_stacks(),
         }
     }
 

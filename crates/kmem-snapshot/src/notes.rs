@@ -28,7 +28,7 @@ pub enum Note {
     NoMappingsInBox,
     /// Part of the mapped memory of which a black box does not tell what was in memory, in bytes.
     MappingsUncounted(u64),
-    /// A core does not name stacks.
+    /// A core without the note that tells where the stack of the first thread is.
     NoStacks,
     /// This many mappings have no name, because the table of records was full.
     MappingsLost(u64),
@@ -135,7 +135,7 @@ impl fmt::Display for Note {
                 size_u(*bytes)
             ),
             Self::NoStacks => {
-                f.write_str("a core does not name stacks: they are among the anonymous mappings")
+                f.write_str("the core does not tell stacks: they are among the anonymous mappings")
             }
             Self::MappingsLost(count) => write!(
                 f,

@@ -20,7 +20,7 @@ pub(crate) const PAGE: u64 = 4096;
 /// Most mappings of a process: sixteen times as many as Linux allows by default.
 pub const MAX_MAPPINGS: usize = 1 << 20;
 /// Most threads whose stacks are looked for.
-const MAX_THREADS: usize = 1 << 16;
+pub(crate) const MAX_THREADS: usize = 1 << 16;
 /// Most bytes read from one file of `/proc/PID`.
 const MAX_PROC_FILE: u64 = 64 << 20;
 

@@ -375,7 +375,7 @@ impl Target {
                     mappings = resolve_mappings(&of.rows, &mut symbols, wanted);
                     mappings.retain(|site| filter.admits_size(site.bytes));
                     notes.extend(of.faults.iter().cloned().map(Note::LeftOut));
-                    if matches!(opened, Opened::Core(_)) {
+                    if matches!(&opened, Opened::Core(core) if !core.names_stack()) {
                         notes.push(Note::NoStacks);
                     }
                     if of.lost != 0 {

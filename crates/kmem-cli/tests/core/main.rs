@@ -121,6 +121,37 @@ fn a_core_of_gcore_says_the_same() {
     assert!(of("overhead").as_i64().unwrap() <= overhead);
 }
 
+/// Rows of stacks in a dump of JSON: mapped bytes and ranges of the first thread's, and of others.
+fn stacks(dump: &str) -> [[i64; 2]; 2] {
+    let dump: Value = serde_json::from_str(dump).unwrap();
+    let rows = dump["rows"].as_array().unwrap();
+    ["stack", "thread_stacks"].map(|function| {
+        let is_it = |row: &&Value| row["kind"] == "stack" && row["function"] == function;
+        let row = rows.iter().find(is_it).unwrap_or_else(|| panic!("{function}: {dump}"));
+        assert!(row["bytes"].as_i64().unwrap() > 0, "{row}");
+        ["mapped", "calls"].map(|field| row[field].as_i64().unwrap())
+    })
+}
+
+#[test]
+fn a_core_tells_the_stacks_of_all_threads() {
+    let live = Dying::start("abort", true);
+    let [_, before] = stacks(&live.live(&["dump", "--json"]));
+    assert_eq!(before[1], 4);
+    let tells = |core: &std::path::Path| {
+        let output = kmem(&["dump", "--json", "--core"], core);
+        let [first, others] = stacks(&text(&output.stdout));
+        assert_eq!((first[1], others), (1, before));
+        assert!(!text(&output.stderr).contains("stacks: they are among"));
+    };
+    if let Some(core) = by_gcore(&live) {
+        tells(&core);
+    }
+    if let Some(core) = live.kill() {
+        tells(&core);
+    }
+}
+
 #[test]
 fn top_shows_a_core_once() {
     let live = Dying::start("segv", true);

@@ -9,6 +9,9 @@ use super::header::Headers;
 use super::notes::Notes;
 use crate::process::{Mapping, Maps};
 
+/// Name of the stack of the first thread.
+pub(super) const STACK: &str = "[stack]";
+
 /// Rebuilds the mappings of the process. Linux writes a segment for each. Other writers leave out
 /// mappings that they do not dump. So a mapped file without a segment cannot be read.
 pub(super) fn maps(headers: &Headers, notes: &Notes) -> Maps {
@@ -34,6 +37,8 @@ pub(super) fn maps(headers: &Headers, notes: &Notes) -> Maps {
             let name = match file_here {
                 Some(file) => file.name.as_str(),
                 None if load_here.is_some_and(|l| l.start == notes.vdso) => "[vdso]",
+                // The kernel puts the path given to `execve` on the stack of the first thread.
+                None if (at..end).contains(&notes.exec_name) && is(elf::PF_W) => STACK,
                 None => "",
             };
             let (path, deleted) = match name.strip_suffix(" (deleted)") {

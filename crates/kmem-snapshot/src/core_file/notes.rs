@@ -9,7 +9,7 @@ use object::read::elf::NoteIterator;
 
 use super::header::Headers;
 use crate::budget::Budget;
-use crate::process::MAX_MAPPINGS;
+use crate::process::{MAX_MAPPINGS, MAX_THREADS};
 use crate::report::size_u;
 
 /// Most bytes of notes read, in all segments together. One thread takes 3 KiB, one mapped file 100
@@ -49,6 +49,16 @@ pub(super) struct Notes {
     pub(super) vdso: u64,
     /// NT_FILE, in order of address, without overlap.
     pub(super) files: Vec<MappedFile>,
+    /// The threads, in the order of their notes.
+    pub(super) threads: Vec<Thread>,
+}
+
+/// A thread, by its NT_PRSTATUS.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Thread {
+    tid: u32,
+    /// Address of its descriptor (the thread pointer); 0: not known.
+    descriptor: u64,
 }
 
 /// Offsets in `struct elf_prpsinfo` and `struct elf_prstatus` of 64-bit Linux.
@@ -57,6 +67,14 @@ const PSINFO_NAME: std::ops::Range<usize> = 40..56;
 const PSINFO_ARGUMENTS: std::ops::Range<usize> = 56..136;
 const STATUS_SIGNAL: usize = 12;
 const STATUS_PID: usize = 32;
+/// Of `fs_base` in the registers of x86-64, which begin at 112.
+#[cfg(target_arch = "x86_64")]
+const STATUS_DESCRIPTOR: Option<usize> = Some(112 + 21 * 8);
+/// Elsewhere a note of its own has the thread pointer.
+#[cfg(not(target_arch = "x86_64"))]
+const STATUS_DESCRIPTOR: Option<usize> = None;
+/// Kind of that note on AArch64; its name is `LINUX`.
+const NT_ARM_TLS: u32 = 0x401;
 
 impl Notes {
     /// Reads the notes of a core file of `len` bytes.
@@ -103,15 +121,21 @@ impl Notes {
                 if note.name().is_empty() && note.desc().is_empty() {
                     break;
                 }
+                if note.name() == b"LINUX" && note.n_type(LE) == NT_ARM_TLS {
+                    notes.thread_pointer(note.desc());
+                }
                 if note.name() != b"CORE" {
                     continue;
                 }
                 match note.n_type(LE) {
                     elf::NT_PRPSINFO => notes.psinfo(note.desc()),
-                    // The first is that of the thread which received the signal.
-                    elf::NT_PRSTATUS if !has_status => {
-                        has_status = true;
-                        notes.status(note.desc());
+                    elf::NT_PRSTATUS => {
+                        notes.thread(note.desc());
+                        // The first is that of the thread which received the signal.
+                        if !has_status {
+                            has_status = true;
+                            notes.status(note.desc());
+                        }
                     }
                     elf::NT_AUXV => notes.auxv(note.desc()),
                     elf::NT_FILE if !has_files => {
@@ -149,6 +173,28 @@ impl Notes {
             // The id of a thread, for lack of the process's.
             self.pid = u32_at(note, STATUS_PID).unwrap_or(0);
         }
+    }
+
+    fn thread(&mut self, note: &[u8]) {
+        if self.threads.len() < MAX_THREADS {
+            let tid = u32_at(note, STATUS_PID).unwrap_or(0);
+            let descriptor = STATUS_DESCRIPTOR.and_then(|at| u64_at(note, at)).unwrap_or(0);
+            self.threads.push(Thread { tid, descriptor });
+        }
+    }
+
+    /// Reads a note that follows those of its thread.
+    fn thread_pointer(&mut self, note: &[u8]) {
+        if let (Some(thread), Some(at)) = (self.threads.last_mut(), u64_at(note, 0)) {
+            thread.descriptor = at;
+        }
+    }
+
+    /// Addresses of the descriptors of threads besides the first. The C library puts them at the
+    /// upper ends of the stacks.
+    pub(super) fn other_threads(&self) -> Vec<u64> {
+        let others = self.threads.iter().filter(|thread| thread.tid != self.pid);
+        others.map(|thread| thread.descriptor).filter(|&at| at != 0).collect()
     }
 
     fn auxv(&mut self, note: &[u8]) {
@@ -231,6 +277,28 @@ mod tests {
         let files = files(&note).unwrap();
         assert_eq!(files[0].name, "/a (deleted)");
         assert_eq!((files[1].name.as_str(), files[1].offset), ("/b x", 8192));
+    }
+
+    #[test]
+    fn descriptors_of_threads_are_those_of_others_than_the_first() {
+        let status = |tid: u32, descriptor: u64| {
+            let mut note = vec![0; 336];
+            note[STATUS_PID..STATUS_PID + 4].copy_from_slice(&tid.to_le_bytes());
+            if let Some(at) = STATUS_DESCRIPTOR {
+                note[at..at + 8].copy_from_slice(&descriptor.to_le_bytes());
+            }
+            note
+        };
+        let mut notes = Notes { pid: 7, ..Notes::default() };
+        for (tid, descriptor) in [(8, 0x1000), (7, 0x2000), (9, 0x3000), (10, 0)] {
+            notes.thread(&status(tid, descriptor));
+            notes.thread_pointer(&descriptor.to_le_bytes());
+        }
+        assert_eq!(notes.other_threads(), [0x1000, 0x3000]);
+        // Notes that are too short say nothing.
+        notes.thread(&[0; 40]);
+        notes.thread_pointer(&[0; 7]);
+        assert_eq!(notes.other_threads().len(), 2);
     }
 
     #[test]
