@@ -1,4 +1,4 @@
-//! `kmem-bench hardening`: the cost of checks of objects, by option of `KMEM_CONF`.
+//! `kmem-bench hardening`: the cost of checks and zeroes of objects, by option of `KMEM_CONF`.
 //!
 //! | column | one operation |
 //! |---|---|
@@ -33,13 +33,24 @@ const PAIRS: usize = 1 << 18;
 /// An option, and an instance with it.
 type Option = (&'static str, fn() -> (Heap, String), fn() -> &'static Kmem);
 
-const OPTIONS: [Option; 6] = [
+const OPTIONS: [Option; 9] = [
     ("none", instances::on::heap, instances::on::instance),
     ("shuffle:1", instances::pages_shuffled::heap, instances::pages_shuffled::instance),
     ("check_caches:1", instances::caches_checked::heap, instances::caches_checked::instance),
     ("redzone:1", instances::red_zones::heap, instances::red_zones::instance),
     ("quarantine_kb:1024", instances::quarantined::heap, instances::quarantined::instance),
-    ("all of these", instances::hardened::heap, instances::hardened::instance),
+    ("the four above", instances::hardened::heap, instances::hardened::instance),
+    (
+        "init_on_alloc:1",
+        instances::pages_init_on_alloc::heap,
+        instances::pages_init_on_alloc::instance,
+    ),
+    (
+        "init_on_free:1",
+        instances::pages_init_on_free::heap,
+        instances::pages_init_on_free::instance,
+    ),
+    ("both", instances::zeroed::heap, instances::zeroed::instance),
 ];
 
 /// The columns.

@@ -27,6 +27,8 @@ impl Mode {
     pub const NEVER: Self = Self(profiling::NEVER);
     /// Allocations are not tagged.
     pub const OFF: Self = Self(3);
+    /// There are no extension words, and the fast paths of allocation stay closed.
+    pub const NEVER_CLOSED: Self = Self(4);
 
     /// A value of [`RootBlock::profiling`].
     pub const fn of(switch: u32) -> Self {
@@ -165,7 +167,7 @@ impl Books {
 
     /// Returns whether objects have extension words.
     pub fn are_kept(&self) -> bool {
-        self.mode() != Mode::NEVER
+        !matches!(self.mode(), Mode::NEVER | Mode::NEVER_CLOSED)
     }
 
     /// Which calls are watched.
@@ -200,6 +202,14 @@ impl Books {
     /// The extension word of a live allocation by a caller: tag and live bit.
     pub fn word_for(&self, platform: &impl Platform, caller: Caller) -> u32 {
         self.sites.cached(caller.key()).unwrap_or_else(|| self.word_not_cached(platform, caller))
+    }
+
+    /// The extension word of a live allocation by a caller, where fast paths are closed by
+    /// [`Sites::put_aside`] alone. `None`: the site is not in the cache, or calls are watched.
+    #[inline]
+    pub fn word_aside(&self, platform: &impl Platform, caller: Caller) -> Option<u32> {
+        let cached = self.sites.cached_aside(caller.key());
+        cached.or_else(|| self.word_of_chain(platform, caller))
     }
 
     /// [`Self::word_for`] of a site that is not in the cache. Not inlined: callers of `malloc` may

@@ -17,9 +17,17 @@ impl Watch {
     /// Objects are guarded, so every call takes the slow path; no call is watched.
     pub const GUARD: u32 = 4;
 
+    /// Freed memory is zeroed, so every free takes a slower path; no call is watched.
+    pub const ZERO: u32 = 8;
+
     /// Returns whether fast paths must stay closed.
     pub const fn any(self) -> bool {
-        self.0 != 0
+        self.0 & !Self::ZERO != 0
+    }
+
+    /// Returns whether frees need nothing.
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
     }
 
     /// Returns whether calls are counted.

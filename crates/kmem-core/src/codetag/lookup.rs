@@ -101,7 +101,7 @@ impl Sites {
         let is_through = frames.len() > 1 && frames.len() == wrappers as usize + 1;
         if table.root.depth.load(Ordering::Relaxed) < 2 && (is_alone || is_through) {
             self.probes.begin(tag, frames[0], is_alone);
-            self.cache[frames[0] as usize % CACHE_SLOTS].store(0, Ordering::Relaxed);
+            self.filled()[frames[0] as usize % CACHE_SLOTS].store(0, Ordering::Relaxed);
         }
     }
 

@@ -65,6 +65,11 @@ const CACHE_WORD: u32 = TAG_BITS + 1;
 #[repr(C, align(64))]
 pub struct Sites {
     cache: [AtomicU64; CACHE_SLOTS],
+    /// The cache where fast paths stay closed because each new object is zeroed: `cache` stays
+    /// empty then, and this one has the words. See [`Self::cached_aside`].
+    aside: [AtomicU64; CACHE_SLOTS],
+    /// 1 if words go into `aside`.
+    is_aside: AtomicU32,
     sites: Stepped,
     index: AtomicU64,
     root: AtomicU64,
@@ -82,6 +87,8 @@ impl Sites {
     pub const fn new() -> Self {
         Self {
             cache: [const { AtomicU64::new(0) }; CACHE_SLOTS],
+            aside: [const { AtomicU64::new(0) }; CACHE_SLOTS],
+            is_aside: AtomicU32::new(0),
             sites: Stepped::new(),
             index: AtomicU64::new(0),
             root: AtomicU64::new(0),
@@ -105,7 +112,8 @@ impl Sites {
 
     /// Address of the cache and its length in bytes. A reader outside the process may zero it.
     pub fn cache_part(&self) -> (u64, u64) {
-        (self.cache.as_ptr() as u64, size_of_val(&self.cache) as u64)
+        let cache = self.filled();
+        (cache.as_ptr() as u64, size_of_val(cache) as u64)
     }
 
     /// Gives the table its memory.
@@ -149,15 +157,34 @@ impl Sites {
         if word >> CACHE_WORD == 0 { Some(word as u32) } else { None }
     }
 
+    /// [`Self::cached`] for a path behind the closed fast paths; see [`Self::put_aside`].
+    #[inline]
+    pub fn cached_aside(&self, key: usize) -> Option<u32> {
+        let word = self.aside[key % CACHE_SLOTS].load(Ordering::Relaxed);
+        let word = word ^ (key as u64) << TAG_BITS;
+        if word >> CACHE_WORD == 0 { Some(word as u32) } else { None }
+    }
+
+    /// Closes the fast paths of allocation: [`Self::cached`] knows no key from now on, and
+    /// [`Self::cached_aside`] does. Called once, before any allocation.
+    pub fn put_aside(&self) {
+        self.is_aside.store(1, Ordering::Relaxed);
+    }
+
+    /// The cache that is in use.
+    fn filled(&self) -> &[AtomicU64; CACHE_SLOTS] {
+        if self.is_aside.load(Ordering::Relaxed) == 0 { &self.cache } else { &self.aside }
+    }
+
     /// Puts a tag into the cache.
     pub(crate) fn remember(&self, key: usize, tag: TagId) {
         let word = (key as u64) << TAG_BITS ^ u64::from(tag.0 | EXT_LIVE);
-        self.cache[key % CACHE_SLOTS].store(word, Ordering::Relaxed);
+        self.filled()[key % CACHE_SLOTS].store(word, Ordering::Relaxed);
     }
 
     /// Empties the cache. A call site without an entry takes the slow path.
     pub fn forget(&self) {
-        for word in &self.cache {
+        for word in self.filled() {
             word.store(0, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);

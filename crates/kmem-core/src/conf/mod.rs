@@ -41,9 +41,9 @@ pub struct Conf {
     /// `page_poison:0|1`: free pages are filled with a pattern, which is checked when they are
     /// allocated.
     pub page_poison: bool,
-    /// `init_on_alloc:0|1`: pages read as zero when they are allocated.
+    /// `init_on_alloc:0|1`: memory of any size reads as zero when it is allocated.
     pub init_on_alloc: bool,
-    /// `init_on_free:0|1`: pages are zeroed when they are freed.
+    /// `init_on_free:0|1`: memory of any size is zeroed when it is freed.
     pub init_on_free: bool,
     /// `shuffle:0|1`: single pages, huge pages and objects of slabs are allocated in random order.
     pub shuffle: bool,

@@ -190,14 +190,14 @@ pub const OPTIONS: &[ConfOption] = &[
         name: "init_on_alloc",
         values: "`0`, `1`",
         default: "`0`",
-        meaning: "Pages are zeroed when they are allocated.",
+        meaning: "Memory is zeroed when it is allocated.",
         set: switch!(init_on_alloc),
     },
     ConfOption {
         name: "init_on_free",
         values: "`0`, `1`",
         default: "`0`",
-        meaning: "Pages are zeroed when they are freed. No effect beside `page_poison`.",
+        meaning: "Memory is zeroed when it is freed. No effect beside `page_poison`.",
         set: switch!(init_on_free),
     },
     ConfOption {

@@ -97,6 +97,8 @@ pub struct Heap<P> {
     pub slots: Slots,
     /// Tables that the fast paths read.
     pub fast: Fast,
+    /// The tables for `free` where it is closed because each freed object is zeroed.
+    pub fast_zeroed: Fast,
     /// The geometry of each size class.
     pub classes: Classes,
     /// The zones.
@@ -173,6 +175,7 @@ impl<P: Platform> Heap<P> {
         Self {
             slots: Slots::new(),
             fast: Fast::new(),
+            fast_zeroed: Fast::new(),
             classes: Classes::new(),
             zones: Zones::new(),
             pcp: AtomicUsize::new(0),

@@ -9,6 +9,7 @@ use crate::heap::{Fit, Looked};
 use crate::memcg::stock::{Price, objcg_bits};
 use crate::os::Platform;
 use crate::request::Caller;
+use crate::slab::zero_object;
 use crate::sync::Ordering;
 use crate::task;
 use crate::units::{Gfp, Item, ObjcgId, PAGE_SIZE, PageCount};
@@ -262,7 +263,45 @@ impl<P: Platform> Instance<P> {
         if need > MAX_OBJECT {
             return self.alloc_run(size, PageCount::ONE, Gfp::KERNEL, caller);
         }
-        self.alloc_guarded(SizeClass::of(need), size, caller)
+        let at = self.take_aside(SizeClass::of(need), caller);
+        if at.is_null() { self.alloc_guarded(SizeClass::of(need), size, caller) } else { at }
+    }
+
+    /// Takes an object off the CPU's array and zeroes it, where `init_on_alloc` alone closes the
+    /// fast paths. Null: see [`Self::take`]; or other options close them, too.
+    #[inline]
+    fn take_aside(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+        let (books, slots, array) = (&self.ledger.books, &self.heap().slots, class.array());
+        if !self.heap().zones.checks().zeroes_on_alloc() || self.ledger.guards.checks().any() {
+            return null_mut();
+        }
+        let word = match books.mode() {
+            Mode::NEVER_CLOSED => None,
+            _ => match books.word_aside(self.platform(), caller) {
+                None => return null_mut(),
+                word => word,
+            },
+        };
+        // SAFETY: the instance has started its slots: it has checks. Each class has an array.
+        let item = unsafe {
+            match (word, caller.objcg()) {
+                (None, _) | (_, ObjcgId::ROOT) => slots.pop(array),
+                (_, objcg) => slots.pop_paid(array, objcg),
+            }
+        };
+        if item.is_none() {
+            return null_mut();
+        }
+        let at = item.address() as *mut u8;
+        // SAFETY: a free object of the class, which this call took off the array.
+        unsafe { zero_object(at, class) };
+        match word {
+            None => at,
+            Some(word) => {
+                let slab = self.heap().slab_bytes(class);
+                self.book(item, class, slab, word | objcg_bits(caller.objcg()))
+            }
+        }
     }
 
     /// Allocates pages for `size` bytes, at a multiple of `align` pages.
@@ -342,7 +381,8 @@ impl<P: Platform> Instance<P> {
         }
         let checks = self.ledger.guards.checks();
         if !checks.any() {
-            return self.alloc_slow(class, caller);
+            let at = self.take_aside(class, caller);
+            return if at.is_null() { self.alloc_slow(class, caller) } else { at };
         }
         match SizeClass::aligned(size + checks.red_zone(), align) {
             Some(class) => self.alloc_guarded(class, size, caller),

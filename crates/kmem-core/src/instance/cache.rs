@@ -52,6 +52,11 @@ impl Cache {
         (self.size, self.align)
     }
 
+    /// Returns whether the cache has a constructor, whose work zeroes would undo.
+    pub(super) fn has_constructor(&self) -> bool {
+        self.ctor.is_some()
+    }
+
     /// Bytes of an object.
     pub fn size(&self) -> usize {
         self.size

@@ -5,11 +5,12 @@ use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use super::Instance;
 use crate::class::{ArrayId, Contents, PageClass, SizeClass};
-use crate::heap::{Live, ZoneSet};
+use crate::heap::{Fast, Live, ZoneSet};
 use crate::memcg::stock::{objcg_of, stock_bound};
 use crate::os::Platform;
 use crate::page::Purpose;
 use crate::report::Fault;
+use crate::slab::zero_object;
 use crate::sync::Ordering;
 use crate::units::{Item, ObjcgId, Pfn, TagId};
 
@@ -71,17 +72,33 @@ impl<P: Platform> Instance<P> {
     /// See [`Self::free`].
     #[inline(always)]
     pub(super) unsafe fn free_fast(&'static self, at: *mut u8) -> bool {
+        // SAFETY: the same contract.
+        unsafe { self.free_by::<false>(&self.heap().fast, at) }
+    }
+
+    /// [`Self::free_fast`] by the tables of `fast`. With `ZERO`, the object is zeroed.
+    ///
+    /// # Safety
+    /// See [`Self::free`].
+    #[inline(always)]
+    unsafe fn free_by<const ZERO: bool>(&'static self, fast: &Fast, at: *mut u8) -> bool {
         let heap = self.heap();
-        let class = match heap.fast.class(at as usize) {
+        let class = match fast.class(at as usize) {
             Ok(class) => class,
             // SAFETY: the same contract.
-            Err(chunk) => return unsafe { self.free_bare(at, chunk) },
+            Err(chunk) => return unsafe { self.free_bare::<ZERO>(fast, at, chunk) },
         };
         let Some(location) = heap.classes.object_at(at as usize, class) else { return false };
         // SAFETY: a slab of that class, in a zone whose slabs have extension words.
         let ext = unsafe { heap.classes.extension(location) };
         let (word, item) = (ext.load(Ordering::Relaxed), Item::at(at as usize));
         let tag = word.wrapping_sub(EXT_LIVE);
+        if ZERO && word & EXT_LIVE != 0 {
+            // While its word says that it is live: a child that is forked now must not hand out
+            // what is not zeroed yet.
+            // SAFETY: a live object of the class, which the caller gave up, by the contract.
+            unsafe { zero_object(at, class) };
+        }
         // One test: the object is live, and no group pays for it. Then the rest is its tag.
         if tag > TAG_MASK {
             if word & EXT_LIVE == 0 {
@@ -108,14 +125,23 @@ impl<P: Platform> Instance<P> {
     /// # Safety
     /// See [`Self::free`].
     #[inline(always)]
-    unsafe fn free_bare(&'static self, at: *mut u8, chunk: usize) -> bool {
+    unsafe fn free_bare<const ZERO: bool>(
+        &'static self,
+        fast: &Fast,
+        at: *mut u8,
+        chunk: usize,
+    ) -> bool {
         let heap = self.heap();
-        let Some(class) = heap.fast.bare_class(chunk) else { return false };
+        let Some(class) = fast.bare_class(chunk) else { return false };
         let Some(location) = heap.classes.object_at(at as usize, class) else { return false };
         if location.offset >= heap.classes.geometry(class).limit as usize {
             return false;
         }
         let item = Item::at(at as usize);
+        if ZERO {
+            // SAFETY: an object of the class begins there, which the caller gave up.
+            unsafe { zero_object(at, class) };
+        }
         // Without books a double free cannot be detected.
         // SAFETY: an object begins there, which the caller gave up, by the contract.
         unsafe {
@@ -204,7 +230,12 @@ impl<P: Platform> Instance<P> {
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn free_slow(&'static self, at: *mut u8) {
-        if at.is_null() || !self.ready() {
+        // Closed tables, but with `init_on_free`.
+        // SAFETY: the same contract.
+        if at.is_null() || unsafe { self.free_by::<true>(&self.heap().fast_zeroed, at) } {
+            return;
+        }
+        if !self.ready() {
             return;
         }
         let address = at as usize;

@@ -111,4 +111,10 @@ unsafe impl<P: Platform> BackEnd for FromInstance<P> {
         // SAFETY: the same contract.
         unsafe { element.write_bytes(0, bytes) };
     }
+
+    fn zeroes(&self) -> (bool, bool) {
+        let checks = self.instance.heap().zones.checks();
+        let constructed = matches!(self.elements, Elements::Slab(cache) if cache.has_constructor());
+        (!constructed && checks.zeroes_on_free(), !constructed && checks.zeroes_on_alloc())
+    }
 }

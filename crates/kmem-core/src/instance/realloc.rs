@@ -100,6 +100,11 @@ impl<P: Platform> Instance<P> {
                 Resized::Done => {
                     let now = crate::units::PageCount(words.len.load(Ordering::Relaxed));
                     self.ledger.rebook(words.ext, caller, run.pages.bytes(), now.bytes());
+                    if self.heap().zones.checks().zeroes_on_alloc() {
+                        // The bytes that the user gives up read as zero when the run grows again.
+                        // SAFETY: pages of the run behind those that its user has from now on.
+                        unsafe { at.add(size).write_bytes(0, now.bytes() - size) };
+                    }
                     return at;
                 }
             }

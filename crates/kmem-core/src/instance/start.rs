@@ -170,6 +170,9 @@ impl<P: Platform> Instance<P> {
         // user requires, has one user, and is never freed. So is the root block, whose magic is not
         // written yet. Parts are whole pages of one reservation, and so is what is committed.
         unsafe {
+            if page_checks.zeroes_on_alloc() {
+                ledger.books.sites.put_aside();
+            }
             self.describe(&mut *root, &tables, conf);
             ledger.heap.start(&start);
             ledger.books.start(platform, root, &book_tables, conf.peak);
@@ -185,20 +188,28 @@ impl<P: Platform> Instance<P> {
             }
         }
         ledger.heap.start_slots(kind(platform, conf));
-        let watch = self.watch_for(conf, checks);
+        let mut watch = self.watch_for(conf, checks);
+        if page_checks.zeroes_on_free() {
+            watch = Watch(watch.0 | Watch::ZERO);
+        }
         ledger.books.start_watch(watch);
-        if !checks.any() {
+        let mut mode = Mode::of(conf.profiling);
+        if page_checks.zeroes_on_alloc() {
+            mode = if mode == Mode::NEVER { Mode::NEVER_CLOSED } else { mode };
+        } else if !checks.any() {
             ledger.heap.fast.open_requests(MAX_OBJECT + 1);
         }
         // From here on the fast paths may run.
-        ledger.books.open(Mode::of(conf.profiling));
+        ledger.books.open(mode);
         let first = ledger.heap.zones.add_first(platform)?;
         // While calls are watched, no free takes the fast path.
         if !watch.any() {
             if !page_checks.is_slow() {
                 ledger.heap.fast.open_blocks(&first);
             }
-            ledger.heap.fast.open_objects(&first, keeps_books);
+            let zeroes = page_checks.zeroes_on_free();
+            let fast = if zeroes { &ledger.heap.fast_zeroed } else { &ledger.heap.fast };
+            fast.open_objects(&first, keeps_books);
         }
         // Release: a reader that sees the magic sees all fields.
         // SAFETY: the root block is mapped and never freed.

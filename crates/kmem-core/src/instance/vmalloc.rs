@@ -146,9 +146,16 @@ impl<P: Platform> Instance<P> {
             // SAFETY: a live area of that length, which the caller alone uses.
             Resized::Not => unsafe { self.move_area(set, at, (old, size), gfp, caller) },
         };
-        if gfp.has(Gfp::ZERO) && new > old && !to.is_null() {
+        let checks = self.heap().zones.checks();
+        // As in the kernel's vrealloc, either option.
+        let zeroes = checks.zeroes_on_alloc() || checks.zeroes_on_free();
+        if (zeroes || gfp.has(Gfp::ZERO)) && new > old && !to.is_null() {
             // SAFETY: pages of the area, which the caller alone uses.
             unsafe { to.add(old.bytes()).write_bytes(0, (new - old).bytes()) };
+        }
+        if zeroes && !to.is_null() {
+            // SAFETY: the part of the last page behind `size` bytes.
+            unsafe { to.add(size).write_bytes(0, new.bytes() - size) };
         }
         to
     }

@@ -353,11 +353,24 @@ impl<P: Platform> Ledger<P> {
         if len > room || (len <= room / 2 && !fits(len)) {
             return false;
         }
+        let init = self.heap.zones.checks();
+        if init.zeroes_on_alloc() && !checks.has_red_zones() {
+            // The old length is not known. So what is given up here reads as zero when the object
+            // grows again, as in the kernel's krealloc.
+            // SAFETY: bytes of the object behind those that its user has from now on.
+            unsafe { ((object + len) as *mut u8).write_bytes(0, room - len) };
+        }
         if checks.records() > 0 {
             // SAFETY: a live object that the caller alone uses, by the contract.
             unsafe {
                 self.check_red_zones(object, class, word);
-                let cache = self.record_of(object, class).cache();
+                let record = self.record_of(object, class);
+                let (old, cache) = (record.len(), record.cache());
+                // The red zone becomes the user's.
+                let zeroes = init.zeroes_on_alloc() || init.zeroes_on_free();
+                if zeroes && checks.has_red_zones() && len > old {
+                    ((object + old) as *mut u8).write_bytes(0, len - old);
+                }
                 self.set_record(object, class, Record::new(len, cache));
                 self.draw_red_zone(object, class, len);
             }

@@ -17,9 +17,31 @@ impl<P: Platform> Ledger<P> {
     /// Allocates an object of a class. None: there is no memory, or the group is at its limit.
     pub fn alloc_object(&'static self, class: SizeClass, looked: Looked, caller: Caller) -> Item {
         let mut looked = looked;
-        self.alloc_from(class, caller, || {
+        let item = self.alloc_from(class, caller, || {
             self.heap.take_object(class, core::mem::replace(&mut looked, Looked::Not))
-        })
+        });
+        self.zeroed_if_wanted(item, class)
+    }
+
+    /// Zeroes a new object of a class, or none, if that is configured. Returns it.
+    #[inline]
+    fn zeroed_if_wanted(&self, item: Item, class: SizeClass) -> Item {
+        if !item.is_none() && self.heap.zones.checks().zeroes_on_alloc() {
+            // SAFETY: an object of the class, which the caller of this function just allocated.
+            unsafe { self.zero_user_part(item.address(), class) };
+        }
+        item
+    }
+
+    /// Zeroes an object but for the guard at its end, which never changes.
+    ///
+    /// # Safety
+    /// `at` is an object of that class, which the caller alone uses, and whose contents are not
+    /// needed.
+    pub(super) unsafe fn zero_user_part(&self, at: usize, class: SizeClass) {
+        let bytes = class.size() as usize - self.guards.checks().red_zone();
+        // SAFETY: bytes of the object, by the contract.
+        unsafe { (at as *mut u8).write_bytes(0, bytes) };
     }
 
     /// Allocates an object of a class from slabs of chosen nodes.
@@ -29,7 +51,8 @@ impl<P: Platform> Ledger<P> {
         placement: Placement,
         caller: Caller,
     ) -> Item {
-        self.alloc_from(class, caller, || self.heap.take_object_on(class, placement))
+        let item = self.alloc_from(class, caller, || self.heap.take_object_on(class, placement));
+        self.zeroed_if_wanted(item, class)
     }
 
     /// Allocates an object of a class that `take` returns. None: `take` returned none, or the group
@@ -74,6 +97,12 @@ impl<P: Platform> Ledger<P> {
     /// # Safety
     /// The caller alone uses the object.
     pub unsafe fn free_object(&'static self, at: usize, class: SizeClass, ext: Option<&AtomicU32>) {
+        if !self.guards.checks().any() {
+            // While its word says that it is live: a child that is forked now must not hand out
+            // what is not zeroed yet. Where objects are guarded, [`Self::give_object`] zeroes.
+            // SAFETY: an object of the class that the caller gives up, by the contract.
+            unsafe { self.zero_freed(at, class) };
+        }
         if let Some(ext) = ext {
             // One of the threads that free the object concurrently sees the live bit.
             let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
@@ -93,6 +122,18 @@ impl<P: Platform> Ledger<P> {
         }
     }
 
+    /// Zeroes an object that its user gave up, if that is configured.
+    ///
+    /// # Safety
+    /// See [`Self::zero_user_part`].
+    #[inline]
+    unsafe fn zero_freed(&self, at: usize, class: SizeClass) {
+        if self.heap.zones.checks().zeroes_on_free() {
+            // SAFETY: the same contract.
+            unsafe { self.zero_user_part(at, class) };
+        }
+    }
+
     /// Gives a free object to this CPU's array, or to its slab.
     ///
     /// # Safety
@@ -100,6 +141,9 @@ impl<P: Platform> Ledger<P> {
     pub unsafe fn give_object(&'static self, class: SizeClass, item: Item) {
         // SAFETY: a free object of the class, by the contract.
         unsafe {
+            if self.guards.checks().any() {
+                self.zero_freed(item.address(), class);
+            }
             if !self.heap.slots.push(class.array(), item) {
                 self.heap.flush_object(class, item);
             }

@@ -35,6 +35,12 @@ pub unsafe trait BackEnd {
     /// # Safety
     /// `element` is live, and no other thread uses it.
     unsafe fn zero(&self, element: NonNull<u8>);
+
+    /// Returns whether elements of the reserve are to be zeroed when they are freed, and when they
+    /// are allocated.
+    fn zeroes(&self) -> (bool, bool) {
+        (false, false)
+    }
 }
 
 /// There is no memory for the reserve.
@@ -191,7 +197,7 @@ impl<B: BackEnd, S: Source> Mempool<B, S> {
         // SAFETY: a live element from the reserve (invariant), which only this thread uses now.
         unsafe {
             self.back_end.rebill(element, caller);
-            if gfp.has(Gfp::ZERO) {
+            if gfp.has(Gfp::ZERO) || self.back_end.zeroes().1 {
                 self.back_end.zero(element);
             }
         }
@@ -208,8 +214,13 @@ impl<B: BackEnd, S: Source> Mempool<B, S> {
             return unsafe { self.back_end.give(element) };
         }
         // Billed before it is in the reserve: another thread may take it from there at once.
-        // SAFETY: a live element (contract).
-        unsafe { self.back_end.rebill(element, self.owner) };
+        // SAFETY: a live element, which no thread uses (contract).
+        unsafe {
+            self.back_end.rebill(element, self.owner);
+            if self.back_end.zeroes().0 {
+                self.back_end.zero(element);
+            }
+        }
         // INVARIANT: the element is from the back end and used no more (contract).
         if !self.reserve.put(element.as_ptr() as usize) {
             // SAFETY: an element of the back end that is used no more (contract).

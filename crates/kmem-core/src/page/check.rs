@@ -42,7 +42,7 @@ impl PageChecks {
                 | bit(conf.debug_pagealloc, Self::PROTECT)
                 | bit(conf.page_poison, Self::POISON)
                 | bit(conf.init_on_alloc, Self::INIT_ON_ALLOC)
-                // As in the kernel, poison has precedence over zeroes.
+                // As in the kernel, poison has precedence over zeroes, for objects, too.
                 | bit(conf.init_on_free && !conf.page_poison, Self::INIT_ON_FREE),
         )
     }
@@ -54,6 +54,16 @@ impl PageChecks {
     /// Returns whether every allocation and free takes work, so fast paths must stay closed.
     pub const fn is_slow(self) -> bool {
         self.has(Self::SLOW)
+    }
+
+    /// Returns whether new memory reads as zero, objects included.
+    pub const fn zeroes_on_alloc(self) -> bool {
+        self.has(Self::INIT_ON_ALLOC)
+    }
+
+    /// Returns whether freed memory is zeroed, objects included.
+    pub const fn zeroes_on_free(self) -> bool {
+        self.has(Self::INIT_ON_FREE)
     }
 
     /// Returns whether blocks are checked when a CPU takes them from a zone.

@@ -8,7 +8,7 @@ use kmem_layout::word::TAG_MASK;
 use super::operations::Slow;
 use super::units::Units;
 use super::word::Word;
-use crate::class::{ArrayId, Contents, MAX_OBJECT, SIZES, SizeClass};
+use crate::class::{ArrayId, Contents, MAX_OBJECT, SizeClass};
 use crate::cpu::{Kind, MAX_CPUS, Slots};
 use crate::heap::{Arrays, Backing, LazyZone, Live, Looked, ZoneSet};
 use crate::ledger::{Ledger, Over};
@@ -18,7 +18,7 @@ use crate::page::{Purpose, Run, Way};
 use crate::report::{self, Fault};
 use crate::request::Caller;
 use crate::slab::sheaf::SHEAF_OBJECTS;
-use crate::slab::{Contents as SlabContents, Kind as SlabKind};
+use crate::slab::{Contents as SlabContents, Kind as SlabKind, zero_object};
 use crate::sync::{AtomicU32, Ordering};
 use crate::units::{CpuId, Item, ObjcgId, PAGE_SIZE, PAGEBLOCK_SIZE};
 
@@ -136,21 +136,12 @@ impl<P: Platform> On<P> {
         item
     }
 
-    /// Writes zeroes to all copies of an object that is not handed out yet.
+    /// Writes zeroes to all copies of an object that no user has.
     #[inline(always)]
     fn zero_copies(self, item: Item, class: SizeClass) {
-        let size = SIZES[class.0 as usize] as usize;
         for copy in self.part.units.copies(item.address()) {
-            // SAFETY: a copy of a new object of that size, a multiple of 16, which no thread uses.
-            unsafe {
-                if size <= 64 {
-                    for i in 0..size / 16 {
-                        copy.cast::<u128>().add(i).write(0);
-                    }
-                } else {
-                    copy.write_bytes(0, size);
-                }
-            }
+            // SAFETY: a copy of an object of that class, which no thread uses.
+            unsafe { zero_object(copy, class) };
         }
     }
 
@@ -175,6 +166,9 @@ impl<P: Platform> On<P> {
             self.ledger.free(word, Price::Item(class.array()), class.size() as usize, handle);
         }
         let item = Item::at(handle);
+        if self.ledger.heap.zones.checks().zeroes_on_free() {
+            self.zero_copies(item, class);
+        }
         // SAFETY: this object of the class was live until now, and the caller gave it up.
         unsafe {
             if !self.part.slots.push(class.array(), item) {

@@ -11,7 +11,7 @@ use crate::heap::{Arrays, Backing, Fit, LazyZone, Looked, ZoneSet};
 use crate::ledger::{Ledger, Over, Request, Taken};
 use crate::memcg::stock::Price;
 use crate::os::Platform;
-use crate::page::{PageWords, Run, Way};
+use crate::page::{PageChecks, PageWords, Run, Way};
 use crate::request::Caller;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::units::{CpuId, Gfp, Item, ObjcgId, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
@@ -177,7 +177,7 @@ impl<P: Platform> On<P> {
                 // SAFETY: committed pages of an area that this thread took.
                 unsafe { on.platform.advise_huge(at, run.pages.bytes(), true) };
             }
-            if gfp.has(Gfp::ZERO) {
+            if gfp.has(Gfp::ZERO) || self.checks().zeroes_on_alloc() {
                 // The zone has no dirty bits for a kept area.
                 if source == Source::Kept {
                     set.zone.mark_dirty(run);
@@ -294,10 +294,17 @@ impl<P: Platform> On<P> {
             return Freed::NotFound;
         }
         let word = ext.load(Ordering::Relaxed);
+        // A free that is neither watched nor charged, of pages that need no zeroes, needs no work.
+        let plain = word & !TAG_MASK == EXT_LIVE && self.ledger.books.watch().is_none();
+        if !plain && self.checks().zeroes_on_free() {
+            // While its words say that it is live: a child that is forked now must not hand out
+            // what is not zeroed yet.
+            // SAFETY: an area that its user gave up, by the contract.
+            unsafe { self.clear(set, Run { start, pages }) };
+        }
         ext.store(word & TAG_MASK, Ordering::Relaxed);
         len.store(0, Ordering::Release);
-        // A free that is neither watched nor charged needs no work in the ledger.
-        if word & !TAG_MASK != EXT_LIVE || self.ledger.books.watch().any() {
+        if !plain {
             let at = set.zone.address(start);
             self.ledger.free(word, Price::Pages(pages), pages.bytes(), at);
         }
@@ -309,6 +316,25 @@ impl<P: Platform> On<P> {
             return Freed::Done;
         }
         Freed::Full(Run { start, pages })
+    }
+
+    /// Configured work on pages.
+    pub(super) fn checks(self) -> PageChecks {
+        self.ledger.heap.zones.checks()
+    }
+
+    /// Makes pages read as zero. Gives their memory back where the platform can.
+    ///
+    /// # Safety
+    /// Pages of the zone, which the caller alone uses, and whose contents are not needed.
+    pub(super) unsafe fn clear(self, set: &ZoneSet, run: Run) {
+        let on = set.zone.on(self.ledger.platform());
+        // SAFETY: the same contract.
+        unsafe {
+            if run.pages == PageCount::ONE || !on.drop_pages(run) {
+                (set.zone.address(run.start) as *mut u8).write_bytes(0, run.pages.bytes());
+            }
+        }
     }
 
     /// Keeps a free area for the next request of its length. If that is not possible, unmaps it,

@@ -83,6 +83,11 @@ impl<P: Platform> On<P> {
         words: PageWords<'_>,
         new: PageCount,
     ) -> bool {
+        if self.checks().zeroes_on_free() {
+            let given_up = Run { start: run.start + new, pages: run.pages - new };
+            // SAFETY: the last pages of the area, which its user gives up.
+            unsafe { self.clear(set, given_up) };
+        }
         words.len.store(new.0, Ordering::Release);
         let (guard, old_guard) = (run.start + new, run.end());
         self.guard(set, guard);

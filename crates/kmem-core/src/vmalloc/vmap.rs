@@ -28,7 +28,7 @@ impl<P: Platform> On<P> {
             let set = self.shared_space()?;
             let on = set.zone.on(self.ledger.platform());
             let run = on.claim(one, one)?;
-            if gfp.has(Gfp::ZERO) {
+            if gfp.has(Gfp::ZERO) || self.checks().zeroes_on_alloc() {
                 // SAFETY: this thread just claimed the run.
                 unsafe { on.zero(run) };
             }

@@ -25,3 +25,4 @@ mod stress;
 mod symbols;
 mod thread_groups;
 mod threads;
+mod zeroed;

@@ -135,6 +135,7 @@ instance!(pages_protected, "debug_pagealloc:1");
 instance!(pages_poisoned, "page_poison:1");
 instance!(pages_init_on_alloc, "init_on_alloc:1");
 instance!(pages_init_on_free, "init_on_free:1");
+instance!(zeroed, "init_on_alloc:1,init_on_free:1");
 instance!(pages_shuffled, "shuffle:1");
 // The checks of objects.
 instance!(caches_checked, "check_caches:1");
