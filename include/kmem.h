@@ -54,7 +54,14 @@ typedef unsigned int gfp_t;
 /* Flags for source compatibility, without effect: a thread's group always pays. */
 #define __GFP_ACCOUNT 0u
 #define GFP_KERNEL_ACCOUNT GFP_KERNEL
-#define SLAB_ACCOUNT 0u
+
+/* `count` times `size`; SIZE_MAX, which no request gets, if the product overflows. */
+static inline size_t size_mul(size_t count, size_t size)
+{
+	size_t product;
+
+	return __builtin_mul_overflow(count, size, &product) ? SIZE_MAX : product;
+}
 
 /* -- kmalloc ----------------------------------------------------------------------------------- */
 
@@ -79,6 +86,20 @@ char *kstrdup_noprof(const char *text, gfp_t flags) KMEM_AS_(kmem_kstrdup_noprof
  * none. */
 size_t kmalloc_bulk_tag(size_t size, gfp_t flags, size_t count, void **out,
 			const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_kmalloc_bulk_tag);
+/* Copies `size` bytes. */
+void *kmemdup_tag(const void *from, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_kmemdup_tag);
+void *kmemdup_noprof(const void *from, size_t size, gfp_t flags) KMEM_AS_(kmem_kmemdup_noprof);
+/* Copies `size` bytes and adds a zero byte. NULL also for NULL. */
+char *kmemdup_nul_tag(const char *from, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_kmemdup_nul_tag);
+/* Copies the first `most` bytes of a string, and adds a zero byte. NULL also for NULL. */
+char *kstrndup_tag(const char *text, size_t most, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_kstrndup_tag);
+/* Frees the result of kstrdup_const. */
+void kfree_const(const void *at) KMEM_AS_(kmem_kfree_const);
+/* Zeroes all bytes that ksize counts, then frees as kfree does. */
+void kfree_sensitive(const void *at) KMEM_AS_(kmem_kfree_sensitive);
 /* Frees an allocation of kmalloc, malloc, vmalloc or their variants; NULL does nothing. */
 void kfree(const void *at) KMEM_AS_(kmem_kfree);
 /* Frees `count` allocations as kfree does. */
@@ -92,20 +113,62 @@ size_t ksize(const void *at) KMEM_AS_(kmem_ksize);
 #define kmalloc_array(count, size, flags)                                                          \
 	kcalloc_tag(count, size, (flags) & ~__GFP_ZERO, KMEM_TAG())
 #define krealloc(at, size, flags) krealloc_tag(at, size, flags, KMEM_TAG())
+#define krealloc_array(at, count, size, flags)                                                     \
+	krealloc_tag(at, size_mul(count, size), flags, KMEM_TAG())
+/* Bills this line, as the kernel does. To bill the caller of a function, see alloc_hooks. */
+#define kmalloc_track_caller(size, flags) kmalloc(size, flags)
+#define kmemdup(from, size, flags) kmemdup_tag(from, size, flags, KMEM_TAG())
+#define kmemdup_array(from, count, size, flags)                                                    \
+	kmemdup_tag(from, size_mul(count, size), flags, KMEM_TAG())
+#define kmemdup_nul(from, size, flags) kmemdup_nul_tag(from, size, flags, KMEM_TAG())
+#define kstrndup(text, most, flags) kstrndup_tag(text, most, flags, KMEM_TAG())
+/* Copies a string, but not a literal, which it returns. kfree_const frees both. */
+#define kstrdup_const(text, flags)                                                                 \
+	((const char *)(__builtin_constant_p(text) ? (text) : kstrdup_tag(text, flags, KMEM_TAG())))
 #define kstrdup(text, flags) kstrdup_tag(text, flags, KMEM_TAG())
 #define kmalloc_bulk(size, flags, count, out) kmalloc_bulk_tag(size, flags, count, out, KMEM_TAG())
 
 /* -- Caches: objects of one kind. Caches of one size share slabs ------------------------------- */
 
 struct kmem_cache;
-/* Makes a cache of objects of `size` bytes at multiples of `align` (0, or a power of two). `ctor`,
- * if not NULL, is called with each object that is allocated. This call is billed for the cache
- * itself. NULL: there is no memory, `size` is 0, or `align` is no power of two. */
+/* Flags of a cache, combined by |. */
+typedef unsigned int slab_flags_t;
+/* Objects begin at multiples of 64 bytes, or of half of that while two fit into it, and so on. */
+#define SLAB_HWCACHE_ALIGN 0x2000u
+/* If the cache cannot be made, a message says so and the program ends. */
+#define SLAB_PANIC 0x40000u
+/* Without effect: groups pay for all objects; KMEM_CONF chooses the checks. */
+#define SLAB_ACCOUNT 0x4000000u
+#define SLAB_RECLAIM_ACCOUNT 0x20000u
+#define SLAB_TEMPORARY SLAB_RECLAIM_ACCOUNT
+#define SLAB_MEM_SPREAD 0u
+#define SLAB_CONSISTENCY_CHECKS 0x100u
+#define SLAB_RED_ZONE 0x400u
+#define SLAB_POISON 0x800u
+#define SLAB_STORE_USER 0x10000u
+/* Refused, with a message that names the flag: there is no RCU, no zone for DMA, and all caches
+ * share slabs. */
+#define SLAB_TYPESAFE_BY_RCU 0x80000u
+#define SLAB_CACHE_DMA 0x4000u
+#define SLAB_CACHE_DMA32 0x8000u
+#define SLAB_NO_MERGE 0x1000000u
+
+/* Makes a cache of objects of `size` bytes at multiples of `align` (0, or a power of two). This
+ * call is billed for the cache itself. `ctor`, if not NULL, is called once for each new object.
+ * Such an object must be freed in its constructed state, in which the cache keeps it for the next
+ * allocation. It cannot be zeroed: a request with __GFP_ZERO is refused, with a message. NULL:
+ * there is no memory, `size` is 0, `align` is no power of two, or a flag is refused. */
 struct kmem_cache *kmem_cache_create_tag(const char *name, size_t size, size_t align,
-					 void (*ctor)(void *), const struct kmem_alloc_tag *tag);
+					 slab_flags_t flags, void (*ctor)(void *),
+					 const struct kmem_alloc_tag *tag);
 /* Destroys a cache and returns 1. If it has live objects, prints a warning, keeps it and returns
  * 0. */
 int kmem_cache_destroy(struct kmem_cache *cache);
+/* Gives free objects of the cache back to the heap, and unused memory of the heap to the system.
+ * Returns 0; 1 if objects of the cache are in use. */
+int kmem_cache_shrink(struct kmem_cache *cache);
+/* Bytes of an object. */
+unsigned int kmem_cache_size(struct kmem_cache *cache);
 /* Allocates an object. */
 void *kmem_cache_alloc_tag(struct kmem_cache *cache, gfp_t flags, const struct kmem_alloc_tag *tag);
 void *kmem_cache_alloc_noprof(struct kmem_cache *cache, gfp_t flags);
@@ -117,11 +180,24 @@ size_t kmem_cache_alloc_bulk_tag(struct kmem_cache *cache, gfp_t flags, size_t c
 /* Frees `count` objects of this cache. */
 void kmem_cache_free_bulk(struct kmem_cache *cache, size_t count, void **objects);
 
-#define kmem_cache_create(name, size, align, ctor)                                                 \
-	kmem_cache_create_tag(name, size, align, ctor, KMEM_TAG())
+#define KMEM_CREATE_5_(name, size, align, flags, ctor)                                             \
+	kmem_cache_create_tag(name, size, align, flags, ctor, KMEM_TAG())
+#define KMEM_CREATE_4_(name, size, align, ctor) KMEM_CREATE_5_(name, size, align, 0, ctor)
+#define KMEM_CREATE_PICK_(a, b, c, d, e, create, ...) create
+/* kmem_cache_create(name, size, align, flags, ctor), or without flags. */
+#define kmem_cache_create(...)                                                                     \
+	KMEM_CREATE_PICK_(__VA_ARGS__, KMEM_CREATE_5_, KMEM_CREATE_4_, )(__VA_ARGS__)
+/* As kmem_cache_create; the kernel's part for copies to user space is ignored. */
+#define kmem_cache_create_usercopy(name, size, align, flags, offset, bytes, ctor)                  \
+	((void)(offset), (void)(bytes), kmem_cache_create(name, size, align, flags, ctor))
+/* A cache of objects of a struct, named after it. */
+#define KMEM_CACHE(type, flags)                                                                    \
+	kmem_cache_create(#type, sizeof(struct type), __alignof__(struct type), flags, NULL)
 #define kmem_cache_alloc(cache, flags) kmem_cache_alloc_tag(cache, flags, KMEM_TAG())
 #define kmem_cache_zalloc(cache, flags)                                                            \
 	kmem_cache_alloc_tag(cache, (flags) | __GFP_ZERO, KMEM_TAG())
+/* `lru`, the kernel's list of objects by age, is ignored. */
+#define kmem_cache_alloc_lru(cache, lru, flags) ((void)(lru), kmem_cache_alloc(cache, flags))
 #define kmem_cache_alloc_bulk(cache, flags, count, out)                                            \
 	kmem_cache_alloc_bulk_tag(cache, flags, count, out, KMEM_TAG())
 
@@ -147,10 +223,17 @@ void free_pages_exact(void *pages, size_t size) KMEM_AS_(kmem_free_pages_exact);
 
 #define alloc_pages(flags, order) alloc_pages_tag(flags, order, KMEM_TAG())
 #define alloc_page(flags) alloc_pages_tag(flags, 0, KMEM_TAG())
-#define get_zeroed_page(flags) alloc_pages_tag((flags) | __GFP_ZERO, 0, KMEM_TAG())
+/* As alloc_pages, with the address as a number, 0 for failure. free_pages frees it. */
+#define __get_free_pages(flags, order)                                                             \
+	((unsigned long)(uintptr_t)alloc_pages_tag(flags, order, KMEM_TAG()))
+#define __get_free_page(flags) __get_free_pages(flags, 0)
+#define get_zeroed_page(flags) __get_free_pages((flags) | __GFP_ZERO, 0)
 #define alloc_pages_exact(size, flags) alloc_pages_exact_tag(size, flags, KMEM_TAG())
 #define alloc_pages_bulk(flags, count, pages) alloc_pages_bulk_tag(flags, count, pages, KMEM_TAG())
 #define __free_page(page) __free_pages(page, 0)
+/* Free what the functions of a number returned; 0 does nothing. */
+#define free_pages(address, order) __free_pages((void *)(uintptr_t)(address), order)
+#define free_page(address) free_pages(address, 0)
 
 /* -- Memory of a node (NUMA) ------------------------------------------------------------------- */
 
@@ -168,15 +251,25 @@ void *alloc_pages_node_tag(int node, gfp_t flags, unsigned int order,
 			   const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_alloc_pages_node_tag);
 void *alloc_pages_node_noprof(int node, gfp_t flags, unsigned int order)
 	KMEM_AS_(kmem_alloc_pages_node_noprof);
+void *alloc_pages_exact_nid_tag(int node, size_t size, gfp_t flags,
+				const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_alloc_pages_exact_nid_tag);
 /* The node of the memory at an address; NUMA_NO_NODE if it is not memory of kmem. */
 int page_to_nid(const void *at) KMEM_AS_(kmem_page_to_nid);
 
 #define kmalloc_node(size, flags, node) kmalloc_node_tag(size, flags, node, KMEM_TAG())
 #define kzalloc_node(size, flags, node)                                                            \
 	kmalloc_node_tag(size, (flags) | __GFP_ZERO, node, KMEM_TAG())
+#define kcalloc_node(count, size, flags, node)                                                     \
+	kmalloc_node_tag(size_mul(count, size), (flags) | __GFP_ZERO, node, KMEM_TAG())
+#define kmalloc_array_node(count, size, flags, node)                                               \
+	kmalloc_node_tag(size_mul(count, size), flags, node, KMEM_TAG())
+#define kmalloc_node_track_caller(size, flags, node) kmalloc_node(size, flags, node)
 #define kmem_cache_alloc_node(cache, flags, node)                                                  \
 	kmem_cache_alloc_node_tag(cache, flags, node, KMEM_TAG())
 #define alloc_pages_node(node, flags, order) alloc_pages_node_tag(node, flags, order, KMEM_TAG())
+#define alloc_pages_exact_nid(node, size, flags)                                                   \
+	alloc_pages_exact_nid_tag(node, size, flags, KMEM_TAG())
 
 /* -- Areas of whole pages, each followed by a page that faults --------------------------------- */
 
@@ -217,21 +310,60 @@ void kmem_vmallocinfo(int fd);
 #define vmalloc_aligned(size, align, flags) vmalloc_aligned_tag(size, align, flags, KMEM_TAG())
 #define vrealloc(at, size, flags) vrealloc_tag(at, size, flags, KMEM_TAG())
 #define vmap_alloc_page(flags) vmap_alloc_page_tag(flags, KMEM_TAG())
-/* Allocates by kmalloc up to 32 KiB, else by vmalloc. kfree and kvfree free both. */
-#define kvmalloc(size, flags)                                                                      \
-	(__extension__({                                                                           \
-		size_t kmem_size_ = (size);                                                        \
-		kmem_size_ <= 32768 ? kmalloc(kmem_size_, flags)                                   \
-				    : vmalloc_tag(kmem_size_, flags, KMEM_TAG());                  \
-	}))
+#define __vmalloc(size, flags) vmalloc_tag(size, flags, KMEM_TAG())
+/* Zeroed. All memory of a process can be mapped, so there is nothing else to it. */
+#define vmalloc_user(size) vzalloc(size)
+#define vmalloc_array(count, size) vmalloc_tag(size_mul(count, size), GFP_KERNEL, KMEM_TAG())
+#define vcalloc(count, size) vmalloc_tag(size_mul(count, size), __GFP_ZERO, KMEM_TAG())
+#define __vmalloc_array(count, size, flags) vmalloc_tag(size_mul(count, size), flags, KMEM_TAG())
+#define __vcalloc(count, size, flags)                                                              \
+	vmalloc_tag(size_mul(count, size), (flags) | __GFP_ZERO, KMEM_TAG())
+/* Areas may be of any node. */
+#define vmalloc_node(size, node) ((void)(node), vmalloc(size))
+#define vzalloc_node(size, node) ((void)(node), vzalloc(size))
+
+/* -- Objects or areas, by size ----------------------------------------------------------------- */
+
+/* Allocates by kmalloc_node up to 32 KiB, else by vmalloc. kfree and kvfree free both. */
+void *kvmalloc_node_tag(size_t size, gfp_t flags, int node, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_kvmalloc_node_tag);
+void *kvmalloc_node_noprof(size_t size, gfp_t flags, int node)
+	KMEM_AS_(kmem_kvmalloc_node_noprof);
+/* Resizes an allocation of kvmalloc, kmalloc or vmalloc (or NULL), and may move it: as krealloc, or
+ * for an area as vrealloc. If krealloc finds no memory, the contents move to an area. */
+void *kvrealloc_tag(const void *at, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_kvrealloc_tag);
+/* Copies `size` bytes to memory of kvmalloc. */
+void *kvmemdup_tag(const void *from, size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_kvmemdup_tag);
+/* Zeroes the first `size` bytes, then frees as kvfree does. */
+void kvfree_sensitive(const void *at, size_t size) KMEM_AS_(kmem_kvfree_sensitive);
+
+#define kvmalloc_node(size, flags, node) kvmalloc_node_tag(size, flags, node, KMEM_TAG())
+#define kvzalloc_node(size, flags, node) kvmalloc_node(size, (flags) | __GFP_ZERO, node)
+#define kvmalloc_array_node(count, size, flags, node)                                              \
+	kvmalloc_node(size_mul(count, size), flags, node)
+#define kvcalloc_node(count, size, flags, node)                                                    \
+	kvmalloc_node(size_mul(count, size), (flags) | __GFP_ZERO, node)
+#define kvmalloc(size, flags) kvmalloc_node(size, flags, NUMA_NO_NODE)
+#define kvzalloc(size, flags) kvmalloc(size, (flags) | __GFP_ZERO)
+#define kvmalloc_array(count, size, flags) kvmalloc(size_mul(count, size), flags)
+#define kvcalloc(count, size, flags) kvmalloc(size_mul(count, size), (flags) | __GFP_ZERO)
+#define kvrealloc(at, size, flags) kvrealloc_tag(at, size, flags, KMEM_TAG())
+#define kvmemdup(from, size, flags) kvmemdup_tag(from, size, flags, KMEM_TAG())
 #define kvfree(at) kfree(at)
 
 /* -- Memory pools: allocation that does not fail ----------------------------------------------- */
 
-struct mempool;
+/* A pool. All zero, it is one that mempool_exit accepts and does nothing to. */
+struct mempool {
+	uint64_t kmem_[16];
+};
 typedef struct mempool mempool_t;
-/* The back end of a pool of the program's own elements. Both functions may be called on any
- * thread. */
+/* The back end of a pool of the program's own elements. Both functions may be called on any thread.
+ * What `alloc` allocates without a tag of its own (kmalloc_noprof, malloc) is billed to the line of
+ * the mempool_alloc that calls it. An element that is an allocation of this library is billed to
+ * the pool while it is in the reserve. */
 typedef void *(*mempool_alloc_t)(gfp_t flags, void *data);
 typedef void (*mempool_free_t)(void *element, void *data);
 /* Makes a pool with a reserve of `min` elements: of two functions, a cache, kmalloc, or blocks of
@@ -247,6 +379,32 @@ mempool_t *mempool_create_kmalloc_pool_tag(int min, size_t size, const struct km
 mempool_t *mempool_create_page_pool_tag(int min, unsigned int order,
 					const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_mempool_create_page_pool_tag);
+/* Make a pool in memory of the program, and return 0. -ENOMEM: there is no memory for the reserve;
+ * -EINVAL: `min` is negative. After an error the pool is all zero. */
+int mempool_init_tag(mempool_t *pool, int min, mempool_alloc_t alloc, mempool_free_t release,
+		     void *data, const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_mempool_init_tag);
+int mempool_init_slab_pool_tag(mempool_t *pool, int min, struct kmem_cache *cache,
+			       const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_mempool_init_slab_pool_tag);
+int mempool_init_kmalloc_pool_tag(mempool_t *pool, int min, size_t size,
+				  const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_mempool_init_kmalloc_pool_tag);
+int mempool_init_page_pool_tag(mempool_t *pool, int min, unsigned int order,
+			       const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_mempool_init_page_pool_tag);
+/* Frees the reserve of a pool of mempool_init, all of whose elements were freed. The pool is all
+ * zero then, and does nothing here. */
+void mempool_exit(mempool_t *pool) KMEM_AS_(kmem_mempool_exit);
+/* Back ends for pools. `data` is a cache, a size in bytes, or an order. */
+void *mempool_alloc_slab(gfp_t flags, void *data) KMEM_AS_(kmem_mempool_alloc_slab);
+void mempool_free_slab(void *element, void *data) KMEM_AS_(kmem_mempool_free_slab);
+void *mempool_kmalloc(gfp_t flags, void *data) KMEM_AS_(kmem_mempool_kmalloc);
+void mempool_kfree(void *element, void *data) KMEM_AS_(kmem_mempool_kfree);
+void *mempool_alloc_pages(gfp_t flags, void *data) KMEM_AS_(kmem_mempool_alloc_pages);
+void mempool_free_pages(void *element, void *data) KMEM_AS_(kmem_mempool_free_pages);
+/* Allocates an element from the reserve alone. NULL: it is empty. */
+void *mempool_alloc_preallocated_tag(mempool_t *pool, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_mempool_alloc_preallocated_tag);
 /* Allocates an element from the back end, else from the reserve. Else waits until another thread
  * frees one; with GFP_NOWAIT, or if `min` is 0, returns NULL. Signal handlers must use
  * GFP_NOWAIT. */
@@ -267,7 +425,7 @@ void mempool_free_bulk(mempool_t *pool, size_t count, void **elements)
 /* Sets the size of the reserve. Returns 0; -ENOMEM: there is no memory for it; -EINVAL: `min` is
  * negative. After an error the old size holds. */
 int mempool_resize(mempool_t *pool, int min) KMEM_AS_(kmem_mempool_resize);
-/* Destroys a pool, all of whose elements were freed; NULL does nothing. */
+/* Destroys a pool of mempool_create, all of whose elements were freed; NULL does nothing. */
 void mempool_destroy(mempool_t *pool) KMEM_AS_(kmem_mempool_destroy);
 
 #define mempool_create(min, alloc, release, data)                                                  \
@@ -276,6 +434,18 @@ void mempool_destroy(mempool_t *pool) KMEM_AS_(kmem_mempool_destroy);
 #define mempool_create_kmalloc_pool(min, size)                                                     \
 	mempool_create_kmalloc_pool_tag(min, size, KMEM_TAG())
 #define mempool_create_page_pool(min, order) mempool_create_page_pool_tag(min, order, KMEM_TAG())
+/* `node` is ignored. */
+#define mempool_create_node(min, alloc, release, data, flags, node)                                \
+	((void)(flags), (void)(node), mempool_create(min, alloc, release, data))
+#define mempool_init(pool, min, alloc, release, data)                                              \
+	mempool_init_tag(pool, min, alloc, release, data, KMEM_TAG())
+#define mempool_init_slab_pool(pool, min, cache)                                                   \
+	mempool_init_slab_pool_tag(pool, min, cache, KMEM_TAG())
+#define mempool_init_kmalloc_pool(pool, min, size)                                                 \
+	mempool_init_kmalloc_pool_tag(pool, min, size, KMEM_TAG())
+#define mempool_init_page_pool(pool, min, order)                                                   \
+	mempool_init_page_pool_tag(pool, min, order, KMEM_TAG())
+#define mempool_alloc_preallocated(pool) mempool_alloc_preallocated_tag(pool, KMEM_TAG())
 #define mempool_alloc(pool, flags) mempool_alloc_tag(pool, flags, KMEM_TAG())
 #define mempool_alloc_bulk(pool, flags, count, out)                                                \
 	mempool_alloc_bulk_tag(pool, flags, count, out, KMEM_TAG())

@@ -73,8 +73,8 @@ pub use codetag::StaticTag;
 pub use instance::Kmem;
 #[cfg(not(loom))]
 pub use instance::{
-    Cache, Constructor, Elements, FromInstance, Group, GroupKinds, GroupScope, GroupStat, Grouped,
-    Instance, Invalid, Mempool, PerCpuVariable, Reservation, Stats, Table,
+    Cache, CacheFlags, Constructor, Elements, FromInstance, Group, GroupKinds, GroupScope,
+    GroupStat, Grouped, Instance, Invalid, Mempool, PerCpuVariable, Reservation, Stats, Table,
 };
 #[cfg(not(loom))]
 pub use percpu::PerCpuStats;

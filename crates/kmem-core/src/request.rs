@@ -196,6 +196,22 @@ impl Caller {
         Self { key: task::grouped(self.key), ..self }
     }
 
+    /// Runs `work`, a function of the program. Meanwhile, allocations without a tag of their own
+    /// are billed to this caller's static tag, and its group pays (the kernel's `alloc_hooks`). A
+    /// caller without a static tag leaves the tag of the thread.
+    pub fn bill<T>(self, work: impl FnOnce() -> T) -> T {
+        let (tag, group) = (task::tag(), task::replace_group(self.objcg()));
+        if self.site().static_tag().is_some() {
+            // SAFETY: the tag is loaded (invariant).
+            unsafe { task::replace_tag(self.key) };
+        }
+        let done = work();
+        // SAFETY: this was the thread's tag before, and stays loaded until it is replaced.
+        unsafe { task::replace_tag(tag) };
+        task::replace_group(group);
+        done
+    }
+
     /// This caller, charged to another group.
     #[inline(always)]
     pub const fn charged_to(self, objcg: ObjcgId) -> Self {

@@ -134,10 +134,10 @@ macro_rules! with_frame {
 /// The register of a function's last argument.
 macro_rules! last_register {
     (x86_64: $($arg:ident)+) => {
-        $crate::call_site::last_register!($($arg)+; "rdi" "rsi" "rdx" "rcx" "r8")
+        $crate::call_site::last_register!($($arg)+; "rdi" "rsi" "rdx" "rcx" "r8" "r9")
     };
     (aarch64: $($arg:ident)+) => {
-        $crate::call_site::last_register!($($arg)+; "x0" "x1" "x2" "x3" "x4")
+        $crate::call_site::last_register!($($arg)+; "x0" "x1" "x2" "x3" "x4" "x5")
     };
     ($_last:ident; $register:literal $($_unused:literal)*) => {
         $register

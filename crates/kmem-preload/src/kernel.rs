@@ -5,8 +5,9 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::{NonNull, null_mut};
 
-use kmem_core::Cache;
+use kmem_core::class::MAX_OBJECT;
 use kmem_core::units::{Gfp, Order};
+use kmem_core::{Cache, CacheFlags};
 
 use crate::KMEM;
 use crate::call_site::{Tag, tagged, twins, ungrouped};
@@ -21,6 +22,45 @@ pub(crate) unsafe fn entries<'a>(at: *mut *mut u8, count: usize) -> &'a mut [*mu
     }
     // SAFETY: the same contract.
     unsafe { core::slice::from_raw_parts_mut(at, count) }
+}
+
+/// Copies `size` bytes to new memory, unless it is null. Returns it.
+///
+/// # Safety
+/// `to` is null, or memory of at least that size that the caller alone uses. `from` is valid for
+/// reading it.
+unsafe fn filled(to: *mut u8, from: *const u8, size: usize) -> *mut u8 {
+    if !to.is_null() {
+        // SAFETY: the same contract; new memory does not overlap.
+        unsafe { to.copy_from_nonoverlapping(from, size) };
+    }
+    to
+}
+
+/// Allocates a copy of `len` bytes with a zero byte behind them; null for null.
+///
+/// # Safety
+/// See [`kmemdup_nul`].
+unsafe fn copy_with_nul(from: *const u8, len: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+    let Some(bytes) = len.checked_add(1).filter(|_| !from.is_null()) else { return null_mut() };
+    // SAFETY: the same contract; the copy has a byte more.
+    unsafe {
+        let copy = filled(KMEM.kmalloc_here(bytes, flags, ungrouped(tag)), from, len);
+        if !copy.is_null() {
+            copy.add(len).write(0);
+        }
+        copy
+    }
+}
+
+/// Zeroes memory that is freed next. The compiler must not leave that out.
+///
+/// # Safety
+/// `at` has `size` bytes, which the caller alone uses.
+unsafe fn wipe(at: *mut u8, size: usize) {
+    // SAFETY: the same contract.
+    unsafe { at.write_bytes(0, size) };
+    core::hint::black_box(at);
 }
 
 twins! {
@@ -77,6 +117,75 @@ twins! {
     }
 
     /// # Safety
+    /// See [`kmalloc`]; `from` is valid for reading `size` bytes.
+    fn kmemdup(from: *const u8, size: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        unsafe { filled(KMEM.kmalloc_here(size, flags, ungrouped(tag)), from, size) }
+    }
+
+    /// # Safety
+    /// See [`kmalloc`]; `from` is null or valid for reading `size` bytes.
+    fn kmemdup_nul(from: *const u8, size: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        unsafe { copy_with_nul(from, size, flags, tag) }
+    }
+
+    /// # Safety
+    /// See [`kmalloc`]; `text` is null, or valid for reading up to a zero byte or `most` bytes.
+    fn kstrndup(text: *const c_char, most: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        unsafe {
+            let len = if text.is_null() { 0 } else { libc::strnlen(text, most) };
+            copy_with_nul(text.cast(), len, flags, tag)
+        }
+    }
+
+    /// # Safety
+    /// See [`kmalloc`].
+    fn kvmalloc_node(size: usize, flags: Gfp, node: c_int, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        let caller = unsafe { ungrouped(tag) };
+        if size > MAX_OBJECT {
+            KMEM.vmalloc(size, flags, caller.here())
+        } else if node < 0 {
+            KMEM.kmalloc_here(size, flags, caller)
+        } else {
+            KMEM.kmalloc_node(size, flags, u32::try_from(node).ok(), caller.here())
+        }
+    }
+
+    /// # Safety
+    /// See [`krealloc`].
+    fn kvrealloc(at: *mut u8, size: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        unsafe {
+            if at.is_null() {
+                return kvmalloc_node(size, flags, -1, tag);
+            }
+            if KMEM.find_area(at as usize).is_some() && size > 0 {
+                return KMEM.vrealloc(at, size, flags, tagged(tag));
+            }
+            let new = krealloc(at, size, flags.and(Gfp::NOWARN), tag);
+            if !new.is_null() || size == 0 {
+                return new;
+            }
+            let (old, caller) = (KMEM.usable_size(at), tagged(tag));
+            let area = filled(KMEM.vmalloc(size, flags, caller), at, old.min(size));
+            if !area.is_null() {
+                KMEM.free(at);
+            }
+            area
+        }
+    }
+
+    /// # Safety
+    /// See [`kmemdup`].
+    fn kvmemdup(from: *const u8, size: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        unsafe { filled(kvmalloc_node(size, flags, -1, tag), from, size) }
+    }
+
+    /// # Safety
     /// See [`kmalloc`]; `out` has room for `count` pointers.
     fn kmalloc_bulk(size: usize, flags: Gfp, count: usize, out: *mut *mut u8, tag: Tag) -> usize {
         // SAFETY: the same contract.
@@ -116,12 +225,13 @@ twins! {
         name: *const c_char,
         size: usize,
         align: usize,
+        flags: CacheFlags,
         ctor: Option<unsafe extern "C" fn(*mut c_void)>,
         tag: Tag,
     ) -> Option<NonNull<Cache>> {
         // SAFETY: the same contract.
         let (name, caller) = unsafe { (CStr::from_ptr(name), tagged(tag)) };
-        KMEM.cache_create(name.to_bytes(), size, align, ctor, caller)
+        KMEM.cache_create_with(name.to_bytes(), (size, align), flags, ctor, caller)
     }
 
     /// # Safety
@@ -165,6 +275,14 @@ twins! {
     }
 
     /// # Safety
+    /// See [`kmalloc`].
+    fn alloc_pages_exact_nid(node: c_int, size: usize, flags: Gfp, tag: Tag) -> *mut u8 {
+        // SAFETY: the same contract.
+        let caller = unsafe { tagged(tag) };
+        KMEM.alloc_pages_exact_node(u32::try_from(node).ok(), size, flags, caller)
+    }
+
+    /// # Safety
     /// See [`kmalloc`]; `pages` has `count` entries.
     fn alloc_pages_bulk(flags: Gfp, count: usize, pages: *mut *mut u8, tag: Tag) -> usize {
         // SAFETY: the same contract.
@@ -191,6 +309,54 @@ unsafe extern "C" fn kfree_bulk(count: usize, objects: *const *mut u8) {
         // SAFETY: the same contract.
         unsafe { KMEM.free(*objects.add(i)) }
     }
+}
+
+/// # Safety
+/// `at` is null, or a string that is no allocation, or as for `free(3)`.
+#[unsafe(export_name = "kmem_kfree_const")]
+unsafe extern "C" fn kfree_const(at: *mut u8) {
+    if !at.is_null() && KMEM.owns(at) {
+        // SAFETY: the same contract.
+        unsafe { KMEM.free(at) }
+    }
+}
+
+/// # Safety
+/// As for `free(3)`.
+#[unsafe(export_name = "kmem_kfree_sensitive")]
+unsafe extern "C" fn kfree_sensitive(at: *mut u8) {
+    // SAFETY: the same contract; an address that is no live allocation ends the program.
+    unsafe {
+        wipe(at, KMEM.usable_size(at));
+        KMEM.free(at);
+    }
+}
+
+/// # Safety
+/// As for `free(3)`; `at` is null or has `size` bytes.
+#[unsafe(export_name = "kmem_kvfree_sensitive")]
+unsafe extern "C" fn kvfree_sensitive(at: *mut u8, size: usize) {
+    if !at.is_null() {
+        // SAFETY: the same contract.
+        unsafe {
+            wipe(at, size);
+            KMEM.free(at);
+        }
+    }
+}
+
+/// # Safety
+/// `cache` is live.
+#[unsafe(export_name = "kmem_cache_shrink")]
+unsafe extern "C" fn kmem_cache_shrink(cache: &'static Cache) -> c_int {
+    c_int::from(!KMEM.cache_shrink(cache))
+}
+
+/// # Safety
+/// `cache` is live.
+#[unsafe(export_name = "kmem_cache_size")]
+unsafe extern "C" fn kmem_cache_size(cache: &'static Cache) -> c_uint {
+    cache.size() as c_uint
 }
 
 #[unsafe(export_name = "kmem_page_to_nid")]

@@ -1,6 +1,8 @@
 //! `kmem.h` in a C program.
 
-use crate::harness::{Program, compile, library};
+use kmem_testing::{Run, SIGABRT};
+
+use crate::harness::{Program, compile, include, library};
 
 fn run(case: &str, conf: &str) -> String {
     run_program(&["kernel.c"], case, conf)
@@ -42,6 +44,72 @@ fn pages_come_in_every_order_zeroed_and_exact() {
 #[test]
 fn a_split_block_is_sixteen_references_and_freed_as_a_whole_or_in_pieces() {
     assert_eq!(run("split", ""), "");
+}
+
+fn run_more(case: &str) -> String {
+    run_program(&["kernel_more.c"], case, "")
+}
+
+#[test]
+fn copies_and_arrays_are_booked_at_their_lines() {
+    assert_eq!(run_more("copies"), "");
+}
+
+#[test]
+fn kvmalloc_and_its_relatives_are_objects_or_areas_by_size() {
+    assert_eq!(run_more("either"), "");
+}
+
+#[test]
+fn areas_come_zeroed_in_arrays_and_of_nodes() {
+    assert_eq!(run_more("areas"), "");
+}
+
+#[test]
+fn pages_come_as_numbers_of_nodes_and_in_bulk() {
+    assert_eq!(run_more("numbers"), "");
+}
+
+#[test]
+fn a_constructor_runs_once_for_each_object_and_zeroes_are_refused() {
+    let said = "kmem: zeroed objects of the cache things are refused: it has a constructor\n";
+    assert_eq!(run_more("constructor"), said);
+}
+
+#[test]
+fn flags_align_objects_and_what_is_not_supported_is_refused_by_name() {
+    let said = [
+        "kmem: no cache rcu: SLAB_TYPESAFE_BY_RCU is not supported",
+        "kmem: no cache dma: SLAB_CACHE_DMA is not supported",
+        "kmem: no cache apart: SLAB_NO_MERGE is not supported",
+        "kmem: no cache odd: flags 0x80000000 are not known",
+    ];
+    assert_eq!(run_more("flags").lines().collect::<Vec<_>>(), said);
+}
+
+#[test]
+fn a_cache_that_must_be_made_and_cannot_ends_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    let library = library();
+    compile("cc", &["-O2", library.to_str().unwrap()], &["kernel_more.c"], &program);
+    let outcome = Run::new(program).arg("panic").run();
+    outcome.assert_signal(SIGABRT);
+    let said = [
+        "kmem: no cache rcu: SLAB_TYPESAFE_BY_RCU is not supported",
+        "kmem: the cache rcu with SLAB_PANIC cannot be made",
+    ];
+    assert_eq!(outcome.messages(), said);
+}
+
+#[test]
+fn elements_of_callbacks_are_billed_to_the_user_and_in_the_reserve_to_the_pool() {
+    assert_eq!(run_more("callbacks"), "");
+}
+
+#[test]
+fn pools_live_in_memory_of_the_program() {
+    assert_eq!(run_more("pools"), "");
 }
 
 #[test]
@@ -108,4 +176,33 @@ fn debug_finds_nothing_wrong_with_what_is_accounted() {
     for case in ["kmalloc", "krealloc", "bulk", "pages", "split", "wrapper"] {
         assert_eq!(run(case, "debug"), "", "{case}");
     }
+}
+
+/// Names that `kmem.h` defines for programs: macros with arguments, and functions.
+fn names_of_the_header() -> Vec<String> {
+    let text = std::fs::read_to_string(include().join("kmem.h")).unwrap();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let until_bracket = |text: &str| text.split_once('(').map(|(name, _)| name.to_owned());
+    let macros = text.lines().filter_map(|line| until_bracket(line.strip_prefix("#define ")?));
+    // A declaration ends with the symbol's name: `KMEM_AS_(kmem_kfree)`.
+    let symbols = text.split("KMEM_AS_(kmem_").skip(1).filter_map(|rest| rest.split_once(')'));
+    let functions = symbols.map(|(name, _)| name.to_owned());
+    let own = |name: &String| {
+        let inner = name.starts_with("KMEM_") && name != "KMEM_CACHE" || name.ends_with("_tag");
+        name.chars().all(is_name) && !inner && !name.ends_with("_noprof")
+    };
+    macros.chain(functions).filter(own).collect()
+}
+
+#[test]
+fn the_page_on_the_kernels_interface_has_every_name_of_the_header() {
+    let root = include().join("..");
+    let page = std::fs::read_to_string(root.join("docs/kernel-interface.md")).unwrap();
+    let (_, table) = page.split_once("## Names of the kernel").expect("the table");
+    let (table, _) = table.split_once("\n## ").expect("another part");
+    let names = names_of_the_header();
+    assert!(names.len() > 110, "{names:?}");
+    let missing: Vec<_> =
+        names.iter().filter(|name| !table.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }

@@ -6,14 +6,18 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use super::Instance;
+use super::constructed::Constructed;
+use crate::class::{MAX_OBJECT, SizeClass};
 use crate::ledger::{CacheName, CacheNumber, MAX_CACHE_NAME};
+use crate::mempool::Shelf;
 use crate::os::Platform;
 use crate::report::{Printable, print};
 use crate::request::Caller;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::Gfp;
 
-/// A constructor, which gets each object before it is handed out.
+/// A constructor, which gets each new object before it is handed out. Objects are freed in their
+/// constructed state, and handed out again without a call.
 pub type Constructor = unsafe extern "C" fn(*mut c_void);
 
 /// A cache, in memory of the instance that made it. See [`Instance::cache_create`].
@@ -28,7 +32,57 @@ pub struct Cache {
     number: CacheNumber,
     /// True if new objects are numbered or constructed.
     prepares: bool,
+    /// Free objects, if there is a constructor. Its shelves lie behind the cache.
+    pub(super) constructed: Constructed,
 }
+
+/// Flags of a cache (the kernel's `SLAB_` flags, with its values).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct CacheFlags(pub u32);
+
+impl CacheFlags {
+    /// No flags.
+    pub const NONE: Self = Self(0);
+    /// Objects are aligned to cache lines, small ones to parts of them.
+    pub const HWCACHE_ALIGN: Self = Self(0x2000);
+    /// A failure ends the program.
+    pub const PANIC: Self = Self(0x4_0000);
+    /// Groups pay for objects, as they do without it.
+    pub const ACCOUNT: Self = Self(0x400_0000);
+    /// Flags without effect: accounting, reclaim, and debugging, which the configuration chooses.
+    const IGNORED: u32 = Self::ACCOUNT.0 | 0x2_0000 | 0x100 | 0x400 | 0x800 | 0x1_0000;
+    /// Flags that are refused, with their names.
+    const REFUSED: [(u32, &'static str); 4] = [
+        (0x8_0000, "SLAB_TYPESAFE_BY_RCU"),
+        (0x4000, "SLAB_CACHE_DMA"),
+        (0x8000, "SLAB_CACHE_DMA32"),
+        (0x100_0000, "SLAB_NO_MERGE"),
+    ];
+
+    const fn has(self, flag: Self) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    /// The name of a flag that is refused; an empty one for a flag that is not known.
+    fn refused(self) -> Option<&'static str> {
+        let named = Self::REFUSED.iter().find(|(bit, _)| self.0 & bit != 0);
+        let known = Self::HWCACHE_ALIGN.0 | Self::PANIC.0 | Self::IGNORED;
+        named.map(|(_, name)| *name).or_else(|| (self.0 & !known != 0).then_some(""))
+    }
+
+    /// The alignment of objects of `size` bytes that ask for `align`.
+    fn align(self, size: usize, align: usize) -> usize {
+        let mut line = if self.has(Self::HWCACHE_ALIGN) { CACHE_LINE } else { 0 };
+        while line > 16 && size <= line / 2 {
+            line /= 2;
+        }
+        line.max(align)
+    }
+}
+
+/// Bytes of a cache line, for [`CacheFlags::HWCACHE_ALIGN`].
+const CACHE_LINE: usize = 64;
 
 impl Cache {
     /// Counts a freed object.
@@ -52,6 +106,11 @@ impl Cache {
         (self.size, self.align)
     }
 
+    /// Size class of the objects; `None` if they are runs of pages.
+    pub(super) fn class(&self) -> Option<SizeClass> {
+        class_of(self.size, self.align)
+    }
+
     /// Returns whether the cache has a constructor, whose work zeroes would undo.
     pub(super) fn has_constructor(&self) -> bool {
         self.ctor.is_some()
@@ -63,10 +122,50 @@ impl Cache {
     }
 }
 
+/// Size class of objects of `size` bytes at multiples of `align`.
+fn class_of(size: usize, align: usize) -> Option<SizeClass> {
+    match align {
+        _ if size > MAX_OBJECT => None,
+        ..=16 => Some(SizeClass::of(size)),
+        _ => SizeClass::aligned(size, align),
+    }
+}
+
 impl<P: Platform> Instance<P> {
+    /// [`Self::cache_create`] with flags. `None`: also if a flag is refused. That is reported.
+    pub fn cache_create_with(
+        &'static self,
+        name: &[u8],
+        (size, align): (usize, usize),
+        flags: CacheFlags,
+        ctor: Option<Constructor>,
+        caller: Caller,
+    ) -> Option<NonNull<Cache>> {
+        let made = match flags.refused() {
+            None => self.cache_create(name, size, flags.align(size, align), ctor, caller),
+            Some(flag) => {
+                let (platform, name) = (self.platform(), Printable(name));
+                if flag.is_empty() {
+                    let flags = flags.0;
+                    print!(platform, "kmem: no cache {name}: flags {flags:#x} are not known\n");
+                } else {
+                    print!(platform, "kmem: no cache {name}: {flag} is not supported\n");
+                }
+                None
+            }
+        };
+        if made.is_none() && flags.has(CacheFlags::PANIC) {
+            let name = Printable(name);
+            print!(self.platform(), "kmem: the cache {name} with SLAB_PANIC cannot be made\n");
+            self.platform().fatal();
+        }
+        made
+    }
+
     /// Makes a cache of objects of `size` bytes at multiples of `align` (0, or a power of two).
-    /// `ctor` is called for each object before it is handed out. `None`: there is no memory, the
-    /// size is 0, or the alignment is not allowed.
+    /// `ctor` is called once for each new object. Objects must be freed in the state that it made.
+    /// With `redzone`, `quarantine_kb` or `check_caches` it is called for each allocation. `None`:
+    /// there is no memory, the size is 0, or the alignment is not allowed.
     ///
     /// # Examples
     /// ```
@@ -95,7 +194,12 @@ impl<P: Platform> Instance<P> {
         if size == 0 || (align != 0 && !align.is_power_of_two()) {
             return None;
         }
-        let at = NonNull::new(self.alloc(size_of::<Cache>(), caller))?.cast::<MaybeUninit<Cache>>();
+        let align = align.max(16);
+        let keeps = ctor.is_some() && self.ready() && !self.ledger.guards.checks().any();
+        let class = class_of(size, align).filter(|_| keeps);
+        let shelves = class.map_or(0, Constructed::shelves);
+        let bytes = size_of::<Cache>() + shelves * size_of::<Shelf>();
+        let at = NonNull::new(self.alloc(bytes, caller))?.cast::<MaybeUninit<Cache>>();
         let mut short = [0; MAX_CACHE_NAME];
         let len = name.len().min(MAX_CACHE_NAME);
         short[..len].copy_from_slice(&name[..len]);
@@ -103,14 +207,20 @@ impl<P: Platform> Instance<P> {
         let cache = Cache {
             name: short,
             size,
-            align: align.max(16),
+            align,
             ctor,
             live: AtomicU64::new(0),
             number: guards.enter_cache(at.as_ptr().cast()),
             prepares: guards.checks().checks_caches() || ctor.is_some(),
+            constructed: Constructed::new(),
         };
-        // SAFETY: this call allocated the memory, of that size and aligned to 16.
-        unsafe { (*at.as_ptr()).write(cache) };
+        // SAFETY: this call allocated the memory, of that size and aligned to 16. The shelves
+        // behind the cache live as long as it does.
+        unsafe {
+            let cache = (*at.as_ptr()).write(cache);
+            let forks = self.forks.load(Ordering::Relaxed);
+            cache.constructed.start(at.add(1).cast(), shelves, forks);
+        }
         Some(at.cast())
     }
 
@@ -130,46 +240,63 @@ impl<P: Platform> Instance<P> {
             );
             return false;
         }
+        self.empty_constructed(of);
         self.ledger.guards.leave_cache(of.number);
         // SAFETY: `cache_create` allocated the memory, and the caller gave it up.
         unsafe { self.free(cache.as_ptr().cast()) };
         true
     }
 
-    /// Allocates an object of a cache; null if there is no memory, or the group is at its limit.
+    /// Gives free objects of a cache back to the heap, and unused memory of the heap to the
+    /// platform. Returns whether no object of the cache is in use (the kernel's
+    /// `kmem_cache_shrink`, which returns 0 then).
+    pub fn cache_shrink(&'static self, cache: &Cache) -> bool {
+        self.empty_constructed(cache);
+        self.trim();
+        cache.live() == 0
+    }
+
+    /// Allocates an object of a cache. Null: there is no memory, the group is at its limit, or the
+    /// request is for a zeroed object of a cache with a constructor.
     #[inline(always)]
     pub fn cache_alloc(&'static self, cache: &Cache, gfp: Gfp, caller: Caller) -> *mut u8 {
-        let caller = caller.with(gfp);
+        if gfp != Gfp::KERNEL || cache.prepares {
+            return self.cache_alloc_any(cache, gfp, caller);
+        }
         let object = self.alloc_aligned(cache.size, cache.align, caller);
-        if object.is_null() {
-            return object;
-        }
-        cache.live.fetch_add(1, Ordering::Relaxed);
-        if gfp.any(Gfp::ZERO.and(Gfp::THISNODE)) && !self.suits(cache, object, gfp) {
-            return self.cache_alloc_here(cache, gfp, caller);
-        }
-        if cache.prepares {
-            self.prepare(cache, object);
+        if !object.is_null() {
+            cache.live.fetch_add(1, Ordering::Relaxed);
         }
         object
     }
 
-    /// Zeroes a new object of a cache, as the flags say. False: it may be of another node than the
-    /// flags say, and is free again.
-    #[cold]
+    /// [`Self::cache_alloc`] with any flags, and of a cache whose new objects are prepared.
     #[inline(never)]
-    fn suits(&'static self, cache: &Cache, object: *mut u8, gfp: Gfp) -> bool {
-        let chosen = self.placement(None, gfp).is_some();
-        // SAFETY: the caller allocated the object, of that size, and no other code has it.
-        unsafe {
-            if chosen {
-                self.free(object);
-                cache.note_free();
-            } else if gfp.has(Gfp::ZERO) {
-                object.write_bytes(0, cache.size);
-            }
+    fn cache_alloc_any(&'static self, cache: &Cache, gfp: Gfp, caller: Caller) -> *mut u8 {
+        if self.refuses_zeroes(cache, gfp) {
+            return core::ptr::null_mut();
         }
-        !chosen
+        let caller = caller.with(gfp);
+        if gfp.has(Gfp::THISNODE)
+            && let Some(here) = self.placement(None, gfp)
+        {
+            return self.cache_alloc_on(cache, here, gfp, caller);
+        }
+        if cache.prepares
+            && let Some(object) = self.alloc_constructed(cache, caller)
+        {
+            cache.live.fetch_add(u64::from(!object.is_null()), Ordering::Relaxed);
+            return object;
+        }
+        let object = self.alloc_aligned(cache.size, cache.align, caller);
+        if !object.is_null() {
+            if gfp.has(Gfp::ZERO) {
+                // SAFETY: this call allocated the object, of that size.
+                unsafe { object.write_bytes(0, cache.size) };
+            }
+            self.enter_object(cache, object);
+        }
+        object
     }
 
     /// Counts a new object of a cache, and prepares it.
@@ -196,11 +323,50 @@ impl<P: Platform> Instance<P> {
     /// # Safety
     /// `object` is null or a live object of this cache, which no thread uses from here on.
     pub unsafe fn cache_free(&'static self, cache: &Cache, object: *mut u8) {
-        if object.is_null() {
-            return;
+        if !object.is_null() {
+            // SAFETY: the same contract.
+            unsafe { self.cache_free_by("kmem_cache_free", cache, object) };
         }
+    }
+
+    /// [`Self::cache_free`] of an object that was passed to `call`.
+    ///
+    /// # Safety
+    /// See [`Self::cache_free`]; `object` is not null.
+    #[inline(always)]
+    pub(super) unsafe fn cache_free_by(
+        &'static self,
+        call: &'static str,
+        cache: &Cache,
+        object: *mut u8,
+    ) {
         // SAFETY: the same contract.
-        unsafe { self.free_of(Some(cache), "kmem_cache_free", object) };
+        unsafe {
+            if cache.prepares {
+                return self.cache_free_prepared(call, cache, object);
+            }
+            self.free_of(Some(cache), call, object);
+        }
+        cache.note_free();
+    }
+
+    /// [`Self::cache_free_by`] for a cache whose new objects are numbered or constructed.
+    ///
+    /// # Safety
+    /// See [`Self::cache_free_by`].
+    #[inline(never)]
+    unsafe fn cache_free_prepared(
+        &'static self,
+        call: &'static str,
+        cache: &Cache,
+        object: *mut u8,
+    ) {
+        // SAFETY: the same contract.
+        unsafe {
+            if !self.free_constructed(cache, object) {
+                self.free_of(Some(cache), call, object);
+            }
+        }
         cache.note_free();
     }
 

@@ -67,8 +67,10 @@ unsafe impl<P: Platform> BackEnd for FromInstance<P> {
             Elements::Kmalloc(size) => kmem.kmalloc(size, gfp, caller),
             Elements::Slab(cache) => kmem.cache_alloc(cache, gfp, caller),
             Elements::Pages(order) => kmem.alloc_pages(order, gfp, caller),
-            // SAFETY: the pool was made with the function and its data, for any thread.
-            Elements::Custom { alloc, data, .. } => unsafe { alloc(gfp, data) }.cast(),
+            Elements::Custom { alloc, data, .. } => {
+                // SAFETY: the pool was made with the function and its data, for any thread.
+                caller.bill(|| unsafe { alloc(gfp, data) }).cast()
+            }
         })
     }
 
@@ -78,10 +80,7 @@ unsafe impl<P: Platform> BackEnd for FromInstance<P> {
         unsafe {
             match self.elements {
                 Elements::Kmalloc(_) => self.instance.free_of(None, "mempool_free", at),
-                Elements::Slab(cache) => {
-                    self.instance.free_of(Some(cache), "mempool_free", at);
-                    cache.note_free();
-                }
+                Elements::Slab(cache) => self.instance.cache_free_by("mempool_free", cache, at),
                 Elements::Pages(order) => self.instance.free_pages(at, order),
                 Elements::Custom { free, data, .. } => free(at.cast(), data),
             }
@@ -95,10 +94,9 @@ unsafe impl<P: Platform> BackEnd for FromInstance<P> {
             Elements::Slab(cache) => check(Some(cache)),
             Elements::Pages(_) | Elements::Custom { .. } => {}
         }
-        if !matches!(self.elements, Elements::Custom { .. }) {
-            // SAFETY: the same contract.
-            unsafe { self.instance.rebill(element.as_ptr(), caller) };
-        }
+        // An element of the user's function that is no allocation of the instance is not billed.
+        // SAFETY: the same contract.
+        unsafe { self.instance.rebill(element.as_ptr(), caller) };
     }
 
     unsafe fn zero(&self, element: NonNull<u8>) {
@@ -110,6 +108,10 @@ unsafe impl<P: Platform> BackEnd for FromInstance<P> {
         };
         // SAFETY: the same contract.
         unsafe { element.write_bytes(0, bytes) };
+    }
+
+    fn refuses(&self, gfp: Gfp) -> bool {
+        matches!(self.elements, Elements::Slab(cache) if self.instance.refuses_zeroes(cache, gfp))
     }
 
     fn zeroes(&self) -> (bool, bool) {

@@ -53,6 +53,7 @@ use crate::vmalloc::Vmalloc;
 
 mod alloc;
 mod cache;
+mod constructed;
 mod fork;
 mod free;
 #[cfg(kmem_linux)]
@@ -72,7 +73,7 @@ mod tags;
 mod validate;
 mod vmalloc;
 
-pub use cache::{Cache, Constructor};
+pub use cache::{Cache, CacheFlags, Constructor};
 pub use group::{Group, GroupKinds, GroupScope, GroupStat, Grouped, Reservation};
 pub use mempool::{Elements, FromInstance, Mempool};
 pub use percpu_variable::PerCpuVariable;
@@ -106,6 +107,8 @@ pub struct Instance<P> {
     ledger: Ledger<P>,
     percpu: PerCpu,
     vmalloc: Vmalloc,
+    /// Number of forks between this process and the one that started the instance.
+    forks: AtomicU32,
     /// See [`start`].
     state: AtomicU32,
     conf: UnsafeCell<MaybeUninit<Conf>>,
@@ -122,6 +125,7 @@ impl<P: Platform> Instance<P> {
             ledger: Ledger::over(platform),
             percpu: PerCpu::new(),
             vmalloc: Vmalloc::new(),
+            forks: AtomicU32::new(0),
             state: AtomicU32::new(start::NEW),
             conf: UnsafeCell::new(MaybeUninit::zeroed()),
         }

@@ -49,24 +49,14 @@ impl<P: Platform> Instance<P> {
         caller: Caller,
     ) -> *mut u8 {
         match self.placement(node, gfp) {
+            _ if self.refuses_zeroes(cache, gfp) => null_mut(),
             Some(placement) => self.cache_alloc_on(cache, placement, gfp, caller),
             None => self.cache_alloc(cache, gfp.without(Gfp::THISNODE), caller),
         }
     }
 
-    /// Allocates an object of a cache, of the node of the calling thread's CPU.
-    #[cold]
-    pub(super) fn cache_alloc_here(
-        &'static self,
-        cache: &Cache,
-        gfp: Gfp,
-        caller: Caller,
-    ) -> *mut u8 {
-        let here = self.placement(None, gfp);
-        here.map_or(null_mut(), |here| self.cache_alloc_on(cache, here, gfp, caller))
-    }
-
-    fn cache_alloc_on(
+    /// Allocates an object of a cache, of chosen nodes.
+    pub(super) fn cache_alloc_on(
         &'static self,
         cache: &Cache,
         placement: Placement,
@@ -78,6 +68,21 @@ impl<P: Platform> Instance<P> {
             self.enter_object(cache, object);
         }
         object
+    }
+
+    /// [`Self::alloc_pages_exact`] of a node; see [`Self::kmalloc_node`].
+    pub fn alloc_pages_exact_node(
+        &'static self,
+        node: Option<u32>,
+        bytes: usize,
+        gfp: Gfp,
+        caller: Caller,
+    ) -> *mut u8 {
+        let Some(placement) = self.placement(node, gfp).filter(|_| bytes > 0) else {
+            return self.alloc_pages_exact(bytes, gfp, caller);
+        };
+        let run = (PageCount::ONE, Fit::Exact, Some(placement));
+        self.ledger.alloc_run_on(bytes, run, gfp, caller.with(gfp))
     }
 
     /// Allocates a block of `1 << order` pages of a node. Null: see [`Self::alloc_pages`] and

@@ -103,6 +103,26 @@ impl<P: Platform> Ledger<P> {
             // SAFETY: an object of the class that the caller gives up, by the contract.
             unsafe { self.zero_freed(at, class) };
         }
+        // SAFETY: an object of the class, which the caller gives up, by the contract.
+        unsafe {
+            self.unbook_object(at, class, ext);
+            if !self.hold_back(at, class) {
+                self.give_object(class, Item::at(at));
+            }
+        }
+    }
+
+    /// Takes a live object out of the books. If two threads do so concurrently, one succeeds, and
+    /// the other is reported.
+    ///
+    /// # Safety
+    /// See [`Self::free_object`].
+    pub unsafe fn unbook_object(
+        &'static self,
+        at: usize,
+        class: SizeClass,
+        ext: Option<&AtomicU32>,
+    ) {
         if let Some(ext) = ext {
             // One of the threads that free the object concurrently sees the live bit.
             let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
@@ -114,11 +134,17 @@ impl<P: Platform> Ledger<P> {
             unsafe { self.check_red_zones(at, class, word) };
             self.free(word, Price::Item(class.array()), class.size() as usize, at);
         }
-        // SAFETY: a free object of the class, which this thread alone uses.
+    }
+
+    /// Gives a free object with old contents to the heap.
+    ///
+    /// # Safety
+    /// See [`Self::give_object`].
+    pub unsafe fn discard_object(&'static self, class: SizeClass, item: Item) {
+        // SAFETY: the same contract.
         unsafe {
-            if !self.hold_back(at, class) {
-                self.give_object(class, Item::at(at));
-            }
+            self.zero_freed(item.address(), class);
+            self.give_object(class, item);
         }
     }
 

@@ -26,4 +26,6 @@ mod validate;
 #[cfg(not(loom))]
 pub use pool::{BackEnd, Mempool, NoReserve};
 #[cfg(not(loom))]
+pub(crate) use reserve::{Reserve, Shelf};
+#[cfg(not(loom))]
 pub use validate::ReserveFault;

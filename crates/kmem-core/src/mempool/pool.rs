@@ -36,6 +36,11 @@ pub unsafe trait BackEnd {
     /// `element` is live, and no other thread uses it.
     unsafe fn zero(&self, element: NonNull<u8>);
 
+    /// Returns whether requests with these flags are refused.
+    fn refuses(&self, _: Gfp) -> bool {
+        false
+    }
+
     /// Returns whether elements of the reserve are to be zeroed when they are freed, and when they
     /// are allocated.
     fn zeroes(&self) -> (bool, bool) {
@@ -161,9 +166,19 @@ impl<B: BackEnd, S: Source> Mempool<B, S> {
         NonNull::new(self.reserve.take()? as *mut u8)
     }
 
+    /// Allocates an element from the reserve alone, billed to `caller`. `None`: it is empty. For an
+    /// allocation that must not look for memory (the kernel's `mempool_alloc_preallocated`).
+    pub fn alloc_preallocated(&self, caller: Caller) -> Option<NonNull<u8>> {
+        self.alloc_reserved(Gfp::KERNEL, caller)
+    }
+
     /// Allocates an element, billed to `caller`. `None`: there is none, and the request must not
-    /// wait ([`Gfp::NOWAIT`]) or the pool has no reserve to wait for.
+    /// wait ([`Gfp::NOWAIT`]) or the pool has no reserve to wait for. Or the back end refuses such
+    /// requests.
     pub fn alloc(&self, gfp: Gfp, caller: Caller) -> Option<NonNull<u8>> {
+        if self.back_end.refuses(gfp) {
+            return None;
+        }
         loop {
             if let Some(element) = self.try_alloc(gfp, caller) {
                 return Some(element);
@@ -193,6 +208,10 @@ impl<B: BackEnd, S: Source> Mempool<B, S> {
         if let Some(element) = self.back_end.take(modest, caller) {
             return Some(element);
         }
+        self.alloc_reserved(gfp, caller)
+    }
+
+    fn alloc_reserved(&self, gfp: Gfp, caller: Caller) -> Option<NonNull<u8>> {
         let element = self.reserved_element()?;
         // SAFETY: a live element from the reserve (invariant), which only this thread uses now.
         unsafe {

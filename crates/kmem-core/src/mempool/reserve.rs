@@ -22,21 +22,21 @@ use crate::row::span;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, atomics, const_fn, spin};
 
 /// Places on a shelf.
-pub(super) const PLACES: u32 = 64;
+pub(crate) const PLACES: u32 = 64;
 
 /// 64 places. Zeroed memory is not a valid shelf: see [`Shelf::new`].
 #[repr(C)]
-pub(super) struct Shelf {
-    pub(super) full: Row,
-    pub(super) empty: Row,
-    pub(super) elements: [AtomicUsize; PLACES as usize],
+pub(crate) struct Shelf {
+    pub(crate) full: Row,
+    pub(crate) empty: Row,
+    pub(crate) elements: [AtomicUsize; PLACES as usize],
     next: AtomicUsize,
 }
 
 impl Shelf {
     const_fn! {
         /// A shelf of empty places.
-        pub(super) const fn new() -> Self {
+        pub(crate) const fn new() -> Self {
             Self {
                 full: Row(AtomicU64::new(0)),
                 empty: Row(AtomicU64::new(span(0, PLACES))),
@@ -47,7 +47,7 @@ impl Shelf {
     }
 
     /// The shelf behind this one.
-    pub(super) fn next(&self) -> *const Self {
+    pub(crate) fn next(&self) -> *const Self {
         self.next.load(Ordering::Acquire) as *const Self
     }
 }
@@ -62,17 +62,17 @@ impl Default for Shelf {
 ///
 /// # Invariants
 /// The shelves in the list stay valid as long as the reserve is used.
-pub(super) struct Reserve {
+pub(crate) struct Reserve {
     shelves: AtomicUsize,
-    pub(super) places: AtomicU32,
-    pub(super) count: AtomicU32,
-    pub(super) target: AtomicU32,
+    pub(crate) places: AtomicU32,
+    pub(crate) count: AtomicU32,
+    pub(crate) target: AtomicU32,
 }
 
 impl Reserve {
     const_fn! {
         /// A reserve without places.
-        pub(super) const fn new() -> Self {
+        pub(crate) const fn new() -> Self {
             Self {
                 shelves: AtomicUsize::new(0),
                 places: AtomicU32::new(0),
@@ -86,7 +86,7 @@ impl Reserve {
     ///
     /// # Safety
     /// The shelf is for this reserve alone, and valid as long as the reserve is used.
-    pub(super) unsafe fn add(&self, shelf: *const Shelf) {
+    pub(crate) unsafe fn add(&self, shelf: *const Shelf) {
         let mut first = self.shelves.load(Ordering::Relaxed);
         loop {
             // SAFETY: a valid shelf (contract).
@@ -102,28 +102,38 @@ impl Reserve {
     }
 
     /// Number of places.
-    pub(super) fn places(&self) -> u32 {
+    pub(crate) fn places(&self) -> u32 {
         self.places.load(Ordering::Acquire)
     }
 
     /// Number of elements, not exact while other threads use the reserve.
-    pub(super) fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }
 
     /// Most elements that the reserve may hold.
-    pub(super) fn target(&self) -> u32 {
+    pub(crate) fn target(&self) -> u32 {
         self.target.load(Ordering::Relaxed)
     }
 
     /// Sets the target, at most the number of places. Returns the one before.
-    pub(super) fn aim(&self, target: u32) -> u32 {
+    pub(crate) fn aim(&self, target: u32) -> u32 {
         debug_assert!(target <= self.places());
         self.target.swap(target, Ordering::AcqRel)
     }
 
+    /// Forgets the elements. Called by one thread, while no other uses the reserve.
+    #[cfg(not(loom))]
+    pub(crate) fn forget(&self) {
+        for shelf in self.shelves() {
+            shelf.full.0.store(0, Ordering::Relaxed);
+            shelf.empty.0.store(span(0, PLACES), Ordering::Relaxed);
+        }
+        self.count.store(0, Ordering::Release);
+    }
+
     /// All shelves, the newest first.
-    pub(super) fn shelves(&self) -> impl Iterator<Item = &Shelf> {
+    pub(crate) fn shelves(&self) -> impl Iterator<Item = &Shelf> {
         let mut next = self.shelves.load(Ordering::Acquire) as *const Shelf;
         core::iter::from_fn(move || {
             if next.is_null() {
@@ -137,12 +147,12 @@ impl Reserve {
     }
 
     /// The first shelf, for the owner that releases all; null for none.
-    pub(super) fn first(&self) -> *const Shelf {
+    pub(crate) fn first(&self) -> *const Shelf {
         self.shelves.load(Ordering::Acquire) as *const Shelf
     }
 
     /// Puts an element into the reserve. False: the reserve is full.
-    pub(super) fn put(&self, element: usize) -> bool {
+    pub(crate) fn put(&self, element: usize) -> bool {
         let mut count = self.count.load(Ordering::Relaxed);
         loop {
             if count >= self.target.load(Ordering::Acquire) {
@@ -175,7 +185,7 @@ impl Reserve {
     }
 
     /// Takes an element out of the reserve; `None` if it finds none.
-    pub(super) fn take(&self) -> Option<usize> {
+    pub(crate) fn take(&self) -> Option<usize> {
         for shelf in self.shelves() {
             let place = shelf.full.take(1);
             if place != 0 {

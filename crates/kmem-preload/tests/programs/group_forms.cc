@@ -16,6 +16,8 @@ void *reallocarray(void *at, size_t count, size_t size);
 
 static const std::align_val_t page = std::align_val_t(4096);
 static struct kmem_cache *cache;
+/* Zeroes: an empty string. */
+static char source[4 << 20];
 
 static void *posix(size_t size)
 {
@@ -66,7 +68,17 @@ static const form forms[] = {
 	KERNEL(kmalloc_noprof(size, GFP_KERNEL)),
 	KERNEL(alloc_pages_exact(size, GFP_KERNEL)),
 	KERNEL(alloc_pages(GFP_KERNEL, 4)),
-	KERNEL(get_zeroed_page(GFP_KERNEL)),
+	KERNEL((void *)get_zeroed_page(GFP_KERNEL)),
+	KERNEL((void *)__get_free_pages(GFP_KERNEL, 4)),
+	KERNEL(kvmalloc(size, GFP_KERNEL)),
+	KERNEL(kvcalloc(size, 1, GFP_KERNEL)),
+	KERNEL(kvrealloc(nullptr, size, GFP_KERNEL)),
+	KERNEL(krealloc_array(nullptr, size, 1, GFP_KERNEL)),
+	KERNEL(kmemdup(source, size, GFP_KERNEL)),
+	KERNEL(kstrndup(source, size - 1, GFP_KERNEL)),
+	KERNEL(const_cast<char *>(kstrdup_const(source, GFP_KERNEL))),
+	KERNEL(__vmalloc(size, GFP_KERNEL)),
+	KERNEL(vcalloc(size, 1)),
 	CACHE(kmem_cache_alloc(cache, GFP_KERNEL)),
 	CACHE(kmem_cache_zalloc(cache, GFP_KERNEL | SLAB_ACCOUNT)),
 	NEW(::operator new(size), ::operator delete(at)),
@@ -181,7 +193,8 @@ static void nofail(const kmem::group &group)
 	CHECK(!group.stat().over_limit && group.stat().current == 0);
 	void *object = kmem_cache_alloc(cache, must);
 	void *all[] = { kmalloc(100, must), kzalloc(100, must | GFP_NOWAIT), krealloc(nullptr, 5000, must),
-			alloc_pages(must, 0), alloc_pages(must, 3), get_zeroed_page(must) };
+			alloc_pages(must, 0), alloc_pages(must, 3),
+			(void *)get_zeroed_page(must) };
 	void *area = vmalloc_aligned(100000, 4096, must);
 	CHECK(object && area && group.stat().over_limit);
 	kmem_cache_free(cache, object);

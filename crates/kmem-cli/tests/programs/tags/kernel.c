@@ -114,8 +114,8 @@ static void case_cache(void)
 {
 	struct kmem_cache *cache = kmem_cache_create("inodes", 200, 64, construct); /* at create */
 	struct kmem_cache *other = kmem_cache_create("plain", 200, 0, NULL); /* at other */
-	size_t each, own = ksize(cache);
-	MUST(own == ksize(other));
+	/* The free objects of a cache with a constructor have their places behind it. */
+	size_t each, large = ksize(cache), own = ksize(other);
 	char *one = kmem_cache_alloc(cache, GFP_KERNEL); /* at alloc */
 	MUST(constructed == 1 && one[0] == 7 && one[199] == 7 && (uintptr_t)one % 64 == 0);
 	char *dirty = memset(kmem_cache_alloc(other, GFP_KERNEL), 0xff, 200);
@@ -126,7 +126,7 @@ static void case_cache(void)
 	MUST(kmem_cache_alloc_bulk(cache, GFP_KERNEL, 20, many) == 20); /* at cache_bulk */
 	MUST(constructed == 21);
 	each = ksize(one);
-	EXPECT("create", own, 1);
+	EXPECT("create", large, 1);
 	EXPECT("other", own, 1);
 	EXPECT("alloc", each, 1);
 	EXPECT("zalloc", ksize(zeroed), 1);
@@ -141,7 +141,7 @@ static void case_cache(void)
 	kmem_cache_free_bulk(cache, 20, many);
 	kmem_cache_free(other, zeroed);
 	MUST(kmem_cache_destroy(other) != 0);
-	EXPECT("create", own, 1);
+	EXPECT("create", large, 1);
 	EXPECT("late", each, 1);
 	check();
 	kmem_cache_free(cache, late);
