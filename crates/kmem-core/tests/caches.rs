@@ -1,15 +1,15 @@
-//! Caches with a constructor keep their free objects constructed.
+//! Caches with a constructor keep their free objects constructed; pages come in bulk.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 mod instance;
 
 use instance::{books, case, forked, lines, run_child};
-use kmem_core::units::Gfp;
+use kmem_core::units::{Gfp, Order};
 use kmem_core::{Cache, CacheFlags, Caller, Kmem};
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const OWNER: Caller = Caller::at(0x5_0000);
@@ -190,4 +190,24 @@ fn flags_choose_the_alignment_and_unknown_ones_are_refused() {
     assert!(make(100, CacheFlags::ACCOUNT).is_some());
     assert!(make(100, CacheFlags(0x8_0000)).is_none());
     assert!(make(100, CacheFlags(1)).is_none());
+}
+
+#[test]
+fn pages_in_bulk_are_one_operation() {
+    static A: Kmem = Kmem::new();
+    let one = A.alloc(1, USER);
+    let before = A.stats().used;
+    let mut pages = [null_mut(); 100];
+    assert_eq!(A.alloc_pages_bulk(Gfp::KERNEL, &mut pages, USER), 100);
+    // Nothing was taken but these pages: one by one, the last refill of the CPU leaves some.
+    assert_eq!(A.stats().used - before, 100 << 12);
+    assert_eq!(pages.iter().collect::<BTreeSet<_>>().len(), 100);
+    assert_eq!(books(&A)[&0x6_0000], ((100 << 12) + 16, 101));
+    // SAFETY: live pages and an object, given up.
+    unsafe {
+        pages.iter().for_each(|&page| A.free_pages(page, Order(0)));
+        A.free(one);
+    }
+    A.drain();
+    assert_eq!((A.validate(), A.stats().used), (Ok(()), 0));
 }

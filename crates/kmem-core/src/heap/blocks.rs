@@ -84,6 +84,29 @@ impl<P: Platform> Heap<P> {
         self.arrays().refill(class.array(), looked, &Blocks { heap: self, class })
     }
 
+    /// Takes up to `out.len()` free blocks at once, and puts them at the start of `out`. Those that
+    /// the CPU keeps come first, then blocks of the zones. Returns the count.
+    pub fn take_blocks(&'static self, class: PageClass, out: &mut [Item]) -> usize {
+        let hint = self.slots.hint(&self.platform);
+        let mut got = self.slots.pop_many(class.array(), hint, out);
+        let cpu = self.slots.current(hint);
+        while got < out.len() {
+            let room = &mut out[got..];
+            let most = room.len().min(MOST);
+            let taken = Blocks { heap: self, class }.supply(cpu, most, |items| {
+                for (place, &item) in room.iter_mut().zip(items.iter().rev()) {
+                    *place = item;
+                }
+                got += items.len();
+                Item::NONE
+            });
+            if taken.is_none() {
+                break;
+            }
+        }
+        got
+    }
+
     /// Gives a free block back because its CPU's array is full.
     ///
     /// # Safety

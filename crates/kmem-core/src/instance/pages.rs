@@ -225,8 +225,13 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Fills the null entries of `out` with single pages, up to the first failure. Returns the
-    /// number of leading entries that have a page.
+    /// number of leading entries that have a page. This is one operation: the group is charged,
+    /// and the zones are asked, for many pages at once. Pages that are then missing are allocated
+    /// one by one, with the effort of [`Self::alloc_pages`].
     pub fn alloc_pages_bulk(&'static self, gfp: Gfp, out: &mut [*mut u8], caller: Caller) -> usize {
+        if self.ready() && self.placement(None, gfp).is_none() {
+            self.ledger.alloc_singles(out, gfp, caller.with(gfp));
+        }
         let mut filled = 0;
         for slot in out {
             if slot.is_null() {

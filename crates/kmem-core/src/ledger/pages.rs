@@ -5,13 +5,16 @@ use kmem_layout::word::TAG_MASK;
 use super::{COSTLY, Ledger, Request, Taken};
 use crate::class::PageClass;
 use crate::heap::{Fit, Looked, RunRequest, ZoneSet};
-use crate::memcg::stock::Price;
+use crate::memcg::Limits;
+use crate::memcg::stock::{Price, objcg_bits};
 use crate::os::Platform;
 use crate::page::{PageWords, Placement, Run};
 use crate::request::Caller;
 use crate::sync::Ordering;
-use crate::units::{Gfp, Item, PageCount, Pfn};
+use crate::units::{Gfp, Item, ObjcgId, PAGE_SIZE, PageCount, Pfn};
 
+/// Pages that a bulk allocation takes at once.
+const BULK: usize = 64;
 /// Largest request: the most that a signed size can express.
 const MAX_BYTES: usize = isize::MAX as usize;
 
@@ -93,6 +96,81 @@ impl<P: Platform> Ledger<P> {
             unsafe { at.write_bytes(0, pages.bytes()) };
         }
         at
+    }
+
+    /// Allocates pages into the null entries of `out`, in order, as one operation. The group is
+    /// charged once for up to 64 pages, and the heap gives them together. Stops early if the
+    /// group cannot pay for a batch, or there is no memory without further effort. Neither is
+    /// reported.
+    pub fn alloc_singles(&'static self, out: &mut [*mut u8], gfp: Gfp, caller: Caller) {
+        self.books.look_outside();
+        self.books.note_fork(self.platform(), &self.census(), &self.groups);
+        let objcg = self.groups.payer(caller.objcg());
+        let is_charged = objcg != ObjcgId::ROOT;
+        let limits = if caller.is_nofail() { Limits::Exceed } else { Limits::Obey };
+        let mut left = out.iter().filter(|place| place.is_null()).count();
+        let mut empty = out.iter_mut().filter(|place| place.is_null());
+        while left > 0 {
+            let mut items = [Item::NONE; BULK];
+            let wanted = left.min(BULK);
+            let price = Price::Singles(wanted as u32);
+            // A group without room for a batch refuses single pages, so that it counts one refusal.
+            let has_room = !is_charged
+                || self.groups.has_room(objcg, price.bytes())
+                    && self.charging().pay(price, objcg, limits).is_ok();
+            if !has_room {
+                break;
+            }
+            let got = self.heap.take_blocks(PageClass::SINGLE, &mut items[..wanted]);
+            let word = self.word_for(caller) | objcg_bits(objcg);
+            let mut used = 0;
+            for &item in &items[..got] {
+                let Some(taken) = self.prepared_page(item, gfp) else { continue };
+                taken.book(word);
+                if self.books.watch().any() {
+                    self.saw_alloc(word, taken.bytes as u64, caller);
+                }
+                if let Some(place) = empty.next() {
+                    *place = taken.at as *mut u8;
+                    used += 1;
+                }
+            }
+            if is_charged && used < wanted {
+                self.charging().refund(Price::Singles((wanted - used) as u32), objcg);
+            }
+            left -= used;
+            if got < wanted {
+                break;
+            }
+        }
+        self.books.note_peak(self.platform(), &self.census(), &self.groups);
+    }
+
+    /// A page that was taken from the heap, after the configured work. `None`: it is bad.
+    #[inline]
+    fn prepared_page(&'static self, item: Item, gfp: Gfp) -> Option<Taken<'static>> {
+        let (at, one) = (item.address(), PageCount::ONE);
+        let taken = match self.heap.fast.page(at) {
+            // The table is open, so no work is configured.
+            Some((PageWords { ext, len }, _)) => {
+                Taken { at, bytes: PAGE_SIZE, ext: Some(ext), pages: Some((len, one)) }
+            }
+            None => self.prepared_page_slow(item)?,
+        };
+        if gfp.has(Gfp::ZERO) {
+            // SAFETY: a page that this thread took, and has not handed out.
+            unsafe { (at as *mut u8).write_bytes(0, PAGE_SIZE) };
+        }
+        Some(taken)
+    }
+
+    #[cold]
+    fn prepared_page_slow(&'static self, item: Item) -> Option<Taken<'static>> {
+        let set = self.heap.zones.of(item.address())?;
+        let run = Run { start: set.zone.pfn(item.address())?, pages: PageCount::ONE };
+        // SAFETY: this thread took the page.
+        let good = unsafe { self.heap.prepare_pages(set, run) };
+        if good { Taken::run(set, run) } else { None }
     }
 
     /// Takes a page allocation of the heap out of the books. Returns its pages; `None` if another

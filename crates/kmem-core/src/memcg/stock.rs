@@ -128,6 +128,8 @@ pub enum Price {
     Item(ArrayId),
     /// Pages that CPUs do not keep.
     Pages(PageCount),
+    /// This many allocations of one page.
+    Singles(u32),
 }
 
 impl Price {
@@ -136,6 +138,7 @@ impl Price {
         match self {
             Self::Item(array) => item_cost(array) as u64,
             Self::Pages(pages) => pages_cost(pages),
+            Self::Singles(count) => count as u64 * pages_cost(PageCount::ONE),
         }
     }
 }
