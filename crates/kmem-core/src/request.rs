@@ -65,7 +65,7 @@ macro_rules! begin_record {
 #[macro_export]
 macro_rules! call_with_record {
     (
-        $inner:ident, $x86:literal, $arm:literal, [$($x86_more:expr),*], [$($arm_more:expr),*]
+        $inner:path, $x86:literal, $arm:literal, [$($x86_more:expr),*], [$($arm_more:expr),*]
         $(, before $before:expr)?
     ) => {
         #[cfg(target_arch = "x86_64")]

@@ -2,9 +2,9 @@
 //! the tag instead of their call sites (the kernel's `alloc_tag_save` and `alloc_tag_restore`), and
 //! the group pays for them (`set_active_memcg`).
 //!
-//! It is one word in static thread-local storage, so that reading it costs two instructions. A
-//! thread without tag and group needs one test more. Only this module reads and writes the word. A
-//! platform without thread-local storage has no scopes.
+//! On Linux it is one word in static thread-local storage, so that reading it costs two
+//! instructions. A thread without tag and group needs one test more. Elsewhere a kernel keeps the
+//! word, and says where: see `os::task_word`. Only this module reads and writes the word.
 //!
 //! ```text
 //! objcg:14 | static:1 | 0 | address of the static tag:45 | 0 | fallible:1 | shrinking:1
@@ -44,12 +44,7 @@ mod word {
 }
 
 #[cfg(not(all(kmem_linux, not(miri))))]
-mod word {
-    pub(super) fn get() -> usize {
-        0
-    }
-    pub(super) fn set(_: usize) {}
-}
+use crate::os::task_word as word;
 
 /// The key for a call that returns to `ret`: the thread's tag, or `ret` without one, and the
 /// thread's group.

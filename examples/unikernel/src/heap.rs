@@ -4,8 +4,9 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
+use kmem_core::Instance;
 use kmem_core::os::region::FixedRegion;
-use kmem_core::{Caller, Instance, static_tag};
+use kmem_core::os::task_word::{self, TaskWord};
 
 /// The one instance.
 pub(crate) type Kmem = Instance<FixedRegion>;
@@ -25,6 +26,18 @@ fn cpu() -> u32 {
     core::arch::x86_64::__cpuid(1).ebx >> 24
 }
 
+/// A task word for each CPU, because each CPU has one task.
+static WORDS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+fn word() -> &'static AtomicUsize {
+    &WORDS[cpu() as usize % WORDS.len()]
+}
+
+// SAFETY: a word of the calling CPU, and so of its one task, which stays there.
+static TASK_WORD: TaskWord = unsafe {
+    TaskWord::new(|| word().load(Ordering::Relaxed), |value| word().store(value, Ordering::Relaxed))
+};
+
 /// Gives the machine's memory to kmem.
 ///
 /// # Safety
@@ -36,6 +49,7 @@ pub(crate) unsafe fn start(at: usize, bytes: usize, cpus: u32) {
         let region = FixedRegion::new(at as *mut u8, bytes, cpus, crate::serial::write, fatal);
         (*PLACE.0.get()).write(Instance::over(region.with_cpu(cpu)));
     }
+    task_word::give(&TASK_WORD);
     READY.store(1, Ordering::Release);
 }
 
@@ -71,15 +85,15 @@ impl Heap {
 // SAFETY: kmem's own guarantees.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let caller = Caller::tagged(static_tag!("rust"));
-        let at = kmem().alloc_aligned(layout.size(), layout.align(), caller);
+        // SAFETY: the same contract.
+        let at = unsafe { GlobalAlloc::alloc(kmem(), layout) };
         self.count(at, 1);
         at
     }
 
-    unsafe fn dealloc(&self, at: *mut u8, _: Layout) {
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         self.count(at, -1);
-        // SAFETY: the caller's promise.
-        unsafe { kmem().free(at) }
+        // SAFETY: the same contract.
+        unsafe { GlobalAlloc::dealloc(kmem(), at, layout) }
     }
 }

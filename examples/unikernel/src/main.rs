@@ -8,6 +8,7 @@ extern crate alloc;
 
 mod boot;
 mod heap;
+mod scopes;
 mod serial;
 
 use alloc::collections::BTreeMap;
@@ -19,16 +20,18 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use heap::{HEAP, kmem};
 use kmem_core::memcg::GroupId;
 use kmem_core::units::{Gfp, Order, TagId};
-use kmem_core::{Caller, StaticTag, static_tag};
+use kmem_core::{Caller, Scope, StaticTag, static_tag};
 use kmem_layout::group::group_event;
 use serial::line;
 
 /// Live objects that each CPU keeps in the end.
 const KEPT: usize = 500;
 
-/// State of the second CPU, written by both: 0 not there, 1 there, 2 work, 3 done.
+/// State of the second CPU, written by both: 0 not there, 1 there, 2 work, 3 done, 4 asked for its
+/// group, 5 has answered.
 static SECOND: AtomicUsize = AtomicUsize::new(0);
 static SECONDS_BYTES: AtomicUsize = AtomicUsize::new(0);
+static SECONDS_GROUP: AtomicUsize = AtomicUsize::new(0);
 /// A per-CPU counter.
 static COUNTER: AtomicUsize = AtomicUsize::new(0);
 
@@ -40,6 +43,7 @@ pub(crate) extern "C" fn main(info: usize) -> ! {
         bytes
     };
     line!("memory {bytes}");
+    let _scope = Scope::enter(rust());
     boot::start_second();
     let mut patience = 100;
     while SECOND.load(Ordering::Acquire) == 0 && patience > 0 {
@@ -60,16 +64,41 @@ pub(crate) extern "C" fn main(info: usize) -> ! {
 /// The second CPU.
 pub(crate) extern "C" fn second() -> ! {
     SECOND.store(1, Ordering::Release);
-    while SECOND.load(Ordering::Acquire) != 2 {
-        core::hint::spin_loop();
-    }
+    wait_for(2);
+    let _scope = Scope::enter(rust());
     let (objects, bytes) = churn(static_tag!("second"), 2);
     SECONDS_BYTES.store(bytes, Ordering::Relaxed);
     core::mem::forget(objects);
     SECOND.store(3, Ordering::Release);
+    wait_for(4);
+    SECONDS_GROUP.store(kmem_core::task::group().0 as usize, Ordering::Relaxed);
+    SECOND.store(5, Ordering::Release);
     loop {
         core::hint::spin_loop();
     }
+}
+
+/// Waits for a state of the second CPU.
+fn wait_for(state: usize) {
+    while SECOND.load(Ordering::Acquire) != state {
+        core::hint::spin_loop();
+    }
+}
+
+/// Number of the group that the second CPU works in; 0 without that CPU.
+fn group_of_second() -> usize {
+    if SECOND.load(Ordering::Acquire) < 2 {
+        return 0;
+    }
+    wait_for(3);
+    SECOND.store(4, Ordering::Release);
+    wait_for(5);
+    SECONDS_GROUP.load(Ordering::Relaxed)
+}
+
+/// The tag of Rust's collections.
+fn rust() -> &'static StaticTag {
+    static_tag!("rust")
 }
 
 /// Live allocations of the program.
@@ -85,9 +114,9 @@ fn expect(tag: &StaticTag, bytes: usize, calls: usize) {
     line!("expect {} {bytes} {calls}", name.to_str().unwrap_or("?"));
 }
 
-/// Allocates and frees, and keeps some; and their bytes.
+/// Allocates and frees, and keeps some; and their bytes. The task's group pays.
 fn churn(tag: &'static StaticTag, seed: u64) -> (Vec<*mut u8>, usize) {
-    let (a, caller) = (kmem(), Caller::tagged(tag));
+    let (a, caller) = (kmem(), Caller::tagged(tag).here());
     let counter = COUNTER.load(Ordering::Relaxed) as *mut u64;
     let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut objects: Vec<*mut u8> = Vec::with_capacity(KEPT);
@@ -152,11 +181,9 @@ fn work(cpus: usize) -> Held {
         line!("expect-group tenant {}", 30 * 116 + 20 * 1028);
         line!("expect-group tenant/inner {}", 20 * 1028);
     }
+    let tagged = scopes::work();
     let mut added = 40 * KEPT;
     if cpus > 1 {
-        while SECOND.load(Ordering::Acquire) != 3 {
-            core::hint::spin_loop();
-        }
         expect(static_tag_of_second(), SECONDS_BYTES.load(Ordering::Relaxed), KEPT);
         added += 40 * KEPT;
     }
@@ -168,7 +195,7 @@ fn work(cpus: usize) -> Held {
     core::mem::forget(map);
     // Last, for the lines above are no allocations.
     let (bytes, calls) = (HEAP.bytes.load(Ordering::Relaxed), HEAP.calls.load(Ordering::Relaxed));
-    line!("expect rust {bytes} {calls}");
+    line!("expect rust {} {}", bytes - tagged as i64, calls - 1);
     held
 }
 
@@ -218,7 +245,7 @@ fn report() {
         line!("");
     }
     line!("used {} committed {}", a.stats().used, a.stats().committed);
-    for path in ["tenant", "tenant/inner"] {
+    for path in ["tenant", "tenant/inner", "scoped"] {
         if let Ok(stat) = a.group_at(path.as_bytes()).and_then(|id| a.group_stat(id)) {
             line!("group {path} memory.current {}", stat.current);
             line!("group {path} memory.peak {}", stat.peak);
@@ -245,12 +272,14 @@ fn give_back(held: Held, _: u64) -> usize {
         pages.into_iter().for_each(|(at, order)| a.free_pages(at, order));
         a.free_percpu(handle);
     }
+    scopes::give_back();
     a.drain();
     let valid = a.validate().is_ok() && a.validate_groups().is_ok();
     let mut left = 0;
     a.census(|tag, _, calls| {
         let name = a.sites().names(tag).map_or(&b""[..], |names| names.function);
-        if name != b"rust" && name != b"second" {
+        // A group's shrinker stays, for the next that is added.
+        if ![&b"rust"[..], b"second", b"scope", b"shrinker"].contains(&name) {
             left += calls as usize;
         }
     });

@@ -1,19 +1,29 @@
-//! kmem as the global allocator of a Rust program.
+//! kmem as the global allocator of a Rust program, on Linux and on a bare machine.
 
 use core::alloc::{GlobalAlloc, Layout};
 
-use super::Kmem;
-use crate::os::linux::Linux;
+use super::Instance;
+use crate::os::Platform;
 use crate::request::Caller;
 use crate::task;
 use crate::units::ObjcgId;
 
-impl Kmem {
+#[cfg(kmem_linux)]
+impl super::Kmem {
     /// An instance on Linux: `#[global_allocator] static KMEM: Kmem = Kmem::new();`.
     pub const fn new() -> Self {
-        Self::over(Linux::new())
+        Self::over(crate::os::linux::Linux::new())
     }
+}
 
+#[cfg(kmem_linux)]
+impl Default for super::Kmem {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Platform + 'static> Instance<P> {
     /// A reference that is valid as long as the program runs.
     ///
     /// # Safety
@@ -21,12 +31,6 @@ impl Kmem {
     unsafe fn forever(&self) -> &'static Self {
         // SAFETY: the same contract.
         unsafe { core::mem::transmute::<&Self, &'static Self>(self) }
-    }
-}
-
-impl Default for Kmem {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -40,11 +44,11 @@ macro_rules! with_call_site {
     )*) => {$(
         $(#[$doc])*
         #[unsafe(naked)]
-        unsafe extern "C" fn $name($($arg: $ty),*) -> *mut u8 {
+        unsafe extern "C" fn $name<P: Platform + 'static>($($arg: $ty),*) -> *mut u8 {
             #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $inner);
+            core::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $inner::<P>);
             #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!(concat!("mov ", $arm, ", x30"), "b {}", sym $inner);
+            core::arch::naked_asm!(concat!("mov ", $arm, ", x30"), "b {}", sym $inner::<P>);
         }
     )*};
 }
@@ -58,29 +62,29 @@ macro_rules! with_record {
     )*) => {$(
         $(#[$doc])*
         #[unsafe(naked)]
-        unsafe extern "C" fn $name($($arg: $ty),*) -> *mut u8 {
-            $crate::call_with_record!($inner, $x86, $arm, [], []);
+        unsafe extern "C" fn $name<P: Platform + 'static>($($arg: $ty),*) -> *mut u8 {
+            $crate::call_with_record!($inner::<P>, $x86, $arm, [], []);
         }
     )*};
 }
 
 with_call_site! {
     /// See [`alloc_at`].
-    alloc_here => alloc_at, "rcx", "x3", (kmem: &'static Kmem, size: usize, align: usize);
+    alloc_here => alloc_at, "rcx", "x3", (kmem: &'static Instance<P>, size: usize, align: usize);
     /// See [`zeroed_at`].
-    zeroed_here => zeroed_at, "rcx", "x3", (kmem: &'static Kmem, size: usize, align: usize);
+    zeroed_here => zeroed_at, "rcx", "x3", (kmem: &'static Instance<P>, size: usize, align: usize);
 }
 
 with_record! {
     /// See [`alloc_any_at`].
     alloc_any => alloc_any_at, "r8", "x4",
-        (kmem: &'static Kmem, size: usize, align: usize, key: usize);
+        (kmem: &'static Instance<P>, size: usize, align: usize, key: usize);
     /// See [`zeroed_any_at`].
     zeroed_any => zeroed_any_at, "r8", "x4",
-        (kmem: &'static Kmem, size: usize, align: usize, key: usize);
+        (kmem: &'static Instance<P>, size: usize, align: usize, key: usize);
     /// See [`resize_at`].
     resize_here => resize_at, "r8", "x4",
-        (kmem: &'static Kmem, at: *mut u8, align: usize, size: usize);
+        (kmem: &'static Instance<P>, at: *mut u8, align: usize, size: usize);
 }
 
 /// Key of a Rust program's request, which returns to `ret`. Outside of [`task::fallible`] its group
@@ -93,7 +97,12 @@ fn key(ret: usize) -> usize {
     if may_refuse { caller.key() } else { caller.nofail().key() }
 }
 
-extern "C" fn alloc_at(kmem: &'static Kmem, size: usize, align: usize, ret: usize) -> *mut u8 {
+extern "C" fn alloc_at<P: Platform + 'static>(
+    kmem: &'static Instance<P>,
+    size: usize,
+    align: usize,
+    ret: usize,
+) -> *mut u8 {
     let key = key(ret);
     if align <= 16 {
         // SAFETY: the key of a caller.
@@ -106,8 +115,8 @@ extern "C" fn alloc_at(kmem: &'static Kmem, size: usize, align: usize, ret: usiz
     unsafe { alloc_any(kmem, size, align, key) }
 }
 
-extern "C" fn alloc_any_at(
-    kmem: &'static Kmem,
+extern "C" fn alloc_any_at<P: Platform + 'static>(
+    kmem: &'static Instance<P>,
     size: usize,
     align: usize,
     key: usize,
@@ -118,7 +127,12 @@ extern "C" fn alloc_any_at(
     if align <= 16 { kmem.alloc_any(size, caller) } else { kmem.alloc_aligned(size, align, caller) }
 }
 
-extern "C" fn zeroed_at(kmem: &'static Kmem, size: usize, align: usize, ret: usize) -> *mut u8 {
+extern "C" fn zeroed_at<P: Platform + 'static>(
+    kmem: &'static Instance<P>,
+    size: usize,
+    align: usize,
+    ret: usize,
+) -> *mut u8 {
     let key = key(ret);
     if align <= 16 {
         // SAFETY: the key of a caller.
@@ -133,8 +147,8 @@ extern "C" fn zeroed_at(kmem: &'static Kmem, size: usize, align: usize, ret: usi
     unsafe { zeroed_any(kmem, size, align, key) }
 }
 
-extern "C" fn zeroed_any_at(
-    kmem: &'static Kmem,
+extern "C" fn zeroed_any_at<P: Platform + 'static>(
+    kmem: &'static Instance<P>,
     size: usize,
     align: usize,
     key: usize,
@@ -155,8 +169,8 @@ extern "C" fn zeroed_any_at(
 
 /// # Safety
 /// See `GlobalAlloc::realloc`.
-unsafe extern "C" fn resize_at(
-    kmem: &'static Kmem,
+unsafe extern "C" fn resize_at<P: Platform + 'static>(
+    kmem: &'static Instance<P>,
     at: *mut u8,
     align: usize,
     size: usize,
@@ -181,7 +195,7 @@ unsafe extern "C" fn resize_at(
 
 // SAFETY: live blocks of an instance are disjoint, aligned, and of the size requested. Nothing
 // unwinds.
-unsafe impl GlobalAlloc for Kmem {
+unsafe impl<P: Platform + 'static> GlobalAlloc for Instance<P> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: a global allocator is a static.

@@ -56,7 +56,7 @@ mod cache;
 mod constructed;
 mod fork;
 mod free;
-#[cfg(kmem_linux)]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod global;
 mod group;
 mod mempool;

@@ -12,6 +12,9 @@
 //! [`Platform`] is all five. The defaults are right for a bare machine, so a kernel implements
 //! [`Memory`] and as much of the rest as it has.
 //!
+//! Beside it is the task word, one per program and not per instance: thread-local storage on Linux,
+//! and elsewhere what the kernel gives with `task_word::give`.
+//!
 //! Context: any. No function may allocate, take a lock that a caller could hold, or change `errno`.
 
 use core::ptr::NonNull;
@@ -27,6 +30,8 @@ pub mod region;
 pub mod sim;
 mod stack;
 pub mod stepped;
+#[cfg(all(not(loom), any(test, miri, not(kmem_linux))))]
+pub mod task_word;
 
 use functions::Functions;
 pub use stack::{CodeObject, Stack};
