@@ -26,7 +26,14 @@ for target in x86_64-unknown-none aarch64-unknown-none; do
     continue
   }
   cargo build -p kmem-core --target "$target"
-  echo "$target: builds"
+  # A kernel has no C library, and no other crate either.
+  crates=$(cargo tree -p kmem-core --target "$target" --edges normal --prefix none --format '{p}' |
+    cut -d' ' -f1 | sort -u | xargs)
+  [ "$crates" = "kmem-core kmem-layout" ] || {
+    echo "other-targets.sh: kmem-core for $target takes: $crates" >&2
+    exit 1
+  }
+  echo "$target: builds, of $crates alone"
 done
 
 linux=aarch64-unknown-linux-gnu
