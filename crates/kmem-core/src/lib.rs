@@ -18,7 +18,7 @@
 //! ```
 //!
 //! One [`Kmem`] value is one allocator, and programs may have several. [`Instance`] is the same
-//! over any [`os::Platform`]: Linux, a fixed region of memory, a simulator. ARCHITECTURE.md has a
+//! over any [`os::Platform`]: Linux, the memory of a kernel, a simulator. ARCHITECTURE.md has a
 //! map of the modules. Each is a layer that uses only layers below it, and a test checks that.
 //!
 //! With `--cfg loom` only the lock-free protocols are built: loom's atomics are larger than words

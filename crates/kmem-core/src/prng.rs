@@ -1,5 +1,7 @@
 //! Pseudo-random numbers for shuffling. They are predictable, so no secret may depend on them.
 
+use crate::sync::{AtomicU64, Ordering, const_fn};
+
 /// Xorshift (Marsaglia, 2003).
 pub struct Prng(u64);
 
@@ -18,9 +20,56 @@ impl Prng {
     }
 }
 
+/// Seeds that differ from each other, of one number that a platform gives. Zeroed memory is a valid
+/// value.
+pub struct Seeds(AtomicU64);
+
+impl Seeds {
+    const_fn! {
+        /// Seeds of the number 0.
+        pub const fn new() -> Self {
+            Self(AtomicU64::new(0))
+        }
+    }
+
+    /// Makes all further seeds those of `entropy`.
+    pub fn start(&self, entropy: u64) {
+        self.0.store(entropy, Ordering::Relaxed);
+    }
+
+    /// The next seed: SplitMix64 (Steele, Lea and Flood, 2014).
+    pub fn next(&self) -> u64 {
+        const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+        let seed = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        let seed = (seed ^ seed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let seed = (seed ^ seed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        seed ^ seed >> 31
+    }
+}
+
+impl Default for Seeds {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::Prng;
+    use super::{Prng, Seeds};
+
+    #[test]
+    fn seeds_differ_from_each_other_and_follow_from_one_number() {
+        let of = |entropy| {
+            let seeds = Seeds::new();
+            seeds.start(entropy);
+            core::array::from_fn::<_, 100, _>(|_| seeds.next())
+        };
+        let mut all: Vec<u64> = (0..50).flat_map(of).collect();
+        assert_eq!(of(7), of(7));
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 5000);
+    }
 
     #[test]
     fn all_numbers_below_the_bound_come_up_and_no_other() {

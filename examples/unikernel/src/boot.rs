@@ -11,6 +11,7 @@ global_asm!(
     ".quad boot32",
     ".popsection",
     ".pushsection .text.boot, \"ax\"",
+    ".weak second_cpu",
     // 32 bits, no paging; ebx: the start information.
     ".code32",
     ".globl boot32",
@@ -22,6 +23,7 @@ global_asm!(
     "mov eax, offset pdpt",
     "or eax, 3",
     "mov dword ptr [pml4], eax",
+    "mov dword ptr [pml4 + 256 * 8], eax", // and at HIGH
     "mov ecx, 0",
     "2: mov eax, ecx",
     "shl eax, 12",
@@ -132,28 +134,65 @@ global_asm!(
     ".zero 256 << 10",
     "ap_stack_top:",
     ".popsection",
-    main = sym crate::main,
-    second = sym crate::second,
+    main = sym kernel_main,
+    second = sym second_cpu,
 );
 
+// Which program defines them, and where the second CPU goes.
 unsafe extern "C" {
+    fn kernel_main(info: usize) -> !;
+    fn second_cpu() -> !;
     static trampoline: u8;
     static trampoline_end: u8;
     static image_end: u8;
 }
 
 /// The first address behind the program.
-pub(crate) fn end() -> usize {
+fn end() -> usize {
     &raw const image_end as usize
 }
 
-/// Starts the second CPU, which goes to [`crate::second`].
-pub(crate) fn start_second() {
+/// Where all memory is a second time, as kernels have it: the upper half of the address space.
+pub const HIGH: usize = 0xffff_8000_0000_0000;
+
+/// The CPU's number: that of its APIC.
+pub fn cpu() -> u32 {
+    core::arch::x86_64::__cpuid(1).ebx >> 24
+}
+
+/// Cycles of the CPU.
+pub fn ticks() -> u64 {
+    // SAFETY: every x86-64 CPU has the counter.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Milliseconds, if the CPU has a cycle in a nanosecond. Nothing here needs them to be exact.
+pub fn now_ms() -> u64 {
+    ticks() / 1_000_000
+}
+
+/// A random number of the CPU.
+pub fn entropy() -> u64 {
+    let (mut number, mut done) = (0u64, 0u8);
+    while done == 0 {
+        // SAFETY: the emulated CPU has the instruction.
+        unsafe {
+            core::arch::asm!("rdrand {}", "setc {}", out(reg) number, out(reg_byte) done,
+                options(nomem, nostack));
+        }
+    }
+    number
+}
+
+/// Writes a register of the CPU's local APIC.
+pub(crate) fn apic(offset: usize, value: u32) {
     const APIC: usize = 0xFEE0_0000;
-    let register = |offset: usize, value: u32| {
-        // SAFETY: the local APIC's registers, mapped at their own address.
-        unsafe { ((APIC + offset) as *mut u32).write_volatile(value) }
-    };
+    // SAFETY: the local APIC's registers, mapped at their own address.
+    unsafe { ((APIC + offset) as *mut u32).write_volatile(value) }
+}
+
+/// Starts the second CPU, which goes to `second_cpu` of the program.
+pub fn start_second() {
     // SAFETY: memory below 1 MiB that no other code uses; the code lies between the two symbols.
     unsafe {
         let from = &raw const trampoline;
@@ -161,26 +200,25 @@ pub(crate) fn start_second() {
         core::ptr::copy_nonoverlapping(from, 0x8000 as *mut u8, length);
     }
     // To all but this CPU: INIT, then twice "start at 0x8000".
-    register(0xF0, 0x1FF);
+    apic(0xF0, 0x1FF);
     for command in [0xC_4500, 0xC_4608, 0xC_4608] {
-        register(0x300, command);
+        apic(0x300, command);
         crate::serial::pause(10_000_000);
     }
 }
 
-/// The largest range of memory behind the program and below 4 GiB: address and length.
+/// The ranges of memory behind the program and below 4 GiB: address and bytes, filled with zeroes.
 ///
 /// # Safety
-/// `info` is what PVH passes on.
-pub(crate) unsafe fn memory(info: usize) -> (usize, usize) {
+/// `info` is what PVH passes on. No other code uses this memory, and the function is called once.
+pub unsafe fn memory(info: usize) -> impl Iterator<Item = (*mut u8, usize)> {
     // SAFETY: the layout of `hvm_start_info` and its memory map.
     let (map, count) = unsafe {
         (((info + 40) as *const u64).read() as usize, ((info + 48) as *const u32).read())
     };
-    let mut best = (0, 0);
-    for entry in 0..count as usize {
+    (0..count as usize).filter_map(move |entry| {
         let at = map + entry * 24;
-        // SAFETY: as above.
+        // SAFETY: an entry of the map.
         let (start, length, kind) = unsafe {
             (
                 (at as *const u64).read() as usize,
@@ -190,11 +228,14 @@ pub(crate) unsafe fn memory(info: usize) -> (usize, usize) {
         };
         let end = (start + length).min(4 << 30) & !0xfff;
         let start = start.max(end_of_image());
-        if kind == 1 && end > start && end - start > best.1 {
-            best = (start, end - start);
+        if kind != 1 || end <= start {
+            return None;
         }
-    }
-    best
+        let at = start as *mut u8;
+        // SAFETY: memory that no other code uses, by the contract.
+        unsafe { at.write_bytes(0, end - start) };
+        Some((at, end - start))
+    })
 }
 
 fn end_of_image() -> usize {

@@ -1,65 +1,93 @@
 //! kmem over the machine's memory, and under Rust's `alloc`.
 
 use core::alloc::{GlobalAlloc, Layout};
-use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-use kmem_core::Instance;
-use kmem_core::os::region::FixedRegion;
+use kmem_core::os::regions::{Doors, Regions};
 use kmem_core::os::task_word::{self, TaskWord};
+use kmem_core::{Caller, Instance, static_tag};
+use machine::{boot, interrupts, line, serial};
 
 /// The one instance.
-pub(crate) type Kmem = Instance<FixedRegion>;
+pub(crate) static KMEM: Instance<Regions> = Instance::over(Regions::new(2, DOORS));
 
-struct Place(core::cell::UnsafeCell<MaybeUninit<Kmem>>);
-// SAFETY: written once, before the second CPU starts.
-unsafe impl Sync for Place {}
-static PLACE: Place = Place(core::cell::UnsafeCell::new(MaybeUninit::zeroed()));
-static READY: AtomicUsize = AtomicUsize::new(0);
+const DOORS: Doors = Doors {
+    cpu: boot::cpu,
+    now_ms: boot::now_ms,
+    ticks: boot::ticks,
+    entropy: boot::entropy,
+    print: serial::write,
+    fatal: || serial::exit(3),
+    configuration: "shuffle:1",
+    ..Doors::NONE
+};
 
-fn fatal() -> ! {
-    crate::serial::exit(3)
+/// The instance.
+pub(crate) fn kmem() -> &'static Instance<Regions> {
+    &KMEM
 }
 
-/// The CPU's number: that of its APIC.
-fn cpu() -> u32 {
-    core::arch::x86_64::__cpuid(1).ebx >> 24
-}
-
-/// A task word for each CPU, because each CPU has one task.
-static WORDS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// Task words: each CPU has one task, and the first has interrupt handlers.
+static WORDS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 
 fn word() -> &'static AtomicUsize {
-    &WORDS[cpu() as usize % WORDS.len()]
+    &WORDS[if interrupts::is_in_one() { 2 } else { boot::cpu() as usize % 2 }]
 }
 
-// SAFETY: a word of the calling CPU, and so of its one task, which stays there.
+// SAFETY: a word of the calling CPU's one task, which stays there, or of the handler. The handler
+// ends its scopes before it returns.
 static TASK_WORD: TaskWord = unsafe {
     TaskWord::new(|| word().load(Ordering::Relaxed), |value| word().store(value, Ordering::Relaxed))
 };
 
-/// Gives the machine's memory to kmem.
+/// Memory that is given to kmem later.
+pub(crate) struct Later(*mut u8, usize);
+
+/// Gives a part of the machine's memory to kmem. Returns its bytes, and the rest.
 ///
 /// # Safety
-/// No other code uses the memory, and the function is called once.
-pub(crate) unsafe fn start(at: usize, bytes: usize, cpus: u32) {
-    // SAFETY: no other code uses the memory or `PLACE` yet, by the contract.
-    unsafe {
-        core::ptr::write_bytes(at as *mut u8, 0, bytes);
-        let region = FixedRegion::new(at as *mut u8, bytes, cpus, crate::serial::write, fatal);
-        (*PLACE.0.get()).write(Instance::over(region.with_cpu(cpu)));
-    }
+/// See [`boot::memory`].
+pub(crate) unsafe fn start(info: usize) -> (usize, Later) {
     task_word::give(&TASK_WORD);
-    READY.store(1, Ordering::Release);
+    // SAFETY: the same contract.
+    let largest = unsafe { boot::memory(info) }.max_by_key(|range| range.1);
+    let Some((at, bytes)) = largest else { serial::exit(6) };
+    let first = bytes / 4 * 3;
+    // SAFETY: zeroed memory that no other code uses.
+    unsafe { KMEM.platform().add(at, first) };
+    (first, Later(at.wrapping_add(first), bytes - first))
 }
 
-/// The instance.
-pub(crate) fn kmem() -> &'static Kmem {
-    if READY.load(Ordering::Acquire) == 0 {
-        fatal();
+/// Fills the memory that kmem has, adds the rest, and uses that.
+pub(crate) fn grow(Later(at, bytes): Later) {
+    const SIZE: usize = 1 << 20;
+    let caller = Caller::tagged(static_tag!("grow")).quietly();
+    let next = |_: &usize| Some(KMEM.alloc(SIZE, caller) as usize).filter(|&at| at != 0);
+    // A list through the blocks themselves.
+    let fill = |mut list: usize, inside: &dyn Fn(usize) -> bool| {
+        let mut count = 0;
+        while let Some(block) = next(&list) {
+            // SAFETY: a live block of a megabyte.
+            unsafe { (block as *mut usize).write(list) };
+            list = block;
+            count += usize::from(inside(block));
+        }
+        (list, count)
+    };
+    let (list, early) = fill(0, &|_| true);
+    let high = at.wrapping_add(boot::HIGH) as usize;
+    // SAFETY: zeroed memory that no other code uses, at its second address.
+    unsafe { KMEM.platform().add(high as *mut u8, bytes) };
+    let (mut list, late) = fill(list, &|block| (high..high + bytes).contains(&block));
+    line!("check memory-is-added {} 1", u8::from(early > 0 && late > bytes / SIZE / 2));
+    while list != 0 {
+        // SAFETY: a live block, whose first word is the next one.
+        unsafe {
+            let block = list as *mut usize;
+            list = block.read();
+            KMEM.free(block.cast());
+        }
     }
-    // SAFETY: written before.
-    unsafe { (*PLACE.0.get()).assume_init_ref() }
 }
 
 /// Rust's heap, with its own counts to compare the books with.

@@ -6,10 +6,10 @@
 
 extern crate alloc;
 
-mod boot;
+mod devices;
 mod heap;
 mod scopes;
-mod serial;
+mod structures;
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -22,7 +22,7 @@ use kmem_core::memcg::GroupId;
 use kmem_core::units::{Gfp, Order, TagId};
 use kmem_core::{Caller, Scope, StaticTag, static_tag};
 use kmem_layout::group::group_event;
-use serial::line;
+use machine::{boot, interrupts, line, serial};
 
 /// Live objects that each CPU keeps in the end.
 const KEPT: usize = 500;
@@ -35,13 +35,10 @@ static SECONDS_GROUP: AtomicUsize = AtomicUsize::new(0);
 /// A per-CPU counter.
 static COUNTER: AtomicUsize = AtomicUsize::new(0);
 
-pub(crate) extern "C" fn main(info: usize) -> ! {
+#[unsafe(no_mangle)]
+extern "C" fn kernel_main(info: usize) -> ! {
     // SAFETY: `info` is PVH's information, and no other code uses the memory it names.
-    let bytes = unsafe {
-        let (at, bytes) = boot::memory(info);
-        heap::start(at, bytes, 2);
-        bytes
-    };
+    let (bytes, later) = unsafe { heap::start(info) };
     line!("memory {bytes}");
     let _scope = Scope::enter(rust());
     boot::start_second();
@@ -52,17 +49,20 @@ pub(crate) extern "C" fn main(info: usize) -> ! {
     }
     let cpus = 1 + SECOND.load(Ordering::Acquire);
     line!("cpus {cpus}");
-    let free = kmem().stats().used;
-    let held = work(cpus);
+    devices::start();
+    let held = work(cpus, later);
+    interrupts::stop();
+    devices::expect();
     report();
-    let left = give_back(held, free);
+    let left = give_back(held);
     line!("left {left}");
     line!("done");
     serial::exit(if left == 0 { 0 } else { 1 })
 }
 
 /// The second CPU.
-pub(crate) extern "C" fn second() -> ! {
+#[unsafe(no_mangle)]
+extern "C" fn second_cpu() -> ! {
     SECOND.store(1, Ordering::Release);
     wait_for(2);
     let _scope = Scope::enter(rust());
@@ -145,7 +145,7 @@ fn churn(tag: &'static StaticTag, seed: u64) -> (Vec<*mut u8>, usize) {
     (objects, bytes)
 }
 
-fn work(cpus: usize) -> Held {
+fn work(cpus: usize, later: heap::Later) -> Held {
     let a = kmem();
     let handle = a.alloc_percpu(8, 8, Gfp::KERNEL, Caller::tagged(static_tag!("counter")));
     COUNTER.store(handle as usize, Ordering::Relaxed);
@@ -182,6 +182,8 @@ fn work(cpus: usize) -> Held {
         line!("expect-group tenant/inner {}", 20 * 1028);
     }
     let tagged = scopes::work();
+    structures::work();
+    heap::grow(later);
     let mut added = 40 * KEPT;
     if cpus > 1 {
         expect(static_tag_of_second(), SECONDS_BYTES.load(Ordering::Relaxed), KEPT);
@@ -263,7 +265,7 @@ fn report() {
 
 /// Frees everything but what Rust and the second CPU hold. Returns the count of other allocations
 /// that are still live, or `usize::MAX` if the books are damaged.
-fn give_back(held: Held, _: u64) -> usize {
+fn give_back(held: Held) -> usize {
     let a = kmem();
     let Held { objects, pages, handle } = held;
     // SAFETY: live, given up.
@@ -273,21 +275,18 @@ fn give_back(held: Held, _: u64) -> usize {
         a.free_percpu(handle);
     }
     scopes::give_back();
+    devices::give_back();
+    structures::give_back();
     a.drain();
     let valid = a.validate().is_ok() && a.validate_groups().is_ok();
     let mut left = 0;
     a.census(|tag, _, calls| {
         let name = a.sites().names(tag).map_or(&b""[..], |names| names.function);
-        // A group's shrinker stays, for the next that is added.
-        if ![&b"rust"[..], b"second", b"scope", b"shrinker"].contains(&name) {
+        // A group's shrinker stays, for the next that is added; and per-CPU variables do.
+        let stay = ["rust", "second", "scope", "shrinker", "FOUND", "INTERRUPTS"];
+        if !stay.iter().any(|stays| stays.as_bytes() == name) {
             left += calls as usize;
         }
     });
     if valid { left } else { usize::MAX }
-}
-
-#[panic_handler]
-fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    line!("panic: {info}");
-    serial::exit(2)
 }

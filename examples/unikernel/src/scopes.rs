@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::heap::kmem;
-use crate::serial::line;
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::{Caller, Limit, StaticTag, fallible, static_tag};
+use machine::{line, serial};
 
 /// Objects that the shrinker may free, and their number.
 static CACHE: [AtomicUsize; 1024] = [const { AtomicUsize::new(0) }; 1024];
@@ -33,7 +33,7 @@ fn shrink(bytes: usize) -> usize {
     CALLS.fetch_add(1, Ordering::Relaxed);
     if depth > 100 {
         line!("the shrinker was called within itself");
-        crate::serial::exit(5);
+        serial::exit(5);
     }
     let note = kmem().alloc(OBJECT, Caller::tagged(cached()).here());
     let mut freed = 0;
@@ -82,6 +82,7 @@ fn in_groups() -> Result<(), GroupError> {
         CACHE[CACHED.fetch_add(1, Ordering::Relaxed)].store(at as usize, Ordering::Relaxed);
     }
     line!("check group-of-the-other-task {} 0", crate::group_of_second());
+    crate::devices::interrupt_the_scope();
     drop(scope);
     // Without a task word, the root pays, and nothing calls the shrinker.
     line!("check refused {refused} 0");

@@ -4,30 +4,28 @@ use core::arch::asm;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-fn out(port: u16, byte: u8) {
+pub(crate) fn out(port: u16, byte: u8) {
     // SAFETY: ports of the serial line and of the device that ends the machine.
     unsafe { asm!("out dx, al", in("dx") port, in("al") byte, options(nomem, nostack)) };
 }
 
 /// Writes bytes.
-pub(crate) fn write(bytes: &[u8]) {
+pub fn write(bytes: &[u8]) {
     for &byte in bytes {
         out(0x3F8, byte);
     }
 }
 
 /// Waits about `cycles` cycles of the CPU.
-pub(crate) fn pause(cycles: u64) {
-    // SAFETY: every x86-64 CPU has it.
-    let now = || unsafe { core::arch::x86_64::_rdtsc() };
-    let start = now();
-    while now() - start < cycles {
+pub fn pause(cycles: u64) {
+    let start = crate::boot::ticks();
+    while crate::boot::ticks() - start < cycles {
         core::hint::spin_loop();
     }
 }
 
 /// Ends the machine; the emulator's exit code is `code * 2 + 1`.
-pub(crate) fn exit(code: u8) -> ! {
+pub fn exit(code: u8) -> ! {
     out(0xF4, code);
     loop {
         core::hint::spin_loop();
@@ -35,7 +33,7 @@ pub(crate) fn exit(code: u8) -> ! {
 }
 
 /// For `write!`: one CPU at a time.
-pub(crate) struct Line;
+pub struct Line;
 
 static BUSY: AtomicBool = AtomicBool::new(false);
 
@@ -51,10 +49,10 @@ impl fmt::Write for Line {
 }
 
 /// Prints a line on the serial line.
+#[macro_export]
 macro_rules! line {
     ($($what:tt)*) => {{
         use core::fmt::Write;
         let _ = writeln!($crate::serial::Line, $($what)*);
     }};
 }
-pub(crate) use line;

@@ -9,7 +9,7 @@ use super::section::bare;
 use crate::prng::Prng;
 use crate::table::Grid;
 use kmem_buddy::{Checks, MAX_ORDER, Zone as Buddy};
-use kmem_core::os::region::FixedRegion;
+use kmem_core::os::regions::Regions;
 use kmem_core::page::{Run, Zone};
 use kmem_core::units::{Item, Order, PAGEBLOCK_PAGES, PageCount, Pfn};
 use serde::Serialize;
@@ -62,7 +62,7 @@ impl Blocks for Buddy {
     }
 }
 
-struct Kmem(&'static Zone, &'static FixedRegion);
+struct Kmem(&'static Zone, &'static Regions);
 
 impl Blocks for Kmem {
     fn alloc(&mut self, order: u8) -> Option<u32> {

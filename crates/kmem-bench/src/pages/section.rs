@@ -15,7 +15,7 @@ use super::report::Row;
 use crate::affinity::{Places, allowed, pin};
 use crate::statistics::rounded;
 use kmem_buddy::{Checks, Pcp};
-use kmem_core::os::region::FixedRegion;
+use kmem_core::os::regions::Regions;
 use kmem_core::page::{Reserve, SLAB_TABLES, Table, Zone};
 use kmem_core::units::{Item, Order, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount};
 use kmem_layout::root::ZoneBlock;
@@ -123,7 +123,7 @@ fn of_kmem(order: u8) -> Section {
 }
 
 /// A zone with tables that are never freed. Its pages are no memory.
-pub(super) fn bare(pages: u32) -> (&'static Zone, &'static FixedRegion) {
+pub(super) fn bare(pages: u32) -> (&'static Zone, &'static Regions) {
     let memory = |bytes| {
         let layout = Layout::from_size_align(bytes, 4096).expect("a small table");
         // SAFETY: the size is not zero.
@@ -141,7 +141,7 @@ pub(super) fn bare(pages: u32) -> (&'static Zone, &'static FixedRegion) {
     let zone = unsafe { Zone::new(base, PageCount(pages), tables, words, none, block, used) };
     let fatal = || std::process::abort();
     // SAFETY: the platform accesses no memory.
-    let platform = unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, |_| (), fatal) };
+    let platform = unsafe { Regions::of(std::ptr::null_mut(), 0, 1, |_| (), fatal) };
     (Box::leak(Box::new(zone)), Box::leak(Box::new(platform)))
 }
 

@@ -43,7 +43,7 @@ use crate::cpu::{Kind, Slots};
 use crate::os::Platform;
 use crate::os::stepped::Part;
 use crate::page::{BadPage, PageChecks, Pcp, Zone, Zones};
-use crate::prng::Prng;
+use crate::prng::{Prng, Seeds};
 use crate::report;
 use crate::slab::sheaf::Barn;
 use crate::slab::slabs::{Refused, Slabs};
@@ -118,6 +118,7 @@ pub struct Heap<P> {
     bad_pages: AtomicU64,
     /// Number of runs whose contents were remapped.
     remapped: AtomicU32,
+    seeds: Seeds,
     given: UnsafeCell<Option<Given>>,
     /// The platform.
     pub platform: P,
@@ -186,6 +187,7 @@ impl<P: Platform> Heap<P> {
             format: AtomicU32::new(0),
             bad_pages: AtomicU64::new(0),
             remapped: AtomicU32::new(0),
+            seeds: Seeds::new(),
             given: UnsafeCell::new(None),
             platform,
         }
@@ -204,6 +206,8 @@ impl<P: Platform> Heap<P> {
         self.decay_ms.store(start.decay_ms, Ordering::Relaxed);
         let limit = u32::try_from(start.limit / PAGE_SIZE).unwrap_or(u32::MAX);
         self.limit.store(limit, Ordering::Relaxed);
+        // The address tells instances apart, and is random where programs are loaded at random.
+        self.seeds.start(self.platform.entropy() ^ (&raw const *self as u64).rotate_left(32));
         // SAFETY: no other thread uses the heap, and there is no slab. The memory is as the callees
         // require, by the contract.
         unsafe {
@@ -289,9 +293,12 @@ impl<P: Platform> Heap<P> {
 
     /// A source of random numbers, if objects and pages are handed out in random order.
     fn mixer(&self) -> Option<Prng> {
-        // The seed depends on the time and on the address at which the program was loaded.
-        let seed = || self.platform.ticks() ^ (&raw const *self as u64).rotate_left(32);
-        self.zones.checks().shuffles().then(|| Prng::new(seed()))
+        self.zones.checks().shuffles().then(|| Prng::new(self.seed()))
+    }
+
+    /// A number that follows from the platform's entropy, and differs from all others before.
+    pub fn seed(&self) -> u64 {
+        self.seeds.next() ^ self.platform.ticks()
     }
 
     /// Calls `claim` until it succeeds: again after bad pages, and once more after CPUs and the

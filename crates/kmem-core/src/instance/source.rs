@@ -21,7 +21,10 @@ impl<P: Platform> Instance<P> {
         parameters: Parameters,
         caller: Caller,
     ) -> Option<Table<K, V, P>> {
-        RHashTable::new(self, Seeded(self.platform().ticks()), parameters, caller)
+        if !self.ready() {
+            return None;
+        }
+        RHashTable::new(self, Seeded(self.heap().seed()), parameters, caller)
     }
 }
 

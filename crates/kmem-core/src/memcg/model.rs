@@ -9,7 +9,7 @@ use std::vec::Vec;
 use loom::thread;
 
 use super::{AtMax, GroupId, Groups, Limits, Shrinker};
-use crate::os::region::FixedRegion;
+use crate::os::regions::Regions;
 use crate::os::stepped::Part;
 use crate::sync::model::{Owned, check};
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, atomics, fence};
@@ -33,7 +33,7 @@ impl Model {
         let groups = Groups::new();
         let bytes = Groups::blocks_bytes(ENTRIES);
         let blocks = Part::whole(Box::into_raw(blocks).cast(), bytes);
-        let platform = &FixedRegion::empty();
+        let platform = &Regions::empty();
         // SAFETY: entries and an index for these groups alone, which `Drop` frees last.
         unsafe { groups.start(platform, blocks, Box::into_raw(index).cast(), ENTRIES) };
         let parent = groups.create(platform, GroupId::ROOT, b"p", || {}).expect("room");
@@ -183,7 +183,7 @@ fn an_old_number_never_pins_the_next_group() {
             other.delete();
             other
                 .groups
-                .create(&FixedRegion::empty(), other.parent, b"d", || {})
+                .create(&Regions::empty(), other.parent, b"d", || {})
                 .expect("an entry, the old one or another")
         });
         let pinned = model.groups.pin(model.child).is_ok();

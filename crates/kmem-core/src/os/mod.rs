@@ -5,7 +5,7 @@
 //! |-------------|----------------------------------------------------------|---------------------|
 //! | [`Memory`]  | address space, memory behind it, the amount of both      | none: must be given |
 //! | [`Cpus`]    | the CPU and node a thread runs on; barriers              | one CPU, no barrier |
-//! | [`Clock`]   | time, a cycle counter                                    | time stands still   |
+//! | [`Clock`]   | time, a cycle counter, entropy                           | time stands still   |
 //! | [`Console`] | diagnostics, the end of the program                      | silent; spins       |
 //! | [`Process`] | configuration, files, waiting, number of the process     | there is none       |
 //!
@@ -25,7 +25,7 @@ use crate::units::PAGE_SIZE;
 pub mod functions;
 #[cfg(kmem_linux)]
 pub mod linux;
-pub mod region;
+pub mod regions;
 #[cfg(not(loom))]
 pub mod sim;
 mod stack;
@@ -331,9 +331,16 @@ pub trait Clock {
     }
 
     /// Value of a counter that advances by about one per nanosecond and is cheap to read. It
-    /// decides when to call [`Self::now_ms`], and seeds random orders.
+    /// decides when to call [`Self::now_ms`].
     fn ticks(&self) -> u64 {
         0
+    }
+
+    /// A number that others cannot guess, or the best there is. An instance asks once, at its
+    /// start. Random orders of memory and the hashes of tables follow from it. They are as
+    /// guessable as it is.
+    fn entropy(&self) -> u64 {
+        self.ticks()
     }
 
     /// Nanoseconds since 1970; 0 if the platform does not know.

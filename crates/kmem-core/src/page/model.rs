@@ -9,7 +9,7 @@ use loom::thread;
 
 use super::{BUCKETS, Pcp, Reserve, Run, TABLES, Table, Zone, huge, lane, purge};
 use crate::class::PageClass;
-use crate::os::region::FixedRegion;
+use crate::os::regions::Regions;
 use crate::row::Row;
 use crate::row::summary::{Summary, words_for};
 use crate::sync::model::{Owned, check};
@@ -22,7 +22,7 @@ const SINGLE: PageClass = PageClass::of(Order(0)).expect("single pages");
 /// A zone of one or two pageblocks over tables of its own.
 struct Model {
     zone: Zone,
-    platform: FixedRegion,
+    platform: Regions,
     /// Memory for a few pages of each row, to which only the owner of the page may write.
     owned: Vec<Owned>,
     _tables: Tables,
@@ -97,7 +97,7 @@ impl Model {
         zone.publish(PageCount::ZERO, PageCount::of_pageblocks(committed));
         Self {
             zone,
-            platform: FixedRegion::empty(),
+            platform: Regions::empty(),
             owned: (0..pageblocks * 8 * 2).map(|_| Owned::default()).collect(),
             _tables: Tables {
                 _rows: rows,

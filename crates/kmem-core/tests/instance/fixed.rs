@@ -3,12 +3,12 @@
 use std::alloc::{Layout, alloc_zeroed};
 
 use kmem_core::Instance;
-use kmem_core::os::region::FixedRegion;
+use kmem_core::os::regions::Regions;
 
 use super::console::{fatal, print};
 use super::leaked::leaked;
 
-pub(crate) type Fixed = Instance<FixedRegion>;
+pub(crate) type Fixed = Instance<Regions>;
 
 /// An instance over its own piece of zeroed memory. Both live until the test ends.
 pub(crate) fn fixed(bytes: usize) -> &'static Fixed {
@@ -17,5 +17,5 @@ pub(crate) fn fixed(bytes: usize) -> &'static Fixed {
     let memory = unsafe { alloc_zeroed(layout) };
     assert!(!memory.is_null());
     // SAFETY: fresh and zeroed; the region alone uses it, and it is never freed.
-    leaked(unsafe { FixedRegion::new(memory, bytes, 2, print, fatal) })
+    leaked(unsafe { Regions::of(memory, bytes, 2, print, fatal) })
 }

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 
 use kmem_core::class::SizeClass;
-use kmem_core::os::region::FixedRegion;
+use kmem_core::os::regions::Regions;
 use kmem_core::os::stepped::Part;
 use kmem_core::slab::sheaf::{Barn, Held, Sheaf};
 use kmem_core::units::Item;
@@ -26,7 +26,7 @@ const STEPS: u32 = 12;
 struct Model {
     barn: Barn,
     /// A platform without memory: all of the pool is committed.
-    platform: FixedRegion,
+    platform: Regions,
     pool: *mut u8,
     stamps: Stamps,
     outcomes: Outcomes,
@@ -51,7 +51,7 @@ impl Model {
         unsafe { barn.start(Part::whole(pool, Barn::pool_bytes(SHEAVES)), SHEAVES) };
         // SAFETY: a region of no bytes.
         let platform =
-            unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, |_| (), || panic!("fatal")) };
+            unsafe { Regions::of(std::ptr::null_mut(), 0, 1, |_| (), || panic!("fatal")) };
         Self { barn, platform, pool, stamps: Stamps::new(SHEAVES), outcomes: outcomes.clone() }
     }
 

@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use kmem_core::os::region::FixedRegion;
+use kmem_core::os::regions::Regions;
 use kmem_core::os::{Budget, Clock, Console, Cpus, Memory, Process};
 use kmem_core::sync::{Ordering, fence};
 use kmem_core::units::PAGE_SIZE;
@@ -17,7 +17,7 @@ use crate::stamps::{NOBODY, Stamps};
 const PLATFORM: u8 = 0x7F;
 
 pub(crate) struct Machine {
-    region: FixedRegion,
+    region: Regions,
     /// Where the pages of the stamps begin, and whether there is memory behind them.
     base: usize,
     is_memory: bool,
@@ -51,7 +51,7 @@ impl Machine {
     unsafe fn new(at: *mut u8, bytes: usize, base: usize, pages: u32, cpus: u32) -> Self {
         Self {
             // SAFETY: zeroed memory that the region alone uses, by the contract.
-            region: unsafe { FixedRegion::new(at, bytes, cpus, print, fatal) },
+            region: unsafe { Regions::of(at, bytes, cpus, print, fatal) },
             base,
             is_memory: bytes > 0,
             stamps: Stamps::new(pages),

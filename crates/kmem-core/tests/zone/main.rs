@@ -10,7 +10,7 @@ use instance::{cases, fatal, print};
 use std::collections::BTreeMap;
 
 use bare::Bare;
-use kmem_core::os::region::FixedRegion;
+use kmem_core::os::regions::Regions;
 use kmem_core::page::{Bad, BadPage, Run, Zone};
 use kmem_core::units::{MAX_ORDER, Order, PageCount, Pfn};
 use proptest::prelude::*;
@@ -19,9 +19,9 @@ use proptest::prelude::*;
 const PAGES: u32 = 16 * 512;
 
 /// A zone that is never freed, and a platform without memory.
-fn zone() -> (&'static Zone, &'static FixedRegion) {
+fn zone() -> (&'static Zone, &'static Regions) {
     // SAFETY: the region has no bytes.
-    let platform = unsafe { FixedRegion::new(std::ptr::null_mut(), 0, 1, print, fatal) };
+    let platform = unsafe { Regions::of(std::ptr::null_mut(), 0, 1, print, fatal) };
     (&Box::leak(Box::new(Bare::new(PAGES))).zone, Box::leak(Box::new(platform)))
 }
 

@@ -6,7 +6,7 @@
 //! them served is given back, so that their totals stay equal.
 
 use kmem_buddy::{Checks, Zone as Buddy};
-use kmem_core::os::region::FixedRegion;
+use kmem_core::os::regions::Regions;
 use kmem_core::page::{Reserve, Run, Zone};
 use kmem_core::units::{Item, MAX_ORDER, Order, PageCount, Pfn};
 use proptest::prelude::*;
@@ -79,7 +79,7 @@ struct Held {
 
 struct Both {
     zone: &'static Zone,
-    platform: &'static FixedRegion,
+    platform: &'static Regions,
     buddy: Buddy,
     ours: Map,
     theirs: Map,

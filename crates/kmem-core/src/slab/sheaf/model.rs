@@ -9,7 +9,7 @@ use loom::thread;
 
 use super::{Barn, Held, SHEAF_OBJECTS, Sheaf};
 use crate::class::SizeClass;
-use crate::os::region::FixedRegion;
+use crate::os::regions::Regions;
 use crate::os::stepped::Part;
 use crate::sync::AtomicU32;
 use crate::sync::model::{Owned, check};
@@ -21,7 +21,7 @@ const CLASS: SizeClass = SizeClass(1);
 /// A barn with its pool, and for each sheaf memory that only its owner may write to.
 struct Model {
     barn: Barn,
-    platform: FixedRegion,
+    platform: Regions,
     owned: Vec<Owned>,
 }
 
@@ -39,7 +39,7 @@ impl Model {
         // SAFETY: sheaves for the barn alone; `drop` frees them after the last use.
         unsafe { barn.start(pool, sheaves) };
         let owned = (0..sheaves).map(|_| Owned::default()).collect();
-        Arc::new(Self { barn, platform: FixedRegion::empty(), owned })
+        Arc::new(Self { barn, platform: Regions::empty(), owned })
     }
 
     /// Fills a sheaf with one item, its own number plus one. False: the barn gave no empty sheaf.

@@ -89,7 +89,7 @@ impl Barn {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::os::region::FixedRegion;
+    use crate::os::regions::Regions;
     use crate::os::stepped::Part;
     use kmem_layout::geometry::ClassGeometry;
     use std::vec;
@@ -106,7 +106,7 @@ mod tests {
         // SAFETY: zeroed memory of that size, which is never freed.
         unsafe { barn.start(Part::whole(aligned, Barn::pool_bytes(8)), 8) };
         let geometry = ClassGeometry::new(CLASS.size(), true);
-        let platform = FixedRegion::empty();
+        let platform = Regions::empty();
         let held: Vec<_> =
             (0..3).map_while(|_| barn.take_empty(&platform, CLASS, &geometry)).collect();
         for (i, held) in held.into_iter().enumerate() {

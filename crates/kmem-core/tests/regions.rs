@@ -1,0 +1,171 @@
+//! The platform of a kernel. Regions of memory are added at run time. Doors lead to its clock, its
+//! entropy, its console and its configuration.
+#![cfg(not(any(loom, shuttle)))]
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::collections::BTreeSet;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kmem_core::os::regions::{Doors, MAX_REGIONS, Regions};
+use kmem_core::{Caller, Instance};
+
+#[path = "instance/console.rs"]
+mod console;
+#[path = "instance/leaked.rs"]
+mod leaked;
+
+use leaked::leaked;
+
+const MIB: usize = 1 << 20;
+/// Bytes of the objects that fill regions.
+const LARGE: usize = 64 << 10;
+const DOORS: Doors = Doors { print: console::print, fatal: console::fatal, ..Doors::NONE };
+const QUIET: Caller = Caller::NOBODY.quietly();
+
+/// Zeroed memory that is never freed.
+fn memory(bytes: usize) -> *mut u8 {
+    let layout = Layout::from_size_align(bytes, 4096).expect("a layout");
+    // SAFETY: the size is not zero.
+    let at = unsafe { alloc_zeroed(layout) };
+    assert!(!at.is_null());
+    at
+}
+
+/// Adds a region of fresh memory. Returns its addresses.
+fn add(regions: &Regions, bytes: usize) -> Range<usize> {
+    let at = memory(bytes);
+    // SAFETY: fresh and zeroed; the regions alone use it, and it is never freed.
+    assert!(unsafe { regions.add(at, bytes) });
+    at as usize..at as usize + bytes
+}
+
+/// Allocates until there is no memory. Returns the addresses.
+fn fill(kmem: &'static Instance<Regions>) -> Vec<usize> {
+    let next = || Some(kmem.alloc(LARGE, QUIET) as usize).filter(|&at| at != 0);
+    std::iter::from_fn(next).collect()
+}
+
+fn free(kmem: &'static Instance<Regions>, objects: Vec<usize>) {
+    for at in objects {
+        // SAFETY: a live allocation, which is used no longer.
+        unsafe { kmem.free(at as *mut u8) };
+    }
+}
+
+#[test]
+fn memory_that_is_added_at_run_time_serves_when_the_first_is_full() {
+    let kmem = leaked(Regions::new(2, DOORS));
+    let first = add(kmem.platform(), 32 * MIB);
+    let early = fill(kmem);
+    assert!(early.len() * LARGE > 16 * MIB && early.iter().all(|at| first.contains(at)));
+    let second = add(kmem.platform(), 32 * MIB);
+    let late = fill(kmem);
+    assert!(late.len() * LARGE > 16 * MIB, "{} objects", late.len());
+    let inside = |at: &usize| first.contains(at) || second.contains(at);
+    assert!(late.iter().all(inside));
+    let count = early.len() + late.len();
+    let all: BTreeSet<_> = early.iter().chain(&late).collect();
+    assert_eq!(all.len(), count, "each object has memory of its own");
+    assert_eq!(kmem.validate(), Ok(()));
+    free(kmem, early);
+    free(kmem, late);
+    kmem.drain();
+    assert_eq!((kmem.validate(), kmem.stats().used), (Ok(()), 0));
+    let again = fill(kmem);
+    assert!(again.len() >= count - 8, "{} of {count}", again.len());
+}
+
+#[test]
+fn small_regions_serve_together() {
+    let kmem = leaked(Regions::new(2, DOORS).with_most(80 * MIB));
+    for _ in 0..10 {
+        add(kmem.platform(), 8 * MIB);
+        // Too short for any table or page.
+        add(kmem.platform(), 100);
+    }
+    let objects = fill(kmem);
+    assert!(objects.len() * LARGE > 40 * MIB, "{} objects", objects.len());
+    assert_eq!(kmem.validate(), Ok(()));
+    free(kmem, objects);
+}
+
+#[test]
+fn a_region_more_than_there_is_room_for_stays_the_callers() {
+    let regions = Regions::new(1, DOORS);
+    (0..MAX_REGIONS).for_each(|_| _ = add(&regions, 4096));
+    let at = memory(4096);
+    // SAFETY: fresh and zeroed; it is never freed.
+    assert!(!unsafe { regions.add(at, 4096) });
+    // SAFETY: a range that wraps around is refused, and nothing is read or written.
+    assert!(!unsafe { Regions::new(1, DOORS).add(at, usize::MAX) });
+}
+
+/// Addresses of the first objects of an instance with a number for entropy. All instances are at
+/// the same place, over the same memory.
+fn order(
+    place: *mut MaybeUninit<Instance<Regions>>,
+    at: *mut u8,
+    entropy: fn() -> u64,
+) -> Vec<usize> {
+    let regions = Regions::new(1, Doors { entropy, configuration: "shuffle:1", ..DOORS });
+    // SAFETY: the test alone uses both, and no object of an earlier instance is used any more. The
+    // place is never freed.
+    let kmem: &'static Instance<Regions> = unsafe {
+        at.write_bytes(0, 16 * MIB);
+        regions.add(at, 16 * MIB);
+        (*place).write(Instance::over(regions))
+    };
+    (0..40).map(|_| kmem.alloc(64, QUIET) as usize).collect()
+}
+
+#[test]
+fn the_order_of_objects_follows_from_the_entropy_of_the_kernel() {
+    let place = Box::into_raw(Box::new_uninit());
+    let at = memory(16 * MIB);
+    let first = order(place, at, || 1);
+    assert_eq!(first, order(place, at, || 1));
+    assert_ne!(first, order(place, at, || 2));
+    assert!(!first.is_sorted(), "shuffled, by the configuration of the kernel");
+}
+
+#[test]
+fn faults_of_the_configuration_go_to_the_console() {
+    static SAID: Mutex<String> = Mutex::new(String::new());
+    fn print(text: &[u8]) {
+        SAID.lock().expect("a lock").push_str(&String::from_utf8_lossy(text));
+    }
+    let configuration = "shuffle:1,nonsense:1";
+    let kmem = leaked(Regions::new(1, Doors { print, configuration, ..DOORS }));
+    add(kmem.platform(), 16 * MIB);
+    assert!(!kmem.alloc(1, QUIET).is_null());
+    let said = SAID.lock().expect("a lock").clone();
+    assert!(said.contains("nonsense") && !said.contains("shuffle"), "{said}");
+}
+
+#[test]
+fn reports_wait_by_the_clock_of_the_kernel() {
+    static NOW: AtomicU64 = AtomicU64::new(100_000);
+    static REPORTS: AtomicU64 = AtomicU64::new(0);
+    fn print(text: &[u8]) {
+        let is_report = String::from_utf8_lossy(text).contains("out of memory");
+        REPORTS.fetch_add(u64::from(is_report), Ordering::Relaxed);
+    }
+    fn now_ms() -> u64 {
+        NOW.load(Ordering::Relaxed)
+    }
+    let kmem = leaked(Regions::new(1, Doors { print, now_ms, ..DOORS }));
+    add(kmem.platform(), 16 * MIB);
+    let held = fill(kmem);
+    let reports_after = |ms| {
+        NOW.fetch_add(ms, Ordering::Relaxed);
+        assert!(kmem.alloc(LARGE, Caller::NOBODY).is_null());
+        REPORTS.load(Ordering::Relaxed)
+    };
+    assert_eq!(reports_after(0), 1);
+    assert_eq!(reports_after(1000), 1);
+    assert_eq!(reports_after(6000), 2);
+    free(kmem, held);
+}

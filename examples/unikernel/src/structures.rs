@@ -1,0 +1,94 @@
+//! Areas, pools, hash tables and per-CPU variables without an operating system.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::heap::{KMEM, kmem};
+use kmem_core::memcg::GroupId;
+use kmem_core::os::regions::Regions;
+use kmem_core::rhashtable::Parameters;
+use kmem_core::units::Gfp;
+use kmem_core::{Caller, Elements, Limit, static_tag};
+use machine::line;
+
+kmem_core::define_per_cpu! {
+    /// Elements that were found.
+    static FOUND: u64 => KMEM, Regions;
+}
+
+/// The area, which stays.
+static AREA: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) fn work() {
+    line!("check area {} 1", u8::from(area()));
+    line!("check pool {} 1", u8::from(pool().is_some()));
+    line!("check table {} 1", u8::from(table().is_some()));
+    line!("check found {} 667", FOUND.sum());
+    line!("expect FOUND 16 1");
+}
+
+/// An area that grows keeps its contents, and the new part reads as zero.
+fn area() -> bool {
+    let tag = static_tag!("area");
+    let caller = Caller::tagged(tag);
+    let at = kmem().vmalloc(100_000, Gfp::KERNEL, caller);
+    if at.is_null() {
+        return false;
+    }
+    // SAFETY: the area alone is written and read, within its length.
+    let (at, kept) = unsafe {
+        at.write_bytes(0x5a, 100_000);
+        let new = kmem().vrealloc(at, 300_000, Gfp::ZERO, caller);
+        if new.is_null() {
+            return false;
+        }
+        let bytes = core::slice::from_raw_parts(new, 300_000);
+        let old = bytes[..100_000].iter().all(|&byte| byte == 0x5a);
+        (new, old && bytes[102_400..].iter().all(|&byte| byte == 0))
+    };
+    AREA.store(at as usize, Ordering::Relaxed);
+    // SAFETY: live.
+    line!("expect area {} 1", unsafe { kmem().usable_size(at) });
+    kept
+}
+
+/// A pool serves from its reserve where its group is refused memory, and is full again afterwards.
+fn pool() -> Option<()> {
+    const RESERVE: usize = 8;
+    let caller = Caller::tagged(static_tag!("pool"));
+    let pool = kmem().mempool_create(RESERVE as u32, Elements::Kmalloc(200), caller).ok()?;
+    let group = kmem().group(GroupId::ROOT).ok()?.create("pool").ok()?;
+    group.set(Limit::Max, Some(0)).ok()?;
+    let scope = group.enter();
+    let taken: [_; RESERVE] = core::array::from_fn(|_| pool.alloc(Gfp::NOWAIT, caller.here()));
+    let more = pool.alloc(Gfp::NOWAIT, caller.here());
+    drop(scope);
+    let served = taken.iter().flatten().count();
+    for element in taken.into_iter().flatten() {
+        // SAFETY: an element of the pool, used no longer.
+        unsafe { pool.free(element) };
+    }
+    let whole = served == RESERVE && more.is_none() && pool.reserved() as usize == RESERVE;
+    (whole && pool.validate().is_ok() && group.delete().is_ok()).then_some(())
+}
+
+/// A table that grows and shrinks.
+fn table() -> Option<()> {
+    let caller = Caller::tagged(static_tag!("table"));
+    let table = kmem().rhashtable::<u64, u64>(Parameters::default(), caller)?;
+    for key in 0..2000 {
+        table.insert(key, key * key, caller).ok()?;
+    }
+    let removed = (0..2000).filter(|key| key % 3 != 0 && table.remove(key)).count();
+    for key in 0..2000 {
+        if table.read().get(&key) == Some(&(key * key)) {
+            FOUND.add(1);
+        }
+    }
+    (removed == 1333 && table.len() == 667 && table.validate().is_ok()).then_some(())
+}
+
+/// Frees the area.
+pub(crate) fn give_back() {
+    // SAFETY: null or live, given up.
+    unsafe { kmem().vfree(AREA.load(Ordering::Relaxed) as *mut u8) };
+}
