@@ -12,7 +12,7 @@
 
 use core::marker::PhantomData;
 
-use crate::codetag::{CallSite, StaticTag};
+use crate::codetag::{CallSite, StaticTag, packed};
 use crate::units::ObjcgId;
 
 /// Set in the word while the thread calls shrinkers.
@@ -50,7 +50,7 @@ use crate::os::task_word as word;
 /// thread's group.
 #[inline(always)]
 pub fn caller(ret: usize) -> usize {
-    let word = word::get();
+    let (word, ret) = (word::get(), packed(ret));
     if word == 0 { ret } else { merged(word, ret) }
 }
 

@@ -1,5 +1,7 @@
-//! Areas, pools, hash tables and per-CPU variables without an operating system.
+//! Areas, pools, hash tables and per-CPU variables without an operating system; and callers in the
+//! upper half of the address space, where kernels are.
 
+use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::heap::{KMEM, kmem};
@@ -7,13 +9,16 @@ use kmem_core::memcg::GroupId;
 use kmem_core::os::regions::Regions;
 use kmem_core::rhashtable::Parameters;
 use kmem_core::units::Gfp;
-use kmem_core::{Caller, Elements, Limit, static_tag};
-use machine::line;
+use kmem_core::{Caller, Elements, Limit, StaticTag, static_tag};
+use machine::{boot, line};
 
 kmem_core::define_per_cpu! {
     /// Elements that were found.
     static FOUND: u64 => KMEM, Regions;
 }
+
+/// Objects that were allocated by code and tags in the upper half.
+static HIGH: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// The area, which stays.
 static AREA: AtomicUsize = AtomicUsize::new(0);
@@ -24,6 +29,42 @@ pub(crate) fn work() {
     line!("check table {} 1", u8::from(table().is_some()));
     line!("check found {} 667", FOUND.sum());
     line!("expect FOUND 16 1");
+    high();
+}
+
+/// Allocates 100 bytes as Rust's collections do. It returns to this function.
+#[inline(never)]
+fn allocate() -> usize {
+    // SAFETY: the layout has bytes.
+    let at = unsafe { GlobalAlloc::alloc(kmem(), Layout::new::<[u8; 100]>()) };
+    // Used after the call, which is no jump therefore.
+    core::hint::black_box(at) as usize
+}
+
+/// Calls and static tags at their addresses in the upper half.
+fn high() {
+    let tag: *const StaticTag = static_tag!("high");
+    // SAFETY: all memory is at these addresses, too.
+    let (tag, allocate) = unsafe {
+        let far = core::mem::transmute::<usize, fn() -> usize>(
+            allocate as fn() -> usize as usize + boot::HIGH,
+        );
+        (&*tag.wrapping_byte_add(boot::HIGH), far)
+    };
+    HIGH[0].store(kmem().alloc(100, Caller::tagged(tag)) as usize, Ordering::Relaxed);
+    line!("expect high 112 1");
+    // Without the tag of the task, the call is the call site.
+    // SAFETY: no tag is put back below that was unloaded.
+    unsafe {
+        let before = kmem_core::task::replace_tag(0);
+        HIGH[1].store(allocate(), Ordering::Relaxed);
+        kmem_core::task::replace_tag(before);
+    }
+    line!("expect unknown 112 1");
+    line!(
+        "check high-memory {} 0",
+        HIGH.iter().filter(|at| at.load(Ordering::Relaxed) == 0).count()
+    );
 }
 
 /// An area that grows keeps its contents, and the new part reads as zero.
@@ -87,8 +128,12 @@ fn table() -> Option<()> {
     (removed == 1333 && table.len() == 667 && table.validate().is_ok()).then_some(())
 }
 
-/// Frees the area.
+/// Frees the area and the objects.
 pub(crate) fn give_back() {
+    for at in &HIGH {
+        // SAFETY: null or live, given up.
+        unsafe { kmem().free(at.load(Ordering::Relaxed) as *mut u8) };
+    }
     // SAFETY: null or live, given up.
     unsafe { kmem().vfree(AREA.load(Ordering::Relaxed) as *mut u8) };
 }

@@ -41,6 +41,7 @@ use kmem_layout::site::{Site, Text, site_kind};
 use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_FIRST_SITE, TAG_OTHER};
 use probes::Probes;
 use ranges::Ranges;
+pub(crate) use tag::packed;
 use tag::{BESIDE, Key, bytes};
 pub use tag::{CallSite, SECTION, StaticTag};
 use texts::Texts;

@@ -45,6 +45,20 @@ impl StaticTag {
 
 /// Set in the address of a static tag; no return address has it.
 const STATIC: usize = 1 << 49;
+/// The bits of an address that a key has. A kernel's addresses are those of the upper half, where
+/// all bits above are those of the highest one.
+const ADDRESS: usize = (1 << 48) - 1;
+
+/// The bits of an address for a key: all of them on Linux, where no address of a program has more.
+#[inline(always)]
+pub(crate) const fn packed(address: usize) -> usize {
+    if cfg!(kmem_linux) { address } else { address & ADDRESS }
+}
+
+/// The address of [`packed`] bits.
+const fn unpacked(bits: usize) -> usize {
+    if cfg!(kmem_linux) { bits } else { ((bits << 16) as isize >> 16) as usize }
+}
 
 /// A call site: a return address, or the address of a static tag with a mark.
 ///
@@ -77,12 +91,12 @@ impl CallSite {
     #[inline(always)]
     pub unsafe fn tagged_by(tag: *const StaticTag) -> Self {
         // INVARIANT: the tag is loaded until it is unregistered, by the contract.
-        Self { address: tag as usize | STATIC, frame: 0 }
+        Self { address: packed(tag as usize) | STATIC, frame: 0 }
     }
 
     /// The static tag, if it is one.
     pub(crate) fn static_tag(self) -> Option<*const StaticTag> {
-        (self.address & STATIC != 0).then_some((self.address & !STATIC) as *const StaticTag)
+        (self.address & STATIC != 0).then_some(unpacked(self.address & !STATIC) as *const StaticTag)
     }
 }
 
