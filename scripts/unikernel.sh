@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Boots examples/unikernel in an emulated machine of two CPUs, and compares what its books say
-# (allocinfo, buddyinfo, groups) with what the program knows itself.
+# (allocinfo, buddyinfo, groups) with what the program knows itself. Boots the kernel of
+# docs/your-kernel.md on one CPU.
 #
 #	scripts/unikernel.sh [--seconds N]
 #
@@ -28,18 +29,25 @@ rustup target add x86_64-unknown-none >/dev/null 2>&1 || {
 }
 
 cargo build --release --target-dir "${CARGO_TARGET_DIR:-../../target/unikernel}"
-program=${CARGO_TARGET_DIR:-../../target/unikernel}/x86_64-unknown-none/release/unikernel
+programs=${CARGO_TARGET_DIR:-../../target/unikernel}/x86_64-unknown-none/release
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 
-# The program's exit code, times two, plus one.
-code=0
-timeout "$seconds" qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu max -smp 2 -m 256 \
-  -display none -monitor none -no-reboot -nodefaults -serial "file:$said" \
-  -device isa-debug-exit,iobase=0xf4,iosize=4 \
-  -kernel "$program" </dev/null || code=$?
-cat "$said"
-[ "$code" -eq 1 ] || { echo "unikernel: exit code $code" >&2; exit 1; }
+# Boots a program on a number of CPUs.
+boot() {
+  # The program's exit code, times two, plus one.
+  local code=0
+  timeout "$seconds" qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu max -smp "$2" -m 256 \
+    -display none -monitor none -no-reboot -nodefaults -serial "file:$said" \
+    -device isa-debug-exit,iobase=0xf4,iosize=4 \
+    -kernel "$programs/$1" </dev/null || code=$?
+  cat "$said"
+  [ "$code" -eq 1 ] || { echo "$1: exit code $code" >&2; exit 1; }
+}
+
+boot kernel 1
+grep -q '^Ok(true)' "$said"
+boot unikernel 2
 
 awk '
   function wrong(what) { print "unikernel: " what > "/dev/stderr"; bad = 1 }
