@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kmem_core::os::regions::{Doors, MAX_REGIONS, Regions};
+use kmem_core::units::Gfp;
 use kmem_core::{Caller, Instance};
 
 #[path = "instance/console.rs"]
@@ -129,6 +130,38 @@ fn the_order_of_objects_follows_from_the_entropy_of_the_kernel() {
     assert_eq!(first, order(place, at, || 1));
     assert_ne!(first, order(place, at, || 2));
     assert!(!first.is_sorted(), "shuffled, by the configuration of the kernel");
+}
+
+/// Changes page tables, as a kernel does.
+///
+/// # Safety
+/// The caller alone uses the pages.
+unsafe fn protect(at: *mut u8, bytes: usize, accessible: bool) -> bool {
+    let access = if accessible { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
+    // SAFETY: pages of the test's region that the caller alone uses, by the contract.
+    unsafe { libc::mprotect(at.cast(), bytes, access) == 0 }
+}
+
+#[test]
+fn areas_have_guards_where_a_kernel_changes_page_tables_and_grow_over_them() {
+    const PAGE: usize = 4096;
+    let kmem = leaked(Regions::new(1, Doors { protect: Some(protect), ..DOORS }));
+    add(kmem.platform(), 64 * MIB);
+    let at = kmem.vmalloc(25 * PAGE, Gfp::KERNEL, QUIET);
+    assert_eq!(kmem.vmalloc_stats().guards, 1);
+    // SAFETY: a live area, which is used no longer where it was if it moves.
+    let grown = unsafe {
+        at.write_bytes(7, 25 * PAGE);
+        kmem.vrealloc(at, 74 * PAGE, Gfp::ZERO, QUIET)
+    };
+    assert_eq!((grown, kmem.vmalloc_stats().guards), (at, 1), "it grows in place");
+    // SAFETY: a live area of that length.
+    let bytes = unsafe { std::slice::from_raw_parts(grown, 74 * PAGE) };
+    let (old, new) = bytes.split_at(25 * PAGE);
+    assert!(old.iter().all(|&byte| byte == 7) && new.iter().all(|&byte| byte == 0));
+    // SAFETY: a live area, which is used no longer.
+    unsafe { kmem.vfree(grown) };
+    assert_eq!(kmem.validate(), Ok(()));
 }
 
 #[test]

@@ -18,8 +18,8 @@ use proptest::prelude::*;
 const PAGE: usize = 4096;
 const SITE: Caller = Caller::at(0x1000);
 
-fn first_zone_of(first_zone: usize) -> Budget {
-    Budget { first_zone, memory: 64 << 20, ..budget(16 << 20, 2) }
+fn areas_of(areas: usize) -> Budget {
+    Budget { first_zone: areas, areas, memory: 64 << 20, ..budget(16 << 20, 2) }
 }
 
 /// True if access to a byte of this process faults.
@@ -61,7 +61,7 @@ fn the_page_behind_an_area_faults_fresh_and_used_again() {
 
 #[test]
 fn long_and_aligned_areas_are_taken_again_as_they_were_freed() {
-    let a = simulated(first_zone_of(64 << 20));
+    let a = simulated(areas_of(64 << 20));
     a.platform().run_on(0);
     let take = |pages: usize, align: usize| {
         let at = a.vmalloc_aligned(pages * PAGE, align * PAGE, Gfp::KERNEL, SITE);
@@ -163,7 +163,7 @@ proptest! {
     fn areas_mappings_and_books_equal_a_plain_model(
         steps in prop::collection::vec(step(), 1..200)
     ) {
-        let a = simulated(first_zone_of(256 << 20));
+        let a = simulated(areas_of(256 << 20));
         let page = |_| a.alloc_vmap_page(Gfp::ZERO, Caller::at(0x2000));
         let shared: Vec<*mut u8> = (0..16).map(page).collect();
         let mut held: Vec<Held> = Vec::new();
@@ -275,7 +275,7 @@ proptest! {
 
 #[test]
 fn what_cannot_be_served_is_refused() {
-    let a = simulated(first_zone_of(64 << 20));
+    let a = simulated(areas_of(64 << 20));
     for size in [0, usize::MAX, isize::MAX as usize, 1 << 40, 65 << 20] {
         assert!(a.vmalloc(size, Gfp::NOWARN, SITE).is_null(), "{size}");
         assert!(a.vmalloc_huge(size, Gfp::NOWARN, SITE).is_null(), "{size}");
@@ -297,7 +297,7 @@ fn what_cannot_be_served_is_refused() {
 
 #[test]
 fn an_area_that_moves_to_grow_keeps_its_contents() {
-    let a = simulated(first_zone_of(256 << 20));
+    let a = simulated(areas_of(256 << 20));
     let mut at = a.vmalloc(100 * PAGE, Gfp::KERNEL, SITE);
     let mut barriers = Vec::new();
     for pages in (100..2000).step_by(100) {
@@ -360,7 +360,7 @@ fn any_one_call_may_fail() {
         unsafe { a.free(page) };
         served
     };
-    let fresh = || started(first_zone_of(64 << 20));
+    let fresh = || started(areas_of(64 << 20));
     let a = fresh();
     a.platform().fail(u64::MAX, u64::MAX);
     assert_eq!(work(a), 150);
@@ -383,7 +383,7 @@ fn any_one_call_may_fail() {
 
 #[test]
 fn vmallocinfo_has_the_kernels_lines() {
-    let a = simulated(first_zone_of(64 << 20));
+    let a = simulated(areas_of(64 << 20));
     let tag = kmem_core::static_tag!("reader");
     let at = a.vmalloc(3 * PAGE, Gfp::KERNEL, Caller::tagged(tag));
     let page = a.alloc_vmap_page(Gfp::KERNEL, SITE);

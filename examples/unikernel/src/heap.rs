@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use kmem_core::os::regions::{Doors, Regions};
 use kmem_core::os::task_word::{self, TaskWord};
 use kmem_core::{Caller, Instance, static_tag};
-use machine::{boot, interrupts, line, serial};
+use machine::{boot, interrupts, line, paging, serial};
 
 /// The one instance.
 pub(crate) static KMEM: Instance<Regions> = Instance::over(Regions::new(2, DOORS));
@@ -18,6 +18,7 @@ const DOORS: Doors = Doors {
     entropy: boot::entropy,
     print: serial::write,
     fatal: || serial::exit(3),
+    protect: Some(paging::protect),
     configuration: "shuffle:1",
     ..Doors::NONE
 };

@@ -1,4 +1,4 @@
-//! The timer's interrupt of the first CPU.
+//! The timer's interrupt of the first CPU, and its page faults.
 
 use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
@@ -15,15 +15,40 @@ global_asm!(
     "call {timer}",
     "pop r11; pop r10; pop r9; pop r8; pop rdi; pop rsi; pop rdx; pop rcx; pop rax",
     "iretq",
+    // A page fault: error code and address of the instruction are on the stack.
+    "fault_entry:",
+    "push rax",
+    "lea rax, [rip + probe]",
+    "cmp [rsp + 16], rax",
+    "jne 2f",
+    "lea rax, [rip + 3f]",
+    "mov [rsp + 16], rax",
+    "pop rax",
+    "add rsp, 8",
+    "iretq",
+    "2: mov rdi, [rsp + 16]",
+    "mov rsi, cr2",
+    "and rsp, -16",
+    "call {fault}",
+    ".globl probe",
+    "probe: movzx eax, byte ptr [rdi]",
+    "ret",
+    "3: mov eax, -1",
+    "ret",
     ".popsection",
     timer = sym timer,
+    fault = sym fault,
 );
 
 unsafe extern "C" {
     fn timer_entry();
+    fn fault_entry();
+    /// Reads a byte; -1 where the page is inaccessible.
+    pub safe fn probe(at: usize) -> i32;
 }
 
-const VECTOR: usize = 32;
+const TIMER: usize = 32;
+const PAGE_FAULT: usize = 14;
 
 #[repr(C, align(16))]
 struct Gates(UnsafeCell<[[u64; 2]; 256]>);
@@ -44,6 +69,17 @@ extern "C" fn timer() {
     boot::apic(0xB0, 0); // end of the interrupt
 }
 
+extern "C" fn fault(instruction: usize, address: usize) -> ! {
+    crate::line!("fault: {instruction:#x} reached for {address:#x}");
+    crate::serial::exit(7)
+}
+
+/// An interrupt gate of the code segment: other interrupts are off in the handler.
+fn gate(entry: unsafe extern "C" fn()) -> [u64; 2] {
+    let entry = entry as usize as u64;
+    [entry & 0xffff | 8 << 16 | 0x8E00 << 32 | (entry >> 16 & 0xffff) << 48, entry >> 32]
+}
+
 /// Returns whether the calling CPU runs an interrupt handler.
 pub fn is_in_one() -> bool {
     RUNS.load(Ordering::Relaxed) && boot::cpu() == 0
@@ -52,16 +88,13 @@ pub fn is_in_one() -> bool {
 /// Has the first CPU call `handler` some thousand times a second.
 pub fn start(handler: fn()) {
     HANDLER.store(handler as usize, Ordering::Release);
-    let entry = timer_entry as *const () as u64;
-    // An interrupt gate of the code segment: other interrupts are off in the handler.
-    let gate =
-        [entry & 0xffff | 8 << 16 | 0x8E00 << 32 | (entry >> 16 & 0xffff) << 48, entry >> 32];
     #[repr(C, packed)]
     struct Pointer(u16, u64);
     let pointer = Pointer(0xfff, GATES.0.get() as u64);
     // SAFETY: one CPU, with interrupts off; the table stays.
     unsafe {
-        (*GATES.0.get())[VECTOR] = gate;
+        (*GATES.0.get())[TIMER] = gate(timer_entry);
+        (*GATES.0.get())[PAGE_FAULT] = gate(fault_entry);
         asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack));
     }
     // The old controllers have nothing to say.
@@ -69,7 +102,7 @@ pub fn start(handler: fn()) {
     crate::serial::out(0xA1, 0xff);
     boot::apic(0xF0, 0x1FF);
     boot::apic(0x3E0, 0x3);
-    boot::apic(0x320, 1 << 17 | VECTOR as u32);
+    boot::apic(0x320, 1 << 17 | TIMER as u32);
     boot::apic(0x380, 20_000);
     // SAFETY: the handler is there.
     unsafe { asm!("sti", options(nomem, nostack)) };

@@ -4,6 +4,7 @@
 
 pub mod boot;
 pub mod interrupts;
+pub mod paging;
 pub mod serial;
 
 #[panic_handler]

@@ -10,7 +10,7 @@ use kmem_core::os::regions::Regions;
 use kmem_core::rhashtable::Parameters;
 use kmem_core::units::Gfp;
 use kmem_core::{Caller, Elements, Limit, StaticTag, static_tag};
-use machine::{boot, line};
+use machine::{boot, interrupts, line};
 
 kmem_core::define_per_cpu! {
     /// Elements that were found.
@@ -67,7 +67,7 @@ fn high() {
     );
 }
 
-/// An area that grows keeps its contents, and the new part reads as zero.
+/// An area that grows keeps its contents, and the new part reads as zero. A page behind it faults.
 fn area() -> bool {
     let tag = static_tag!("area");
     let caller = Caller::tagged(tag);
@@ -87,6 +87,9 @@ fn area() -> bool {
         (new, old && bytes[102_400..].iter().all(|&byte| byte == 0))
     };
     AREA.store(at as usize, Ordering::Relaxed);
+    let end = at as usize + 300_000usize.next_multiple_of(4096);
+    line!("check last-page {} 0", interrupts::probe(end - 1));
+    line!("check guard-page {} -1", interrupts::probe(end));
     // SAFETY: live.
     line!("expect area {} 1", unsafe { kmem().usable_size(at) });
     kept

@@ -51,6 +51,8 @@ pub struct Budget {
     pub first_zone: usize,
     /// Least address space of further zones, in bytes.
     pub min_zone: usize,
+    /// Address space of the zone of vmalloc's areas, in bytes; less if that is not available.
+    pub areas: usize,
     /// Most memory that the heap may have, in bytes. Tables are sized for it.
     pub memory: usize,
     /// CPU slots that can be in use at once.
@@ -68,6 +70,7 @@ impl Budget {
         Self {
             first_zone: bytes,
             min_zone: bytes,
+            areas: bytes,
             memory: bytes,
             cpus,
             scarce: false,

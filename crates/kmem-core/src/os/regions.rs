@@ -3,7 +3,7 @@
 //! ```text
 //! regions: | start ... next ... end |   each handed out once, front to back
 //!          | start next ....... end |   added at any time, also while the allocator is used
-//! doors:   cpu, clock, entropy, console, configuration, waiting
+//! doors:   cpu, clock, entropy, console, configuration, waiting, page tables
 //! ```
 //!
 //! Address space is memory here, so nothing is ever given back to a region.
@@ -18,6 +18,10 @@ use crate::units::PAGE_SIZE;
 
 /// Most regions that can be added.
 pub const MAX_REGIONS: usize = 64;
+
+/// A change of page tables: address, bytes, and whether the pages become accessible. The caller
+/// alone uses them.
+pub type Protect = unsafe fn(at: *mut u8, bytes: usize, accessible: bool) -> bool;
 
 /// The functions that a kernel gives beside memory: `Doors { print, ..Doors::NONE }`.
 ///
@@ -40,6 +44,9 @@ pub struct Doors {
     pub fatal: fn() -> !,
     /// Lets other tasks and CPUs run for a moment. The caller waits for one of them.
     pub give_way: fn(),
+    /// Makes whole pages of a range inaccessible, or accessible again with their contents, on all
+    /// CPUs. False: refused, nothing changed. With it, areas of vmalloc have guard pages.
+    pub protect: Option<Protect>,
     /// The text of `KMEM_CONF`, such as `shuffle:1,debug:1`; empty for none.
     pub configuration: &'static str,
 }
@@ -57,6 +64,7 @@ impl Doors {
             core::hint::spin_loop();
         },
         give_way: crate::sync::spin,
+        protect: None,
         configuration: "",
     };
 }
@@ -196,11 +204,22 @@ unsafe impl Memory for Regions {
     }
 
     fn budget(&self) -> Budget {
-        // A zone's tables and alignment need the rest.
-        let for_pages = |bytes: usize| (bytes / 8 * 7) & !(PAGE_SIZE - 1);
+        // A zone's tables and alignment, per-CPU memory, and areas with guards need the rest.
+        let parts = if self.can_protect() { 6 } else { 7 };
+        let for_pages = |bytes: usize| (bytes / 8 * parts) & !(PAGE_SIZE - 1);
         let zone = for_pages(self.regions.iter().map(Self::left).max().unwrap_or(0));
         let all = for_pages(self.bytes.load(Ordering::Relaxed).max(self.most));
-        Budget { memory: all, ..Budget::of(zone, self.cpus) }
+        // Areas have memory of their own here, and not address space alone.
+        Budget { memory: all, areas: all / 8, ..Budget::of(zone, self.cpus) }
+    }
+
+    fn can_protect(&self) -> bool {
+        self.doors.protect.is_some()
+    }
+
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, accessible: bool) -> bool {
+        // SAFETY: the same contract.
+        self.doors.protect.is_some_and(|protect| unsafe { protect(at.as_ptr(), bytes, accessible) })
     }
 }
 

@@ -77,8 +77,8 @@ impl<P: Platform> On<P> {
     pub(super) fn make_accessible(self, set: &ZoneSet, run: Run) -> bool {
         let platform = self.ledger.platform();
         NonNull::new(set.zone.address(run.start) as *mut u8)
-            // SAFETY: committed pages of the zone's reservation, which no user has.
-            .is_some_and(|at| unsafe { platform.commit(at, run.pages.bytes()) })
+            // SAFETY: committed pages of the zone, which no user has.
+            .is_some_and(|at| unsafe { platform.protect(at, run.pages.bytes(), true) })
     }
 
     /// Makes a page accessible again if it is a guard. False: it stays a guard, and is never used.

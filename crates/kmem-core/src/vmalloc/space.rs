@@ -27,7 +27,7 @@ impl<P: Platform> On<P> {
 
     fn make_space(self) -> Option<&'static ZoneSet> {
         let (heap, platform) = (&self.ledger.heap, self.ledger.platform());
-        let mut bytes = platform.budget().first_zone & !(PAGEBLOCK_SIZE - 1);
+        let mut bytes = platform.budget().areas & !(PAGEBLOCK_SIZE - 1);
         let set = loop {
             if bytes < 2 * PAGEBLOCK_SIZE {
                 return None;

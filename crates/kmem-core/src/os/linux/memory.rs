@@ -172,6 +172,7 @@ unsafe impl Memory for Linux {
         Budget {
             first_zone: share(4),
             min_zone: further,
+            areas: share(4),
             memory: memory.min(group),
             cpus: self.cpus(),
             scarce: space != usize::MAX,
