@@ -84,7 +84,7 @@ awk '
   END {
     if (rows != expected || expected < 6) wrong(rows " rows, " expected " expected")
     if (groups != groups_expected || groups < 3) wrong(groups " groups")
-    if (checks < 20) wrong(checks " checks")
+    if (checks < 22) wrong(checks " checks")
     for (path in current)
       if (kinds[path] != current[path])
         wrong("group " path ": kinds of " kinds[path] " in " current[path])

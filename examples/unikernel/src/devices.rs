@@ -33,6 +33,7 @@ fn page() -> &'static StaticTag {
 fn handle() {
     let number = INTERRUPTS.read() as usize;
     INTERRUPTS.add(1);
+    crate::structures::free_lent();
     let group = usize::from(task::group() != GroupId::ROOT.objcg());
     IN_GROUP.fetch_add(group, Ordering::Relaxed);
     let caller = |tag| Caller::tagged(tag).here();

@@ -18,6 +18,7 @@ const DOORS: Doors = Doors {
     entropy: boot::entropy,
     print: serial::write,
     fatal: || serial::exit(3),
+    give_way: crate::structures::give_way,
     protect: Some(paging::protect),
     configuration: "shuffle:1",
     ..Doors::NONE

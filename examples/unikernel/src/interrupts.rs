@@ -108,6 +108,14 @@ pub fn start(handler: fn()) {
     unsafe { asm!("sti", options(nomem, nostack)) };
 }
 
+/// Stops the calling CPU until the next interrupt, if it gets any.
+pub fn wait() {
+    if boot::cpu() == 0 && HANDLER.load(Ordering::Relaxed) != 0 {
+        // SAFETY: the timer goes on.
+        unsafe { asm!("hlt", options(nomem, nostack)) };
+    }
+}
+
 /// Ends interrupts on the calling CPU.
 pub fn stop() {
     // SAFETY: no code waits for an interrupt after this.

@@ -2,6 +2,7 @@
 //! upper half of the address space, where kernels are.
 
 use core::alloc::{GlobalAlloc, Layout};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::heap::{KMEM, kmem};
@@ -9,7 +10,7 @@ use kmem_core::memcg::GroupId;
 use kmem_core::os::regions::Regions;
 use kmem_core::rhashtable::Parameters;
 use kmem_core::units::Gfp;
-use kmem_core::{Caller, Elements, Limit, StaticTag, static_tag};
+use kmem_core::{Caller, Elements, Limit, Mempool, StaticTag, static_tag};
 use machine::{boot, interrupts, line};
 
 kmem_core::define_per_cpu! {
@@ -95,7 +96,30 @@ fn area() -> bool {
     kept
 }
 
+/// A pool, and one of its elements that the interrupt handler is to free; 0 for none.
+static POOL: AtomicUsize = AtomicUsize::new(0);
+static LENT: AtomicUsize = AtomicUsize::new(0);
+/// Times that the task waited.
+static WAITS: AtomicUsize = AtomicUsize::new(0);
+
+/// The kernel's wait: for the next interrupt.
+pub(crate) fn give_way() {
+    WAITS.fetch_add(1, Ordering::Relaxed);
+    interrupts::wait();
+}
+
+/// Frees the element that was lent to the interrupt handler, when the task waits for it.
+pub(crate) fn free_lent() {
+    if WAITS.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let Some(element) = NonNull::new(LENT.swap(0, Ordering::Acquire) as *mut u8) else { return };
+    // SAFETY: the pool lives while an element is lent; it is freed once.
+    unsafe { (*(POOL.load(Ordering::Relaxed) as *const Mempool<Regions>)).free(element) };
+}
+
 /// A pool serves from its reserve where its group is refused memory, and is full again afterwards.
+/// A request waits for an element that an interrupt handler frees.
 fn pool() -> Option<()> {
     const RESERVE: usize = 8;
     let caller = Caller::tagged(static_tag!("pool"));
@@ -105,8 +129,16 @@ fn pool() -> Option<()> {
     let scope = group.enter();
     let taken: [_; RESERVE] = core::array::from_fn(|_| pool.alloc(Gfp::NOWAIT, caller.here()));
     let more = pool.alloc(Gfp::NOWAIT, caller.here());
-    drop(scope);
     let served = taken.iter().flatten().count();
+    POOL.store(&raw const pool as usize, Ordering::Relaxed);
+    let mut taken = taken;
+    let lent = taken[0].take()?;
+    WAITS.store(0, Ordering::Relaxed);
+    LENT.store(lent.as_ptr() as usize, Ordering::Release);
+    taken[0] = pool.alloc(Gfp::KERNEL, caller.here());
+    line!("check waited {} 1", u8::from(WAITS.load(Ordering::Relaxed) > 0));
+    line!("check served-after-the-wait {} 1", u8::from(taken[0].is_some()));
+    drop(scope);
     for element in taken.into_iter().flatten() {
         // SAFETY: an element of the pool, used no longer.
         unsafe { pool.free(element) };
