@@ -19,12 +19,12 @@
 use core::ptr::NonNull;
 
 use super::credit::Credit;
-use super::{On, Run, Zone};
+use super::{On, Run, Zone, lane};
 #[cfg(not(loom))]
 use crate::conf::Thp;
 use crate::os::{HugePages, Platform};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::units::{PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount, Pageblock};
+use crate::units::{PAGEBLOCK_PAGES, PageCount, Pageblock, Pfn};
 
 /// Least number of committed pages before any pageblock gets a huge page: 16 MiB.
 const LEAST: PageCount = PageCount::of_pageblocks(8);
@@ -80,11 +80,8 @@ impl<P: Platform> On<'_, P> {
         if policy == Thp::Auto {
             return;
         }
-        if let Some(at) = NonNull::new(zone.base as *mut u8) {
-            let huge = policy == Thp::Always;
-            // SAFETY: the zone's pages are part of one reservation.
-            unsafe { self.platform.advise_huge(at, zone.pages.bytes(), huge) };
-        }
+        let all = Run { start: Pfn::ZERO, pages: zone.pages };
+        self.give_advice(all, policy == Thp::Always);
     }
 
     /// Returns whether pageblocks may get huge pages: once the zone is large, if the platform has
@@ -94,16 +91,27 @@ impl<P: Platform> On<'_, P> {
         if backing.auto.load(Ordering::Relaxed) == 0 || zone.committed() < LEAST {
             return false;
         }
-        let known = backing.known().unwrap_or_else(|| {
-            let now = self.platform.huge_pages();
-            if now == HugePages::Always {
-                // Memory that is committed may have huge pages already.
-                Pageblock(0).up_to(zone.end()).for_each(|at| zone.set_backed(at, true));
+        backing.known().unwrap_or_else(|| self.ask()) != HugePages::Never
+    }
+
+    /// Asks the platform for its huge pages. From then on, the whole zone has advice for or against
+    /// them, so that each border of advice is a border of bits.
+    #[cold]
+    fn ask(&self) -> HugePages {
+        let (zone, now) = (self.zone, self.platform.huge_pages());
+        let all = Run { start: Pfn::ZERO, pages: zone.pages };
+        match now {
+            HugePages::Never => {}
+            HugePages::OnAdvice => self.give_advice(all, false),
+            HugePages::Always => {
+                self.give_advice(all, true);
+                Pageblock(0).up_to(zone.end()).for_each(|pageblock| {
+                    zone.set_backed(pageblock, true);
+                });
             }
-            backing.platform.store(now as u32, Ordering::Relaxed);
-            now
-        });
-        known != HugePages::Never
+        }
+        zone.backing.platform.store(now as u32, Ordering::Relaxed);
+        now
     }
 
     /// Decides about a pageblock that was wholly free until this thread took pages of it.
@@ -119,11 +127,22 @@ impl<P: Platform> On<'_, P> {
         self.advise(pageblock, huge);
     }
 
-    /// Decides about pageblocks that this thread took as a whole.
+    /// Takes the advice for pageblocks back that this thread took as a whole.
     pub(super) fn take_whole(&self, first: Pageblock, count: u32) {
+        let zone = self.zone;
         // A platform that backs all memory is left to do so.
-        if self.zone.backing.known() == Some(HugePages::OnAdvice) {
-            first.up_to(first.after(count)).for_each(|pageblock| self.advise(pageblock, false));
+        if zone.backing.known() != Some(HugePages::OnAdvice) || zone.has_many_borders() {
+            return;
+        }
+        let (mut at, end) = (first, first.after(count));
+        while at < end {
+            let backed = |pageblock: &Pageblock| zone.set_backed(*pageblock, false);
+            let stretch = at.up_to(end).take_while(backed).count() as u32;
+            if stretch > 0 {
+                let pages = PageCount::of_pageblocks(stretch);
+                self.give_advice(Run { start: at.first(), pages }, false);
+            }
+            at = at.after(stretch + 1);
         }
     }
 
@@ -141,30 +160,37 @@ impl<P: Platform> On<'_, P> {
         if !zone.is_backed(pageblock) {
             return true;
         }
-        if free <= SPARE {
+        if free <= SPARE || zone.has_many_borders() {
             return false;
         }
         zone.backing.filled.fetch_min(pageblock.0, Ordering::Relaxed);
         self.advise(pageblock, false);
         // The huge page is also there for pages that were never used.
         zone.mark_dirty(Run { start: pageblock.first(), pages: PageCount::PAGEBLOCK });
+        zone.pageblocks.insert(lane::PURGE, pageblock.0);
         true
     }
 
     /// Advises the platform about a pageblock, unless it knows.
     fn advise(&self, pageblock: Pageblock, huge: bool) {
         let zone = self.zone;
-        let full = || zone.backing.borders.load(Ordering::Relaxed) >= MOST_BORDERS;
-        while zone.is_backed(pageblock) != huge {
-            if huge && full() {
+        if huge && zone.has_many_borders() || !zone.set_backed(pageblock, huge) {
+            return;
+        }
+        // Another thread may change its mind at the same time. The last advice is that of the bit.
+        loop {
+            let huge = zone.is_backed(pageblock);
+            self.give_advice(Run { start: pageblock.first(), pages: PageCount::PAGEBLOCK }, huge);
+            if zone.is_backed(pageblock) == huge {
                 return;
             }
-            zone.set_backed(pageblock, huge);
-            let Some(at) = NonNull::new(zone.address(pageblock.first()) as *mut u8) else { return };
-            // SAFETY: a committed pageblock of the zone, part of one reservation.
-            unsafe { self.platform.advise_huge(at, PAGEBLOCK_SIZE, huge) };
-            // Another thread that changed its mind in between may have been overtaken by this
-            // advice: the loop looks again.
+        }
+    }
+
+    fn give_advice(&self, run: Run, huge: bool) {
+        if let Some(at) = NonNull::new(self.zone.address(run.start) as *mut u8) {
+            // SAFETY: pages of the zone, which is part of one reservation.
+            unsafe { self.platform.advise_huge(at, run.pages.bytes(), huge) };
         }
     }
 }
@@ -183,8 +209,13 @@ impl Zone {
         word.load(Ordering::Relaxed) & bit != 0
     }
 
-    /// Notes the advice for a pageblock, and counts the borders that come or go with it.
-    fn set_backed(&self, pageblock: Pageblock, huge: bool) {
+    fn has_many_borders(&self) -> bool {
+        self.backing.borders.load(Ordering::Relaxed) >= MOST_BORDERS
+    }
+
+    /// Notes the advice for a pageblock, and counts the borders that come or go with it. False: it
+    /// was noted before.
+    fn set_backed(&self, pageblock: Pageblock, huge: bool) -> bool {
         let (word, bit) = self.backed(pageblock);
         let old = if huge {
             word.fetch_or(bit, Ordering::Relaxed)
@@ -192,7 +223,7 @@ impl Zone {
             word.fetch_and(!bit, Ordering::Relaxed)
         };
         if (old & bit != 0) == huge {
-            return;
+            return false;
         }
         let below = pageblock.0 > 0 && self.is_backed(Pageblock(pageblock.0 - 1));
         let above = pageblock.after(1);
@@ -209,6 +240,7 @@ impl Zone {
             }
             _ => {}
         }
+        true
     }
 
     /// Notes that a pageblock was committed.

@@ -428,8 +428,10 @@ impl<S: SlabTables> Zones<S> {
             // The number stays without a zone.
             return None;
         }
-        if set.is_heap() {
-            set.zone.on(platform).follow(self.huge_policy());
+        // Checks keep contents in free pages, or make them inaccessible one by one.
+        let (policy, checks) = (self.huge_policy(), self.checks());
+        if set.is_heap() && !(policy == Thp::Auto && (checks.poisons() || checks.protects())) {
+            set.zone.on(platform).follow(policy);
         }
         // The first zone's metadata includes the tables in front of it, which all share.
         let mine = if part == 0 { found.metadata() } else { metadata };

@@ -83,6 +83,8 @@ impl SlabZone {
                 };
                 let free = PageCount(others.filter_map(holes).sum());
                 if !on.may_break_up(pageblock, free) {
+                    // This is so for all of its slabs.
+                    chunk = (pageblock.end().0 >> CHUNK_ORDER) - 1;
                     continue;
                 }
             }

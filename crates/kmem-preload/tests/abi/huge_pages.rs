@@ -38,6 +38,12 @@ fn the_option_decides() {
 }
 
 #[test]
+fn checks_that_use_free_pages_leave_the_heap_without_advice() {
+    check("dense", "auto,page_poison:1", "not");
+    check("dense", "auto,debug_pagealloc:1", "not");
+}
+
+#[test]
 fn a_heap_that_became_sparse_gives_memory_back_and_is_not_advised_any_more() {
     check("sparse", "auto", "advised");
 }

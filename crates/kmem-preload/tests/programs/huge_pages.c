@@ -58,8 +58,12 @@ static void wait_for_resident(size_t most)
 {
 	time_t end = time(NULL) + HUNG;
 	do {
-		for (int i = 0; i < 1000; i++)
-			free(opaque(malloc(64 << 10)));
+		/* More blocks than a CPU keeps, so that the clock is looked at. */
+		static void *blocks[200];
+		for (int i = 0; i < 200; i++)
+			blocks[i] = opaque(malloc(32 << 10));
+		for (int i = 0; i < 200; i++)
+			free(blocks[i]);
 		usleep(1000);
 	} while (read_mappings().resident > most && time(NULL) < end);
 	CHECK_AT(read_mappings().resident <= most, read_mappings().resident);
