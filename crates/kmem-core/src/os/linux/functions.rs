@@ -8,7 +8,7 @@
 
 use super::Linux;
 use super::descriptor::Descriptor;
-use super::objects::readable_segment;
+use super::objects::{names_linker, readable_segment};
 use super::start::auxiliary;
 use crate::os::functions::{ELF_HEADER, Functions, Tables, sections, tables};
 use crate::os::{CodeObject, Memory};
@@ -48,7 +48,8 @@ pub(super) fn with<T>(
 /// link `/proc/self/exe` leads to that. Then glibc has put the path that it was told into the
 /// auxiliary vector. It may be relative to a directory that the program has left.
 fn program_file() -> &'static CStr {
-    let is_command = auxiliary(libc::AT_BASE) == Some(0);
+    // In a static program, too, the linker has no base. But its file is that of the link.
+    let is_command = auxiliary(libc::AT_BASE) == Some(0) && names_linker();
     match auxiliary(libc::AT_EXECFN) {
         // SAFETY: a string on the stack of the main thread that ends with a NUL, and stays.
         Some(path) if is_command && path != 0 => unsafe { CStr::from_ptr(path as *const c_char) },

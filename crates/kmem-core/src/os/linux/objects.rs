@@ -132,12 +132,20 @@ fn ends_with_call(code: [u8; CALL]) -> bool {
 /// puts them there.
 #[cfg(target_arch = "x86_64")]
 fn is_dynamic() -> bool {
-    let names_linker = || {
-        let (_, head) = program_head()?;
-        let mut kinds = program_headers(head, 0)?.map(|(kind, _)| kind);
-        Some(kinds.any(|kind| kind == libc::PT_INTERP))
-    };
-    auxiliary(libc::AT_BASE).is_some_and(|base| base != 0 || names_linker() == Some(true))
+    auxiliary(libc::AT_BASE).is_some_and(|base| base != 0 || names_linker())
+}
+
+/// Returns whether the program's headers name a dynamic linker.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn names_linker() -> bool {
+    let kinds = program_head().and_then(|(_, head)| program_headers(head, 0));
+    kinds.is_some_and(|mut kinds| kinds.any(|(kind, _)| kind == libc::PT_INTERP))
+}
+
+/// `None` of its headers is read; see [`with`].
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn names_linker() -> bool {
+    false
 }
 
 /// `None`: frame pointers are kept in nearly all code of AArch64, so its tables are not read.
