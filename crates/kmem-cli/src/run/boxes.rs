@@ -253,9 +253,10 @@ impl Boxes {
     /// Keeps the boxes of programs that a process was one after the other, before it became `exe`.
     fn replaced(&mut self, before: &[There], exe: &str) {
         let became = before.iter().skip(1).map(|there| there.head.exe.as_str()).chain([exe]);
+        let mut others = None;
         for (there, became) in before.iter().zip(became) {
             let pid = self.running.get(&there.path).and_then(|running| running.pid);
-            let pid = pid.or_else(|| self.number_of(&there.head, &mut None));
+            let pid = pid.or_else(|| self.number_of(&there.head, &mut others));
             self.keep(there, pid, Some(became));
         }
     }
@@ -385,9 +386,12 @@ impl Running {
     }
 }
 
-/// The boxes of each process, the oldest first.
+/// The boxes of each process, the oldest first. A process that could not tell when it began may
+/// have the number of another one, so each of its boxes counts as a process.
 fn by_process(boxes: &[There]) -> impl Iterator<Item = &[There]> {
-    boxes.chunk_by(|a, b| Identity::in_head(&a.head) == Identity::in_head(&b.head))
+    boxes.chunk_by(|a, b| {
+        a.head.start_ticks != 0 && Identity::in_head(&a.head) == Identity::in_head(&b.head)
+    })
 }
 
 /// Numbers here of the processes of other PID namespaces than `own`, by their namespaces and their
