@@ -25,6 +25,7 @@
 //! [`peek`]: crate::os::Process::peek
 
 use super::made::Made;
+use super::passages::Passages;
 use super::rules::{Code, Rules};
 use super::tag::{CallSite, Key};
 use super::trails::{Trail, Trails, Wanted};
@@ -48,6 +49,7 @@ pub(super) struct Unwinder {
     unloads: Unloads,
     wrappers: Wrappers,
     rules: Made<Rules>,
+    passages: Made<Passages>,
     trails: Made<Trails>,
 }
 
@@ -98,9 +100,9 @@ struct Walk<'a> {
 impl Unwinder {
     pub(super) const fn new() -> Self {
         let (unloads, wrappers) = (Unloads::new(), Wrappers::new());
-        // SAFETY: zeroed, both are empty.
-        let (rules, trails) = unsafe { (Made::none(), Made::none()) };
-        Self { unloads, wrappers, rules, trails }
+        // SAFETY: zeroed, all are empty.
+        let (rules, passages, trails) = unsafe { (Made::none(), Made::none(), Made::none()) };
+        Self { unloads, wrappers, rules, passages, trails }
     }
 
     /// Takes functions for wrappers whose names match these patterns. Called once, at the start.
@@ -141,6 +143,9 @@ impl Unwinder {
         {
             rules.forget();
         }
+        if let Some(passages) = self.passages.get() {
+            passages.forget_writers();
+        }
         if let Some(trails) = self.trails.get() {
             trails.forget_writers();
         }
@@ -156,10 +161,55 @@ impl Unwinder {
         depth: u32,
         frames: impl Fn(TagId) -> &'a [u64],
     ) -> Option<TagId> {
-        let trails = self.trails.get()?;
         let stack = platform.stack(caller.frame)?;
         let walk = Walk { stack: &stack, caller, reach: self.reach(Depth::of(depth)) };
-        trails.find(&walk.wanted()?, frames)
+        let passage = if depth == 1 { self.find_passage(&walk) } else { None };
+        passage.or_else(|| self.trails.get()?.find(&walk.wanted()?, frames))
+    }
+
+    /// The tag of a chain that was walked for this depth, by its trail alone. For a site that is
+    /// told apart it is that of the longer chain.
+    #[inline(never)]
+    pub(super) fn find_longer<'a>(
+        &self,
+        platform: &impl Platform,
+        caller: CallSite,
+        depth: u32,
+        frames: impl Fn(TagId) -> &'a [u64],
+    ) -> Option<TagId> {
+        let stack = platform.stack(caller.frame)?;
+        let walk = Walk { stack: &stack, caller, reach: self.reach(Depth::of(depth)) };
+        self.trails.get()?.find(&walk.wanted()?, frames)
+    }
+
+    /// The tag of a call in a wrapper and its caller, if it is known.
+    #[inline(always)]
+    fn find_passage(&self, walk: &Walk<'_>) -> Option<TagId> {
+        let passages = self.passages.get()?;
+        passages.find(walk.reach.generation.settled()?, walk.passage(self.rules.get()?)?)
+    }
+
+    /// Keeps the chain of a call in a wrapper and its caller. False: its trail is to be kept. It is
+    /// another chain, or is known already, but its rule was gone.
+    fn keep_passage(
+        &self,
+        platform: &impl Platform,
+        walk: &Walk<'_>,
+        chain: &[usize],
+        tag: TagId,
+    ) -> bool {
+        let Some(generation) = walk.reach.generation.settled() else { return false };
+        let found = self.rules.get().and_then(|rules| walk.passage(rules));
+        let (Some(passage), Some(passages)) =
+            (found.filter(|passage| passage == chain), self.passages.get_or_make(platform))
+        else {
+            return false;
+        };
+        let is_new = passages.find(generation, passage).is_none();
+        if is_new {
+            passages.keep(generation, passage, tag);
+        }
+        is_new
     }
 
     /// Forgets the trails by which [`Self::find_chain`] would find a tag.
@@ -237,6 +287,8 @@ impl Unwinder {
         let found = tag_of(&chain);
         // Most chains of a program's start come once. Their trails would only take memory.
         if let Found::Again(tag) = found
+            && !(walk.reach.depth == 1
+                && self.keep_passage(platform, walk, &chain.frames[..chain.len], tag))
             && let Some(wanted) = walk.wanted()
             && let Some(trails) = self.trails.get_or_make(platform)
         {
@@ -330,33 +382,17 @@ impl Unwinder {
                 }
                 Rule::End => return,
             };
-            let base = match step.base {
-                Base::Stack => sp,
-                Base::Frame => {
-                    trail.add_pointer(pointer_at, pointer);
-                    pointer
-                }
-            };
-            let cfa = base.wrapping_add(8 * step.cfa as usize);
-            if cfa < sp + 8 || cfa - sp > MAX_FRAME {
-                return trail.spoil();
+            if step.base == Base::Frame {
+                trail.add_pointer(pointer_at, pointer);
             }
-            let Some(next) = word(cfa - 8) else { return trail.spoil() };
-            if step.saved != 0 {
-                pointer_at = cfa.wrapping_sub(8 * step.saved as usize);
-                match word(pointer_at) {
-                    Some(saved) if pointer_at >= sp => pointer = saved,
-                    _ => return trail.spoil(),
-                }
+            let Some(up) = Up::by(step, sp, pointer, &mut word) else { return trail.spoil() };
+            if let Some((at, saved)) = up.saved {
+                (pointer_at, pointer) = (at, saved);
             }
-            // The first page and the upper half of the address space hold no code of a program.
-            if next < 4096 || next >> 47 != 0 {
-                return trail.spoil();
-            }
-            trail.add_return(cfa - 8);
-            chain.frames[chain.len] = next;
+            trail.add_return(up.cfa - 8);
+            chain.frames[chain.len] = up.ret;
             chain.len += 1;
-            sp = cfa;
+            sp = up.cfa;
         }
     }
 
@@ -472,6 +508,60 @@ impl Walk<'_> {
         let Reach { asked: depth, generation, .. } = self.reach;
         let generation = generation.settled()?;
         Some(Wanted { stack: self.stack, record, ret, depth, generation })
+    }
+
+    /// The return addresses of a call in a wrapper, and of its caller. `None`: it is in none, or no
+    /// rule is kept.
+    #[inline(always)]
+    fn passage(&self, rules: &Rules) -> Option<[usize; 2]> {
+        let CallSite { frame: record, address } = self.caller;
+        let word = |at| self.stack.word(at);
+        if word(record.wrapping_add(8))? & ADDRESS != address {
+            return None;
+        }
+        match rules.find(address)? {
+            Code { wrapper: Wrapper::No, .. } => None,
+            Code { rule: Rule::Constant(step), .. } => {
+                Some([address, Up::by(step, record + 16, word(record)?, word)?.ret])
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The caller of a frame.
+struct Up {
+    /// The stack pointer behind the frame.
+    cfa: usize,
+    /// The return address.
+    ret: usize,
+    /// Place and value of the caller's frame pointer, if the frame saved it.
+    saved: Option<(usize, usize)>,
+}
+
+impl Up {
+    /// The caller by a rule, from the stack pointer and the frame pointer of the frame. `None`: it
+    /// cannot be one.
+    #[inline(always)]
+    fn by(
+        step: Step,
+        sp: usize,
+        pointer: usize,
+        mut word: impl FnMut(usize) -> Option<usize>,
+    ) -> Option<Self> {
+        let base = if step.base == Base::Stack { sp } else { pointer };
+        let cfa = base.wrapping_add(8 * step.cfa as usize);
+        if cfa < sp + 8 || cfa - sp > MAX_FRAME {
+            return None;
+        }
+        let ret = word(cfa - 8)?;
+        let mut saved = None;
+        if step.saved != 0 {
+            let at = cfa.wrapping_sub(8 * step.saved as usize);
+            saved = Some((at, word(at).filter(|_| at >= sp)?));
+        }
+        // The first page and the upper half of the address space hold no code of a program.
+        (ret >= 4096 && ret >> 47 == 0).then_some(Self { cfa, ret, saved })
     }
 }
 

@@ -194,8 +194,10 @@ impl Sites {
         };
         match self.probes.state(site) {
             State::Over => found,
-            // The longer chain has no trail yet.
-            State::Apart => None,
+            State::Apart => {
+                let frames = |tag| table.frames(tag);
+                self.unwinder.find_longer(platform, caller, depths(table).0, frames)
+            }
             State::Active => {
                 let (_, longer) = depths(table);
                 let frames = |tag| table.frames(tag);

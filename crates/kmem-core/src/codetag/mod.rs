@@ -8,7 +8,8 @@
 //!
 //! made by the first chain:
 //! rules[ret]          where the caller's frame is, for a return address
-//! trails[hash]        a chain that was walked before, by the place of its words on the stack
+//! passages[hash]      a call in a wrapper and its caller, walked before, by both addresses
+//! trails[hash]        another chain that was walked before, by the place of its words on the stack
 //! ```
 //!
 //! A number is given once and never taken back. When no number is left, new call sites share
@@ -20,6 +21,7 @@
 mod chain;
 mod lookup;
 mod made;
+mod passages;
 mod probes;
 mod ranges;
 mod rules;

@@ -109,6 +109,7 @@ impl Drop for Found {
             }
         }
         free(&self.unwinder.rules);
+        free(&self.unwinder.passages);
         free(&self.unwinder.trails);
     }
 }
@@ -343,6 +344,30 @@ fn a_chain_of_wrappers_alone_has_them_all() {
     }
     machine.foreign.set(true);
     assert_eq!(found.chain(&machine, A, 1, 1), [A], "another stack is not read for this");
+}
+
+#[test]
+fn a_call_in_a_wrapper_is_found_by_its_caller_at_any_depth_of_the_stack() {
+    let found = Found::default();
+    let mut machine = four_frames(&found);
+    found.code(A, stack(4, 2), Wrapper::Known);
+    // An equal call further down has its record at word 16.
+    (machine.words[17], machine.words[20], machine.words[21]) = (A, machine.at(22), B);
+    for walks in [1, 2, 2] {
+        assert_eq!(found.chain(&machine, A, 1, 1), [A, B]);
+        assert_eq!(found.walks.get(), walks);
+    }
+    assert_eq!(found.chain(&machine, A, 16, 1), [A, B]);
+    assert_eq!(found.walks.get(), 2, "known by its addresses");
+    machine.words[21] = C;
+    assert_eq!(found.chain(&machine, A, 16, 1), [A, C]);
+    assert_eq!(found.walks.get(), 3, "another caller");
+    found.unwinder.begin_unload();
+    found.unwinder.end_unload();
+    found.code(A, stack(4, 2), Wrapper::Known);
+    found.code(B, stack(3, 0), Wrapper::No);
+    assert_eq!(found.chain(&machine, A, 1, 1), [A, B]);
+    assert_eq!(found.walks.get(), 4, "an unload ends what is known");
 }
 
 #[test]
