@@ -161,10 +161,16 @@ impl Unwinder {
         depth: u32,
         frames: impl Fn(TagId) -> &'a [u64],
     ) -> Option<TagId> {
+        let passages = self.passages.get().filter(|_| depth == 1);
+        let trails = self.trails.get();
+        // To find a stack takes long at first, and most threads need none.
+        if passages.is_none() && trails.is_none() {
+            return None;
+        }
         let stack = platform.stack(caller.frame)?;
         let walk = Walk { stack: &stack, caller, reach: self.reach(Depth::of(depth)) };
-        let passage = if depth == 1 { self.find_passage(&walk) } else { None };
-        passage.or_else(|| self.trails.get()?.find(&walk.wanted()?, frames))
+        let passage = passages.and_then(|passages| self.find_passage(passages, &walk));
+        passage.or_else(|| trails?.find(&walk.wanted()?, frames))
     }
 
     /// The tag of a chain that was walked for this depth, by its trail alone. For a site that is
@@ -177,15 +183,15 @@ impl Unwinder {
         depth: u32,
         frames: impl Fn(TagId) -> &'a [u64],
     ) -> Option<TagId> {
+        let trails = self.trails.get()?;
         let stack = platform.stack(caller.frame)?;
         let walk = Walk { stack: &stack, caller, reach: self.reach(Depth::of(depth)) };
-        self.trails.get()?.find(&walk.wanted()?, frames)
+        trails.find(&walk.wanted()?, frames)
     }
 
     /// The tag of a call in a wrapper and its caller, if it is known.
     #[inline(always)]
-    fn find_passage(&self, walk: &Walk<'_>) -> Option<TagId> {
-        let passages = self.passages.get()?;
+    fn find_passage(&self, passages: &Passages, walk: &Walk<'_>) -> Option<TagId> {
         passages.find(walk.reach.generation.settled()?, walk.passage(self.rules.get()?)?)
     }
 
