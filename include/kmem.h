@@ -25,6 +25,11 @@
 extern "C" {
 #endif
 
+/* A program may define its own configuration: "option:value,option:value". /etc/kmem.conf and the
+ * environment variable KMEM_CONF win over it, option by option. The library reads it once, at the
+ * first allocation. Preloading: the program must export the symbol (-rdynamic). */
+extern const char *kmem_conf __attribute__((visibility("default")));
+
 /* Symbols of the library begin with kmem_: preloading it does not replace a kfree of the
  * program. */
 #define KMEM_AS_(symbol) __asm__(#symbol)
@@ -49,6 +54,10 @@ typedef unsigned int gfp_t;
  * without end; NULL means that the library could not start. Longer blocks are tried as with
  * __GFP_RETRY_MAYFAIL. With GFP_NOWAIT only the group's max is ignored. */
 #define __GFP_NOFAIL 0x20u
+/* In krealloc, vrealloc and kvrealloc: the thread's group pays from now on. Otherwise the group
+ * that paid for the memory goes on to pay. NULL also if the thread's group is at its max; then
+ * nothing has changed. Without effect in other requests. */
+#define __GFP_RECHARGE 0x80u
 /* Memory of the node that the request names, or else of the CPU's node, or NULL. */
 #define __GFP_THISNODE 0x40u
 /* Flags for source compatibility, without effect: a thread's group always pays. */
@@ -216,7 +225,8 @@ size_t alloc_pages_bulk_tag(gfp_t flags, size_t count, void **pages,
 			    const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_alloc_pages_bulk_tag);
 /* Splits a block of 1 << order pages into single pages, each an allocation with the block's tag. */
 void split_page(void *pages, unsigned int order) KMEM_AS_(kmem_split_page);
-/* Frees a block of 1 << order pages, or all its pages if it was split. */
+/* Frees a block of 1 << order pages, or all its pages if it was split. A block of another order is
+ * reported, and ends the program; nothing is freed. */
 void __free_pages(void *pages, unsigned int order) KMEM_AS_(kmem_free_pages);
 /* Frees an allocation of alloc_pages_exact of `size` bytes. */
 void free_pages_exact(void *pages, size_t size) KMEM_AS_(kmem_free_pages_exact);

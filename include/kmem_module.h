@@ -157,9 +157,9 @@ enum kmem_param_type {
 		__attribute__((section("kmem_params"), used,                                       \
 			       aligned(8))) = { #name, value, count, room, perm, type, kind }
 
-/* Declare parameters of the types of enum kmem_param_type. `perm` is for readers: no parameter of a
- * loaded module can be written from outside. No macro passes the type on to another, because bool
- * is a macro itself. */
+/* Declare parameters of the types of enum kmem_param_type. Readers of a loaded module see their
+ * values, unless `perm` is 0. No parameter of a loaded module can be written from outside. No macro
+ * passes the type on to another, because bool is a macro itself. */
 #define module_param_named(name, variable, type, perm)                                             \
 	KMEM_PARAM_(name, &(variable), 0, 0, perm, kmem_param_##type, 0);                          \
 	MODULE_INFO(parmtype, #name ":" #type)
@@ -181,17 +181,17 @@ enum kmem_param_type {
 
 /* -- Per-CPU variables: a copy for each CPU ---------------------------------------------------- */
 
+/* A per-CPU variable of the module, static or not, up to 32 KiB together. Its name stands for all
+ * copies. It is used by this_cpu_add and the like, per_cpu and percpu_sum of kmem.h only, which
+ * also take memory of alloc_percpu. Each copy begins with the value of the definition. There is one
+ * for every possible CPU, and one for threads without a CPU number. percpu_sum adds up all. */
 #define DEFINE_PER_CPU(type, name) __attribute__((section(".data..percpu"))) __typeof__(type) name
 #define DECLARE_PER_CPU(type, name)                                                                \
 	extern __attribute__((section(".data..percpu"))) __typeof__(type) name
-/* The addresses of these symbols are numbers: bytes from one copy to the next, and the CPUs. */
-extern char kmem_module_unit[], kmem_module_cpus[];
-#define module_cpus() ((unsigned int)(uintptr_t)kmem_module_cpus)
-/* The copy of a variable for a CPU. (Memory of alloc_percpu has per_cpu_ptr of kmem.h instead.) */
-#define per_cpu(variable, cpu)                                                                     \
-	(*(__typeof__(variable) *)((char *)&(variable) +                                           \
-				   (uintptr_t)kmem_module_unit * (unsigned int)(cpu)))
-#define for_each_module_cpu(cpu) for ((cpu) = 0; (unsigned int)(cpu) < module_cpus(); (cpu)++)
+/* The copy of a variable for a CPU. for_each_possible_cpu of kmem.h goes through all copies. */
+#define per_cpu(variable, cpu) (*per_cpu_ptr(&(variable), cpu))
+#define EXPORT_PER_CPU_SYMBOL(variable) EXPORT_SYMBOL(variable)
+#define EXPORT_PER_CPU_SYMBOL_GPL(variable) EXPORT_SYMBOL_GPL(variable)
 /* Returns the CPU that the caller runs on. The scheduler may move it to another at any time. */
 unsigned int kmem_smp_processor_id(void);
 #define smp_processor_id() kmem_smp_processor_id()

@@ -1,8 +1,13 @@
 //! Link options of `libkmem.so`.
 
 fn main() {
+    // An installed library has a number in its name, that of the interface. One in the directory of
+    // the build has none, and programs can be linked with it there.
+    let interface = std::env::var("KMEM_INTERFACE").map(|number| format!(".{number}"));
+    let interface = interface.unwrap_or_default();
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libkmem.so{interface}");
+    println!("cargo:rerun-if-env-changed=KMEM_INTERFACE");
     for arg in [
-        "-Wl,-soname,libkmem.so",
         // The kernel may look at a restartable section's descriptor after a thread left it, so
         // the library can never go away.
         "-Wl,-z,nodelete",

@@ -9,8 +9,8 @@
  *
  * Every function returns a negative error number (-ESRCH, ..) on failure, and then has changed
  * nothing. None sets errno or throws. None waits for callbacks on other threads, except
- * kmem_group_remove_shrinker. Any thread may call them; signal handlers must not. Errors of all
- * functions:
+ * kmem_group_remove_shrinker. Any thread may call them. Signal handlers may call
+ * kmem_group_enter, kmem_group_leave and kmem_group_current only. Errors of all functions:
  *
  *	EINVAL	no group has this number: it is 0, negative (an earlier error), or too large
  *	ESRCH	there is no such group; the number of a deleted one is never used again
@@ -94,8 +94,9 @@ struct kmem_shrinker;
 
 /* Makes a group below `parent` and returns its number. A name is 1 to 255 bytes of UTF-8 without
  * '/', and not "." or "..". EINVAL: no such name; EEXIST: the parent has a group of that name;
- * ENOSPC: no more groups can be made; ELOOP: more than 32 levels; ENOMEM: the library could not
- * start. */
+ * ENOSPC: there are as many groups as there can be at a time; ELOOP: more than 32 levels; ENOMEM:
+ * the library could not start. When few numbers are free, a call also gives live allocations of
+ * deleted groups to their parents, a part of the heap at a time. */
 kmem_group_t kmem_group_create(kmem_group_t parent, const char *name) __attribute__((weak));
 /* Returns the group at a path from the root ("a/b/c"; "" is the root). ESRCH: there is none. */
 kmem_group_t kmem_group_find(const char *path) __attribute__((weak));
@@ -108,7 +109,8 @@ int kmem_group_delete(kmem_group_t group) __attribute__((weak));
 int kmem_group_name(kmem_group_t group, char *name, size_t room) __attribute__((weak));
 /* Returns the group's parent; 0 for the root. */
 kmem_group_t kmem_group_parent(kmem_group_t group) __attribute__((weak));
-/* Returns the number of deleted groups that still have charges or threads in them. */
+/* Returns the number of deleted groups whose numbers are not free yet: those that have allocations,
+ * reservations or threads in them. */
 int kmem_group_dying(void) __attribute__((weak));
 
 /* Sets a limit of a group to any number of bytes, and returns 0. If the group has more, its
@@ -131,7 +133,9 @@ int kmem_group_notify(kmem_group_t group, int eventfd) __attribute__((weak));
 /* -- Who pays ---------------------------------------------------------------------------------- */
 
 /* Begins a scope in which the group pays for allocations of the calling thread. Returns a token for
- * kmem_group_leave, 0 or greater. Scopes nest; the innermost one pays. */
+ * kmem_group_leave, 0 or greater. Scopes nest; the innermost one pays. A signal handler works for
+ * the group of the thread that it interrupts. It may enter KMEM_GROUP_ROOT, and leave it at its
+ * end. */
 int64_t kmem_group_enter(kmem_group_t group) __attribute__((weak));
 /* Ends the scope of the token, and returns 0. EINVAL: the token is an error of kmem_group_enter, or
  * not that of the thread's innermost scope. No two scopes have the same token. A thread that ends

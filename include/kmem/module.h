@@ -24,7 +24,8 @@
  *
  * The symbols of a module are resolved among the exports of other modules, then among the dynamic
  * symbols of the process. Those of the host are the ones that -rdynamic exports. kmalloc and the
- * other functions of kmem.h are in libkmem.so. */
+ * other functions of kmem.h are in libkmem.so. With it, the memory of a module is in the books, and
+ * the group of the thread that loads the module pays for it. */
 #ifndef KMEM_MODULE_HOST_H
 #define KMEM_MODULE_HOST_H
 
@@ -48,15 +49,29 @@ struct kmem_module_config {
 	uint64_t most_bytes;
 	/* Most calls of kmem_request_module served at once; further ones wait. Default: 50. */
 	uint32_t most_requests;
-	/* KMEM_MODULE_REFUSE_LIVE, or 0. */
+	/* KMEM_MODULE_REFUSE_LIVE and KMEM_MODULE_PERF_MAP, or 0. */
 	uint32_t flags;
+	/* File of trusted certificates, in PEM or DER. With it, only modules are loaded that one of
+	 * their keys has signed, as the kernel's sign-file signs them. Default: signatures are not
+	 * verified. It is read once. */
+	const char *certificates;
+	/* Function of the host that verifies signatures, instead of `certificates`. It gets the bytes
+	 * of a module, those of its signature (PKCS#7, in DER), and `verify_data`. It returns 0 if the
+	 * signature is right, else a negative error number, which is that of the load. Modules without
+	 * a signature are refused before. Any thread may call it, several at once. */
+	int (*verify)(const void *module, size_t len, const void *signature, size_t signature_len,
+		      void *verify_data);
+	void *verify_data;
 };
-#define KMEM_MODULE_CONFIG_INIT { sizeof(struct kmem_module_config), 0, 0, 0, 0 }
+#define KMEM_MODULE_CONFIG_INIT { sizeof(struct kmem_module_config), 0, 0, 0, 0, 0, 0, 0 }
 /* Do not unload a module while its allocations are live: see kmem_delete_module. */
 #define KMEM_MODULE_REFUSE_LIVE 1u
+/* Write the names of modules' functions to /tmp/perf-PID.map, for perf. */
+#define KMEM_MODULE_PERF_MAP 2u
 
 /* Makes the loader with these settings, and returns 0. EBUSY: another function was called before.
- * EINVAL: unknown flags, or a size of no version. */
+ * EINVAL: unknown flags, a size of no version, or both `certificates` and `verify`. EBADMSG: the
+ * file has no certificates. Reading it can fail with other errors. */
 int kmem_module_configure(const struct kmem_module_config *config) __attribute__((weak));
 
 /* -- Loading and unloading --------------------------------------------------------------------- */
@@ -69,8 +84,9 @@ int kmem_module_configure(const struct kmem_module_config *config) __attribute__
 
 /* Loads the module in a file that is open for reading only, runs its init, and returns 0. `args` is
  * "name=value ..", or null. EEXIST: the module is loaded, found out without allocating; ENOEXEC:
- * the file is no module; ENOENT: a symbol or a parameter is unknown. An error of init is
- * returned. */
+ * the file is no module; ENOENT: a symbol is unknown; EKEYREJECTED, EBADMSG:
+ * signatures are verified, and the module has none that is right. An error of init is returned. A
+ * parameter that the module does not have is ignored with a warning on standard error. */
 int kmem_finit_module(int fd, const char *args, unsigned int flags) __attribute__((weak));
 /* Loads the module in `len` bytes at `image`, as kmem_finit_module does. The bytes may be freed
  * afterwards. */
@@ -94,6 +110,13 @@ int kmem_delete_module(const char *name, unsigned int flags) __attribute__((weak
 void *kmem_symbol_get(const char *name) __attribute__((weak));
 /* Releases the module of a symbol once, and returns 0. ENOENT: no module exports it. */
 int kmem_symbol_put(const char *name) __attribute__((weak));
+
+/* Copies the present value of a parameter of a live module to `room` bytes at `text`, as
+ * /sys/module/MODULE/parameters/NAME has it, without a newline. It is cut off if it is longer.
+ * Returns its whole length. ENOENT: there is no such module, or it has no such parameter that can
+ * be read. A parameter with permissions 0 cannot, nor one whose variable is __initdata. */
+int kmem_module_parameter(const char *module, const char *name, char *text, size_t room)
+	__attribute__((weak));
 
 /* -- Statistics -------------------------------------------------------------------------------- */
 
@@ -138,6 +161,8 @@ int kmem_module_error(char *text, size_t room) __attribute__((weak));
 	KMEM_MODULE_OR_(kmem_delete_module, kmem_delete_module(name, flags))
 #define kmem_symbol_get(name) (kmem_symbol_get ? kmem_symbol_get(name) : (void *)0)
 #define kmem_symbol_put(name) KMEM_MODULE_OR_(kmem_symbol_put, kmem_symbol_put(name))
+#define kmem_module_parameter(module, name, text, room)                                            \
+	KMEM_MODULE_OR_(kmem_module_parameter, kmem_module_parameter(module, name, text, room))
 #define kmem_module_stat(stat) KMEM_MODULE_OR_(kmem_module_stat, kmem_module_stat(stat))
 #define kmem_module_stat_text(text, room)                                                          \
 	KMEM_MODULE_OR_(kmem_module_stat_text, kmem_module_stat_text(text, room))

@@ -40,7 +40,8 @@ struct kmem_alloc_tag {
 /* -- Scopes: allocations of a thread are billed to one tag ------------------------------------- */
 
 /* Makes `tag` (null: none) the thread's scope. Returns a value for kmem_tag_leave. Scopes nest.
- * Signal handlers may use them. */
+ * Signal handlers may use them. A handler allocates in the scope of the thread that it interrupts.
+ * It may enter a scope of its own, and leave it at its end. */
 uintptr_t kmem_tag_enter(const struct kmem_alloc_tag *tag);
 /* Restores the scope before the kmem_tag_enter that returned `before`. */
 void kmem_tag_leave(uintptr_t before);
@@ -60,8 +61,9 @@ void kmem_tag_leave(uintptr_t before);
 
 #ifndef KMEM_TAGS_BY_LOADER
 /* Make the tags of a loaded object known, and unknown before it is unloaded. Its live allocations
- * keep their tags then, and a warning lists them. Any address in the object may be `start`. The
- * constructor below runs before those of the program, the destructor after. */
+ * keep their tags then, and a warning lists them. The array from `start` up to `stop` is in the
+ * object. Readers list its tags from then on, used or not, as /proc/allocinfo does. Zeroed entries
+ * are no tags. The constructor below runs before those of the program, the destructor after. */
 void kmem_tags_register(const struct kmem_alloc_tag *start, const struct kmem_alloc_tag *stop)
 	__attribute__((weak));
 void kmem_tags_unregister(const struct kmem_alloc_tag *start, const struct kmem_alloc_tag *stop)

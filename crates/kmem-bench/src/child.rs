@@ -32,8 +32,7 @@ pub(crate) struct Greeting {
 
 /// Serves visits until the input ends.
 pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
-    let allocator = Allocator::named(&options.allocator)
-        .ok_or_else(|| Failure::Absent(format!("no allocator {}", options.allocator)))?;
+    let allocator = Allocator::wanted(&options.allocator)?;
     let loaded = load(allocator).map_err(Failure::Failed)?;
     let object = loaded.object.to_string_lossy().into_owned();
     answer(&Greeting { object, version: loaded.version })?;
@@ -47,6 +46,20 @@ pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A hidden subcommand of this program, which measures an allocator in a process of its own.
+pub(crate) fn program(subcommand: &str, allocator: Allocator) -> Result<Command, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    untuned(&mut command).args([subcommand, "--allocator", allocator.name()]);
+    if let Some(library) = allocator.preload()? {
+        command.env("LD_PRELOAD", library);
+    }
+    if let Some(conf) = allocator.configuration() {
+        command.env("KMEM_CONF", conf);
+    }
+    Ok(command)
+}
+
 /// The parent's end of a child.
 #[derive(Debug)]
 pub(crate) struct Remote(Conversation);
@@ -54,13 +67,7 @@ pub(crate) struct Remote(Conversation);
 impl Remote {
     /// Starts a child for `allocator`.
     pub(crate) fn start(allocator: Allocator) -> Result<(Self, Greeting), String> {
-        let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut command = Command::new(program);
-        untuned(&mut command).args(["child", "--allocator", allocator.name()]);
-        if let Some(library) = allocator.preload()? {
-            command.env("LD_PRELOAD", library);
-        }
-        let mut conversation = Conversation::start(&mut command)?;
+        let mut conversation = Conversation::start(&mut program("child", allocator)?)?;
         let greeting = conversation.read()?;
         Ok((Self(conversation), greeting))
     }

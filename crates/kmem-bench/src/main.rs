@@ -6,7 +6,7 @@
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
 //!      -> pages -> contender (kmem, the classic buddy zone) -> pattern, section, fragmentation
-//!      -> peak -> rivals, each in a process of its own
+//!      -> peak, phases -> rivals, each in a process of its own
 //!      -> hardening -> workload (instances of kmem, by option)
 //!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> nodes, percpu, vmalloc, rhashtable -> cells (variants of workloads, by threads)
@@ -38,6 +38,7 @@ mod nodes;
 mod pages;
 mod peak;
 mod percpu;
+mod phases;
 mod preload;
 mod prng;
 mod profiling;
@@ -75,6 +76,8 @@ enum Table {
     Pages(pages::Options),
     /// Memory that a program keeps after a peak.
     Peak(peak::Options),
+    /// Time and memory of a program that needs memory again and again.
+    Phases(phases::Options),
     /// Cost of the checks of objects, by option.
     Hardening(table::Options),
     /// Cost of charging objects to groups, as the kernel measured it.
@@ -102,6 +105,9 @@ enum Table {
     /// A program with a peak.
     #[command(hide = true)]
     PeakProgram(peak::Program),
+    /// A program that works in phases.
+    #[command(hide = true)]
+    PhasesProgram(phases::Program),
     /// A heap that a census is taken of.
     #[command(hide = true)]
     Mutator(mutator::Heap),
@@ -132,6 +138,8 @@ fn main() -> ExitCode {
         Table::Pages(options) => pages::run(&options),
         Table::Peak(options) => peak::run(&options),
         Table::PeakProgram(program) => peak::serve(&program),
+        Table::Phases(options) => phases::run(&options),
+        Table::PhasesProgram(program) => phases::serve(&program),
         Table::Census(options) => census::run(&options),
         Table::Modules(options) => modules::run(&options),
         Table::Hardening(options) => hardening::run(&options),

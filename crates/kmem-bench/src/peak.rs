@@ -5,16 +5,15 @@
 //! 1,000 of its blocks every 10 ms) or is idle. Every allocator runs in a process of its own.
 
 use crate::Failure;
+use crate::child;
 use crate::conversation::{Conversation, answer};
 use crate::heap::Block;
 use crate::machine::Machine;
-use crate::preload::untuned;
 use crate::prng::Prng;
 use crate::rivals::{Allocator, load};
 use crate::statistics::rounded;
 use crate::table::{self, Document, Grid};
 use serde::{Deserialize, Serialize};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Options of `kmem-bench peak`.
@@ -43,7 +42,8 @@ pub(crate) struct Program {
     idle: bool,
 }
 
-const ALLOCATORS: [Allocator; 3] = [Allocator::Kmem, Allocator::Jemalloc, Allocator::Mimalloc];
+const ALLOCATORS: [Allocator; 4] =
+    [Allocator::Kmem, Allocator::KmemThread, Allocator::Jemalloc, Allocator::Mimalloc];
 /// Time from the peak to the reading of resident memory.
 const AFTER: Duration = Duration::from_secs(2);
 /// Least and most bytes of a block; the sizes are uniform on a logarithmic scale.
@@ -111,20 +111,17 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 fn measure(allocator: Allocator, works: bool, options: &Options) -> Result<Figures, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = Command::new(program);
-    untuned(&mut command).args(["peak-program", "--allocator", allocator.name()]);
-    command.args(["--peak", &options.peak.to_string(), "--rest", &options.rest.to_string()]);
+    let mut program = child::program("peak-program", allocator)?;
+    program.args(["--peak", &options.peak.to_string(), "--rest", &options.rest.to_string()]);
     if !works {
-        command.arg("--idle");
+        program.arg("--idle");
     }
-    Conversation::start(&mut command)?.read()
+    Conversation::start(&mut program)?.read()
 }
 
 /// The program.
 pub(crate) fn serve(program: &Program) -> Result<(), Failure> {
-    let allocator = Allocator::named(&program.allocator)
-        .ok_or_else(|| Failure::Absent(format!("no allocator {}", program.allocator)))?;
+    let allocator = Allocator::wanted(&program.allocator)?;
     let heap = load(allocator).map_err(Failure::Failed)?.heap.opaque();
     let mut prng = Prng::new(1);
     // The list of addresses is resident before the measurement.
@@ -173,7 +170,7 @@ pub(crate) fn serve(program: &Program) -> Result<(), Failure> {
 }
 
 /// Resident bytes of this process.
-fn resident() -> Result<u64, Failure> {
+pub(crate) fn resident() -> Result<u64, Failure> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages = statm.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
     pages.map(|pages| pages * 4096).ok_or_else(|| Failure::Failed("no statm".to_owned()))

@@ -3,6 +3,7 @@
 //! | allocator                                      | implementation                            |
 //! |------------------------------------------------|-------------------------------------------|
 //! | `kmem`, `kmem-never`                           | compiled in, with and without books       |
+//! | `kmem-thread`                                  | libkmem.so with its background thread     |
 //! | `jemalloc`, `mimalloc`, `rpmalloc`, `snmalloc` | compiled in, under prefixed names         |
 //! | `tcmalloc`                                     | the distribution's gperftools, in a child |
 //! | `glibc`                                        | the C library of this process             |
@@ -12,9 +13,10 @@
 
 pub(crate) mod compiled_in;
 
+use crate::Failure;
 use crate::dynamic::{Library, object_of, same_file};
 use crate::heap::{FreeFn, Heap, MallocFn};
-use crate::preload::{INSTALL, system_library};
+use crate::preload::{INSTALL, libkmem, system_library};
 use std::ffi::c_void;
 use std::mem::transmute;
 use std::path::{Path, PathBuf};
@@ -26,6 +28,8 @@ pub(crate) enum Allocator {
     Kmem,
     /// kmem without books.
     KmemNever,
+    /// kmem with its background thread, for programs that become idle.
+    KmemThread,
     /// mimalloc 3.
     Mimalloc,
     /// jemalloc 5.3.
@@ -41,7 +45,7 @@ pub(crate) enum Allocator {
 }
 
 impl Allocator {
-    /// Every allocator, in the order of the columns.
+    /// Every allocator of the table of speed, in the order of the columns.
     pub(crate) const ALL: [Self; 8] = [
         Self::Kmem,
         Self::KmemNever,
@@ -58,6 +62,7 @@ impl Allocator {
         match self {
             Self::Kmem => "kmem",
             Self::KmemNever => "kmem-never",
+            Self::KmemThread => "kmem-thread",
             Self::Mimalloc => "mimalloc",
             Self::Jemalloc => "jemalloc",
             Self::Tcmalloc => "tcmalloc",
@@ -69,23 +74,37 @@ impl Allocator {
 
     /// The allocator called `name`.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|allocator| allocator.name() == name)
+        let mut all = Self::ALL.into_iter().chain([Self::KmemThread]);
+        all.find(|allocator| allocator.name() == name)
+    }
+
+    /// The allocator that an option names.
+    pub(crate) fn wanted(name: &str) -> Result<Self, Failure> {
+        Self::named(name).ok_or_else(|| Failure::Absent(format!("no allocator {name}")))
     }
 
     /// True if this is the project's own allocator.
     pub(crate) fn is_kmem(self) -> bool {
-        matches!(self, Self::Kmem | Self::KmemNever)
+        matches!(self, Self::Kmem | Self::KmemNever | Self::KmemThread)
     }
 
     /// True if it must be measured in a process of its own.
     pub(crate) fn needs_child(self) -> bool {
-        self == Self::Tcmalloc
+        matches!(self, Self::Tcmalloc | Self::KmemThread)
+    }
+
+    /// The configuration of kmem in a child.
+    pub(crate) fn configuration(self) -> Option<&'static str> {
+        (self == Self::KmemThread).then_some("background_thread:1")
     }
 
     /// The library that a child must be started under.
     pub(crate) fn preload(self) -> Result<Option<PathBuf>, String> {
-        if self != Self::Tcmalloc {
+        if !self.needs_child() {
             return Ok(None);
+        }
+        if self.is_kmem() {
+            return libkmem().map(Some).ok_or_else(|| "libkmem.so is not there".to_owned());
         }
         let found = TCMALLOC.iter().find_map(|soname| system_library(soname));
         found.map(Some).ok_or_else(|| format!("{} is not there; {INSTALL}", TCMALLOC[0]))
@@ -109,7 +128,15 @@ pub(crate) struct Loaded {
 /// Makes `allocator` callable in this process, and checks that it is the expected one.
 pub(crate) fn load(allocator: Allocator) -> Result<Loaded, String> {
     match allocator {
-        Allocator::Tcmalloc => preloaded(),
+        Allocator::Tcmalloc => {
+            let (heap, object) = preloaded("libtcmalloc")?;
+            let file = object.canonicalize().unwrap_or_else(|_| object.clone());
+            Ok(Loaded { heap, version: format!("gperftools {}", file_name(&file)), object })
+        }
+        Allocator::KmemThread => {
+            let (heap, object) = preloaded("libkmem.so")?;
+            Ok(Loaded { heap, version: env!("CARGO_PKG_VERSION").to_owned(), object })
+        }
         Allocator::Glibc => {
             let heap = functions(Library::loaded("libc.so.6")?)?;
             let version = crate::machine::glibc_version();
@@ -125,12 +152,11 @@ pub(crate) fn load(allocator: Allocator) -> Result<Loaded, String> {
     }
 }
 
-/// The malloc that was preloaded into this process.
-fn preloaded() -> Result<Loaded, String> {
+/// The malloc that was preloaded into this process, from an object of a name.
+fn preloaded(name: &str) -> Result<(Heap, PathBuf), String> {
     let heap = functions(Library::process())?;
-    let object = proven(&heap, |object| file_name(object).starts_with("libtcmalloc"))?;
-    let file = object.canonicalize().unwrap_or_else(|_| object.clone());
-    Ok(Loaded { heap, version: format!("gperftools {}", file_name(&file)), object })
+    let object = proven(&heap, |object| file_name(object).starts_with(name))?;
+    Ok((heap, object))
 }
 
 fn functions(library: Library) -> Result<Heap, String> {

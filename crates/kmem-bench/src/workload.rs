@@ -9,6 +9,7 @@
 //! | `random8_519`       | 1       | free of one of 65,536 blocks, malloc of 8 .. 519 bytes       |
 //! | `larson`            | 2       | free of one of 5,000 blocks, malloc of 8 .. 1,000 bytes      |
 //! | `producer_consumer` | 2       | malloc by one thread, free by the other, of 16 .. 256 bytes  |
+//! | `medium`            | 1       | free of one of 20,000 blocks, malloc of 16 KiB .. 1 MiB      |
 //! | `large`             | 1       | free of one of 16 blocks, malloc of 64 KiB .. 4 MiB          |
 //!
 //! `sizes8_240` allocates all blocks, then frees them. The threads of `larson` swap their blocks
@@ -49,19 +50,22 @@ pub(crate) enum Workload {
     Larson,
     /// One thread allocates, the other frees.
     ProducerConsumer,
+    /// Random replacement of blocks of pages in a large heap.
+    Medium,
     /// Random replacement of large blocks.
     Large,
 }
 
 impl Workload {
     /// Every workload, in the order of the table.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Pair64,
         Self::Bulk64,
         Self::Sizes,
         Self::Random,
         Self::Larson,
         Self::ProducerConsumer,
+        Self::Medium,
         Self::Large,
     ];
 
@@ -74,6 +78,7 @@ impl Workload {
             Self::Random => &["random8_519"],
             Self::Larson => &["larson"],
             Self::ProducerConsumer => &["producer_consumer"],
+            Self::Medium => &["medium"],
             Self::Large => &["large"],
         }
     }
@@ -98,6 +103,7 @@ pub(crate) struct Inputs {
     random: OnceCell<Replacements>,
     larson: OnceCell<[Replacements; 2]>,
     producer_consumer: OnceCell<Vec<u16>>,
+    medium: OnceCell<Replacements>,
     large: OnceCell<Replacements>,
 }
 
@@ -117,6 +123,12 @@ impl Inputs {
         self.producer_consumer.get_or_init(|| {
             let mut prng = Prng::new(4);
             (0..1 << 16).map(|_| prng.between(16, 256) as u16).collect()
+        })
+    }
+
+    fn medium(&self) -> &Replacements {
+        self.medium.get_or_init(|| {
+            Replacements::draw(6, 20_000, 1 << 15, |prng| prng.log_between(16 << 10, 1 << 20))
         })
     }
 
@@ -144,6 +156,7 @@ pub(crate) fn visit(
         Workload::Bulk64 => bulk::samples(&heap).into(),
         Workload::Sizes => vec![sizes::samples(&heap)],
         Workload::Random => vec![replace::samples(&heap, inputs.random(), replace::SMALL)],
+        Workload::Medium => vec![replace::samples(&heap, inputs.medium(), replace::MEDIUM)],
         Workload::Large => vec![replace::samples(&heap, inputs.large(), replace::LARGE)],
         Workload::Larson => vec![larson::samples(&heap, inputs.larson(), places)],
         Workload::ProducerConsumer => {
@@ -172,7 +185,7 @@ mod tests {
     #[test]
     fn every_row_has_one_workload() {
         let rows: Vec<_> = Workload::ALL.iter().flat_map(|w| w.rows()).collect();
-        assert_eq!(rows.len(), 8);
+        assert_eq!(rows.len(), 9);
         for row in rows {
             assert!(Workload::of_row(row).unwrap().rows().contains(row));
         }

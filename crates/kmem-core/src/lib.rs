@@ -41,6 +41,8 @@ pub mod conf;
 #[cfg(not(loom))]
 pub mod cpu;
 #[cfg(not(loom))]
+pub mod frames;
+#[cfg(not(loom))]
 pub mod heap;
 #[cfg(not(loom))]
 mod instance;
@@ -108,7 +110,8 @@ macro_rules! static_tag {
 ///
 /// `let _scope = tag!("index build");` holds for the thread until the end of the block; scopes
 /// nest, the innermost counts. `tag!("index build", future)` is a future whose every poll runs
-/// under the name, on whichever thread.
+/// under the name, on whichever thread. A signal handler allocates in the scope that it interrupts,
+/// unless it enters one of its own.
 #[macro_export]
 macro_rules! tag {
     ($name:literal) => {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! key    objcg:14 | static:1 | nofail:1 | address:48     see codetag::CallSite for the low 50 bits
-//! frame  endless:1 | retry:1 | address of the call's record | quiet:1
+//! frame  endless:1 | retry:1 | recharge:1 | address of the call's record | quiet:1
 //! ```
 //!
 //! The cache of call sites reads only the address, so a group costs nothing there.
@@ -24,8 +24,10 @@ const QUIET: usize = 1;
 const RETRY: usize = 1 << 62;
 /// Set in the frame for [`Effort::Endless`].
 const ENDLESS: usize = 1 << 63;
+/// Set in the frame if a change of size moves the charge to the caller's group.
+const RECHARGE: usize = 1 << 61;
 /// All marks in the frame.
-const MARKS: usize = QUIET | RETRY | ENDLESS;
+const MARKS: usize = QUIET | RETRY | ENDLESS | RECHARGE;
 
 /// Instructions that begin a frame with the record of a call.
 #[doc(hidden)]
@@ -235,6 +237,7 @@ impl Caller {
             Effort::Retry => RETRY,
             Effort::Endless => ENDLESS,
         };
+        let caller = if gfp.has(Gfp::RECHARGE) { caller.recharging() } else { caller };
         Self { key: caller.key, frame: caller.frame | effort }
     }
 
@@ -253,6 +256,18 @@ impl Caller {
     /// This caller, with an optional request: it is tried once, and a failure is not reported.
     pub const fn once(self) -> Self {
         Self { key: self.key, frame: self.frame & !MARKS | QUIET }
+    }
+
+    /// This caller, with a change of size after which its group pays for all of the allocation.
+    /// Otherwise the group that paid for it goes on to pay.
+    #[inline(always)]
+    pub const fn recharging(self) -> Self {
+        Self { key: self.key, frame: self.frame | RECHARGE }
+    }
+
+    /// Returns whether a change of size moves the charge to the caller's group.
+    pub const fn is_recharging(self) -> bool {
+        self.frame & RECHARGE != 0
     }
 
     /// This caller, with a failure that is not reported.

@@ -32,6 +32,13 @@ pub unsafe trait Source: Sync {
     /// `at` is from [`Self::obtain`], and is not used after this call.
     unsafe fn release(&self, at: NonNull<u8>);
 
+    /// Keeps the number of the caller's group from being used for another group, until
+    /// [`Self::drop_payer`]. Called by a user that allocates in the caller's name later.
+    fn keep_payer(&self, _: Caller) {}
+
+    /// Ends a [`Self::keep_payer`] with the same caller.
+    fn drop_payer(&self, _: Caller) {}
+
     /// Waits while `word` is `seen`. May return early, so the caller checks again.
     fn wait(&self, word: &AtomicU32, seen: u32);
 

@@ -27,5 +27,13 @@ macro_rules! atomics {
 
 pub(crate) use {atomics, const_fn};
 
+/// Stands between a sequentially consistent write and a read that must not come before it. Loom
+/// orders two such operations on different words by fences only.
+#[inline(always)]
+pub(crate) fn loom_fence() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}
+
 #[cfg(all(loom, test))]
 pub(crate) mod model;

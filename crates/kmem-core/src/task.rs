@@ -7,7 +7,7 @@
 //! word, and says where: see `os::task_word`. Only this module reads and writes the word.
 //!
 //! ```text
-//! objcg:14 | static:1 | 0 | address of the static tag:45 | 0 | fallible:1 | shrinking:1
+//! objcg:14 | static:1 | 0 | address of the static tag:45 | frames:1 | fallible:1 | shrinking:1
 //! ```
 
 use core::marker::PhantomData;
@@ -19,6 +19,8 @@ use crate::units::ObjcgId;
 const SHRINKING: usize = 1;
 /// Set in the word while a Rust program accepts that allocations are refused.
 const FALLIBLE: usize = 2;
+/// Set in the word while the frames of an interpreter tell the thread's call sites.
+const FRAMES: usize = 4;
 /// Lowest bit of the group.
 const GROUP_SHIFT: u32 = usize::BITS - ObjcgId::BITS;
 /// The group's bits, in the word and in the key of a caller.
@@ -54,7 +56,29 @@ pub fn caller(ret: usize) -> usize {
     if word == 0 { ret } else { merged(word, ret) }
 }
 
-/// Returns whether the thread is under a tag or in a group.
+/// [`caller`], with `framed` in place of `ret` on a thread that [`follow_frames`] was called on.
+#[inline(always)]
+pub fn caller_in_frame(ret: usize, framed: impl FnOnce(usize) -> usize) -> usize {
+    let (word, ret) = (word::get(), packed(ret));
+    match word {
+        0 => ret,
+        _ if word & (TAG | FRAMES) == FRAMES => word & GROUP | framed(ret),
+        _ => merged(word, ret),
+    }
+}
+
+/// From now on, the frames of an interpreter tell the thread's call sites.
+pub fn follow_frames() {
+    word::set(word::get() | FRAMES);
+}
+
+/// Returns whether the frames of an interpreter tell the thread's call sites.
+#[inline(always)]
+pub fn follows_frames() -> bool {
+    word::get() & FRAMES != 0
+}
+
+/// Returns whether the thread is under a tag, in a group, or runs an interpreter.
 #[inline(always)]
 pub fn is_in_any() -> bool {
     word::get() != 0

@@ -235,6 +235,9 @@ impl Gfp {
     /// Memory of the node that the request names, or of that of its CPU, or none.
     pub const THISNODE: Self = Self(64);
 
+    /// In a change of size: the caller's group pays from now on, not the group that paid before.
+    pub const RECHARGE: Self = Self(128);
+
     /// Returns whether all of `flags` are set.
     pub const fn has(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0

@@ -64,6 +64,18 @@ fn marked_in_zone(order: Order) {
     at_the_end(1, 1 << order.0);
 }
 
+/// Marks a page inside of a free block.
+fn marked_inside(order: Order, bad: bool) {
+    let at = alloc(order);
+    free(at, order);
+    A.drain();
+    mark_as_allocated(at.wrapping_add(order.pages().bytes() - 4096));
+    let all: Vec<_> = (0..20).map(|_| alloc(order)).collect();
+    assert_eq!(!all.contains(&at), bad);
+    all.into_iter().for_each(|at| free(at, order));
+    at_the_end(u64::from(bad), 1 << order.0);
+}
+
 fn marked_on_cpu(order: Order, bad: bool) {
     let at = alloc(order);
     free(at, order);
@@ -240,6 +252,10 @@ fn child() {
         "forks beside threads" => forks_beside_threads(),
         "marked" => marked_in_zone(PAGE),
         "marked huge" => marked_in_zone(HUGE),
+        "marked inside, every" => marked_inside(Order(3), true),
+        "marked inside huge, every" => marked_inside(HUGE, true),
+        "marked inside, refill" => marked_inside(Order(3), false),
+        "marked inside huge, refill" => marked_inside(HUGE, false),
         "marked on cpu, every" => marked_on_cpu(PAGE, true),
         "marked on cpu, refill" => marked_on_cpu(PAGE, false),
         "marked, off" => {
@@ -281,11 +297,14 @@ fn child() {
             free(at, PAGE);
             assert!(is_zero(at));
         }
-        "order of pages" => {
-            let all: Vec<_> = (0..64).map(|_| alloc(PAGE)).collect();
-            println!("in order: {}", all.is_sorted());
-            assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 64);
-            all.into_iter().for_each(|at| free(at, PAGE));
+        "order of blocks" => {
+            for order in [0, 1, 2, 3, 9, 4, 5, 6, 7, 8].map(Order) {
+                let all: Vec<_> = (0..64).map(|_| alloc(order)).collect();
+                println!("order {} in order: {}", order.0, all.is_sorted());
+                assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 64);
+                all.into_iter().for_each(|at| free(at, order));
+                A.drain();
+            }
             at_the_end(0, 0);
         }
         other => panic!("no case {other}"),
@@ -363,6 +382,18 @@ fn a_free_page_that_is_marked_as_allocated_is_found_when_it_leaves_the_zone() {
 }
 
 #[test]
+fn all_pages_of_a_block_are_looked_at_where_every_page_is() {
+    let marked = "is free but marked as allocated";
+    for conf in ["check_pages:every", "check_pages:every,rseq:off"] {
+        one(&said(conf, "marked inside, every"), 3, marked);
+        one(&said(conf, "marked inside huge, every"), 9, marked);
+    }
+    // A refill looks at first pages.
+    assert_eq!(said("check_pages:refill", "marked inside, refill"), [""; 0]);
+    assert_eq!(said("check_pages:refill", "marked inside huge, refill"), [""; 0]);
+}
+
+#[test]
 fn a_page_on_a_cpu_is_looked_at_where_every_page_is() {
     one(&said("check_pages:every", "marked on cpu, every"), 0, "marked as allocated");
     assert_eq!(said("check_pages:refill", "marked on cpu, refill"), [""; 0]);
@@ -404,8 +435,15 @@ fn pages_are_zeroed_when_that_is_asked_for() {
 }
 
 #[test]
-fn pages_come_in_random_order_when_that_is_asked_for() {
-    let order = |conf| String::from_utf8_lossy(&run(conf, "order of pages").stdout).into_owned();
-    assert!(order("").contains("in order: true"));
-    assert!(order("shuffle:1").contains("in order: false"));
+fn blocks_that_cpus_keep_come_in_random_order_when_that_is_asked_for() {
+    let said = |conf| String::from_utf8_lossy(&run(conf, "order of blocks").stdout).into_owned();
+    let (plain, shuffled) = (said(""), said("shuffle:1"));
+    for order in [0, 1, 2, 3, 9] {
+        assert!(plain.contains(&format!("order {order} in order: true")), "{plain}");
+        assert!(shuffled.contains(&format!("order {order} in order: false")), "{shuffled}");
+    }
+    // The others come from the zone.
+    for order in 4..=8 {
+        assert!(shuffled.contains(&format!("order {order} in order: true")), "{shuffled}");
+    }
 }

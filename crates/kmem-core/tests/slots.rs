@@ -6,15 +6,16 @@ mod instance;
 use instance::{pin, random};
 use std::collections::HashSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
 use kmem_core::class::{ArrayId, Contents, SizeClass};
-use kmem_core::cpu::{Area, Cell, Kind, Slots, Stock};
+use kmem_core::cpu::{Area, Cell, Cleared, Kind, Slots, Stock};
 use kmem_core::os::Cpus;
 use kmem_core::os::linux::Linux;
 use kmem_core::units::{CpuId, Item, ObjcgId};
 use kmem_layout::geometry::ClassGeometry;
+use kmem_layout::word::{EXT_LIVE, OBJCG_SHIFT};
 
 fn slots(kind: Kind) -> &'static Slots {
     // SAFETY: all zero is a valid value.
@@ -245,12 +246,17 @@ fn pay_and_refund(slots: &'static Slots) {
                             }
                             2 | 3 => {
                                 if let Some(item) = held.pop() {
-                                    // SAFETY: an item that this thread took.
-                                    if unsafe { slots.push_paid(CLASS, item, group, 200) } {
-                                        supplied.add(group, false, 1);
-                                    } else {
-                                        held.push(item);
+                                    let word = group.0 << OBJCG_SHIFT | EXT_LIVE | 7;
+                                    let ext = AtomicU32::new(word);
+                                    // SAFETY: an item that this thread took, and its word.
+                                    let freed =
+                                        unsafe { slots.push_freed(CLASS, item, (&ext, word), 200) };
+                                    match freed {
+                                        Cleared::Paid => supplied.add(group, false, 1),
+                                        Cleared::Unpaid | Cleared::Not => held.push(item),
                                     }
+                                    let left = if freed == Cleared::Not { word } else { 7 };
+                                    assert_eq!(ext.into_inner(), left);
                                 }
                             }
                             4 => {

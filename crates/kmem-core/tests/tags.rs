@@ -132,7 +132,8 @@ fn tags_of_an_unloaded_object_keep_their_names_and_come_back_with_it() {
         StaticTag::new(c"plugin.c", c"second", 9),
     ]));
     let range = tags.as_ptr_range();
-    A.register_tags(range.start, range.end, b"plugin.so");
+    // SAFETY: the tags are never freed.
+    unsafe { A.register_tags(range.start, range.end, b"plugin.so") };
     let first = A.alloc(64, Caller::tagged(&tags[0]));
     let second = A.alloc(64, Caller::tagged(&tags[1]));
     // SAFETY: live, given up.
@@ -151,7 +152,8 @@ fn tags_of_an_unloaded_object_keep_their_names_and_come_back_with_it() {
         A.census(|tag, _, calls| *after.entry(tag.0).or_insert(0) += calls);
         after.into_iter().find(|(tag, calls)| before.get(tag).unwrap_or(&0) != calls).unwrap().0
     };
-    A.register_tags(again, std::ptr::from_ref(again).wrapping_add(1), b"plugin.so");
+    // SAFETY: the tag is never freed.
+    unsafe { A.register_tags(again, std::ptr::from_ref(again).wrapping_add(1), b"plugin.so") };
     let known = tag_of(again);
     assert_eq!(place_of(&A, TagId(known)), "plugin.so|first");
     assert_eq!(books(&A)["plugin.so|first"], (128, 2));
@@ -239,4 +241,28 @@ fn nobody_is_billed_to_no_tag() {
     let mut tags = Vec::new();
     A.census(|tag, bytes, calls| tags.push((tag.0 & TAG_MASK, bytes, calls)));
     assert_eq!(tags, [(TAG_NONE, 64, 1)]);
+}
+
+#[test]
+fn tags_of_a_registered_object_have_numbers_and_names_before_their_first_use() {
+    static A: Kmem = Kmem::new();
+    let tag = |function, line| StaticTag::new(c"plugin.c", function, line);
+    let none = StaticTag { file: std::ptr::null(), ..tag(c"none", 0) };
+    let tags: &'static [StaticTag; 3] =
+        Box::leak(Box::new([tag(c"first", 7), none, tag(c"second", 9)]));
+    let range = tags.as_ptr_range();
+    let known = || {
+        let names = (0..100).filter_map(|tag| A.sites().names(TagId(tag)));
+        names.map(|of| String::from_utf8_lossy(of.function).into_owned()).collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        // SAFETY: the tags are never freed.
+        unsafe { A.register_tags(range.start, range.end, b"plugin.so") };
+        assert_eq!(known(), ["first", "second"]);
+    }
+    let places = || (0..100).filter(|&tag| !A.sites().place(TagId(tag)).is_null()).count();
+    assert_eq!(places(), 2);
+    A.unregister_tags(range.start, range.end, b"plugin.so");
+    assert_eq!((known().len(), places()), (2, 0));
+    assert_eq!(A.sites().validate(), Ok(()));
 }

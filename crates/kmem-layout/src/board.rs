@@ -48,10 +48,9 @@ pub mod state {
 
 /// Bits of [`FailedEntry::reason`].
 pub mod reason {
-    /// The loader found the duplicate before it allocated memory for the module.
+    /// The loader found the duplicate before it allocated memory for the module. It finds all of
+    /// them then, so the kernel's second reason (`Load`) does not exist.
     pub const BECOMING: u32 = 1;
-    /// The loader found the duplicate after that.
-    pub const LOAD: u32 = 2;
 }
 
 /// Start of a board.
@@ -107,8 +106,8 @@ pub struct ModuleEntry {
     pub name: [AtomicU64; 7],
     /// Names of modules that use it, separated by commas; cut off where there is no room.
     pub users: [AtomicU64; USERS],
-    /// Reserved, zero.
-    pub reserved: AtomicU64,
+    /// Address of its symbols: an ELF file in its memory, whose section table is last. 0: none.
+    pub symbols: AtomicU64,
 }
 
 /// A duplicate: a module whose load failed because it was loaded already.
@@ -260,13 +259,7 @@ impl<F> Stats<F> {
 /// Text for bits of [`reason`], as in the kernel.
 #[must_use]
 pub fn reason_name(bits: u32) -> &'static str {
-    const BOTH: u32 = reason::BECOMING | reason::LOAD;
-    match bits & BOTH {
-        reason::BECOMING => "Becoming",
-        reason::LOAD => "Load",
-        BOTH => "Becoming & Load",
-        _ => "unknown",
-    }
+    if bits & reason::BECOMING != 0 { "Becoming" } else { "unknown" }
 }
 
 /// Writes the kernel's text (`/sys/kernel/debug/modules/stats`), byte by byte.

@@ -94,8 +94,8 @@ pub struct GroupBlock {
     pub eventfd: AtomicU32,
     /// *Live.* Number of children that are not deleted.
     pub living: AtomicU32,
-    /// Reserved, zero.
-    pub reserved_word: AtomicU32,
+    /// *Live.* Not 0 while objects of the deleted group are being charged to its parent.
+    pub merging: AtomicU32,
     /// Address of the first of its shrinkers; 0: none.
     pub shrinkers: AtomicU64,
     /// Length of its name in bytes.

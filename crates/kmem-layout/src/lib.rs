@@ -4,6 +4,7 @@
 //! root       the root block, where a reader begins
 //! geometry   slabs of a size class
 //! word       the extension word of an object
+//! length     the length word of a page allocation
 //! site       the sites that tags stand for; the peak table
 //! group      the table of groups
 //! blackbox   the file that outlives the process
@@ -25,6 +26,7 @@ pub mod blackbox;
 pub mod board;
 pub mod geometry;
 pub mod group;
+pub mod length;
 pub mod mapping;
 pub mod root;
 pub mod site;

@@ -13,7 +13,7 @@ use crate::atomic::{AtomicU32, AtomicU64};
 /// First word of a root block: `kmemroot` in ASCII, stored last, with release order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmemroot");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Name of the memfd behind the root block, as `/memfd:<name> (deleted)` in `/proc/PID/maps`.
 pub const MAPPING_NAME: &str = "kmem-root";
 /// Most zones of an instance.
@@ -124,7 +124,8 @@ pub struct ZoneBlock {
     pub chunk_class: u64,
     /// Address of `[u32; pages]`: extension word of each page allocation, at its first page.
     pub page_ext: u64,
-    /// Address of `[u32; pages]`: length in pages of each page allocation, at its first page.
+    /// Address of `[u32; pages]`: length word of each page allocation, at its first page;
+    /// see [`crate::length`].
     pub page_len: u64,
     /// Address of `[u64; pages / 64]`: a 1 bit is a free page; but see `credit`.
     pub rows: u64,

@@ -9,15 +9,15 @@ pub const MAX_DEPTH: u32 = 32;
 #[repr(C)]
 pub struct Site {
     /// A return address for [`site_kind::CALLER`] and [`site_kind::CHAIN`], the address of the
-    /// static tag for [`site_kind::STATIC`]. 0: the entry is unused, or the object with the static
-    /// tag was unloaded.
+    /// static tag for [`site_kind::STATIC`], a hash for [`site_kind::LINE`]. 0: the entry is
+    /// unused, or the object with the static tag was unloaded.
     pub addr: AtomicU64,
     /// See [`site_kind`]; 0 while the entry is unused. Written last.
     pub kind: AtomicU32,
     /// Number of return addresses at `data` for [`site_kind::CHAIN`]; else 0.
     pub count: AtomicU32,
-    /// Address of a [`Text`] for [`site_kind::STATIC`], of `[u64; count]` for
-    /// [`site_kind::CHAIN`]; else 0.
+    /// Address of a [`Text`] for [`site_kind::STATIC`] and [`site_kind::LINE`], of `[u64; count]`
+    /// for [`site_kind::CHAIN`]; else 0.
     pub data: AtomicU64,
     /// Number of return addresses at the start that are in allocation wrappers: see
     /// [`crate::wrapper`]. For [`site_kind::CALLER`] 1 if its callers are told apart.
@@ -28,8 +28,9 @@ pub struct Site {
     pub skip: AtomicU32,
 }
 
-/// A copy of a static tag, which outlives the object that the tag was in. The bytes of module, file
-/// and function follow, in this order, without separators.
+/// A copy of a static tag, which outlives the object that the tag was in; or the names of a line of
+/// an interpreter. The module of a line is the object with the call, empty for the interpreter's.
+/// The bytes of module, file and function follow, in this order, without separators.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Text {
@@ -53,6 +54,8 @@ pub mod site_kind {
     pub const STATIC: u32 = 2;
     /// A call and its callers: return addresses, innermost first.
     pub const CHAIN: u32 = 3;
+    /// A line of an interpreter.
+    pub const LINE: u32 = 4;
 }
 
 /// The books at the highest use so far (within 5 % or 256 KiB), kept with `KMEM_CONF=peak:1`. A

@@ -7,10 +7,12 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use kmem_module::keyring::Keyring;
 use kmem_module::loader::WhenLive;
+use kmem_module::signature::Verify;
 use kmem_module::stats::Stat;
 use kmem_module::{Config, Errno, Error, Loader, Result};
 
@@ -109,25 +111,107 @@ pub struct ModuleConfig {
     most_bytes: u64,
     most_requests: u32,
     flags: u32,
+    certificates: *const c_char,
+    verify: Option<VerifyFunction>,
+    verify_data: *mut c_void,
+}
+
+/// Bytes of the structure before it had fields for signatures.
+const FIRST_SIZE: u64 = 32;
+
+const _: () = assert!(std::mem::offset_of!(ModuleConfig, certificates) == FIRST_SIZE as usize);
+
+/// `kmem_module_config::verify`: the module, its signature, and `verify_data`.
+type VerifyFunction =
+    unsafe extern "C" fn(*const c_void, usize, *const c_void, usize, *mut c_void) -> c_int;
+
+/// The host's function that verifies signatures.
+struct HostVerifies {
+    function: VerifyFunction,
+    data: *mut c_void,
+}
+
+// SAFETY: any thread may call the function with its data, as `kmem/module.h` demands.
+unsafe impl Send for HostVerifies {}
+// SAFETY: any thread may call the function with its data, as `kmem/module.h` demands.
+unsafe impl Sync for HostVerifies {}
+
+impl Verify for HostVerifies {
+    fn verify(&self, module: &[u8], signature: &[u8]) -> Result<()> {
+        let (at, len) = (signature.as_ptr().cast(), signature.len());
+        // SAFETY: the host's function, its data, and two ranges of bytes to read.
+        let result =
+            unsafe { (self.function)(module.as_ptr().cast(), module.len(), at, len, self.data) };
+        match result {
+            0 => Ok(()),
+            ..0 => Err(error(Errno(result.saturating_neg()), "the host refuses the signature")),
+            _ => Err(error(Errno::EKEYREJECTED, "the host refuses the signature")),
+        }
+    }
+}
+
+/// Reads a configuration, whose size tells its version. Fields that the version has not are zero.
+///
+/// # Errors
+/// `EFAULT`: it is null; `EINVAL`: its size is that of no version.
+///
+/// # Safety
+/// `at` is null, or a structure of the size in its first field.
+unsafe fn read(at: *const ModuleConfig) -> Result<ModuleConfig> {
+    // SAFETY: the same contract: null, or a size that can be read.
+    let size = unsafe { at.cast::<u64>().as_ref() };
+    let size = *size.ok_or_else(|| error(Errno::EFAULT, "the configuration is null"))?;
+    if size != FIRST_SIZE && size != size_of::<ModuleConfig>() as u64 {
+        return Err(error(Errno::EINVAL, "the configuration has a size of no version"));
+    }
+    let mut config = std::mem::MaybeUninit::<ModuleConfig>::zeroed();
+    // SAFETY: both have `size` bytes. Zeroes are valid for all fields.
+    unsafe {
+        let to = config.as_mut_ptr().cast::<u8>();
+        to.copy_from_nonoverlapping(at.cast(), size as usize);
+        Ok(config.assume_init())
+    }
+}
+
+/// The verifier of signatures that a configuration asks for.
+///
+/// # Errors
+/// `EINVAL`: it asks for two; those of [`Keyring::from_file`].
+///
+/// # Safety
+/// Its path is null or a C string.
+unsafe fn verifier(given: &ModuleConfig) -> Result<Option<Arc<dyn Verify>>> {
+    match (given.verify, given.certificates.is_null()) {
+        (None, true) => Ok(None),
+        (Some(function), true) => {
+            Ok(Some(Arc::new(HostVerifies { function, data: given.verify_data })))
+        }
+        (None, false) => {
+            // SAFETY: the contract: a C string.
+            let path = unsafe { CStr::from_ptr(given.certificates) };
+            let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+            Ok(Some(Arc::new(Keyring::from_file(path)?)))
+        }
+        (Some(_), false) => Err(error(Errno::EINVAL, "both certificates and a function to verify")),
+    }
 }
 
 /// `KMEM_MODULE_REFUSE_LIVE`.
 const REFUSE_LIVE: u32 = 1;
+/// `KMEM_MODULE_PERF_MAP`.
+const PERF_MAP: u32 = 2;
 
 /// See `kmem/module.h`.
 ///
 /// # Safety
-/// `config` is null, or a structure of the size in its first field; its path is null or a C string.
+/// `config` is null, or a structure of the size in its first field; its paths are null or C
+/// strings. Any thread may call its function with its data.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kmem_module_configure(config: *const ModuleConfig) -> c_int {
     let configure = || {
-        // SAFETY: the same contract. Only `size` is read before it is checked.
-        let given = unsafe { config.as_ref() };
-        let given = given.ok_or_else(|| error(Errno::EFAULT, "the configuration is null"))?;
-        if given.size != size_of::<ModuleConfig>() as u64 {
-            return Err(error(Errno::EINVAL, "the configuration has a size of no version"));
-        }
-        if given.flags & !REFUSE_LIVE != 0 {
+        // SAFETY: the same contract.
+        let given = unsafe { read(config) }?;
+        if given.flags & !(REFUSE_LIVE | PERF_MAP) != 0 {
             return Err(error(Errno::EINVAL, "unknown flags in the configuration"));
         }
         let mut config = Config::default();
@@ -146,6 +230,9 @@ pub unsafe extern "C" fn kmem_module_configure(config: *const ModuleConfig) -> c
         if given.flags & REFUSE_LIVE != 0 {
             config.when_live = WhenLive::Refuse;
         }
+        config.perf_map = given.flags & PERF_MAP != 0;
+        // SAFETY: the same contract.
+        config.verify = unsafe { verifier(&given) }?;
         begin(Some(config)).map(|_| 0)
     };
     number(configure())
@@ -252,6 +339,28 @@ pub unsafe extern "C" fn kmem_symbol_put(name: *const c_char) -> c_int {
         }
     };
     number(put())
+}
+
+/// See `kmem/module.h`.
+///
+/// # Safety
+/// `module` and `name` are null or C strings; `to` is null or valid for writing `room` bytes. A
+/// `charp` parameter points to a string or is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kmem_module_parameter(
+    module: *const c_char,
+    name: *const c_char,
+    to: *mut c_char,
+    room: usize,
+) -> c_int {
+    let show = || {
+        // SAFETY: the same contract.
+        let (module, name) = unsafe { (text(module, "the module")?, text(name, "the name")?) };
+        let value = loader()?.parameter(module, name)?;
+        // SAFETY: the same contract.
+        unsafe { give(&value, to, room) }
+    };
+    number(show())
 }
 
 /// `struct kmem_module_stat`.

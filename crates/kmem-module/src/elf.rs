@@ -36,7 +36,7 @@ impl Machine {
     /// The processor of this process.
     pub const HERE: Self = if cfg!(target_arch = "aarch64") { Self::Aarch64 } else { Self::X86_64 };
 
-    const fn number(self) -> u16 {
+    pub(crate) const fn number(self) -> u16 {
         match self {
             Self::X86_64 => elf::EM_X86_64,
             Self::Aarch64 => elf::EM_AARCH64,
@@ -193,8 +193,12 @@ impl<'a> Elf<'a> {
     }
 
     fn check_sections(&self) -> Result<()> {
-        let mut once =
-            [(".modinfo", 0_u16), (".gnu.linkonce.this_module", 0), ("kmem_alloc_tags", 0)];
+        let mut once = [
+            (".modinfo", 0_u16),
+            (".gnu.linkonce.this_module", 0),
+            ("kmem_alloc_tags", 0),
+            (crate::layout::PERCPU, 0),
+        ];
         for (number, section) in self.sections() {
             if section.name as usize >= self.names.len() {
                 let size = self.names.len();

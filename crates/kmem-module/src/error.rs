@@ -121,5 +121,12 @@ impl Error {
     }
 }
 
+/// Writes a warning to standard error, as the kernel does to its log. One that cannot be written is
+/// lost.
+pub(crate) fn warn(what: fmt::Arguments<'_>) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "kmem: {what}");
+}
+
 /// Result of a request.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -6,9 +6,12 @@
 //! RX   | R      | RW, then R    | RW   || RX        | R           | RW
 //! ```
 //!
+//! Per-CPU variables are no part of this memory. Their section is loaded as a template, into the
+//! data for init. The allocator has the copies.
+//!
 //! Each part is whole pages, so that its protection can differ. Veneers follow the text. The table
-//! of far addresses (GOT) follows the read-only data. Contents of sections are copied, so sections
-//! that overlap in the file do not overlap in memory.
+//! of far addresses (GOT) and the module's symbols follow the read-only data. Contents of sections
+//! are copied, so sections that overlap in the file do not overlap in memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -63,6 +66,9 @@ impl Part {
         if !section.is_allocated() || matches!(name, ".modinfo" | "__versions" | ".eh_frame") {
             return None;
         }
+        if name == PERCPU {
+            return Some(Self::InitData);
+        }
         let init = name.starts_with(".init") && !name.starts_with(".init_array");
         // The compiler makes these sections writable, but only relocation writes to them.
         let relocated = [".data.rel.ro", ".init_array", ".fini_array", "kmem_"];
@@ -83,15 +89,40 @@ impl Part {
 /// The section of per-CPU variables.
 pub const PERCPU: &str = ".data..percpu";
 
-/// Per-CPU variables: a copy for each CPU, one after another.
+/// Most bytes of a module's per-CPU variables: the largest per-CPU object of the allocator.
+pub const MAX_PERCPU: u64 = kmem_core::class::MAX_OBJECT as u64;
+
+/// Per-CPU variables of a module. The allocator has a copy of them for each CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerCpu {
-    /// Offset of the first copy.
-    pub offset: u64,
-    /// Bytes from one copy to the next.
-    pub unit: u64,
+    /// Number of their section.
+    pub section: u16,
     /// Bytes of a copy.
     pub size: u64,
+    /// Their alignment in bytes.
+    pub align: u64,
+}
+
+impl PerCpu {
+    /// The per-CPU variables of a file, if it has any.
+    ///
+    /// # Errors
+    /// `E2BIG`: they have more than [`MAX_PERCPU`] bytes; `ENOEXEC`: they are aligned to more than
+    /// a page.
+    pub fn of(file: &Elf<'_>) -> Result<Option<Self>> {
+        let found = file.find(PERCPU).filter(|(_, found)| found.is_allocated() && found.size > 0);
+        let Some((number, Section { size, align, .. })) = found else { return Ok(None) };
+        if size > MAX_PERCPU {
+            let what = format_args!("per-CPU variables: {size} bytes are more than {MAX_PERCPU}");
+            return Err(Error::new(Errno::E2BIG, what));
+        }
+        if align > PAGE {
+            return Err(Error::noexec(format_args!(
+                "per-CPU variables are aligned to {align} bytes, more than {PAGE}"
+            )));
+        }
+        Ok(Some(Self { section: number, size, align: align.max(1) }))
+    }
 }
 
 /// Space needed beside sections, and the limit.
@@ -101,8 +132,8 @@ pub struct Wants {
     pub got: u64,
     /// Number of veneers.
     pub veneers: u64,
-    /// Number of copies of per-CPU variables.
-    pub cpus: u64,
+    /// Bytes of the symbols that are kept.
+    pub symbols: u64,
     /// Most bytes of the memory.
     pub most: u64,
 }
@@ -119,8 +150,10 @@ pub struct Layout {
     pub got: u64,
     /// Offset of the veneers.
     pub veneers: u64,
-    /// Place of per-CPU variables.
-    pub percpu: Option<PerCpu>,
+    /// Offset of the symbols: an ELF file.
+    pub symbols: u64,
+    /// Bytes of the symbols.
+    pub symbols_size: u64,
     /// Bytes of code: text sections and veneers, without padding to pages.
     pub text: u64,
     /// Bytes of the memory.
@@ -152,7 +185,7 @@ impl Layout {
         for (number, section) in file.sections() {
             let name = file.name(&section);
             if let Some(part) = Part::of(&section, name) {
-                placed.push((part, number, section, name == PERCPU));
+                placed.push((part, number, section));
             }
         }
         let mut this = Self {
@@ -160,30 +193,20 @@ impl Layout {
             parts: Default::default(),
             got: 0,
             veneers: 0,
-            percpu: None,
+            symbols: 0,
+            symbols_size: wants.symbols,
             text: 0,
             total: 0,
         };
         let mut at = 0_u64;
         for (part, range) in Part::ALL.into_iter().zip(0..) {
             let start = at;
-            for (_, number, section, percpu) in placed.iter().filter(|p| p.0 == part) {
+            for (_, number, section) in placed.iter().filter(|p| p.0 == part) {
                 let (size, align) = (section.size, section.align.max(1));
-                let name = format_args!("section {number}");
-                let (size, align) = if *percpu {
-                    let align = align.max(64);
-                    let unit = size.checked_next_multiple_of(align).ok_or_else(|| too_big(name))?;
-                    let all = unit.checked_mul(wants.cpus).ok_or_else(|| too_big(name))?;
-                    let offset = at.next_multiple_of(align);
-                    this.percpu = Some(PerCpu { offset, unit, size });
-                    (all, align)
-                } else {
-                    (size, align)
-                };
                 // Cannot overflow: `at` is at most the limit, an alignment at most 2 MiB.
                 let offset = at.next_multiple_of(align);
                 let end = offset.checked_add(size).filter(|&end| end <= wants.most);
-                at = end.ok_or_else(|| too_big(name))?;
+                at = end.ok_or_else(|| too_big(format_args!("section {number}")))?;
                 this.sections[usize::from(*number)] = Some(offset);
             }
             let extra = |at: &mut u64, count: u64, size: u64| {
@@ -196,6 +219,7 @@ impl Layout {
                 this.text += at - start;
             } else if part == Part::RoData {
                 this.got = extra(&mut at, wants.got, 8);
+                this.symbols = extra(&mut at, wants.symbols.div_ceil(8), 8);
             } else if part == Part::InitText {
                 this.text += at - start;
             }

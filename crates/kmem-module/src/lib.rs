@@ -5,12 +5,16 @@
 //! kmod, depmod             request_module by name or alias; files of names, dependencies
 //! registry, module         loads under way, duplicates, waiting; a module and its users
 //! link                     turns a checked file into memory
-//! symbols, params, tags    exports, parameters and call sites of a module
+//! symbols, params          exports and parameters of a module
+//! kallsyms                 symbols of a live module, for readers
+//! jit, perf_map            and for debuggers and perf
+//! tags, libkmem, percpu    call sites of a module, and its memory in the allocator's books
 //! relocate                 relocations of each instruction set, veneers, far addresses
 //! image, layout            memory of a module: text RX, rodata R, data RW
 //! probe, describe          the name of a module through a window; all its information
 //! tryout                   loads a module without running it
 //! elf, modinfo, signature  parts of the file, checked
+//! keyring                  verifies signatures with trusted certificates (a feature)
 //! source, decompress       bytes of the file
 //! stats, board             statistics and modules for readers outside the process
 //! name, alloc, os          names, small allocations, the platform
@@ -33,8 +37,14 @@ pub mod describe;
 pub mod elf;
 pub mod error;
 pub mod image;
+#[cfg(feature = "jit")]
+pub mod jit;
+mod kallsyms;
+#[cfg(feature = "keyring")]
+pub mod keyring;
 mod kmod;
 pub mod layout;
+pub mod libkmem;
 pub mod link;
 pub mod loader;
 pub mod modinfo;
@@ -42,6 +52,8 @@ pub mod module;
 pub mod name;
 pub mod os;
 pub mod params;
+mod percpu;
+mod perf_map;
 pub mod probe;
 pub mod registry;
 pub mod relocate;

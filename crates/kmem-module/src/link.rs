@@ -9,10 +9,11 @@ use crate::elf::constants as elf;
 use crate::elf::{Elf, Machine, Symbol, Symtab, u64_at};
 use crate::error::{Errno, Error, Result};
 use crate::image::Image;
-use crate::layout::{self, Layout, Part, Wants};
+use crate::kallsyms::Kallsyms;
+use crate::layout::{self, Layout, Part, PerCpu, Wants};
 use crate::os::Account;
 use crate::params::{self, Param};
-use crate::relocate::Needs;
+use crate::relocate::{Far, Needs};
 use crate::source::Window;
 use crate::symbols::{self, Export};
 
@@ -22,13 +23,20 @@ const TAG: u64 = size_of::<kmem_core::StaticTag>() as u64;
 /// Most symbols for starts and ends of sections in a module.
 const MAX_BOUNDS: u32 = 1024;
 
-/// Resolves the undefined symbols of a module.
+/// Gives a module definitions of its undefined symbols, and memory for its per-CPU variables.
 pub trait Resolve {
     /// Finds the value of a name. `None`: there is no such symbol.
     ///
     /// # Errors
     /// The module may not use the symbol.
     fn resolve(&mut self, name: &CStr) -> Result<Option<u64>>;
+
+    /// Finds memory for the module's per-CPU variables. Returns the address that operations on them
+    /// take (the kernel's `percpu_modalloc`).
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn percpu(&mut self, variables: PerCpu) -> Result<u64>;
 }
 
 /// Settings of a link.
@@ -36,12 +44,11 @@ pub trait Resolve {
 pub struct Options {
     /// The processor to link for.
     pub machine: Machine,
-    /// The address to link for. `None`: that of the memory.
+    /// The address to link for. `None`: that of the memory. A module with an address is not run;
+    /// its per-CPU variables are in reach of its code.
     pub base: Option<u64>,
     /// Most bytes of the module's memory.
     pub most: u64,
-    /// Number of copies of per-CPU variables.
-    pub cpus: u64,
     /// Value of `__this_module`.
     pub this_module: u64,
 }
@@ -64,7 +71,12 @@ pub struct Linked {
     pub params: Vec<Param>,
     /// Addresses of its static tags.
     pub tags: Option<Range<u64>>,
+    /// Offsets in the image of the first values of its per-CPU variables, for all copies.
+    pub percpu: Option<Range<u64>>,
 }
+
+/// Per-CPU variables, and the address that operations on them take.
+type Copies = Option<(PerCpu, u64)>;
 
 /// Links a file.
 ///
@@ -79,10 +91,21 @@ pub fn link(
 ) -> Result<Linked> {
     let symtab = Symtab::read(file, account)?;
     let mut window = Window::new(file.source, account)?;
-    let needs = Needs::count(file, &symtab, &mut window, account, options.machine)?;
-    let wants =
-        Wants { got: needs.got, veneers: needs.veneers, cpus: options.cpus, most: options.most };
+    let percpu = PerCpu::of(file)?;
+    let far = if options.base.is_none() { Far::Is(percpu) } else { Far::InReach };
+    let needs = Needs::count(file, &symtab, &mut window, account, options.machine, far)?;
+    let kallsyms = Kallsyms::count(file, &symtab);
+    let wants = Wants {
+        got: needs.got,
+        veneers: needs.veneers,
+        symbols: kallsyms.size(),
+        most: options.most,
+    };
     let layout = Layout::new(file, wants)?;
+    let copies = match percpu {
+        Some(variables) => Some((variables, resolve.percpu(variables)?)),
+        None => None,
+    };
     let mut image = Image::map(account, layout, options.base)?;
     for (number, section) in file.sections() {
         let Some(offset) = image.layout.section(number) else { continue };
@@ -94,21 +117,38 @@ pub fn link(
     let mut values = account.buffer(u64::from(symtab.len()) * 8, "the values of symbols")?;
     let mut bounds = 0;
     for (number, symbol) in symtab.iter() {
-        let value = value(file, &symtab, &symbol, &image, options, resolve, &mut bounds)?;
+        let value = match copies {
+            Some((PerCpu { section, .. }, at)) if symbol.section == section => {
+                at.wrapping_add(symbol.value)
+            }
+            _ => value(file, &symtab, &symbol, &image, options, resolve, &mut bounds)?,
+        };
         values[number as usize * 8..][..8].copy_from_slice(&value.to_le_bytes());
     }
+    let percpu_at = copies.map_or(0, |(_, at)| at);
+    needs.write_tables(&values, percpu_at, &mut image);
     needs.apply(file, &symtab, &values, &mut image, &mut window, account)?;
-    copy_percpu(&mut image, options.cpus);
+    kallsyms.write(file, &symtab, &values, options.machine, &mut image);
+    let template = |(PerCpu { section, size, .. }, _)| {
+        let start = image.layout.section(section)?;
+        Some(start..start + size)
+    };
     Ok(Linked {
         init: function(&symtab, &values, &image, "init_module", &[Part::Text, Part::InitText])?,
         exit: function(&symtab, &values, &image, "cleanup_module", &[Part::Text])?,
         init_array: array(file, &image, ".init_array", &[Part::Text, Part::InitText])?,
         fini_array: array(file, &image, ".fini_array", &[Part::Text])?,
-        exports: symbols::exports(file, &image)?,
+        exports: symbols::exports(file, &image, &variables(copies))?,
         params: params::params(file, &image)?,
         tags: tags(file, &image)?,
+        percpu: copies.and_then(template),
         image,
     })
+}
+
+/// Addresses of the per-CPU variables.
+fn variables(copies: Copies) -> Range<u64> {
+    copies.map_or(0..0, |(PerCpu { size, .. }, at)| at..at.wrapping_add(size))
 }
 
 /// The value of a symbol. `bounds` counts symbols for starts and ends of sections.
@@ -162,23 +202,11 @@ fn linkers_own(file: &Elf<'_>, image: &Image, options: &Options, name: &[u8]) ->
     match name {
         b"_GLOBAL_OFFSET_TABLE_" => Some(image.base().wrapping_add(image.layout.got)),
         b"__this_module" => Some(options.this_module),
-        b"kmem_module_cpus" => Some(options.cpus),
-        b"kmem_module_unit" => Some(image.layout.percpu.map_or(0, |percpu| percpu.unit)),
         _ => match (name.strip_prefix(b"__start_"), name.strip_prefix(b"__stop_")) {
             (Some(section), _) => bounds(section).map(|range| range.0),
             (_, Some(section)) => bounds(section).map(|range| range.1),
             _ => None,
         },
-    }
-}
-
-/// Copies the first CPU's per-CPU variables for the other CPUs.
-fn copy_percpu(image: &mut Image, cpus: u64) {
-    let Some(percpu) = image.layout.percpu else { return };
-    let from = percpu.offset as usize;
-    for cpu in 1..cpus {
-        let to = from + (cpu * percpu.unit) as usize;
-        image.bytes_mut().copy_within(from..from + percpu.size as usize, to);
     }
 }
 

@@ -22,6 +22,7 @@
 mod coming;
 mod file;
 mod load;
+mod parameters;
 mod provided;
 mod unload;
 
@@ -36,6 +37,7 @@ use crate::alloc::Shared;
 use crate::board::{Board, reason, state};
 use crate::completion::Slots;
 use crate::error::{Error, Result};
+use crate::libkmem::Libkmem;
 use crate::module::{Held, Module, lock};
 use crate::name::Name;
 use crate::os::{Account, Gauge, Linux, Os};
@@ -43,7 +45,7 @@ use crate::registry::{Attempt, Registry, Slot};
 use crate::signature::Verify;
 use crate::stats::{Stat, Stats};
 use crate::symbols::{Core, Process};
-use crate::tags::{Books, Libkmem};
+use crate::tags::Books;
 
 /// Flags of [`Loader::finit_module`], with the system call's values.
 pub mod flags {
@@ -81,17 +83,17 @@ pub struct Config {
     pub os: Arc<dyn Os>,
     /// Symbols of the process.
     pub core: Box<dyn Core>,
-    /// The allocator that is told of static tags.
-    pub books: Box<dyn Books>,
+    /// The allocator of modules: it is told of static tags, and has the memory of modules.
+    pub books: Arc<dyn Books>,
     /// The treatment of a module whose allocations are live after its exit.
     pub when_live: WhenLive,
     /// Most bytes of a module's memory, and of a decompressed file.
     pub most: u64,
-    /// Number of copies of per-CPU variables.
-    pub cpus: u64,
+    /// Writes the names of functions to `/tmp/perf-PID.map`, for perf.
+    pub perf_map: bool,
     /// Checks signatures. With it only signed modules are loaded; without it signatures are not
     /// checked.
-    pub verify: Option<Verify>,
+    pub verify: Option<Arc<dyn Verify>>,
     /// Directories that [`Loader::request_module`] searches, in order.
     pub search_path: Vec<PathBuf>,
     /// Most calls of [`Loader::request_module`] served at once.
@@ -100,15 +102,13 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        // SAFETY: takes no pointer.
-        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
         Self {
             os: Arc::new(Linux),
             core: Box::new(Process),
-            books: Box::new(Libkmem),
+            books: Arc::new(Libkmem),
             when_live: WhenLive::KeepTags,
             most: 64 << 20,
-            cpus: u64::try_from(cpus).unwrap_or(1).max(1),
+            perf_map: false,
             verify: None,
             search_path: Vec::new(),
             most_requests: 50,
@@ -361,7 +361,7 @@ impl Inner {
             let entry = &entries[slot];
             crate::board::store_text(&entry.name, name.as_bytes());
             crate::board::store_text(&entry.users, b"");
-            for word in [&entry.base, &entry.size, &entry.text] {
+            for word in [&entry.base, &entry.size, &entry.text, &entry.symbols] {
                 word.store(0, Ordering::Relaxed);
             }
             entry.refs.store(0, Ordering::Relaxed);

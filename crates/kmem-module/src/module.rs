@@ -16,7 +16,8 @@ use crate::error::Result;
 use crate::image::Image;
 use crate::loader::Inner;
 use crate::name::Name;
-use crate::params::Strings;
+use crate::params::{Param, Strings};
+use crate::percpu::Copies;
 use crate::symbols::Export;
 
 /// A module: `struct module` of `kmem_module.h`, which is opaque there.
@@ -35,6 +36,9 @@ pub struct Module {
 /// The parts of a linked module.
 #[derive(Default)]
 pub(crate) struct Body {
+    /// Comes before the image, which has the symbols that debuggers read until this is dropped.
+    #[cfg(feature = "jit")]
+    pub(crate) jit: Option<crate::jit::Registered>,
     pub(crate) image: Option<Image>,
     pub(crate) init: Option<u64>,
     pub(crate) exit: Option<u64>,
@@ -42,6 +46,8 @@ pub(crate) struct Body {
     pub(crate) fini_array: Vec<u64>,
     pub(crate) exports: Vec<Export>,
     pub(crate) tags: Option<Range<u64>>,
+    pub(crate) percpu: Option<Copies>,
+    pub(crate) params: Vec<Param>,
     pub(crate) strings: Strings,
     /// Modules whose symbols it uses, each held once.
     pub(crate) uses: Vec<Shared<Module>>,

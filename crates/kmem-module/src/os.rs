@@ -1,6 +1,9 @@
 //! The platform as the loader uses it: memory of modules, buffers, files. Calls that can fail go
 //! through [`Os`], so a test can make each of them fail. [`Account`] counts every byte that is
 //! allocated.
+//!
+//! Memory of modules is an area of the allocator ([`Books::area_alloc`]), so that it is in the
+//! books and a group pays for it. In a process without such an allocator the platform maps it.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -11,6 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::alloc::Shared;
 use crate::error::{Error, Result};
+use crate::tags::Books;
+
+use kmem_core::StaticTag;
 
 /// Bytes of a page, the unit of protection.
 pub const PAGE: u64 = 4096;
@@ -40,13 +46,14 @@ pub trait Os: Send + Sync {
     /// Any error of the system.
     ///
     /// # Safety
-    /// The range is memory from [`Os::map`]; no thread accesses it in a way that `to` forbids.
+    /// The range is memory from [`Os::map`], or of an area from [`Books::area_alloc`]. No thread
+    /// accesses it in a way that `to` forbids.
     unsafe fn protect(&self, at: NonNull<u8>, len: usize, to: Protection) -> io::Result<()>;
 
     /// Makes every CPU execute the bytes that were written to a range of memory.
     ///
     /// # Safety
-    /// The range is readable memory from [`Os::map`].
+    /// The range is readable memory.
     unsafe fn synchronise(&self, at: NonNull<u8>, len: usize) {
         // SAFETY: the same contract.
         unsafe { instruction_cache(at, len) };
@@ -208,6 +215,14 @@ pub struct Account {
     os: Arc<dyn Os>,
     gauge: Arc<Gauge>,
     spent: Shared<AtomicU64>,
+    areas: Option<Areas>,
+}
+
+/// Areas of the allocator, billed to a tag.
+#[derive(Clone)]
+struct Areas {
+    books: Arc<dyn Books>,
+    tag: &'static StaticTag,
 }
 
 impl Account {
@@ -216,7 +231,12 @@ impl Account {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(os: Arc<dyn Os>, gauge: Arc<Gauge>) -> Result<Self> {
-        Ok(Self { os, gauge, spent: Shared::new(AtomicU64::new(0))? })
+        Ok(Self { os, gauge, spent: Shared::new(AtomicU64::new(0))?, areas: None })
+    }
+
+    /// This account, whose mappings are areas of an allocator, billed to a tag.
+    pub(crate) fn of_module(&self, books: Arc<dyn Books>, tag: &'static StaticTag) -> Self {
+        Self { areas: Some(Areas { books, tag }), ..self.clone() }
     }
 
     /// Bytes that this request took so far.
@@ -248,17 +268,22 @@ impl Account {
         Ok(Buffer { data, held, gauge: self.gauge.clone() })
     }
 
-    /// Maps memory for a module.
+    /// Maps zeroed memory for a module, readable and writable.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn map(&self, bytes: u64) -> Result<Mapped> {
         let nomem = || Error::nomem(bytes, "the module");
         let len = usize::try_from(bytes).map_err(|_| nomem())?;
-        let at = self.os.map(len).map_err(|_| nomem())?;
+        let area = match &self.areas {
+            Some(Areas { books, tag }) => books.area_alloc(len, tag)?,
+            None => None,
+        };
+        let areas = area.and(self.areas.clone());
+        let at = area.map_or_else(|| self.os.map(len), Ok).map_err(|_| nomem())?;
         self.gauge.add(bytes);
         self.spent.fetch_add(bytes, Ordering::Relaxed);
-        Ok(Mapped { at, len, os: self.os.clone(), gauge: self.gauge.clone() })
+        Ok(Mapped { at, len, os: self.os.clone(), gauge: self.gauge.clone(), areas })
     }
 }
 
@@ -290,11 +315,15 @@ impl Drop for Buffer {
 }
 
 /// Memory of a module: whole pages, counted while they are mapped.
+///
+/// # Invariants
+/// `at` is an area of `len` bytes of `areas`, or without them a mapping of `os` of that length.
 pub struct Mapped {
     at: NonNull<u8>,
     len: usize,
     os: Arc<dyn Os>,
     gauge: Arc<Gauge>,
+    areas: Option<Areas>,
 }
 
 // SAFETY: any thread may access and unmap memory; all accesses go through `unsafe` functions.
@@ -345,17 +374,50 @@ impl Mapped {
             .map_err(|e| Error::new(crate::error::Errno::ENOMEM, format_args!("mprotect: {e}")))
     }
 
-    /// Unmaps all bytes from offset `from` on.
+    /// Gives back all bytes from offset `from` on. Of an area, they stay if the system refuses to
+    /// make them writable; if `from` is 0, they are leaked then.
     ///
     /// # Safety
     /// No thread uses these bytes any more.
     pub unsafe fn truncate(&mut self, from: usize) {
-        if from < self.len {
-            // SAFETY: a range of the mapping; for accesses the same contract.
-            unsafe { self.os.unmap(self.at.add(from), self.len - from) };
+        if from >= self.len {
+            return;
+        }
+        let done = match &self.areas {
+            None => {
+                // SAFETY: a range of the mapping; for accesses the same contract.
+                unsafe { self.os.unmap(self.at.add(from), self.len - from) };
+                true
+            }
+            // SAFETY: a range of the area; for accesses the same contract.
+            Some(areas) => unsafe { self.shrink(areas, from) },
+        };
+        if done || from == 0 {
             self.gauge.sub((self.len - from) as u64);
             self.len = from;
         }
+    }
+
+    /// Gives back all bytes of an area from offset `from` on. The allocator gets them readable and
+    /// writable, as they were.
+    ///
+    /// # Safety
+    /// No thread uses these bytes any more. `from` is less than the length.
+    unsafe fn shrink(&self, Areas { books, tag }: &Areas, from: usize) -> bool {
+        let to = Protection::ReadWrite;
+        // SAFETY: a range of the area; for accesses the same contract.
+        if unsafe { self.os.protect(self.at.add(from), self.len - from, to) }.is_err() {
+            return false;
+        }
+        // SAFETY: by the invariant an area, whose bytes from `from` on are writable; for accesses
+        // the same contract.
+        unsafe {
+            if from > 0 {
+                return books.area_shrink(self.at, from, tag);
+            }
+            books.area_free(self.at);
+        }
+        true
     }
 }
 

@@ -3,15 +3,18 @@
 
 use std::fmt;
 
-use crate::alloc;
+use crate::alloc::{self, Lossy};
 use crate::elf::{Elf, u16_at, u32_at, u64_at};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Error, Result, warn};
 use crate::image::Image;
 use crate::layout::Part;
 use crate::symbols::each_entry;
 
 /// Bytes of a `struct kmem_param`.
 const PARAM: usize = 32;
+
+/// Most bytes of a string that are shown: as a file in `/sys`, a page.
+const MOST_TEXT: usize = 4096;
 
 /// Type of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,8 @@ enum Kind {
 pub struct Param {
     /// Its name.
     pub name: String,
+    /// Permissions of its file in `/sys/module/NAME/parameters`; 0: it has none, and is not shown.
+    pub permissions: u16,
     offset: u64,
     of: Type,
     kind: Kind,
@@ -117,8 +122,8 @@ pub fn params(file: &Elf<'_>, image: &Image) -> Result<Vec<Param>> {
         let align = if kind == Kind::String(room) { 1 } else { of.bytes() as u64 };
         let offset = place(u64_at(entry, 8), len, align)
             .ok_or_else(|| bad(format_args!("{name}: its value is not in the module's data")))?;
-        let _permissions = u16_at(entry, 28);
-        alloc::push(&mut found, Param { name: alloc::text(name)?, offset, of, kind })
+        let permissions = u16_at(entry, 28);
+        alloc::push(&mut found, Param { name: alloc::text(name)?, permissions, offset, of, kind })
     })?;
     Ok(found)
 }
@@ -155,16 +160,22 @@ fn each_word(args: &str, mut each: impl FnMut(&str) -> Result<bool>) -> Result<(
     if begun { each(&word).map(drop) } else { Ok(()) }
 }
 
-/// Writes the values of arguments into an image that is not sealed yet. Stops at the word `--`.
+/// Writes the values of arguments into the image of a module that is not sealed yet. As in the
+/// kernel, an unknown parameter and arguments behind the word `--` are ignored with a warning.
 ///
 /// # Errors
-/// `ENOENT`: there is no such parameter; `EINVAL` or `ERANGE`: a value does not fit; `ENOMEM`. The
-/// text names the parameter.
-pub fn parse(args: &str, params: &[Param], image: &mut Image) -> Result<Strings> {
+/// `EINVAL` or `ERANGE`: a value does not fit; `ENOMEM`. The text names the parameter.
+pub fn parse(module: &str, args: &str, params: &[Param], image: &mut Image) -> Result<Strings> {
     let mut strings = Strings::new();
+    let mut is_over = false;
     each_word(args, |word| {
-        if word == "--" {
+        if is_over {
+            warn(format_args!("{module}: parameters after `--' ignored, from {word:?} on"));
             return Ok(false);
+        }
+        if word == "--" {
+            is_over = true;
+            return Ok(true);
         }
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -173,10 +184,10 @@ pub fn parse(args: &str, params: &[Param], image: &mut Image) -> Result<Strings>
         // As in the kernel, a dash equals an underscore.
         let normal = |b: u8| if b == b'-' { b'_' } else { b };
         let is = |param: &&Param| param.name.bytes().map(normal).eq(name.bytes().map(normal));
-        let param = params
-            .iter()
-            .find(is)
-            .ok_or_else(|| Error::new(Errno::ENOENT, format_args!("unknown parameter {name:?}")))?;
+        let Some(param) = params.iter().find(is) else {
+            warn(format_args!("{module}: unknown parameter {name:?} ignored"));
+            return Ok(true);
+        };
         param.set(value, image, &mut strings).map(|()| true)
     })?;
     Ok(strings)
@@ -185,6 +196,22 @@ pub fn parse(args: &str, params: &[Param], image: &mut Image) -> Result<Strings>
 impl Param {
     fn bad(&self, errno: Errno, what: impl fmt::Display) -> Error {
         Error::new(errno, format_args!("parameter {}: {what}", self.name))
+    }
+
+    /// Returns whether its value can be read while its module is live: it is shown, and its
+    /// variables are not given back after init.
+    pub(crate) fn is_readable(&self, image: &Image) -> bool {
+        let count = if let Kind::Array(_, count) = self.kind { count } else { None };
+        let is_kept = |offset: u64| offset < image.layout.kept();
+        self.permissions != 0 && is_kept(self.offset) && count.is_none_or(is_kept)
+    }
+
+    /// Its value, as the kernel writes it.
+    ///
+    /// # Safety
+    /// Its module is live. A `charp` points to a string or is null.
+    pub(crate) unsafe fn value<'a>(&'a self, image: &'a Image) -> impl fmt::Display + 'a {
+        Value { param: self, image }
     }
 
     fn set(&self, value: Option<&str>, image: &mut Image, strings: &mut Strings) -> Result<()> {
@@ -308,6 +335,82 @@ impl Param {
     }
 }
 
+/// The value of a parameter of a live module, whose string, if it is one, is valid.
+struct Value<'a> {
+    param: &'a Param,
+    image: &'a Image,
+}
+
+impl Value<'_> {
+    /// Reads a word of the module's data, which other threads may write.
+    fn word<T: Copy>(&self, offset: u64) -> T {
+        let at = self.image.at(offset).cast::<T>();
+        // SAFETY: `params` checked that the place is in the module's data, and aligned. Any bytes
+        // are a value, and a value is read by one access.
+        unsafe { at.as_ptr().read_volatile() }
+    }
+
+    /// Writes the string at `at`, up to a zero byte or `most` bytes.
+    fn string(f: &mut fmt::Formatter<'_>, at: *const u8, most: usize) -> fmt::Result {
+        let mut bytes = [0; MOST_TEXT];
+        let mut len = 0;
+        while len < most.min(MOST_TEXT) {
+            // SAFETY: the string has not ended before this byte, and it is in the module's data, or
+            // valid by the contract of `Param::value`.
+            bytes[len] = unsafe { at.add(len).read_volatile() };
+            if bytes[len] == 0 {
+                break;
+            }
+            len += 1;
+        }
+        write!(f, "{}", Lossy(&bytes[..len]))
+    }
+
+    fn one(&self, f: &mut fmt::Formatter<'_>, offset: u64) -> fmt::Result {
+        let is_on = |on: u8| if on != 0 { "Y" } else { "N" };
+        match self.param.of {
+            Type::Byte => write!(f, "{}", self.word::<u8>(offset)),
+            Type::Short => write!(f, "{}", self.word::<i16>(offset)),
+            Type::Ushort => write!(f, "{}", self.word::<u16>(offset)),
+            Type::Int => write!(f, "{}", self.word::<i32>(offset)),
+            Type::Uint => write!(f, "{}", self.word::<u32>(offset)),
+            Type::Long => write!(f, "{}", self.word::<i64>(offset)),
+            Type::Ulong | Type::Ullong => write!(f, "{}", self.word::<u64>(offset)),
+            // C's `%#08x` has no prefix for zero.
+            Type::Hexint => match self.word::<u32>(offset) {
+                0 => f.write_str("00000000"),
+                value => write!(f, "{value:#08x}"),
+            },
+            Type::Bool => f.write_str(is_on(self.word(offset))),
+            Type::Invbool => f.write_str(is_on(u8::from(self.word::<u8>(offset) == 0))),
+            Type::Charp => match self.word::<u64>(offset) {
+                0 => f.write_str("(null)"),
+                at => Self::string(f, at as *const u8, usize::MAX),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Param { offset, of, .. } = *self.param;
+        match self.param.kind {
+            Kind::Variable => self.one(f, offset),
+            Kind::String(room) => Self::string(f, self.image.at(offset).as_ptr(), room as usize),
+            Kind::Array(room, count) => {
+                let count = count.map_or(room, |at| self.word::<u32>(at).min(room));
+                for number in 0..count {
+                    if number > 0 {
+                        f.write_str(",")?;
+                    }
+                    self.one(f, offset + u64::from(number) * of.bytes() as u64)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,7 +436,8 @@ mod tests {
     #[test]
     fn numbers_fit_their_type_or_are_refused() {
         let number = |of, text: &str| {
-            let param = Param { name: "n".to_owned(), offset: 0, of, kind: Kind::Variable };
+            let param =
+                Param { name: "n".to_owned(), permissions: 0, offset: 0, of, kind: Kind::Variable };
             param.number(text).map_err(|e| e.errno)
         };
         assert_eq!(number(Type::Int, "-0x10"), Ok(-16));

@@ -1,6 +1,6 @@
 //! The signature at the end of a file, as the kernel's `sign-file` appends it: PKCS#7, a record of
-//! 12 bytes, a magic string. This module parses it. The host's [`Verify`] checks it, if signatures
-//! are required.
+//! 12 bytes, a magic string. This module parses it. A [`Verify`] checks it, if signatures are
+//! required: that of the host, or a `Keyring`.
 
 use std::fmt;
 
@@ -18,8 +18,21 @@ const PKCS7: u8 = 2;
 /// Most bytes of a signature.
 const MAX_SIGNATURE: u64 = 64 << 10;
 
-/// Returns whether a signature (PKCS#7, DER) is valid for the first `len` bytes of a source.
-pub type Verify = fn(module: Source<'_>, len: u64, signature: &[u8]) -> bool;
+/// Decides which signatures are valid.
+pub trait Verify: Send + Sync {
+    /// Checks a signature (PKCS#7, DER) of a module, whose bytes are those before the signature.
+    ///
+    /// # Errors
+    /// `EKEYREJECTED`: it is not valid, or its key is not trusted. Any other error refuses the
+    /// module, too.
+    fn verify(&self, module: &[u8], signature: &[u8]) -> Result<()>;
+}
+
+impl<F: Fn(&[u8], &[u8]) -> Result<()> + Send + Sync> Verify for F {
+    fn verify(&self, module: &[u8], signature: &[u8]) -> Result<()> {
+        self(module, signature)
+    }
+}
 
 /// The place of a signature in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fmt;
+use std::ops::Range;
 
 use crate::alloc::{self, Lossy};
 use crate::elf::{Elf, u32_at, u64_at};
@@ -57,11 +58,11 @@ pub struct Export {
     pub is: Definition,
 }
 
-/// Reads the section of exports after relocation.
+/// Reads the section of exports after relocation. `percpu` has the addresses of per-CPU variables.
 ///
 /// # Errors
 /// `ENOEXEC`: a name or value is not in the module's memory; `ENOMEM`.
-pub fn exports(file: &Elf<'_>, image: &Image) -> Result<Vec<Export>> {
+pub fn exports(file: &Elf<'_>, image: &Image, percpu: &Range<u64>) -> Result<Vec<Export>> {
     let mut found = Vec::new();
     each_entry(file, image, "kmem_exports", EXPORT, |number, entry| {
         let bad = |what: fmt::Arguments<'_>| Error::noexec(format_args!("export {number}: {what}"));
@@ -77,7 +78,9 @@ pub fn exports(file: &Elf<'_>, image: &Image) -> Result<Vec<Export>> {
         let value = u64_at(entry, 0);
         let kept = [Place::Text, Place::RoData, Place::RoAfterInit, Place::Data];
         let offset = image.offset(value);
-        if offset.is_none_or(|offset| !image.layout.is_in(&kept, offset, 0)) {
+        if !percpu.contains(&value)
+            && offset.is_none_or(|offset| !image.layout.is_in(&kept, offset, 0))
+        {
             return Err(bad(format_args!("{name:?} is not in what is kept of the module")));
         }
         let flags = u32_at(entry, 20);

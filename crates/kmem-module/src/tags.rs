@@ -1,12 +1,21 @@
-//! Static tags of modules, and the allocator that keeps the books for them.
+//! The allocator of modules: it keeps the books for their static tags, and has their memory.
 
-use std::ffi::{CStr, c_char};
+use std::collections::HashMap;
+use std::ffi::CStr;
 use std::fmt;
 use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{LazyLock, Mutex};
 
-use kmem_core::{LiveTag, StaticTag};
+use kmem_core::units::{CpuId, Gfp};
+use kmem_core::{Caller, LiveTag, StaticTag};
 
-/// An allocator that is told of static tags.
+use crate::alloc;
+use crate::error::{Error, Result};
+use crate::module::lock;
+use crate::name::{MODULE_NAME_LEN, Name};
+
+/// The allocator of modules.
 pub trait Books: Send + Sync {
     /// Makes the tags at these addresses known under a module's name.
     ///
@@ -23,6 +32,95 @@ pub trait Books: Send + Sync {
     /// Returns the live bytes of the tags; 0 without books. Fills `sites` with tags that have live
     /// bytes; further entries have null tags.
     fn live(&self, tags: &Range<u64>, sites: &mut [LiveTag]) -> u64;
+
+    /// Allocates an area of zeroed whole pages for a module's memory, billed to a tag and to the
+    /// group of this thread. `None`: this process has no allocator for areas.
+    ///
+    /// # Errors
+    /// `ENOMEM`: there is no memory, or the group is at its limit.
+    fn area_alloc(&self, len: usize, tag: &'static StaticTag) -> Result<Option<NonNull<u8>>>;
+
+    /// Gives back the pages of an area behind its first `len` bytes, which stay where they are.
+    /// False: the area stays as it is.
+    ///
+    /// # Safety
+    /// `area` is from [`Books::area_alloc`] with the same tag. The pages are whole, readable and
+    /// writable, and no thread uses them any more. `len` is not 0.
+    unsafe fn area_shrink(&self, area: NonNull<u8>, len: usize, tag: &'static StaticTag) -> bool;
+
+    /// Frees an area.
+    ///
+    /// # Safety
+    /// `area` is from [`Books::area_alloc`]. All its pages are readable and writable, and no thread
+    /// uses it any more.
+    unsafe fn area_free(&self, area: NonNull<u8>);
+
+    /// Allocates a per-CPU object, and makes a copy of it for every possible CPU. It is billed to a
+    /// tag and to the group of this thread. Returns the address that operations on it take
+    /// (`this_cpu_add` and the like). `None`: there is no memory, the group is at its limit, or
+    /// this process has no per-CPU memory.
+    fn percpu_alloc(
+        &self,
+        size: usize,
+        align: usize,
+        tag: &'static StaticTag,
+    ) -> Option<NonNull<u8>>;
+
+    /// Calls `each` with every copy of a per-CPU object.
+    ///
+    /// # Safety
+    /// `object` is from [`Books::percpu_alloc`], and not freed.
+    unsafe fn percpu_copies(&self, object: NonNull<u8>, each: &mut dyn FnMut(NonNull<u8>));
+
+    /// Frees a per-CPU object.
+    ///
+    /// # Safety
+    /// `object` is from [`Books::percpu_alloc`], and no thread uses any of its copies any more.
+    unsafe fn percpu_free(&self, object: NonNull<u8>);
+}
+
+/// The static tags of memory that the loader allocates for one module. They have the functions of
+/// the kernel, and the module's name. They are never freed, as live bytes may outlive the module.
+pub struct OwnTags {
+    /// Of its text, its data and its symbols.
+    pub(crate) memory: StaticTag,
+    /// Of its per-CPU variables.
+    pub(crate) percpu: StaticTag,
+    name: [u8; MODULE_NAME_LEN],
+}
+
+// SAFETY: the tags point to constants and to `name`, which is never freed or written.
+unsafe impl Send for OwnTags {}
+
+impl OwnTags {
+    /// The tags of a module's name, which all loads of it share.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(crate) fn of(module: Name) -> Result<&'static Self> {
+        static ALL: LazyLock<Mutex<HashMap<Name, &'static OwnTags>>> =
+            LazyLock::new(Mutex::default);
+        const FILE: &CStr = c"kmem-module/src/tags.rs";
+        let mut all = lock(&ALL);
+        if let Some(tags) = all.get(&module) {
+            return Ok(tags);
+        }
+        alloc::reserve(&mut all)?;
+        let mut name = [0; MODULE_NAME_LEN];
+        name[..module.len()].copy_from_slice(module.as_bytes());
+        let (memory, percpu) = (c"module_memory_alloc", c"percpu_modalloc");
+        let mut tags: Vec<Self> = alloc::list(1)?;
+        tags.push(Self {
+            memory: StaticTag::new(FILE, memory, line!()),
+            percpu: StaticTag::new(FILE, percpu, line!()),
+            name,
+        });
+        let tags = &mut tags.leak()[0];
+        let name = tags.name.as_ptr().cast();
+        (tags.memory.module, tags.percpu.module) = (name, name);
+        all.insert(module, tags);
+        Ok(tags)
+    }
 }
 
 /// The live allocations of a module: some of their call sites, and all their bytes.
@@ -59,53 +157,11 @@ impl fmt::Display for Live {
     }
 }
 
-/// The `libkmem.so` of this process, if there is one.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Libkmem;
-
-type Count = unsafe extern "C" fn(*const StaticTag, *const StaticTag, *mut LiveTag, usize) -> u64;
-type Function = unsafe extern "C" fn(*const StaticTag, *const StaticTag, *const c_char, usize);
-
-fn call(function: &CStr, tags: &Range<u64>, module: &str) {
-    // SAFETY: a C string.
-    let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) };
-    if at.is_null() {
-        return;
-    }
-    // SAFETY: libkmem.so defines the function with this type.
-    let function = unsafe { std::mem::transmute::<*mut libc::c_void, Function>(at) };
-    // SAFETY: the callers' contract for `tags`; `module` has its length.
-    unsafe {
-        function(tags.start as _, tags.end as _, module.as_ptr().cast(), module.len());
-    }
-}
-
-impl Books for Libkmem {
-    unsafe fn register(&self, tags: &Range<u64>, module: &str) {
-        call(c"kmem_module_tags_register", tags, module);
-    }
-
-    unsafe fn unregister(&self, tags: &Range<u64>, module: &str) {
-        call(c"kmem_module_tags_unregister", tags, module);
-    }
-
-    fn live(&self, tags: &Range<u64>, sites: &mut [LiveTag]) -> u64 {
-        // SAFETY: a C string.
-        let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"kmem_module_tags_live".as_ptr()) };
-        if at.is_null() {
-            return 0;
-        }
-        // SAFETY: libkmem.so defines the function with this type.
-        let function = unsafe { std::mem::transmute::<*mut libc::c_void, Count>(at) };
-        // SAFETY: `sites` has its length; the tags are only compared.
-        unsafe { function(tags.start as _, tags.end as _, sites.as_mut_ptr(), sites.len()) }
-    }
-}
-
 /// An allocator compiled into the program.
 impl Books for &'static kmem_core::Kmem {
     unsafe fn register(&self, tags: &Range<u64>, module: &str) {
-        self.register_tags(tags.start as _, tags.end as _, module.as_bytes());
+        // SAFETY: the tags stay loaded until they are unregistered, by the contract.
+        unsafe { self.register_tags(tags.start as _, tags.end as _, module.as_bytes()) };
     }
 
     unsafe fn unregister(&self, tags: &Range<u64>, module: &str) {
@@ -114,5 +170,48 @@ impl Books for &'static kmem_core::Kmem {
 
     fn live(&self, tags: &Range<u64>, sites: &mut [LiveTag]) -> u64 {
         self.live_tags(tags.start as _, tags.end as _, sites)
+    }
+
+    fn area_alloc(&self, len: usize, tag: &'static StaticTag) -> Result<Option<NonNull<u8>>> {
+        let gfp = Gfp::KERNEL.and(Gfp::ZERO);
+        let area = NonNull::new(self.vmalloc(len, gfp, Caller::tagged(tag).here()));
+        area.map(Some).ok_or_else(|| Error::nomem(len as u64, "the module"))
+    }
+
+    unsafe fn area_shrink(&self, area: NonNull<u8>, len: usize, tag: &'static StaticTag) -> bool {
+        let caller = Caller::tagged(tag);
+        // SAFETY: the same contract. An area that shrinks stays in place.
+        !unsafe { self.vrealloc(area.as_ptr(), len, Gfp::KERNEL, caller) }.is_null()
+    }
+
+    unsafe fn area_free(&self, area: NonNull<u8>) {
+        // SAFETY: the same contract.
+        unsafe { self.vfree(area.as_ptr()) };
+    }
+
+    fn percpu_alloc(
+        &self,
+        size: usize,
+        align: usize,
+        tag: &'static StaticTag,
+    ) -> Option<NonNull<u8>> {
+        let caller = Caller::tagged(tag).here();
+        let object = NonNull::new(self.alloc_percpu(size, align, Gfp::KERNEL, caller))?;
+        let has_copy = |cpu| !self.per_cpu_ptr(object.as_ptr(), CpuId(cpu)).is_null();
+        if (0..self.possible_cpus()).all(has_copy) {
+            return Some(object);
+        }
+        // SAFETY: the object was just allocated, and no thread uses it.
+        unsafe { self.free_percpu(object.as_ptr()) };
+        None
+    }
+
+    unsafe fn percpu_copies(&self, object: NonNull<u8>, each: &mut dyn FnMut(NonNull<u8>)) {
+        self.per_cpu_copies(object.as_ptr()).filter_map(NonNull::new).for_each(each);
+    }
+
+    unsafe fn percpu_free(&self, object: NonNull<u8>) {
+        // SAFETY: the same contract.
+        unsafe { self.free_percpu(object.as_ptr()) };
     }
 }

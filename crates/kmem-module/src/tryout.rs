@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use crate::elf::Elf;
 use crate::error::Result;
+use crate::layout::PerCpu;
 use crate::link::{Options, Resolve, link};
 use crate::modinfo::Modinfo;
 use crate::name::Name;
@@ -30,6 +31,7 @@ struct Imports<'a> {
     core: &'a dyn Core,
     versions: &'a Versions<'a>,
     count: usize,
+    base: Option<u64>,
 }
 
 impl Resolve for Imports<'_> {
@@ -38,6 +40,11 @@ impl Resolve for Imports<'_> {
         self.versions.check(name.to_bytes(), &found)?;
         self.count += 1;
         Ok(Some(found.value))
+    }
+
+    /// An address without memory: the module is not run.
+    fn percpu(&mut self, _: PerCpu) -> Result<u64> {
+        Ok(self.base.unwrap_or(1 << 40))
     }
 }
 
@@ -54,7 +61,7 @@ pub fn try_out(
     let file = Elf::read(source, account, Some(options.machine))?;
     let name = Modinfo::read(&file, account)?.name()?;
     let versions = Versions::read(&file, account)?;
-    let mut imports = Imports { core, versions: &versions, count: 0 };
+    let mut imports = Imports { core, versions: &versions, count: 0, base: options.base };
     let mut linked = link(&file, account, options, &mut imports)?;
     if options.base.is_none() {
         linked.image.seal()?;

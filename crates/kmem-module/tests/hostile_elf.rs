@@ -471,14 +471,22 @@ fn d36_code_tags_are_whole_and_their_names_in_the_module() {
     none.refused("its file (0x0) is no string of the module");
     let data = none.with(good.contents("kmem_alloc_tags") + 8, &[1]);
     data.refused("its file (0x1) is no string of the module");
-    // Per-CPU variables: as many copies as CPUs must fit.
+    // Per-CPU variables: as much as the allocator has copies of.
     let dir = directory();
     let path = module(dir.path(), "percpu", "DEFINE_PER_CPU(char[100], area); int x;");
     let percpu = Bytes(fs::read(path).unwrap());
     let size = percpu.field(".data..percpu", 32);
     percpu.try_out().unwrap();
-    for bytes in [u64::MAX, u64::MAX / 2, 1 << 62] {
+    for bytes in [u64::MAX, u64::MAX / 2, 1 << 62, (32 << 10) + 1] {
         let nobits = percpu.with(percpu.field(".data..percpu", 4), &elf::SHT_NOBITS.to_le_bytes());
-        is(&nobits.with(size, &bytes.to_le_bytes()).refused("takes more than"), Errno::E2BIG);
+        is(&nobits.with(size, &bytes.to_le_bytes()).refused("are more than 32768"), Errno::E2BIG);
     }
+    let align = percpu.field(".data..percpu", 48);
+    percpu
+        .with(align, &8192_u64.to_le_bytes())
+        .refused("are aligned to 8192 bytes, more than 4096");
+    // Twice.
+    let text = percpu.entry(percpu.section(".text"));
+    let name = percpu.u32(percpu.entry(percpu.section(".data..percpu")));
+    percpu.with(text, &name.to_le_bytes()).refused("are both called .data..percpu");
 }

@@ -14,7 +14,7 @@ use kmem_module::loader::flags;
 use kmem_module::os::{Account, Linux};
 use kmem_module::source::{ReadAt as _, Source};
 use kmem_module::stats::Stat;
-use kmem_module::{Config, Errno, Error, Loader};
+use kmem_module::{Config, Errno, Error, Loader, Result};
 use liblzma::stream::{Check, Filters, LzmaOptions, Stream};
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ fn compress_zstd(bytes: &[u8], log: u32) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn load(loader: &Loader, path: &Path) -> Result<(), Error> {
+fn load(loader: &Loader, path: &Path) -> Result<()> {
     let file = File::open(path).unwrap();
     loader.finit_module(file.as_raw_fd(), "", flags::COMPRESSED_FILE)
 }
@@ -244,10 +244,10 @@ fn signed(bytes: &[u8], kind: u8, size: u32, signature: &[u8]) -> Vec<u8> {
 }
 
 /// A signature is right if it is the byte that all of the module add up to.
-fn sum(source: Source<'_>, len: u64, signature: &[u8]) -> bool {
-    let Source::Bytes(bytes) = source else { return false };
-    let sum = bytes[..len as usize].iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
-    signature == [sum]
+fn sum(module: &[u8], signature: &[u8]) -> Result<()> {
+    let sum = module.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+    let wrong = || Error::new(Errno::EKEYREJECTED, "the sum is wrong");
+    if signature == [sum] { Ok(()) } else { Err(wrong()) }
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn d35_signatures_fit_their_file_and_are_verified_where_that_is_asked_for() {
     let len = bytes.len() as u32;
     let right = bytes.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
     let free = loader();
-    let strict = Loader::new(Config { verify: Some(sum), ..config() }).unwrap();
+    let strict = Loader::new(Config { verify: Some(Arc::new(sum)), ..config() }).unwrap();
     let put = |file: &[u8]| -> PathBuf {
         let path = dir.path().join("file");
         fs::write(&path, file).unwrap();

@@ -74,7 +74,7 @@ fn every_module_of_a_kernel_is_checked_laid_out_and_relocated() {
         }
     }
     let most = 64 << 20;
-    let options = Options { machine, base: Some(base), most, cpus: 4, this_module: kernel };
+    let options = Options { machine, base: Some(base), most, this_module: kernel };
     let (mut bytes, mut text, mut imports) = (0, 0, 0);
     for path in &paths {
         let file = fs::File::open(path).unwrap();

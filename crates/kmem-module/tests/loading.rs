@@ -20,7 +20,8 @@ fn a_module_has_everything_the_header_has() {
     let loader = loader();
     let args = "number=-0x10 tiny=3 text=\"a b\" flag list=1,2 name=xyz";
     insmod(&loader, &path, args).unwrap();
-    let cpus = harness::config().cpus as i64;
+    // One copy more than CPUs: that of threads without a number.
+    let cpus = i64::from(KMEM.possible_cpus()) + 1;
     // -16 + 3 + strlen("a b") + 1 + 2 + strlen("xyz") + 5 + 3, and 11 for each CPU.
     assert_eq!(
         call(&loader, "everything_sum") as i32,
@@ -235,7 +236,6 @@ fn parameters_are_refused_with_their_names() {
     let path = compile(dir.path(), "everything", &[]);
     let loader = loader();
     for (args, errno, what) in [
-        ("nope=1", Errno::ENOENT, "unknown parameter \"nope\""),
         ("number=x", Errno::EINVAL, "parameter number: \"x\" is no number (int)"),
         ("number", Errno::EINVAL, "parameter number: needs a value"),
         ("number=2147483648", Errno::ERANGE, "parameter number: \"2147483648\" does not fit int"),
@@ -252,6 +252,106 @@ fn parameters_are_refused_with_their_names() {
     }
     insmod(&loader, &path, "list=1,2,3,4 -- nope=1").unwrap();
     loader.delete_module("everything", 0).unwrap();
+    // As in the kernel, an unknown one is ignored, and the others are set.
+    insmod(&loader, &path, "nope=1 number=5 nope").unwrap();
+    assert_eq!(loader.parameter("everything", "number").unwrap(), "5");
+    loader.delete_module("everything", 0).unwrap();
+    nothing_is_left(&loader);
+}
+
+/// A module with a parameter of each form, all of which are shown but the last two.
+const SHOWN: &str = "
+    static unsigned char by = 200; module_param(by, byte, 0444);
+    static short sh = -3; module_param(sh, short, 0444);
+    static unsigned short us = 65535; module_param(us, ushort, 0444);
+    static int in = -2147483647; module_param(in, int, 0644);
+    static unsigned int ui = 4000000000u; module_param(ui, uint, 0444);
+    static long lo = -5; module_param(lo, long, 0444);
+    static unsigned long ul = 6; module_param(ul, ulong, 0444);
+    static unsigned long long ull = 18446744073709551615ull; module_param(ull, ullong, 0444);
+    static unsigned int hex = 0xab; module_param(hex, hexint, 0444);
+    static unsigned int none; module_param(none, hexint, 0444);
+    static char *ch = \"given\"; module_param(ch, charp, 0444);
+    static char *null; module_param(null, charp, 0444);
+    static bool bo = true; module_param(bo, bool, 0444);
+    static bool inv = true; module_param(inv, invbool, 0444);
+    static short arr[3] = { 7, 8, 9 };
+    static unsigned int count = 2; module_param_array(arr, short, &count, 0444);
+    static char *words[2] = { \"x\", \"y\" }; module_param_array(words, charp, 0, 0444);
+    static char str[6] = \"abc\"; module_param_string(str, str, sizeof(str), 0444);
+    static int sealed __ro_after_init = 1; module_param(sealed, int, 0444);
+    static int hidden; module_param(hidden, int, 0);
+    static int early __initdata; module_param(early, int, 0444);
+    static unsigned int once __initdata = 2;
+    static int kept[2]; module_param_array(kept, int, &once, 0444);
+    long shown_change(void); long shown_change(void) { in = 12; count = 9; ch = str; return 0; }
+    EXPORT_SYMBOL(shown_change);
+    static int __init go(void) { sealed = 77 + early; return 0; } module_init(go);
+    static void stop(void) { } module_exit(stop);";
+
+#[test]
+fn parameters_of_a_live_module_are_readable_as_the_kernel_shows_them() {
+    let dir = directory();
+    let path = module(dir.path(), "shown", SHOWN);
+    let loader = loader();
+    insmod(&loader, &path, "us=17 early=1").unwrap();
+    let shown = loader.parameters("shown").unwrap();
+    let of = |name: &str| (name.to_owned(), loader.parameter("shown", name).unwrap());
+    let values: Vec<_> = shown.iter().map(|name| of(name)).collect();
+    let mut expected = [
+        ("by", "200"),
+        ("sh", "-3"),
+        ("us", "17"),
+        ("in", "-2147483647"),
+        ("ui", "4000000000"),
+        ("lo", "-5"),
+        ("ul", "6"),
+        ("ull", "18446744073709551615"),
+        ("hex", "0x0000ab"),
+        ("none", "00000000"),
+        ("ch", "given"),
+        ("null", "(null)"),
+        ("bo", "Y"),
+        ("inv", "N"),
+        ("arr", "7,8"),
+        ("words", "x,y"),
+        ("str", "abc"),
+        ("sealed", "78"),
+    ];
+    expected.sort_unstable();
+    assert_eq!(values, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    // The present values count, and a count beyond the array is that of the array.
+    call(&loader, "shown_change");
+    for (name, value) in [("in", "12"), ("arr", "7,8,9"), ("ch", "abc")] {
+        assert_eq!(loader.parameter("shown", name).unwrap(), value);
+    }
+    for (module, name, what) in [
+        ("shown", "hidden", "shown has no parameter \"hidden\" that can be read"),
+        ("shown", "early", "\"early\""),
+        ("shown", "kept", "\"kept\""),
+        ("shown", "nope", "\"nope\""),
+        ("nothing", "in", "no live module called nothing"),
+    ] {
+        let error = loader.parameter(module, name).unwrap_err();
+        assert!(error.errno == Errno::ENOENT && error.what.contains(what), "{error}");
+    }
+    assert_eq!(loader.modules(false)[0].refcount, 0);
+    loader.delete_module("shown", 0).unwrap();
+    assert!(loader.parameters("shown").is_err());
+    nothing_is_left(&loader);
+}
+
+#[test]
+fn a_string_without_an_end_is_shown_up_to_a_page() {
+    let dir = directory();
+    let text = "static char most[9000] = { [0 ... 8999] = 'a' }; static char *at = most;
+        module_param(at, charp, 0444); static char four[4] = \"abcd\";
+        module_param_string(four, four, sizeof(four), 0444);";
+    let loader = loader();
+    insmod(&loader, &module(dir.path(), "endless", text), "").unwrap();
+    assert_eq!(loader.parameter("endless", "at").unwrap(), "a".repeat(4096));
+    assert_eq!(loader.parameter("endless", "four").unwrap(), "abcd");
+    loader.delete_module("endless", 0).unwrap();
 }
 
 #[test]

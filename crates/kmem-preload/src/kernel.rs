@@ -416,10 +416,10 @@ unsafe extern "C" fn split_page(pages: *mut u8, order: c_uint) {
 /// `pages` is a block of `order`, whole or split, that no thread uses any more.
 #[unsafe(export_name = "kmem_free_pages")]
 unsafe extern "C" fn __free_pages(pages: *mut u8, order: c_uint) {
-    if let Ok(order) = u8::try_from(order) {
-        // SAFETY: the same contract.
-        unsafe { KMEM.free_pages(pages, Order(order)) }
-    }
+    // The highest order is that of no block, which is reported.
+    let order = Order(u8::try_from(order).unwrap_or(u8::MAX));
+    // SAFETY: the same contract.
+    unsafe { KMEM.free_pages(pages, order) }
 }
 
 /// # Safety

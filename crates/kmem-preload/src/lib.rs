@@ -9,6 +9,7 @@
 //! | [`operators`], [`preemption`]                       | `new` and `delete` of C++      |
 //! | [`process`]                                         | start, exit, `vfork`, `dlopen` |
 //! | [`limits`]                                          | `setrlimit`                    |
+//! | [`background`]                                      | a thread that gives back       |
 //! | [`mapping`]                                         | `mmap` and its kin             |
 //! | [`thread`], [`pthread`]                             | a group per thread, by name    |
 //! | [`sandbox`]                                         | filters of system calls        |
@@ -16,7 +17,7 @@
 //! | [`tagged`], [`tag_ranges`], [`kernel`], [`vmalloc`] | `kmem.h`: tags, memory         |
 //! | [`group`], [`scope`]                                | `kmem.h`: groups               |
 //! | [`percpu`], [`mempool`], [`rhashtable`]             | `kmem.h`: the other interfaces |
-//! | [`call_site`], [`errno`]                            | helpers of the modules above   |
+//! | [`call_site`], [`errno`], [`weak`]                  | helpers of the modules above   |
 //!
 //! The path of a successful allocation takes no lock and calls no function of the C library. No
 //! code here allocates through the symbols that the library exports.
@@ -25,6 +26,7 @@
 //! of the standard library make `dlopen` of it fail in some programs.
 #![cfg_attr(panic = "abort", no_std)]
 
+mod background;
 mod call_site;
 mod errno;
 mod family;
@@ -49,6 +51,7 @@ mod tag_ranges;
 mod tagged;
 mod thread;
 mod vmalloc;
+mod weak;
 
 use kmem_core::Kmem;
 

@@ -45,20 +45,49 @@ extern "C" fn malloc_at(size: usize, ret: usize) -> *mut u8 {
     if at.is_null() { malloc_any(size, ret) } else { at }
 }
 
-/// `malloc` for a thread with a tag or a group. A separate function, so that other threads pay for
-/// one test only.
+/// `malloc` for a thread with a tag, a group or an interpreter. A separate function, so that other
+/// threads pay for one test only.
 #[inline(never)]
 extern "C" fn malloc_scoped(size: usize, ret: usize) -> *mut u8 {
-    let key = thread::key(ret);
-    // SAFETY: the key of a return address.
-    let at = unsafe { KMEM.alloc_fast(size, key) };
+    if task::follows_frames() {
+        return malloc_framed(size, ret);
+    }
+    let (key, at) = keyed(size, || thread::key_of_code(ret));
     if at.is_null() { malloc_any(size, key) } else { at }
+}
+
+/// `malloc` for a thread with an interpreter.
+#[inline(never)]
+extern "C" fn malloc_framed(size: usize, ret: usize) -> *mut u8 {
+    let (key, at) = keyed(size, || thread::key(ret));
+    if at.is_null() {
+        return malloc_any(size, key);
+    }
+    KMEM.given(at, size);
+    at
+}
+
+/// The key that a function of [`thread`] returns, and a block if the CPU has one for it.
+#[inline(always)]
+fn keyed(size: usize, key: impl FnOnce() -> usize) -> (usize, *mut u8) {
+    let key = key();
+    // SAFETY: the functions return keys of return addresses, and of lines.
+    (key, unsafe { KMEM.alloc_fast(size, key) })
+}
+
+/// Returns a block of `size` bytes, on a thread that may run an interpreter.
+#[inline]
+fn given(at: *mut u8, size: usize) -> *mut u8 {
+    if task::follows_frames() {
+        KMEM.given(at, size);
+    }
+    at
 }
 
 extern "C" fn malloc_any_at(size: usize, key: usize, frame: usize) -> *mut u8 {
     // SAFETY: the key of a return address.
     let caller = unsafe { Caller::in_frame(key, frame) };
-    family::or_errno(KMEM.alloc_any(size, caller))
+    given(family::or_errno(KMEM.alloc_any(size, caller)), size)
 }
 
 extern "C" fn calloc_at(count: usize, size: usize, ret: usize) -> *mut u8 {
@@ -84,7 +113,7 @@ extern "C" fn calloc_any_at(bytes: usize, key: usize, frame: usize) -> *mut u8 {
 /// As for `realloc(3)`.
 unsafe extern "C" fn realloc_at(old: *mut u8, size: usize, ret: usize, frame: usize) -> *mut u8 {
     // SAFETY: the same contract.
-    unsafe { family::realloc(old, size, at(ret, frame)) }
+    given(unsafe { family::realloc(old, size, at(ret, frame)) }, size)
 }
 
 /// `reallocarray(3)`: `realloc` to `count` times `size` bytes, which may be the program's.

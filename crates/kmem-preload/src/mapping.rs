@@ -163,6 +163,7 @@ unsafe extern "C" fn munmap(at: usize, len: usize) -> c_int {
     let result = unsafe { system(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) };
     if result == 0 {
         forget(at, at + pages(len), before);
+        KMEM.unmapped();
     }
     result as c_int
 }
@@ -347,7 +348,9 @@ fn moves(bytes: usize, is_loss: bool) {
 fn note(start: usize, end: usize, ret: usize, frame: usize) {
     // SAFETY: the key of a return address.
     let caller = unsafe { Caller::in_frame(task::caller(ret), frame) };
-    let site = match KMEM.tag_for(caller) {
+    // An interpreter maps arenas itself, for objects of many lines.
+    let tag = if KMEM.is_of_interpreter(ret) { None } else { KMEM.tag_for(caller) };
+    let site = match tag {
         Some(tag) => u64::from(tag.0),
         None => (ret as u64).max(FIRST_ADDRESS),
     };

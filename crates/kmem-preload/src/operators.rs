@@ -19,6 +19,7 @@ use kmem_core::task;
 
 use crate::call_site::{self, with_call_site};
 use crate::preemption::{self, goes_through, is_replaced};
+use crate::weak::weak_address;
 use crate::{KMEM, thread};
 
 with_call_site! {
@@ -217,10 +218,20 @@ fn runtime(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// Finds a form that throws, or ends the program.
+weak_address! {
+    /// Address of libstdc++'s `std::__throw_bad_alloc`, 0 for none.
+    kmem_throw_bad_alloc = "_ZSt17__throw_bad_allocv"
+}
+
+/// Finds a form that throws, or ends the program. In a static program it is a function that only
+/// throws, because the program has no other form of `new` than that of this library. So handlers
+/// (`std::set_new_handler`) are not called there.
 fn throwing(name: &CStr) -> *mut c_void {
     let at = runtime(name);
     if at.is_null() {
+        if kmem_throw_bad_alloc != 0 {
+            return kmem_throw_bad_alloc as *mut c_void;
+        }
         let text =
             b"kmem: operator new: out of memory, and no C++ runtime to throw std::bad_alloc\n";
         KMEM.platform().print(text);

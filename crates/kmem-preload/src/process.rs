@@ -24,6 +24,7 @@ extern "C" fn init() {
     unsafe { KMEM.free(KMEM.alloc(1, Caller::at(init as *const () as usize))) };
     crate::mapping::start();
     crate::thread::start();
+    crate::background::start();
     crate::sanitizer::tell();
 }
 

@@ -89,22 +89,15 @@ fn joining(
     failed
 }
 
-type PthreadCreate = unsafe extern "C" fn(
+pub(crate) type PthreadCreate = unsafe extern "C" fn(
     *mut libc::pthread_t,
     *const libc::pthread_attr_t,
     *mut c_void,
     *mut c_void,
 ) -> c_int;
 
-/// # Safety
-/// As for `pthread_create(3)`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_create(
-    thread: *mut libc::pthread_t,
-    attr: *const libc::pthread_attr_t,
-    function: *mut c_void,
-    argument: *mut c_void,
-) -> c_int {
+/// The C library's `pthread_create`, or a function of that type that fails.
+pub(crate) fn create() -> PthreadCreate {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
     unsafe extern "C" fn missing(
         _: *mut libc::pthread_t,
@@ -115,10 +108,22 @@ unsafe extern "C" fn pthread_create(
         libc::EAGAIN
     }
     // SAFETY: the C library's `pthread_create` or `missing`, both of that type.
-    let next = unsafe {
+    unsafe {
         let missing: PthreadCreate = missing;
         transmute::<*mut c_void, PthreadCreate>(next(&NEXT, c"pthread_create", missing as _))
-    };
+    }
+}
+
+/// # Safety
+/// As for `pthread_create(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attr: *const libc::pthread_attr_t,
+    function: *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    let next = create();
     joining(function, argument, libc::EAGAIN, |function, argument| {
         // SAFETY: the same contract; `joining` gives a function that takes the argument.
         unsafe { next(thread, attr, function, argument) }

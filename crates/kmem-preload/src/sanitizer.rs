@@ -3,24 +3,12 @@
 
 use kmem_core::os::Console;
 
+use crate::weak::weak_address;
 use crate::{KMEM, preemption};
 
-// A weak symbol, which is null in a program without the sanitizer.
-core::arch::global_asm!(
-    ".weak __lsan_do_leak_check",
-    ".pushsection .data.rel.ro.kmem_leak_check, \"aw\", %progbits",
-    ".balign 8",
-    ".hidden kmem_leak_check",
-    ".globl kmem_leak_check",
-    ".type kmem_leak_check, %object",
-    ".size kmem_leak_check, 8",
-    "kmem_leak_check: .quad __lsan_do_leak_check",
-    ".popsection",
-);
-
-unsafe extern "C" {
+weak_address! {
     /// Address of the sanitizer's check for leaks, 0 for none.
-    safe static kmem_leak_check: usize;
+    kmem_leak_check = "__lsan_do_leak_check"
 }
 
 /// Says that the sanitizer finds no leaks, if the program has it. Called once, at the start.

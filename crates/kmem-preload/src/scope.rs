@@ -6,11 +6,13 @@
 //!
 //! The stack is in chunks, which the thread keeps until it ends. The innermost scope is the last
 //! one of the last chunk that has any. A signal handler may enter and leave scopes at any point,
-//! and leaves the stack as it was.
+//! and leaves the stack as it was. So its thread alone uses a stack, and no access needs a lock. If
+//! a handler interrupts the choice of a token, the new scope gets that of a scope of the handler,
+//! which is closed by then.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::request::Caller;
@@ -87,7 +89,8 @@ impl Chunk {
     /// Closes the innermost scope, the last one of this chunk.
     fn close(&self, open: &Open) {
         KMEM.group_leave(ObjcgId(open.before.load(Ordering::Relaxed)));
-        self.depth.fetch_sub(1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.depth.store(self.depth.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     }
 }
 
@@ -139,9 +142,12 @@ pub(crate) fn enter(id: GroupId) -> Result<u64, GroupError> {
     let first = first.ok_or(GroupError::NoMemory)?;
     let chunk = first.with_room().ok_or(GroupError::NoMemory)?;
     let before = KMEM.group_enter(id)?;
-    let token = first.latest.fetch_add(1, Ordering::Relaxed) + 1;
+    let token = first.latest.load(Ordering::Relaxed) + 1;
+    first.latest.store(token, Ordering::Relaxed);
     // The depth comes first: a signal handler in between takes the places behind it.
-    let depth = chunk.depth.fetch_add(1, Ordering::Relaxed) as usize;
+    let depth = chunk.depth();
+    chunk.depth.store(depth as u32 + 1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
     if let Some(open) = chunk.open.get(depth) {
         open.token.store(token, Ordering::Relaxed);
         open.entered.store(id.objcg().0, Ordering::Relaxed);

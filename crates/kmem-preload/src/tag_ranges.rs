@@ -70,11 +70,14 @@ unsafe extern "C" fn visit(
 /// Makes the tags of the object that contains `start` known, under the object's name.
 ///
 /// # Safety
-/// The range is the tags of one loaded object, or `start` is any address in it.
+/// The range is the tags of one loaded object, until they are unregistered. Where they have no
+/// section, it is one zeroed tag in the object.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_tags_register(start: *const StaticTag, stop: *const StaticTag) {
     let object = object_of(start, stop);
-    KMEM.register_tags(object.start as *const _, object.stop as *const _, object.name);
+    let addresses = object.start as *const _..object.stop as *const _;
+    // SAFETY: the contract: the tags are loaded until they are unregistered.
+    unsafe { KMEM.register_object(addresses, start..stop, object.name) };
 }
 
 /// Forgets the tags of an object before `dlclose` unloads it; reports its live allocations. Does
@@ -104,7 +107,8 @@ unsafe fn module_name<'a>(name: *const c_char, len: usize) -> &'a [u8] {
 /// the module.
 ///
 /// # Safety
-/// The range holds tags; `name` is valid for reading `len` bytes.
+/// The range holds tags, which are loaded until they are unregistered; `name` is valid for reading
+/// `len` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn kmem_module_tags_register(
     start: *const StaticTag,
@@ -112,8 +116,8 @@ unsafe extern "C" fn kmem_module_tags_register(
     name: *const c_char,
     len: usize,
 ) {
-    // SAFETY: the same contract.
-    KMEM.register_tags(start, stop, unsafe { module_name(name, len) });
+    // SAFETY: the contract: the tags are loaded, and the name can be read.
+    unsafe { KMEM.register_tags(start, stop, module_name(name, len)) };
 }
 
 /// Forgets the tags of a module before it is unloaded; reports its live allocations.

@@ -111,7 +111,7 @@ pub(crate) fn start() {
     // SAFETY: `key` is valid for writing, and `leave` is never unloaded.
     let failed = unsafe { libc::pthread_key_create(&raw mut key, Some(leave)) } != 0;
     if KMEM.group(GroupId::ROOT).is_err() || failed {
-        platform.print(b"kmem: KMEM_CONF: no group-by without books (mem_profiling:never)\n");
+        platform.print(b"kmem: configuration: no group-by without books (mem_profiling:never)\n");
         return;
     }
     KEY.store(key, Ordering::Relaxed);
@@ -191,6 +191,13 @@ unsafe extern "C" fn leave(last: *mut c_void) {
 /// of the new name first.
 #[inline(always)]
 pub(crate) fn key(ret: usize) -> usize {
+    mind_name();
+    task::caller_in_frame(ret, |ret| KMEM.key_in_frame(ret))
+}
+
+/// [`key`] of a thread that runs no interpreter.
+#[inline(always)]
+pub(crate) fn key_of_code(ret: usize) -> usize {
     mind_name();
     task::caller(ret)
 }

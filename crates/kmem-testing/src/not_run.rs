@@ -34,11 +34,13 @@ pub fn this_test() -> String {
 }
 
 /// Returns whether `TOOL --version` cannot be started. If so, records that the calling test did not
-/// run. The gate (`CI=true`) must have a C++ compiler: without one, the calling test fails there.
+/// run. The gate (`CI=true`) must have a C++ compiler and a browser: without one, the calling test
+/// fails there.
 pub fn is_missing(tool: &str) -> bool {
     let missing = Command::new(tool).arg("--version").output().is_err();
     if missing {
-        let required = ["c++", "g++"].contains(&tool) && std::env::var_os("CI").is_some();
+        let required =
+            ["c++", "g++", "chromedriver"].contains(&tool) && std::env::var_os("CI").is_some();
         assert!(!required, "there is no {tool}");
         not_run(&this_test(), &format!("there is no {tool}"));
     }

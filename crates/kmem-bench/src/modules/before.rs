@@ -6,11 +6,11 @@
 
 use kmem_module::elf::{Elf, Machine};
 use kmem_module::image::Image;
-use kmem_module::layout::{Layout, Wants};
+use kmem_module::layout::{Layout, PerCpu, Wants};
 use kmem_module::link::{Options, Resolve, link};
 use kmem_module::modinfo::Modinfo;
 use kmem_module::os::{Account, Gauge, Linux};
-use kmem_module::relocate::Needs;
+use kmem_module::relocate::{Far, Needs};
 use kmem_module::source::{Source, Window};
 use kmem_module::{Error, Result};
 use std::collections::HashMap;
@@ -39,7 +39,6 @@ pub(super) struct Old {
 }
 
 const MOST: u64 = 64 << 20;
-const CPUS: u64 = 2;
 
 /// Resolves nothing: the modules of the storms have no imports.
 struct Nothing;
@@ -47,6 +46,10 @@ struct Nothing;
 impl Resolve for Nothing {
     fn resolve(&mut self, _: &std::ffi::CStr) -> Result<Option<u64>> {
         Ok(None)
+    }
+
+    fn percpu(&mut self, _: PerCpu) -> Result<u64> {
+        Err(Error::noexec("the modules of the storms have no per-CPU variables"))
     }
 }
 
@@ -111,8 +114,7 @@ impl Old {
         names.insert(name.clone(), None);
         drop(names);
         drop(memory);
-        let options =
-            Options { machine: Machine::HERE, base: None, most: MOST, cpus: CPUS, this_module: 0 };
+        let options = Options { machine: Machine::HERE, base: None, most: MOST, this_module: 0 };
         let mut linked = link(&file, &account, &options, &mut Nothing)?;
         linked.image.seal()?;
         // SAFETY: no code of the module runs.
@@ -130,7 +132,7 @@ impl Old {
 fn memory(file: &Elf<'_>, account: &Account) -> Result<Image> {
     let symtab = kmem_module::elf::Symtab::read(file, account)?;
     let mut window = Window::new(file.source, account)?;
-    let needs = Needs::count(file, &symtab, &mut window, account, Machine::HERE)?;
-    let wants = Wants { got: needs.got, veneers: needs.veneers, cpus: CPUS, most: MOST };
+    let needs = Needs::count(file, &symtab, &mut window, account, Machine::HERE, Far::InReach)?;
+    let wants = Wants { got: needs.got, veneers: needs.veneers, symbols: 0, most: MOST };
     Image::map(account, Layout::new(file, wants)?, None)
 }

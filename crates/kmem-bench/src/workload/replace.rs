@@ -1,4 +1,4 @@
-//! `random8_519` and `large`: free a random block, allocate another in its place.
+//! `random8_519`, `medium` and `large`: free a random block, allocate another in its place.
 
 use super::timed;
 use crate::heap::{Block, Heap};
@@ -50,6 +50,8 @@ pub(super) struct Extent {
 
 /// `random8_519`: every slot is replaced four times before the sample, sixteen times in it.
 pub(super) const SMALL: Extent = Extent { warm_up: 1 << 18, timed: 1 << 20 };
+/// `medium`: half of the slots are replaced before the sample, so that the heap is fragmented.
+pub(super) const MEDIUM: Extent = Extent { warm_up: 1 << 14, timed: 1 << 15 };
 /// `large`.
 pub(super) const LARGE: Extent = Extent { warm_up: 1 << 9, timed: 1 << 12 };
 

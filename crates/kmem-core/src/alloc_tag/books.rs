@@ -14,6 +14,7 @@ use crate::os::stepped::{Part, Stepped};
 use crate::os::{Memory, Platform};
 use crate::request::Caller;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::task;
 use crate::units::{CpuId, TagId};
 
 /// The switch as the fast paths see it: like [`profiling`], with zero for "not started".
@@ -65,6 +66,9 @@ pub struct Books {
     /// Address of the table of memory that the program mapped.
     mappings: AtomicUsize,
 }
+
+/// Most times that a thread looks for the scratch table while the clock stands still.
+const TRIES_WITHOUT_CLOCK: u32 = 1 << 22;
 
 /// Memory of the books: zeroed tables.
 pub struct Tables {
@@ -219,6 +223,9 @@ impl Books {
         self.look_outside();
         let mode = self.mode();
         let keep = !self.watch().any();
+        if mode == Mode::ON && self.sites.follow(platform, caller.site()) {
+            task::follow_frames();
+        }
         // The tag of a chain is never cached, so it needs none of the care below.
         if mode == Mode::ON
             && let Some(tag) = self.sites.lookup_chain(platform, caller.site())
@@ -252,6 +259,32 @@ impl Books {
     /// are not started.
     pub fn with_tally(&self, platform: &impl Memory, work: impl FnOnce(&mut Tally<'_>)) -> bool {
         self.root().is_some_and(|root| self.scratch.with(platform, root, work))
+    }
+
+    /// [`Self::with_tally`], which waits up to `most_ms` for a thread that has the scratch table.
+    /// For callers whose work cannot be done later, and which interrupt no other thread.
+    pub fn with_tally_within<P: Platform>(
+        &self,
+        platform: &P,
+        most_ms: u64,
+        work: impl FnOnce(&mut Tally<'_>),
+    ) -> bool {
+        let began = platform.now_ms();
+        let mut work = Some(work);
+        for tries in 0.. {
+            let done = self.with_tally(platform, |tally| {
+                if let Some(work) = work.take() {
+                    work(tally);
+                }
+            });
+            let waited = platform.now_ms().saturating_sub(began);
+            let is_still = waited == 0 && tries >= TRIES_WITHOUT_CLOCK;
+            if done || is_still || waited >= most_ms || self.root().is_none() {
+                return done;
+            }
+            platform.give_way();
+        }
+        false
     }
 
     /// Counts an allocation of `bytes` for a tag, if calls are counted.

@@ -58,7 +58,7 @@ impl<'a> Census<'a> {
         }
         let mut at = Pfn::ZERO;
         while let Some(words) = set.zone.words(at) {
-            let pages = PageCount(words.len.load(Ordering::Acquire));
+            let pages = words.length();
             if pages > PageCount::ZERO {
                 let word = words.ext.load(Ordering::Relaxed);
                 let word = if self.format.extension { word } else { TAG_UNTAGGED };

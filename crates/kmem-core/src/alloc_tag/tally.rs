@@ -176,6 +176,9 @@ impl Scratch {
         // committed.
         work(&mut unsafe { Tally::over(entries, most, root) });
         self.busy.store(0, Ordering::Release);
+        // A thread that finds the table in use leaves its report to this one. It does so before it
+        // looks at `busy`, and this thread looks for reports after this.
+        fence(Ordering::SeqCst);
         true
     }
 

@@ -59,6 +59,8 @@ pub enum Place {
     Tag(TagId),
     /// Objects of a size in bytes.
     Size(u64),
+    /// A tag that free memory still names as its holder.
+    Holder(TagId),
 }
 
 impl Place {
@@ -68,6 +70,7 @@ impl Place {
             Self::Caller(place) => place as u64 | 1,
             Self::Tag(tag) => 1 << 62 | u64::from(tag.0),
             Self::Size(bytes) => 2 << 62 | bytes,
+            Self::Holder(tag) => 3 << 62 | u64::from(tag.0),
         }
     }
 }

@@ -209,11 +209,21 @@ impl Classes {
     /// # Safety
     /// There is a slab of the class at its address, with extension words. The offset lies in it.
     #[inline(always)]
-    pub unsafe fn extension(&self, Location { class, slab, offset }: Location) -> &AtomicU32 {
-        let fast = self.fast();
-        let word = (offset >> fast.ext_shift[class.0 as usize]) * 4;
+    pub unsafe fn extension(&self, location: Location) -> &AtomicU32 {
+        let (words, index) = self.extension_place(location);
         // SAFETY: the vector of a slab with extension words has one for every offset in the slab.
-        unsafe { &*((slab + fast.ext_offset[class.0 as usize] + word) as *const AtomicU32) }
+        unsafe { &*words.wrapping_add(index) }
+    }
+
+    /// The vector of extension words of the slab of a location, and the index of the location's.
+    #[inline(always)]
+    pub fn extension_place(
+        &self,
+        Location { class, slab, offset }: Location,
+    ) -> (*const AtomicU32, usize) {
+        let fast = self.fast();
+        let words = (slab + fast.ext_offset[class.0 as usize]) as *const AtomicU32;
+        (words, offset >> fast.ext_shift[class.0 as usize])
     }
 }
 

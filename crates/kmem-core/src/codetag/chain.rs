@@ -24,6 +24,7 @@
 //!
 //! [`peek`]: crate::os::Process::peek
 
+use super::lines::Lines;
 use super::made::Made;
 use super::passages::Passages;
 use super::rules::{Code, Rules};
@@ -32,6 +33,7 @@ use super::trails::{Trail, Trails, Wanted};
 use super::unloads::{Generation, Unloads};
 use super::unwind::{Base, Rule, Step, rule};
 use super::wrappers::{Wrapper, Wrappers};
+use crate::frames::Frames;
 use crate::os::{Platform, Return, Stack};
 use crate::units::TagId;
 use kmem_layout::site::MAX_DEPTH;
@@ -48,9 +50,12 @@ const OBJECTS_AT_ONCE: usize = 8;
 pub(super) struct Unwinder {
     unloads: Unloads,
     wrappers: Wrappers,
+    frames: Frames,
     rules: Made<Rules>,
     passages: Made<Passages>,
     trails: Made<Trails>,
+    /// Lines of an interpreter.
+    pub(super) lines: Made<Lines>,
 }
 
 /// Effect of an object whose symbols were not read yet.
@@ -99,10 +104,11 @@ struct Walk<'a> {
 
 impl Unwinder {
     pub(super) const fn new() -> Self {
-        let (unloads, wrappers) = (Unloads::new(), Wrappers::new());
+        let (unloads, wrappers, frames) = (Unloads::new(), Wrappers::new(), Frames::new());
         // SAFETY: zeroed, all are empty.
-        let (rules, passages, trails) = unsafe { (Made::none(), Made::none(), Made::none()) };
-        Self { unloads, wrappers, rules, passages, trails }
+        let (rules, passages, trails, lines) =
+            unsafe { (Made::none(), Made::none(), Made::none(), Made::none()) };
+        Self { unloads, wrappers, frames, rules, passages, trails, lines }
     }
 
     /// Takes functions for wrappers whose names match these patterns. Called once, at the start.
@@ -112,7 +118,13 @@ impl Unwinder {
 
     /// Returns whether the call that returns to `ret` is one in a wrapper. `None`: not known now.
     pub(super) fn wrapper(&self, platform: &impl Platform, ret: usize) -> Option<Wrapper> {
-        self.wrappers.find(platform, ret)
+        self.wrappers.find(platform, ret, &self.frames)
+    }
+
+    /// The interpreter among the program's objects.
+    #[inline(always)]
+    pub(super) fn interpreter(&self) -> &Frames {
+        &self.frames
     }
 
     /// A number that changes when an object is unloaded, and is not 0. `None`: one is being
@@ -167,10 +179,23 @@ impl Unwinder {
         if passages.is_none() && trails.is_none() {
             return None;
         }
+        self.on_stack(platform, caller, depth, |walk| {
+            let passage = passages.and_then(|passages| self.find_passage(passages, walk));
+            passage.or_else(|| trails?.find(&walk.wanted()?, frames))
+        })
+    }
+
+    /// Calls `work` with a walk on the thread's own stack. `None`: the call is on another one.
+    #[inline(always)]
+    fn on_stack<T>(
+        &self,
+        platform: &impl Platform,
+        caller: CallSite,
+        depth: u32,
+        work: impl FnOnce(&Walk<'_>) -> Option<T>,
+    ) -> Option<T> {
         let stack = platform.stack(caller.frame)?;
-        let walk = Walk { stack: &stack, caller, reach: self.reach(Depth::of(depth)) };
-        let passage = passages.and_then(|passages| self.find_passage(passages, &walk));
-        passage.or_else(|| trails?.find(&walk.wanted()?, frames))
+        work(&Walk { stack: &stack, caller, reach: self.reach(Depth::of(depth)) })
     }
 
     /// The tag of a chain that was walked for this depth, by its trail alone. For a site that is
@@ -184,9 +209,7 @@ impl Unwinder {
         frames: impl Fn(TagId) -> &'a [u64],
     ) -> Option<TagId> {
         let trails = self.trails.get()?;
-        let stack = platform.stack(caller.frame)?;
-        let walk = Walk { stack: &stack, caller, reach: self.reach(Depth::of(depth)) };
-        trails.find(&walk.wanted()?, frames)
+        self.on_stack(platform, caller, depth, |walk| trails.find(&walk.wanted()?, frames))
     }
 
     /// The tag of a call in a wrapper and its caller, if it is known.
@@ -226,12 +249,10 @@ impl Unwinder {
         depth: u32,
         tag: TagId,
     ) {
-        if let Some(trails) = self.trails.get()
-            && let Some(stack) = platform.stack(caller.frame)
-            && let reach = self.reach(Depth::of(depth))
-            && let Some(wanted) = (Walk { stack: &stack, caller, reach }).wanted()
-        {
-            trails.forget(&wanted, tag);
+        if let Some(trails) = self.trails.get() {
+            self.on_stack(platform, caller, depth, |walk| {
+                walk.wanted().map(|wanted| trails.forget(&wanted, tag))
+            });
         }
     }
 

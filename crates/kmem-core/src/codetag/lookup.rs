@@ -2,7 +2,7 @@
 
 use super::chain::{Depth, Found};
 use super::probes::State;
-use super::tag::Key;
+use super::tag::{FRAME, Key};
 use super::wrappers::Wrapper;
 use super::{CACHE_SLOTS, CallSite, Sites, Table};
 use crate::os::Platform;
@@ -29,14 +29,39 @@ impl Sites {
             }
             return found;
         }
+        if let Some(tag) = self.lookup_line(platform, &table, caller, keep) {
+            return tag;
+        }
+        if caller.address & FRAME != 0 {
+            let caller = self.without_frame(platform, caller);
+            return self.lookup_code(platform, &table, caller, false);
+        }
+        // A call of the interpreter's own asks each time whether the thread holds it.
+        let keep = keep
+            && !(self.interpreter().are_known() && self.interpreter().has_code(caller.address));
+        self.lookup_code(platform, &table, caller, keep)
+    }
+
+    /// [`Self::lookup`] of a call by its return address, without regard to an interpreter.
+    #[inline(always)]
+    pub(super) fn lookup_code(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        caller: CallSite,
+        keep: bool,
+    ) -> TagId {
+        if caller.address <= CallSite::NOBODY.address {
+            return TagId(TAG_NONE);
+        }
         let depth = table.root.depth.load(Ordering::Relaxed);
         let deep_tag = table.root.deep_tag.load(Ordering::Relaxed);
         let mut found = TagId(TAG_NONE);
         let mut has_callers = depth >= 2;
         if !has_callers {
-            found = self.find_or_add(platform, &table, Key::caller(caller.address));
+            found = self.find_or_add(platform, table, Key::caller(caller.address));
             if found.0 != deep_tag {
-                let wrapper = self.is_wrapper(platform, &table, found, caller.address);
+                let wrapper = self.is_wrapper(platform, table, found, caller.address);
                 has_callers = wrapper == Some(true);
                 if keep && wrapper == Some(false) && self.probes.state(found) == State::Over {
                     self.remember(caller.address, found);
@@ -44,13 +69,13 @@ impl Sites {
             }
         }
         if has_callers {
-            found = self.lookup_callers(platform, &table, caller, depth);
+            found = self.lookup_callers(platform, table, caller, depth);
         }
         if found.0 == deep_tag {
             let deep_depth = table.root.deep_depth.load(Ordering::Relaxed);
-            found = self.lookup_callers(platform, &table, caller, depth.max(deep_depth));
+            found = self.lookup_callers(platform, table, caller, depth.max(deep_depth));
         } else if self.probes.may_have(caller.address) {
-            found = self.lookup_probed(platform, &table, caller, found);
+            found = self.lookup_probed(platform, table, caller, found);
         }
         found
     }
@@ -165,6 +190,24 @@ impl Sites {
         if caller.address <= CallSite::NOBODY.address || caller.static_tag().is_some() {
             return None;
         }
+        if let Some(tag) = self.find_line(platform, caller) {
+            return Some(tag);
+        }
+        if self.interpreter().are_known()
+            && (caller.address & FRAME != 0 || self.interpreter().has_code(caller.address))
+        {
+            return None;
+        }
+        self.lookup_chain_of_code(platform, caller)
+    }
+
+    /// [`Self::lookup_chain`] of a call by its return address, without regard to an interpreter.
+    #[inline]
+    pub(super) fn lookup_chain_of_code(
+        &self,
+        platform: &impl Platform,
+        caller: CallSite,
+    ) -> Option<TagId> {
         let table = self.table()?;
         if table.root.deep_tag.load(Ordering::Relaxed) != 0 {
             // The call may be that of the site, whose depth is another one.

@@ -12,6 +12,8 @@
 //! trails[hash]        another chain that was walked before, by the place of its words on the stack
 //! ```
 //!
+//! Beside these, the lines of an interpreter are sites: see `lines`.
+//!
 //! A number is given once and never taken back. When no number is left, new call sites share
 //! [`TAG_OTHER`], which is counted like any other. A static tag whose object was unloaded keeps its
 //! number and its names. A tag of equal names that is loaded later gets both back.
@@ -19,12 +21,15 @@
 //! Context: any, signal handlers included. Lock-free.
 
 mod chain;
+mod lines;
 mod lookup;
 mod made;
 mod passages;
 mod probes;
 mod ranges;
+mod register;
 mod rules;
+mod sequence;
 mod tag;
 mod texts;
 mod trails;
@@ -209,12 +214,14 @@ impl Sites {
     /// program's code is forgotten, for another object may take its place.
     pub fn end_unload(&self) {
         self.unwinder.end_unload();
+        self.forget_calls_below();
         self.forget();
     }
 
     /// In a forked child: forgets what other threads of the parent had begun.
     pub fn forget_threads(&self) {
         self.unwinder.forget_threads();
+        self.forget_line_writers();
     }
 
     fn table(&self) -> Option<Table<'_>> {
@@ -305,11 +312,14 @@ impl Sites {
         if let Some(tag) = key.static_tag() {
             if site.data.load(Ordering::Relaxed) == 0 {
                 // SAFETY: the tag of a call site is loaded (invariant of `CallSite`).
-                let Some(data) = (unsafe { self.copy_names(platform, table, tag) }) else {
+                let Some(data) = (unsafe { self.copy_tag(platform, table, tag) }) else {
                     return false;
                 };
                 site.data.store(data, Ordering::Relaxed);
             }
+        } else if key.kind == site_kind::LINE {
+            let Some(data) = self.copy_names(platform, table, *key.names) else { return false };
+            site.data.store(data, Ordering::Relaxed);
         } else if key.kind == site_kind::CHAIN {
             let frames = key.frames;
             let Some(room) = self.texts.take(platform, table.root, size_of_val(frames)) else {
@@ -336,7 +346,7 @@ impl Sites {
     ///
     /// # Safety
     /// `tag` is a static tag that is loaded.
-    unsafe fn copy_names(
+    unsafe fn copy_tag(
         &self,
         platform: &impl Platform,
         table: &Table<'_>,
@@ -344,7 +354,17 @@ impl Sites {
     ) -> Option<u64> {
         let range = self.ranges.module(tag);
         // SAFETY: the same contract.
-        let Names { line, module, file, function } = unsafe { names_of(tag, &range) };
+        self.copy_names(platform, table, unsafe { names_of(tag, &range) })
+    }
+
+    /// Copies names into memory that is never freed. Returns the copy's address. `None`: there is
+    /// no memory.
+    fn copy_names(
+        &self,
+        platform: &impl Platform,
+        table: &Table<'_>,
+        Names { line, module, file, function }: Names<'_>,
+    ) -> Option<u64> {
         let names = [module, file, function];
         let len = names.iter().map(|name| name.len()).sum::<usize>();
         let room = self.texts.take(platform, table.root, size_of::<Text>() + len)?;
@@ -392,41 +412,6 @@ impl Sites {
         Some(found)
     }
 
-    /// Registers the static tags from `start` up to `stop` under their module's name. Does nothing
-    /// if they are registered already. A tag that is not registered works too, but has no module.
-    pub fn register(&self, start: *const StaticTag, stop: *const StaticTag, module: &[u8]) {
-        self.ranges.add(start, stop, module);
-    }
-
-    /// Takes a registration back. False: there is none from `start`.
-    pub fn unregister(&self, start: *const StaticTag) -> bool {
-        self.ranges.remove(start)
-    }
-
-    /// Forgets the addresses of an object's static tags, before the object is unloaded. Numbers and
-    /// names stay. Calls `each` with the numbers.
-    pub fn retire(
-        &self,
-        start: *const StaticTag,
-        stop: *const StaticTag,
-        mut each: impl FnMut(TagId),
-    ) {
-        let Some(table) = self.table() else { return };
-        let count = table.count();
-        for (number, site) in table.sites[..count as usize].iter().enumerate() {
-            let addr = site.addr.load(Ordering::Relaxed);
-            if site.kind.load(Ordering::Acquire) == site_kind::STATIC
-                && (start as u64..stop as u64).contains(&addr)
-            {
-                self.gone.fetch_add(1, Ordering::Relaxed);
-                each(TagId(number as u32));
-                site.addr.store(0, Ordering::Release);
-                table.unlink(number as u32, Key::tag(addr as *const StaticTag));
-            }
-        }
-        self.forget();
-    }
-
     /// Address of a static tag; null for other tags, and for one whose object was unloaded.
     pub fn place(&self, tag: TagId) -> *const StaticTag {
         let site = self.site(tag);
@@ -434,11 +419,12 @@ impl Sites {
         site.map_or(core::ptr::null(), |site| site.addr.load(Ordering::Relaxed) as *const _)
     }
 
-    /// Names of a static tag; `None` for other tags.
+    /// Names of a static tag or a line of an interpreter; `None` for other tags.
     pub fn names(&self, tag: TagId) -> Option<Names<'_>> {
         let table = self.table()?;
         let site = table.sites.get(tag.0 as usize)?;
-        (site.kind.load(Ordering::Acquire) == site_kind::STATIC).then(|| table.names(tag.0))?
+        let kind = site.kind.load(Ordering::Acquire);
+        matches!(kind, site_kind::STATIC | site_kind::LINE).then(|| table.names(tag.0))?
     }
 
     /// Return addresses of a tag, innermost first; none for a static tag.
@@ -466,7 +452,7 @@ impl Sites {
     }
 }
 
-/// The names in a static tag.
+/// The names in a static tag, or of a line of an interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Names<'a> {
     /// Line in the file.
@@ -477,6 +463,11 @@ pub struct Names<'a> {
     pub file: &'a [u8],
     /// The function, or the scope.
     pub function: &'a [u8],
+}
+
+impl Names<'_> {
+    /// Empty names.
+    const NONE: Self = Self { line: 0, module: &[], file: &[], function: &[] };
 }
 
 /// Names of a loaded tag. `range` is the module's name if the tag has none.
@@ -585,6 +576,9 @@ impl<'a> Table<'a> {
         {
             return false;
         }
+        if key.kind == site_kind::LINE {
+            return self.names(tag).is_some_and(|names| names == *key.names);
+        }
         key.kind != site_kind::CHAIN
             || site.count.load(Ordering::Relaxed) as usize == key.frames.len()
                 // SAFETY: the frames are written before the index names the tag, and neither
@@ -610,7 +604,7 @@ impl<'a> Table<'a> {
         unsafe { core::slice::from_raw_parts(at, len) }
     }
 
-    /// Names of a static tag.
+    /// Names of a static tag or a line.
     fn names(&self, tag: u32) -> Option<Names<'a>> {
         let at = self.sites[tag as usize].data.load(Ordering::Relaxed) as *const Text;
         // SAFETY: null, or a text with its names behind it, written before the kind, never freed.

@@ -11,8 +11,9 @@
 //!
 //! A hit reads one line of memory beside the rule's. A slot is a seqlock, as a trail is.
 
+use super::sequence::Sequence;
 use super::tag::mix;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::TagId;
 
 /// Elsewhere than on Linux no thread knows its stack, so there are no passages.
@@ -21,8 +22,7 @@ const SLOTS: usize = if cfg!(kmem_linux) { 1 << 11 } else { 1 };
 /// A passage that is kept.
 #[repr(C, align(32))]
 struct Kept {
-    /// Odd while a thread writes.
-    seq: AtomicU32,
+    seq: Sequence,
     /// Tag of the chain; 0: there is none.
     tag: AtomicU32,
     generation: AtomicU32,
@@ -45,48 +45,34 @@ impl Passages {
     #[inline(always)]
     pub(super) fn find(&self, generation: u32, chain: [usize; 2]) -> Option<TagId> {
         let kept = self.slot(chain);
-        // Acquire pairs with the release that ends a write.
-        let seq = kept.seq.load(Ordering::Acquire);
+        let seq = kept.seq.read()?;
         let tag = kept.tag.load(Ordering::Relaxed);
         let same = |(kept, ret): (&AtomicU64, usize)| kept.load(Ordering::Relaxed) == ret as u64;
-        if seq & 1 != 0
-            || tag == 0
+        if tag == 0
             || kept.generation.load(Ordering::Relaxed) != generation
             || !kept.chain.iter().zip(chain).all(same)
         {
             return None;
         }
-        // All of it was of one write, if the number is the same after the reads.
-        fence(Ordering::Acquire);
-        (kept.seq.load(Ordering::Relaxed) == seq).then_some(TagId(tag))
+        kept.seq.is_still(seq).then_some(TagId(tag))
     }
 
-    /// Keeps the tag of a chain. A writer never waits: if another one is at work, it is not kept.
+    /// Keeps the tag of a chain. If another thread writes to its slot, it is not kept.
     pub(super) fn keep(&self, generation: u32, chain: [usize; 2], tag: TagId) {
         let kept = self.slot(chain);
-        let seq = kept.seq.load(Ordering::Relaxed);
-        let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
-        if seq & 1 != 0 || kept.seq.compare_exchange(seq, seq + 1, done, failed).is_err() {
-            return;
-        }
-        // Pairs with the fence of `find`: who reads a word of this write sees an odd number, or a
-        // later one.
-        fence(Ordering::Release);
-        kept.generation.store(generation, Ordering::Relaxed);
-        for (kept, ret) in kept.chain.iter().zip(chain) {
-            kept.store(ret as u64, Ordering::Relaxed);
-        }
-        kept.tag.store(tag.0, Ordering::Relaxed);
-        kept.seq.store(seq.wrapping_add(2), Ordering::Release);
+        kept.seq.write(kept.seq.now(), || {
+            kept.generation.store(generation, Ordering::Relaxed);
+            for (kept, ret) in kept.chain.iter().zip(chain) {
+                kept.store(ret as u64, Ordering::Relaxed);
+            }
+            kept.tag.store(tag.0, Ordering::Relaxed);
+        });
     }
 
     /// In a forked child: writes of other threads do not end.
     pub(super) fn forget_writers(&self) {
         for kept in &self.slots {
-            if kept.seq.load(Ordering::Relaxed) & 1 != 0 {
-                kept.tag.store(0, Ordering::Relaxed);
-                kept.seq.fetch_add(1, Ordering::Release);
-            }
+            kept.seq.end_lost(|| kept.tag.store(0, Ordering::Relaxed));
         }
     }
 }

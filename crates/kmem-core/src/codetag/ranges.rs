@@ -12,6 +12,8 @@ pub(super) const MAX_MODULE: usize = 56;
 struct Range {
     start: AtomicU64,
     stop: AtomicU64,
+    /// Address of the tags that have numbers; 0 for none.
+    listed: AtomicU64,
     /// The name, ended by a zero.
     name: [AtomicU64; MAX_MODULE / 8],
 }
@@ -29,6 +31,7 @@ impl Ranges {
                 Range {
                     start: AtomicU64::new(0),
                     stop: AtomicU64::new(0),
+                    listed: AtomicU64::new(0),
                     name: [const { AtomicU64::new(0) }; MAX_MODULE / 8],
                 }
             }; MAX_RANGES],
@@ -55,6 +58,7 @@ impl Ranges {
             bytes[..len].copy_from_slice(&part[..len]);
             word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
         }
+        range.listed.store(0, Ordering::Relaxed);
         range.stop.store(stop as u64, Ordering::Relaxed);
         range.start.store(start as u64, Ordering::Release);
     }
@@ -66,6 +70,14 @@ impl Ranges {
             range.start.compare_exchange(start, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         self.0.iter().find(is).is_some()
+    }
+
+    /// Notes that the tags from `tags` on are about to get numbers. False: they have them already,
+    /// or the object that starts at `start` is not there.
+    pub(super) fn list(&self, start: *const StaticTag, tags: *const StaticTag) -> bool {
+        let is = |range: &&Range| range.start.load(Ordering::Acquire) == start as u64;
+        let swap = |range: &Range| range.listed.swap(tags as u64, Ordering::Relaxed);
+        self.0.iter().find(is).is_some_and(|range| swap(range) != tags as u64)
     }
 
     /// Name of the module that a tag belongs to, and its length in bytes; 0 for an unknown module.

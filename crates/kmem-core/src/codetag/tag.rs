@@ -4,6 +4,8 @@ use core::ffi::{CStr, c_char};
 
 use kmem_layout::site::site_kind;
 
+use super::Names;
+
 /// A tag compiled into a program: one per call site, in the ELF section [`SECTION`] of its object.
 /// It is `struct kmem_alloc_tag` of `kmem.h` (the kernel's `struct codetag`).
 ///
@@ -45,6 +47,8 @@ impl StaticTag {
 
 /// Set in the address of a static tag; no return address has it.
 const STATIC: usize = 1 << 49;
+/// Set in the address of an instruction of an interpreter. On Linux no address has it.
+pub(super) const FRAME: usize = if cfg!(kmem_linux) { 1 << 47 } else { 0 };
 /// The bits of an address that a key has. A kernel's addresses are those of the upper half, where
 /// all bits above are those of the highest one.
 const ADDRESS: usize = (1 << 48) - 1;
@@ -76,6 +80,10 @@ pub struct CallSite {
 impl CallSite {
     /// No call site. No return address has this value. Unlike 0 and 1, it never looks cached.
     pub const NOBODY: Self = Self { address: 2, frame: 0 };
+
+    /// Address of a call site on a thread that runs an interpreter, in other code than the
+    /// interpreter's own. It never looks cached.
+    pub(crate) const BELOW_FRAME: usize = FRAME | 3;
 
     /// A static tag.
     #[inline(always)]
@@ -116,23 +124,36 @@ pub(super) struct Key<'a> {
     pub(super) wrappers: usize,
     /// Number of those up to the last one in a wrapper that was chosen.
     pub(super) chosen: usize,
+    /// The names of an interpreter's line; empty for the other kinds.
+    pub(super) names: &'a Names<'a>,
 }
 
 impl<'a> Key<'a> {
+    const NONE: Self =
+        Self { kind: 0, address: 0, frames: &[], wrappers: 0, chosen: 0, names: &Names::NONE };
+
     /// A return address.
     pub(super) fn caller(ret: usize) -> Self {
-        Self { kind: site_kind::CALLER, address: ret, frames: &[], wrappers: 0, chosen: 0 }
+        Self { kind: site_kind::CALLER, address: ret, ..Self::NONE }
     }
 
     /// The address of a static tag.
     pub(super) fn tag(tag: *const StaticTag) -> Self {
-        Self { kind: site_kind::STATIC, address: tag as usize, frames: &[], wrappers: 0, chosen: 0 }
+        Self { kind: site_kind::STATIC, address: tag as usize, ..Self::NONE }
     }
 
     /// Return addresses, innermost first.
     pub(super) fn chain(frames: &'a [usize], wrappers: usize, chosen: usize) -> Self {
         let address = frames.first().map_or(0, |&ret| ret);
-        Self { kind: site_kind::CHAIN, address, frames, wrappers, chosen }
+        Self { kind: site_kind::CHAIN, address, frames, wrappers, chosen, ..Self::NONE }
+    }
+
+    /// A line of an interpreter. Its address is a hash of the names.
+    pub(super) fn line(names: &'a Names<'a>) -> Self {
+        let hash = |hash, text: &[u8]| text.iter().fold(hash, |hash, &b| mix(hash, u64::from(b)));
+        let texts = [names.module, names.file, names.function];
+        let address = texts.into_iter().fold(u64::from(names.line), hash);
+        Self { kind: site_kind::LINE, address: address as usize | 1, names, ..Self::NONE }
     }
 
     /// The static tag, if it is one.

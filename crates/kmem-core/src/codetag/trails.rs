@@ -16,11 +16,13 @@
 //! finds the pointer's value, relative to the first frame, among the `pointers`. Rules change only
 //! when an object is unloaded, and a trail holds for one generation of rules.
 //!
-//! A trail is a seqlock. A reader that sees a mixture compares other words of the stack, and finds
-//! out afterwards. A writer never waits: if another one is at work, the trail is not kept.
+//! A trail is a seqlock ([`Sequence`]). A reader that sees a mixture compares other words of the
+//! stack, and finds out afterwards. A writer never waits: if another one is at work, the trail is
+//! not kept.
 
+use super::sequence::Sequence;
 use crate::os::Stack;
-use crate::sync::{AtomicU8, AtomicU16, AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 use crate::units::TagId;
 use kmem_layout::site::MAX_DEPTH;
 
@@ -94,8 +96,7 @@ impl Trail {
 /// A trail that is kept.
 #[repr(C, align(64))]
 struct Kept {
-    /// Odd while a thread writes.
-    seq: AtomicU32,
+    seq: Sequence,
     generation: AtomicU32,
     /// Tag of the chain; 0: there is none.
     tag: AtomicU32,
@@ -180,8 +181,7 @@ impl Trails {
     ) -> Option<TagId> {
         let number = wanted.set();
         for kept in self.set(number) {
-            // Acquire pairs with the release that ends a write.
-            let seq = kept.seq.load(Ordering::Acquire);
+            let Some(seq) = kept.seq.read() else { continue };
             let (tag, counts) =
                 (kept.tag.load(Ordering::Relaxed), kept.counts.load(Ordering::Relaxed));
             if tag == 0 {
@@ -189,17 +189,14 @@ impl Trails {
             }
             let (depth, returns) = (counts as usize & 0xff, counts as usize >> 8 & 0xff);
             let frames = frames(TagId(tag));
-            if seq % 2 != 0
-                || depth != wanted.depth
+            if depth != wanted.depth
                 || kept.generation.load(Ordering::Relaxed) != wanted.generation
                 || frames.len() != returns + 1
                 || !wanted.is_on(kept, frames, counts as usize >> 16)
             {
                 continue;
             }
-            // All of it was of one write, if the number is the same after the reads.
-            fence(Ordering::Acquire);
-            if kept.seq.load(Ordering::Relaxed) == seq {
+            if kept.seq.is_still(seq) {
                 return Some(TagId(tag));
             }
         }
@@ -222,39 +219,28 @@ impl Trails {
         self.lens[number].fetch_max(way as u8 + 1, Ordering::Relaxed);
         // A new one was never written, unless another thread writes it now. To read it first would
         // cost a page fault more.
-        let seq = if way < len { kept.seq.load(Ordering::Relaxed) } else { 0 };
-        let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
-        if seq % 2 != 0 || kept.seq.compare_exchange(seq, seq + 1, done, failed).is_err() {
-            return;
-        }
-        // Pairs with the fence of `find`: who reads a word of this write sees an odd number, or a
-        // later one.
-        fence(Ordering::Release);
-        kept.generation.store(wanted.generation, Ordering::Relaxed);
+        let seq = if way < len { kept.seq.now() } else { 0 };
         let counts = wanted.depth | trail.returns_len << 8 | trail.pointers_len << 16;
-        kept.counts.store(counts as u32, Ordering::Relaxed);
-        for (entry, &at) in kept.returns.iter().zip(&trail.returns[..trail.returns_len]) {
-            entry.store(at, Ordering::Relaxed);
-        }
         let pointers = &trail.pointers[..trail.pointers_len];
-        for (entry, &(at, value)) in kept.pointers.iter().zip(pointers) {
-            entry.store(u32::from(value) << 16 | u32::from(at), Ordering::Relaxed);
-        }
-        kept.tag.store(tag.0, Ordering::Relaxed);
-        kept.seq.store(seq.wrapping_add(2), Ordering::Release);
+        kept.seq.write(seq, || {
+            kept.generation.store(wanted.generation, Ordering::Relaxed);
+            kept.counts.store(counts as u32, Ordering::Relaxed);
+            for (entry, &at) in kept.returns.iter().zip(&trail.returns[..trail.returns_len]) {
+                entry.store(at, Ordering::Relaxed);
+            }
+            for (entry, &(at, value)) in kept.pointers.iter().zip(pointers) {
+                entry.store(u32::from(value) << 16 | u32::from(at), Ordering::Relaxed);
+            }
+            kept.tag.store(tag.0, Ordering::Relaxed);
+        });
     }
 
     /// Forgets the trails of a tag among those that a question would find.
     pub(super) fn forget(&self, wanted: &Wanted<'_>, tag: TagId) {
         for kept in self.set(wanted.set()) {
-            let seq = kept.seq.load(Ordering::Relaxed);
-            let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
-            if kept.tag.load(Ordering::Relaxed) == tag.0
-                && seq % 2 == 0
-                && kept.seq.compare_exchange(seq, seq + 1, done, failed).is_ok()
-            {
-                kept.tag.store(0, Ordering::Relaxed);
-                kept.seq.store(seq.wrapping_add(2), Ordering::Release);
+            let seq = kept.seq.now();
+            if kept.tag.load(Ordering::Relaxed) == tag.0 {
+                kept.seq.write(seq, || kept.tag.store(0, Ordering::Relaxed));
             }
         }
     }
@@ -262,10 +248,7 @@ impl Trails {
     /// In a forked child: writes of other threads do not end.
     pub(super) fn forget_writers(&self) {
         for kept in (0..SETS).flat_map(|number| self.set(number)) {
-            if kept.seq.load(Ordering::Relaxed) % 2 != 0 {
-                kept.tag.store(0, Ordering::Relaxed);
-                kept.seq.fetch_add(1, Ordering::Release);
-            }
+            kept.seq.end_lost(|| kept.tag.store(0, Ordering::Relaxed));
         }
     }
 }

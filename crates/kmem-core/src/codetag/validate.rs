@@ -57,6 +57,7 @@ impl Table<'_> {
     fn validate(&self, tag: u32) -> Result<(), SiteFault> {
         let site = &self.sites[tag as usize];
         let address = site.addr.load(Ordering::Relaxed) as usize;
+        let names = self.names(tag);
         let key = match site.kind.load(Ordering::Acquire) {
             // A number that was not needed, or a static tag whose object was unloaded.
             0 => return Ok(()),
@@ -66,6 +67,10 @@ impl Table<'_> {
             site_kind::CHAIN => {
                 Key::chain(frames(site), site.wrappers.load(Ordering::Relaxed) as usize, 0)
             }
+            site_kind::LINE => match &names {
+                Some(names) => Key::line(names),
+                None => return Err(SiteFault::Kind { tag: TagId(tag) }),
+            },
             _ => return Err(SiteFault::Kind { tag: TagId(tag) }),
         };
         match self.search(key) {

@@ -18,6 +18,7 @@ use core::slice::from_raw_parts;
 use kmem_layout::wrapper::{is_wrapper, is_wrapper_object, matches_any, may_be_wrapper};
 
 use super::tag::mix;
+use crate::frames::Frames;
 use crate::os::functions::{ELF_HEADER, Functions};
 use crate::os::{CodeObject, Platform};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -153,19 +154,30 @@ impl Wrappers {
 
     /// Returns whether the call that returns to `ret` is one in a wrapper. Reads the symbols of its
     /// object, if no thread has. `None`: not known now.
-    pub(super) fn find(&self, platform: &impl Platform, ret: usize) -> Option<Wrapper> {
-        self.look_for(platform, ret, true)
+    /// `frames` looks at the symbols, too.
+    pub(super) fn find(
+        &self,
+        platform: &impl Platform,
+        ret: usize,
+        frames: &Frames,
+    ) -> Option<Wrapper> {
+        self.look_for(platform, ret, Some(frames))
     }
 
     /// [`Self::find`] without reading symbols.
     pub(super) fn find_known(&self, platform: &impl Platform, ret: usize) -> Option<Wrapper> {
-        self.look_for(platform, ret, false)
+        self.look_for(platform, ret, None)
     }
 
     /// Not inlined: callers of `malloc` may have little stack.
     #[cold]
     #[inline(never)]
-    fn look_for(&self, platform: &impl Platform, ret: usize, may_read: bool) -> Option<Wrapper> {
+    fn look_for(
+        &self,
+        platform: &impl Platform,
+        ret: usize,
+        frames: Option<&Frames>,
+    ) -> Option<Wrapper> {
         let call = ret.wrapping_sub(1);
         let found = platform.with_object(call, |object| {
             if is_wrapper_object(object.name()) {
@@ -180,10 +192,10 @@ impl Wrappers {
                     return (state == COMPLETE).then(|| known.at(call));
                 }
             }
-            if !may_read {
+            let Some(frames) = frames else {
                 let is_full = || self.objects.iter().all(|known| !known.is_free());
                 return (len == OBJECTS && is_full()).then_some(Wrapper::No);
-            }
+            };
             let Some(place) = self.objects.iter().position(Known::take) else {
                 return Some(Wrapper::No);
             };
@@ -192,15 +204,22 @@ impl Wrappers {
             known.start.store(start, Ordering::Relaxed);
             known.identity.store(identity, Ordering::Relaxed);
             known.state.store(READING, Ordering::Release);
-            self.read(platform, known, object).then(|| known.at(call))
+            self.read(platform, known, object, frames).then(|| known.at(call))
         });
         found.unwrap_or(Some(Wrapper::No))
     }
 
     /// Reads the symbols of an object into its entry. False: they could not be read this time.
     #[inline(always)]
-    fn read(&self, platform: &impl Platform, known: &Known, object: &CodeObject<'_>) -> bool {
+    fn read(
+        &self,
+        platform: &impl Platform,
+        known: &Known,
+        object: &CodeObject<'_>,
+        frames: &Frames,
+    ) -> bool {
         let read = platform.with_functions(object, |functions| {
+            frames.look_at(platform, object, functions);
             self.note(platform, known, object, functions);
         });
         let is_read = read.is_some() || self.failures.fetch_add(1, Ordering::Relaxed) >= FAILURES;
@@ -329,7 +348,7 @@ mod tests {
         // Another thread reads the object of the first place.
         assert!(wrappers.objects[0].take());
         wrappers.failures.store(FAILURES, Ordering::Relaxed);
-        assert_eq!(wrappers.find(&Plugins, call(2)), Some(Wrapper::No));
+        assert_eq!(wrappers.find(&Plugins, call(2), &Frames::new()), Some(Wrapper::No));
         wrappers.objects[0].state.store(FREE, Ordering::Relaxed);
         assert_eq!(wrappers.find_known(&Plugins, call(2)), Some(Wrapper::No));
         assert!(wrappers.objects[0].is_free());
@@ -349,14 +368,14 @@ mod tests {
         let call = |object: usize| object * PAGE_SIZE + 16;
         assert_eq!(wrappers.find_known(&Plugins, call(1)), None);
         for _ in 0..FAILURES {
-            assert_eq!(wrappers.find(&Plugins, call(1)), None);
+            assert_eq!(wrappers.find(&Plugins, call(1), &Frames::new()), None);
         }
         for object in 1..=OBJECTS {
-            assert_eq!(wrappers.find(&Plugins, call(object)), Some(Wrapper::No));
+            assert_eq!(wrappers.find(&Plugins, call(object), &Frames::new()), Some(Wrapper::No));
             assert_eq!(wrappers.find_known(&Plugins, call(object)), Some(Wrapper::No));
         }
         let further = call(OBJECTS + 1);
         assert_eq!(wrappers.find_known(&Plugins, further), Some(Wrapper::No));
-        assert_eq!(wrappers.find(&Plugins, further), Some(Wrapper::No));
+        assert_eq!(wrappers.find(&Plugins, further, &Frames::new()), Some(Wrapper::No));
     }
 }

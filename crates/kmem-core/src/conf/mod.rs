@@ -1,11 +1,15 @@
-//! The configuration of an instance: `KMEM_CONF=opt:val,opt:val`. It is read once at the start,
-//! without allocating. The last of equal options wins. An unknown option or a bad value is reported
-//! and left out. It ends the program only with `strict:1`.
+//! The configuration of an instance: `opt:val,opt:val`. It is read once at the start, without
+//! allocating, from each [`ConfSource`](crate::os::ConfSource): the program, a file, the
+//! environment. The last of equal options wins. An unknown option or a bad value is reported and
+//! left out. It ends the program only with `strict:1`. The idea is that of `malloc_conf` and
+//! `/etc/malloc.conf` in jemalloc.
 
+mod file;
 mod message;
 mod nearest;
 mod options;
 
+pub use file::lines;
 pub use message::{Message, Taken};
 pub use nearest::nearest;
 pub use options::{ConfOption, OPTIONS};
@@ -32,6 +36,10 @@ pub struct Conf {
     pub peak: bool,
     /// `decay_ms:N`: milliseconds for which free memory is kept before the system gets it back.
     pub decay_ms: u32,
+    /// `demand_ms:N`: milliseconds for which as much memory is kept as was in use at once.
+    pub demand_ms: u32,
+    /// `background_thread:0|1`: a thread gives memory back while the program makes no calls.
+    pub background_thread: bool,
     /// `thp:never|auto|always`: when memory is backed with huge pages.
     pub thp: Thp,
     /// `check_pages:off|refill|every`: when free pages are checked.
@@ -45,7 +53,8 @@ pub struct Conf {
     pub init_on_alloc: bool,
     /// `init_on_free:0|1`: memory of any size is zeroed when it is freed.
     pub init_on_free: bool,
-    /// `shuffle:0|1`: single pages, huge pages and objects of slabs are allocated in random order.
+    /// `shuffle:0|1`: blocks of pages that CPUs keep, and objects of slabs, are allocated in random
+    /// order.
     pub shuffle: bool,
     /// `redzone:0|1`: the bytes around an object are checked when it is freed.
     pub redzone: bool,
@@ -63,6 +72,8 @@ pub struct Conf {
     /// `skip:PATTERNS`: functions that are taken for allocation wrappers, besides those that are
     /// known: see [`kmem_layout::wrapper::matches_any`].
     pub skip: Text<MAX_PATTERNS>,
+    /// `python:auto|off`: whether the lines of a CPython in the process are call sites.
+    pub python: Python,
     /// `blackbox:PATH`: the file of the black box, which outlives the process.
     pub blackbox: Text<MAX_PATH>,
     /// `boxes:DIRECTORY`: where this process and its forked children make their black boxes.
@@ -110,6 +121,15 @@ pub enum GroupBy {
     ThreadName,
 }
 
+/// Use of the lines of a CPython in the process as call sites; see [`Conf::python`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Python {
+    /// Where one is found.
+    Auto,
+    /// Never.
+    Off,
+}
+
 /// A text of at most `N` bytes; empty for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Text<const N: usize> {
@@ -154,6 +174,8 @@ impl Conf {
         profiling: kmem_layout::root::profiling::ON,
         peak: false,
         decay_ms: 20,
+        demand_ms: 500,
+        background_thread: false,
         thp: Thp::Auto,
         check_pages: CheckPages::Refill,
         debug_pagealloc: false,
@@ -172,6 +194,7 @@ impl Conf {
         group_by: GroupBy::Nothing,
         blackbox: Text::NONE,
         skip: Text::NONE,
+        python: Python::Auto,
         boxes: Text::NONE,
         report: Text::NONE,
     };

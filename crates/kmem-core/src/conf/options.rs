@@ -3,9 +3,9 @@
 use kmem_layout::root::profiling;
 use kmem_layout::site::MAX_DEPTH;
 
-use super::{CheckPages, Complaint, Conf, GroupBy, Text, Thp};
+use super::{CheckPages, Complaint, Conf, GroupBy, Python, Text, Thp};
 
-/// An option of `KMEM_CONF`.
+/// An option of the configuration.
 pub struct ConfOption {
     /// Its name.
     pub name: &'static str,
@@ -88,6 +88,21 @@ pub const OPTIONS: &[ConfOption] = &[
         },
     },
     ConfOption {
+        name: "python",
+        values: "`auto`, `off`",
+        default: "`auto`",
+        meaning: "In a process with CPython 3.8 to 3.13, name call sites by Python's file, line \
+                  and function, or never do. No effect beside `debug_pagealloc`.",
+        set: |conf, value| {
+            conf.python = match value {
+                b"auto" => Python::Auto,
+                b"off" => Python::Off,
+                _ => return Err(Complaint::BadValue),
+            };
+            Ok(())
+        },
+    },
+    ConfOption {
         name: "peak",
         values: "`0`, `1`",
         default: "`0`",
@@ -134,10 +149,28 @@ pub const OPTIONS: &[ConfOption] = &[
         meaning: "Milliseconds for which free memory is kept before the system gets it back. With \
                   `0`, CPUs keep no free pages.",
         set: |conf, value| {
-            let most = |ms: &u32| *ms <= 3_600_000;
-            conf.decay_ms = number(value).filter(most).ok_or(Complaint::BadValue)?;
+            conf.decay_ms = milliseconds(value)?;
             Ok(())
         },
+    },
+    ConfOption {
+        name: "demand_ms",
+        values: "0 to 3600000",
+        default: "`500`",
+        meaning: "Milliseconds for which free memory is kept, up to as much as was in use at \
+                  once in that time. A program that works in phases finds it there.",
+        set: |conf, value| {
+            conf.demand_ms = milliseconds(value)?;
+            Ok(())
+        },
+    },
+    ConfOption {
+        name: "background_thread",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Start a thread that gives free memory back while the program makes no calls, in \
+                  the program and in each forked child.",
+        set: switch!(background_thread),
     },
     ConfOption {
         name: "thp",
@@ -160,7 +193,8 @@ pub const OPTIONS: &[ConfOption] = &[
         values: "`off`, `refill`, `every`",
         default: "`refill`",
         meaning: "Check free pages never, when a CPU takes them from a zone, or at every \
-                  allocation and free. `every` closes the fast paths.",
+                  allocation and free. `refill` looks at the first page of each block, `every` at \
+                  all pages. `every` closes the fast paths.",
         set: |conf, value| {
             conf.check_pages = match value {
                 b"off" => CheckPages::Off,
@@ -204,7 +238,8 @@ pub const OPTIONS: &[ConfOption] = &[
         name: "shuffle",
         values: "`0`, `1`",
         default: "`0`",
-        meaning: "Single pages, huge pages and objects of a slab are handed out in random order.",
+        meaning: "Blocks of 1 to 8 pages, huge pages and objects of a slab are handed out in \
+                  random order.",
         set: switch!(shuffle),
     },
     ConfOption {
@@ -303,6 +338,11 @@ fn switch(value: &[u8]) -> Result<bool, Complaint> {
         b"0" | b"off" => Ok(false),
         _ => Err(Complaint::BadValue),
     }
+}
+
+/// A time of at most an hour.
+fn milliseconds(value: &[u8]) -> Result<u32, Complaint> {
+    number(value).filter(|&ms| ms <= 3_600_000).ok_or(Complaint::BadValue)
 }
 
 /// A decimal number without a sign.

@@ -48,7 +48,7 @@ use locked::Owned;
 #[cfg(not(all(kmem_rseq, not(miri))))]
 use no_rseq as rseq;
 use stock::CELLS;
-pub use stock::{Cell, Stock};
+pub use stock::{Cell, Cleared, Stock};
 pub use validate::AreaFault;
 
 /// Most CPUs with a slot of their own: the most that Linux can be built for on x86-64.

@@ -1,7 +1,8 @@
 //! Stand-ins for critical sections on targets without rseq. Arrays are always empty and full.
 
-use super::{Cell, Slots, Stock};
+use super::{Cell, Cleared, Slots, Stock};
 use crate::class::ArrayId;
+use crate::sync::AtomicU32;
 use crate::units::{Item, ObjcgId};
 
 impl Slots {
@@ -32,20 +33,24 @@ impl Slots {
         Item::NONE
     }
 
-    /// Returns false: this target has no critical sections.
+    /// Clears nothing: this target has no critical sections.
     ///
     /// # Safety
     /// None here; see the rseq kind.
     #[inline(always)]
-    pub unsafe fn push_paid(
+    pub unsafe fn push_freed(
         &self,
         _array: ArrayId,
         _item: Item,
-        _objcg: ObjcgId,
+        _word: (&AtomicU32, u32),
         _bound: u32,
-    ) -> bool {
-        false
+    ) -> Cleared {
+        Cleared::Not
     }
+}
+
+pub(super) fn refund_freed(_: &Slots, _: Cell, _: i32, _: (&AtomicU32, u32), _: u32) -> Cleared {
+    Cleared::Not
 }
 
 pub(super) fn start(_: Option<isize>) {}

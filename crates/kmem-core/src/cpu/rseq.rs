@@ -7,7 +7,9 @@
 //! - It reads the CPU number after that.
 //! - One store commits, and it is the section's last instruction.
 //! - An abort lands behind the signature that glibc registered.
-//! - No other thread reads memory that it writes before the commit, and a restart overwrites it.
+//! - No other thread reads memory that it writes before the commit, and a restart overwrites it. A
+//!   section that frees a live item also clears the item's extension word. An abort after that
+//!   tells so, and does not start over.
 //! - It writes no field of the rseq area but `rseq_cs`.
 //!
 //! The kernel aborts a section after every trap. So no section commits while a debugger steps
@@ -22,13 +24,21 @@
 //! The `cpu_id` of a thread that is not registered is -1 or -2. The table words of these numbers
 //! are always zero.
 //!
+//! A fast section computes the address of the head first, and uses it without an
+//! index. For such an address alone, an Intel core forwards a store to a later load at no cost. In
+//! a pair of `malloc` and `free`, each waits for the head that the other one wrote. The pair takes
+//! 5.1 ns instead of 8.5 on an Intel server core. Calls of mixed classes gain nothing.
+//!
 //! Context: any, signal handlers included.
 
 use core::arch::asm;
 use core::mem::offset_of;
 
-use super::{Area, BLOCK, Cell, Front, Slots, Stock, Wiped};
+use kmem_layout::word::{EXT_LIVE, OBJCG_SHIFT, TAG_MASK};
+
+use super::{Area, BLOCK, Cell, Cleared, Front, Slots, Stock, Wiped};
 use crate::class::ArrayId;
+use crate::sync::AtomicU32;
 use crate::units::{Item, ObjcgId};
 
 /// Offset of the bottoms in an area.
@@ -42,6 +52,10 @@ const TABLE: usize = offset_of!(Slots, wiped) + offset_of!(Wiped, table);
 
 // The table words of CPU numbers -1 and -2 lie in `no_cpu`.
 const _: () = assert!(offset_of!(Wiped, table) >= offset_of!(Wiped, no_cpu) + 2 * 8);
+
+/// The group's bits in an extension word. They are those of an empty stock of the group.
+const GROUP: u32 = !0 << OBJCG_SHIFT;
+const _: () = assert!(Stock::new(ObjcgId(1), 0).0 == 1 << OBJCG_SHIFT);
 
 /// Times that a section of a slow path starts over. Another thread or a signal aborts it once.
 const RESTARTS: u32 = 16;
@@ -78,6 +92,21 @@ macro_rules! enter {
 macro_rules! restart_or {
     ($fail:literal) => {
         concat!("dec {tries:e}\njnz 2f\n", $fail)
+    };
+}
+
+/// Puts the stock in `{cell}`, changed by `{by}`, into `{stock}`. Jumps to `{no}` if it is not one
+/// of the group `{objcg}`, or would not be below `{bound}`.
+macro_rules! changed_stock {
+    () => {
+        concat!(
+            "mov {stock:e}, [{area} + {cell}]\n",
+            "xor {stock:e}, {objcg:e}\n",
+            "add {stock:e}, {by:e}\n",
+            "cmp {stock:e}, {bound:e}\n",
+            "jae {no}\n",
+            "xor {stock:e}, {objcg:e}",
+        )
     };
 }
 
@@ -133,12 +162,13 @@ impl Slots {
         unsafe {
             asm!(
                 enter!("xor {object:e}, {object:e}\njmp 4f"),
-                "mov {top:e}, [{area} + {array} * 8]",
+                "lea {rseq}, [{area} + {array} * 8]",
+                "mov {top:e}, [{rseq}]",
                 "mov {object}, [{area} + {top} - 8]",
                 "test {object}, {object}",
                 "jz 4f",
                 "sub {top:e}, 8",
-                "mov [{area} + {array} * 8], {top:e}",
+                "mov [{rseq}], {top:e}",
                 "4:",
                 area = out(reg) _,
                 top = out(reg) _,
@@ -164,12 +194,13 @@ impl Slots {
         unsafe {
             asm!(
                 enter!("jmp {full}"),
-                "mov {top:e}, [{area} + {array} * 8]",
+                "lea {rseq}, [{area} + {array} * 8]",
+                "mov {top:e}, [{rseq}]",
                 "test {top:e}, {block} - 1",
                 "jz {full}",
                 "mov [{area} + {top}], {object}",
                 "add {top:e}, 8",
-                "mov [{area} + {array} * 8], {top:e}",
+                "mov [{rseq}], {top:e}",
                 "4:",
                 area = out(reg) _,
                 top = out(reg) _,
@@ -202,7 +233,8 @@ impl Slots {
         unsafe {
             asm!(
                 enter!("jmp 79f"),
-                "mov {head}, [{area} + {array} * 8]",
+                "lea {array}, [{area} + {array} * 8]",
+                "mov {head}, [{array}]",
                 "mov {rseq:e}, {head:e}",
                 "mov {object}, [{area} + {rseq} - 8]",
                 "mov {rseq}, {head}",
@@ -214,7 +246,7 @@ impl Slots {
                 "test {object}, {object}",
                 "jz 4f",
                 "sub {head}, {taken}",
-                "mov [{area} + {array} * 8], {head}",
+                "mov [{array}], {head}",
                 "4:",
                 otherwise!("xor {object:e}, {object:e}"),
                 area = out(reg) _,
@@ -222,7 +254,7 @@ impl Slots {
                 object = out(reg) object,
                 slots = in(reg) self,
                 rseq = out(reg) _,
-                array = in(reg) u64::from(array.0),
+                array = inout(reg) u64::from(array.0) => _,
                 objcg = in(reg) on_head(objcg),
                 taken = in(reg) TAKEN,
                 most = const Stock::MAX - 1,
@@ -234,49 +266,105 @@ impl Slots {
         Item(object)
     }
 
-    /// Puts an item on this CPU's array, and adds it to the group's stock on the array's head.
-    /// False: the array is full, or there is no stock of this group, or it has `bound` items
-    /// already. Fast path.
+    /// Frees a live item of a group. Clears its extension word, and puts it on this CPU's array.
+    /// Adds it to the group's stock on the array's head. Fast path.
     ///
     /// # Safety
-    /// See [`Self::push`].
+    /// See [`Self::push`]. `item` is a live thing of `array`, which the caller gives up. `ext` is
+    /// its extension word, and `word` the value of it that the caller read.
     #[inline(always)]
-    pub unsafe fn push_paid(&self, array: ArrayId, item: Item, objcg: ObjcgId, bound: u32) -> bool {
-        // SAFETY: writes above the top of the CPU's array, then commits its head.
+    pub unsafe fn push_freed(
+        &self,
+        array: ArrayId,
+        item: Item,
+        (ext, word): (&AtomicU32, u32),
+        bound: u32,
+    ) -> Cleared {
+        // SAFETY: writes above the top of the CPU's array, and clears the word of an item that the
+        // caller gives up, by the contract. Then commits the array's head.
         unsafe {
             asm!(
-                enter!("jmp {no}"),
-                "mov {head}, [{area} + {array} * 8]",
-                "test {head:e}, {block} - 1",
+                enter!("test dword ptr [{ext}], {live}\njz {unpaid}\njmp {no}"),
+                "lea {array}, [{area} + {array} * 8]",
+                "mov {top:e}, [{array}]",
+                "test {top:e}, {block} - 1",
                 "jz {no}",
-                "mov {rseq}, {head}",
-                "xor {rseq}, {objcg}",
-                "shr {rseq}, 32",
+                "mov {rseq:e}, {word:e}",
+                "and {rseq:e}, {group}",
+                "xor {rseq:e}, [{array} + 4]",
                 "cmp {rseq:e}, {bound:e}",
                 "jae {no}",
-                "mov {rseq:e}, {head:e}",
-                "mov [{area} + {rseq}], {object}",
-                "add {head}, {taken}",
-                "mov [{area} + {array} * 8], {head}",
+                "cmp [{ext}], {word:e}",
+                "jne {no}",
+                "and dword ptr [{ext}], {tag}",
+                "mov [{area} + {top}], {object}",
+                "mov {rseq}, [rip + kmem_item_and_stock]",
+                "add [{array}], {rseq}",
                 "4:",
                 area = out(reg) _,
-                head = out(reg) _,
+                top = out(reg) _,
                 object = in(reg) item.0,
                 slots = in(reg) self,
                 rseq = out(reg) _,
-                array = in(reg) u64::from(array.0),
-                objcg = in(reg) on_head(objcg),
-                taken = in(reg) TAKEN,
+                array = inout(reg) u64::from(array.0) => _,
+                ext = in(reg) ext,
+                word = in(reg) word,
                 bound = in(reg) bound,
+                group = const GROUP as i32,
+                live = const EXT_LIVE,
+                tag = const TAG_MASK,
                 table = const TABLE,
                 empty = const EMPTY,
                 block = const BLOCK,
-                no = label { return false },
+                unpaid = label { return Cleared::Unpaid },
+                no = label { return Cleared::Not },
                 options(nostack),
             );
         }
-        true
+        Cleared::Paid
     }
+}
+
+/// See [`Slots::refund_freed`].
+#[inline]
+pub(super) fn refund_freed(
+    slots: &Slots,
+    cell: Cell,
+    by: i32,
+    (ext, word): (&AtomicU32, u32),
+    bound: u32,
+) -> Cleared {
+    // SAFETY: clears a word that the caller gives up, then commits one store to a place for a
+    // stock. Those of the empty area stay zero: they are the root's, and `word` is not of the root.
+    unsafe {
+        asm!(
+            enter!("test dword ptr [{ext}], {live}\njz {unpaid}\njmp {no}"),
+            changed_stock!(),
+            "cmp [{ext}], {word:e}",
+            "jne {no}",
+            "and dword ptr [{ext}], {tag}",
+            "mov [{area} + {cell}], {stock:e}",
+            "4:",
+            area = out(reg) _,
+            stock = out(reg) _,
+            cell = in(reg) u64::from(cell.0),
+            ext = in(reg) ext,
+            word = in(reg) word,
+            objcg = in(reg) word & GROUP,
+            live = const EXT_LIVE,
+            tag = const TAG_MASK,
+            by = in(reg) by,
+            bound = in(reg) bound,
+            slots = in(reg) slots,
+            rseq = out(reg) _,
+            table = const TABLE,
+            empty = const EMPTY,
+            unpaid = label { return Cleared::Unpaid },
+            no = label { return Cleared::Not },
+            options(nostack),
+        );
+    }
+    Cleared::Paid
 }
 
 /// One item on an array and one item of stock, as a head counts them.
@@ -296,12 +384,7 @@ pub(super) fn adjust(slots: &Slots, cell: Cell, objcg: ObjcgId, by: i32, bound: 
     unsafe {
         asm!(
             enter!(restart_or!("jmp {no}")),
-            "mov {stock:e}, [{area} + {cell}]",
-            "xor {stock:e}, {objcg:e}",
-            "add {stock:e}, {by:e}",
-            "cmp {stock:e}, {bound:e}",
-            "jae {no}",
-            "xor {stock:e}, {objcg:e}",
+            changed_stock!(),
             "mov [{area} + {cell}], {stock:e}",
             "4:",
             area = out(reg) _,
@@ -495,14 +578,17 @@ pub(super) fn start(offset: Option<isize>) {
     }
 }
 
+// The kernel does not know the unused area. So it has only the fields that sections use, up to
+// `rseq_cs`, and need not be aligned as a registered one is. Then the library's thread-local
+// storage has no gaps, in any order that the linker gives it.
 core::arch::global_asm!(
     ".pushsection .tbss.kmem_no_rseq, \"awT\", @nobits",
-    ".balign 32",
+    ".balign 8",
     ".hidden kmem_no_rseq",
     ".globl kmem_no_rseq",
     ".type kmem_no_rseq, @object",
-    ".size kmem_no_rseq, 32",
-    "kmem_no_rseq: .zero 32",
+    ".size kmem_no_rseq, 16",
+    "kmem_no_rseq: .zero 16",
     ".popsection",
     ".pushsection .bss.kmem_rseq_offset, \"aw\", @nobits",
     ".balign 8",
@@ -512,4 +598,14 @@ core::arch::global_asm!(
     ".size kmem_rseq_offset, 8",
     "kmem_rseq_offset: .zero 8",
     ".popsection",
+    // Read by `push_freed`, which has no register left for it.
+    ".pushsection .rodata.kmem_item_and_stock, \"a\", @progbits",
+    ".balign 8",
+    ".hidden kmem_item_and_stock",
+    ".globl kmem_item_and_stock",
+    ".type kmem_item_and_stock, @object",
+    ".size kmem_item_and_stock, 8",
+    "kmem_item_and_stock: .quad {taken}",
+    ".popsection",
+    taken = const TAKEN,
 );

@@ -13,6 +13,7 @@
 
 use super::{Area, Front, Ordering, Slots, rseq};
 use crate::class::ArrayId;
+use crate::sync::AtomicU32;
 use crate::units::ObjcgId;
 use core::mem::offset_of;
 
@@ -59,6 +60,17 @@ impl Stock {
         let amount = (self.0 ^ Self::new(objcg, 0).0).wrapping_add_signed(by);
         if amount < bound { Some(Self::new(objcg, amount)) } else { None }
     }
+}
+
+/// State of an extension word and a charge after an attempt to free a live item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cleared {
+    /// The word is cleared, and a stock has the charge.
+    Paid,
+    /// The word is cleared. The caller has the charge of the group in the word that it passed.
+    Unpaid,
+    /// Nothing changed: there is no stock of that group with room, or the word is another one.
+    Not,
 }
 
 /// A place for a stock in every area: its offset in bytes.
@@ -127,6 +139,24 @@ impl Slots {
                 true
             }
             None => false,
+        }
+    }
+
+    /// Clears the extension word of a live item that the caller gives up. Adds the item's charge,
+    /// `by` bytes, to its group's stock in a cell of this CPU. `word` is the value of the word that
+    /// the caller read; its group is not the root. The locked kind clears nothing.
+    #[inline]
+    pub fn refund_freed(
+        &self,
+        cell: Cell,
+        by: i32,
+        word: (&AtomicU32, u32),
+        bound: u32,
+    ) -> Cleared {
+        if self.uses_rseq() {
+            rseq::refund_freed(self, cell, by, word, bound)
+        } else {
+            Cleared::Not
         }
     }
 

@@ -17,7 +17,7 @@ use crate::class::PageClass;
 use crate::os::Platform;
 use crate::page::{DoubleFree, Pcp, Reserve, Run, Way};
 use crate::slab::slabs::Refused;
-use crate::units::{CpuId, Item};
+use crate::units::{CpuId, Item, PageCount};
 
 /// Most blocks that are moved at once.
 const MOST: usize = 127;
@@ -237,7 +237,7 @@ impl<P: Platform> Heap<P> {
             if let Err(DoubleFree(page)) = given {
                 self.end_for_page(set.zone.address(page));
             }
-            self.decay(set);
+            self.came_back(set, PageCount(class.pages().0 * here.len() as u32));
         }
     }
 

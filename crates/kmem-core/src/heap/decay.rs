@@ -4,7 +4,7 @@
 use super::{Heap, ZoneSet};
 use crate::class::{PageClass, RunClass, SizeClass};
 use crate::os::Platform;
-use crate::page::{LOOK_EVERY, Look, Pcp};
+use crate::page::{Keep, LOOK_EVERY, Pcp};
 use crate::slab::purge::Work;
 use crate::sync::Ordering;
 use crate::units::PageCount;
@@ -14,25 +14,72 @@ const NO_LIMIT: PageCount = PageCount(u32::MAX);
 /// The part of a limit of memory that free pages may always take.
 const LEAST_PART: u32 = 32;
 
+/// Most generations of the decay that a slab's free memory is kept. A slab counts up to 255.
+const OLDEST: u32 = 200;
+
 /// Most sheaves that one look at the clock empties, so no single call takes long.
 const SHEAVES_AT_ONCE: u32 = 256;
 
 impl<P: Platform> Heap<P> {
-    /// Looks at the clock after pages came back to a zone. Purges memory that is due. At the end of
-    /// a generation of the decay, empties the arrays of runs. It also empties arrays of blocks of
-    /// idle CPUs, and sheaves that no CPU needed.
-    pub fn decay(&'static self, set: &'static ZoneSet) {
+    /// Looks at the clock after pages came back to a zone.
+    pub(super) fn came_back(&'static self, set: &'static ZoneSet, pages: PageCount) {
+        self.demand.raise(PageCount(self.zones.used().0.saturating_add(pages.0)));
+        let looked = self.decay(set, Work::SOME);
+        self.call_tender(looked);
+    }
+
+    /// Looks at the clock. Purges memory of a zone that is due. At the end of a generation of the
+    /// decay, empties the arrays of runs. It also empties arrays of blocks of idle CPUs, and
+    /// sheaves that no CPU needed. False: the last look was a moment ago.
+    pub(super) fn decay(&'static self, set: &'static ZoneSet, work: Work) -> bool {
         let decay_ms = self.decay_ms.load(Ordering::Relaxed);
-        let look = set.zone.on(&self.platform).decay(decay_ms, self.may_keep());
-        if look == Look::Early {
-            return;
+        let on = set.zone.on(&self.platform);
+        if decay_ms == 0 {
+            on.purge(Keep::NOTHING, u32::MAX);
+            return false;
         }
+        on.keep_few(self.may_keep());
+        let Some(look) = on.look(decay_ms) else { return false };
+        let demand_ms = self.demand_ms.load(Ordering::Relaxed);
+        self.demand.note(self.zones.used(), look.now_ms, demand_ms);
+        let purged = on.purge(Keep { spare: self.spare(set), ..Keep::YOUNG }, work.pageblocks);
         if set.is_heap() {
-            self.purge_slabs(set, 2, Work::SOME);
+            let generations = (2 * demand_ms / decay_ms).clamp(2, OLDEST);
+            let age = if purged.spared_all { generations } else { Keep::YOUNG.age };
+            self.purge_slabs(set, Keep { age, ..Keep::YOUNG }, work);
         }
-        if look == Look::Generation {
+        if look.new {
             self.end_generation(set);
         }
+        true
+    }
+
+    /// Free pages that a zone keeps, since as many were needed lately.
+    fn spare(&self, set: &ZoneSet) -> PageCount {
+        if self.demand_ms.load(Ordering::Relaxed) == 0 {
+            return PageCount::ZERO;
+        }
+        let spare = self.demand.pages().saturating_sub(self.zones.used());
+        let others = self.zones.all().filter(|other| !core::ptr::eq(*other, set));
+        others.fold(spare, |left, other| left.saturating_sub(other.zone.spared()))
+    }
+
+    /// Gives back what is kept and due, before a request takes the program above its recent use.
+    /// So old free memory and new memory do not add up.
+    pub(super) fn make_room(&'static self, pages: PageCount) {
+        let used = PageCount(self.zones.used().0.saturating_add(pages.0));
+        if used <= self.demand.pages() || !self.keeps_pages() {
+            return;
+        }
+        self.demand.raise(used);
+        self.zones.heap().for_each(|set| {
+            let on = set.zone.on(&self.platform);
+            let look = on.look(self.decay_ms.load(Ordering::Relaxed));
+            on.purge(Keep::YOUNG, pages.pageblocks());
+            if look.is_some_and(|look| look.new) {
+                self.end_generation(set);
+            }
+        });
     }
 
     /// Most free pages with old contents that a zone may keep. Near a limit of memory these are a
@@ -78,17 +125,18 @@ impl<P: Platform> Heap<P> {
     }
 
     /// Looks at the clock from paths that return no pages. A program past its peak may not reach a
-    /// zone for a long time.
-    pub(super) fn look_at_clock(&'static self) {
+    /// zone for a long time. False: the last look was a moment ago.
+    pub(super) fn look_at_clock(&'static self) -> bool {
         if !self.keeps_pages() {
-            return;
+            return false;
         }
         // There may be many zones, and without critical sections every call comes here.
         let ticks = self.platform.ticks();
-        if ticks.wrapping_sub(self.looked.load(Ordering::Relaxed)) >= LOOK_EVERY {
-            self.looked.store(ticks, Ordering::Relaxed);
-            self.zones.all().for_each(|set| self.decay(set));
+        if ticks.wrapping_sub(self.looked.load(Ordering::Relaxed)) < LOOK_EVERY {
+            return false;
         }
+        self.looked.store(ticks, Ordering::Relaxed);
+        self.zones.all().filter(|set| self.decay(set, Work::SOME)).count() > 0
     }
 
     /// Empties sheaves of all barns that no CPU needed for a generation of the decay, up to a

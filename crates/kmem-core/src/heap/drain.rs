@@ -3,7 +3,7 @@
 use super::{Heap, ZoneSet};
 use crate::class::{ArrayId, Contents, SizeClass};
 use crate::os::Platform;
-use crate::page::Run;
+use crate::page::{Keep, Run};
 use crate::slab::purge::Work;
 use crate::units::{CpuId, Item};
 
@@ -14,6 +14,11 @@ impl<P: Platform> Heap<P> {
         if let Some(owner) = self.owner() {
             owner.drain();
         }
+        self.drain_cpus();
+    }
+
+    /// Empties the arrays of all CPUs, their reserves, and the barn.
+    pub(super) fn drain_cpus(&'static self) {
         self.drain_arrays(|_| ArrayId::all());
         self.pcps().iter().for_each(|pcp| self.unreserve(pcp));
         for barn in self.barns() {
@@ -52,9 +57,15 @@ impl<P: Platform> Heap<P> {
     /// Gives all memory that is not in use back to the platform now. Returns the bytes given back.
     pub fn trim(&'static self) -> usize {
         self.drain();
-        let slabs = |set| self.purge_slabs(set, 0, Work::ALL);
+        self.purge_all()
+    }
+
+    /// Gives all free memory of slabs and zones back to the platform. Returns the bytes given back.
+    pub(super) fn purge_all(&'static self) -> usize {
+        let slabs = |set| self.purge_slabs(set, Keep::NOTHING, Work::ALL);
         let in_slabs: usize = self.zones.heap().map(slabs).sum();
-        let purge = |set: &ZoneSet| set.zone.on(&self.platform).purge(0, u32::MAX).bytes;
+        let purge =
+            |set: &ZoneSet| set.zone.on(&self.platform).purge(Keep::NOTHING, u32::MAX).bytes;
         in_slabs + self.zones.all().map(purge).sum::<usize>()
     }
 }

@@ -118,14 +118,14 @@ fn find_pages<'a>(
     words: PageWords<'a>,
     address: usize,
 ) -> Result<Live<'a>, Fault> {
-    let pages = PageCount(words.len.load(Ordering::Acquire));
+    let pages = words.length();
     if pages > PageCount::ZERO && set.zone.address(pfn) == address {
         return Ok(Live::Pages { set, run: Run { start: pfn, pages }, words });
     }
     // Find the block that the page lies in, for a better report.
     for back in 0..=pfn.0.min(1 << 16) {
         let start = pfn - PageCount(back);
-        let len = set.zone.words(start).map_or(0, |words| words.len.load(Ordering::Acquire));
+        let len = set.zone.words(start).map_or(0, |words| words.length().0);
         if len > back {
             let block = set.zone.address(start);
             return Err(Fault::InsidePages { block, offset: address - block, pages: len });

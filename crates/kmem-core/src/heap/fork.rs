@@ -2,7 +2,7 @@
 
 use super::Heap;
 use crate::os::Platform;
-use crate::page::{FreeWords, Pcp, Purpose};
+use crate::page::{FreeWords, Keep, Pcp, Purpose};
 
 impl<P: Platform> Heap<P> {
     /// Rebuilds all tables from the words that say what is live. CPUs and the barn keep nothing.
@@ -26,7 +26,7 @@ impl<P: Platform> Heap<P> {
         // Which free pages hold the pattern, and which nothing, is not known any more.
         if self.zones.checks().poisons() {
             for set in self.zones.all() {
-                set.zone.on(&self.platform).purge(0, u32::MAX);
+                set.zone.on(&self.platform).purge(Keep::NOTHING, u32::MAX);
             }
         }
     }

@@ -23,6 +23,8 @@
 //! | `find`    | finds the live allocation at an address                               |
 //! | `fast`    | tables that the fast paths read                                       |
 //! | `decay`   | gives back what no CPU needed for a while; `drain` all of it, at once |
+//! | `demand`  | the memory that was in use at once lately                             |
+//! | `tend`    | gives back while the program makes no calls                           |
 //! | `fork`    | repair in a forked child; `validate` recounts                         |
 //! | `lazy`    | a zone that is made when it is first needed                           |
 //! | `nodes`   | sends what CPUs keep of other nodes back to these                     |
@@ -54,6 +56,7 @@ use crate::units::PAGE_SIZE;
 mod array;
 mod blocks;
 mod decay;
+mod demand;
 mod drain;
 mod fast;
 mod find;
@@ -62,6 +65,7 @@ mod lazy;
 mod nodes;
 mod objects;
 mod runs;
+mod tend;
 mod validate;
 
 pub use array::{Arrays, Backing, Looked};
@@ -108,8 +112,13 @@ pub struct Heap<P> {
     pcp_count: AtomicU32,
     /// Milliseconds for which free memory is kept; 0: it is not kept.
     decay_ms: AtomicU32,
+    /// The time for which the highest use of pages counts as demand, in milliseconds.
+    demand_ms: AtomicU32,
+    demand: demand::Demand,
     /// Pages beyond which the system ends the process; `u32::MAX` if there is no limit.
     limit: AtomicU32,
+    /// Calls of the tender.
+    tended: tend::Tended,
     /// Ticks at the last look at the clock of all zones.
     looked: AtomicU64,
     /// [`Format`] as bits.
@@ -161,6 +170,8 @@ pub struct Start<'a> {
     pub huge: Thp,
     /// Milliseconds for which free memory is kept; 0: it is not kept.
     pub decay_ms: u32,
+    /// Milliseconds for which as much memory is kept as was in use at once.
+    pub demand_ms: u32,
     /// Bytes beyond which the system ends the process.
     pub limit: usize,
     /// The layers above.
@@ -182,7 +193,10 @@ impl<P: Platform> Heap<P> {
             pcp: AtomicUsize::new(0),
             pcp_count: AtomicU32::new(0),
             decay_ms: AtomicU32::new(0),
+            demand_ms: AtomicU32::new(0),
+            demand: demand::Demand::new(),
             limit: AtomicU32::new(0),
+            tended: tend::Tended::new(),
             looked: AtomicU64::new(0),
             format: AtomicU32::new(0),
             bad_pages: AtomicU64::new(0),
@@ -204,6 +218,7 @@ impl<P: Platform> Heap<P> {
             if format.extension { EXTENSION } else { 0 } | if format.guards { GUARDS } else { 0 };
         self.format.store(bits, Ordering::Relaxed);
         self.decay_ms.store(start.decay_ms, Ordering::Relaxed);
+        self.demand_ms.store(start.demand_ms, Ordering::Relaxed);
         let limit = u32::try_from(start.limit / PAGE_SIZE).unwrap_or(u32::MAX);
         self.limit.store(limit, Ordering::Relaxed);
         // The address tells instances apart, and is random where programs are loaded at random.

@@ -4,7 +4,7 @@ use super::array::{Backing, Looked};
 use super::{Heap, ZoneSet};
 use crate::class::SizeClass;
 use crate::os::Platform;
-use crate::page::{Placement, Run, Way};
+use crate::page::{Keep, Placement, Run, Way};
 use crate::slab::Retired;
 use crate::slab::purge::Work;
 use crate::slab::sheaf::{Barn, SHEAF_OBJECTS};
@@ -98,7 +98,8 @@ impl<P: Platform> Heap<P> {
     #[cold]
     #[inline(never)]
     pub unsafe fn flush_object(&'static self, class: SizeClass, item: Item) {
-        self.look_at_clock();
+        let looked = self.look_at_clock();
+        self.call_tender(looked);
         self.send_home();
         // SAFETY: a free object of the class, by the contract.
         unsafe { self.arrays().flush(class.array(), item, &Objects { heap: self, class }) };
@@ -118,7 +119,7 @@ impl<P: Platform> Heap<P> {
     }
 
     /// Gives the pages of a retired slab to their zone.
-    fn retire_slab(&'static self, set: &'static ZoneSet, slab: Retired) {
+    pub fn retire_slab(&'static self, set: &'static ZoneSet, slab: Retired) {
         let run = Run { start: slab.start, pages: slab.pages };
         // SAFETY: the pages of a slab that this thread retired.
         unsafe { self.retire_pages(set, run) };
@@ -126,8 +127,13 @@ impl<P: Platform> Heap<P> {
     }
 
     /// Gives the memory of free objects back to the platform, in slabs from which no thread claimed
-    /// for `age` generations of the decay. Returns the bytes given back.
-    pub(super) fn purge_slabs(&'static self, set: &'static ZoneSet, age: u32, work: Work) -> usize {
+    /// in the last generations of the decay. Returns the bytes given back.
+    pub(super) fn purge_slabs(
+        &'static self,
+        set: &'static ZoneSet,
+        keep: Keep,
+        work: Work,
+    ) -> usize {
         // A purge reads slabs that may be retired concurrently, so their pages must be readable.
         if self.zones.checks().protects() {
             return 0;
@@ -135,7 +141,7 @@ impl<P: Platform> Heap<P> {
         let on = set.zone.on(&self.platform);
         let retired = |slab| self.retire_slab(set, slab);
         // SAFETY: the zone of these slabs, which this heap made; their pages are not protected.
-        unsafe { set.slabs.purge(on, &self.classes, self.format(), age, work, retired) }
+        unsafe { set.slabs.purge(on, &self.classes, self.format(), keep, work, retired) }
     }
 
     /// Empties up to `most` of a barn's sheaves of a class into the slabs.

@@ -94,6 +94,9 @@ impl<P: Platform> Heap<P> {
         RunRequest { pages, align, placement, .. }: RunRequest,
         class: Option<RunClass>,
     ) -> Option<(&'static ZoneSet, Run)> {
+        if pages >= PageCount::PAGEBLOCK {
+            self.make_room(pages);
+        }
         let found = match class {
             Some(class) => self.claim_pages(class.pages(), PageCount::ONE, placement),
             None => self.claim_whole(pages, align, placement),
@@ -225,7 +228,7 @@ impl<P: Platform> Heap<P> {
         if let Err(twice) = set.zone.give(run) {
             self.end_for_page(set.zone.address(twice.0));
         }
-        self.decay(set);
+        self.came_back(set, run.pages);
     }
 
     /// Does the configured work on a run that comes back from its user.

@@ -57,6 +57,7 @@ impl<P: Platform> Instance<P> {
             self.percpu.restart_in_child();
             self.vmalloc.on(&self.ledger).mend();
         }
+        self.platform().forget_tender();
         self.forks.fetch_add(1, Ordering::Relaxed);
         self.state.store(start::READY, Ordering::Release);
     }

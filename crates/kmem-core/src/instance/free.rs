@@ -5,13 +5,15 @@ use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use super::Instance;
 use crate::class::{ArrayId, Contents, PageClass, SizeClass};
+use crate::cpu::Cleared;
 use crate::heap::{Fast, Live, ZoneSet};
-use crate::memcg::stock::{objcg_of, stock_bound};
+use crate::memcg::objcg_of;
+use crate::memcg::stock::stock_bound;
 use crate::os::Platform;
 use crate::page::Purpose;
 use crate::report::Fault;
 use crate::slab::zero_object;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, Ordering};
 use crate::units::{Item, ObjcgId, Pfn, TagId};
 
 /// Expected reuse of pages that are freed.
@@ -104,9 +106,11 @@ impl<P: Platform> Instance<P> {
             if word & EXT_LIVE == 0 {
                 return false;
             }
-            ext.store(word & TAG_MASK, Ordering::Relaxed);
-            // SAFETY: the object was live until now, and the caller gave it up.
-            unsafe { self.free_charged(item, class.array(), word) };
+            // Not the word's address: computing it would cost a free that is not charged an
+            // instruction.
+            let place = heap.classes.extension_place(location);
+            // SAFETY: a live object of the class, which the caller gave up, and its word.
+            unsafe { self.free_charged(item, class.array(), place, word) };
             return true;
         }
         ext.store(tag, Ordering::Relaxed);
@@ -185,18 +189,30 @@ impl<P: Platform> Instance<P> {
         self.ready() && alive
     }
 
-    /// Refunds and frees an item of an array. Its extension word was `word`, which names a group
-    /// and is cleared.
+    /// Refunds and frees a live item of an array. Its extension word is the one with that index in
+    /// `words`; `word` is its value as the caller read it. It names a group.
+    ///
+    /// The word may get another group until it is cleared: that of a deleted group is changed to
+    /// its parent, see `memcg::merge`.
     ///
     /// # Safety
-    /// `item` is an item of that array, which the caller alone uses.
+    /// `item` is a live item of that array, which the caller gives up, and its word is there.
     #[inline(never)]
-    pub(super) unsafe fn free_charged(&'static self, item: Item, array: ArrayId, word: u32) {
-        let (objcg, slots) = (objcg_of(word), &self.heap().slots);
-        // SAFETY: a free item of the array, by the contract.
+    pub(super) unsafe fn free_charged(
+        &'static self,
+        item: Item,
+        array: ArrayId,
+        (words, index): (*const AtomicU32, usize),
+        word: u32,
+    ) {
+        let slots = &self.heap().slots;
+        // SAFETY: an item of the array that the caller gives up, and its word, by the contract.
         unsafe {
-            if !slots.push_paid(array, item, objcg, stock_bound(array)) {
-                self.free_charged_elsewhere(item, array, objcg);
+            let ext = &*words.wrapping_add(index);
+            match slots.push_freed(array, item, (ext, word), stock_bound(array)) {
+                Cleared::Paid => {}
+                Cleared::Unpaid => self.free_unpaid(item, array, objcg_of(word)),
+                Cleared::Not => self.free_charged_elsewhere(item, array, (ext, word)),
             }
         }
     }
@@ -207,8 +223,49 @@ impl<P: Platform> Instance<P> {
     /// # Safety
     /// See [`Self::free_charged`].
     #[inline(never)]
-    unsafe fn free_charged_elsewhere(&'static self, item: Item, array: ArrayId, objcg: ObjcgId) {
-        self.ledger.charging().refund_elsewhere(array, objcg);
+    unsafe fn free_charged_elsewhere(
+        &'static self,
+        item: Item,
+        array: ArrayId,
+        (ext, word): (&AtomicU32, u32),
+    ) {
+        // SAFETY: an item of the array that the caller gives up, by the contract. Once its word is
+        // cleared, it is free.
+        unsafe {
+            match self.ledger.charging().refund_freed(array, (ext, word)) {
+                Cleared::Paid => self.push_uncharged(item, array),
+                Cleared::Unpaid => self.free_unpaid(item, array, objcg_of(word)),
+                Cleared::Not => {
+                    let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
+                    if word & EXT_LIVE == 0 {
+                        // Another thread freed the item concurrently: this reports it.
+                        return self.free_slow(item.address() as *mut u8);
+                    }
+                    self.free_unpaid(item, array, objcg_of(word));
+                }
+            }
+        }
+    }
+
+    /// Refunds and frees an item of an array whose word is cleared. `objcg` is the group in it.
+    ///
+    /// # Safety
+    /// `item` is an item of that array, which the caller alone uses.
+    #[inline(never)]
+    unsafe fn free_unpaid(&'static self, item: Item, array: ArrayId, objcg: ObjcgId) {
+        if objcg != ObjcgId::ROOT {
+            self.ledger.charging().refund_elsewhere(array, objcg);
+        }
+        // SAFETY: the same contract.
+        unsafe { self.push_uncharged(item, array) };
+    }
+
+    /// Puts a free item on this CPU's array, or gives it to the heap.
+    ///
+    /// # Safety
+    /// `item` is an item of that array, which the caller alone uses.
+    #[inline]
+    unsafe fn push_uncharged(&'static self, item: Item, array: ArrayId) {
         // SAFETY: a free item of the array, by the contract.
         unsafe {
             if self.heap().slots.push(array, item) {

@@ -97,6 +97,16 @@ fn key(ret: usize) -> usize {
     if may_refuse { caller.key() } else { caller.nofail().key() }
 }
 
+/// Takes an object by the fast path for a [`key`]. Null: only the slow path can serve.
+#[inline(always)]
+fn take<P: Platform>(kmem: &'static Instance<P>, size: usize, align: usize, key: usize) -> *mut u8 {
+    if align > 16 {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: the key of a caller.
+    unsafe { kmem.alloc_fast(size, key) }
+}
+
 extern "C" fn alloc_at<P: Platform + 'static>(
     kmem: &'static Instance<P>,
     size: usize,
@@ -104,12 +114,9 @@ extern "C" fn alloc_at<P: Platform + 'static>(
     ret: usize,
 ) -> *mut u8 {
     let key = key(ret);
-    if align <= 16 {
-        // SAFETY: the key of a caller.
-        let at = unsafe { kmem.alloc_fast(size, key) };
-        if !at.is_null() {
-            return at;
-        }
+    let at = take(kmem, size, align, key);
+    if !at.is_null() {
+        return at;
     }
     // SAFETY: the arguments of `alloc_any_at`, to which it adds the record.
     unsafe { alloc_any(kmem, size, align, key) }
@@ -134,14 +141,11 @@ extern "C" fn zeroed_at<P: Platform + 'static>(
     ret: usize,
 ) -> *mut u8 {
     let key = key(ret);
-    if align <= 16 {
-        // SAFETY: the key of a caller.
-        let at = unsafe { kmem.alloc_fast(size, key) };
-        if !at.is_null() {
-            // SAFETY: this call allocated the memory, of that length.
-            unsafe { at.write_bytes(0, size) };
-            return at;
-        }
+    let at = take(kmem, size, align, key);
+    if !at.is_null() {
+        // SAFETY: this call allocated the memory, of that length.
+        unsafe { at.write_bytes(0, size) };
+        return at;
     }
     // SAFETY: the arguments of `zeroed_any_at`, to which it adds the record.
     unsafe { zeroed_any(kmem, size, align, key) }

@@ -53,6 +53,7 @@ use crate::vmalloc::Vmalloc;
 
 mod alloc;
 mod cache;
+mod configure;
 mod constructed;
 mod fork;
 mod free;
@@ -153,6 +154,11 @@ impl<P: Platform> Instance<P> {
     /// Configured group of a thread that enters none.
     pub fn group_by(&self) -> GroupBy {
         self.conf().group_by
+    }
+
+    /// Configured: whether a thread gives memory back while the program makes no calls.
+    pub fn wants_background_thread(&self) -> bool {
+        self.conf().background_thread
     }
 
     /// Configured name of the socket to call at exit.

@@ -2,18 +2,21 @@
 
 use core::ptr::null_mut;
 
+use kmem_layout::length;
 use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use super::Instance;
 use crate::alloc_tag::Mode;
 use crate::class::PageClass;
-use crate::heap::{Fit, Looked, ZoneSet};
-use crate::memcg::stock::{Price, objcg_bits, objcg_of};
+use crate::heap::{Fit, Live, Looked, ZoneSet};
+use crate::memcg::stock::Price;
+use crate::memcg::{objcg_bits, objcg_of};
 use crate::os::Platform;
 use crate::page::{PageWords, Run};
+use crate::report::Fault;
 use crate::request::Caller;
 use crate::sync::{AtomicU32, Ordering};
-use crate::units::{Gfp, Item, MAX_ORDER, ObjcgId, Order, PageCount, Pfn};
+use crate::units::{Gfp, Item, MAX_ORDER, ObjcgId, Order, PageCount, Pfn, TagId};
 
 impl<P: Platform> Instance<P> {
     /// Allocates a block of `1 << order` pages at a multiple of its size. Null: there is no memory,
@@ -120,8 +123,9 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Frees a block: one allocation, or all its pieces if it was split. A piece that is not live
-    /// is reported, and ends the program.
+    /// Frees a block: one allocation, or all its pieces if it was split. Smaller orders free a part
+    /// of the pieces. A piece that is not live, and a block of another order, are reported, and end
+    /// the program before any page is freed.
     ///
     /// # Safety
     /// `at` is a block of `order` from [`Self::alloc_pages`], whole or split. No thread uses it
@@ -135,14 +139,17 @@ impl<P: Platform> Instance<P> {
             let live = len.load(Ordering::Relaxed) == pages && word & EXT_LIVE != 0;
             let begins = offset & (PageCount(pages).bytes() - 1) == 0;
             if live && begins && array.0 != 0 {
+                let item = Item::at(at as usize);
+                if objcg_of(word) != ObjcgId::ROOT {
+                    // Without a length, the block is no longer one that is found or counted.
+                    len.store(0, Ordering::Release);
+                    // SAFETY: a live block, which the caller gave up.
+                    return unsafe { self.free_charged(item, array, (&raw const *ext, 0), word) };
+                }
                 ext.store(word & TAG_MASK, Ordering::Relaxed);
                 len.store(0, Ordering::Release);
-                let item = Item::at(at as usize);
                 // SAFETY: the block was live until now, and the caller gave it up.
                 unsafe {
-                    if objcg_of(word) != ObjcgId::ROOT {
-                        return self.free_charged(item, array, word);
-                    }
                     if !self.heap().slots.push(array, item)
                         && let Some(class) = PageClass::of(order)
                     {
@@ -163,8 +170,9 @@ impl<P: Platform> Instance<P> {
     unsafe fn free_pages_slow(&'static self, at: *mut u8, order: Order) {
         // SAFETY: the same contract.
         unsafe {
-            if !self.free_whole_block(at, order) && u32::from(order.0) <= MAX_ORDER {
-                self.free_page_range(at, order.pages());
+            if !self.free_whole_block(at, order) {
+                let shift = u32::from(order.0).min(length::MAX_ORDER);
+                self.free_page_range("free_pages", at, PageCount(1 << shift));
             }
         }
     }
@@ -180,8 +188,8 @@ impl<P: Platform> Instance<P> {
         let (Some(class), Some(words)) = (PageClass::of(order), set.zone.words(start)) else {
             return false;
         };
-        let whole = words.len.load(Ordering::Acquire) == class.pages().0
-            && (at as usize).is_multiple_of(class.pages().bytes());
+        let whole =
+            words.length() == class.pages() && (at as usize).is_multiple_of(class.pages().bytes());
         // SAFETY: a live block, which the caller gives up, by the contract.
         unsafe {
             if !whole || self.ledger.unbook_run(set, start).is_none() {
@@ -192,36 +200,68 @@ impl<P: Platform> Instance<P> {
         true
     }
 
-    /// Frees pages from [`Self::alloc_pages_exact`] of `bytes`. Pages that are not live are
-    /// reported, and end the program.
+    /// Frees pages from [`Self::alloc_pages_exact`] of `bytes`. Pages that are not live, and an
+    /// allocation of another length, are reported, and end the program before any page is freed.
     ///
     /// # Safety
     /// No thread uses the pages from here on.
     pub unsafe fn free_pages_exact(&'static self, at: *mut u8, bytes: usize) {
         if let Some(pages) = PageCount::for_bytes(bytes) {
             // SAFETY: the same contract.
-            unsafe { self.free_page_range(at, pages) }
+            unsafe { self.free_page_range("free_pages_exact", at, pages) }
         }
     }
 
-    /// Frees all allocations that begin in a range of pages.
+    /// Frees an allocation of that many pages, or as many pieces of a block that was split.
     ///
     /// # Safety
     /// See [`Self::free_pages`].
-    unsafe fn free_page_range(&'static self, at: *mut u8, pages: PageCount) {
-        if at.is_null() {
+    unsafe fn free_page_range(&'static self, call: &str, at: *mut u8, pages: PageCount) {
+        if at.is_null() || !self.ready() {
             return;
         }
-        let mut done = PageCount::ZERO;
-        while done < pages {
-            let piece = at.wrapping_add(done.bytes());
-            let words = self.page_at(piece).and_then(|(set, start)| set.zone.words(start));
-            let len = PageCount(words.map_or(0, |words| words.len.load(Ordering::Acquire)));
-            // `free` reports a piece that is not live.
+        let step = match self.step_of(at as usize, pages) {
+            Ok(step) => step,
+            Err((place, fault)) if fault.is_double() => self.fault("free", place, fault),
+            Err((place, fault)) => self.fault(call, place, fault),
+        };
+        for piece in (0..pages.0).step_by(step.0 as usize) {
             // SAFETY: the caller gives the piece up, by the contract.
-            unsafe { self.free(piece) };
-            done += len.max(PageCount::ONE);
+            unsafe { self.free(at.wrapping_add(PageCount(piece).bytes())) };
         }
+    }
+
+    /// Length of the allocations that a range of pages consists of. It is the range's own, or one
+    /// page if all its pages are pieces of one block.
+    ///
+    /// # Errors
+    /// The first address that is wrong, and the reason.
+    fn step_of(&'static self, at: usize, pages: PageCount) -> Result<PageCount, (usize, Fault)> {
+        let live = |place| match self.heap().find(place) {
+            Ok(Live::Pages { set, run, words }) => Ok((set, run, words)),
+            Ok(Live::Object { class, .. }) => Err((place, Fault::Object { size: class.size() })),
+            Err(fault) => Err((place, fault)),
+        };
+        let (set, run, words) = live(at)?;
+        if run.pages == pages {
+            return Ok(pages);
+        }
+        let first = words.len.load(Ordering::Relaxed);
+        let order = length::order_of_block(first);
+        let block = PageCount(1 << order);
+        let last = TagId(words.ext.load(Ordering::Relaxed) & TAG_MASK);
+        let other = Fault::OtherLength { pages: run.pages.0, freed: pages.0, last };
+        let room = block.0 - run.start.0 % block.0;
+        if order == 0 || pages.0 > room {
+            return Err((at, other));
+        }
+        for page in 1..pages.0 {
+            let (_, _, words) = live(set.zone.address(run.start + PageCount(page)))?;
+            if words.len.load(Ordering::Relaxed) != first {
+                return Err((at, other));
+            }
+        }
+        Ok(PageCount::ONE)
     }
 
     /// Fills the null entries of `out` with single pages, up to the first failure. Returns the

@@ -7,7 +7,8 @@ use super::free::Reuse;
 use crate::class::{MAX_OBJECT, SizeClass};
 use crate::heap::{Live, ZoneSet};
 use crate::ledger::Resized;
-use crate::memcg::stock::objcg_of;
+use crate::memcg::objcg_of;
+use crate::memcg::stock::{Price, object_cost, pages_cost};
 use crate::os::Platform;
 use crate::page::{PageWords, Purpose, Run};
 use crate::request::Caller;
@@ -19,17 +20,16 @@ struct Old {
     at: *mut u8,
     /// Bytes that may be used.
     len: usize,
-    /// Group that pays for it.
-    objcg: ObjcgId,
     /// Its zone and pages, for a page allocation.
     run: Option<(&'static ZoneSet, Run)>,
 }
 
 impl<P: Platform> Instance<P> {
     /// Changes the size of an allocation, in place or by moving it. The caller's site becomes its
-    /// holder; the group that paid for it still pays. Null: there is no memory, or the group is at
-    /// its limit, and the old block stays. An address that is not that of a live allocation is
-    /// reported, and ends the program.
+    /// holder. The group that paid for it still pays; or the caller's group, for one that is
+    /// [`Caller::recharging`]. Null: there is no memory, or the group is at its limit, and the old
+    /// block stays as it was. An address that is not that of a live allocation is reported, and
+    /// ends the program.
     ///
     /// # Safety
     /// `at` is null or a live allocation that the caller alone uses. If it moves, no thread uses
@@ -70,16 +70,34 @@ impl<P: Platform> Instance<P> {
         let word = ext.map_or(0, |ext| ext.load(Ordering::Relaxed));
         // SAFETY: a live object that the caller alone uses, by the contract.
         unsafe {
+            let len = self.ledger.object_len(at as usize, class);
             if self.ledger.resize_object(at as usize, class, word, size) {
                 if let Some(ext) = ext {
+                    if !self.recharge_object(ext, class, caller) {
+                        self.ledger.resize_object(at as usize, class, word, len);
+                        return null_mut();
+                    }
                     let bytes = class.size() as usize;
                     self.ledger.rebook(ext, caller, bytes, bytes);
                 }
                 return at;
             }
-            let len = self.ledger.object_len(at as usize, class);
-            self.move_to_new(Old { at, len, objcg: objcg_of(word), run: None }, size, caller)
+            let old = Old { at, len, run: None };
+            self.move_for_payer(old, ext.map(|ext| (ext, object_cost(class))), size, caller)
         }
+    }
+
+    /// Has the caller's group pay for a live object that only the caller uses, if the caller asks
+    /// for that. False: the group is at its limit.
+    fn recharge_object(&'static self, ext: &AtomicU32, class: SizeClass, caller: Caller) -> bool {
+        let to = self.ledger.groups.payer(caller.objcg());
+        let from = objcg_of(ext.load(Ordering::Relaxed));
+        if !caller.is_recharging() || to == from || !self.ledger.books.are_kept() {
+            return true;
+        }
+        let price = Price::Item(class.array());
+        let done = self.ledger.recharge_to((ext, price), (to, price), caller, || true);
+        done == Resized::Done
     }
 
     /// # Safety
@@ -98,7 +116,7 @@ impl<P: Platform> Instance<P> {
                 Resized::Refused => return null_mut(),
                 Resized::Not => {}
                 Resized::Done => {
-                    let now = crate::units::PageCount(words.len.load(Ordering::Relaxed));
+                    let now = words.length();
                     self.ledger.rebook(words.ext, caller, run.pages.bytes(), now.bytes());
                     if self.heap().zones.checks().zeroes_on_alloc() {
                         // The bytes that the user gives up read as zero when the run grows again.
@@ -109,21 +127,44 @@ impl<P: Platform> Instance<P> {
                 }
             }
         }
-        let objcg = objcg_of(words.ext.load(Ordering::Relaxed));
-        let old = Old { at, len: run.pages.bytes(), objcg, run: Some((set, run)) };
+        let old = Old { at, len: run.pages.bytes(), run: Some((set, run)) };
         // SAFETY: a live page allocation that the caller alone uses, by the contract.
-        unsafe { self.move_to_new(old, size, caller) }
+        unsafe { self.move_for_payer(old, Some((words.ext, pages_cost(run.pages))), size, caller) }
     }
 
-    /// Moves an allocation to a new one of `size` bytes, for which the same group pays. Null: there
-    /// is no memory for it, and the old one stays.
+    /// Moves an allocation to a new one of `size` bytes. The same group pays for that, or the
+    /// caller's if the caller asks for that. `charge` is the extension word and the charged bytes
+    /// of the allocation. Null: there is no memory for a new one, and the old one stays.
+    ///
+    /// # Safety
+    /// `old` and `charge` describe a live allocation that the caller alone uses.
+    unsafe fn move_for_payer(
+        &'static self,
+        old: Old,
+        charge: Option<(&AtomicU32, u64)>,
+        size: usize,
+        caller: Caller,
+    ) -> *mut u8 {
+        if caller.is_recharging() {
+            // SAFETY: the same contract.
+            return unsafe { self.move_to_new(old, size, caller) };
+        }
+        let groups = &self.ledger.groups;
+        let payer = charge.map_or(ObjcgId::ROOT, |(ext, bytes)| groups.pin_payer(ext, bytes));
+        // SAFETY: the same contract.
+        let new = unsafe { self.move_to_new(old, size, caller.charged_to(payer)) };
+        groups.unpin_payer(payer);
+        new
+    }
+
+    /// Moves an allocation to a new one of `size` bytes, for which the caller's group pays. Null:
+    /// there is no memory for it, and the old one stays.
     ///
     /// # Safety
     /// `old` describes a live allocation that the caller alone uses.
     unsafe fn move_to_new(&'static self, old: Old, size: usize, caller: Caller) -> *mut u8 {
-        let Old { at, len, objcg, run } = old;
-        let objcg = self.ledger.groups.living(objcg);
-        let caller = caller.charged_to(objcg);
+        let Old { at, len, run } = old;
+        let objcg = caller.objcg();
         // A run that grew once grows again, often page by page. An eighth more avoids most moves,
         // and takes no memory until it is written to. Skip it if the group would have to reclaim.
         let roomy = size.saturating_add(size / 8);

@@ -8,7 +8,7 @@ use crate::request::Caller;
 use crate::rhashtable::{Parameters, RHashTable, Seeded};
 use crate::source::{Counters, Source};
 use crate::sync::{AtomicU32, Ordering};
-use crate::units::Gfp;
+use crate::units::{Gfp, ObjcgId};
 
 /// A hash table of an instance; see [`crate::rhashtable`].
 pub type Table<K, V, P> = RHashTable<K, V, &'static Instance<P>, Seeded>;
@@ -37,6 +37,18 @@ unsafe impl<P: Platform> Source for &'static Instance<P> {
     unsafe fn release(&self, at: NonNull<u8>) {
         // SAFETY: the same contract.
         unsafe { self.free(at.as_ptr()) }
+    }
+
+    fn keep_payer(&self, caller: Caller) {
+        let payer = caller.objcg();
+        // The instance has started if it has a group.
+        if payer != ObjcgId::ROOT {
+            self.ledger.groups.pin_again(payer);
+        }
+    }
+
+    fn drop_payer(&self, caller: Caller) {
+        self.ledger.groups.unpin_payer(caller.objcg());
     }
 
     fn wait(&self, word: &AtomicU32, seen: u32) {

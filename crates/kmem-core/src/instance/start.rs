@@ -20,10 +20,11 @@ use kmem_layout::site::Site;
 use kmem_layout::word::TAG_BITS;
 
 use super::Instance;
+use super::configure::configure;
 use super::tables::Tables;
 use crate::alloc_tag::{self, BoxPlace, Mode, Watch};
 use crate::class::{CLASS_COUNT, MAX_OBJECT};
-use crate::conf::{Conf, MAX_TEXT, Message};
+use crate::conf::{Conf, Python};
 use crate::cpu::Kind;
 use crate::heap;
 use crate::ledger::ObjectChecks;
@@ -85,6 +86,7 @@ impl<P: Platform> Instance<P> {
         if self.state.compare_exchange(seen, starting, done, failed).is_err() {
             return;
         }
+        self.require_pages();
         let conf = configure(self.platform());
         if conf.sandbox {
             self.platform().start_in_sandbox();
@@ -104,6 +106,17 @@ impl<P: Platform> Instance<P> {
             self.platform().print(b"kmem: no memory to start with\n");
         }
         self.state.store(if done { READY } else { FAILED }, Ordering::Release);
+    }
+
+    /// Ends the program on a kernel whose pages are longer than those of this build. It would drop
+    /// or protect more than it is asked to.
+    fn require_pages(&self) {
+        let (platform, page) = (self.platform(), self.platform().page_bytes());
+        if !PAGE_SIZE.is_multiple_of(page) {
+            let (long, own) = (page >> 10, PAGE_SIZE >> 10);
+            print!(platform, "kmem: the kernel has pages of {long} KiB, kmem needs {own} KiB\n");
+            platform.fatal();
+        }
     }
 
     /// Clears what another process built, but for the platform.
@@ -156,6 +169,7 @@ impl<P: Platform> Instance<P> {
             checks: page_checks,
             huge: conf.thp,
             decay_ms: conf.decay_ms,
+            demand_ms: conf.demand_ms,
             limit: budget.limit,
             owner: self,
         };
@@ -179,6 +193,10 @@ impl<P: Platform> Instance<P> {
             // The configuration was written before, and never changes.
             if let Some(patterns) = (*self.conf.get()).assume_init_ref().skip.get() {
                 ledger.books.sites.choose_wrappers(patterns);
+            }
+            // Elsewhere a page that was read once can be read always.
+            if conf.python == Python::Auto && keeps_books && !conf.debug_pagealloc {
+                ledger.books.sites.interpreter().want();
             }
             ledger.reports.start(tables.report, tables.report_bytes);
             ledger.guards.start(checks, tables.quarantine, held_back);
@@ -222,7 +240,7 @@ impl<P: Platform> Instance<P> {
         let platform = self.platform();
         if conf.profiling == profiling::NEVER {
             if conf.blackbox.get().is_some() || conf.cumulative || conf.debug {
-                let text = b"kmem: KMEM_CONF: blackbox, cumulative and debug need the books\n";
+                let text = b"kmem: configuration: blackbox, cumulative and debug need the books\n";
                 platform.print(text);
             }
             return Watch(0);
@@ -249,7 +267,7 @@ impl<P: Platform> Instance<P> {
             let _ = black_box.start(platform, BoxPlace::In(directory), 0);
         }
         if conf.cumulative {
-            platform.print(b"kmem: KMEM_CONF: cumulative needs blackbox:PATH to count in\n");
+            platform.print(b"kmem: configuration: cumulative needs blackbox:PATH to count in\n");
         }
         Watch(watch)
     }
@@ -280,27 +298,6 @@ impl<P: Platform> Instance<P> {
         root.profiling = AtomicU32::new(conf.profiling);
         root.depth = AtomicU32::new(conf.depth);
     }
-}
-
-/// Reads the configuration. Unknown and malformed options are reported and ignored; with `strict`,
-/// they end the program.
-fn configure(platform: &impl Platform) -> Conf {
-    let mut conf = Conf::DEFAULT;
-    let mut text = [0; MAX_TEXT];
-    let Some(len) = platform.configuration(&mut text) else { return conf };
-    let mut bad = len > text.len();
-    if bad {
-        print!(platform, "kmem: KMEM_CONF: longer than {MAX_TEXT} bytes; ignored\n");
-    }
-    let len = if bad { 0 } else { len };
-    conf.apply(&text[..len], |part, why| {
-        bad = true;
-        print!(platform, "kmem: KMEM_CONF: {}\n", Message { part, why, show: Printable });
-    });
-    if bad && conf.strict {
-        platform.fatal();
-    }
-    conf
 }
 
 /// Kind of CPU slots: rseq if the platform has it and the configuration allows it.

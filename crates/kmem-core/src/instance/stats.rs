@@ -1,5 +1,7 @@
 //! Counts of an instance, computed on demand; and giving memory back at once.
 
+use core::time::Duration;
+
 use super::Instance;
 use crate::os::Platform;
 use crate::sync::Ordering;
@@ -39,7 +41,7 @@ impl<P: Platform> Instance<P> {
             stats.committed += set.zone.committed().bytes() as u64;
             let mut at = Pfn::ZERO;
             while let Some(words) = set.zone.words(at) {
-                let pages = PageCount(words.len.load(Ordering::Relaxed));
+                let pages = words.length();
                 if pages > PageCount::ZERO {
                     stats.large += pages.bytes() as u64;
                     stats.large_blocks += 1;
@@ -67,6 +69,24 @@ impl<P: Platform> Instance<P> {
     /// Gives all memory that is not in use back to the platform now. Returns the bytes given back.
     pub fn trim(&'static self) -> usize {
         if self.ready() { self.heap().trim() } else { 0 }
+    }
+
+    /// Gives back memory that is due, while the program makes no calls. For a thread or a timer
+    /// that calls it again after the time returned. `None`: it is not needed until the platform's
+    /// [`call_tender`](crate::os::Process::call_tender) is called.
+    ///
+    /// Context: any thread, but only one at a time.
+    pub fn tend(&'static self) -> Option<Duration> {
+        let next = if self.ready() { self.heap().tend() } else { None };
+        next.map(|ms| Duration::from_millis(u64::from(ms)))
+    }
+
+    /// Lets the platform's [`call_tender`](crate::os::Process::call_tender) be called when memory
+    /// comes back, as after a [`Self::tend`] that returned `None`. Called once at the start.
+    pub fn await_tender(&'static self) {
+        if self.ready() {
+            self.heap().await_tender();
+        }
     }
 
     /// Gives address space that was never used back to the platform, because the program may have

@@ -1,5 +1,7 @@
 //! Static tags of loaded objects; the census; sites.
 
+use core::ops::Range;
+
 use kmem_layout::mapping::MappingTable;
 use kmem_layout::word::TAG_MASK;
 
@@ -11,16 +13,37 @@ use crate::request::Caller;
 use crate::units::TagId;
 
 impl<P: Platform> Instance<P> {
-    /// Registers the static tags of an object (a shared library, a module) under its name. Called
-    /// when the object is loaded.
-    pub fn register_tags(
+    /// Registers the static tags of an object (a module) under its name. Called when the object is
+    /// loaded. Readers list the tags from here on, used or not.
+    ///
+    /// # Safety
+    /// The tags from `start` up to `stop` are loaded until [`Self::unregister_tags`].
+    pub unsafe fn register_tags(
         &'static self,
         start: *const StaticTag,
         stop: *const StaticTag,
         module: &[u8],
     ) {
+        // SAFETY: the tags stay loaded, by the contract.
+        unsafe { self.register_object(start..stop, start..stop, module) };
+    }
+
+    /// [`Self::register_tags`] for an object that has tags in other places, too. Its addresses are
+    /// those of `object`. Tags of other places are listed from their first use on.
+    ///
+    /// # Safety
+    /// `tags` are loaded until [`Self::unregister_tags`]; there may be none.
+    pub unsafe fn register_object(
+        &'static self,
+        object: Range<*const StaticTag>,
+        tags: Range<*const StaticTag>,
+        module: &[u8],
+    ) {
         self.ready();
-        self.ledger.books.sites.register(start, stop, module);
+        let sites = &self.ledger.books.sites;
+        sites.register(object.start, object.end, module);
+        // SAFETY: the tags stay loaded, by the contract.
+        unsafe { sites.list(self.platform(), object.start, tags) };
     }
 
     /// Forgets the addresses of an object's static tags. Called before the object is unloaded. Its
@@ -42,7 +65,36 @@ impl<P: Platform> Instance<P> {
 
     /// Notes that the object of a [`Self::begin_unload`] is gone.
     pub fn end_unload(&self) {
+        self.sites().interpreter().leave_if_gone(self.platform());
         self.sites().end_unload();
+    }
+
+    /// The bits of a key for a call that returns to `ret`: the line of the thread's interpreter, or
+    /// `ret`. For threads that [`crate::task::follows_frames`].
+    #[inline(always)]
+    pub fn key_in_frame(&'static self, ret: usize) -> usize {
+        self.sites().key_in_frame(self.platform(), ret)
+    }
+
+    /// Returns whether a call that returns to `ret` is one of an interpreter's own code, and its
+    /// lines are call sites.
+    pub fn is_of_interpreter(&'static self, ret: usize) -> bool {
+        let interpreter = self.sites().interpreter();
+        interpreter.are_known() && interpreter.has_code(ret)
+    }
+
+    /// Notes that an allocation function returns a block for a request of `bytes` to a thread for
+    /// which [`crate::task::follows_frames`]. What was known of code in it is forgotten.
+    #[inline(always)]
+    pub fn given(&'static self, block: *mut u8, bytes: usize) {
+        if bytes >= self.sites().interpreter().least_block() {
+            self.sites().given(block as usize);
+        }
+    }
+
+    /// Notes that the program unmapped memory.
+    pub fn unmapped(&'static self) {
+        self.sites().interpreter().forget_pages();
     }
 
     /// Live bytes of the static tags in a range. Writes the tags that hold them into `out`, as far
@@ -71,6 +123,7 @@ impl<P: Platform> Instance<P> {
     pub fn write_record(&'static self, reason: u32) {
         let ledger = &self.ledger;
         ledger.books.write_record(ledger.platform(), &ledger.census(), &ledger.groups, reason);
+        ledger.reporter().make_due(&ledger.census());
     }
 
     /// The tag of a call site, for a record of memory that is not the instance's. `None` without
@@ -96,6 +149,7 @@ impl<P: Platform> Instance<P> {
             let ledger = &self.ledger;
             let census = ledger.census();
             ledger.books.note_mapping(ledger.platform(), &census, &ledger.groups, change);
+            ledger.reporter().make_due(&census);
         }
     }
 

@@ -5,11 +5,11 @@ use core::ptr::null_mut;
 use super::Instance;
 use crate::heap::ZoneSet;
 use crate::ledger::Resized;
-use crate::memcg::stock::objcg_of;
+use crate::memcg::stock::pages_cost;
 use crate::os::Platform;
+use crate::page::PageWords;
 use crate::request::Caller;
-use crate::sync::Ordering;
-use crate::units::{Gfp, PAGE_SHIFT, PAGE_SIZE, PAGEBLOCK_SIZE, PageCount, Pfn};
+use crate::units::{Gfp, ObjcgId, PAGE_SHIFT, PAGE_SIZE, PAGEBLOCK_SIZE, PageCount, Pfn};
 use crate::vmalloc::{Area, AreaRequest, Freed, On, VmallocStats};
 
 impl<P: Platform> Instance<P> {
@@ -109,8 +109,9 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Changes the size of an area, in place if possible, else by moving its pages. Null: there is
-    /// no memory, and the area stays. With null for `at`, this is [`Self::vmalloc`].
+    /// Changes the size of an area, in place if possible, else by moving its pages. The group that
+    /// paid for it still pays, or with [`Gfp::RECHARGE`] the caller's. Null: there is no memory,
+    /// and the area stays. With null for `at`, this is [`Self::vmalloc`].
     ///
     /// # Safety
     /// `at` is null or a live area that the caller alone uses. If it moves, no thread uses the old
@@ -160,7 +161,8 @@ impl<P: Platform> Instance<P> {
         to
     }
 
-    /// Moves an area of `old` pages to a new one of `size` bytes, for which the same group pays.
+    /// Moves an area of `old` pages to a new one of `size` bytes. The same group pays for that, or
+    /// the caller's if the caller asks for it.
     ///
     /// # Safety
     /// See [`Self::vrealloc`].
@@ -173,9 +175,12 @@ impl<P: Platform> Instance<P> {
         caller: Caller,
     ) -> *mut u8 {
         let words = set.zone.pfn(at as usize).and_then(|start| set.zone.words(start));
-        let word = words.map_or(0, |words| words.ext.load(Ordering::Relaxed));
-        let caller = caller.charged_to(self.ledger.groups.living(objcg_of(word)));
-        let to = self.vmalloc(size, gfp.without(Gfp::ZERO), caller);
+        let groups = &self.ledger.groups;
+        let pin = |words: PageWords<'_>| groups.pin_payer(words.ext, pages_cost(old));
+        let payer = words.map_or(ObjcgId::ROOT, pin);
+        let pays = if caller.is_recharging() { caller } else { caller.charged_to(payer) };
+        let to = self.vmalloc(size, gfp.without(Gfp::ZERO), pays);
+        groups.unpin_payer(payer);
         if !to.is_null() {
             let pages = PageCount(size.div_ceil(PAGE_SIZE) as u32).min(old);
             // SAFETY: two areas of at least `pages` pages, which the caller alone uses. It gives

@@ -17,6 +17,7 @@ impl<P: Platform> Ledger<P> {
             self.guards.forget();
             self.heap.restart_in_child();
             self.books.forget();
+            self.reports.forget();
             self.charge_anew();
         }
     }

@@ -28,8 +28,8 @@ use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use crate::alloc_tag::{Books, Census};
 use crate::heap::{Heap, ZoneSet};
-use crate::memcg::stock::{Charging, Price, objcg_bits, objcg_of};
-use crate::memcg::{AtMax, Groups, Limits};
+use crate::memcg::stock::{Charging, Price};
+use crate::memcg::{AtMax, Groups, Limits, objcg_bits, objcg_of};
 use crate::os::Platform;
 use crate::page::{PageWords, Run};
 use crate::report::{Fault, Reporter, Reports};
@@ -51,7 +51,8 @@ use effort::Tried;
 pub use object_checks::{CacheName, CacheNumber, MAX_CACHE_NAME, ObjectChecks, ObjectGuards};
 pub use transfer::Resized;
 
-/// Longest time in milliseconds that a misuse waits for a record of another thread.
+/// Longest time in milliseconds that a misuse, or an object that is unloaded, waits for a record or
+/// a report of another thread.
 const RECORD_WAIT_MS: u64 = 500;
 
 /// The ledger of an instance, over its heap. Zeroed memory, but for the platform, is a valid value:
@@ -248,12 +249,21 @@ impl<P: Platform> Ledger<P> {
             self.refund_rest(request.price, &taken, objcg);
         }
         let word = self.word_for(caller) | objcg_bits(objcg);
+        if self.books.watch().checks() {
+            self.check_cleared(&taken);
+        }
         taken.book(word);
         if self.books.watch().any() {
             self.saw_alloc(word, taken.bytes as u64, caller);
         }
-        self.books.note_peak(self.platform(), &self.census(), &self.groups);
+        self.note_peak();
         Some(taken)
+    }
+
+    /// Notes that memory was allocated: writes records of the books, and a report that is due.
+    fn note_peak(&'static self) {
+        self.books.note_peak(self.platform(), &self.census(), &self.groups);
+        self.reporter().make_due(&self.census());
     }
 
     /// Takes an allocation at `at` out of the books. Its extension word was `word`, whose live bit

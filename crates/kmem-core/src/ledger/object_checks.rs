@@ -54,7 +54,8 @@ impl ObjectChecks {
             | bit(conf.check_caches, Self::CACHES)
             | bit(conf.quarantine_kb > 0, Self::QUARANTINE);
         if checks != 0 && conf.profiling == profiling::NEVER {
-            let text = b"kmem: KMEM_CONF: redzone, quarantine_kb and check_caches need the books\n";
+            let text =
+                b"kmem: configuration: redzone, quarantine_kb and check_caches need the books\n";
             console.print(text);
             return Self(0);
         }

@@ -1,12 +1,14 @@
 //! Blocks and runs of pages in the ledger.
 
+use kmem_layout::length;
 use kmem_layout::word::TAG_MASK;
 
 use super::{COSTLY, Ledger, Request, Taken};
 use crate::class::PageClass;
 use crate::heap::{Fit, Looked, RunRequest, ZoneSet};
 use crate::memcg::Limits;
-use crate::memcg::stock::{Price, objcg_bits};
+use crate::memcg::objcg_bits;
+use crate::memcg::stock::Price;
 use crate::os::Platform;
 use crate::page::{PageWords, Placement, Run};
 use crate::request::Caller;
@@ -126,6 +128,9 @@ impl<P: Platform> Ledger<P> {
             let mut used = 0;
             for &item in &items[..got] {
                 let Some(taken) = self.prepared_page(item, gfp) else { continue };
+                if self.books.watch().checks() {
+                    self.check_cleared(&taken);
+                }
                 taken.book(word);
                 if self.books.watch().any() {
                     self.saw_alloc(word, taken.bytes as u64, caller);
@@ -143,7 +148,7 @@ impl<P: Platform> Ledger<P> {
                 break;
             }
         }
-        self.books.note_peak(self.platform(), &self.census(), &self.groups);
+        self.note_peak();
     }
 
     /// A page that was taken from the heap, after the configured work. `None`: it is bad.
@@ -180,13 +185,16 @@ impl<P: Platform> Ledger<P> {
     /// The caller alone uses the pages.
     pub unsafe fn unbook_run(&'static self, set: &'static ZoneSet, start: Pfn) -> Option<Run> {
         let PageWords { ext, len } = set.zone.words(start)?;
+        // In a large heap both words are in no cache. This load fetches the second one while the
+        // exchange waits for the first one.
+        ext.load(Ordering::Relaxed);
         // One of the threads that free the block concurrently sees the length.
-        let pages = PageCount(len.swap(0, Ordering::AcqRel));
+        let pages = PageCount(length::pages(len.swap(0, Ordering::AcqRel)));
         if pages == PageCount::ZERO {
             return None;
         }
-        let word = ext.load(Ordering::Relaxed);
-        ext.store(word & TAG_MASK, Ordering::Relaxed);
+        // One operation: the word may get another group until it is cleared.
+        let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
         self.free(word, Price::Pages(pages), pages.bytes(), set.zone.address(start));
         let run = Run { start, pages };
         // SAFETY: pages that the caller alone uses and frees, by the contract.

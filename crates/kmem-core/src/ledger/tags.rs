@@ -1,6 +1,6 @@
 //! Static tags of objects (shared libraries, modules) that are loaded and unloaded.
 
-use super::Ledger;
+use super::{Ledger, RECORD_WAIT_MS};
 use crate::alloc_tag::LiveTag;
 use crate::codetag::StaticTag;
 use crate::os::Platform;
@@ -20,7 +20,8 @@ impl<P: Platform> Ledger<P> {
         if !sites.unregister(start) {
             return;
         }
-        let told = self.books.with_tally(self.platform(), |tally| {
+        // The names of the sites go with the object, so the warning cannot be made later.
+        let told = self.books.with_tally_within(self.platform(), RECORD_WAIT_MS, |tally| {
             self.census().each(|held, _| tally.add(held.tag, held.bytes, held.calls));
             let mut warned = false;
             sites.retire(start, stop, |tag| {
@@ -42,6 +43,7 @@ impl<P: Platform> Ledger<P> {
         if !told {
             sites.retire(start, stop, |_| {});
         }
+        self.reporter().make_due(&self.census());
     }
 
     /// Live bytes of the static tags in a range. Writes the tags that hold them into `out`, as far

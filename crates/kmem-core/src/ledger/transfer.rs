@@ -1,10 +1,12 @@
 //! Changes of live allocations: another call site, another group, another length.
 
+use kmem_layout::length;
 use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use super::Ledger;
 use crate::heap::{Live, ZoneSet};
-use crate::memcg::stock::{Price, objcg_bits, objcg_of};
+use crate::memcg::stock::{Price, pages_cost};
+use crate::memcg::{objcg_bits, objcg_of};
 use crate::os::Platform;
 use crate::page::{PageWords, Run};
 use crate::request::Caller;
@@ -29,9 +31,8 @@ impl<P: Platform> Ledger<P> {
         if !self.books.are_kept() {
             return;
         }
-        let word = ext.load(Ordering::Relaxed);
         let site = self.word_for(caller);
-        ext.store(word & !(TAG_MASK | EXT_LIVE) | site, Ordering::Relaxed);
+        let word = change(ext, |word| word & !(TAG_MASK | EXT_LIVE) | site);
         if self.books.watch().any() {
             self.saw_free(word, from as u64, ext.as_ptr() as usize);
             self.saw_alloc(site, to as u64, caller);
@@ -54,12 +55,12 @@ impl<P: Platform> Ledger<P> {
             _ => return,
         };
         let (new, caller) = (self.groups.payer(caller.objcg()), caller.nofail());
-        let word = ext.load(Ordering::Relaxed);
-        let old = objcg_of(word);
+        let old = objcg_of(ext.load(Ordering::Relaxed));
         if old != new && (new == ObjcgId::ROOT || self.pay(price, new, caller)) {
-            ext.store(word & (TAG_MASK | EXT_LIVE) | objcg_bits(new), Ordering::Relaxed);
-            if old != ObjcgId::ROOT {
-                self.charging().refund(price, old);
+            // The group may have changed to the parent of a deleted one meanwhile.
+            let word = change(ext, |word| word & (TAG_MASK | EXT_LIVE) | objcg_bits(new));
+            if objcg_of(word) != ObjcgId::ROOT {
+                self.charging().refund(price, objcg_of(word));
             }
         }
         self.rebook(ext, caller, bytes, bytes);
@@ -97,7 +98,7 @@ impl<P: Platform> Ledger<P> {
             let done = self.heap.lengthen_run(set, run, new);
             if done {
                 words.len.store(new.0, Ordering::Release);
-                self.books.note_peak(self.platform(), &self.census(), &self.groups);
+                self.note_peak();
             }
             done
         })
@@ -113,10 +114,18 @@ impl<P: Platform> Ledger<P> {
         caller: Caller,
         change: impl FnOnce() -> bool,
     ) -> Resized {
-        let objcg = objcg_of(ext.load(Ordering::Relaxed));
+        let objcg = self.groups.pin_payer(ext, pages_cost(old));
+        let to = self.groups.payer(caller.objcg());
+        if caller.is_recharging() && to != objcg {
+            let (paid, price) = (Price::Pages(old), Price::Pages(new));
+            let resized = self.recharge_to((ext, paid), (to, price), caller, change);
+            self.groups.unpin_payer(objcg);
+            return resized;
+        }
         let is_charged = objcg != ObjcgId::ROOT;
         let more = Price::Pages(new.saturating_sub(old));
         if is_charged && new > old && !self.pay(more, objcg, caller) {
+            self.groups.unpin_payer(objcg);
             return Resized::Refused;
         }
         let done = change();
@@ -126,15 +135,43 @@ impl<P: Platform> Ledger<P> {
         if is_charged && !done && new > old {
             self.charging().refund(more, objcg);
         }
+        self.groups.unpin_payer(objcg);
         if done { Resized::Done } else { Resized::Not }
     }
 
-    /// Makes a page allocation one allocation per page, each with the same tag and group.
+    /// Changes a live allocation by `alter`, after which `to` pays the new price. Refunds the old
+    /// price to the group in the extension word.
+    pub fn recharge_to(
+        &'static self,
+        (ext, old): (&AtomicU32, Price),
+        (to, new): (ObjcgId, Price),
+        caller: Caller,
+        alter: impl FnOnce() -> bool,
+    ) -> Resized {
+        if to != ObjcgId::ROOT && !self.pay(new, to, caller) {
+            return Resized::Refused;
+        }
+        let (resized, payer, price) = if alter() {
+            let word = change(ext, |word| word & (TAG_MASK | EXT_LIVE) | objcg_bits(to));
+            (Resized::Done, objcg_of(word), old)
+        } else {
+            (Resized::Not, to, new)
+        };
+        if payer != ObjcgId::ROOT {
+            self.charging().refund(price, payer);
+        }
+        resized
+    }
+
+    /// Makes a block one allocation per page, each with the same tag and group. A block of one page
+    /// stays as it is.
     pub fn split(&'static self, set: &ZoneSet, run: Run) {
         let Some(first) = set.zone.words(run.start) else { return };
-        if first.len.load(Ordering::Acquire) != run.pages.0 {
+        if run.pages == PageCount::ONE || first.len.load(Ordering::Acquire) != run.pages.0 {
             return;
         }
+        let piece = length::piece(run.pages.0.ilog2());
+        let objcg = self.groups.pin_payer(first.ext, pages_cost(run.pages));
         // A block of an order owns whole pageblocks or none, so none is owned in part.
         set.zone.loosen(run);
         let word = first.ext.load(Ordering::Relaxed);
@@ -143,10 +180,11 @@ impl<P: Platform> Ledger<P> {
         for page in (1..run.pages.0).rev() {
             if let Some(words) = set.zone.words(run.start + PageCount(page)) {
                 words.ext.store(word, Ordering::Relaxed);
-                words.len.store(1, Ordering::Release);
+                words.len.store(piece, Ordering::Release);
             }
         }
-        first.len.store(1, Ordering::Release);
+        first.len.store(piece, Ordering::Release);
+        self.groups.unpin_payer(objcg);
         if self.books.watch().any() {
             self.saw_free(word, run.pages.bytes() as u64, set.zone.address(run.start));
             for _ in 0..run.pages.0 {
@@ -155,4 +193,11 @@ impl<P: Platform> Ledger<P> {
             }
         }
     }
+}
+
+/// Changes an extension word, of which another thread may change the group concurrently. Returns
+/// the old word.
+fn change(ext: &AtomicU32, to: impl Fn(u32) -> u32) -> u32 {
+    let changed = ext.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| Some(to(word)));
+    changed.unwrap_or_else(|word| word)
 }

@@ -1,13 +1,15 @@
 //! Watched calls: counted since the start, or checked for accounting errors. While calls are
 //! watched the fast paths are closed: the cache of call sites is empty, and `free` knows no chunk.
 
-use super::Ledger;
-use kmem_layout::word::{TAG_MASK, TAG_NONE};
+use kmem_layout::word::{EXT_LIVE, TAG_MASK, TAG_NONE};
+
+use super::{Ledger, Taken};
 
 use crate::alloc_tag::Place;
 use crate::os::Platform;
 use crate::report::{CallName, SiteName, print};
 use crate::request::Caller;
+use crate::sync::Ordering;
 use crate::units::TagId;
 
 impl<P: Platform> Ledger<P> {
@@ -32,6 +34,23 @@ impl<P: Platform> Ledger<P> {
         match tag.0 {
             TAG_NONE => self.saw_untagged_free(bytes, at),
             _ => self.check_balance(tag, -1),
+        }
+    }
+
+    /// Reports memory that was free until now, whose extension word still names a holder (the
+    /// kernel's "alloc_tag was not cleared"). It does so once for each site that such words name.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn check_cleared(&self, taken: &Taken<'_>) {
+        let word = taken.ext.map_or(0, |ext| ext.load(Ordering::Relaxed));
+        let tag = TagId(word & TAG_MASK);
+        if word & EXT_LIVE != 0 && self.books.warned.is_new(Place::Holder(tag)) {
+            let (at, bytes) = (taken.at, taken.bytes);
+            let site = SiteName { sites: &self.books.sites, tag, maps: &[] };
+            print!(
+                self.platform(),
+                "kmem: debug: a tag was not cleared: {at:#x}, {bytes} bytes, has that of {site}\n"
+            );
         }
     }
 

@@ -14,7 +14,8 @@
 //! Deleting a group changes its state. From then on, a walk up the hierarchy steps over the group.
 //! Its charges count for its nearest living ancestor, whose `charged` always included them. No
 //! object is visited. (The kernel re-points the objcg to the parent. Here the id is the objcg, and
-//! its entry has the parent.)
+//! its entry has the parent.) When ids run short, the objects of deleted groups get the id of that
+//! ancestor, see [`merge`].
 //!
 //! | state | meaning                                                                          |
 //! |-------|----------------------------------------------------------------------------------|
@@ -22,12 +23,15 @@
 //! | LIVE  | in the index of names; may be found, entered, charged                            |
 //! | DYING | deleted; a thread that sees `own`, `pins` and `children` at zero makes it FREE   |
 //!
+//! A DYING group is `merging` while a walk merges it: see [`merge`]. The walk has a pin of it.
+//!
 //! Locks: one spin lock, which no allocation takes, is held to create, to delete and to find by
 //! name. Charging is lock-free.
 //!
 //! Context: any for charging, signal handlers included; the rest not in signal handlers.
 
 mod counter;
+mod merge;
 #[cfg(all(loom, test))]
 mod model;
 mod name;
@@ -36,13 +40,16 @@ mod shrinker;
 #[cfg(not(loom))]
 pub mod stock;
 
+use self::merge::Merge;
 use crate::os::Memory;
 use crate::os::stepped::{Part, Stepped};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, const_fn, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, const_fn, fence, loom_fence};
 use crate::units::ObjcgId;
 use kmem_layout::group::{GroupBlock, Limit, MAX_GROUPS, NO_LIMIT, group_state};
+use kmem_layout::word::OBJCG_SHIFT;
 
 pub use counter::{AtMax, Charged, Limits, MOST_CHARGED};
+pub use merge::Step;
 pub use shrinker::{Shrink, Shrinker};
 
 /// Fewest groups an instance has room for.
@@ -69,6 +76,18 @@ impl GroupId {
     const fn generation(self) -> u32 {
         (self.0 >> ObjcgId::BITS) as u32
     }
+}
+
+/// The group in an extension word.
+#[inline(always)]
+pub const fn objcg_of(word: u32) -> ObjcgId {
+    ObjcgId(word >> OBJCG_SHIFT)
+}
+
+/// A group as the bits of an extension word.
+#[inline(always)]
+pub const fn objcg_bits(objcg: ObjcgId) -> u32 {
+    objcg.0 << OBJCG_SHIFT
 }
 
 /// Why an operation on a group fails.
@@ -135,6 +154,7 @@ pub struct Groups {
     first_free: AtomicU32,
     /// Entries from this id on were never used.
     used: AtomicU32,
+    merge: Merge,
 }
 
 impl Groups {
@@ -148,6 +168,7 @@ impl Groups {
                 index: AtomicU64::new(0),
                 first_free: AtomicU32::new(0),
                 used: AtomicU32::new(0),
+                merge: Merge::new(),
             }
         }
     }
@@ -288,10 +309,7 @@ impl Groups {
 
     /// Number of deleted groups whose entries are not free yet.
     pub fn dying(&self) -> usize {
-        let is_dying = |block: &&GroupBlock| {
-            block.state.load(Ordering::SeqCst) & group_state::MASK == group_state::DYING
-        };
-        self.blocks().iter().filter(is_dying).count()
+        self.merge.dying() as usize
     }
 
     /// Keeps a living group's entry from becoming another group's until [`Self::unpin`], even if
@@ -304,7 +322,7 @@ impl Groups {
         // Pinned before the check: the thread that frees the entry sees the pin, or this thread
         // sees that the group is deleted. A failed pin does no harm to a later group in the entry.
         block.pins.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        loom_fence();
         match self.living_block(id) {
             Ok(block) => Ok(block),
             Err(error) => {
@@ -331,12 +349,20 @@ impl Groups {
         loop {
             // Pairs with the fence of `pin`. Also, of several threads that remove the last
             // references, the last one sees that all are removed.
-            fence(Ordering::SeqCst);
+            loom_fence();
             let block = self.block(objcg);
             let state = block.state.load(Ordering::SeqCst);
             let refers = |count: u64| count != 0;
+            // `own` is read before the pins and after them. A thread that charges the group has a
+            // pin meanwhile. A walk pins a group while that has a charge.
             if state & group_state::MASK != group_state::DYING
-                || refers(block.pins.load(Ordering::SeqCst).into())
+                || refers(block.own.load(Ordering::SeqCst))
+            {
+                return;
+            }
+            // Pairs with that of a walk between its pin and its look at `own`.
+            fence(Ordering::SeqCst);
+            if refers(block.pins.load(Ordering::SeqCst).into())
                 || refers(block.children.load(Ordering::SeqCst).into())
                 || refers(block.own.load(Ordering::SeqCst))
             {
@@ -349,6 +375,7 @@ impl Groups {
             if block.state.compare_exchange(state, free, done, failed).is_err() {
                 return;
             }
+            self.merge.freed();
             self.first_free.fetch_min(objcg.0, Ordering::SeqCst);
             self.block(parent).children.fetch_sub(1, Ordering::SeqCst);
             objcg = parent;

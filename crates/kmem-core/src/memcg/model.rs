@@ -16,6 +16,7 @@ use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, atomics, fence};
 use crate::units::ObjcgId;
 use kmem_layout::group::Limit;
 use kmem_layout::group::{GroupBlock, MAX_GROUP_NAME, group_state};
+use kmem_layout::word::{EXT_LIVE, OBJCG_SHIFT, TAG_MASK};
 
 const ENTRIES: u32 = 4;
 
@@ -94,7 +95,7 @@ fn empty() -> GroupBlock {
         over: half(),
         eventfd: half(),
         living: half(),
-        reserved_word: half(),
+        merging: half(),
         shrinkers: word(),
         name_len: AtomicU8::new(0),
         name: atomics!(AtomicU8::new(0); MAX_GROUP_NAME),
@@ -113,6 +114,7 @@ fn a_charge_lands_once_and_comes_back_while_its_group_is_deleted() {
             other.groups.charge(objcg, 10, Limits::Obey).expect("no limit");
             assert_eq!(other.charged(other.parent), 10);
             other.groups.unpin(objcg);
+            assert!(other.groups.get(other.child).is_ok(), "the charge keeps the entry");
             other.groups.uncharge(objcg, 10);
             was_live
         });
@@ -246,6 +248,138 @@ fn a_stock_put_in_place_while_its_group_is_deleted_is_recalled() {
         assert!(mine != its, "a stock of a deleted group is left");
         model.is_gone();
         outcomes.note(if mine { "by who deleted it" } else { "by who put it there" });
+    });
+}
+
+/// A live object of the child, charged with 10 bytes. The child is deleted.
+fn with_object() -> (Arc<Model>, Arc<AtomicU32>) {
+    let model = Model::new();
+    let objcg = model.child.objcg();
+    model.groups.charge(objcg, 10, Limits::Obey).expect("no limit");
+    model.delete();
+    let word = Arc::new(AtomicU32::new(objcg.0 << OBJCG_SHIFT | EXT_LIVE | 7));
+    (model, word)
+}
+
+/// Begins a walk, visits the word, and ends the walk.
+fn walk(model: &Model, word: &AtomicU32) -> bool {
+    let step = model.groups.try_step().expect("no other thread walks");
+    let found = step.begin() > 0;
+    if found {
+        step.merge(word, 10);
+        assert!(model.groups.get(model.child).is_ok(), "the walk keeps the entry");
+        step.end();
+    }
+    found
+}
+
+#[test]
+fn an_object_that_is_freed_while_it_is_merged_is_uncharged_once() {
+    check(4, &["child", "parent"], |outcomes| {
+        let (model, word) = with_object();
+        let (other, place) = (model.clone(), word.clone());
+        let freeing = thread::spawn(move || {
+            let seen = ObjcgId(place.fetch_and(TAG_MASK, Ordering::AcqRel) >> OBJCG_SHIFT);
+            other.groups.uncharge(seen, 10);
+            seen
+        });
+        walk(&model, &word);
+        let seen = freeing.join().expect("no panic");
+        assert_eq!(word.load(Ordering::SeqCst), 7);
+        assert_eq!(model.groups.own(model.parent.objcg()), 0);
+        model.is_gone();
+        outcomes.note(if seen == model.child.objcg() { "child" } else { "parent" });
+    });
+}
+
+#[test]
+fn a_marked_group_keeps_its_entry_although_its_last_object_is_freed() {
+    check(4, &["marked", "none"], |outcomes| {
+        let model = Model::new();
+        let objcg = model.child.objcg();
+        model.groups.charge(objcg, 10, Limits::Obey).expect("no limit");
+        model.groups.delete(model.child, || {}).expect("it is there");
+        let word = Arc::new(AtomicU32::new(objcg.0 << OBJCG_SHIFT | EXT_LIVE | 7));
+        let (settling, freeing, place) = (model.clone(), model.clone(), word.clone());
+        let threads = [
+            thread::spawn(move || settling.groups.settle(objcg)),
+            thread::spawn(move || {
+                let seen = ObjcgId(place.fetch_and(TAG_MASK, Ordering::AcqRel) >> OBJCG_SHIFT);
+                freeing.groups.uncharge(seen, 10);
+            }),
+        ];
+        let found = walk(&model, &word);
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        model.is_gone();
+        outcomes.note(if found { "marked" } else { "none" });
+    });
+}
+
+#[test]
+fn a_thread_that_pins_the_payer_of_its_object_keeps_its_group() {
+    check(4, &["another", "its entry"], |outcomes| {
+        let (model, word) = with_object();
+        let (other, place) = (model.clone(), word.clone());
+        let growing = thread::spawn(move || {
+            let payer = other.groups.pin_payer(&place, 10);
+            assert_eq!(payer, other.parent.objcg());
+            other.groups.charge(payer, 5, Limits::Obey).expect("no limit");
+            assert_eq!(place.load(Ordering::SeqCst) >> OBJCG_SHIFT, payer.0);
+            other.groups.unpin_payer(payer);
+        });
+        walk(&model, &word);
+        // The child's entry, or another one while the child's is not free.
+        let next = model.groups.create(&Regions::empty(), GroupId::ROOT, b"d", || {});
+        growing.join().expect("no panic");
+        let parent = model.parent.objcg();
+        assert_eq!((model.groups.own(parent), model.charged(model.parent)), (15, 15));
+        model.groups.uncharge(parent, 15);
+        let next = next.expect("room");
+        assert_eq!((model.groups.own(next.objcg()), model.charged(next)), (0, 0));
+        assert!(model.groups.get(model.child).is_err());
+        outcomes.note(if next.objcg() == model.child.objcg() { "its entry" } else { "another" });
+    });
+}
+
+/// The protocol of `put_in` and `push_freed`, with one CPU's stock of one group. Beside a stock, a
+/// fast path clears the word without an atomic operation.
+#[test]
+fn a_word_is_cleared_beside_a_stock_only_while_no_walk_changes_it() {
+    check(3, &["beside a stock", "without"], |outcomes| {
+        let model = Model::new();
+        let objcg = model.child.objcg();
+        model.groups.charge(objcg, 20, Limits::Obey).expect("no limit");
+        let word = Arc::new(AtomicU32::new(objcg.0 << OBJCG_SHIFT | EXT_LIVE | 7));
+        let (other, place) = (model.clone(), word.clone());
+        let freeing = thread::spawn(move || {
+            other.groups.pin_again(objcg);
+            fence(Ordering::SeqCst);
+            let lives = other.groups.is_live(objcg);
+            if lives {
+                // A stock is in place until the pin is removed.
+                let seen = place.load(Ordering::Relaxed);
+                assert_eq!(ObjcgId(seen >> OBJCG_SHIFT), objcg);
+                place.store(seen & TAG_MASK, Ordering::Relaxed);
+            }
+            other.groups.uncharge(objcg, 10);
+            other.groups.unpin(objcg);
+            let seen = if lives {
+                objcg
+            } else {
+                ObjcgId(place.fetch_and(TAG_MASK, Ordering::AcqRel) >> OBJCG_SHIFT)
+            };
+            other.groups.uncharge(seen, 10);
+            lives
+        });
+        model.delete();
+        walk(&model, &word);
+        let lived = freeing.join().expect("no panic");
+        assert_eq!(word.load(Ordering::SeqCst), 7);
+        assert_eq!(model.groups.own(model.parent.objcg()), 0);
+        model.is_gone();
+        outcomes.note(if lived { "beside a stock" } else { "without" });
     });
 }
 

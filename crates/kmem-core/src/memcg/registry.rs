@@ -1,5 +1,6 @@
 //! Creating, deleting and finding groups, one thread at a time.
 
+use super::merge::MARKED;
 use super::name::{self, Index};
 use super::{GroupError, GroupId, Groups, shrinker};
 use crate::os::Memory;
@@ -40,6 +41,7 @@ impl Groups {
         let generation = block.state.load(Ordering::SeqCst) >> group_state::BITS;
         // 0 in an entry of zeroed memory: its first generation is 1, like the root's.
         let generation = generation.max(1);
+        self.merge.created();
         block.state.store(generation << group_state::BITS | group_state::LIVE, Ordering::SeqCst);
         Ok(GroupId::new(generation, objcg))
     }
@@ -62,6 +64,7 @@ impl Groups {
         let parent = ObjcgId(block.parent.load(Ordering::Relaxed));
         self.block(parent).living.fetch_sub(1, Ordering::SeqCst);
         let generation = id.generation();
+        self.merge.deleted();
         block.state.store(generation << group_state::BITS | group_state::DYING, Ordering::SeqCst);
         Ok(())
     }
@@ -104,6 +107,10 @@ impl Groups {
         for block in each() {
             block.children.store(0, Ordering::Relaxed);
             block.living.store(0, Ordering::Relaxed);
+            if block.merging.swap(0, Ordering::Relaxed) == MARKED {
+                // The pin of a walk, which ends here.
+                block.pins.fetch_sub(1, Ordering::Relaxed);
+            }
             if !in_shrinker {
                 shrinker::forget_calls(block);
             }
@@ -130,6 +137,12 @@ impl Groups {
         for id in self.all().filter(|&id| id != GroupId::ROOT) {
             index.insert(id.objcg());
         }
+        let count = |wanted: fn(u32) -> bool| {
+            each().skip(1).filter(|&block| wanted(state(block))).count() as u32
+        };
+        let (taken, dying) =
+            (count(|state| state != group_state::FREE), count(|state| state == group_state::DYING));
+        self.merge.forget(taken, dying);
         self.lock.store(0, Ordering::Release);
     }
 
@@ -150,6 +163,8 @@ impl Groups {
         if state & group_state::MASK == group_state::FREE {
             fill(block, ObjcgId::ROOT, b"");
             self.block(ObjcgId::ROOT).children.fetch_add(1, Ordering::Relaxed);
+            self.merge.created();
+            self.merge.deleted();
             block.state.store(state & !group_state::MASK | group_state::DYING, Ordering::Relaxed);
         }
     }
@@ -244,7 +259,7 @@ fn fill(block: &GroupBlock, parent: ObjcgId, name: &[u8]) {
     block.limit(Limit::Max).store(NO_LIMIT, Ordering::Relaxed);
     block.limit(Limit::High).store(NO_LIMIT, Ordering::Relaxed);
     block.limit(Limit::Low).store(0, Ordering::Relaxed);
-    for count in [&block.children, &block.living, &block.over, &block.eventfd] {
+    for count in [&block.children, &block.living, &block.over, &block.eventfd, &block.merging] {
         count.store(0, Ordering::Relaxed);
     }
     block.parent.store(parent.0, Ordering::Relaxed);

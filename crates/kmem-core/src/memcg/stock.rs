@@ -26,13 +26,13 @@
 //! Context: any, but shrinkers are called: see [`super::Shrink`].
 
 use kmem_layout::group::group_event;
-use kmem_layout::word::{CHARGED_METADATA, OBJCG_SHIFT};
+use kmem_layout::word::CHARGED_METADATA;
 
-use super::{AtMax, Charged, Groups, Limits};
+use super::{AtMax, Charged, Groups, Limits, objcg_of};
 use crate::class::{ArrayId, Contents, MAX_OBJECT, SizeClass};
-use crate::cpu::{Area, Cell, Slots, Stock};
+use crate::cpu::{Area, Cell, Cleared, Slots, Stock};
 use crate::os::Platform;
-use crate::sync::{Ordering, fence, spin};
+use crate::sync::{AtomicU32, Ordering, fence, spin};
 use crate::task;
 use crate::units::{ObjcgId, PAGE_SIZE, PageCount};
 
@@ -109,18 +109,6 @@ const fn item_cost(array: ArrayId) -> u32 {
     COSTS[array.0 as usize]
 }
 
-/// The group in an extension word.
-#[inline(always)]
-pub const fn objcg_of(word: u32) -> ObjcgId {
-    ObjcgId(word >> OBJCG_SHIFT)
-}
-
-/// A group as the bits of an extension word.
-#[inline(always)]
-pub const fn objcg_bits(objcg: ObjcgId) -> u32 {
-    objcg.0 << OBJCG_SHIFT
-}
-
 /// The price of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Price {
@@ -179,6 +167,18 @@ impl<P: Platform> Charging<'_, P> {
     #[inline]
     pub fn pay_from_cell(&self, array: ArrayId, objcg: ObjcgId) -> bool {
         self.adjust_cell(objcg, -(item_cost(array) as i32))
+    }
+
+    /// Clears the extension word of an item of an array that the caller gives up. Credits the item
+    /// to its group's cell on this CPU. Does neither unless the array's stock is another group's.
+    /// `word` is the value of the word that the caller read.
+    #[inline]
+    pub fn refund_freed(&self, array: ArrayId, (ext, word): (&AtomicU32, u32)) -> Cleared {
+        let (objcg, cost) = (objcg_of(word), item_cost(array) as i32);
+        if !self.is_others(Cell::of_array(array), objcg) {
+            return Cleared::Not;
+        }
+        self.slots.refund_freed(Cell::of_group(objcg), cost, (ext, word), CELL_BYTES)
     }
 
     /// Credits an item to the group's cell on this CPU, if the array's stock is another group's.
@@ -253,7 +253,7 @@ impl<P: Platform> Charging<'_, P> {
     /// cell.
     fn put_stock(&self, array: ArrayId, stock: Stock) {
         let bytes = |stock| stock_bytes(stock, Some(array));
-        let Some(before) = self.slots.swap_stock(Cell::of_array(array), stock, self.slot()) else {
+        let Some(before) = self.put_in(Cell::of_array(array), stock) else {
             return self.groups.uncharge(stock.objcg(), bytes(stock));
         };
         self.mind_deleted(stock.objcg());
@@ -261,6 +261,20 @@ impl<P: Platform> Charging<'_, P> {
         if bytes > 0 && !self.adjust_cell(owner, bytes as i32) {
             self.groups.uncharge(owner, bytes);
         }
+    }
+
+    /// Writes a paid stock in a place of this CPU. Returns the old one. `None`, without a change:
+    /// the group is deleted, or see [`Slots::swap_stock`].
+    fn put_in(&self, cell: Cell, stock: Stock) -> Option<Stock> {
+        let objcg = stock.objcg();
+        // The stock's charge keeps the entry. The pin keeps the group from being merged until the
+        // stock is in place, or this thread sees that the group is deleted.
+        self.groups.pin_again(objcg);
+        fence(Ordering::SeqCst);
+        let lives = self.groups.is_live(objcg);
+        let before = lives.then(|| self.slots.swap_stock(cell, stock, self.slot())).flatten();
+        self.groups.unpin(objcg);
+        before
     }
 
     /// Credits paid bytes to the group's cell on this CPU. True: the cell was full and starts anew.
@@ -274,7 +288,7 @@ impl<P: Platform> Charging<'_, P> {
         }
         // The stock in the cell is full or another group's: uncharge it and start anew.
         let stock = Stock::new(objcg, bytes as u32);
-        match self.slots.swap_stock(Cell::of_group(objcg), stock, self.slot()) {
+        match self.put_in(Cell::of_group(objcg), stock) {
             None => {
                 self.groups.uncharge(objcg, bytes);
                 false
@@ -305,7 +319,7 @@ impl<P: Platform> Charging<'_, P> {
             return;
         }
         // The head has no stock, or is full.
-        match self.slots.swap_stock(head, Stock::new(objcg, 1), self.slot()) {
+        match self.put_in(head, Stock::new(objcg, 1)) {
             None => self.groups.uncharge(objcg, cost),
             Some(before) => {
                 self.mind_deleted(objcg);
@@ -481,6 +495,15 @@ impl<P: Platform> Charging<'_, P> {
                     }
                 }
                 break;
+            }
+        }
+    }
+
+    /// Calls `each` with the group of every stock on all CPUs, empty ones included.
+    pub fn each_owner(&self, mut each: impl FnMut(ObjcgId)) {
+        for (_, area) in self.slots.areas() {
+            for (cell, _) in Cell::all() {
+                each(area.stock(cell).objcg());
             }
         }
     }

@@ -89,6 +89,7 @@ impl<B: BackEnd, S: Source> Mempool<B, S> {
     /// # Errors
     /// There is no memory for the reserve. All that was allocated for it is freed.
     pub fn new(back_end: B, source: S, min: u32, owner: Caller) -> Result<Self, NoReserve> {
+        source.keep_payer(owner);
         let pool = Self {
             back_end,
             source,
@@ -288,5 +289,6 @@ impl<B: BackEnd, S: Source> Drop for Mempool<B, S> {
             }
             shelf = next;
         }
+        self.source.drop_payer(self.owner);
     }
 }

@@ -19,7 +19,8 @@ const MAX_NAME: usize = 512;
 /// Types of sections: the symbols of the linker, and those for dynamic linking.
 const SYMTAB: u32 = 2;
 const DYNSYM: u32 = 11;
-/// Type of a symbol in the low bits of its information: a function.
+/// Types of a symbol in the low bits of its information: a variable, and a function.
+const VARIABLE: u8 = 1;
 const FUNCTION: u8 = 2;
 
 /// The symbols of an object, and their names.
@@ -63,6 +64,29 @@ impl<'a> Functions<'a> {
             let start = start.wrapping_add(self.bias);
             Some(Function { name, code: start..start.checked_add(len)? })
         })
+    }
+
+    /// Addresses of the functions and variables with these names that the object defines; 0 for
+    /// others. No name is longer than 64 bytes.
+    pub fn places<const N: usize>(&self, names: &[&[u8]; N]) -> [usize; N] {
+        let mut places = [0; N];
+        for symbol in self.symbols.as_chunks::<SYMBOL>().0 {
+            let is_defined = half(symbol, 6).is_some_and(|section| section != 0);
+            if !matches!(symbol[4] & 15, VARIABLE | FUNCTION) || !is_defined {
+                continue;
+            }
+            let Some(rest) = quarter(symbol, 0).and_then(|at| self.names.get(at..)) else {
+                continue;
+            };
+            let is_named =
+                |name: &&[u8]| rest.starts_with(name) && rest.get(name.len()) == Some(&0);
+            if let Some(number) = names.iter().position(is_named)
+                && let Some(start) = word(symbol, 8)
+            {
+                places[number] = start.wrapping_add(self.bias);
+            }
+        }
+        places
     }
 }
 
@@ -155,6 +179,20 @@ mod tests {
         assert_eq!(of(b"\0one\0two\0").all(begins_with_t).count(), 2);
         // A name without an end.
         assert_eq!(of(b"\0one").all(|_| true).count(), 0);
+    }
+
+    #[test]
+    fn places_are_those_of_functions_and_variables_with_a_whole_name() {
+        let symbols = [
+            symbol(1, 0x12, 1, 0x100, 16),
+            symbol(5, 0x11, 1, 0x200, 8),
+            symbol(5, 0x16, 1, 0x300, 8),
+            symbol(1, 0x12, 0, 0x400, 16),
+            symbol(99, 0x12, 1, 0x500, 16),
+        ]
+        .concat();
+        let functions = Functions { symbols: &symbols, names: b"\0one\0two\0", bias: 0x1000 };
+        assert_eq!(functions.places(&[b"two", b"tw", b"one", b"x"]), [0x1200, 0, 0x1100, 0]);
     }
 
     #[test]

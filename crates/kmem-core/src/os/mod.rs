@@ -22,6 +22,7 @@ use core::ptr::NonNull;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, const_fn};
 use crate::units::PAGE_SIZE;
 
+mod conf_source;
 pub mod functions;
 #[cfg(kmem_linux)]
 pub mod linux;
@@ -33,6 +34,7 @@ pub mod stepped;
 #[cfg(all(not(loom), any(test, miri, not(kmem_linux))))]
 pub mod task_word;
 
+pub use conf_source::ConfSource;
 use functions::Functions;
 pub use stack::{CodeObject, Stack};
 
@@ -91,6 +93,14 @@ pub enum HugePages {
     Always = 3,
 }
 
+impl HugePages {
+    /// The kind with a number. `None`: there is none.
+    pub fn numbered(number: u32) -> Option<Self> {
+        let all = [Self::Never, Self::OnAdvice, Self::Always];
+        all.into_iter().find(|&kind| kind as u32 == number)
+    }
+}
+
 /// Memory of a platform.
 ///
 /// ```text
@@ -108,6 +118,12 @@ pub enum HugePages {
 /// [`Self::release`]. [`Self::commit`] makes exactly the given range readable and writable, and
 /// zero where it was not committed before.
 pub unsafe trait Memory: Sync {
+    /// Bytes of the pages that the platform's calls work on. An instance starts only if its own
+    /// ([`PAGE_SIZE`]) are as long or a multiple of them.
+    fn page_bytes(&self) -> usize {
+        PAGE_SIZE
+    }
+
     /// Reserves `bytes` of address space at a multiple of `align`, a power of two. `None`: the
     /// platform has no such range.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
@@ -270,6 +286,11 @@ pub unsafe trait Memory: Sync {
     /// for readers outside the process; 0 if the platform does not keep them.
     fn reservations(&self) -> (u64, u32) {
         (0, 0)
+    }
+
+    /// Returns whether an address is in one of those reservations.
+    fn has_reserved(&self, _at: usize) -> bool {
+        false
     }
 
     /// Maps `bytes` of zeroes for the root block. A reader outside the process finds them by name
@@ -477,10 +498,10 @@ pub enum Residency {
 
 /// The process, and the files, waits and environment of its system.
 pub trait Process {
-    /// Copies the user's configuration text into `buf`. Returns the text's length in bytes, which
-    /// exceeds that of `buf` if the text does not fit. `None`: there is none, or the program has
-    /// more rights than its user.
-    fn configuration(&self, _buf: &mut [u8]) -> Option<usize> {
+    /// Copies the configuration text of a source into `buf`. Returns the text's length in bytes,
+    /// which exceeds that of `buf` if the text does not fit. `None`: there is none, or the program
+    /// has more rights than its user and the source is not the program.
+    fn configuration(&self, _source: ConfSource, _buf: &mut [u8]) -> Option<usize> {
         None
     }
 
@@ -600,4 +621,11 @@ pub trait Process {
 
     /// Ends all waits for `word`.
     fn wake(&self, _word: &AtomicU32) {}
+
+    /// Memory came back: asks for calls of [`crate::instance::Instance::tend`], from a thread or a
+    /// timer of the embedder. Called from any context.
+    fn call_tender(&self) {}
+
+    /// In a forked child: the thread that [`Self::call_tender`] wakes does not exist.
+    fn forget_tender(&self) {}
 }

@@ -12,7 +12,7 @@
 
 use core::ptr::NonNull;
 
-use super::{Budget, Clock, Console, Cpus, Memory, Process};
+use super::{Budget, Clock, ConfSource, Console, Cpus, Memory, Process};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, atomics, const_fn};
 use crate::units::PAGE_SIZE;
 
@@ -47,7 +47,7 @@ pub struct Doors {
     /// Makes whole pages of a range inaccessible, or accessible again with their contents, on all
     /// CPUs. False: refused, nothing changed. With it, areas of vmalloc have guard pages.
     pub protect: Option<Protect>,
-    /// The text of `KMEM_CONF`, such as `shuffle:1,debug:1`; empty for none.
+    /// The options, such as `shuffle:1,debug:1`; empty for none.
     pub configuration: &'static str,
 }
 
@@ -258,7 +258,10 @@ impl Console for Regions {
 }
 
 impl Process for Regions {
-    fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
+    fn configuration(&self, source: ConfSource, buf: &mut [u8]) -> Option<usize> {
+        if source != ConfSource::Environment {
+            return None;
+        }
         let text = self.doors.configuration.as_bytes();
         let len = text.len().min(buf.len());
         buf[..len].copy_from_slice(&text[..len]);

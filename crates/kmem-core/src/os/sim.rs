@@ -7,7 +7,7 @@
 
 use core::ptr::NonNull;
 
-use super::{Budget, Clock, Console, Cpus, HugePages, Memory, Platform, Process};
+use super::{Budget, Clock, ConfSource, Console, Cpus, HugePages, Memory, Platform, Process};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::PAGE_SIZE;
 
@@ -26,6 +26,7 @@ pub struct Sim<P> {
     /// State of the random sequence of CPUs; 0: the CPU is `cpu`.
     wander: AtomicU64,
     clock: AtomicU64,
+    tender_calls: AtomicU64,
     calls: AtomicU64,
     fail_from: AtomicU64,
     fail_until: AtomicU64,
@@ -44,6 +45,7 @@ impl<P: Platform> Sim<P> {
             cpu: AtomicU32::new(0),
             wander: AtomicU64::new(0),
             clock: AtomicU64::new(0),
+            tender_calls: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             fail_from: AtomicU64::new(u64::MAX),
             fail_until: AtomicU64::new(u64::MAX),
@@ -83,6 +85,11 @@ impl<P: Platform> Sim<P> {
     /// decides. So operations are moved while they run. 0 ends this.
     pub fn wander(&self, seed: u64) {
         self.wander.store(seed, Ordering::Relaxed);
+    }
+
+    /// Number of calls of [`Process::call_tender`].
+    pub fn tender_calls(&self) -> u64 {
+        self.tender_calls.load(Ordering::Relaxed)
     }
 
     /// Moves the clock forward.
@@ -282,8 +289,8 @@ impl<P: Platform> Console for Sim<P> {
 }
 
 impl<P: Platform> Process for Sim<P> {
-    fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
-        self.inner.configuration(buf)
+    fn configuration(&self, source: ConfSource, buf: &mut [u8]) -> Option<usize> {
+        self.inner.configuration(source, buf)
     }
 
     fn wait(&self, word: &AtomicU32, seen: u32) {
@@ -292,5 +299,9 @@ impl<P: Platform> Process for Sim<P> {
 
     fn wake(&self, word: &AtomicU32) {
         self.inner.wake(word);
+    }
+
+    fn call_tender(&self) {
+        self.tender_calls.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -6,10 +6,10 @@
 //! compare-and-swap, and hints are changed for 64 pageblocks at once.
 
 use super::credit::Credit;
-use super::{DoubleFree, On, Run, Zone, bucket, lane};
+use super::fit::Want;
+use super::{DoubleFree, On, Run, Zone, lane};
 use crate::os::Platform;
 use crate::row::span;
-use crate::sync::Ordering;
 use crate::units::{Item, Order, PAGE_SHIFT, PAGE_SIZE, PAGEBLOCK_SIZE, PageCount, Pageblock, Pfn};
 
 /// Credit of one pageblock that a CPU holds: pages that no other CPU can claim.
@@ -78,7 +78,7 @@ impl<P: Platform> On<'_, P> {
     /// credit of that pageblock that is left over, and the count of blocks, at least 1.
     fn take_blocks(&self, order: Order, out: &mut [Item]) -> Option<(Reserve, usize)> {
         let (zone, pages) = (self.zone, order.pages());
-        self.search(bucket(pages), |pageblock| {
+        self.search(Want::block(pages), |pageblock| {
             let take = |old: Credit| (old.pages() >= pages).then_some(Credit::NONE);
             let credit = zone.update_credit(pageblock, take).ok()?;
             let mut reserve = Reserve { pageblock, credit: credit.0 };
@@ -202,14 +202,9 @@ impl Zone {
         if self.is_whole(pageblock) {
             self.trim(pageblock, PageCount::PAGEBLOCK);
         }
-        self.mark_row_dirty(row, mask);
-        let twice = self.row(row).give(mask);
-        let given = PageCount(mask.count_ones() - twice.count_ones());
-        if given > PageCount::ZERO {
-            self.give_credit(pageblock, Credit::of(given));
-        }
+        let result = self.give_mask_of(row, mask);
         self.aged(pageblock);
-        if twice == 0 { Ok(()) } else { Err(DoubleFree(row + PageCount(twice.trailing_zeros()))) }
+        result
     }
 
     /// Gives back whole pageblocks that were claimed. Those that follow each other in `pageblocks`
@@ -265,7 +260,7 @@ impl Zone {
                     let all = Run { start: pageblock.first(), pages: PageCount::PAGEBLOCK };
                     self.mark_dirty(all);
                 }
-                self.stamp(pageblock).store(self.decay.generation(), Ordering::Relaxed);
+                self.stamp(pageblock);
             }
             twice |= u64::from(self.release_lanes(of(four), lanes)) << four;
         }
@@ -291,7 +286,6 @@ impl Zone {
                 self.rehint(of(bit));
             }
         }
-        self.lower_cursors(of(given.trailing_zeros()), PageCount::PAGEBLOCK);
         twice
     }
 }

@@ -113,17 +113,21 @@ pub struct BadPage {
 const POISON: u8 = 0xAA;
 
 impl Zone {
-    /// Checks a run that was claimed and not yet handed out: its words must say that it is free. In
-    /// the rows of a pageblock that is taken as a whole, all pages must be free.
+    /// Checks a run that was claimed and not yet handed out: the words of all its pages must say
+    /// that they are free. In the rows of a pageblock that is taken as a whole, all pages must be
+    /// free.
     ///
     /// # Errors
     /// The first bad page.
     pub fn check_claimed(&self, run: Run) -> Result<(), BadPage> {
         let Run { start, pages } = run;
         let found = |page, bad| Err(BadPage { page, bad, run });
-        let Some(PageWords { ext, len }) = self.words(start) else { return Ok(()) };
-        if ext.load(Ordering::Relaxed) & EXT_LIVE | len.load(Ordering::Relaxed) != 0 {
-            return found(start, Bad::Allocated);
+        let is_marked = |page: &Pfn| {
+            let Some(PageWords { ext, len }) = self.words(*page) else { return false };
+            ext.load(Ordering::Relaxed) & EXT_LIVE | len.load(Ordering::Relaxed) != 0
+        };
+        if let Some(page) = (0..pages.0).map(|page| start + PageCount(page)).find(is_marked) {
+            return found(page, Bad::Allocated);
         }
         if pages < PageCount::PAGEBLOCK || !self.is_whole(start.pageblock()) {
             return Ok(());
@@ -137,9 +141,11 @@ impl Zone {
         }
     }
 
-    /// Returns whether blocks of `pages`, just claimed, all pass [`Self::check_claimed`]. It is
-    /// also false for a huge page that is not taken as a whole; the caller checks that page by
-    /// itself.
+    /// Returns whether blocks of `pages`, just claimed, all pass [`Self::check_claimed`]. It looks
+    /// at the words of their first pages, and at the rows of huge pages. It is also false for a
+    /// huge page that is not taken as a whole; the caller checks that page by itself.
+    ///
+    /// The words of the other pages are left out: for a huge page they are 64 cache lines.
     ///
     /// The loop has no branch per block: there are many blocks, and few are bad. So the processor
     /// waits for the cache lines of all blocks at once.

@@ -1,9 +1,10 @@
 //! Taking runs of pages out of a zone.
 
 use super::credit::Credit;
-use super::{BUCKETS, On, Run, Zone, bucket, lane};
+use super::fit::Want;
+use super::{On, Run, Zone, lane};
 use crate::os::Platform;
-use crate::row::span;
+use crate::row::{find_run, span};
 use crate::sync::Ordering;
 use crate::units::{
     Order, PAGE_SHIFT, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES, PageCount, Pageblock, Pfn,
@@ -42,15 +43,9 @@ impl<P: Platform> On<'_, P> {
         align: PageCount,
         mut claim: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        let mut rewound = false;
         loop {
             if let Some(found) = claim() {
                 return Some(found);
-            }
-            // Growth is rare and expensive: first search the pageblocks below the cursor again.
-            if !rewound && self.zone.rewind(bucket(pages.max(align))) {
-                rewound = true;
-                continue;
             }
             if !self.grow(self.zone.missing(pages, align)?) {
                 return None;
@@ -83,33 +78,35 @@ impl<P: Platform> On<'_, P> {
     /// A run shorter than a pageblock, inside one pageblock.
     fn claim_in_pageblocks(&self, pages: PageCount, align: PageCount) -> Option<Pfn> {
         let zone = self.zone;
-        self.search(bucket(pages.max(align)), |pageblock| zone.claim_in(pageblock, pages, align))
+        let claim = |pageblock| zone.claim_in(pageblock, pages, align);
+        if align == PageCount::ONE {
+            return self.search(Want::run(pages), claim);
+        }
+        let block = Want::block(pages.max(align));
+        if pages == align {
+            return self.search(block, claim);
+        }
+        // An aligned block holds such a run. Where there is none, a run of that length may happen
+        // to lie right: each pageblock with one is looked at.
+        let found = zone.search_partial(block, claim);
+        found.or_else(|| self.search(Want::run(pages), claim))
     }
 
-    /// Calls `claim` with pageblocks until it finds something: first with those that are partly
-    /// used, then with those that are free. `bucket` is that of the smallest run that a pageblock
-    /// may lack for `claim` to find nothing in it.
+    /// Calls `claim` with pageblocks until it finds something: first with those that
+    /// are partly used and fit, then with those that are free.
     pub(super) fn search<T>(
         &self,
-        bucket: usize,
+        want: Want,
         mut claim: impl FnMut(Pageblock) -> Option<T>,
     ) -> Option<T> {
         let zone = self.zone;
-        let first = zone.cursor[bucket].load(Ordering::Relaxed);
-        let mut from = first;
-        while let Some(next) = zone.pageblocks.next(lane::PARTIAL, from) {
-            if let Some(found) = claim(Pageblock(next)) {
-                zone.advance_cursor(bucket, first, next);
-                return Some(found);
-            }
-            from = next + 1;
+        if let Some(found) = zone.search_partial(want, &mut claim) {
+            return Some(found);
         }
-        zone.advance_cursor(bucket, first, from);
         let mut from = 0;
         while let Some(next) = zone.pageblocks.next(lane::FREE, from) {
             if let Some(found) = claim(Pageblock(next)) {
-                zone.lower_cursors(Pageblock(next), PageCount::PAGEBLOCK);
-                self.break_up(Pageblock(next));
+                self.break_up(Pageblock(next), want.use_of());
                 return Some(found);
             }
             from = next + 1;
@@ -132,33 +129,41 @@ impl Zone {
         (missing <= room).then_some(PageCount(want).min(room))
     }
 
-    /// Remembers that pageblocks below `to` had nothing, unless another thread moved the cursor.
-    fn advance_cursor(&self, bucket: usize, from: u32, to: u32) {
-        if to > from {
-            let cursor = &self.cursor[bucket];
-            let _ = cursor.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-
-    /// Puts a cursor back to the first pageblock. A search that fails may advance the cursor past
-    /// a pageblock that gets pages back at that moment. False: the cursor is there already.
-    fn rewind(&self, bucket: usize) -> bool {
-        self.cursor[bucket].swap(0, Ordering::Relaxed) != 0
-    }
-
-    /// Lets searches for runs of up to `longest` pages find a pageblock that got pages back.
-    pub(super) fn lower_cursors(&self, pageblock: Pageblock, longest: PageCount) {
-        for cursor in &self.cursor[..=bucket(longest).min(BUCKETS - 1)] {
-            if cursor.load(Ordering::Relaxed) > pageblock.0 {
-                cursor.fetch_min(pageblock.0, Ordering::Relaxed);
+    /// Calls `claim` with partly used pageblocks that have what is wanted, until it finds
+    /// something. Corrects the numbers of those in which it does not.
+    fn search_partial<T>(
+        &self,
+        want: Want,
+        mut claim: impl FnMut(Pageblock) -> Option<T>,
+    ) -> Option<T> {
+        let mut from = Pageblock(0);
+        while let Some(next) = self.next_fit(want, from) {
+            if next < self.end()
+                && let Some(found) = claim(next)
+            {
+                return Some(found);
             }
+            self.refit(next);
+            from = next.after(1);
         }
+        None
     }
 
     /// A run in the given pageblock: credit first, then bits.
     fn claim_in(&self, pageblock: Pageblock, pages: PageCount, align: PageCount) -> Option<Pfn> {
+        let first = self.first_row(pageblock, pages, align)?;
         let want = Credit::of(pages);
-        self.with_credit(pageblock, want, || self.take_bits(pageblock, pages, align))
+        self.with_credit(pageblock, want, || self.take_bits(pageblock, first, pages, align))
+    }
+
+    /// The first row of a pageblock where [`Self::take_bits`] can find a run at this moment.
+    fn first_row(&self, pageblock: Pageblock, pages: PageCount, align: PageCount) -> Option<u32> {
+        let row = |i| self.row(pageblock.first() + PageCount::of_rows(i)).load();
+        if is_in_row(pages, align) {
+            return (0..8).find(|&i| find_run(row(i), pages.0, align.0).is_some());
+        }
+        starts_of_rows(pages, align)
+            .find(|&i| row_masks(pages).all(|(k, mask)| row(i + k) & mask == mask))
     }
 
     /// Takes `want` credit of a pageblock, and gives it back if `take` finds no bits for it.
@@ -182,32 +187,33 @@ impl Zone {
         found
     }
 
-    /// Bits for a run, for which the caller holds credit.
-    fn take_bits(&self, pageblock: Pageblock, pages: PageCount, align: PageCount) -> Option<Pfn> {
-        let first = pageblock.first();
-        let start = |i: u32| first + PageCount::of_rows(i);
-        if pages <= PageCount::ROW && align <= PageCount::ROW {
-            return (0..8).find_map(|i| {
+    /// Bits for a run, for which the caller holds credit, not before the row `first`.
+    fn take_bits(
+        &self,
+        pageblock: Pageblock,
+        first: u32,
+        pages: PageCount,
+        align: PageCount,
+    ) -> Option<Pfn> {
+        let start = |i: u32| pageblock.first() + PageCount::of_rows(i);
+        if is_in_row(pages, align) {
+            return (first..8).find_map(|i| {
                 let offset = self.row(start(i)).take_run(pages.0, align.0)?;
                 Some(start(i) + PageCount(offset))
             });
         }
-        // Whole rows and the head of one more, at a row's start.
-        let rows = pages.0.div_ceil(64);
-        let mask = |k: u32| {
-            if (k + 1) * 64 <= pages.0 { u64::MAX } else { span(0, pages.0 - k * 64) }
-        };
-        let step = (align.0 / 64).max(1) as usize;
-        (0..=8 - rows).step_by(step).find_map(|i| {
-            let take = |&k: &u32| self.row(start(i + k)).take_exact(mask(k));
-            let taken = (0..rows).take_while(take).count() as u32;
-            if taken == rows {
+        starts_of_rows(pages, align).skip_while(|&i| i < first).find_map(|i| {
+            let take = |&(k, mask): &(u32, u64)| self.row(start(i + k)).take_exact(mask);
+            let taken = row_masks(pages).take_while(take).count();
+            if taken == row_masks(pages).count() {
                 return Some(start(i));
             }
-            for k in 0..taken {
-                let free = self.row(start(i + k)).give(mask(k));
+            for (k, mask) in row_masks(pages).take(taken) {
+                let free = self.row(start(i + k)).put(mask) & mask;
                 debug_assert_eq!(free, 0);
             }
+            // Another thread may have counted without them.
+            self.raise_fit(pageblock);
             None
         })
     }
@@ -274,7 +280,6 @@ impl Zone {
         let changed = self.update_credit(pageblock, shrink);
         debug_assert!(changed.is_ok());
         self.rehint(pageblock);
-        self.lower_cursors(pageblock, rest);
     }
 
     /// Takes exactly the pages from `start` on, if all are free: to lengthen a run in place.
@@ -302,4 +307,21 @@ impl Zone {
         let take = || self.row(at).take_exact(span(at.0 % 64, len.0)).then_some(());
         self.with_credit(at.pageblock(), Credit::of(len), take).is_some()
     }
+}
+
+/// Returns whether a claim looks for such a run inside a row.
+fn is_in_row(pages: PageCount, align: PageCount) -> bool {
+    pages <= PageCount::ROW && align <= PageCount::ROW
+}
+
+/// The rows of a pageblock at which a run may begin that is not inside a row.
+fn starts_of_rows(pages: PageCount, align: PageCount) -> impl Iterator<Item = u32> {
+    (0..=8 - pages.0.div_ceil(64)).step_by((align.0 / 64).max(1) as usize)
+}
+
+/// The masks of the rows of a run that begins at a row: whole rows, and the head of one more.
+fn row_masks(pages: PageCount) -> impl Iterator<Item = (u32, u64)> {
+    (0..pages.0.div_ceil(64)).map(move |k| {
+        (k, if (k + 1) * 64 <= pages.0 { u64::MAX } else { span(0, pages.0 - k * 64) })
+    })
 }

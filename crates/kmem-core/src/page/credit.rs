@@ -4,12 +4,12 @@
 //! credits[pageblock / 4]   four lanes of 16 bits, one per pageblock
 //! ```
 //!
-//! | credit    | state of the pageblock | hint set it is in |
-//! |-----------|------------------------|-------------------|
-//! | 0         | full                   | none              |
-//! | 1..=511   | partly used            | PARTIAL           |
-//! | 512       | wholly free            | FREE              |
-//! | 0xFFFF    | taken as a whole       | none              |
+//! | credit    | state of the pageblock | where searches find it       |
+//! |-----------|------------------------|------------------------------|
+//! | 0         | full                   | nowhere                      |
+//! | 1..=511   | partly used            | in the trees of [`super::fit`] |
+//! | 512       | wholly free            | in the set FREE              |
+//! | 0xFFFF    | taken as a whole       | nowhere                      |
 
 use super::{Zone, lane};
 use crate::sync::{AtomicU64, Ordering};
@@ -131,41 +131,39 @@ impl Zone {
         let _ = self.update_credit(pageblock, |_| Some(credit));
     }
 
-    /// Brings the hint sets up to a pageblock's credit. Called by the thread that moved the credit
+    /// Brings the hints up to a pageblock's credit. Called by the thread that moved the credit
     /// from one state of the module's table to another.
     pub(super) fn rehint(&self, pageblock: Pageblock) {
         loop {
             let state = self.credit(pageblock).state();
             match state {
-                State::Partial => {
-                    self.pageblocks.insert(lane::PARTIAL, pageblock.0);
-                    self.pageblocks.remove(lane::FREE, pageblock.0);
-                }
-                State::Free => {
-                    self.pageblocks.insert(lane::FREE, pageblock.0);
-                    self.pageblocks.remove(lane::PARTIAL, pageblock.0);
-                }
-                State::Taken => {
-                    self.pageblocks.remove(lane::PARTIAL, pageblock.0);
-                    self.pageblocks.remove(lane::FREE, pageblock.0);
-                }
+                State::Free => self.pageblocks.insert(lane::FREE, pageblock.0),
+                State::Partial | State::Taken => self.pageblocks.remove(lane::FREE, pageblock.0),
             }
             if self.credit(pageblock).state() == state {
-                return;
+                break;
             }
         }
+        self.refit(pageblock);
     }
 
     /// Adds credit for pages whose bits were set before.
     pub(super) fn give_credit(&self, pageblock: Pageblock, more: Credit) {
+        if !self.add_credit(pageblock, more) {
+            self.raise_fit(pageblock);
+        }
+    }
+
+    /// Adds credit for pages whose bits were set before. False: the caller must see to it that
+    /// searches find these pages.
+    pub(super) fn add_credit(&self, pageblock: Pageblock, more: Credit) -> bool {
         let old =
             self.update_credit(pageblock, |old| (old != Credit::HUGE).then(|| old.plus(more)));
-        if let Ok(old) = old {
-            if old.state() != old.plus(more).state() {
-                self.rehint(pageblock);
-            }
-            self.lower_cursors(pageblock, old.pages() + more.pages());
+        let moved = old.is_ok_and(|old| old.state() != old.plus(more).state());
+        if moved {
+            self.rehint(pageblock);
         }
+        moved
     }
 
     /// Takes up to `most` of the four pageblocks of one word that are wholly free. Returns those
@@ -255,6 +253,16 @@ impl Zone {
     /// Returns whether the four pageblocks of the word of `first` are all wholly free.
     pub(super) fn are_four_whole(&self, first: Pageblock) -> bool {
         self.credits(first).load(Ordering::SeqCst) == FOUR_WHOLE
+    }
+
+    /// Takes a pageblock that is wholly free.
+    pub(super) fn hold(&self, pageblock: Pageblock) -> bool {
+        let take = |old| (old == Credit::WHOLE).then_some(Credit::HUGE);
+        let held = self.update_credit(pageblock, take).is_ok();
+        if held {
+            self.rehint(pageblock);
+        }
+        held
     }
 
     /// Makes a pageblock wholly free. False: it was not taken as a whole.

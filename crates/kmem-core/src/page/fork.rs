@@ -14,6 +14,9 @@ use crate::row::span;
 use crate::sync::Ordering;
 use crate::units::{CHUNK_ORDER, PageCount, Pageblock, Pfn};
 
+/// Pageblocks behind a zone's end whose numbers a fork may have copied: the parent was growing it.
+const GROWN: u32 = 1024;
+
 /// Meaning of the extension words of pages at which no live run begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreeWords {
@@ -85,9 +88,8 @@ impl Zone {
             }
             self.rehint(pageblock);
         }
-        for cursor in &self.cursor {
-            cursor.store(0, Ordering::Relaxed);
-        }
+        // The parent may have grown the zone at the fork, and set numbers behind this end.
+        self.fits.mend(end.0.saturating_add(GROWN));
     }
 
     /// Marks a run as taken again, whole pageblocks as a whole.
@@ -108,7 +110,7 @@ impl Zone {
 }
 
 /// Length of the live run that begins at a page with these words; 0 if none does.
-fn live_length(PageWords { ext, len }: PageWords<'_>) -> PageCount {
-    let is_marked = ext.load(Ordering::Relaxed) & EXT_LIVE != 0;
-    PageCount(if is_marked { len.load(Ordering::Relaxed) } else { 0 })
+fn live_length(words: PageWords<'_>) -> PageCount {
+    let is_marked = words.ext.load(Ordering::Relaxed) & EXT_LIVE != 0;
+    if is_marked { words.length() } else { PageCount::ZERO }
 }

@@ -2,8 +2,7 @@
 
 use super::credit::Credit;
 use super::{DoubleFree, Run, Zone, lane};
-use crate::sync::Ordering;
-use crate::units::{PageCount, Pageblock};
+use crate::units::{PageCount, Pageblock, Pfn};
 
 impl Zone {
     /// Gives back a run that was claimed, or any part of one. Pageblocks inside it that were taken
@@ -37,12 +36,8 @@ impl Zone {
         let pageblock = run.start.pageblock();
         self.mark_dirty(run);
         if run.pages == PageCount::PAGEBLOCK {
-            return if self.release_pageblock(pageblock) {
-                self.lower_cursors(pageblock, PageCount::PAGEBLOCK);
-                Ok(())
-            } else {
-                Err(DoubleFree(run.start))
-            };
+            let released = self.release_pageblock(pageblock);
+            return if released { Ok(()) } else { Err(DoubleFree(run.start)) };
         }
         // Break it up: make all its pages used one by one, then give a part of them back.
         self.trim(pageblock, PageCount::PAGEBLOCK);
@@ -67,22 +62,26 @@ impl Zone {
     pub(super) fn give_spans(&self, run: Run) -> Result<(), DoubleFree> {
         let mut result = Ok(());
         for (row, mask) in run.rows() {
-            self.mark_row_dirty(row, mask);
-            let twice = self.row(row).give(mask);
-            if twice != 0 && result.is_ok() {
-                result = Err(DoubleFree(row + PageCount(twice.trailing_zeros())));
-            }
-            let given = PageCount(mask.count_ones() - twice.count_ones());
-            if given > PageCount::ZERO {
-                self.give_credit(row.pageblock(), Credit::of(given));
-            }
+            result = result.and(self.give_mask_of(row, mask));
         }
         result
     }
 
+    /// Gives back the pages of a mask of one row, in a pageblock that is not taken as a whole.
+    pub(super) fn give_mask_of(&self, row: Pfn, mask: u64) -> Result<(), DoubleFree> {
+        self.mark_row_dirty(row, mask);
+        let before = self.row(row).put(mask);
+        let twice = before & mask;
+        let given = PageCount(mask.count_ones() - twice.count_ones());
+        if given > PageCount::ZERO && !self.add_credit(row.pageblock(), Credit::of(given)) {
+            self.raise_fit_by(row, before | mask);
+        }
+        if twice == 0 { Ok(()) } else { Err(DoubleFree(row + PageCount(twice.trailing_zeros()))) }
+    }
+
     /// Restarts a pageblock's decay.
     pub(super) fn aged(&self, pageblock: Pageblock) {
-        self.stamp(pageblock).store(self.decay.generation(), Ordering::Relaxed);
+        self.stamp(pageblock);
         if !self.pageblocks.contains(lane::PURGE, pageblock.0) {
             self.pageblocks.insert(lane::PURGE, pageblock.0);
         }

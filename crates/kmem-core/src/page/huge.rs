@@ -7,6 +7,8 @@
 //! |------------------------------------------------|--------------------------------------|
 //! | it is broken up for runs shorter than itself   | for one, if those below are full, or |
 //! |                                                | were when the zone was last so large |
+//! | the same, but for a longer run                 | for one, if also half of those below |
+//! |                                                | have one: users leave holes in runs  |
 //! | it is taken as a whole, one of many            | for one: the caller asked for one    |
 //! | it is taken as part of a longer run            | against: users leave holes in those  |
 //! | a purge finds more than [`SPARE`] pages free   | against                              |
@@ -35,10 +37,19 @@ const LEAST_SAMPLE: u32 = 4;
 /// Of the pages of the sample, at most one in this many may be free.
 const DENSE: u32 = 8;
 /// Most free pages of a pageblock that keeps its huge page in a purge.
-const SPARE: PageCount = PageCount(32);
+pub(super) const SPARE: PageCount = PageCount(32);
 /// Most borders between pageblocks with and without advice. Each is a border of mappings, too,
 /// whose number is limited.
 const MOST_BORDERS: u32 = 4096;
+
+/// The first use of a pageblock that is broken up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    /// Small blocks, or a slab. Their users write to them.
+    Blocks,
+    /// A longer run, in which its user may leave holes.
+    Run,
+}
 
 /// The state of a zone's huge pages.
 pub(super) struct Backing {
@@ -65,9 +76,7 @@ impl Backing {
 
     /// The huge pages of the platform, if a thread asked.
     fn known(&self) -> Option<HugePages> {
-        [HugePages::Never, HugePages::OnAdvice, HugePages::Always]
-            .into_iter()
-            .find(|&known| known as u32 == self.platform.load(Ordering::Relaxed))
+        HugePages::numbered(self.platform.load(Ordering::Relaxed))
     }
 }
 
@@ -116,11 +125,11 @@ impl<P: Platform> On<'_, P> {
 
     /// Decides about a pageblock that was wholly free until this thread took pages of it.
     #[cold]
-    pub(super) fn break_up(&self, pageblock: Pageblock) {
+    pub(super) fn break_up(&self, pageblock: Pageblock, first_use: Use) {
         let filled = &self.zone.backing.filled;
         let huge = self.may_back()
             && (pageblock.0 < filled.load(Ordering::Relaxed)
-                || self.zone.is_dense_below(pageblock));
+                || self.zone.is_dense_below(pageblock, first_use));
         if huge {
             filled.fetch_max(pageblock.0 + 1, Ordering::Relaxed);
         }
@@ -154,13 +163,13 @@ impl<P: Platform> On<'_, P> {
     }
 
     /// Prepares a purge of `free` pages of a pageblock, page by page. False: it has a huge page,
-    /// and so few are free that it keeps all.
-    pub fn may_break_up(&self, pageblock: Pageblock, free: PageCount) -> bool {
+    /// and at most `spare` are free, so it keeps all.
+    pub fn may_break_up(&self, pageblock: Pageblock, free: PageCount, spare: PageCount) -> bool {
         let zone = self.zone;
         if !zone.is_backed(pageblock) {
             return true;
         }
-        if free <= SPARE || zone.has_many_borders() {
+        if free <= spare || zone.has_many_borders() {
             return false;
         }
         zone.backing.filled.fetch_min(pageblock.0, Ordering::Relaxed);
@@ -250,16 +259,19 @@ impl Zone {
         }
     }
 
-    /// Returns whether the pageblocks below one that are broken up are nearly full.
-    fn is_dense_below(&self, pageblock: Pageblock) -> bool {
-        let (mut seen, mut free) = (0, 0);
+    /// Returns whether the pageblocks below one that are broken up are nearly full. If its first
+    /// use is a run, half of them must have huge pages, too: then most of the heap is small blocks.
+    fn is_dense_below(&self, pageblock: Pageblock, first_use: Use) -> bool {
+        let (mut seen, mut free, mut backed) = (0, 0, 0);
         let first = pageblock.0.saturating_sub(SAMPLE);
         for below in Pageblock(first).up_to(pageblock) {
             if !matches!(self.credit(below), Credit::HUGE | Credit::WHOLE) {
                 seen += 1;
                 free += self.free_bits(below);
+                backed += u32::from(self.is_backed(below));
             }
         }
-        seen >= LEAST_SAMPLE && free <= seen * PAGEBLOCK_PAGES / DENSE
+        let is_filled = first_use == Use::Blocks || backed >= seen / 2;
+        seen >= LEAST_SAMPLE && free <= seen * PAGEBLOCK_PAGES / DENSE && is_filled
     }
 }

@@ -18,7 +18,7 @@
 //! A CPU may hold all the credit of a pageblock, its [`Reserve`]. The pageblock then looks full to
 //! other CPUs.
 //!
-//! The hint sets (see [`crate::row::summary`]) lead to the lowest pageblock first, so partly used
+//! Hints (see `fit` and [`crate::row::summary`]) lead to the lowest pageblock first, so partly used
 //! pageblocks fill up and free ones stay whole.
 //!
 //! | file       | what it does                                                        |
@@ -27,6 +27,7 @@
 //! | `node`     | NUMA nodes                                                          |
 //! | `claim`    | takes runs; `bulk` many blocks at once; `give` takes them back      |
 //! | `credit`   | the number of pages of a pageblock that may be claimed              |
+//! | `fit`      | the longest run in each pageblock, and a tree to search by it       |
 //! | `grow`     | commits more of the zone's address space                            |
 //! | `huge`     | which pageblocks the platform may back with huge pages              |
 //! | `space`    | address space that is left, which a program with a limit gets back  |
@@ -38,18 +39,21 @@
 //! | `fork`     | repair in a forked child; `validate` recounts                       |
 //!
 //! Lock order: there are no locks. A thread that stops anywhere, or a child forked at that moment,
-//! costs at most the pages that the thread was moving.
+//! costs at most the pages that the thread was moving. While a thread is stopped between a free and
+//! the numbers of [`fit`], searches may also miss pages of that pageblock.
 //!
 //! Context: any; may call the platform.
 
 use core::ptr::NonNull;
 
+use kmem_layout::length;
 use kmem_layout::root::ZoneBlock;
 
 use crate::os::Platform;
+use crate::row::maxima::{self, Maxima};
 use crate::row::summary::{self, Summary};
 use crate::row::{Row, span};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics};
+use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::units::{
     PAGE_SHIFT, PAGE_SIZE, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount, Pageblock,
     Pfn,
@@ -61,6 +65,7 @@ mod check;
 mod claim;
 mod contents;
 mod credit;
+mod fit;
 mod fork;
 mod give;
 mod grow;
@@ -83,7 +88,7 @@ pub use fork::FreeWords;
 #[cfg(not(loom))]
 pub use node::Placement;
 pub use pcp::{Pcp, Way};
-pub use purge::{LOOK_EVERY, Look, Purged};
+pub use purge::{Keep, LOOK_EVERY, Look, Purged};
 use tables::TABLES;
 pub use tables::{Beyond, SLAB_TABLES, SlabTables, Table};
 pub use validate::ZoneFault;
@@ -92,14 +97,10 @@ pub use zones::{FirstZones, Purpose, ZoneSet, Zones};
 
 /// Lanes of the hint sets of pageblocks.
 mod lane {
-    pub(super) const PARTIAL: u32 = 0;
-    pub(super) const FREE: u32 = 1;
-    pub(super) const PURGE: u32 = 2;
-    pub(super) const COUNT: u32 = 3;
+    pub(super) const FREE: u32 = 0;
+    pub(super) const PURGE: u32 = 1;
+    pub(super) const COUNT: u32 = 2;
 }
-
-/// Search cursors: one per log2 of the run length.
-const BUCKETS: usize = PAGEBLOCK_ORDER as usize + 1;
 
 /// One zone.
 ///
@@ -114,14 +115,13 @@ pub struct Zone {
     dirty: *const AtomicU64,
     ext: *const AtomicU32,
     len: *const AtomicU32,
-    /// Decay generation of the last return to each pageblock.
-    stamp: *const AtomicU32,
+    /// Low half of the decay generation of the last return to each pageblock.
+    stamp: *const AtomicU16,
     /// Pageblocks that may have huge pages: a bit for each, in words of 64.
     huge: *const AtomicU64,
     pageblocks: Summary,
-    /// A hint: no pageblock below this one can serve a run of 2^i pages. Before the zone grows,
-    /// searches look at those pageblocks again.
-    cursor: [AtomicU32; BUCKETS],
+    /// The longest runs of partly used pageblocks.
+    fits: Maxima,
     block: *const ZoneBlock,
     used: *const AtomicU32,
     decay: purge::Decay,
@@ -178,8 +178,16 @@ pub struct DoubleFree(pub Pfn);
 pub struct PageWords<'a> {
     /// Holder of the run. Keeps the tag of the last holder while the page is free.
     pub ext: &'a AtomicU32,
-    /// Length of the run in pages, 0 if none starts here.
+    /// Length word of the run that begins at the page, see [`kmem_layout::length`]; 0 if none does.
     pub len: &'a AtomicU32,
+}
+
+impl PageWords<'_> {
+    /// Length of the run that begins at the page; 0 if none does.
+    #[inline]
+    pub fn length(&self) -> PageCount {
+        PageCount(length::pages(self.len.load(Ordering::Acquire)))
+    }
 }
 
 /// Offsets of the arrays of a zone, in the order in which they lie in memory.
@@ -214,8 +222,9 @@ impl Zone {
         let pageblocks = pages >> PAGEBLOCK_ORDER;
         let mut carve = Carve { at: 0 };
         carve.take(pageblocks.div_ceil(4) as usize * 8); // credits
-        carve.take(pageblocks as usize * 4); // stamp
+        carve.take(pageblocks.next_multiple_of(4) as usize * 2); // stamp
         carve.take(pageblocks.div_ceil(64) as usize * 8); // huge
+        carve.take(maxima::words_for(pageblocks, fit::lane::COUNT) * 8);
         carve.take(summary::words_for(pageblocks, lane::COUNT) * 8);
         carve.at + Self::start_pages(pages) as usize / 8
     }
@@ -247,12 +256,15 @@ impl Zone {
         let mut carve = Carve { at: 0 };
         let mut take = |bytes| metadata.wrapping_add(carve.take(bytes));
         let credits = take(pageblocks.div_ceil(4) as usize * 8).cast();
-        let stamp = take(pageblocks as usize * 4).cast();
+        let stamp = take(pageblocks.next_multiple_of(4) as usize * 2).cast();
         let huge = take(pageblocks.div_ceil(64) as usize * 8).cast();
+        let fits = take(maxima::words_for(pageblocks, fit::lane::COUNT) * 8).cast();
         let sets = take(summary::words_for(pageblocks, lane::COUNT) * 8).cast();
         let rows: *const Row = take(pages.0 as usize / 8).cast();
         let dirty: *const AtomicU64 = take(pages.0 as usize / 8).cast();
         let [ext, len]: [*const AtomicU32; 2] = words.map(|table| table.cast_const().cast());
+        // SAFETY: the words of the trees lie in the `fixed_bytes`, which are committed and zero.
+        let fits = unsafe { Maxima::new(fits, pageblocks, fit::lane::COUNT) };
         // SAFETY: the words of the sets lie in the `fixed_bytes`, which are committed and zero.
         let pageblocks = unsafe { Summary::new(sets, pageblocks, lane::COUNT) };
         let own = |at, bits| Table { bits, ..Table::empty(at) };
@@ -277,7 +289,7 @@ impl Zone {
             stamp,
             huge,
             pageblocks,
-            cursor: atomics![AtomicU32::new(0); BUCKETS],
+            fits,
             block,
             used,
             decay: purge::Decay::new(),
@@ -371,7 +383,19 @@ impl Zone {
         })
     }
 
-    fn stamp(&self, pageblock: Pageblock) -> &AtomicU32 {
+    /// Restarts a pageblock's decay.
+    fn stamp(&self, pageblock: Pageblock) {
+        self.stamp_of(pageblock).store(self.decay.generation() as u16, Ordering::Relaxed);
+    }
+
+    /// Generations since a pageblock's decay restarted, modulo 2^16. Memory that went back 11
+    /// minutes ago may look young for once, and goes a generation later.
+    fn age(&self, pageblock: Pageblock) -> u32 {
+        let stamp = self.stamp_of(pageblock).load(Ordering::Relaxed);
+        (self.decay.generation() as u16).wrapping_sub(stamp).into()
+    }
+
+    fn stamp_of(&self, pageblock: Pageblock) -> &AtomicU16 {
         debug_assert!(pageblock.0 < self.pages.pageblocks());
         // SAFETY: `stamp` has an entry for each pageblock of the zone, by its invariant.
         unsafe { &*self.stamp.add(pageblock.0 as usize) }
@@ -400,11 +424,6 @@ impl Zone {
         }
         end.pageblock().end()
     }
-}
-
-/// The search cursor for runs of `pages`.
-fn bucket(pages: PageCount) -> usize {
-    (pages.0.next_power_of_two().trailing_zeros() as usize).min(BUCKETS - 1)
 }
 
 /// A zone together with the platform under it.

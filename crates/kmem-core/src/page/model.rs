@@ -7,13 +7,14 @@ use std::vec::Vec;
 
 use loom::thread;
 
-use super::{BUCKETS, Pcp, Reserve, Run, TABLES, Table, Zone, huge, lane, purge};
+use super::{Pcp, Reserve, Run, TABLES, Table, Zone, fit, huge, lane, purge};
 use crate::class::PageClass;
 use crate::os::regions::Regions;
 use crate::row::Row;
+use crate::row::maxima::{self, Maxima};
 use crate::row::summary::{Summary, words_for};
 use crate::sync::model::{Owned, check};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics};
+use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::units::{Item, Order, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount, Pageblock, Pfn};
 use kmem_layout::root::ZoneBlock;
 
@@ -32,9 +33,10 @@ struct Tables {
     _rows: Vec<Row>,
     _credits: Vec<AtomicU64>,
     _dirty: Vec<AtomicU64>,
-    _stamp: Vec<AtomicU32>,
+    _stamp: Vec<AtomicU16>,
     _huge: Vec<AtomicU64>,
     _sets: Vec<AtomicU64>,
+    _fits: Vec<AtomicU64>,
     _block: Box<ZoneBlock>,
     _used: Box<AtomicU32>,
 }
@@ -50,9 +52,10 @@ impl Model {
         let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
         let rows: Vec<_> = words(pageblocks * 8).into_iter().map(Row).collect();
         let (credits, dirty) = (words(pageblocks.div_ceil(4)), words(pageblocks * 8));
-        let stamp: Vec<_> = (0..pageblocks).map(|_| AtomicU32::new(0)).collect();
+        let stamp: Vec<_> = (0..pageblocks).map(|_| AtomicU16::new(0)).collect();
         let huge = words(pageblocks.div_ceil(64));
         let sets = words(words_for(pageblocks, lane::COUNT) as u32);
+        let fits = words(maxima::words_for(pageblocks, fit::lane::COUNT) as u32);
         let block = Box::new(ZoneBlock {
             purpose: 0,
             node: 0,
@@ -83,7 +86,8 @@ impl Model {
             huge: huge.as_ptr(),
             // SAFETY: the vector has the right length; its elements stay when it is moved.
             pageblocks: unsafe { Summary::new(sets.as_ptr(), pageblocks, lane::COUNT) },
-            cursor: atomics![AtomicU32::new(0); BUCKETS],
+            // SAFETY: the vector has the right length; its elements stay when it is moved.
+            fits: unsafe { Maxima::new(fits.as_ptr(), pageblocks, fit::lane::COUNT) },
             block: &raw const *block,
             used: &raw const *used,
             decay: purge::Decay::new(),
@@ -106,6 +110,7 @@ impl Model {
                 _stamp: stamp,
                 _huge: huge,
                 _sets: sets,
+                _fits: fits,
                 _block: block,
                 _used: used,
             },
@@ -422,7 +427,7 @@ fn a_purge_keeps_nothing_from_a_claim_that_moves_on_from_row_to_row() {
         model.give(Run { pages: PageCount(PAGEBLOCK_PAGES - 128), ..held });
         let other = model.clone();
         let purger = thread::spawn(move || {
-            other.zone.on(&other.platform).purge(0, 1);
+            other.zone.on(&other.platform).purge(purge::Keep::NOTHING, 1);
         });
         let claimed = model.claim(128);
         purger.join().expect("it ends");

@@ -6,6 +6,7 @@
 //! time, when they return pages, or when a CPU's array runs empty or full.
 
 use super::credit::Credit;
+use super::huge::SPARE;
 use super::{On, Run, Zone, lane};
 use crate::os::Platform;
 use crate::row::Row;
@@ -14,8 +15,6 @@ use crate::units::{PageCount, Pageblock, Pfn};
 
 /// Least number of ticks between two looks at the clock.
 pub const LOOK_EVERY: u64 = 4_000_000;
-/// Most pageblocks that one look purges, so no single free takes long.
-const AT_ONCE: u32 = 16;
 /// Least number of ticks between two counts of what is kept. A thread can touch and return 2 MiB in
 /// the meantime.
 const COUNT_EVERY: u64 = LOOK_EVERY / 16;
@@ -29,6 +28,8 @@ pub(super) struct Decay {
     looked: AtomicU64,
     /// Ticks at the last count of what is kept.
     counted: AtomicU64,
+    /// Free pages that the last purge kept because they are needed again.
+    spared: AtomicU32,
 }
 
 impl Decay {
@@ -38,6 +39,7 @@ impl Decay {
             began: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             counted: AtomicU64::new(0),
+            spared: AtomicU32::new(0),
         }
     }
 
@@ -46,15 +48,32 @@ impl Decay {
     }
 }
 
-/// Outcome of a look at the clock.
+/// A look at the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// The clock was not read: the last look was a moment ago.
-    Early,
-    /// The generation has not changed since the last look.
-    Due,
+pub struct Look {
+    /// The time in milliseconds.
+    pub now_ms: u64,
     /// A new generation began: the caller returns memory that is kept for reuse.
-    Generation,
+    pub new: bool,
+}
+
+/// Free pages that a purge leaves alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// Those of pageblocks to which a page was returned in the last `age` generations.
+    pub age: u32,
+    /// This number of free pages, those with the lowest addresses: the next claims take them.
+    pub spare: PageCount,
+    /// Those of a pageblock with a huge page, if it has at most this number. A huge page cannot go
+    /// back in part.
+    pub backed: PageCount,
+}
+
+impl Keep {
+    /// None.
+    pub const NOTHING: Self = Self { age: 0, spare: PageCount::ZERO, backed: PageCount::ZERO };
+    /// Those that were used a moment ago, and few of a huge page.
+    pub const YOUNG: Self = Self { age: 2, spare: PageCount::ZERO, backed: SPARE };
 }
 
 /// Outcome of a purge.
@@ -62,6 +81,8 @@ pub enum Look {
 pub struct Purged {
     /// Bytes given back to the platform.
     pub bytes: usize,
+    /// True if all free pages are among those to spare.
+    pub spared_all: bool,
 }
 
 impl Zone {
@@ -80,35 +101,67 @@ impl Zone {
         }
         kept
     }
+
+    /// The first pageblock behind those whose free pages are the first `spare` ones that may have
+    /// old contents.
+    fn spare(&self, spare: PageCount) -> u32 {
+        let (mut from, mut left) = (0, spare);
+        'all: while left > PageCount::ZERO {
+            let Some(next) = self.pageblocks.next(lane::PURGE, from) else {
+                from = self.pages.pageblocks();
+                break;
+            };
+            // A search for each one would take longer than its credit.
+            from = next / 64 * 64;
+            let mut bits = self.pageblocks.word_of(lane::PURGE, next / 64);
+            while bits != 0 {
+                let i = bits.trailing_zeros();
+                let free = self.credit(Pageblock(from + i)).pages();
+                if free > left {
+                    from += i;
+                    break 'all;
+                }
+                left -= free;
+                bits &= bits - 1;
+            }
+            from += 64;
+        }
+        self.decay.spared.store((spare - left).0, Ordering::Relaxed);
+        from
+    }
+
+    /// Returns whether there are free pages that may have old contents.
+    pub fn may_purge(&self) -> bool {
+        self.pageblocks.next(lane::PURGE, 0).is_some()
+    }
+
+    /// Free pages that the last purge kept because they are needed again.
+    pub fn spared(&self) -> PageCount {
+        PageCount(self.decay.spared.load(Ordering::Relaxed))
+    }
 }
 
 impl<P: Platform> On<'_, P> {
-    /// Looks at the clock, and purges pageblocks that are due, up to a bound. Purges all if more
-    /// than `kept` free pages have old contents.
-    pub fn decay(&self, decay_ms: u32, kept: PageCount) -> Look {
+    /// Looks at the clock, and begins a new generation after half the decay time. `None`: the last
+    /// look was a moment ago.
+    pub fn look(&self, decay_ms: u32) -> Option<Look> {
         let decay = &self.zone.decay;
-        if decay_ms == 0 {
-            self.purge(0, u32::MAX);
-            return Look::Early;
-        }
-        self.keep_few(kept);
         let (ticks, looked) = (self.platform.ticks(), decay.looked.load(Ordering::Relaxed));
         if ticks.wrapping_sub(looked) < LOOK_EVERY {
-            return Look::Early;
+            return None;
         }
         decay.looked.store(ticks, Ordering::Relaxed);
-        let (now, began) = (self.platform.now_ms(), decay.began.load(Ordering::Relaxed));
+        let (now_ms, began) = (self.platform.now_ms(), decay.began.load(Ordering::Relaxed));
         let half = u64::from(decay_ms).div_ceil(2);
-        let new = now.wrapping_sub(began) >= half
+        let new = now_ms.wrapping_sub(began) >= half
             && decay
                 .began
-                .compare_exchange(began, now, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(began, now_ms, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if new {
             decay.generation.fetch_add(1, Ordering::Relaxed);
         }
-        self.purge(2, AT_ONCE);
-        if new { Look::Generation } else { Look::Due }
+        Some(Look { now_ms, new })
     }
 
     /// Purges all if more than `kept` free pages have old contents. Counts them from time to time
@@ -123,29 +176,27 @@ impl<P: Platform> On<'_, P> {
         }
         counted.store(ticks, Ordering::Relaxed);
         if self.zone.count_kept() > kept {
-            self.purge(0, u32::MAX);
+            self.purge(Keep::NOTHING, u32::MAX);
         }
     }
 
-    /// Decommits free pages of at most `most` pageblocks to which no page was returned for `age`
-    /// generations.
-    pub fn purge(&self, age: u32, most: u32) -> Purged {
+    /// Decommits free pages of at most `most` pageblocks.
+    pub fn purge(&self, keep: Keep, most: u32) -> Purged {
         let zone = self.zone;
-        let mut purged = Purged::default();
-        let (mut from, mut left) = (0, most);
-        while left > 0 {
+        let (mut from, mut left) = (zone.spare(keep.spare), most);
+        let mut purged = Purged { bytes: 0, spared_all: from >= zone.pages.pageblocks() };
+        while left > 0 && !purged.spared_all {
             let Some(next) = zone.pageblocks.next(lane::PURGE, from) else {
                 break;
             };
             from = next + 1;
             let pageblock = Pageblock(next);
-            let stamp = zone.stamp(pageblock).load(Ordering::Relaxed);
-            if zone.decay.generation().wrapping_sub(stamp) < age {
+            if zone.age(pageblock) < keep.age {
                 continue;
             }
             // Remove it first: a thread that returns a page now inserts it again.
             zone.pageblocks.remove(lane::PURGE, next);
-            purged.bytes += self.purge_pageblock(pageblock);
+            purged.bytes += self.purge_pageblock(pageblock, keep.backed);
             left -= 1;
         }
         purged
@@ -153,11 +204,9 @@ impl<P: Platform> On<'_, P> {
 
     /// Takes all free pages of a pageblock, drops their contents, and gives them back. Returns the
     /// bytes dropped.
-    fn purge_pageblock(&self, pageblock: Pageblock) -> usize {
+    fn purge_pageblock(&self, pageblock: Pageblock, backed: PageCount) -> usize {
         let zone = self.zone;
-        let take_whole = |old| (old == Credit::WHOLE).then_some(Credit::HUGE);
-        if zone.update_credit(pageblock, take_whole).is_ok() {
-            zone.rehint(pageblock);
+        if zone.hold(pageblock) {
             let bytes = self.drop_pageblock(pageblock);
             zone.release_pageblock(pageblock);
             return bytes;
@@ -167,7 +216,7 @@ impl<P: Platform> On<'_, P> {
             return 0;
         };
         zone.rehint(pageblock);
-        if !self.may_break_up(pageblock, credit.pages()) {
+        if !self.may_break_up(pageblock, credit.pages(), backed) {
             zone.give_credit(pageblock, credit);
             return 0;
         }

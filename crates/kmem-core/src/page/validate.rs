@@ -39,7 +39,7 @@ impl Zone {
                 return Err(ZoneFault::Credit { pageblock, credit: credit.0, bits });
             }
             let hinted = match credit.state() {
-                State::Partial => self.pageblocks.contains(lane::PARTIAL, pageblock.0),
+                State::Partial => self.is_found(pageblock),
                 State::Free => self.pageblocks.contains(lane::FREE, pageblock.0),
                 State::Taken => true,
             };

@@ -18,7 +18,7 @@ use crate::page::{Purpose, Run, Way};
 use crate::report::{self, Fault};
 use crate::request::Caller;
 use crate::slab::sheaf::SHEAF_OBJECTS;
-use crate::slab::{Contents as SlabContents, Kind as SlabKind, zero_object};
+use crate::slab::{Contents as SlabContents, Kind as SlabKind, Retired, zero_object};
 use crate::sync::{AtomicU32, Ordering};
 use crate::units::{CpuId, Item, ObjcgId, PAGE_SIZE, PAGEBLOCK_SIZE};
 
@@ -161,8 +161,8 @@ impl<P: Platform> On<P> {
             Err(fault) => self.ledger.fault("free_percpu", handle, fault),
         };
         if let Some(ext) = ext {
-            let word = ext.load(Ordering::Relaxed);
-            ext.store(word & TAG_MASK, Ordering::Relaxed);
+            // One operation: the word may get another group until it is cleared.
+            let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
             self.ledger.free(word, Price::Item(class.array()), class.size() as usize, handle);
         }
         let item = Item::at(handle);
@@ -324,6 +324,18 @@ impl<P: Platform> On<P> {
     }
 }
 
+impl<P: Platform> On<P> {
+    /// Gives the pages of a retired slab of handles back, and the memory of its copies.
+    pub fn give_slab(self, set: &'static ZoneSet, slab: Retired) {
+        let run = Run { start: slab.start, pages: slab.pages };
+        let heap = &self.ledger.heap;
+        let (from, to) = (run.start.index().bytes(), run.end().index().bytes());
+        // SAFETY: pages of a slab that has no live object.
+        unsafe { self.part.units.discard(&heap.platform, from, to) };
+        heap.give_pages(set, run);
+    }
+}
+
 /// The handles of one class, behind the CPU arrays.
 struct Handles<P: 'static> {
     on: On<P>,
@@ -355,22 +367,13 @@ impl<P: Platform> Handles<P> {
         let (from, to) = (run.start.index().bytes(), run.end().index().bytes());
         // SAFETY: whole pages of the handle space.
         if !unsafe { self.on.part.units.populate(&heap.platform, from, to) } {
-            self.give_slab(run);
+            self.on.give_slab(self.set, Retired { start: run.start, pages: run.pages });
             return 0;
         }
         let zero = !kind.format.extension || self.set.zone.reads_zero(run);
         let contents = if zero { SlabContents::Zero } else { SlabContents::Old };
         // SAFETY: this thread just claimed the run, which has the length and alignment of a slab.
         unsafe { self.set.slabs.create(kind, run.start, contents, out) }
-    }
-
-    /// Gives the pages of a slab back, and the memory of its copies in all units.
-    fn give_slab(&self, run: Run) {
-        let heap = &self.on.ledger.heap;
-        let (from, to) = (run.start.index().bytes(), run.end().index().bytes());
-        // SAFETY: pages of a slab that has no live object.
-        unsafe { self.on.part.units.discard(&heap.platform, from, to) };
-        heap.give_pages(self.set, run);
     }
 }
 
@@ -404,9 +407,7 @@ impl<P: Platform> Backing for Handles<P> {
     }
 
     fn give(&self, items: &[Item]) {
-        let retired = |slab: crate::slab::Retired| {
-            self.give_slab(Run { start: slab.start, pages: slab.pages });
-        };
+        let retired = |slab| self.on.give_slab(self.set, slab);
         // SAFETY: free objects of this class and zone, which only this thread has.
         let given = unsafe { self.set.slabs.give(self.kind(), items, retired) };
         if let Err(twice) = given {

@@ -48,6 +48,20 @@ pub enum Fault {
         /// Tag of its last allocation.
         last: TagId,
     },
+    /// A live slab object, where pages are freed.
+    Object {
+        /// Its size class, in bytes.
+        size: u32,
+    },
+    /// A live page allocation of another length than the one that is freed.
+    OtherLength {
+        /// Its length in pages.
+        pages: u32,
+        /// Length that the call frees, in pages.
+        freed: u32,
+        /// Tag of the allocation.
+        last: TagId,
+    },
     /// Inside a page allocation.
     InsidePages {
         /// Address of the allocation.
@@ -60,16 +74,18 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The call site that last had the address.
+    /// The call site that has the address, or last had it.
     pub fn last(self) -> Option<TagId> {
         match self {
-            Self::FreeObject { last, .. } | Self::FreePages { last } => Some(last),
+            Self::FreeObject { last, .. }
+            | Self::FreePages { last }
+            | Self::OtherLength { last, .. } => Some(last),
             _ => None,
         }
     }
 
     /// Returns whether the address was freed before.
-    fn is_double(self) -> bool {
+    pub fn is_double(self) -> bool {
         matches!(self, Self::FreeObject { .. } | Self::FreePages { .. })
     }
 }
@@ -97,6 +113,7 @@ impl fmt::Display for Described<'_> {
             Fault::Metadata => {
                 return f.write_str("was never allocated (it is the allocator's own data)");
             }
+            Fault::Object { size } => return write!(f, "is a {size}-byte object, not pages"),
             Fault::InsidePages { block, offset, pages } => {
                 return write!(
                     f,
@@ -109,6 +126,11 @@ impl fmt::Display for Described<'_> {
             }
             Fault::FreePages { last } => {
                 f.write_str("is a free page allocation")?;
+                last
+            }
+            Fault::OtherLength { pages, freed, last } => {
+                let plural = if pages == 1 { "" } else { "s" };
+                write!(f, "is an allocation of {pages} page{plural}, not of {freed}")?;
                 last
             }
         };

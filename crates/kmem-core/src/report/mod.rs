@@ -3,6 +3,7 @@
 //! Context: any. A report takes much stack, so each is made by a function of its own.
 
 mod bad_page;
+mod due;
 mod fault;
 mod line;
 mod name;
@@ -15,6 +16,7 @@ use crate::memcg::Groups;
 use crate::os::Platform;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
+use due::Due;
 pub use fault::{Fault, print_freed_twice, print_page_freed_twice};
 pub(crate) use line::print;
 pub use line::{Line, Printable, Size, Word};
@@ -29,12 +31,24 @@ pub struct Reports {
     /// Room for the text of the mappings: its address and its bytes.
     maps: AtomicUsize,
     maps_bytes: AtomicUsize,
+    /// The report on lack of memory that another thread has to make.
+    due: Due,
 }
 
 impl Reports {
     /// No report was made.
     pub const fn new() -> Self {
-        Self { last: AtomicU64::new(0), maps: AtomicUsize::new(0), maps_bytes: AtomicUsize::new(0) }
+        Self {
+            last: AtomicU64::new(0),
+            maps: AtomicUsize::new(0),
+            maps_bytes: AtomicUsize::new(0),
+            due: Due::new(),
+        }
+    }
+
+    /// In a forked child: forgets the report that was due in the parent.
+    pub fn forget(&self) {
+        self.due.forget();
     }
 
     /// Gives the reports room for the text of the mappings.

@@ -7,6 +7,7 @@ use kmem_layout::blackbox::reason;
 use kmem_layout::word::TAG_MASK;
 
 use super::Reporter;
+use super::due::Shortage;
 use super::line::{Size, print};
 use super::name::{GroupPath, SiteName};
 use crate::alloc_tag::{Census, Tally};
@@ -33,15 +34,11 @@ impl<P: Platform> Reporter<'_, P> {
     #[inline(never)]
     pub fn out_of_memory(&self, census: &Census<'_>, size: usize, caller: Caller) {
         let budget = self.platform.budget();
-        let possible = size <= budget.first_zone;
-        if caller.is_quiet() || !possible || !census.knows_holders() || !self.may_report() {
-            return;
+        // The first zone of a kernel has what is left of its regions.
+        let is_possible = size <= budget.first_zone.max(budget.memory);
+        if is_possible && census.knows_holders() {
+            self.report_shortage(census, ObjcgId::ROOT, size as u64, caller);
         }
-        self.books.with_tally(self.platform, |tally| {
-            self.books.record(self.platform, census, self.groups, tally, reason::OUT_OF_MEMORY);
-            let what = format_args!("out of memory: no {size} bytes");
-            self.print_top(what, "Memory allocations", tally, caller);
-        });
     }
 
     /// Reports the sites that hold most memory of the group `at`, because a request for `bytes` is
@@ -49,19 +46,57 @@ impl<P: Platform> Reporter<'_, P> {
     #[cold]
     #[inline(never)]
     pub fn group_refused(&self, census: &Census<'_>, at: ObjcgId, bytes: u64, caller: Caller) {
+        self.report_shortage(census, at, bytes, caller);
+    }
+
+    fn report_shortage(&self, census: &Census<'_>, group: ObjcgId, bytes: u64, caller: Caller) {
         if caller.is_quiet() || !self.may_report() {
             return;
         }
-        self.books.with_tally(self.platform, |tally| {
-            census.each(|held, _| {
-                if self.groups.is_below(held.objcg, at) {
-                    tally.add(held.tag, held.bytes, held.calls);
+        let tag = TagId(self.books.word_for(self.platform, caller) & TAG_MASK);
+        self.reports.due.leave(Shortage { bytes, tag, group });
+        self.make_due_report(census);
+    }
+
+    /// Makes the report on lack of memory that is due, if another thread found the scratch table in
+    /// use. Called when a thread has used the table, and by allocations that miss.
+    #[inline]
+    pub fn make_due(&self, census: &Census<'_>) {
+        if self.reports.due.any() {
+            self.make_due_report(census);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_due_report(&self, census: &Census<'_>) {
+        // Another one may become due meanwhile. If another thread has the table, it makes the
+        // report.
+        while self.reports.due.any()
+            && self.books.with_tally(self.platform, |tally| {
+                if let Some(shortage) = self.reports.due.take() {
+                    self.print_shortage(census, tally, shortage);
                 }
-            });
-            let path = GroupPath(self.groups, at);
-            let what = format_args!("the group {path} is at its max: no {bytes} bytes");
-            self.print_top(what, "Memory allocations of the group", tally, caller);
+            })
+        {}
+    }
+
+    #[inline(never)]
+    fn print_shortage(&self, census: &Census<'_>, tally: &mut Tally<'_>, shortage: Shortage) {
+        let Shortage { bytes, tag, group } = shortage;
+        if group == ObjcgId::ROOT {
+            self.books.record(self.platform, census, self.groups, tally, reason::OUT_OF_MEMORY);
+            let what = format_args!("out of memory: no {bytes} bytes");
+            return self.print_top(what, "Memory allocations", tally, tag);
+        }
+        census.each(|held, _| {
+            if self.groups.is_below(held.objcg, group) {
+                tally.add(held.tag, held.bytes, held.calls);
+            }
         });
+        let path = GroupPath(self.groups, group);
+        let what = format_args!("the group {path} is at its max: no {bytes} bytes");
+        self.print_top(what, "Memory allocations of the group", tally, tag);
     }
 
     /// Returns whether the last report was long enough ago. If so, notes that one is made now.
@@ -73,9 +108,8 @@ impl<P: Platform> Reporter<'_, P> {
         long_ago && self.reports.last.compare_exchange(last, now, done, failed).is_ok()
     }
 
-    fn print_top(&self, what: fmt::Arguments<'_>, title: &str, tally: &Tally<'_>, caller: Caller) {
+    fn print_top(&self, what: fmt::Arguments<'_>, title: &str, tally: &Tally<'_>, tag: TagId) {
         let (sites, maps) = (&self.books.sites, self.read_mappings());
-        let tag = TagId(self.books.word_for(self.platform, caller) & TAG_MASK);
         print!(self.platform, "kmem: {what} for {}\n{title}:\n", SiteName { sites, tag, maps });
         let mut top = [TagId(0); TOP];
         let found = tally.largest(&mut top);

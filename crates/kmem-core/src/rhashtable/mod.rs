@@ -158,6 +158,7 @@ impl<K, V, S: Source, H> RHashTable<K, V, S, H> {
             unsafe { segments.close(&source) };
             return None;
         };
+        source.keep_payer(owner);
         Some(Self {
             source,
             hasher,
@@ -267,6 +268,7 @@ impl<K, V, S: Source, H> Drop for RHashTable<K, V, S, H> {
             self.segments.close(&self.source);
             self.grace.close(&self.source);
         }
+        self.source.drop_payer(self.owner);
     }
 }
 

@@ -7,6 +7,7 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
+pub mod maxima;
 pub mod summary;
 
 /// 64 things, each free or taken.
@@ -54,10 +55,20 @@ pub const fn starts(bits: u64, len: u32, align: u32) -> u64 {
         starts &= starts >> step;
         have += step;
     }
-    // One bit set at every multiple of `align`.
-    let aligned = if align >= 64 { 1 } else { u64::MAX / ((1u64 << align) - 1) };
-    starts & if align == 1 { u64::MAX } else { aligned }
+    let order = align.trailing_zeros();
+    starts & ALIGNED[if order < 6 { order as usize } else { 6 }]
 }
+
+/// For each order up to that of a row, one bit set at every multiple of 2^order.
+const ALIGNED: [u64; 7] = {
+    let mut aligned = [u64::MAX; 7];
+    let mut order = 1;
+    while order < 7 {
+        aligned[order] = if order == 6 { 1 } else { u64::MAX / ((1 << (1 << order)) - 1) };
+        order += 1;
+    }
+    aligned
+};
 
 impl Row {
     /// Reads the bits of the free things.
@@ -146,6 +157,14 @@ impl Row {
     #[must_use]
     pub fn give(&self, mask: u64) -> u64 {
         self.0.fetch_or(mask, Ordering::Release) & mask
+    }
+
+    /// Gives the things of `mask` back, sequentially consistent for a thread that then looks for
+    /// hints about the row. Returns the row as it was.
+    #[inline]
+    #[must_use]
+    pub fn put(&self, mask: u64) -> u64 {
+        self.0.fetch_or(mask, Ordering::SeqCst)
     }
 }
 

@@ -7,6 +7,7 @@ use std::vec::Vec;
 use loom::thread;
 
 use super::Row;
+use super::maxima::{self, Maxima};
 use super::summary::{Summary, words_for};
 use crate::sync::model::{Owned, check};
 use crate::sync::{AtomicU64, Ordering};
@@ -223,4 +224,83 @@ fn two_removals_hide_no_member_that_is_inserted() {
             hints.validate(2 - a - b);
         });
     }
+}
+
+/// Numbers, and a tree over them.
+struct Numbers {
+    tree: Maxima,
+    /// The data that the number at 9 follows.
+    data: AtomicU64,
+    _words: Vec<AtomicU64>,
+}
+
+impl Numbers {
+    /// Nine words below one, and one above.
+    const LEN: u32 = 72;
+
+    fn new(data: u8) -> Arc<Self> {
+        let words: Vec<_> =
+            (0..maxima::words_for(Self::LEN, 1)).map(|_| AtomicU64::new(0)).collect();
+        // SAFETY: the vector has the right length; its elements stay when it is moved.
+        let tree = unsafe { Maxima::new(words.as_ptr(), Self::LEN, 1) };
+        let numbers = Arc::new(Self { tree, data: AtomicU64::new(u64::from(data)), _words: words });
+        numbers.tree.raise(0, 9, data);
+        numbers
+    }
+
+    /// Changes the data, and raises the number to it.
+    fn change(&self, to: u8) {
+        self.data.swap(u64::from(to), Ordering::SeqCst);
+        if self.tree.get(0, 9) < to {
+            self.tree.raise(0, 9, to);
+        }
+    }
+
+    /// Lowers the number to the data.
+    fn correct(&self) {
+        let read = || {
+            crate::sync::loom_fence();
+            self.data.load(Ordering::SeqCst) as u8
+        };
+        if self.tree.lower(0, 9, read()) {
+            self.tree.raise(0, 9, read());
+        }
+    }
+}
+
+#[test]
+fn a_number_that_is_raised_while_another_thread_lowers_it_is_found() {
+    check(4, &["found", "missed"], |outcomes| {
+        let numbers = Numbers::new(9);
+        numbers.data.swap(2, Ordering::SeqCst);
+        let other = numbers.clone();
+        let searcher = thread::spawn(move || {
+            other.correct();
+            other.tree.next(0, 0, 5)
+        });
+        numbers.change(8);
+        let seen = searcher.join().expect("it ends");
+        outcomes.note(if seen.is_some() { "found" } else { "missed" });
+        assert_eq!(numbers.tree.next(0, 0, 8), Some(9));
+        assert!(numbers.tree.is_found(0, 9));
+    });
+}
+
+#[test]
+fn the_maximum_of_two_numbers_of_a_word_is_kept_while_one_is_lowered() {
+    check(5, &["8", "none"], |outcomes| {
+        let numbers = Numbers::new(9);
+        numbers.tree.raise(0, 8, 7);
+        let other = numbers.clone();
+        let lowerer = thread::spawn(move || {
+            assert!(other.tree.lower(0, 9, 0), "it was larger");
+            assert_eq!(other.tree.next(0, 0, 7), Some(8));
+            other.tree.next(0, 0, 8)
+        });
+        numbers.tree.raise(0, 8, 8);
+        let seen = lowerer.join().expect("it ends");
+        outcomes.note(seen.map_or("none", |_| "8"));
+        assert_eq!(numbers.tree.next(0, 0, 8), Some(8));
+        assert_eq!(numbers.tree.next(0, 0, 9), None);
+    });
 }

@@ -1,6 +1,6 @@
 //! Claims: taking free objects out of slabs, and out of pages that become a slab.
 
-use super::{Contents, Kind, MENDING, SlabZone, class_in, credit_in, guard};
+use super::{Contents, HELD, Kind, MENDING, SlabZone, class_in, credit_in, guard};
 use crate::class::SizeClass;
 use crate::prng::Prng;
 use crate::sync::{Ordering, spin};
@@ -133,7 +133,7 @@ impl SlabZone {
             // bits that the credit stands for.
             match state.compare_exchange_weak(
                 seen,
-                self.stamped(class, credit - take),
+                seen & HELD | self.stamped(class, credit - take),
                 Ordering::SeqCst,
                 Ordering::Relaxed,
             ) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! chunk_class[chunk]   class of the slab the chunk belongs to, 0: pages
-//! state[chunk]         of a slab's first chunk: class << 24 | stamp << 16 | credit
+//! state[chunk]         of a slab's first chunk: held << 31 | class << 24 | stamp << 16 | credit
 //! sets.lane(class)     slabs with credit (hints)
 //! slab                 objects, rows (1 bit: free object), extension vector, records; see `class`
 //! ```
@@ -11,7 +11,7 @@
 //! after bits. A slab whose credit equals its objects is wholly free; one compare-and-swap of its
 //! state to 0 retires it. A claim compares the class in the state: it fails if the slab was retired
 //! and a slab of another class made in its place. The stamp is the generation of the last claim,
-//! see [`purge`].
+//! see [`purge`]. A thread that holds a slab keeps it from being retired, see [`hold`].
 //!
 //! | state                 | meaning                                             |
 //! |-----------------------|-----------------------------------------------------|
@@ -34,6 +34,7 @@ use kmem_layout::word::EXT_LIVE;
 
 mod claim;
 pub mod guard;
+pub mod hold;
 pub mod purge;
 pub mod quarantine;
 pub mod sheaf;
@@ -55,6 +56,8 @@ const LANES: u32 = CLASS_COUNT as u32;
 pub const CHUNK_STALE: u8 = !CHUNK_CLASS_MASK;
 /// Mask of the credit in a state.
 const CREDIT: u32 = 0xFFFF;
+/// Bit of a state: a thread holds the slab.
+const HELD: u32 = 1 << 31;
 /// In place of the credit: the rows must be rebuilt.
 const STALE: u32 = 0xFFFF;
 /// In place of the credit: a thread rebuilds the rows.
@@ -373,18 +376,24 @@ impl SlabZone {
         let old = state.fetch_add(given, Ordering::SeqCst);
         let now = old + given;
         if (class_in(now), credit_in(now)) == (class, geometry.objects)
+            && now & HELD == 0
             && state.compare_exchange(now, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         {
-            self.sets.remove(u32::from(class.0), chunk);
-            for i in 0..geometry.chunks() {
-                self.chunk_class(chunk + i).store(0, Ordering::Release);
-            }
-            return Some(Retired { start: Pfn(chunk << CHUNK_ORDER), pages: kind.pages() });
+            return Some(self.retire(chunk, kind));
         }
         if credit_in(old) == 0 {
             self.sets.insert(u32::from(class.0), chunk);
         }
         None
+    }
+
+    /// Ends a slab that the caller alone has: it has set the state of the wholly free slab to 0.
+    fn retire(&self, chunk: u32, kind: Kind<'_>) -> Retired {
+        self.sets.remove(u32::from(kind.class.0), chunk);
+        for i in 0..kind.geometry.chunks() {
+            self.chunk_class(chunk + i).store(0, Ordering::Release);
+        }
+        Retired { start: Pfn(chunk << CHUNK_ORDER), pages: kind.pages() }
     }
 
     /// State with this class, this credit, and the stamp of the current generation.
@@ -527,8 +536,10 @@ impl SlabZone {
 
 /// Class in a state.
 const fn class_in(state: u32) -> SizeClass {
-    SizeClass((state >> 24) as u8)
+    SizeClass((state >> 24) as u8 & CHUNK_CLASS_MASK)
 }
+
+const _: () = assert!(CHUNK_CLASS_MASK as u32 == (HELD - 1) >> 24);
 
 /// Stamp in a state.
 const fn stamp_in(state: u32) -> u32 {

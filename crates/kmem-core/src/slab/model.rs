@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 use loom::thread;
 
-use super::{Contents, Format, Kind, SlabZone, credit_in};
+use super::{Contents, Format, Kind, SlabZone, class_in, credit_in};
 use crate::class::SizeClass;
 use crate::row::Row;
 use crate::row::summary::{Summary, words_for};
@@ -433,6 +433,27 @@ fn a_slab_that_becomes_free_during_a_purge_is_retired_once() {
         });
         model.give(ONE, &items);
         let there = purger.join().expect("it ends");
+        assert_eq!(model.retired() + u32::from(there), 1);
+        outcomes.note(if there { "there" } else { "here" });
+        assert!(model.claim(ONE, 1).is_empty());
+    });
+}
+
+#[test]
+fn a_slab_that_becomes_free_while_it_is_held_is_retired_once() {
+    check(4, &["here", "there"], |outcomes| {
+        let model = Arc::new(Model::new(2));
+        let items = model.create(ONE, 1);
+        let other = model.clone();
+        let holder = thread::spawn(move || {
+            let kind = other.kind(ONE);
+            other.slabs.hold(CHUNK, kind) && {
+                assert_eq!(class_in(other.slabs.state(CHUNK).load(Ordering::SeqCst)), ONE);
+                other.slabs.release(CHUNK, kind).is_some()
+            }
+        });
+        model.give(ONE, &items);
+        let there = holder.join().expect("it ends");
         assert_eq!(model.retired() + u32::from(there), 1);
         outcomes.note(if there { "there" } else { "here" });
         assert!(model.claim(ONE, 1).is_empty());

@@ -8,7 +8,7 @@
 use super::{Format, Kind, MENDING, Retired, SlabZone, class_in, credit_in, stamp_in};
 use crate::class::{Classes, SizeClass};
 use crate::os::Platform;
-use crate::page::{On, Run, Zone};
+use crate::page::{Keep, On, Run, Zone};
 use crate::row::{Row, find_run, runs};
 use crate::sync::Ordering;
 use crate::units::{CHUNK_ORDER, PAGE_SIZE, PageCount, Pfn};
@@ -17,6 +17,8 @@ use kmem_layout::geometry::ClassGeometry;
 /// Most work that one purge does.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
+    /// Pageblocks of free pages that are dropped.
+    pub pageblocks: u32,
     /// Chunks whose state is read.
     pub chunks: u32,
     /// Slabs whose rows are read.
@@ -27,9 +29,10 @@ pub struct Work {
 
 impl Work {
     /// Work of a purge that the clock started: no single call takes long.
-    pub const SOME: Self = Self { chunks: 4096, looks: 32, purges: 8 };
-    /// All slabs.
-    pub const ALL: Self = Self { chunks: u32::MAX, looks: u32::MAX, purges: u32::MAX };
+    pub const SOME: Self = Self { pageblocks: 16, chunks: 4096, looks: 32, purges: 8 };
+    /// All memory.
+    pub const ALL: Self =
+        Self { pageblocks: u32::MAX, chunks: u32::MAX, looks: u32::MAX, purges: u32::MAX };
 }
 
 impl SlabZone {
@@ -38,7 +41,7 @@ impl SlabZone {
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Drops pages without objects, of slabs from which no thread claimed for `age` generations.
+    /// Drops pages without objects, of slabs from which no thread claimed in the last generations.
     /// Begins where the last call ended. Calls `retired` with each slab that became wholly free.
     /// Returns the bytes dropped. Slabs with guards keep their pages: the guards are on them.
     ///
@@ -50,7 +53,7 @@ impl SlabZone {
         on: On<'_, P>,
         classes: &Classes,
         format: Format,
-        age: u32,
+        keep: Keep,
         work: Work,
         mut retired: impl FnMut(Retired),
     ) -> usize {
@@ -65,7 +68,7 @@ impl SlabZone {
                 break;
             }
             chunk = if chunk + 1 < end { chunk + 1 } else { 0 };
-            let Some(class) = self.old_class(chunk, age) else { continue };
+            let Some(class) = self.old_class(chunk, keep.age) else { continue };
             looks -= 1;
             let kind = Kind { class, geometry: classes.geometry(class), format };
             let start = Pfn(chunk << CHUNK_ORDER);
@@ -77,12 +80,12 @@ impl SlabZone {
                 let others = pageblock.first().0 >> CHUNK_ORDER..pageblock.end().0 >> CHUNK_ORDER;
                 looks = looks.saturating_sub(others.len() as u32);
                 let holes = |other| {
-                    let class = self.old_class(other, age)?;
+                    let class = self.old_class(other, keep.age)?;
                     let holes = self.holes(on.zone, other, classes.geometry(class));
                     Some(holes.map(|run| run.pages.0).sum::<u32>())
                 };
                 let free = PageCount(others.filter_map(holes).sum());
-                if !on.may_break_up(pageblock, free) {
+                if !on.may_break_up(pageblock, free, keep.backed) {
                     // This is so for all of its slabs.
                     chunk = (pageblock.end().0 >> CHUNK_ORDER) - 1;
                     continue;

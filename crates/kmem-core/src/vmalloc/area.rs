@@ -302,7 +302,13 @@ impl<P: Platform> On<P> {
             // SAFETY: an area that its user gave up, by the contract.
             unsafe { self.clear(set, Run { start, pages }) };
         }
-        ext.store(word & TAG_MASK, Ordering::Relaxed);
+        // The word of a group may get another one until it is cleared.
+        let word = if plain {
+            ext.store(word & TAG_MASK, Ordering::Relaxed);
+            word
+        } else {
+            ext.fetch_and(TAG_MASK, Ordering::AcqRel)
+        };
         len.store(0, Ordering::Release);
         if !plain {
             let at = set.zone.address(start);

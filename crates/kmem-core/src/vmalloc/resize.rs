@@ -7,6 +7,7 @@ use super::area::On;
 use super::{Area, Kind};
 use crate::heap::ZoneSet;
 use crate::ledger::Resized;
+use crate::memcg::objcg_of;
 use crate::os::Platform;
 use crate::page::{PageWords, Run};
 use crate::report::Fault;
@@ -49,11 +50,8 @@ impl<P: Platform> On<P> {
             Greater => self.lengthen(set, run, words, new),
         });
         if done == Resized::Done {
-            let caller = caller.charged_to(
-                self.ledger
-                    .groups
-                    .living(crate::memcg::stock::objcg_of(words.ext.load(Ordering::Relaxed))),
-            );
+            let payer = objcg_of(words.ext.load(Ordering::Relaxed));
+            let caller = caller.charged_to(self.ledger.groups.living(payer));
             self.ledger.rebook(words.ext, caller, old.bytes(), new.bytes());
         }
         (done, old)

@@ -187,6 +187,56 @@ fn names_and_places_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn resizing_that_recharges_bills_all_of_it_to_the_caller_or_changes_nothing() {
+    static A: Kmem = Kmem::new();
+    let (payer, other) = (group(&A, "payer"), group(&A, "other"));
+    let by = |group: &Group<_>| Caller::at(0x2000).charged_to(group.id().objcg()).quietly();
+    let charged = |at, of: &Group<_>, not: &Group<_>| {
+        assert_eq!((of.stat().current, not.stat().current), (cost(&A, at), 0));
+        assert_eq!(A.validate_groups(), Ok(()));
+    };
+    // In place and by moving: objects, runs of pages, areas.
+    for (first, size) in [(100, 110), (100, 5000), (70_000, 70_001), (70_000, 90_000), (90_000, 99)]
+    {
+        let at = A.alloc(first, by(&payer));
+        // SAFETY: live; replaced.
+        let at = unsafe { A.realloc(at, size, by(&other).recharging()) };
+        charged(at, &other, &payer);
+        // SAFETY: live; replaced.
+        let at = unsafe { A.realloc(at, size, by(&payer)) };
+        charged(at, &other, &payer);
+        let before = (cost(&A, at), other.stat().current);
+        payer.set(Limit::Max, Some(10)).expect("a living group");
+        for size in [size, size + 1, 2 * size, 200_000] {
+            // SAFETY: live; it stays.
+            assert!(unsafe { A.realloc(at, size, by(&payer).recharging()) }.is_null(), "{size}");
+            assert_eq!((cost(&A, at), other.stat().current), before);
+            charged(at, &other, &payer);
+        }
+        payer.set(Limit::Max, None).expect("a living group");
+        // SAFETY: live; replaced.
+        let at = unsafe { A.realloc(at, size, Caller::at(0x2000).recharging()) };
+        assert_eq!((payer.stat().current, other.stat().current), (0, 0));
+        // SAFETY: live; replaced.
+        let at = unsafe { A.realloc(at, size, by(&payer).recharging()) };
+        charged(at, &payer, &other);
+        free(&A, at);
+    }
+    for (first, size) in [(20_000, 20_000), (20_000, 8000), (20_000, 60_000)] {
+        let at = A.vmalloc(first, Gfp::KERNEL, by(&payer));
+        let pages = |bytes: usize| bytes.div_ceil(4096) as u64 * 4100;
+        assert_eq!(payer.stat().current, pages(first));
+        // SAFETY: live; replaced.
+        let at = unsafe { A.vrealloc(at, size, Gfp::RECHARGE, by(&other)) };
+        assert_eq!((payer.stat().current, other.stat().current), (0, pages(size)));
+        assert_eq!(A.validate_groups(), Ok(()));
+        // SAFETY: live, and used no longer.
+        unsafe { A.vfree(at) };
+    }
+    assert_eq!((payer.stat().current, other.stat().current), (0, 0));
+}
+
+#[test]
 fn resizing_bills_the_difference_to_who_paid() {
     static A: Kmem = Kmem::new();
     let (payer, other) = (group(&A, "payer"), group(&A, "other"));

@@ -36,8 +36,8 @@ enum Block {
 }
 
 /// The instance, and the blocks that threads send each other.
-struct Model {
-    a: &'static Instance<Machine>,
+pub(crate) struct Model {
+    pub(crate) a: &'static Instance<Machine>,
     _memory: Mapping,
     post: Mutex<Vec<Block>>,
     outcomes: Outcomes,
@@ -78,7 +78,7 @@ impl Drop for Mapping {
 }
 
 impl Model {
-    fn new(outcomes: &Outcomes, nodes: u32) -> Self {
+    pub(crate) fn new(outcomes: &Outcomes, nodes: u32) -> Self {
         let memory = Mapping::new();
         // SAFETY: zeroed memory that the machine alone uses, and that is unmapped after it.
         let machine = unsafe { Machine::with_memory(memory.start(), MEMORY, CPUS as u32) };

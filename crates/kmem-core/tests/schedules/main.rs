@@ -19,6 +19,7 @@ mod barn;
 mod explore;
 mod instance;
 mod machine;
+mod merging;
 mod stamps;
 mod watch;
 mod zone;

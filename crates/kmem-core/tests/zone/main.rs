@@ -66,6 +66,29 @@ fn a_run_beyond_the_zone_is_refused() {
     assert!(zone.on(platform).claim(PageCount(1), PageCount(1)).is_none());
 }
 
+/// The first partly used pageblock in which a run can be found: inside a row, or from the start of
+/// a row on. `None`, too, for a run of a pageblock or more.
+fn first_with_run(taken: &BTreeMap<u32, u32>, pages: u32) -> Option<u32> {
+    let mut free = vec![true; PAGES as usize];
+    for (&start, &pages) in taken {
+        free[start as usize..(start + pages) as usize].fill(false);
+    }
+    if pages >= 512 {
+        return None;
+    }
+    let has = |block: &[bool]| {
+        let is_run = |run: &[bool]| run.iter().all(|free| *free);
+        let pages = pages as usize;
+        block.contains(&false)
+            && if pages <= 64 {
+                block.chunks(64).any(|row| row.windows(pages).any(is_run))
+            } else {
+                (0..=512 - pages).step_by(64).any(|start| is_run(&block[start..start + pages]))
+            }
+    };
+    free.chunks(512).position(has).map(|block| block as u32)
+}
+
 fn run_of(start: u32, pages: u32) -> Run {
     Run { start: Pfn(start), pages: PageCount(pages) }
 }
@@ -81,7 +104,9 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let pages = prop_oneof![4 => 1u32..65, 2 => 65u32..512, 1 => 512u32..2000];
     prop_oneof![
-        4 => (pages, 0u32..12).prop_map(|(pages, shift)| Step::Claim { pages, align: 1 << shift }),
+        4 => (pages.clone(), 0u32..12)
+            .prop_map(|(pages, shift)| Step::Claim { pages, align: 1 << shift }),
+        4 => pages.prop_map(|pages| Step::Claim { pages, align: 1 }),
         3 => any::<usize>().prop_map(|which| Step::Give { which }),
         1 => (any::<usize>(), any::<u32>())
             .prop_map(|(which, keep)| Step::GivePart { which, keep }),
@@ -105,7 +130,12 @@ proptest! {
             };
             match step {
                 Step::Claim { pages, align } => {
+                    let first = first_with_run(&taken, pages).filter(|_| align == 1);
                     let claimed = zone.on(platform).claim(PageCount(pages), PageCount(align));
+                    if let Some(first) = first {
+                        let found = claimed.map(|run| run.start.pageblock().0);
+                        prop_assert_eq!(found, Some(first), "the first with {} pages", pages);
+                    }
                     if let Some(Run { start, pages: got }) = claimed {
                         prop_assert_eq!(got.0, pages);
                         prop_assert!(start.0.is_multiple_of(align) && start.0 + pages <= PAGES);

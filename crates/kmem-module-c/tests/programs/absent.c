@@ -12,5 +12,6 @@ int main(void)
 		 kmem_delete_module("a", 0) == -ENOSYS && kmem_symbol_get("a") == 0 &&
 		 kmem_symbol_put("a") == -ENOSYS && kmem_module_stat(&stat) == -ENOSYS &&
 		 kmem_module_stat_text(text, 8) == -ENOSYS && kmem_module_list_text(text, 8) == -ENOSYS &&
+		 kmem_module_parameter("a", "b", text, 8) == -ENOSYS &&
 		 kmem_module_error(text, 8) == -ENOSYS);
 }

@@ -57,10 +57,16 @@ int main(int argc, char **argv)
 	config.size = 8;
 	CHECK(kmem_module_configure(&config) == -EINVAL);
 	config = (struct kmem_module_config)KMEM_MODULE_CONFIG_INIT;
-	config.flags = 2;
+	config.certificates = "/nonexistent";
+	CHECK(kmem_module_configure(&config) == -ENOENT && strstr(why(), "/nonexistent"));
+	config = (struct kmem_module_config)KMEM_MODULE_CONFIG_INIT;
+	config.flags = 4;
 	CHECK(kmem_module_configure(&config) == -EINVAL);
 	config.flags = KMEM_MODULE_REFUSE_LIVE;
 	config.search_path = dir;
+	/* The structure as it was before it had fields for signatures. */
+	config.size = 32;
+	config.certificates = "/nonexistent";
 	CHECK(kmem_module_configure(&config) == 0);
 	CHECK(kmem_module_configure(&config) == -EBUSY && strstr(why(), "has begun"));
 
@@ -72,8 +78,20 @@ int main(int argc, char **argv)
 	CHECK(kmem_finit_module(fd, "size=100", 0) == 0);
 	CHECK(kmem_finit_module(fd, NULL, 0) == -EEXIST && strstr(why(), "plugin is loaded"));
 
+	CHECK(kmem_module_parameter("plugin", "size", text, sizeof(text)) == 3);
+	CHECK(strcmp(text, "100") == 0 && kmem_module_parameter("plugin", "size", NULL, 0) == 3);
+	CHECK(kmem_module_parameter("plugin", "nope", text, 8) == -ENOENT && strstr(why(), "nope"));
+	CHECK(kmem_module_parameter("nothing", "size", text, 8) == -ENOENT);
+	CHECK(kmem_module_parameter(NULL, "size", text, 8) == -EFAULT);
+	CHECK(kmem_module_parameter("plugin", NULL, text, 8) == -EFAULT);
+	CHECK(kmem_module_parameter("plugin", "size", NULL, 8) == -EFAULT);
+
 	int (*answer)(int) = (int (*)(int))kmem_symbol_get("plugin_answer");
 	CHECK(answer && answer(6) == 42);
+	/* Per-CPU variables of a module, from any thread. */
+	unsigned long (*calls)(void) = (unsigned long (*)(void))kmem_symbol_get("plugin_calls");
+	CHECK(calls && calls() == 5 && calls() == 10);
+	CHECK(kmem_symbol_put("plugin_calls") == 0);
 	CHECK(kmem_delete_module("plugin", O_NONBLOCK) == -EAGAIN && strstr(why(), "held 1 times"));
 	CHECK(kmem_symbol_put("plugin_answer") == 0);
 	CHECK(kmem_symbol_get("absent") == NULL && strstr(why(), "\"absent\""));

@@ -97,7 +97,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::create_dir_all(&dir)?;
     let files = [build(&dir, 1), build(&dir, 2)];
     let loader =
-        Loader::new(Config { core: Box::new(Host), books: Box::new(&KMEM), ..Config::default() })?;
+        Loader::new(Config { core: Box::new(Host), books: Arc::new(&KMEM), ..Config::default() })?;
     let handler = |revision: u64| -> Result<Arc<Symbol>, Box<dyn std::error::Error>> {
         let name = format!("handle_{revision}");
         Ok(Arc::new(loader.symbol(&name).ok_or(name)?))

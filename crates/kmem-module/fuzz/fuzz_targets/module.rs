@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
     let source = Source::Bytes(bytes);
     for machine in [Machine::X86_64, Machine::Aarch64] {
         let base = (machine != Machine::HERE).then_some(1 << 40);
-        let options = Options { machine, base, most: 1 << 20, cpus: 2, this_module: 0x1000 };
+        let options = Options { machine, base, most: 1 << 20, this_module: 0x1000 };
         let _ = tryout::try_out(source, &account, &All, &options);
     }
     if let Ok(mut window) = Window::new(source, &account) {

@@ -136,6 +136,11 @@ impl<'a> Symtab<'a> {
         }
     }
 
+    /// All names, as they are in the file.
+    pub(crate) fn names(&self) -> &[u8] {
+        &self.names
+    }
+
     /// Number of symbols, symbol 0 included.
     #[must_use]
     pub fn len(&self) -> u32 {

@@ -9,12 +9,15 @@ use std::sync::atomic::Ordering;
 use super::{Inner, provided};
 use crate::alloc::{self, Lossy, Shared};
 use crate::board::{self, state};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Error, Result, warn};
+use crate::layout::PerCpu;
 use crate::link::Resolve;
 use crate::module::{Module, call, lock};
+use crate::percpu::Copies;
 use crate::registry::{Attempt, Slot, Tables};
 use crate::stats::Stat;
 use crate::symbols::{Definition, Export, Versions};
+use crate::tags::OwnTags;
 
 /// Resolves the imports of a module.
 pub(super) struct Imports<'a> {
@@ -25,6 +28,10 @@ pub(super) struct Imports<'a> {
     pub(super) versions: Option<&'a Versions<'a>>,
     /// The modules that it uses, each held once.
     pub(super) uses: Vec<Shared<Module>>,
+    /// The tags of memory that the loader allocates for it.
+    pub(super) tags: &'static OwnTags,
+    /// Its per-CPU variables.
+    pub(super) percpu: Option<Copies>,
 }
 
 impl Resolve for Imports<'_> {
@@ -48,6 +55,11 @@ impl Resolve for Imports<'_> {
             versions.check(name.to_bytes(), &found)?;
         }
         Ok(Some(found.value))
+    }
+
+    fn percpu(&mut self, variables: PerCpu) -> Result<u64> {
+        let copies = Copies::new(self.loader.config.books.clone(), variables, self.tags)?;
+        Ok(self.percpu.insert(copies).address())
     }
 }
 
@@ -90,12 +102,22 @@ impl Inner {
         let (init, constructors, size, text) = {
             let mut body = lock(&module.body);
             let image = body.image.as_mut().ok_or_else(|| Error::noexec("no image"))?;
+            if self.config.perf_map {
+                crate::perf_map::append(&module.name, image);
+            }
             image.seal()?;
+            #[cfg(feature = "jit")]
+            let symbols = (image.base() + image.layout.symbols, image.layout.symbols_size);
             let (size, text) = (image.layout.kept(), image.layout.text);
             if let Some(tags) = &body.tags {
                 // SAFETY: checked tags, in memory that stays mapped until `take_down` has
                 // unregistered them.
                 unsafe { self.config.books.register(tags, &module.name) };
+            }
+            // Before init, in which a breakpoint may be.
+            #[cfg(feature = "jit")]
+            {
+                body.jit = Some(crate::jit::Registered::new(symbols.0 as usize, symbols.1)?);
             }
             (body.init, std::mem::take(&mut body.init_array), size, text)
         };
@@ -113,16 +135,17 @@ impl Inner {
             ));
         }
         if result > 0 {
-            eprintln!(
-                "kmem: init of module {} returned {result}; success is 0, failure a negative errno",
+            warn(format_args!(
+                "init of module {} returned {result}; success is 0, failure a negative errno",
                 module.name
-            );
+            ));
         }
         let mut body = lock(&module.body);
         if let Some(image) = body.image.as_mut() {
             // SAFETY: init has returned, and no code uses its parts afterwards.
             if !unsafe { image.finish_init() } {
-                eprintln!("kmem: module {}: what init initialised stays writable", module.name);
+                let name = &module.name;
+                warn(format_args!("module {name}: what init initialised stays writable"));
             }
         }
         drop(body);
@@ -170,6 +193,8 @@ impl Inner {
         let image = body.image.as_ref();
         self.board.change(|| {
             entry.base.store(image.map_or(0, |image| image.base()), Ordering::Relaxed);
+            let symbols = image.map_or(0, |image| image.base() + image.layout.symbols);
+            entry.symbols.store(symbols, Ordering::Relaxed);
             entry.size.store(image.map_or(0, |image| image.len()), Ordering::Relaxed);
             entry.text.store(image.map_or(0, |image| image.layout.text), Ordering::Relaxed);
         });

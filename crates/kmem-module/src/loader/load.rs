@@ -20,6 +20,7 @@ use crate::signature;
 use crate::source::{Source, Window};
 use crate::stats::Stat;
 use crate::symbols::{Versions, is_gpl_compatible};
+use crate::tags::OwnTags;
 
 /// Version of the structures in `kmem_module.h`: `KMEM_MODULE_ABI`.
 const ABI: &str = "1";
@@ -213,7 +214,7 @@ impl<'a> Request<'a> {
     ) -> Result<Option<Claim>> {
         // With signatures, a file is copied first: the bytes that are verified must be those that
         // are loaded.
-        let copy = match (self.loader.config.verify, source) {
+        let copy = match (&self.loader.config.verify, source) {
             (None, _) | (_, Source::Bytes(_)) => None,
             _ => Some(source.part(&self.account, 0, source.len(), "the file")?),
         };
@@ -273,24 +274,20 @@ impl<'a> Request<'a> {
 
     /// Checks the form of a signature. If signatures are verified, one must exist and be valid.
     fn check_signature(&self, source: Source<'_>) -> Result<()> {
-        let verify = self.loader.config.verify;
-        let found = match signature::find(source, &self.account) {
-            Ok(found) => found,
-            Err(error) if error.errno == Errno::ENOPKG && verify.is_none() => return Ok(()),
-            Err(error) => return Err(error),
+        let found = signature::find(source, &self.account);
+        let Some(verify) = &self.loader.config.verify else {
+            return match found {
+                Err(error) if error.errno != Errno::ENOPKG => Err(error),
+                _ => Ok(()),
+            };
         };
-        let rejected = |what: &str| Err(Error::new(Errno::EKEYREJECTED, what));
-        match (verify, found) {
-            (None, _) => Ok(()),
-            (Some(_), None) => rejected("no signature, and only signed modules are loaded"),
-            (Some(verify), Some(signature)) => {
-                let pkcs7 = signature.read(source, &self.account)?;
-                if verify(source, signature.module, &pkcs7) {
-                    return Ok(());
-                }
-                rejected("the signature is not right")
-            }
-        }
+        let Some(signature) = found? else {
+            let what = "no signature, and only signed modules are loaded";
+            return Err(Error::new(Errno::EKEYREJECTED, what));
+        };
+        let pkcs7 = signature.read(source, &self.account)?;
+        let module = source.part(&self.account, 0, signature.module, "the module")?;
+        verify.verify(&module, &pkcs7)
     }
 
     /// Checks name and ABI of the module. Returns whether its licence is compatible with the GPL.
@@ -325,25 +322,36 @@ impl<'a> Request<'a> {
     fn link(&self, file: &Elf<'_>, gpl: bool, module: &Shared<Module>) -> Result<()> {
         let config = &self.loader.config;
         let versions = Versions::read(file, &self.account)?;
+        let tags = OwnTags::of(module.name)?;
+        let account = self.account.of_module(config.books.clone(), &tags.memory);
         let mut imports = super::coming::Imports {
             loader: self.loader,
             gpl,
             versions: (!self.has(flags::IGNORE_MODVERSIONS)).then_some(&versions),
             uses: Vec::new(),
+            tags,
+            percpu: None,
         };
         let options = Options {
             machine: Machine::HERE,
             base: None,
             most: config.most,
-            cpus: config.cpus,
             this_module: Shared::as_ptr(module) as u64,
         };
-        let linked = link(file, &self.account, &options, &mut imports);
+        let linked = link(file, &account, &options, &mut imports);
         // Also after an error: `take_down` releases the modules that are held.
         let mut body = lock(&module.body);
         body.uses = std::mem::take(&mut imports.uses);
         let mut linked = linked?;
-        body.strings = params::parse(&self.attempt.asked.args, &linked.params, &mut linked.image)?;
+        if let (Some(values), Some(copies)) = (&linked.percpu, &imports.percpu) {
+            // After relocation: the values may contain addresses.
+            let values = values.start as usize..values.end as usize;
+            copies.write(&linked.image.bytes()[values]);
+        }
+        body.percpu = imports.percpu;
+        let args = &self.attempt.asked.args;
+        body.strings = params::parse(&module.name, args, &linked.params, &mut linked.image)?;
+        body.params = linked.params;
         body.init = linked.init;
         body.exit = linked.exit;
         body.init_array = linked.init_array;

@@ -9,6 +9,16 @@ fn need(kind: u32) -> Need {
     match kind {
         elf::R_AARCH64_ADR_GOT_PAGE | elf::R_AARCH64_LD64_GOT_LO12_NC => Need::Got,
         elf::R_AARCH64_CALL26 | elf::R_AARCH64_JUMP26 => Need::Veneer,
+        elf::R_AARCH64_ADR_PREL_LO21
+        | elf::R_AARCH64_LD_PREL_LO19
+        | elf::R_AARCH64_ADR_PREL_PG_HI21
+        | elf::R_AARCH64_ADR_PREL_PG_HI21_NC
+        | elf::R_AARCH64_ADD_ABS_LO12_NC
+        | elf::R_AARCH64_LDST8_ABS_LO12_NC
+        | elf::R_AARCH64_LDST16_ABS_LO12_NC
+        | elf::R_AARCH64_LDST32_ABS_LO12_NC
+        | elf::R_AARCH64_LDST64_ABS_LO12_NC
+        | elf::R_AARCH64_LDST128_ABS_LO12_NC => Need::Near(0),
         _ => Need::Nothing,
     }
 }
@@ -66,7 +76,32 @@ fn in_page(site: &mut Site<'_>, target: i64, shift: u32) -> Result<(), Refusal> 
     field(site, value >> shift, 10, 12)
 }
 
+/// Makes `ldr x, [page, table]` of `add x, page, variable`. Its ADRP has the page of the table.
+fn load(site: &mut Site<'_>, far: u64) -> Result<(), Refusal> {
+    let place = site.bytes.first_chunk_mut::<4>().ok_or(Refusal::Outside)?;
+    let word = u32::from_le_bytes(*place);
+    if word & 0xffff_fc00 != 0x9100_0000 {
+        return Err(Refusal::Direct);
+    }
+    *place = (0xf940_0000 | word & 0x3ff).to_le_bytes();
+    in_page(site, far.cast_signed(), 3)
+}
+
+/// Applies a relocation for a per-CPU variable that is out of reach.
+fn apply_far(kind: u32, site: &mut Site<'_>, far: u64) -> Result<(), Refusal> {
+    match kind {
+        elf::R_AARCH64_ADR_PREL_PG_HI21 | elf::R_AARCH64_ADR_PREL_PG_HI21_NC => {
+            pages(site, far.cast_signed(), true)
+        }
+        elf::R_AARCH64_ADD_ABS_LO12_NC => load(site, far),
+        _ => Err(Refusal::Direct),
+    }
+}
+
 fn apply(kind: u32, site: &mut Site<'_>) -> Result<(), Refusal> {
+    if let Some(far) = site.far {
+        return apply_far(kind, site, far);
+    }
     let absolute = site.absolute();
     let relative = site.relative_to(site.symbol);
     let word = |value: i64| -> Result<[u8; 4], Refusal> {
@@ -129,9 +164,38 @@ mod tests {
     /// The instruction `code` at 0x10_0000 after relocation.
     fn run(code: u32, kind: u32, symbol: u64, veneer: Option<u64>) -> Option<u32> {
         let mut bytes = code.to_le_bytes();
-        let got = Some(0x20_0018);
-        let mut site = Site { bytes: &mut bytes, place: 0x10_0000, symbol, addend: 0, got, veneer };
+        let (before, place, got) = (&mut [][..], 0x10_0000, Some(0x20_0018));
+        let bytes_of = &mut bytes;
+        let mut site =
+            Site { before, bytes: bytes_of, place, symbol, addend: 0, got, veneer, far: None };
         apply(kind, &mut site).ok().map(|()| u32::from_le_bytes(bytes))
+    }
+
+    #[test]
+    fn the_address_of_a_far_variable_is_loaded_and_no_other_instruction_has_it() {
+        let run = |code: u32, kind: u32| {
+            let (mut bytes, before) = (code.to_le_bytes(), &mut [][..]);
+            let (place, symbol, far) = (0x10_0000, 1 << 40, Some(0x20_0018));
+            let bytes_of = &mut bytes;
+            let mut site = Site {
+                before,
+                bytes: bytes_of,
+                place,
+                symbol,
+                addend: 0,
+                got: None,
+                veneer: None,
+                far,
+            };
+            apply(kind, &mut site).ok().map(|()| u32::from_le_bytes(bytes))
+        };
+        // adrp x1, variable; add x2, x1, :lo12:variable: ldr x2, [x1, #0x18]
+        assert_eq!(run(0x9000_0001, elf::R_AARCH64_ADR_PREL_PG_HI21), Some(0x9000_0801));
+        assert_eq!(run(0x9100_0022, elf::R_AARCH64_ADD_ABS_LO12_NC), Some(0xf940_0c22));
+        // add w2, w1, ..; ldr x2, [x1, :lo12:variable]; adr x1, variable
+        assert_eq!(run(0x1100_0022, elf::R_AARCH64_ADD_ABS_LO12_NC), None);
+        assert_eq!(run(0xf940_0022, elf::R_AARCH64_LDST64_ABS_LO12_NC), None);
+        assert_eq!(run(0x1000_0001, elf::R_AARCH64_ADR_PREL_LO21), None);
     }
 
     #[test]

@@ -9,6 +9,8 @@ fn need(kind: u32) -> Need {
     match kind {
         elf::R_X86_64_GOTPCREL | elf::R_X86_64_GOTPCRELX | elf::R_X86_64_REX_GOTPCRELX => Need::Got,
         elf::R_X86_64_PLT32 => Need::Veneer,
+        // The place is the last of its instruction, and the value relative to the next one.
+        elf::R_X86_64_PC32 => Need::Near(4),
         _ => Need::Nothing,
     }
 }
@@ -24,6 +26,26 @@ fn signed(value: i64) -> Result<[u8; 4], Refusal> {
     i32::try_from(value).map(i32::to_le_bytes).map_err(|_| Refusal::Overflow(value))
 }
 
+/// Makes `mov table(%rip), %reg` of `lea variable(%rip), %reg`, which has the same length.
+fn load(site: &mut Site<'_>, far: u64) -> Result<(), Refusal> {
+    // `vpermb`, whose last bytes are those of lea. Its first ones are the prefix EVEX.
+    if let Some([0x62, map, prefix, ..]) = site.before.last_chunk::<6>()
+        && map & 0xf == 2
+        && prefix & 7 == 5
+    {
+        return Err(Refusal::Direct);
+    }
+    // REX.W, the opcode of lea, and a ModRM for %rip.
+    match site.before.last_chunk_mut::<3>() {
+        Some([rex, code @ 0x8d, register]) if *rex & 0xf8 == 0x48 && *register & 0xc7 == 5 => {
+            *code = 0x8b;
+        }
+        _ => return Err(Refusal::Direct),
+    }
+    let next = site.place.wrapping_add(4);
+    site.write(&signed(far.wrapping_sub(next).cast_signed())?)
+}
+
 fn apply(kind: u32, site: &mut Site<'_>) -> Result<(), Refusal> {
     match kind {
         elf::R_X86_64_NONE => Ok(()),
@@ -34,7 +56,10 @@ fn apply(kind: u32, site: &mut Site<'_>) -> Result<(), Refusal> {
             site.write(&short.to_le_bytes())
         }
         elf::R_X86_64_32S => site.write(&signed(site.absolute())?),
-        elf::R_X86_64_PC32 => site.write(&signed(site.relative_to(site.symbol))?),
+        elf::R_X86_64_PC32 => match site.far {
+            Some(far) => load(site, far),
+            None => site.write(&signed(site.relative_to(site.symbol))?),
+        },
         elf::R_X86_64_PC64 => site.write(&site.relative_to(site.symbol).to_le_bytes()),
         elf::R_X86_64_PLT32 => {
             let value = match (signed(site.relative_to(site.symbol)), site.veneer) {
@@ -91,8 +116,10 @@ mod tests {
     fn run(kind: u32, symbol: u64, addend: i64, veneer: Option<u64>) -> Result<Vec<u8>, String> {
         let mut bytes = [0_u8; 8];
         let place = 0x1_0000_0000;
+        let (before, got) = (&mut [][..], Some(place + 0x100));
+        let bytes_of = &mut bytes;
         let mut site =
-            Site { bytes: &mut bytes, place, symbol, addend, got: Some(place + 0x100), veneer };
+            Site { before, bytes: bytes_of, place, symbol, addend, got, veneer, far: None };
         match apply(kind, &mut site) {
             Ok(()) => Ok(bytes.to_vec()),
             Err(Refusal::Overflow(value)) => Err(format!("overflow {value:#x}")),
@@ -112,6 +139,45 @@ mod tests {
         assert_eq!(run(elf::R_X86_64_32, 0xffff_fff0, 0xf, None).unwrap(), bytes(-1));
         assert_eq!(run(elf::R_X86_64_32S, u64::MAX, 0, None).unwrap(), bytes(-1));
         assert_eq!(run(elf::R_X86_64_PC64, near, 0, None).unwrap(), 0x1000_u64.to_le_bytes());
+    }
+
+    #[test]
+    fn the_address_of_a_far_variable_is_loaded_and_no_other_instruction_has_it() {
+        let run = |code: &[u8]| {
+            let (mut before, mut bytes) = (code.to_vec(), [0; 4]);
+            let (before_of, place) = (&mut before[..], 0x1000);
+            let mut site = Site {
+                before: before_of,
+                bytes: &mut bytes,
+                place,
+                symbol: 1 << 40,
+                addend: -4,
+                got: None,
+                veneer: None,
+                far: Some(0x2000),
+            };
+            let done = apply(elf::R_X86_64_PC32, &mut site);
+            done.is_ok().then_some([before, bytes.to_vec()].concat())
+        };
+        // lea x(%rip), %rdi; lea x(%rip), %r9; with bytes of the instruction before it.
+        assert_eq!(
+            run(&[0xc3, 0x48, 0x8d, 0x3d]),
+            Some(vec![0xc3, 0x48, 0x8b, 0x3d, 0xfc, 15, 0, 0])
+        );
+        assert!(run(&[0x62, 0, 0, 0x48, 0x8d, 0x3d]).is_some());
+        assert_eq!(run(&[0x4c, 0x8d, 0x0d]), Some(vec![0x4c, 0x8b, 0x0d, 0xfc, 15, 0, 0]));
+        // mov x(%rip), %rax; lea x(%rip), %eax; lea x(%rax), %rdi; incq x(%rip); nothing before;
+        // vpermb x(%rip), %zmm0, %zmm0.
+        for other in [
+            &[0x48, 0x8b, 5][..],
+            &[0x90, 0x8d, 5],
+            &[0x48, 0x8d, 0xb8],
+            &[0x48, 0xff, 5],
+            &[],
+            &[0x62, 0xf2, 0x7d, 0x48, 0x8d, 5],
+        ] {
+            assert_eq!(run(other), None, "{other:x?}");
+        }
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Bytes {
 }
 
 pub(crate) const OPTIONS: Options =
-    Options { machine: Machine::HERE, base: None, most: 64 << 20, cpus: 2, this_module: 0x1000 };
+    Options { machine: Machine::HERE, base: None, most: 64 << 20, this_module: 0x1000 };
 
 #[track_caller]
 pub(crate) fn try_bytes(bytes: &[u8]) -> Result<Report> {

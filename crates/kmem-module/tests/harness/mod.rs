@@ -10,8 +10,9 @@ use std::ffi::CStr;
 use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use kmem_core::units::Gfp;
+use kmem_core::units::{CpuId, Gfp};
 use kmem_core::{Caller, Kmem, StaticTag};
 use kmem_module::symbols::{Core, Definition, Process};
 use kmem_module::{Config, Loader, Result};
@@ -35,6 +36,39 @@ unsafe extern "C" fn kfree(at: *mut u8) {
     unsafe { KMEM.free(at) }
 }
 
+extern "C" fn per_cpu_ptr(object: *mut u8, cpu: u32) -> *mut u8 {
+    if cpu == KMEM.possible_cpus() { object } else { KMEM.per_cpu_ptr(object, CpuId(cpu)) }
+}
+
+extern "C" fn nr_cpu_ids() -> u32 {
+    KMEM.possible_cpus() + 1
+}
+
+unsafe extern "C" fn this_cpu_add(word: *mut u64, by: u64) {
+    // SAFETY: modules give words of theirs.
+    unsafe { KMEM.this_cpu_add(word, by) }
+}
+
+unsafe extern "C" fn this_cpu_add_4(word: *mut u32, by: u32) {
+    // SAFETY: modules give words of theirs.
+    unsafe { KMEM.this_cpu_add(word, by) }
+}
+
+unsafe extern "C" fn this_cpu_xchg(word: *mut u64, new: u64) -> u64 {
+    // SAFETY: modules give words of theirs.
+    unsafe { KMEM.this_cpu_xchg(word, new) }
+}
+
+unsafe extern "C" fn percpu_sum(word: *mut u64) -> u64 {
+    // SAFETY: modules give words of theirs.
+    unsafe { KMEM.percpu_sum(word) }
+}
+
+unsafe extern "C" fn percpu_sum_4(word: *mut u32) -> u32 {
+    // SAFETY: modules give words of theirs.
+    unsafe { KMEM.percpu_sum(word) }
+}
+
 /// Symbols of the core: those of `libkmem.so`, from this program, and all others of the program.
 pub(crate) struct Host;
 
@@ -43,6 +77,13 @@ impl Core for Host {
         let value = match name.to_bytes() {
             b"kmem_kmalloc_tag" => kmalloc_tag as *const () as u64,
             b"kmem_kfree" => kfree as *const () as u64,
+            b"kmem_per_cpu_ptr" => per_cpu_ptr as *const () as u64,
+            b"kmem_nr_cpu_ids" => nr_cpu_ids as *const () as u64,
+            b"kmem_this_cpu_add_8" => this_cpu_add as *const () as u64,
+            b"kmem_this_cpu_add_4" => this_cpu_add_4 as *const () as u64,
+            b"kmem_this_cpu_xchg_8" => this_cpu_xchg as *const () as u64,
+            b"kmem_percpu_sum_8" => percpu_sum as *const () as u64,
+            b"kmem_percpu_sum_4" => percpu_sum_4 as *const () as u64,
             _ => return Process.find(name),
         };
         Some(Definition { value, version: None, gpl: false })
@@ -51,15 +92,25 @@ impl Core for Host {
 
 /// How a loader of a test is made.
 pub(crate) fn config() -> Config {
-    Config { core: Box::new(Host), books: Box::new(&KMEM), ..Config::default() }
+    Config { core: Box::new(Host), books: Arc::new(&KMEM), ..Config::default() }
 }
 
 pub(crate) fn loader() -> Loader {
     Loader::new(config()).unwrap()
 }
 
-/// Live bytes and objects of a module, by function.
+/// Functions of the loader in whose name it bills memory of modules.
+const LOADERS: [&str; 2] = ["module_memory_alloc", "percpu_modalloc"];
+
+/// Live bytes and objects that a module itself allocated, by function.
 pub(crate) fn books(module: &str) -> BTreeMap<String, (u64, u64)> {
+    let mut rows = all_books(module);
+    rows.retain(|function, _| !LOADERS.contains(&&**function));
+    rows
+}
+
+/// Live bytes and objects of a module, with its own memory, by function.
+pub(crate) fn all_books(module: &str) -> BTreeMap<String, (u64, u64)> {
     let mut rows = BTreeMap::new();
     KMEM.census(|tag, bytes, calls| {
         let Some(names) = KMEM.sites().names(tag) else { return };

@@ -38,7 +38,7 @@ int everything_sum(void)
 	int sum = number + tiny + (int)strlen(text) + flag + (int)list_count + (int)strlen(name) +
 		  sealed + table[2];
 
-	for_each_module_cpu(cpu)
+	for_each_possible_cpu(cpu)
 		sum += per_cpu(hits, cpu);
 	return sum;
 }

@@ -183,13 +183,13 @@ fn environment_may_vanish_in_a_constructor() {
 }
 
 /// A program that is linked to the library, in a directory that every user may read.
-struct Linked {
+pub(crate) struct Linked {
     directory: tempfile::TempDir,
 }
 
 impl Linked {
     /// Links it. The program holds the path of the directory, so each test has an `output`.
-    fn new(output: &str) -> Self {
+    pub(crate) fn new(output: &str) -> Self {
         let directory = tempfile::tempdir_in("/tmp").expect("a temporary directory");
         allow(directory.path(), 0o755);
         let copy = directory.path().join("libkmem.so");
@@ -210,7 +210,7 @@ impl Linked {
         copy
     }
 
-    fn program(&self) -> PathBuf {
+    pub(crate) fn program(&self) -> PathBuf {
         self.directory.path().join("hello")
     }
 
@@ -220,7 +220,7 @@ impl Linked {
     }
 }
 
-fn allow(path: &Path, mode: u32) {
+pub(crate) fn allow(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("our file");
 }
 
@@ -228,6 +228,17 @@ fn allow(path: &Path, mode: u32) {
 fn as_user(program: &Path) -> Run {
     let user = ["--reuid=65534", "--clear-groups"];
     Run::new("/usr/bin/setpriv").without_preload().args(&user).arg(program)
+}
+
+/// Returns whether a set-user-ID program gets the rights of its owner. Records it if not.
+pub(crate) fn can_gain_privileges(linked: &Linked) -> bool {
+    let id = linked.add(Path::new("/usr/bin/id"), "id");
+    allow(&id, 0o4755);
+    let gains = as_user(&id).arg("-u").run().stdout == "0\n";
+    if !gains {
+        cannot_gain_privileges();
+    }
+    gains
 }
 
 fn cannot_gain_privileges() {
@@ -242,10 +253,8 @@ fn privileged_program_ignores_the_environment() {
         return;
     }
     let linked = Linked::new("hello_owned");
-    let id = linked.add(Path::new("/usr/bin/id"), "id");
-    allow(&id, 0o4755);
-    if as_user(&id).arg("-u").run().stdout != "0\n" {
-        return cannot_gain_privileges();
+    if !can_gain_privileges(&linked) {
+        return;
     }
     let ordinary = linked.run();
     assert_eq!(ordinary.assert_success().messages().len(), 1, "{}", ordinary.story());

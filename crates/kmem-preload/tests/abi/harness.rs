@@ -63,7 +63,18 @@ pub(crate) fn program_with_options(source: &str, output: &str, options: &[&str])
 /// The compiled program of a source file, linked against libraries given by path, which are found
 /// again at run time.
 pub(crate) fn program_with_libraries(source: &str, output: &str, libraries: &[&Path]) -> PathBuf {
-    let mut extra = vec![OsString::from("-Wl,--no-as-needed")];
+    program_linked(source, output, &[], libraries)
+}
+
+/// The compiled program, with further options of the compiler, linked against libraries.
+pub(crate) fn program_linked(
+    source: &str,
+    output: &str,
+    options: &[&str],
+    libraries: &[&Path],
+) -> PathBuf {
+    let mut extra: Vec<_> = options.iter().map(OsString::from).collect();
+    extra.push("-Wl,--no-as-needed".into());
     for library in libraries {
         let mut run_path = OsString::from("-Wl,-rpath,");
         run_path.push(library.parent().expect("a library is in a directory"));

@@ -1,7 +1,9 @@
 //! `libkmem.so` as programs see it. Each behaviour and each kind of misuse has a small program in C
 //! or C++. A test runs it with the library preloaded, and checks how it ends and what it prints.
 
+mod background;
 mod black_box;
+mod conf_sources;
 mod configuration;
 mod cplusplus;
 mod debugger;

@@ -114,6 +114,8 @@ const ALLOWED: &[&str] = &[
     "dlclose",
     "vfork",
     "pthread_create",
+    "pthread_exit",
+    "thrd_exit",
     "thrd_create",
     "pthread_setname_np",
     "prctl",

@@ -251,6 +251,21 @@ static void resized(const kmem::group &group, const kmem::group &other)
 	CHECK(realloc(at, 1 << 20) == nullptr && krealloc(at, 1 << 20, GFP_KERNEL) == nullptr);
 	CHECK(kmem_group_of(at) == group.id() && group.stat().current == cost(at));
 	group.set(KMEM_GROUP_MAX, KMEM_GROUP_NO_LIMIT);
+	// With the flag the thread's group pays.
+	for (size_t size : { 30, 24, 1000, 50000, 3000000, 5000000, 200, 24 }) {
+		at = size % 3 ? krealloc(at, size, __GFP_RECHARGE)
+			      : kvrealloc(at, size, GFP_KERNEL | __GFP_RECHARGE);
+		CHECK_AT(kmem_group_of(at) == other.id() && other.stat().current == cost(at), size);
+		CHECK(group.stat().current == 0);
+	}
+	kmem::group_scope inner(group);
+	group.set(KMEM_GROUP_MAX, 10);
+	for (size_t size : { 24, 20, 4000, 1 << 20 })
+		CHECK(krealloc(at, size, __GFP_RECHARGE | __GFP_NOWARN) == nullptr);
+	CHECK(kmem_group_of(at) == other.id() && other.stat().current == cost(at));
+	group.set(KMEM_GROUP_MAX, KMEM_GROUP_NO_LIMIT);
+	at = krealloc(at, 5000, __GFP_RECHARGE | __GFP_UNACCOUNTED);
+	CHECK(kmem_group_of(at) == KMEM_GROUP_ROOT && other.stat().current == 0);
 	free(at);
 }
 

@@ -97,7 +97,7 @@ fn copy(to: &GroupBlock, from: &GroupBlock) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     to.eventfd.store(0, Ordering::Relaxed);
-    to.reserved_word.store(0, Ordering::Relaxed);
+    to.merging.store(0, Ordering::Relaxed);
     to.shrinkers.store(0, Ordering::Relaxed);
     to.name_len.store(from.name_len.load(Ordering::Relaxed), Ordering::Relaxed);
     for (to, from) in to.name.iter().zip(&from.name) {

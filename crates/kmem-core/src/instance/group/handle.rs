@@ -86,7 +86,8 @@ impl<P: Platform> Group<P> {
     }
 
     /// Makes the group pay for allocations of the calling thread until the scope is dropped. Scopes
-    /// nest: the innermost counts.
+    /// nest: the innermost counts. A signal handler works for the group that it interrupts, unless
+    /// it enters the root group.
     pub fn enter(&self) -> GroupScope<'_> {
         GroupScope { before: task::replace_group(self.id.objcg()), _group: PhantomData }
     }

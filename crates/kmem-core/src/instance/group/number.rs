@@ -58,7 +58,12 @@ impl<P: Platform> Instance<P> {
     ) -> Result<GroupId, GroupError> {
         self.groups_ready()?;
         let groups = &self.ledger.groups;
-        let id = groups.create(self.platform(), parent, name, self.wait_for_groups())?;
+        self.merge_some();
+        let create = || groups.create(self.platform(), parent, name, self.wait_for_groups());
+        let id = match create() {
+            Err(GroupError::Full) if self.merge_all() => create(),
+            done => done,
+        }?;
         if let Some(root) = self.ledger.books.root() {
             root.group_count.fetch_max(groups.used(), Ordering::Release);
         }
@@ -66,7 +71,9 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Deletes a group. From here on its parent is charged for its allocations, and for those of
-    /// threads that are still in it. Takes time independent of the number of allocations.
+    /// threads that are still in it. Takes time independent of the number of allocations. Its id is
+    /// used again once no thread is in it, no handle refers to it, and nothing of its own is left.
+    /// Later calls of [`Self::group_create`] give its live allocations to the parent for that.
     ///
     /// # Errors
     /// See [`GroupError`]; the group stays.
@@ -161,7 +168,14 @@ impl<P: Platform> Instance<P> {
     /// # Safety
     /// No other thread frees the memory concurrently.
     pub unsafe fn group_of_allocation(&'static self, at: *mut u8) -> GroupId {
-        self.living_id(self.payer(at))
+        loop {
+            let objcg = self.payer(at);
+            let id = self.living_id(objcg);
+            // The group of the word may have been merged, and its entry be another group's by now.
+            if self.payer(at) == objcg {
+                return id;
+            }
+        }
     }
 
     /// Number of a group, or of its nearest living ancestor.

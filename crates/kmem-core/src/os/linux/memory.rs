@@ -109,6 +109,10 @@ unsafe impl Memory for Linux {
         unsafe { sys!(libc::SYS_munmap, at.as_ptr(), bytes) };
     }
 
+    fn page_bytes(&self) -> usize {
+        start::auxiliary(libc::AT_PAGESZ).filter(|&bytes| bytes != 0).unwrap_or(PAGE_SIZE)
+    }
+
     fn releases_parts(&self) -> bool {
         // Their entries hold for whole reservations.
         self.accessible.is_empty()
@@ -213,10 +217,7 @@ unsafe impl Memory for Linux {
 
     fn huge_pages(&self) -> HugePages {
         let answer = self.answer(Question::HugePages);
-        [HugePages::OnAdvice, HugePages::Always]
-            .into_iter()
-            .find(|&huge| huge as usize == answer)
-            .unwrap_or(HugePages::Never)
+        HugePages::numbered(answer as u32).unwrap_or(HugePages::Never)
     }
 
     unsafe fn advise_huge(&self, at: NonNull<u8>, bytes: usize, huge: bool) {
@@ -300,6 +301,10 @@ unsafe impl Memory for Linux {
     unsafe fn wipe_on_fork(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: a private, anonymous range, by the contract; only forked children see a change.
         unsafe { sys!(libc::SYS_madvise, at.as_ptr(), bytes, MADV_WIPEONFORK) == 0 }
+    }
+
+    fn has_reserved(&self, at: usize) -> bool {
+        self.own.has(at)
     }
 
     fn reservations(&self) -> (u64, u32) {

@@ -7,11 +7,13 @@ use crate::sync::{AtomicU32, AtomicUsize};
 use accessible::Accessible;
 use own::Own;
 use sandbox::Sandbox;
+use tender::Tender;
 use vdso::ClockFunction;
 
 mod accessible;
 pub mod call;
 mod cgroup;
+mod configuration;
 mod cpus;
 mod descriptor;
 pub mod diagnose;
@@ -29,6 +31,7 @@ mod sigbus;
 mod stack;
 pub mod start;
 pub mod syscall;
+pub mod tender;
 pub(crate) mod thread_word;
 mod vdso;
 
@@ -58,6 +61,7 @@ pub struct Linux {
     main_thread: AtomicUsize,
     clock: ClockFunction,
     sandbox: Sandbox,
+    tender: Tender,
 }
 
 impl Linux {
@@ -76,6 +80,7 @@ impl Linux {
             main_thread: AtomicUsize::new(0),
             clock: ClockFunction::new(),
             sandbox: Sandbox::new(),
+            tender: Tender::new(),
         }
     }
 }

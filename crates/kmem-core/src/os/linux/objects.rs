@@ -14,9 +14,6 @@ use crate::os::{CodeObject, Return};
 use core::ffi::{CStr, c_char};
 use core::ops::Range;
 
-#[cfg(target_arch = "x86_64")]
-core::arch::global_asm!(".weak _dl_find_object");
-
 /// `struct dl_find_object` of x86-64.
 #[repr(C)]
 struct Found {

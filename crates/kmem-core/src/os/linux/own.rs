@@ -24,6 +24,14 @@ impl Own {
         (self.ranges.as_ptr() as u64, MOST as u32)
     }
 
+    /// Returns whether an address is in one of the ranges.
+    pub(super) fn has(&self, at: usize) -> bool {
+        self.ranges.iter().any(|range| {
+            (at as u64) < range.end.load(Ordering::Acquire)
+                && at as u64 >= range.start.load(Ordering::Relaxed)
+        })
+    }
+
     /// Adds a range.
     pub(super) fn add(&self, start: usize, bytes: usize) {
         for range in &self.ranges {
@@ -81,6 +89,10 @@ mod tests {
         own.add(0x1000, 0x8000);
         own.add(0x20000, 0x1000);
         own.remove(0x3000, 0x1000);
+        assert_eq!(
+            [0x2fff, 0x3000, 0x4000, 0x9000].map(|at| own.has(at)),
+            [true, false, true, false]
+        );
         assert_eq!(all(&own), [(0x1000, 0x3000), (0x4000, 0x9000), (0x20000, 0x21000)]);
         own.remove(0x1000, 0x1000);
         own.remove(0x8000, 0x1000);

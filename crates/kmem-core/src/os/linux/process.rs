@@ -1,10 +1,13 @@
 //! Time, diagnostics and the process on Linux.
 
+use core::time::Duration;
+
 use super::syscall::sys;
 use super::{Linux, diagnose, file, functions, objects, owner, path, start};
 use crate::os::functions::Functions;
 use crate::os::{
-    Clock, CodeObject, Console, File, Owner, Process, Residency, Return, Shape, SharedFile, Stack,
+    Clock, CodeObject, ConfSource, Console, File, Owner, Process, Residency, Return, Shape,
+    SharedFile, Stack,
 };
 use crate::sync::AtomicU32;
 use crate::units::PAGE_SIZE;
@@ -67,9 +70,8 @@ impl Console for Linux {
 }
 
 impl Process for Linux {
-    fn configuration(&self, buf: &mut [u8]) -> Option<usize> {
-        let len = start::environment(b"KMEM_CONF=", buf)?;
-        (!start::secure()).then_some(len)
+    fn configuration(&self, source: ConfSource, buf: &mut [u8]) -> Option<usize> {
+        self.configuration_of(source, buf)
     }
 
     fn start_in_sandbox(&self) {
@@ -177,16 +179,35 @@ impl Process for Linux {
 
     fn wait(&self, word: &AtomicU32, seen: u32) {
         // Look again after a while: memory may also come back without a call of `wake`.
-        let patience = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the kernel reads `word` and `patience`, both live during the call.
-        unsafe { sys!(libc::SYS_futex, word.as_ptr(), op, seen, &raw const patience) };
+        self.sleep_while(word, seen, Some(Duration::from_millis(10)));
     }
 
     fn wake(&self, word: &AtomicU32) {
         let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
         // SAFETY: only the word's address is used.
         unsafe { sys!(libc::SYS_futex, word.as_ptr(), op, i32::MAX) };
+    }
+
+    fn call_tender(&self) {
+        self.wake_tender();
+    }
+
+    fn forget_tender(&self) {
+        self.forget_tender_thread();
+    }
+}
+
+impl Linux {
+    /// Waits while a word has a value, for at most a time. May return at any time.
+    pub(super) fn sleep_while(&self, word: &AtomicU32, value: u32, time: Option<Duration>) {
+        let time = time.map(|time| libc::timespec {
+            tv_sec: time.as_secs() as _,
+            tv_nsec: i64::from(time.subsec_nanos()) as _,
+        });
+        let until = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: the kernel reads `word` and `time`, both live during the call.
+        unsafe { sys!(libc::SYS_futex, word.as_ptr(), op, value, until) };
     }
 }
 

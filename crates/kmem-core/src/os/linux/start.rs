@@ -15,14 +15,11 @@ use crate::units::PAGE_SIZE;
 /// `prctl(2)`: copies the auxiliary vector. Linux 6.4 and later.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
-core::arch::global_asm!(
-    ".weak environ",
-    ".weak getauxval",
-    ".weak __rseq_offset",
-    ".weak __rseq_size",
-);
-
-/// Address of a weak symbol; null if it does not exist or is not relocated yet.
+/// Address of a symbol that need not exist; null if it does not, or is not relocated yet.
+///
+/// The reference is weak in every object file that holds it, and goes through an alias. With link
+/// time optimisation the program may define the symbol in the same object file, where `.weak` would
+/// be refused.
 #[cfg(target_arch = "x86_64")]
 macro_rules! weak {
     ($name:literal) => {{
@@ -30,14 +27,15 @@ macro_rules! weak {
         // SAFETY: reads one slot of the global offset table.
         unsafe {
             core::arch::asm!(
-                concat!("mov {0}, [rip + ", $name, "@GOTPCREL]"),
+                concat!(".weakref kmem_weak_", $name, ", ", $name),
+                concat!("mov {0}, [rip + kmem_weak_", $name, "@GOTPCREL]"),
                 out(reg) at, options(nostack, pure, readonly, preserves_flags)
             );
         }
         at
     }};
 }
-/// Address of a weak symbol; null if it does not exist or is not relocated yet.
+/// Address of a symbol that need not exist: as on x86-64.
 #[cfg(target_arch = "aarch64")]
 macro_rules! weak {
     ($name:literal) => {{
@@ -45,8 +43,9 @@ macro_rules! weak {
         // SAFETY: reads one slot of the global offset table.
         unsafe {
             core::arch::asm!(
-                concat!("adrp {0}, :got:", $name),
-                concat!("ldr {0}, [{0}, :got_lo12:", $name, "]"),
+                concat!(".weakref kmem_weak_", $name, ", ", $name),
+                concat!("adrp {0}, :got:kmem_weak_", $name),
+                concat!("ldr {0}, [{0}, :got_lo12:kmem_weak_", $name, "]"),
                 out(reg) at, options(nostack, pure, readonly, preserves_flags)
             );
         }
@@ -54,7 +53,6 @@ macro_rules! weak {
     }};
 }
 
-#[cfg(target_arch = "x86_64")]
 pub(super) use weak;
 
 /// Value of the thread pointer, which differs between live threads.

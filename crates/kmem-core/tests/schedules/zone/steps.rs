@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kmem_core::class::PageClass;
 use kmem_core::os::Cpus;
-use kmem_core::page::{Look, Run};
+use kmem_core::page::{Keep, Run};
 use kmem_core::units::{Item, Order, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES, PageCount, Pageblock};
 use shuttle::rand::{Rng, thread_rng};
 
@@ -267,14 +267,20 @@ impl Cpu {
     }
 
     pub(super) fn purge(&mut self) {
-        if self.model.on().purge(0, random(1..4)).bytes > 0 {
+        if self.model.on().purge(Keep::NOTHING, random(1..4)).bytes > 0 {
             self.note("purged");
         }
     }
 
     pub(super) fn decay(&mut self) {
-        if self.model.on().decay(DECAY, PageCount(u32::MAX)) == Look::Generation {
+        let on = self.model.on();
+        let Some(look) = on.look(DECAY) else { return };
+        if look.new {
             self.note("a generation ended");
+        }
+        let keep = Keep { spare: PageCount(random(0..600)), ..Keep::YOUNG };
+        if on.purge(keep, 16).spared_all {
+            self.note("all free pages were spared");
         }
     }
 }
