@@ -30,9 +30,9 @@ const NIL: u32 = u32::MAX;
 /// The time of checking the structures of pages that go from the zone to a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checks {
-    /// Under the zone's lock.
+    /// Under the zone's lock, block by block.
     Default,
-    /// After the release of the lock.
+    /// After the release of the lock, for all blocks of a refill.
     Patched,
     /// Never.
     Off,
@@ -51,6 +51,8 @@ pub struct Zone {
     /// First block of each order.
     heads: [AtomicU32; MAX_ORDER as usize + 1],
     free: AtomicU32,
+    /// Number of blocks that a check took out of use.
+    bad: AtomicU32,
 }
 
 impl Zone {
@@ -67,6 +69,7 @@ impl Zone {
             pages: (0..pages).map(|_| Page::new()).collect(),
             heads: [const { AtomicU32::new(NIL) }; MAX_ORDER as usize + 1],
             free: AtomicU32::new(pages),
+            bad: AtomicU32::new(0),
         };
         for first in (0..pages).step_by(1 << MAX_ORDER).rev() {
             zone.push(first, MAX_ORDER);
@@ -88,6 +91,11 @@ impl Zone {
     /// Number of free pages of the zone, without those on lists of CPUs.
     pub fn free_pages(&self) -> u32 {
         self.free.load(Ordering::Relaxed)
+    }
+
+    /// Number of blocks that a check found bad when they were taken. They stay out of use.
+    pub fn bad_blocks(&self) -> u32 {
+        self.bad.load(Ordering::Relaxed)
     }
 
     /// Number of free blocks of an order.
@@ -147,43 +155,53 @@ impl Zone {
         result
     }
 
-    /// Takes up to `count` blocks and calls `out` with their first pages. Returns their number.
+    /// Takes up to `count` blocks as one operation under the lock. Calls `out` with the first pages
+    /// of the good ones, and returns their number. A bad block stays out of use, as in the kernel.
     ///
     /// # Errors
-    /// A page that was found bad; `out` gets the blocks nevertheless.
+    /// The last bad page that was found, if all blocks are bad.
     fn rmqueue_bulk(
         &self,
         order: u8,
         count: u32,
         mut out: impl FnMut(u32),
     ) -> Result<u32, BadPage> {
-        let mut got = 0;
+        let (mut removed, mut good) = (0, 0);
         let mut bad = None;
+        let mut is_good = |first| match self.check_new(first, order) {
+            Ok(()) => true,
+            Err(found) => {
+                self.bad.fetch_add(1, Ordering::Relaxed);
+                bad = Some(found);
+                false
+            }
+        };
         let mut taken = NIL;
         {
             let _held = self.lock.lock();
-            while got < count {
+            while removed < count {
                 let Some(first) = self.rmqueue(order) else { break };
-                if self.checks == Checks::Default {
-                    bad = bad.or(self.check_new(first, order).err());
+                removed += 1;
+                if self.checks == Checks::Default && !is_good(first) {
+                    continue;
                 }
                 // Linked through the pages, as on a CPU's list.
                 self.page(first).link(taken);
                 taken = first;
-                got += 1;
             }
-            self.free.store(self.free_pages() - (got << order), Ordering::Relaxed);
+            self.free.store(self.free_pages() - (removed << order), Ordering::Relaxed);
         }
         while taken != NIL {
-            let next = self.page(taken).next();
-            if self.checks == Checks::Patched {
-                bad = bad.or(self.check_new(taken, order).err());
+            let first = taken;
+            taken = self.page(first).next();
+            if self.checks == Checks::Patched && !is_good(first) {
+                continue;
             }
-            self.page(taken).take();
-            out(taken);
-            taken = next;
+            self.page(first).take();
+            out(first);
+            good += 1;
         }
-        bad.map_or(Ok(got), Err)
+        bad.filter(|_| good == 0).map_or(Ok(good), Err)
     }
 
     /// Takes the smallest block that is large enough, and halves it down to an order. The caller

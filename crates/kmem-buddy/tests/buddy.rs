@@ -71,3 +71,18 @@ fn a_spoilt_page_is_found_where_pages_are_checked() {
         assert_eq!(Pcp::new(&zone).alloc(9).is_err(), found, "{checks:?}");
     }
 }
+
+#[test]
+fn a_refill_leaves_a_bad_block_out_and_hands_out_the_others() {
+    for (checks, bad) in [(Checks::Default, 1), (Checks::Patched, 1), (Checks::Off, 0)] {
+        let zone = Zone::new(PAGES, checks);
+        zone.spoil(17);
+        let mut pcp = Pcp::new(&zone);
+        let got: Vec<u32> =
+            (0..40).map(|_| pcp.alloc(0).expect("good pages").expect("room")).collect();
+        assert_eq!(zone.bad_blocks(), bad, "{checks:?}");
+        // One refill is enough, and the bad block is no longer free.
+        let out = got.len() as u32 + pcp.pages() + zone.bad_blocks();
+        assert_eq!((got.contains(&17), out), (bad == 0, PAGES - zone.free_pages()), "{checks:?}");
+    }
+}

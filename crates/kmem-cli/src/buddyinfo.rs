@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 
 use kmem_snapshot::books::{Buddy, Buddyinfo, ORDERS};
+use kmem_snapshot::output;
 use serde_json::json;
 
 use crate::failure::{Failure, say};
-use crate::json;
 use crate::options::Whole;
 
 /// Arguments of `kmem buddyinfo`.
@@ -30,7 +30,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     }
     let mut out = io::stdout().lock();
     if args.json {
-        return json::write(&mut out, &json(&info));
+        return Ok(output::json::write(&mut out, &json(&info))?);
     }
     for zone in &info.zones {
         let counts = zone.free.map(|blocks| format!("{blocks:>6}"));

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use kmem_module::Errno;
 use kmem_snapshot::{ReadError, ReadFailure};
 
+/// Exit code for a finding: growth over a threshold.
+pub(crate) const FOUND: u8 = 1;
 /// Exit code for usage and trouble.
 const TROUBLE: u8 = 2;
 /// Exit code for an absent source.
@@ -120,11 +122,5 @@ impl From<io::Error> for Failure {
         } else {
             Self::Trouble(format!("cannot write the output: {error}"))
         }
-    }
-}
-
-impl From<serde_json::Error> for Failure {
-    fn from(error: serde_json::Error) -> Self {
-        Self::from(io::Error::from(error))
     }
 }

@@ -7,11 +7,10 @@ mod show;
 use std::io::{self, BufWriter, Write};
 
 use kmem_snapshot::books::{Group, Groups};
-use kmem_snapshot::report;
+use kmem_snapshot::{output, report};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, say_all};
-use crate::json;
 use crate::options::One;
 
 /// Arguments of `kmem group`.
@@ -61,7 +60,7 @@ fn ls(args: &Ls) -> Result<(), Failure> {
         });
         let copies: Vec<Value> = all.collect();
         let json = json!({ "pid": snapshot.pid, "exe": snapshot.exe, "copies": copies });
-        json::write(&mut out, &json)?;
+        output::json::write(&mut out, &json)?;
     } else {
         for books in &snapshot.books {
             if snapshot.books.len() > 1 {

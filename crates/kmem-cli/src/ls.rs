@@ -6,7 +6,7 @@ use std::time::Duration;
 use kmem_snapshot::books::Profiling;
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::listing::{Listed, Listing};
-use kmem_snapshot::{Snapshot, report};
+use kmem_snapshot::{Snapshot, output, report};
 use serde_json::json;
 
 use crate::failure::{Failure, say};
@@ -65,11 +65,8 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     if args.json {
         let processes: Vec<_> = rows.iter().map(Row::json).collect();
         let hidden = listing.hidden;
-        serde_json::to_writer_pretty(
-            &mut out,
-            &json!({ "processes": processes, "hidden": hidden }),
-        )?;
-        writeln!(out)?;
+        let json = json!({ "processes": processes, "hidden": hidden });
+        output::json::write_pretty(&mut out, &json)?;
     } else {
         write(&mut out, &rows)?;
     }

@@ -2,9 +2,9 @@
 
 use std::io::{self, BufWriter, Write};
 
-use kmem_snapshot::Process;
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::modules::{Board, Module};
+use kmem_snapshot::{Process, output};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, say};
@@ -40,8 +40,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {
         let rows: Vec<Value> = modules().map(|module| row(module, args.addresses)).collect();
-        serde_json::to_writer_pretty(&mut out, &json!({ "pid": pid, "modules": rows }))?;
-        writeln!(out)?;
+        output::json::write_pretty(&mut out, &json!({ "pid": pid, "modules": rows }))?;
     } else {
         // The columns of lsmod(8).
         writeln!(out, "Module                  Size  Used by")?;

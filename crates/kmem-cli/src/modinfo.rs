@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kmem_module::describe::{self, Entry};
 use kmem_snapshot::escape::printable;
+use kmem_snapshot::output;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
@@ -42,8 +43,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
             }
         };
         if args.json {
-            serde_json::to_writer(&mut out, &json(&full, &entries))?;
-            writeln!(out)?;
+            output::json::write(&mut out, &json(&full, &entries))?;
             continue;
         }
         for (key, value) in lines(&full, &entries) {

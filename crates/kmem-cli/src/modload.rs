@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use kmem_module::loader::{WhenLive, delete};
 use kmem_module::{Config, Errno, Error, Loader};
+use kmem_snapshot::output;
 
 use crate::failure::{Failure, say};
 use crate::modstats;
@@ -82,8 +83,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let stats = loader.stats();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &modstats::json(&stats))?;
-        writeln!(out)?;
+        output::json::write_pretty(&mut out, &modstats::json(&stats))?;
     } else {
         modstats::write(&mut out, &stats)?;
     }

@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, Write};
 
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::modules::{Stat, Stats, reason_name};
+use kmem_snapshot::output;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -27,8 +28,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {
         let loaders: Vec<Value> = boards.iter().map(|board| json(&board.stats)).collect();
-        serde_json::to_writer_pretty(&mut out, &json!({ "pid": pid, "loaders": loaders }))?;
-        writeln!(out)?;
+        output::json::write_pretty(&mut out, &json!({ "pid": pid, "loaders": loaders }))?;
     } else {
         for (number, board) in boards.iter().enumerate() {
             if number > 0 {

@@ -1,24 +1,57 @@
 //! Options that several commands share: which process to read, and which rows to show.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use kmem_snapshot::recording::At;
 use kmem_snapshot::sites::Order;
 use kmem_snapshot::{Filter, Pattern, Target, When};
 
 use crate::failure::Failure;
 use crate::process::Named;
 
-/// A process, its core file or its black box, with names of call sites.
+/// The sources that are no black box.
+pub(crate) const NO_BOX: [&str; 6] =
+    ["pid", "core", "allocinfo", "kernel", "kernel_log", "recording"];
+/// The sources that have no rows of kmem's own tables, and the filter that these rows never pass.
+pub(crate) const NO_METADATA: [&str; 5] =
+    ["blackbox", "kernel", "kernel_log", "recording", "group"];
+/// The sources that are no file of a process.
+const NOT_DEAD: [&str; 5] = ["pid", "allocinfo", "kernel", "kernel_log", "recording"];
+/// The sources that are no log.
+const NO_LOG: [&str; 6] = ["pid", "core", "blackbox", "allocinfo", "kernel", "recording"];
+
+/// A process, its core file or its black box, with names of call sites; or rows that others
+/// counted.
 #[derive(clap::Args)]
 pub(crate) struct From {
     #[command(flatten)]
     one: One,
+    /// Read the rows in this file: allocinfo text of a kernel or of kmem dump, or JSON of kmem dump
+    #[arg(long, value_name = "FILE", group = "source")]
+    allocinfo: Option<PathBuf>,
+    /// Read the rows of the kernel of this machine, in /proc/allocinfo
+    #[arg(long, group = "source")]
+    kernel: bool,
+    /// Read the list of largest sites that a kernel without memory wrote to this log, such as the
+    /// output of dmesg
+    #[arg(long, value_name = "FILE", group = "source")]
+    kernel_log: Option<PathBuf>,
+    /// Read a moment of this recording, a file of kmem record
+    #[arg(long, value_name = "FILE", group = "source")]
+    recording: Option<PathBuf>,
+    /// Choose the moment of the recording: first, last, peak, or a time after the first one
+    #[arg(long, value_name = "MOMENT", default_value = "last", requires = "recording")]
+    at: At,
+    /// Read the N-th list of the log, from 1, instead of the last one
+    #[arg(long, value_name = "N", conflicts_with_all = NO_LOG)]
+    list: Option<NonZeroUsize>,
     /// Take this executable for that of the core file or black box, if it was moved
-    #[arg(long, value_name = "PATH", conflicts_with = "pid")]
+    #[arg(long, value_name = "PATH", conflicts_with_all = NOT_DEAD)]
     exe: Option<PathBuf>,
     /// Read the record of the peak in the black box, instead of the newest one
-    #[arg(long, conflicts_with_all = ["pid", "core"])]
+    #[arg(long, conflicts_with_all = NO_BOX)]
     peak: bool,
 }
 
@@ -26,6 +59,18 @@ impl From {
     /// The target that was named.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
         let exe = self.exe.clone();
+        if let Some(path) = &self.allocinfo {
+            return Ok(Target::List(path.clone()));
+        }
+        if let Some(path) = &self.kernel_log {
+            return Ok(Target::KernelLog { path: path.clone(), list: self.list });
+        }
+        if let Some(path) = &self.recording {
+            return Ok(Target::Recording { path: path.clone(), at: self.at });
+        }
+        if self.kernel {
+            return Ok(Target::Kernel);
+        }
         Ok(match self.one.target()? {
             Target::Core { path, .. } => Target::Core { path, exe },
             Target::BlackBox { path, .. } => {
@@ -121,7 +166,7 @@ impl Sort {
 #[group(skip)]
 pub(crate) struct Filters {
     /// Show only memory that this group, such as /tenants/a, or a group below it pays for
-    #[arg(long, value_name = "GROUP", conflicts_with = "blackbox")]
+    #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     /// Show only rows of this module or program, by its base name; may be repeated
     #[arg(long, value_name = "GLOB")]
@@ -168,9 +213,9 @@ impl Filters {
         self.group.is_some()
     }
 
-    /// True when the sizes include this one, in bytes.
-    pub(crate) fn admits_size(&self, bytes: i64) -> bool {
-        Filter { min: self.min, max: self.max, ..Filter::default() }.admits_size(bytes)
+    /// Least and largest size, in bytes.
+    pub(crate) fn sizes(&self) -> (Option<i64>, Option<i64>) {
+        (self.min, self.max)
     }
 
     /// Least size, in bytes.

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use clap::{Arg, Command, CommandFactory as _};
 use kmem_snapshot::books::{Buddy, Buddyinfo, Table};
+use kmem_snapshot::export::Metric;
 use kmem_snapshot::modules::{Stat, Stats};
-use kmem_snapshot::{Snapshot, report};
+use kmem_snapshot::output::Format;
+use kmem_snapshot::{Snapshot, output, report};
 use kmem_testing::page::{cell, check, names, sentence};
 use serde_json::Value;
 
-use crate::{Cli, buddyinfo, json, modstats};
+use crate::{Cli, buddyinfo, modstats};
 
 const STATISTICS: &str = "docs/statistics.md";
 
@@ -59,7 +61,10 @@ fn effect(arg: &Arg) -> String {
     for (at, value) in values.iter().filter(|value| !value.is_hide_set()).enumerate() {
         let help = value.get_help().map(ToString::to_string).unwrap_or_default();
         let begin = if at == 0 { " Values: " } else { "; " };
-        text += &format!("{begin}`{}` ({})", value.get_name(), cell(&help));
+        text += &format!("{begin}`{}`", value.get_name());
+        if !help.is_empty() {
+            text += &format!(" ({})", cell(&help));
+        }
     }
     if !values.is_empty() {
         text.push('.');
@@ -98,6 +103,15 @@ fn the_page_of_commands_says_what_the_parser_says() {
     check("docs/commands.md", "commands", &text);
 }
 
+#[test]
+fn the_page_of_the_exporter_has_every_family() {
+    let mut text = String::from("| family | meaning |\n|---|---|\n");
+    for metric in Metric::ALL {
+        text += &format!("| `{}` | {} |\n", metric.name(), cell(metric.help()));
+    }
+    check("docs/export.md", "families", &text);
+}
+
 fn set<T: ToString>(names: impl IntoIterator<Item = T>) -> BTreeSet<String> {
     names.into_iter().map(|name| name.to_string()).collect()
 }
@@ -107,8 +121,14 @@ fn keys(value: &Value) -> BTreeSet<String> {
 }
 
 #[test]
+fn the_page_of_outputs_has_every_format_and_column() {
+    assert_eq!(names("docs/outputs.md", "formats", 0), set(Format::ALL.map(Format::name)));
+    assert_eq!(names("docs/outputs.md", "csv", 0), set(output::csv::COLUMNS));
+}
+
+#[test]
 fn the_page_of_statistics_has_the_terms_of_the_account() {
-    let json = keys(&json::accounting(&Snapshot::default()));
+    let json = keys(&output::json::accounting(&Snapshot::default()));
     assert_eq!(names(STATISTICS, "account", 0), json);
     assert_eq!(names(STATISTICS, "overhead", 0), set(Table::ALL.map(Table::name)));
 }

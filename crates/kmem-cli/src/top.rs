@@ -17,14 +17,16 @@ use std::slice;
 use std::time::Duration;
 
 use kmem_snapshot::escape::printable;
+use kmem_snapshot::output::{Fact, Format};
 use kmem_snapshot::sites::{GroupTotal, Order, Site, by_group};
 use kmem_snapshot::stacks::{Line, Tree};
-use kmem_snapshot::{Query, Reading, Target, report};
+use kmem_snapshot::{Query, Reading, Target, output, report};
 use serde_json::{Value, json};
 
+use crate::destination::Destination;
 use crate::failure::{Failure, say_all};
-use crate::json;
-use crate::options::{Filters, From, Sort};
+use crate::format::{self, Named};
+use crate::options::{Filters, From, NO_METADATA, Sort};
 use screen::End;
 use view::Choice;
 
@@ -63,11 +65,14 @@ pub(crate) struct Args {
     /// Choose the columns, and order by them
     #[arg(long, value_enum, default_value = "size", conflicts_with = "blackbox")]
     by: By,
-    /// Print JSON, one line each time
-    #[arg(long)]
+    /// Choose the format; with one that is neither table nor json, the rows are printed once
+    #[arg(long, value_enum, default_value = "table")]
+    format: Named,
+    /// Short form of --format json; one line each time
+    #[arg(long, conflicts_with = "format")]
     json: bool,
     /// Add a row for each kind of kmem's own tables; together they are the overhead
-    #[arg(long, conflicts_with_all = ["blackbox", "group"])]
+    #[arg(long, conflicts_with_all = NO_METADATA)]
     metadata: bool,
     /// Leave out the memory in a black box that the program mapped itself
     #[arg(long, requires = "blackbox")]
@@ -78,25 +83,53 @@ pub(crate) struct Args {
 
 impl Args {
     /// Refuses options that do not go with `--by`. The parser does not know these conflicts.
-    fn check(&self) -> Result<(), Failure> {
-        let what = if self.by == By::Pinned && self.sort.is_some() {
+    fn check(&self, target: &Target) -> Result<(), Failure> {
+        let what = if target.is_list() && self.by == By::Pinned {
+            "--by pinned needs a process or its core file: a list of call sites has no slabs"
+        } else if self.by == By::Pinned && self.sort.is_some() {
             "--by pinned orders by what is pinned: it cannot be combined with --sort"
         } else if self.by == By::Pinned && self.filters.has_group() {
             "--by pinned cannot be combined with --group: slabs are shared by all groups"
+        } else if self.is_passed_on() && self.tree {
+            "--tree can only be combined with --format table and json"
+        } else if self.is_passed_on() && self.by == By::Pinned {
+            "--by pinned can only be combined with --format table and json"
+        } else if self.is_passed_on() && self.by == By::Group {
+            "--by group can only be combined with --format table and json: it has no call sites"
         } else {
+            if self.by == By::GroupSite {
+                format::check(self.format(), Fact::Group, "--by group,site")?;
+            }
+            if self.sort.is_some() {
+                format::check(self.format(), Fact::Order, "--sort")?;
+            }
             return Ok(());
         };
         Err(Failure::Trouble(what.to_owned()))
     }
 
+    fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.format.0 }
+    }
+
+    /// True for a format of other programs.
+    fn is_passed_on(&self) -> bool {
+        !matches!(self.format(), Format::Table | Format::Json)
+    }
+
     fn query(&self, target: &Target) -> Query {
         Query {
             // Nodes have sizes of their own, and are chosen by these later.
-            filter: if self.tree { self.filters.names() } else { self.filters.filter() },
+            filter: if self.tree || self.format().has_stacks() {
+                self.filters.names()
+            } else {
+                self.filters.filter()
+            },
             by: match self.by {
                 By::Size | By::Pinned => kmem_snapshot::By::Site,
                 By::Group | By::GroupSite => kmem_snapshot::By::GroupAndSite,
             },
+            empty: false,
             cumulative: false,
             metadata: self.metadata,
             // A live process and a core have them in a term of the equation.
@@ -110,10 +143,14 @@ impl Args {
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    args.check()?;
     let target = args.from.target()?;
+    args.check(&target)?;
     let query = args.query(&target);
-    let printed = args.once || args.json || !target.is_live() || !io::stdout().is_terminal();
+    if args.is_passed_on() {
+        return pass_on(args, &target.read(&query)?);
+    }
+    let json = args.format() == Format::Json;
+    let printed = args.once || json || !target.is_live() || !io::stdout().is_terminal();
     if printed {
         return print(args, &target, &query);
     }
@@ -133,6 +170,16 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         }
         End::Failed(failure) => Err(failure.into()),
     }
+}
+
+/// Prints the largest rows once, in a format of other programs.
+fn pass_on(args: &Args, reading: &Reading) -> Result<(), Failure> {
+    let to = format::open(args.format(), None, Destination::Stdout)?;
+    say_all(&reading.notes);
+    let (min, max) = args.filters.sizes();
+    let (order, lines) = (Some(args.order()), Some(args.lines));
+    let choice = output::Choice { order, lines, min, max };
+    Ok(to.write(|out| output::write(out, args.format(), reading, &choice))?)
 }
 
 /// Prints every second, or once.
@@ -181,9 +228,9 @@ fn show_sites(
 ) -> Result<(), Failure> {
     let order = if args.by == By::Pinned { Order::Pinned } else { args.order() };
     sites.sort_by(|a, b| order.compare(a, b));
-    if args.json {
+    if args.format() == Format::Json {
         sites.truncate(args.lines);
-        return json::write(out, &json::reading(reading, &sites));
+        return Ok(output::json::write(out, &output::json::reading(reading, &sites))?);
     }
     write_head(out, reading)?;
     if args.by == By::Pinned {
@@ -206,11 +253,11 @@ fn show_groups(
 ) -> Result<(), Failure> {
     let mut totals = by_group(sites);
     sort_groups(&mut totals, args.order());
-    if args.json {
+    if args.format() == Format::Json {
         totals.truncate(args.lines);
-        let mut json = json::reading(reading, &[]);
+        let mut json = output::json::reading(reading, &[]);
         json["groups"] = json!(totals);
-        return json::write(out, &json);
+        return Ok(output::json::write(out, &json)?);
     }
     write_head(out, reading)?;
     report::write_group_totals(out, &totals, args.lines)?;
@@ -234,10 +281,10 @@ fn show_tree(
 ) -> Result<(), Failure> {
     let tree = Tree::of(sites);
     let lines = tree.lines(args.order(), args.lines, args.filters.least().unwrap_or(i64::MIN));
-    if args.json {
-        let mut json = json::reading(reading, &[]);
+    if args.format() == Format::Json {
+        let mut json = output::json::reading(reading, &[]);
         json["tree"] = tree_json(&mut lines.iter().peekable(), 0);
-        json::write(out, &json)?;
+        output::json::write(out, &json)?;
     } else {
         write_head(out, reading)?;
         report::write_tree(out, &lines, tree.len() - lines.len())?;
@@ -264,9 +311,8 @@ fn tree_json(lines: &mut Peekable<slice::Iter<'_, Line<'_, '_>>>, depth: usize) 
 }
 
 fn write_head(out: &mut impl Write, reading: &Reading) -> io::Result<()> {
-    let snapshot = &reading.snapshot;
-    let (bytes, calls) = snapshot.totals();
-    write!(out, "{} (pid {}): ", printable(&snapshot.exe), snapshot.pid)?;
+    let (bytes, calls) = reading.totals();
+    write!(out, "{}: ", printable(&reading.name()))?;
     if reading.filtered {
         writeln!(out, "{}", report::filtered(&reading.sites, (bytes, calls)))?;
     } else {

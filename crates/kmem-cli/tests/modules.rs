@@ -180,9 +180,99 @@ fn a_host_shows_its_modules_statistics_and_what_they_hold() {
     // The module's allocation is in the host's books, under its name.
     let rows = json(Command::new(KMEM).args(["dump", "--json", "--module", "keeps", "-p", &pid]));
     let rows = rows["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 1, "{rows:#?}");
-    assert_eq!((&rows[0]["bytes"], &rows[0]["function"]), (&512.into(), &"start".into()));
+    let of = |function: &str| {
+        let row = rows.iter().find(|row| row["function"] == function);
+        row.map(|row| (row["bytes"].as_u64().unwrap(), row["calls"].as_u64().unwrap()))
+    };
+    assert_eq!(of("start"), Some((512, 1)), "{rows:#?}");
+    // And so is the module's own memory.
+    assert_eq!(of("module_memory_alloc"), Some((size, 1)), "{rows:#?}");
+    assert_eq!(rows.len(), 2, "{rows:#?}");
     host.end();
+}
+
+#[test]
+fn the_account_of_a_host_has_the_memory_of_modules_as_tracked() {
+    let dir = directory();
+    // 4 MiB of data that is in memory, and 32 KiB of per-CPU variables.
+    let source = "static char data[4 << 20] = { 1 };
+        static DEFINE_PER_CPU(char[32 << 10], all) = { 1 };
+        char *large_data = data; EXPORT_SYMBOL(large_data); void *large_all = &all;";
+    let (small, large) = (module(dir.path(), "small", ""), module(dir.path(), "large", source));
+    let account = |args: &[&str]| {
+        let host = Host::start(args);
+        let dump = json(Command::new(KMEM).args(["dump", "--json", "-p", &host.pid()]));
+        host.end();
+        let account = &dump["accounting"];
+        let term = |name: &str| account[name].as_i64().unwrap_or_else(|| panic!("{account:#?}"));
+        let sum = term("tracked") + term("cached") + term("overhead") + term("unaccounted");
+        assert_eq!(sum - term("untouched") - term("swapped"), term("resident"), "{account:#?}");
+        let rows = dump["rows"].as_array().unwrap();
+        let row = |function: &str| rows.iter().any(|row| row["function"] == function);
+        (term("tracked"), term("unaccounted"), row("percpu_modalloc"))
+    };
+    let (small, large) = (small.to_str().unwrap(), large.to_str().unwrap());
+    let (before, after) = (account(&[small]), account(&[small, large]));
+    assert!(!before.2 && after.2);
+    let more = after.0 - before.0;
+    assert!((4 << 20..5 << 20).contains(&more), "{more} bytes tracked more");
+    let more = after.1 - before.1;
+    assert!(more.abs() < 1 << 20, "{more} bytes unaccounted more");
+}
+
+#[test]
+fn an_unknown_parameter_is_ignored_with_a_warning() {
+    let dir = directory();
+    let keeps = module(dir.path(), "keeps", KEEPS);
+    let args = ["modload", "--args", "nope=1 size=100 -- later=2", keeps.to_str().unwrap()];
+    let output = kmem(&args);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("kmem: keeps: unknown parameter \"nope\" ignored\n"), "{said}");
+    let after = "kmem: keeps: parameters after `--' ignored, from \"later=2\" on\n";
+    assert!(said.contains(after), "{said}");
+}
+
+#[test]
+fn a_plain_malloc_in_a_module_is_named_by_its_function_and_module() {
+    let dir = directory();
+    let source = |name: &str, bytes: u32| {
+        format!(
+            "#include <stdlib.h>
+             static void *volatile first, *volatile second;
+             __attribute__((noinline)) static void {name}_later(void) {{ first = malloc({bytes}); }}
+             static int __init {name}_start(void) {{ {name}_later(); second = malloc({bytes} + 7);
+                return first && second ? 0 : -12; }}
+             static void __exit stop(void) {{ free(first); free(second); }}
+             module_init({name}_start); module_exit(stop);"
+        )
+    };
+    let one = module(dir.path(), "one", &source("one", 5000));
+    let two = module(dir.path(), "two", &source("two", 9000));
+    let (one, two) = (one.to_str().unwrap(), two.to_str().unwrap());
+    // Two processes, whose modules may lie at the same addresses, are told apart.
+    let hosts = [Host::start(&[one, two]), Host::start(&[two])];
+    for (host, names) in hosts.iter().zip([&["one", "two"][..], &["two"]]) {
+        for &name in names {
+            let args = ["dump", "--json", "--module", name, "-p", &host.pid()];
+            let rows = json(Command::new(KMEM).args(args));
+            let rows = rows["rows"].as_array().unwrap().clone();
+            for function in ["later", "start"] {
+                let function = format!("{name}_{function}");
+                let row = rows.iter().find(|row| row["function"] == *function);
+                let row = row.unwrap_or_else(|| panic!("no {function}: {rows:#?}"));
+                assert_eq!((&row["module"], &row["calls"]), (&name.into(), &1.into()));
+                assert_eq!(row["kind"], "caller");
+            }
+        }
+    }
+    // Without debug information, the place is the module and the offset in it.
+    let shown = text(&kmem(&["dump", "--module", "two", "-p", &hosts[1].pid()]).stdout);
+    let row = shown.lines().find(|line| line.ends_with(" func:two_later "));
+    assert!(row.is_some_and(|row| row.contains(" two+0x")), "{shown}");
+    for host in hosts {
+        host.end();
+    }
 }
 
 #[test]

@@ -59,5 +59,9 @@ fn memory_and_free_blocks_are_told_apart_by_node() {
     assert!(!refused.status.success());
     assert!(text(&refused.stderr).contains("not known by node"), "{}", text(&refused.stderr));
     let refused = program.kmem(&["dump", "--no-mmap", "--by", "node", "--format", "1.0"]);
-    assert!(text(&refused.stderr).contains("only rows have a node"), "{}", text(&refused.stderr));
+    assert!(
+        text(&refused.stderr).contains("--by node cannot be combined with --format"),
+        "{}",
+        text(&refused.stderr)
+    );
 }

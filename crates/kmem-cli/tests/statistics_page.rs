@@ -5,6 +5,7 @@ mod fake_box;
 mod program;
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::process::Command;
 
 use fake_box::{CALLER, FakeBox};
@@ -13,6 +14,8 @@ use program::{KMEM, Program, json, text};
 use serde_json::Value;
 
 const PAGE: &str = "docs/statistics.md";
+/// The text of a kernel that could not count all allocations of a row.
+const INACCURATE: &str = "allocinfo - version: 2.0\n 7 1 mm/a.c:1 func:a accurate:no \n";
 const FRAMES: [&str; 2] = ["-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
 
 /// A program of which call sites are chains, and all memory is charged to a group.
@@ -66,6 +69,8 @@ fn printed(program: &Program, fake: &FakeBox) -> Printed {
         json(Command::new(KMEM).args(args).args(["--json", "--blackbox"]).arg(fake.path()))
     };
     let live = |args: &[&str]| program.json(&[args, &["--json"]].concat());
+    let list = program.dir.path().join("list");
+    fs::write(&list, INACCURATE).unwrap();
     Printed {
         all: vec![
             live(&["dump"]),
@@ -77,6 +82,7 @@ fn printed(program: &Program, fake: &FakeBox) -> Printed {
             of_box(&["dump"]),
             of_box(&["dump", "--cumulative"]),
             of_box(&["top", "--once"]),
+            json(Command::new(KMEM).args(["dump", "--json", "--allocinfo"]).arg(&list)),
         ],
     }
 }
@@ -122,7 +128,10 @@ fn the_page_has_every_column() {
         .output()
         .unwrap();
     let dumped = text(&program.kmem(&["dump", "--by", "group,site"]).stdout);
-    let dumped = dumped + &text(&cumulative.stdout);
+    let list = program.dir.path().join("list");
+    fs::write(&list, INACCURATE).unwrap();
+    let listed = Command::new(KMEM).args(["dump", "--allocinfo"]).arg(&list).output().unwrap();
+    let dumped = dumped + &text(&cumulative.stdout) + &text(&listed.stdout);
     let by_node = text(&program.kmem(&["dump", "--by", "node"]).stdout);
     // All words that a value follows; places have a line, which is a number.
     let keys = dumped.split_whitespace().filter_map(|word| word.split_once(':'));

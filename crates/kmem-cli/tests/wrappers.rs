@@ -51,15 +51,15 @@ fn is(found: &BTreeMap<String, u64>, expected: &[(&str, u64)]) {
     }
 }
 
-fn c_program(dir: &TempDir, flags: &[&str]) -> PathBuf {
+fn c_program(dir: &TempDir, name: &str, flags: &[&str]) -> PathBuf {
     let compiler = Compiler::c().args(["-O2", "-g", "-fno-optimize-sibling-calls"]).args(flags);
-    compiler.arg(source("wrappers.c")).compile(dir.path().join("wrappers"))
+    compiler.arg(source(&format!("{name}.c"))).compile(dir.path().join(name))
 }
 
 #[test]
 fn functions_that_pass_requests_on_do_not_hold_the_memory() {
     let dir = directory();
-    let program = c_program(&dir, &[]);
+    let program = c_program(&dir, "wrappers", &[]);
     let found = objects(&program, "");
     is(&found, &[("by_strdup", 100), ("by_xmalloc", 200), ("pool_take", 300), ("by_line", 1)]);
     let through = ["xmalloc", "strdup", "__strdup", "getline", "_IO_getdelim"];
@@ -69,7 +69,7 @@ fn functions_that_pass_requests_on_do_not_hold_the_memory() {
 #[test]
 fn a_program_that_the_dynamic_linker_starts_as_its_argument_is_seen_through() {
     let dir = directory();
-    let program = c_program(&dir, &[]);
+    let program = c_program(&dir, "wrappers", &[]);
     let linker = OsStr::new("/lib64/ld-linux-x86-64.so.2");
     let found = objects_of(&[linker, program.as_os_str()], "");
     is(&found, &[("by_strdup", 100), ("by_xmalloc", 200), ("pool_take", 300), ("by_line", 1)]);
@@ -103,7 +103,7 @@ fn an_object_may_have_many_thousands_of_wrappers() {
 #[test]
 fn functions_that_the_user_names_pass_requests_on() {
     let dir = directory();
-    let program = c_program(&dir, &[]);
+    let program = c_program(&dir, "wrappers", &[]);
     let found = objects(&program, "skip:nothing+pool_*");
     is(&found, &[("by_pool", 300), ("by_xmalloc", 200)]);
     assert!(!found.contains_key("pool_take"), "{found:?}");
@@ -112,7 +112,7 @@ fn functions_that_the_user_names_pass_requests_on() {
 #[test]
 fn depth_counts_from_the_caller_of_the_wrappers() {
     let dir = directory();
-    let program = c_program(&dir, &[]);
+    let program = c_program(&dir, "wrappers", &[]);
     is(&objects(&program, "depth:2"), &[("by_xmalloc", 200), ("pool_take", 300)]);
 }
 
@@ -120,9 +120,7 @@ fn depth_counts_from_the_caller_of_the_wrappers() {
 fn several_callers_of_what_holds_most_are_told_apart() {
     let dir = directory();
     let report = |flags: &[&str]| {
-        let compiler = Compiler::c().args(["-O2", "-g", "-fno-optimize-sibling-calls"]);
-        let compiler = compiler.args(flags).arg(source("several_callers.c"));
-        let program = compiler.compile(dir.path().join("several_callers"));
+        let program = c_program(&dir, "several_callers", flags);
         let mut command = Command::new(KMEM);
         command.args(["run", "--no-mmap", "--library"]).arg(library()).arg("--").arg(program);
         let output = command.env_remove("KMEM_CONF").env_remove("LD_PRELOAD").output().unwrap();
@@ -144,9 +142,7 @@ fn several_callers_of_what_holds_most_are_told_apart() {
 fn callers_of_a_function_that_makes_few_large_blocks_are_told_apart() {
     let dir = directory();
     let report = |flags: &[&str]| {
-        let compiler = Compiler::c().args(["-O2", "-g", "-fno-optimize-sibling-calls"]);
-        let compiler = compiler.args(flags).arg(source("large_blocks.c"));
-        let program = compiler.compile(dir.path().join("large_blocks"));
+        let program = c_program(&dir, "large_blocks", flags);
         objects(&program, "")
     };
     for flags in [&[][..], &["-DWRAPPED"]] {
@@ -163,7 +159,7 @@ fn callers_of_a_function_that_makes_few_large_blocks_are_told_apart() {
 #[test]
 fn without_names_the_c_library_still_passes_requests_on() {
     let dir = directory();
-    let program = c_program(&dir, &["-s", "-g0"]);
+    let program = c_program(&dir, "wrappers", &["-s", "-g0"]);
     // All functions of the program are "?", and none is one of the C library.
     let found = objects(&program, "");
     assert_eq!(found.keys().collect::<Vec<_>>(), ["?"], "{found:?}");

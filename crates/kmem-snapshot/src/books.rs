@@ -23,6 +23,7 @@
 //! mappings  memory outside of the heap
 //! census  live objects by tag and by group, the slabs they pin, the size classes
 //! nodes   live objects by NUMA node
+//! objects live objects one by one
 //! buddy   free blocks per order; stands apart
 //! ```
 
@@ -31,6 +32,7 @@ mod census;
 mod groups;
 mod mappings;
 mod nodes;
+mod objects;
 mod root;
 mod tables;
 
@@ -45,6 +47,7 @@ pub use nodes::Nodes;
 pub use root::{Profiling, Root};
 pub use tables::{Group, Key, Peak, SiteRow, StaticTag, TagTotal, Usage};
 
+pub(crate) use objects::Object;
 pub(crate) use root::{Source, root_addresses};
 
 use kmem_layout::root::{MAX_ZONES, ZoneBlock};
@@ -58,6 +61,7 @@ use crate::memory::{Image, PageState, Pages};
 use crate::process::{Maps, PAGE, Process};
 use census::Census;
 pub(crate) use mappings::Noted;
+use objects::Objects;
 use root::{Followed, Zone, follow, told};
 
 /// The books under all root blocks of a process, at one time.
@@ -111,6 +115,8 @@ pub struct Books {
     pub used_pages: u64,
     /// Live objects: the tags that have any, in order of tag.
     pub rows: Vec<SiteRow>,
+    /// Static tags of loaded objects that hold nothing, in order of tag.
+    pub empty: Vec<SiteRow>,
     /// Slabs that the tags keep from being given back.
     pub pins: Pins,
     /// The groups, and the memory charged to each.
@@ -125,6 +131,8 @@ pub struct Books {
     pub peak: Option<Peak>,
     /// This root block's part of the equation; its `resident` is 0.
     pub accounting: Accounting,
+    /// The live objects one by one; empty unless they were asked for.
+    pub(crate) objects: Vec<Object>,
     /// Records of the program's mappings, and kmem's own.
     pub(crate) noted: Noted,
     /// The parts of the overhead.
@@ -142,7 +150,16 @@ impl Snapshot {
     /// [`ReadError::NotInstrumented`] without a root block; [`ReadError::BadBooks`] when no root
     /// block can be followed.
     pub fn take(process: &Process) -> Result<Self, ReadError> {
-        Self::of(&Image::Live(process))
+        Self::of(&Image::Live(process), false)
+    }
+
+    /// Reads the books of a live process, with its objects one by one.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Snapshot::take`].
+    pub(crate) fn with_objects(process: &Process) -> Result<Self, ReadError> {
+        Self::of(&Image::Live(process), true)
     }
 
     /// Reads the books of a dead process from its core file.
@@ -152,12 +169,13 @@ impl Snapshot {
     /// [`ReadError::CoreNotInstrumented`] without a root block; [`ReadError::BadBooks`] when no
     /// root block can be followed; [`ReadError::NotInCore`] when their memory was not dumped.
     pub fn of_core(core: &CoreFile) -> Result<Self, ReadError> {
-        Self::of(&Image::Core(core))
+        Self::of(&Image::Core(core), false)
     }
 
-    fn of(image: &Image<'_>) -> Result<Self, ReadError> {
+    fn of(image: &Image<'_>, objects: bool) -> Result<Self, ReadError> {
         let budget = image.budget();
-        let Followed { maps, pages, kept: books, faults } = follow(image, &budget, Books::read)?;
+        let read = |source: &Source<'_>, root: &Root| Books::read(source, root, objects);
+        let Followed { maps, pages, kept: books, faults } = follow(image, &budget, read)?;
         let mut accounting = Accounting::default();
         for one in &books {
             accounting.add(&one.accounting);
@@ -275,13 +293,14 @@ impl Snapshot {
 }
 
 impl Books {
-    fn read(source: &Source<'_>, root: &Root) -> Result<Self, ReadError> {
+    fn read(source: &Source<'_>, root: &Root, objects: bool) -> Result<Self, ReadError> {
         let classes = root.classes(source)?;
         let zones = root.zones(source)?;
         let has_books = root.has_books();
         // A root block without memory has no books, and costs next to nothing.
         root.draw(source.budget.memory(if zones.is_empty() { BARE } else { BOOKS }))?;
         let mut census = Census::new(source, &classes, has_books);
+        census.objects_met = objects.then(Objects::default);
         let mut nodes = Nodes::default();
         for zone in &zones {
             let before = census.totals.clone();
@@ -296,8 +315,10 @@ impl Books {
         let caches = census.caches(|class| holdings.objects(&all, class));
         let kept = census.pins.memory() + census.charges.memory() + holdings.memory();
         root.draw(source.budget.memory(kept))?;
-        let sites = tables::sites(source, root)?;
+        let (sites, loaded) = tables::sites(source, root)?;
         let rows = tables::rows(&census.totals, &sites);
+        let empty = tables::empty(&census.totals, &sites, &loaded);
+        root.draw(source.budget.memory(size_of_val(&empty[..]) as u64))?;
         let noted = Noted::read(source, root, &zones, &sites);
         let metadata = Metadata::of(source, root, &zones, &noted.spare, census.slab_overhead);
         let accounting = Accounting::of(source, &metadata, &zones, &census);
@@ -307,6 +328,7 @@ impl Books {
             profiling: root.profiling,
             used_pages: u64::from(root.used_pages),
             rows,
+            empty,
             pins: census.pins,
             groups,
             holdings,
@@ -314,6 +336,7 @@ impl Books {
             caches,
             peak,
             accounting,
+            objects: census.objects_met.map(|met| met.all).unwrap_or_default(),
             noted,
             metadata,
             torn: census.torn,

@@ -20,6 +20,7 @@ mod segments;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use header::other_file;
 pub use segments::CoreMemory;
 
 use crate::budget::Budget;

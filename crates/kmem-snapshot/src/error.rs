@@ -1,8 +1,44 @@
 //! Errors of reading a process, its core file or its black box.
 
-use std::io;
+use std::{fmt, io};
 
 use crate::budget::OverBudget;
+
+/// The books of the kernel.
+pub(crate) const ALLOCINFO: &str = "/proc/allocinfo";
+
+/// Reason for which the books of the kernel cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// The kernel has none.
+    Absent,
+    /// Profiling is off, and was when memory was allocated.
+    Off,
+    /// The user may not read them.
+    Permission,
+    /// A container hides them.
+    Masked,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Absent => {
+                "there is no such file: this kernel was built without memory allocation \
+                 profiling, which needs Linux 6.10 and CONFIG_MEM_ALLOC_PROFILING"
+            }
+            Self::Off => {
+                "memory allocation profiling of the kernel is off: boot with \
+                 sysctl.vm.mem_profiling=1"
+            }
+            Self::Permission => "permission denied: only root may read it",
+            Self::Masked => {
+                "hidden by a container: another file is mounted over it, or /proc shows processes \
+                 alone (subset=pid); read it outside of the container"
+            }
+        })
+    }
+}
 
 /// Failure to read a process, or a file that it left.
 ///
@@ -134,6 +170,12 @@ pub enum ReadError {
         /// Count of bytes wanted from there on.
         len: usize,
     },
+    /// The books of the kernel cannot be read.
+    #[error("{ALLOCINFO}: {why}")]
+    NoAllocinfo {
+        /// The reason.
+        why: Missing,
+    },
     /// The root block cannot be followed.
     #[error("root block at {root:#x}: {what}")]
     BadBooks {
@@ -199,6 +241,7 @@ impl ReadError {
             | Self::NoGroup { .. }
             | Self::ProfilingNever { .. } => true,
             Self::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            Self::NoAllocinfo { why } => *why != Missing::Permission,
             _ => false,
         }
     }
@@ -209,6 +252,7 @@ impl ReadError {
         match self {
             Self::Permission { .. } | Self::RootGroup => true,
             Self::File { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            Self::NoAllocinfo { why } => *why == Missing::Permission,
             _ => false,
         }
     }

@@ -9,7 +9,7 @@ pub use crate::memory::MAX_NAME;
 use crate::memory::bounded;
 
 /// True for control characters, and for characters that reorder or hide text on a terminal.
-fn is_unsafe(c: char) -> bool {
+pub(crate) fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(
             c,

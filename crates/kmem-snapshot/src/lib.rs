@@ -21,15 +21,24 @@
 //! Modules, each of which uses those below it:
 //!
 //! ```text
+//! export     metrics and profiles over HTTP
+//! output     rows in the formats that other programs read
+//! page       a report as one HTML page
 //! reading    the entry: target -> rows, filtered, with notes
+//! kernel     the books of the kernel on this machine, and why there may be none
+//! listed     rows that a file lists: allocinfo text, JSON, a kernel's log, a recording
+//! recording  a file with the rows of many moments, written and read
 //! notes      facts that a user must know to read the rows
+//! leaks      live objects to which no pointer leads
 //! report     tables and the accounting line, for people
-//! stacks     rows as call stacks: a tree, collapsed stacks, speedscope
+//! diff       changes by place, between two readings
+//! stacks     rows as call stacks, and these as a tree
 //! allocinfo  the text format of /proc/allocinfo, written and read
 //! sites      rows for people: books + symbols, merged by place; filters
 //! modules    the modules of a loader in a process, and its statistics
 //! control    the words of a root block that may be written from outside
 //! blackbox   the file that a process kept while it ran
+//! bare       a process without kmem, and how it was started
 //! books      root block -> zones -> census: live bytes per tag; the peak; the equation
 //! symbols    return address -> function, file and line, or module and offset
 //! escape     names made safe to print
@@ -43,21 +52,30 @@
 //! ```
 
 pub mod allocinfo;
+pub mod bare;
 pub mod blackbox;
 pub mod books;
 pub mod budget;
 pub mod control;
 pub mod core_file;
+pub mod diff;
 pub mod error;
 pub mod escape;
+pub mod export;
 mod extents;
+mod kernel;
+pub mod leaks;
+mod listed;
 pub mod listing;
 pub mod memory;
 pub mod modules;
 pub mod notes;
+pub mod output;
+pub mod page;
 pub mod process;
 pub mod program;
 pub mod reading;
+pub mod recording;
 pub mod report;
 pub mod sites;
 pub mod stacks;
@@ -69,7 +87,8 @@ pub use budget::Budget;
 pub use control::Control;
 pub use core_file::CoreFile;
 pub use error::ReadError;
+pub use kernel::Summary as KernelMemory;
 pub use notes::Note;
 pub use process::Process;
-pub use reading::{By, Query, ReadFailure, Reading, Target, When};
+pub use reading::{By, Query, ReadFailure, Reading, Recorder, Target, When};
 pub use sites::{Filter, Pattern, Site};

@@ -59,7 +59,9 @@ impl Listing {
 }
 
 impl Listed {
-    fn is_called(&self, name: &str) -> bool {
+    /// True for its short name, and for the name of its executable.
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
         is_called(name, &self.comm, &self.exe)
     }
 }

@@ -5,11 +5,14 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::unistd::Pid;
 
 use crate::budget::Budget;
 use crate::core_file::{CoreFile, CoreMemory};
@@ -188,47 +191,61 @@ fn robust_list(tid: u32) -> Option<u64> {
     (result == 0 && head != 0).then_some(head)
 }
 
+/// News of a traced thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// There is none.
+    None,
+    /// It stands still, and this signal is to be delivered when it goes on; 0: none.
+    Stopped(i32),
+    /// It has ended, or is not traced.
+    Ended,
+}
+
+/// Asks for news of a thread that this thread traces, without waiting. A signal may be a real-time
+/// one, for which `nix` has no type.
+pub(crate) fn change_of_thread(tid: i32) -> Change {
+    let mut status = 0;
+    // SAFETY: the kernel writes one number to `status`, which outlives the call.
+    let result = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | libc::WNOHANG) };
+    if result == 0 || result < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {
+        Change::None
+    } else if result < 0 || !libc::WIFSTOPPED(status) {
+        Change::Ended
+    } else if status >> 16 == 0 {
+        Change::Stopped(libc::WSTOPSIG(status))
+    } else {
+        // A stop by the tracer, or of the whole process, with no signal to deliver.
+        Change::Stopped(0)
+    }
+}
+
+/// Lets a traced thread that stands still go on, and delivers a signal to it; 0: none. A thread
+/// that was killed meanwhile is gone.
+pub(crate) fn detach(tid: i32, signal: i32) {
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: the kernel takes two numbers, an unused null pointer and a number, and writes nothing
+    // to this process.
+    unsafe { libc::ptrace(libc::PTRACE_DETACH, tid, none, libc::c_long::from(signal)) };
+}
+
 /// Copies spans in one system call. Returns the count of bytes copied; they end at the first span
 /// that could not be read whole.
 fn read_batch(pid: u32, spans: &[Span], into: &mut [u8]) -> io::Result<usize> {
     let total: usize = spans.iter().map(|s| s.len).sum();
-    assert!(spans.len() <= MAX_SPANS && total <= into.len());
-    let remote: Vec<libc::iovec> = spans
-        .iter()
-        .map(|s| libc::iovec { iov_base: s.addr as *mut libc::c_void, iov_len: s.len })
-        .collect();
-    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: total };
-    // SAFETY:
-    // - `local` is one entry. It covers `total` bytes of `into`, which the assertion shows to be
-    //   in its bounds; `into` is borrowed mutably for the call.
-    // - `remote` has `remote.len()` entries. Their addresses are of the other process, where the
-    //   kernel checks them.
-    let copied = unsafe {
-        libc::process_vm_readv(
-            pid.cast_signed(),
-            &raw const local,
-            1,
-            remote.as_ptr(),
-            remote.len() as libc::c_ulong,
-            0,
-        )
-    };
-    usize::try_from(copied).map_err(|_| io::Error::last_os_error())
+    assert!(spans.len() <= MAX_SPANS);
+    let remote: Vec<RemoteIoVec> =
+        spans.iter().map(|s| RemoteIoVec { base: s.addr as usize, len: s.len }).collect();
+    let mut local = [IoSliceMut::new(&mut into[..total])];
+    Ok(process_vm_readv(Pid::from_raw(pid.cast_signed()), &mut local, &remote)?)
 }
 
 /// Writes to the process in one system call. Returns the count of bytes written.
 fn write_at(pid: u32, addr: u64, bytes: &[u8]) -> io::Result<usize> {
-    let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: bytes.len() };
-    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY:
-    // - `local` is one entry that covers `bytes`, borrowed for the call; `process_vm_writev` only
-    //   reads it.
-    // - `remote` is one entry. Its address is of the other process, where the kernel checks it
-    //   against the mappings which that process may write.
-    let written = unsafe {
-        libc::process_vm_writev(pid.cast_signed(), &raw const local, 1, &raw const remote, 1, 0)
-    };
-    usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    let remote = [RemoteIoVec { base: addr as usize, len: bytes.len() }];
+    let pid = Pid::from_raw(pid.cast_signed());
+    Ok(process_vm_writev(pid, &[IoSlice::new(bytes)], &remote)?)
 }
 
 /// Place of a page.

@@ -38,6 +38,8 @@ pub struct Module {
     pub users: String,
     /// First address of its memory.
     pub base: u64,
+    /// Address of its symbols, an ELF file in its memory; 0 for none.
+    pub symbols: u64,
 }
 
 /// Statistics of a loader at one moment, with name, count and reason of duplicate loads.
@@ -238,5 +240,6 @@ fn module(entry: &[u8]) -> Option<Module> {
         refcount: field!(entry, ModuleEntry.refs: u32) & !CLOSED,
         users: text(entry, offset_of!(ModuleEntry, users), 160),
         base: field!(entry, ModuleEntry.base: u64),
+        symbols: field!(entry, ModuleEntry.symbols: u64),
     })
 }

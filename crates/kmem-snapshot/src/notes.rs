@@ -70,6 +70,13 @@ pub enum Note {
         /// The damage.
         what: String,
     },
+    /// A fact about a file that lists rows.
+    Listed {
+        /// The file.
+        path: String,
+        /// The fact.
+        what: String,
+    },
     /// The moment that a black box shows.
     Moment {
         /// Pid of the process.
@@ -190,7 +197,9 @@ impl Note {
                 "{path}: this core, as gdb writes it, does not tell which pages were in memory: \
                  resident is all memory in the file"
             ),
-            Self::Damage { path, what } => write!(f, "{path}: {what}"),
+            Self::Damage { path, what } | Self::Listed { path, what } => {
+                write!(f, "{path}: {what}")
+            }
             Self::Moment { pid, exe, of } => {
                 let what = match of.reason {
                     Reason::Peak => "peak",

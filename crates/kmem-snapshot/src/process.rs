@@ -153,6 +153,13 @@ impl Process {
         numbers.filter(|&tid| tid != self.pid).take(MAX_THREADS).collect()
     }
 
+    /// Numbers of all threads, [`MAX_THREADS`] at most besides the first.
+    pub(crate) fn threads(&self) -> Vec<u32> {
+        let mut threads = self.other_threads();
+        threads.push(self.pid);
+        threads
+    }
+
     /// Pid of the process in its own pid namespace.
     #[must_use]
     pub fn inner_pid(&self) -> u32 {

@@ -15,6 +15,14 @@ const MAX_SCRIPT_LINE: usize = 256;
 /// Longest interpreter path accepted.
 const MAX_INTERPRETER: u64 = 4096;
 
+/// Base name of a program, by its path as the kernel shows it: that of a file that was removed has
+/// a mark.
+#[must_use]
+pub fn base_name(path: &str) -> &str {
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    path.rsplit('/').next().unwrap_or(path)
+}
+
 /// Kind of a program file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {

@@ -1,70 +1,34 @@
 //! The entry of the crate: rows of a target, filtered, in one call.
 //!
-//! A [`Target`] is a live process, the core file of a dead one, or a black box. [`Target::read`]
-//! opens it, copies its books, names the rows that a [`Query`] wants, and returns them as a
-//! [`Reading`] with notes for the user.
+//! A [`Target`] is a live process, the core file of a dead one, a black box, the kernel, or rows
+//! that a file lists. [`Target::read`] opens it, copies its books, names the rows that a [`Query`]
+//! wants, and returns them as a [`Reading`] with notes for the user.
+
+mod earlier;
+mod follow;
+mod provenance;
+mod target;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::blackbox::{BlackBox, Counts, Moment};
-use crate::books::{Accounting, Books, Buddyinfo, Pinned, Profiling, SiteRow, Snapshot, Table};
-use crate::core_file::CoreFile;
+pub use follow::Recorder;
+pub use provenance::Provenance;
+pub use target::{CallSite, Target, ToldApart, When};
+use target::{Opened, noted};
+pub(crate) use target::{note_books, over_budget};
+
+use crate::blackbox::{Counts, Moment};
+use crate::books::{Accounting, Books, Pinned, SiteRow, Snapshot, Table};
 use crate::error::ReadError;
+use crate::listed::List;
 use crate::notes::Note;
-use crate::process::Process;
-use crate::sites::{Filter, Origin, Site, resolve_mappings, resolve_where};
-use crate::symbols::{Modules, Place, Symbols};
-
-/// A process to read, alive or dead.
-///
-/// ```no_run
-/// use kmem_snapshot::{Filter, Pattern, Query, Target};
-///
-/// let core = Target::Core { path: "core.1234".into(), exe: None };
-/// let filter = Filter { function: vec![Pattern::new("load_*")], ..Filter::default() };
-/// let reading = core.read(&Query { filter, ..Query::default() })?;
-/// for note in &reading.notes {
-///     eprintln!("{note}");
-/// }
-/// println!("{} rows", reading.sites.len());
-/// # Ok::<(), kmem_snapshot::ReadFailure>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    /// A live process, by pid.
-    Process(u32),
-    /// A dead process, by its core file.
-    Core {
-        /// The core file.
-        path: PathBuf,
-        /// The executable, when it is no longer where it was.
-        exe: Option<PathBuf>,
-    },
-    /// A process, alive or dead, by its black box.
-    BlackBox {
-        /// The black box.
-        path: PathBuf,
-        /// The executable, when it is no longer where it was.
-        exe: Option<PathBuf>,
-        /// Which of its records to read.
-        when: When,
-    },
-}
-
-/// Record of a black box.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum When {
-    /// The one that was written last.
-    #[default]
-    Newest,
-    /// The one with most live bytes and memory mapped by the program.
-    Peak,
-}
+use crate::program::base_name;
+use crate::sites::{Filter, Origin, Site, resolve_mappings, resolve_where, total};
+use crate::symbols::{Kept, Symbols};
 
 /// Keys that tell rows apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -85,6 +49,9 @@ pub struct Query {
     pub filter: Filter,
     /// Keys of rows. A black box knows its rows by place alone.
     pub by: By,
+    /// True to read static tags of loaded objects that hold nothing, too. There are none by group
+    /// or by node, and a black box does not have them.
+    pub empty: bool,
     /// True to read allocations and frees since the start, which only a black box has.
     pub cumulative: bool,
     /// True to read the allocator's own memory, too.
@@ -115,8 +82,12 @@ pub struct Reading {
     pub filtered: bool,
     /// The moment that a black box shows.
     pub moment: Option<Moment>,
-    /// False for a black box, which holds a part of the equation.
+    /// Time, machine and files that the rows come from.
+    pub provenance: Provenance,
+    /// False for a black box, which holds a part of the equation, and for a list.
     accounted: bool,
+    /// Live bytes and objects of a list, which has no books.
+    totals: Option<(i64, u64)>,
     /// Allocations and frees by tag.
     counts: Option<BTreeMap<u32, Counts>>,
 }
@@ -148,62 +119,7 @@ impl std::error::Error for ReadFailure {
     }
 }
 
-/// A call site of one root block, not merged with others of its place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CallSite {
-    /// Address of the root block.
-    pub root: u64,
-    /// Tag of the site.
-    pub tag: u32,
-    /// Return addresses, innermost first: of the wrappers that it goes through, if there are any,
-    /// and of the call.
-    pub addresses: Arc<[u64]>,
-    /// Place of the call.
-    pub place: Place,
-    /// Live bytes.
-    pub bytes: i64,
-    /// Live objects.
-    pub calls: u64,
-}
-
-/// Live objects of one call site, by its callers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ToldApart {
-    /// Chains of callers that hold an object.
-    pub chains: usize,
-    /// Objects that they hold.
-    pub objects: u64,
-    /// Objects without a chain: from before callers were told apart, or where none can be found.
-    pub alone: u64,
-}
-
-impl Snapshot {
-    /// The callers of the call site with these return addresses, in the books of one root block.
-    #[must_use]
-    pub fn told_apart(&self, root: u64, addresses: &[u64]) -> ToldApart {
-        let mut sum = ToldApart::default();
-        let rows = self.books.iter().filter(|books| books.root == root).flat_map(|b| &b.rows);
-        let mut known = BTreeSet::new();
-        for row in rows.filter(|row| row.key.addresses().starts_with(addresses)) {
-            if row.key.addresses().len() == addresses.len() {
-                sum.alone = sum.alone.saturating_add(row.calls);
-            } else if row.calls != 0 {
-                sum.objects = sum.objects.saturating_add(row.calls);
-                known.insert(row.tag);
-            }
-        }
-        sum.chains = known.len();
-        sum
-    }
-}
-
 impl Target {
-    /// True for a live process, whose books change.
-    #[must_use]
-    pub fn is_live(&self) -> bool {
-        matches!(self, Self::Process(_))
-    }
-
     /// Reads the rows that the query wants.
     ///
     /// # Errors
@@ -212,128 +128,34 @@ impl Target {
     /// - [`ReadError::BadBooks`], [`ReadError::BadFile`]: it makes no sense.
     /// - [`ReadError::ProfilingNever`], [`ReadError::NothingRecorded`]: it keeps no books.
     /// - [`ReadError::NoGroup`]: it has no group of the filter's path.
-    /// - [`ReadError::BadSetting`]: the query wants counters, and it is no black box.
+    /// - [`ReadError::BadSetting`]: the query wants what the target does not have, such as groups
+    ///   of a black box or counters of a process.
+    /// - [`ReadError::NoAllocinfo`]: the kernel has no books, or does not show them.
     pub fn read(&self, query: &Query) -> Result<Reading, ReadFailure> {
-        let (reading, notes) = noted(|notes| self.rows(query, notes))?;
+        self.read_again(query, &mut Kept::default())
+    }
+
+    /// Reads the rows that the query wants, with the names that an earlier reading of the target
+    /// kept. Keeps those of this one.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Target::read`].
+    pub fn read_again(&self, query: &Query, kept: &mut Kept) -> Result<Reading, ReadFailure> {
+        let (reading, notes) = noted(|notes| self.rows(query, kept, notes))?;
         Ok(Reading { notes, ..reading })
     }
 
-    /// Copies the books, without names.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Target::read`].
-    pub fn snapshot(&self) -> Result<(Snapshot, Vec<Note>), ReadFailure> {
-        noted(|notes| {
-            let snapshot = self.open(notes)?.1;
-            notes.extend(over_budget(&snapshot));
-            Ok(snapshot)
-        })
-    }
-
-    /// Reads and names the call sites whose callers can be told apart, largest first.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Target::read`].
-    pub fn call_sites(&self) -> Result<(Vec<CallSite>, Vec<Note>), ReadFailure> {
-        noted(|notes| {
-            let (opened, snapshot) = self.open(notes)?;
-            let modules = opened.modules(&snapshot, self.exe());
-            let mut symbols = Symbols::new(&modules);
-            let rows = snapshot.books.iter().flat_map(|b| b.rows.iter().map(|row| (b.root, row)));
-            let mut sites: Vec<CallSite> = rows
-                .filter_map(|(root, row)| {
-                    let (addresses, place) = Origin::call_site(row, &mut symbols)?;
-                    let (tag, bytes, calls) = (row.tag, row.bytes, row.calls);
-                    Some(CallSite { root, tag, addresses, place, bytes, calls })
-                })
-                .collect();
-            sites.sort_by_key(|site| (std::cmp::Reverse(site.bytes), site.root, site.tag));
-            notes.extend(over_budget(&snapshot));
-            Ok(sites)
-        })
-    }
-
-    /// Reads the free blocks of pages per order, with or without books.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Buddyinfo::take`] or [`Buddyinfo::of_core`];
-    /// [`ReadError::NothingRecorded`] for a black box.
-    pub fn buddyinfo(&self) -> Result<Buddyinfo, ReadError> {
-        match self {
-            Self::Process(pid) => Buddyinfo::take(&Process::open(*pid)?),
-            Self::Core { path, .. } => Buddyinfo::of_core(&CoreFile::open(path)?),
-            Self::BlackBox { path, .. } => Err(ReadError::NothingRecorded {
-                path: path.to_string_lossy().into_owned(),
-                what: "a black box has no memory".to_owned(),
-            }),
-        }
-    }
-
-    fn exe(&self) -> Option<&Path> {
-        match self {
-            Self::Process(_) => None,
-            Self::Core { exe, .. } | Self::BlackBox { exe, .. } => exe.as_deref(),
-        }
-    }
-
-    /// Opens the target and copies its books.
-    fn open(&self, notes: &mut Vec<Note>) -> Result<(Opened, Snapshot), ReadError> {
-        match self {
-            Self::Process(pid) => {
-                let process = Process::open(*pid)?;
-                let snapshot = Snapshot::take(&process)?;
-                note_books(&snapshot, Note::Torn, notes)?;
-                Ok((Opened::Process(process), snapshot))
-            }
-            Self::Core { path, .. } => {
-                let core = CoreFile::open(path)?;
-                if core.missing() != 0 {
-                    let (path, missing) = (path.display().to_string(), core.missing());
-                    notes.push(Note::CutOff { path, missing });
-                }
-                let snapshot = Snapshot::of_core(&core)?;
-                let command = if core.command().is_empty() { core.comm() } else { core.command() };
-                let (pid, command, signal) = (core.pid(), command.to_owned(), core.signal());
-                notes.push(Note::CoreOf { pid, command, signal });
-                if !core.knows_resident() {
-                    notes.push(Note::NoResidency { path: path.display().to_string() });
-                }
-                note_books(&snapshot, Note::Absent, notes)?;
-                Ok((Opened::Core(core), snapshot))
-            }
-            Self::BlackBox { path, when, .. } => {
-                let mut black_box = open_black_box(path, notes)?;
-                if *when == When::Peak {
-                    black_box = black_box.turned_to_peak();
-                }
-                let snapshot = black_box.snapshot()?;
-                let of = black_box.moment().cloned().unwrap_or_default();
-                let (pid, exe) = (black_box.pid(), black_box.exe().to_owned());
-                notes.push(Note::Moment { pid, exe, of });
-                Ok((Opened::BlackBox(black_box), snapshot))
-            }
-        }
-    }
-
-    /// Opens the black box and copies its counters.
-    fn open_counters(
+    fn rows(
         &self,
+        query: &Query,
+        kept: &mut Kept,
         notes: &mut Vec<Note>,
-    ) -> Result<(Opened, Snapshot, BTreeMap<u32, Counts>), ReadError> {
-        let Self::BlackBox { path, .. } = self else {
-            return Err(ReadError::BadSetting("only a black box has counters".to_owned()));
-        };
-        let black_box = open_black_box(path, notes)?;
-        let (snapshot, counts) = black_box.counters()?;
-        let (pid, exe) = (black_box.pid(), black_box.exe().to_owned());
-        notes.push(Note::Counters { pid, exe, started_ns: black_box.started_ns() });
-        Ok((Opened::BlackBox(black_box), snapshot, counts))
-    }
-
-    fn rows(&self, query: &Query, notes: &mut Vec<Note>) -> Result<Reading, ReadError> {
+    ) -> Result<Reading, ReadError> {
+        self.check(query)?;
+        if let Some(list) = self.list(notes) {
+            return Ok(self.rows_of_list(list?, query));
+        }
         let (opened, snapshot, counts) = if query.cumulative {
             let (opened, snapshot, counts) = self.open_counters(notes)?;
             (opened, snapshot, Some(counts))
@@ -350,7 +172,7 @@ impl Target {
             let (bytes, sites) = (of.named_bytes, of.rows);
             notes.push(Note::Named { bytes, of: of.bytes, sites });
         }
-        let modules = opened.modules(&snapshot, self.exe());
+        let modules = opened.modules(&snapshot, self.exe(), kept);
         let filter = &query.filter;
         if let Some(path) = &filter.group {
             snapshot.groups_at(path)?;
@@ -360,8 +182,8 @@ impl Target {
             }
         }
         notes.extend(modules.mismatches().iter().cloned().map(Note::Mismatch));
-        let mut symbols = Symbols::new(&modules);
-        let mut sites = named(&snapshot, &mut symbols, filter, by);
+        let mut symbols = kept.symbols(&modules);
+        let mut sites = named(&snapshot, &mut symbols, query, by);
         let accounted = !matches!(opened, Opened::BlackBox(_));
         if accounted && filter.group.is_none() && by == By::Site {
             pin(&snapshot, &mut symbols, &mut sites, filter);
@@ -395,6 +217,8 @@ impl Target {
         notes.extend(over_budget(&snapshot));
         let metadata = if query.metadata { metadata(&snapshot, filter) } else { Vec::new() };
         let filtered = filter.is_on();
+        let files = kept.learn(&symbols, &snapshot.maps);
+        let provenance = Provenance::of(self, &opened, moment.as_ref()).with_files(&files);
         let notes = Vec::new();
         Ok(Reading {
             snapshot,
@@ -404,114 +228,142 @@ impl Target {
             notes,
             filtered,
             moment,
+            provenance,
             accounted,
+            totals: None,
             counts,
         })
     }
 }
 
+impl Target {
+    /// Refuses what the target cannot answer, by its name.
+    fn check(&self, query: &Query) -> Result<(), ReadError> {
+        let is_box = matches!(self, Self::BlackBox { .. });
+        if query.filter.group.is_some() && (self.is_list() || is_box) {
+            return Err(self.has_no("groups: --group needs a process or its core file"));
+        }
+        if !self.is_list() {
+            return Ok(());
+        }
+        let what = match query.by {
+            By::GroupAndSite => "groups: rows by group need a process or its core file",
+            By::NodeAndSite => "nodes: rows by node need a process or its core file",
+            By::Site if query.cumulative => "counters: --cumulative needs a black box",
+            By::Site => return Ok(()),
+        };
+        Err(self.has_no(what))
+    }
+
+    /// The rows of a list that the query wants.
+    fn rows_of_list(&self, list: List, query: &Query) -> Reading {
+        let provenance = Provenance::of_list(self, &list);
+        let exe = if list.exe.is_empty() { self.name() } else { list.exe };
+        let comm = exe.rsplit('/').next().unwrap_or(&exe).to_owned();
+        let accounted = list.accounting.is_some();
+        let accounting = list.accounting.unwrap_or_default();
+        let snapshot = Snapshot { pid: list.pid, exe, comm, accounting, ..Snapshot::default() };
+        let filter = &query.filter;
+        let main = main_module(&snapshot);
+        let chosen = |mut sites: Vec<Site>, empty: bool| {
+            sites.retain(|site| {
+                (empty || site.bytes != 0 || site.calls != 0)
+                    && filter.admits(&site.origin, main)
+                    && filter.admits_size(site.bytes)
+            });
+            sites
+        };
+        let totals = total(&list.heap.sites);
+        let of = |sites: Vec<Site>, wanted| if wanted { chosen(sites, false) } else { Vec::new() };
+        Reading {
+            sites: chosen(list.heap.sites, query.empty),
+            metadata: of(list.metadata.sites, query.metadata),
+            mappings: of(list.mappings.sites, query.mappings),
+            filtered: filter.is_on(),
+            accounted,
+            totals: Some(totals),
+            provenance,
+            snapshot,
+            ..Reading::default()
+        }
+    }
+}
+
 impl Reading {
+    /// Live bytes and objects of all rows, without a filter.
+    #[must_use]
+    pub fn totals(&self) -> (i64, u64) {
+        self.totals.unwrap_or_else(|| self.snapshot.totals())
+    }
+
+    /// Pid of the process; none for a list that names none.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        Some(self.snapshot.pid).filter(|&pid| pid != 0)
+    }
+
+    /// Name of the target: the executable and the pid of a process, the path of a list.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.named(&self.snapshot.exe)
+    }
+
+    /// Name of the target, with the short name of a process.
+    #[must_use]
+    pub fn short_name(&self) -> String {
+        self.named(&self.snapshot.comm)
+    }
+
+    fn named(&self, name: &str) -> String {
+        match self.snapshot.pid {
+            0 if self.totals.is_some() => name.to_owned(),
+            pid => format!("{name} (pid {pid})"),
+        }
+    }
+
     /// The equation; none for a black box.
     #[must_use]
     pub fn accounting(&self) -> Option<&Accounting> {
         self.accounted.then_some(&self.snapshot.accounting)
     }
 
-    /// Allocations and frees at a row since the start; none unless the query asked for them.
+    /// All rows: of the heap, of the allocator's own memory, and outside of the heap.
     #[must_use]
-    pub fn counts_of(&self, site: &Site) -> Option<Counts> {
+    pub fn all(&self) -> Vec<Site> {
+        [&self.sites[..], &self.metadata, &self.mappings].concat()
+    }
+
+    /// True when the query asked for allocations and frees since the start.
+    #[must_use]
+    pub fn has_counts(&self) -> bool {
+        self.counts.is_some()
+    }
+
+    /// Allocations and frees since the start, of these tags together; none unless the query asked
+    /// for them.
+    #[must_use]
+    pub fn counts_of(&self, tags: &[u32]) -> Option<Counts> {
         let counts = self.counts.as_ref()?;
         let mut sum = Counts::default();
-        site.tags.iter().filter_map(|tag| counts.get(tag)).for_each(|of| sum.add(of));
+        tags.iter().filter_map(|tag| counts.get(tag)).for_each(|of| sum.add(of));
         Some(sum)
     }
 }
 
-/// An open target.
-enum Opened {
-    Process(Process),
-    Core(CoreFile),
-    BlackBox(BlackBox),
-}
-
-impl Opened {
-    fn modules(&self, snapshot: &Snapshot, exe: Option<&Path>) -> Modules {
-        let (maps, addresses) = (&snapshot.maps, snapshot.addresses());
-        match self {
-            Self::Process(process) => Modules::open(process, maps, &addresses, &snapshot.budget),
-            Self::Core(core) => Modules::of_core(core, &addresses, exe),
-            Self::BlackBox(of) => {
-                Modules::of_maps(maps, &addresses, of.exe(), exe, &snapshot.budget)
-            }
-        }
-    }
-}
-
-/// Runs `read`, and joins its result with the notes that it made.
-fn noted<T>(
-    read: impl FnOnce(&mut Vec<Note>) -> Result<T, ReadError>,
-) -> Result<(T, Vec<Note>), ReadFailure> {
-    let mut notes = Vec::new();
-    match read(&mut notes) {
-        Ok(value) => Ok((value, notes)),
-        Err(error) => Err(ReadFailure { error, notes }),
-    }
-}
-
-/// Notes about the parts that the budget of the reading has no room for.
-fn over_budget(snapshot: &Snapshot) -> impl Iterator<Item = Note> + use<> {
-    snapshot.budget.remarks().into_iter().map(Note::OverBudget)
-}
-
-fn open_black_box(path: &Path, notes: &mut Vec<Note>) -> Result<BlackBox, ReadError> {
-    let black_box = BlackBox::open(path)?;
-    let damage =
-        |what: &String| Note::Damage { path: path.display().to_string(), what: what.clone() };
-    notes.extend(black_box.remarks().iter().map(damage));
-    Ok(black_box)
-}
-
-/// Checks that there are books, and notes the faults in them. `torn` makes the note on slabs and
-/// page allocations that could not be counted.
-fn note_books(
-    snapshot: &Snapshot,
-    torn: impl Fn(u64) -> Note,
-    notes: &mut Vec<Note>,
-) -> Result<(), ReadError> {
-    if snapshot.never() {
-        return Err(ReadError::ProfilingNever { pid: snapshot.pid });
-    }
-    let books = &snapshot.books;
-    notes.extend(snapshot.left_out().into_iter().map(Note::LeftOut));
-    if books.len() > 1 {
-        let roots = books.iter().map(|b| b.root).collect();
-        notes.push(Note::Copies { pid: snapshot.pid, roots });
-    }
-    if books.iter().any(|b| b.profiling == Profiling::Off) {
-        notes.push(Note::ProfilingOff);
-    }
-    if !books.iter().all(|b| b.pins.is_exact()) {
-        notes.push(Note::PinsInexact);
-    }
-    let groups_torn: u64 = books.iter().map(|b| b.groups.torn).sum();
-    if groups_torn != 0 {
-        notes.push(Note::GroupsTorn(groups_torn));
-    }
-    if !books.iter().all(|b| b.holdings.is_exact()) {
-        notes.push(Note::HoldingsInexact);
-    }
-    if snapshot.torn() != 0 {
-        notes.push(torn(snapshot.torn()));
-    }
-    Ok(())
-}
-
 /// Names the live rows of all books. Rows with unwanted names are dropped before they are merged,
 /// rows of unwanted size once their size is known.
-fn named(snapshot: &Snapshot, symbols: &mut Symbols<'_>, filter: &Filter, by: By) -> Vec<Site> {
+fn named(snapshot: &Snapshot, symbols: &mut Symbols<'_>, query: &Query, by: By) -> Vec<Site> {
     let main = main_module(snapshot);
+    let filter = &query.filter;
     let mut sites = Vec::new();
-    for (Owner { group, node }, rows) in live_rows(snapshot, filter, by) {
+    for (Owner { group, node }, mut rows) in live_rows(snapshot, filter, by) {
+        let lists = query.empty && filter.group.is_none() && by == By::Site;
+        let mut empty = snapshot.books.iter().flat_map(|books| &books.empty).peekable();
+        // Rows without such tags, as of a black box, stay in their own order.
+        if lists && empty.peek().is_some() {
+            rows.to_mut().extend(empty.cloned());
+            rows.to_mut().sort_by_key(|row| row.tag);
+        }
         let named = resolve_where(rows.iter(), symbols, |origin| filter.admits(origin, main));
         sites.extend(named.into_iter().map(|site| Site { group: group.clone(), node, ..site }));
     }
@@ -617,6 +469,5 @@ fn metadata(snapshot: &Snapshot, filter: &Filter) -> Vec<Site> {
 
 /// Module name of the main executable, as its rows have it.
 fn main_module(snapshot: &Snapshot) -> &str {
-    let path = snapshot.exe.strip_suffix(" (deleted)").unwrap_or(&snapshot.exe);
-    path.rsplit('/').next().unwrap_or(path)
+    base_name(&snapshot.exe)
 }

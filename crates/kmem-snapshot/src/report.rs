@@ -1,6 +1,7 @@
 //! Tables and the accounting line, for people.
 
 mod callers;
+mod diff;
 mod groups;
 mod mappings;
 mod name;
@@ -10,6 +11,7 @@ mod tree;
 
 use std::io::{self, Write};
 
+pub use diff::{signed_size, size_of_sum, write_diff, write_diff_totals};
 pub use groups::{write_group_table, write_group_totals, write_groups};
 pub use mappings::write_mapping_table;
 pub use name::short;
@@ -161,7 +163,8 @@ fn write_rest(out: &mut impl Write, rest: &[Site]) -> io::Result<()> {
     }
     let (bytes, _) = total(rest);
     let objects = rest.iter().filter(|site| site.mapped.is_none());
-    let calls = objects.map(|site| site.calls).fold(0, u64::saturating_add);
+    // Modulo 2^64, because a kernel writes -1 as 2^64 - 1.
+    let calls = objects.map(|site| site.calls).fold(0, u64::wrapping_add);
     writeln!(out, "{:>10} {calls:>9}  (in {} more rows)", size(bytes), rest.len())
 }
 
@@ -263,6 +266,7 @@ mod tests {
             tags: vec![8],
             mapped: None,
             pinned: None,
+            accurate: true,
             chains: Vec::new(),
         };
         let sites = [site("f", 57_671_680, 7), site("evil\x1b[2J", 1024, 1), site("h", 512, 1)];
@@ -274,6 +278,12 @@ mod tests {
      512 B         1  (in 1 more rows)
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+        // The number of a kernel for -1.
+        let mut out = Vec::new();
+        let rows = [site("f", 64, 1), site("g", 64, u64::MAX), site("h", 64, 3)];
+        write_table(&mut out, &rows, 1).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.ends_with("     128 B         2  (in 2 more rows)\n"), "{text}");
     }
 
     #[test]

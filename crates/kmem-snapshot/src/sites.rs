@@ -17,6 +17,7 @@ use std::sync::Arc;
 use kmem_layout::word::{TAG_FIRST_SITE, TAG_OTHER, TAG_UNTAGGED};
 use wildmatch::WildMatch;
 
+pub use json::Fields;
 pub use mapped::{Mapped, resolve_mappings};
 
 use crate::books::{Key, Pinned, SiteRow, StaticTag, Table};
@@ -59,7 +60,7 @@ pub struct Tag {
 
 impl Origin {
     /// Names the tag of a row. For a chain it also returns the frames, innermost first.
-    fn resolve(row: &SiteRow, symbols: &mut Symbols<'_>) -> (Self, Vec<Arc<Place>>) {
+    pub(crate) fn resolve(row: &SiteRow, symbols: &mut Symbols<'_>) -> (Self, Vec<Arc<Place>>) {
         let plain = |origin| (origin, Vec::new());
         match (row.tag, &row.key) {
             (TAG_UNTAGGED, _) => plain(Self::NotTagged),
@@ -159,7 +160,7 @@ impl Origin {
     }
 
     /// Equal for all tags that are shown as one row: kind, module, location, function.
-    fn key(&self) -> (bool, String, String, String) {
+    pub(crate) fn key(&self) -> (bool, String, String, String) {
         let module = match self {
             // Calls on one source line of a function are one row. Without a source, each call is
             // a row of its own.
@@ -205,6 +206,8 @@ pub struct Site {
     pub mapped: Option<u64>,
     /// Slabs that its objects keep from being given back; none where they are not counted.
     pub pinned: Option<Pinned>,
+    /// False where the kernel could not count all allocations of the row.
+    pub accurate: bool,
 }
 
 /// A call with its callers, and the live objects that were allocated through them.
@@ -245,6 +248,7 @@ impl Site {
             chains: Vec::new(),
             mapped: None,
             pinned: None,
+            accurate: true,
         }
     }
 
@@ -315,11 +319,12 @@ pub fn resolve_where<'a>(
     sites
 }
 
-/// Live bytes and objects of some rows together; sums stop at the largest number.
+/// Live bytes and objects of some rows together. A sum of bytes stops at the largest number. A
+/// sum of objects is modulo 2^64, because a kernel writes -1 as 2^64 - 1.
 #[must_use]
 pub fn total(sites: &[Site]) -> (i64, u64) {
     sites.iter().fold((0, 0), |(bytes, calls), site| {
-        (site.bytes.saturating_add(bytes), site.calls.saturating_add(calls))
+        (site.bytes.saturating_add(bytes), site.calls.wrapping_add(calls))
     })
 }
 
@@ -371,9 +376,11 @@ impl Order {
             (s.origin.function().to_owned(), s.origin.location(), s.group.clone(), s.node)
         };
         let by_name = || name(a).cmp(&name(b));
+        // A kernel writes -1 as 2^64 - 1.
+        let by_calls = || b.calls.cast_signed().cmp(&a.calls.cast_signed());
         match self {
-            Self::Size => b.bytes.cmp(&a.bytes).then(b.calls.cmp(&a.calls)).then_with(by_name),
-            Self::Calls => b.calls.cmp(&a.calls).then(b.bytes.cmp(&a.bytes)).then_with(by_name),
+            Self::Size => b.bytes.cmp(&a.bytes).then_with(by_calls).then_with(by_name),
+            Self::Calls => by_calls().then(b.bytes.cmp(&a.bytes)).then_with(by_name),
             Self::Tag => by_name(),
             Self::Pinned => b.pinned.cmp(&a.pinned).then_with(|| Self::Size.compare(a, b)),
         }

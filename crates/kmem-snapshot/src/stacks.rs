@@ -3,17 +3,14 @@
 //! A row without a chain is a stack of one frame. Where groups are told apart, the group is the
 //! outermost frame.
 
-mod folded;
-mod speedscope;
 mod tree;
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-pub use folded::write_folded;
-pub use speedscope::Speedscope;
 pub use tree::{Line, Node, Tree};
 
+use crate::blackbox::Counts;
 use crate::escape::printable;
 use crate::sites::{Order, Origin, Site};
 use crate::symbols::Place;
@@ -67,9 +64,18 @@ impl<'a> Frame<'a> {
         }
     }
 
+    /// Address of the call in its process.
+    #[must_use]
+    pub fn address(self) -> Option<u64> {
+        match self {
+            Self::Place(place) => Some(place.address).filter(|&address| address != 0),
+            Self::Other(_) | Self::Group(_) => None,
+        }
+    }
+
     /// Name of the frame in collapsed stacks: without semicolons, white space and control
     /// characters, and never empty.
-    fn word(self) -> String {
+    pub(crate) fn word(self) -> String {
         let name = self.name().replace(", ", ",");
         let safe = |c: char| match c {
             ';' => ':',
@@ -113,8 +119,10 @@ pub struct Stack {
     pub frames: Vec<usize>,
     /// Live bytes.
     pub bytes: i64,
-    /// Live objects.
+    /// Live objects, modulo 2^64: a kernel writes -1 as 2^64 - 1.
     pub calls: u64,
+    /// Allocations and frees since the start; none where they are not known.
+    pub counts: Option<Counts>,
 }
 
 /// Key by which equal frames are joined.
@@ -124,19 +132,19 @@ pub enum By {
     Place,
     /// Name in collapsed stacks.
     Name,
+    /// Address in the process, where it is known.
+    Address,
 }
 
 /// Distinct stacks over distinct frames.
 ///
 /// ```
 /// use kmem_snapshot::sites::{Origin, Site};
-/// use kmem_snapshot::stacks::{By, Stacks, write_folded};
+/// use kmem_snapshot::stacks::{By, Stacks};
 ///
 /// let rows = [Site { bytes: 64, calls: 1, ..Site::new(Origin::NotTagged) }];
-/// let mut out = Vec::new();
-/// write_folded(&mut out, &Stacks::of(&rows, By::Name))?;
-/// assert_eq!(out, b"not_tagged 64\n");
-/// # Ok::<(), std::io::Error>(())
+/// let stacks = Stacks::of(&rows, By::Name);
+/// assert_eq!((stacks.frames.len(), stacks.stacks[0].bytes), (1, 64));
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Stacks<'a> {
@@ -150,6 +158,12 @@ impl<'a> Stacks<'a> {
     /// Builds the stacks of all rows. Their sizes add up to those of the rows.
     #[must_use]
     pub fn of(sites: &'a [Site], by: By) -> Self {
+        Self::counted(sites, by, |_| None)
+    }
+
+    /// Builds the stacks of all rows, with what `counts` knows of their tags.
+    #[must_use]
+    pub fn counted(sites: &'a [Site], by: By, counts: impl Fn(&[u32]) -> Option<Counts>) -> Self {
         let mut this = Self::default();
         let mut numbers = Numbers { by, of_place: HashMap::new(), of_name: HashMap::new() };
         let mut known = HashMap::new();
@@ -163,33 +177,35 @@ impl<'a> Stacks<'a> {
                 for place in chain.frames.iter().rev() {
                     frames.push(numbers.of(Frame::Place(place), &mut this.frames));
                 }
-                this.add(&mut known, frames, chain.bytes, chain.calls);
                 bytes = bytes.saturating_sub(chain.bytes);
-                calls = calls.saturating_sub(chain.calls);
+                calls = calls.wrapping_sub(chain.calls);
+                let counts = counts(&[chain.tag]);
+                let (bytes, calls) = (chain.bytes, chain.calls);
+                this.add(&mut known, Stack { frames, bytes, calls, counts });
             }
-            if bytes != 0 || calls != 0 {
+            let of_chains: HashSet<u32> = site.chains.iter().map(|chain| chain.tag).collect();
+            let rest = site.tags.iter().copied().filter(|tag| !of_chains.contains(tag));
+            let counts = counts(&rest.collect::<Vec<_>>());
+            if bytes != 0 || calls != 0 || counts.is_some_and(|of| of != Counts::default()) {
                 let frame = numbers.of(Frame::of(&site.origin), &mut this.frames);
                 let frames = outermost.into_iter().chain([frame]).collect();
-                this.add(&mut known, frames, bytes, calls);
+                this.add(&mut known, Stack { frames, bytes, calls, counts });
             }
         }
         this
     }
 
-    fn add(
-        &mut self,
-        known: &mut HashMap<Vec<usize>, usize>,
-        frames: Vec<usize>,
-        bytes: i64,
-        calls: u64,
-    ) {
-        if let Some(stack) = known.get(&frames).and_then(|&at| self.stacks.get_mut(at)) {
-            stack.bytes = stack.bytes.saturating_add(bytes);
-            stack.calls = stack.calls.saturating_add(calls);
+    fn add(&mut self, known: &mut HashMap<Vec<usize>, usize>, new: Stack) {
+        if let Some(stack) = known.get(&new.frames).and_then(|&at| self.stacks.get_mut(at)) {
+            stack.bytes = stack.bytes.saturating_add(new.bytes);
+            stack.calls = stack.calls.wrapping_add(new.calls);
+            if let (Some(sum), Some(counts)) = (&mut stack.counts, &new.counts) {
+                sum.add(counts);
+            }
             return;
         }
-        known.insert(frames.clone(), self.stacks.len());
-        self.stacks.push(Stack { frames, bytes, calls });
+        known.insert(new.frames.clone(), self.stacks.len());
+        self.stacks.push(new);
     }
 
     /// Sorts the stacks.
@@ -205,7 +221,9 @@ impl<'a> Stacks<'a> {
         };
         self.stacks.sort_by(|a, b| match order {
             Order::Size | Order::Pinned => b.bytes.cmp(&a.bytes).then_with(|| by_name(a, b)),
-            Order::Calls => b.calls.cmp(&a.calls).then_with(|| by_name(a, b)),
+            Order::Calls => {
+                b.calls.cast_signed().cmp(&a.calls.cast_signed()).then_with(|| by_name(a, b))
+            }
             Order::Tag => by_name(a, b),
         });
     }
@@ -229,7 +247,11 @@ impl Numbers {
             return number;
         }
         let name = match self.by {
-            By::Place => (frame.module().to_owned(), frame.location(), frame.function().to_owned()),
+            By::Place | By::Address => {
+                let own = frame.address().filter(|_| self.by == By::Address);
+                let location = own.map_or_else(|| frame.location(), |own| format!("{own:#x}"));
+                (frame.module().to_owned(), location, frame.function().to_owned())
+            }
             By::Name => (frame.word(), String::new(), String::new()),
         };
         let number = *self.of_name.entry(name).or_insert_with(|| {

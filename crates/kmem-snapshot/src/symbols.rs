@@ -10,25 +10,34 @@
 //! elf       names in one ELF file
 //! functions its functions, by the symbol table
 //! metered   DWARF, read within a budget
+//! build_id  build ids of ELF files
 //! bytes     an ELF file, read within a budget
 //! dead      files of a process that has ended
+//! kept      names that are kept from one reading to the next
+//! loaded    modules of kmem's loader
 //! perf_map  names of code made at run time
 //! ```
 
+mod build_id;
 mod bytes;
 mod dead;
 mod elf;
 mod functions;
+mod kept;
+mod loaded;
 mod metered;
 mod perf_map;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
+use std::ops::{Deref, Range};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+pub use kept::Kept;
 
 use crate::budget::Budget;
 use crate::core_file::CoreFile;
@@ -36,6 +45,7 @@ use crate::memory::Memory;
 use crate::process::{Mapping, Maps, Process, open_regular};
 use bytes::ReadSeek;
 use elf::{Elf, SearchPath, build_id_in};
+use loaded::Loaded;
 use perf_map::PerfMap;
 
 /// The place of a call.
@@ -48,6 +58,9 @@ pub struct Place {
     /// Address in the module, as `addr2line -e MODULE` takes it; the plain address when there is
     /// no module.
     pub offset: u64,
+    /// Address in the process: the return address of the call, minus 1. It is 0 where the place is
+    /// of no process.
+    pub address: u64,
     /// Function, demangled.
     pub function: Option<String>,
     /// Source file and line.
@@ -94,8 +107,7 @@ impl Place {
 
     /// Fills in the names of `offset`, a virtual address of the file.
     fn name(&mut self, elf: &Elf) {
-        let names = elf.names(self.offset);
-        (self.function, self.source) = (names.function, names.source);
+        (self.function, self.source) = elf.names(self.offset).into();
     }
 }
 
@@ -131,9 +143,26 @@ impl Mismatches {
     }
 }
 
+/// Modules that are borrowed, or kept for as long as their symbols.
+enum Source<'a> {
+    Borrowed(&'a Modules),
+    Own(Box<Modules>),
+}
+
+impl Deref for Source<'_> {
+    type Target = Modules;
+
+    fn deref(&self) -> &Modules {
+        match self {
+            Self::Borrowed(modules) => modules,
+            Self::Own(modules) => modules,
+        }
+    }
+}
+
 /// Resolves return addresses of one process.
 pub struct Symbols<'a> {
-    modules: &'a Modules,
+    modules: Source<'a>,
     elves: HashMap<usize, Option<Elf>>,
     known: HashMap<u64, Arc<Place>>,
     /// The place of all addresses that the budget has no room for.
@@ -144,8 +173,25 @@ impl<'a> Symbols<'a> {
     /// Resolves addresses in these modules.
     #[must_use]
     pub fn new(modules: &'a Modules) -> Self {
+        Self::from(Source::Borrowed(modules))
+    }
+
+    fn from(modules: Source<'a>) -> Self {
         let beyond = Arc::new(Place::default());
         Self { modules, elves: HashMap::new(), known: HashMap::new(), beyond }
+    }
+
+    /// The module and the offset of a call, without names: nothing of the file is read.
+    pub(crate) fn unnamed(&self, return_address: u64) -> Place {
+        let address = return_address.saturating_sub(1);
+        match self.modules.find(address) {
+            Some((number, offset)) => {
+                let module = &self.modules.modules[number];
+                let (name, main) = (module.name.clone(), module.main);
+                Place { module: name, main, offset, address, ..Place::default() }
+            }
+            None => Place { offset: address, address, ..Place::default() },
+        }
     }
 
     /// The place of the call that returns to this address.
@@ -177,6 +223,7 @@ impl<'a> Symbols<'a> {
         let made_at_run_time = || Place {
             function: self.modules.perf_map().and_then(|map| map.find(addr)),
             offset: addr,
+            address: addr,
             ..Place::default()
         };
         let Some((number, offset)) = self.modules.find(addr) else {
@@ -184,23 +231,34 @@ impl<'a> Symbols<'a> {
         };
         let module = &self.modules.modules[number];
         let (name, main) = (module.name.clone(), module.main);
-        let mut place = Place { module: name, main, offset, ..Place::default() };
+        let mut place = Place { module: name, main, offset, address: addr, ..Place::default() };
         let elf = match module.backing {
             Backing::Missing => return place,
             Backing::Anonymous => return Place { main, ..made_at_run_time() },
             Backing::Elf => self.elves.entry(number).or_insert_with(|| self.modules.load(number)),
         };
         let Some(elf) = elf else { return place };
-        let Some(address) = elf.address_of(place.offset) else {
-            return place;
-        };
-        place.offset = address;
-        place.name(elf);
+        if module.is_loaded {
+            (place.function, place.source) = elf.names(addr).into();
+        } else {
+            let Some(address) = elf.address_of(place.offset) else {
+                return place;
+            };
+            place.offset = address;
+            place.name(elf);
+        }
         if let Some(over) = elf.refused() {
             let path = module.path.display();
             self.modules.budget.remark(format!("{path}: its names are {over}; some are left out"));
         }
         place
+    }
+}
+
+impl Symbols<'static> {
+    /// Resolves addresses in these modules, and keeps them.
+    pub(crate) fn of(modules: Modules) -> Self {
+        Self::from(Source::Own(Box::new(modules)))
     }
 }
 
@@ -231,6 +289,8 @@ struct Module {
     path: PathBuf,
     main: bool,
     backing: Backing,
+    /// True for a module of kmem's loader, whose file has absolute addresses.
+    is_loaded: bool,
     source: RefCell<Option<Box<dyn ReadSeek>>>,
 }
 
@@ -248,7 +308,20 @@ impl Module {
                 None if is_file => Backing::Missing,
                 None => Backing::Anonymous,
             },
+            is_loaded: false,
             source: RefCell::new(source),
+        }
+    }
+
+    /// A module of kmem's loader.
+    fn loaded(name: String, source: Box<dyn ReadSeek>) -> Self {
+        Self {
+            path: PathBuf::from(&name),
+            name,
+            main: false,
+            backing: Backing::Elf,
+            is_loaded: true,
+            source: RefCell::new(Some(source)),
         }
     }
 }
@@ -264,6 +337,9 @@ struct Mapped {
 #[derive(Default)]
 pub struct Modules {
     mapped: Vec<Mapped>,
+    /// Code of modules of kmem's loader, in memory that the mappings do not name. The first that
+    /// has an address counts.
+    loaded: Vec<Mapped>,
     modules: Vec<Module>,
     /// The root directory of the process, held open: it can be followed after the process ended.
     root: Option<File>,
@@ -271,6 +347,8 @@ pub struct Modules {
     /// Of a live process: its pid and its user, which name and own its perf map.
     perf_owner: Option<(u32, u32)>,
     mismatches: Vec<String>,
+    /// Build ids by the path of the mapping.
+    build_ids: BTreeMap<String, String>,
     budget: Budget,
     /// True when a remark has told that the budget has no room for more places.
     told: Cell<bool>,
@@ -291,8 +369,32 @@ impl Modules {
             budget: budget.clone(),
             ..Self::default()
         };
-        this.add(maps, addresses, &exe, |mapping| source_of(process, &memory, maps, mapping));
+        let source = |mapping: &Mapping| source_of(process, &memory, maps, mapping);
+        this.add(maps, addresses, &exe, source);
+        // The program has a build id even if none of the addresses is in it.
+        let mut own = maps.all().iter().filter(|mapping| mapping.path == exe);
+        if !this.modules.iter().any(|module| module.main)
+            && let Some(mapping) = own.next()
+        {
+            this.add_build_id(mapping, source(mapping).as_mut());
+        }
+        this.add_loaded(loaded::find(process, addresses, budget, MAX_MODULES));
         this
+    }
+
+    /// Adds modules of kmem's loader.
+    fn add_loaded(&mut self, all: Vec<Loaded>) {
+        let mut inits = Vec::new();
+        for Loaded { name, base, code, source } in all {
+            let module = self.modules.len();
+            self.modules.push(Module::loaded(name, source));
+            for (number, Range { start, end }) in code.into_iter().enumerate() {
+                let list = if number == 0 { &mut self.loaded } else { &mut inits };
+                list.push(Mapped { start, end, file_offset: start - base, module });
+            }
+        }
+        // Memory of a module's init may have been given to another since.
+        self.loaded.append(&mut inits);
     }
 
     /// Opens the modules of a dead process, by name on this machine. `exe` replaces the
@@ -334,6 +436,18 @@ impl Modules {
         this
     }
 
+    /// Build ids in lowercase hexadecimal digits, by the paths that mappings have.
+    #[must_use]
+    pub fn build_ids(&self) -> &BTreeMap<String, String> {
+        &self.build_ids
+    }
+
+    fn add_build_id(&mut self, mapping: &Mapping, source: Option<&mut Box<dyn ReadSeek>>) {
+        if let Some(id) = source.and_then(|source| build_id::of(source)) {
+            self.build_ids.insert(mapping.path.clone(), id);
+        }
+    }
+
     /// A sentence for each file that is not, or may not be, the one that the process had.
     #[must_use]
     pub fn mismatches(&self) -> &[String] {
@@ -362,7 +476,9 @@ impl Modules {
                 continue;
             }
             let module = *by_file.entry(key).or_insert_with(|| {
-                self.modules.push(Module::new(mapping, exe, source_of(mapping)));
+                let mut source = source_of(mapping);
+                self.add_build_id(mapping, source.as_mut());
+                self.modules.push(Module::new(mapping, exe, source));
                 self.modules.len() - 1
             });
             self.mapped.push(Mapped {
@@ -382,8 +498,10 @@ impl Modules {
 
     /// Finds the module at `addr`. Returns its index, and the offset of the byte in its file.
     fn find(&self, addr: u64) -> Option<(usize, u64)> {
+        let loaded = self.loaded.iter().find(|m| (m.start..m.end).contains(&addr));
         let after = self.mapped.partition_point(|m| m.start <= addr);
-        let mapped = self.mapped[..after].last().filter(|m| addr < m.end)?;
+        let mapped = self.mapped[..after].last().filter(|m| addr < m.end);
+        let mapped = loaded.or(mapped)?;
         Some((mapped.module, (addr - mapped.start).wrapping_add(mapped.file_offset)))
     }
 

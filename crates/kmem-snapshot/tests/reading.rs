@@ -25,7 +25,7 @@ fn rows_of_a_process_add_up_however_they_are_keyed() {
     assert!(reading.notes.is_empty() && !reading.filtered, "{:?}", reading.notes);
     assert!(reading.sites.iter().all(|site| site.group.is_none() && site.pinned.is_some()));
     assert!(reading.accounting().is_some() && reading.metadata.is_empty());
-    assert_eq!(reading.counts_of(&reading.sites[0]), None);
+    assert_eq!(reading.counts_of(&reading.sites[0].tags), None);
 
     let query = Query { by: By::GroupAndSite, metadata: true, ..Query::default() };
     let reading = target.read(&query).unwrap();
@@ -89,7 +89,7 @@ fn a_black_box_has_a_moment_and_counters() {
 
     let reading = of(&fake).read(&Query { cumulative: true, ..Query::default() }).unwrap();
     assert_eq!(total(&reading.sites), (300, 3));
-    let counts = reading.counts_of(&reading.sites[0]).unwrap();
+    let counts = reading.counts_of(&reading.sites[0].tags).unwrap();
     assert_eq!((counts.allocated_bytes, counts.frees), (500, 2));
     assert!(reading.moment.is_none());
     assert!(matches!(reading.notes[0], Note::Counters { pid: PID, .. }), "{:?}", reading.notes);

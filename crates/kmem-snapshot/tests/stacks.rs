@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use kmem_snapshot::books::StaticTag;
+use kmem_snapshot::output::{Speedscope, write_folded};
 use kmem_snapshot::report::write_tree;
 use kmem_snapshot::sites::{Chain, Order, Origin, Site};
-use kmem_snapshot::stacks::{By, Speedscope, Stacks, Tree, write_folded};
+use kmem_snapshot::stacks::{By, Stacks, Tree};
 use kmem_snapshot::symbols::Place;
 use proptest::prelude::*;
 
@@ -31,15 +32,11 @@ fn row(chains: &[(&[&str], i64, u64)], more: i64) -> Site {
         })
         .collect();
     Site {
-        origin: Origin::Place(Place::clone(&place(first))),
-        group: None,
-        node: None,
         bytes: chains.iter().map(|c| c.bytes).sum::<i64>() + more,
         calls: chains.iter().map(|c| c.calls).sum::<u64>() + u64::from(more != 0),
         tags: vec![8],
         chains,
-        mapped: None,
-        pinned: None,
+        ..Site::new(Origin::Place(Place::clone(&place(first))))
     }
 }
 
@@ -148,6 +145,35 @@ fn speedscope_files_hold_stacks_of_places() {
 /// Names of a chain's frames, bytes and calls.
 fn chain() -> impl Strategy<Value = (Vec<String>, i64, u64)> {
     (proptest::collection::vec("[ab;\\n ]{0,2}", 1..5), 1..1000_i64, 1..9_u64)
+}
+
+#[test]
+fn the_largest_number_of_objects_stands_for_minus_one_in_sums_and_orders() {
+    let rows = [
+        row(&[(&["alloc", "main"], -64, u64::MAX)], 0),
+        row(&[(&["alloc", "main"], 192, 3)], 0),
+        row(&[(&["load", "main"], 64, 1)], 0),
+    ];
+    let mut stacks = Stacks::of(&rows, By::Name);
+    let counts = |of: &Stacks<'_>| of.stacks.iter().map(|s| (s.bytes, s.calls)).collect::<Vec<_>>();
+    assert_eq!(counts(&stacks), [(128, 2), (64, 1)]);
+    stacks = Stacks::of(&rows[..1], By::Name);
+    assert_eq!(counts(&stacks), [(-64, u64::MAX)]);
+    let tree = Tree::of(&rows);
+    let nodes = tree.lines(Order::Calls, usize::MAX, i64::MIN);
+    let nodes: Vec<_> =
+        nodes.iter().map(|line| (line.node.frame.name(), line.node.calls)).collect();
+    assert_eq!(nodes, [("main".into(), 3), ("alloc".into(), 2), ("load".into(), 1)]);
+
+    let mut of_two = [rows[0].clone(), rows[2].clone()];
+    let tree = Tree::of(&of_two);
+    let nodes = tree.lines(Order::Calls, 2, i64::MIN);
+    assert_eq!(nodes.last().unwrap().node.frame.name(), "load");
+    let mut stacks = Stacks::of(&of_two, By::Name);
+    stacks.sort(Order::Calls);
+    assert_eq!(counts(&stacks), [(64, 1), (-64, u64::MAX)]);
+    of_two.sort_by(|a, b| Order::Calls.compare(a, b));
+    assert_eq!(of_two.map(|row| row.bytes), [64, -64]);
 }
 
 proptest! {

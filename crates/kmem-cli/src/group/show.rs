@@ -2,11 +2,11 @@
 
 use std::io::{self, BufWriter, Write};
 
+use kmem_snapshot::output;
 use serde_json::{Map, Value};
 
 use super::file::{FILES, File};
 use crate::failure::{Failure, say_all};
-use crate::json;
 use crate::options::One;
 
 /// Arguments of `kmem group show`.
@@ -47,7 +47,7 @@ pub(super) fn main(args: &Args) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {
         let json = files.iter().map(|file| (file.name.to_owned(), file.contents(&groups).json()));
-        json::write(&mut out, &Value::Object(json.collect::<Map<_, _>>()))?;
+        output::json::write(&mut out, &Value::Object(json.collect::<Map<_, _>>()))?;
     } else {
         for file in &files {
             let name =

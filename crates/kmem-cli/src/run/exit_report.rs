@@ -1,9 +1,7 @@
 //! The report of `kmem run` after the command has ended.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
 
 use kmem_snapshot::blackbox::BlackBox;
 use kmem_snapshot::books::{Accounting, Mappings};
@@ -18,73 +16,6 @@ use super::oom::Kills;
 use super::peak;
 use super::sections::{self, Choice, Program};
 use super::watch::{Ended, LastReading};
-use crate::failure::Failure;
-
-/// Destination of the report.
-pub(crate) enum Output {
-    Stderr,
-    /// A device, a pipe, or another file that is not replaced.
-    Direct(File),
-    /// A regular file: written under a temporary name beside it, then renamed.
-    Replace {
-        file: File,
-        temporary: PathBuf,
-        path: PathBuf,
-    },
-}
-
-impl Output {
-    /// Opens the file before the command runs, so that an error shows at once.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::Trouble`] when the file cannot be opened.
-    pub(crate) fn open(path: Option<&Path>) -> Result<Self, Failure> {
-        let Some(path) = path else {
-            return Ok(Self::Stderr);
-        };
-        let open = || {
-            if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
-                return Ok(Self::Direct(File::options().write(true).open(path)?));
-            }
-            let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-            let temporary = format!(".{}.{}", name.to_string_lossy(), std::process::id());
-            let temporary = path.with_file_name(temporary);
-            let file = File::create_new(&temporary)?;
-            Ok(Self::Replace { file, temporary, path: path.to_owned() })
-        };
-        open().map_err(|e: io::Error| Failure::Trouble(format!("{}: {e}", path.display())))
-    }
-
-    /// Writes the report at once.
-    ///
-    /// # Errors
-    ///
-    /// The errors of `report`, and those of writing or renaming the file.
-    pub(crate) fn write(
-        self,
-        report: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let mut buffer = Vec::new();
-        report(&mut buffer)?;
-        match self {
-            Self::Stderr => match io::stderr().write_all(&buffer) {
-                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-                result => result,
-            },
-            Self::Direct(mut file) => file.write_all(&buffer),
-            Self::Replace { file, temporary, path } => {
-                let mut file = BufWriter::new(file);
-                let written = file.write_all(&buffer).and_then(|()| file.flush());
-                let renamed = written.and_then(|()| fs::rename(&temporary, path));
-                if renamed.is_err() {
-                    let _ = fs::remove_file(&temporary);
-                }
-                renamed
-            }
-        }
-    }
-}
 
 /// The parts of a report that are wanted.
 pub(super) struct Show {
@@ -204,7 +135,7 @@ fn is_killed(ended: &Ended) -> bool {
 }
 
 /// The end of the command, in words. `own` is its box.
-fn how(ended: &Ended, own: Option<&&Held>) -> String {
+pub(super) fn how(ended: &Ended, own: Option<&&Held>) -> String {
     let signal = match (ended.status.code(), ended.status.signal()) {
         (Some(code), _) => return format!("exited with {code}"),
         (None, Some(signal)) => signal,

@@ -59,7 +59,10 @@ pub(super) fn untracked(of: &Accounting) -> Option<String> {
         None => u64::try_from(of.unaccounted()).unwrap_or(0),
     };
     let terms = [
-        (of.cached, "free memory that kmem keeps. --decay_ms 0 gives it back at once"),
+        (
+            of.cached,
+            "free memory that kmem keeps. --background-thread 1 gives it back while it is idle",
+        ),
         (of.overhead, "kmem's own. kmem dump --metadata has rows for it"),
         (
             mappings,
@@ -112,7 +115,7 @@ mod tests {
         let text = untracked(&Accounting { parts: None, ..of }).expect("a warning");
         assert!(text.contains("60.0 MiB are outside of the heap. Without --no-mmap"), "{text}");
         let text = untracked(&Accounting { cached: 55 * M, ..of }).expect("a warning");
-        assert!(text.contains("--decay_ms 0"), "{text}");
+        assert!(text.contains("--background-thread 1"), "{text}");
         assert_eq!(untracked(&Accounting { tracked: 35 * M, ..of }), None);
         let small = Accounting { tracked: M, resident: 12 * M, ..of };
         assert_eq!(untracked(&small), None);

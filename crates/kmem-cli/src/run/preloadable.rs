@@ -35,8 +35,8 @@ pub(crate) enum Refusal {
     TooDeep(PathBuf),
     #[error(
         "{} is statically linked: it has no dynamic loader, so libkmem.so cannot be preloaded \
-         into it. Link it without -static. A Rust program may have kmem as its \
-         #[global_allocator] instead, and is read by `kmem top -p PID`",
+         into it. Link it without -static, or with libkmem.a. A Rust program may have kmem as \
+         its #[global_allocator]. Both are read by `kmem top -p PID`",
         .0.display()
     )]
     Static(PathBuf),

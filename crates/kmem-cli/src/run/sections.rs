@@ -14,6 +14,7 @@ use std::io::{self, Write};
 use kmem_snapshot::blackbox::{BlackBox, Moment, Reason};
 use kmem_snapshot::books::Mappings;
 use kmem_snapshot::escape::printable;
+use kmem_snapshot::program::base_name;
 use kmem_snapshot::report::{self, size, size_u};
 use kmem_snapshot::sites::{self, Order, total};
 use kmem_snapshot::symbols::{Modules, Symbols};
@@ -61,7 +62,7 @@ impl<'a> Program<'a> {
     }
 
     fn of(image: &'a Image) -> Self {
-        Self { is_former: image.is_former, ..Self::new(base(&image.exe), false) }
+        Self { is_former: image.is_former, ..Self::new(base_name(&image.exe), false) }
     }
 
     fn count(&self) -> u64 {
@@ -87,7 +88,7 @@ pub(crate) struct Programs<'a> {
 /// its name, and the memory that it is known to have held, in bytes.
 pub(crate) fn programs<'a>(boxes: &'a Boxes, main: (&'a str, u64)) -> Programs<'a> {
     let (name, known) = main;
-    let mut own = Program { weight: known, ..Program::new(base(name), true) };
+    let mut own = Program { weight: known, ..Program::new(base_name(name), true) };
     let mut others: HashMap<&Image, Program<'_>> = HashMap::new();
     let mut processes: HashMap<Identity, u64> = HashMap::new();
     for held in boxes.kept() {
@@ -95,7 +96,7 @@ pub(crate) fn programs<'a>(boxes: &'a Boxes, main: (&'a str, u64)) -> Programs<'
         *most = held.peak.max(*most);
         // The number may have been given out again.
         if boxes.is_main(held) && own.held.is_empty() {
-            own.name = base(&held.image.exe);
+            own.name = base_name(&held.image.exe);
             own.weight = own.weight.max(held.peak);
             own.held.push(held);
             *most = own.weight.max(*most);
@@ -362,9 +363,4 @@ pub(super) fn sum(sites: &[Site]) -> String {
         0 => heap,
         mapped => format!("{heap}, and {} mapped by the program", size(mapped)),
     }
-}
-
-fn base(path: &str) -> &str {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    path.rsplit('/').next().unwrap_or(path)
 }

@@ -116,14 +116,14 @@ pub(super) fn send(connection: &OwnedFd, bytes: &[u8]) {
 }
 
 /// Signals that are blocked in this process and read from a descriptor (signalfd(2)).
-pub(super) struct Signals {
-    pub(super) fd: OwnedFd,
+pub(crate) struct Signals {
+    pub(crate) fd: OwnedFd,
     /// The signal mask from before.
     before: libc::sigset_t,
 }
 
 /// Blocks signals, and opens a descriptor to read them from.
-pub(super) fn signals(numbers: &[libc::c_int]) -> io::Result<Signals> {
+pub(crate) fn signals(numbers: &[libc::c_int]) -> io::Result<Signals> {
     // SAFETY: `sigset_t` is an array of integers, for which zero is valid; `sigemptyset` also
     // initializes `set`. Both sets outlive the calls that borrow them.
     unsafe {
@@ -160,7 +160,7 @@ impl Signals {
 
 /// Waits for any of the descriptors, no longer than `patience`. Returns, for each, whether it can
 /// be read.
-pub(super) fn poll(fds: &[RawFd], patience: Duration) -> io::Result<Vec<bool>> {
+pub(crate) fn poll(fds: &[RawFd], patience: Duration) -> io::Result<Vec<bool>> {
     let mut list: Vec<libc::pollfd> =
         fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let timeout = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);

@@ -63,7 +63,18 @@ impl Ended {
     }
 }
 
-struct Watch {
+/// Reads the command's own process while it runs.
+pub(crate) trait Follow {
+    /// Time until the next reading.
+    fn due(&self) -> Duration;
+    /// Reads the process, if it can be read yet.
+    fn read(&mut self, pid: u32);
+    /// Takes the books just before the process exits.
+    fn last(&mut self, reading: &LastReading);
+}
+
+struct Watch<'a> {
+    follow_main: Option<&'a mut dyn Follow>,
     child: Child,
     socket: ExitSocket,
     signals: Signals,
@@ -81,13 +92,19 @@ struct Watch {
 /// # Errors
 ///
 /// The errors of starting the command, of `poll`, and of the socket.
-pub(crate) fn run(mut command: Command, socket: ExitSocket, boxes: Boxes) -> io::Result<Ended> {
+pub(crate) fn run(
+    mut command: Command,
+    socket: ExitSocket,
+    boxes: Boxes,
+    follow_main: Option<&mut dyn Follow>,
+) -> io::Result<Ended> {
     let mut caught = FORWARDED.to_vec();
     caught.push(libc::SIGCHLD);
     let signals = sys::signals(&caught)?;
     signals.unblock_in(&mut command);
     let oom = OomWatch::start();
     let mut watch = Watch {
+        follow_main,
         child: command.spawn()?,
         socket,
         signals,
@@ -102,13 +119,15 @@ pub(crate) fn run(mut command: Command, socket: ExitSocket, boxes: Boxes) -> io:
     watch.watch()
 }
 
-impl Watch {
+impl Watch<'_> {
     fn watch(mut self) -> io::Result<Ended> {
         let status = loop {
             let next = self.follow.saturating_duration_since(Instant::now());
             // A command that enters a control group does so early.
             let is_early = self.started.elapsed() < EARLY;
             let patience = if self.loaded && !is_early { next } else { LOOK };
+            let due = self.follow_main.as_ref().map(|follow| follow.due());
+            let patience = due.map_or(patience, |due| patience.min(due));
             let ready = sys::poll(&[self.signals.fd.as_raw_fd(), self.socket.fd()], patience)?;
             if ready[1]
                 && let Some(exiting) = self.socket.next()?
@@ -128,6 +147,12 @@ impl Watch {
             }
             if !self.loaded {
                 self.look();
+            }
+            if self.loaded
+                && let Some(follow) = &mut self.follow_main
+                && follow.due().is_zero()
+            {
+                follow.read(self.child.id());
             }
             if Instant::now() >= self.follow {
                 self.oom.follow(&self.child.id().to_string());
@@ -172,7 +197,11 @@ impl Watch {
         if exiting.pid == self.child.id() {
             self.loaded = true;
             let peak = self.boxes.addresses_at_peak(exiting.pid);
-            self.main = Some(read(exiting.pid, &peak));
+            let reading = read(exiting.pid, &peak);
+            if let (Some(follow), Ok(reading)) = (&mut self.follow_main, &reading) {
+                follow.last(reading);
+            }
+            self.main = Some(reading);
             self.boxes.ended(exiting.pid);
         } else if !self.boxes.ended(exiting.pid) {
             self.without_box(exiting.pid);

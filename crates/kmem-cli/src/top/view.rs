@@ -77,8 +77,7 @@ impl View {
                 row.delta = row.bytes - old.get(key).copied().unwrap_or(0);
             }
         }
-        let snapshot = &reading.snapshot;
-        let (bytes, calls) = snapshot.totals();
+        let (bytes, calls) = reading.totals();
         let sum = if reading.filtered {
             report::filtered(&reading.sites, (bytes, calls))
         } else {
@@ -90,7 +89,7 @@ impl View {
             let _ = report::write_accounting(&mut accounting, of);
         }
         Self {
-            title: format!("{} (pid {}): {sum}", printable(&snapshot.comm), snapshot.pid),
+            title: format!("{}: {sum}", printable(&reading.short_name())),
             accounting: String::from_utf8_lossy(&accounting).trim_end().to_owned(),
             notes: reading.notes.iter().map(|n| printable(&n.to_string()).into_owned()).collect(),
             columns,

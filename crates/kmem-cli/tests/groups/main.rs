@@ -2,6 +2,8 @@
 
 #[path = "../program/mod.rs"]
 mod program;
+#[path = "../formats/readers.rs"]
+mod readers;
 mod tenants;
 mod views;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::program::{Program, text};
+use super::readers::{duckdb, pprof};
 use super::{prints, refused, tenants};
 
 /// Bytes and objects by group and function.
@@ -71,7 +72,7 @@ fn rows_are_told_apart_by_who_pays() {
     refused(&program.kmem(&["dump", "--group", "/absent"]), 3, "has no group /absent");
     refused(&program.kmem(&["dump", "--group", "/", "--metadata"]), 2, "--metadata");
     let old = program.kmem(&["dump", "--by", "group,site", "--format", "1.0"]);
-    refused(&old, 2, "allocinfo 1.0 has no group");
+    refused(&old, 2, "--by group,site cannot be combined with --format 1.0");
 }
 
 #[test]
@@ -112,6 +113,39 @@ fn every_format_has_the_same_groups() {
             weight.as_i64().unwrap();
     }
     assert_eq!(sums, by_group);
+
+    let mut sums: BTreeMap<String, i64> = BTreeMap::new();
+    for line in say(&["--format", "jsonl"]).lines() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let group = row["group"].as_str().unwrap().to_owned();
+        *sums.entry(group).or_default() += row["bytes"].as_i64().unwrap();
+    }
+    assert_eq!(sums, by_group);
+
+    let write = |format: &str| {
+        let file = program.dir.path().join(format!("rows.{format}"));
+        assert_eq!(say(&["--format", format, "-o", file.to_str().unwrap()]), "");
+        file
+    };
+    if let Some(tags) = pprof(&["-tags"], &write("pprof")) {
+        assert!(tags.trim_start().starts_with("group: Total "), "{tags}");
+        // The lines are `BYTESB (SHARE%): GROUP`, behind one with the sum.
+        let lines = tags.lines().filter_map(|line| line.split_once("%): "));
+        let size = |text: &str| text.trim().split_once("B (").unwrap().0.parse::<i64>().unwrap();
+        let sums: BTreeMap<String, i64> =
+            lines.map(|(bytes, group)| (group.to_owned(), size(bytes))).collect();
+        assert_eq!(sums, by_group, "{tags}");
+    }
+    let question = r#"select "group", sum(live_bytes)::bigint from FILE group by 1"#;
+    if let Some(rows) = duckdb(question, &write("parquet")) {
+        let sums: BTreeMap<String, i64> = rows
+            .iter()
+            .map(|row| (row[0].as_str().unwrap().to_owned(), row[1].as_i64().unwrap()))
+            .collect();
+        assert_eq!(sums, by_group);
+    }
+    let table = say(&["--format", "table"]);
+    assert!(table.lines().next().unwrap().contains("GROUP"), "{table}");
 }
 
 #[test]

@@ -135,6 +135,12 @@ impl Program {
         Some(new.next().expect("a core in the directory of the process"))
     }
 
+    /// Sends it a byte that ends it, and waits for its end.
+    pub(crate) fn end(&mut self, command: u8) {
+        self.process.write(&[command]);
+        self.process.wait();
+    }
+
     /// Ends it by SIGKILL.
     #[track_caller]
     pub(crate) fn kill(&mut self) {

@@ -104,9 +104,21 @@ impl Program {
         self.process.write(b"\n");
     }
 
+    /// The rows of a dump as allocinfo text, for one module.
+    pub(crate) fn dump_text(&self, module: &str, args: &[&str]) -> String {
+        let pid = self.process.pid().to_string();
+        let mut command = Command::new(KMEM);
+        let output =
+            command.args(["dump", "--no-mmap", "-p", &pid, "--module", module]).args(args).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     pub(crate) fn dump(&self) -> Value {
         let pid = self.process.pid().to_string();
-        let output = Command::new(KMEM).args(["dump", "--json", "-p", &pid]).output().unwrap();
+        let output =
+            Command::new(KMEM).args(["dump", "--json", "--no-empty", "-p", &pid]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }

@@ -136,7 +136,7 @@ fn areas_are_booked_in_whole_pages_and_listed_as_the_kernel_does() {
     assert!(rows.iter().all(|line| line.starts_with("0x0000")), "{said}");
     assert_eq!(rows.iter().filter(|line| line.ends_with(" 12288 vmap")).count(), 1, "{said}");
     assert!(
-        said.contains(" main@") && said.contains("vmalloc.c:20 pages=3 vmalloc N0=3"),
+        said.contains(" main@") && said.contains("vmalloc.c:12 pages=3 vmalloc N0=3"),
         "{said}"
     );
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::harness::{Program, Said, compile};
+use crate::harness::{Program, Said, compile, source};
 
 const SOURCES: &[&str] = &["plugin.c", "plugin_other.c", "another.c"];
 
@@ -95,6 +95,42 @@ fn a_plugin_that_frees_everything_goes_in_silence_destructors_included() {
     let built = Built::new();
     let mut program = built.start("clean", &[]);
     assert_eq!(rows(&next_check(&mut program)), [""; 0]);
+    program.go_on();
+    assert_eq!(program.end(), (true, String::new()));
+}
+
+#[test]
+fn a_dump_lists_tags_that_hold_nothing_as_allocinfo_does_until_their_object_goes() {
+    let built = Built::new();
+    let mut program = built.start("freed", &[]);
+    next_check(&mut program);
+    let lines = |program: &Program, args: &[&str]| {
+        let text = program.dump_text("plugin.so", args);
+        let directory = format!("{}/", source("").display()).replace("//", "/");
+        let text = text.replace(&directory, "");
+        let mut lines: Vec<String> = text.lines().skip(2).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let empty = [
+        "           0        0 plugin.c:9 [plugin.so] func:work ",
+        "           0        0 plugin_other.c:28 [plugin.so] func:from_other ",
+        "           0        0 plugin_other.c:33 [plugin.so] func:never_called ",
+    ];
+    let held = [
+        "        5120        1 plugin_other.c:8 [plugin.so] func:begin_early ",
+        "        6144        1 plugin_other.c:13 [plugin.so] func:begin ",
+    ];
+    assert_eq!(lines(&program, &[]), [&empty[..], &held].concat());
+    assert_eq!(lines(&program, &["--format", "1.0"]), [&empty[..], &held].concat());
+    assert_eq!(lines(&program, &["--no-empty"]), held);
+    assert_eq!(lines(&program, &["--min", "1"]), held);
+    let named = lines(&program, &["--function", "never_*"]);
+    assert_eq!(named, empty[2..]);
+    program.go_on();
+    // The constructor's object of 5120 bytes was freed by a destructor that ran last.
+    next_check(&mut program);
+    assert_eq!(lines(&program, &[]), [""; 0]);
     program.go_on();
     assert_eq!(program.end(), (true, String::new()));
 }

@@ -116,17 +116,7 @@ mod tests {
     }
 
     fn line_of(origin: Origin) -> String {
-        let site = Site {
-            origin,
-            group: None,
-            node: None,
-            bytes: 94912,
-            calls: 2966,
-            tags: vec![8],
-            chains: Vec::new(),
-            mapped: None,
-            pinned: None,
-        };
+        let site = Site { bytes: 94912, calls: 2966, tags: vec![8], ..Site::new(origin) };
         let mut out = Vec::new();
         write_row(&mut out, site.bytes, site.calls, &site.origin.tag()).unwrap();
         String::from_utf8(out).unwrap()
@@ -145,6 +135,7 @@ mod tests {
             module: "app".into(),
             main: true,
             offset: 0x1234,
+            address: 0,
             function: Some("main".into()),
             source: Some(("/src/a.c".into(), 12)),
         };

@@ -20,10 +20,12 @@
 use std::collections::{BTreeSet, HashMap};
 
 use kmem_layout::geometry::CHUNK_CLASS_MASK;
+use kmem_layout::length;
 use kmem_layout::root::zone_purpose;
 use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_MASK, TAG_UNTAGGED};
 
 use super::groups::{Charges, Kind};
+use super::objects::{Object, Objects};
 use super::root::{CHUNK, Class, PAGES_PER_CHUNK, Source, Zone};
 use super::tables::TagTotal;
 use crate::budget::OverBudget;
@@ -64,6 +66,8 @@ pub(super) struct Census<'a> {
     slabs: Vec<Slabs>,
     pub(super) pins: Pins,
     gather: Gather,
+    /// The objects, where they are wanted one by one.
+    pub(super) objects_met: Option<Objects>,
     /// Live bytes.
     pub(super) live: u64,
     /// Live bytes in slabs.
@@ -154,6 +158,7 @@ impl<'a> Census<'a> {
             slabs: vec![Slabs::default(); classes.len()],
             pins: Pins::with_room(source.budget.memory_left() / 2),
             gather: Gather::new(),
+            objects_met: None,
             live: 0,
             live_in_slabs: 0,
             objects: 0,
@@ -326,7 +331,8 @@ impl<'a> Census<'a> {
             if before[range.clone()] != now[range.clone()] {
                 changed.extend(range.map(|c| c + low));
             } else if whole[i] && (!vector.is_empty() || !self.has_books) {
-                self.slab(zone, class, vector);
+                let addr = zone.base + (first + *chunk as u64) * CHUNK;
+                self.slab(zone, addr, class, vector)?;
             } else {
                 self.torn += 1;
             }
@@ -344,8 +350,14 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Counts the extension words of one slab.
-    fn slab(&mut self, zone: &Zone, class: &Class, vector: &[u8]) {
+    /// Counts the extension words of the slab at `addr`.
+    fn slab(
+        &mut self,
+        zone: &Zone,
+        addr: u64,
+        class: &Class,
+        vector: &[u8],
+    ) -> Result<(), OverBudget> {
         let is_percpu = zone.purpose == zone_purpose::PERCPU;
         let kind = if is_percpu { Kind::PerCpu } else { Kind::Slab(class.number) };
         self.slab_overhead += class.slab_size - class.limit;
@@ -360,6 +372,10 @@ impl<'a> Census<'a> {
         if let Some(slabs) = self.slabs.get_mut(class.number).filter(|_| !is_percpu) {
             slabs.all += 1;
             slabs.active += u64::from(self.live != before);
+        }
+        match &mut self.objects_met {
+            Some(met) => met.slab(addr, class, vector, is_percpu, self.source.budget),
+            None => Ok(()),
         }
     }
 
@@ -424,7 +440,7 @@ impl<'a> Census<'a> {
         let kind = if is_area { Kind::Vmalloc } else { Kind::Pages };
         let allocations = lengths.as_chunks::<4>().0.iter().zip(words.as_chunks::<4>().0);
         for (page, (pages, word)) in (from..).zip(allocations) {
-            let pages = u64::from(u32::from_le_bytes(*pages));
+            let pages = u64::from(length::pages(u32::from_le_bytes(*pages)));
             if pages == 0 || page < *taken {
                 continue;
             }
@@ -435,6 +451,11 @@ impl<'a> Census<'a> {
                 let word = if self.has_books { word } else { TAG_UNTAGGED };
                 self.count(word, kind, pages * PAGE, 1);
                 self.pins.alone(word & TAG_MASK, pages * PAGE);
+                if let Some(met) = &mut self.objects_met {
+                    let (addr, bytes) = (zone.base + page * PAGE, pages * PAGE);
+                    let object = Object { addr, bytes, tag: word & TAG_MASK, is_handle: false };
+                    met.add(object, self.source.budget)?;
+                }
                 *taken = page + pages;
             }
         }

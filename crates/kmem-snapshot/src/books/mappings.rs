@@ -20,6 +20,7 @@ use kmem_layout::blackbox;
 use kmem_layout::mapping::{
     FIRST_ADDRESS, MAX_OWN, MAX_RECORDS, MappingRecord, MappingTable, OwnRange, record_state,
 };
+use kmem_layout::root::zone_purpose;
 use serde::Serialize;
 
 use super::root::{Root, Source, Zone};
@@ -127,6 +128,8 @@ pub(crate) struct Noted {
     own: Vec<Range<u64>>,
     /// Reservations that are neither zones nor tables that the root block names.
     pub(super) spare: Vec<Range<u64>>,
+    /// Copies of all per-CPU objects: the shared ones, and those of each CPU.
+    per_cpu: Vec<Range<u64>>,
     lost: u64,
     fault: Option<String>,
 }
@@ -159,6 +162,7 @@ impl Noted {
         }
         this.spare = without(&this.own, &places);
         this.own.extend(places);
+        this.per_cpu = per_cpu(&this.own, zones);
         this.own.push(root.at..root.at.saturating_add(PAGE));
         if let Err(error) = this.add_records(source, root, sites) {
             this.fault = Some(format!("the callers of mappings are not known: {error}"));
@@ -227,10 +231,39 @@ impl Noted {
         Ok(())
     }
 
+    /// Address ranges that are the allocator's own: zones, tables, the black box.
+    pub(crate) fn own(&self) -> &[Range<u64>] {
+        &self.own
+    }
+
+    /// Address ranges that hold the copies of all per-CPU objects, and that may be read.
+    pub(crate) fn per_cpu(&self) -> &[Range<u64>] {
+        &self.per_cpu
+    }
+
     /// Return addresses in the records.
     pub(super) fn addresses(&self) -> impl Iterator<Item = u64> {
         self.records.iter().flat_map(|record| record.key.addresses()).copied()
     }
+}
+
+/// Copies of all per-CPU objects. The shared ones lie in a zone. Those of a CPU lie in a
+/// reservation of the zone's length, which has no other zone.
+fn per_cpu(own: &[Range<u64>], zones: &[Zone]) -> Vec<Range<u64>> {
+    let mut copies = Vec::new();
+    for zone in zones.iter().filter(|zone| zone.purpose == zone_purpose::PERCPU) {
+        let (shared, used) = (zone.range(), zone.committed.saturating_mul(PAGE));
+        let is_unit = |range: &&Range<u64>| {
+            let is_apart =
+                |of: &Zone| of.range().end <= range.start || of.range().start >= range.end;
+            range.end - range.start == shared.end - shared.start && zones.iter().all(is_apart)
+        };
+        let starts = own.iter().filter(is_unit).map(|range| range.start);
+        let starts = iter::once(shared.start).chain(starts);
+        copies.extend(starts.map(|start| start..start.saturating_add(used)));
+    }
+    copies.retain(|range| !range.is_empty());
+    copies
 }
 
 /// Mappings of the black box that the process writes. A file that it maps by itself does not begin

@@ -98,8 +98,9 @@ impl StaticTag {
     }
 }
 
-/// Reads the meaning of the tags in use, indexed by tag.
-pub(super) fn sites(source: &Source<'_>, root: &Root) -> Result<Vec<Key>, ReadError> {
+/// Reads the meaning of the tags in use, indexed by tag. Also returns the static tags of loaded
+/// objects, in order.
+pub(super) fn sites(source: &Source<'_>, root: &Root) -> Result<(Vec<Key>, Vec<u32>), ReadError> {
     let count = live_u32(source, root, offset_of!(RootBlock, site_count))?;
     if count > root.site_capacity {
         let what = format!("site_count is {count}, above site_capacity {}", root.site_capacity);
@@ -109,7 +110,18 @@ pub(super) fn sites(source: &Source<'_>, root: &Root) -> Result<Vec<Key>, ReadEr
     // The texts are copied after the sites, so that they hold the texts of all of them.
     let mut texts = Texts::read(source, root)?;
     let records = bytes.chunks_exact(root.site_size as usize);
-    Ok(records.map(|record| texts.key(record).unwrap_or_default()).collect())
+    let keys: Vec<Key> =
+        records.clone().map(|record| texts.key(record).unwrap_or_default()).collect();
+    // The address of an unloaded tag is 0.
+    let is_loaded = |record: &[u8], key: &Key| {
+        matches!(key, Key::Static(_))
+            && field!(record, Site.kind: u32) == site_kind::STATIC
+            && field!(record, Site.addr: u64) != 0
+    };
+    let tags = (0..).zip(records.zip(&keys));
+    let loaded = tags.filter(|(_, (record, key))| is_loaded(record, key)).map(|(tag, _)| tag);
+    let loaded = loaded.collect();
+    Ok((keys, loaded))
 }
 
 /// Reads a word of the root block that changes while the process runs.
@@ -170,13 +182,13 @@ impl Texts {
         let data = field!(record, Site.data: u64);
         match kind {
             site_kind::CALLER if addr != 0 => return Some(Key::Caller(addr)),
-            site_kind::STATIC | site_kind::CHAIN => {}
+            site_kind::STATIC | site_kind::LINE | site_kind::CHAIN => {}
             _ => return None,
         }
         if let Some(key) = self.known.get(&(kind, count, data)) {
             return Some(key.clone());
         }
-        let (key, used) = if kind == site_kind::STATIC {
+        let (key, used) = if kind != site_kind::CHAIN {
             let (text, names) = self.from(data)?.split_at_checked(size_of::<Text>())?;
             let (tag, len) = StaticTag::parse(text, names)?;
             (Key::Static(Arc::new(tag)), text.len() + len)
@@ -230,6 +242,14 @@ pub(super) fn rows(totals: &[TagTotal], sites: &[Key]) -> Vec<SiteRow> {
         calls: total.calls,
     })
     .collect()
+}
+
+/// Rows without memory of the static tags in `loaded` that hold nothing.
+pub(super) fn empty(totals: &[TagTotal], sites: &[Key], loaded: &[u32]) -> Vec<SiteRow> {
+    let holds = |tag: u32| totals.get(tag as usize).is_some_and(|t| t.calls != 0 || t.bytes != 0);
+    let free = loaded.iter().filter(|&&tag| !holds(tag));
+    let key = |tag: u32| sites.get(tag as usize).cloned().unwrap_or_default();
+    free.map(|&tag| SiteRow { tag, key: key(tag), bytes: 0, calls: 0 }).collect()
 }
 
 /// The books at the highest use so far.

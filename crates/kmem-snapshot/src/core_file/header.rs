@@ -64,6 +64,11 @@ fn read_at(file: &File, len: u64, offset: u64, bytes: &mut [u8], what: &str) -> 
     file.read_exact_at(bytes, offset).map_err(|e| format!("{what} at offset {offset}: {e}"))
 }
 
+/// The kind of a file that users mistake for a core file, by its first bytes.
+pub(crate) fn other_file(head: &[u8]) -> Option<&'static str> {
+    OTHER_FILES.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, what)| *what)
+}
+
 /// Reads the headers of a core file of `len` bytes.
 ///
 /// # Errors
@@ -76,10 +81,8 @@ pub(super) fn read(file: &File, len: u64) -> Result<Headers, String> {
     let mut head = [0; 64];
     let there = usize::try_from(len).unwrap_or(64).min(64);
     read_at(file, len, 0, &mut head[..there], "the first bytes")?;
-    for (magic, what) in OTHER_FILES {
-        if head[..there].starts_with(magic) {
-            return Err((*what).to_owned());
-        }
+    if let Some(what) = other_file(&head[..there]) {
+        return Err(what.to_owned());
     }
     if !head.starts_with(&elf::ELFMAG) {
         return Err("not an ELF core file".to_owned());

@@ -103,6 +103,7 @@ mod tests {
             chains: Vec::new(),
             mapped: None,
             pinned: None,
+            accurate: true,
         };
         let sites = [site("/a\x1b", 65_536), site("/", 10), site("/b", 7), site("/", 5)];
         let mut out = Vec::new();

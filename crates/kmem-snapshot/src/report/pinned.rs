@@ -41,6 +41,7 @@ mod tests {
             chains: Vec::new(),
             mapped: None,
             pinned,
+            accurate: true,
         };
         let pinned = Some(Pinned { pinned: 7 << 20, sole: 6 << 20 });
         let sites = [site(pinned), site(None), site(None)];

@@ -5,18 +5,49 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 use super::{Chain, Origin, Site};
 use crate::symbols::Place;
 
-/// The fields of a place; unknown ones are null.
-#[derive(Default)]
-struct Fields<'a> {
-    function: Option<&'a str>,
-    file: Option<&'a str>,
-    line: Option<u32>,
-    module: Option<&'a str>,
-    offset: Option<u64>,
+/// The fields of a place, as far as they are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fields<'a> {
+    /// Function.
+    pub function: Option<&'a str>,
+    /// Source file, or the path of a mapped file.
+    pub file: Option<&'a str>,
+    /// Line in the source file.
+    pub line: Option<u32>,
+    /// Base name of the module, also of the main executable.
+    pub module: Option<&'a str>,
+    /// Address in the module.
+    pub offset: Option<u64>,
+}
+
+impl Origin {
+    /// The fields of the place.
+    #[must_use]
+    pub fn fields(&self) -> Fields<'_> {
+        Fields::of(self)
+    }
+}
+
+impl Site {
+    /// Kind of the row in one word.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match &self.origin {
+            Origin::Mapped(mapped) => mapped.kind(),
+            _ if self.mapped.is_some() => "mapping",
+            Origin::NotTagged => "not_tagged",
+            Origin::OtherSites => "other_sites",
+            Origin::Unknown(_) => "unknown",
+            Origin::Static(_) => "static",
+            Origin::Metadata(_) => "metadata",
+            Origin::Place(_) if self.chains.is_empty() => "caller",
+            Origin::Place(_) => "chain",
+        }
+    }
 }
 
 impl<'a> Fields<'a> {
-    fn of(origin: &'a Origin) -> Self {
+    pub(crate) fn of(origin: &'a Origin) -> Self {
         match origin {
             Origin::Place(place) => Self::of_place(place),
             Origin::Static(tag) => Self {
@@ -45,7 +76,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn write<S: SerializeStruct>(&self, out: &mut S) -> Result<(), S::Error> {
+    pub(crate) fn write<S: SerializeStruct>(&self, out: &mut S) -> Result<(), S::Error> {
         out.serialize_field("function", &self.function)?;
         out.serialize_field("file", &self.file)?;
         out.serialize_field("line", &self.line)?;
@@ -76,7 +107,7 @@ impl Serialize for Chain {
 
 impl Serialize for Site {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Site", 15)?;
+        let mut out = serializer.serialize_struct("Site", 16)?;
         match &self.group {
             Some(group) => out.serialize_field("group", &**group)?,
             None => out.skip_field("group")?,
@@ -87,18 +118,7 @@ impl Serialize for Site {
         }
         out.serialize_field("bytes", &self.bytes)?;
         out.serialize_field("calls", &self.calls)?;
-        let kind = match &self.origin {
-            Origin::Mapped(mapped) => mapped.kind(),
-            _ if self.mapped.is_some() => "mapping",
-            Origin::NotTagged => "not_tagged",
-            Origin::OtherSites => "other_sites",
-            Origin::Unknown(_) => "unknown",
-            Origin::Static(_) => "static",
-            Origin::Metadata(_) => "metadata",
-            Origin::Place(_) if self.chains.is_empty() => "caller",
-            Origin::Place(_) => "chain",
-        };
-        out.serialize_field("kind", kind)?;
+        out.serialize_field("kind", self.kind())?;
         Fields::of(&self.origin).write(&mut out)?;
         out.serialize_field("tags", &self.tags)?;
         match self.mapped {
@@ -114,6 +134,11 @@ impl Serialize for Site {
                 out.skip_field("pinned")?;
                 out.skip_field("sole")?;
             }
+        }
+        if self.accurate {
+            out.skip_field("accurate")?;
+        } else {
+            out.serialize_field("accurate", &false)?;
         }
         if self.chains.is_empty() {
             out.skip_field("chains")?;

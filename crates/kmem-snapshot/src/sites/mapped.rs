@@ -46,6 +46,16 @@ impl Mapped {
         }
     }
 
+    /// The memory without a path that has this name.
+    pub(crate) fn without_path(name: &str) -> Option<Self> {
+        [Self::Anonymous, Self::Stack, Self::ThreadStacks].into_iter().find(|of| of.name() == name)
+    }
+
+    /// The file or the code with this path, by its name.
+    pub(crate) fn with_path(name: &str, path: String) -> Option<Self> {
+        [Self::Code, Self::File].map(|of| of(path.clone())).into_iter().find(|of| of.name() == name)
+    }
+
     /// Kind of the row in JSON.
     pub(super) fn kind(&self) -> &'static str {
         match self {

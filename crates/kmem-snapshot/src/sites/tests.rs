@@ -5,6 +5,7 @@ fn origin(module: &str, file: &str, line: u32, function: &str) -> Origin {
         module: module.into(),
         main: module == "app",
         offset: 0x10,
+        address: 0,
         function: Some(function.into()),
         source: Some((file.into(), line)),
     })

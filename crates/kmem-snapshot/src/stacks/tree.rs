@@ -13,7 +13,8 @@ pub struct Node<'a> {
     pub frame: Frame<'a>,
     /// Live bytes, including those of the nodes below.
     pub bytes: i64,
-    /// Live objects, including those of the nodes below.
+    /// Live objects, including those of the nodes below, modulo 2^64: a kernel writes -1 as
+    /// 2^64 - 1.
     pub calls: u64,
     children: Vec<usize>,
 }
@@ -56,7 +57,7 @@ impl<'a> Tree<'a> {
                 });
                 let node = &mut this.nodes[at];
                 node.bytes = node.bytes.saturating_add(stack.bytes);
-                node.calls = node.calls.saturating_add(stack.calls);
+                node.calls = node.calls.wrapping_add(stack.calls);
                 parent = Some(at);
             }
         }
@@ -82,15 +83,11 @@ impl<'a> Tree<'a> {
     pub fn lines(&self, order: Order, most: usize, min: i64) -> Vec<Line<'_, 'a>> {
         let weight = |at: usize| {
             let node = &self.nodes[at];
-            let (bytes, calls) = (node.bytes, node.calls);
+            let (bytes, calls) = (node.bytes, node.calls.cast_signed());
             // Of equal nodes the first one, which also puts a caller before its callees.
             match order {
-                Order::Calls => (i128::from(calls), bytes, std::cmp::Reverse(at)),
-                Order::Size | Order::Tag | Order::Pinned => (
-                    i128::from(bytes),
-                    i64::try_from(calls).unwrap_or(i64::MAX),
-                    std::cmp::Reverse(at),
-                ),
+                Order::Calls => (calls, bytes, std::cmp::Reverse(at)),
+                Order::Size | Order::Tag | Order::Pinned => (bytes, calls, std::cmp::Reverse(at)),
             }
         };
         let chosen = self.choose(most, min, weight);
@@ -130,11 +127,12 @@ impl<'a> Tree<'a> {
     fn compare(&self, order: Order, a: usize, b: usize) -> Ordering {
         let (a, b) = (&self.nodes[a], &self.nodes[b]);
         let by_name = || a.frame.compare(b.frame);
+        let by_calls = || b.calls.cast_signed().cmp(&a.calls.cast_signed());
         match order {
             Order::Size | Order::Pinned => {
-                b.bytes.cmp(&a.bytes).then(b.calls.cmp(&a.calls)).then_with(by_name)
+                b.bytes.cmp(&a.bytes).then_with(by_calls).then_with(by_name)
             }
-            Order::Calls => b.calls.cmp(&a.calls).then(b.bytes.cmp(&a.bytes)).then_with(by_name),
+            Order::Calls => by_calls().then(b.bytes.cmp(&a.bytes)).then_with(by_name),
             Order::Tag => by_name(),
         }
     }

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use super::Mismatches;
+use super::build_id::hex;
 use super::bytes::ReadSeek;
 use super::elf::{self, build_id_in};
 use crate::core_file::CoreFile;
@@ -101,6 +102,5 @@ fn same_file(core: &CoreFile, mapping: &Mapping, file: &File) -> Result<(), Stri
 }
 
 fn text(id: Option<&[u8]>) -> String {
-    let id = id.map(|id| id.iter().map(|b| format!("{b:02x}")).collect::<String>());
-    id.unwrap_or_else(|| "none".to_owned())
+    id.map_or_else(|| "none".to_owned(), hex)
 }

@@ -104,6 +104,12 @@ pub(super) struct Names {
     pub(super) source: Option<(String, u32)>,
 }
 
+impl From<Names> for (Option<String>, Option<(String, u32)>) {
+    fn from(names: Names) -> Self {
+        (names.function, names.source)
+    }
+}
+
 /// A parsed ELF file. It loads DWARF when an address is first named.
 pub(super) struct Elf {
     segments: Vec<Segment>,

@@ -45,6 +45,12 @@ int main(int argc, char **argv)
 		free(second);
 		MUST(dlclose(handle) == 0);
 		check();
+	} else if (!strcmp(what, "freed")) { /* loaded, and then gone */
+		free(first);
+		free(second);
+		check();
+		MUST(dlclose(handle) == 0);
+		check();
 	} else if (!strcmp(what, "exit")) { /* loaded until the end */
 		check();
 	} else if (!strcmp(what, "cycles")) { /* argv[3] times */

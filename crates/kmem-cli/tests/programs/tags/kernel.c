@@ -7,14 +7,6 @@
 
 #define PAGE ((size_t)4096)
 
-static int is_zero(const char *at, size_t bytes)
-{
-	while (bytes--)
-		if (*at++)
-			return 0;
-	return 1;
-}
-
 /* The size class of 100 bytes is 112; pages count in full. */
 static void case_kmalloc(void)
 {
@@ -315,18 +307,10 @@ static void case_noprof(void)
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		void (*run)(void);
-	} cases[] = {
+	static const struct named_case cases[] = {
 		{ "kmalloc", case_kmalloc }, { "krealloc", case_krealloc }, { "bulk", case_bulk },
 		{ "cache", case_cache },     { "pages", case_pages },	    { "split", case_split },
 		{ "wrapper", case_wrapper }, { "noprof", case_noprof },
 	};
-	for (size_t i = 0; argc > 1 && i < sizeof(cases) / sizeof(*cases); i++)
-		if (!strcmp(argv[1], cases[i].name)) {
-			cases[i].run();
-			return 0;
-		}
-	return 2;
+	return RUN_CASE(cases, argc, argv);
 }

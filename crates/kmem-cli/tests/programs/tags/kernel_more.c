@@ -7,15 +7,6 @@
 #define PAGE ((size_t)4096)
 #define QUIET (GFP_KERNEL | __GFP_NOWARN)
 
-static int is_all(const void *at, int value, size_t bytes)
-{
-	const unsigned char *byte = at;
-	while (bytes--)
-		if (*byte++ != value)
-			return 0;
-	return 1;
-}
-
 /* Frees objects of these sizes that are not zero, so that new ones are not by chance. */
 static void dirty(void)
 {
@@ -453,20 +444,12 @@ static void case_pools(void)
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		void (*run)(void);
-	} cases[] = {
+	static const struct named_case cases[] = {
 		{ "copies", case_copies },	     { "either", case_either },
 		{ "areas", case_areas },	     { "numbers", case_numbers },
 		{ "constructor", case_constructor }, { "flags", case_flags },
 		{ "panic", case_panic },	     { "callbacks", case_callbacks },
 		{ "pools", case_pools },
 	};
-	for (size_t i = 0; argc > 1 && i < sizeof(cases) / sizeof(*cases); i++)
-		if (!strcmp(argv[1], cases[i].name)) {
-			cases[i].run();
-			return 0;
-		}
-	return 2;
+	return RUN_CASE(cases, argc, argv);
 }

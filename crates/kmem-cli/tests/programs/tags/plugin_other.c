@@ -27,3 +27,8 @@ void *from_other(void)
 {
 	return kmalloc(300, GFP_KERNEL); /* at from_other */
 }
+
+void *never_called(void)
+{
+	return kmalloc(700, GFP_KERNEL); /* at never_called */
+}

@@ -6,14 +6,6 @@
 
 #define PAGE ((size_t)4096)
 
-static int is_zero(const char *at, size_t bytes)
-{
-	while (bytes--)
-		if (*at++)
-			return 0;
-	return 1;
-}
-
 int main(void)
 {
 	void *pages[2];

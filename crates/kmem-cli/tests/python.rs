@@ -1,0 +1,255 @@
+//! Lines of Python as call sites, with every CPython on this machine that kmem knows.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod program;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use kmem_testing::{Compiler, Coprocess};
+use program::{KMEM, Program, directory, json, library, text};
+use serde_json::Value;
+
+/// The system's Python, and those that pyenv has built.
+fn pythons() -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::from("/usr/bin/python3")];
+    let home = std::env::var("HOME").unwrap_or_default();
+    for minor in 8..=13 {
+        let versions = std::fs::read_dir(Path::new(&home).join(".pyenv/versions"));
+        let names = versions.into_iter().flatten().map(|entry| entry.unwrap().path());
+        let prefix = format!("3.{minor}.");
+        found.extend(names.filter_map(|path| {
+            let name = path.file_name()?.to_str()?;
+            let python = path.join("bin/python3");
+            (name.starts_with(&prefix) && python.exists()).then_some(python)
+        }));
+    }
+    eprintln!("with {found:?}");
+    found
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(name)
+}
+
+/// A command under the library, with objects that are kmem's own.
+fn under(python: &Path, conf: &str, dir: &Path) -> Command {
+    let mut command = Command::new(python);
+    program::preload(&mut command, conf, dir);
+    command.env("PYTHONMALLOC", "malloc").current_dir(dir);
+    command
+}
+
+/// Bytes, objects, line, function and file of the lines that `books.py` tells.
+type Told = (i64, i64, i64, String, String);
+
+/// Starts `books.py`. Returns the lines that it tells, too.
+fn books(python: &Path, conf: &str) -> (Coprocess, tempfile::TempDir, Vec<Told>) {
+    let dir = directory();
+    let mut command = under(python, conf, dir.path());
+    command.arg(script("books.py"));
+    let mut process = Coprocess::start(&mut command);
+    let told = process.wait_for("ready");
+    let told = told.iter().map(|line| {
+        let words: Vec<&str> = line.split('\t').collect();
+        let [bytes, objects, number, function, file] = words[..] else { panic!("{line}") };
+        let number_of = |text: &str| text.parse().unwrap();
+        let (function, file) = (function.to_owned(), file.to_owned());
+        (number_of(bytes), number_of(objects), number_of(number), function, file)
+    });
+    let told = told.collect();
+    (process, dir, told)
+}
+
+fn rows(dump: &Value) -> &[Value] {
+    dump["rows"].as_array().unwrap()
+}
+
+/// Checks that a dump has exactly the memory of each line that was told.
+#[track_caller]
+fn has_all(dump: &Value, told: &[Told], python: &Path) {
+    assert!(told.len() > 100, "{told:?}");
+    for (bytes, objects, line, function, file) in told {
+        let found: Vec<_> = rows(dump)
+            .iter()
+            .filter(|row| {
+                row["line"] == *line && row["file"] == **file && row["function"] == **function
+            })
+            .map(|row| (row["bytes"].as_i64().unwrap(), row["calls"].as_i64().unwrap()))
+            .collect();
+        // In an interpreter that is new, a line may be the first to need something of it.
+        let is_new = file == "<string>";
+        let [(held, count)] = found[..] else {
+            panic!("{found:?} of {line}, {}", python.display())
+        };
+        if is_new && (1..=2).contains(&(count - objects)) && held - bytes < 4096 {
+            continue;
+        }
+        assert_eq!(found, [(*bytes, *objects)], "{file}:{line} {function}, {}", python.display());
+    }
+}
+
+#[test]
+fn lines_hold_exactly_what_the_program_knows() {
+    for python in pythons() {
+        let (process, _dir, told) = books(&python, "");
+        let pid = process.pid().to_string();
+        has_all(&json(Command::new(KMEM).args(["dump", "--json", "-p", &pid])), &told, &python);
+    }
+}
+
+#[test]
+fn lines_hold_the_same_while_calls_are_watched() {
+    let python = PathBuf::from("/usr/bin/python3");
+    for conf in ["cumulative:1,blackbox:DIR/box", "debug:1", "init_on_alloc:1"] {
+        let (process, _dir, told) = books(&python, conf);
+        let pid = process.pid().to_string();
+        has_all(&json(Command::new(KMEM).args(["dump", "--json", "-p", &pid])), &told, &python);
+    }
+}
+
+#[test]
+fn a_core_names_the_lines() {
+    for python in pythons() {
+        let dir = directory();
+        let mut command = under(&python, "", dir.path());
+        command.arg(script("books.py"));
+        let mut process = Program::run(command, dir);
+        let Some(core) = process.die(b'a') else { return };
+        let dump = json(Command::new(KMEM).args(["dump", "--json", "--core"]).arg(core));
+        let has = |function: &str| rows(&dump).iter().any(|row| row["function"] == function);
+        assert!(has("zeroes") && has("numbers") && has("work"), "{dump}");
+    }
+}
+
+#[test]
+fn the_black_box_of_a_killed_process_names_the_lines() {
+    for python in pythons() {
+        let (mut process, dir, told) = books(&python, "blackbox:DIR/box");
+        let status = process.kill();
+        assert!(status.to_string().contains("SIGKILL"), "{status}");
+        let dump = json(
+            Command::new(KMEM).args(["dump", "--json", "--blackbox"]).arg(dir.path().join("box")),
+        );
+        let (bytes, _, line, _, file) = &told[3];
+        let row = rows(&dump).iter().find(|row| row["function"] == "work").expect("a row");
+        assert!(row["line"] == *line && row["file"] == **file, "{row}");
+        // The last record comes before some of the program's last allocations.
+        assert!(row["bytes"].as_i64().unwrap() > bytes / 2, "{row}");
+    }
+}
+
+#[test]
+fn frames_that_make_no_sense_cost_a_name_and_not_the_process() {
+    let dir = directory();
+    let module = dir.path().join("torment.so");
+    Compiler::c().args(["-O1", "-shared", "-fPIC"]).arg(script("torment.c")).compile(&module);
+    for python in pythons() {
+        let mut command = under(&python, "", dir.path());
+        command.arg(script("torment.py")).arg(&module);
+        let mut process = Coprocess::start(&mut command);
+        let told = process.wait_for("ready");
+        let count: u32 = told.last().expect("a count").parse().unwrap();
+        assert!(count > 5000, "{count} of {}", python.display());
+    }
+}
+
+/// A dump of a program that allocates in its own code, and says to be a CPython of a version.
+fn dump_of_interpreter(version: &str) -> (String, String) {
+    let dir = directory();
+    let source = format!(
+        "#include <stdlib.h>\n#include <stdio.h>\n\
+         unsigned long _PyRuntime[1000], PyCode_Type[100];\n\
+         const unsigned long Py_Version = {version};\n\
+         int Py_BytesMain(void) {{ return 0; }}\nvoid *Py_NewRef(void *it) {{ return it; }}\n\
+         void *kept[100];\n\
+         void __attribute__((noinline)) hold(void) {{\n\
+         for (int i = 0; i < 100; i++) kept[i] = malloc(100); }}\n\
+         int main(void) {{ hold(); puts(\"ready\"); fflush(stdout); getchar(); return 0; }}\n"
+    );
+    let file = dir.path().join("interpreter.c");
+    std::fs::write(&file, source).unwrap();
+    let path =
+        Compiler::c().args(["-g", "-O1", "-rdynamic"]).arg(file).compile(dir.path().join("it"));
+    let mut command = Command::new(path);
+    program::preload(&mut command, "", dir.path());
+    let errors = dir.path().join("errors");
+    command.stderr(Stdio::from(std::fs::File::create(&errors).unwrap()));
+    let mut process = Coprocess::start(&mut command);
+    process.wait_for("ready");
+    let output = Command::new(KMEM).args(["dump", "-p", &process.pid().to_string()]).output();
+    (text(&output.unwrap().stdout), std::fs::read_to_string(errors).unwrap())
+}
+
+#[test]
+fn a_version_that_is_not_known_has_call_sites_of_c_and_a_line_says_why() {
+    for version in ["0x030f00f0", "0x030d00a1", "0x040000f0", "0", "0x030d00f0"] {
+        let (dump, errors) = dump_of_interpreter(version);
+        assert!(dump.contains(" func:hold "), "{version}: {dump}");
+        let said = "kmem: python: lines are not named: ";
+        assert!(errors.starts_with(said) && errors.lines().count() == 1, "{version}: {errors}");
+    }
+    // Without a thread that holds the interpreter.
+    let (dump, errors) = dump_of_interpreter("0x030b02f0");
+    assert!(dump.contains(" func:hold ") && errors.is_empty(), "{errors}");
+}
+
+#[test]
+fn what_the_interpreter_calls_in_a_library_has_its_line_and_the_librarys_name() {
+    let program = "import sys, zlib\n\nheld = [zlib.compressobj() for _ in range(50)]\n\
+        print('ready', flush=True)\nsys.stdin.read(1)\n";
+    for (variable, has_arenas) in [("malloc", false), ("pymalloc", true)] {
+        let dir = directory();
+        let file = dir.path().join("app.py");
+        std::fs::write(&file, program).unwrap();
+        let mut command = under(Path::new("/usr/bin/python3"), "", dir.path());
+        command.arg(&file).env("PYTHONMALLOC", variable);
+        let mut process = Coprocess::start(&mut command);
+        process.wait_for("ready");
+        let dump =
+            json(Command::new(KMEM).args(["dump", "--json", "-p", &process.pid().to_string()]));
+        let row = rows(&dump)
+            .iter()
+            .find(|row| {
+                row["line"] == 3 && row["module"].as_str().is_some_and(|m| m.contains("libz"))
+            })
+            .unwrap_or_else(|| panic!("{dump}"));
+        assert!(row["bytes"].as_i64().unwrap() > 50 * 200_000, "{row}");
+        assert_eq!(row["file"], file.to_str().unwrap());
+        // Arenas hold objects of many lines, so they are of none.
+        let arenas = text(
+            &Command::new(KMEM)
+                .args(["dump", "-p", &process.pid().to_string()])
+                .output()
+                .unwrap()
+                .stdout,
+        );
+        assert_eq!(arenas.contains("(pymalloc\\040arenas)"), has_arenas, "{arenas}");
+    }
+}
+
+#[test]
+fn the_option_off_leaves_call_sites_of_c() {
+    let (process, _dir, _) = books(Path::new("/usr/bin/python3"), "python:off");
+    let dump = json(Command::new(KMEM).args(["dump", "--json", "-p", &process.pid().to_string()]));
+    assert!(!rows(&dump).iter().any(|row| row["function"] == "zeroes"), "{dump}");
+}
+
+#[test]
+fn run_takes_the_objects_from_the_interpreters_own_allocator() {
+    let run = |variable: Option<&str>, options: &[&str]| {
+        let mut command = Command::new(KMEM);
+        command.arg("run").args(options).arg("--library").arg(library());
+        command.args(["--", "/usr/bin/python3", "-c"]);
+        command.arg("import os; print(os.environ.get('PYTHONMALLOC'))");
+        command.env_remove("LD_PRELOAD").env_remove("KMEM_CONF").env_remove("PYTHONMALLOC");
+        if let Some(value) = variable {
+            command.env("PYTHONMALLOC", value);
+        }
+        text(&command.output().unwrap().stdout)
+    };
+    assert_eq!(run(None, &[]), "malloc\n");
+    assert_eq!(run(Some("pymalloc"), &[]), "pymalloc\n");
+    assert_eq!(run(None, &["--python", "off"]), "None\n");
+}
