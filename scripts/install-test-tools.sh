@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the tools that the tests and the scripts use, from Debian's packages.
+# Installs the tools that the tests and the scripts use, from Debian's packages. DuckDB is not among
+# these: its Python package goes to target/test-tools, where the tests look for it.
 #
 #	scripts/install-test-tools.sh
 #
@@ -19,21 +20,35 @@ readonly TOOLS=(
   "readelf binutils"
   "gcore gdb"
   "valgrind valgrind"
+  "/usr/libexec/valgrind/dh_view.js valgrind"
+  "go golang-go"
+  "node nodejs"
   "setpriv util-linux"
   "python3 python3"
+  "/usr/share/doc/python3-venv python3-venv"
   "perl perl-base"
+  "chromium chromium"
+  "chromedriver chromium-driver"
   "redis-server redis-server"
   "redis-cli redis-tools"
   "gzip gzip"
   "xz xz-utils"
   "zstd zstd"
   "curl curl"
+  "cmake cmake"
+  "pkg-config pkg-config"
+  "debootstrap debootstrap"
   "modinfo kmod"
+  "groff groff-base"
+  "prometheus prometheus"
+  "promtool prometheus"
+  "systemd-analyze systemd"
   "qemu-aarch64 qemu-user"
   "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
   "/usr/aarch64-linux-gnu/include/stdio.h libc6-dev-arm64-cross"
   "qemu-system-x86_64 qemu-system-x86"
 )
+readonly DUCKDB=$(dirname "$0")/../target/test-tools
 export PATH=$PATH:/usr/sbin:/sbin
 
 is_there() {
@@ -67,7 +82,16 @@ if ((${#missing[@]})) && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; 
   fi
 fi
 
+has_duckdb() {
+  "$DUCKDB/bin/python3" -c 'import duckdb' 2>/dev/null
+}
+
+if ! has_duckdb; then
+  python3 -m venv "$DUCKDB" && "$DUCKDB/bin/pip" install --quiet duckdb || true
+fi
+
 mapfile -t missing < <(packages)
+has_duckdb || missing+=(duckdb)
 if ((${#missing[@]})); then
   echo "missing, by package: ${missing[*]}" >&2
   exit 1

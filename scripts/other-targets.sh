@@ -52,6 +52,24 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch
 PROPTEST_CASES=2 timeout "$seconds" cargo test -p kmem-core --target "$linux" \
   --test slots --test instances --test tags --test percpu --test mempool --test rhashtable \
   --test linux
+# The library serves a program there, and refuses a kernel with longer pages.
+cargo build -p kmem-preload --target "$linux"
+hello=$(mktemp -d)
+trap 'rm -rf "$hello"' EXIT
+aarch64-linux-gnu-gcc -O1 crates/kmem-preload/tests/programs/realloc_contents.c -o "$hello/hello"
+on_pages() {
+  qemu-aarch64 -p "$1" -L /usr/aarch64-linux-gnu \
+    -E LD_PRELOAD="$PWD/target/$linux/debug/libkmem.so" "$hello/hello"
+}
+on_pages 4096
+for bytes in 16384 65536; do
+  said=$(on_pages "$bytes" 2>&1) && {
+    echo "other-targets.sh: libkmem.so starts on pages of $bytes bytes" >&2
+    exit 1
+  }
+  grep -q "kmem: the kernel has pages of $((bytes / 1024)) KiB, kmem needs 4 KiB" <<<"$said"
+done
+echo "libkmem.so: runs on pages of 4 KiB, and refuses longer ones"
 # The loader: modules in C for this machine are relocated, made executable and run, and each fault
 # on the way is survived. One test is left out: the emulator shows ranges of text and read-only data
 # as one in /proc/self/maps.

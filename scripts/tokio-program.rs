@@ -2,7 +2,11 @@
 //! until its input ends. Comments say what a line holds: the number of objects, and bytes at least.
 
 use std::collections::HashMap;
+#[cfg(feature = "kmem")]
+use std::ffi::c_char;
 use std::io::Read;
+#[cfg(feature = "kmem")]
+use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{mpsc, oneshot};
@@ -10,6 +14,12 @@ use tokio::sync::{mpsc, oneshot};
 #[cfg(feature = "kmem")]
 #[global_allocator]
 static KMEM: kmem_core::Kmem = kmem_core::Kmem::new();
+
+/// With link time optimisation, this is in one object file with kmem's reference to it.
+#[cfg(feature = "kmem")]
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+static kmem_conf: AtomicPtr<c_char> = AtomicPtr::new(c"decay_ms:1000".as_ptr().cast_mut());
 
 /// Tells where the program lies in memory.
 #[unsafe(no_mangle)]
