@@ -211,6 +211,16 @@ fn crashes_aborts_and_exits_are_named_and_reported() {
 }
 
 #[test]
+fn the_report_is_of_the_programs_own_exit_after_that_of_a_child_of_vfork() {
+    let bench = Bench::new();
+    let report = text(&bench.output(&[], &["20000", "vfork"]).stderr);
+    assert!(report.contains("exited with 0\n"), "{report}");
+    assert!(!report.contains("this is from before"), "{report}");
+    assert_eq!(objects(&report, "hold"), 20_002, "{report}");
+    bench.left_nothing();
+}
+
+#[test]
 fn a_misuse_of_any_interface_is_named_and_reported() {
     for (end, holder) in [("cache", Some("hold")), ("percpu", None), ("vmalloc", None)] {
         let bench = Bench::new();

@@ -3,6 +3,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
+use kmem_core::os::Process;
 use kmem_core::os::linux::call;
 use kmem_core::request::Caller;
 
@@ -33,10 +34,10 @@ extern "C" fn fini() {
 }
 
 /// Writes the last record of the black box, and lets `kmem run` read the books before the process
-/// ends. Later calls do nothing.
+/// ends. Later calls do nothing, and so do those of a child of `vfork`: the books are its parent's.
 fn last_call() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    if DONE.swap(true, Ordering::Relaxed) {
+    if is_vfork_child() || DONE.swap(true, Ordering::Relaxed) {
         return;
     }
     KMEM.write_record(kmem_layout::blackbox::reason::EXIT);
@@ -109,15 +110,33 @@ unsafe extern "C" fn vfork() -> libc::pid_t {
     core::arch::naked_asm!("b {fork}", fork = sym libc::fork);
 }
 
+/// Number of calls of `vfork` whose child shares this memory.
+static VFORKS: AtomicU32 = AtomicU32::new(0);
+/// Number of the process that made them.
+static VFORK_PARENT: AtomicU32 = AtomicU32::new(0);
+
+/// Returns whether the calling process is a child of `vfork`, which shares its parent's memory. So
+/// is a process that another thread forked meanwhile.
+fn is_vfork_child() -> bool {
+    VFORKS.load(Ordering::Relaxed) > 0
+        && VFORK_PARENT.load(Ordering::Relaxed) != KMEM.platform().process()
+}
+
 #[cfg(target_arch = "x86_64")]
 extern "C" fn before_vfork() -> bool {
     // Writes the parent's process number before the child can write its own.
     crate::thread::is_mine();
-    KMEM.before_vfork()
+    let done = KMEM.before_vfork();
+    if done {
+        VFORK_PARENT.store(KMEM.platform().process(), Ordering::Relaxed);
+        VFORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    done
 }
 
 #[cfg(target_arch = "x86_64")]
 extern "C" fn after_vfork() {
+    VFORKS.fetch_sub(1, Ordering::Relaxed);
     KMEM.after_vfork();
 }
 

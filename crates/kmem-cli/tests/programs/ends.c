@@ -122,6 +122,13 @@ int main(int argc, char **argv)
 		fork_workers(3, 4000);
 		return 0;
 	}
+	if (strcmp(end, "vfork") == 0) {
+		if (vfork() == 0)
+			_exit(1);
+		wait(NULL);
+		hold(1000);
+		return 0;
+	}
 	if (strcmp(end, "leave") == 0)
 		unsetenv("LD_PRELOAD");
 	if (strcmp(end, "exec") == 0 || strcmp(end, "leave") == 0) {
