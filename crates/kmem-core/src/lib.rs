@@ -76,7 +76,8 @@ pub use instance::Kmem;
 #[cfg(not(loom))]
 pub use instance::{
     Cache, CacheFlags, Constructor, Elements, FromInstance, Group, GroupKinds, GroupScope,
-    GroupStat, Grouped, Instance, Invalid, Mempool, PerCpuVariable, Reservation, Stats, Table,
+    GroupStat, Grouped, Instance, Invalid, Mempool, PerCpuVariable, Reservation, SizedFree, Stats,
+    Table,
 };
 #[cfg(not(loom))]
 pub use percpu::PerCpuStats;

@@ -3,11 +3,12 @@
 
 use core::ffi::{c_int, c_void};
 
+use kmem_core::SizedFree;
 use kmem_core::request::Caller;
 use kmem_core::task;
 
 use crate::call_site::{at, with_call_site, with_caller, with_frame};
-use crate::preemption::{goes_through, jump};
+use crate::preemption::{free_foreign, goes_through, jump};
 use crate::{KMEM, errno, family, thread};
 
 const PAGE: usize = 4096;
@@ -200,6 +201,25 @@ frees! { free __libc_free }
 
 goes_through! {
     cfree => free;
-    free_sized => free;
-    free_aligned_sized => free;
+}
+
+/// `free_sized` of C23: `free` of memory whose size the caller tells.
+///
+/// # Safety
+/// As for `free(3)`, and the size is that of the request.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free_sized(at: *mut u8, size: usize) {
+    // SAFETY: the same contract.
+    unsafe { free_aligned_sized(at, 1, size) }
+}
+
+/// `free_aligned_sized` of C23, see [`free_sized`].
+///
+/// # Safety
+/// As for `free(3)`, and the size and alignment are those of the request.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free_aligned_sized(at: *mut u8, align: usize, size: usize) {
+    let told = SizedFree { size, align, resizable: true };
+    // SAFETY: the same contract.
+    unsafe { KMEM.free_sized_or(at, told, free_foreign) }
 }

@@ -13,12 +13,13 @@ use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use kmem_core::SizedFree;
 use kmem_core::os::Console;
 use kmem_core::request::Caller;
 use kmem_core::task;
 
 use crate::call_site::{self, with_call_site};
-use crate::preemption::{self, goes_through, is_replaced};
+use crate::preemption::{free_foreign, goes_through, is_replaced, jump, own};
 use crate::weak::weak_address;
 use crate::{KMEM, thread};
 
@@ -37,13 +38,9 @@ goes_through! {
     _Znam => _Znwm;
     _ZnamSt11align_val_t => _ZnwmSt11align_val_t;
     _ZdaPv => _ZdlPv;
-    _ZdlPvm => _ZdlPv;
-    _ZdaPvm => _ZdaPv;
     _ZdlPvRKSt9nothrow_t => _ZdlPv;
     _ZdaPvRKSt9nothrow_t => _ZdaPv;
     _ZdaPvSt11align_val_t => _ZdlPvSt11align_val_t;
-    _ZdlPvmSt11align_val_t => _ZdlPvSt11align_val_t;
-    _ZdaPvmSt11align_val_t => _ZdaPvSt11align_val_t;
     _ZdlPvSt11align_val_tRKSt9nothrow_t => _ZdlPvSt11align_val_t;
     _ZdaPvSt11align_val_tRKSt9nothrow_t => _ZdaPvSt11align_val_t;
 }
@@ -279,29 +276,59 @@ last_of_nothrow! {
     last_array_aligned_nothrow: c"_ZnamSt11align_val_tRKSt9nothrow_t";
 }
 
-/// Exports the two forms of `operator delete` that free memory. All others go through them.
+/// Exports the two forms of `operator delete` that free memory of any size. All other forms without
+/// a size go through them.
 macro_rules! deletes {
     ($($name:ident)*) => {$(
         /// # Safety
         /// As for `free(3)`.
         #[unsafe(no_mangle)]
+        #[unsafe(naked)]
         unsafe extern "C" fn $name(at: *mut u8) {
-            // SAFETY: the same contract.
-            unsafe { KMEM.free_or(at, delete_foreign) }
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(own!($name), "jmp {}", sym delete);
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(own!($name), "b {}", sym delete);
         }
     )*};
 }
 
 deletes! { _ZdlPv _ZdlPvSt11align_val_t }
 
-/// Frees memory that is not kmem's. It may be that of a program with its own `malloc`, as in the
-/// C++ runtime, where `delete` calls `free`. Elsewhere this is a misuse.
-///
 /// # Safety
 /// As for `free(3)`.
-unsafe fn delete_foreign(at: *mut u8) {
+unsafe extern "C" fn delete(at: *mut u8) {
     // SAFETY: the same contract.
-    unsafe {
-        if preemption::program_has_malloc() { preemption::bound_free(at) } else { KMEM.free(at) }
-    }
+    unsafe { KMEM.free_or(at, free_foreign) }
+}
+
+/// Exports the forms of `operator delete` with a size. If the program replaced the form without
+/// one, or the `$last` that this goes through, they go through that.
+macro_rules! sized_deletes {
+    ($($name:ident ($($align:ident)?) => $plain:ident $($last:ident)?;)*) => {$(
+        /// # Safety
+        /// As for `free(3)`, and the size and alignment are those of the request.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(at: *mut u8, size: usize $(, $align: usize)?) {
+            #[unsafe(naked)]
+            unsafe extern "C" fn bound(at: *mut u8) {
+                core::arch::naked_asm!(jump!($plain));
+            }
+            if is_replaced!($plain) $(|| is_replaced!($last))? {
+                // SAFETY: the same contract.
+                return unsafe { bound(at) };
+            }
+            let align = ($($align,)? 1,).0;
+            let told = SizedFree { size, align, resizable: false };
+            // SAFETY: the same contract.
+            unsafe { KMEM.free_sized_or(at, told, free_foreign) }
+        }
+    )*};
+}
+
+sized_deletes! {
+    _ZdlPvm() => _ZdlPv;
+    _ZdaPvm() => _ZdaPv _ZdlPv;
+    _ZdlPvmSt11align_val_t(align) => _ZdlPvSt11align_val_t;
+    _ZdaPvmSt11align_val_t(align) => _ZdaPvSt11align_val_t _ZdlPvSt11align_val_t;
 }

@@ -9,15 +9,17 @@
 //! |---------------------------------------------|-------------------------------------------|
 //! | `new[]`, aligned `new[]`                    | `new`, aligned `new`                      |
 //! | nothrow `new`, if a plain form is not ours  | the C++ runtime, which catches exceptions |
-//! | sized and nothrow `delete`                  | `delete`                                  |
+//! | nothrow `delete`                            | `delete`                                  |
+//! | sized `delete`, if a plain form is not ours | `delete`                                  |
 //! | `delete[]` and its forms                    | `delete[]`, then `delete`                 |
 //! | aligned forms of `delete`                   | aligned `delete`, aligned `delete[]`      |
-//! | `delete` of memory that is not kmem's       | `free` of a program with its own `malloc` |
-//! | `reallocarray`                              | `realloc`                                 |
-//! | `free_sized`, `free_aligned_sized`, `cfree` | `free`                                    |
+//! | `delete`, `free_sized` of foreign memory    | `free` of a program with its own `malloc` |
+//! | `reallocarray`, `cfree`                     | `realloc`, `free`                         |
 //!
 //! A jump through the dynamic symbol needs no decision: in a program without a definition it leads
 //! back to this library.
+
+use crate::KMEM;
 
 /// Exports each `$name`, which jumps to the function that the dynamic symbol `$to` is bound to. The
 /// arguments and the return address stay, so that function has the same call site.
@@ -108,11 +110,21 @@ pub(crate) fn program_has_malloc() -> bool {
     is_replaced!(malloc)
 }
 
+/// Frees memory that is not kmem's. It may be that of a program with its own `malloc`, as in the
+/// C++ runtime, where `delete` calls `free`. Elsewhere this is a misuse.
+///
+/// # Safety
+/// As for `free(3)`.
+pub(crate) unsafe fn free_foreign(at: *mut u8) {
+    // SAFETY: the same contract.
+    unsafe { if program_has_malloc() { bound_free(at) } else { KMEM.free(at) } }
+}
+
 /// Calls the `free` that the dynamic symbol is bound to.
 ///
 /// # Safety
 /// As for `free(3)`.
 #[unsafe(naked)]
-pub(crate) unsafe extern "C" fn bound_free(at: *mut u8) {
+unsafe extern "C" fn bound_free(at: *mut u8) {
     core::arch::naked_asm!(jump!(free));
 }

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use kmem_core::os::Process;
 use kmem_core::os::linux::call;
+use kmem_core::os::linux::start::read_file;
 use kmem_core::request::Caller;
 
 use crate::KMEM;
@@ -30,7 +31,24 @@ extern "C" fn init() {
 }
 
 extern "C" fn fini() {
+    if !is_vfork_child() {
+        // SAFETY: `exit` must not be called inside `malloc`, as from a signal handler.
+        unsafe { KMEM.check_at_exit(is_only_thread()) };
+    }
     last_call();
+}
+
+/// Returns whether the process is known to have one thread.
+fn is_only_thread() -> bool {
+    let mut text = [0; 512];
+    if KMEM.platform().is_in_sandbox() {
+        return false;
+    }
+    let len = read_file(c"/proc/self/stat", &mut text);
+    // proc_pid_stat(5): the name of the program, in parentheses, is the second field. The number of
+    // threads is the 20th.
+    let fields = text[..len].rsplit(|&byte| byte == b')').next().unwrap_or(&[]);
+    fields.split(|&byte| byte == b' ').nth(18) == Some(b"1")
 }
 
 /// Writes the last record of the black box, and lets `kmem run` read the books before the process

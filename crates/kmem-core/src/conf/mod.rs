@@ -60,6 +60,8 @@ pub struct Conf {
     pub redzone: bool,
     /// `check_caches:0|1`: an object that is freed to another cache than its own is reported.
     pub check_caches: bool,
+    /// `check_sizes:0|1`: a sized free of another size is reported.
+    pub check_sizes: bool,
     /// `quarantine_kb:N`: KiB of freed objects that are held back, and checked before they are used
     /// again.
     pub quarantine_kb: u32,
@@ -185,6 +187,7 @@ impl Conf {
         shuffle: false,
         redzone: false,
         check_caches: false,
+        check_sizes: true,
         quarantine_kb: 0,
         sandbox: false,
         strict: false,
@@ -272,6 +275,14 @@ mod tests {
             assert_eq!(conf, Conf::DEFAULT);
             assert_eq!(complaints, [(text.trim().to_string(), Complaint::BadValue)]);
         }
+    }
+
+    #[test]
+    fn a_hardened_configuration_keeps_what_is_set_after_it() {
+        let (conf, complaints) = parse("redzone:0,hardened,shuffle:0");
+        assert!(conf.redzone && conf.check_caches && conf.quarantine_kb > 0 && !conf.shuffle);
+        assert!(complaints.is_empty());
+        assert_eq!(parse("hardened,hardened:0"), (Conf::DEFAULT, Vec::new()));
     }
 
     #[test]

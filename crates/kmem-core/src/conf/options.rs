@@ -243,6 +243,25 @@ pub const OPTIONS: &[ConfOption] = &[
         set: switch!(shuffle),
     },
     ConfOption {
+        name: "hardened",
+        values: "`0`, `1`; alone: `1`",
+        default: "`0`",
+        meaning: "All of `redzone`, `quarantine_kb:256`, `check_caches`, `shuffle`, \
+                  `init_on_alloc`, `page_poison` and `check_pages:every`. Options after this one \
+                  change single ones.",
+        set: |conf, value| {
+            let on = value.is_empty() || switch(value)?;
+            conf.redzone = on;
+            conf.quarantine_kb = if on { 256 } else { 0 };
+            conf.check_caches = on;
+            conf.shuffle = on;
+            conf.init_on_alloc = on;
+            conf.page_poison = on;
+            conf.check_pages = if on { CheckPages::Every } else { CheckPages::Refill };
+            Ok(())
+        },
+    },
+    ConfOption {
         name: "redzone",
         values: "`0`, `1`",
         default: "`0`",
@@ -269,6 +288,14 @@ pub const OPTIONS: &[ConfOption] = &[
         meaning: "Report an object that is freed to a cache or pool that it is not of. Closes the \
                   fast paths.",
         set: switch!(check_caches),
+    },
+    ConfOption {
+        name: "check_sizes",
+        values: "`0`, `1`",
+        default: "`1`",
+        meaning: "Report a sized `delete` or `free_sized` whose size is not that of the request. \
+                  Small sizes are compared by their class.",
+        set: switch!(check_sizes),
     },
     ConfOption {
         name: "debug",

@@ -75,21 +75,30 @@ impl<P: Platform> Instance<P> {
     #[inline(always)]
     pub(super) unsafe fn free_fast(&'static self, at: *mut u8) -> bool {
         // SAFETY: the same contract.
-        unsafe { self.free_by::<false>(&self.heap().fast, at) }
+        unsafe { self.free_by::<false>(&self.heap().fast, at, |_| true) }
     }
 
-    /// [`Self::free_fast`] by the tables of `fast`. With `ZERO`, the object is zeroed.
+    /// [`Self::free_fast`] by the tables of `fast`, for objects of a class that `fits`. With
+    /// `ZERO`, the object is zeroed.
     ///
     /// # Safety
     /// See [`Self::free`].
     #[inline(always)]
-    unsafe fn free_by<const ZERO: bool>(&'static self, fast: &Fast, at: *mut u8) -> bool {
+    pub(super) unsafe fn free_by<const ZERO: bool>(
+        &'static self,
+        fast: &Fast,
+        at: *mut u8,
+        fits: impl Fn(SizeClass) -> bool,
+    ) -> bool {
         let heap = self.heap();
         let class = match fast.class(at as usize) {
             Ok(class) => class,
             // SAFETY: the same contract.
-            Err(chunk) => return unsafe { self.free_bare::<ZERO>(fast, at, chunk) },
+            Err(chunk) => return unsafe { self.free_bare::<ZERO>(fast, at, chunk, fits) },
         };
+        if !fits(class) {
+            return false;
+        }
         let Some(location) = heap.classes.object_at(at as usize, class) else { return false };
         // SAFETY: a slab of that class, in a zone whose slabs have extension words.
         let ext = unsafe { heap.classes.extension(location) };
@@ -134,9 +143,12 @@ impl<P: Platform> Instance<P> {
         fast: &Fast,
         at: *mut u8,
         chunk: usize,
+        fits: impl Fn(SizeClass) -> bool,
     ) -> bool {
         let heap = self.heap();
-        let Some(class) = fast.bare_class(chunk) else { return false };
+        let Some(class) = fast.bare_class(chunk).filter(|&class| fits(class)) else {
+            return false;
+        };
         let Some(location) = heap.classes.object_at(at as usize, class) else { return false };
         if location.offset >= heap.classes.geometry(class).limit as usize {
             return false;
@@ -289,7 +301,7 @@ impl<P: Platform> Instance<P> {
     pub(super) unsafe fn free_slow(&'static self, at: *mut u8) {
         // Closed tables, but with `init_on_free`.
         // SAFETY: the same contract.
-        if at.is_null() || unsafe { self.free_by::<true>(&self.heap().fast_zeroed, at) } {
+        if at.is_null() || unsafe { self.free_by::<true>(&self.heap().fast_zeroed, at, |_| true) } {
             return;
         }
         if !self.ready() {

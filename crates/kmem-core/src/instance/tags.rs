@@ -126,6 +126,19 @@ impl<P: Platform> Instance<P> {
         ledger.reporter().make_due(&ledger.census());
     }
 
+    /// Looks at the objects in the quarantine when the program ends, and with `alone` at the red
+    /// zones of all that live. Damage is reported, and ends the program. Does nothing without these
+    /// checks.
+    ///
+    /// # Safety
+    /// With `alone`, no other thread runs, and this one is not inside a call of the instance.
+    pub unsafe fn check_at_exit(&'static self, alone: bool) {
+        if self.is_ready() && self.ledger.guards.checks().any() {
+            // SAFETY: the same contract.
+            unsafe { self.ledger.check_at_exit(alone) };
+        }
+    }
+
     /// The tag of a call site, for a record of memory that is not the instance's. `None` without
     /// books, and before the start: this function starts nothing, and repairs no forked child.
     pub fn tag_for(&'static self, caller: Caller) -> Option<TagId> {

@@ -38,6 +38,7 @@ use crate::sync::{AtomicU32, Ordering, spin};
 use crate::units::{ObjcgId, PageCount, TagId};
 
 mod effort;
+mod exit_check;
 mod fork;
 mod object_checks;
 mod objects;

@@ -46,6 +46,9 @@ impl ObjectChecks {
     const RED_ZONES: u32 = 1;
     const CACHES: u32 = 2;
     const QUARANTINE: u32 = 4;
+    const SIZES: u32 = 8;
+    /// Checks for which fast paths must stay closed.
+    const CLOSING: u32 = Self::RED_ZONES | Self::CACHES | Self::QUARANTINE;
 
     /// Checks of a configuration. None, with a report, if they are configured without books.
     pub fn of(conf: &Conf, console: &impl Console) -> Self {
@@ -53,18 +56,24 @@ impl ObjectChecks {
         let checks = bit(conf.redzone, Self::RED_ZONES)
             | bit(conf.check_caches, Self::CACHES)
             | bit(conf.quarantine_kb > 0, Self::QUARANTINE);
+        let sizes = bit(conf.check_sizes, Self::SIZES);
         if checks != 0 && conf.profiling == profiling::NEVER {
             let text =
                 b"kmem: configuration: redzone, quarantine_kb and check_caches need the books\n";
             console.print(text);
-            return Self(0);
+            return Self(sizes);
         }
-        Self(checks)
+        Self(checks | sizes)
     }
 
     /// Returns whether fast paths must stay closed.
     pub const fn any(self) -> bool {
-        self.0 != 0
+        self.0 & Self::CLOSING != 0
+    }
+
+    /// Returns whether the size that a free tells is compared.
+    pub const fn checks_sizes(self) -> bool {
+        self.0 & Self::SIZES != 0
     }
 
     /// Returns whether objects have red zones.

@@ -62,6 +62,15 @@ pub enum Fault {
         /// Tag of the allocation.
         last: TagId,
     },
+    /// A live allocation of another size than the one that is freed.
+    OtherSize {
+        /// Bytes that may be used.
+        bytes: usize,
+        /// Bytes that the call tells.
+        told: usize,
+        /// Tag of the allocation.
+        last: TagId,
+    },
     /// Inside a page allocation.
     InsidePages {
         /// Address of the allocation.
@@ -79,7 +88,8 @@ impl Fault {
         match self {
             Self::FreeObject { last, .. }
             | Self::FreePages { last }
-            | Self::OtherLength { last, .. } => Some(last),
+            | Self::OtherLength { last, .. }
+            | Self::OtherSize { last, .. } => Some(last),
             _ => None,
         }
     }
@@ -131,6 +141,10 @@ impl fmt::Display for Described<'_> {
             Fault::OtherLength { pages, freed, last } => {
                 let plural = if pages == 1 { "" } else { "s" };
                 write!(f, "is an allocation of {pages} page{plural}, not of {freed}")?;
+                last
+            }
+            Fault::OtherSize { bytes, told, last } => {
+                write!(f, "is an allocation of {bytes} bytes, not of {told}")?;
                 last
             }
         };

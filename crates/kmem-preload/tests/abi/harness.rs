@@ -16,10 +16,7 @@ pub(crate) const CONFIGURATIONS: &[(&str, Environment)] = &[
     ("rseq off by glibc", &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]),
     ("profiling off", &[("KMEM_CONF", "mem_profiling:0")]),
     ("profiling never", &[("KMEM_CONF", "mem_profiling:never")]),
-    (
-        "hardened",
-        &[("KMEM_CONF", "redzone:1,quarantine_kb:256,check_caches:1,shuffle:1,check_pages:every")],
-    ),
+    ("hardened", &[("KMEM_CONF", "hardened")]),
 ];
 
 /// Configurations in which a wrong free must be recognised, and sizes are those of the default.

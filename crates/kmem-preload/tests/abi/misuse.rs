@@ -2,7 +2,8 @@
 //! in the allocator's own code and never silence.
 
 use crate::harness::{
-    CHECKED_CONFIGURATIONS, Run, SIGABRT, SIGSEGV, in_configurations, is_not_kmem, program,
+    CHECKED_CONFIGURATIONS, Environment, Run, SIGABRT, SIGSEGV, in_configurations, is_not_kmem,
+    program,
 };
 
 /// `double_free.c`, where the message must name one of `words` and contain `parts`.
@@ -299,4 +300,85 @@ fn refusal_aborts_with_stderr_closed() {
 #[test]
 fn heap_memory_cannot_be_executed() {
     Run::new(program("heap_is_not_code.c")).run().assert_signal(SIGSEGV);
+}
+
+/// Forms of `delete`, and requests with a size that belongs to another class.
+const DELETES: &[(&str, &str, &str)] = &[
+    ("delete", "100", "24"),
+    ("delete", "24", "100"),
+    ("delete", "5000", "100"),
+    ("delete", "100", "100000"),
+    ("delete", "100000", "100"),
+    ("delete", "3000000", "2000000"),
+    ("delete", "100", "18446744073709551615"),
+    ("delete[]", "100", "200"),
+    ("delete[]", "100000", "200000"),
+    ("aligned delete", "100", "1000"),
+    ("aligned delete", "100000", "100"),
+    ("aligned delete[]", "1000", "100"),
+    ("aligned delete[]", "100", "100000"),
+];
+
+#[test]
+fn a_sized_delete_that_tells_another_size() {
+    for (form, size, told) in DELETES {
+        let part = format!(" bytes, not of {told}");
+        let parts = ["is an allocation of ", &part];
+        refused("told_sizes.cc", &[form, size, told], &["invalid sized delete"], &parts);
+    }
+}
+
+#[test]
+fn a_free_of_more_bytes_than_there_are_or_of_much_less() {
+    for form in ["free_sized", "free_aligned_sized"] {
+        for (size, told) in [("1024", "256"), ("100", "100000"), ("100000", "100"), ("50", "5000")]
+        {
+            let part = format!(" bytes, not of {told}");
+            refused("told_sizes.cc", &[form, size, told], &["invalid free_sized"], &[&part]);
+        }
+    }
+}
+
+#[track_caller]
+fn accepted(configured: Environment, arguments: &[&str]) {
+    if is_not_kmem() {
+        return;
+    }
+    let run = Run::new(program("told_sizes.cc")).args(arguments).configured(configured);
+    run.run().assert_quiet_success();
+}
+
+#[test]
+fn the_size_of_the_request_is_accepted_whatever_the_class_rounds_it_to() {
+    for size in ["0", "1", "16", "17", "100", "1024", "1025", "5000", "32768", "32769", "3000000"] {
+        for form in ["delete", "delete[]", "aligned delete", "aligned delete[]"] {
+            accepted(&[], &[form, size, size]);
+        }
+        for form in ["free_sized", "free_aligned_sized"] {
+            accepted(&[], &[form, size, size]);
+            accepted(&[("KMEM_CONF", "redzone:1")], &[form, size, size]);
+        }
+    }
+}
+
+#[test]
+fn memory_that_realloc_made_smaller_or_larger_in_place_has_its_new_size() {
+    for (from, to) in [("100", "60"), ("5000", "2600"), ("100000", "60000"), ("100000", "400000")] {
+        accepted(&[], &["free_sized after realloc", from, to]);
+        accepted(&[("KMEM_CONF", "redzone:1")], &["free_sized after realloc", from, to]);
+    }
+}
+
+#[test]
+fn other_sizes_are_accepted_where_sizes_are_not_checked() {
+    for (form, size, told) in DELETES {
+        accepted(&[("KMEM_CONF", "check_sizes:0")], &[form, size, told]);
+    }
+}
+
+#[test]
+fn a_block_that_was_freed_is_a_double_free_whatever_size_is_told() {
+    for form in ["delete twice", "free_sized twice"] {
+        refused("told_sizes.cc", &[form, "100", "24"], DOUBLE, &["-byte object"]);
+    }
 }

@@ -3,6 +3,13 @@
 
 #include "misuse.h"
 
+static void *wait_for_ever(void *unused)
+{
+	for (;;)
+		pause();
+	return unused;
+}
+
 int main(int argc, char **argv)
 {
 	REQUIRE(argc > 1);
@@ -37,6 +44,19 @@ int main(int argc, char **argv)
 		block[4] = 'x';
 		for (int i = 0; i < 10000; i++)
 			free(malloc(40));
+	} else if (is(argv[1], "behind_at_exit")) {
+		char *text = malloc(20);
+		announce(text);
+		strcpy(text, "twenty characters...");
+	} else if (is(argv[1], "behind_at_exit_of_one_thread")) {
+		pthread_t thread;
+		REQUIRE(pthread_create(&thread, NULL, wait_for_ever, NULL) == 0);
+		strcpy(malloc(20), "twenty characters...");
+	} else if (is(argv[1], "after_free_at_exit")) {
+		char *block = malloc(40);
+		announce(block);
+		free(block);
+		block[4] = 'x';
 	} else if (is(argv[1], "after_free_in_child")) {
 		char *block = malloc(40), *other = malloc(40);
 		free(other);

@@ -24,10 +24,9 @@ int main()
 		::operator delete[](hide(::operator new(100)));
 		::operator delete(hide(memalign(4096, 100)));
 		free(hide(::operator new(100, std::align_val_t(4096))));
-		::operator delete(hide(malloc(100)), size_t(24));
-		::operator delete(hide(malloc(100)), size_t(100000));
+		::operator delete(hide(malloc(100)), size_t(100));
 		if (sized)
-			sized(hide(malloc(100)), 3000);
+			sized(hide(::operator new(100)), 100);
 		if (aligned_sized)
 			aligned_sized(hide(malloc(100)), 48, 100);
 	}
