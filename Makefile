@@ -25,10 +25,12 @@ export TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: all install uninstall
 
-# The archive has a directory of its own: cargo builds one kind of library of a crate at a time.
+# The command apart, with the dependencies that `cargo install` builds. The archive has a directory
+# of its own: cargo builds one kind of library of a crate at a time.
 all:
+	KMEM_INTERFACE=$(INTERFACE) $(CARGO) build $(CARGOFLAGS) --profile dist -p kmem-cli
 	KMEM_INTERFACE=$(INTERFACE) \
-	  $(CARGO) build $(CARGOFLAGS) --profile dist -p kmem-cli -p kmem-preload -p kmem-module-c
+	  $(CARGO) build $(CARGOFLAGS) --profile dist -p kmem-preload -p kmem-module-c
 	$(CARGO) rustc $(CARGOFLAGS) --profile dist -p kmem-preload --lib --crate-type staticlib \
 	  --target-dir $(TARGET)/archive
 
