@@ -21,6 +21,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "run",
         &[
             "kmem run -- ./server --port 8080",
+            "kmem run --leaks -- ./unit-tests",
             "kmem run --depth 8 --format pprof -o heap.pb.gz -- make",
             "kmem run --blackbox /var/tmp/server.box -- ./server",
         ],

@@ -11,7 +11,7 @@ use kmem_snapshot::{ReadError, ReadFailure};
 /// Exit code for a finding: growth over a threshold.
 pub(crate) const FOUND: u8 = 1;
 /// Exit code for usage and trouble.
-const TROUBLE: u8 = 2;
+pub(crate) const TROUBLE: u8 = 2;
 /// Exit code for an absent source.
 const ABSENT: u8 = 3;
 /// Exit code for missing permission.

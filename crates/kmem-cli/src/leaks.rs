@@ -29,9 +29,9 @@ pub(crate) struct Args {
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let leaks = Leaks::find(args.pid.pid()?)?;
     say_all(&leaks.notes);
-    let (direct, indirect) = (total(&leaks.direct), total(&leaks.indirect));
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {
+        let (direct, indirect) = (total(&leaks.direct), total(&leaks.indirect));
         let rows = |of: &[Site]| of.iter().map(|site| json!(site)).collect::<Vec<_>>();
         let json = json!({
             "name": leaks.name,
@@ -43,31 +43,34 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
         });
         output::json::write_pretty(&mut out, &json)?;
     } else {
-        let (size, name) = (report::size(leaks.all.0), printable(&leaks.name));
-        writeln!(out, "{name}: {size} in {} live objects", leaks.all.1)?;
-        let what = "Direct: no pointer leads to them";
-        table(&mut out, what, direct, &leaks.direct, args.lines)?;
-        let what = "Indirect: only leaked objects lead to them";
-        table(&mut out, what, indirect, &leaks.indirect, args.lines)?;
-        if direct.1 == 0 {
-            writeln!(out, "\nno leaks: pointers lead to all of them")?;
-        }
+        write(&mut out, &leaks, args.lines)?;
     }
     out.flush()?;
     say(&format!("the process was stopped for {:.1} ms", leaks.stopped.as_secs_f64() * 1e3));
-    Ok(if direct.1 == 0 { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+    Ok(if leaks.direct.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-fn table(
-    out: &mut impl Write,
-    what: &str,
-    (bytes, calls): (i64, u64),
-    rows: &[Site],
-    lines: usize,
-) -> io::Result<()> {
+/// Writes the leaks of a process for people, with at most `lines` rows in a table.
+///
+/// # Errors
+///
+/// The errors of the writer.
+pub(crate) fn write(out: &mut impl Write, leaks: &Leaks, lines: usize) -> io::Result<()> {
+    let (size, name) = (report::size(leaks.all.0), printable(&leaks.name));
+    writeln!(out, "{name}: {size} in {} live objects", leaks.all.1)?;
+    table(out, "Direct: no pointer leads to them", &leaks.direct, lines)?;
+    table(out, "Indirect: only leaked objects lead to them", &leaks.indirect, lines)?;
+    if leaks.direct.is_empty() {
+        writeln!(out, "\nno leaks: pointers lead to all of them")?;
+    }
+    Ok(())
+}
+
+fn table(out: &mut impl Write, what: &str, rows: &[Site], lines: usize) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
+    let (bytes, calls) = total(rows);
     writeln!(out, "\n{what}: {} in {calls} objects", report::size(bytes))?;
     report::write_table(out, rows, lines)
 }

@@ -1,7 +1,7 @@
 //! `kmem run`: runs a command under libkmem, and reports the memory of its processes at their peaks
 //! and at the end, whatever ends them.
 //!
-//! The command's exit code is passed through.
+//! The command's exit code is passed through; with `--leaks`, a leak makes it 1 where it is 0.
 //!
 //! ```text
 //! library      finds libkmem.so; LD_PRELOAD
@@ -42,7 +42,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use crate::destination::Destination;
-use crate::failure::{Failure, say, say_all};
+use crate::failure::{FOUND, Failure, TROUBLE, say, say_all};
 use crate::format::{self, Named};
 use crate::record::Session;
 use crate::report;
@@ -55,7 +55,7 @@ use kmem_snapshot::output::{self, Choice as Rows, Format};
 use kmem_snapshot::{Pattern, Target};
 use sections::Choice;
 use settings::Settings;
-pub(crate) use watch::{Ended, Follow, LastReading};
+pub(crate) use watch::{Ended, Follow, LastReading, Wants};
 
 /// Arguments of `kmem run`.
 #[derive(clap::Args)]
@@ -79,6 +79,10 @@ pub(crate) struct Args {
     /// Leave out memory outside of the heap: what the program mapped itself, stacks, code, files
     #[arg(long)]
     no_mmap: bool,
+    /// At the exit of the command's own process, look for objects to which no pointer leads; with
+    /// any, exit with 1 instead of 0
+    #[arg(long, conflicts_with = "format")]
+    leaks: bool,
     /// Write the report to this file, instead of standard error
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -110,7 +114,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
     };
     let has_own_box = settings::conf(&start.conf).blackbox.get().is_some();
     let mut page = args.report.as_deref().map(PageOf::begin).transpose()?;
-    let ended = start.run(&program, page.as_mut().map(|page| &mut page.session as _))?;
+    let follow = page.as_mut().map(|page| &mut page.session as _);
+    let ended = start.run(&program, Wants { follow, leaks: args.leaks })?;
     if let Some(page) = page
         && let Err(failure) = page.write(&ended)
     {
@@ -129,14 +134,18 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
         None if args.all => Choice::All,
         None => Choice::Largest,
     };
-    let show =
-        Show { choice, lines: args.lines.unwrap_or(LINES), mmap: !args.no_mmap, has_own_box };
+    let lines = args.lines.unwrap_or(LINES);
+    let show = Show { choice, lines, mmap: !args.no_mmap, leaks: args.leaks, has_own_box };
     if let Err(e) = output.write(|out| exit_report::write(out, &ended, &shown, &show)) {
         say(&format!("cannot write the report: {e}"));
         return Ok(ExitCode::from(if code == 0 { 2 } else { code }));
     }
-    // Without a report and without the library the run has failed.
-    Ok(ExitCode::from(if code == 0 && !reported && !ended.loaded { 2 } else { code }))
+    Ok(ExitCode::from(match code {
+        // Without a report and without the library the run has failed.
+        0 if !reported && !ended.loaded => 2,
+        0 if args.leaks => ended.code_of_leaks(),
+        code => code,
+    }))
 }
 
 /// The recording for `--report`, in a private directory.
@@ -203,7 +212,7 @@ impl Start {
     }
 
     /// Runs a program to its end.
-    fn run(self, program: &Program, follow: Option<&mut dyn Follow>) -> Result<Ended, Failure> {
+    fn run(self, program: &Program, wants: Wants<'_>) -> Result<Ended, Failure> {
         let Self { socket, boxes, conf } = self;
         let mut command = Command::new(&program.command[0]);
         command.args(&program.command[1..]);
@@ -213,7 +222,7 @@ impl Start {
             command.env("PYTHONMALLOC", "malloc");
         }
         let path = program.path.display();
-        watch::run(command, socket, boxes, follow)
+        watch::run(command, socket, boxes, wants)
             .map_err(|e| Failure::Trouble(format!("{path}: {e}")))
     }
 }
@@ -224,10 +233,20 @@ pub(crate) fn recorded(
     settings: &Settings,
     follow: &mut dyn Follow,
 ) -> Result<Ended, Failure> {
-    Start::new(settings, true)?.run(program, Some(follow))
+    let wants = Wants { follow: Some(follow), leaks: false };
+    Start::new(settings, true)?.run(program, wants)
 }
 
 impl Ended {
+    /// The exit code of a command that exits with 0, where leaks were to be looked for.
+    fn code_of_leaks(&self) -> u8 {
+        match &self.leaks {
+            Some(Ok(leaks)) if leaks.direct.is_empty() => 0,
+            Some(Ok(_)) => FOUND,
+            _ => TROUBLE,
+        }
+    }
+
     /// The end of the command, in words.
     pub(crate) fn how(&self) -> String {
         exit_report::how(self, None)

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kmem_testing::{Compiler, is_missing, not_run, this_test};
-use program::{KMEM, Program, compile, directory, text};
+use program::{KMEM, Program, compile, directory, library, text};
 use serde_json::Value;
 
 /// Objects by kind of leak and function.
@@ -201,6 +201,49 @@ fn leak_sanitizer_finds_these_leaks() {
     ours.remove(&key("direct"));
     ours.insert(key("indirect"), 2);
     assert_eq!(theirs, ours, "{said}");
+}
+
+/// `kmem run --leaks` with a program of the tests, which ends when it has no input.
+fn at_exit(arguments: &[&str]) -> (String, Option<i32>) {
+    let dir = directory();
+    let path = compile("leaks", &["-pthread"], dir.path());
+    let mut command = Command::new(KMEM);
+    command.args(["run", "--leaks", "--library"]).arg(library()).arg("--").arg(path);
+    let output = command.args(arguments).stdin(Stdio::null()).output().unwrap();
+    (text(&output.stderr), output.status.code())
+}
+
+#[test]
+fn leaks_at_the_exit_are_in_the_report_of_a_run() {
+    let (report, code) = at_exit(&[]);
+    assert_eq!(code, Some(1), "{report}");
+    let (_, leaks) = report.split_once("\nLeaks at exit: ").expect(&report);
+    assert!(leaks.contains("Direct: no pointer leads to them: 3.0 MiB in 103 objects"), "{report}");
+    let row = |function: &str| leaks.lines().any(|line| line.contains(&format!(" {function} ")));
+    assert!(row("leaked_large") && row("leaked_by_leak") && !row("by_global"), "{report}");
+}
+
+#[test]
+fn a_run_without_leaks_has_the_exit_code_of_the_command() {
+    let (report, code) = at_exit(&["clean"]);
+    assert_eq!(code, Some(0), "{report}");
+    assert!(report.contains("no leaks: pointers lead to all of them"), "{report}");
+}
+
+#[test]
+fn a_run_whose_leaks_cannot_be_looked_for_fails_and_says_so() {
+    let mut command = Command::new(KMEM);
+    command.args(["run", "--leaks", "--library"]).arg(library());
+    let output = command.args(["--", "sh", "-c", "kill -9 $$"]).output().unwrap();
+    let report = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(137), "{report}");
+    assert!(report.contains("leaks were not looked for"), "{report}");
+    let mut command = Command::new(KMEM);
+    command.args(["run", "--leaks", "--mem_profiling", "never", "--library"]).arg(library());
+    let output = command.args(["--", "true"]).output().unwrap();
+    let report = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{report}");
+    assert!(report.contains("leaks were not looked for"), "{report}");
 }
 
 #[test]

@@ -11,6 +11,8 @@ use kmem_snapshot::sites::{self, Order, total};
 use kmem_snapshot::symbols::Symbols;
 use kmem_snapshot::{Note, Snapshot};
 
+use crate::leaks;
+
 use super::boxes::Held;
 use super::oom::Kills;
 use super::peak;
@@ -25,6 +27,8 @@ pub(super) struct Show {
     pub(super) lines: usize,
     /// True if memory outside of the heap is shown.
     pub(super) mmap: bool,
+    /// True if leaks of the command's own process are shown.
+    pub(super) leaks: bool,
     /// True if the user asked for a black box of the command.
     pub(super) has_own_box: bool,
 }
@@ -88,9 +92,29 @@ pub(crate) fn write(
         }
     }
     match choice {
-        Choice::Only(_) if shown.is_empty() => writeln!(out, "kmem: no process of that name"),
-        Choice::Only(_) => Ok(()),
-        Choice::All | Choice::Largest => sections::write_rest(out, &rest),
+        Choice::Only(_) if shown.is_empty() => writeln!(out, "kmem: no process of that name")?,
+        Choice::Only(_) => {}
+        Choice::All | Choice::Largest => sections::write_rest(out, &rest)?,
+    }
+    if show.leaks { write_leaks(out, ended, lines) } else { Ok(()) }
+}
+
+/// Writes the leaks of the command's own process.
+fn write_leaks(out: &mut impl Write, ended: &Ended, lines: usize) -> io::Result<()> {
+    match &ended.leaks {
+        Some(Ok(found)) => {
+            write!(out, "\nLeaks at exit: ")?;
+            leaks::write(out, found, lines)?;
+            found.notes.iter().try_for_each(|note| writeln!(out, "kmem: {note}"))
+        }
+        Some(Err(failure)) => {
+            let why = failure.error.to_string();
+            writeln!(out, "kmem: leaks were not looked for: {}", printable(&why))
+        }
+        None => writeln!(
+            out,
+            "kmem: leaks were not looked for: the command's own process made no exit report"
+        ),
     }
 }
 

@@ -7,8 +7,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use kmem_snapshot::leaks::Leaks;
 use kmem_snapshot::symbols::Modules;
-use kmem_snapshot::{Process, ReadError, Snapshot};
+use kmem_snapshot::{Process, ReadError, ReadFailure, Snapshot};
 
 use super::boxes::{Boxes, now_ns};
 use super::exit_socket::{ExitSocket, Exiting};
@@ -49,6 +50,8 @@ pub(crate) struct Ended {
     pub(crate) kills: Kills,
     /// The boxes of the command and of its children.
     pub(crate) boxes: Boxes,
+    /// Leaks of the command's own process when it exited, if they were asked for.
+    pub(crate) leaks: Option<Result<Leaks, ReadFailure>>,
 }
 
 impl Ended {
@@ -73,8 +76,18 @@ pub(crate) trait Follow {
     fn last(&mut self, reading: &LastReading);
 }
 
+/// Work on the command's own process, beside keeping its books when it exits.
+#[derive(Default)]
+pub(crate) struct Wants<'a> {
+    /// Reads it while it runs.
+    pub(crate) follow: Option<&'a mut dyn Follow>,
+    /// True if leaks are looked for when it exits.
+    pub(crate) leaks: bool,
+}
+
 struct Watch<'a> {
-    follow_main: Option<&'a mut dyn Follow>,
+    wants: Wants<'a>,
+    leaks: Option<Result<Leaks, ReadFailure>>,
     child: Child,
     socket: ExitSocket,
     signals: Signals,
@@ -96,7 +109,7 @@ pub(crate) fn run(
     mut command: Command,
     socket: ExitSocket,
     boxes: Boxes,
-    follow_main: Option<&mut dyn Follow>,
+    wants: Wants<'_>,
 ) -> io::Result<Ended> {
     let mut caught = FORWARDED.to_vec();
     caught.push(libc::SIGCHLD);
@@ -104,7 +117,8 @@ pub(crate) fn run(
     signals.unblock_in(&mut command);
     let oom = OomWatch::start();
     let mut watch = Watch {
-        follow_main,
+        wants,
+        leaks: None,
         child: command.spawn()?,
         socket,
         signals,
@@ -126,7 +140,7 @@ impl Watch<'_> {
             // A command that enters a control group does so early.
             let is_early = self.started.elapsed() < EARLY;
             let patience = if self.loaded && !is_early { next } else { LOOK };
-            let due = self.follow_main.as_ref().map(|follow| follow.due());
+            let due = self.wants.follow.as_ref().map(|follow| follow.due());
             let patience = due.map_or(patience, |due| patience.min(due));
             let ready = sys::poll(&[self.signals.fd.as_raw_fd(), self.socket.fd()], patience)?;
             if ready[1]
@@ -149,7 +163,7 @@ impl Watch<'_> {
                 self.look();
             }
             if self.loaded
-                && let Some(follow) = &mut self.follow_main
+                && let Some(follow) = &mut self.wants.follow
                 && follow.due().is_zero()
             {
                 follow.read(self.child.id());
@@ -180,6 +194,7 @@ impl Watch<'_> {
             time_ns,
             kills,
             boxes: self.boxes,
+            leaks: self.leaks,
         })
     }
 
@@ -198,10 +213,13 @@ impl Watch<'_> {
             self.loaded = true;
             let peak = self.boxes.addresses_at_peak(exiting.pid);
             let reading = read(exiting.pid, &peak);
-            if let (Some(follow), Ok(reading)) = (&mut self.follow_main, &reading) {
+            if let (Some(follow), Ok(reading)) = (&mut self.wants.follow, &reading) {
                 follow.last(reading);
             }
             self.main = Some(reading);
+            if self.wants.leaks {
+                self.leaks = Some(Leaks::find(exiting.pid));
+            }
             self.boxes.ended(exiting.pid);
         } else if !self.boxes.ended(exiting.pid) {
             self.without_box(exiting.pid);
