@@ -8,6 +8,7 @@
 //! | [`compiler`] | programs and libraries compiled from C and C++ |
 //! | [`program`] | a program run to its end with a deadline, and assertions on its outcome |
 //! | [`coprocess`] | a child that answers on its standard output while it runs |
+//! | [`misuse`] | the catalogue of memory misuse, and the endings of its runs |
 //! | [`topology`] | machines with several NUMA nodes, simulated for programs |
 //! | [`not_run`](mod@not_run) | the list of tests that could not run, and why |
 //! | [`page`] | tables of the documentation, compared with the code |
@@ -23,6 +24,7 @@
 pub mod compiler;
 pub mod coprocess;
 pub mod library;
+pub mod misuse;
 pub mod not_run;
 pub mod page;
 pub mod program;

@@ -38,6 +38,7 @@ pub struct Run {
     command: Command,
     shown: String,
     preload: bool,
+    patience: Duration,
 }
 
 /// The end of a program, and its output.
@@ -63,7 +64,7 @@ impl Run {
             command.env_remove(variable);
         }
         let shown = Path::new(program.as_ref()).display().to_string();
-        Self { command, shown, preload: true }
+        Self { command, shown, preload: true, patience: PATIENCE }
     }
 
     /// Runs `program` from a shell that executes `prelude` first. The library is preloaded into the
@@ -112,6 +113,18 @@ impl Run {
         self
     }
 
+    /// Removes an environment variable.
+    pub fn without_env(mut self, variable: impl AsRef<OsStr>) -> Self {
+        self.command.env_remove(variable);
+        self
+    }
+
+    /// Sets the longest time that it may take.
+    pub fn within(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Runs it to its end. Standard input is empty. When its time is up, it is killed with all
     /// processes of its group.
     #[track_caller]
@@ -128,7 +141,7 @@ impl Run {
             .stderr(Stdio::piped())
             .process_group(0);
         let start = Instant::now();
-        let deadline = start + if thorough() { 6 * PATIENCE } else { PATIENCE };
+        let deadline = start + if thorough() { 6 * self.patience } else { self.patience };
         let mut child =
             self.command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.shown));
         let group = format!("-{}", child.id());
@@ -191,6 +204,21 @@ impl Outcome {
             head(&self.stdout),
             head(&self.stderr)
         )
+    }
+
+    /// Returns whether it was killed because its time was up.
+    pub fn timed_out(&self) -> bool {
+        self.timed_out
+    }
+
+    /// Its status of exit; `None` if a signal ended it.
+    pub fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    /// The signal that ended it, if any.
+    pub fn signal(&self) -> Option<i32> {
+        self.status.signal()
     }
 
     /// Messages of the library on standard error.

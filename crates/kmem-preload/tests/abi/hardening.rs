@@ -4,22 +4,37 @@
 
 use std::path::PathBuf;
 
-use crate::harness::{Run, SIGABRT, is_not_kmem, library, program_with_libraries};
+use crate::catalogue::program_of;
+use crate::harness::{Outcome, Run, SIGABRT, is_not_kmem, library, program_with_libraries};
 
-/// The program calls kmem.h, so it is linked with the library.
-fn hardening() -> PathBuf {
-    let library = library().expect("there is a library to test");
-    program_with_libraries("hardening.c", "hardening", &[&library])
+/// Calls functions of kmem.h, so it is linked with the library.
+const HARDENING: &str = "hardening.c";
+/// Writes outside of blocks and to freed ones, in any program.
+const WRITES: &str = "misuse/writes.c";
+
+fn program(source: &str) -> PathBuf {
+    if source == HARDENING {
+        let library = library().expect("there is a library to test");
+        program_with_libraries(HARDENING, "hardening", &[&library])
+    } else {
+        program_of(source)
+    }
+}
+
+/// Runs a case, which is the program and its arguments.
+fn run(conf: &str, (source, case): (&str, &str)) -> Outcome {
+    let arguments: Vec<&str> = case.split_whitespace().collect();
+    Run::new(program(source)).args(&arguments).env("KMEM_CONF", conf).run()
 }
 
 /// Asserts that the case ends with this line. In it `AT` stands for the announced address, and
 /// `AT2` for any other. `CALL` is a place in the program by module and offset, `LINE` one by line.
 #[track_caller]
-fn found(conf: &str, case: &str, message: &str) {
+fn found(conf: &str, case: (&str, &str), message: &str) {
     if is_not_kmem() {
         return;
     }
-    let outcome = Run::new(hardening()).arg(case).env("KMEM_CONF", conf).run();
+    let outcome = run(conf, case);
     outcome.assert_signal(SIGABRT);
     let at = outcome.stdout.lines().last().unwrap_or_default();
     let is_number = |word: &str, prefix: &str| {
@@ -31,7 +46,7 @@ fn found(conf: &str, case: &str, message: &str) {
     let fits = |found: &str, wanted: &str| match wanted {
         "AT" => found == at,
         "AT2" => is_number(found, "0x"),
-        "CALL" => is_number(found, "hardening+0x"),
+        "CALL" => ["hardening+0x", "misuse-writes+0x"].iter().any(|at| is_number(found, at)),
         "LINE" => found.rsplit_once("hardening.c:").is_some_and(|(_, line)| is_number(line, "")),
         _ => found == wanted,
     };
@@ -46,11 +61,11 @@ fn found(conf: &str, case: &str, message: &str) {
 
 /// The case goes unnoticed.
 #[track_caller]
-fn unnoticed(conf: &str, case: &str) {
+fn unnoticed(conf: &str, case: (&str, &str)) {
     if is_not_kmem() {
         return;
     }
-    let outcome = Run::new(hardening()).arg(case).env("KMEM_CONF", conf).run();
+    let outcome = run(conf, case);
     assert!(!outcome.ended_by(SIGABRT) && outcome.messages().is_empty(), "{}", outcome.story());
 }
 
@@ -58,58 +73,61 @@ fn unnoticed(conf: &str, case: &str) {
 fn red_zones_find_what_was_written_around_an_object() {
     found(
         "redzone:1",
-        "behind",
+        (WRITES, "behind 20 1"),
         "kmem: right redzone overwritten: AT is a 32-byte object of 20 bytes, allocated by the \
-         call that returns to CALL at offset 20 found 00 cc cc cc cc cc cc cc",
+         call that returns to CALL at offset 20 found fd cc cc cc cc cc cc cc",
     );
     found(
         "redzone:1,rseq:off",
-        "behind_array",
+        (WRITES, "behind_calloc 100 4"),
         "kmem: right redzone overwritten: AT is a 112-byte object of 100 bytes, allocated by the \
-         call that returns to CALL at offset 100 found 04 03 02 01 cc cc cc cc",
+         call that returns to CALL at offset 100 found fd fd fd fd cc cc cc cc",
     );
     found(
         "redzone:1",
-        "behind_aligned",
+        (WRITES, "behind_aligned 128 1"),
         "kmem: right redzone overwritten: AT is a 192-byte object of 128 bytes, allocated by the \
-         call that returns to CALL at offset 130 found 78 cc cc cc cc cc cc cc",
+         call that returns to CALL at offset 128 found fd cc cc cc cc cc cc cc",
     );
     found(
         "redzone:1",
-        "in_front",
+        (WRITES, "in_front 40 1"),
         "kmem: left redzone overwritten: AT is a 48-byte object of 40 bytes, allocated by the \
-         call that returns to CALL at offset -1 found 78, which is also behind the object at AT2",
+         call that returns to CALL at offset -1 found fd, which is also behind the object at AT2",
     );
-    for case in ["behind", "behind_array", "behind_aligned", "in_front"] {
-        unnoticed("", case);
+    for case in ["behind 20 1", "behind_calloc 100 4", "behind_aligned 128 1", "in_front 40 1"] {
+        unnoticed("", (WRITES, case));
     }
 }
 
 #[test]
 fn quarantine_finds_what_was_written_after_a_free() {
     let written = "kmem: poison overwritten: AT is a free 48-byte object, last allocated by the \
-                   call that returns to CALL at offset 4 found 78 6b 6b 6b 6b 6b 6b 6b";
-    found("quarantine_kb:256", "after_free", written);
-    found("quarantine_kb:256,rseq:off,redzone:1", "after_free", written);
-    found("quarantine_kb:256", "after_free_in_child", written);
-    unnoticed("", "after_free");
+                   call that returns to CALL at offset 4 found fd 6b 6b 6b 6b 6b 6b 6b";
+    let after_free = (WRITES, "after_free 40 4");
+    found("quarantine_kb:256", after_free, written);
+    found("quarantine_kb:256,rseq:off,redzone:1", after_free, written);
+    let in_child = "kmem: poison overwritten: AT is a free 48-byte object, last allocated by the \
+                    call that returns to CALL at offset 4 found 78 6b 6b 6b 6b 6b 6b 6b";
+    found("quarantine_kb:256", (HARDENING, "after_free_in_child"), in_child);
+    unnoticed("", after_free);
 }
 
 #[test]
 fn caches_find_what_is_not_theirs() {
     found(
         "check_caches:1",
-        "wrong_cache",
+        (HARDENING, "wrong_cache"),
         "kmem: invalid kmem_cache_free: AT is a 64-byte object of the cache dentry, not of the \
          cache inode; allocated by LINE func:main",
     );
     found(
         "check_caches:1",
-        "wrong_pool",
+        (HARDENING, "wrong_pool"),
         "kmem: invalid mempool_free: AT is a 64-byte object of the cache dentry, not of the \
          cache inode; allocated by LINE func:main",
     );
-    unnoticed("", "wrong_cache");
+    unnoticed("", (HARDENING, "wrong_cache"));
 }
 
 #[test]

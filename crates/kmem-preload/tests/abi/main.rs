@@ -3,6 +3,7 @@
 
 mod background;
 mod black_box;
+mod catalogue;
 mod conf_sources;
 mod configuration;
 mod cplusplus;

@@ -36,6 +36,8 @@ static void *target(const char *name, size_t offset)
 		return bss_word + offset;
 	if (is(name, "thread_local"))
 		return thread_word + offset;
+	if (is(name, "literal"))
+		return (char *)"a literal" + offset;
 	if (is(name, "code"))
 		return (char *)(uintptr_t)&target + offset;
 	if (is(name, "libc_code"))
@@ -59,7 +61,8 @@ static void *target(const char *name, size_t offset)
 		return (char *)malloc(64) + offset;
 	if (is(name, "number"))
 		return (void *)offset;
-	exit(NO_SUCH_CASE);
+	passed(NO_SUCH_CASE);
+	return NULL;
 }
 
 int main(int argc, char **argv)
@@ -71,13 +74,18 @@ int main(int argc, char **argv)
 	void *pointer = target(argv[2], argc > 3 ? strtoul(argv[3], NULL, 0) : 0);
 	announce(pointer);
 	pointer = opaque(pointer);
-	if (is(argv[1], "free"))
+	if (is(argv[1], "free")) {
 		free(pointer);
-	else if (is(argv[1], "realloc"))
-		REQUIRE(realloc(pointer, 1000) != NULL);
-	else if (is(argv[1], "usable_size"))
-		dprintf(2, "usable size %zu\n", malloc_usable_size(pointer));
-	else
-		return NO_SUCH_CASE;
-	return UNNOTICED;
+	} else if (is(argv[1], "realloc")) {
+		if (realloc(pointer, 1000) == NULL)
+			return passed(REFUSED);
+	} else if (is(argv[1], "usable_size")) {
+		if (malloc_usable_size(pointer) == 0)
+			return passed(REFUSED);
+	} else {
+		return passed(NO_SUCH_CASE);
+	}
+	go_on(64);
+	go_on(20000);
+	return passed(UNNOTICED);
 }
