@@ -10,3 +10,12 @@ $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-reco
     cmake g++ make \
     libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 \
     perl python3 redis-server redis-tools sqlite3
+
+# Scudo is in the compiler's run-time library. The newest package that there is has the newest one.
+for version in 21 20 19 18 17 16 15 14; do
+    if [ -n "$(apt-cache madison "libclang-rt-$version-dev")" ]; then
+        $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+            "libclang-rt-$version-dev"
+        break
+    fi
+done

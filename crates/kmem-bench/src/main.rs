@@ -8,6 +8,7 @@
 //!      -> pages -> contender (kmem, the classic buddy zone) -> pattern, section, fragmentation
 //!      -> peak, phases -> rivals, each in a process of its own
 //!      -> hardening -> workload (instances of kmem, by option)
+//!      -> misuse -> preload, dynamic (programs of the catalogue under preloaded allocators)
 //!      -> accounting, utilization -> rivals (an instance of kmem)
 //!      -> nodes, percpu, vmalloc, rhashtable -> cells (variants of workloads, by threads)
 //!      -> callers -> a child for each depth -> conversation
@@ -32,6 +33,7 @@ mod heap;
 mod kernel;
 mod machine;
 mod malloc;
+mod misuse;
 mod modules;
 mod mutator;
 mod nodes;
@@ -80,6 +82,8 @@ enum Table {
     Phases(phases::Options),
     /// Cost of the checks of objects, by option.
     Hardening(table::Options),
+    /// Endings of each kind of memory misuse, by allocator.
+    Misuse(misuse::Options),
     /// Cost of charging objects to groups, as the kernel measured it.
     Accounting(accounting::Options),
     /// Share of objects in the slab memory of many groups.
@@ -143,6 +147,7 @@ fn main() -> ExitCode {
         Table::Census(options) => census::run(&options),
         Table::Modules(options) => modules::run(&options),
         Table::Hardening(options) => hardening::run(&options),
+        Table::Misuse(options) => misuse::run(&options),
         Table::Accounting(options) => accounting::run(&options),
         Table::Utilization(options) => utilization::run(&options),
         Table::Nodes(options) => nodes::run(&options),

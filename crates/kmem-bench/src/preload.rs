@@ -5,7 +5,7 @@ use std::process::Command;
 
 /// Environment variables that configure allocators. Every child is started without them, so each
 /// allocator runs with its defaults.
-const TUNING: [&str; 8] = [
+pub(crate) const TUNING: [&str; 8] = [
     "LD_PRELOAD",
     "KMEM_CONF",
     "MALLOC_CONF",

@@ -213,6 +213,8 @@ pub fn run(case: &Case, program: &Path) -> Run {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -237,6 +239,39 @@ mod tests {
     #[should_panic(expected = "is there twice")]
     fn a_name_stands_once_in_its_group() {
         parse("a | b | c.c\na | c | c.c\nb | b | c.c\na | b | d.c\n");
+    }
+
+    #[test]
+    fn endings_are_read_from_signal_status_and_message() {
+        let ending = |script: &str| {
+            let run = Run::new("/bin/sh").arg("-c").arg(format!("ulimit -c 0; {script}"));
+            Ending::of(&run.without_preload().within(Duration::from_secs(60)).run())
+        };
+        assert_eq!(ending("echo a message >&2; kill -ABRT $$"), Ok(Ending::Found));
+        assert_eq!(ending("echo a message >&2; exit 3"), Ok(Ending::Found));
+        assert_eq!(ending("kill -SEGV $$"), Ok(Ending::Crash));
+        assert_eq!(ending("exit 0"), Ok(Ending::Refused));
+        assert_eq!(ending("exit 3"), Ok(Ending::Missed));
+        assert_eq!(ending("exit 4"), Ok(Ending::Absent));
+        assert_eq!(ending("exit 5"), Ok(Ending::Harmless));
+        assert!(ending("exit 1").is_err_and(|story| story.contains("exit status: 1")));
+    }
+
+    #[test]
+    fn a_program_that_takes_too_long_hangs() {
+        let run = Run::new("/bin/sh").arg("-c").arg("while :; do :; done").without_preload();
+        let outcome = run.within(Duration::from_millis(10)).run();
+        assert_eq!(Ending::of(&outcome), Ok(Ending::Hang));
+    }
+
+    #[test]
+    fn the_first_line_names_the_object_with_malloc() {
+        let says = |text: &str| {
+            let run = Run::new("/bin/sh").arg("-c").arg(format!("echo '{text}'"));
+            malloc_of(&run.without_preload().run()).map(Path::to_owned)
+        };
+        assert_eq!(says("malloc of /lib/a.so"), Some("/lib/a.so".into()));
+        assert_eq!(says("0x1234"), None);
     }
 
     #[test]
