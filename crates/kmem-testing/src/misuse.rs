@@ -24,13 +24,7 @@ pub struct Mode {
 /// others.
 pub const MODES: [Mode; 3] = [
     Mode { name: "default", environment: &[] },
-    Mode {
-        name: "strict",
-        environment: &[(
-            "KMEM_CONF",
-            "redzone:1,quarantine_kb:1024,check_caches:1,shuffle:1,init_on_alloc:1,init_on_free:1",
-        )],
-    },
+    Mode { name: "hardened", environment: &[("KMEM_CONF", "hardened")] },
     Mode { name: "debug_pagealloc", environment: &[("KMEM_CONF", "debug_pagealloc:1")] },
 ];
 

@@ -159,7 +159,7 @@ mod tests {
     use kmem_testing::misuse::cases;
 
     fn allocators() -> Vec<Allocator> {
-        let names = ["glibc", "scudo", "kmem default", "kmem strict"];
+        let names = ["glibc", "scudo", "kmem default", "kmem hardened"];
         let allocator = |name: &str| Allocator {
             name: name.to_owned(),
             preload: None,

@@ -44,6 +44,8 @@ pub struct Conf {
     pub thp: Thp,
     /// `check_pages:off|refill|every`: when free pages are checked.
     pub check_pages: CheckPages,
+    /// `bad_page:report|end`: whether a bad page ends the program.
+    pub fatal_bad_page: bool,
     /// `debug_pagealloc:0|1`: free pages cannot be read or written.
     pub debug_pagealloc: bool,
     /// `page_poison:0|1`: free pages are filled with a pattern, which is checked when they are
@@ -180,6 +182,7 @@ impl Conf {
         background_thread: false,
         thp: Thp::Auto,
         check_pages: CheckPages::Refill,
+        fatal_bad_page: false,
         debug_pagealloc: false,
         page_poison: false,
         init_on_alloc: false,

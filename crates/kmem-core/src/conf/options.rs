@@ -206,6 +206,20 @@ pub const OPTIONS: &[ConfOption] = &[
         },
     },
     ConfOption {
+        name: "bad_page",
+        values: "`report`, `end`",
+        default: "`report`",
+        meaning: "A bad page is reported and taken out of use, and the program goes on or ends.",
+        set: |conf, value| {
+            conf.fatal_bad_page = match value {
+                b"report" => false,
+                b"end" => true,
+                _ => return Err(Complaint::BadValue),
+            };
+            Ok(())
+        },
+    },
+    ConfOption {
         name: "debug_pagealloc",
         values: "`0`, `1`",
         default: "`0`",
@@ -247,8 +261,8 @@ pub const OPTIONS: &[ConfOption] = &[
         values: "`0`, `1`; alone: `1`",
         default: "`0`",
         meaning: "All of `redzone`, `quarantine_kb:256`, `check_caches`, `shuffle`, \
-                  `init_on_alloc`, `page_poison` and `check_pages:every`. Options after this one \
-                  change single ones.",
+                  `init_on_alloc`, `page_poison`, `check_pages:every` and `bad_page:end`. Options \
+                  after this one change single ones.",
         set: |conf, value| {
             let on = value.is_empty() || switch(value)?;
             conf.redzone = on;
@@ -257,6 +271,7 @@ pub const OPTIONS: &[ConfOption] = &[
             conf.shuffle = on;
             conf.init_on_alloc = on;
             conf.page_poison = on;
+            conf.fatal_bad_page = on;
             conf.check_pages = if on { CheckPages::Every } else { CheckPages::Refill };
             Ok(())
         },

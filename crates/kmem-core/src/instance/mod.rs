@@ -182,6 +182,9 @@ impl<P: Platform> Owner for Instance<P> {
 
     fn bad_page(&'static self, zone: &Zone, found: BadPage) {
         self.ledger.reporter().bad_page(zone, found);
+        if self.heap().zones.checks().are_fatal() {
+            self.ledger.end_for_misuse(None);
+        }
     }
 
     fn freed_twice(&'static self, at: usize) -> ! {

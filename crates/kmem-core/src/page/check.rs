@@ -2,7 +2,8 @@
 //! zeroes.
 //!
 //! A bad page is reported and not used again: its run stays claimed. So no user gets it, and the
-//! counts of free pages stay right. The user gets another run.
+//! counts of free pages stay right. The user gets another run. With `bad_page:end` the program ends
+//! instead.
 
 use core::ptr::NonNull;
 
@@ -26,6 +27,7 @@ impl PageChecks {
     const POISON: u32 = 16;
     const INIT_ON_ALLOC: u32 = 32;
     const INIT_ON_FREE: u32 = 64;
+    const FATAL: u32 = 128;
     /// Bits that need work at every allocation and free.
     const SLOW: u32 =
         Self::EVERY | Self::PROTECT | Self::POISON | Self::INIT_ON_ALLOC | Self::INIT_ON_FREE;
@@ -38,6 +40,7 @@ impl PageChecks {
         Self(
             bit(!matches!(conf.check_pages, CheckPages::Off), Self::REFILL)
                 | bit(matches!(conf.check_pages, CheckPages::Every), Self::EVERY)
+                | bit(conf.fatal_bad_page, Self::FATAL)
                 | bit(conf.shuffle, Self::SHUFFLE)
                 | bit(conf.debug_pagealloc, Self::PROTECT)
                 | bit(conf.page_poison, Self::POISON)
@@ -69,6 +72,11 @@ impl PageChecks {
     /// Returns whether blocks are checked when a CPU takes them from a zone.
     pub const fn at_refill(self) -> bool {
         self.has(Self::REFILL)
+    }
+
+    /// Returns whether what they find ends the program.
+    pub const fn are_fatal(self) -> bool {
+        self.has(Self::FATAL)
     }
 
     /// Returns whether blocks and objects are handed out in random order.

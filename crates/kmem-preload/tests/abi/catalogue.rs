@@ -70,7 +70,7 @@ fn ran(case: &Case, mode: &Mode) -> Ran {
 fn found(case: &Case, outcome: &Outcome) -> String {
     outcome.assert_signal(SIGABRT);
     let line = outcome.stderr.lines().next().unwrap_or_default();
-    let kind = line.strip_prefix("kmem: ").and_then(|text| text.split_once(": 0x"));
+    let kind = line.strip_prefix("kmem: ").and_then(|text| text.split_once(": "));
     let (kind, _) = kind.unwrap_or_else(|| panic!("{line:?} names no kind: {}", outcome.story()));
     let mut announced = outcome.stdout.lines().skip(1);
     let names_address = announced.any(|address| line.contains(address));

@@ -134,19 +134,19 @@ fn caches_find_what_is_not_theirs() {
 fn what_still_lives_is_looked_at_when_the_only_thread_ends_the_program() {
     found(
         "redzone:1",
-        "behind_at_exit",
+        (HARDENING, "behind_at_exit"),
         "kmem: right redzone overwritten: AT is a 32-byte object of 20 bytes, allocated by the \
          call that returns to CALL at offset 20 found 00 cc cc cc cc cc cc cc",
     );
-    unnoticed("redzone:1", "behind_at_exit_of_one_thread");
-    unnoticed("", "behind_at_exit");
+    unnoticed("redzone:1", (HARDENING, "behind_at_exit_of_one_thread"));
+    unnoticed("", (HARDENING, "behind_at_exit"));
 }
 
 #[test]
 fn what_is_in_quarantine_is_looked_at_when_the_program_ends() {
     let written = "kmem: poison overwritten: AT is a free 48-byte object, last allocated by the \
                    call that returns to CALL at offset 4 found 78 6b 6b 6b 6b 6b 6b 6b";
-    found("quarantine_kb:256", "after_free_at_exit", written);
-    found("hardened", "after_free_at_exit", written);
-    unnoticed("", "after_free_at_exit");
+    found("quarantine_kb:256", (HARDENING, "after_free_at_exit"), written);
+    found("hardened", (HARDENING, "after_free_at_exit"), written);
+    unnoticed("", (HARDENING, "after_free_at_exit"));
 }
