@@ -20,6 +20,7 @@ use kmem_snapshot::escape::printable;
 use kmem_snapshot::output::{Fact, Format};
 use kmem_snapshot::sites::{GroupTotal, Order, Site, by_group};
 use kmem_snapshot::stacks::{Line, Tree};
+use kmem_snapshot::symbols::Kept;
 use kmem_snapshot::{Query, Reading, Target, output, report};
 use serde_json::{Value, json};
 
@@ -160,8 +161,9 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         order: args.order(),
         least: args.filters.least().unwrap_or(i64::MIN),
     };
-    let first = target.read(&query)?;
-    match screen::run(choice, first, || target.read(&query))? {
+    let mut names = Kept::default();
+    let first = target.read_again(&query, &mut names)?;
+    match screen::run(choice, first, || target.read_again(&query, &mut names))? {
         End::Quit => Ok(()),
         End::Failed(failure) if failure.error.is_absent() => {
             say_all(&failure.notes);
@@ -185,8 +187,9 @@ fn pass_on(args: &Args, reading: &Reading) -> Result<(), Failure> {
 /// Prints every second, or once.
 fn print(args: &Args, target: &Target, query: &Query) -> Result<(), Failure> {
     let mut shown = false;
+    let mut names = Kept::default();
     loop {
-        let reading = match target.read(query) {
+        let reading = match target.read_again(query, &mut names) {
             // The process was there and has ended, and so does this command.
             Err(failure) if shown && failure.error.is_absent() => {
                 say_all(&failure.notes);
