@@ -13,12 +13,16 @@ use std::net::{SocketAddr, TcpListener};
 use kmem_snapshot::export::{Bounds, Exporter, Selection};
 
 use crate::failure::{Failure, say};
+use crate::options::Chosen;
 
 /// Arguments of `kmem export`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    what: What,
+    chosen: Chosen,
+    /// Choose the call sites of the kernel of this machine, in /proc/allocinfo
+    #[arg(long, group = "chosen")]
+    kernel: bool,
     /// Listen on this address. There is no password: only this machine reaches the default
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9178")]
     listen: SocketAddr,
@@ -36,36 +40,8 @@ pub(crate) struct Args {
     by_group: bool,
 }
 
-/// The processes. The parser takes at least one of these.
-#[derive(clap::Args)]
-#[group(id = "exported", required = true, multiple = true)]
-struct What {
-    /// Export the process with this number; may be repeated
-    #[arg(short, long, value_name = "PID")]
-    pid: Vec<u32>,
-    /// Export all processes with this name, those of later, too; may be repeated
-    #[arg(long, value_name = "NAME")]
-    name: Vec<String>,
-    /// Export all processes in this control group or below it; may be repeated
-    #[arg(long, value_name = "PATH")]
-    cgroup: Vec<String>,
-    /// Export all processes under kmem
-    #[arg(long)]
-    all: bool,
-    /// Export the call sites of the kernel of this machine, in /proc/allocinfo
-    #[arg(long)]
-    kernel: bool,
-}
-
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let what = &args.what;
-    let selection = Selection {
-        pids: what.pid.clone(),
-        names: what.name.clone(),
-        cgroups: what.cgroup.clone(),
-        all: what.all,
-        kernel: what.kernel,
-    };
+    let selection = Selection { kernel: args.kernel, ..args.chosen.selection() };
     let bounds = Bounds { sites: args.sites, groups: args.groups, processes: args.processes };
     let exporter = Exporter::new(selection).within(bounds).by_group(args.by_group);
     let address = args.listen;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use kmem_snapshot::recording::At;
 use kmem_snapshot::sites::Order;
-use kmem_snapshot::{Filter, Pattern, Target, When};
+use kmem_snapshot::{Filter, Pattern, Selection, Target, When};
 
 use crate::failure::Failure;
 use crate::process::Named;
@@ -131,6 +131,37 @@ impl Whole {
             (Some(named), _) => Ok(Target::Process(named.pid()?)),
             (_, Some(path)) => Ok(Target::Core { path: path.clone(), exe: None }),
             _ => Err(Failure::Trouble("no process or core file is given".to_owned())),
+        }
+    }
+}
+
+/// Processes under kmem. The parser takes at least one of these.
+#[derive(clap::Args)]
+#[group(id = "chosen", required = true, multiple = true)]
+pub(crate) struct Chosen {
+    /// Choose the process with this number; may be repeated
+    #[arg(short, long, value_name = "PID")]
+    pid: Vec<u32>,
+    /// Choose all processes with this name, those of later, too; may be repeated
+    #[arg(long, value_name = "NAME")]
+    name: Vec<String>,
+    /// Choose all processes in this control group or below it, those of later, too; may be repeated
+    #[arg(long, value_name = "PATH")]
+    cgroup: Vec<String>,
+    /// Choose all processes under kmem
+    #[arg(long)]
+    all: bool,
+}
+
+impl Chosen {
+    /// The selection that these options form, without the kernel.
+    pub(crate) fn selection(&self) -> Selection {
+        Selection {
+            pids: self.pid.clone(),
+            names: self.name.clone(),
+            cgroups: self.cgroup.clone(),
+            all: self.all,
+            kernel: false,
         }
     }
 }

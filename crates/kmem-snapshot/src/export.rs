@@ -3,7 +3,6 @@
 //! ```text
 //! process  the families of one process
 //! kernel   the families of the kernel
-//! select   the processes that are exported
 //! profile  /debug/pprof/heap and /debug/pprof/allocs
 //! rows     a bounded number of rows, the others as one
 //! text     families as text: OpenMetrics 1.0, and Prometheus 0.0.4
@@ -27,7 +26,6 @@ mod kernel;
 mod process;
 mod profile;
 mod rows;
-mod select;
 mod text;
 
 use std::collections::HashMap;
@@ -37,11 +35,11 @@ use std::time::{Duration, Instant};
 use crate::error::ReadError;
 use crate::process::Process;
 use crate::reading::{Query, ReadFailure, Target};
+pub use crate::select::Selection;
 use crate::symbols::Kept;
 use process::Shown;
 use profile::Request;
 use rows::Rows;
-pub use select::Selection;
 pub use text::{Exposition, Metric};
 use text::{Page, Value, labels};
 

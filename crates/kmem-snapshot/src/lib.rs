@@ -45,6 +45,7 @@
 //! memory     the memory of a process, live or in its core file    (all unsafe code)
 //! core_file  a dead process, by its core file
 //! program    the kind of a program file, before it is run
+//! select     a choice of processes: by pid, by name, by control group
 //! listing    the processes under kmem, by pid and by name
 //! process    a live process, by /proc
 //! budget     the most memory and work that a reading may take
@@ -77,6 +78,7 @@ pub mod program;
 pub mod reading;
 pub mod recording;
 pub mod report;
+pub mod select;
 pub mod sites;
 pub mod stacks;
 pub mod symbols;
@@ -91,4 +93,5 @@ pub use kernel::Summary as KernelMemory;
 pub use notes::Note;
 pub use process::Process;
 pub use reading::{By, Query, ReadFailure, Reading, Recorder, Target, When};
+pub use select::Selection;
 pub use sites::{Filter, Pattern, Site};

@@ -1,12 +1,12 @@
-//! The processes that are exported.
+//! A choice of processes: by pid, by name, by control group.
 
 use crate::error::ReadError;
 use crate::listing::{Listed, Listing};
 use crate::process::Process;
 
-/// Choice of processes, and of the kernel. A process is exported if one of the conditions holds.
+/// Choice of processes, and of the kernel. A process is chosen if one of the conditions holds.
 ///
-/// Names and control groups are looked for at every scrape, among the processes under kmem.
+/// Names and control groups are looked for anew each time, among the processes under kmem.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Processes with these numbers.
@@ -29,13 +29,17 @@ impl Selection {
     }
 
     /// True when the kernel is chosen.
-    pub(super) fn has_kernel(&self) -> bool {
+    pub(crate) fn has_kernel(&self) -> bool {
         self.kernel
     }
 
     /// The processes that are chosen now, by pid, each once. Those named by their numbers come
     /// first, whether they are there or not.
-    pub(super) fn processes(&self) -> Result<Vec<u32>, ReadError> {
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::Io`] when `/proc` cannot be read.
+    pub fn processes(&self) -> Result<Vec<u32>, ReadError> {
         let mut chosen: Vec<u32> = Vec::new();
         let mut add = |pid: u32| {
             if !chosen.contains(&pid) {
