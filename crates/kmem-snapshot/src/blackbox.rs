@@ -15,6 +15,7 @@
 mod counters;
 mod groups;
 mod header;
+mod live;
 mod record;
 mod site;
 
@@ -24,6 +25,7 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 pub use counters::Counts;
+pub use live::LiveBox;
 pub use record::{Moment, Reason};
 
 use kmem_layout::mapping::FIRST_ADDRESS;
