@@ -64,7 +64,9 @@ done
 "$built/kmem" completions bash | place 644 - "$DATADIR/bash-completion/completions/kmem"
 "$built/kmem" completions zsh | place 644 - "$DATADIR/zsh/site-functions/_kmem"
 "$built/kmem" completions fish | place 644 - "$DATADIR/fish/vendor_completions.d/kmem.fish"
-configured packaging/systemd/kmem-export.service "$PREFIX/lib/systemd/system/kmem-export.service"
+for unit in kmem-export kmem-watch; do
+  configured "packaging/systemd/$unit.service" "$PREFIX/lib/systemd/system/$unit.service"
+done
 for licence in LICENSE-APACHE LICENSE-MIT; do
   place 644 "$licence" "$doc/$licence"
 done

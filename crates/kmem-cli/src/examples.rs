@@ -62,6 +62,14 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "kmem export --all --kernel --listen 127.0.0.1:9999",
         ],
     ),
+    (
+        "watch",
+        &[
+            "kmem watch -p 1234 -o /var/tmp/reports",
+            "kmem watch --cgroup /system.slice/web.service -o reports --interval 500ms",
+            "kmem watch --all -o reports --format pprof --keep 20",
+        ],
+    ),
     ("attach", &["kmem attach -p 1234"]),
     ("doctor", &["kmem doctor", "kmem doctor --json | jq '.checks[].state'"]),
     ("leaks", &["kmem leaks -p 1234", "kmem leaks -p server --json | jq .direct.bytes"]),

@@ -8,6 +8,7 @@
 //! kmem dump -p PID                allocinfo text and other formats, for programs
 //! kmem diff BEFORE AFTER          call sites whose memory changed between two sources
 //! kmem export -p PID              metrics and profiles over HTTP
+//! kmem watch -p PID -o DIR        reports when memory runs short, and when a process ends
 //! kmem attach -p PID              what is known of a process without kmem
 //! kmem doctor                     what of this machine makes kmem slower, or hides facts
 //! kmem leaks -p PID               live objects to which no pointer leads
@@ -39,6 +40,7 @@
 //! source       a process, a file or the kernel, as an argument
 //! options      arguments that several commands share: targets, filters, sizes
 //! format       names of the formats that rows are printed in
+//! cgroup       files of the control groups of a process
 //! destination  files and streams that output goes to
 //! examples     examples of every command, and exit codes
 //! failure      reasons for which a command fails, exit codes, messages on stderr
@@ -49,6 +51,7 @@
 
 mod attach;
 mod buddyinfo;
+mod cgroup;
 mod context;
 mod destination;
 mod diff;
@@ -79,6 +82,7 @@ mod slabinfo;
 mod source;
 mod sysctl;
 mod top;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -113,6 +117,11 @@ enum Command {
     Diff(diff::Args),
     /// Serve metrics for Prometheus, and profiles for pprof, over HTTP
     Export(export::Args),
+    /// Look after processes: report who held their memory when it ran short, and when they ended
+    ///
+    /// Reports are files in a directory. It runs until SIGINT or SIGTERM, and with -p alone until
+    /// these processes have ended.
+    Watch(watch::Args),
     /// Show what is known of a process without kmem, and how to start it again with it
     Attach(attach::Args),
     /// Check what of this machine makes programs under kmem slower, or hides facts from kmem
@@ -182,6 +191,7 @@ fn main() -> ExitCode {
         Command::Record(args) => record::main(&args),
         Command::Report(args) => report::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::main(&args),
+        Command::Watch(args) => watch::main(&args).map(|()| ExitCode::SUCCESS),
     };
     match result {
         Ok(code) => code,

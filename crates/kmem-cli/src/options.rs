@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use kmem_snapshot::recording::At;
@@ -11,6 +12,10 @@ use kmem_snapshot::{Filter, Pattern, Selection, Target, When};
 use crate::failure::Failure;
 use crate::process::Named;
 
+/// Least time between two readings.
+const LEAST: Duration = Duration::from_millis(1);
+/// Most time between two readings.
+const MOST: Duration = Duration::from_secs(86_400);
 /// The sources that are no black box.
 pub(crate) const NO_BOX: [&str; 6] =
     ["pid", "core", "allocinfo", "kernel", "kernel_log", "recording"];
@@ -252,6 +257,16 @@ impl Filters {
     /// Least size, in bytes.
     pub(crate) fn least(&self) -> Option<i64> {
         self.min
+    }
+}
+
+/// Parses a time between two readings.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if (LEAST..=MOST).contains(&time) {
+        Ok(time)
+    } else {
+        Err("a time from 1ms to 1day is needed".to_owned())
     }
 }
 

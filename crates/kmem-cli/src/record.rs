@@ -15,15 +15,12 @@ use std::time::{Duration, Instant};
 use kmem_snapshot::{Process, Target};
 
 use crate::failure::Failure;
+use crate::options::interval;
 use crate::process::Named;
 use crate::run::settings::Settings;
 use crate::run::{self, Program, sys};
 pub(crate) use session::Session;
 
-/// Least time between two moments.
-const LEAST: Duration = Duration::from_millis(1);
-/// Most time between two moments.
-const MOST: Duration = Duration::from_secs(86_400);
 /// Signals that end a recording of a process that this command did not start.
 const ENDS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
@@ -59,16 +56,6 @@ pub(crate) struct Args {
     /// Run this program, with its arguments, and record it
     #[arg(trailing_var_arg = true, value_name = "CMD", group = "recorded")]
     command: Vec<OsString>,
-}
-
-/// Parses a time between two moments.
-fn interval(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if (LEAST..=MOST).contains(&time) {
-        Ok(time)
-    } else {
-        Err("a time from 1ms to 1day is needed".to_owned())
-    }
 }
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {

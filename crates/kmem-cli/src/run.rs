@@ -20,17 +20,17 @@
 //! sys          system calls
 //! ```
 
-mod boxes;
+pub(crate) mod boxes;
 mod directory;
 mod embedded;
-mod exit_report;
+pub(crate) mod exit_report;
 mod exit_socket;
 pub(crate) mod library;
-mod oom;
+pub(crate) mod oom;
 mod peak;
 pub(crate) mod preloadable;
 mod rows;
-mod sections;
+pub(crate) mod sections;
 pub(crate) mod settings;
 pub(crate) mod sys;
 mod watch;

@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 use kmem_testing::{is_not_root, not_run, this_test};
-use program::{KMEM, compile, directory, library, text};
+use program::{KMEM, compile, control_group, directory, library, text};
 use tempfile::TempDir;
 
 /// Time in which `kmem run` reads a program that allocates no more.
@@ -268,29 +268,6 @@ fn a_misuse_is_recorded_while_another_thread_writes_records() {
         let report = text(&output.stderr);
         assert!(report.contains("kmem ended it for a misuse of memory\n"), "{report}");
     }
-}
-
-/// Makes a memory control group with a limit in bytes. None, and recorded, where it cannot.
-fn control_group(limit: u64) -> Option<PathBuf> {
-    let name = format!("kmem-test-{}", std::process::id());
-    for (root, file) in
-        [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
-    {
-        let group = Path::new(root).join(&name);
-        if !Path::new(root).join("cgroup.procs").exists() || fs::create_dir(&group).is_err() {
-            continue;
-        }
-        // Swap would only delay the kill.
-        for swap in ["memory.swap.max", "memory.swappiness"] {
-            let _ = fs::write(group.join(swap), "0");
-        }
-        if fs::write(group.join(file), limit.to_string()).is_ok() {
-            return Some(group);
-        }
-        let _ = fs::remove_dir(&group);
-    }
-    not_run(&this_test(), "no memory control group can be made");
-    None
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use kmem_snapshot::export::Metric;
 use kmem_testing::{Coprocess, is_missing};
-use program::{KMEM, Program, directory, text};
+use program::{KMEM, Program, check_unit, directory, text};
 use readers::{pprof, pprof_total};
 use serde_json::Value;
 
@@ -402,25 +402,5 @@ fn rules_and_dashboard_name_families_that_there_are() {
 
 #[test]
 fn the_unit_is_understood_and_hardened() {
-    if is_missing("systemd-analyze") {
-        return;
-    }
-    let unit = packaging("systemd/kmem-export.service");
-    let mut verify = Command::new("systemd-analyze");
-    let output = verify.args(["verify", "--man=no"]).arg(&unit).output().unwrap();
-    let said = text(&output.stderr);
-    // The command is not installed where the tests run.
-    let other = said.lines().find(|line| !line.contains("/usr/bin/kmem is not executable"));
-    assert_eq!(other, None);
-    let mut security = Command::new("systemd-analyze");
-    let security = security.args(["security", "--offline=true", "--threshold=25"]).arg(&unit);
-    let output = security.output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stdout));
-    // The options that the unit gives are those of the command.
-    let exec = fs::read_to_string(&unit).unwrap();
-    let exec = exec.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/kmem ")).unwrap();
-    let args: Vec<&str> = exec.split(' ').collect();
-    assert_eq!(args[..2], ["export", "--all"]);
-    let known = Command::new(KMEM).args(&args).arg("--help").output().unwrap();
-    assert!(known.status.success());
+    check_unit("kmem-export", &["export", "--all"]);
 }

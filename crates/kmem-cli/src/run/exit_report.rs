@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 
 use kmem_snapshot::blackbox::BlackBox;
 use kmem_snapshot::books::{Accounting, Mappings};
@@ -39,7 +40,7 @@ pub(super) struct Show {
 /// # Errors
 ///
 /// The errors of the writer.
-pub(crate) fn write(
+pub(super) fn write(
     mut out: &mut dyn Write,
     ended: &Ended,
     command: &str,
@@ -160,15 +161,7 @@ fn is_killed(ended: &Ended) -> bool {
 
 /// The end of the command, in words. `own` is its box.
 pub(super) fn how(ended: &Ended, own: Option<&&Held>) -> String {
-    let signal = match (ended.status.code(), ended.status.signal()) {
-        (Some(code), _) => return format!("exited with {code}"),
-        (None, Some(signal)) => signal,
-        (None, None) => return "ended".to_owned(),
-    };
-    let name = match signal_name(signal) {
-        "" => format!("signal {signal}"),
-        name => name.to_owned(),
-    };
+    let Some(signal) = ended.status.signal() else { return status(ended.status) };
     let why = if is_killed(ended) && ended.kills.group != 0 {
         ": the kernel's OOM killer ended it"
     } else if signal == libc::SIGABRT && own.is_some_and(|held| sections::is_misuse(held)) {
@@ -176,7 +169,20 @@ pub(super) fn how(ended: &Ended, own: Option<&&Held>) -> String {
     } else {
         ""
     };
-    format!("ended by {name}{why}")
+    format!("{}{why}", status(ended.status))
+}
+
+/// An exit status, in words.
+pub(crate) fn status(of: ExitStatus) -> String {
+    let signal = match (of.code(), of.signal()) {
+        (Some(code), _) => return format!("exited with {code}"),
+        (None, Some(signal)) => signal,
+        (None, None) => return "ended".to_owned(),
+    };
+    match signal_name(signal) {
+        "" => format!("ended by signal {signal}"),
+        name => format!("ended by {name}"),
+    }
 }
 
 fn signal_name(signal: i32) -> &'static str {

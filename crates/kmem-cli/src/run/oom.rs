@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use crate::cgroup::memory_file;
+
 /// Counters of kills, with their values when they were first read.
 pub(crate) struct OomWatch {
     /// Files of control groups that the command has been in.
@@ -42,7 +44,7 @@ impl OomWatch {
         if groups == self.last {
             return;
         }
-        let Some(path) = mounts().and_then(|mounts| file_in(&groups, &mounts)) else { return };
+        let Some(path) = mounts().and_then(|mounts| memory_file(&groups, &mounts)) else { return };
         if !self.groups.iter().any(|(known, _)| *known == path) {
             let Some(kills) = kills(&path) else { return };
             // Kills on the machine during the watch may be of this group.
@@ -68,7 +70,8 @@ fn since(before: u64, now: Option<u64>) -> u64 {
     now.unwrap_or(before).saturating_sub(before)
 }
 
-fn machine() -> Option<u64> {
+/// Kills on the machine since it started.
+pub(crate) fn machine() -> Option<u64> {
     kills(&PathBuf::from("/proc/vmstat"))
 }
 
@@ -81,55 +84,9 @@ fn value(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
-/// Finds the file in the texts of `/proc/PID/cgroup` and `/proc/self/mountinfo`. The hierarchy of
-/// version 1 has the memory controller wherever it is mounted.
-fn file_in(groups: &str, mounts: &str) -> Option<PathBuf> {
-    let path_of = |wanted: &dyn Fn(&str, &str) -> bool| {
-        groups.lines().find_map(|line| {
-            let mut fields = line.splitn(3, ':');
-            let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-            wanted(number, controllers).then_some(path)
-        })
-    };
-    let first = path_of(&|_, controllers| controllers.split(',').any(|c| c == "memory"));
-    let (path, kind, option, name) = match first {
-        Some(path) => (path, "cgroup", "memory", "memory.oom_control"),
-        None => (path_of(&|number, _| number == "0")?, "cgroup2", "", "memory.events"),
-    };
-    mounts.lines().find_map(|line| {
-        let (mount, system) = line.split_once(" - ")?;
-        let mut system = system.split(' ');
-        let of_kind = system.next()? == kind;
-        let options = system.nth(1).unwrap_or_default();
-        if !of_kind || !(option.is_empty() || options.split(',').any(|o| o == option)) {
-            return None;
-        }
-        let mut mount = mount.split(' ').skip(3);
-        let (root, point) = (mount.next()?, mount.next()?);
-        let below = path.strip_prefix(root.trim_end_matches('/')).unwrap_or(path);
-        Some(PathBuf::from(point).join(below.trim_start_matches('/')).join(name))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_file_of_each_version_is_found_below_its_mount() {
-        let mounts = "30 1 0:26 / /sys/fs/cgroup rw shared:4 - tmpfs tmpfs rw\n\
-                      31 30 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
-                      32 30 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        let first = "5:cpu,cpuacct:/x\n4:memory:/a/b\n0::/user\n";
-        let path = "/sys/fs/cgroup/memory/a/b/memory.oom_control";
-        assert_eq!(file_in(first, mounts), Some(path.into()));
-        let path = "/sys/fs/cgroup/unified/user/memory.events";
-        assert_eq!(file_in("0::/user\n", mounts), Some(path.into()));
-        let inside = "32 30 0:28 /box /cg rw - cgroup2 cgroup2 rw\n";
-        assert_eq!(file_in("0::/box/a\n", inside), Some("/cg/a/memory.events".into()));
-        assert_eq!(file_in("0::/\n", "1 2 0:3 / / rw - ext4 x rw\n"), None);
-        assert_eq!(file_in("", mounts), None);
-    }
 
     #[test]
     fn mounts_are_read_when_the_command_enters_a_group() {

@@ -353,7 +353,7 @@ pub(super) fn rows(snapshot: &Snapshot, symbols: &mut Symbols<'_>, mmap: bool) -
 }
 
 /// The sum of rows: of the heap, and of memory that the program mapped.
-pub(super) fn sum(sites: &[Site]) -> String {
+pub(crate) fn sum(sites: &[Site]) -> String {
     let (mapped, heap): (Vec<&Site>, Vec<&Site>) =
         sites.iter().partition(|site| site.mapped.is_some());
     let bytes = |sites: &[&Site]| sites.iter().map(|site| site.bytes).fold(0, i64::saturating_add);

@@ -4,9 +4,9 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 /// Converts a result of -1 into the error of the call.
@@ -189,6 +189,29 @@ pub(super) fn cpu_time(pid: u32) -> Option<Duration> {
     check(unsafe { libc::clock_gettime(clock, &raw mut time) }).ok()?;
     let (seconds, nanos) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
     Some(Duration::new(seconds, nanos))
+}
+
+/// Exit status of a process that has been waited for, by its pidfd. None before, where the kernel
+/// keeps no such status (before Linux 6.15), and where it may not be known.
+pub(crate) fn exit_status(pidfd: &OwnedFd) -> Option<ExitStatus> {
+    /// `PIDFD_GET_INFO`: `_IOWR(0xff, 11, struct pidfd_info)`.
+    const GET_INFO: libc::c_ulong = 3 << 30 | (size_of::<Info>() as libc::c_ulong) << 16 | 0xff0b;
+    /// `PIDFD_INFO_EXIT`.
+    const EXIT: u64 = 1 << 3;
+    /// The first version of `struct pidfd_info`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        mask: u64,
+        cgroup: u64,
+        ids: [u32; 11],
+        exit_code: i32,
+    }
+    let mut info = Info { mask: EXIT, ..Info::default() };
+    // SAFETY: the size of `Info` is in the request, so the kernel reads and writes that many bytes
+    // of `info`, which is borrowed mutably. Any bytes are valid for its integers.
+    check(unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFO, &raw mut info) }).ok()?;
+    (info.mask & EXIT != 0).then(|| ExitStatus::from_raw(info.exit_code))
 }
 
 /// Effective user and group of this process.

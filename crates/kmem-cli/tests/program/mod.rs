@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 
 pub(crate) use kmem_testing::directory;
 use kmem_testing::library::{LIBRARY, built};
-use kmem_testing::{Compiler, Coprocess, is_not_root, not_run, this_test};
+use kmem_testing::{Compiler, Coprocess, is_missing, is_not_root, not_run, this_test};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -45,6 +45,58 @@ pub(crate) fn for_another_user() -> Option<(TempDir, PathBuf)> {
     std::fs::copy(KMEM, &copy).unwrap();
     std::fs::set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();
     Some((dir, copy))
+}
+
+/// Makes a memory control group with a limit in bytes. None, and recorded, where it cannot.
+pub(crate) fn control_group(limit: u64) -> Option<PathBuf> {
+    // The tests of one file run in one process.
+    let name = format!("kmem-test-{}-{limit}", std::process::id());
+    for (root, file) in
+        [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+    {
+        let group = Path::new(root).join(&name);
+        if !Path::new(root).join("cgroup.procs").exists() || std::fs::create_dir(&group).is_err() {
+            continue;
+        }
+        // Swap would only delay the kill.
+        for swap in ["memory.swap.max", "memory.swappiness"] {
+            let _ = std::fs::write(group.join(swap), "0");
+        }
+        if std::fs::write(group.join(file), limit.to_string()).is_ok() {
+            return Some(group);
+        }
+        let _ = std::fs::remove_dir(&group);
+    }
+    not_run(&this_test(), "no memory control group can be made");
+    None
+}
+
+/// Checks that a unit of systemd is understood and hardened, and that the parser takes its command,
+/// which begins with these words.
+#[track_caller]
+pub(crate) fn check_unit(name: &str, begin: &[&str]) {
+    if is_missing("systemd-analyze") {
+        return;
+    }
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let unit = unit.join(format!("{name}.service"));
+    let mut verify = Command::new("systemd-analyze");
+    let output = verify.args(["verify", "--man=no"]).arg(&unit).output().unwrap();
+    let said = text(&output.stderr);
+    // The command is not installed where the tests run.
+    let other = said.lines().find(|line| !line.contains("/usr/bin/kmem is not executable"));
+    assert_eq!(other, None);
+    let mut security = Command::new("systemd-analyze");
+    let security = security.args(["security", "--offline=true", "--threshold=25"]).arg(&unit);
+    let output = security.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stdout));
+    // The options that the unit gives are those of the command.
+    let exec = std::fs::read_to_string(&unit).unwrap();
+    let exec = exec.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/kmem ")).unwrap();
+    let args: Vec<&str> = exec.split(' ').collect();
+    assert!(args.starts_with(begin), "{args:?}");
+    let known = Command::new(KMEM).args(&args).arg("--help").output().unwrap();
+    assert!(known.status.success());
 }
 
 /// True when a process that dies leaves a core in its directory on this machine. Recorded
@@ -133,6 +185,16 @@ impl Program {
         assert!(status.to_string().contains("core dumped"), "{status}");
         let mut new = files(self.dir.path()).into_iter().filter(|path| !before.contains(path));
         Some(new.next().expect("a core in the directory of the process"))
+    }
+
+    /// Sends it a byte, and does not wait for an answer.
+    pub(crate) fn write(&mut self, command: u8) {
+        self.process.write(&[command]);
+    }
+
+    /// Ends its input, and does not wait for its end.
+    pub(crate) fn close(&mut self) {
+        self.process.close_input();
     }
 
     /// Sends it a byte that ends it, and waits for its end.
