@@ -344,18 +344,8 @@ fn write_mappings(
     symbols: &mut Symbols<'_>,
     lines: usize,
 ) -> io::Result<()> {
-    let mut sites = sites::resolve_mappings(&of.rows, symbols, |_| true);
-    // Pages of the kernel that no process has in its memory: [vvar], [vsyscall].
-    sites.retain(|site| site.bytes != 0 || !site.origin.location().starts_with('['));
-    sites.sort_by(|a, b| Order::Size.compare(a, b));
-    let mapped = sites.iter().filter_map(|site| site.mapped).fold(0, u64::saturating_add);
-    writeln!(
-        out,
-        "\nOutside of the heap at exit: {} resident of {} mapped",
-        report::size_u(of.parts.total()),
-        report::size_u(mapped)
-    )?;
-    report::write_mapping_table(out, &sites, lines)?;
+    let sites = sites::resolve_mappings(&of.rows, symbols, |_| true);
+    sections::write_outside(out, " at exit", (of, sites), lines)?;
     for fault in &of.faults {
         writeln!(out, "kmem: {}", printable(fault))?;
     }

@@ -352,6 +352,26 @@ pub(super) fn rows(snapshot: &Snapshot, symbols: &mut Symbols<'_>, mmap: bool) -
     sites
 }
 
+/// Writes the memory outside of the heap, with its rows; `when` follows the heading.
+///
+/// # Errors
+///
+/// The errors of the writer.
+pub(crate) fn write_outside(
+    out: &mut impl Write,
+    when: &str,
+    (of, mut sites): (&Mappings, Vec<Site>),
+    lines: usize,
+) -> io::Result<()> {
+    // Pages of the kernel that no process has in its memory: [vvar], [vsyscall].
+    sites.retain(|site| site.bytes != 0 || !site.origin.location().starts_with('['));
+    sites.sort_by(|a, b| Order::Size.compare(a, b));
+    let mapped = sites.iter().filter_map(|site| site.mapped).fold(0, u64::saturating_add);
+    let (resident, mapped) = (size_u(of.parts.total()), size_u(mapped));
+    writeln!(out, "\nOutside of the heap{when}: {resident} resident of {mapped} mapped")?;
+    report::write_mapping_table(out, &sites, lines)
+}
+
 /// The sum of rows: of the heap, and of memory that the program mapped.
 pub(crate) fn sum(sites: &[Site]) -> String {
     let (mapped, heap): (Vec<&Site>, Vec<&Site>) =

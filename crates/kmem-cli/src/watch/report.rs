@@ -6,7 +6,7 @@ use kmem_snapshot::Reading;
 use kmem_snapshot::blackbox::time;
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::output::{self, Choice, Format};
-use kmem_snapshot::report::{self, size_u};
+use kmem_snapshot::report;
 use kmem_snapshot::sites::{Order, Site};
 use serde_json::json;
 
@@ -90,7 +90,9 @@ impl Report<'_> {
         let live = sections::sum(&reading.sites);
         writeln!(out, "\nLast snapshot, {}: {live}", self.age(last.time_ns))?;
         table(out, reading.sites.clone(), lines)?;
-        outside(out, reading, lines)?;
+        if let Some(of) = &reading.snapshot.mappings {
+            sections::write_outside(out, "", (of, reading.mappings.clone()), lines)?;
+        }
         if let Some(accounting) = reading.accounting() {
             writeln!(out)?;
             report::write_accounting(out, accounting)?;
@@ -160,21 +162,4 @@ fn notes(out: &mut impl Write, reading: &Reading) -> io::Result<()> {
 fn table(out: &mut impl Write, mut sites: Vec<Site>, lines: usize) -> io::Result<()> {
     sites.sort_by(|a, b| Order::Size.compare(a, b));
     report::write_table(out, &sites, lines)
-}
-
-/// Writes the memory outside of the heap, where it is known.
-fn outside(out: &mut impl Write, reading: &Reading, lines: usize) -> io::Result<()> {
-    let Some(of) = &reading.snapshot.mappings else { return Ok(()) };
-    let mut sites = reading.mappings.clone();
-    // Pages of the kernel that no process has in its memory: [vvar], [vsyscall].
-    sites.retain(|site| site.bytes != 0 || !site.origin.location().starts_with('['));
-    sites.sort_by(|a, b| Order::Size.compare(a, b));
-    let mapped = sites.iter().filter_map(|site| site.mapped).fold(0, u64::saturating_add);
-    writeln!(
-        out,
-        "\nOutside of the heap: {} resident of {} mapped",
-        size_u(of.parts.total()),
-        size_u(mapped)
-    )?;
-    report::write_mapping_table(out, &sites, lines)
 }
