@@ -37,13 +37,16 @@ examples() {
   cc -Wall -Werror examples/installed/tenant.c -o "$root/tenant" $flags
   # shellcheck disable=SC2086
   c++ -Wall -Werror -std=c++17 examples/installed/tenant.cpp -o "$root/tenant_cpp" $flags
-  LD_LIBRARY_PATH=$usr/lib refuses "$root/tenant"
-  LD_LIBRARY_PATH=$usr/lib refuses "$root/tenant_cpp"
+  # shellcheck disable=SC2086
+  c++ -Wall -Werror -std=c++17 examples/installed/rows.cpp -o "$root/rows" $flags
+  for example in tenant tenant_cpp rows; do
+    LD_LIBRARY_PATH=$usr/lib refuses "$root/$example"
+  done
   cmake -S examples/installed -B "$root/cmake" -DCMAKE_PREFIX_PATH="$usr" >/dev/null
   cmake --build "$root/cmake" >/dev/null
-  refuses "$root/cmake/tenant"
-  refuses "$root/cmake/tenant_cpp"
-  refuses "$root/cmake/tenant_static"
+  for example in tenant tenant_cpp rows tenant_static; do
+    refuses "$root/cmake/$example"
+  done
 }
 
 # The installed command uses the installed library, and reads a static program, too.

@@ -19,9 +19,17 @@ const OBJECTS: &[&str] =
 const CRATES: &[&str] =
     &["alloc", "core", "hashbrown", "indexmap", "kmem_core", "smallvec", "std", "__rustc"];
 
-/// Prefixes of names of the C++ library.
-const CXX: &[&str] =
-    &["_ZN9__gnu_cxx", "_ZNK9__gnu_cxx", "_ZNKSt", "_ZNSt", "_ZSt", "_Zna", "_Znw"];
+/// Prefixes of names of the C++ library, and of the memory resource in the headers of kmem.
+const CXX: &[&str] = &[
+    "_ZN4kmem15memory_resource",
+    "_ZN9__gnu_cxx",
+    "_ZNK9__gnu_cxx",
+    "_ZNKSt",
+    "_ZNSt",
+    "_ZSt",
+    "_Zna",
+    "_Znw",
+];
 
 /// Prefixes of names in V8, behind `_ZN2v8`: functions that map memory for its heaps.
 const V8: &[&str] = &[
@@ -626,6 +634,7 @@ mod tests {
     fn functions_of_the_cxx_library_are_known_by_their_namespace() {
         assert!(is_wrapper(b"_ZNSt6vectorIiSaIiEE17_M_realloc_insertIJiEEEvv"));
         assert!(is_wrapper(b"_Znwm"));
+        assert!(is_wrapper(b"_ZN4kmem15memory_resource11do_allocateEmm"));
         // A namespace of a program.
         assert!(!is_wrapper(b"_ZN4core5Store3addEv"));
         assert!(!is_wrapper(b"_ZN5Store3addEv"));

@@ -57,9 +57,20 @@ fn sums_are_exact_after_threads_moved_groups_were_deleted_and_limits_changed() {
 }
 
 #[test]
+fn a_memory_resource_charges_its_group_to_the_byte_or_throws() {
+    if !no_cxx() {
+        must_succeed(&program("group_resource.cc"), &[]);
+    }
+}
+
+#[test]
 fn without_the_library_every_function_says_so() {
     let sources = ["group_absent.c", "group_absent.cc"];
     for source in &sources[..if no_cxx() { 1 } else { 2 }] {
         Run::new(program(source)).without_preload().run().assert_success();
+    }
+    if !no_cxx() {
+        let resource = Run::new(program("group_resource.cc")).arg("absent");
+        resource.without_preload().run().assert_success();
     }
 }
