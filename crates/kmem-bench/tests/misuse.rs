@@ -27,7 +27,7 @@ fn endings_are_told_apart_by_allocator() {
     let rows = document["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 1);
     assert_eq!(rows[0]["group"], "free");
-    for name in ["glibc", "kmem default", "kmem strict", "kmem debug_pagealloc"] {
+    for name in ["glibc", "kmem default", "kmem hardened", "kmem debug_pagealloc"] {
         assert_eq!(rows[0]["endings"][name], "found", "{name} in {document}");
         assert_eq!(document["counts"][name]["found"], 1, "{name} in {document}");
     }
