@@ -33,7 +33,7 @@ extern "C" fn init() {
 extern "C" fn fini() {
     if !is_vfork_child() {
         // SAFETY: `exit` must not be called inside `malloc`, as from a signal handler.
-        unsafe { KMEM.check_at_exit(is_only_thread()) };
+        unsafe { KMEM.check_at_exit(is_only_thread) };
     }
     last_call();
 }

@@ -126,13 +126,14 @@ impl<P: Platform> Instance<P> {
         ledger.reporter().make_due(&ledger.census());
     }
 
-    /// Looks at the objects in the quarantine when the program ends, and with `alone` at the red
-    /// zones of all that live. Damage is reported, and ends the program. Does nothing without these
-    /// checks.
+    /// Looks at the objects in the quarantine when the program ends, and if `alone` returns true at
+    /// the red zones of all that live. Damage is reported, and ends the program. Without these
+    /// checks this does nothing, and does not call `alone`.
     ///
     /// # Safety
-    /// With `alone`, no other thread runs, and this one is not inside a call of the instance.
-    pub unsafe fn check_at_exit(&'static self, alone: bool) {
+    /// If `alone` returns true, no other thread runs, and this one is not inside a call of the
+    /// instance.
+    pub unsafe fn check_at_exit(&'static self, alone: impl FnOnce() -> bool) {
         if self.is_ready() && self.ledger.guards.checks().any() {
             // SAFETY: the same contract.
             unsafe { self.ledger.check_at_exit(alone) };

@@ -9,16 +9,18 @@ use crate::os::Platform;
 use crate::sync::Ordering;
 
 impl<P: Platform> Ledger<P> {
-    /// Looks at the poison of all objects in the quarantine. With `alone`, also looks at the red
-    /// zones of all live objects. Damage is reported, and ends the program, as it does at a free.
+    /// Looks at the poison of all objects in the quarantine. If `alone` returns true, also looks at
+    /// the red zones of all live objects. Damage is reported, and ends the program, as it does at a
+    /// free.
     ///
     /// # Safety
-    /// With `alone`, this is the only thread, and it is not inside a call of the allocator.
-    pub unsafe fn check_at_exit(&'static self, alone: bool) {
+    /// If `alone` returns true, this is the only thread, and it is not inside a call of the
+    /// allocator.
+    pub unsafe fn check_at_exit(&'static self, alone: impl FnOnce() -> bool) {
         if self.guards.checks().has_quarantine() {
             self.empty_quarantine();
         }
-        if !alone || !self.guards.checks().has_red_zones() {
+        if !self.guards.checks().has_red_zones() || !alone() {
             return;
         }
         for set in self.heap.zones.all().filter(|set| set.is_heap()) {
