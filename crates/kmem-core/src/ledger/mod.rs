@@ -17,7 +17,10 @@
 //! | `effort`        | retries before a request is refused                          |
 //! | `transfer`      | another site, group or length for an allocation              |
 //! | `watch`         | calls that are counted or checked one by one                 |
-//! | `object_checks` | red zones, quarantine, caches                                |
+//! | `object_checks` | which checks of objects are on; records, caches              |
+//! | `red_zone`      | bytes around objects that no program may write to            |
+//! | `hold_back`     | freed objects in the quarantine                              |
+//! | `exit_check`    | the last look at objects, when a program ends                |
 //! | `tags`          | static tags of objects that are loaded and unloaded          |
 //! | `fork`          | repair in a forked child                                     |
 //!
@@ -40,9 +43,11 @@ use crate::units::{ObjcgId, PageCount, TagId};
 mod effort;
 mod exit_check;
 mod fork;
+mod hold_back;
 mod object_checks;
 mod objects;
 mod pages;
+mod red_zone;
 mod tags;
 mod transfer;
 mod watch;

@@ -2,15 +2,8 @@
 //! zones, the cache they belong to, quarantine. All of them close the fast paths, as watched calls
 //! do ([`Watch::GUARD`]), and need the books.
 //!
-//! ```text
-//! | bytes asked for | red zone: 8 bytes or more                  |   next object
-//! 0                 len                      size - 8          size
-//! ```
-//!
-//! The last 8 bytes of an object are set when its slab is made (see [`guard`]) and never change. So
-//! the owner of the next object may read them, too: they are the red zone in front of it. The first
-//! object of a slab has none in front. The length of the request and the cache are in the object's
-//! *record*. It is a second word beside the extension word, which no overrun reaches.
+//! The length of the request and the cache are in the object's *record*. It is a second word beside
+//! the extension word. An overrun damages red zones before it reaches one.
 //!
 //! A page allocation has no red zone and is not held back. `debug_pagealloc` and `page_poison`
 //! check those.
@@ -28,13 +21,11 @@ use crate::conf::Conf;
 use crate::heap::Live;
 use crate::os::{Console, Platform};
 use crate::report::{Line, Printable};
-use crate::slab::guard::{self, RED_ZONE};
+use crate::slab::guard::RED_ZONE;
 use crate::slab::quarantine::Quarantine;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
-use crate::units::{Item, TagId};
+use crate::units::TagId;
 
-/// The pattern of objects in quarantine (the kernel's `POISON_FREE`).
-const POISON: u8 = 0x6B;
 /// Most bytes of a damaged place that a report shows.
 const SHOWN: usize = 8;
 
@@ -104,22 +95,22 @@ impl ObjectChecks {
 
 /// Record of a live object: `cache:16 | len:16`.
 #[derive(Clone, Copy)]
-struct Record(u32);
+pub(super) struct Record(u32);
 
 const _: () = assert!(MAX_OBJECT <= u16::MAX as usize);
 
 impl Record {
-    const fn new(len: usize, cache: CacheNumber) -> Self {
+    pub(super) const fn new(len: usize, cache: CacheNumber) -> Self {
         Self((cache.0 as u32) << 16 | len as u32)
     }
 
     /// Bytes of the request.
-    const fn len(self) -> usize {
+    pub(super) const fn len(self) -> usize {
         self.0 as usize & 0xFFFF
     }
 
     /// The cache.
-    const fn cache(self) -> CacheNumber {
+    pub(super) const fn cache(self) -> CacheNumber {
         CacheNumber((self.0 >> 16) as u16)
     }
 }
@@ -163,7 +154,7 @@ impl CacheNames {
 /// The checks of objects of an instance. Zeroed memory is a valid value: none is on.
 pub struct ObjectGuards {
     checks: AtomicU32,
-    quarantine: Quarantine,
+    pub(super) quarantine: Quarantine,
     caches: CacheNames,
 }
 
@@ -256,38 +247,23 @@ impl fmt::Display for NameOf {
 }
 
 /// Damage to a place that no program may write to.
-struct Damage<'a> {
+pub(super) struct Damage<'a> {
     /// Kind of the place.
-    place: &'a str,
+    pub(super) place: &'a str,
     /// The object's address and size, and for a live object the bytes of its request.
-    object: usize,
-    size: usize,
-    len: Option<usize>,
+    pub(super) object: usize,
+    pub(super) size: usize,
+    pub(super) len: Option<usize>,
     /// Offset of the first damaged byte from the object, and the bytes from there on.
-    offset: isize,
-    found: &'a [u8],
+    pub(super) offset: isize,
+    pub(super) found: &'a [u8],
     /// The object's extension word.
-    word: u32,
+    pub(super) word: u32,
 }
 
 impl<P: Platform> Ledger<P> {
-    fn checks(&self) -> ObjectChecks {
+    pub(super) fn checks(&self) -> ObjectChecks {
         self.guards.checks()
-    }
-
-    /// Records the requested length of an object that was just allocated, and fills its red zone.
-    ///
-    /// # Safety
-    /// `object` is an object of that class with room for `len` bytes and the red zone, which the
-    /// caller alone uses.
-    pub unsafe fn guard_object(&self, object: usize, class: SizeClass, len: usize) {
-        if self.checks().records() > 0 {
-            // SAFETY: an object of that class, which the caller alone uses, by the contract.
-            unsafe {
-                self.set_record(object, class, Record::new(len, CacheNumber::NONE));
-                self.draw_red_zone(object, class, len);
-            }
-        }
     }
 
     /// Record of an object.
@@ -305,87 +281,16 @@ impl<P: Platform> Ledger<P> {
 
     /// # Safety
     /// See [`Self::record`].
-    unsafe fn record_of(&self, object: usize, class: SizeClass) -> Record {
+    pub(super) unsafe fn record_of(&self, object: usize, class: SizeClass) -> Record {
         // SAFETY: the same contract.
         Record(unsafe { self.record(object, class) }.load(Ordering::Relaxed))
     }
 
     /// # Safety
     /// See [`Self::record`].
-    unsafe fn set_record(&self, object: usize, class: SizeClass, record: Record) {
+    pub(super) unsafe fn set_record(&self, object: usize, class: SizeClass, record: Record) {
         // SAFETY: the same contract.
         unsafe { self.record(object, class) }.store(record.0, Ordering::Relaxed);
-    }
-
-    /// Fills the red zone of an object, but for the guard at its end, which is already set.
-    ///
-    /// # Safety
-    /// `object` is an object of that class, which the caller alone uses, and whose user has `len`
-    /// bytes.
-    unsafe fn draw_red_zone(&self, object: usize, class: SizeClass, len: usize) {
-        if self.checks().has_red_zones() {
-            let rest = (class.size() as usize - RED_ZONE).saturating_sub(len);
-            // SAFETY: bytes of the object, behind those of its user.
-            unsafe { ((object + len) as *mut u8).write_bytes(guard::PATTERN, rest) };
-        }
-    }
-
-    /// Number of bytes of a live object that its user may use.
-    ///
-    /// # Safety
-    /// A live object of that class begins at `object`.
-    pub unsafe fn object_len(&self, object: usize, class: SizeClass) -> usize {
-        let size = class.size() as usize;
-        if !self.checks().has_red_zones() {
-            return size;
-        }
-        // Limit the result: a stray write may have damaged the record.
-        // SAFETY: an object of that class; red zones need records.
-        unsafe { self.record_of(object, class) }.len().min(size - RED_ZONE)
-    }
-
-    /// Changes the length of a live object with extension word `word` in place. False: it must
-    /// move.
-    ///
-    /// # Safety
-    /// `object` is a live object of that class, which the caller alone uses.
-    pub unsafe fn resize_object(
-        &'static self,
-        object: usize,
-        class: SizeClass,
-        word: u32,
-        len: usize,
-    ) -> bool {
-        let checks = self.checks();
-        let room = class.size() as usize - checks.red_zone();
-        // An object is not moved while at least half of it stays in use.
-        let fits = |len| SizeClass::of(len + checks.red_zone()) == class;
-        if len > room || (len <= room / 2 && !fits(len)) {
-            return false;
-        }
-        let init = self.heap.zones.checks();
-        if init.zeroes_on_alloc() && !checks.has_red_zones() {
-            // The old length is not known. So what is given up here reads as zero when the object
-            // grows again, as in the kernel's krealloc.
-            // SAFETY: bytes of the object behind those that its user has from now on.
-            unsafe { ((object + len) as *mut u8).write_bytes(0, room - len) };
-        }
-        if checks.records() > 0 {
-            // SAFETY: a live object that the caller alone uses, by the contract.
-            unsafe {
-                self.check_red_zones(object, class, word);
-                let record = self.record_of(object, class);
-                let (old, cache) = (record.len(), record.cache());
-                // The red zone becomes the user's.
-                let zeroes = init.zeroes_on_alloc() || init.zeroes_on_free();
-                if zeroes && checks.has_red_zones() && len > old {
-                    ((object + old) as *mut u8).write_bytes(0, len - old);
-                }
-                self.set_record(object, class, Record::new(len, cache));
-                self.draw_red_zone(object, class, len);
-            }
-        }
-        true
     }
 
     /// Records the cache that a live object belongs to, if there are records.
@@ -437,108 +342,9 @@ impl<P: Platform> Ledger<P> {
         self.end_for_misuse(Some(TagId(live.word() & TAG_MASK)));
     }
 
-    /// Ends the program if the red zones of an object are damaged. The object is, or just was, live
-    /// with this extension word.
-    ///
-    /// # Safety
-    /// `object` is an object of that class, which the caller alone uses.
-    pub(super) unsafe fn check_red_zones(
-        &'static self,
-        object: usize,
-        class: SizeClass,
-        word: u32,
-    ) {
-        if !self.checks().has_red_zones() {
-            return;
-        }
-        let size = class.size() as usize;
-        // SAFETY: an object of that class, which the caller alone uses. The owner of the next
-        // object may read its last bytes concurrently.
-        let (len, zone) = unsafe {
-            let len = self.object_len(object, class);
-            (len, core::slice::from_raw_parts((object + len) as *const u8, size - len))
-        };
-        let damage =
-            Damage { place: "", object, size, len: Some(len), offset: 0, found: &[], word };
-        if let Some(bad) = zone.iter().position(|&byte| byte != guard::PATTERN) {
-            let (offset, found) = ((len + bad) as isize, &zone[bad..]);
-            self.overwritten(Damage { place: "right redzone", offset, found, ..damage })
-        }
-        let is_first = object as u32 & self.heap.classes.geometry(class).slab_mask == 0;
-        if !is_first
-            // SAFETY: the object in front ends where this one begins, which is taken.
-            && let Some((front, bad)) = unsafe { guard::damage(object) }
-        {
-            let (offset, found) = (bad as isize - RED_ZONE as isize, &front[bad..]);
-            self.overwritten(Damage { place: "left redzone", offset, found, ..damage })
-        }
-    }
-
-    /// Holds a freed object back, if a quarantine is configured. False: the caller gives it back at
-    /// once.
-    ///
-    /// # Safety
-    /// `object` is an object of that class of the heap, which the caller alone uses.
-    pub(super) unsafe fn hold_back(&'static self, object: usize, class: SizeClass) -> bool {
-        let size = class.size();
-        if !self.checks().has_quarantine() || !self.guards.quarantine.holds(size) {
-            return false;
-        }
-        let room = size as usize - self.checks().red_zone();
-        // SAFETY: the object's bytes, which the caller alone uses.
-        unsafe { (object as *mut u8).write_bytes(POISON, room) };
-        self.release(self.guards.quarantine.put(Item::at(object), size));
-        while self.release(self.guards.quarantine.take_excess()) {}
-        true
-    }
-
-    /// Lets all objects out of the quarantine.
-    pub fn empty_quarantine(&'static self) {
-        while self.release(self.guards.quarantine.take()) {}
-    }
-
-    /// Checks an object that leaves the quarantine, and gives it back. False: `item` is none.
-    fn release(&'static self, item: Item) -> bool {
-        let at = item.address();
-        let set = if item.is_none() { None } else { self.heap.zones.of(at) };
-        let Some((set, pfn)) = set.and_then(|set| Some((set, set.zone.pfn(at)?))) else {
-            return false;
-        };
-        // SAFETY: a page of the zone.
-        let class = unsafe { set.slabs.class_of(pfn) }.0;
-        let size = class.size() as usize;
-        self.guards.quarantine.left(class.size());
-        let poisoned = size - self.checks().red_zone();
-        // SAFETY: a free object of that class, which this thread took out of the quarantine. Its
-        // slab has extension words: checks of objects need the books.
-        let (bytes, word) = unsafe {
-            let bytes = core::slice::from_raw_parts(at as *const u8, poisoned);
-            (bytes, self.object_word(at, class).load(Ordering::Relaxed))
-        };
-        let damage =
-            Damage { place: "poison", object: at, size, len: None, offset: 0, found: &[], word };
-        // Compare whole lines first: that takes a few wide instructions.
-        let spoilt = |line: &[u8]| line.iter().fold(0, |all, &byte| all | byte ^ POISON) != 0;
-        if bytes.chunks(64).any(spoilt)
-            && let Some(bad) = bytes.iter().position(|&byte| byte != POISON)
-        {
-            self.overwritten(Damage { offset: bad as isize, found: &bytes[bad..], ..damage })
-        }
-        if poisoned < size
-            // SAFETY: the end of an object that this thread took out of the quarantine.
-            && let Some((end, bad)) = unsafe { guard::damage(at + size) }
-        {
-            let (offset, found) = ((poisoned + bad) as isize, &end[bad..]);
-            self.overwritten(Damage { place: "right redzone", offset, found, ..damage })
-        }
-        // SAFETY: a free object of that class, which this thread took out of the quarantine.
-        unsafe { self.give_object(class, item) };
-        true
-    }
-
     /// Reports damage and ends the program.
     #[cold]
-    fn overwritten(&'static self, damage: Damage<'_>) -> ! {
+    pub(super) fn overwritten(&'static self, damage: Damage<'_>) -> ! {
         let Damage { place, object, size, len, offset, found, word } = damage;
         self.reporter().with_holder(word, |holder| {
             let mut line = Line::new();

@@ -1,0 +1,142 @@
+//! Red zones: the bytes of an object behind those of its request. They are filled when the object
+//! is allocated, and looked at when it is freed or resized.
+//!
+//! ```text
+//! | bytes asked for | red zone: 8 bytes or more                  |   next object
+//! 0                 len                      size - 8          size
+//! ```
+//!
+//! The last 8 bytes of an object are set when its slab is made (see [`guard`]) and never change. So
+//! the owner of the next object may read them, too: they are the red zone in front of it. The first
+//! object of a slab has none in front.
+
+use super::Ledger;
+use super::object_checks::{CacheNumber, Damage, Record};
+use crate::class::SizeClass;
+use crate::os::Platform;
+use crate::slab::guard::{self, RED_ZONE};
+
+impl<P: Platform> Ledger<P> {
+    /// Records the requested length of an object that was just allocated, and fills its red zone.
+    ///
+    /// # Safety
+    /// `object` is an object of that class with room for `len` bytes and the red zone, which the
+    /// caller alone uses.
+    pub unsafe fn guard_object(&self, object: usize, class: SizeClass, len: usize) {
+        if self.checks().records() > 0 {
+            // SAFETY: an object of that class, which the caller alone uses, by the contract.
+            unsafe {
+                self.set_record(object, class, Record::new(len, CacheNumber::NONE));
+                self.draw_red_zone(object, class, len);
+            }
+        }
+    }
+
+    /// Fills the red zone of an object, but for the guard at its end, which is already set.
+    ///
+    /// # Safety
+    /// `object` is an object of that class, which the caller alone uses, and whose user has `len`
+    /// bytes.
+    unsafe fn draw_red_zone(&self, object: usize, class: SizeClass, len: usize) {
+        if self.checks().has_red_zones() {
+            let rest = (class.size() as usize - RED_ZONE).saturating_sub(len);
+            // SAFETY: bytes of the object, behind those of its user.
+            unsafe { ((object + len) as *mut u8).write_bytes(guard::PATTERN, rest) };
+        }
+    }
+
+    /// Number of bytes of a live object that its user may use.
+    ///
+    /// # Safety
+    /// A live object of that class begins at `object`.
+    pub unsafe fn object_len(&self, object: usize, class: SizeClass) -> usize {
+        let size = class.size() as usize;
+        if !self.checks().has_red_zones() {
+            return size;
+        }
+        // Limit the result: a stray write may have damaged the record.
+        // SAFETY: an object of that class; red zones need records.
+        unsafe { self.record_of(object, class) }.len().min(size - RED_ZONE)
+    }
+
+    /// Changes the length of a live object with extension word `word` in place. False: it must
+    /// move.
+    ///
+    /// # Safety
+    /// `object` is a live object of that class, which the caller alone uses.
+    pub unsafe fn resize_object(
+        &'static self,
+        object: usize,
+        class: SizeClass,
+        word: u32,
+        len: usize,
+    ) -> bool {
+        let checks = self.checks();
+        let room = class.size() as usize - checks.red_zone();
+        // An object is not moved while at least half of it stays in use.
+        let fits = |len| SizeClass::of(len + checks.red_zone()) == class;
+        if len > room || (len <= room / 2 && !fits(len)) {
+            return false;
+        }
+        let init = self.heap.zones.checks();
+        if init.zeroes_on_alloc() && !checks.has_red_zones() {
+            // The old length is not known. So what is given up here reads as zero when the object
+            // grows again, as in the kernel's krealloc.
+            // SAFETY: bytes of the object behind those that its user has from now on.
+            unsafe { ((object + len) as *mut u8).write_bytes(0, room - len) };
+        }
+        if checks.records() > 0 {
+            // SAFETY: a live object that the caller alone uses, by the contract.
+            unsafe {
+                self.check_red_zones(object, class, word);
+                let record = self.record_of(object, class);
+                let (old, cache) = (record.len(), record.cache());
+                // The red zone becomes the user's.
+                let zeroes = init.zeroes_on_alloc() || init.zeroes_on_free();
+                if zeroes && checks.has_red_zones() && len > old {
+                    ((object + old) as *mut u8).write_bytes(0, len - old);
+                }
+                self.set_record(object, class, Record::new(len, cache));
+                self.draw_red_zone(object, class, len);
+            }
+        }
+        true
+    }
+
+    /// Ends the program if the red zones of an object are damaged. The object is, or just was, live
+    /// with this extension word.
+    ///
+    /// # Safety
+    /// `object` is an object of that class, which the caller alone uses.
+    pub(super) unsafe fn check_red_zones(
+        &'static self,
+        object: usize,
+        class: SizeClass,
+        word: u32,
+    ) {
+        if !self.checks().has_red_zones() {
+            return;
+        }
+        let size = class.size() as usize;
+        // SAFETY: an object of that class, which the caller alone uses. The owner of the next
+        // object may read its last bytes concurrently.
+        let (len, zone) = unsafe {
+            let len = self.object_len(object, class);
+            (len, core::slice::from_raw_parts((object + len) as *const u8, size - len))
+        };
+        let damage =
+            Damage { place: "", object, size, len: Some(len), offset: 0, found: &[], word };
+        if let Some(bad) = zone.iter().position(|&byte| byte != guard::PATTERN) {
+            let (offset, found) = ((len + bad) as isize, &zone[bad..]);
+            self.overwritten(Damage { place: "right redzone", offset, found, ..damage })
+        }
+        let is_first = object as u32 & self.heap.classes.geometry(class).slab_mask == 0;
+        if !is_first
+            // SAFETY: the object in front ends where this one begins, which is taken.
+            && let Some((front, bad)) = unsafe { guard::damage(object) }
+        {
+            let (offset, found) = (bad as isize - RED_ZONE as isize, &front[bad..]);
+            self.overwritten(Damage { place: "left redzone", offset, found, ..damage })
+        }
+    }
+}
