@@ -14,15 +14,15 @@ impl Watch {
     pub const COUNT: u32 = 1;
     /// Every call is checked.
     pub const DEBUG: u32 = 2;
-    /// Objects are guarded, so every call takes the slow path; no call is watched.
+    /// Objects are guarded, so every call takes a slower path; no call is watched.
     pub const GUARD: u32 = 4;
 
     /// Freed memory is zeroed, so every free takes a slower path; no call is watched.
     pub const ZERO: u32 = 8;
 
-    /// Returns whether fast paths must stay closed.
+    /// Returns whether calls are watched, for which all of them take the slow path.
     pub const fn any(self) -> bool {
-        self.0 & !Self::ZERO != 0
+        self.0 & (Self::COUNT | Self::DEBUG) != 0
     }
 
     /// Returns whether frees need nothing.

@@ -73,8 +73,8 @@ const CACHE_WORD: u32 = TAG_BITS + 1;
 #[repr(C, align(64))]
 pub struct Sites {
     cache: [AtomicU64; CACHE_SLOTS],
-    /// The cache where fast paths stay closed because each new object is zeroed: `cache` stays
-    /// empty then, and this one has the words. See [`Self::cached_aside`].
+    /// The cache where fast paths stay closed because each new object is zeroed or guarded:
+    /// `cache` stays empty then, and this one has the words. See [`Self::cached_aside`].
     aside: [AtomicU64; CACHE_SLOTS],
     /// 1 if words go into `aside`.
     is_aside: AtomicU32,

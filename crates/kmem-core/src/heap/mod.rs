@@ -101,8 +101,8 @@ pub struct Heap<P> {
     pub slots: Slots,
     /// Tables that the fast paths read.
     pub fast: Fast,
-    /// The tables for `free` where it is closed because each freed object is zeroed.
-    pub fast_zeroed: Fast,
+    /// The tables for `free` where `fast` is closed because each freed object is zeroed or checked.
+    pub fast_aside: Fast,
     /// The geometry of each size class.
     pub classes: Classes,
     /// The zones.
@@ -187,7 +187,7 @@ impl<P: Platform> Heap<P> {
         Self {
             slots: Slots::new(),
             fast: Fast::new(),
-            fast_zeroed: Fast::new(),
+            fast_aside: Fast::new(),
             classes: Classes::new(),
             zones: Zones::new(),
             pcp: AtomicUsize::new(0),

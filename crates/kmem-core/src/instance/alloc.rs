@@ -167,7 +167,7 @@ impl<P: Platform> Instance<P> {
     #[inline(never)]
     pub fn alloc_any(&'static self, size: usize, caller: Caller) -> *mut u8 {
         if size >= self.heap().fast.slab_bound() {
-            return self.alloc_whole(size, caller);
+            return self.alloc_aside(size, caller);
         }
         // SAFETY: the bound is at most `MAX_OBJECT + 1`.
         unsafe { core::hint::assert_unchecked(size <= MAX_OBJECT) };
@@ -264,16 +264,47 @@ impl<P: Platform> Instance<P> {
         if need > MAX_OBJECT {
             return self.alloc_run(size, PageCount::ONE, Gfp::KERNEL, caller);
         }
-        let at = self.take_aside(SizeClass::of(need), caller);
-        if at.is_null() { self.alloc_guarded(SizeClass::of(need), size, caller) } else { at }
+        let class = SizeClass::of(need);
+        let at = self.take_aside(class, size, caller);
+        if at.is_null() { self.alloc_guarded(class, size, caller) } else { at }
     }
 
-    /// Takes an object off the CPU's array and zeroes it, where `init_on_alloc` alone closes the
-    /// fast paths. Null: see [`Self::take`]; or other options close them, too.
-    #[inline]
-    fn take_aside(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+    /// Serves requests of at least the slab bound: objects where they are zeroed or guarded, and
+    /// pages. This is the fast path of the former, if no group pays.
+    #[inline(never)]
+    fn alloc_aside(&'static self, size: usize, caller: Caller) -> *mut u8 {
+        let need = size.saturating_add(self.ledger.guards.checks().red_zone());
+        if need <= MAX_OBJECT
+            && caller.objcg() == ObjcgId::ROOT
+            && let Some(word) = self.ledger.books.sites.cached_aside(caller.key())
+            && self.is_ready()
+        {
+            let class = SizeClass::of(need);
+            // SAFETY: the instance has started its slots. Each class has an array.
+            let item = unsafe { self.heap().slots.pop(class.array()) };
+            if !item.is_none() {
+                return self.hand_out_aside(item, class, size, word);
+            }
+        }
+        self.alloc_whole(size, caller)
+    }
+
+    /// Zeroes or guards an object that just came off an array, and writes its extension word.
+    #[inline(always)]
+    fn hand_out_aside(&self, item: Item, class: SizeClass, len: usize, word: u32) -> *mut u8 {
+        // SAFETY: a free object of the class, which the caller took off the array. It has room for
+        // `len` bytes and the red zone.
+        unsafe { self.ledger.prepare_object(item.address(), class, len) };
+        self.book(item, class, self.heap().slab_bytes(class), word)
+    }
+
+    /// Takes an object off the CPU's array, and zeroes or guards it for `len` bytes, where that
+    /// closes the fast paths. Null: see [`Self::take`]; or other options close them.
+    #[inline(never)]
+    fn take_aside(&'static self, class: SizeClass, len: usize, caller: Caller) -> *mut u8 {
         let (books, slots, array) = (&self.ledger.books, &self.heap().slots, class.array());
-        if !self.heap().zones.checks().zeroes_on_alloc() || self.ledger.guards.checks().any() {
+        let guards = self.ledger.guards.checks().any();
+        if !guards && !self.heap().zones.checks().zeroes_on_alloc() {
             return null_mut();
         }
         let word = match books.mode() {
@@ -283,7 +314,7 @@ impl<P: Platform> Instance<P> {
                 word => word,
             },
         };
-        // SAFETY: the instance has started its slots: it has checks. Each class has an array.
+        // SAFETY: the callers have seen that the instance started. Each class has an array.
         let item = unsafe {
             match (word, caller.objcg()) {
                 (None, _) | (_, ObjcgId::ROOT) => slots.pop(array),
@@ -293,16 +324,13 @@ impl<P: Platform> Instance<P> {
         if item.is_none() {
             return null_mut();
         }
-        let at = item.address() as *mut u8;
-        // SAFETY: a free object of the class, which this call took off the array.
-        unsafe { zero_object(at, class) };
-        match word {
-            None => at,
-            Some(word) => {
-                let slab = self.heap().slab_bytes(class);
-                self.book(item, class, slab, word | objcg_bits(caller.objcg()))
-            }
-        }
+        let Some(word) = word else {
+            let at = item.address() as *mut u8;
+            // SAFETY: a free object of the class, which this call took off the array.
+            unsafe { zero_object(at, class) };
+            return at;
+        };
+        self.hand_out_aside(item, class, len, word | objcg_bits(caller.objcg()))
     }
 
     /// Allocates pages for `size` bytes, at a multiple of `align` pages.
@@ -353,11 +381,7 @@ impl<P: Platform> Instance<P> {
         };
         // SAFETY: the key of a caller.
         let object = unsafe { self.take(class, self.heap().slab_bytes(class), caller.key()) };
-        if object.is_null() {
-            self.alloc_aligned_slow(class, (size, align), caller)
-        } else {
-            object
-        }
+        if object.is_null() { self.alloc_aligned_slow((size, align), caller) } else { object }
     }
 
     fn alloc_aligned_run(&'static self, size: usize, align: usize, caller: Caller) -> *mut u8 {
@@ -367,27 +391,22 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// [`Self::alloc_aligned`] after [`Self::take`] found nothing in `class`, the class for `size`
-    /// bytes at a multiple of `align`.
+    /// [`Self::alloc_aligned`] of an object, after [`Self::take`] found none.
     #[cold]
     #[inline(never)]
-    fn alloc_aligned_slow(
-        &'static self,
-        class: SizeClass,
-        (size, align): (usize, usize),
-        caller: Caller,
-    ) -> *mut u8 {
+    fn alloc_aligned_slow(&'static self, (size, align): (usize, usize), caller: Caller) -> *mut u8 {
         if !self.ready() {
             return null_mut();
         }
         let checks = self.ledger.guards.checks();
-        if !checks.any() {
-            let at = self.take_aside(class, caller);
-            return if at.is_null() { self.alloc_slow(class, caller) } else { at };
-        }
-        match SizeClass::aligned(size + checks.red_zone(), align) {
-            Some(class) => self.alloc_guarded(class, size, caller),
-            None => self.alloc_aligned_run(size, align, caller),
+        let Some(class) = SizeClass::aligned(size + checks.red_zone(), align) else {
+            return self.alloc_aligned_run(size, align, caller);
+        };
+        let at = self.take_aside(class, size, caller);
+        match at.is_null() {
+            true if checks.any() => self.alloc_guarded(class, size, caller),
+            true => self.alloc_slow(class, caller),
+            false => at,
         }
     }
 }

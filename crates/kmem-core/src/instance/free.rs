@@ -64,7 +64,12 @@ impl<P: Platform> Instance<P> {
     #[inline(never)]
     unsafe fn free_slow_or(&'static self, at: *mut u8, foreign: unsafe fn(*mut u8)) {
         // SAFETY: the same contract.
-        unsafe { if at.is_null() || self.owns(at) { self.free_slow(at) } else { foreign(at) } }
+        unsafe {
+            if self.free_aside(at) {
+                return;
+            }
+            if at.is_null() || self.owns(at) { self.free_slow(at) } else { foreign(at) }
+        }
     }
 
     /// Frees an object of the first zone whose word says that it is live. False: call
@@ -299,9 +304,8 @@ impl<P: Platform> Instance<P> {
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn free_slow(&'static self, at: *mut u8) {
-        // Closed tables, but with `init_on_free`.
         // SAFETY: the same contract.
-        if at.is_null() || unsafe { self.free_by::<true>(&self.heap().fast_zeroed, at, |_| true) } {
+        if at.is_null() || unsafe { self.free_aside(at) } {
             return;
         }
         if !self.ready() {
@@ -322,6 +326,31 @@ impl<P: Platform> Instance<P> {
             }
             Err(fault) => self.fault("free", address, fault),
         }
+    }
+
+    /// Frees an object of the first zone whose word says that it is live, where each freed object
+    /// is zeroed or checked. False elsewhere, for that has closed tables; or there is no such
+    /// object.
+    ///
+    /// # Safety
+    /// See [`Self::free`].
+    #[inline(always)]
+    unsafe fn free_aside(&'static self, at: *mut u8) -> bool {
+        let (heap, address) = (self.heap(), at as usize);
+        if !self.ledger.guards.checks().any() {
+            // SAFETY: the same contract.
+            return unsafe { self.free_by::<true>(&heap.fast_aside, at, |_| true) };
+        }
+        let Ok(class) = heap.fast_aside.class(address) else { return false };
+        let Some(location) = heap.classes.object_at(address, class) else { return false };
+        // SAFETY: a slab of that class, in a zone whose slabs have extension words.
+        let ext = unsafe { heap.classes.extension(location) };
+        if ext.load(Ordering::Relaxed) & EXT_LIVE == 0 || !self.ready() {
+            return false;
+        }
+        // SAFETY: a live object of the class, which the caller gave up, by the contract.
+        unsafe { self.ledger.free_object(address, class, Some(ext)) };
+        true
     }
 
     /// Frees the page allocation that begins at a page. False: none begins there.

@@ -184,7 +184,7 @@ impl<P: Platform> Instance<P> {
         // user requires, has one user, and is never freed. So is the root block, whose magic is not
         // written yet. Parts are whole pages of one reservation, and so is what is committed.
         unsafe {
-            if page_checks.zeroes_on_alloc() {
+            if page_checks.zeroes_on_alloc() || checks.any() {
                 ledger.books.sites.put_aside();
             }
             self.describe(&mut *root, &tables, conf);
@@ -225,8 +225,8 @@ impl<P: Platform> Instance<P> {
             if !page_checks.is_slow() {
                 ledger.heap.fast.open_blocks(&first);
             }
-            let zeroes = page_checks.zeroes_on_free();
-            let fast = if zeroes { &ledger.heap.fast_zeroed } else { &ledger.heap.fast };
+            let aside = page_checks.zeroes_on_free() || checks.any();
+            let fast = if aside { &ledger.heap.fast_aside } else { &ledger.heap.fast };
             fast.open_objects(&first, keeps_books);
         }
         // Release: a reader that sees the magic sees all fields.

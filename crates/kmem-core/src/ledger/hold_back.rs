@@ -4,7 +4,7 @@ use super::Ledger;
 use super::object_checks::Damage;
 use crate::class::SizeClass;
 use crate::os::Platform;
-use crate::slab::guard;
+use crate::slab::{bytes, guard};
 use crate::sync::Ordering;
 use crate::units::Item;
 
@@ -24,7 +24,7 @@ impl<P: Platform> Ledger<P> {
         }
         let room = size as usize - self.checks().red_zone();
         // SAFETY: the object's bytes, which the caller alone uses.
-        unsafe { (object as *mut u8).write_bytes(POISON, room) };
+        unsafe { bytes::fill(object as *mut u8, room, POISON) };
         self.release(self.guards.quarantine.put(Item::at(object), size));
         while self.release(self.guards.quarantine.take_excess()) {}
         true
@@ -49,18 +49,16 @@ impl<P: Platform> Ledger<P> {
         let poisoned = size - self.checks().red_zone();
         // SAFETY: a free object of that class, which this thread took out of the quarantine. Its
         // slab has extension words: checks of objects need the books.
-        let (bytes, word) = unsafe {
-            let bytes = core::slice::from_raw_parts(at as *const u8, poisoned);
-            (bytes, self.object_word(at, class).load(Ordering::Relaxed))
+        let (poison, word) = unsafe {
+            let poison = core::slice::from_raw_parts(at as *const u8, poisoned);
+            (poison, self.object_word(at, class).load(Ordering::Relaxed))
         };
         let damage =
             Damage { place: "poison", object: at, size, len: None, offset: 0, found: &[], word };
-        // Compare whole lines first: that takes a few wide instructions.
-        let spoilt = |line: &[u8]| line.iter().fold(0, |all, &byte| all | byte ^ POISON) != 0;
-        if bytes.chunks(64).any(spoilt)
-            && let Some(bad) = bytes.iter().position(|&byte| byte != POISON)
+        if !bytes::are_all(poison, POISON)
+            && let Some(bad) = poison.iter().position(|&byte| byte != POISON)
         {
-            self.overwritten(Damage { offset: bad as isize, found: &bytes[bad..], ..damage })
+            self.overwritten(Damage { offset: bad as isize, found: &poison[bad..], ..damage })
         }
         if poisoned < size
             // SAFETY: the end of an object that this thread took out of the quarantine.

@@ -10,6 +10,7 @@ use crate::os::Platform;
 use crate::page::Placement;
 use crate::report::Fault;
 use crate::request::Caller;
+use crate::slab::bytes;
 use crate::sync::{AtomicU32, Ordering};
 use crate::units::{Item, TagId};
 
@@ -33,15 +34,33 @@ impl<P: Platform> Ledger<P> {
         item
     }
 
+    /// Zeroes and guards an object for `len` bytes, as configured, before it is handed out.
+    ///
+    /// # Safety
+    /// See [`Self::guard_object`].
+    #[inline]
+    pub unsafe fn prepare_object(&self, at: usize, class: SizeClass, len: usize) {
+        // SAFETY: the same contract.
+        unsafe {
+            if self.heap.zones.checks().zeroes_on_alloc() {
+                // The red zone behind these bytes is filled below.
+                let red_zone = self.guards.checks().has_red_zones();
+                let len = if red_zone { len } else { class.size() as usize };
+                bytes::fill(at as *mut u8, len, 0);
+            }
+            self.guard_object(at, class, len);
+        }
+    }
+
     /// Zeroes an object but for the guard at its end, which never changes.
     ///
     /// # Safety
     /// `at` is an object of that class, which the caller alone uses, and whose contents are not
     /// needed.
     pub(super) unsafe fn zero_user_part(&self, at: usize, class: SizeClass) {
-        let bytes = class.size() as usize - self.guards.checks().red_zone();
+        let len = class.size() as usize - self.guards.checks().red_zone();
         // SAFETY: bytes of the object, by the contract.
-        unsafe { (at as *mut u8).write_bytes(0, bytes) };
+        unsafe { bytes::fill(at as *mut u8, len, 0) };
     }
 
     /// Allocates an object of a class from slabs of chosen nodes.

@@ -14,6 +14,7 @@ use super::Ledger;
 use super::object_checks::{CacheNumber, Damage, Record};
 use crate::class::SizeClass;
 use crate::os::Platform;
+use crate::slab::bytes;
 use crate::slab::guard::{self, RED_ZONE};
 
 impl<P: Platform> Ledger<P> {
@@ -22,6 +23,7 @@ impl<P: Platform> Ledger<P> {
     /// # Safety
     /// `object` is an object of that class with room for `len` bytes and the red zone, which the
     /// caller alone uses.
+    #[inline]
     pub unsafe fn guard_object(&self, object: usize, class: SizeClass, len: usize) {
         if self.checks().records() > 0 {
             // SAFETY: an object of that class, which the caller alone uses, by the contract.
@@ -41,7 +43,7 @@ impl<P: Platform> Ledger<P> {
         if self.checks().has_red_zones() {
             let rest = (class.size() as usize - RED_ZONE).saturating_sub(len);
             // SAFETY: bytes of the object, behind those of its user.
-            unsafe { ((object + len) as *mut u8).write_bytes(guard::PATTERN, rest) };
+            unsafe { bytes::fill((object + len) as *mut u8, rest, guard::PATTERN) };
         }
     }
 
@@ -126,7 +128,9 @@ impl<P: Platform> Ledger<P> {
         };
         let damage =
             Damage { place: "", object, size, len: Some(len), offset: 0, found: &[], word };
-        if let Some(bad) = zone.iter().position(|&byte| byte != guard::PATTERN) {
+        if !bytes::are_all(zone, guard::PATTERN)
+            && let Some(bad) = zone.iter().position(|&byte| byte != guard::PATTERN)
+        {
             let (offset, found) = ((len + bad) as isize, &zone[bad..]);
             self.overwritten(Damage { place: "right redzone", offset, found, ..damage })
         }

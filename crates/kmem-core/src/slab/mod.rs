@@ -32,6 +32,7 @@ use kmem_layout::geometry::{CHUNK_CLASS_MASK, CHUNK_SHIFT};
 use kmem_layout::root::ZoneBlock;
 use kmem_layout::word::EXT_LIVE;
 
+pub mod bytes;
 mod claim;
 pub mod guard;
 pub mod hold;
@@ -48,8 +49,6 @@ use kmem_layout::geometry::ClassGeometry;
 #[cfg(not(loom))]
 pub use validate::{ObjectCount, SlabFault};
 
-/// Bytes up to which [`zero_object`] stores by itself.
-const SMALL: usize = 64;
 /// Number of sets of slabs with credit: one for each class.
 const LANES: u32 = CLASS_COUNT as u32;
 /// Bit of a `chunk_class` byte: the slab is `STALE`. The fast path fails on such a byte.
@@ -63,22 +62,15 @@ const STALE: u32 = 0xFFFF;
 /// In place of the credit: a thread rebuilds the rows.
 const MENDING: u32 = 0xFFFE;
 
-/// Writes zeroes to all bytes of an object. Small ones take a few stores instead of a call.
+/// Writes zeroes to all bytes of an object.
 ///
 /// # Safety
 /// `at` is memory of the size of an object of that class, aligned to 16 bytes. The caller alone
 /// uses it, and its contents are not needed.
 #[inline(always)]
 pub unsafe fn zero_object(at: *mut u8, class: SizeClass) {
-    let size = class.size() as usize;
-    if size > SMALL {
-        // SAFETY: that many bytes, by the contract.
-        return unsafe { at.write_bytes(0, size) };
-    }
-    for i in 0..size / size_of::<u128>() {
-        // SAFETY: sizes of objects are multiples of 16, so this lies in the object.
-        unsafe { at.cast::<u128>().add(i).write(0) };
-    }
+    // SAFETY: that many bytes, by the contract.
+    unsafe { bytes::fill(at, class.size() as usize, 0) };
 }
 
 /// The slabs of one zone.
