@@ -22,7 +22,8 @@ impl<P: Platform> Instance<P> {
     /// one.
     pub fn before_vfork(&'static self) -> bool {
         self.ready();
-        // The fence below ends sections of these two, too.
+        // The fence below ends sections of these, too.
+        self.ledger.guards.held().pause();
         self.percpu.pause();
         self.vmalloc.pause();
         let done = self.heap().slots.pause(|| self.platform().fence_cpus());
@@ -41,6 +42,7 @@ impl<P: Platform> Instance<P> {
     fn resume_others(&self) {
         self.vmalloc.resume();
         self.percpu.resume();
+        self.ledger.guards.held().resume();
     }
 
     /// In a forked child: repairs the instance.

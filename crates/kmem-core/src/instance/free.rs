@@ -336,16 +336,28 @@ impl<P: Platform> Instance<P> {
     /// See [`Self::free`].
     #[inline(always)]
     unsafe fn free_aside(&'static self, at: *mut u8) -> bool {
-        let (heap, address) = (self.heap(), at as usize);
-        if !self.ledger.guards.checks().any() {
-            // SAFETY: the same contract.
-            return unsafe { self.free_by::<true>(&heap.fast_aside, at, |_| true) };
+        // SAFETY: the same contract.
+        unsafe {
+            if self.ledger.guards.checks().any() {
+                self.free_guarded(at)
+            } else {
+                self.free_by::<true>(&self.heap().fast_aside, at, |_| true)
+            }
         }
+    }
+
+    /// [`Self::free_aside`] where objects are checked.
+    ///
+    /// # Safety
+    /// See [`Self::free`].
+    #[inline(never)]
+    unsafe fn free_guarded(&'static self, at: *mut u8) -> bool {
+        let (heap, address) = (self.heap(), at as usize);
         let Ok(class) = heap.fast_aside.class(address) else { return false };
         let Some(location) = heap.classes.object_at(address, class) else { return false };
         // SAFETY: a slab of that class, in a zone whose slabs have extension words.
         let ext = unsafe { heap.classes.extension(location) };
-        if ext.load(Ordering::Relaxed) & EXT_LIVE == 0 || !self.ready() {
+        if ext.load(Ordering::Relaxed) & EXT_LIVE == 0 || !self.is_ready() {
             return false;
         }
         // SAFETY: a live object of the class, which the caller gave up, by the contract.

@@ -199,7 +199,9 @@ impl<P: Platform> Instance<P> {
                 ledger.books.sites.interpreter().want();
             }
             ledger.reports.start(tables.report, tables.report_bytes);
-            ledger.guards.start(checks, tables.quarantine, held_back);
+            ledger.guards.start(checks);
+            let kind = kind(platform, conf);
+            ledger.guards.held().start(platform, kind, tables.quarantine, held_back);
             let (groups, names) = (tables.groups, tables.names);
             if keeps_books && !ledger.groups.start(platform, groups, names, tables.group_count) {
                 return None;

@@ -5,12 +5,12 @@ use kmem_layout::root::{MAX_ZONES, ZoneBlock};
 
 use crate::alloc_tag;
 use crate::codetag::{MAX_SITES, MIN_SITES, Sites};
+use crate::ledger::HeldBack;
 use crate::memcg::{Groups, MIN_GROUPS};
 use crate::os::stepped::Part;
 use crate::os::{Budget, Platform};
 use crate::page::Pcp;
 use crate::report;
-use crate::slab::quarantine::Quarantine;
 use crate::slab::sheaf::Barn;
 use crate::units::PAGE_SIZE;
 
@@ -38,7 +38,7 @@ pub(super) struct Tables {
     pub(super) report: *mut u8,
     /// `[Pcp; cpus]`.
     pub(super) pcp: *mut u8,
-    /// The ring of the quarantine.
+    /// Tables of the quarantine.
     pub(super) quarantine: *mut u8,
     /// Groups: their number, and their tables.
     pub(super) group_count: u32,
@@ -77,7 +77,7 @@ impl Tables {
             Barn::bytes(nodes),
             report_bytes,
             cpus as usize * size_of::<Pcp>(),
-            Quarantine::ring_bytes(held_back),
+            HeldBack::table_bytes(held_back),
             Groups::index_bytes(group_count),
         ]
         .map(|len| len.next_multiple_of(PAGE_SIZE));

@@ -54,6 +54,7 @@ mod watch;
 
 pub use effort::COSTLY;
 use effort::Tried;
+pub use hold_back::HeldBack;
 pub use object_checks::{CacheName, CacheNumber, MAX_CACHE_NAME, ObjectChecks, ObjectGuards};
 pub use transfer::Resized;
 

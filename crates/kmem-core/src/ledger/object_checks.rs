@@ -16,13 +16,13 @@ use kmem_layout::root::profiling;
 use kmem_layout::word::TAG_MASK;
 
 use super::Ledger;
+use super::hold_back::HeldBack;
 use crate::class::{MAX_OBJECT, SizeClass};
 use crate::conf::Conf;
 use crate::heap::Live;
 use crate::os::{Console, Platform};
 use crate::report::{Line, Printable};
 use crate::slab::guard::RED_ZONE;
-use crate::slab::quarantine::Quarantine;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::units::TagId;
 
@@ -154,7 +154,7 @@ impl CacheNames {
 /// The checks of objects of an instance. Zeroed memory is a valid value: none is on.
 pub struct ObjectGuards {
     checks: AtomicU32,
-    pub(super) quarantine: Quarantine,
+    pub(super) held: HeldBack,
     caches: CacheNames,
 }
 
@@ -163,20 +163,19 @@ impl ObjectGuards {
     pub const fn new() -> Self {
         Self {
             checks: AtomicU32::new(0),
-            quarantine: Quarantine::new(),
+            held: HeldBack::new(),
             caches: CacheNames([const { AtomicUsize::new(0) }; MAX_CACHES]),
         }
     }
 
-    /// Switches checks on. The quarantine holds back up to `bytes`, in a ring.
-    ///
-    /// # Safety
-    /// `ring` is zeroed memory of [`Quarantine::ring_bytes`] of `bytes`, used by this value alone
-    /// and never freed. No other thread uses this value.
-    pub unsafe fn start(&self, checks: ObjectChecks, ring: *mut u8, bytes: u64) {
+    /// Switches checks on.
+    pub fn start(&self, checks: ObjectChecks) {
         self.checks.store(checks.0, Ordering::Relaxed);
-        // SAFETY: the same contract.
-        unsafe { self.quarantine.start(ring, bytes) };
+    }
+
+    /// The objects that are held back.
+    pub fn held(&self) -> &HeldBack {
+        &self.held
     }
 
     /// Which checks are on.
@@ -202,8 +201,8 @@ impl ObjectGuards {
     /// # Safety
     /// No other thread exists.
     pub unsafe fn forget(&self) {
-        // SAFETY: no other thread exists that could use the quarantine.
-        unsafe { self.quarantine.forget() };
+        // SAFETY: no other thread exists that could use these objects.
+        unsafe { self.held.forget() };
     }
 
     fn name(&self, number: CacheNumber) -> NameOf {

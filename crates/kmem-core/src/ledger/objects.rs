@@ -115,6 +115,7 @@ impl<P: Platform> Ledger<P> {
     ///
     /// # Safety
     /// The caller alone uses the object.
+    #[inline]
     pub unsafe fn free_object(&'static self, at: usize, class: SizeClass, ext: Option<&AtomicU32>) {
         if !self.guards.checks().any() {
             // While its word says that it is live: a child that is forked now must not hand out
@@ -136,6 +137,7 @@ impl<P: Platform> Ledger<P> {
     ///
     /// # Safety
     /// See [`Self::free_object`].
+    #[inline]
     pub unsafe fn unbook_object(
         &'static self,
         at: usize,
@@ -183,6 +185,7 @@ impl<P: Platform> Ledger<P> {
     ///
     /// # Safety
     /// `item` is an object of this class of the heap, which the caller alone uses.
+    #[inline]
     pub unsafe fn give_object(&'static self, class: SizeClass, item: Item) {
         // SAFETY: a free object of the class, by the contract.
         unsafe {

@@ -110,6 +110,7 @@ impl<P: Platform> Ledger<P> {
     ///
     /// # Safety
     /// `object` is an object of that class, which the caller alone uses.
+    #[inline]
     pub(super) unsafe fn check_red_zones(
         &'static self,
         object: usize,
@@ -119,6 +120,36 @@ impl<P: Platform> Ledger<P> {
         if !self.checks().has_red_zones() {
             return;
         }
+        let end = object + class.size() as usize;
+        // The guard is read apart, as it was written: a load of what two stores wrote must wait.
+        // SAFETY: an object of that class, which the caller alone uses. The object in front ends
+        // where this one begins.
+        let is_intact = unsafe {
+            let from = object + self.object_len(object, class);
+            let zone = core::slice::from_raw_parts(from as *const u8, end - RED_ZONE - from);
+            bytes::are_all(zone, guard::PATTERN)
+                && guard::damage(end).is_none()
+                && (self.is_first(object, class) || guard::damage(object).is_none())
+        };
+        if !is_intact {
+            // SAFETY: the same contract.
+            unsafe { self.red_zone_was_written_to(object, class, word) };
+        }
+    }
+
+    /// Returns whether an object is the first of its slab.
+    fn is_first(&self, object: usize, class: SizeClass) -> bool {
+        object as u32 & self.heap.classes.geometry(class).slab_mask == 0
+    }
+
+    /// Reports a write to a red zone, and ends the program. Does nothing if there is none, as if
+    /// another thread had mended it.
+    ///
+    /// # Safety
+    /// See [`Self::check_red_zones`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn red_zone_was_written_to(&'static self, object: usize, class: SizeClass, word: u32) {
         let size = class.size() as usize;
         // SAFETY: an object of that class, which the caller alone uses. The owner of the next
         // object may read its last bytes concurrently.
@@ -128,14 +159,11 @@ impl<P: Platform> Ledger<P> {
         };
         let damage =
             Damage { place: "", object, size, len: Some(len), offset: 0, found: &[], word };
-        if !bytes::are_all(zone, guard::PATTERN)
-            && let Some(bad) = zone.iter().position(|&byte| byte != guard::PATTERN)
-        {
+        if let Some(bad) = zone.iter().position(|&byte| byte != guard::PATTERN) {
             let (offset, found) = ((len + bad) as isize, &zone[bad..]);
             self.overwritten(Damage { place: "right redzone", offset, found, ..damage })
         }
-        let is_first = object as u32 & self.heap.classes.geometry(class).slab_mask == 0;
-        if !is_first
+        if !self.is_first(object, class)
             // SAFETY: the object in front ends where this one begins, which is taken.
             && let Some((front, bad)) = unsafe { guard::damage(object) }
         {

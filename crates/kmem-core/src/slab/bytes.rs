@@ -15,8 +15,8 @@ const fn wide(byte: u8) -> u128 {
 /// The memory may be written to, and the caller alone uses it. Its contents are not needed.
 #[inline(always)]
 pub unsafe fn fill(at: *mut u8, len: usize, byte: u8) {
-    // SAFETY: `from + 16 <= len` in each call below: one store begins where the last one ended, or
-    // ends where the memory does, which is at least as long as all of them.
+    // SAFETY: `from + 16 <= len` in each call below, since its arm is for lengths that are at least
+    // as long.
     let store = |from: usize| unsafe { at.add(from).cast::<u128>().write_unaligned(wide(byte)) };
     match len {
         0 => {}
@@ -77,7 +77,12 @@ pub fn are_all(bytes: &[u8], byte: u8) -> bool {
     // SAFETY: `from + 16 <= len` in each call below, as in `fill`.
     let load = |from: usize| unsafe { at.add(from).cast::<u128>().read_unaligned() ^ wide(byte) };
     let other = match len {
-        0..8 => return bytes.iter().all(|&found| found == byte),
+        0..4 => return bytes.iter().all(|&found| found == byte),
+        4..8 => {
+            // SAFETY: at least 4 bytes.
+            let load = |from| unsafe { at.add(from).cast::<u32>().read_unaligned() };
+            u128::from((load(0) ^ wide(byte) as u32) | (load(len - 4) ^ wide(byte) as u32))
+        }
         8..16 => {
             // SAFETY: at least 8 bytes.
             let load = |from| unsafe { at.add(from).cast::<u64>().read_unaligned() };

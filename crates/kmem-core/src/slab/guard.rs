@@ -37,8 +37,13 @@ pub(super) unsafe fn set_all(slab: usize, geometry: &ClassGeometry) {
 ///
 /// # Safety
 /// `end` is the end of an object of a slab with guards. That object or the next one is taken.
+#[inline]
 pub unsafe fn damage(end: usize) -> Option<([u8; RED_ZONE], usize)> {
     // SAFETY: a slab of which an object is taken stays, by the contract.
-    let found = unsafe { guard(end) }.load(Ordering::Relaxed).to_ne_bytes();
+    let found = unsafe { guard(end) }.load(Ordering::Relaxed);
+    if found == GUARD {
+        return None;
+    }
+    let found = found.to_ne_bytes();
     found.iter().position(|&byte| byte != PATTERN).map(|first| (found, first))
 }

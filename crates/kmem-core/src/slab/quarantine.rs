@@ -7,10 +7,10 @@
 //! places:  -   o  o  o  -  o  o  o  -  -        -: empty
 //! ```
 //!
-//! A ring of places. A thread that puts an object in takes the next place with one addition, and
-//! exchanges the place's contents for the object. If the ring is full, it gets the oldest object,
-//! and frees it. A thread that is stopped in between blocks no other thread: they skip its place.
-//! The object that it puts there later leaves a whole turn of the ring later.
+//! A ring of places. A thread that puts objects in takes the next places with one addition, and
+//! exchanges the contents of each for an object. If the ring is full, it gets the oldest objects,
+//! and frees them. A thread that is stopped in between blocks no other thread: they skip its
+//! places. The objects that it puts there later leave a whole turn of the ring later.
 //!
 //! Context: any. Lock-free; nothing here waits.
 
@@ -20,6 +20,8 @@ use crate::units::Item;
 /// Bytes of the bound for each place. With smaller objects the ring is full before the bound is
 /// reached.
 const BYTES_PER_PLACE: u64 = 64;
+/// Most places that a thread claims at once.
+const BATCH: u64 = 64;
 
 /// The quarantine of an instance. Zeroed memory is one that accepts no object.
 ///
@@ -86,7 +88,7 @@ impl Quarantine {
         Some(unsafe { &*ring.wrapping_add(number as usize) })
     }
 
-    /// Returns whether the bound allows an object of `bytes`.
+    /// Returns whether the bound allows objects of `bytes` in all.
     pub fn holds(&self, bytes: u32) -> bool {
         u64::from(bytes) <= self.bound.load(Ordering::Relaxed)
     }
@@ -96,53 +98,93 @@ impl Quarantine {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Holds an object of `bytes` back. Returns the object that it displaced, or none; the caller
-    /// frees that object, see [`Self::left`].
-    pub fn put(&self, item: Item, bytes: u32) -> Item {
-        let number = self.tail.fetch_add(1, Ordering::Relaxed);
-        let Some(place) = self.place(number) else { return item };
-        self.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
-        // Release: the thread that takes the object out sees what was written to it. Acquire: this
-        // thread sees what was written to the displaced object.
-        Item(place.swap(item.0, Ordering::AcqRel))
+    /// Holds objects of `bytes` in all back. Calls `displaced` with each object that leaves for
+    /// them, which the callee frees; it returns that object's bytes.
+    pub fn put(&self, items: &[Item], bytes: u64, mut displaced: impl FnMut(Item) -> u32) {
+        let first = self.tail.fetch_add(items.len() as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut left = 0;
+        for (number, &item) in (first..).zip(items) {
+            // Release: the thread that takes the object out sees what was written to it. Acquire:
+            // this thread sees what was written to the displaced object.
+            let old = self.place(number).map_or(item.0, |at| at.swap(item.0, Ordering::AcqRel));
+            if old != 0 {
+                left += u64::from(displaced(Item(old)));
+            }
+        }
+        if left > 0 {
+            self.bytes.fetch_sub(left, Ordering::Relaxed);
+        }
     }
 
-    /// Takes an old object out if the bound is exceeded; else none.
-    pub fn take_excess(&self) -> Item {
-        if self.bytes() <= self.bound.load(Ordering::Relaxed) { Item::NONE } else { self.take() }
+    /// Takes old objects out while the bound is exceeded. Calls `free` with each, which returns
+    /// its bytes. `size` tells the bytes of an object that another thread may take out.
+    pub fn take_excess(&self, size: impl Fn(Item) -> u32, mut free: impl FnMut(Item) -> u32) {
+        loop {
+            let excess = self.bytes().saturating_sub(self.bound.load(Ordering::Relaxed));
+            if excess == 0 || !self.take_oldest(excess, &size, &mut free) {
+                return;
+            }
+        }
     }
 
-    /// Takes an old object out. None: the quarantine is empty, or its objects lie in places that
-    /// were skipped.
-    pub fn take(&self) -> Item {
+    /// Takes all objects out, but for those in places that were skipped. Calls `free` with each,
+    /// which returns its bytes.
+    pub fn take_all(&self, mut free: impl FnMut(Item) -> u32) {
+        while self.take_oldest(u64::MAX, &|_| 0, &mut free) {}
+    }
+
+    /// Takes the oldest objects out, until they have `bytes` or are [`BATCH`]. False: there was
+    /// none.
+    fn take_oldest(
+        &self,
+        bytes: u64,
+        size: &impl Fn(Item) -> u32,
+        free: &mut impl FnMut(Item) -> u32,
+    ) -> bool {
+        let Some((numbers, expected)) = self.claim_oldest(bytes, size) else { return false };
+        // Before the objects are freed: else other threads take out more for the same excess.
+        self.bytes.fetch_sub(expected, Ordering::Relaxed);
+        let mut left = 0;
+        for place in numbers.filter_map(|number| self.place(number)) {
+            let item = place.swap(0, Ordering::AcqRel);
+            if item != 0 {
+                left += u64::from(free(Item(item)));
+            }
+        }
+        if left != expected {
+            self.bytes.fetch_add(expected.wrapping_sub(left), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Claims the oldest places for this thread, and the bytes that their objects seem to have.
+    /// `None`: there are no places with objects.
+    fn claim_oldest(
+        &self,
+        bytes: u64,
+        size: &impl Fn(Item) -> u32,
+    ) -> Option<(core::ops::Range<u64>, u64)> {
         let places = u64::from(self.places.load(Ordering::Acquire));
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             let tail = self.tail.load(Ordering::Relaxed);
             // `put` has displaced the objects that are a whole turn behind the tail.
             let oldest = head.max(tail.saturating_sub(places));
-            if oldest >= tail {
-                return Item::NONE;
+            let (mut end, mut seen) = (oldest, 0);
+            while end < tail && seen < bytes && end - oldest < BATCH {
+                let item = self.place(end).map_or(0, |place| place.load(Ordering::Relaxed));
+                seen += if item == 0 { 0 } else { u64::from(size(Item(item))) };
+                end += 1;
             }
-            let next = oldest + 1;
-            match self.head.compare_exchange_weak(head, next, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                Ok(_) => {
-                    head = next;
-                    let item =
-                        self.place(oldest).map_or(0, |place| place.swap(0, Ordering::AcqRel));
-                    if item != 0 {
-                        return Item(item);
-                    }
-                }
+            if end == oldest {
+                return None;
+            }
+            match self.head.compare_exchange_weak(head, end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some((oldest..end, seen)),
                 Err(now) => head = now,
             }
         }
-    }
-
-    /// Notes that an object of `bytes` has left. The caller took it out, or `put` displaced it.
-    pub fn left(&self, bytes: u32) {
-        self.bytes.fetch_sub(bytes.into(), Ordering::Relaxed);
     }
 
     /// In a forked child: forgets all objects. The repair of the child's slabs makes them free.
@@ -188,16 +230,23 @@ mod tests {
     /// Puts an object in. Returns the objects that leave.
     fn put(quarantine: &Quarantine, number: u64, bytes: u32) -> Vec<u64> {
         let mut left = Vec::new();
-        let mut note = |item: Item| {
-            if !item.is_none() {
-                quarantine.left(bytes);
-                left.push(item.0);
-            }
-            !item.is_none()
+        let mut free = |item: Item| {
+            left.push(item.0);
+            bytes
         };
-        note(quarantine.put(Item(number), bytes));
-        while note(quarantine.take_excess()) {}
+        quarantine.put(&[Item(number)], bytes.into(), &mut free);
+        quarantine.take_excess(|_| bytes, &mut free);
         left
+    }
+
+    /// Takes all objects out.
+    fn rest(quarantine: &Quarantine, bytes: u32) -> Vec<u64> {
+        let mut rest = Vec::new();
+        quarantine.take_all(|item| {
+            rest.push(item.0);
+            bytes
+        });
+        rest
     }
 
     #[test]
@@ -210,10 +259,34 @@ mod tests {
             assert_eq!(put(&quarantine, number, 100), [number - 10]);
             assert_eq!(quarantine.bytes(), 1000);
         }
-        let rest: Vec<u64> = core::iter::from_fn(|| Some(quarantine.take().0))
-            .take_while(|&number| number != 0)
-            .collect();
-        assert_eq!(rest, (91..=100).collect::<Vec<_>>());
+        assert_eq!(rest(&quarantine, 100), (91..=100).collect::<Vec<_>>());
+        assert_eq!(quarantine.bytes(), 0);
+    }
+
+    #[test]
+    fn a_batch_goes_in_and_as_many_bytes_leave() {
+        let quarantine = quarantine(1000);
+        let (mut left, mut free) = (Vec::new(), |_: Item| panic!("the ring has room"));
+        quarantine.put(&[Item(1), Item(2), Item(3)], 900, &mut free);
+        quarantine.put(&[Item(4), Item(5)], 600, &mut free);
+        quarantine.take_excess(
+            |_| 300,
+            |item| {
+                left.push(item.0);
+                300
+            },
+        );
+        assert_eq!((left, quarantine.bytes()), (Vec::from([1, 2]), 900));
+        assert_eq!(rest(&quarantine, 300), [3, 4, 5]);
+    }
+
+    #[test]
+    fn bytes_are_right_though_an_object_looked_larger_than_it_is() {
+        let quarantine = quarantine(1000);
+        put(&quarantine, 1, 600);
+        quarantine.put(&[Item(2)], 600, |_| panic!("the ring has room"));
+        quarantine.take_excess(|_| 9999, |_| 600);
+        assert_eq!(quarantine.bytes(), 600);
     }
 
     #[test]
@@ -222,14 +295,15 @@ mod tests {
         let left: Vec<u64> = (1..=100).flat_map(|number| put(&quarantine, number, 16)).collect();
         assert_eq!(left, (1..=92).collect::<Vec<_>>());
         assert_eq!(quarantine.bytes(), 8 * 16);
-        assert_eq!(quarantine.take().0, 93);
+        assert_eq!(rest(&quarantine, 16), (93..=100).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_quarantine_that_is_not_open_accepts_no_object() {
         let quarantine = Quarantine::new();
         assert!(!quarantine.holds(1));
-        assert_eq!((quarantine.put(Item(7), 16), quarantine.take()), (Item(7), Item::NONE));
+        assert_eq!(put(&quarantine, 7, 16), [7]);
+        assert_eq!((rest(&quarantine, 16), quarantine.bytes()), (Vec::new(), 0));
     }
 
     #[test]
@@ -238,8 +312,8 @@ mod tests {
         put(&quarantine, 1, 100);
         // SAFETY: only this thread uses the quarantine.
         unsafe { quarantine.forget() };
-        assert_eq!((quarantine.bytes(), quarantine.take()), (0, Item::NONE));
+        assert_eq!((quarantine.bytes(), rest(&quarantine, 100)), (0, Vec::new()));
         assert_eq!(put(&quarantine, 2, 100), []);
-        assert_eq!(quarantine.take().0, 2);
+        assert_eq!(rest(&quarantine, 100), [2]);
     }
 }
