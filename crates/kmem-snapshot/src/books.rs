@@ -478,8 +478,8 @@ impl Accounting {
             overhead: metadata.total(),
             ..Self::default()
         };
-        for zone in zones {
-            let rest = Rest::of(source, zone).unwrap_or_default();
+        for (zone, &placed) in zones.iter().zip(&census.placed) {
+            let rest = Rest::of(source, zone, placed).unwrap_or_default();
             of.cached += rest.kept;
             if let Some((untouched, swapped)) = rest.absent {
                 of.untouched = Some(of.untouched.unwrap_or(0) + untouched);
@@ -493,7 +493,9 @@ impl Accounting {
 /// Pages of one zone that are not objects in memory, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rest {
-    /// Free pages that may hold old contents, or are in memory as parts of huge pages.
+    /// Free pages that may hold old contents, or are in memory as parts of huge pages. Also pages
+    /// in use that are neither in slabs nor allocated. CPUs keep them, or they lie behind an area
+    /// of `vmalloc`.
     kept: u64,
     /// Pages in use or with old contents that are neither in memory nor in swap, and those in swap.
     /// None where that is not known.
@@ -501,10 +503,12 @@ struct Rest {
 }
 
 impl Rest {
-    /// Counts the pages of a zone. None when its tables cannot be read, or do not fit in the
+    /// Counts the pages of a zone. `placed` is bytes of slabs and of live page allocations; none
+    /// where not all were counted. None when its tables cannot be read, or do not fit in the
     /// budget.
-    fn of(source: &Source<'_>, zone: &Zone) -> Option<Self> {
+    fn of(source: &Source<'_>, zone: &Zone, placed: Option<u64>) -> Option<Self> {
         let mut this = Self { kept: 0, absent: source.pages.map(|_| (0, 0)) };
+        let mut handed_out = 0;
         for pages in zone.windows() {
             // Two bitmaps.
             if let Err(over) = source.budget.work((pages.end - pages.start).div_ceil(4)) {
@@ -516,6 +520,7 @@ impl Rest {
             let dirty = zone.bits(source, zone.dirty, &pages).ok()?;
             let both = free.iter().zip(&dirty).map(|(f, d)| u64::from((f & d).count_ones()));
             this.kept += both.sum::<u64>() * PAGE;
+            handed_out += clear_bits(&free, 0..pages.end - pages.start) * PAGE;
             // Pages that count as neither in use nor with old contents.
             let clean: Vec<u8> = free.iter().zip(&dirty).map(|(f, d)| f & !d).collect();
             this.absent = this.absent.and_then(|(untouched, swapped)| {
@@ -524,6 +529,7 @@ impl Rest {
                 Some((untouched + of.untouched, swapped + of.swapped))
             });
         }
+        this.kept += placed.map_or(0, |placed| handed_out.saturating_sub(placed));
         Some(this)
     }
 }

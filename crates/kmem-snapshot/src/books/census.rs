@@ -77,6 +77,10 @@ pub(super) struct Census<'a> {
     pub(super) objects: u64,
     /// Bytes of slabs that are not objects.
     pub(super) slab_overhead: u64,
+    /// By zone: bytes of slabs and of live page allocations. None where not all were counted.
+    pub(super) placed: Vec<Option<u64>>,
+    /// Bytes of slabs and of live page allocations in the zone that is counted.
+    placed_here: u64,
     /// Slabs and page allocations that could not be counted.
     pub(super) torn: u64,
 }
@@ -163,6 +167,8 @@ impl<'a> Census<'a> {
             live_in_slabs: 0,
             objects: 0,
             slab_overhead: 0,
+            placed: Vec::new(),
+            placed_here: 0,
             torn: 0,
         }
     }
@@ -204,10 +210,15 @@ impl<'a> Census<'a> {
     ///
     /// Fails when the process has ended or the zone's tables cannot be read.
     pub(super) fn zone(&mut self, zone: &Zone) -> Result<(), ReadError> {
+        self.placed_here = 0;
         match self.windows(zone) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.placed.push(Some(self.placed_here));
+                Ok(())
+            }
             Err(Stop::Failed(error)) => Err(error),
             Err(Stop::Over(over)) => {
+                self.placed.push(None);
                 self.source.budget.remark(format!(
                     "zone at {:#x}: memory in use is counted in part, all of it is {over}",
                     zone.base
@@ -361,6 +372,7 @@ impl<'a> Census<'a> {
         let is_percpu = zone.purpose == zone_purpose::PERCPU;
         let kind = if is_percpu { Kind::PerCpu } else { Kind::Slab(class.number) };
         self.slab_overhead += class.slab_size - class.limit;
+        self.placed_here += class.slab_size;
         if self.has_books {
             self.objects += class.limit;
         }
@@ -450,6 +462,7 @@ impl<'a> Census<'a> {
                 let word = u32::from_le_bytes(*word);
                 let word = if self.has_books { word } else { TAG_UNTAGGED };
                 self.count(word, kind, pages * PAGE, 1);
+                self.placed_here += pages * PAGE;
                 self.pins.alone(word & TAG_MASK, pages * PAGE);
                 if let Some(met) = &mut self.objects_met {
                     let (addr, bytes) = (zone.base + page * PAGE, pages * PAGE);
