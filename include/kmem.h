@@ -18,6 +18,7 @@
 #define KMEM_H
 
 #include "kmem/group.h"
+#include "kmem/refusal.h"
 #include "kmem/rhashtable.h"
 #include "kmem/tag.h"
 

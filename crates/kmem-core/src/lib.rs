@@ -33,6 +33,7 @@ pub mod os;
 pub mod task;
 
 pub mod alloc_tag;
+mod callback;
 pub mod class;
 #[cfg(not(loom))]
 pub mod codetag;
@@ -82,7 +83,7 @@ pub use instance::{
 #[cfg(not(loom))]
 pub use percpu::PerCpuStats;
 #[cfg(not(loom))]
-pub use report::Fault;
+pub use report::{Fault, OnRefusal, Refusal, RefusalReason};
 #[cfg(not(loom))]
 pub use request::Caller;
 #[cfg(not(loom))]

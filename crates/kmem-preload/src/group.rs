@@ -51,7 +51,7 @@ fn done(result: Result<(), Errno>) -> c_int {
 /// Does `work`, which has no cancellation point, without cancellation of the calling thread. A
 /// thread that is cancelled while it holds the lock of the table would keep all others from
 /// creating groups.
-fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
     unsafe extern "C" {
         safe fn pthread_setcanceltype(kind: c_int, old: &mut c_int) -> c_int;
     }

@@ -15,7 +15,7 @@
 //! | [`sandbox`]                                         | filters of system calls        |
 //! | [`sanitizer`]                                       | a word on LeakSanitizer        |
 //! | [`tagged`], [`tag_ranges`], [`kernel`], [`vmalloc`] | `kmem.h`: tags, memory         |
-//! | [`group`], [`scope`]                                | `kmem.h`: groups               |
+//! | [`group`], [`refusal`], [`scope`]                   | `kmem.h`: groups               |
 //! | [`percpu`], [`mempool`], [`rhashtable`]             | `kmem.h`: the other interfaces |
 //! | [`call_site`], [`errno`], [`weak`]                  | helpers of the modules above   |
 //!
@@ -42,6 +42,7 @@ mod percpu;
 mod preemption;
 mod process;
 mod pthread;
+mod refusal;
 mod report;
 mod rhashtable;
 mod sandbox;

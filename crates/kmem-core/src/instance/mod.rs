@@ -25,6 +25,7 @@
 //! | `vmalloc`  | areas with a guard page                                              |
 //! | `percpu`   | objects of which every CPU has a copy; `percpu_variable` static ones |
 //! | `group`    | groups: limits, charges, events                                      |
+//! | `refusal`  | the function that is told of refused requests                        |
 //! | `mempool`  | pools with a reserve                                                 |
 //! | `source`   | hash tables, and memory for the layers that use `Source`             |
 //! | `tags`     | static tags of loaded objects; the census                            |
@@ -66,6 +67,7 @@ mod pages;
 mod percpu;
 mod percpu_variable;
 mod realloc;
+mod refusal;
 mod sized;
 mod source;
 mod start;

@@ -96,7 +96,8 @@ impl<P: Platform> Instance<P> {
             return true;
         }
         let price = Price::Item(class.array());
-        let done = self.ledger.recharge_to((ext, price), (to, price), caller, || true);
+        let new = (price, class.size() as usize);
+        let done = self.ledger.recharge_to((ext, price), (to, new), caller, || true);
         done == Resized::Done
     }
 

@@ -223,7 +223,7 @@ impl<P: Platform> Ledger<P> {
     }
 
     /// Serves a request: charges the group, takes memory by `take`, writes the extension word.
-    /// `None`: the group is at its limit, or there is no memory; both are reported.
+    /// `None`: the group is at its limit, or there is no memory; both are told or reported.
     pub fn alloc<'a>(
         &'static self,
         request: Request,
@@ -234,7 +234,7 @@ impl<P: Platform> Ledger<P> {
         self.books.note_fork(self.platform(), &self.census(), &self.groups);
         let objcg = self.groups.payer(caller.objcg());
         let is_charged = objcg != ObjcgId::ROOT;
-        if is_charged && !self.pay(request.price, objcg, caller) {
+        if is_charged && !self.pay((request.price, request.bytes), objcg, caller) {
             return None;
         }
         let mut tried = Tried::default();
@@ -290,16 +290,21 @@ impl<P: Platform> Ledger<P> {
         if self.books.are_kept() { self.books.word_for(self.platform(), caller) } else { EXT_LIVE }
     }
 
-    /// Charges a group. False: it is at its limit, which is reported.
-    pub fn pay(&'static self, price: Price, objcg: ObjcgId, caller: Caller) -> bool {
+    /// Charges a group for a request of `bytes`. False: it is at its limit, which is reported.
+    pub fn pay(
+        &'static self,
+        (price, bytes): (Price, usize),
+        objcg: ObjcgId,
+        caller: Caller,
+    ) -> bool {
         let limits = if caller.is_nofail() { Limits::Exceed } else { Limits::Obey };
         match self.charging().pay(price, objcg, limits) {
             Ok(()) => true,
             Err(AtMax(at)) => {
                 // Report only a refusal. A shrinker and a request that exceeds limits are served.
                 if limits == Limits::Obey && !crate::task::is_shrinking() {
-                    let (census, bytes) = (self.census(), price.bytes());
-                    self.reporter().group_refused(&census, at, bytes, caller);
+                    let (census, bytes) = (self.census(), (bytes as u64, price.bytes()));
+                    self.reporter().group_refused(&census, (at, objcg), bytes, caller);
                 }
                 false
             }

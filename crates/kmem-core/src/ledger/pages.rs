@@ -43,7 +43,10 @@ impl<P: Platform> Ledger<P> {
         caller: Caller,
     ) -> *mut u8 {
         let pages = PageCount::for_bytes(bytes.max(1)).filter(|_| bytes <= MAX_BYTES);
-        let Some(pages) = pages else { return core::ptr::null_mut() };
+        let Some(pages) = pages else {
+            self.reporter().out_of_memory(&self.census(), bytes, caller);
+            return core::ptr::null_mut();
+        };
         // A run that a CPU kept must be zeroed; a run of the zone may read as zero.
         let fit = if gfp.has(Gfp::ZERO) { Fit::Exact } else { fit };
         let run = RunRequest { pages, align, fit, placement };

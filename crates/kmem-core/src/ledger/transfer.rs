@@ -56,7 +56,7 @@ impl<P: Platform> Ledger<P> {
         };
         let (new, caller) = (self.groups.payer(caller.objcg()), caller.nofail());
         let old = objcg_of(ext.load(Ordering::Relaxed));
-        if old != new && (new == ObjcgId::ROOT || self.pay(price, new, caller)) {
+        if old != new && (new == ObjcgId::ROOT || self.pay((price, bytes), new, caller)) {
             // The group may have changed to the parent of a deleted one meanwhile.
             let word = change(ext, |word| word & (TAG_MASK | EXT_LIVE) | objcg_bits(new));
             if objcg_of(word) != ObjcgId::ROOT {
@@ -117,14 +117,15 @@ impl<P: Platform> Ledger<P> {
         let objcg = self.groups.pin_payer(ext, pages_cost(old));
         let to = self.groups.payer(caller.objcg());
         if caller.is_recharging() && to != objcg {
-            let (paid, price) = (Price::Pages(old), Price::Pages(new));
+            let (paid, price) = (Price::Pages(old), (Price::Pages(new), new.bytes()));
             let resized = self.recharge_to((ext, paid), (to, price), caller, change);
             self.groups.unpin_payer(objcg);
             return resized;
         }
         let is_charged = objcg != ObjcgId::ROOT;
-        let more = Price::Pages(new.saturating_sub(old));
-        if is_charged && new > old && !self.pay(more, objcg, caller) {
+        let more = new.saturating_sub(old);
+        let (more, bytes) = (Price::Pages(more), more.bytes());
+        if is_charged && new > old && !self.pay((more, bytes), objcg, caller) {
             self.groups.unpin_payer(objcg);
             return Resized::Refused;
         }
@@ -144,11 +145,11 @@ impl<P: Platform> Ledger<P> {
     pub fn recharge_to(
         &'static self,
         (ext, old): (&AtomicU32, Price),
-        (to, new): (ObjcgId, Price),
+        (to, (new, bytes)): (ObjcgId, (Price, usize)),
         caller: Caller,
         alter: impl FnOnce() -> bool,
     ) -> Resized {
-        if to != ObjcgId::ROOT && !self.pay(new, to, caller) {
+        if to != ObjcgId::ROOT && !self.pay((new, bytes), to, caller) {
             return Resized::Refused;
         }
         let (resized, payer, price) = if alter() {

@@ -111,7 +111,8 @@ pub enum GroupError {
     NoBooks,
     /// There is no memory.
     NoMemory,
-    /// Not possible for a thread that is within a shrinker.
+    /// Not possible for a thread that is within a shrinker, or within the function that is told of
+    /// refusals.
     InShrinker,
 }
 
@@ -129,7 +130,7 @@ impl core::fmt::Display for GroupError {
             Self::IsRoot => "not possible for the root",
             Self::NoBooks => "no groups without books (mem_profiling:never)",
             Self::NoMemory => "no memory",
-            Self::InShrinker => "not possible from within a shrinker",
+            Self::InShrinker => "not possible from within a callback",
         })
     }
 }
@@ -305,6 +306,12 @@ impl Groups {
     /// Bytes of an entry's reservations, a part of [`Self::own`].
     pub fn reserved(&self, objcg: ObjcgId) -> u64 {
         self.block(objcg).reserved.load(Ordering::SeqCst)
+    }
+
+    /// Bytes charged to a group, and its `max`. `None`: there is no entry of that id.
+    pub fn usage(&self, objcg: ObjcgId) -> Option<(u64, u64)> {
+        let block = self.blocks().get(objcg.0 as usize)?;
+        Some((block.charged.load(Ordering::Relaxed), block.max.load(Ordering::Relaxed)))
     }
 
     /// Number of deleted groups whose entries are not free yet.

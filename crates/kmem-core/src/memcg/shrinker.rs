@@ -8,7 +8,8 @@
 //! or to a later group with that id.
 
 use super::{GroupError, GroupId, Groups};
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::callback::Callback;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::ffi::c_void;
 use kmem_layout::group::GroupBlock;
 
@@ -21,19 +22,16 @@ pub type Shrink = unsafe extern "C" fn(data: *mut c_void, group: GroupId, bytes:
 /// A registered callback. Zeroed memory is a valid shrinker, not in use.
 ///
 /// # Invariants
-/// `call` is 0, or a [`Shrink`] that any thread may call with `data` until `remove` returns. A
-/// shrinker in a list is never freed.
+/// `shrink` is empty, or has a [`Shrink`] that any thread may call with its data until `remove`
+/// returns. A shrinker in a list is never freed.
 #[repr(C)]
 pub struct Shrinker {
     /// The next shrinker of the list; 0 for none.
     next: AtomicU64,
-    /// The function; 0 while the shrinker is not in use.
-    call: AtomicUsize,
-    data: AtomicUsize,
+    /// The function; empty while the shrinker is not in use.
+    shrink: Callback,
     /// The group it was added to; the entry may be another group's by now.
     group: AtomicU64,
-    /// Calls in progress.
-    active: AtomicU32,
     /// 1 from when a thread begins to add it until its removal is complete.
     taken: AtomicU32,
 }
@@ -58,8 +56,7 @@ impl Groups {
         let block = self.living_block(id)?;
         let spare = list(block).find(|shrinker| {
             let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
-            shrinker.call.load(Ordering::Relaxed) == 0
-                && shrinker.taken.compare_exchange(0, 1, done, failed).is_ok()
+            !shrinker.shrink.is_set() && shrinker.taken.compare_exchange(0, 1, done, failed).is_ok()
         });
         let shrinker = match spare {
             Some(spare) => spare,
@@ -80,9 +77,8 @@ impl Groups {
             }
         };
         // INVARIANT: the function may be called with the data, by the contract.
-        shrinker.data.store(data as usize, Ordering::Relaxed);
         shrinker.group.store(id.0, Ordering::Relaxed);
-        shrinker.call.store(call as usize, Ordering::SeqCst);
+        shrinker.shrink.set(call as *const (), data);
         Ok(shrinker)
     }
 
@@ -103,8 +99,7 @@ impl Groups {
     /// Returns whether a group has shrinkers.
     pub fn has_shrinkers(&self, id: GroupId) -> bool {
         let in_use = |shrinker: &Shrinker| {
-            shrinker.call.load(Ordering::Relaxed) != 0
-                && shrinker.group.load(Ordering::Relaxed) == id.0
+            shrinker.shrink.is_set() && shrinker.group.load(Ordering::Relaxed) == id.0
         };
         self.get(id).is_ok_and(|block| list(block).any(in_use))
     }
@@ -121,7 +116,7 @@ fn list(block: &GroupBlock) -> impl Iterator<Item = &Shrinker> {
 
 /// Forgets calls in progress, in a forked child: those on other threads never return.
 pub(super) fn forget_calls(block: &GroupBlock) {
-    list(block).for_each(|shrinker| shrinker.active.store(0, Ordering::Relaxed));
+    list(block).for_each(|shrinker| shrinker.shrink.forget_calls());
 }
 
 impl Shrinker {
@@ -130,44 +125,29 @@ impl Shrinker {
     pub(super) fn unused() -> Self {
         Self {
             next: AtomicU64::new(0),
-            call: AtomicUsize::new(0),
-            data: AtomicUsize::new(0),
+            shrink: Callback::none(),
             group: AtomicU64::new(0),
-            active: AtomicU32::new(0),
             taken: AtomicU32::new(0),
         }
     }
 
     /// Calls the function, if the shrinker is in use for this group. Returns the bytes it freed.
     fn call(&self, id: GroupId, bytes: usize) -> usize {
-        // Counted before the check, like pins: the thread that removes the shrinker waits for this
-        // call, or this call sees that it is removed.
-        self.active.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let call = self.call.load(Ordering::SeqCst) as *const ();
-        let freed = if call.is_null() || self.group.load(Ordering::Relaxed) != id.0 {
-            0
-        } else {
-            let data = self.data.load(Ordering::Relaxed) as *mut c_void;
+        let call = |call: *const (), data| {
+            if self.group.load(Ordering::Relaxed) != id.0 {
+                return 0;
+            }
             // SAFETY: a `Shrink` that may be called with its data (invariant): `remove` does not
             // return while this call is counted.
             unsafe { core::mem::transmute::<*const (), Shrink>(call)(data, id, bytes) }
         };
-        // The function may have forked: in the child, the count is zero already.
-        let less = |active: u32| active.checked_sub(1);
-        let _ = self.active.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-        freed
+        self.shrink.with(call).unwrap_or(0)
     }
 
     /// Takes the shrinker out of use. Returns when all calls have returned, and calls `wait` while
     /// one has not.
     pub fn remove(&self, wait: impl Fn()) {
-        self.call.store(0, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        while self.active.load(Ordering::SeqCst) != 0 {
-            crate::sync::spin();
-            wait();
-        }
+        self.shrink.remove(wait);
         self.taken.store(0, Ordering::Release);
     }
 }

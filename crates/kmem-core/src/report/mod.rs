@@ -8,7 +8,9 @@ mod fault;
 mod line;
 mod name;
 mod oom;
+mod refusal;
 
+use core::ffi::c_void;
 use core::fmt;
 
 use crate::alloc_tag::Books;
@@ -22,6 +24,8 @@ pub(crate) use line::print;
 pub use line::{Line, Printable, Size, Word};
 pub use name::{CallName, FunctionName, GroupPath, HolderName, SiteName};
 pub use oom::room;
+use refusal::Handler;
+pub use refusal::{OnRefusal, Refusal, RefusalReason};
 
 /// State of the reports of an instance. Zeroed memory is a valid value: no report was made, and
 /// there is no room for the text of mappings.
@@ -33,6 +37,8 @@ pub struct Reports {
     maps_bytes: AtomicUsize,
     /// The report on lack of memory that another thread has to make.
     due: Due,
+    /// The function of the program that is told of refusals.
+    handler: Handler,
 }
 
 impl Reports {
@@ -43,12 +49,25 @@ impl Reports {
             maps: AtomicUsize::new(0),
             maps_bytes: AtomicUsize::new(0),
             due: Due::new(),
+            handler: Handler::new(),
         }
     }
 
-    /// In a forked child: forgets the report that was due in the parent.
+    /// In a forked child: forgets the report that was due in the parent, and calls on its threads.
     pub fn forget(&self) {
         self.due.forget();
+        self.handler.forget();
+    }
+
+    /// Replaces the function that is told of refusals; `None`: they are reported. Returns when no
+    /// thread runs the old one, and calls `wait` until then.
+    ///
+    /// # Safety
+    /// Any thread may call a new function with its data until it is replaced. The caller is in no
+    /// callback of the allocator.
+    pub unsafe fn tell(&self, function: Option<(OnRefusal, *mut c_void)>, wait: impl Fn()) {
+        // SAFETY: the same contract.
+        unsafe { self.handler.replace(function, wait) }
     }
 
     /// Gives the reports room for the text of the mappings.

@@ -28,11 +28,15 @@ const TOP: usize = 10;
 const INTERVAL_MS: u64 = 5000;
 
 impl<P: Platform> Reporter<'_, P> {
-    /// Reports the sites that hold most memory, because a request for `size` bytes fails. A request
-    /// that no machine could serve is not reported: it is an error of the program.
+    /// Tells the program that a request for `size` bytes fails, or reports the sites that hold
+    /// most memory. A request that no machine could serve is not reported: it is an error of the
+    /// program.
     #[cold]
     #[inline(never)]
     pub fn out_of_memory(&self, census: &Census<'_>, size: usize, caller: Caller) {
+        if caller.is_quiet() || self.tell(ObjcgId::ROOT, caller.objcg(), size as u64, caller) {
+            return;
+        }
         let budget = self.platform.budget();
         // The first zone of a kernel has what is left of its regions.
         let is_possible = size <= budget.first_zone.max(budget.memory);
@@ -41,16 +45,25 @@ impl<P: Platform> Reporter<'_, P> {
         }
     }
 
-    /// Reports the sites that hold most memory of the group `at`, because a request for `bytes` is
-    /// refused at the group's limit.
+    /// Tells the program that the group `at` refuses a request of `payer` at its limit, or reports
+    /// the sites that hold most of its memory. `bytes` is the size of the request, `cost` what it
+    /// would be charged.
     #[cold]
     #[inline(never)]
-    pub fn group_refused(&self, census: &Census<'_>, at: ObjcgId, bytes: u64, caller: Caller) {
-        self.report_shortage(census, at, bytes, caller);
+    pub fn group_refused(
+        &self,
+        census: &Census<'_>,
+        (at, payer): (ObjcgId, ObjcgId),
+        (bytes, cost): (u64, u64),
+        caller: Caller,
+    ) {
+        if !caller.is_quiet() && !self.tell(at, payer, bytes, caller) {
+            self.report_shortage(census, at, cost, caller);
+        }
     }
 
     fn report_shortage(&self, census: &Census<'_>, group: ObjcgId, bytes: u64, caller: Caller) {
-        if caller.is_quiet() || !self.may_report() {
+        if !self.may_report() {
             return;
         }
         let tag = TagId(self.books.word_for(self.platform, caller) & TAG_MASK);

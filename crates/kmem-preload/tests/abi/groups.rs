@@ -3,7 +3,8 @@
 use kmem_testing::{not_run, this_test};
 
 use crate::harness::{
-    Run, library, must_succeed, no_cxx, program, program_with_libraries, released_library, thorough,
+    Run, is_not_kmem, library, must_succeed, no_cxx, program, program_with_libraries,
+    program_with_options, released_library, thorough,
 };
 
 #[test]
@@ -49,6 +50,39 @@ fn every_form_of_allocation_is_charged_to_the_byte_or_refused_without_a_trace() 
 #[test]
 fn shrinkers_may_allocate_delete_their_group_and_wait() {
     must_succeed(&program("group_shrinkers.c"), &[]);
+}
+
+#[test]
+fn a_function_is_told_of_each_refusal_and_may_allocate_but_not_wait_for_itself() {
+    must_succeed(&program("refusals.c"), &[]);
+}
+
+#[test]
+fn a_refusal_that_is_told_is_not_reported() {
+    Run::new(program("refusals.c")).arg("told").run().assert_quiet_success();
+    let outcome = Run::new(program("refusals.c")).arg("reported").run();
+    outcome.assert_success();
+    let line = "kmem: the group /parent is at its max: no 2099200 bytes for refusals+0x";
+    assert!(is_not_kmem() || outcome.stderr.starts_with(line), "{}", outcome.stderr);
+}
+
+#[test]
+fn the_example_of_refusals_prints_what_the_program_is_told() {
+    let source = include_str!("../../../../examples/refused.c");
+    assert!(include_str!("../../../../docs/groups.md").contains(source), "docs/groups.md has it");
+    let example = program_with_options("../../../../examples/refused.c", "refused", &[]);
+    let outcome = Run::new(example).run();
+    outcome.assert_quiet_success();
+    let (asked, rest) = outcome.stdout.split_once(" for refused+0x").unwrap_or_default();
+    let right = asked == "tenant: no 2097152 bytes" && rest.ends_with(" of 1048576 bytes\n");
+    assert!(is_not_kmem() || right, "{}", outcome.stdout);
+}
+
+#[test]
+fn a_lambda_is_told_of_a_refusal_before_bad_alloc_is_thrown() {
+    if !no_cxx() {
+        Run::new(program("refusal_forms.cc")).run().assert_quiet_success();
+    }
 }
 
 #[test]

@@ -88,6 +88,9 @@ const GROUPS: &[&str] = &[
     "kmem_group_remove_shrinker",
 ];
 
+/// `kmem/refusal.h`.
+const REFUSALS: &[&str] = &["kmem_on_refusal", "kmem_refusal_site"];
+
 /// `kmem/rhashtable.h`.
 const TABLES: &[&str] = &[
     "kmem_rhashtable_init_tag",
@@ -177,14 +180,18 @@ fn all_of_the_allocation_interface_is_exported() {
 fn all_functions_of_groups_are_declared_and_exported() {
     let Some(image) = image() else { return };
     let exported = exported(&image);
-    let header = include_str!("../../../../include/kmem/group.h");
-    let macros = header.lines().filter_map(|line| {
-        let (name, _) = line.strip_prefix("#define kmem_group_")?.split_once('(')?;
-        Some(format!("kmem_group_{name}"))
-    });
-    assert_eq!(macros.collect::<Vec<_>>(), GROUPS);
-    let missing: Vec<_> = GROUPS.iter().filter(|name| !exported.contains(**name)).collect();
-    assert!(missing.is_empty(), "not exported: {missing:?}");
+    for (header, functions) in [
+        (include_str!("../../../../include/kmem/group.h"), GROUPS),
+        (include_str!("../../../../include/kmem/refusal.h"), REFUSALS),
+    ] {
+        let macros = header.lines().filter_map(|line| {
+            let (name, _) = line.strip_prefix("#define ")?.split_once('(')?;
+            name.starts_with("kmem_").then_some(name)
+        });
+        assert_eq!(macros.collect::<Vec<_>>(), functions);
+        let missing: Vec<_> = functions.iter().filter(|name| !exported.contains(**name)).collect();
+        assert!(missing.is_empty(), "not exported: {missing:?}");
+    }
 }
 
 #[test]

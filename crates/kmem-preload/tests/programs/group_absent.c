@@ -1,5 +1,6 @@
 /* Groups without libkmem.so: nothing does harm, and all say so. Built as C and as C++. */
 #include <kmem/group.h>
+#include <kmem/refusal.h>
 
 int main(void)
 {
@@ -14,7 +15,8 @@ int main(void)
 			  kmem_group_reset_peak(1),
 			  kmem_group_notify(1, -1), kmem_group_current(), kmem_group_of(name),
 			  kmem_group_try_charge(1, 1), kmem_group_uncharge(1, 1),
-			  kmem_group_add_shrinker(1, 0, 0, &shrinker), kmem_group_remove_shrinker(shrinker) };
+			  kmem_group_add_shrinker(1, 0, 0, &shrinker), kmem_group_remove_shrinker(shrinker),
+			  kmem_on_refusal(0, 0), kmem_refusal_site(0, name, sizeof name) };
 	for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
 		if (all[i] != -ENOSYS)
 			return (int)i + 1;
