@@ -84,6 +84,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("group ls", &["kmem group ls -p 1234"]),
     ("group show", &["kmem group show -p 1234 /tenants/a memory.current"]),
     ("group set", &["kmem group set -p 1234 /tenants/a memory.max=100M"]),
+    ("group create", &["kmem group create -p 1234 /tenants/a memory.max=100M"]),
+    ("group rm", &["kmem group rm -p 1234 /tenants/a"]),
     ("slabinfo", &["kmem slabinfo -p 1234"]),
     (
         "completions",

@@ -1,5 +1,6 @@
 //! `kmem group`: the groups that memory is charged to, and their limits.
 
+mod create;
 mod file;
 mod set;
 mod show;
@@ -28,6 +29,10 @@ enum Command {
     Show(show::Args),
     /// Set limits of a group in a running process
     Set(set::Args),
+    /// Make a group in a running process, which finds it by its path
+    Create(create::Create),
+    /// Delete a group in a running process, so that its parent pays for what it holds
+    Rm(create::Remove),
 }
 
 #[derive(clap::Args)]
@@ -44,6 +49,8 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         Command::Ls(args) => ls(args),
         Command::Show(args) => show::main(args),
         Command::Set(args) => set::main(args),
+        Command::Create(args) => create::create(args),
+        Command::Rm(args) => create::remove(args),
     }
 }
 

@@ -122,14 +122,110 @@ impl GroupBlock {
 
     /// Copies the name into `room`. Returns the copy.
     pub fn name<'a>(&self, room: &'a mut [u8; MAX_GROUP_NAME]) -> &'a [u8] {
-        let len = usize::from(self.name_len.load(Ordering::Relaxed)).min(room.len());
-        for (to, from) in room[..len].iter_mut().zip(&self.name) {
-            *to = from.load(Ordering::Relaxed);
-        }
-        &room[..len]
+        copy_name(&self.name_len, &self.name, room)
     }
 }
 
 // A model checker's atomics are larger.
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<GroupBlock>() == 384);
+
+/// Values of [`GroupRequest::action`].
+pub mod group_action {
+    /// Make a group.
+    pub const CREATE: u32 = 1;
+    /// Delete a group.
+    pub const DELETE: u32 = 2;
+}
+
+/// Values of [`GroupRequest::answer`].
+pub mod group_answer {
+    /// It is done.
+    pub const DONE: u32 = 0;
+    /// The action or the name is none.
+    pub const INVALID: u32 = 1;
+    /// The parent has a group of that name.
+    pub const EXISTS: u32 = 2;
+    /// There is no room for another group.
+    pub const FULL: u32 = 3;
+    /// There would be too many levels.
+    pub const TOO_DEEP: u32 = 4;
+    /// There is no such group.
+    pub const NOT_FOUND: u32 = 5;
+    /// There are groups below it.
+    pub const HAS_CHILDREN: u32 = 6;
+    /// The root cannot be deleted.
+    pub const IS_ROOT: u32 = 7;
+    /// There is no memory.
+    pub const NO_MEMORY: u32 = 8;
+}
+
+/// A request from outside the process, which its next allocation off the fast path serves.
+///
+/// ```text
+/// outside:  number = 0 --> the other words --> number = n            wait until served == n
+/// process:                                     number? --> copy, number still n? --> act
+///                                              --> answer --> served = n --> number = 0
+/// ```
+///
+/// A writer outside excludes others with `flock` of `/proc/PID`.
+#[repr(C)]
+pub struct GroupRequest {
+    /// Number of the request; 0: there is none.
+    pub number: AtomicU32,
+    /// Number of the last request that was served.
+    pub served: AtomicU32,
+    /// See [`group_answer`].
+    pub answer: AtomicU32,
+    /// See [`group_action`].
+    pub action: AtomicU32,
+    /// Number of the group to delete, or of the parent of the new one: `generation << 14 | objcg`.
+    pub group: AtomicU64,
+    /// Limits of the new group.
+    pub max: AtomicU64,
+    /// See [`GroupBlock::high`].
+    pub high: AtomicU64,
+    /// See [`GroupBlock::low`].
+    pub low: AtomicU64,
+    /// Length of the name in bytes.
+    pub name_len: AtomicU8,
+    /// Name of the new group.
+    pub name: [AtomicU8; MAX_GROUP_NAME],
+}
+
+impl GroupRequest {
+    /// No request.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            number: AtomicU32::new(0),
+            served: AtomicU32::new(0),
+            answer: AtomicU32::new(0),
+            action: AtomicU32::new(0),
+            group: AtomicU64::new(0),
+            max: AtomicU64::new(0),
+            high: AtomicU64::new(0),
+            low: AtomicU64::new(0),
+            name_len: AtomicU8::new(0),
+            name: core::array::from_fn(|_| AtomicU8::new(0)),
+        }
+    }
+
+    /// Copies the name into `room`. Returns the copy.
+    pub fn name<'a>(&self, room: &'a mut [u8; MAX_GROUP_NAME]) -> &'a [u8] {
+        copy_name(&self.name_len, &self.name, room)
+    }
+}
+
+/// Copies a name into `room`. Returns the copy.
+fn copy_name<'a>(
+    len: &AtomicU8,
+    name: &[AtomicU8; MAX_GROUP_NAME],
+    room: &'a mut [u8; MAX_GROUP_NAME],
+) -> &'a [u8] {
+    let len = usize::from(len.load(Ordering::Relaxed)).min(room.len());
+    for (to, from) in room[..len].iter_mut().zip(name) {
+        *to = from.load(Ordering::Relaxed);
+    }
+    &room[..len]
+}

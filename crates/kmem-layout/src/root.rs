@@ -9,11 +9,12 @@
 //! mappings before it uses them.
 
 use crate::atomic::{AtomicU32, AtomicU64};
+use crate::group::GroupRequest;
 
 /// First word of a root block: `kmemroot` in ASCII, stored last, with release order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmemroot");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Name of the memfd behind the root block, as `/memfd:<name> (deleted)` in `/proc/PID/maps`.
 pub const MAPPING_NAME: &str = "kmem-root";
 /// Most zones of an instance.
@@ -109,6 +110,8 @@ pub struct RootBlock {
     pub own_capacity: u32,
     /// Number of records in the table at `mappings`.
     pub mapping_capacity: AtomicU32,
+    /// *Live, writable from outside.* A group to make or to delete.
+    pub request: GroupRequest,
 }
 
 /// One zone: a range of pages under one set of tables.

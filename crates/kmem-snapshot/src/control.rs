@@ -1,10 +1,11 @@
-//! Writes to a root block from outside: its settings, and the limits of groups.
+//! Writes to a root block from outside: its settings, limits of groups, and requests for groups.
 //!
 //! ```text
 //! word:   profiling | depth | deep_depth | deep_tag   one aligned write of 4 bytes each
 //! cache:  zeroes                                      after the words: the next call from each
 //!                                                     site reads them again
 //! group:  max | high | low                            one aligned write of 8 bytes each: `limit`
+//! request: action | group | limits | name, number     the number last: `request`
 //! ```
 //!
 //! The process is not stopped. A thread may read the words before they are written, and enter the
@@ -12,6 +13,7 @@
 //! writer empties the cache a second time, 2 ms later.
 
 mod limit;
+mod request;
 
 use std::mem::offset_of;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Errors of reading a process, its core file or its black box.
 
+use std::time::Duration;
 use std::{fmt, io};
 
 use crate::budget::OverBudget;
@@ -208,8 +209,24 @@ pub enum ReadError {
         /// Path of the group.
         group: String,
     },
+    /// The process refuses to make or to delete a group.
+    #[error("{group}: {why}")]
+    GroupRefused {
+        /// Path of the group.
+        group: String,
+        /// The reason.
+        why: &'static str,
+    },
+    /// The process did not allocate in time, so it did not serve a request.
+    #[error("process {pid} allocated nothing for {patience:?}, so nothing has changed")]
+    NotServed {
+        /// Pid of the process.
+        pid: u32,
+        /// Time that the writer waited.
+        patience: Duration,
+    },
     /// The caller sets a limit of the root of the groups, which has none.
-    #[error("/ is the root of the groups, which has no limits: operation not permitted")]
+    #[error("/ is the root of the groups, which has no limits and stays: operation not permitted")]
     RootGroup,
     /// The caller asks for a setting that is not possible.
     #[error("{0}")]

@@ -67,7 +67,7 @@ fn broken_books_are_refused_by_name() {
         ("magic", "magic is 0x7"),
         ("starting", "still starting"),
         ("truncated", "truncated"),
-        ("version", "layout version 8"),
+        ("version", "layout version 9"),
         ("size", "size is 64"),
         ("tag_bits", "tag_bits is 18"),
         ("class_count", "class_count is 4294967295"),

@@ -28,13 +28,13 @@ pub(super) struct Args {
 
 /// A limit and its new value, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Request {
-    limit: Limit,
-    bytes: u64,
+pub(super) struct Request {
+    pub(super) limit: Limit,
+    pub(super) bytes: u64,
 }
 
 /// Parses `memory.max=100M`.
-fn parse(text: &str) -> Result<Request, String> {
+pub(super) fn parse(text: &str) -> Result<Request, String> {
     let (name, value) = text
         .split_once('=')
         .ok_or_else(|| format!("{text:?} has no value: expected memory.max=SIZE or =max"))?;

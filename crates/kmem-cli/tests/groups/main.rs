@@ -8,7 +8,7 @@ mod tenants;
 mod views;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use program::{KMEM, Program, text};
 use serde_json::{Value, json};
@@ -194,6 +194,83 @@ fn a_limit_that_is_set_from_outside_holds_from_the_next_charge_on() {
     // A deleted group has no path.
     program.tell(b'd');
     refused(&set(&program, &["/tenants/b", "memory.max=1M"]), 3, "has no group /tenants/b");
+}
+
+/// Runs the command while the program allocates now and then.
+fn group_while_it_allocates(program: &mut Program, args: &[&str]) -> Output {
+    let pid = program.pid().to_string();
+    let mut command = Command::new(KMEM);
+    let command = command.args(["group"]).args(args).args(["-p", &pid]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    while child.try_wait().unwrap().is_none() {
+        program.tell(b'm');
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_group_that_is_made_from_outside_is_found_by_its_path_and_has_its_limits() {
+    let mut program = tenants::start();
+    let create = ["create", "/tenants/made", "memory.max=1M", "memory.low=4K"];
+    // A process that allocates nothing stays as it is.
+    let before = said(&mut program);
+    let idle = group(&program, &[&create[..], &["--wait", "20ms"]].concat());
+    refused(&idle, 2, "allocated nothing for 20ms, so nothing has changed");
+    program.tell(b'm');
+    assert_eq!(said(&mut program).len(), before.len());
+
+    assert_eq!(prints(&group_while_it_allocates(&mut program, &create)), "");
+    let said_of = |program: &mut Program, path: &str| {
+        said(program).into_iter().find(|(other, _)| other == path).map(|(_, numbers)| numbers)
+    };
+    let [current, _, _, _, _, max, high, ..] = said_of(&mut program, "/tenants/made").unwrap();
+    assert_eq!((current, max, high), (0, 1 << 20, u64::MAX));
+    let shown = prints(&group(&program, &["show", "/tenants/made", "memory.low"]));
+    assert_eq!(shown, "4096\n");
+    // The program finds it, and the limit holds.
+    let granted: u64 = program.tell(b'o')[0].parse().unwrap();
+    assert_eq!(granted, (1 << 20) / 1028);
+    let shown = prints(&group(&program, &["show", "/tenants/made", "memory.current"]));
+    assert_eq!(shown, format!("{}\n", granted * 1028));
+
+    let mut refuses = |args: &[&str], code, what| {
+        refused(&group_while_it_allocates(&mut program, args), code, what);
+    };
+    refuses(&create, 2, "/tenants/made: there is a group of that name");
+    refuses(&["create", "/nowhere/a"], 3, "has no group /nowhere");
+    refuses(&["create", "/tenants/.."], 2, "not a name for a group");
+    refuses(&["create", "/"], 2, "has no name");
+    refuses(&["create", "/a", "memory.peak=1"], 2, "can be read, not written");
+    refuses(&["rm", "/"], 4, "operation not permitted");
+    refuses(&["rm", "/nowhere"], 3, "has no group /nowhere");
+    refuses(&["rm", "/tenants"], 2, "/tenants: there are groups below it");
+
+    // The parent pays for memory of a deleted group.
+    let of_parent = said_of(&mut program, "/tenants").unwrap()[0];
+    assert_eq!(prints(&group_while_it_allocates(&mut program, &["rm", "/tenants/made"])), "");
+    assert_eq!(said_of(&mut program, "/tenants/made"), None);
+    assert_eq!(said_of(&mut program, "/tenants").unwrap()[0], of_parent);
+}
+
+#[test]
+fn writers_that_make_groups_at_once_take_turns() {
+    let mut program = tenants::start();
+    let pid = program.pid().to_string();
+    let mut writers: Vec<_> = (0..8)
+        .map(|i| {
+            let path = format!("/batch/{i}");
+            Command::new(KMEM).args(["group", "create", "-p", &pid, &path]).spawn().unwrap()
+        })
+        .collect();
+    while writers.iter_mut().any(|writer| writer.try_wait().unwrap().is_none()) {
+        program.tell(b'm');
+    }
+    assert!(writers.iter_mut().all(|writer| writer.wait().unwrap().success()));
+    let made = said(&mut program).into_iter().filter(|(path, _)| {
+        path.strip_prefix("/batch/").is_some_and(|name| name.parse::<u32>().is_ok())
+    });
+    assert_eq!(made.count(), 8);
 }
 
 #[test]

@@ -126,6 +126,11 @@ pub(crate) fn target() {
             b'd' => b.delete().unwrap(),
             b'f' => println!("{}", flood(&a)),
             b'r' => KMEM.write_record(reason::EXIT),
+            b'm' => assert!(!alloc!(KMEM, 64).is_null()),
+            b'o' => {
+                let made = KMEM.group(KMEM.group_at(b"tenants/made").unwrap()).unwrap();
+                println!("{}", flood(&made));
+            }
             b'a' => std::process::abort(),
             _ => {}
         }

@@ -3,6 +3,7 @@
 use super::Ledger;
 use crate::memcg::Limits;
 use crate::os::Platform;
+use crate::sync::Ordering;
 use crate::task;
 use crate::units::ObjcgId;
 
@@ -18,6 +19,10 @@ impl<P: Platform> Ledger<P> {
             self.heap.restart_in_child();
             self.books.forget();
             self.reports.forget();
+            if let Some(root) = self.books.root() {
+                // It was meant for the parent.
+                root.request.number.store(0, Ordering::Relaxed);
+            }
             self.charge_anew();
         }
     }

@@ -27,6 +27,7 @@
 //! Context: any; but shrinkers are called, see [`crate::memcg::Shrink`].
 
 use kmem_layout::blackbox::reason;
+use kmem_layout::root::RootBlock;
 use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use crate::alloc_tag::{Books, Census};
@@ -230,7 +231,7 @@ impl<P: Platform> Ledger<P> {
         caller: Caller,
         mut take: impl FnMut() -> Option<Taken<'a>>,
     ) -> Option<Taken<'a>> {
-        self.books.look_outside();
+        self.look_outside();
         self.books.note_fork(self.platform(), &self.census(), &self.groups);
         let objcg = self.groups.payer(caller.objcg());
         let is_charged = objcg != ObjcgId::ROOT;
@@ -265,6 +266,29 @@ impl<P: Platform> Ledger<P> {
         }
         self.note_peak();
         Some(taken)
+    }
+
+    /// Takes over what was written to the root block from outside.
+    #[inline]
+    fn look_outside(&'static self) {
+        self.books.look_outside();
+        if let Some(root) = self.books.root()
+            && root.request.number.load(Ordering::Relaxed) != 0
+        {
+            self.serve_request(root);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn serve_request(&'static self, root: &RootBlock) {
+        let made = |used| {
+            root.group_count.fetch_max(used, Ordering::Release);
+        };
+        if let Some(deleted) = self.groups.serve(self.platform(), &root.request, made) {
+            self.charging().recall_deleted();
+            self.groups.settle(deleted.objcg());
+        }
     }
 
     /// Notes that memory was allocated: writes records of the books, and a report that is due.

@@ -108,7 +108,7 @@ impl<P: Platform> Ledger<P> {
     /// group cannot pay for a batch, or there is no memory without further effort. Neither is
     /// reported.
     pub fn alloc_singles(&'static self, out: &mut [*mut u8], gfp: Gfp, caller: Caller) {
-        self.books.look_outside();
+        self.look_outside();
         self.books.note_fork(self.platform(), &self.census(), &self.groups);
         let objcg = self.groups.payer(caller.objcg());
         let is_charged = objcg != ObjcgId::ROOT;

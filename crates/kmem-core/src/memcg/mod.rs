@@ -36,6 +36,7 @@ mod merge;
 mod model;
 mod name;
 mod registry;
+mod request;
 mod shrinker;
 #[cfg(not(loom))]
 pub mod stock;

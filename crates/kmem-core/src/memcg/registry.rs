@@ -22,8 +22,18 @@ impl Groups {
         name: &[u8],
         wait: impl Fn(),
     ) -> Result<GroupId, GroupError> {
+        self.create_locked(&self.lock(wait)?, platform, parent, name)
+    }
+
+    /// [`Self::create`] by the thread that holds the lock.
+    pub(super) fn create_locked(
+        &self,
+        index: &Locked<'_>,
+        platform: &impl Memory,
+        parent: GroupId,
+        name: &[u8],
+    ) -> Result<GroupId, GroupError> {
         name::check(name)?;
-        let index = self.lock(wait)?;
         let above = self.living_block(parent)?;
         let levels = 1 + self.way_up(parent.objcg()).count() as u32;
         if levels >= MAX_GROUP_DEPTH {
@@ -55,7 +65,14 @@ impl Groups {
         if id == GroupId::ROOT {
             return Err(GroupError::IsRoot);
         }
-        let index = self.lock(wait)?;
+        self.delete_locked(&self.lock(wait)?, id)
+    }
+
+    /// [`Self::delete`] by the thread that holds the lock.
+    pub(super) fn delete_locked(&self, index: &Locked<'_>, id: GroupId) -> Result<(), GroupError> {
+        if id == GroupId::ROOT {
+            return Err(GroupError::IsRoot);
+        }
         let block = self.living_block(id)?;
         if block.living.load(Ordering::SeqCst) != 0 {
             return Err(GroupError::HasChildren);
@@ -222,17 +239,28 @@ impl Groups {
         if self.blocks().is_empty() {
             return Err(GroupError::NoBooks);
         }
-        while self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        loop {
+            if let Some(locked) = self.try_lock() {
+                return Ok(locked);
+            }
             spin();
             wait();
         }
+    }
+
+    /// Locks the index, unless another thread holds the lock or the table was not started.
+    pub(super) fn try_lock(&self) -> Option<Locked<'_>> {
+        let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
+        if self.blocks().is_empty() || self.lock.compare_exchange(0, 1, done, failed).is_err() {
+            return None;
+        }
         // SAFETY: the table has entries, so it was started.
-        Ok(Locked(unsafe { self.index() }))
+        Some(Locked(unsafe { self.index() }))
     }
 }
 
 /// The locked index. Dropping it unlocks the index.
-struct Locked<'a>(Index<'a>);
+pub(super) struct Locked<'a>(Index<'a>);
 
 impl<'a> core::ops::Deref for Locked<'a> {
     type Target = Index<'a>;

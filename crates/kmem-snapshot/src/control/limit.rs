@@ -39,14 +39,9 @@ impl Control {
     /// - [`ReadError::NoProcess`], [`ReadError::Recycled`], [`ReadError::Permission`],
     ///   [`ReadError::Memory`]: the process has ended or may not be written.
     pub fn set_group_limit(&self, path: &str, limit: Limit, bytes: u64) -> Result<(), ReadError> {
-        let memory = Memory::Live(self.memory.clone());
-        let (budget, zones) = (Budget::default(), RefCell::default());
-        let source =
-            Source { memory: &memory, maps: &self.maps, pages: None, budget: &budget, zones };
         let no_group = || ReadError::NoGroup { pid: self.process.pid(), group: path.to_owned() };
         let mut entries = Vec::new();
-        for root in self.roots.iter().filter(|root| root.profiling != Profiling::Never) {
-            let groups = Groups::read(&source, root)?;
+        for (root, groups) in self.groups()? {
             let Some(at) = groups.find(path) else { continue };
             let group = &groups.all()[at];
             if group.is_root() {
@@ -64,6 +59,16 @@ impl Control {
             }
         }
         self.process.verify()
+    }
+
+    /// The groups of each root block that has any.
+    pub(super) fn groups(&self) -> Result<Vec<(&Root, Groups)>, ReadError> {
+        let memory = Memory::Live(self.memory.clone());
+        let (budget, zones) = (Budget::default(), RefCell::default());
+        let source =
+            Source { memory: &memory, maps: &self.maps, pages: None, budget: &budget, zones };
+        let kept = self.roots.iter().filter(|root| root.profiling != Profiling::Never);
+        kept.map(|root| Ok((root, Groups::read(&source, root)?))).collect()
     }
 
     /// Address of a group's entry, which lies in the process's writable memory.

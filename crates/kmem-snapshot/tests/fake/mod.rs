@@ -258,6 +258,7 @@ impl Layout {
             own: 0,
             own_capacity: 0,
             mapping_capacity: 0.into(),
+            request: kmem_layout::group::GroupRequest::none(),
         }
     }
 }

@@ -66,6 +66,7 @@ impl Model {
             own: 0,
             own_capacity: 0,
             mapping_capacity: half(0),
+            request: kmem_layout::group::GroupRequest::none(),
         };
         let table = PeakTable {
             seq: word(),
