@@ -43,6 +43,7 @@ readonly TOOLS=(
   "prometheus prometheus"
   "promtool prometheus"
   "systemd-analyze systemd"
+  "/usr/lib/python3/dist-packages/yaml python3-yaml"
   "qemu-aarch64 qemu-user"
   "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
   "/usr/aarch64-linux-gnu/include/stdio.h libc6-dev-arm64-cross"
