@@ -104,8 +104,8 @@ impl Summary {
     /// for the other files.
     pub fn take(notes: &mut Vec<Note>) -> Result<Self, ReadError> {
         let list = read(notes)?;
-        let slabs = table("/proc/slabinfo", Slabs::read)?;
-        let zones = table("/proc/zoneinfo", Zones::read)?;
+        let slabs = slabinfo("/proc/slabinfo")?;
+        let zones = zoneinfo("/proc/zoneinfo")?;
         let page = rustix::param::page_size() as u64;
         Ok(Self::of(&list, slabs, zones, page))
     }
@@ -142,6 +142,16 @@ impl Summary {
         let signed = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
         signed(self.in_use()).saturating_sub(self.tracked).saturating_sub(signed(self.slab_free))
     }
+}
+
+/// Reads the table of slabs.
+pub(crate) fn slabinfo(path: &str) -> Result<Slabs, ReadError> {
+    table(path, Slabs::read)
+}
+
+/// Reads the table of zones.
+pub(crate) fn zoneinfo(path: &str) -> Result<Zones, ReadError> {
+    table(path, Zones::read)
 }
 
 /// Reads a file of `/proc`.

@@ -21,6 +21,7 @@
 //! Modules, each of which uses those below it:
 //!
 //! ```text
+//! doors      readers that fuzz targets call alone
 //! export     metrics and profiles over HTTP
 //! output     rows in the formats that other programs read
 //! page       a report as one HTML page
@@ -60,6 +61,8 @@ pub mod budget;
 pub mod control;
 pub mod core_file;
 pub mod diff;
+#[doc(hidden)]
+pub mod doors;
 pub mod error;
 pub mod escape;
 pub mod export;

@@ -262,6 +262,11 @@ impl Symbols<'static> {
     }
 }
 
+/// Finds the name of an address in the text of a map of code made at run time.
+pub(crate) fn named_by_map(text: &str, address: u64) -> Option<String> {
+    perf_map::PerfMap::parse(text).find(address)
+}
+
 /// Resolves one virtual address of a file that no process maps.
 #[must_use]
 pub fn probe(path: &Path, address: u64) -> Option<Place> {

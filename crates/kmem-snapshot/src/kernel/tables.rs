@@ -23,7 +23,7 @@ const MAX_LINE: u64 = 4096;
 
 /// Memory of all slab caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Slabs {
+pub(crate) struct Slabs {
     /// Count of slabs.
     pub(super) count: u64,
     /// Their pages.
@@ -34,7 +34,7 @@ pub(super) struct Slabs {
 
 /// Pages of all zones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Zones {
+pub(crate) struct Zones {
     /// Count of zones.
     pub(super) count: u64,
     /// Pages that the page allocator manages.

@@ -35,7 +35,7 @@ impl PerfMap {
     }
 
     /// Parses lines `START SIZE name`; the numbers are hexadecimal.
-    fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         let mut entries: Vec<_> = text
             .lines()
             .filter_map(|line| {

@@ -1,0 +1,9 @@
+//! Any bytes as settings.
+#![no_main]
+
+use kmem_fuzz::{check, reader};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    check(reader("settings").expect("a reader of this name"), bytes);
+});

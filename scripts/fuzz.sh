@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Builds the fuzz targets of all readers, and runs them one after another.
+#
+# usage: scripts/fuzz.sh [--seconds N] [TARGET..]
+#
+# Each target runs N seconds, by default 30, and all of them without names of targets. New inputs
+# that reach new code stay in target/fuzz/corpus/TARGET, so a later run goes on from there. The run
+# goes on after a failure, and then ends with 1. It prints where each input is and how to run it.
+#
+# The harness (crates/kmem-fuzz) holds a reader to a second of processor time and 64 MiB that it
+# allocates for one input. The limits of libFuzzer are for what the harness cannot see: -timeout
+# for a reader that hangs, -rss_limit_mb for the process with libFuzzer's own tables.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/not-run.sh
+
+seconds=30
+targets=()
+while [ $# -gt 0 ]; do
+  case $1 in
+  --seconds)
+    seconds=${2:?a number of seconds}
+    shift 2
+    ;;
+  -*)
+    sed -n '4p' "$0" >&2
+    exit 2
+    ;;
+  *)
+    targets+=("$1")
+    shift
+    ;;
+  esac
+done
+
+# Where cargo-fuzz is not installed, the project has its own.
+export PATH=$PWD/target/tools/bin:$PATH
+if ! cargo fuzz --version >/dev/null 2>&1 &&
+  ! cargo install --quiet --locked --root target/tools cargo-fuzz; then
+  not_run "fuzz targets" "cargo-fuzz cannot be installed"
+  exit
+fi
+if [ ${#targets[@]} -eq 0 ]; then
+  mapfile -t targets < <(cargo fuzz list --fuzz-dir fuzz)
+fi
+for target in "${targets[@]}"; do
+  if [ ! -d "fuzz/corpus/$target" ]; then
+    echo "fuzz.sh: there is no target $target; the targets are in fuzz/fuzz_targets" >&2
+    exit 2
+  fi
+done
+
+# Without a sanitizer the stable toolchain builds them, and memory is that of the reader.
+build=$PWD/target/fuzz
+cargo fuzz build --fuzz-dir fuzz --sanitizer none --target-dir "$build"
+triple=$(rustc -vV | sed -n 's/^host: //p')
+
+failed=()
+for target in "${targets[@]}"; do
+  corpus=$build/corpus/$target
+  found=$build/found/$target
+  log=$build/$target.log
+  mkdir -p "$corpus" "$found"
+  if "$build/$triple/release/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=512 \
+    -max_len=131072 -artifact_prefix="$found/" "$corpus" "fuzz/corpus/$target" >"$log" 2>&1; then
+    printf '%-14s %s\n' "$target" "$(tail -n 1 "$log")"
+  else
+    failed+=("$target")
+    printf '%-14s failed, see %s:\n' "$target" "$log"
+    grep -A 3 'panicked at\|ERROR: libFuzzer\|memory allocation of' "$log" | head -n 12 || true
+    input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
+    printf 'the input is %s; to run it again:\n  %s %s\n' "${input:-not known}" \
+      "$build/$triple/release/$target" "$input"
+  fi
+done
+if [ ${#failed[@]} -ne 0 ]; then
+  printf 'fuzz.sh: failed: %s\n' "${failed[*]}" >&2
+  exit 1
+fi
