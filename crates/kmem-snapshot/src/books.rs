@@ -222,7 +222,9 @@ impl Snapshot {
     #[must_use]
     pub fn totals(&self) -> (i64, u64) {
         let rows = self.books.iter().flat_map(|b| &b.rows);
-        rows.fold((0, 0), |(bytes, calls), row| (bytes + row.bytes, calls + row.calls))
+        rows.fold((0, 0), |(bytes, calls): (i64, u64), row| {
+            (bytes.saturating_add(row.bytes), calls.saturating_add(row.calls))
+        })
     }
 
     /// All return addresses in rows, in rows of the peak and of mapped memory, those of chains
