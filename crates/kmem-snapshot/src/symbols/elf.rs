@@ -24,8 +24,8 @@ use kmem_layout::wrapper::{is_wrapper, is_wrapper_object};
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use object::{
-    CompressionFormat, Endianness, Object as _, ObjectSection as _, ObjectSegment as _,
-    SegmentFlags,
+    CompressedData, CompressionFormat, Endianness, Object as _, ObjectSection as _,
+    ObjectSegment as _, SegmentFlags,
 };
 
 use super::bytes::{Bytes, ReadSeek};
@@ -466,9 +466,27 @@ fn expanded<'a>(
     // The expanded bytes, and a copy of them that is kept.
     budget.copy(size)?;
     budget.copy(size)?;
-    let data = section.uncompressed_data().ok().map(|data| Rc::from(&*data));
+    let data = section.compressed_data().ok().and_then(|packed| expand(&packed));
     budget.give_back(size);
-    Ok(data)
+    Ok(data.map(Rc::from))
+}
+
+/// Expands as many bytes as there are. The size that a file states may be wrong, so memory grows
+/// with the bytes and not with that size. None when they do not have it.
+fn expand(packed: &CompressedData<'_>) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    match packed.format {
+        CompressionFormat::Zlib => {
+            let source = flate2::read::ZlibDecoder::new(packed.data);
+            source.take(packed.uncompressed_size).read_to_end(&mut out).ok()?;
+        }
+        CompressionFormat::Zstandard => {
+            let source = zstd::stream::read::Decoder::with_buffer(packed.data).ok()?;
+            source.take(packed.uncompressed_size).read_to_end(&mut out).ok()?;
+        }
+        _ => return None,
+    }
+    (out.len() as u64 == packed.uncompressed_size).then_some(out)
 }
 
 /// Demangles a name, or returns it as it is when the budget has no room for that.
