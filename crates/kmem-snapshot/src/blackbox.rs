@@ -16,6 +16,7 @@ mod counters;
 mod groups;
 mod header;
 mod live;
+#[allow(clippy::indexing_slicing, reason = "by numbers of the slots of a header")]
 mod record;
 mod site;
 

@@ -161,7 +161,8 @@ fn executable(notes: &Notes, maps: &Maps, memory: &CoreMemory) -> String {
     // The string is near the end of the stack: read up to the end of the mapping.
     let there = maps.find(at).map_or(0, |m| (m.end - at).min(4096));
     let there = usize::try_from(there).unwrap_or(0);
-    if there != 0 && memory.read(at, &mut name[..there]).is_ok() {
+    name.truncate(there);
+    if there != 0 && memory.read(at, &mut name).is_ok() {
         let name = name.split(|&b| b == 0).next().unwrap_or_default();
         if !name.is_empty() {
             return String::from_utf8_lossy(name).into_owned();

@@ -79,20 +79,20 @@ pub fn unword(word: &str) -> Cow<'_, str> {
     if !word.contains('\\') {
         return Cow::Borrowed(word);
     }
-    let bytes = word.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let octal = bytes.get(i + 1..i + 4).filter(|d| {
-            bytes[i] == b'\\' && d[0] <= b'3' && d.iter().all(|d| (b'0'..=b'7').contains(d))
-        });
-        if let Some(d) = octal {
-            out.push((d[0] - b'0') * 64 + (d[1] - b'0') * 8 + (d[2] - b'0'));
-            i += 4;
-        } else {
-            out.push(bytes[i]);
-            i += 1;
-        }
+    let mut rest = word.as_bytes();
+    let mut out = Vec::with_capacity(rest.len());
+    loop {
+        rest = match rest {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', rest @ ..] => {
+                out.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
+                rest
+            }
+            [byte, rest @ ..] => {
+                out.push(*byte);
+                rest
+            }
+            [] => break,
+        };
     }
     Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }

@@ -52,33 +52,59 @@
 //! budget     the most memory and work that a reading may take
 //! error      why a process or its file cannot be read
 //! ```
+//!
+//! A reader has an error for what it cannot read, and does not panic. Lints keep calls that panic
+//! by design out of the crate, and indexes out of the modules that parse files and texts.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::panic,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 pub mod allocinfo;
 pub mod bare;
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 pub mod blackbox;
 pub mod books;
 pub mod budget;
 pub mod control;
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 pub mod core_file;
 pub mod diff;
 #[doc(hidden)]
 pub mod doors;
 pub mod error;
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 pub mod escape;
 pub mod export;
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 mod extents;
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 mod kernel;
 pub mod leaks;
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 mod listed;
 pub mod listing;
 pub mod memory;
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 pub mod modules;
 pub mod notes;
 pub mod output;
 pub mod page;
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 pub mod process;
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 pub mod program;
 pub mod reading;
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 pub mod recording;
 pub mod report;
 pub mod select;

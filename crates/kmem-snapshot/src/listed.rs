@@ -75,7 +75,9 @@ impl Rows {
     fn add(&mut self, site: Site, limits: &mut Limits) -> Result<(), String> {
         limits.parts(&site)?;
         let sum = match self.known.entry(site.origin.key()) {
-            Entry::Occupied(at) => &mut self.sites[*at.get()],
+            Entry::Occupied(at) => {
+                self.sites.get_mut(*at.get()).ok_or("a row of a place is not there")?
+            }
             Entry::Vacant(at) => {
                 limits.row(at.key())?;
                 at.insert(self.sites.len());

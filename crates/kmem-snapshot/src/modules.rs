@@ -221,8 +221,8 @@ fn check(bytes: &[u8], room: u64) -> Result<(), String> {
 /// Decodes a text that ends at a zero byte or after `room` bytes.
 fn text(entry: &[u8], offset: usize, room: usize) -> String {
     let bytes = entry.get(offset..offset + room).unwrap_or_default();
-    let end = bytes.iter().position(|&b| b == 0).unwrap_or(room);
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
+    let text = bytes.split(|&b| b == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
 }
 
 /// Parses the entry of a module; none for an entry without one.

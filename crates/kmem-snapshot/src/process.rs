@@ -378,13 +378,13 @@ impl Maps {
     #[must_use]
     pub fn find(&self, addr: u64) -> Option<&Mapping> {
         let after = self.mappings.partition_point(|m| m.start <= addr);
-        self.mappings[..after].last().filter(|m| addr < m.end)
+        self.mappings.get(..after)?.last().filter(|m| addr < m.end)
     }
 
     /// The mappings that share addresses with a range, in order of address.
     pub fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = &Mapping> {
         let first = self.mappings.partition_point(|m| m.end <= range.start);
-        self.mappings[first..].iter().take_while(move |m| m.start < range.end)
+        self.mappings.iter().skip(first).take_while(move |m| m.start < range.end)
     }
 
     /// True when every byte of the range is readable plain memory. False for an empty range.
@@ -495,7 +495,7 @@ impl Smaps {
     pub fn likely(&self, addr: u64, len: u64, mut each: impl FnMut(Range<u64>)) {
         let end = addr.saturating_add(len);
         let first = self.mappings.partition_point(|(range, _)| range.end <= addr);
-        for (range, rss) in self.mappings[first..].iter().take_while(|(r, _)| r.start < end) {
+        for (range, rss) in self.mappings.iter().skip(first).take_while(|(r, _)| r.start < end) {
             let (from, to) = (range.start.max(addr), range.end.min(end));
             let share = u128::from(*rss) * u128::from(to.saturating_sub(from))
                 / u128::from(range.end - range.start);

@@ -117,7 +117,7 @@ fn read_elf(file: &File, head: &[u8]) -> Option<ElfProgram> {
         let mut entry = [0; 56];
         let at = table.checked_add(i * entry_size)?;
         file.read_exact_at(&mut entry, at).ok()?;
-        let u64_at = |at: usize| entry[at..].first_chunk().map(|b| u64::from_le_bytes(*b));
+        let u64_at = |at: usize| entry.get(at..)?.first_chunk().map(|b| u64::from_le_bytes(*b));
         if entry[..4] != elf::PT_INTERP.to_le_bytes() {
             continue;
         }

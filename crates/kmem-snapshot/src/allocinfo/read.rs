@@ -288,8 +288,7 @@ pub fn merge(rows: impl IntoIterator<Item = Row>) -> Vec<Row> {
     let mut merged: Vec<Row> = Vec::new();
     let mut known: HashMap<Tag, usize> = HashMap::new();
     for row in rows {
-        if let Some(&at) = known.get(&row.tag) {
-            let sum = &mut merged[at];
+        if let Some(sum) = known.get(&row.tag).and_then(|&at| merged.get_mut(at)) {
             sum.bytes = sum.bytes.saturating_add(row.bytes);
             // Sums are modulo 2^64, because the kernel writes -1 as 2^64 - 1.
             sum.calls = sum.calls.wrapping_add(row.calls);

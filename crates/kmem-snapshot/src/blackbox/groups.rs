@@ -21,7 +21,8 @@ pub(super) fn read(
     if count > header.group_capacity {
         return Err(format!("{count} groups, above group_capacity {}", header.group_capacity));
     }
-    let (at, size) = (header.groups[slot], header.group_size as usize);
+    let at = *header.groups.get(slot).ok_or_else(|| format!("no groups of record {slot}"))?;
+    let size = header.group_size as usize;
     // The header bounds both: about 64 MiB at most.
     let mut table = vec![0; count as usize * size];
     if at.checked_add(table.len() as u64).is_none_or(|end| end > len) {

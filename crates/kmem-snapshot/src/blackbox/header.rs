@@ -50,7 +50,8 @@ impl Header {
         }
         let mut bytes = [0; size_of::<BoxHeader>()];
         let there = usize::try_from(len).unwrap_or(usize::MAX).min(bytes.len());
-        file.read_exact_at(&mut bytes[..there], 0).map_err(|e| format!("header: {e}"))?;
+        let head = bytes.get_mut(..there).unwrap_or_default();
+        file.read_exact_at(head, 0).map_err(|e| format!("header: {e}"))?;
         check_magic(&bytes)?;
         if there < bytes.len() {
             return Err(format!("truncated: the header has {} bytes, the file {len}", bytes.len()));

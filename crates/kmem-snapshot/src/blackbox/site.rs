@@ -41,7 +41,7 @@ fn parse(site: &[u8]) -> Option<Key> {
             if count > MAX_DEPTH {
                 return None;
             }
-            let words = &text[..text.len().min(count as usize * size_of::<u64>())];
+            let words = text.get(..count as usize * size_of::<u64>()).unwrap_or(text);
             let tag = site.get(offset_of!(BoxSite, tag)..)?;
             Key::chain(words, field!(tag, Text.line: u32))
         }

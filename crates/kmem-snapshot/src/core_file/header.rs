@@ -80,8 +80,9 @@ pub(super) fn read(file: &File, len: u64) -> Result<Headers, String> {
     }
     let mut head = [0; 64];
     let there = usize::try_from(len).unwrap_or(64).min(64);
-    read_at(file, len, 0, &mut head[..there], "the first bytes")?;
-    if let Some(what) = other_file(&head[..there]) {
+    let first = head.get_mut(..there).unwrap_or_default();
+    read_at(file, len, 0, first, "the first bytes")?;
+    if let Some(what) = other_file(first) {
         return Err(what.to_owned());
     }
     if !head.starts_with(&elf::ELFMAG) {
@@ -112,11 +113,11 @@ pub(super) fn read(file: &File, len: u64) -> Result<Headers, String> {
     }
     headers.loads.retain(|s| s.start < s.end);
     headers.loads.sort_by_key(|s| s.start);
-    for pair in headers.loads.windows(2) {
-        if pair[1].start < pair[0].end {
+    for (before, after) in headers.loads.iter().zip(headers.loads.iter().skip(1)) {
+        if after.start < before.end {
             return Err(format!(
                 "two PT_LOAD segments overlap: {:#x}-{:#x} and {:#x}-{:#x}",
-                pair[0].start, pair[0].end, pair[1].start, pair[1].end
+                before.start, before.end, after.start, after.end
             ));
         }
     }

@@ -253,8 +253,9 @@ fn files(note: &[u8]) -> Result<Vec<MappedFile>, String> {
         files.push(MappedFile { start, end, offset, name });
     }
     files.sort_by_key(|f| f.start);
-    if let Some(pair) = files.windows(2).find(|pair| pair[1].start < pair[0].end) {
-        return Err(bad(format!("two files are mapped at {:#x}", pair[1].start)));
+    let mut pairs = files.iter().zip(files.iter().skip(1));
+    if let Some((_, after)) = pairs.find(|(before, after)| after.start < before.end) {
+        return Err(bad(format!("two files are mapped at {:#x}", after.start)));
     }
     Ok(files)
 }

@@ -62,7 +62,7 @@ impl CoreMemory {
     ) -> Result<Self, String> {
         let is_file = |s: &Segment| {
             let after = files.partition_point(|f| f.start < s.end);
-            files[..after].last().is_some_and(|f| f.end > s.start)
+            files.iter().take(after).next_back().is_some_and(|f| f.end > s.start)
         };
         let anonymous = |s: &Segment| s.flags & elf::PF_R != 0 && !is_file(s);
         let any_dumped = headers
@@ -105,10 +105,10 @@ impl CoreMemory {
     /// [`ReadError::NotInCore`] when part of the range was not dumped; [`ReadError::File`] when the
     /// file cannot be read.
     pub fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), ReadError> {
-        let (len, mut at, mut done) = (into.len(), addr, 0);
-        while done < len {
-            let absent =
-                || ReadError::NotInCore { path: self.0.path.clone(), addr: at, len: len - done };
+        let (mut at, mut rest) = (addr, into);
+        while !rest.is_empty() {
+            let len = rest.len();
+            let absent = || ReadError::NotInCore { path: self.0.path.clone(), addr: at, len };
             let part = self.part(at).ok_or_else(absent)?;
             let within = at - part.start;
             let in_file = within < part.there;
@@ -116,8 +116,8 @@ impl CoreMemory {
             if !in_file && !part.zero {
                 return Err(absent());
             }
-            let size = usize::try_from(left).unwrap_or(usize::MAX).min(len - done);
-            let into = &mut into[done..done + size];
+            let size = usize::try_from(left).unwrap_or(usize::MAX).min(len);
+            let Some((into, tail)) = rest.split_at_mut_checked(size) else { break };
             if in_file {
                 self.0
                     .file
@@ -126,7 +126,7 @@ impl CoreMemory {
             } else {
                 into.fill(0);
             }
-            done += size;
+            rest = tail;
             at += size as u64;
         }
         Ok(())
@@ -162,7 +162,7 @@ impl CoreMemory {
     pub fn present(&self, addr: u64, len: u64, mut each: impl FnMut(Range<u64>)) {
         let end = addr.saturating_add(len);
         let first = self.0.parts.partition_point(|p| p.end <= addr);
-        for part in self.0.parts[first..].iter().take_while(|p| p.start < end) {
+        for part in self.0.parts.iter().skip(first).take_while(|p| p.start < end) {
             let from = addr.max(part.start);
             let to = end.min(part.start + part.there);
             if from < to {
@@ -193,7 +193,7 @@ impl CoreMemory {
 
     fn part(&self, addr: u64) -> Option<&Part> {
         let after = self.0.parts.partition_point(|p| p.start <= addr);
-        self.0.parts[..after].last().filter(|p| addr < p.end)
+        self.0.parts.get(..after)?.last().filter(|p| addr < p.end)
     }
 }
 

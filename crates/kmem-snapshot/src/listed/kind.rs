@@ -53,7 +53,8 @@ pub(super) fn of_head(head: &[u8]) -> Result<Kind, String> {
         return Err("empty file".to_owned());
     }
     if head.starts_with(&elf::ELFMAG) {
-        let kind = head.get(16..18).map(|kind| u16::from_le_bytes([kind[0], kind[1]]));
+        let kind = head.get(16..).and_then(|rest| rest.first_chunk());
+        let kind = kind.map(|kind| u16::from_le_bytes(*kind));
         return match kind {
             Some(elf::ET_CORE) => Ok(Kind::Core),
             _ => Err("an ELF program or library, not the core file of a process".to_owned()),

@@ -1,5 +1,7 @@
 //! One moment of a recording, and its difference from another one.
 
+use std::iter;
+
 use super::wire::Changes;
 use crate::books::{Accounting, Parts, Tables};
 
@@ -76,7 +78,7 @@ impl Moment {
     /// The equation; none of a kernel.
     #[must_use]
     pub fn accounting(&self) -> Option<Accounting> {
-        let term = |at: usize| self.account[at].cast_unsigned();
+        let term = |at: usize| self.account.get(at).map_or(0, |term| term.cast_unsigned());
         let maybe = |at: usize| term(at).checked_sub(1);
         (term(0) != 0).then(|| Accounting {
             tracked: term(1),
@@ -134,7 +136,7 @@ impl Moment {
         if at >= self.rows.len() {
             self.rows.resize(at + 1, Held::default());
         }
-        let held = &mut self.rows[at];
+        let Some(held) = self.rows.get_mut(at) else { return };
         held.bytes = held.bytes.saturating_add(bytes);
         // Modulo 2^64, because a kernel writes -1 as 2^64 - 1.
         held.calls = held.calls.wrapping_add(calls);
@@ -176,9 +178,11 @@ impl Moment {
             let (now, old) = (of(self), of(before));
             if now != old {
                 gaps.push(at);
-                changes.active.push(delta(now[0], old[0]));
-                changes.slabs.push(delta(now[1], old[1]));
-                changes.active_slabs.push(delta(now[2], old[2]));
+                let ([active, slabs, active_slabs], [old_active, old_slabs, old_active_slabs]) =
+                    (now, old);
+                changes.active.push(delta(active, old_active));
+                changes.slabs.push(delta(slabs, old_slabs));
+                changes.active_slabs.push(delta(active_slabs, old_active_slabs));
             }
         }
         changes.classes = gaps.gaps;
@@ -204,12 +208,14 @@ impl Moment {
         if let Some(&last) = named.last() {
             self.rows.resize(self.rows.len().max(last + 1), Held::default());
         }
-        for (i, &at) in named.iter().enumerate() {
-            let held = &mut self.rows[at];
-            held.bytes = held.bytes.wrapping_add(changes.bytes[i]);
-            held.calls = held.calls.wrapping_add_signed(changes.calls[i]);
-            let mapped = changes.mapped.get(i).copied().unwrap_or(0);
-            held.mapped = held.mapped.wrapping_add_signed(mapped);
+        let mapped = changes.mapped.iter().copied().chain(iter::repeat(0));
+        let columns = changes.bytes.iter().zip(&changes.calls).zip(mapped);
+        for (&at, ((&bytes, &calls), mapped)) in named.iter().zip(columns) {
+            if let Some(held) = self.rows.get_mut(at) {
+                held.bytes = held.bytes.wrapping_add(bytes);
+                held.calls = held.calls.wrapping_add_signed(calls);
+                held.mapped = held.mapped.wrapping_add_signed(mapped);
+            }
         }
         let named = numbers(&changes.groups, groups)?;
         column(&changes.group_bytes, &named)?;
@@ -217,12 +223,12 @@ impl Moment {
         if let Some(&last) = named.last() {
             self.groups.resize(self.groups.len().max(last + 1), (0, 0));
         }
-        for (i, &at) in named.iter().enumerate() {
-            let (bytes, calls) = self.groups[at];
-            self.groups[at] = (
-                bytes.wrapping_add(changes.group_bytes[i]),
-                calls.wrapping_add_signed(changes.group_calls[i]),
-            );
+        let columns = changes.group_bytes.iter().zip(&changes.group_calls);
+        for (&at, (&more_bytes, &more_calls)) in named.iter().zip(columns) {
+            if let Some((bytes, calls)) = self.groups.get_mut(at) {
+                *bytes = bytes.wrapping_add(more_bytes);
+                *calls = calls.wrapping_add_signed(more_calls);
+            }
         }
         let named = numbers(&changes.classes, classes)?;
         let columns = [&changes.active, &changes.slabs, &changes.active_slabs];
@@ -230,9 +236,11 @@ impl Moment {
         if let Some(&last) = named.last() {
             self.classes.resize(self.classes.len().max(last + 1), [0; 3]);
         }
-        for (i, &at) in named.iter().enumerate() {
-            for (sum, values) in self.classes[at].iter_mut().zip(columns) {
-                *sum = sum.wrapping_add_signed(values[i]);
+        for (number, values) in columns.into_iter().enumerate() {
+            for (&at, &more) in named.iter().zip(values) {
+                if let Some(sum) = self.classes.get_mut(at).and_then(|of| of.get_mut(number)) {
+                    *sum = sum.wrapping_add_signed(more);
+                }
             }
         }
         for (term, change) in self.account.iter_mut().zip(&changes.account) {

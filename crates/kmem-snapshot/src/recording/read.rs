@@ -308,10 +308,10 @@ impl Recording {
     ///
     /// [`ReadError::File`], [`ReadError::BadFile`].
     pub fn moment(&self, number: usize) -> Result<Moment, ReadError> {
-        let upto = &self.moments[..self.moments.len().min(number.saturating_add(1))];
+        let upto = self.moments.get(..number.saturating_add(1)).unwrap_or(&self.moments);
         let key = upto.iter().rposition(|frame| frame.is_key).unwrap_or(0);
         let mut moment = Moment::default();
-        upto[key..].iter().try_for_each(|frame| self.step(frame, &mut moment))?;
+        upto.iter().skip(key).try_for_each(|frame| self.step(frame, &mut moment))?;
         Ok(moment)
     }
 
@@ -348,7 +348,7 @@ impl Recording {
     pub fn find(&self, at: At) -> Result<usize, ReadError> {
         Ok(match at {
             At::First => 0,
-            At::Last => self.moments.len() - 1,
+            At::Last => self.moments.len().saturating_sub(1),
             At::Peak => {
                 let (mut peak, mut most) = (0, i64::MIN);
                 self.each(|number, moment| {
@@ -360,7 +360,7 @@ impl Recording {
                 peak
             }
             At::After(time) => {
-                let first = self.moments[0].time_ns;
+                let first = self.moments.first().map_or(0, |frame| frame.time_ns);
                 let until = first.saturating_add(ns(time));
                 self.moments.partition_point(|frame| frame.time_ns <= until).saturating_sub(1)
             }

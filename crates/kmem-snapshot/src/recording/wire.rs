@@ -52,7 +52,10 @@ pub(super) struct Head {
 
 impl Head {
     pub(super) fn parse(bytes: &[u8; HEAD]) -> Self {
-        let word = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+        let word = |at: usize| {
+            let bytes = bytes.get(at..).and_then(|rest| rest.first_chunk());
+            bytes.map_or(0, |b| u32::from_le_bytes(*b))
+        };
         let kind = match bytes[8] {
             1 => Some(Kind::About),
             2 => Some(Kind::Names),

@@ -54,7 +54,7 @@ impl PerfMap {
     /// Finds the name of the code at `addr`.
     pub(super) fn find(&self, addr: u64) -> Option<String> {
         let after = self.entries.partition_point(|e| e.0 <= addr);
-        let (start, len, name) = self.entries[..after].last()?;
+        let (start, len, name) = self.entries.get(..after)?.last()?;
         (addr - start < *len).then(|| name.clone())
     }
 }
