@@ -3,8 +3,6 @@
 //! Nothing is put into a running process. Its allocator has handed out blocks that have no word
 //! beside them, and another one could not take these back.
 
-mod quote;
-
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt as _;
@@ -17,8 +15,8 @@ use kmem_snapshot::program::base_name;
 use kmem_snapshot::report::size_u;
 
 use crate::failure::Failure;
+use crate::quote::quoted;
 use crate::run::{library, preloadable};
-use quote::quoted;
 
 /// Arguments of `kmem attach`.
 #[derive(clap::Args)]

@@ -12,6 +12,7 @@ Exit codes:
   2  wrong usage, or trouble
   3  the source is absent: no process, no file, no books in it
   4  no permission
+  70 a fault of kmem itself, which its message asks to report
 
 `kmem run` ends with the code of the command, or with 128 and the number of its signal.";
 

@@ -44,10 +44,26 @@
 //! destination  files and streams that output goes to
 //! examples     examples of every command, and exit codes
 //! failure      reasons for which a command fails, exit codes, messages on stderr
+//! internal     the report of a panic: a fault of kmem itself
+//! quote        words for a shell
 //! ```
 //!
 //! Data goes to stdout, the rest to stderr. Exit codes: 0 ok; 1 found; 2 usage or trouble;
-//! 3 the source is absent; 4 no permission. `kmem run` passes the command's own code through.
+//! 3 the source is absent; 4 no permission; 70 a fault of kmem itself. `kmem run` passes the
+//! command's own code through.
+
+// An error is a failure that is reported, so nothing here panics by design.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::panic,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
 
 mod attach;
 mod buddyinfo;
@@ -62,6 +78,7 @@ mod export;
 mod failure;
 mod format;
 mod group;
+mod internal;
 mod kernel;
 mod leaks;
 mod library;
@@ -75,6 +92,7 @@ mod options;
 #[cfg(test)]
 mod pages;
 mod process;
+mod quote;
 mod record;
 mod report;
 mod run;
@@ -165,6 +183,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    internal::report_panics();
     let cli = Cli::from_arg_matches(&examples::command().get_matches());
     let result = match cli.unwrap_or_else(|error| error.exit()).command {
         Command::Dump(args) => dump::main(&args).map(|()| ExitCode::SUCCESS),

@@ -9,7 +9,7 @@ use kmem_snapshot::escape::printable;
 /// Writes a text as one word of a shell, whatever bytes it has. A plain word stays as it is. Text
 /// that a terminal would obey, or that is not UTF-8, becomes `$'..'` with escapes, which bash, zsh
 /// and ksh read.
-pub(super) fn quoted(text: &OsStr) -> String {
+pub(crate) fn quoted(text: &OsStr) -> String {
     let bytes = text.as_bytes();
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"%+,-./:=@_".contains(byte);
     match text.to_str() {
