@@ -51,15 +51,16 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
             if !wanted {
                 continue;
             }
-            let value = if terminal {
+            let key = String::from_utf8_lossy(&key);
+            let (key, value) = if terminal {
                 let lossy = String::from_utf8_lossy(&value);
-                lossy.split('\n').map(printable).collect::<Vec<_>>().join("\n").into_bytes()
+                let value = lossy.split('\n').map(printable).collect::<Vec<_>>().join("\n");
+                (printable(&key), value.into_bytes())
             } else {
-                value
+                (key, value)
             };
             if args.field.is_none() {
-                let key = format!("{}:", String::from_utf8_lossy(&key));
-                write!(out, "{key:<16}")?;
+                write!(out, "{:<16}", format!("{key}:"))?;
             }
             out.write_all(&value)?;
             out.write_all(if args.null { b"\0" } else { b"\n" })?;

@@ -8,6 +8,7 @@ mod fake;
 mod fake_box;
 #[path = "../program/mod.rs"]
 mod program;
+mod terminal;
 
 use std::path::Path;
 use std::time::Duration;
