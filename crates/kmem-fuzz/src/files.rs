@@ -86,7 +86,8 @@ fn played(bytes: &[u8], answer: &mut Answer) {
             rows(&target, answer, &[all()]);
         }
         match Recording::open(path).and_then(|recording| Page::of_recording(&recording)) {
-            Ok(page) => page.write(&mut answer.shown).expect("a page in memory"),
+            // A browser shows it, so it may have any character.
+            Ok(page) => page.write(&mut std::io::sink()).expect("a page in memory"),
             Err(error) => answer.fail(error),
         }
     });
