@@ -8,8 +8,9 @@ use crate::os::Platform;
 use crate::sync::Ordering;
 use crate::units::{CHUNK_ORDER, PAGE_SIZE, PAGEBLOCK_PAGES, PageCount, Pageblock, Pfn};
 
-/// Bounds of one step of growth, in pageblocks. A step is an eighth of the committed pages.
-const STEP: core::ops::RangeInclusive<u32> = 2..=128;
+/// Bounds of one step of growth, in pageblocks. A step is an eighth of the committed pages. Systems
+/// with strict overcommit count all that is committed, so a small program begins with one.
+const STEP: core::ops::RangeInclusive<u32> = 1..=128;
 /// Pages for which tables are committed at a time: 64 MiB.
 const SECTION_PAGES: u32 = 1 << 14;
 /// Pages described by one word of the sets of slabs.
