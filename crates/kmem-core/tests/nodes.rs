@@ -193,6 +193,9 @@ fn the_barn_of_a_node_has_objects_of_that_node() {
 fn when_a_node_has_no_more_the_others_are_asked() {
     for request in REQUESTS {
         let a = instance();
+        // Node 0 grows until it has room for two of them.
+        search(a, 0, request);
+        a.drain();
         let near = some(a, 0, request, 1);
         // Node 1 has no memory yet, so its CPU gets that of node 0.
         a.platform().fail(1, u64::MAX);
