@@ -153,6 +153,7 @@ fn follow(page: &str) {
 /// The pages. Each has a test.
 const PAGES: &[&str] = &[
     "after-an-oom-kill.md",
+    "first-hour.md",
     "kernel-memory.md",
     "memory-budget.md",
     "python-service.md",
@@ -162,6 +163,11 @@ const PAGES: &[&str] = &[
 #[test]
 fn after_an_oom_kill() {
     follow("after-an-oom-kill.md");
+}
+
+#[test]
+fn first_hour() {
+    follow("first-hour.md");
 }
 
 #[test]
