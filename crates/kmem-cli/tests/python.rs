@@ -6,8 +6,9 @@ mod program;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use kmem_testing::{Compiler, Coprocess};
+use kmem_testing::{Compiler, Coprocess, Run};
 use program::{KMEM, Program, directory, json, library, text};
 use serde_json::Value;
 
@@ -106,6 +107,20 @@ fn lines_hold_the_same_while_calls_are_watched() {
         let (process, _dir, told) = books(&python, conf);
         let pid = process.pid().to_string();
         has_all(&json(Command::new(KMEM).args(["dump", "--json", "-p", &pid])), &told, &python);
+    }
+}
+
+#[test]
+fn an_exception_at_the_limit_of_a_group_can_be_handled() {
+    for python in pythons() {
+        // Handlers of earlier versions ask for nothing.
+        let new = "import sys; sys.exit(sys.version_info < (3, 11))";
+        if !Command::new(&python).args(["-c", new]).status().unwrap().success() {
+            continue;
+        }
+        let run = Run::new(&python).arg(script("limit.py")).env("PYTHONMALLOC", "malloc");
+        let outcome = run.within(Duration::from_secs(60)).run();
+        assert_eq!(outcome.assert_success().stdout, "4\n", "{}", python.display());
     }
 }
 

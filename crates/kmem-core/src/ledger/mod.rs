@@ -45,6 +45,7 @@ mod effort;
 mod exit_check;
 mod fork;
 mod hold_back;
+mod insist;
 mod object_checks;
 mod objects;
 mod pages;
@@ -56,6 +57,7 @@ mod watch;
 pub use effort::COSTLY;
 use effort::Tried;
 pub use hold_back::HeldBack;
+use insist::Refused;
 pub use object_checks::{CacheName, CacheNumber, MAX_CACHE_NAME, ObjectChecks, ObjectGuards};
 pub use transfer::Resized;
 
@@ -77,6 +79,8 @@ pub struct Ledger<P> {
     pub guards: ObjectGuards,
     /// State of the reports.
     pub reports: Reports,
+    /// The request of an interpreter that was refused last.
+    refused: Refused,
 }
 
 /// A part of an instance that allocates through the ledger.
@@ -149,6 +153,7 @@ impl<P: Platform> Ledger<P> {
             groups: Groups::new(),
             guards: ObjectGuards::new(),
             reports: Reports::new(),
+            refused: Refused::new(),
         }
     }
 
@@ -325,6 +330,9 @@ impl<P: Platform> Ledger<P> {
         match self.charging().pay(price, objcg, limits) {
             Ok(()) => true,
             Err(AtMax(at)) => {
+                if self.pay_insistent((price, bytes), (at, objcg), caller) {
+                    return true;
+                }
                 // Report only a refusal. A shrinker and a request that exceeds limits are served.
                 if limits == Limits::Obey && !crate::task::is_shrinking() {
                     let (census, bytes) = (self.census(), (bytes as u64, price.bytes()));
