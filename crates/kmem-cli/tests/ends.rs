@@ -359,6 +359,12 @@ fn a_shell_that_only_becomes_the_program_has_no_section() {
             assert!(objects(&report, "hold") >= 1, "{report}");
         }
     }
+    // All of them together hold more than one MiB.
+    let many = "for i in $(seq 40); do bash -c 'exec true'; done";
+    let output = bench.run(&["-n", "1"]).args(["bash", "-c", many]).output().unwrap();
+    let report = text(&output.stderr);
+    assert!(report.contains("true (40 processes)") || report.contains("true (40)"), "{report}");
+    assert!(!report.contains("by exec"), "{report}");
 }
 
 #[test]

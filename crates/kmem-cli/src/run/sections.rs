@@ -25,8 +25,8 @@ use super::peak as peaks;
 
 /// A program that held one in this many parts of the memory, or more, has a section.
 const SHARE: u64 = 20;
-/// Bytes from which a program that its process is no longer may have a section. A shell that only
-/// starts another program stays below.
+/// Bytes in one process from which a program that it is no longer may have a section. A shell that
+/// only starts another program stays below.
 const LEAST_FORMER: u64 = 1 << 20;
 /// Most names in the line about all other programs.
 const NAMES: usize = 6;
@@ -132,7 +132,7 @@ pub(crate) fn choose<'a>(
         Choice::Only(pattern) => pattern.matches(program.name),
         Choice::Largest => match program.weight {
             0 => program.is_main && sum == 0,
-            weight if program.is_former && weight < LEAST_FORMER => false,
+            _ if program.is_former && program.largest() < LEAST_FORMER => false,
             weight => weight >= sum / SHARE,
         },
     })
