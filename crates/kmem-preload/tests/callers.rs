@@ -112,6 +112,36 @@ fn code_without_a_table_and_without_a_frame_pointer_ends_a_chain() {
 }
 
 #[test]
+fn chains_through_the_dynamic_linker_and_signal_handlers_are_right_as_far_as_they_go() {
+    if is_not_kmem() {
+        return;
+    }
+    let dir = directory();
+    let in_dir = |name: &str| dir.path().join(name);
+    let library = ["-shared", "-fPIC", "-Wl,-z,lazy"];
+    let sampler = build(Compiler::c(), "sampler.c", &library, &in_dir("libsampler.so"));
+    let chosen = build(Compiler::c(), "chosen.c", &library, &in_dir("libchosen.so"));
+    let [sampler_path, chosen] = [&sampler, &chosen].map(|path| path.to_str().expect("UTF-8"));
+    let rpath = format!("-Wl,-z,lazy,-rpath,{}", dir.path().display());
+    let more = [sampler_path, chosen, &rpath];
+    let program = build(Compiler::c(), "interrupted.c", &more, &in_dir("interrupted"));
+    let file = in_dir("samples");
+    let mut command = Command::new(program);
+    command.env_remove("LD_BIND_NOW");
+    let (child, _) = start(command, &sampler, &file);
+
+    let (bounds, expected) = samples(&file);
+    let found = recorded(child.pid(), &bounds);
+    let count = |chains: &Chains| chains.values().sum::<u64>();
+    // Two functions are bound, and ten signals are handled.
+    assert_eq!((count(&expected), count(&found)), (12, 12), "{found:x?}");
+    for chain in found.keys() {
+        let is_begin = expected.keys().any(|whole| whole.starts_with(chain));
+        assert!(is_begin && chain.len() >= 3, "{chain:x?} is none of {expected:x?}");
+    }
+}
+
+#[test]
 fn chains_without_frame_pointers_are_those_of_an_unwinder() {
     if is_not_kmem() || is_missing("c++") {
         return;

@@ -36,6 +36,12 @@ fn a_hole_between_the_stacks_of_a_thread_and_its_coroutine_is_harmless() {
     must_work_deep(&program("hostile_frames.c"), &["holes"]);
 }
 
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn chains_of_callers_take_no_system_call_on_another_thread() {
+    must_work_deep(&program("quiet_calls.c"), &[]);
+}
+
 /// Random numbers, the same ones in each run.
 struct Random(u64);
 
