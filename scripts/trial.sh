@@ -4,13 +4,14 @@
 # the first row of the answer, and the time that the program takes under the tool.
 # Missing tools are installed from Debian, and memray from PyPI, when this runs as root.
 #
-# usage: trial.sh [--tools A,B] [--programs A,B] [--runs N] [--markdown] [--no-install] [--keep]
-#                 [--library PATH] [--kmem PATH] [--limit SECONDS] [--list]
+# usage: trial.sh [--tools A,B] [--programs A,B] [--runs N] [--markdown] [--check] [--no-install]
+#                 [--keep] [--library PATH] [--kmem PATH] [--limit SECONDS] [--list]
 #
 #     --tools A,B      try only these tools
 #     --programs A,B   try only with these programs
 #     --runs N         runs of each tool that is not slow, of which the median counts; default: 3
 #     --markdown       print the table as Markdown
+#     --check          fail unless each first row names the line or the function
 #     --no-install     never install anything
 #     --keep           keep the working directory, with all that the tools printed
 #     --library PATH   the libkmem.so to try (default: that of target/release)
@@ -172,14 +173,15 @@ needs_g++() {
 	say "g++ g++"
 }
 
-# The compiler proper is cc1plus, a child of g++. It has no debug information, either. On its heap,
-# the table of source locations is the largest; the syntax tree lies outside, in its own mappings.
+# The compiler proper is cc1plus, a child of g++. It has no debug information, either. Most of its
+# memory is the syntax tree, in its own mappings: nodes of declarations and types, and the tokens of
+# the source. On its heap, the table of source locations is the largest.
 prepare_g++() {
 	COMMAND=(g++ -std=c++17 -S "$sources/templates.cc" -o "$WORK/templates.s")
 	BINARY=$(g++ -print-prog-name=cc1plus)
-	LINE='(line-map|ggc-page)[a-z.]*:[0-9]'
-	FUNCTION='get_combined_adhoc_loc|linemap_|line_table|ggc_|alloc_page'
-	WRAPPER='x(m|c|re)alloc|htab_|malloc|calloc|operator new|obstack'
+	LINE='(line-map|tree|lex|parser|pt)\.(c|cc):[0-9]'
+	FUNCTION='(make|copy)_node|rtx_alloc|c_parse_file|get_combined_adhoc_loc|linemap_|line_table'
+	WRAPPER='x(m|c|re)alloc|htab_|ggc_|malloc|calloc|operator new|obstack'
 }
 
 # --------------------------------------------------------------------------------------------------
@@ -366,6 +368,7 @@ chosen_tools=("${ALL_TOOLS[@]}")
 chosen_programs=("${ALL_PROGRAMS[@]}")
 runs=3
 markdown=0
+check=0
 install=1
 keep=0
 library=
@@ -409,6 +412,7 @@ while (($#)); do
 		shift
 		;;
 	--markdown) markdown=1 ;;
+	--check) check=1 ;;
 	--no-install) install=0 ;;
 	--keep) keep=1 ;;
 	--list)
@@ -644,6 +648,7 @@ try_program() {
 		[[ -z ${failed[$tool]-} ]] || factor=-
 		IFS='|' read -r commands verdict first <<<"${answers[$tool]}"
 		row "$PROGRAM" "$tool" "$commands" "$verdict" "$factor" "$first"
+		[[ $verdict == yes || $verdict == "function only" ]] || misses=$((misses + 1))
 	done
 }
 
@@ -668,6 +673,7 @@ if ((markdown)); then
 else
 	row program tool commands "own line" time "first row"
 fi
+misses=0
 for program in "${chosen_programs[@]}"; do
 	if reason=$(install_missing "$program"); then
 		try_program "$program"
@@ -675,3 +681,7 @@ for program in "${chosen_programs[@]}"; do
 		not_run "trial.sh $program" "$reason"
 	fi
 done
+if ((check)); then
+	say "$misses first rows name neither the line nor the function"
+	((misses == 0))
+fi

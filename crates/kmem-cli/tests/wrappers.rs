@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kmem_testing::{Compiler, is_missing};
+use kmem_testing::{Compiler, is_missing, not_run, this_test};
 use program::{KMEM, directory, library, text};
 use tempfile::TempDir;
 
@@ -222,4 +222,68 @@ fn the_library_of_rust_does_not_hold_the_memory() {
         // The texts and their array. The boxes and the table.
         is(&found, &[("wrappers::lines", 501), ("wrappers::index", 701)]);
     }
+}
+
+/// The report of a program in C on a library: objects of each function. `header` is one of the
+/// library's. `None`, and recorded, if the machine does not have it.
+fn objects_on(library: &str, header: &str, flags: &[&str]) -> Option<BTreeMap<String, u64>> {
+    let dir = directory();
+    let empty = dir.path().join("empty.c");
+    std::fs::write(&empty, "int main(void) { return 0; }").unwrap();
+    let with_header = Compiler::c().args(["-include", header]).arg(empty).args(flags);
+    if !with_header.can_compile(dir.path().join("empty")) {
+        not_run(&this_test(), &format!("{library} cannot be built against"));
+        return None;
+    }
+    let source = source(&format!("libraries/{library}.c"));
+    let compiler = Compiler::c().args(["-O2", "-g", "-fno-optimize-sibling-calls"]).arg(source);
+    Some(objects(&compiler.args(flags).compile(dir.path().join(library)), ""))
+}
+
+/// Fails if a function that begins so holds memory.
+#[track_caller]
+fn none_begins(found: &BTreeMap<String, u64>, prefixes: &[&str]) {
+    let through = |name: &&String| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    assert_eq!(found.keys().find(through), None, "{found:?}");
+}
+
+#[test]
+fn glib_does_not_hold_the_memory_that_it_passes_on() {
+    if is_missing("pkg-config") {
+        return;
+    }
+    let asked = Command::new("pkg-config").args(["--cflags", "--libs", "glib-2.0"]).output();
+    let flags = text(&asked.unwrap().stdout);
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    let Some(found) = objects_on("glib", "glib.h", &flags) else { return };
+    is(&found, &[("by_malloc", 1000), ("by_realloc", 900), ("by_copy", 800), ("by_print", 700)]);
+    none_begins(&found, &["g_"]);
+}
+
+#[test]
+fn libcrypto_does_not_hold_the_memory_that_it_passes_on() {
+    let Some(found) = objects_on("crypto", "openssl/crypto.h", &["-lcrypto"]) else { return };
+    is(&found, &[("by_malloc", 1000), ("by_realloc", 900), ("by_copy", 800)]);
+    none_begins(&found, &["CRYPTO_"]);
+}
+
+// Debian's shared libraries of SQLite and Lua do not name the functions that they do not export.
+
+#[test]
+fn sqlites_allocators_do_not_hold_the_memory() {
+    let flags = ["-l:libsqlite3.a", "-lm"];
+    let Some(found) = objects_on("sqlite", "sqlite3.h", &flags) else { return };
+    is(&found, &[("by_malloc", 1000), ("by_print", 900), ("sqlite3VdbeCreate", 500)]);
+    none_begins(&found, &["sqlite3_m", "sqlite3_realloc", "sqlite3M", "sqlite3Db", "dbMalloc"]);
+    none_begins(&found, &["sqlite3StrAccum", "sqlite3_str", "pcache1Alloc"]);
+}
+
+#[test]
+fn luas_allocators_do_not_hold_the_memory() {
+    let flags = ["-I/usr/include/lua5.4", "-l:liblua5.4.a", "-lm"];
+    let Some(found) = objects_on("lua", "lua.h", &flags) else { return };
+    // The objects, and the table that they are in. A table has an array beside it.
+    is(&found, &[("by_userdata", 1002), ("by_text", 902), ("by_table", 1602)]);
+    assert!(found.get("luaV_execute") >= Some(&10_000), "{found:?}");
+    none_begins(&found, &["l_alloc", "luaM_", "luaC_", "luaH_", "luaS_", "lua_newuserdata"]);
 }

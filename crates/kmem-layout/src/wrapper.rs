@@ -8,8 +8,13 @@
 //! | names                  | source                                                          |
 //! |------------------------|-----------------------------------------------------------------|
 //! | `_ZN2v8..`             | V8 of Node.js 18, by its symbol table                           |
+//! | `_Z18ggc_..` and such  | GCC 12, by the symbol table of cc1plus                          |
 //! | `_ZN..E`, `_ZSt..`     | Itanium C++ ABI, 5.1                                            |
 //! | `_ZN..17h..E`, `_R..`  | Rust: legacy names, and symbol name mangling v0 (RFC 2603)      |
+
+mod names;
+
+use names::{GCC, NAMES, V8};
 
 /// Prefixes of base names of objects that are wrappers as a whole.
 const OBJECTS: &[&str] =
@@ -31,18 +36,6 @@ const CXX: &[&str] = &[
     "_Znw",
 ];
 
-/// Prefixes of names in V8, behind `_ZN2v8`: functions that map memory for its heaps.
-const V8: &[&str] = &[
-    "4base13PageAllocator",
-    "4base20BoundedPageAllocator",
-    "4base2OS",
-    "8internal13AllocatePages",
-    "8internal13VirtualMemory",
-    "8internal14AllocWithRetry",
-    "8internal15MemoryAllocator",
-    "8internal21AlignedAllocWithRetry",
-];
-
 /// Parts of names of library functions that do nothing but run code of the program. Compilers
 /// inline that code into them.
 const RUNNERS: &[&str] =
@@ -51,208 +44,6 @@ const RUNNERS: &[&str] =
 /// Parts of names of the methods of a global allocator, in both kinds of names.
 const GLOBAL_ALLOCATOR: &[&str] =
     &["$u20$as$u20$core..alloc..global..GlobalAlloc$GT$", "5alloc6global11GlobalAlloc"];
-
-/// Names in C. A star at the end stands for any rest. In the order of their bytes, without the
-/// stars, so that a search halves the list.
-const NAMES: &[&str] = &[
-    "AllocSetAlloc*",
-    "AllocSetRealloc",
-    "CRYPTO_calloc",
-    "CRYPTO_malloc*",
-    "CRYPTO_memdup",
-    "CRYPTO_realloc*",
-    "CRYPTO_str*",
-    "CRYPTO_zalloc",
-    "GenerationAlloc",
-    "MemoryContextAlloc*",
-    "MemoryContextStrdup",
-    "OPENSSL_malloc*",
-    "OPENSSL_strdup",
-    "Perl_safesys*",
-    "Perl_savepv*",
-    "PyMem_*",
-    "PyObject_Calloc",
-    "PyObject_Malloc",
-    "PyObject_Realloc",
-    "SlabAlloc",
-    "_PyMem_*",
-    "_PyObject_Calloc",
-    "_PyObject_Malloc*",
-    "_PyObject_Realloc",
-    "__rdl_*",
-    "__rg_*",
-    "__rust_*",
-    "__strdup",
-    "__talloc*",
-    "_dictExpand",
-    "_ecalloc",
-    "_emalloc*",
-    "_erealloc*",
-    "_estrdup",
-    "_safe_malloc",
-    "_sdsMakeRoomFor",
-    "_sdsnewlen",
-    "_talloc*",
-    "_xmalloc",
-    "allocator_alloc",
-    "apr_allocator_alloc",
-    "apr_palloc*",
-    "apr_pcalloc*",
-    "asprintf",
-    "av_calloc",
-    "av_malloc*",
-    "av_realloc*",
-    "av_strdup",
-    "bfd_malloc",
-    "bfd_realloc",
-    "bfd_zmalloc",
-    "checked_malloc",
-    "checked_realloc",
-    "createEmbeddedStringObject",
-    "createHashObject",
-    "createQuicklistObject",
-    "createRawStringObject",
-    "createStringObject*",
-    "dictAdd",
-    "dictAddOrFind",
-    "dictAddRaw",
-    "dictCreate",
-    "dictExpand",
-    "dictSdsDup",
-    "dictTryExpand",
-    "do_xmalloc",
-    "emalloc",
-    "g_malloc*",
-    "g_memdup*",
-    "g_realloc*",
-    "g_slice_alloc*",
-    "g_strdup*",
-    "g_strndup",
-    "g_try_malloc*",
-    "g_try_realloc*",
-    "getdelim",
-    "getline",
-    "git__malloc",
-    "greedy_realloc*",
-    "je_calloc",
-    "je_malloc",
-    "l_alloc",
-    "lpAppend",
-    "lpAppendInteger",
-    "lpInsert*",
-    "lpNew",
-    "lpPrepend*",
-    "lpReplace*",
-    "luaL_alloc",
-    "luaM_*",
-    "mallocWithAlarm",
-    "memdup*",
-    "moz_xcalloc",
-    "moz_xmalloc",
-    "moz_xrealloc",
-    "my_malloc",
-    "my_realloc",
-    "my_strdup",
-    "ngx_alloc",
-    "ngx_calloc",
-    "ngx_memalign",
-    "ngx_palloc*",
-    "ngx_pcalloc",
-    "ngx_pnalloc",
-    "objspace_xmalloc0",
-    "objspace_xrealloc",
-    "palloc",
-    "palloc0",
-    "palloc_extended",
-    "pg_malloc*",
-    "pg_realloc",
-    "pg_strdup",
-    "pstrdup",
-    "quicklistCreate*",
-    "quicklistNew",
-    "quicklistPush*",
-    "ralloc_size",
-    "raxAddChild",
-    "raxGenericInsert",
-    "raxInsert",
-    "raxNew",
-    "raxNewNode",
-    "raxReallocForData",
-    "raxTryInsert",
-    "rb_gc_impl_malloc*",
-    "rb_gc_impl_realloc*",
-    "repalloc*",
-    "ruby_xcalloc*",
-    "ruby_xmalloc*",
-    "ruby_xrealloc*",
-    "rzalloc_size",
-    "safe_calloc",
-    "safe_malloc",
-    "safe_realloc",
-    "sdsMakeRoomFor*",
-    "sdsResize",
-    "sdscat*",
-    "sdsdup",
-    "sdsempty",
-    "sdsgrowzero",
-    "sdsjoin*",
-    "sdsnew",
-    "sdsnewlen",
-    "sdstrynewlen",
-    "sh_xmalloc",
-    "sh_xrealloc",
-    "sqlite3DbMalloc*",
-    "sqlite3DbRealloc*",
-    "sqlite3DbStr*",
-    "sqlite3Malloc*",
-    "sqlite3MemMalloc",
-    "sqlite3MemRealloc",
-    "sqlite3Realloc",
-    "sqlite3_malloc*",
-    "sqlite3_realloc*",
-    "strbuf_grow",
-    "strdup",
-    "strndup",
-    "talloc_*",
-    "uprv_malloc*",
-    "uprv_realloc*",
-    "uv__calloc",
-    "uv__malloc",
-    "uv__realloc*",
-    "uv__strdup",
-    "valkey_calloc",
-    "valkey_malloc*",
-    "valkey_realloc*",
-    "vasprintf",
-    "wmem_alloc*",
-    "x2nrealloc",
-    "x2realloc",
-    "xasprintf",
-    "xcalloc",
-    "xcharalloc",
-    "xmalloc*",
-    "xmemdup*",
-    "xmlStrdup",
-    "xmlStrndup",
-    "xnmalloc",
-    "xnrealloc",
-    "xpalloc",
-    "xrealloc*",
-    "xstrdup",
-    "xstrndup",
-    "xvasprintf",
-    "xzalloc",
-    "zcalloc*",
-    "zmalloc*",
-    "zrealloc*",
-    "zslCreate",
-    "zslCreateNode",
-    "zslInsert",
-    "zstrdup",
-    "ztrycalloc*",
-    "ztrymalloc*",
-    "ztryrealloc*",
-];
 
 /// Returns whether an object is a wrapper as a whole, by its base name.
 pub fn is_wrapper_object(name: &[u8]) -> bool {
@@ -278,7 +69,10 @@ pub fn is_wrapper(symbol: &[u8]) -> bool {
     if let Some(name) = symbol.strip_prefix(b"_ZN2v8") {
         return V8.iter().any(|prefix| name.starts_with(prefix.as_bytes()));
     }
-    if symbol.starts_with(b"_Z") {
+    if let Some(name) = symbol.strip_prefix(b"_Z") {
+        if may_be_of_gcc(name) {
+            return GCC.iter().any(|prefix| name.starts_with(prefix.as_bytes()));
+        }
         return CXX.iter().any(|prefix| symbol.starts_with(prefix.as_bytes()));
     }
     // A compiler adds a suffix to the name of a part or a variant: `xmalloc.constprop.0`.
@@ -297,6 +91,7 @@ pub fn may_be_wrapper(symbol: &[u8]) -> bool {
         [b'_', b'Z', b'N', b'K', ref rest @ ..] | [b'_', b'Z', b'N', ref rest @ ..] => {
             match *rest {
                 [b'2', b'v', b'8', ref rest @ ..] => may_be_of_v8(rest),
+                [b'5' | b'7', b'v', b'a', b'_', ..] => true,
                 [b'S', b't' | b's' | b'a', ..] | [b'0'..=b'9', b'0'..=b'9', b'_', b'$', ..] => true,
                 [b'0'..=b'9', b'0'..=b'9', b'0'..=b'9', b'_', b'$', ..] => true,
                 [b'0'..=b'9', first, second, ..] => {
@@ -306,6 +101,7 @@ pub fn may_be_wrapper(symbol: &[u8]) -> bool {
                 _ => false,
             }
         }
+        [b'_', b'Z', b'1'..=b'9', ..] => may_be_of_gcc(&symbol[2..]),
         [b'_', b'Z', second, ..] => matches!(second, b'S' | b'n'),
         [b'_', b'R', ..] => true,
         [a, b, c, d, ..] => {
@@ -314,6 +110,16 @@ pub fn may_be_wrapper(symbol: &[u8]) -> bool {
         }
         _ => false,
     }
+}
+
+/// [`may_be_wrapper`] for a name in GCC. `name` is behind `_Z`.
+#[inline]
+fn may_be_of_gcc(name: &[u8]) -> bool {
+    matches!(
+        *name,
+        [b'1'..=b'3', b'0'..=b'9', b'g', b'g', b'c', b'_', ..]
+            | [b'N', b'5' | b'7', b'v', b'a', b'_', ..]
+    )
 }
 
 /// [`may_be_wrapper`] for a name in V8, which has tens of thousands. `name` is behind `_ZN2v8`.
@@ -589,6 +395,34 @@ mod tests {
             "_ZN2v84base5MutexC1Ev",
             "_ZN2v8",
             "_ZN2v88internal1",
+        ] {
+            assert!(!is_wrapper(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn functions_of_gcc_that_allocate_trees_and_grow_vectors_are_known() {
+        for name in [
+            "_Z18ggc_internal_allocmPFvPvEmm",
+            "_Z26ggc_internal_cleared_allocmPFvPvEmm",
+            "_Z34ggc_cleared_alloc_htab_ignore_argsmm",
+            "_Z36ggc_cleared_alloc_ptr_array_two_argsmm",
+            "_Z11ggc_reallocPvm",
+            "_Z15ggc_splay_allociPv",
+            "_Z16ggc_alloc_stringPKci",
+            "_ZN5va_gc7reserveI8cp_tokenS_EEvRP3vecIT_T0_8vl_embedEjb",
+            "_ZN7va_heap7reserveIiEEvRP3vecIT_S_8vl_embedEjb",
+        ] {
+            assert!(is_wrapper(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "_Z9make_node9tree_code",
+            "_Z11ggc_collectb",
+            "_Z12c_parse_filev",
+            "_ZN5va_gc7releaseEv",
+            "_Z",
+            "_Z1",
+            "_Z18",
         ] {
             assert!(!is_wrapper(name.as_bytes()), "{name}");
         }

@@ -552,6 +552,15 @@ const LIBRARY_NAMES: &[&str] = &[
     "v8::internal::AllocatePages",
     "v8::internal::MemoryAllocator::",
     "v8::internal::VirtualMemory::",
+    // GCC, where it allocates trees and grows vectors
+    "ggc_alloc",
+    "ggc_cleared_alloc",
+    "ggc_internal_alloc",
+    "ggc_internal_cleared_alloc",
+    "ggc_realloc",
+    "ggc_splay_alloc",
+    "va_gc::reserve",
+    "va_heap::reserve",
     // Rust
     "alloc::",
     "core::",

@@ -48,6 +48,8 @@ fn library_code() {
         "<[T] as alloc::slice::hack::ConvertVec>::to_vec",
         "<T as alloc::string::ToString>::to_string",
         "hashbrown::raw::RawTable<T>::reserve_rehash",
+        "ggc_internal_alloc",
+        "va_gc::reserve<cp_token, va_gc>",
         "calloc",
         "__rust_alloc",
         "__rustc::__rust_alloc",
