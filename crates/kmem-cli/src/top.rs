@@ -21,7 +21,7 @@ use kmem_snapshot::output::{Fact, Format};
 use kmem_snapshot::sites::{GroupTotal, Order, Site, by_group};
 use kmem_snapshot::stacks::{Line, Tree};
 use kmem_snapshot::symbols::Kept;
-use kmem_snapshot::{Query, Reading, Target, output, report};
+use kmem_snapshot::{Query, ReadFailure, Reading, Target, output, report};
 use serde_json::{Value, json};
 
 use crate::destination::Destination;
@@ -75,8 +75,8 @@ pub(crate) struct Args {
     /// Add a row for each kind of kmem's own tables; together they are the overhead
     #[arg(long, conflicts_with_all = NO_METADATA)]
     metadata: bool,
-    /// Leave out the memory in a black box that the program mapped itself
-    #[arg(long, requires = "blackbox")]
+    /// Leave out memory outside of the heap: what the program mapped itself, stacks, code, files
+    #[arg(long)]
     no_mmap: bool,
     #[command(flatten)]
     filters: Filters,
@@ -118,7 +118,7 @@ impl Args {
         !matches!(self.format(), Format::Table | Format::Json)
     }
 
-    fn query(&self, target: &Target) -> Query {
+    fn query(&self) -> Query {
         Query {
             // Nodes have sizes of their own, and are chosen by these later.
             filter: if self.tree || self.format().has_stacks() {
@@ -133,27 +133,36 @@ impl Args {
             empty: false,
             cumulative: false,
             metadata: self.metadata,
-            // A live process and a core have them in a term of the equation.
-            mappings: matches!(target, Target::BlackBox { .. }) && !self.no_mmap,
+            // Mapped memory is in no slab.
+            mappings: !self.no_mmap && self.by != By::Pinned,
         }
     }
 
     fn order(&self) -> Order {
         self.sort.map_or(Order::Size, Sort::order)
     }
+
+    /// Reads the target, with the names that an earlier reading kept.
+    fn read(&self, target: &Target, kept: &mut Kept) -> Result<Reading, ReadFailure> {
+        let mut reading = target.read_again(&self.query(), kept)?;
+        if self.no_mmap {
+            reading.snapshot.accounting.parts = None;
+        }
+        Ok(reading)
+    }
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let target = args.from.target()?;
     args.check(&target)?;
-    let query = args.query(&target);
+    let mut names = Kept::default();
     if args.is_passed_on() {
-        return pass_on(args, &target.read(&query)?);
+        return pass_on(args, &args.read(&target, &mut names)?);
     }
     let json = args.format() == Format::Json;
     let printed = args.once || json || !target.is_live() || !io::stdout().is_terminal();
     if printed {
-        return print(args, &target, &query);
+        return print(args, &target, &mut names);
     }
     let choice = Choice {
         by: args.by,
@@ -161,9 +170,8 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         order: args.order(),
         least: args.filters.least().unwrap_or(i64::MIN),
     };
-    let mut names = Kept::default();
-    let first = target.read_again(&query, &mut names)?;
-    match screen::run(choice, first, || target.read_again(&query, &mut names))? {
+    let first = args.read(&target, &mut names)?;
+    match screen::run(choice, first, || args.read(&target, &mut names))? {
         End::Quit => Ok(()),
         End::Failed(failure) if failure.error.is_absent() => {
             say_all(&failure.notes);
@@ -185,11 +193,10 @@ fn pass_on(args: &Args, reading: &Reading) -> Result<(), Failure> {
 }
 
 /// Prints every second, or once.
-fn print(args: &Args, target: &Target, query: &Query) -> Result<(), Failure> {
+fn print(args: &Args, target: &Target, names: &mut Kept) -> Result<(), Failure> {
     let mut shown = false;
-    let mut names = Kept::default();
     loop {
-        let reading = match target.read_again(query, &mut names) {
+        let reading = match args.read(target, names) {
             // The process was there and has ended, and so does this command.
             Err(failure) if shown && failure.error.is_absent() => {
                 say_all(&failure.notes);
@@ -213,7 +220,7 @@ fn print(args: &Args, target: &Target, query: &Query) -> Result<(), Failure> {
 }
 
 fn show(out: &mut impl Write, args: &Args, reading: &Reading) -> Result<(), Failure> {
-    let sites = [&reading.sites[..], &reading.metadata, &reading.mappings].concat();
+    let sites = reading.all();
     if args.tree {
         show_tree(out, args, reading, &sites)
     } else if args.by == By::Group {
@@ -321,10 +328,9 @@ fn write_head(out: &mut impl Write, reading: &Reading) -> io::Result<()> {
     } else {
         let (size, count) = (report::size(bytes), reading.sites.len());
         write!(out, "{size} in {calls} live objects from {count} call sites")?;
-        match reading.moment.as_ref().filter(|_| !reading.mappings.is_empty()) {
-            Some(moment) => {
-                let mapped = report::size_u(moment.mapped_resident);
-                writeln!(out, ", and {mapped} mapped by the program")?;
+        match reading.mapped() {
+            Some(bytes) => {
+                writeln!(out, ", and {} mapped by the program", report::size_u(bytes))?;
             }
             None => writeln!(out)?,
         }

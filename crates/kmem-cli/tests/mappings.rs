@@ -163,6 +163,41 @@ fn mapped_memory_is_shown_beside_the_resident_part_and_can_be_left_out() {
 }
 
 #[test]
+fn top_of_a_live_process_has_the_rows_of_mapped_memory_that_a_dump_has() {
+    let (_dir, process, _) = mappings();
+    let pid = process.pid().to_string();
+    let top = |args: &[&str]| {
+        let mut command = Command::new(KMEM);
+        command.args(["top", "--once", "-n", "1000", "-p", &pid]).args(args);
+        command
+    };
+    let sorted = |dump: &Value| {
+        let mut rows: Vec<_> = mapped(dump).into_iter().map(Value::to_string).collect();
+        rows.sort();
+        rows
+    };
+    let all = json(top(&[]).arg("--json"));
+    balances(&all);
+    assert_eq!(sorted(&all), sorted(&dump(process.pid(), &[])));
+    for mark in ["left", "grow", "shared", "segment", "data_segment"] {
+        assert!(call(&all, mark)[0] > 0, "{mark}: {all}");
+    }
+    assert!(of_kind(&all, "stack", "thread_stacks")[0] > 0, "{all}");
+
+    let table = |args: &[&str]| text(&top(args).output().unwrap().stdout);
+    let rows = table(&[]);
+    let row = format!(" 120.0 KiB    mapped  left      {:>9}", "");
+    assert!(rows.lines().any(|line| line.starts_with(row.trim_end())), "{rows}");
+    assert!(rows.lines().next().unwrap().ends_with(", and 788.0 KiB mapped by the program"));
+    assert!(table(&["--tree"]).contains(" left "), "{}", table(&["--tree"]));
+    for args in [&["--no-mmap"][..], &["--by", "group"], &["--by", "pinned"]] {
+        let rows = table(args);
+        assert!(!rows.contains(" mapped") && !rows.contains(" left "), "{rows}");
+    }
+    assert!(!table(&["--no-mmap"]).contains("unaccounted: mappings"));
+}
+
+#[test]
 fn the_report_of_a_command_has_the_memory_outside_of_the_heap() {
     let dir = directory();
     let program = compile("mappings", &[], dir.path());

@@ -99,7 +99,7 @@ fn a_running_process_is_recorded_until_it_ends_and_each_moment_can_be_read() {
     let diff = Command::new(KMEM).args(["diff", "--json", &named]).arg(&file).output().unwrap();
     let diff: Value = serde_json::from_slice(&diff.stdout).unwrap();
     assert_eq!(held(&diff["delta"]), (-ROUND.0, -ROUND.1));
-    let top = kmem(&["top", "-n", "1", "--recording"], &file);
+    let top = kmem(&["top", "-n", "1", "--no-mmap", "--recording"], &file);
     assert!(text(&top.stdout).contains("allocate"), "{}", text(&top.stdout));
 }
 

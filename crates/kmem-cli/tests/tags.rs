@@ -137,7 +137,7 @@ fn top_shows_a_tree_of_callers() {
     // -n bounds the lines; JSON shows the whole tree.
     let top = text(&kmem(&target, &["top", "--once", "-t", "-n", "2"]).stdout);
     assert!(top.lines().last().unwrap().contains(" more nodes)"), "{top}");
-    let json = json(&target, &["top", "--once", "--tree", "--json", "-n", "1000"]);
+    let json = json(&target, &["top", "--once", "--tree", "--json", "-n", "1000", "--no-mmap"]);
     let roots = json["tree"].as_array().unwrap();
     assert_eq!(roots.iter().map(|n| n["bytes"].as_i64().unwrap()).sum::<i64>(), total(&target));
     let tags = [CHAIN, CHAIN_OTHER, CHAIN_LIBRARY, CHAIN_DEEP];
@@ -198,7 +198,8 @@ fn filters_choose_among_stacks_and_in_the_tree() {
 fn the_allocators_own_memory_is_in_trees_and_stacks() {
     let target = Target::start("");
     let of = |json: &Value| json["accounting"]["overhead"].as_i64().unwrap();
-    let tree = json(&target, &["top", "--once", "--tree", "--metadata", "--json", "-n", "1000"]);
+    let args = ["top", "-o", "--tree", "--metadata", "--json", "-n", "1000", "--no-mmap"];
+    let tree = json(&target, &args);
     let roots = tree["tree"].as_array().unwrap();
     let all: i64 = roots.iter().map(|n| n["bytes"].as_i64().unwrap()).sum();
     assert_eq!(all, total(&target) + of(&tree));

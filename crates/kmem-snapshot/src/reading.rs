@@ -22,7 +22,7 @@ use target::{Opened, noted};
 pub(crate) use target::{note_books, over_budget};
 
 use crate::blackbox::{Counts, Moment};
-use crate::books::{Accounting, Books, Pinned, SiteRow, Snapshot, Table};
+use crate::books::{Accounting, Books, Mappings, Pinned, SiteRow, Snapshot, Table};
 use crate::error::ReadError;
 use crate::listed::List;
 use crate::notes::Note;
@@ -330,6 +330,17 @@ impl Reading {
     /// All rows: of the heap, of the allocator's own memory, and outside of the heap.
     #[must_use]
     pub fn all(&self) -> Vec<Site> {
+    /// Resident bytes that calls of the program mapped; none where the reading has no rows of
+    /// mapped memory.
+    #[must_use]
+    pub fn mapped(&self) -> Option<u64> {
+        if self.mappings.is_empty() {
+            return None;
+        }
+        let in_box = self.moment.as_ref().map(|moment| moment.mapped_resident);
+        in_box.or_else(|| self.snapshot.mappings.as_ref().map(Mappings::of_calls))
+    }
+
         [&self.sites[..], &self.metadata, &self.mappings].concat()
     }
 

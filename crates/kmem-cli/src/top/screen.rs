@@ -14,7 +14,7 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 
 use super::view::{Choice, View, change, shorten};
 
-/// Time between two readings.
+/// Time from the end of a reading to the next one.
 const PERIOD: Duration = Duration::from_secs(1);
 /// A narrower screen leaves columns out.
 const NARROW: u16 = 70;
@@ -32,7 +32,7 @@ p       pause, and go on
 
 SIZE    live bytes
 DELTA   change since the reading before
-OBJECTS live objects";
+OBJECTS live objects, or mapped: memory outside of the heap";
 
 /// The state of the screen.
 struct Screen {
@@ -78,11 +78,12 @@ pub(super) fn run(
             Ok(Some(_)) => {}
             Ok(None) if screen.paused => last = Instant::now(),
             Ok(None) => {
-                last = Instant::now();
                 match read() {
                     Ok(reading) => screen.take(reading),
                     Err(failure) => break Ok(End::Failed(failure)),
                 }
+                // A process with many mappings takes long to read, and rests as long as others.
+                last = Instant::now();
             }
             Err(error) => break Err(error),
         }
@@ -191,8 +192,8 @@ fn table<'a>(view: &'a View, width: u16, height: u16) -> Table<'a> {
         let mut cells: Vec<Cell<'_>> = shown.iter().map(|&at| right(&row.cells[at])).collect();
         let color = if row.delta > 0 { Color::Red } else { Color::Green };
         cells.insert(1, right(&change(row.delta)).style(Style::new().fg(color)));
-        let unnamed = narrow && row.name.trim() == "?";
-        cells.push(Cell::from(shorten(if unnamed { &row.place } else { &row.name }, name)));
+        let by_place = narrow && row.known_by_place;
+        cells.push(Cell::from(shorten(if by_place { &row.place } else { &row.name }, name)));
         cells.extend(place.map(|width| Cell::from(shorten(&row.place, width)).dim()));
         Row::new(cells)
     });
@@ -203,6 +204,8 @@ fn table<'a>(view: &'a View, width: u16, height: u16) -> Table<'a> {
 
 #[cfg(test)]
 mod tests {
+    use kmem_snapshot::sites::{Mapped, Origin, Site};
+    use kmem_snapshot::symbols::Place;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::{KeyCode, KeyEvent};
@@ -218,6 +221,7 @@ mod tests {
             cells: vec![format!("{number}.0 MiB"), "1234567".to_owned()],
             name: format!("std::vector<std::string>::a_rather_long_name_{number}"),
             place: format!("/usr/src/build/deep/directory/of/a/project/source_{number}.cc:1234"),
+            known_by_place: false,
         };
         View {
             title: "server (pid 12): 5.0 GiB in 123456 objects, 40 call sites".to_owned(),
@@ -241,8 +245,12 @@ mod tests {
     }
 
     fn lines(screen: &Screen, width: u16, height: u16) -> Vec<String> {
+        drawn(screen, &view(), width, height)
+    }
+
+    fn drawn(screen: &Screen, view: &View, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-        terminal.draw(|frame| screen.draw(&view(), frame)).expect("a drawing");
+        terminal.draw(|frame| screen.draw(view, frame)).expect("a drawing");
         let buffer = terminal.backend().buffer();
         let text = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
         (0..height).map(|y| text(y).trim_end().to_owned()).collect()
@@ -271,6 +279,49 @@ mod tests {
         assert_eq!(lines[at].split_whitespace().collect::<Vec<_>>(), ["SIZE", "DELTA", "FUNCTION"]);
         assert!(lines[at + 1].trim_start().starts_with("39.0 MiB   +1.0 MiB"), "{lines:#?}");
         assert!(lines[at + 1].ends_with("name_39"), "{lines:#?}");
+        assert!(lines[14].starts_with("q quit"), "{lines:#?}");
+    }
+
+    /// A screen with an object, mapped memory that has grown since the reading before, and code.
+    fn mapped() -> Screen {
+        let row = |origin, bytes, mapped| Site { bytes, mapped, calls: 7, ..Site::new(origin) };
+        let place = |function: &str| {
+            Origin::Place(Place { function: Some(function.to_owned()), ..Place::default() })
+        };
+        let code = "/usr/lib/a/rather/long/path/of/a/library/libengine.so.1";
+        let reading = |mapped: u64| {
+            let mut of = Reading::default();
+            of.sites = vec![row(place("keep"), 64 << 20, None)];
+            let pool = row(place("pool"), mapped.cast_signed(), Some(mapped));
+            let code = Origin::Mapped(Mapped::Code(code.to_owned()));
+            of.mappings = vec![pool, row(code, 32 << 20, Some(64 << 20))];
+            of
+        };
+        let (reading, before) = (reading(128 << 20), Some(reading(96 << 20)));
+        Screen { reading, before, ..screen() }
+    }
+
+    #[test]
+    fn mapped_memory_keeps_the_layout_of_80_columns_and_24_lines() {
+        let screen = mapped();
+        let lines = drawn(&screen, &screen.view(), 80, 24);
+        let at = lines.iter().position(|line| line.contains("OBJECTS")).expect("a head");
+        let rows: Vec<&str> = lines[at + 1..at + 4].iter().map(|line| line.trim()).collect();
+        assert!(rows[0].starts_with("128.0 MiB  +32.0 MiB     mapped pool"), "{lines:#?}");
+        assert!(rows[1].starts_with("64.0 MiB                     7 keep"), "{lines:#?}");
+        assert!(rows[2].starts_with("32.0 MiB                mapped code "), "{lines:#?}");
+        assert!(rows[2].ends_with("libengine.so.1"), "{lines:#?}");
+        assert!(lines[23].starts_with(KEYS), "{lines:#?}");
+    }
+
+    #[test]
+    fn mapped_memory_keeps_the_layout_of_40_columns_and_15_lines() {
+        let screen = mapped();
+        let lines = drawn(&screen, &screen.view(), 40, 15);
+        let at = lines.iter().position(|line| line.contains("DELTA")).expect("a head");
+        assert!(lines[at + 1].trim().starts_with("128.0 MiB  +32.0 MiB pool"), "{lines:#?}");
+        // The name of all code is the same: the path is what tells it apart.
+        assert!(lines[at + 3].ends_with("engine.so.1"), "{lines:#?}");
         assert!(lines[14].starts_with("q quit"), "{lines:#?}");
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use kmem_snapshot::Reading;
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::report::{self, short, size, size_u};
-use kmem_snapshot::sites::{Order, Site, by_group};
+use kmem_snapshot::sites::{Order, Origin, Site, by_group};
 use kmem_snapshot::stacks::Tree;
 
 use super::By;
@@ -34,6 +34,8 @@ pub(super) struct Row {
     pub(super) name: String,
     /// Place in the source, or nothing.
     pub(super) place: String,
+    /// True if the place says more than the name, where there is room for one.
+    pub(super) known_by_place: bool,
 }
 
 /// One reading as the screen shows it.
@@ -81,7 +83,9 @@ impl View {
         let sum = if reading.filtered {
             report::filtered(&reading.sites, (bytes, calls))
         } else {
-            format!("{} in {calls} objects, {} call sites", size(bytes), reading.sites.len())
+            let mapped = reading.mapped().map(|of| format!(", {} mapped", size_u(of)));
+            let (mapped, sites) = (mapped.unwrap_or_default(), reading.sites.len());
+            format!("{} in {calls} objects{mapped}, {sites} call sites", size(bytes))
         };
         let mut accounting = Vec::new();
         if let Some(of) = reading.accounting() {
@@ -101,7 +105,7 @@ impl View {
 
 /// The rows of a reading, each with a key that it keeps in the next reading.
 fn rows_of(reading: &Reading, choice: Choice) -> Vec<(String, Row)> {
-    let sites = [&reading.sites[..], &reading.metadata].concat();
+    let sites = reading.all();
     if choice.tree {
         tree_rows(&sites, choice)
     } else if choice.by == By::Group {
@@ -115,7 +119,9 @@ fn site_rows(mut sites: Vec<Site>, Choice { by, order, .. }: Choice) -> Vec<(Str
     let order = if by == By::Pinned { Order::Pinned } else { order };
     sites.sort_by(|a, b| order.compare(a, b));
     let row = |site: &Site| {
-        let mut cells = vec![size(site.bytes), site.calls.to_string()];
+        let is_mapped = site.mapped.is_some();
+        let objects = if is_mapped { "mapped".to_owned() } else { site.calls.to_string() };
+        let mut cells = vec![size(site.bytes), objects];
         if by == By::Pinned {
             let (pinned, sole) = site.pinned.map_or(("-".to_owned(), "-".to_owned()), |of| {
                 (size_u(of.pinned), size_u(of.sole))
@@ -126,8 +132,12 @@ fn site_rows(mut sites: Vec<Site>, Choice { by, order, .. }: Choice) -> Vec<(Str
         let group = site.group.as_deref().map(|group| printable(group).into_owned());
         let name = group.map_or(function.clone(), |group| format!("{group} {function}"));
         let place = printable(&site.origin.location()).into_owned();
-        let key = format!("{name}\n{place}\n{:?}", site.tags.first().filter(|_| place.is_empty()));
-        (key, Row { bytes: site.bytes, delta: 0, cells, name, place })
+        // A call site may hold objects, and map memory, too.
+        let tag = site.tags.first().filter(|_| place.is_empty());
+        let key = format!("{name}\n{place}\n{is_mapped}\n{tag:?}");
+        let has_path = matches!(&site.origin, Origin::Mapped(of) if of.path().is_some());
+        let known_by_place = has_path || function == "?";
+        (key, Row { bytes: site.bytes, delta: 0, cells, name, place, known_by_place })
     };
     sites.iter().map(row).collect()
 }
@@ -138,7 +148,8 @@ fn group_rows(sites: &[Site], order: Order) -> Vec<(String, Row)> {
     let row = |of: kmem_snapshot::sites::GroupTotal| {
         let name = printable(&of.group).into_owned();
         let cells = vec![size(of.bytes), of.calls.to_string()];
-        (name.clone(), Row { bytes: of.bytes, delta: 0, cells, name, place: String::new() })
+        let (place, known_by_place) = (String::new(), false);
+        (name.clone(), Row { bytes: of.bytes, delta: 0, cells, name, place, known_by_place })
     };
     totals.into_iter().map(row).collect()
 }
@@ -155,7 +166,9 @@ fn tree_rows(sites: &[Site], Choice { order, least, .. }: Choice) -> Vec<(String
         path.push(format!("{function} {place}"));
         let name = format!("{:indent$}{function}", "", indent = line.depth);
         let cells = vec![size(node.bytes), node.calls.to_string()];
-        (path.join("\n"), Row { bytes: node.bytes, delta: 0, cells, name, place })
+        let known_by_place = function == "?";
+        let row = Row { bytes: node.bytes, delta: 0, cells, name, place, known_by_place };
+        (path.join("\n"), row)
     };
     lines.iter().map(row).collect()
 }
