@@ -78,7 +78,10 @@ fn end(pid: u32, control: &Control, site: Option<&str>) -> Result<(), Failure> {
         && let Ok(caller) = choose(&callers(pid)?, site)
         && !set.iter().any(|s| (s.root, s.deep_tag) == (caller.root, caller.tag))
     {
-        let what = format!("callers are not told apart at {}", name(caller));
+        let what = format!(
+            "callers are not told apart at {}; `kmem context -p {pid}` shows where they are",
+            name(caller)
+        );
         return Err(Failure::Trouble(what));
     }
     if set.is_empty() {

@@ -45,7 +45,11 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let bounds = Bounds { sites: args.sites, groups: args.groups, processes: args.processes };
     let exporter = Exporter::new(selection).within(bounds).by_group(args.by_group);
     let address = args.listen;
-    let failed = |error| Failure::Trouble(format!("cannot listen on {address}: {error}"));
+    let failed = |error| {
+        Failure::Trouble(format!(
+            "cannot listen on {address}: {error}; choose another with --listen"
+        ))
+    };
     let listener = TcpListener::bind(address).map_err(failed)?;
     let at = listener.local_addr().map_err(failed)?;
     if !at.ip().is_loopback() {

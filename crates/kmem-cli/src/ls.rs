@@ -51,8 +51,8 @@ fn row(of: &Listed) -> Option<Result<Row, Failure>> {
 }
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
-    let listing =
-        Listing::take().map_err(|error| Failure::Trouble(format!("cannot read /proc: {error}")))?;
+    let listing = Listing::take()
+        .map_err(|error| Failure::Trouble(format!("cannot read /proc: {error}; mount it")))?;
     let mut failures = Vec::new();
     let mut rows = Vec::new();
     for result in listing.processes.iter().filter_map(row) {

@@ -112,7 +112,9 @@ impl One {
                 let (path, when) = (path.clone(), When::Newest);
                 Ok(Target::BlackBox { path, exe: None, when })
             }
-            _ => Err(Failure::Trouble("no process, core file or black box is given".to_owned())),
+            _ => Err(Failure::Trouble(
+                "nothing to read: give one of -p, --core and --blackbox".to_owned(),
+            )),
         }
     }
 }
@@ -135,7 +137,7 @@ impl Whole {
         match (&self.pid, &self.core) {
             (Some(named), _) => Ok(Target::Process(named.pid()?)),
             (_, Some(path)) => Ok(Target::Core { path: path.clone(), exe: None }),
-            _ => Err(Failure::Trouble("no process or core file is given".to_owned())),
+            _ => Err(Failure::Trouble("nothing to read: give one of -p and --core".to_owned())),
         }
     }
 }

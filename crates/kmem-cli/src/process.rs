@@ -33,7 +33,7 @@ impl Named {
             Self::Name(name) => name,
         };
         let listing = Listing::take()
-            .map_err(|error| Failure::Trouble(format!("cannot read /proc: {error}")))?;
+            .map_err(|error| Failure::Trouble(format!("cannot read /proc: {error}; mount it")))?;
         match listing.named(name)[..] {
             [one] => Ok(one.process.pid()),
             [] => Err(absent(name)),

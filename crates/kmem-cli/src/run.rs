@@ -158,7 +158,11 @@ struct PageOf<'a> {
 impl<'a> PageOf<'a> {
     fn begin(page: &'a Path) -> Result<Self, Failure> {
         let directory = Directory::make().ok_or_else(|| {
-            Failure::Trouble("--report: no private directory for the recording".to_owned())
+            Failure::Trouble(
+                "--report: no private directory for the recording: set TMPDIR to one that can be \
+                 written"
+                    .to_owned(),
+            )
         })?;
         let session = Session::begin(&directory.path().join(RECORDING), EVERY, None)?;
         Ok(Self { session, directory, page })
@@ -184,7 +188,9 @@ impl Program {
     pub(crate) fn find(command: &[OsString], library: Option<&Path>) -> Result<Self, Failure> {
         let (library, header) = library::find(library)?;
         let name = command.first();
-        let name = name.ok_or_else(|| Failure::Trouble("no command given".to_owned()))?;
+        let name = name.ok_or_else(|| {
+            Failure::Trouble("no command is given: put it behind `kmem run --`".to_owned())
+        })?;
         let path = preloadable::check(name, &header);
         let path = path.map_err(|e| Failure::Trouble(e.to_string()))?;
         Ok(Self { command: command.to_vec(), path, library })
@@ -201,8 +207,10 @@ struct Start {
 impl Start {
     /// `mmap`: memory that programs mapped themselves counts.
     fn new(settings: &Settings, mmap: bool) -> Result<Self, Failure> {
-        let socket = ExitSocket::open()
-            .map_err(|e| Failure::Trouble(format!("no socket for the exit report: {e}")))?;
+        let socket = ExitSocket::open().map_err(|e| {
+            let what = format!("no socket for the exit report: {e}");
+            Failure::Trouble(format!("{what}; run the command with LD_PRELOAD=$(kmem library)"))
+        })?;
         let boxes = Boxes::make(mmap);
         if boxes.directory().is_none() {
             say("no directory for black boxes: a program that a signal ends leaves no report");

@@ -40,6 +40,8 @@ fn moment(source: &Path) -> Result<Option<Target>, Failure> {
     match (Target::recognise(Path::new(file))?, moment.parse()) {
         (Target::Recording { path, .. }, Ok(at)) => Ok(Some(Target::Recording { path, at })),
         (Target::Recording { .. }, Err(what)) => Err(Failure::Trouble(what)),
-        _ => Err(Failure::Trouble(format!("{file} is no recording, so @{moment} means nothing"))),
+        _ => Err(Failure::Trouble(format!(
+            "{file} is no recording, so @{moment} means nothing: name the file alone"
+        ))),
     }
 }

@@ -111,7 +111,7 @@ fn refused(variable: Variable, error: ReadError) -> Failure {
     match error {
         ReadError::ProfilingNever { pid } => Failure::Trouble(format!(
             "{} of process {pid} is `never` (KMEM_CONF=mem_profiling:never) and cannot be changed: \
-             its objects have no place for a tag",
+             its objects have no place for a tag. Start it without that option",
             variable.name()
         )),
         other => other.into(),

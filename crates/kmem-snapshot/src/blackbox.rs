@@ -256,7 +256,8 @@ impl BlackBox {
     pub fn snapshot(&self) -> Result<Snapshot, ReadError> {
         let records = self.records.as_ref().ok_or_else(|| {
             self.nothing(
-                "no record in it is whole: the process wrote none, or the file was cut off",
+                "no record in it is whole: the process wrote none, or the file was cut off. Run it \
+                 again: the first record comes with 256 KiB of allocations, or at the exit",
             )
         })?;
         Ok(self.snapshot_of_record(records.newest()))

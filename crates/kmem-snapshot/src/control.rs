@@ -124,7 +124,8 @@ impl Control {
     ///   [`ReadError::Memory`]: the process has ended or may not be written.
     pub fn set_profiling(&self, value: u32) -> Result<(), ReadError> {
         if !matches!(value, profiling::OFF | profiling::ON) {
-            let what = format!("profiling can be switched to 0 or 1, not to {value}");
+            let what =
+                format!("profiling can be switched to 0 or 1, not to {value}: choose one of these");
             return Err(ReadError::BadSetting(what));
         }
         self.write(&self.all()?, &[(offset_of!(RootBlock, profiling), value)])
@@ -151,12 +152,16 @@ impl Control {
     pub fn set_deep(&self, root: u64, tag: u32, depth: u32) -> Result<(), ReadError> {
         check_depth(depth)?;
         if tag != 0 && !(TAG_FIRST_SITE..=TAG_MASK).contains(&tag) {
-            let what = format!("tag {tag} is no call site: {TAG_FIRST_SITE} to {TAG_MASK} are");
+            let what = format!(
+                "tag {tag} is no call site: {TAG_FIRST_SITE} to {TAG_MASK} are: choose one of these"
+            );
             return Err(ReadError::BadSetting(what));
         }
         let roots: Vec<&Root> = self.all()?.into_iter().filter(|r| r.at == root).collect();
         if roots.is_empty() {
-            return Err(ReadError::BadSetting(format!("there is no root block at {root:#x}")));
+            return Err(ReadError::BadSetting(format!(
+                "there is no root block at {root:#x}: read the process again"
+            )));
         }
         let tag = (offset_of!(RootBlock, deep_tag), tag);
         let depth = (offset_of!(RootBlock, deep_depth), depth);
@@ -217,7 +222,7 @@ impl Control {
 
 fn check_depth(depth: u32) -> Result<(), ReadError> {
     if depth > MAX_DEPTH {
-        let what = format!("a depth of {depth} is too much: at most {MAX_DEPTH} callers");
+        let what = format!("a depth of {depth} is too much: choose at most {MAX_DEPTH} callers");
         return Err(ReadError::BadSetting(what));
     }
     Ok(())

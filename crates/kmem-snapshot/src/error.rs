@@ -59,7 +59,10 @@ pub enum ReadError {
     )]
     OtherProc,
     /// The pid now belongs to another process.
-    #[error("process {pid} ended while it was read, and its pid was given to another process")]
+    #[error(
+        "process {pid} ended while it was read, and its pid was given to another process; \
+         `kmem ls` lists those under kmem"
+    )]
     Recycled {
         /// Pid of the process.
         pid: u32,
@@ -76,7 +79,10 @@ pub enum ReadError {
         exe: String,
     },
     /// The process has no loader of modules.
-    #[error("process {pid} ({exe}) has no loader of modules: no mapping named kmem-modules in it")]
+    #[error(
+        "process {pid} ({exe}) has no loader of modules: no mapping named kmem-modules in it. \
+         `kmem modload` starts a process with one"
+    )]
     NoLoader {
         /// Pid of the process.
         pid: u32,
@@ -85,7 +91,8 @@ pub enum ReadError {
     },
     /// The process was started with `KMEM_CONF=mem_profiling:never`.
     #[error(
-        "process {pid} keeps no books: its profiling is `never` (KMEM_CONF=mem_profiling:never)"
+        "process {pid} keeps no books: its profiling is `never` (KMEM_CONF=mem_profiling:never). \
+         Start it without that option"
     )]
     ProfilingNever {
         /// Pid of the process.
@@ -111,7 +118,10 @@ pub enum ReadError {
         source: io::Error,
     },
     /// Memory of the process could not be read or written.
-    #[error("memory of process {pid} at {addr:#x}, {len} bytes: {source}")]
+    #[error(
+        "memory of process {pid} at {addr:#x}, {len} bytes: {source}; try again: the process may \
+         have unmapped it meanwhile"
+    )]
     Memory {
         /// Pid of the process.
         pid: u32,
@@ -140,7 +150,8 @@ pub enum ReadError {
     },
     /// The core file is of a process without kmem.
     #[error(
-        "{path}: process {pid} ({exe}) was not instrumented: no mapping named kmem-root in its core"
+        "{path}: process {pid} ({exe}) was not instrumented: no mapping named kmem-root in its \
+         core. Start it with `kmem run`"
     )]
     CoreNotInstrumented {
         /// Path of the core file.
@@ -161,7 +172,8 @@ pub enum ReadError {
     /// Memory is absent from the core file.
     #[error(
         "{path}: {len} bytes of memory at {addr:#x} are not in the core: it was cut off, or \
-         /proc/PID/coredump_filter left them out"
+         /proc/PID/coredump_filter left them out. \
+         Set that to 0x33, and `ulimit -c unlimited`, before the program starts"
     )]
     NotInCore {
         /// Path of the core file.
@@ -178,7 +190,7 @@ pub enum ReadError {
         why: Missing,
     },
     /// The root block cannot be followed.
-    #[error("root block at {root:#x}: {what}")]
+    #[error("root block at {root:#x}: {what}; read it with the `kmem` of the library's release")]
     BadBooks {
         /// Address of the root block.
         root: u64,
@@ -186,7 +198,10 @@ pub enum ReadError {
         what: String,
     },
     /// The tables of a root block do not fit in what is left of the budget.
-    #[error("root block at {root:#x}: its tables are {over}")]
+    #[error(
+        "root block at {root:#x}: its tables are {over}; read it with the `kmem` of the \
+         library's release"
+    )]
     TooLarge {
         /// Address of the root block.
         root: u64,
@@ -194,7 +209,7 @@ pub enum ReadError {
         over: OverBudget,
     },
     /// The board of modules cannot be followed.
-    #[error("board of modules at {at:#x}: {what}")]
+    #[error("board of modules at {at:#x}: {what}; read it with the `kmem` of the loader's release")]
     BadBoard {
         /// Address of the board.
         at: u64,
@@ -202,7 +217,7 @@ pub enum ReadError {
         what: String,
     },
     /// No group has this path.
-    #[error("process {pid} has no group {group}")]
+    #[error("process {pid} has no group {group}; `kmem group ls -p {pid}` lists its groups")]
     NoGroup {
         /// Pid of the process.
         pid: u32,
@@ -218,7 +233,10 @@ pub enum ReadError {
         why: &'static str,
     },
     /// The process did not allocate in time, so it did not serve a request.
-    #[error("process {pid} allocated nothing for {patience:?}, so nothing has changed")]
+    #[error(
+        "process {pid} allocated nothing for {patience:?}, so nothing has changed; try again while \
+         it is busy, or with a longer --wait"
+    )]
     NotServed {
         /// Pid of the process.
         pid: u32,
@@ -226,7 +244,10 @@ pub enum ReadError {
         patience: Duration,
     },
     /// The caller sets a limit of the root of the groups, which has none.
-    #[error("/ is the root of the groups, which has no limits and stays: operation not permitted")]
+    #[error(
+        "/ is the root of the groups, which has no limits and stays: operation not permitted; \
+         name a group below it"
+    )]
     RootGroup,
     /// The caller asks for a setting that is not possible.
     #[error("{0}")]

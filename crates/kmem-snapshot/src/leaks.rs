@@ -107,7 +107,8 @@ fn look<'a>(
     let known: usize = snapshot.books.iter().map(|books| books.objects.len()).sum();
     if known as u64 != snapshot.totals().1 || snapshot.torn() != 0 {
         let (pid, all) = (snapshot.pid, snapshot.totals().1);
-        let what = format!("only {known} of {all} objects of process {pid} can be looked at");
+        let what =
+            format!("only {known} of {all} objects of process {pid} can be looked at; try again");
         return Err(ReadError::BadSetting(what));
     }
     let mut reach = Reach::new(
@@ -121,7 +122,10 @@ fn look<'a>(
     let parts = roots::parts(process, snapshot, &stopped.stack_pointers(), touched);
     if parts.iter().map(|part| part.end - part.start).fold(0, u64::saturating_add) > MAX_ROOTS {
         let pid = snapshot.pid;
-        let what = format!("process {pid} has mapped more than 256 GiB that may hold pointers");
+        let what = format!(
+            "process {pid} has mapped more than 256 GiB that may hold pointers; \
+             `kmem top -p {pid}` shows what holds memory"
+        );
         return Err(ReadError::BadSetting(what));
     }
     for part in parts {

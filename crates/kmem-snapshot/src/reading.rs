@@ -177,7 +177,8 @@ impl Target {
         if let Some(path) = &filter.group {
             snapshot.groups_at(path)?;
             if by == By::NodeAndSite {
-                let what = "the memory of a group is not known by node";
+                let what = "the memory of a group is not known by node: choose one of --group and \
+                            --by node";
                 return Err(ReadError::BadSetting(what.to_owned()));
             }
         }
@@ -247,8 +248,10 @@ impl Target {
             return Ok(());
         }
         let what = match query.by {
-            By::GroupAndSite => "groups: rows by group need a process or its core file",
-            By::NodeAndSite => "nodes: rows by node need a process or its core file",
+            By::GroupAndSite => {
+                "groups: rows by group need a process (-p) or its core file (--core)"
+            }
+            By::NodeAndSite => "nodes: rows by node need a process (-p) or its core file (--core)",
             By::Site if query.cumulative => "counters: --cumulative needs a black box",
             By::Site => return Ok(()),
         };
@@ -327,9 +330,6 @@ impl Reading {
         self.accounted.then_some(&self.snapshot.accounting)
     }
 
-    /// All rows: of the heap, of the allocator's own memory, and outside of the heap.
-    #[must_use]
-    pub fn all(&self) -> Vec<Site> {
     /// Resident bytes that calls of the program mapped; none where the reading has no rows of
     /// mapped memory.
     #[must_use]
@@ -341,6 +341,9 @@ impl Reading {
         in_box.or_else(|| self.snapshot.mappings.as_ref().map(Mappings::of_calls))
     }
 
+    /// All rows: of the heap, of the allocator's own memory, and outside of the heap.
+    #[must_use]
+    pub fn all(&self) -> Vec<Site> {
         [&self.sites[..], &self.metadata, &self.mappings].concat()
     }
 

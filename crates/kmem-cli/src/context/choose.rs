@@ -83,7 +83,9 @@ pub(super) fn choose<'a>(sites: &'a [CallSite], text: &str) -> Result<&'a CallSi
     }
     let alike: Vec<&CallSite> = sites.iter().filter(|site| resembles(site, text)).collect();
     Err(if sites.is_empty() {
-        Failure::Trouble(format!("{text:?} names no call site: none holds anything"))
+        Failure::Trouble(format!(
+            "{text:?} names no call site: none holds anything; try again later"
+        ))
     } else if alike.is_empty() {
         let all: Vec<&CallSite> = sites.iter().collect();
         candidates(format!("{text:?} names no call site; the largest are:"), &all)

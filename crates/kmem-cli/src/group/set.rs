@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str) -> Result<Request, String> {
 
 pub(super) fn main(args: &Args) -> Result<(), Failure> {
     let Some(named) = &args.pid else {
-        let what = "a core file cannot be written: its process has ended";
+        let what = "a core file cannot be written: its process has ended; name a process with -p";
         return Err(Failure::Trouble(what.to_owned()));
     };
     let control = named.open()?.control()?;

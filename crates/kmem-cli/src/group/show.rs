@@ -40,7 +40,8 @@ pub(super) fn main(args: &Args) -> Result<(), Failure> {
         files.into_iter().partition(|file| !is_root || file.of_root);
     let absent = absent.into_iter().map(|file| {
         Failure::Absent(format!(
-            "/ is the root of the groups, which has no {}: memory is not charged to it",
+            "/ is the root of the groups, which has no {}: memory is not charged to it; name a \
+             group below it",
             file.name
         ))
     });

@@ -126,10 +126,13 @@ impl Session {
         let written = std::fs::metadata(&path).map_or(0, |of| of.len());
         let path = path.display();
         if moments == 0 {
-            return Err(trouble.map_or_else(
-                || Failure::Trouble(format!("nothing is recorded in {path}")),
-                Failure::from,
-            ));
+            let nothing = || {
+                Failure::Trouble(format!(
+                    "nothing is recorded in {path}: the process ended too early; start it with \
+                     `kmem record -o FILE -- CMD`"
+                ))
+            };
+            return Err(trouble.map_or_else(nothing, Failure::from));
         }
         say(&format!(
             "recorded {moments} moments in {seconds:.1} s: {path}, {}; see `kmem report {path}`",

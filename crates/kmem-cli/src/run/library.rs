@@ -24,7 +24,10 @@ pub(crate) fn find(given: Option<&Path>) -> Result<(PathBuf, ElfProgram), Failur
     let path = match named {
         Some((_, path)) if path.is_file() => path,
         Some((by, path)) => {
-            return Err(Failure::Trouble(format!("{by}: no library at {}", path.display())));
+            return Err(Failure::Trouble(format!(
+                "{by}: no library at {}; `kmem library` prints the path of one",
+                path.display()
+            )));
         }
         None => {
             let places = places();
@@ -57,7 +60,10 @@ pub(crate) fn find(given: Option<&Path>) -> Result<(PathBuf, ElfProgram), Failur
     }
     match Program::read(&path) {
         Ok(Program::Elf(elf)) => Ok((path, elf)),
-        Ok(_) => Err(Failure::Trouble(format!("{}: not an ELF file", path.display()))),
+        Ok(_) => Err(Failure::Trouble(format!(
+            "{}: not an ELF file; `kmem library` prints the path of the library",
+            path.display()
+        ))),
         Err(e) => Err(Failure::Trouble(format!("{}: {e}", path.display()))),
     }
 }

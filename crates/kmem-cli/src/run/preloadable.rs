@@ -23,15 +23,22 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// Reason for which a command cannot run under libkmem.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    #[error("{0}: command not found")]
+    #[error("{0}: command not found: give its path, or add its directory to PATH")]
     NotFound(String),
-    #[error("{}: not executable: {why}", path.display())]
+    #[error("{}: not executable: {why}; correct that, or name another program", path.display())]
     NotExecutable { path: PathBuf, why: String },
     #[error("{}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("{}: its interpreter {} does not exist", script.display(), interpreter.display())]
+    #[error(
+        "{}: its interpreter {} does not exist: install it, or correct the first line",
+        script.display(), interpreter.display()
+    )]
     NoInterpreter { script: PathBuf, interpreter: PathBuf },
-    #[error("{}: scripts as interpreters of scripts, more than {MAX_SCRIPTS} deep", .0.display())]
+    #[error(
+        "{}: scripts as interpreters of scripts, more than {MAX_SCRIPTS} deep: run the program \
+         itself",
+        .0.display()
+    )]
     TooDeep(PathBuf),
     #[error(
         "{} is statically linked: it has no dynamic loader, so libkmem.so cannot be preloaded \
@@ -41,13 +48,14 @@ pub(crate) enum Refusal {
     )]
     Static(PathBuf),
     #[error(
-        "{} is a program for {}, but libkmem.so is for {}: it cannot be preloaded into it",
+        "{} is a program for {}, but libkmem.so is for {}: it cannot be preloaded into it. \
+         Build it for that machine, and name it with --library",
         path.display(), program, library
     )]
     OtherMachine { path: PathBuf, program: String, library: String },
     #[error(
         "{} is linked against musl ({}), but libkmem.so against glibc: it cannot be preloaded \
-         into it",
+         into it. Link the program against glibc",
         path.display(), interpreter.display()
     )]
     Musl { path: PathBuf, interpreter: PathBuf },

@@ -23,7 +23,10 @@ pub(crate) fn reading(ended: Ended, mmap: bool) -> Result<Reading, Failure> {
             return Ok(reading);
         }
         Some(Err(error)) => Err(error.into()),
-        None => Err(Failure::Trouble("no rows: the process left no exit report".to_owned())),
+        None => Err(Failure::Trouble(
+            "no rows: the process left no exit report; run it without --format to see why"
+                .to_owned(),
+        )),
     };
     match last_record(&boxes) {
         Some(target) => Ok(target.read(&Query { mappings: mmap, ..Query::default() })?),

@@ -37,7 +37,10 @@ impl Shelf {
     /// [`Failure`] when no file can be made in it.
     pub(super) fn open(dir: &Path, keep: usize, format: Option<Format>) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
-            let text = format!("no report can be written to {}: {error}", dir.display());
+            let text = format!(
+                "no report can be written to {}: {error}; name another directory with -o",
+                dir.display()
+            );
             match error.kind() {
                 io::ErrorKind::PermissionDenied => Failure::Permission(text),
                 _ => Failure::Trouble(text),

@@ -51,7 +51,8 @@ impl Control {
         let whole = path.trim_end_matches('/');
         let (parent, name) = whole.rsplit_once('/').unwrap_or(("", whole));
         if name.is_empty() || name.len() > MAX_GROUP_NAME {
-            let what = format!("{path:?} has no name: 1 to {MAX_GROUP_NAME} bytes without /");
+            let what =
+                format!("{path:?} has no name: give one of 1 to {MAX_GROUP_NAME} bytes without /");
             return Err(ReadError::BadSetting(what));
         }
         let action = group_action::CREATE;

@@ -69,7 +69,9 @@ impl Stopped {
             }
             this.wait(process, deadline)?;
         }
-        Err(ReadError::BadSetting(format!("process {pid} starts threads faster than they stop")))
+        Err(ReadError::BadSetting(format!(
+            "process {pid} starts threads faster than they stop; try again"
+        )))
     }
 
     /// Tells a thread to stop. Returns false for one that has ended.

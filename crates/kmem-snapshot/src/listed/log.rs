@@ -79,11 +79,14 @@ pub(super) fn read(
     if count == 0 {
         return Err(absent(format!(
             "no list \"{HEAD}:\" in it, which a kernel with memory allocation profiling writes \
-             when memory is short, and no allocinfo text or JSON"
+             when memory is short, and no allocinfo text or JSON; `kmem top --kernel` reads the \
+             kernel of this machine"
         )));
     }
     if let Some(number) = number.filter(|number| number.get() > count) {
-        return Err(absent(format!("{count} lists \"{HEAD}:\" in it, and no list {number}")));
+        return Err(absent(format!(
+            "{count} lists \"{HEAD}:\" in it, and no list {number}: choose one with --list"
+        )));
     }
     let at = number.map_or(count, NonZeroUsize::get);
     let least = if behind > MAX_BEHIND { "at least " } else { "" };

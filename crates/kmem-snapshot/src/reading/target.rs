@@ -18,6 +18,9 @@ use crate::recording::At;
 use crate::sites::Origin;
 use crate::symbols::{Kept, Modules, Place, Symbols};
 
+/// Sources to name where the memory of a process is needed.
+const WHOLE: &str = "a process with -p, or its core file with --core";
+
 /// A process to read, alive or dead, or rows that others counted.
 ///
 /// ```no_run
@@ -232,10 +235,10 @@ impl Target {
             Self::Core { path, .. } => Buddyinfo::of_core(&CoreFile::open(path)?),
             Self::BlackBox { path, .. } => Err(ReadError::NothingRecorded {
                 path: path.to_string_lossy().into_owned(),
-                what: "a black box has no memory".to_owned(),
+                what: format!("a black box has no memory: name {WHOLE}"),
             }),
             Self::List(_) | Self::KernelLog { .. } | Self::Recording { .. } | Self::Kernel => {
-                Err(self.has_no("free blocks of pages"))
+                Err(self.has_no(&format!("free blocks of pages: name {WHOLE}")))
             }
         }
     }
@@ -288,7 +291,7 @@ impl Target {
                 Ok((Opened::BlackBox(black_box), snapshot))
             }
             Self::List(_) | Self::KernelLog { .. } | Self::Recording { .. } | Self::Kernel => {
-                Err(self.has_no("books"))
+                Err(self.has_no(&format!("books: name {WHOLE}")))
             }
         }
     }
@@ -310,7 +313,9 @@ impl Target {
         notes: &mut Vec<Note>,
     ) -> Result<(Opened, Snapshot, BTreeMap<u32, Counts>), ReadError> {
         let Self::BlackBox { path, .. } = self else {
-            return Err(ReadError::BadSetting("only a black box has counters".to_owned()));
+            return Err(ReadError::BadSetting(
+                "only a black box has counters: name one with --blackbox".to_owned(),
+            ));
         };
         let black_box = open_black_box(path, notes)?;
         let (snapshot, counts) = black_box.counters()?;

@@ -109,7 +109,9 @@ impl Recording {
             }
         }
         if this.moments.is_empty() {
-            let what = this.damage.unwrap_or_else(|| "it has no moment".to_owned());
+            let what = this.damage.unwrap_or_else(|| {
+                "it has no moment: record the process again, for longer".to_owned()
+            });
             return Err(ReadError::NothingRecorded { path: name, what });
         }
         Ok(this)
