@@ -299,7 +299,7 @@ fn node_shows_the_heap_of_v8() {
     let mut command = Command::new("node");
     command.args(["-e", script]);
     shows_its_heap(command, dir.path(), |[module, function, _]| {
-        module.contains("node") && function.starts_with("v8::")
+        module.contains("node") && function.starts_with("(V8 heap) v8::")
     });
 }
 
@@ -326,7 +326,9 @@ fn java_shows_the_heap_of_its_machine() {
     assert!(built.success());
     let mut command = Command::new("java");
     command.args(["-Xmx300m", "-cp"]).arg(dir.path()).arg("Heap");
-    shows_its_heap(command, dir.path(), |[module, ..]| module == "libjvm.so");
+    shows_its_heap(command, dir.path(), |[module, function, _]| {
+        module == "libjvm.so" && function.starts_with("(JVM heap)")
+    });
 }
 
 #[test]
@@ -369,7 +371,7 @@ fn go_shows_the_heap_of_its_runtime() {
         return;
     }
     shows_its_heap(Command::new(&program), dir.path(), |[_, function, file]| {
-        function == "x_cgo_mmap" && file.contains("runtime/cgo")
+        function == "(Go heap) x_cgo_mmap" && file.contains("runtime/cgo")
     });
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{Chain, Origin, Site, Tag};
 use crate::books::{MappingOwner, MappingRow, SiteRow};
-use crate::symbols::Symbols;
+use crate::symbols::{Place, Symbols};
 
 /// A tag that no site has. It stands for a return address that has no tag.
 const NO_TAG: u32 = u32::MAX;
@@ -79,18 +79,32 @@ impl Mapped {
     }
 }
 
-/// Name of memory that Python maps for its small objects.
-const ARENAS: &str = "(pymalloc arenas)";
-/// Size of the smallest arena: of Python up to 3.9.
+/// Size of the smallest arena of Python: of 3.9 and before.
 const ARENA: u64 = 256 << 10;
 /// Size of a part of the stack for frames, which Python takes from the same function.
 const CHUNK: u64 = 16 << 10;
 
-/// True for the arenas of a Python whose symbols were stripped, by module and size. Its function
-/// that maps them is not exported.
-fn is_arenas(module: &str, row: &MappingRow) -> bool {
-    let base = module.strip_prefix("lib").unwrap_or(module);
-    base.starts_with("python3") && row.mapped >= ARENA && row.mapped.is_multiple_of(CHUNK)
+/// Name of memory that the runtime of a language maps for the objects of a program, by the call
+/// that maps it and the size. None for all other calls.
+///
+/// A call of libjvm.so is known by the module alone: the library's symbols are in a file of their
+/// own. The function by which Python maps its arenas is not exported, and is nameless in a stripped
+/// Python. A program of Go that calls C maps memory by `x_cgo_mmap`.
+fn heap_of_runtime(place: &Place, row: &MappingRow) -> Option<&'static str> {
+    let function = place.function.as_deref().unwrap_or_default();
+    let base = place.module.strip_prefix("lib").unwrap_or(&place.module);
+    let fits_arenas = row.mapped >= ARENA && row.mapped.is_multiple_of(CHUNK);
+    if place.module == "libjvm.so" {
+        Some("(JVM heap)")
+    } else if function.starts_with("v8::") {
+        Some("(V8 heap)")
+    } else if function == "x_cgo_mmap" || function.starts_with("runtime.") {
+        Some("(Go heap)")
+    } else if function.is_empty() && base.starts_with("python3") && fits_arenas {
+        Some("(pymalloc arenas)")
+    } else {
+        None
+    }
 }
 
 /// Names rows of mapped memory, keeps those with a wanted origin, and merges those of one place.
@@ -110,10 +124,13 @@ pub fn resolve_mappings<'a>(
                 let site = SiteRow { tag, key: row.key.clone(), bytes, calls: row.count };
                 let (mut origin, frames) = Origin::resolve(&site, symbols);
                 if let Origin::Place(place) = &mut origin
-                    && place.function.is_none()
-                    && is_arenas(&place.module, row)
+                    && let Some(name) = heap_of_runtime(place, row)
                 {
-                    place.function = Some(ARENAS.to_owned());
+                    // A function of the runtime says which part of the heap it is.
+                    place.function = Some(match &place.function {
+                        Some(function) => format!("{name} {function}"),
+                        None => name.to_owned(),
+                    });
                 }
                 (origin, frames, tag)
             }
