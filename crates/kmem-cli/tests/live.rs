@@ -3,9 +3,9 @@
 mod program;
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 use kmem_testing::{not_run, this_test};
 use program::{KMEM, Program, compile, directory, for_another_user, json, text};
@@ -396,6 +396,45 @@ fn ls_lists_the_processes_under_kmem_and_their_names_stand_for_pids() {
     assert!(text(&absent.stderr).contains("no process is called no-such-name"));
 }
 
+/// Seconds of an age such as `7s` or `1m02s`.
+fn seconds(age: &str) -> u64 {
+    let age = age.strip_suffix('s').unwrap_or_else(|| panic!("{age}"));
+    let (minutes, seconds) = age.split_once('m').unwrap_or(("0", age));
+    60 * minutes.parse::<u64>().unwrap() + seconds.parse::<u64>().unwrap()
+}
+
+#[test]
+fn ls_counts_the_groups_of_a_live_process_and_its_age() {
+    let include = kmem_testing::include();
+    let flags = ["-I", include.to_str().unwrap()];
+    for (name, groups) in [("books", 0), ("grouped", 1)] {
+        let begun = Instant::now();
+        let program = Program::start(name, &flags, &["wait"], "");
+        let ready = Instant::now();
+        // The kernel counts the start of a process in ticks.
+        let least = || ready.elapsed().as_secs().saturating_sub(1);
+        let is_near = |age: u64, least: u64| {
+            assert!((least..=begun.elapsed().as_secs() + 1).contains(&age), "{age} from {least}");
+        };
+        let youngest = least();
+        let listed = text(&kmem(&["ls"]).stdout);
+        let mut rows = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(rows.next().unwrap(), ["PID", "SIZE", "GROUPS", "AGE", "NAME"]);
+        let pid = program.pid().to_string();
+        // A size is a number and its unit.
+        let row = rows.find(|row| row[0] == pid).unwrap_or_else(|| panic!("{listed}"));
+        assert_eq!((row[3], row[5]), (groups.to_string().as_str(), name), "{listed}");
+        is_near(seconds(row[4]), youngest);
+
+        let youngest = least();
+        let listed = json(Command::new(KMEM).args(["ls", "--json"]));
+        let all = listed["processes"].as_array().unwrap();
+        let ours = all.iter().find(|of| of["pid"] == program.pid()).unwrap();
+        assert_eq!(ours["groups"], groups, "{listed}");
+        is_near(ours["age_seconds"].as_u64().unwrap(), youngest);
+    }
+}
+
 #[test]
 fn a_name_that_only_a_program_without_kmem_has_is_told_apart() {
     let mut bare = Command::new("/bin/cat").stdin(Stdio::piped()).spawn().unwrap();
@@ -404,31 +443,4 @@ fn a_name_that_only_a_program_without_kmem_has_is_told_apart() {
     bare.wait().unwrap();
     let errors = text(&output.stderr);
     assert!(errors.contains("start it with `kmem run`"), "{errors}");
-}
-
-#[test]
-fn top_on_a_terminal_uses_a_screen_of_its_own_and_quits_at_a_key() {
-    if kmem_testing::is_missing("script") {
-        return;
-    }
-    let program = start("wait", "");
-    let line = format!("stty rows 24 cols 80; {KMEM} top -p {}", program.pid());
-    let mut terminal = Command::new("script")
-        .args(["-qec", &line, "/dev/null"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (mut input, mut output) = (terminal.stdin.take().unwrap(), terminal.stdout.take().unwrap());
-    let (mut seen, mut part) = (String::new(), [0; 4096]);
-    while !seen.contains("OBJECTS") {
-        let len = output.read(&mut part).unwrap();
-        assert_ne!(len, 0, "it ended: {seen}");
-        seen += &String::from_utf8_lossy(&part[..len]);
-    }
-    input.write_all(b"q").unwrap();
-    output.read_to_string(&mut seen).unwrap();
-    assert!(terminal.wait().unwrap().success(), "{seen}");
-    let (enter, leave) = ("\x1b[?1049h", "\x1b[?1049l");
-    assert!(seen.find(enter) < seen.find(leave) && seen.contains(enter), "{seen}");
 }

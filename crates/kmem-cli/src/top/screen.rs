@@ -1,7 +1,7 @@
 //! The screen of `kmem top`: it fits the terminal, is drawn anew every second, and obeys keys.
 
-use std::io;
 use std::time::{Duration, Instant};
+use std::{env, io};
 
 use kmem_snapshot::sites::Order;
 use kmem_snapshot::{ReadFailure, Reading};
@@ -41,6 +41,8 @@ struct Screen {
     before: Option<Reading>,
     help: bool,
     paused: bool,
+    /// False where the user wants none: <https://no-color.org>.
+    colored: bool,
 }
 
 /// How the user left the screen, or why it ended.
@@ -62,7 +64,9 @@ pub(super) fn run(
     mut read: impl FnMut() -> Result<Reading, ReadFailure>,
 ) -> io::Result<End> {
     let mut terminal = ratatui::try_init()?;
-    let mut screen = Screen { choice, reading: first, before: None, help: false, paused: false };
+    let colored = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let (before, help, paused) = (None, false, false);
+    let mut screen = Screen { choice, reading: first, before, help, paused, colored };
     let mut last = Instant::now();
     let end = loop {
         let view = screen.view();
@@ -148,7 +152,7 @@ impl Screen {
             let text: Vec<Line<'_>> = HELP.lines().chain(notes).map(Line::from).collect();
             frame.render_widget(Paragraph::new(Text::from(text)).wrap(Wrap { trim: false }), rows);
         } else {
-            frame.render_widget(table(view, rows.width, rows.height), rows);
+            frame.render_widget(table(view, rows.width, rows.height, self.colored), rows);
         }
         let state = match (self.paused, view.notes.len()) {
             (true, _) => "   PAUSED".to_owned(),
@@ -172,7 +176,7 @@ fn wrapped(text: &str, width: u16) -> u16 {
 }
 
 /// The table of rows, for a width and height that it fills.
-fn table<'a>(view: &'a View, width: u16, height: u16) -> Table<'a> {
+fn table<'a>(view: &'a View, width: u16, height: u16, colored: bool) -> Table<'a> {
     let narrow = width < NARROW;
     let shown: Vec<usize> =
         (0..view.columns.len()).filter(|&at| !(narrow && view.columns[at].optional)).collect();
@@ -191,7 +195,8 @@ fn table<'a>(view: &'a View, width: u16, height: u16) -> Table<'a> {
     let rows = view.rows.iter().take(usize::from(height)).map(|row| {
         let mut cells: Vec<Cell<'_>> = shown.iter().map(|&at| right(&row.cells[at])).collect();
         let color = if row.delta > 0 { Color::Red } else { Color::Green };
-        cells.insert(1, right(&change(row.delta)).style(Style::new().fg(color)));
+        let style = if colored { Style::new().fg(color) } else { Style::new() };
+        cells.insert(1, right(&change(row.delta)).style(style));
         let by_place = narrow && row.known_by_place;
         cells.push(Cell::from(shorten(if by_place { &row.place } else { &row.name }, name)));
         cells.extend(place.map(|width| Cell::from(shorten(&row.place, width)).dim()));
@@ -241,7 +246,7 @@ mod tests {
     fn screen() -> Screen {
         let choice = Choice { by: By::Size, tree: false, order: Order::Size, least: i64::MIN };
         let reading = Reading::default();
-        Screen { choice, reading, before: None, help: false, paused: false }
+        Screen { choice, reading, before: None, help: false, paused: false, colored: true }
     }
 
     fn lines(screen: &Screen, width: u16, height: u16) -> Vec<String> {

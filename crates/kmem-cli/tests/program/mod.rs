@@ -4,6 +4,8 @@
 // Each test program uses a part of this.
 #![allow(dead_code)]
 
+pub(crate) mod terminal;
+
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
