@@ -399,6 +399,12 @@ fn size_in(report: &str, title: &str, mark: &str) -> Option<String> {
     Some(fields[..2].join(" "))
 }
 
+/// Line after the one that begins with `title`.
+fn line_after<'a>(report: &'a str, title: &str) -> &'a str {
+    let (_, behind) = report.split_once(title).unwrap_or_else(|| panic!("{title}: {report}"));
+    behind.lines().nth(1).unwrap_or_default()
+}
+
 #[test]
 fn a_peak_of_mapped_memory_is_in_the_report_after_the_program_has_unmapped_it() {
     for end in ["exit", "kill"] {
@@ -409,8 +415,13 @@ fn a_peak_of_mapped_memory_is_in_the_report_after_the_program_has_unmapped_it() 
         // It is the first row of the first table.
         let (_, rows) = report.split_once("FUNCTION  WHERE\n").unwrap();
         assert!(rows.starts_with("  64.0 MiB    mapped  large     "), "{report}");
+        let highest = line_after(&report, title);
+        let bound = if end == "exit" { "within 4 %" } else { "within 13 %" };
+        assert!(highest.starts_with("  highest: ") && highest.ends_with(bound), "{report}");
+        assert!(highest.contains(" and 64.0 MiB mapped at "), "{report}");
         let without = report_of(&["--no-mmap"], end);
         assert!(!without.contains(" mapped ") && !without.contains(" large "), "{without}");
+        assert_eq!(without.contains("sites as of that record, without a bound: "), end == "kill");
     }
 }
 
@@ -445,6 +456,9 @@ fn memory_at_an_address_that_was_unmapped_by_a_system_call_counts_once() {
     let size = size_in(&report, "\nAt exit (not freed)", "twice");
     assert_eq!(size.as_deref(), Some("32.0 MiB"), "{report}");
     assert!(report.contains(" objects, and 32.0 MiB mapped by the program"), "{report}");
+    let highest = line_after(&report, "\nAt exit (not freed), which was the peak: ");
+    let end = " and 32.0 MiB mapped at the exit; sites as of the exit, within 4 %";
+    assert!(highest.starts_with("  highest: ") && highest.ends_with(end), "{report}");
 }
 
 #[test]

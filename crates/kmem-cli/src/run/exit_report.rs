@@ -323,14 +323,16 @@ fn write_mapped_peak(
     if total(&at_peak).0 <= total(&at_exit).0 {
         let sum = sections::sum(&at_exit);
         writeln!(out, "\nAt exit (not freed), which was the peak: {sum}")?;
+        let highest = peak::Moment::of(snapshot, true, "at the exit".to_owned(), "the exit");
+        writeln!(out, "  {}", highest.line())?;
         return report::write_table(out, &at_exit, lines);
     }
-    let pages = peak.snapshot.books.iter().map(|books| books.used_pages);
-    let used = report::size_u(pages.fold(0, u64::saturating_add).saturating_mul(4096));
+    let at = peak.of.peak().map_or(0, |moment| moment.time_ns);
+    let at = peak::at(at, &peak.of);
+    let highest = peak::Moment::of(&peak.snapshot, true, at, "that record");
+    let used = report::size_u(highest.used);
     writeln!(out, "\nAt the peak: {} ({used} of pages in use)", sections::sum(&at_peak))?;
-    if let Some(highest) = peak::highest_in(&peak.of, true) {
-        writeln!(out, "  {highest}")?;
-    }
+    writeln!(out, "  {}", highest.line())?;
     report::write_table(out, &at_peak, lines)?;
     let at_exit: Vec<_> = at_exit.into_iter().filter(|site| site.mapped.is_none()).collect();
     writeln!(out, "\nAt exit (not freed): {}", sections::sum(&at_exit))?;

@@ -230,38 +230,39 @@ pub(crate) fn write_main(
     let Some(moment) = of.moment() else {
         return writeln!(out, "kmem: no record: it had allocated too little, or ended too soon");
     };
-    let mut last_ns = moment.time_ns;
     let named = |snapshot: &Snapshot| named(snapshot, &of, mmap);
-    let peak = of.own_at_peak().as_ref().map(named).unwrap_or_default();
-    let last = match &held.read {
-        Some(read) => {
-            last_ns = read.time_ns;
-            named(&read.snapshot)
-        }
-        None => of.own().as_ref().map(named).unwrap_or_default(),
+    let (peak_of, recorded) = (of.own_at_peak(), of.own());
+    let (last_of, last_ns, sites) = match &held.read {
+        Some(read) => (Some(&read.snapshot), read.time_ns, "that reading"),
+        None => (recorded.as_ref(), moment.time_ns, "that record"),
     };
+    let peak = peak_of.as_ref().map(named).unwrap_or_default();
+    let last = last_of.map(named).unwrap_or_default();
     let peak_is_last = total(&peak).0 <= total(&last).0;
-    if !peak_is_last {
-        let used = of.peak().map_or(0, |moment| moment.used);
-        let used = size_u(used);
+    let is_exit = moment.reason == Reason::Exit && last_ns == moment.time_ns;
+    let highest = |snapshot: &Snapshot, time_ns: u64, sites: &'static str| {
+        let highest = peaks::Moment::of(snapshot, mmap, peaks::at(time_ns, &of), sites);
+        if is_exit { highest } else { highest.of_killed() }
+    };
+    if let (Some(snapshot), Some(moment), false) = (&peak_of, of.peak(), peak_is_last) {
+        let highest = highest(snapshot, moment.time_ns, "that record");
+        let used = size_u(highest.used);
         writeln!(out, "\nAt the peak: {} ({used} of pages in use)", sum(&peak))?;
-        if let Some(highest) = peaks::highest_in(&of, mmap) {
-            writeln!(out, "  {highest}")?;
-        }
+        writeln!(out, "  {}", highest.line())?;
         report::write_table(out, &peak, lines)?;
     }
     let too = if peak_is_last { ", which was the peak" } else { "" };
-    let when = when(moment, last_ns, time_ns);
+    let when = when(is_exit, last_ns, time_ns);
     writeln!(out, "\n{when} (not freed){too}: {}", sum(&last))?;
-    if peak_is_last && let Some(highest) = peaks::highest_in(&of, mmap) {
-        writeln!(out, "  {highest}")?;
+    if let (Some(snapshot), true) = (last_of, peak_is_last) {
+        writeln!(out, "  {}", highest(snapshot, last_ns, sites).line())?;
     }
     report::write_table(out, &last, lines)
 }
 
-/// Names the moment of the last record, in nanoseconds since 1970, before the end at `time_ns`.
-fn when(moment: &Moment, last_ns: u64, time_ns: u64) -> String {
-    if moment.reason == Reason::Exit && last_ns == moment.time_ns {
+/// Names the moment of the last rows, in nanoseconds since 1970, before the end at `time_ns`.
+fn when(is_exit: bool, last_ns: u64, time_ns: u64) -> String {
+    if is_exit {
         return "At exit".to_owned();
     }
     let before = time_ns.saturating_sub(last_ns) as f64 / 1e9;

@@ -22,8 +22,8 @@ use core::ptr::NonNull;
 use groups::GroupPart;
 use kmem_layout::blackbox::{
     BOX_EXE, BOX_GROUPS, BOX_RECORDS, BoxGroup, BoxHeader, BoxRecord, BoxSite, Counter,
-    FORK_RECORD, LAST_RECORDS, MAGIC, MAPPINGS_AT, MAPS_AT, PEAK_RECORDS, RECORD_SIZE, VERSION,
-    reason,
+    FORK_RECORD, LAST_RECORDS, MAGIC, MAPPED_PART, MAPPINGS_AT, MAPS_AT, PEAK_PART, PEAK_RECORDS,
+    RECORD_SIZE, VERSION, reason,
 };
 use kmem_layout::group::GroupBlock;
 pub use mappings::Change;
@@ -34,11 +34,6 @@ use site::write_site;
 
 /// Number of sites that the box has room for. Others count as the last reserved tag.
 const BOX_SITES: u32 = 1 << 14;
-/// A new peak exceeds the last record by one in this many pages. Objects that fill free places of
-/// slabs take no pages. The last record is to have 95 % of what is live all the same.
-const STEP: u64 = 32;
-/// The same, where the program maps memory. A peak is lost only when it unmaps memory.
-const GROWTH: u64 = 8;
 /// Age of the last record in milliseconds from which an allocation makes the next one.
 const MAX_AGE_MS: u64 = 500;
 /// Records for their age take at most one in this many parts of the time.
@@ -414,10 +409,12 @@ impl BlackBox {
     /// Returns whether `used` pages of the heap, and the pages that the program mapped, are a new
     /// peak, for which a record is due.
     pub fn is_peak(&self, used: u32) -> bool {
-        self.is_peak_by(u64::from(used) + self.outside.pages(), STEP)
+        self.is_peak_by(u64::from(used) + self.outside.pages(), PEAK_PART)
     }
 
     /// [`Self::is_peak`] of `used` pages, where a peak exceeds the last one by one in `step` pages.
+    /// Objects that fill free places of slabs take no pages. So the step is less than the 5 % by
+    /// which what is live may exceed the record.
     fn is_peak_by(&self, used: u64, step: u64) -> bool {
         // The step is a part of the process's own memory. A child of a large parent would have no
         // record of a peak otherwise.
@@ -438,7 +435,7 @@ impl BlackBox {
     /// of the heap. Asks how much of it is in memory, if it can be one, and if the last question is
     /// long enough ago.
     pub fn is_mapped_peak(&self, platform: &impl Platform, used: u32, change: Change) -> bool {
-        let step = if change.is_loss { STEP } else { GROWTH };
+        let step = if change.is_loss { PEAK_PART } else { MAPPED_PART };
         self.is_peak_by(u64::from(used).saturating_add(change.total / PAGE as u64), step)
             && self.outside.estimate(platform, used, change.total)
             && self.is_peak_by(u64::from(used) + self.outside.pages(), step)

@@ -4,6 +4,7 @@ use crate::os::Memory;
 use crate::os::stepped::{Part, Stepped};
 use crate::sync::{AtomicU32, Ordering, const_fn, fence};
 use crate::units::TagId;
+use kmem_layout::blackbox::PEAK_PAGES;
 use kmem_layout::root::RootBlock;
 use kmem_layout::site::{PeakEntry, PeakTable};
 
@@ -228,10 +229,10 @@ pub unsafe fn begin_peak<'a>(
 /// A new peak exceeds the last one by one in this many pages.
 pub(super) const PEAK_STEP: u64 = 20;
 
-/// Returns whether `used` pages exceed `before` pages by one in `part`, and by at least 64: by
-/// enough to be worth a census.
+/// Returns whether `used` pages exceed `before` pages by one in `part`, and by at least
+/// [`PEAK_PAGES`]: by enough to be worth a census.
 pub fn is_higher(used: u64, before: u64, part: u64) -> bool {
-    used >= before + (before / part).max(64)
+    used >= before + (before / part).max(PEAK_PAGES)
 }
 
 /// Notes the most pages in use so far, and when that was. `now_ms` gives the time since the start.
