@@ -420,7 +420,7 @@ fn a_peak_of_mapped_memory_is_in_the_report_after_the_program_has_unmapped_it() 
         assert!(highest.starts_with("  highest: ") && highest.ends_with(bound), "{report}");
         assert!(highest.contains(" and 64.0 MiB mapped at "), "{report}");
         let without = report_of(&["--no-mmap"], end);
-        assert!(!without.contains(" mapped ") && !without.contains(" large "), "{without}");
+        assert!(!without.contains("    mapped  ") && !without.contains(" large "), "{without}");
         assert_eq!(without.contains("sites as of that record, without a bound: "), end == "kill");
     }
 }
@@ -448,6 +448,25 @@ fn a_child_that_is_killed_at_its_peak_has_its_own_mapped_memory_in_the_report() 
     assert!((55.0..=64.0).contains(&mebibytes), "{report}");
     assert!(!section.contains(&format!(":{}", line_in(PEAK_SOURCE, "inherited"))), "{report}");
     assert!(section.contains(" inherited by fork"), "{report}");
+}
+
+#[test]
+fn little_tracked_memory_is_told_of_a_killed_program_and_of_another_process() {
+    let told = |report: &str| {
+        let line = report.lines().find(|line| line.contains(" resident are tracked; "));
+        line.unwrap_or_else(|| panic!("no warning: {report}")).to_owned()
+    };
+    let killed = told(&report_of(&[], "kill"));
+    assert!(killed.starts_with("kmem: 0 B of 6"), "{killed}");
+    let end = "; 64.0 MiB are mapped by the program itself. -n shows more rows of it";
+    assert!(killed.ends_with(end), "{killed}");
+    let killed = told(&report_of(&["--no-mmap"], "kill"));
+    assert!(killed.ends_with(". Without --no-mmap it has rows"), "{killed}");
+    let report = report_of(&["--all"], "fork");
+    let mut sections = report.split("\n\n");
+    let child = sections.find(|part| part.starts_with("mapped_peak ") && part.contains("at its"));
+    let child = told(child.expect(&report));
+    assert!(child.contains(" are mapped by the program itself. -n "), "{child}");
 }
 
 #[test]

@@ -268,3 +268,28 @@ fn run_takes_the_objects_from_the_interpreters_own_allocator() {
     assert_eq!(run(Some("pymalloc"), &[]), "pymalloc\n");
     assert_eq!(run(None, &["--python", "off"]), "None\n");
 }
+
+#[test]
+fn arenas_are_reported_with_what_shows_their_objects() {
+    let script = "small = [{str(i): i} for i in range(50000)]\n\
+        print('ready', flush=True)\n\
+        import sys; sys.stdin.read(1)\n";
+    for python in pythons() {
+        let dir = directory();
+        let mut run = Command::new(KMEM);
+        run.arg("run").arg("--library").arg(library()).arg("--").arg(&python).args(["-c", script]);
+        run.env_remove("KMEM_CONF").env_remove("LD_PRELOAD").stdin(Stdio::null());
+        let advice = " are arenas of Python, whose objects are not in the books; run it with \
+                      PYTHONMALLOC=malloc";
+        let report = |run: &mut Command| text(&run.output().unwrap().stderr);
+        let with_arenas = report(run.env("PYTHONMALLOC", "pymalloc"));
+        assert!(with_arenas.contains(advice), "{}: {with_arenas}", python.display());
+        let with_malloc = report(run.env_remove("PYTHONMALLOC"));
+        assert!(!with_malloc.contains(advice), "{}: {with_malloc}", python.display());
+        let mut command = under(&python, "", dir.path());
+        command.env("PYTHONMALLOC", "pymalloc").args(["-c", script]);
+        let program = Program::run(command, dir);
+        let said = text(&program.kmem(&["dump"]).stderr);
+        assert!(said.contains(advice), "{}: {said}", python.display());
+    }
+}

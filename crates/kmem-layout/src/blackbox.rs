@@ -172,8 +172,8 @@ pub struct BoxRecord {
     pub mapped_lost: u64,
     /// Number of entries in the table of mappings.
     pub mapping_rows: u32,
-    /// Reserved, zero.
-    pub reserved: u32,
+    /// Pages of the process in memory; 0: not known.
+    pub resident_pages: u32,
     // Followed by `[BoxRow; BOX_ROWS]`, `[BoxMapping; BOX_MAPPINGS]` and `[u8; BOX_MAPS]`.
 }
 

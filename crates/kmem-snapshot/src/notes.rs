@@ -32,6 +32,8 @@ pub enum Note {
     NoStacks,
     /// This many mappings have no name, because the table of records was full.
     MappingsLost(u64),
+    /// Arenas of a Python, in bytes, which are a large part of the memory.
+    Arenas(u64),
     /// `pinned` of merged rows may be too large; see [`Pins`](crate::books::Pins).
     PinsInexact,
     /// This many groups changed while they were read, or make no sense.
@@ -139,6 +141,12 @@ impl fmt::Display for Note {
             Self::MappingsUncounted(bytes) => write!(
                 f,
                 "{} of mapped memory were not counted: how much of them was in memory is not known",
+                size_u(*bytes)
+            ),
+            Self::Arenas(bytes) => write!(
+                f,
+                "{} are arenas of Python, whose objects are not in the books; run it with \
+                 PYTHONMALLOC=malloc",
                 size_u(*bytes)
             ),
             Self::NoStacks => {

@@ -27,7 +27,7 @@ use crate::error::ReadError;
 use crate::listed::List;
 use crate::notes::Note;
 use crate::program::base_name;
-use crate::sites::{Filter, Origin, Site, resolve_mappings, resolve_where, total};
+use crate::sites::{Filter, Origin, Site, large_arenas, resolve_mappings, resolve_where, total};
 use crate::symbols::{Kept, Symbols};
 
 /// Keys that tell rows apart.
@@ -196,6 +196,9 @@ impl Target {
                     let main = main_module(&snapshot);
                     let wanted = |origin: &Origin| filter.admits(origin, main);
                     mappings = resolve_mappings(&of.rows, &mut symbols, wanted);
+                    if !filter.is_on() {
+                        notes.extend(large_arenas(sites.iter().chain(&mappings)));
+                    }
                     mappings.retain(|site| filter.admits_size(site.bytes));
                     notes.extend(of.faults.iter().cloned().map(Note::LeftOut));
                     if matches!(&opened, Opened::Core(core) if !core.names_stack()) {

@@ -18,7 +18,7 @@ use kmem_layout::word::{TAG_FIRST_SITE, TAG_OTHER, TAG_UNTAGGED};
 use wildmatch::WildMatch;
 
 pub use json::Fields;
-pub use mapped::{Mapped, resolve_mappings};
+pub use mapped::{Mapped, large_arenas, resolve_mappings};
 
 use crate::books::{Key, Pinned, SiteRow, StaticTag, Table};
 use crate::symbols::{Place, Symbols};

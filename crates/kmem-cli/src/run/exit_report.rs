@@ -325,7 +325,8 @@ fn write_mapped_peak(
         writeln!(out, "\nAt exit (not freed), which was the peak: {sum}")?;
         let highest = peak::Moment::of(snapshot, true, "at the exit".to_owned(), "the exit");
         writeln!(out, "  {}", highest.line())?;
-        return report::write_table(out, &at_exit, lines);
+        report::write_table(out, &at_exit, lines)?;
+        return sections::write_arenas(out, &at_exit);
     }
     let at = peak.of.peak().map_or(0, |moment| moment.time_ns);
     let at = peak::at(at, &peak.of);
@@ -334,6 +335,7 @@ fn write_mapped_peak(
     writeln!(out, "\nAt the peak: {} ({used} of pages in use)", sections::sum(&at_peak))?;
     writeln!(out, "  {}", highest.line())?;
     report::write_table(out, &at_peak, lines)?;
+    sections::write_arenas(out, &at_peak)?;
     let at_exit: Vec<_> = at_exit.into_iter().filter(|site| site.mapped.is_none()).collect();
     writeln!(out, "\nAt exit (not freed): {}", sections::sum(&at_exit))?;
     report::write_table(out, &at_exit, lines)

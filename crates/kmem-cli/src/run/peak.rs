@@ -118,12 +118,34 @@ pub(super) fn untracked(of: &Accounting) -> Option<String> {
         (unknown, "outside of the heap. Without --no-mmap there are rows for it"),
     ];
     let (bytes, what) = terms.into_iter().max_by_key(|(bytes, _)| *bytes)?;
-    Some(format!(
-        "{} of {} resident are tracked; {} are {what}",
-        size_u(of.tracked),
-        size_u(of.resident),
-        size_u(bytes)
-    ))
+    Some(warning(of.tracked, of.resident, bytes, what))
+}
+
+/// [`untracked`] of a process that has ended, in bytes at one moment: live, in memory, and in
+/// memory that it mapped. `mmap`: the latter has rows.
+pub(super) fn untracked_then(
+    (tracked, resident, mapped): (u64, u64, u64),
+    mmap: bool,
+) -> Option<String> {
+    let rest = resident.saturating_sub(tracked);
+    if tracked >= resident / 2 || rest < MUCH {
+        return None;
+    }
+    let mapped = mapped.min(rest);
+    let (bytes, what) = match (mapped > rest - mapped, mmap) {
+        (true, true) => (mapped, "mapped by the program itself. -n shows more rows of it"),
+        (true, false) => (mapped, "mapped by the program itself. Without --no-mmap it has rows"),
+        (false, _) => (
+            rest - mapped,
+            "stacks, code, files and free memory. kmem top has rows for them while it runs",
+        ),
+    };
+    Some(warning(tracked, resident, bytes, what))
+}
+
+fn warning(tracked: u64, resident: u64, bytes: u64, what: &str) -> String {
+    let [tracked, resident, bytes] = [tracked, resident, bytes].map(size_u);
+    format!("{tracked} of {resident} resident are tracked; {bytes} are {what}")
 }
 
 #[cfg(test)]
@@ -185,6 +207,15 @@ mod tests {
         let text = untracked(&Accounting { cached: 55 * M, ..of }).expect("a warning");
         assert!(text.contains("--background-thread 1"), "{text}");
         assert_eq!(untracked(&Accounting { tracked: 35 * M, ..of }), None);
+        let killed = |mapped, mmap| untracked_then((10 * M, 70 * M, mapped), mmap).expect("one");
+        let begin = "10.0 MiB of 70.0 MiB resident are tracked; ";
+        let (text, end) = (killed(50 * M, true), "50.0 MiB are mapped by the program itself. -n ");
+        assert!(text.starts_with(&format!("{begin}{end}")), "{text}");
+        assert!(killed(50 * M, false).ends_with(" Without --no-mmap it has rows"));
+        let (text, end) = (killed(20 * M, true), "40.0 MiB are stacks, code, files and free ");
+        assert!(text.starts_with(&format!("{begin}{end}")), "{text}");
+        assert_eq!(untracked_then((40 * M, 70 * M, 0), true), None);
+        assert_eq!(untracked_then((0, 0, 0), true), None);
         let small = Accounting { tracked: M, resident: 12 * M, ..of };
         assert_eq!(untracked(&small), None);
     }

@@ -197,6 +197,11 @@ pub(crate) fn write(
     }
     merged.sort_by(|a, b| Order::Size.compare(a, b));
     report::write_table(out, &merged, lines)?;
+    write_arenas(out, &merged)?;
+    if let Some(warning) = program.held.first().and_then(|held| untracked(held, mmap)) {
+        let one = if program.held.len() == 1 { "" } else { "in the largest process, " };
+        writeln!(out, "kmem: {one}{warning}")?;
+    }
     if inherited != 0 {
         let inherited = size_u(inherited);
         writeln!(out, "  (up to {inherited} inherited by fork count for the parent)")?;
@@ -257,7 +262,41 @@ pub(crate) fn write_main(
     if let (Some(snapshot), true) = (last_of, peak_is_last) {
         writeln!(out, "  {}", highest(snapshot, last_ns, sites).line())?;
     }
-    report::write_table(out, &last, lines)
+    report::write_table(out, &last, lines)?;
+    write_arenas(out, if peak_is_last { &last } else { &peak })?;
+    let figures = match &held.read {
+        Some(read) => figures_of(&read.snapshot),
+        None => figures_at(moment),
+    };
+    match peaks::untracked_then(figures, mmap) {
+        Some(warning) => writeln!(out, "kmem: {warning}"),
+        None => Ok(()),
+    }
+}
+
+/// Writes a note on the arenas of a Python, if they are a large part of the rows.
+pub(super) fn write_arenas(out: &mut impl Write, sites: &[Site]) -> io::Result<()> {
+    match sites::large_arenas(sites) {
+        Some(note) => writeln!(out, "kmem: {note}"),
+        None => Ok(()),
+    }
+}
+
+/// Bytes of a record: live, of the process in memory, and of those that the program mapped.
+fn figures_at(of: &Moment) -> (u64, u64, u64) {
+    (of.bytes, of.resident, of.mapped_resident)
+}
+
+/// [`figures_at`] of a reading.
+fn figures_of(snapshot: &Snapshot) -> (u64, u64, u64) {
+    let mapped = snapshot.mappings.as_ref().map_or(0, Mappings::of_calls);
+    (snapshot.accounting.tracked, snapshot.accounting.resident, mapped)
+}
+
+/// A warning where little of the memory of a process was tracked at its peak.
+fn untracked(held: &Held, mmap: bool) -> Option<String> {
+    let of = BlackBox::open(&held.path).ok()?;
+    peaks::untracked_then(figures_at(of.peak()?), mmap)
 }
 
 /// Names the moment of the last rows, in nanoseconds since 1970, before the end at `time_ns`.

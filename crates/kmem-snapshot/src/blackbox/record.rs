@@ -14,6 +14,7 @@ use super::groups;
 use super::header::Header;
 use crate::books::Groups;
 use crate::memory::field;
+use crate::process::PAGE;
 
 /// Reads of all records, 1 ms apart, while none of them is whole.
 const ROUNDS: u32 = 100;
@@ -69,6 +70,8 @@ pub struct Moment {
     pub mapped_resident: u64,
     /// Bytes of it of which it is not known whether they were in memory.
     pub mapped_uncounted: u64,
+    /// Bytes of the process in memory; 0: not known.
+    pub resident: u64,
 }
 
 impl Moment {
@@ -323,6 +326,7 @@ fn parse(bytes: &[u8], maps: &[u8], groups: Groups) -> Result<Record, String> {
             mapped,
             mapped_resident: field!(bytes, BoxRecord.mapped_resident: u64).min(mapped),
             mapped_uncounted: field!(bytes, BoxRecord.mapped_uncounted: u64).min(mapped),
+            resident: u64::from(field!(bytes, BoxRecord.resident_pages: u32)) * PAGE,
         },
         named_calls: sum(|r| r.calls),
         mappings,

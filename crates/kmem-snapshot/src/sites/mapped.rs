@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::{Chain, Origin, Site, Tag};
 use crate::books::{MappingOwner, MappingRow, SiteRow};
+use crate::notes::Note;
 use crate::symbols::{Place, Symbols};
 
 /// A tag that no site has. It stands for a return address that has no tag.
@@ -84,6 +85,9 @@ const ARENA: u64 = 256 << 10;
 /// Size of a part of the stack for frames, which Python takes from the same function.
 const CHUNK: u64 = 16 << 10;
 
+/// Name of the arenas of Python's own allocator.
+const ARENAS: &str = "(pymalloc arenas)";
+
 /// Name of memory that the runtime of a language maps for the objects of a program, by the call
 /// that maps it and the size. None for all other calls.
 ///
@@ -101,10 +105,30 @@ fn heap_of_runtime(place: &Place, row: &MappingRow) -> Option<&'static str> {
     } else if function == "x_cgo_mmap" || function.starts_with("runtime.") {
         Some("(Go heap)")
     } else if function.is_empty() && base.starts_with("python3") && fits_arenas {
-        Some("(pymalloc arenas)")
+        Some(ARENAS)
     } else {
         None
     }
+}
+
+/// Functions of a Python with symbols that map its arenas.
+const ARENA_FUNCTIONS: [&str; 2] = ["_PyObject_ArenaMmap", "_PyMem_ArenaAlloc"];
+/// Arenas are worth a note if they are one in this many parts of the memory.
+const LARGE: i64 = 8;
+
+/// A note on the arenas of a Python, if they are a large part of these rows. Memory that no call of
+/// the program mapped does not count.
+pub fn large_arenas<'a>(sites: impl IntoIterator<Item = &'a Site>) -> Option<Note> {
+    let (mut arenas, mut all) = (0_i64, 0_i64);
+    for site in sites.into_iter().filter(|site| !matches!(site.origin, Origin::Mapped(_))) {
+        all = all.saturating_add(site.bytes);
+        let function = site.origin.function();
+        let is_arena = function == ARENAS || ARENA_FUNCTIONS.contains(&function);
+        if site.mapped.is_some() && is_arena {
+            arenas = arenas.saturating_add(site.bytes);
+        }
+    }
+    (arenas != 0 && arenas >= all / LARGE).then(|| Note::Arenas(arenas.unsigned_abs()))
 }
 
 /// Names rows of mapped memory, keeps those with a wanted origin, and merges those of one place.

@@ -131,16 +131,15 @@ impl Outside {
         true
     }
 
-    /// Takes over the sums of a record.
+    /// Takes over the sums of a record. `resident` is the number of the process's pages in memory;
+    /// 0: not known.
     #[inline(never)]
-    pub(super) fn counted(&self, platform: &impl Platform, used: u64, sums: &Sums) {
+    pub(super) fn counted(&self, resident: u32, used: u64, sums: &Sums) {
         let pages = sums.resident / PAGE;
         self.pages.store(pages, Ordering::Relaxed);
         self.gate.store((used + pages) / MOVED, Ordering::Relaxed);
-        if sums.mapped != 0
-            && let Some(resident) = platform.resident_pages()
-        {
-            let base = resident.wrapping_sub(used).wrapping_sub(pages);
+        if sums.mapped != 0 && resident != 0 {
+            let base = u64::from(resident).wrapping_sub(used).wrapping_sub(pages);
             self.base.store(base, Ordering::Relaxed);
         }
     }

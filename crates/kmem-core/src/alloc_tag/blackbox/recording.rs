@@ -72,6 +72,7 @@ impl Recording<'_> {
         // SAFETY: the room for the text follows the mappings; `tags` is used no longer.
         let maps = unsafe { core::slice::from_raw_parts_mut(maps.as_ptr(), BOX_MAPS) };
         record.used = u64::from(used) * PAGE as u64;
+        record.resident_pages = platform.resident_pages().map_or(0, |pages| pages as u32);
         black_box.put_mappings(platform, sites, mapped, record, mapping_rows, maps);
         let pages = u64::from(used) + black_box.outside.pages();
         // Peaks have two places of their own, one of which is to have the highest use. So records
@@ -146,7 +147,7 @@ impl BlackBox {
         let mut sums = Sums::default();
         if let Some(mapped) = mapped {
             sum_up(platform, mapped, rows, room, &mut sums);
-            self.outside.counted(platform, record.used / PAGE as u64, &sums);
+            self.outside.counted(record.resident_pages, record.used / PAGE as u64, &sums);
         }
         for row in rows.iter().take(sums.rows).filter(|row| row.site < FIRST_ADDRESS) {
             self.note_site(platform, sites, TagId(row.site as u32));
