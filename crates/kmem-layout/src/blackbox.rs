@@ -48,6 +48,8 @@ pub const BOX_ROWS: usize = 1024;
 pub const BOX_MAPPINGS: usize = 512;
 /// Most groups in a record. Holdings of others count for their nearest ancestor that is in it.
 pub const BOX_GROUPS: u32 = 4096;
+/// Most call sites of refused requests in the header.
+pub const BOX_REFUSALS: usize = 4;
 /// Bytes for a text or for return addresses in a [`BoxSite`].
 pub const BOX_TEXT: usize = MAX_DEPTH as usize * 8;
 /// Bytes for the text of `/proc/self/maps` in a record.
@@ -102,6 +104,22 @@ pub struct BoxHeader {
     pub reserved: u32,
     /// Path of the executable.
     pub exe: [u8; BOX_EXE],
+    /// *Live.* Call sites of the first refused requests. A box whose `size` ends before has none.
+    pub refusals: [BoxRefusal; BOX_REFUSALS],
+}
+
+/// Requests of one call site that were refused for one reason.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BoxRefusal {
+    /// Tag of the site.
+    pub tag: u32,
+    /// Number of the group that was at its limit; 0: there was no memory.
+    pub group: u32,
+    /// Number of requests; 0: the entry is unused. Between two records it is the last power of two.
+    pub count: u64,
+    /// Bytes of the last one.
+    pub bytes: u64,
 }
 
 /// The site that a tag stands for.

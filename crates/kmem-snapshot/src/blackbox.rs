@@ -29,6 +29,7 @@ pub use counters::Counts;
 pub use live::LiveBox;
 pub use record::{Moment, Reason};
 
+use kmem_layout::blackbox::BoxRefusal;
 use kmem_layout::mapping::FIRST_ADDRESS;
 use kmem_layout::word::TAG_OTHER;
 
@@ -235,6 +236,19 @@ impl BlackBox {
         rows
     }
 
+    /// The first call sites whose requests were refused.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<Refusal> {
+        let groups = self.records.as_ref().map(|records| &records.newest().groups);
+        let refusal = |of: &BoxRefusal| Refusal {
+            row: self.row(of.tag, signed(of.bytes), of.count),
+            bytes: of.bytes,
+            at_max: (of.group != 0)
+                .then(|| groups.map_or_else(|| "/".to_owned(), |all| all.path_of(of.group))),
+        };
+        self.header.refusals.iter().map(refusal).collect()
+    }
+
     /// Sentences about damage to the file, the rest of which can be read.
     #[must_use]
     pub fn remarks(&self) -> &[String] {
@@ -341,6 +355,17 @@ fn take_out(row: &mut MappingRow, before: &Mapped) {
     row.mapped = row.mapped.saturating_sub(before.mapped);
     row.resident = row.resident.saturating_sub(before.resident).min(row.mapped);
     row.count = row.count.saturating_sub(before.ranges).max(u64::from(row.mapped != 0));
+}
+
+/// Requests of one call site that were refused for one reason.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    /// The call site, with the number of requests. Between two records it is a power of two.
+    pub row: SiteRow,
+    /// Bytes of the last request.
+    pub bytes: u64,
+    /// Path of the group that was at its limit; `/`: not known. None: there was no memory.
+    pub at_max: Option<String>,
 }
 
 /// The process that a black box is of, and how far the box is.

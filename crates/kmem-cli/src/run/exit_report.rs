@@ -59,6 +59,7 @@ pub(super) fn write(
     {
         writeln!(out, "kmem: the misused memory was last allocated by {}", printable(&place))?;
     }
+    own.map_or(Ok(()), |held| sections::write_refusals(out, held))?;
     let Kills { group, machine } = ended.kills;
     if group != 0 && !is_killed(ended) {
         writeln!(

@@ -174,6 +174,7 @@ pub(crate) fn write(
             )?;
         }
     }
+    program.held.iter().try_for_each(|held| write_refusals(out, held))?;
     let mut merged: Vec<Site> = Vec::new();
     let mut known = HashMap::new();
     let mut inherited = 0;
@@ -323,6 +324,40 @@ pub(crate) fn misused(held: &Held) -> Option<String> {
     let place = Symbols::new(&modules).resolve(address);
     let function = place.function.as_deref().map(|name| format!("{} at ", report::short(name)));
     Some(format!("{}{}", function.unwrap_or_default(), place.location()))
+}
+
+/// Writes a line about each of the first call sites of a process whose requests were refused.
+///
+/// # Errors
+///
+/// The errors of the writer.
+pub(crate) fn write_refusals(out: &mut impl Write, held: &Held) -> io::Result<()> {
+    let Ok(of) = BlackBox::open(&held.path) else { return Ok(()) };
+    let refusals = of.refusals();
+    let Some(snapshot) = of.own().filter(|_| !refusals.is_empty()) else { return Ok(()) };
+    let addresses = refusals.iter().flat_map(|refusal| refusal.row.key.addresses());
+    let addresses: Vec<u64> = addresses.copied().collect();
+    let modules = Modules::of_maps(&snapshot.maps, &addresses, of.exe(), None, &snapshot.budget);
+    let mut symbols = Symbols::new(&modules);
+    let is_exit = of.moment().is_some_and(|moment| moment.reason == Reason::Exit);
+    let more = if is_exit { "" } else { " or more" };
+    for refusal in &refusals {
+        let Some(site) = sites::resolve([&refusal.row], &mut symbols).pop() else { continue };
+        let bytes = size_u(refusal.bytes);
+        let what = match refusal.row.calls {
+            1 => format!("a request for {bytes} was refused"),
+            count => format!("{count}{more} requests were refused, the last for {bytes}"),
+        };
+        let why = match refusal.at_max.as_deref() {
+            None => "there was no memory".to_owned(),
+            Some("/") => "a group was at its max".to_owned(),
+            Some(path) => format!("the group {path} was at its max"),
+        };
+        let function = report::short(site.origin.function());
+        let place = format!("{function} at {}", site.origin.location());
+        writeln!(out, "kmem: {what} in {}: {}", printable(&place), printable(&why))?;
+    }
+    Ok(())
 }
 
 /// Writes one line about the programs that have no section.

@@ -8,6 +8,7 @@
 mod groups;
 mod mappings;
 mod recording;
+mod refusals;
 mod site;
 
 use super::watch::Call;
@@ -21,15 +22,16 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use groups::GroupPart;
 use kmem_layout::blackbox::{
-    BOX_EXE, BOX_GROUPS, BOX_RECORDS, BoxGroup, BoxHeader, BoxRecord, BoxSite, Counter,
-    FORK_RECORD, LAST_RECORDS, MAGIC, MAPPED_PART, MAPPINGS_AT, MAPS_AT, PEAK_PART, PEAK_RECORDS,
-    RECORD_SIZE, VERSION, reason,
+    BOX_EXE, BOX_GROUPS, BOX_RECORDS, BOX_REFUSALS, BoxGroup, BoxHeader, BoxRecord, BoxRefusal,
+    BoxSite, Counter, FORK_RECORD, LAST_RECORDS, MAGIC, MAPPED_PART, MAPPINGS_AT, MAPS_AT,
+    PEAK_PART, PEAK_RECORDS, RECORD_SIZE, VERSION, reason,
 };
 use kmem_layout::group::GroupBlock;
 pub use mappings::Change;
 use mappings::Outside;
 use recording::Lens;
 pub use recording::Recording;
+use refusals::Refusals;
 use site::write_site;
 
 /// Number of sites that the box has room for. Others count as the last reserved tag.
@@ -78,6 +80,7 @@ pub struct BlackBox {
     due_ms: AtomicU64,
     /// Return address of the call that allocated the memory that was misused.
     misused: AtomicU64,
+    refusals: Refusals,
     /// 1 in a forked child that has left its parent's box, and may make its own.
     left: AtomicU32,
     /// Pattern of the path for forked children, and its length in bytes; 0: they have no box.
@@ -197,6 +200,7 @@ impl BlackBox {
             looked: AtomicU64::new(0),
             due_ms: AtomicU64::new(0),
             misused: AtomicU64::new(0),
+            refusals: Refusals::new(),
             left: AtomicU32::new(0),
             pattern: [const { AtomicU8::new(0) }; PATTERN],
             pattern_len: AtomicU32::new(0),
@@ -266,6 +270,7 @@ impl BlackBox {
             group_size: size_of::<BoxGroup>() as u32,
             reserved: 0,
             exe,
+            refusals: [BoxRefusal::default(); BOX_REFUSALS],
         };
         // SAFETY: the header has no padding: its words are at multiples of their sizes.
         let head = unsafe {
@@ -291,6 +296,7 @@ impl BlackBox {
         self.peaks.iter().for_each(|bytes| bytes.store(0, Ordering::Relaxed));
         self.used_pages.store(0, Ordering::Relaxed);
         self.outside.forget();
+        self.refusals.forget();
         self.inherited_pages.store(0, Ordering::Relaxed);
         self.due_ms.store(platform.now_ms() + MAX_AGE_MS, Ordering::Relaxed);
         self.cpus.store(cpus, Ordering::Relaxed);

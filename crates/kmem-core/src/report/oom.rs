@@ -34,7 +34,11 @@ impl<P: Platform> Reporter<'_, P> {
     #[cold]
     #[inline(never)]
     pub fn out_of_memory(&self, census: &Census<'_>, size: usize, caller: Caller) {
-        if caller.is_quiet() || self.tell(ObjcgId::ROOT, caller.objcg(), size as u64, caller) {
+        if caller.is_quiet() {
+            return;
+        }
+        self.note_refusal(ObjcgId::ROOT, size as u64, caller);
+        if self.tell(ObjcgId::ROOT, caller.objcg(), size as u64, caller) {
             return;
         }
         let budget = self.platform.budget();
@@ -57,8 +61,21 @@ impl<P: Platform> Reporter<'_, P> {
         (bytes, cost): (u64, u64),
         caller: Caller,
     ) {
-        if !caller.is_quiet() && !self.tell(at, payer, bytes, caller) {
+        if caller.is_quiet() {
+            return;
+        }
+        self.note_refusal(at, bytes, caller);
+        if !self.tell(at, payer, bytes, caller) {
             self.report_shortage(census, at, cost, caller);
+        }
+    }
+
+    /// Notes a refused request in the black box, for those who read it after the end.
+    fn note_refusal(&self, at: ObjcgId, bytes: u64, caller: Caller) {
+        let (books, platform) = (self.books, self.platform);
+        if books.are_kept() && books.blackbox.is_there() {
+            let tag = TagId(books.word_for(platform, caller) & TAG_MASK);
+            books.blackbox.note_refusal(platform, &books.sites, (tag, at), bytes);
         }
     }
 
@@ -69,6 +86,10 @@ impl<P: Platform> Reporter<'_, P> {
         let tag = TagId(self.books.word_for(self.platform, caller) & TAG_MASK);
         self.reports.due.leave(Shortage { bytes, tag, group });
         self.make_due_report(census);
+        // The report on a group counts its own memory alone, and a record all.
+        if group != ObjcgId::ROOT {
+            self.books.write_record(self.platform, census, self.groups, reason::OUT_OF_MEMORY);
+        }
     }
 
     /// Makes the report on lack of memory that is due, if another thread found the scratch table in

@@ -5,15 +5,17 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 
 use kmem_layout::blackbox::{
-    BOX_EXE, BOX_RECORDS, BoxGroup, BoxHeader, BoxSite, MAGIC, MAPS_AT, VERSION,
+    BOX_EXE, BOX_RECORDS, BoxGroup, BoxHeader, BoxRefusal, BoxSite, MAGIC, MAPS_AT, VERSION,
 };
 use kmem_layout::group::MAX_GROUPS;
-use kmem_layout::word::TAG_BITS;
+use kmem_layout::word::{TAG_BITS, TAG_MASK};
 
 use crate::memory::{self, field, u64_at};
 
 /// Largest header, and largest entry of the site table, in bytes.
 const MAX_SIZE: u32 = 4096;
+/// Offset of the refusals. The header of an older process ends there.
+const REFUSALS: usize = offset_of!(BoxHeader, refusals);
 /// Largest record, in bytes.
 const MAX_RECORD: u64 = 64 << 20;
 /// Most CPUs: eight times the limit of Linux (`NR_CPUS`).
@@ -39,6 +41,7 @@ pub(super) struct Header {
     pub(super) group_capacity: u32,
     pub(super) group_size: u32,
     pub(super) counters: u64,
+    pub(super) refusals: Vec<BoxRefusal>,
 }
 
 impl Header {
@@ -66,7 +69,8 @@ impl Header {
         if version != VERSION {
             return Err(format!("layout version {version}; this kmem reads version {VERSION}"));
         }
-        check_size("size", field!(bytes, BoxHeader.size: u32), size_of::<BoxHeader>())?;
+        let size = field!(bytes, BoxHeader.size: u32);
+        check_size("size", size, REFUSALS)?;
         let each = |offset| std::array::from_fn(|slot| u64_at(bytes, offset + slot * 8));
         Ok(Self {
             pid: field!(bytes, BoxHeader.pid: u32),
@@ -86,6 +90,7 @@ impl Header {
             group_capacity: field!(bytes, BoxHeader.group_capacity: u32),
             group_size: field!(bytes, BoxHeader.group_size: u32),
             counters: field!(bytes, BoxHeader.counters: u64),
+            refusals: refusals(bytes.get(..size as usize).unwrap_or(bytes)),
         })
     }
 
@@ -130,6 +135,18 @@ fn check_size(name: &str, size: u32, least: usize) -> Result<(), String> {
         return Err(format!("{name} is {size}, expected {least}"));
     }
     Ok(())
+}
+
+/// Refusals in the bytes of a header, which may end before them.
+fn refusals(header: &[u8]) -> Vec<BoxRefusal> {
+    let entries = header.get(REFUSALS..size_of::<BoxHeader>()).unwrap_or_default();
+    let entries = entries.chunks_exact(size_of::<BoxRefusal>()).map(|entry| BoxRefusal {
+        tag: field!(entry, BoxRefusal.tag: u32),
+        group: field!(entry, BoxRefusal.group: u32),
+        count: field!(entry, BoxRefusal.count: u64),
+        bytes: field!(entry, BoxRefusal.bytes: u64),
+    });
+    entries.filter(|entry| entry.count != 0 && entry.tag <= TAG_MASK).collect()
 }
 
 fn exe(header: &[u8]) -> String {

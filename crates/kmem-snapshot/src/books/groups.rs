@@ -78,6 +78,12 @@ impl Groups {
             + if names.is_empty() { "/" } else { "" }
     }
 
+    /// Path of the group that pays for objects marked with this id; that of the root if it is not
+    /// known.
+    pub(crate) fn path_of(&self, objcg: u32) -> String {
+        self.path(self.payer(objcg as usize))
+    }
+
     /// Index of the group that pays for objects marked with this id.
     fn payer(&self, objcg: usize) -> usize {
         self.payers.get(objcg).copied().unwrap_or(0)

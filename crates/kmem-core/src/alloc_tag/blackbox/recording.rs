@@ -101,6 +101,7 @@ impl Recording<'_> {
             let bytes = record.bytes.saturating_add(record.mapped_resident);
             black_box.write_record(platform, staging, reason, bytes, &lens);
         }
+        black_box.write_refusals(platform);
         let now = platform.now_ms();
         let age = MAX_AGE_MS.max(now.saturating_sub(began_ms).saturating_mul(SHARE));
         black_box.due_ms.store(now + age, Ordering::Relaxed);
