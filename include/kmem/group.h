@@ -138,8 +138,8 @@ int kmem_group_notify(kmem_group_t group, int eventfd) __attribute__((weak));
  * end. */
 int64_t kmem_group_enter(kmem_group_t group) __attribute__((weak));
 /* Ends the scope of the token, and returns 0. EINVAL: the token is an error of kmem_group_enter, or
- * not that of the thread's innermost scope. No two scopes have the same token. A thread that ends
- * leaves its open scopes. */
+ * not that of the thread's innermost scope. No two scopes have the same token. Those of a thread
+ * count up by 1. A thread that ends leaves its open scopes. */
 int kmem_group_leave(int64_t token) __attribute__((weak));
 /* Returns the group of the calling thread. */
 kmem_group_t kmem_group_current(void) __attribute__((weak));
