@@ -24,11 +24,15 @@ struct Slot {
     bytes: AtomicU64,
 }
 
+impl Slot {
+    const fn new() -> Self {
+        Self { key: AtomicU64::new(0), count: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
+}
+
 impl Refusals {
     pub(super) const fn new() -> Self {
-        const NONE: Slot =
-            Slot { key: AtomicU64::new(0), count: AtomicU64::new(0), bytes: AtomicU64::new(0) };
-        Self { slots: [NONE; BOX_REFUSALS] }
+        Self { slots: [const { Slot::new() }; BOX_REFUSALS] }
     }
 
     /// Forgets all, for a new file.
