@@ -14,6 +14,7 @@ static void a_token_is_good_once(void)
 	int64_t second = kmem_group_enter(inner);
 	CHECK(kmem_group_leave(second) == 0);
 	int64_t third = kmem_group_enter(inner);
+	CHECK(second == first + 1 && third == second + 1);
 	/* The scope of the old token is another one, although group and depth are the same. */
 	CHECK(kmem_group_leave(second) == -EINVAL && kmem_group_current() == inner);
 	CHECK(kmem_group_leave(others_token) == -EINVAL && kmem_group_current() == inner);
