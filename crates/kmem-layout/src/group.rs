@@ -41,6 +41,9 @@ pub mod group_state {
     pub const MASK: u32 = (1 << BITS) - 1;
 }
 
+/// Generation of the root's id. The root's entry is not listed before there is another group.
+pub const ROOT_GENERATION: u32 = 1;
+
 /// Events of a group: indexes into [`GroupBlock::events`], named as in cgroup v2's
 /// `memory.events`.
 pub mod group_event {

@@ -254,6 +254,14 @@ fn a_group_that_is_made_from_outside_is_found_by_its_path_and_has_its_limits() {
 }
 
 #[test]
+fn the_first_group_of_a_process_can_be_made_from_outside() {
+    let mut program = Program::start("steady", &[], &[], "");
+    let create = ["create", "/first", "memory.max=1M"];
+    assert_eq!(prints(&group_while_it_allocates(&mut program, &create)), "");
+    assert_eq!(prints(&group(&program, &["show", "/first", "memory.max"])), "1048576\n");
+}
+
+#[test]
 fn writers_that_make_groups_at_once_take_turns() {
     let mut program = tenants::start();
     let pid = program.pid().to_string();

@@ -46,7 +46,7 @@ use crate::os::Memory;
 use crate::os::stepped::{Part, Stepped};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, const_fn, fence, loom_fence};
 use crate::units::ObjcgId;
-use kmem_layout::group::{GroupBlock, Limit, MAX_GROUPS, NO_LIMIT, group_state};
+use kmem_layout::group::{GroupBlock, Limit, MAX_GROUPS, NO_LIMIT, ROOT_GENERATION, group_state};
 use kmem_layout::word::OBJCG_SHIFT;
 
 pub use counter::{AtMax, Charged, Limits, MOST_CHARGED};
@@ -63,7 +63,7 @@ pub struct GroupId(pub u64);
 
 impl GroupId {
     /// The root, which pays for everything that no other group pays for. It has no limits.
-    pub const ROOT: Self = Self(1 << ObjcgId::BITS);
+    pub const ROOT: Self = Self::new(ROOT_GENERATION, ObjcgId::ROOT);
 
     const fn new(generation: u32, objcg: ObjcgId) -> Self {
         Self((generation as u64) << ObjcgId::BITS | objcg.0 as u64)
@@ -214,7 +214,8 @@ impl Groups {
             root.limit(limit).store(NO_LIMIT, Ordering::Relaxed);
         }
         root.pins.store(1, Ordering::Relaxed);
-        root.state.store(1 << group_state::BITS | group_state::LIVE, Ordering::Release);
+        root.state
+            .store(ROOT_GENERATION << group_state::BITS | group_state::LIVE, Ordering::Release);
         true
     }
 

@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
 use kmem_layout::group::{
-    GroupRequest, Limit, MAX_GROUP_NAME, NO_LIMIT, group_action, group_answer,
+    GroupRequest, Limit, MAX_GROUP_NAME, NO_LIMIT, ROOT_GENERATION, group_action, group_answer,
 };
 use kmem_layout::root::RootBlock;
 use kmem_layout::word::OBJCG_BITS;
@@ -184,5 +184,6 @@ impl Control {
 
 /// Number of a group, as the process knows it.
 fn number(group: &Group) -> u64 {
-    u64::from(group.generation) << OBJCG_BITS | u64::from(group.objcg)
+    let generation = if group.objcg == 0 { ROOT_GENERATION } else { group.generation };
+    u64::from(generation) << OBJCG_BITS | u64::from(group.objcg)
 }
