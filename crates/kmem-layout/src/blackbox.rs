@@ -36,12 +36,10 @@ pub const LAST_RECORDS: [usize; 2] = [2, 3];
 /// Place of the record whose reason is [`reason::FORK`].
 pub const FORK_RECORD: usize = 4;
 /// A record of a peak is due when memory exceeds the last one by one in this many parts. It must
-/// also exceed that by [`PEAK_PAGES`].
+/// also exceed that by [`crate::site::PEAK_PAGES`].
 pub const PEAK_PART: u64 = 32;
 /// The same, where the program maps memory. A peak is lost only when it unmaps memory.
 pub const MAPPED_PART: u64 = 8;
-/// Least number of pages by which a peak exceeds the last one.
-pub const PEAK_PAGES: u64 = 64;
 /// Most sites in a record.
 pub const BOX_ROWS: usize = 1024;
 /// Most calls in a record that mapped memory.

@@ -58,6 +58,9 @@ pub mod site_kind {
     pub const LINE: u32 = 4;
 }
 
+/// Least number of pages by which a peak exceeds the last one that was written.
+pub const PEAK_PAGES: u64 = 64;
+
 /// The books at the highest use so far (within 5 % or 256 KiB), kept with `KMEM_CONF=peak:1`. A
 /// seqlock: `seq` is odd while a thread writes the table.
 #[repr(C)]

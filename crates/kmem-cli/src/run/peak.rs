@@ -1,6 +1,7 @@
 //! How near the rows of a report are to the peak, and to the memory of the process.
 
-use kmem_layout::blackbox::{MAPPED_PART, PEAK_PAGES, PEAK_PART};
+use kmem_layout::blackbox::{MAPPED_PART, PEAK_PART};
+use kmem_layout::site::PEAK_PAGES;
 use kmem_snapshot::Snapshot;
 use kmem_snapshot::blackbox::BlackBox;
 use kmem_snapshot::books::{Accounting, Mappings, Parts, Peak};

@@ -4,8 +4,8 @@ use crate::os::Memory;
 use crate::os::stepped::{Part, Stepped};
 use crate::sync::{AtomicU32, Ordering, const_fn, fence};
 use crate::units::TagId;
-use kmem_layout::blackbox::PEAK_PAGES;
 use kmem_layout::root::RootBlock;
+use kmem_layout::site::PEAK_PAGES;
 use kmem_layout::site::{PeakEntry, PeakTable};
 
 /// Bytes of a peak table for `sites` sites.
