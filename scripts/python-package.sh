@@ -67,6 +67,5 @@ install --no-build-isolation "$work/python" || die "pip install fails: $(cat "$w
 cd "$work"
 unset PYTHONPATH
 export PYTHONDONTWRITEBYTECODE=1 KMEM=$kmem
-# Not by `kmem run`: it would keep records of each process that the tests start.
 PYTHONMALLOC=malloc LD_PRELOAD=$library "$work/venv/bin/python" -m pytest -q \
 	-p no:cacheprovider "$repository/python/tests"
