@@ -111,6 +111,31 @@ fn lines_hold_the_same_while_calls_are_watched() {
 }
 
 #[test]
+fn code_in_arenas_of_the_interpreter_is_known_again_without_the_kernel_and_not_confused() {
+    for python in pythons() {
+        let dir = directory();
+        let mut command = under(&python, "", dir.path());
+        command.env("PYTHONMALLOC", "pymalloc").arg(script("arenas.py"));
+        let mut process = Coprocess::start(&mut command);
+        process.wait_for("ready");
+        let pid = process.pid().to_string();
+        let dump = json(Command::new(KMEM).args(["dump", "--json", "-p", &pid]));
+        let calls = |function: &str, file: &str| {
+            let named = |row: &&Value| {
+                row["function"] == function && row["file"].as_str().is_some_and(|at| at == file)
+            };
+            rows(&dump).iter().filter(named).map(|row| row["calls"].as_i64().unwrap()).sum::<i64>()
+        };
+        for number in 0..200 {
+            let file = format!("<page {number:03}>");
+            assert_eq!(calls("make", &file), 1, "{file}, {}: {dump}", python.display());
+        }
+        let file = script("arenas.py").display().to_string();
+        assert_eq!(calls("fill", &file), 1000, "{}: {dump}", python.display());
+    }
+}
+
+#[test]
 fn an_exception_at_the_limit_of_a_group_can_be_handled() {
     for python in pythons() {
         // Handlers of earlier versions ask for nothing.

@@ -1,4 +1,5 @@
-//! Pseudo-random numbers for shuffling. They are predictable, so no secret may depend on them.
+//! Pseudo-random numbers for shuffling, and hashes of words. They are predictable, so no secret may
+//! depend on them.
 
 use crate::sync::{AtomicU64, Ordering, const_fn};
 
@@ -18,6 +19,12 @@ impl Prng {
         self.0 ^= self.0 << 17;
         (((self.0 >> 32) * bound as u64) >> 32) as u32
     }
+}
+
+/// A hash with a further word. Hashes of words that differ in one place differ.
+#[inline(always)]
+pub(crate) const fn mix(hash: u64, word: u64) -> u64 {
+    (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
 }
 
 /// Seeds that differ from each other, of one number that a platform gives. Zeroed memory is a valid

@@ -5,6 +5,7 @@
 //! kept[hash(key)]            key | tag, code, epoch     more of them, behind the cache
 //! codes[hash(block)]         block, length, epoch       code objects with keys in either
 //! passages[hash(C site, key)]                           calls from outside of the interpreter
+//! passages[hash(print, key)]                            code objects in memory of its own
 //! ```
 //!
 //! A site is a file, a function and a line, whichever instruction of whichever code object asked.
@@ -13,16 +14,20 @@
 //!
 //! A code object that is freed leaves its keys. Another one in its place must not have them. Before
 //! there can be one, the allocation function hands out the block, and [`Sites::given`] is told.
+//!
+//! The interpreter's own allocator hands out parts of its arenas, and kmem does not see it. A key
+//! in them is kept with the print of its code object ([`Frames::print`]). Each call compares it.
 
 use core::array;
 
 use kmem_layout::word::{TAG_MASK, TAG_NONE, TAG_OTHER};
 
 use super::passages::Passages;
-use super::tag::{FRAME, Key, mix};
+use super::tag::{FRAME, Key};
 use super::{CACHE_SLOTS, CACHE_WORD, CallSite, Names, Sites, Table};
 use crate::frames::{Block, Frames, Name, Now};
 use crate::os::Platform;
+use crate::prng::mix;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::TagId;
 
@@ -40,7 +45,7 @@ pub(super) struct Lines {
     lens: [[AtomicU32; WAYS]; SETS],
     epochs: [[AtomicU32; WAYS]; SETS],
     kept: [Kept; KEPT],
-    passages: Passages,
+    passages: Passages<KEPT>,
     generation: AtomicU32,
 }
 
@@ -186,14 +191,34 @@ impl Sites {
         below: Option<usize>,
     ) -> Option<TagId> {
         let lines = self.unwinder.lines.get()?;
-        let Some(ret) = below else {
-            let tag = lines.find(now.key, now.block)?;
-            self.remember(now.key, tag);
-            return Some(tag);
-        };
-        let site = self.known_below(platform, CallSite { address: ret, ..caller })?;
         let generation = lines.generation.load(Ordering::Acquire);
-        lines.passages.find(generation, [site.0 as usize, now.key])
+        let site = match below {
+            None => {
+                if let Some(tag) = lines.find(now.key, now.block) {
+                    self.remember(now.key, tag);
+                    return Some(tag);
+                }
+                None
+            }
+            Some(ret) => {
+                let site = self.known_below(platform, CallSite { address: ret, ..caller })?;
+                let noticed = lines.passages.find(generation, [site.0 as usize, now.key]);
+                if noticed.is_some() {
+                    return noticed;
+                }
+                Some(site)
+            }
+        };
+        let print = self.print(platform, now, site)?;
+        lines.passages.find(generation, [print, now.key])
+    }
+
+    /// The first word of a passage of a code object in memory of the interpreter's own allocator.
+    fn print(&self, platform: &impl Platform, now: Now, site: Option<TagId>) -> Option<usize> {
+        /// Tags of sites are smaller.
+        const PRINT: usize = 1 << 32;
+        let print = self.interpreter().print(platform, now)?;
+        Some(mix(print, site.map_or(0, |tag| u64::from(tag.0))) as usize | PRINT)
     }
 
     /// The tag of a call without regard to the interpreter, if it is known.
@@ -265,13 +290,17 @@ impl Sites {
         below: Option<TagId>,
         tag: TagId,
     ) {
+        let Some(lines) = self.unwinder.lines.get_or_make(platform) else { return };
+        let generation = lines.generation.load(Ordering::Acquire);
         // Other memory may be freed without notice: that of the interpreter's own allocator.
         let is_noticed =
             self.interpreter().has_code(block.start) || platform.has_reserved(block.start);
         if !block.is_unique || !is_noticed {
+            if let Some(print) = self.print(platform, now, below) {
+                lines.passages.keep(generation, [print, now.key], tag);
+            }
             return;
         }
-        let Some(lines) = self.unwinder.lines.get_or_make(platform) else { return };
         let Some(slot) = self.place_code(lines, block) else { return };
         match below {
             None => {
@@ -279,7 +308,6 @@ impl Sites {
                 self.remember(now.key, tag);
             }
             Some(site) => {
-                let generation = lines.generation.load(Ordering::Acquire);
                 lines.passages.keep(generation, [site.0 as usize, now.key], tag);
             }
         }

@@ -12,12 +12,12 @@
 //! A hit reads one line of memory beside the rule's. A slot is a seqlock, as a trail is.
 
 use super::sequence::Sequence;
-use super::tag::mix;
+use crate::prng::mix;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::TagId;
 
-/// Elsewhere than on Linux no thread knows its stack, so there are no passages.
-const SLOTS: usize = if cfg!(kmem_linux) { 1 << 11 } else { 1 };
+/// Passages of wrappers. Elsewhere than on Linux no thread knows its stack, so there are none.
+pub(super) const OF_WRAPPERS: usize = if cfg!(kmem_linux) { 1 << 11 } else { 1 };
 
 /// A passage that is kept.
 #[repr(C, align(32))]
@@ -30,12 +30,12 @@ struct Kept {
     chain: [AtomicU64; 2],
 }
 
-/// The passages. Zeroed, there is none.
-pub(super) struct Passages {
+/// Places for passages. Zeroed, there is none.
+pub(super) struct Passages<const SLOTS: usize = OF_WRAPPERS> {
     slots: [Kept; SLOTS],
 }
 
-impl Passages {
+impl<const SLOTS: usize> Passages<SLOTS> {
     #[inline(always)]
     fn slot(&self, [ret, caller]: [usize; 2]) -> &Kept {
         &self.slots[mix(mix(0, ret as u64), caller as u64) as usize % SLOTS]

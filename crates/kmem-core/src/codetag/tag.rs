@@ -5,6 +5,7 @@ use core::ffi::{CStr, c_char};
 use kmem_layout::site::site_kind;
 
 use super::Names;
+use crate::prng::mix;
 
 /// A tag compiled into a program: one per call site, in the ELF section [`SECTION`] of its object.
 /// It is `struct kmem_alloc_tag` of `kmem.h` (the kernel's `struct codetag`).
@@ -180,11 +181,6 @@ impl<'a> Key<'a> {
         };
         [near, hash]
     }
-}
-
-/// A hash with a further word.
-pub(super) fn mix(hash: u64, word: u64) -> u64 {
-    (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
 }
 
 /// Bytes of code for a slot of the index, and slots among which the sites of as much code spread.

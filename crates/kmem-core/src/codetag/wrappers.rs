@@ -17,10 +17,10 @@ use core::slice::from_raw_parts;
 
 use kmem_layout::wrapper::{is_wrapper, is_wrapper_object, matches_any, may_be_wrapper};
 
-use super::tag::mix;
 use crate::frames::Frames;
 use crate::os::functions::{ELF_HEADER, Functions};
 use crate::os::{CodeObject, Platform};
+use crate::prng::mix;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::PAGE_SIZE;
 

@@ -33,6 +33,7 @@ use core::mem::MaybeUninit;
 
 use crate::os::functions::Functions;
 use crate::os::{CodeObject, Platform};
+use crate::prng::mix;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use interpreter::{Found, Place};
 use layout::Layout;
@@ -339,6 +340,34 @@ impl Frames {
     #[inline(never)]
     pub fn name(&self, platform: &impl Platform, now: Now, name: &mut Name) -> Option<Block> {
         names::name(platform, self.found(), now, name)
+    }
+
+    /// A number for all that names an instruction: its code object, file, function and table of
+    /// lines, by address, length, hash and last letters. Another code object in the same place has
+    /// another one. `None`: there is no code object.
+    pub fn print(&self, platform: &impl Platform, now: Now) -> Option<u64> {
+        let found = self.found();
+        let layout = &found.layout;
+        let word = |at: usize| self.pages.word(platform, at);
+        let field = |offset: u16| word(now.code.wrapping_add(usize::from(offset)));
+        if field(8)? != found.code_type {
+            return None;
+        }
+        let (file, function) = (field(layout.file)?, field(layout.function)?);
+        // Half a word, which need not be aligned as one.
+        let first = field(layout.first_line & !7)?;
+        let len = word(file.wrapping_add(layout::LENGTH))?;
+        let end = file.wrapping_add(usize::from(layout.ascii)).wrapping_add(len) & !7;
+        let of_texts = |text: usize| {
+            Some([text, word(text + layout::LENGTH)?, word(text + layout::LENGTH + 8)?])
+        };
+        let words = [
+            [now.code, field(layout::LENGTH as u16)?, field(layout.table)?],
+            [first, word(end.wrapping_sub(8))?, word(end)?],
+            of_texts(file)?,
+            of_texts(function)?,
+        ];
+        Some(words.iter().flatten().fold(now.key as u64, |sum, &word| mix(sum, word as u64)))
     }
 
     /// Fewest bytes of an object that keys lie in. Only where an interpreter is known.

@@ -8,7 +8,7 @@
 use crate::os::Platform;
 use crate::sync::{AtomicUsize, Ordering};
 
-const SLOTS: usize = 256;
+const SLOTS: usize = 1024;
 const SHIFT: u32 = 12;
 /// Bits of an offset in a word.
 const ALIGN: u32 = 3;
