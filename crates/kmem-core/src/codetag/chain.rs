@@ -256,6 +256,7 @@ impl Unwinder {
         }
     }
 
+    #[inline(always)]
     fn reach(&self, Depth { calls, asked, through }: Depth) -> Reach {
         let [depth, asked] = [calls, asked].map(|depth| depth.clamp(1, MAX_DEPTH) as usize);
         let generation = self.unloads.generation();

@@ -224,6 +224,9 @@ impl Sites {
         self.forget_line_writers();
     }
 
+    /// The memory of the table, if it has been started. Inlined: returned through memory, its words
+    /// would be loaded again before they are stored.
+    #[inline(always)]
     fn table(&self) -> Option<Table<'_>> {
         let sites = self.sites.base() as *const Site;
         if sites.is_null() {

@@ -394,17 +394,47 @@ impl<P: Platform> Instance<P> {
     ///
     /// # Safety
     /// No other thread frees the memory concurrently.
+    #[inline]
     pub unsafe fn usable_size(&'static self, at: *mut u8) -> usize {
-        if at.is_null() {
+        match self.object_size(at as usize) {
+            // SAFETY: the same contract.
+            0 => unsafe { self.usable_size_slow(at as usize) },
+            size => size,
+        }
+    }
+
+    /// [`Self::usable_size`] of what [`Self::object_size`] does not find.
+    ///
+    /// # Safety
+    /// See [`Self::usable_size`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn usable_size_slow(&'static self, at: usize) -> usize {
+        if at == 0 {
             return 0;
         }
         self.ready();
-        match self.heap().find(at as usize) {
+        match self.heap().find(at) {
             // SAFETY: a live object of that class, which stays live, by the contract.
-            Ok(Live::Object { class, .. }) => unsafe { self.ledger.object_len(at as usize, class) },
+            Ok(Live::Object { class, .. }) => unsafe { self.ledger.object_len(at, class) },
             Ok(Live::Pages { run, .. }) => run.pages.bytes(),
-            Err(fault) => self.fault("malloc_usable_size", at as usize, fault),
+            Err(fault) => self.fault("malloc_usable_size", at, fault),
         }
+    }
+
+    /// Bytes of the live object that begins at an address, as [`Self::free_fast`] finds it. 0: it
+    /// does not.
+    #[inline(always)]
+    fn object_size(&'static self, at: usize) -> usize {
+        let heap = self.heap();
+        let Ok(class) = heap.fast.class(at) else { return 0 };
+        let Some(location) = heap.classes.object_at(at, class) else { return 0 };
+        // SAFETY: a slab of that class, in a zone whose slabs have extension words.
+        let ext = unsafe { heap.classes.extension(location) };
+        if ext.load(Ordering::Relaxed) & EXT_LIVE == 0 {
+            return 0;
+        }
+        class.size() as usize
     }
 
     /// Group in the word of a live allocation.

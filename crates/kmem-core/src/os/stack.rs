@@ -22,6 +22,7 @@ impl Stack {
     ///
     /// # Safety
     /// The calling thread may read this memory until it ends.
+    #[inline(always)]
     pub unsafe fn new(bytes: Range<usize>) -> Self {
         // INVARIANT: all of it can be read, by the contract.
         Self { words: bytes.start.next_multiple_of(8)..bytes.end & !7, _thread: PhantomData }

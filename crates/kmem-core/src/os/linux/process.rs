@@ -119,6 +119,7 @@ impl Process for Linux {
         if self.is_in_sandbox() { Err("the process is in a sandbox") } else { Ok(()) }
     }
 
+    #[inline(always)]
     fn stack(&self, at: usize) -> Option<Stack> {
         self.own_stack(at)
     }

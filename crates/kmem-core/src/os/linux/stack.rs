@@ -87,12 +87,12 @@ mod low {
 impl Linux {
     /// The calling thread's own stack from `at` up. `None`: `at` is elsewhere, or nothing is known
     /// of the thread's stack. In a sandbox nothing is asked.
-    #[inline]
+    #[inline(always)]
     pub(super) fn own_stack(&self, at: usize) -> Option<Stack> {
         self.known_stack(at).or_else(|| self.ask_for_stack(at))
     }
 
-    #[inline]
+    #[inline(always)]
     fn known_stack(&self, at: usize) -> Option<Stack> {
         let here = stack_pointer();
         if at < here {
