@@ -547,13 +547,10 @@ impl Walk<'_> {
         if word(record.wrapping_add(8))? & ADDRESS != address {
             return None;
         }
-        match rules.find(address)? {
-            Code { wrapper: Wrapper::No, .. } => None,
-            Code { rule: Rule::Constant(step), .. } => {
-                Some([address, Up::by(step, record + 16, word(record)?, word)?.ret])
-            }
-            _ => None,
-        }
+        let step = rules.step_from_wrapper(address)?;
+        let sp = record + 16;
+        let base = if step.base == Base::Stack { sp } else { word(record)? };
+        Some([address, Up::ret(Up::cfa(step, sp, base)?, word)?])
     }
 }
 
@@ -578,18 +575,29 @@ impl Up {
         mut word: impl FnMut(usize) -> Option<usize>,
     ) -> Option<Self> {
         let base = if step.base == Base::Stack { sp } else { pointer };
-        let cfa = base.wrapping_add(8 * step.cfa as usize);
-        if cfa < sp + 8 || cfa - sp > MAX_FRAME {
-            return None;
-        }
-        let ret = word(cfa - 8)?;
+        let cfa = Self::cfa(step, sp, base)?;
+        let ret = Self::ret(cfa, &mut word)?;
         let mut saved = None;
         if step.saved != 0 {
             let at = cfa.wrapping_sub(8 * step.saved as usize);
             saved = Some((at, word(at).filter(|_| at >= sp)?));
         }
+        Some(Self { cfa, ret, saved })
+    }
+
+    /// The stack pointer behind a frame, from the value of the step's register. `None`: it cannot be
+    /// one.
+    #[inline(always)]
+    fn cfa(step: Step, sp: usize, base: usize) -> Option<usize> {
+        let cfa = base.wrapping_add(8 * step.cfa as usize);
+        (cfa >= sp + 8 && cfa - sp <= MAX_FRAME).then_some(cfa)
+    }
+
+    /// The return address below a stack pointer. `None`: it cannot be one.
+    #[inline(always)]
+    fn ret(cfa: usize, mut word: impl FnMut(usize) -> Option<usize>) -> Option<usize> {
         // The first page and the upper half of the address space hold no code of a program.
-        (ret >= 4096 && ret >> 47 == 0).then_some(Self { cfa, ret, saved })
+        word(cfa - 8).filter(|&ret| ret >= 4096 && ret >> 47 == 0)
     }
 }
 

@@ -40,6 +40,13 @@ fn place(ret: usize) -> (usize, u64) {
     (ret / NEAR % SLOTS, (ret / (NEAR * SLOTS) * NEAR + ret % NEAR) as u64)
 }
 
+/// The step in a word.
+#[inline(always)]
+fn step(word: u64, base: Base) -> Step {
+    let cfa = word as u32 & (Step::MAX_CFA - 1);
+    Step { base, cfa, saved: (word >> SAVED) as u32 & (Step::MAX_SAVED - 1) }
+}
+
 /// The rule of a return address, and whether it lies in a wrapper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Code {
@@ -57,22 +64,38 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Finds a return address. `None`: nothing is kept of it.
+    /// The word of a return address; 0 if the slot is empty. `None`: nothing is kept of it.
     #[inline(always)]
-    pub(super) fn find(&self, ret: usize) -> Option<Code> {
+    fn word(&self, ret: usize) -> Option<u64> {
         let (slot, rest) = place(ret);
         if self.used.load(Ordering::Relaxed) >> (slot / PER_PAGE) & 1 == 0 {
             return None;
         }
         let word = self.slots[slot].load(Ordering::Relaxed);
-        if word >> RULE != rest {
+        (word >> RULE == rest).then_some(word)
+    }
+
+    /// The step from a frame to its caller, if a return address lies in a wrapper and has a constant
+    /// one.
+    #[inline(always)]
+    pub(super) fn step_from_wrapper(&self, ret: usize) -> Option<Step> {
+        let word = self.word(ret)?;
+        let base = word >> BASE & 3;
+        if word >> WRAPPER & 3 == 0 || base == OTHER || base == 0 {
             return None;
         }
+        let base = if base == STACK { Base::Stack } else { Base::Frame };
+        Some(step(word, base))
+    }
+
+    /// Finds a return address. `None`: nothing is kept of it.
+    #[inline(always)]
+    pub(super) fn find(&self, ret: usize) -> Option<Code> {
+        let word = self.word(ret)?;
         let cfa = word as u32 & (Step::MAX_CFA - 1);
-        let saved = (word >> SAVED) as u32 & (Step::MAX_SAVED - 1);
         let rule = match word >> BASE & 3 {
-            STACK => Rule::Constant(Step { base: Base::Stack, cfa, saved }),
-            FRAME => Rule::Constant(Step { base: Base::Frame, cfa, saved }),
+            STACK => Rule::Constant(step(word, Base::Stack)),
+            FRAME => Rule::Constant(step(word, Base::Frame)),
             OTHER if u64::from(cfa) == END => Rule::End,
             OTHER => Rule::FramePointer,
             _ => return None,
@@ -187,6 +210,13 @@ mod tests {
         }
         for (i, &rule) in all.iter().enumerate() {
             assert_eq!(known.rules.find(base + 5 * i), Some(rule));
+            let step = match rule {
+                Code { rule: Rule::Constant(step), wrapper } if wrapper != Wrapper::No => {
+                    Some(step)
+                }
+                _ => None,
+            };
+            assert_eq!(known.rules.step_from_wrapper(base + 5 * i), step);
             assert_eq!(known.rules.find(base + 5 * i - NEAR * SLOTS), None);
             assert_eq!(known.rules.find((base + 5 * i) ^ 1), None);
         }
