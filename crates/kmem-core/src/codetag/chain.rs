@@ -585,8 +585,8 @@ impl Up {
         Some(Self { cfa, ret, saved })
     }
 
-    /// The stack pointer behind a frame, from the value of the step's register. `None`: it cannot be
-    /// one.
+    /// The stack pointer behind a frame, from the value of the step's register. `None`: it cannot
+    /// be one.
     #[inline(always)]
     fn cfa(step: Step, sp: usize, base: usize) -> Option<usize> {
         let cfa = base.wrapping_add(8 * step.cfa as usize);

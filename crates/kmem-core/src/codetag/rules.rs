@@ -75,8 +75,8 @@ impl Rules {
         (word >> RULE == rest).then_some(word)
     }
 
-    /// The step from a frame to its caller, if a return address lies in a wrapper and has a constant
-    /// one.
+    /// The step from a frame to its caller, if the return address lies in a wrapper and its rule is
+    /// constant.
     #[inline(always)]
     pub(super) fn step_from_wrapper(&self, ret: usize) -> Option<Step> {
         let word = self.word(ret)?;

@@ -18,7 +18,7 @@
 //! | file and function                  | [`names`]                                 |
 //!
 //! Nothing of the interpreter is called or trusted. A word is loaded only from a page that the
-//! kernel could read ([`Pages`]); names and tables are copied through the kernel.
+//! kernel could read ([`Pages`]).
 //!
 //! Context: any, signal handlers included. Lock-free.
 
@@ -339,7 +339,7 @@ impl Frames {
     #[cold]
     #[inline(never)]
     pub fn name(&self, platform: &impl Platform, now: Now, name: &mut Name) -> Option<Block> {
-        names::name(platform, self.found(), now, name)
+        names::name(platform, &self.pages, self.found(), now, name)
     }
 
     /// A number for all that names an instruction: its code object, file, function and table of

@@ -1,8 +1,9 @@
-//! File, function and line of a code object, copied through the kernel.
+//! File, function and line of a code object.
 
 use super::interpreter::Found;
 use super::layout::{BYTES, LENGTH};
 use super::lines::{self, Table};
+use super::pages::Pages;
 use super::{Now, is_address};
 use crate::os::Platform;
 
@@ -91,7 +92,7 @@ impl<const N: usize> Tail<N> {
 
 /// Bytes from an address on, copied in parts.
 struct Bytes<'a, P> {
-    platform: &'a P,
+    memory: Memory<'a, P>,
     window: [u8; WINDOW],
     /// Bytes of the window that are copied, and the next one of them.
     have: usize,
@@ -102,8 +103,8 @@ struct Bytes<'a, P> {
 }
 
 impl<'a, P: Platform> Bytes<'a, P> {
-    fn new(platform: &'a P, at: usize, left: usize) -> Self {
-        Self { platform, window: [0; WINDOW], have: 0, next: 0, at, left }
+    fn new(memory: Memory<'a, P>, at: usize, left: usize) -> Self {
+        Self { memory, window: [0; WINDOW], have: 0, next: 0, at, left }
     }
 }
 
@@ -111,7 +112,7 @@ impl<P: Platform> Table for Bytes<'_, P> {
     fn next(&mut self) -> Option<u8> {
         if self.next == self.have {
             let wanted = self.left.min(WINDOW);
-            self.have = self.platform.peek(self.at, &mut self.window[..wanted]).min(wanted);
+            self.have = self.memory.copy(self.at, &mut self.window[..wanted]);
             self.next = 0;
             self.at = self.at.wrapping_add(self.have);
             self.left -= self.have;
@@ -124,55 +125,77 @@ impl<P: Platform> Table for Bytes<'_, P> {
     }
 }
 
-/// The word at an address. `None`: it cannot be read.
-fn word(platform: &impl Platform, at: usize) -> Option<usize> {
-    let mut bytes = [0; 8];
-    let is_whole = at >> 47 == 0 && platform.peek(at, &mut bytes) == bytes.len();
-    is_whole.then(|| usize::from_ne_bytes(bytes))
+/// The memory of the interpreter: see [`Pages`].
+struct Memory<'a, P> {
+    platform: &'a P,
+    pages: &'a Pages,
+}
+
+impl<P> Clone for Memory<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for Memory<'_, P> {}
+
+impl<P: Platform> Memory<'_, P> {
+    fn word(self, at: usize) -> Option<usize> {
+        self.pages.word(self.platform, at)
+    }
+
+    fn copy(self, at: usize, to: &mut [u8]) -> usize {
+        self.pages.copy(self.platform, at, to)
+    }
 }
 
 /// See [`super::Frames::name`].
 pub(super) fn name(
     platform: &impl Platform,
+    pages: &Pages,
     found: &Found,
     now: Now,
     name: &mut Name,
 ) -> Option<Block> {
+    let memory = Memory { platform, pages };
     let (layout, code) = (&found.layout, now.code);
-    if !is_address(code) || word(platform, code + 8)? != found.code_type {
+    if !is_address(code) || memory.word(code + 8)? != found.code_type {
         return None;
     }
-    let field = |offset: u16| word(platform, code + usize::from(offset));
-    text(platform, found, field(layout.file)?, &mut name.file)?;
-    text(platform, found, field(layout.function)?, &mut name.function)?;
-    // Half a word: a number.
-    let first = field(layout.first_line)? as u32;
+    let field = |offset: u16| memory.word(code + usize::from(offset));
+    text(memory, found, field(layout.file)?, &mut name.file)?;
+    text(memory, found, field(layout.function)?, &mut name.function)?;
+    let mut first = [0; 4];
+    if memory.copy(code + usize::from(layout.first_line), &mut first) < first.len() {
+        return None;
+    }
+    let first = u32::from_ne_bytes(first);
     let table = field(layout.table)?;
-    let len = word(platform, table.checked_add(LENGTH)?)?;
-    let mut bytes = Bytes::new(platform, table + BYTES, len);
+    let len = memory.word(table.checked_add(LENGTH)?)?;
+    let mut bytes = Bytes::new(memory, table + BYTES, len);
     name.line = lines::line(layout.lines, &mut bytes, first, now.offset).unwrap_or(first);
     let (start, len) = match layout.instruction() {
         // The number of units of two bytes.
-        Some(_) => (code, layout.bytecode() + 2 * (word(platform, code + LENGTH)? & 0xff_ffff)),
+        Some(_) => (code, layout.bytecode() + 2 * (memory.word(code + LENGTH)? & 0xff_ffff)),
         None => {
-            let bytes = word(platform, code + layout.bytecode())?;
-            (bytes, BYTES + word(platform, bytes.checked_add(LENGTH)?)?)
+            let bytes = memory.word(code + layout.bytecode())?;
+            (bytes, BYTES + memory.word(bytes.checked_add(LENGTH)?)?)
         }
     };
     let is_in = now.key.wrapping_sub(start) < len;
-    let is_unique = is_in && now.is_unique && !is_guarded(platform, start);
+    let is_unique = is_in && now.is_unique && !is_guarded(memory, start);
     Some(Block { start, len, is_unique })
 }
 
 /// Returns whether CPython's checks of memory put seven guard bytes before an object
 /// (`PYTHONMALLOC=debug`). Then its block begins before it.
-fn is_guarded(platform: &impl Platform, at: usize) -> bool {
-    word(platform, at.wrapping_sub(8)).is_some_and(|word| word >> 8 == 0xfd_fdfd_fdfd_fdfd)
+fn is_guarded(memory: Memory<'_, impl Platform>, at: usize) -> bool {
+    memory.word(at.wrapping_sub(8)).is_some_and(|word| word >> 8 == 0xfd_fdfd_fdfd_fdfd)
 }
 
 /// Copies the end of a text (PEP 393).
 fn text<const N: usize>(
-    platform: &impl Platform,
+    memory: Memory<'_, impl Platform>,
     found: &Found,
     at: usize,
     to: &mut Tail<N>,
@@ -180,7 +203,7 @@ fn text<const N: usize>(
     if !is_address(at) {
         return None;
     }
-    let (len, state) = (word(platform, at + 16)?, word(platform, at + 32)? as u32);
+    let (len, state) = (memory.word(at + 16)?, memory.word(at + 32)? as u32);
     let (kind, is_compact, is_ascii) = (state >> 2 & 7, state >> 5 & 1 != 0, state >> 6 & 1 != 0);
     if !is_compact || !matches!(kind, 1 | 2 | 4) {
         return None;
@@ -190,7 +213,7 @@ fn text<const N: usize>(
     let skipped = len.saturating_sub(LETTERS);
     let letters = len - skipped;
     let from = at.checked_add(usize::from(header) + kind.checked_mul(skipped)?)?;
-    let mut bytes = Bytes::new(platform, from, letters * kind);
+    let mut bytes = Bytes::new(memory, from, letters * kind);
     for _ in 0..letters {
         let mut letter = 0;
         for byte in 0..kind {

@@ -45,6 +45,20 @@ impl Pages {
         Some(unsafe { (at as *const usize).read_volatile() })
     }
 
+    /// Copies bytes from an address on, up to one that cannot be read. Returns how many.
+    pub(super) fn copy(&self, platform: &impl Platform, at: usize, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < to.len() {
+            let from = at.wrapping_add(done);
+            let Some(word) = self.word(platform, from & !7) else { break };
+            let bytes = &word.to_ne_bytes()[from & 7..];
+            let part = bytes.len().min(to.len() - done);
+            to[done..done + part].copy_from_slice(&bytes[..part]);
+            done += part;
+        }
+        done
+    }
+
     #[cold]
     #[inline(never)]
     fn ask(&self, platform: &impl Platform, at: usize) -> Option<usize> {
