@@ -3,7 +3,9 @@
 
 mod instance;
 
-use instance::{books, case, forked, lines, run_child};
+use instance::{
+    Simulated, after_faults, books, budget, case, forked, lines, run_child, started, until_null,
+};
 use kmem_core::units::{Gfp, Order};
 use kmem_core::{Cache, CacheFlags, Caller, Kmem};
 use std::collections::BTreeSet;
@@ -210,4 +212,92 @@ fn pages_in_bulk_are_one_operation() {
     }
     A.drain();
     assert_eq!((A.validate(), A.stats().used), (Ok(()), 0));
+}
+
+/// A cache is made or refused as a whole, and works once the fault has passed.
+#[test]
+fn any_one_call_may_fail() {
+    unsafe extern "C" fn build(object: *mut c_void) {
+        // SAFETY: an object of 9000 bytes.
+        unsafe { object.cast::<u8>().write_bytes(0x5a, 9000) };
+    }
+    let work = |a: &'static Simulated| -> usize {
+        let mut served = 0;
+        for ctor in [None, Some(build as unsafe extern "C" fn(_))] {
+            let Some(handle) = a.cache_create(b"things", 9000, 64, ctor, OWNER) else { continue };
+            // SAFETY: it lives until it is destroyed, and is not used afterwards.
+            let cache = unsafe { handle.as_ref() };
+            for _ in 0..2 {
+                let mut all = [null_mut(); 300];
+                for (i, at) in all.iter_mut().enumerate() {
+                    a.platform().run_on(i as u32 / 150);
+                    *at = a.cache_alloc(cache, Gfp::KERNEL, USER.quietly());
+                }
+                let held: Vec<_> = all.into_iter().filter(|at| !at.is_null()).collect();
+                served += held.len();
+                assert_eq!(cache.live(), held.len() as u64);
+                assert_eq!(held.iter().collect::<BTreeSet<_>>().len(), held.len());
+                for at in held {
+                    // SAFETY: a live object of 9000 bytes, given up.
+                    unsafe {
+                        let bytes = std::slice::from_raw_parts(at, 9000);
+                        assert!(ctor.is_none() || bytes.iter().all(|&byte| byte == 0x5a));
+                        a.cache_free(cache, at);
+                    }
+                }
+                let mut all = [null_mut(); 300];
+                let one = || a.cache_alloc(cache, Gfp::KERNEL, USER.quietly());
+                // SAFETY: a live object that was taken just now.
+                let got = a.all_or_none(&mut all, one, |at| unsafe { a.cache_free(cache, at) });
+                assert_eq!(cache.live(), got as u64);
+                // SAFETY: live objects, given up.
+                all[..got].iter().for_each(|&at| unsafe { a.cache_free(cache, at) });
+                a.cache_shrink(cache);
+            }
+            // SAFETY: a live cache, which is used no longer.
+            assert!(unsafe { a.cache_destroy(handle) });
+        }
+        served
+    };
+    let fresh = || started(budget(16 << 20, 2));
+    let a = fresh();
+    a.platform().fail(u64::MAX, u64::MAX);
+    assert_eq!(work(a), 1200);
+    let calls = a.platform().calls();
+    assert!(calls > 10, "{calls} calls");
+    let mut refused = 0;
+    for from in 1..=calls {
+        for to in [from + 1, u64::MAX] {
+            let a = after_faults(fresh(), from..to, |a| refused += 1200 - work(a));
+            assert_eq!(work(a), 1200, "the fault at call {from} did not pass");
+            assert!(books(a).is_empty());
+            assert_eq!((a.validate(), a.stats().objects), (Ok(()), 0));
+        }
+    }
+    assert!(refused > 0);
+}
+
+/// Caches that cannot be made take no memory, and objects that are there are not lost.
+#[test]
+fn without_memory_there_is_no_cache_and_its_objects_stay() {
+    let a = started(budget(16 << 20, 2));
+    let make = || a.cache_create(b"more", 200, 0, Some(construct), OWNER.quietly());
+    let handle = make().expect("memory");
+    // SAFETY: it lives until it is destroyed, and is not used afterwards.
+    let cache = unsafe { handle.as_ref() };
+    a.platform().fail(1, u64::MAX);
+    let held = until_null(|| a.cache_alloc(cache, Gfp::KERNEL, USER.quietly()));
+    let filler = until_null(|| a.alloc(20_000, USER.quietly()));
+    let small = until_null(|| a.alloc(6000, USER.quietly()));
+    let made: Vec<_> = std::iter::from_fn(make).collect();
+    assert!(make().is_none() && held.iter().all(|&object| is_constructed(object)));
+    assert_eq!(cache.live(), held.len() as u64);
+    // SAFETY: all live, given up.
+    unsafe {
+        held.into_iter().for_each(|object| a.cache_free(cache, object));
+        filler.into_iter().chain(small).for_each(|at| a.free(at));
+        made.into_iter().chain([handle]).for_each(|cache| assert!(a.cache_destroy(cache)));
+    }
+    assert!(books(a).is_empty());
+    assert_eq!((a.validate(), a.stats().objects), (Ok(()), 0));
 }

@@ -4,14 +4,13 @@
 
 mod instance;
 
-use instance::{Simulated, assert_empty, budget, free_all, simulated, until_null};
+use instance::{Simulated, agrees, assert_empty, budget, free_all, simulated, until_null};
+use kmem_core::Group;
 use kmem_core::memcg::GroupId;
-use kmem_core::os::Platform;
 use kmem_core::os::linux::Linux;
 use kmem_core::os::sim::Sim;
 use kmem_core::request::Caller;
-use kmem_core::units::{Gfp, ObjcgId, Order};
-use kmem_core::{Group, Instance};
+use kmem_core::units::{Gfp, Order};
 use kmem_layout::group::Limit;
 use kmem_layout::word::{CHARGED_METADATA, TAG_OTHER};
 use std::collections::BTreeSet;
@@ -21,24 +20,6 @@ fn tenant(a: &'static Simulated) -> Option<Group<Sim<Linux>>> {
         .group_create(GroupId::ROOT, b"tenant")
         .or_else(|_| a.group_find(GroupId::ROOT, b"tenant"));
     a.group(id.ok()?).ok()
-}
-
-/// Bytes with metadata, and number, of the live objects whose words name a group.
-fn live<P: Platform>(a: &'static Instance<P>, objcg: ObjcgId) -> (u64, u64) {
-    let mut sum = (0, 0);
-    a.census_by_group(|held| {
-        if held.objcg == objcg {
-            sum = (sum.0 + held.charged(), sum.1 + held.calls);
-        }
-    });
-    sum
-}
-
-/// Checks that a group is charged what its objects' words say, and that it has `held` objects.
-fn agrees(a: &'static Simulated, tenant: &Group<Sim<Linux>>, held: usize, when: &str) {
-    assert_eq!(a.validate_groups(), Ok(()), "{when}");
-    let (bytes, count) = live(a, tenant.id().objcg());
-    assert_eq!((tenant.stat().current, count), (bytes, held as u64), "{when}");
 }
 
 /// Makes one request of each kind, and grows and shrinks the results. Returns the granted ones.

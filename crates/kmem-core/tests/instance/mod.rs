@@ -22,7 +22,7 @@ pub(crate) use child::{case, lines, run_child};
 pub(crate) use console::{fatal, print};
 pub(crate) use fixed::{Fixed, fixed};
 pub(crate) use forked::forked;
-pub(crate) use group::{cost, group};
+pub(crate) use group::{agrees, cost, group};
 pub(crate) use leaked::leaked;
 pub(crate) use memory::{assert_empty, free, free_all, until_null};
 pub(crate) use random::random;
