@@ -2,22 +2,77 @@
 
 use kmem_testing::{not_run, this_test};
 
-use crate::harness::{Run, program};
+use crate::harness::{Outcome, Run, library, program_with_libraries};
+
+/// The mode of huge pages that the system is in, such as `madvise`; empty if it has none.
+fn mode() -> String {
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let modes = std::fs::read_to_string(path).unwrap_or_default();
+    let chosen = modes.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    chosen.map_or_else(String::new, |(mode, _)| mode.to_owned())
+}
 
 /// Returns whether the system backs memory on advice, so that kmem decides.
 fn has_advice() -> bool {
-    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
-    let on_advice = std::fs::read_to_string(path).is_ok_and(|text| text.contains("[madvise]"));
+    let on_advice = mode() == "madvise";
     if !on_advice {
         not_run(&this_test(), "the system does not back memory with huge pages on advice");
     }
     on_advice
 }
 
+fn run(case: &str, thp: &str, expected: &str) -> Outcome {
+    let library = library().expect("there is a library to test");
+    let program = program_with_libraries("huge_pages.c", "huge_pages", &[&library]);
+    let outcome =
+        Run::new(program).args(&[case, expected]).env("KMEM_CONF", format!("thp:{thp}")).run();
+    outcome.assert_quiet_success();
+    outcome
+}
+
 fn check(case: &str, thp: &str, expected: &str) {
     if has_advice() {
-        let run = Run::new(program("huge_pages.c")).args(&[case, expected]);
-        run.env("KMEM_CONF", format!("thp:{thp}")).run().assert_quiet_success();
+        run(case, thp, expected);
+    }
+}
+
+/// [`check`] of memory that is backed or not, on a system that has huge pages to give.
+fn check_backed(case: &str, thp: &str) {
+    if run(case, thp, "advised").stdout.contains("none") {
+        not_run(&this_test(), "the system has no free huge page");
+    }
+}
+
+/// Returns whether the system backs memory that asks for it, or all.
+fn backs_memory() -> bool {
+    let backs = ["madvise", "always"].contains(&&*mode());
+    if !backs {
+        not_run(&this_test(), "the system does not back memory with huge pages");
+    }
+    backs
+}
+
+#[test]
+fn a_dense_heap_is_backed_by_huge_pages() {
+    if backs_memory() {
+        check_backed("backed", "auto");
+        check_backed("backed", "always");
+    }
+}
+
+#[test]
+fn blocks_of_the_size_of_a_huge_page_are_backed_by_one() {
+    if backs_memory() {
+        check_backed("blocks", "auto");
+        check_backed("blocks", "always");
+    }
+}
+
+#[test]
+fn long_buffers_with_holes_take_the_pages_that_are_touched_and_no_huge_ones() {
+    if has_advice() {
+        check_backed("buffers", "auto");
+        check_backed("buffers", "never");
     }
 }
 

@@ -1,6 +1,9 @@
 /* Which memory gets huge pages, as the kernel tells it.
- * Arguments: CASE, then "advised" or "not": whether the heap is to get them. */
+ * Arguments: CASE, then "advised" or "not": whether the heap is to get them. The cases "backed",
+ * "blocks" and "buffers" print "none" and end where the system has no huge page to give. */
 #include "check.h"
+#include <kmem.h>
+#include <sys/mman.h>
 
 enum { SIZE = 200, COUNT = 400000 };
 static char *objects[COUNT];
@@ -84,6 +87,51 @@ static void thin_out(size_t stretch)
 	}
 }
 
+/* Returns whether the system gives a program huge pages that asks for 32 MiB of them. */
+static int has_huge_pages(void)
+{
+	size_t bytes = 32 * MIB;
+	char *own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	REQUIRE(own != MAP_FAILED && !madvise(own, bytes, MADV_HUGEPAGE));
+	memset(own, 1, bytes);
+	size_t huge = read_mappings().huge;
+	munmap(own, bytes);
+	return huge > 0;
+}
+
+/* Touches order-9 blocks, each the size of a huge page. */
+static void check_blocks(void)
+{
+	enum { BLOCKS = 32 };
+	for (int i = 0; i < BLOCKS; i++) {
+		char *block = alloc_pages(GFP_KERNEL, 9);
+		REQUIRE(block != NULL);
+		CHECK_AT((uintptr_t)block % (2 * MIB) == 0, block);
+		memset(block, i, 2 * MIB);
+	}
+	struct mapped now = read_mappings();
+	CHECK_AT(now.huge > 0, now.huge);
+	CHECK_AT(now.resident < (2 * BLOCKS + 24) * MIB, now.resident);
+}
+
+/* Touches one page in each half MiB of long buffers. They lie beside each other without a gap, so
+ * that only what their users leave out makes them sparse. */
+static void check_buffers(void)
+{
+	static const size_t SIZES[] = { 512 << 10, 1 << 20, 3 << 20, 9 << 20 };
+	size_t before = read_mappings().resident, touched = 0;
+	for (int i = 0; i < 64; i++) {
+		size_t size = SIZES[i % 4];
+		char *buffer = malloc(size);
+		REQUIRE(buffer != NULL);
+		for (size_t at = 0; at < size; at += 512 << 10, touched += 4096)
+			buffer[at] = 1;
+	}
+	struct mapped now = read_mappings();
+	CHECK_AT(now.huge == 0, now.huge);
+	CHECK_AT(now.resident < before + touched + 4 * MIB, now.resident - before);
+}
+
 int main(int argc, char **argv)
 {
 	REQUIRE(argc == 3);
@@ -91,6 +139,20 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[1], "small")) {
 		allocate(0, COUNT / 10);
 		CHECK_AT(read_mappings().advised == 0, read_mappings().advised);
+		return RESULT();
+	}
+	int backed = !strcmp(argv[1], "backed"), blocks = !strcmp(argv[1], "blocks");
+	if (backed || blocks || !strcmp(argv[1], "buffers")) {
+		if (!has_huge_pages()) {
+			puts("none");
+		} else if (blocks) {
+			check_blocks();
+		} else if (backed) {
+			allocate(0, COUNT);
+			CHECK_AT(read_mappings().huge > 0, read_mappings().huge);
+		} else {
+			check_buffers();
+		}
 		return RESULT();
 	}
 	allocate(0, COUNT);
