@@ -84,10 +84,53 @@ fn twenty_thousand_groups_come_and_go_in_a_process_with_little_address_space() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// A process of its own, whose resident memory no other test changes.
+#[test]
+fn a_group_that_was_merged_takes_no_memory() {
+    let output = run_child("", "resident");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Bytes of this process that are in memory.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("it is there");
+    let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a line");
+    let kib = line.trim_end_matches("kB").trim().parse::<usize>().expect("a number");
+    kib << 10
+}
+
+fn compare_resident() {
+    static A: Kmem = Kmem::new();
+    const GROUPS: u64 = 60_000;
+    let parent = group(&A, "parent");
+    let mut objects = vec![std::ptr::null_mut(); GROUPS as usize];
+    // Bytes in memory with one object for each number, allocated by `one`.
+    let mut with = |one: &dyn Fn(u64) -> *mut u8| {
+        (0..).zip(&mut objects).for_each(|(name, at)| *at = one(name));
+        free_all(&A, merge_all(&A, parent.id()));
+        A.trim();
+        assert_eq!(A.group_dying(), 0);
+        let now = resident();
+        free_all(&A, objects.drain(..));
+        objects.resize(GROUPS as usize, std::ptr::null_mut());
+        A.trim();
+        now
+    };
+    let of_group = |name| within(&A, parent.id(), name, |caller| A.alloc(16, caller));
+    let of_parent = |_| A.alloc(16, USER.charged_to(parent.id().objcg()));
+    // The first round has all ids used once, so that the table of groups is in memory.
+    with(&of_group);
+    let (dead, alone) = (with(&of_group), with(&of_parent));
+    let more = dead.saturating_sub(alone);
+    assert!(more < GROUPS as usize * 4, "{more} bytes for {GROUPS} merged groups");
+}
+
 #[test]
 fn child() {
-    if case().is_none() {
-        return;
+    match case().as_deref() {
+        None => return,
+        Some("resident") => return compare_resident(),
+        Some(_) => {}
     }
     static A: Kmem = Kmem::new();
     let limit = libc::rlimit { rlim_cur: 256 << 20, rlim_max: 256 << 20 };
