@@ -16,6 +16,7 @@ readonly TOOLS=(
   "c++ g++"
   "g++ g++"
   "clang clang"
+  "musl-gcc musl-tools"
   "objcopy binutils"
   "readelf binutils"
   "gcore gdb"

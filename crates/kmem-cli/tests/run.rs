@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use kmem_testing::library::{LIBRARY, built};
-use kmem_testing::{Compiler, is_not_root};
+use kmem_testing::{Compiler, is_missing, is_not_root};
 use tempfile::TempDir;
 
 const KMEM: &str = env!("CARGO_BIN_EXE_kmem");
@@ -235,6 +235,22 @@ fn programs_that_cannot_be_preloaded_are_refused() {
     };
     bench.refused(&variant("i386", &i386), "is a program for 32-bit x86");
     bench.refused(&variant("short", &|b| b.truncate(30)), "broken ELF header");
+}
+
+#[test]
+fn programs_for_musl_are_refused() {
+    if is_missing("musl-gcc") {
+        return;
+    }
+    let bench = Bench::new();
+    let source = bench.path("plain.c");
+    fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let musl = |name: &str, flag: &str| {
+        Compiler::new("musl-gcc").arg(&source).arg(flag).compile(bench.path(name))
+    };
+    bench.refused(&musl("musl", "-O1"), "is linked against musl (/lib/ld-musl-");
+    bench.refused(&bench.path("musl"), "Link the program against glibc");
+    bench.refused(&musl("musl-static", "-static"), "statically linked");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The life of a process before main and after it, and libraries that come and go.
 
-use kmem_testing::is_missing;
+use std::path::Path;
+
+use kmem_testing::{Compiler, compile_once, is_missing};
 
 use crate::harness::{
     CONFIGURATIONS, Run, in_configurations, is_not_kmem, library, must_work, no_cxx, program,
@@ -157,4 +159,25 @@ fn common_programs_start_and_end() {
             );
         }
     }
+}
+
+/// The loader of musl refuses the library, which needs glibc. The program does not start, so it
+/// does not run with half of an allocator either.
+#[test]
+fn a_program_for_musl_does_not_start_with_the_library_and_says_why() {
+    if is_missing("musl-gcc") || is_not_kmem() {
+        return;
+    }
+    let path = compile_once("hello-musl", |path| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/hello.c");
+        Compiler::new("musl-gcc").arg(source).compile(path);
+    });
+    let alone = Run::new(&path).without_preload().run();
+    alone.assert_quiet_success();
+    assert_eq!(alone.stdout, "hello\n");
+    let outcome = Run::new(&path).run();
+    assert_eq!((outcome.code(), &*outcome.stdout), (Some(127), ""), "{}", outcome.story());
+    let why = "Error loading shared library ld-linux-x86-64.so.2: No such file or directory";
+    assert!(outcome.stderr.contains(why), "{}", outcome.story());
+    assert!(outcome.stderr.contains("libkmem.so"), "{}", outcome.story());
 }

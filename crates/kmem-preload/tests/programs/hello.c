@@ -1,13 +1,14 @@
-/* Allocates a little, prints one line, exits 0. */
-#include "check.h"
+/* Says hello, from memory that it allocates. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 int main(void)
 {
-	void *blocks[64];
-	for (int i = 0; i < 64; i++)
-		REQUIRE((blocks[i] = malloc((size_t)i * 100)) != NULL);
-	for (int i = 0; i < 64; i++)
-		free(blocks[i]);
-	puts("hello");
+	char *text = malloc(6);
+	if (!text)
+		return 1;
+	puts(strcpy(text, "hello"));
+	free(text);
 	return 0;
 }
