@@ -57,6 +57,16 @@ void kmem_tag_leave(uintptr_t before);
 	}))
 #define alloc_hooks(call) alloc_hooks_tag(KMEM_TAG(), call)
 
+/* -- The switch -------------------------------------------------------------------------------- */
+
+/* Switches memory allocation profiling off (0) or on, as `kmem sysctl vm.mem_profiling` does from
+ * outside. While it is off, new objects are not tagged. Objects keep the tag that they have, and
+ * groups pay as ever. Returns 0, or -ENOTSUP if there are no books to switch
+ * (KMEM_CONF=mem_profiling:never). Signal handlers may use both functions. */
+int kmem_profiling_set(int on);
+/* 1: new objects get the tag of their call site; 0: they are not tagged; -ENOTSUP as above. */
+int kmem_profiling_get(void);
+
 /* -- Tags of a loaded object ------------------------------------------------------------------- */
 
 #ifndef KMEM_TAGS_BY_LOADER

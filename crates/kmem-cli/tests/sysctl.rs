@@ -100,6 +100,31 @@ fn objects_of_rounds_while_the_switch_is_off_are_not_tagged() {
 }
 
 #[test]
+fn a_program_switches_itself_and_the_last_switch_from_inside_or_outside_counts() {
+    let mut program = Rounds::start("");
+    program.tell(b'0');
+    assert_eq!(program.sysctl(&[]), "vm.mem_profiling = 0\n");
+    program.tell(b'a');
+    assert_eq!(program.books()[..2], [times(0), times(1)]);
+    program.tell(b'1');
+    assert_eq!(program.sysctl(&[]), "vm.mem_profiling = 1\n");
+    program.tell(b'a');
+    assert_eq!(program.books()[..2], [times(1), times(1)]);
+    program.sysctl(&["vm.mem_profiling=0"]);
+    program.tell(b'a');
+    assert_eq!(program.books()[..2], [times(1), times(2)]);
+    program.tell(b'1');
+    program.tell(b'a');
+    (0..4).for_each(|_| program.tell(b'f'));
+    assert_eq!(program.books()[..2], [times(0), times(0)]);
+}
+
+#[test]
+fn a_program_without_books_has_no_switch() {
+    Rounds::start("mem_profiling:never").tell(b'?');
+}
+
+#[test]
 fn a_program_that_was_started_with_the_switch_off_can_be_looked_at_later() {
     let mut program = Rounds::start("mem_profiling:0");
     assert_eq!(program.sysctl(&[]), "vm.mem_profiling = 0\n");

@@ -169,13 +169,3 @@ fn no_object_has_two_owners_under_migration_and_draining() {
     STORM.trim();
     assert_eq!(STORM.stats().used, 0);
 }
-
-#[test]
-fn the_switch_in_the_root_block_is_followed() {
-    static SWITCHED: Kmem = Kmem::new();
-    let first = SWITCHED.alloc(40, Caller::at(0x77));
-    assert!(!first.is_null());
-    let mut tags = Vec::new();
-    SWITCHED.census(|tag, bytes, _| tags.push((SWITCHED.site_address(tag), bytes)));
-    assert_eq!(tags, [(0x77, 48)]);
-}

@@ -4,9 +4,10 @@
 use kmem_core::task;
 use kmem_core::units::{Gfp, Order, TagId};
 use kmem_core::{Caller, Kmem, StaticTag, Tagged};
-use kmem_layout::word::{TAG_MASK, TAG_NONE};
+use kmem_layout::word::{TAG_MASK, TAG_NONE, TAG_UNTAGGED};
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 /// Bytes and calls by place: `file:line function`, or the number of return addresses.
@@ -265,4 +266,66 @@ fn tags_of_a_registered_object_have_numbers_and_names_before_their_first_use() {
     A.unregister_tags(range.start, range.end, b"plugin.so");
     assert_eq!((known().len(), places()), (2, 0));
     assert_eq!(A.sites().validate(), Ok(()));
+}
+
+#[test]
+fn a_program_switches_profiling_and_objects_keep_what_they_have() {
+    static A: Kmem = Kmem::new();
+    let site = |kmem: &'static Kmem| kmem.alloc(40, Caller::at(0x77));
+    let calls = || {
+        let books = books(&A);
+        let of = |place: &str| books.get(place).map_or(0, |row| row.1);
+        (of("[77]"), of(&format!("tag {TAG_UNTAGGED}")))
+    };
+    let tagged = [site(&A), site(&A)];
+    assert_eq!((A.profiling(), calls()), (Some(true), (2, 0)));
+    assert!(A.set_profiling(false));
+    let untagged = [site(&A), A.alloc(100_000, Caller::at(0x77))];
+    assert_eq!((A.profiling(), calls()), (Some(false), (2, 2)));
+    // SAFETY: a live object, given up.
+    unsafe { A.free(tagged[0]) };
+    assert!(A.set_profiling(true) && A.set_profiling(true));
+    let last = site(&A);
+    assert_eq!((A.profiling(), calls()), (Some(true), (2, 2)));
+    // SAFETY: live allocations, given up.
+    unsafe { [tagged[1], untagged[0], untagged[1], last].into_iter().for_each(|at| A.free(at)) };
+    assert_eq!((calls(), A.stats().objects), ((0, 0), 0));
+}
+
+/// Threads enter their call sites into the cache while others switch. The last word counts.
+#[test]
+fn the_last_switch_counts_for_every_call_site_though_threads_switch_concurrently() {
+    static A: Kmem = Kmem::new();
+    static DONE: AtomicBool = AtomicBool::new(false);
+    for round in 0..40 {
+        DONE.store(false, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                scope.spawn(move || {
+                    for n in (0usize..).take_while(|_| !DONE.load(Ordering::Relaxed)) {
+                        let at = A.alloc(40, Caller::at(0x1000 + thread * 8 + n % 4));
+                        // SAFETY: a live object, given up.
+                        unsafe { A.free(at) };
+                    }
+                });
+            }
+            let switch = || assert!((0..200).all(|n| A.set_profiling(n % 2 == 0)));
+            let other = scope.spawn(switch);
+            switch();
+            other.join().expect("no panic");
+            let on = round % 2 == 0;
+            assert!(A.set_profiling(on));
+            // A request from before the switch may still be under way, so look after the threads.
+            DONE.store(true, Ordering::Relaxed);
+        });
+        let on = round % 2 == 0;
+        assert_eq!(A.profiling(), Some(on));
+        for site in 0..16 {
+            let at = A.alloc(40, Caller::at(0x1000 + site));
+            let untagged = books(&A).contains_key(&format!("tag {TAG_UNTAGGED}"));
+            assert_eq!(untagged, !on, "site {site} in round {round}");
+            // SAFETY: a live object, given up.
+            unsafe { A.free(at) };
+        }
+    }
 }

@@ -153,3 +153,15 @@ unsafe extern "C" fn kmem_tag_leave(before: usize) {
     // SAFETY: the same contract.
     unsafe { task::replace_tag(before) };
 }
+
+/// Switches memory allocation profiling. Returns 0, or `-ENOTSUP` without books.
+#[unsafe(no_mangle)]
+extern "C" fn kmem_profiling_set(on: c_int) -> c_int {
+    if KMEM.set_profiling(on != 0) { 0 } else { -libc::ENOTSUP }
+}
+
+/// Returns 1 or 0, or `-ENOTSUP` without books.
+#[unsafe(no_mangle)]
+extern "C" fn kmem_profiling_get() -> c_int {
+    KMEM.profiling().map_or(-libc::ENOTSUP, c_int::from)
+}

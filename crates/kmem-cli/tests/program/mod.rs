@@ -32,7 +32,12 @@ pub(crate) fn library() -> PathBuf {
 #[track_caller]
 pub(crate) fn compile(name: &str, flags: &[&str], dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-    Compiler::c().args(["-g", "-O1", "-pthread"]).args(flags).arg(source).compile(dir.join(name))
+    Compiler::c()
+        .include()
+        .args(["-g", "-O1", "-pthread"])
+        .args(flags)
+        .arg(source)
+        .compile(dir.join(name))
 }
 
 /// A copy of the command that every user may run, while the directory exists. None, and recorded,

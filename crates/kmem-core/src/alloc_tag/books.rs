@@ -184,13 +184,27 @@ impl Books {
     /// takes it over.
     pub fn look_outside(&self) {
         let Some(root) = self.root() else { return };
-        let wish = root.profiling.load(Ordering::Relaxed);
-        if self.are_kept() && wish <= profiling::ON {
+        // Once more after a change: this thread may have read a wish that is older than the mode.
+        loop {
+            let wish = root.profiling.load(Ordering::SeqCst);
+            if !self.are_kept() || wish > profiling::ON || self.mode() == Mode::of(wish) {
+                return;
+            }
             let wish = Mode::of(wish);
-            if self.mode() != wish && self.mode.swap(wish.0, Ordering::SeqCst) != wish.0 {
+            if self.mode.swap(wish.0, Ordering::SeqCst) != wish.0 {
                 self.sites.forget();
             }
         }
+    }
+
+    /// Turns the switch on or off. False: there are no books, or they are not started.
+    pub fn turn(&self, on: bool) -> bool {
+        let Some(root) = self.root().filter(|_| self.are_kept()) else { return false };
+        root.profiling.store(if on { profiling::ON } else { profiling::OFF }, Ordering::SeqCst);
+        self.look_outside();
+        // Another thread may have taken the wish over, and not have emptied the cache yet.
+        self.sites.forget();
+        true
     }
 
     /// The extension word of a live allocation by a caller whose callers were told apart before, if

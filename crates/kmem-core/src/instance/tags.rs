@@ -6,13 +6,41 @@ use kmem_layout::mapping::MappingTable;
 use kmem_layout::word::TAG_MASK;
 
 use super::Instance;
-use crate::alloc_tag::{Change, Held, LiveTag};
+use crate::alloc_tag::{Change, Held, LiveTag, Mode};
 use crate::codetag::{Sites, StaticTag};
 use crate::os::Platform;
 use crate::request::Caller;
 use crate::units::TagId;
 
 impl<P: Platform> Instance<P> {
+    /// Switches memory allocation profiling on or off, as `kmem sysctl vm.mem_profiling` does from
+    /// outside (the kernel's sysctl of that name). While it is off, new objects are not tagged.
+    /// Objects keep the tag that they have, and groups pay as ever. False: the instance keeps no
+    /// books (`mem_profiling:never`), or cannot start.
+    ///
+    /// # Examples
+    /// ```
+    /// static KMEM: kmem_core::Kmem = kmem_core::Kmem::new();
+    /// assert_eq!(KMEM.profiling(), Some(true));
+    /// assert!(KMEM.set_profiling(false));
+    /// assert_eq!(KMEM.profiling(), Some(false));
+    /// ```
+    #[must_use]
+    pub fn set_profiling(&'static self, on: bool) -> bool {
+        self.ready() && self.ledger.books.turn(on)
+    }
+
+    /// Returns whether new objects get the tag of their call site, see [`Self::set_profiling`].
+    /// `None`: the instance keeps no books, or cannot start.
+    pub fn profiling(&'static self) -> Option<bool> {
+        let books = &self.ledger.books;
+        let kept = self.ready() && books.are_kept();
+        kept.then(|| {
+            books.look_outside();
+            books.mode() == Mode::ON
+        })
+    }
+
     /// Registers the static tags of an object (a module) under its name. Called when the object is
     /// loaded. Readers list the tags from here on, used or not.
     ///
