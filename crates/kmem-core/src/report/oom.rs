@@ -4,12 +4,12 @@
 use core::fmt;
 
 use kmem_layout::blackbox::reason;
-use kmem_layout::word::TAG_MASK;
 
 use super::Reporter;
 use super::due::Shortage;
 use super::line::{Size, print};
 use super::name::{GroupPath, SiteName};
+use super::refusal::Asker;
 use crate::alloc_tag::{Census, Tally};
 use crate::os::Platform;
 use crate::request::Caller;
@@ -37,15 +37,16 @@ impl<P: Platform> Reporter<'_, P> {
         if caller.is_quiet() {
             return;
         }
-        self.note_refusal(ObjcgId::ROOT, size as u64, caller);
-        if self.tell(ObjcgId::ROOT, caller.objcg(), size as u64, caller) {
+        let asker = Asker::new(caller);
+        self.note_refusal(ObjcgId::ROOT, size as u64, &asker);
+        if self.tell(ObjcgId::ROOT, caller.objcg(), size as u64, &asker) {
             return;
         }
         let budget = self.platform.budget();
         // The first zone of a kernel has what is left of its regions.
         let is_possible = size <= budget.first_zone.max(budget.memory);
         if is_possible && census.knows_holders() {
-            self.report_shortage(census, ObjcgId::ROOT, size as u64, caller);
+            self.report_shortage(census, ObjcgId::ROOT, size as u64, &asker);
         }
     }
 
@@ -64,26 +65,27 @@ impl<P: Platform> Reporter<'_, P> {
         if caller.is_quiet() {
             return;
         }
-        self.note_refusal(at, bytes, caller);
-        if !self.tell(at, payer, bytes, caller) {
-            self.report_shortage(census, at, cost, caller);
+        let asker = Asker::new(caller);
+        self.note_refusal(at, bytes, &asker);
+        if !self.tell(at, payer, bytes, &asker) {
+            self.report_shortage(census, at, cost, &asker);
         }
     }
 
     /// Notes a refused request in the black box, for those who read it after the end.
-    fn note_refusal(&self, at: ObjcgId, bytes: u64, caller: Caller) {
-        let (books, platform) = (self.books, self.platform);
+    fn note_refusal(&self, at: ObjcgId, bytes: u64, asker: &Asker) {
+        let books = self.books;
         if books.are_kept() && books.blackbox.is_there() {
-            let tag = TagId(books.word_for(platform, caller) & TAG_MASK);
-            books.blackbox.note_refusal(platform, &books.sites, (tag, at), bytes);
+            let site = (asker.tag(self), at);
+            books.blackbox.note_refusal(self.platform, &books.sites, site, bytes);
         }
     }
 
-    fn report_shortage(&self, census: &Census<'_>, group: ObjcgId, bytes: u64, caller: Caller) {
+    fn report_shortage(&self, census: &Census<'_>, group: ObjcgId, bytes: u64, asker: &Asker) {
         if !self.may_report() {
             return;
         }
-        let tag = TagId(self.books.word_for(self.platform, caller) & TAG_MASK);
+        let tag = asker.tag(self);
         self.reports.due.leave(Shortage { bytes, tag, group });
         self.make_due_report(census);
         // The report on a group counts its own memory alone, and a record all.

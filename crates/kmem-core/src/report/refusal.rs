@@ -12,6 +12,7 @@
 //! While it runs, the thread is marked as one within a shrinker. So limits refuse its allocations
 //! nothing, and a failure within it is reported on standard error. That bounds the recursion.
 
+use core::cell::OnceCell;
 use core::ffi::c_void;
 
 use kmem_layout::group::NO_LIMIT;
@@ -133,21 +134,40 @@ impl Handler {
     }
 }
 
+/// The caller of a refused request. Its tag is looked up once, for the first that needs it: the
+/// black box, the function or the report.
+pub(super) struct Asker {
+    caller: Caller,
+    tag: OnceCell<TagId>,
+}
+
+impl Asker {
+    pub(super) fn new(caller: Caller) -> Self {
+        Self { caller, tag: OnceCell::new() }
+    }
+
+    /// Its tag, for an instance with books.
+    pub(super) fn tag<P: Platform>(&self, reporter: &Reporter<'_, P>) -> TagId {
+        let look_up = || reporter.books.word_for(reporter.platform, self.caller) & TAG_MASK;
+        *self.tag.get_or_init(|| TagId(look_up()))
+    }
+}
+
 impl<P: Platform> Reporter<'_, P> {
     /// Tells the program of a refusal at the `max` of the group `at`; the root: there is no memory.
     /// False: the program has no function for it, or this thread is in a callback.
-    pub(super) fn tell(&self, at: ObjcgId, payer: ObjcgId, bytes: u64, caller: Caller) -> bool {
+    pub(super) fn tell(&self, at: ObjcgId, payer: ObjcgId, bytes: u64, asker: &Asker) -> bool {
         let handler = &self.reports.handler;
-        handler.listens() && handler.call(&self.refusal(at, payer, bytes, caller))
+        handler.listens() && handler.call(&self.refusal(at, payer, bytes, asker))
     }
 
     #[inline(never)]
-    fn refusal(&self, at: ObjcgId, payer: ObjcgId, bytes: u64, caller: Caller) -> Refusal {
-        let (sites, site) = (&self.books.sites, caller.site());
+    fn refusal(&self, at: ObjcgId, payer: ObjcgId, bytes: u64, asker: &Asker) -> Refusal {
+        let (sites, site) = (&self.books.sites, asker.caller.site());
         // Without books there is no table of sites.
         let (tag, address) = if self.books.are_kept() {
-            let tag = self.books.word_for(self.platform, caller) & TAG_MASK;
-            (tag, sites.address(TagId(tag)))
+            let tag = asker.tag(self);
+            (tag.0, sites.address(tag))
         } else {
             let is_call = site.static_tag().is_none() && site != CallSite::NOBODY;
             (0, if is_call { site.address } else { 0 })
