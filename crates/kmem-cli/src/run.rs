@@ -16,6 +16,7 @@
 //! exit_socket  socket at which processes report that they are about to exit
 //! exit_report  the report
 //! sections     its parts: processes, grouped by program
+//! misuse       lines about a misuse of memory
 //! rows         the rows of the command's own process, in place of the report
 //! sys          system calls
 //! ```
@@ -26,6 +27,7 @@ mod embedded;
 pub(crate) mod exit_report;
 mod exit_socket;
 pub(crate) mod library;
+mod misuse;
 pub(crate) mod oom;
 mod peak;
 pub(crate) mod preloadable;

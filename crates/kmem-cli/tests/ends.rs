@@ -230,8 +230,37 @@ fn a_misuse_of_any_interface_is_named_and_reported() {
         assert!(report.contains("kmem ended it for a misuse of memory\n"), "{end}: {report}");
         let names = report.contains("kmem: the misused memory was last allocated by hold at ");
         assert_eq!(names, holder.is_some(), "{end}: {report}");
+        assert!(report.contains(&in_line("memory was misused", "main", end)), "{end}: {report}");
         assert_eq!(objects(&report, "hold"), 20_001, "{end}: {report}");
         bench.left_nothing();
+    }
+}
+
+/// The line of the report about a call of the program, which has this mark in its source.
+#[track_caller]
+fn in_line(what: &str, function: &str, mark: &str) -> String {
+    let source = include_str!("programs/ends.c");
+    let mark = format!("/* {mark} */");
+    let line = 1 + source.lines().position(|line| line.contains(&mark)).unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/ends.c");
+    format!("kmem: {what} in {function} at {}:{line}\n", file.display())
+}
+
+#[test]
+fn the_line_of_the_wrong_call_is_in_the_report_on_any_stack_and_in_any_process() {
+    for (end, function, mark) in [
+        ("free", "main", "twice"),
+        ("handler", "free_again", "in a handler"),
+        ("free_in_child", "main", "in the child"),
+    ] {
+        for options in [[].as_slice(), &["--hardened"]] {
+            let bench = Bench::new();
+            let output = bench.output(&[options, &["--all"]].concat(), &["2000", end]);
+            let report = text(&output.stderr);
+            let line = in_line("memory was misused", function, mark);
+            assert!(report.contains(&line), "{end} {options:?}: {report}");
+            bench.left_nothing();
+        }
     }
 }
 
@@ -254,6 +283,12 @@ fn a_double_free_that_is_found_later_is_named_and_reported() {
             assert!(report.contains("-byte object at 0x") && report.contains(" was freed twice\n"));
             assert!(report.contains("kmem ended it for a misuse of memory\n"), "{what}");
             assert!(report.contains("was last allocated by hold at "), "{what}");
+            // The call that frees is long over.
+            assert!(!report.contains("memory was misused in "), "{what}");
+            if end == "trim" {
+                let found = in_line("the misuse was found", "free_twice_unseen", "finds it");
+                assert!(report.contains(&found), "{what}");
+            }
             assert_eq!(objects(&report, "hold"), 20_000, "{what}");
             bench.left_nothing();
         }

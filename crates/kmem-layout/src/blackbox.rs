@@ -104,6 +104,9 @@ pub struct BoxHeader {
     pub exe: [u8; BOX_EXE],
     /// *Live.* Call sites of the first refused requests. A box whose `size` ends before has none.
     pub refusals: [BoxRefusal; BOX_REFUSALS],
+    /// *Live.* The misuse of memory for which the allocator ends the process. A box whose `size`
+    /// ends before has none.
+    pub misuse: BoxMisuse,
 }
 
 /// Requests of one call site that were refused for one reason.
@@ -118,6 +121,16 @@ pub struct BoxRefusal {
     pub count: u64,
     /// Bytes of the last one.
     pub bytes: u64,
+}
+
+/// The call that misused memory, or found that memory was misused.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BoxMisuse {
+    /// Tag of its chain of callers, which begins in the allocator; 0: there was no misuse.
+    pub tag: u32,
+    /// 1: this call is the wrong one. 0: an earlier one may be.
+    pub is_here: u32,
 }
 
 /// The site that a tag stands for.

@@ -29,7 +29,7 @@ pub use counters::Counts;
 pub use live::LiveBox;
 pub use record::{Moment, Reason};
 
-use kmem_layout::blackbox::BoxRefusal;
+use kmem_layout::blackbox::{BoxMisuse, BoxRefusal};
 use kmem_layout::mapping::FIRST_ADDRESS;
 use kmem_layout::word::TAG_OTHER;
 
@@ -249,6 +249,13 @@ impl BlackBox {
         self.header.refusals.iter().map(refusal).collect()
     }
 
+    /// The call that misused memory, for which kmem ended the process.
+    #[must_use]
+    pub fn misuse(&self) -> Option<Misuse> {
+        let BoxMisuse { tag, is_here } = self.header.misuse?;
+        Some(Misuse { row: self.row(tag, 0, 1), is_here: is_here != 0 })
+    }
+
     /// Sentences about damage to the file, the rest of which can be read.
     #[must_use]
     pub fn remarks(&self) -> &[String] {
@@ -366,6 +373,15 @@ pub struct Refusal {
     pub bytes: u64,
     /// Path of the group that was at its limit; `/`: not known. None: there was no memory.
     pub at_max: Option<String>,
+}
+
+/// The call that misused memory, or found that memory was misused.
+#[derive(Debug, Clone)]
+pub struct Misuse {
+    /// The call site, whose chain begins in the allocator.
+    pub row: SiteRow,
+    /// True: this call is the wrong one. False: an earlier one may be.
+    pub is_here: bool,
 }
 
 /// The process that a black box is of, and how far the box is.

@@ -15,6 +15,7 @@ use kmem_snapshot::{Note, Snapshot};
 use crate::leaks;
 
 use super::boxes::Held;
+use super::misuse;
 use super::oom::Kills;
 use super::peak;
 use super::sections::{self, Choice, Program};
@@ -54,11 +55,7 @@ pub(super) fn write(
     let all = || shown.iter().chain(&rest);
     let own = all().find(|program| program.is_main).and_then(|program| program.held.first());
     writeln!(out, "\nkmem: {} (pid {}) {}", printable(command), ended.pid, how(ended, own))?;
-    if let Some(place) =
-        own.filter(|held| sections::is_misuse(held)).and_then(|h| sections::misused(h))
-    {
-        writeln!(out, "kmem: the misused memory was last allocated by {}", printable(&place))?;
-    }
+    own.map_or(Ok(()), |held| misuse::write(out, held))?;
     own.map_or(Ok(()), |held| sections::write_refusals(out, held))?;
     let Kills { group, machine } = ended.kills;
     if group != 0 && !is_killed(ended) {
@@ -165,7 +162,7 @@ pub(super) fn how(ended: &Ended, own: Option<&&Held>) -> String {
     let Some(signal) = ended.status.signal() else { return status(ended.status) };
     let why = if is_killed(ended) && ended.kills.group != 0 {
         ": the kernel's OOM killer ended it"
-    } else if signal == libc::SIGABRT && own.is_some_and(|held| sections::is_misuse(held)) {
+    } else if signal == libc::SIGABRT && own.is_some_and(|held| misuse::is_misuse(held)) {
         ": kmem ended it for a misuse of memory"
     } else {
         ""

@@ -21,6 +21,7 @@ use kmem_snapshot::symbols::{Modules, Symbols};
 use kmem_snapshot::{Pattern, Site, Snapshot};
 
 use super::boxes::{Boxes, Held, Identity, Image, Rest};
+use super::misuse;
 use super::peak as peaks;
 
 /// A program that held one in this many parts of the memory, or more, has a section.
@@ -174,7 +175,10 @@ pub(crate) fn write(
             )?;
         }
     }
-    program.held.iter().try_for_each(|held| write_refusals(out, held))?;
+    for held in &program.held {
+        misuse::write(out, held)?;
+        write_refusals(out, held)?;
+    }
     let mut merged: Vec<Site> = Vec::new();
     let mut known = HashMap::new();
     let mut inherited = 0;
@@ -307,23 +311,6 @@ fn when(is_exit: bool, last_ns: u64, time_ns: u64) -> String {
     }
     let before = time_ns.saturating_sub(last_ns) as f64 / 1e9;
     format!("At the last record, {before:.1} s before the end")
-}
-
-/// True when kmem ended the process for a misuse of memory.
-pub(crate) fn is_misuse(held: &Held) -> bool {
-    let of = BlackBox::open(&held.path);
-    of.is_ok_and(|of| of.moment().is_some_and(|moment| moment.reason == Reason::Misuse))
-}
-
-/// The call that allocated the memory that the process misused, in words.
-pub(crate) fn misused(held: &Held) -> Option<String> {
-    let of = BlackBox::open(&held.path).ok()?;
-    let address = of.moment().map(|moment| moment.misused).filter(|&address| address != 0)?;
-    let snapshot = of.own()?;
-    let modules = Modules::of_maps(&snapshot.maps, &[address], of.exe(), None, &snapshot.budget);
-    let place = Symbols::new(&modules).resolve(address);
-    let function = place.function.as_deref().map(|name| format!("{} at ", report::short(name)));
-    Some(format!("{}{}", function.unwrap_or_default(), place.location()))
 }
 
 /// Writes a line about each of the first call sites of a process whose requests were refused.

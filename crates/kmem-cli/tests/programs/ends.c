@@ -2,6 +2,7 @@
  * "exec" are the program that it becomes, those after "leave" one without kmem. */
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,10 +58,32 @@ static void free_twice_unseen(char *object, int trims)
 	}
 	free(object);
 	if (trims)
-		malloc_trim(0);
+		malloc_trim(0); /* finds it */
 	for (int i = 10000; i < 20000; i++)
 		free(others[i]);
 	exit(1);
+}
+
+static char *of_handler;
+
+static void free_again(int signal)
+{
+	(void)signal;
+	free(of_handler); /* in a handler */
+}
+
+/* Frees an object twice, the second time on a stack for signals. */
+static void free_in_handler(char *object)
+{
+	static char stack[64 << 10];
+	stack_t own = { .ss_sp = stack, .ss_size = sizeof stack };
+	struct sigaction action = { .sa_handler = free_again, .sa_flags = SA_ONSTACK };
+
+	of_handler = object;
+	free(object);
+	sigaltstack(&own, NULL);
+	sigaction(SIGUSR1, &action, NULL);
+	raise(SIGUSR1);
 }
 
 static volatile int grown;
@@ -98,7 +121,15 @@ int main(int argc, char **argv)
 		*(volatile int *)8 = 1;
 	if (strcmp(end, "free") == 0) {
 		free(freed);
-		free(freed);
+		free(freed); /* twice */
+	}
+	if (strcmp(end, "handler") == 0)
+		free_in_handler(freed);
+	if (strcmp(end, "free_in_child") == 0) {
+		if (fork() == 0)
+			free(hold_in_child(1000) + 8); /* in the child */
+		wait(NULL);
+		return 0;
 	}
 	if (strcmp(end, "trim") == 0)
 		free_twice_unseen(freed, 1);
@@ -113,11 +144,11 @@ int main(int argc, char **argv)
 		free(freed);
 	}
 	if (strcmp(end, "cache") == 0)
-		kmem_cache_free(kmem_cache_create_noprof("mine", 100, 8, NULL), freed);
+		kmem_cache_free(kmem_cache_create_noprof("mine", 100, 8, NULL), freed); /* cache */
 	if (strcmp(end, "percpu") == 0)
-		kmem_free_percpu(freed);
+		kmem_free_percpu(freed); /* percpu */
 	if (strcmp(end, "vmalloc") == 0)
-		kmem_vunmap(freed);
+		kmem_vunmap(freed); /* vmalloc */
 	if (strcmp(end, "fork") == 0) {
 		fork_workers(3, 4000);
 		return 0;

@@ -7,6 +7,7 @@
 
 mod groups;
 mod mappings;
+mod misuse;
 mod recording;
 mod refusals;
 mod site;
@@ -22,9 +23,9 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use groups::GroupPart;
 use kmem_layout::blackbox::{
-    BOX_EXE, BOX_GROUPS, BOX_RECORDS, BOX_REFUSALS, BoxGroup, BoxHeader, BoxRecord, BoxRefusal,
-    BoxSite, Counter, FORK_RECORD, LAST_RECORDS, MAGIC, MAPPED_PART, MAPPINGS_AT, MAPS_AT,
-    PEAK_PART, PEAK_RECORDS, RECORD_SIZE, VERSION, reason,
+    BOX_EXE, BOX_GROUPS, BOX_RECORDS, BOX_REFUSALS, BoxGroup, BoxHeader, BoxMisuse, BoxRecord,
+    BoxRefusal, BoxSite, Counter, FORK_RECORD, LAST_RECORDS, MAGIC, MAPPED_PART, MAPPINGS_AT,
+    MAPS_AT, PEAK_PART, PEAK_RECORDS, RECORD_SIZE, VERSION, reason,
 };
 use kmem_layout::group::GroupBlock;
 pub use mappings::Change;
@@ -271,6 +272,7 @@ impl BlackBox {
             reserved: 0,
             exe,
             refusals: [BoxRefusal::default(); BOX_REFUSALS],
+            misuse: BoxMisuse::default(),
         };
         // SAFETY: the header has no padding: its words are at multiples of their sizes.
         let head = unsafe {
@@ -315,11 +317,6 @@ impl BlackBox {
             self.left.store(1, Ordering::Relaxed);
         }
         self.counters.store(0, Ordering::Relaxed);
-    }
-
-    /// Notes the return address of the call that allocated the memory that was misused.
-    pub fn note_misused(&self, ret: usize) {
-        self.misused.store(ret as u64, Ordering::Relaxed);
     }
 
     /// Returns whether this is a forked child that has left its parent's box, and has none yet.

@@ -10,6 +10,10 @@ use crate::sync::Ordering;
 use crate::units::TagId;
 use kmem_layout::word::{TAG_FIRST_SITE, TAG_NONE, TAG_OTHER, TAG_UNTAGGED};
 
+/// Depth of the chain of a misuse. A chain of depth 1 has no callers on other stacks than the
+/// thread's own.
+const CALLERS_OF_MISUSE: u32 = 2;
+
 impl Sites {
     /// The tag of a call site; a new one if it has none. The tag enters the cache if `keep` is
     /// true. The tag of a chain of callers never enters it: that tag holds for this call only.
@@ -220,6 +224,17 @@ impl Sites {
             return self.find_probed(platform, &table, caller, found);
         }
         found
+    }
+
+    /// The tag of a call in the allocator itself, with the two innermost calls of the program.
+    /// Works on any stack.
+    #[cold]
+    #[inline(never)]
+    pub fn tag_of_callers(&self, platform: &impl Platform, caller: CallSite) -> TagId {
+        match self.table() {
+            Some(table) => self.lookup_callers(platform, &table, caller, CALLERS_OF_MISUSE),
+            None => TagId(TAG_UNTAGGED),
+        }
     }
 
     /// The tag of a call by one caller more, if its site is probed; else `found`. Not inlined: most

@@ -185,7 +185,7 @@ impl<P: Platform> Owner for Instance<P> {
     fn bad_page(&'static self, zone: &Zone, found: BadPage) {
         self.ledger.reporter().bad_page(zone, found);
         if self.heap().zones.checks().are_fatal() {
-            self.ledger.end_for_misuse(None);
+            self.ledger.end_for_damage(None);
         }
     }
 

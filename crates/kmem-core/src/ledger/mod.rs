@@ -21,14 +21,14 @@
 //! | `red_zone`      | bytes around objects that no program may write to            |
 //! | `hold_back`     | freed objects in the quarantine                              |
 //! | `exit_check`    | the last look at objects, when a program ends                |
+//! | `misuse`        | the end of a program that misused memory                     |
 //! | `tags`          | static tags of objects that are loaded and unloaded          |
 //! | `fork`          | repair in a forked child                                     |
 //!
 //! Context: any; but shrinkers are called, see [`crate::memcg::Shrink`].
 
-use kmem_layout::blackbox::reason;
 use kmem_layout::root::RootBlock;
-use kmem_layout::word::{EXT_LIVE, TAG_MASK};
+use kmem_layout::word::EXT_LIVE;
 
 use crate::alloc_tag::{Books, Census};
 use crate::heap::{Heap, ZoneSet};
@@ -36,16 +36,17 @@ use crate::memcg::stock::{Charging, Price};
 use crate::memcg::{AtMax, Groups, Limits, objcg_bits, objcg_of};
 use crate::os::Platform;
 use crate::page::{PageWords, Run};
-use crate::report::{Fault, Reporter, Reports};
+use crate::report::{Reporter, Reports};
 use crate::request::Caller;
-use crate::sync::{AtomicU32, Ordering, spin};
-use crate::units::{ObjcgId, PageCount, TagId};
+use crate::sync::{AtomicU32, Ordering};
+use crate::units::{ObjcgId, PageCount};
 
 mod effort;
 mod exit_check;
 mod fork;
 mod hold_back;
 mod insist;
+mod misuse;
 mod object_checks;
 mod objects;
 mod pages;
@@ -185,47 +186,6 @@ impl<P: Platform> Ledger<P> {
             groups: &self.groups,
             reports: &self.reports,
         }
-    }
-
-    /// Reports a misuse of `call`, writes a record to the black box, and ends the program.
-    #[cold]
-    pub fn fault(&'static self, call: &str, at: usize, fault: Fault) -> ! {
-        self.reporter().print_fault(call, at, fault);
-        self.end_for_misuse(fault.last());
-    }
-
-    /// Writes a record to the black box, and ends the program: the memory at an address was freed
-    /// twice, which was reported.
-    #[cold]
-    #[inline(never)]
-    pub fn end_for_double_free(&'static self, at: usize) -> ! {
-        let holder = match self.heap.find(at) {
-            Ok(live) => Some(TagId(live.word() & TAG_MASK)),
-            Err(fault) => fault.last(),
-        };
-        self.end_for_misuse(holder)
-    }
-
-    /// Writes a record to the black box, and ends the program for a misuse, which was reported.
-    /// `holder` is the call site that last allocated the memory, if it is known.
-    ///
-    /// The calling thread may have stopped a CPU, and may hold a sheaf. A record waits for neither:
-    /// it reads the words of the heap, and takes only the marks of the tally and of the box. If
-    /// another thread has one of these, this one waits for a time. It does not wait for ever, since
-    /// it may be in a handler that interrupted a record.
-    #[cold]
-    pub fn end_for_misuse(&'static self, holder: Option<TagId>) -> ! {
-        if let Some(holder) = holder {
-            self.books.blackbox.note_misused(self.books.sites.address(holder));
-        }
-        let platform = self.platform();
-        let until = platform.now_ms() + RECORD_WAIT_MS;
-        while !self.books.write_record(platform, &self.census(), &self.groups, reason::MISUSE)
-            && platform.now_ms() < until
-        {
-            spin();
-        }
-        platform.fatal()
     }
 
     /// Serves a request: charges the group, takes memory by `take`, writes the extension word.

@@ -17,6 +17,7 @@ use kmem_layout::word::TAG_MASK;
 
 use super::Ledger;
 use super::hold_back::HeldBack;
+use super::misuse::Misuse;
 use crate::class::{MAX_OBJECT, SizeClass};
 use crate::conf::Conf;
 use crate::heap::Live;
@@ -338,7 +339,8 @@ impl<P: Platform> Ledger<P> {
             line.add(text);
             self.platform().print(line.text());
         });
-        self.end_for_misuse(Some(TagId(live.word() & TAG_MASK)));
+        let holder = Some(TagId(live.word() & TAG_MASK));
+        self.end_for(Misuse { holder, is_here: true });
     }
 
     /// Reports damage and ends the program.
@@ -365,6 +367,6 @@ impl<P: Platform> Ledger<P> {
             line.add(format_args!("\n"));
             self.platform().print(line.text());
         });
-        self.end_for_misuse(Some(TagId(word & TAG_MASK)));
+        self.end_for_damage(Some(TagId(word & TAG_MASK)));
     }
 }

@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 
 use kmem_layout::blackbox::{
-    BOX_EXE, BOX_RECORDS, BoxGroup, BoxHeader, BoxRefusal, BoxSite, MAGIC, MAPS_AT, VERSION,
+    BOX_EXE, BOX_RECORDS, BoxGroup, BoxHeader, BoxMisuse, BoxRefusal, BoxSite, MAGIC, MAPS_AT,
+    VERSION,
 };
 use kmem_layout::group::MAX_GROUPS;
 use kmem_layout::word::{TAG_BITS, TAG_MASK};
@@ -16,6 +17,8 @@ use crate::memory::{self, field, u64_at};
 const MAX_SIZE: u32 = 4096;
 /// Offset of the refusals. The header of an older process ends there.
 const REFUSALS: usize = offset_of!(BoxHeader, refusals);
+/// Offset of the misuse, where the header of a process in between ends.
+const MISUSE: usize = offset_of!(BoxHeader, misuse);
 /// Largest record, in bytes.
 const MAX_RECORD: u64 = 64 << 20;
 /// Most CPUs: eight times the limit of Linux (`NR_CPUS`).
@@ -42,6 +45,7 @@ pub(super) struct Header {
     pub(super) group_size: u32,
     pub(super) counters: u64,
     pub(super) refusals: Vec<BoxRefusal>,
+    pub(super) misuse: Option<BoxMisuse>,
 }
 
 impl Header {
@@ -71,6 +75,7 @@ impl Header {
         }
         let size = field!(bytes, BoxHeader.size: u32);
         check_size("size", size, REFUSALS)?;
+        let own = bytes.get(..size as usize).unwrap_or(bytes);
         let each = |offset| std::array::from_fn(|slot| u64_at(bytes, offset + slot * 8));
         Ok(Self {
             pid: field!(bytes, BoxHeader.pid: u32),
@@ -90,7 +95,8 @@ impl Header {
             group_capacity: field!(bytes, BoxHeader.group_capacity: u32),
             group_size: field!(bytes, BoxHeader.group_size: u32),
             counters: field!(bytes, BoxHeader.counters: u64),
-            refusals: refusals(bytes.get(..size as usize).unwrap_or(bytes)),
+            refusals: refusals(own),
+            misuse: misuse(own),
         })
     }
 
@@ -139,7 +145,7 @@ fn check_size(name: &str, size: u32, least: usize) -> Result<(), String> {
 
 /// Refusals in the bytes of a header, which may end before them.
 fn refusals(header: &[u8]) -> Vec<BoxRefusal> {
-    let entries = header.get(REFUSALS..size_of::<BoxHeader>()).unwrap_or_default();
+    let entries = header.get(REFUSALS..header.len().min(MISUSE)).unwrap_or_default();
     let entries = entries.chunks_exact(size_of::<BoxRefusal>()).map(|entry| BoxRefusal {
         tag: field!(entry, BoxRefusal.tag: u32),
         group: field!(entry, BoxRefusal.group: u32),
@@ -147,6 +153,14 @@ fn refusals(header: &[u8]) -> Vec<BoxRefusal> {
         bytes: field!(entry, BoxRefusal.bytes: u64),
     });
     entries.filter(|entry| entry.count != 0 && entry.tag <= TAG_MASK).collect()
+}
+
+/// The misuse in the bytes of a header, which may end before it.
+fn misuse(header: &[u8]) -> Option<BoxMisuse> {
+    let entry = header.get(MISUSE..MISUSE + size_of::<BoxMisuse>())?;
+    let tag = field!(entry, BoxMisuse.tag: u32);
+    let is_here = field!(entry, BoxMisuse.is_here: u32);
+    (tag != 0 && tag <= TAG_MASK).then_some(BoxMisuse { tag, is_here })
 }
 
 fn exe(header: &[u8]) -> String {
