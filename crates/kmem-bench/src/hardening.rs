@@ -33,13 +33,13 @@ const PAIRS: usize = 1 << 18;
 /// An option, and an instance with it.
 type Option = (&'static str, fn() -> (Heap, String), fn() -> &'static Kmem);
 
-const OPTIONS: [Option; 9] = [
+const OPTIONS: [Option; 10] = [
     ("none", instances::on::heap, instances::on::instance),
     ("shuffle:1", instances::pages_shuffled::heap, instances::pages_shuffled::instance),
     ("check_caches:1", instances::caches_checked::heap, instances::caches_checked::instance),
     ("redzone:1", instances::red_zones::heap, instances::red_zones::instance),
     ("quarantine_kb:1024", instances::quarantined::heap, instances::quarantined::instance),
-    ("the four above", instances::hardened::heap, instances::hardened::instance),
+    ("the four above", instances::objects_checked::heap, instances::objects_checked::instance),
     (
         "init_on_alloc:1",
         instances::pages_init_on_alloc::heap,
@@ -51,6 +51,7 @@ const OPTIONS: [Option; 9] = [
         instances::pages_init_on_free::instance,
     ),
     ("both", instances::zeroed::heap, instances::zeroed::instance),
+    ("hardened", instances::hardened::heap, instances::hardened::instance),
 ];
 
 /// The columns.

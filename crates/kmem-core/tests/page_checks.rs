@@ -283,6 +283,15 @@ fn child() {
             // SAFETY: none; the read must end the program.
             println!("after {}", unsafe { at.read_volatile() });
         }
+        "read never used" => {
+            // The lowest pages of a fresh pageblock of 2 MiB are used first.
+            let at = alloc(PAGE);
+            fill(at);
+            let last = (at as usize | 0x1f_ffff) as *const u8;
+            println!("before");
+            // SAFETY: none; the read must end the program.
+            println!("after {}", unsafe { last.read_volatile() });
+        }
         "zero on alloc" => {
             let at = alloc(PAGE);
             fill(at);
@@ -420,10 +429,12 @@ fn a_page_freed_twice_ends_the_program_with_its_name() {
 
 #[test]
 fn a_free_page_cannot_be_read_where_that_is_asked_for() {
-    let output = run("debug_pagealloc:1", "read");
-    assert_eq!(output.status.signal(), Some(11), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("before"));
-    assert!(run("", "read").status.success());
+    for case in ["read", "read never used"] {
+        let output = run("debug_pagealloc:1", case);
+        assert_eq!(output.status.signal(), Some(11), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("before"));
+        assert!(run("", case).status.success());
+    }
 }
 
 #[test]

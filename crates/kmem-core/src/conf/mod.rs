@@ -46,7 +46,7 @@ pub struct Conf {
     pub check_pages: CheckPages,
     /// `bad_page:report|end`: whether a bad page ends the program.
     pub fatal_bad_page: bool,
-    /// `debug_pagealloc:0|1`: free pages cannot be read or written.
+    /// `debug_pagealloc:0|1`: free pages and never used ones cannot be read or written.
     pub debug_pagealloc: bool,
     /// `page_poison:0|1`: free pages are filled with a pattern, which is checked when they are
     /// allocated.

@@ -223,7 +223,7 @@ pub const OPTIONS: &[ConfOption] = &[
         name: "debug_pagealloc",
         values: "`0`, `1`",
         default: "`0`",
-        meaning: "Free pages cannot be read or written.",
+        meaning: "Free pages, and pages that were never used, cannot be read or written.",
         set: switch!(debug_pagealloc),
     },
     ConfOption {

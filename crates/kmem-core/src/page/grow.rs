@@ -49,11 +49,20 @@ impl<P: Platform> On<'_, P> {
             };
             // SAFETY: part of the zone's reservation, page aligned. Two threads may both commit it.
             if unsafe { self.platform.commit(at, add.bytes()) } {
-                zone.publish(old, add);
+                zone.publish(old, add, || self.hide(at, add));
                 return true;
             }
         }
         false
+    }
+
+    /// Makes pages inaccessible that no thread can claim yet, if the zone hides them. If the
+    /// platform refuses, or another thread commits them once more, they stay accessible.
+    fn hide(&self, at: NonNull<u8>, pages: PageCount) {
+        if self.zone.hides.load(Ordering::Relaxed) != 0 {
+            // SAFETY: committed pages, which are made accessible when they are handed out.
+            unsafe { self.platform.protect(at, pages.bytes(), false) };
+        }
     }
 
     /// Commits the tables for the first `pages` pages, and a little more: a search may read the
@@ -108,15 +117,22 @@ impl Zone {
         }
     }
 
-    /// Lets threads claim pageblocks that were committed. If several threads committed them, one
-    /// thread does this.
-    pub(super) fn publish(&self, old: PageCount, add: PageCount) {
+    /// Makes pages inaccessible until they are handed out for the first time. From then on, that is
+    /// up to their frees. Called before any page is committed.
+    pub(super) fn hide_unused(&self) {
+        self.hides.store(1, Ordering::Relaxed);
+    }
+
+    /// Lets threads claim pageblocks that were committed, after a call of `first`. If several
+    /// threads committed them, one thread does this.
+    pub(super) fn publish(&self, old: PageCount, add: PageCount, first: impl FnOnce()) {
         // SAFETY: `block` is valid for the zone's life.
         let committed = unsafe { &(*self.block).committed };
         let (from, to) = (u64::from(old.0), u64::from((old + add).0));
         if committed.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return;
         }
+        first();
         for pageblock in Pageblock(old.pageblocks()).up_to(Pageblock((old + add).pageblocks())) {
             for (_, row) in self.rows_of(pageblock) {
                 row.0.store(u64::MAX, Ordering::Relaxed);

@@ -133,6 +133,8 @@ pub struct Zone {
     space: space::Space,
     /// Page where the next search for a span of pages begins.
     next_span: AtomicU32,
+    /// 1 if pages that were never used are inaccessible.
+    hides: AtomicU32,
 }
 
 // SAFETY: all shared state is atomic, reached through pointers that stay valid (invariant).
@@ -298,6 +300,7 @@ impl Zone {
             described: AtomicU32::new(0),
             space: space::Space::new(page_count),
             next_span: AtomicU32::new(0),
+            hides: AtomicU32::new(0),
         }
     }
 

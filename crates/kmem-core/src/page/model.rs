@@ -97,8 +97,9 @@ impl Model {
             described: AtomicU32::new(u32::MAX),
             space: super::space::Space::new(PageCount::of_pageblocks(pageblocks)),
             next_span: AtomicU32::new(0),
+            hides: AtomicU32::new(0),
         };
-        zone.publish(PageCount::ZERO, PageCount::of_pageblocks(committed));
+        zone.publish(PageCount::ZERO, PageCount::of_pageblocks(committed), || {});
         Self {
             zone,
             platform: Regions::empty(),

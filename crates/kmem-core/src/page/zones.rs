@@ -433,6 +433,9 @@ impl<S: SlabTables> Zones<S> {
         if set.is_heap() && !(policy == Thp::Auto && (checks.poisons() || checks.protects())) {
             set.zone.on(platform).follow(policy);
         }
+        if set.is_heap() && checks.protects() {
+            set.zone.hide_unused();
+        }
         // The first zone's metadata includes the tables in front of it, which all share.
         let mine = if part == 0 { found.metadata() } else { metadata };
         let end = metadata.wrapping_add(layout.stride);

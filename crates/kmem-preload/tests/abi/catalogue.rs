@@ -138,6 +138,19 @@ fn counts(all: &[[Ran; MODES.len()]]) -> String {
     text
 }
 
+/// The sentence of the security policy about the counts.
+fn promise(all: &[[Ran; MODES.len()]]) -> String {
+    let stops = |ending| matches!(ending, Ending::Found | Ending::Crash | Ending::Refused);
+    let count = |mode: usize| all.iter().filter(|runs| stops(runs[mode].ending)).count();
+    let [default, hardened] = ["default", "hardened"]
+        .map(|name| count(MODES.iter().position(|mode| mode.name == name).expect("a mode")));
+    format!(
+        "Of [{} kinds of misuse](docs/misuse.md), which the tests run, the default finds or \
+         refuses {default} and\n`hardened` {hardened}.\n",
+        all.len()
+    )
+}
+
 /// Stories of the runs whose rows are not in the page. They are the message of a failure, because
 /// a comparison of whole tables would hide the row that changed.
 fn changed(cases: &[Case], all: &[[Ran; MODES.len()]]) -> String {
@@ -180,4 +193,5 @@ fn every_kind_of_misuse_ends_as_the_page_says() {
     }
     check(PAGE, "endings", &table);
     check("docs/hardening.md", "endings", &counts(&all));
+    check("SECURITY.md", "endings", &promise(&all));
 }

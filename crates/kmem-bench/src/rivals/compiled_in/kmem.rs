@@ -141,4 +141,5 @@ instance!(pages_shuffled, "shuffle:1");
 instance!(caches_checked, "check_caches:1");
 instance!(red_zones, "redzone:1");
 instance!(quarantined, "quarantine_kb:1024");
-instance!(hardened, "shuffle:1,check_caches:1,redzone:1,quarantine_kb:1024");
+instance!(objects_checked, "shuffle:1,check_caches:1,redzone:1,quarantine_kb:1024");
+instance!(hardened, "hardened");

@@ -59,6 +59,7 @@ int sized_large_as_small() { return sized(MIB, 64); }
 int sized_small_as_large() { return sized(64, MIB); }
 int sized_large_as_larger() { return sized(MIB, 4 * MIB); }
 int sized_by_one() { return sized(100, 113); }
+int sized_of_class() { return sized(100, 101); }
 
 int sized_array()
 {
@@ -141,6 +142,7 @@ int free_sized(size_t real, size_t said)
 
 int free_sized_smaller() { return free_sized(100, 24); }
 int free_sized_larger() { return free_sized(100, 3000); }
+int free_sized_of_class() { return free_sized(100, 99); }
 int free_sized_large() { return free_sized(MIB, 64); }
 
 int free_sized_of_aligned()
@@ -293,6 +295,7 @@ const struct {
 	CASE(sized_small_as_large),
 	CASE(sized_large_as_larger),
 	CASE(sized_by_one),
+	CASE(sized_of_class),
 	CASE(sized_array),
 	CASE(sized_aligned),
 	CASE(delete_by_base),
@@ -301,6 +304,7 @@ const struct {
 	CASE(free_array_of_owners),
 	CASE(free_sized_smaller),
 	CASE(free_sized_larger),
+	CASE(free_sized_of_class),
 	CASE(free_sized_large),
 	CASE(free_sized_of_aligned),
 	CASE(free_aligned_sized_alignment),
