@@ -128,3 +128,24 @@ fn option_says_that_the_program_starts_in_a_sandbox() {
     }
     works_with_options("systemd-strict", "exec", "sandbox:1,");
 }
+
+/// The calls without which kmem has a second way, each refused by itself. Such a filter is there
+/// before the program, or comes later without the library's knowledge. Where `rseq` is refused
+/// later, glibc ends the program.
+#[test]
+fn a_single_call_that_is_refused_leaves_the_books_balanced() {
+    const CALLS: &[&str] = &["rseq", "membarrier", "madvise", "process_vm_readv"];
+    if is_not_kmem() {
+        return;
+    }
+    let path = program("refused_call.c");
+    for call in CALLS {
+        for error in [libc::EPERM, libc::ENOSYS].map(|error| error.to_string()) {
+            let whens: &[&str] = if *call == "rseq" { &["start"] } else { &["start", "later"] };
+            for when in whens {
+                let run = Run::new(&path).args(&[*call, error.as_str(), *when]);
+                run.run().assert_quiet_success();
+            }
+        }
+    }
+}

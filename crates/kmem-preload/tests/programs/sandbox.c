@@ -6,16 +6,11 @@
  * installs the filter unseen, and starts itself anew inside. The lists are those of the programs
  * that they are named after, as far as they concern an allocator. `malloc` has only what glibc's
  * malloc and the end of the program need. */
-#include "check.h"
+#include "seccomp.h"
 #include <dlfcn.h>
 #include <kmem/group.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define MALLOC SYS_mmap, SYS_munmap, SYS_mprotect, SYS_mremap, SYS_madvise, SYS_brk, SYS_futex
@@ -75,47 +70,23 @@ static const struct filter filters[] = {
 		SYS_personality, SYS_unshare, SYS_mount, SYS_clone3, -1 } },
 };
 
-static struct sock_filter code[256];
-static struct sock_fprog prog = { 0, code };
-
-static void add(unsigned short op, unsigned value, unsigned char yes, unsigned char no)
-{
-	code[prog.len++] = (struct sock_filter){ op, yes, no, value };
-}
-
 static void translate(const struct filter *filter)
 {
-	add(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
+	filter_begin();
 	for (const int *call = filter->refused; *call >= 0; call++) {
 		/* glibc tries clone3 first, and clone if there is none. */
 		int error = *call == SYS_clone3 ? ENOSYS : EPERM;
-		add(BPF_JMP | BPF_JEQ | BPF_K, *call, 0, 1);
-		add(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error, 0, 0);
+		filter_call(*call, SECCOMP_RET_ERRNO | error);
 	}
 	if (filter->allowed[0] < 0) {
-		add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0);
+		filter_others(SECCOMP_RET_ALLOW);
 		return;
 	}
-	for (int i = 0; i < 96 && (i == 0 || filter->allowed[i]); i++) {
-		add(BPF_JMP | BPF_JEQ | BPF_K, filter->allowed[i], 0, 1);
-		add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0);
-	}
+	for (int i = 0; i < 96 && (i == 0 || filter->allowed[i]); i++)
+		filter_call(filter->allowed[i], SECCOMP_RET_ALLOW);
 	/* Its number, 0, ends a list. All these programs may read. */
-	add(BPF_JMP | BPF_JEQ | BPF_K, SYS_read, 0, 1);
-	add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0);
-	add(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS, 0, 0);
-}
-
-/* A system call that no library sees. */
-static long unseen(long call, long a, long b, long c)
-{
-	long result;
-	register long r10 __asm__("r10") = 0;
-	register long r8 __asm__("r8") = 0;
-	__asm__ volatile("syscall" : "=a"(result)
-			 : "a"(call), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
-			 : "rcx", "r11", "memory");
-	return result;
+	filter_call(SYS_read, SECCOMP_RET_ALLOW);
+	filter_others(SECCOMP_RET_KILL_PROCESS);
 }
 
 /* The program waits for the decay without a system call. */
@@ -240,11 +211,11 @@ int main(int argc, char **argv)
 		CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) == -1 && errno == EFAULT);
 	}
 	if (strcmp(argv[2], "prctl") == 0) {
-		REQUIRE(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog, 0, 0) == 0);
+		REQUIRE(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter_prog, 0, 0) == 0);
 	} else if (strcmp(argv[2], "seccomp") == 0) {
-		REQUIRE(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog) == 0);
+		REQUIRE(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter_prog) == 0);
 	} else if (!inside) {
-		REQUIRE(unseen(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&prog) == 0);
+		filter_enter_unseen();
 		execl(argv[0], argv[0], argv[1], "inside", NULL);
 		REQUIRE(!"exec");
 	}
