@@ -24,6 +24,10 @@
 //!
 //! [`peek`]: crate::os::Process::peek
 
+mod lead;
+mod up;
+mod window;
+
 use super::lines::Lines;
 use super::made::Made;
 use super::passages::Passages;
@@ -38,11 +42,10 @@ use crate::os::{Platform, Return, Stack};
 use crate::units::TagId;
 use kmem_layout::site::MAX_DEPTH;
 use kmem_layout::word::TAG_OTHER;
+use lead::{Lead, leads};
+use up::Up;
+use window::Window;
 
-/// Most bytes from one frame to the next.
-const MAX_FRAME: usize = 1 << 20;
-/// Bytes of another stack that are read at once.
-const WINDOW: usize = 512;
 /// Most objects whose symbols are read for one chain.
 const OBJECTS_AT_ONCE: usize = 8;
 
@@ -473,54 +476,6 @@ impl Unwinder {
     }
 }
 
-/// Most bytes of a frame of code that nothing describes.
-const MAX_GUESSED: usize = 16 << 10;
-
-/// Place that the frame pointer leads to, from code that nothing describes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Lead {
-    /// The code does not keep a frame pointer: this one is of a caller further out, or none.
-    Nowhere,
-    /// It may be the caller, as far as can be seen.
-    Maybe,
-    /// It is a call in an object.
-    ToCaller,
-}
-
-/// Finds out whether code without a description keeps a frame pointer. `sp` is the stack pointer
-/// after the call in it. If it keeps one, the return address is right above the frame it leads to.
-/// If not, the frame pointer belongs to a frame further out, and the return address lies before it.
-/// So no word before it may be a return address. This also takes a word of an earlier call for
-/// one, which ends a chain early.
-#[cold]
-#[inline(never)]
-fn leads(
-    platform: &impl Platform,
-    sp: usize,
-    pointer: usize,
-    word: &mut impl FnMut(usize) -> Option<usize>,
-) -> Lead {
-    // Elsewhere the walk ends anyway.
-    if pointer < sp.wrapping_sub(8) || pointer.wrapping_sub(sp) > MAX_GUESSED && pointer >= sp {
-        return Lead::Nowhere;
-    }
-    let Some(next) = word(pointer.wrapping_add(8)) else { return Lead::Nowhere };
-    let lead = match platform.return_address(next) {
-        Return::Unknown => return Lead::Maybe,
-        Return::NoCall => return Lead::Nowhere,
-        Return::NoObject => Lead::Maybe,
-        Return::AfterCall => Lead::ToCaller,
-    };
-    for at in (sp..pointer).step_by(8) {
-        let Some(word) = word(at) else { return Lead::Nowhere };
-        let is_address = word >= 4096 && word >> 47 == 0 && !(sp..=pointer).contains(&word);
-        if is_address && platform.return_address(word) == Return::AfterCall {
-            return Lead::Nowhere;
-        }
-    }
-    lead
-}
-
 /// The rule of a return address. `None`: no object has the code. Not inlined: callers of `malloc`
 /// may have little stack.
 #[inline(never)]
@@ -551,53 +506,6 @@ impl Walk<'_> {
         let sp = record + 16;
         let base = if step.base == Base::Stack { sp } else { word(record)? };
         Some([address, Up::ret(Up::cfa(step, sp, base)?, word)?])
-    }
-}
-
-/// The caller of a frame.
-struct Up {
-    /// The stack pointer behind the frame.
-    cfa: usize,
-    /// The return address.
-    ret: usize,
-    /// Place and value of the caller's frame pointer, if the frame saved it.
-    saved: Option<(usize, usize)>,
-}
-
-impl Up {
-    /// The caller by a rule, from the stack pointer and the frame pointer of the frame. `None`: it
-    /// cannot be one.
-    #[inline(always)]
-    fn by(
-        step: Step,
-        sp: usize,
-        pointer: usize,
-        mut word: impl FnMut(usize) -> Option<usize>,
-    ) -> Option<Self> {
-        let base = if step.base == Base::Stack { sp } else { pointer };
-        let cfa = Self::cfa(step, sp, base)?;
-        let ret = Self::ret(cfa, &mut word)?;
-        let mut saved = None;
-        if step.saved != 0 {
-            let at = cfa.wrapping_sub(8 * step.saved as usize);
-            saved = Some((at, word(at).filter(|_| at >= sp)?));
-        }
-        Some(Self { cfa, ret, saved })
-    }
-
-    /// The stack pointer behind a frame, from the value of the step's register. `None`: it cannot
-    /// be one.
-    #[inline(always)]
-    fn cfa(step: Step, sp: usize, base: usize) -> Option<usize> {
-        let cfa = base.wrapping_add(8 * step.cfa as usize);
-        (cfa >= sp + 8 && cfa - sp <= MAX_FRAME).then_some(cfa)
-    }
-
-    /// The return address below a stack pointer. `None`: it cannot be one.
-    #[inline(always)]
-    fn ret(cfa: usize, mut word: impl FnMut(usize) -> Option<usize>) -> Option<usize> {
-        // The first page and the upper half of the address space hold no code of a program.
-        word(cfa - 8).filter(|&ret| ret >= 4096 && ret >> 47 == 0)
     }
 }
 
@@ -657,38 +565,6 @@ impl Chain {
             [ret] => Key::caller(*ret),
             frames => Key::chain(frames, self.wrappers, self.chosen),
         }
-    }
-}
-
-/// Words of a stack that may be gone at any time, copied in parts.
-struct Window<'a, P> {
-    platform: &'a P,
-    bytes: [u8; WINDOW],
-    /// Address of the copy.
-    at: usize,
-    /// Bytes that could be read.
-    len: usize,
-}
-
-impl<'a, P: Platform> Window<'a, P> {
-    fn new(platform: &'a P) -> Self {
-        Self { platform, bytes: [0; WINDOW], at: 0, len: 0 }
-    }
-
-    fn word(&mut self, at: usize) -> Option<usize> {
-        if !at.is_multiple_of(8) {
-            return None;
-        }
-        let is_in = |window: &Self| at >= window.at && at - window.at + 8 <= window.len;
-        if !is_in(self) {
-            self.at = at;
-            self.len = self.platform.peek(at, &mut self.bytes);
-            if !is_in(self) {
-                return None;
-            }
-        }
-        let bytes = self.bytes.get(at - self.at..)?.first_chunk()?;
-        Some(usize::from_ne_bytes(*bytes))
     }
 }
 
