@@ -1,13 +1,17 @@
 //! `kmem top`: the call sites that hold most, for people.
 //!
 //! ```text
-//! view    rows and sums of a reading, as the screen shows them
 //! screen  the terminal: layout, keys
+//! view    rows and sums of a reading, as the screen shows them
+//! sums    rows of groups, modules and size classes
+//! search  the text that is typed to choose rows
 //! ```
 //!
 //! Without a terminal, and with `--once` or `--json`, it prints instead.
 
 mod screen;
+mod search;
+mod sums;
 mod view;
 
 use std::cmp::Reverse;
@@ -29,6 +33,7 @@ use crate::failure::{Failure, say_all};
 use crate::format::{self, Named};
 use crate::options::{Filters, From, NO_METADATA, Sort};
 use screen::End;
+use sums::Unit;
 use view::Choice;
 
 /// Columns of each site.
@@ -167,6 +172,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let choice = Choice {
         by: args.by,
         tree: args.tree,
+        unit: if args.by == By::Group { Unit::Group } else { Unit::Site },
         order: args.order(),
         least: args.filters.least().unwrap_or(i64::MIN),
     };

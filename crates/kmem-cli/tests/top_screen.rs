@@ -47,7 +47,7 @@ fn keys_sort_show_a_tree_pause_and_help() {
     terminal.press(b't');
     terminal.wait_for(|lines| line_of(lines, "FUNCTION").is_some());
     terminal.press(b'p');
-    terminal.wait_for(|lines| lines[23].ends_with("   PAUSED"));
+    terminal.wait_for(|lines| lines[23].starts_with("PAUSED   "));
     terminal.press(b'?');
     let lines = terminal.wait_for(|lines| is_titled(lines, "pause, and go on"));
     assert!(line_of(&lines, "leak").is_none(), "{lines:#?}");
@@ -74,6 +74,77 @@ fn mapped_memory_is_on_a_wide_and_on_a_narrow_screen() {
         assert!(line_of(&lines, "large").is_some_and(|at| at > head), "{lines:#?}");
         terminal.quit();
     }
+}
+
+/// Types a text.
+fn type_in(terminal: &mut Terminal, text: &str) {
+    text.bytes().for_each(|key| terminal.press(key));
+}
+
+#[test]
+fn a_text_that_is_typed_chooses_rows_until_it_is_given_up() {
+    for (rows, columns) in [(24, 80), (15, 40)] {
+        let Some((_program, mut terminal)) = top((rows, columns), "", "") else { return };
+        let has = |lines: &[String], function| line_of(lines, function).is_some();
+        let last = rows - 1;
+        terminal.wait_for(|lines| has(lines, "leak") && has(lines, "large"));
+        // Keys are letters now: q does not quit, and s does not sort.
+        type_in(&mut terminal, "/Qs\x7f\x7fLEAK");
+        let lines = terminal.wait_for(|lines| lines[last].starts_with("/LEAK_"));
+        assert!(has(&lines, "leak") && !has(&lines, "large"), "{lines:#?}");
+        terminal.press(b'\r');
+        terminal.wait_for(|lines| lines[last].starts_with("/LEAK: 1 of "));
+        // It holds in the readings and the views that follow.
+        type_in(&mut terminal, "g");
+        terminal.wait_for(|lines| lines[last].starts_with("/LEAK: 0 of "));
+        type_in(&mut terminal, "t");
+        let lines = terminal.wait_for(|lines| lines.iter().any(|l| l.contains("CALL TREE")));
+        assert!(has(&lines, "leak") && !has(&lines, "large"), "{lines:#?}");
+        type_in(&mut terminal, "tggg");
+        terminal.wait_for(|lines| lines[last].starts_with("/LEAK: 1 of "));
+        // Escape shows all rows, and so it does while the text is typed.
+        terminal.press(b'\x1b');
+        terminal.wait_for(|lines| has(lines, "large") && lines[last].starts_with("q quit"));
+        type_in(&mut terminal, "/libc.so");
+        let file = |lines: &[String]| lines.iter().any(|line| line.ends_with("libc.so.6"));
+        terminal.wait_for(|lines| file(lines) && !has(lines, "large"));
+        terminal.press(b'\x1b');
+        terminal.wait_for(|lines| has(lines, "large"));
+        terminal.quit();
+    }
+}
+
+#[test]
+fn a_key_goes_from_sites_to_groups_modules_and_size_classes() {
+    for ((rows, columns), is_wide) in [((24, 80), true), ((15, 40), false)] {
+        let Some((_program, mut terminal)) = top((rows, columns), "", "") else { return };
+        // Each view has a title, and a row that the program fills.
+        for (title, row, is_left_out) in [
+            ("FUNCTION", "large", "/"),
+            ("GROUP", "/", "large"),
+            ("MODULE", "books", "/"),
+            ("CLASS", "kmalloc-112", "books"),
+            ("FUNCTION", "large", "kmalloc-112"),
+        ] {
+            let lines = terminal
+                .wait_for(|lines| line_of(lines, title).is_some() && line_of(lines, row).is_some());
+            let head = &lines[line_of(&lines, title).unwrap()];
+            assert_eq!(head.contains("SLABS"), is_wide && title == "CLASS", "{lines:#?}");
+            let at = line_of(&lines, title).unwrap();
+            assert!(line_of(&lines[at..rows - 1], is_left_out).is_none(), "{lines:#?}");
+            terminal.press(b'g');
+        }
+        terminal.quit();
+    }
+    // Groups are the first view of rows by group. A class does not know what a filter chose.
+    let Some((_program, mut terminal)) = top((24, 80), "--by group --function large", "") else {
+        return;
+    };
+    for title in ["GROUP", "MODULE", "FUNCTION", "GROUP"] {
+        terminal.wait_for(|lines| line_of(lines, title).is_some());
+        terminal.press(b'g');
+    }
+    terminal.quit();
 }
 
 /// True if the text sets a colour of letters or of their background.

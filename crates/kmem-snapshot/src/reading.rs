@@ -7,6 +7,7 @@
 mod earlier;
 mod follow;
 mod provenance;
+mod sums;
 mod target;
 
 use std::borrow::Cow;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 pub use follow::Recorder;
 pub use provenance::Provenance;
+pub use sums::ModuleTotal;
 pub use target::{CallSite, Target, ToldApart, When};
 use target::{Opened, noted};
 pub(crate) use target::{note_books, over_budget};

@@ -159,6 +159,17 @@ impl Origin {
         }
     }
 
+    /// Base name of the module, as filters have it. `main` is that of the main executable, which
+    /// its own static tags do not have.
+    #[must_use]
+    pub fn module(&self, main: &str) -> Option<String> {
+        match self {
+            Self::Place(place) => Some(place.module.clone()),
+            Self::Static(tag) if tag.module.is_empty() => Some(main.to_owned()),
+            _ => self.tag().module,
+        }
+    }
+
     /// Equal for all tags that are shown as one row: kind, module, location, function.
     pub(crate) fn key(&self) -> (bool, String, String, String) {
         let module = match self {
@@ -470,13 +481,7 @@ impl Filter {
         if !self.names() {
             return true;
         }
-        let tag = origin.tag();
-        let module = match origin {
-            Origin::Place(place) => Some(place.module.as_str()),
-            Origin::Static(tag) if tag.module.is_empty() => Some(main),
-            _ => tag.module.as_deref(),
-        };
-        self.admits_tag(module, &tag)
+        self.admits_tag(origin.module(main).as_deref(), &origin.tag())
     }
 
     /// True when rows of this module and this tag are wanted, whatever their size.

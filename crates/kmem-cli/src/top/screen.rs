@@ -12,6 +12,7 @@ use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 
+use super::search::Search;
 use super::view::{Choice, View, change, shorten};
 
 /// Time from the end of a reading to the next one.
@@ -21,14 +22,19 @@ const NARROW: u16 = 70;
 /// Width of a column of numbers.
 const NUMBER: u16 = 10;
 
-const KEYS: &str = "q quit   s sort   t tree   p pause   ? help";
+const KEYS: &str = "q quit   ? help   / filter   g view   s sort   t tree   p pause";
 
 const HELP: &str = "\
 q       quit
+/       rows with a text (Esc: all again)
+g       sites, groups, modules, classes
 s       sort: by size, by objects, by name
 t       a tree of callers, or rows
 p       pause, and go on
 ?       this page
+
+A text is looked for in names, files, functions and modules. A tree keeps \
+the callers of what it finds.
 
 SIZE    live bytes
 DELTA   change since the reading before
@@ -37,6 +43,7 @@ OBJECTS live objects, or mapped: memory outside of the heap";
 /// The state of the screen.
 struct Screen {
     choice: Choice,
+    search: Search,
     reading: Reading,
     before: Option<Reading>,
     help: bool,
@@ -65,8 +72,8 @@ pub(super) fn run(
 ) -> io::Result<End> {
     let mut terminal = ratatui::try_init()?;
     let colored = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let (before, help, paused) = (None, false, false);
-    let mut screen = Screen { choice, reading: first, before, help, paused, colored };
+    let (search, before, help, paused) = (Search::default(), None, false, false);
+    let mut screen = Screen { choice, search, reading: first, before, help, paused, colored };
     let mut last = Instant::now();
     let end = loop {
         let view = screen.view();
@@ -107,7 +114,7 @@ impl Screen {
     }
 
     fn view(&self) -> View {
-        View::of(&self.reading, self.before.as_ref(), self.choice)
+        View::of(&self.reading, self.before.as_ref(), self.choice, &self.search)
     }
 
     /// Obeys a key. Returns whether it quits.
@@ -115,9 +122,19 @@ impl Screen {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Char('c') if control => return true,
+            _ if self.search.is_typing() => self.search.take(key),
             KeyCode::Char('q') => return true,
             KeyCode::Esc if self.help => self.help = false,
+            KeyCode::Esc if self.search.is_on() => self.search.clear(),
             KeyCode::Esc => return true,
+            KeyCode::Char('/') => {
+                self.help = false;
+                self.search.open();
+            }
+            KeyCode::Char('g') => {
+                self.choice.tree = false;
+                self.choice.unit = self.choice.unit.next(&self.reading);
+            }
             KeyCode::Char('?' | 'h') => self.help = !self.help,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('s') => {
@@ -154,12 +171,22 @@ impl Screen {
         } else {
             frame.render_widget(table(view, rows.width, rows.height, self.colored), rows);
         }
-        let state = match (self.paused, view.notes.len()) {
-            (true, _) => "   PAUSED".to_owned(),
-            (false, 0) => String::new(),
-            (false, notes) => format!("   {notes} notes"),
-        };
-        frame.render_widget(Line::from(format!("{KEYS}{state}")).reversed(), keys);
+        frame.render_widget(Line::from(self.last_line(view, keys.width)).reversed(), keys);
+    }
+
+    /// The lowest line: the filter while it is typed, or the state and the keys.
+    fn last_line(&self, view: &View, width: u16) -> String {
+        if self.search.is_typing() {
+            return self.search.line(usize::from(width));
+        }
+        let notes = (!view.notes.is_empty()).then(|| format!("{} notes", view.notes.len()));
+        let parts = [
+            self.search.state(view.rows.len(), view.all),
+            self.paused.then(|| "PAUSED".to_owned()),
+            Some(KEYS.to_owned()),
+            notes,
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("   ")
     }
 }
 
@@ -184,7 +211,7 @@ fn table<'a>(view: &'a View, width: u16, height: u16, colored: bool) -> Table<'a
     let texts = usize::from(width.saturating_sub(numbers));
     let longest = view.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
     // A narrow screen has no room for places; a wide one gives them what names leave.
-    let name = if narrow { texts } else { longest.clamp(8, (texts / 2).max(8)) };
+    let name = if narrow { texts } else { longest.max(view.names.len()).min((texts / 2).max(8)) };
     let place = (!narrow).then(|| texts.saturating_sub(name + 1));
 
     let right = |text: &str| Cell::from(format!("{text:>width$}", width = usize::from(NUMBER)));
@@ -217,6 +244,7 @@ mod tests {
 
     use super::*;
     use crate::top::By;
+    use crate::top::sums::Unit;
     use crate::top::view::{Column, Row};
 
     fn view() -> View {
@@ -226,7 +254,7 @@ mod tests {
             cells: vec![format!("{number}.0 MiB"), "1234567".to_owned()],
             name: format!("std::vector<std::string>::a_rather_long_name_{number}"),
             place: format!("/usr/src/build/deep/directory/of/a/project/source_{number}.cc:1234"),
-            known_by_place: false,
+            ..Row::default()
         };
         View {
             title: "server (pid 12): 5.0 GiB in 123456 objects, 40 call sites".to_owned(),
@@ -240,13 +268,15 @@ mod tests {
             ],
             names: "FUNCTION",
             rows: (0..40).rev().map(row).collect(),
+            all: 40,
         }
     }
 
     fn screen() -> Screen {
-        let choice = Choice { by: By::Size, tree: false, order: Order::Size, least: i64::MIN };
-        let reading = Reading::default();
-        Screen { choice, reading, before: None, help: false, paused: false, colored: true }
+        let (by, unit, order) = (By::Size, Unit::Site, Order::Size);
+        let choice = Choice { by, tree: false, unit, order, least: i64::MIN };
+        let (search, reading) = (Search::default(), Reading::default());
+        Screen { choice, search, reading, before: None, help: false, paused: false, colored: true }
     }
 
     fn lines(screen: &Screen, width: u16, height: u16) -> Vec<String> {

@@ -5,10 +5,12 @@ use std::collections::HashMap;
 use kmem_snapshot::Reading;
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::report::{self, short, size, size_u};
-use kmem_snapshot::sites::{Order, Origin, Site, by_group};
-use kmem_snapshot::stacks::Tree;
+use kmem_snapshot::sites::{Order, Origin, Site};
+use kmem_snapshot::stacks::{Frame, Tree};
 
 use super::By;
+use super::search::Search;
+use super::sums::{self, Unit};
 
 /// A column of numbers, right-aligned.
 pub(super) struct Column {
@@ -21,8 +23,10 @@ const SIZE: Column = Column { name: "SIZE", optional: false };
 const OBJECTS: Column = Column { name: "OBJECTS", optional: true };
 const PINNED: Column = Column { name: "PINNED", optional: false };
 const SOLE: Column = Column { name: "SOLE", optional: true };
+const SLABS: Column = Column { name: "SLABS", optional: true };
 
 /// A row of the screen.
+#[derive(Default)]
 pub(super) struct Row {
     /// Live bytes.
     pub(super) bytes: i64,
@@ -36,6 +40,10 @@ pub(super) struct Row {
     pub(super) place: String,
     /// True if the place says more than the name, where there is room for one.
     pub(super) known_by_place: bool,
+    /// Count of callers above it in a tree.
+    pub(super) depth: usize,
+    /// Whole names, beside the one that is shown, that a filter looks at.
+    pub(super) known_as: Vec<String>,
 }
 
 /// One reading as the screen shows it.
@@ -49,7 +57,10 @@ pub(super) struct View {
     pub(super) columns: Vec<Column>,
     /// Title of the names.
     pub(super) names: &'static str,
+    /// The rows that the filter of the screen admits.
     pub(super) rows: Vec<Row>,
+    /// Count of all rows.
+    pub(super) all: usize,
 }
 
 /// The choice of rows.
@@ -57,6 +68,8 @@ pub(super) struct View {
 pub(super) struct Choice {
     pub(super) by: By,
     pub(super) tree: bool,
+    /// The thing that a row stands for, where there is no tree.
+    pub(super) unit: Unit,
     pub(super) order: Order,
     /// Least bytes of a node of the tree.
     pub(super) least: i64,
@@ -64,12 +77,21 @@ pub(super) struct Choice {
 
 impl View {
     /// The view of a reading, with the changes since the one before.
-    pub(super) fn of(reading: &Reading, before: Option<&Reading>, choice: Choice) -> Self {
-        let (columns, names) = match (choice.tree, choice.by) {
-            (true, _) => (vec![SIZE, OBJECTS], "CALL TREE"),
-            (false, By::Group) => (vec![SIZE, OBJECTS], "GROUP"),
-            (false, By::Pinned) => (vec![PINNED, SOLE, SIZE, OBJECTS], "FUNCTION"),
-            (false, By::Size | By::GroupSite) => (vec![SIZE, OBJECTS], "FUNCTION"),
+    pub(super) fn of(
+        reading: &Reading,
+        before: Option<&Reading>,
+        choice: Choice,
+        search: &Search,
+    ) -> Self {
+        let (columns, names) = match choice.unit {
+            _ if choice.tree => (vec![SIZE, OBJECTS], "CALL TREE"),
+            Unit::Site if choice.by == By::Pinned => {
+                (vec![PINNED, SOLE, SIZE, OBJECTS], "FUNCTION")
+            }
+            Unit::Site => (vec![SIZE, OBJECTS], "FUNCTION"),
+            Unit::Group => (vec![SIZE, OBJECTS], "GROUP"),
+            Unit::Module => (vec![SIZE, OBJECTS], "MODULE"),
+            Unit::Class => (vec![SIZE, OBJECTS, SLABS], "SIZE CLASS"),
         };
         let mut rows = rows_of(reading, choice);
         if let Some(before) = before {
@@ -79,6 +101,9 @@ impl View {
                 row.delta = row.bytes - old.get(key).copied().unwrap_or(0);
             }
         }
+        let all = rows.len();
+        let mut rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+        search.choose(&mut rows);
         let (bytes, calls) = reading.totals();
         let sum = if reading.filtered {
             report::filtered(&reading.sites, (bytes, calls))
@@ -98,24 +123,29 @@ impl View {
             notes: reading.notes.iter().map(|n| printable(&n.to_string()).into_owned()).collect(),
             columns,
             names,
-            rows: rows.into_iter().map(|(_, row)| row).collect(),
+            rows,
+            all,
         }
     }
 }
 
 /// The rows of a reading, each with a key that it keeps in the next reading.
 fn rows_of(reading: &Reading, choice: Choice) -> Vec<(String, Row)> {
-    let sites = reading.all();
     if choice.tree {
-        tree_rows(&sites, choice)
-    } else if choice.by == By::Group {
-        group_rows(&sites, choice.order)
-    } else {
-        site_rows(sites, choice)
+        return tree_rows(reading, choice);
     }
+    let order = choice.order;
+    let sums = match choice.unit {
+        Unit::Site => return site_rows(reading, choice),
+        Unit::Group => sums::groups(reading, order),
+        Unit::Module => sums::modules(reading, order),
+        Unit::Class => sums::classes(reading, order),
+    };
+    sums.into_iter().map(|row| (row.name.clone(), row)).collect()
 }
 
-fn site_rows(mut sites: Vec<Site>, Choice { by, order, .. }: Choice) -> Vec<(String, Row)> {
+fn site_rows(reading: &Reading, Choice { by, order, .. }: Choice) -> Vec<(String, Row)> {
+    let mut sites = reading.all();
     let order = if by == By::Pinned { Order::Pinned } else { order };
     sites.sort_by(|a, b| order.compare(a, b));
     let row = |site: &Site| {
@@ -137,25 +167,30 @@ fn site_rows(mut sites: Vec<Site>, Choice { by, order, .. }: Choice) -> Vec<(Str
         let key = format!("{name}\n{place}\n{is_mapped}\n{tag:?}");
         let has_path = matches!(&site.origin, Origin::Mapped(of) if of.path().is_some());
         let known_by_place = has_path || function == "?";
-        (key, Row { bytes: site.bytes, delta: 0, cells, name, place, known_by_place })
+        let known_as = vec![
+            site.origin.location(),
+            site.origin.function().to_owned(),
+            reading.module_of(&site.origin),
+        ];
+        (
+            key,
+            Row {
+                bytes: site.bytes,
+                cells,
+                name,
+                place,
+                known_by_place,
+                known_as,
+                ..Row::default()
+            },
+        )
     };
     sites.iter().map(row).collect()
 }
 
-fn group_rows(sites: &[Site], order: Order) -> Vec<(String, Row)> {
-    let mut totals = by_group(sites);
-    super::sort_groups(&mut totals, order);
-    let row = |of: kmem_snapshot::sites::GroupTotal| {
-        let name = printable(&of.group).into_owned();
-        let cells = vec![size(of.bytes), of.calls.to_string()];
-        let (place, known_by_place) = (String::new(), false);
-        (name.clone(), Row { bytes: of.bytes, delta: 0, cells, name, place, known_by_place })
-    };
-    totals.into_iter().map(row).collect()
-}
-
-fn tree_rows(sites: &[Site], Choice { order, least, .. }: Choice) -> Vec<(String, Row)> {
-    let tree = Tree::of(sites);
+fn tree_rows(reading: &Reading, Choice { order, least, .. }: Choice) -> Vec<(String, Row)> {
+    let sites = reading.all();
+    let tree = Tree::of(&sites);
     let mut path: Vec<String> = Vec::new();
     let lines = tree.lines(order, usize::MAX, least);
     let row = |line: &kmem_snapshot::stacks::Line<'_, '_>| {
@@ -167,7 +202,14 @@ fn tree_rows(sites: &[Site], Choice { order, least, .. }: Choice) -> Vec<(String
         let name = format!("{:indent$}{function}", "", indent = line.depth);
         let cells = vec![size(node.bytes), node.calls.to_string()];
         let known_by_place = function == "?";
-        let row = Row { bytes: node.bytes, delta: 0, cells, name, place, known_by_place };
+        let module = match node.frame {
+            Frame::Place(place) => place.module.clone(),
+            Frame::Other(origin) => reading.module_of(origin),
+            Frame::Group(_) => String::new(),
+        };
+        let known_as = vec![node.frame.location(), node.frame.function().to_owned(), module];
+        let (bytes, depth) = (node.bytes, line.depth);
+        let row = Row { bytes, delta: 0, cells, name, place, known_by_place, depth, known_as };
         (path.join("\n"), row)
     };
     lines.iter().map(row).collect()
