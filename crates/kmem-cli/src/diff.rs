@@ -10,10 +10,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::ValueEnum;
 use kmem_snapshot::diff::{Change, Diff, Held};
 use kmem_snapshot::escape::printable;
-use kmem_snapshot::output::{folded_changes, json};
+use kmem_snapshot::output::{Format, csv, folded_changes, json};
 use kmem_snapshot::program::base_name;
 use kmem_snapshot::sites::{Order, Site};
 use kmem_snapshot::stacks::{self, Stacks};
@@ -21,21 +20,13 @@ use kmem_snapshot::{By, Query, Reading, Target, report};
 use serde::Serialize;
 
 use crate::failure::{FOUND, Failure, say, say_all};
+use crate::format::OfChanges;
 use crate::options::{Filters, Sort};
 use crate::source;
 use growth::{Growth, Limit};
 
 /// Rows of a table, without `-n`.
 const LINES: usize = 20;
-
-/// Output format.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// rows, for people
-    Table,
-    /// collapsed stacks with the bytes before and afterwards, for flame graphs of a difference
-    Folded,
-}
 
 /// Arguments of `kmem diff`.
 #[derive(clap::Args)]
@@ -50,10 +41,10 @@ pub(crate) struct Args {
     /// a FILE:LINE, a function or a module, or a glob for one; may be repeated
     #[arg(long, value_name = "SIZE[@SITE]")]
     fail_on_growth: Vec<Limit>,
-    /// Choose the format
+    /// Choose the format; collapsed stacks have the bytes before and afterwards
     #[arg(long, value_enum, default_value = "table")]
-    format: Format,
-    /// Print JSON
+    format: OfChanges,
+    /// Short form of --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
     /// Print at most N rows or stacks; without this option, 20 rows of a table and all else
@@ -104,7 +95,7 @@ impl Side {
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
     // The parser does not know this conflict.
-    if args.format == Format::Folded && args.sort.is_some() {
+    if args.format() == Format::Folded && args.sort.is_some() {
         let what = "--sort cannot be combined with --format folded, whose stacks come by size";
         return Err(Failure::Trouble(what.to_owned()));
     }
@@ -123,17 +114,22 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
 
 fn write(args: &Args, sides: [&Side; 2], diff: &Diff, growth: &[Growth]) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
-    if args.json {
-        write_json(&mut out, args, sides, diff, growth)?;
-    } else if args.format == Format::Folded {
-        write_folded(&mut out, args, sides)?;
-    } else {
-        write_table(&mut out, args, sides, diff)?;
+    let rows = || args.shown(diff, args.lines.unwrap_or(usize::MAX)).0;
+    match args.format() {
+        Format::Json => write_json(&mut out, args, sides, diff, growth)?,
+        Format::Jsonl => json::write_changes(&mut out, &rows())?,
+        Format::Csv => csv::write_changes(&mut out, &rows())?,
+        Format::Folded => write_folded(&mut out, args, sides)?,
+        _ => write_table(&mut out, args, sides, diff)?,
     }
     Ok(out.flush()?)
 }
 
 impl Args {
+    fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.format.0 }
+    }
+
     fn admits(&self, delta: i128) -> bool {
         self.filters.filter().admits_size(i64::try_from(delta.abs()).unwrap_or(i64::MAX))
     }

@@ -33,6 +33,30 @@ impl ValueEnum for Named {
     }
 }
 
+/// A format that has room for changes, by its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OfChanges(pub(crate) Format);
+
+impl ValueEnum for OfChanges {
+    fn value_variants<'a>() -> &'a [Self] {
+        const COUNT: usize = Format::OF_CHANGES.len();
+        const ALL: [OfChanges; COUNT] = {
+            let mut all = [OfChanges(Format::Table); COUNT];
+            let mut at = 0;
+            while at < COUNT {
+                all[at] = OfChanges(Format::OF_CHANGES[at]);
+                at += 1;
+            }
+            all
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Named(self.0).to_possible_value()
+    }
+}
+
 /// Opens the destination of a format. A terminal is refused for one that is no text.
 pub(crate) fn open(
     format: Format,

@@ -280,6 +280,39 @@ fn stacks_have_two_numbers_and_those_that_did_not_change_are_there() {
 }
 
 #[test]
+fn changes_are_the_same_in_every_format_of_rows() {
+    let dir = directory();
+    let [before, after] = texts(dir.path());
+    let whole = json(&[], &before, &after);
+    let lines = said(&["--format", "jsonl"], &before, &after);
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(Value::Array(lines), whole["rows"]);
+    let csv = said(&["--format", "csv"], &before, &after);
+    let mut rows = csv.split_terminator("\r\n");
+    assert_eq!(
+        rows.next().unwrap(),
+        "state,delta_bytes,delta_calls,before_bytes,before_calls,after_bytes,after_calls,function,\
+         file,line,module,offset"
+    );
+    for (line, row) in rows.by_ref().zip(whole["rows"].as_array().unwrap()) {
+        let fields: Vec<&str> = line.split(',').collect();
+        assert_eq!((fields.len(), Some(fields[0])), (12, row["state"].as_str()));
+        for (at, part) in [(1, "delta"), (3, "before"), (5, "after")] {
+            let numbers = (fields[at].parse().unwrap(), fields[at + 1].parse().unwrap());
+            assert_eq!(numbers, held(&row[part]), "{line}");
+        }
+        assert_eq!(Some(fields[7]), row["function"].as_str());
+    }
+    assert_eq!(csv.lines().count(), 1 + whole["rows"].as_array().unwrap().len());
+    // Filters, an order and a limit choose the rows of each.
+    let choice = ["--min", "1K", "--sort", "t", "-n", "1"];
+    let csv = said(&[&choice[..], &["--format", "csv"]].concat(), &before, &after);
+    assert_eq!((csv.lines().count(), csv.contains(",a,")), (2, true), "{csv}");
+    let short = said(&["--json"], &before, &after);
+    assert_eq!(said(&["--format", "json"], &before, &after), short);
+}
+
+#[test]
 fn memory_outside_of_the_heap_is_compared_on_request() {
     let live = rounds();
     let kept = keep(&live, "json", &["--json"]);

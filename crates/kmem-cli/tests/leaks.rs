@@ -5,7 +5,7 @@ mod program;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use kmem_testing::{Compiler, is_missing, not_run, this_test};
@@ -20,17 +20,22 @@ const TRIES: usize = 10;
 /// Longest wait for a state of a process.
 const WAIT: Duration = Duration::from_secs(10);
 
-fn leaks(program: &Program) -> (Value, i32) {
+fn leaks_in(format: &str, program: &Program) -> Output {
     for _ in 0..TRIES {
-        let output = program.kmem(&["leaks", "--json"]);
+        let output = program.kmem(&["leaks", "--format", format]);
         let said = text(&output.stderr);
-        if output.status.code() == Some(2) && said.contains("can be looked at") {
-            continue;
+        if output.status.code() != Some(2) || !said.contains("can be looked at") {
+            return output;
         }
-        let json = serde_json::from_slice(&output.stdout);
-        return (json.unwrap_or_else(|_| panic!("{said}")), output.status.code().unwrap());
     }
     panic!("no try of {TRIES} found all objects whole");
+}
+
+fn leaks(program: &Program) -> (Value, i32) {
+    let output = leaks_in("json", program);
+    let json = serde_json::from_slice(&output.stdout);
+    let json = json.unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+    (json, output.status.code().unwrap())
 }
 
 /// Waits until a process is in a state.
@@ -87,6 +92,34 @@ fn objects_that_nothing_leads_to_are_found_by_site() {
     assert!(page.contains("Direct: no pointer leads to them: 3.0 MiB in 103 objects"), "{page}");
     assert!(page.contains("Indirect: only leaked objects lead to them:"), "{page}");
     assert_eq!(state(program.pid()).1, "0");
+}
+
+#[test]
+fn direct_leaks_are_in_every_format() {
+    let program = Program::start("leaks", &[], &[], "");
+    let (json, _) = leaks(&program);
+    let bytes = json["direct"]["bytes"].as_i64().unwrap();
+    let said = |format| {
+        let output = leaks_in(format, &program);
+        assert_eq!(output.status.code(), Some(1), "{format}: {}", text(&output.stderr));
+        output.stdout
+    };
+    let sum = |lines: &str, of: fn(&str) -> i64| lines.lines().map(of).sum::<i64>();
+    let of_json =
+        |line: &str| serde_json::from_str::<Value>(line).unwrap()["bytes"].as_i64().unwrap();
+    assert_eq!(sum(&text(&said("jsonl")), of_json), bytes);
+    let first = |line: &str| line.split([',', ' ']).find_map(|word| word.parse().ok()).unwrap_or(0);
+    assert_eq!(sum(&text(&said("csv")), first), bytes);
+    let info = text(&said("1.0"));
+    assert!(info.contains("func:leaked_large") && !info.contains("leaked_by_leak"), "{info}");
+    assert_eq!(sum(info.split_once("<tag info>").unwrap().1, first), bytes, "{info}");
+    let last = |line: &str| line.rsplit(' ').next().unwrap().parse().unwrap();
+    assert_eq!(sum(&text(&said("folded")), last), bytes);
+    let magic: [(&str, &[u8]); 4] =
+        [("pprof", b"\x1f\x8b"), ("parquet", b"PAR1"), ("dhat", b"{"), ("speedscope", b"{")];
+    for (format, begin) in magic {
+        assert!(said(format).starts_with(begin), "{format}");
+    }
 }
 
 #[test]

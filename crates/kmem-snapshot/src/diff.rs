@@ -81,6 +81,18 @@ pub enum State {
     Changed,
 }
 
+impl State {
+    /// The kind in one word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Gone => "gone",
+            Self::Changed => "changed",
+        }
+    }
+}
+
 /// The change of one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {

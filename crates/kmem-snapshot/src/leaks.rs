@@ -26,7 +26,7 @@ use crate::error::ReadError;
 use crate::memory::PageMap;
 use crate::notes::Note;
 use crate::process::Process;
-use crate::reading::{ReadFailure, note_books, over_budget};
+use crate::reading::{ReadFailure, Reading, note_books, over_budget};
 use crate::sites::{Site, resolve};
 use crate::symbols::{Modules, Symbols};
 use reach::{Reach, State};
@@ -50,6 +50,8 @@ pub struct Leaks {
     pub name: String,
     /// Facts that a user must know to read the rows.
     pub notes: Vec<Note>,
+    /// The direct leaks as a reading, which every format of rows or stacks can show.
+    pub reading: Reading,
 }
 
 impl Leaks {
@@ -70,12 +72,12 @@ impl Leaks {
         let reach = look(&process, &snapshot, &stopped, touched.as_ref())?;
         drop(stopped);
         let stopped = start.elapsed();
-        Ok(Self::named(&process, &snapshot, &reach, stopped)?)
+        Ok(Self::named(&process, snapshot, &reach, stopped)?)
     }
 
     fn named(
         process: &Process,
-        snapshot: &Snapshot,
+        snapshot: Snapshot,
         reach: &Reach<'_>,
         stopped: Duration,
     ) -> Result<Self, ReadError> {
@@ -83,16 +85,17 @@ impl Leaks {
             Modules::open(process, &snapshot.maps, &snapshot.addresses(), &snapshot.budget);
         let mut symbols = Symbols::new(&modules);
         let mut rows = |state| {
-            let mut sites = resolve(&rows(snapshot, reach, state), &mut symbols);
+            let mut sites = resolve(&rows(&snapshot, reach, state), &mut symbols);
             sites.sort_by(|a, b| crate::sites::Order::Size.compare(a, b));
             sites
         };
         let (direct, indirect) = (rows(State::Direct), rows(State::Indirect));
         let mut notes = Vec::new();
-        note_books(snapshot, Note::Torn, &mut notes)?;
-        notes.extend(over_budget(snapshot));
+        note_books(&snapshot, Note::Torn, &mut notes)?;
+        notes.extend(over_budget(&snapshot));
         let (all, name) = (snapshot.totals(), format!("{} (pid {})", snapshot.exe, snapshot.pid));
-        Ok(Self { direct, indirect, all, stopped, name, notes })
+        let reading = Reading::of_rows(snapshot, direct.clone(), modules.build_ids());
+        Ok(Self { direct, indirect, all, stopped, name, notes, reading })
     }
 }
 

@@ -94,6 +94,10 @@ impl Format {
         Self::Dhat,
     ];
 
+    /// The formats that have room for the changes between two readings.
+    pub const OF_CHANGES: [Self; 5] =
+        [Self::Table, Self::Json, Self::Jsonl, Self::Csv, Self::Folded];
+
     /// Name of the format on a command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -119,7 +123,7 @@ impl Format {
             Self::V1 => "allocinfo text as of Linux 6.10",
             Self::V2 => "allocinfo text as of Linux 6.16",
             Self::Table => "a table, for people",
-            Self::Json => "one JSON object, with all that is known of the process",
+            Self::Json => "one JSON object, with all that is known",
             Self::Jsonl => "a JSON object on a line for each row",
             Self::Csv => "CSV with a header line",
             Self::Parquet => "a Parquet file, for DuckDB and others",

@@ -298,6 +298,16 @@ impl Target {
 }
 
 impl Reading {
+    /// A reading of rows that were chosen one object at a time, in the modules of these build ids.
+    pub(crate) fn of_rows(
+        snapshot: Snapshot,
+        sites: Vec<Site>,
+        build_ids: &BTreeMap<String, String>,
+    ) -> Self {
+        let provenance = Provenance::now().with_files(build_ids);
+        Self { snapshot, sites, provenance, ..Self::default() }
+    }
+
     /// Live bytes and objects of all rows, without a filter.
     #[must_use]
     pub fn totals(&self) -> (i64, u64) {

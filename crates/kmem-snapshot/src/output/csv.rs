@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use csv::{Terminator, WriterBuilder};
 
+use crate::diff::Change;
 use crate::escape::printable;
 use crate::reading::Reading;
 use crate::sites::Site;
@@ -32,12 +33,54 @@ pub const COLUMNS: [&str; 17] = [
     "frees",
 ];
 
+/// Names of the columns of changes.
+pub const CHANGES: [&str; 12] = [
+    "state",
+    "delta_bytes",
+    "delta_calls",
+    "before_bytes",
+    "before_calls",
+    "after_bytes",
+    "after_calls",
+    "function",
+    "file",
+    "line",
+    "module",
+    "offset",
+];
+
 /// Writes the header and all rows.
 pub(super) fn write(out: &mut impl Write, reading: &Reading, rows: &[Site]) -> io::Result<()> {
     let mut csv = WriterBuilder::new().terminator(Terminator::CRLF).from_writer(out);
     csv.write_record(COLUMNS)?;
     for site in rows {
         csv.write_record(record(reading, site))?;
+    }
+    csv.flush()
+}
+
+/// Writes a header and all changes.
+///
+/// # Errors
+///
+/// The errors of the writer.
+pub fn write_changes(out: &mut impl Write, changes: &[Change]) -> io::Result<()> {
+    let mut csv = WriterBuilder::new().terminator(Terminator::CRLF).from_writer(out);
+    csv.write_record(CHANGES)?;
+    for change in changes {
+        let place = change.origin.fields();
+        let name = |name: Option<&str>| name.map_or_else(String::new, |of| printable(of).into());
+        let number = |of: Option<u64>| of.map_or_else(String::new, |of| of.to_string());
+        let held = [change.delta(), change.before, change.after];
+        let held = held.iter().flat_map(|of| [of.bytes.to_string(), of.calls.to_string()]);
+        csv.write_field(change.state().name())?;
+        held.into_iter().try_for_each(|number| csv.write_field(number))?;
+        csv.write_field(name(place.function))?;
+        csv.write_field(name(place.file))?;
+        csv.write_field(number(place.line.map(u64::from)))?;
+        csv.write_field(name(place.module))?;
+        csv.write_field(number(place.offset))?;
+        csv.write_record(None::<&[u8]>)?;
     }
     csv.flush()
 }

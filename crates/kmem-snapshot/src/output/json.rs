@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::blackbox::{Moment, Reason, time};
 use crate::books::Snapshot;
+use crate::diff::Change;
 use crate::reading::Reading;
 use crate::sites::{Site, total};
 
@@ -73,6 +74,15 @@ pub(super) fn write_lines(
         write(out, &json)?;
     }
     Ok(())
+}
+
+/// Writes a line for each change.
+///
+/// # Errors
+///
+/// The errors of the writer.
+pub fn write_changes(out: &mut impl Write, changes: &[Change]) -> io::Result<()> {
+    changes.iter().try_for_each(|change| write(out, change))
 }
 
 /// The equation of a process's memory, in bytes.
