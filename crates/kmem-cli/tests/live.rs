@@ -40,6 +40,31 @@ fn table<'a>(report: &'a str, heading: &str) -> Vec<&'a str> {
 }
 
 #[test]
+fn a_stripped_program_says_which_file_would_name_its_rows() {
+    let id = "-Wl,--build-id=0xfe0123456789abcdef";
+    let [stripped, whole] = [&["-s", id][..], &[id]].map(|flags| {
+        let program = Program::start("books", flags, &["wait"], "");
+        let json = program.json(&["dump", "--json", "--no-mmap", "--sort", "s"]);
+        let page = text(&program.kmem(&["dump", "--no-mmap", "--format", "table"]).stderr);
+        (json, page, program.dir.path().join("books"))
+    });
+    let (json, page, path) = stripped;
+    let row = &json["rows"][0];
+    assert_eq!((&row["module"], &row["function"]), (&"books".into(), &Value::Null), "{json:#}");
+    let debug = "/usr/lib/debug/.build-id/fe/0123456789abcdef.debug";
+    let note = format!(
+        "3.1 MiB are known by module and offset alone, 3.1 MiB of them in {}; {debug} would name \
+         these",
+        path.display()
+    );
+    assert!(json["notes"].as_array().unwrap().contains(&note.clone().into()), "{json:#}");
+    assert!(page.contains(&format!("kmem: {note}")), "{page}");
+    let (json, page, _) = whole;
+    assert_eq!(json["rows"][0]["function"], "large");
+    assert!(!page.contains(".debug"), "{page}");
+}
+
+#[test]
 fn peak_and_leaks_are_exact() {
     let (output, report) = run("spike");
     assert_eq!(output.status.code(), Some(7), "{report}");

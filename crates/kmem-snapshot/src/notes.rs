@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::blackbox::{Reason, time};
-use crate::report::size_u;
+use crate::report::{size, size_u};
 
 /// Most addresses of root blocks in one note.
 const MAX_ROOTS: usize = 8;
@@ -106,6 +106,17 @@ pub enum Note {
         /// Its start, in nanoseconds since 1970.
         started_ns: u64,
     },
+    /// Rows that have no names, and the file that would name most of them.
+    Nameless {
+        /// Bytes of all nameless rows.
+        nameless: i64,
+        /// Bytes of those in the module with most of them.
+        bytes: i64,
+        /// Path of the module.
+        path: String,
+        /// Path that its debug file would have.
+        debug: String,
+    },
     /// A part that the budget of the reading has no room for; see [`Budget`](crate::Budget).
     OverBudget(String),
     /// A file that is not, or may not be, the one that the process ran.
@@ -148,6 +159,13 @@ impl fmt::Display for Note {
                 "{} are arenas of Python, whose objects are not in the books; run it with \
                  PYTHONMALLOC=malloc",
                 size_u(*bytes)
+            ),
+            Self::Nameless { nameless, bytes, path, debug } => write!(
+                f,
+                "{} are known by module and offset alone, {} of them in {path}; {debug} would \
+                 name these",
+                size(*nameless),
+                size(*bytes)
             ),
             Self::NoStacks => {
                 f.write_str("the core does not tell stacks: they are among the anonymous mappings")

@@ -6,6 +6,7 @@
 
 mod earlier;
 mod follow;
+mod nameless;
 mod provenance;
 mod sums;
 mod target;
@@ -224,6 +225,7 @@ impl Target {
         let metadata = if query.metadata { metadata(&snapshot, filter) } else { Vec::new() };
         let filtered = filter.is_on();
         let files = kept.learn(&symbols, &snapshot.maps);
+        notes.extend(nameless::note(sites.iter().chain(&mappings), &snapshot.maps, &files));
         let provenance = Provenance::of(self, &opened, moment.as_ref()).with_files(&files);
         let notes = Vec::new();
         Ok(Reading {
