@@ -220,10 +220,6 @@ void *alloc_pages_noprof(gfp_t flags, unsigned int order) KMEM_AS_(kmem_alloc_pa
 /* Allocates as many pages as `size` bytes need. NULL also for size 0. */
 void *alloc_pages_exact_tag(size_t size, gfp_t flags, const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_alloc_pages_exact_tag);
-/* Puts single pages into the null entries of `pages`, up to the first failure. Returns how many
- * entries from the first on have a page, those that had one before included. */
-size_t alloc_pages_bulk_tag(gfp_t flags, size_t count, void **pages,
-			    const struct kmem_alloc_tag *tag) KMEM_AS_(kmem_alloc_pages_bulk_tag);
 /* Splits a block of 1 << order pages into single pages, each an allocation with the block's tag. */
 void split_page(void *pages, unsigned int order) KMEM_AS_(kmem_split_page);
 /* Frees a block of 1 << order pages, or all its pages if it was split. A block of another order is
@@ -240,7 +236,6 @@ void free_pages_exact(void *pages, size_t size) KMEM_AS_(kmem_free_pages_exact);
 #define __get_free_page(flags) __get_free_pages(flags, 0)
 #define get_zeroed_page(flags) __get_free_pages((flags) | __GFP_ZERO, 0)
 #define alloc_pages_exact(size, flags) alloc_pages_exact_tag(size, flags, KMEM_TAG())
-#define alloc_pages_bulk(flags, count, pages) alloc_pages_bulk_tag(flags, count, pages, KMEM_TAG())
 #define __free_page(page) __free_pages(page, 0)
 /* Free what the functions of a number returned; 0 does nothing. */
 #define free_pages(address, order) __free_pages((void *)(uintptr_t)(address), order)
@@ -265,6 +260,11 @@ void *alloc_pages_node_noprof(int node, gfp_t flags, unsigned int order)
 void *alloc_pages_exact_nid_tag(int node, size_t size, gfp_t flags,
 				const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_alloc_pages_exact_nid_tag);
+/* Puts single pages into the null entries of `pages`, up to the first failure. Returns how many
+ * entries from the first on have a page, those that had one before included. */
+size_t alloc_pages_bulk_node_tag(gfp_t flags, int node, size_t count, void **pages,
+				 const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_alloc_pages_bulk_node_tag);
 /* The node of the memory at an address; NUMA_NO_NODE if it is not memory of kmem. */
 int page_to_nid(const void *at) KMEM_AS_(kmem_page_to_nid);
 
@@ -281,6 +281,10 @@ int page_to_nid(const void *at) KMEM_AS_(kmem_page_to_nid);
 #define alloc_pages_node(node, flags, order) alloc_pages_node_tag(node, flags, order, KMEM_TAG())
 #define alloc_pages_exact_nid(node, size, flags)                                                   \
 	alloc_pages_exact_nid_tag(node, size, flags, KMEM_TAG())
+#define alloc_pages_bulk(flags, count, pages)                                                      \
+	alloc_pages_bulk_node(flags, NUMA_NO_NODE, count, pages)
+#define alloc_pages_bulk_node(flags, node, count, pages)                                           \
+	alloc_pages_bulk_node_tag(flags, node, count, pages, KMEM_TAG())
 
 /* -- Areas of whole pages, each followed by a page that faults --------------------------------- */
 
@@ -324,6 +328,9 @@ void kmem_vmallocinfo(int fd);
 #define __vmalloc(size, flags) vmalloc_tag(size, flags, KMEM_TAG())
 /* Zeroed. All memory of a process can be mapped, so there is nothing else to it. */
 #define vmalloc_user(size) vzalloc(size)
+/* A process has no physical addresses, so areas that devices of 32 bits reach are like others. */
+#define vmalloc_32(size) vmalloc(size)
+#define vmalloc_32_user(size) vzalloc(size)
 #define vmalloc_array(count, size) vmalloc_tag(size_mul(count, size), GFP_KERNEL, KMEM_TAG())
 #define vcalloc(count, size) vmalloc_tag(size_mul(count, size), __GFP_ZERO, KMEM_TAG())
 #define __vmalloc_array(count, size, flags) vmalloc_tag(size_mul(count, size), flags, KMEM_TAG())

@@ -243,12 +243,18 @@ fn when_a_node_has_no_more_the_nearest_is_asked_first() {
 /// Requests that name a node.
 type NodeRequest = fn(&'static Simulated, u32, Gfp) -> *mut u8;
 
-const NODE_REQUESTS: [NodeRequest; 5] = [
+const NODE_REQUESTS: [NodeRequest; 6] = [
     |a, node, gfp| a.kmalloc_node(100, gfp, Some(node), USER),
     |a, node, gfp| a.kmalloc_node(20_000, gfp, Some(node), USER),
     |a, node, gfp| a.kmalloc_node(200_000, gfp, Some(node), USER),
     |a, node, gfp| a.alloc_pages_node(Some(node), Order(0), gfp, USER),
     |a, node, gfp| a.alloc_pages_node(Some(node), Order(9), gfp, USER),
+    |a, node, gfp| {
+        let mut page = [std::ptr::null_mut()];
+        let got = a.alloc_pages_bulk_node(Some(node), gfp, &mut page, USER);
+        assert_eq!(got, usize::from(!page[0].is_null()));
+        page[0]
+    },
 ];
 
 #[test]

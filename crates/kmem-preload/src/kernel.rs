@@ -284,11 +284,17 @@ twins! {
 
     /// # Safety
     /// See [`kmalloc`]; `pages` has `count` entries.
-    fn alloc_pages_bulk(flags: Gfp, count: usize, pages: *mut *mut u8, tag: Tag) -> usize {
+    fn alloc_pages_bulk_node(
+        flags: Gfp,
+        node: c_int,
+        count: usize,
+        pages: *mut *mut u8,
+        tag: Tag
+    ) -> usize {
         // SAFETY: the same contract.
         unsafe {
-            let pages = entries(pages, count);
-            KMEM.alloc_pages_bulk(flags, pages, tagged(tag))
+            let (node, pages) = (u32::try_from(node).ok(), entries(pages, count));
+            KMEM.alloc_pages_bulk_node(node, flags, pages, tagged(tag))
         }
     }
 }

@@ -105,6 +105,31 @@ impl<P: Platform> Instance<P> {
         self.ledger.alloc_run_on(pages.bytes(), (pages, Fit::Exact, Some(placement)), gfp, caller)
     }
 
+    /// [`Self::alloc_pages_bulk`] of a node; see [`Self::kmalloc_node`]. Pages of a node that is
+    /// named are allocated one by one.
+    pub fn alloc_pages_bulk_node(
+        &'static self,
+        node: Option<u32>,
+        gfp: Gfp,
+        out: &mut [*mut u8],
+        caller: Caller,
+    ) -> usize {
+        if self.ready() && self.placement(node, gfp).is_none() {
+            self.ledger.alloc_singles(out, gfp, caller.with(gfp));
+        }
+        let mut filled = 0;
+        for slot in out {
+            if slot.is_null() {
+                *slot = self.alloc_pages_node(node, Order(0), gfp, caller);
+            }
+            if slot.is_null() {
+                break;
+            }
+            filled += 1;
+        }
+        filled
+    }
+
     /// The nodes for a request. `None`: any, those near to the calling thread's CPU first.
     pub(super) fn placement(&'static self, node: Option<u32>, gfp: Gfp) -> Option<Placement> {
         if !self.ready() || !self.heap().zones.has_several_nodes() {

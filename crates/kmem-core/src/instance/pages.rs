@@ -269,20 +269,7 @@ impl<P: Platform> Instance<P> {
     /// and the zones are asked, for many pages at once. Pages that are then missing are allocated
     /// one by one, with the effort of [`Self::alloc_pages`].
     pub fn alloc_pages_bulk(&'static self, gfp: Gfp, out: &mut [*mut u8], caller: Caller) -> usize {
-        if self.ready() && self.placement(None, gfp).is_none() {
-            self.ledger.alloc_singles(out, gfp, caller.with(gfp));
-        }
-        let mut filled = 0;
-        for slot in out {
-            if slot.is_null() {
-                *slot = self.alloc_pages(Order(0), gfp, caller);
-            }
-            if slot.is_null() {
-                break;
-            }
-            filled += 1;
-        }
-        filled
+        self.alloc_pages_bulk_node(None, gfp, out, caller)
     }
 
     /// Extension word and length in pages of the allocation that begins at a page, or could begin

@@ -178,6 +178,16 @@ static void case_numbers(void)
 	MUST(!__get_free_pages(GFP_KERNEL, 40) && !kcalloc_node(SIZE_MAX / 2, 3, QUIET, 0));
 	MUST(!kmalloc_array_node(SIZE_MAX / 2, 3, QUIET, 0));
 	MUST(!alloc_pages_exact_nid(0, 0, GFP_KERNEL));
+	void *bulk[3] = { exact, NULL, NULL };
+	MUST(alloc_pages_bulk_node(__GFP_ZERO, 0, 3, bulk) == 3); /* at bulk_node */
+	MUST(bulk[0] == exact && bulk[1] != bulk[2]);
+	MUST(is_all(bulk[1], 0, PAGE) && is_all(bulk[2], 0, PAGE));
+	char *low = vmalloc_32(PAGE); /* at vmalloc_32 */
+	char *low_zero = vmalloc_32_user(PAGE); /* at low_zero */
+	MUST(low && is_all(low_zero, 0, PAGE));
+	EXPECT("bulk_node", 2 * PAGE, 2);
+	EXPECT("vmalloc_32", PAGE, 1);
+	EXPECT("low_zero", PAGE, 1);
 	EXPECT("__get_free_pages", 4 * PAGE, 1);
 	EXPECT("get_zeroed_page", PAGE, 1);
 	EXPECT("exact_nid", 3 * PAGE, 1);
@@ -188,6 +198,10 @@ static void case_numbers(void)
 	free_pages(0, 2);
 	free_page(zero);
 	free_pages_exact(exact, 3 * PAGE);
+	__free_page(bulk[1]);
+	__free_page(bulk[2]);
+	vfree(low);
+	vfree(low_zero);
 	kfree(objects);
 	kfree(array);
 	check();
