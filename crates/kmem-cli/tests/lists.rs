@@ -306,3 +306,82 @@ fn the_account_of_a_kernel_joins_call_sites_slabs_and_zones() {
     let output = kmem_with_proc("kernel", &files, BIND, true).unwrap();
     assert_eq!(outcome(&output).0, Some(4));
 }
+
+/// Bytes and calls of the lines of the kernel's text that hold something.
+fn lines_of_kernel() -> Vec<(i64, i64)> {
+    let text = fs::read_to_string(kernel()).unwrap();
+    let numbers = |line: &str| {
+        let mut words = line.split_whitespace().map(|word| word.parse::<i64>().unwrap());
+        let row = (words.next().unwrap(), words.next().unwrap());
+        (row != (0, 0)).then_some(row)
+    };
+    let is_row = |line: &&str| line.starts_with(' ');
+    let cut = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+    text.lines().filter(is_row).filter_map(|line| numbers(&cut(line))).collect()
+}
+
+#[test]
+fn the_flags_of_alloctop_keep_their_meaning() {
+    let mut lines = lines_of_kernel();
+    let rows = |args: &[&str]| -> Vec<(i64, i64)> {
+        let args = [&["top", "--json", "-o"], args, &["--allocinfo"]].concat();
+        let json: Value = serde_json::from_str(&said(&args, &kernel())).unwrap();
+        let number = |row: &Value, name: &str| row[name].as_i64().unwrap();
+        let rows = json["rows"].as_array().unwrap().iter();
+        rows.map(|row| (number(row, "bytes"), number(row, "calls"))).collect()
+    };
+    // -n takes a number of lines, and -s the letters s (size), c (calls) and t (tag).
+    lines.sort_by_key(|&(bytes, calls)| std::cmp::Reverse((bytes, calls)));
+    assert_eq!(rows(&["-n", "7"]), lines[..7]);
+    assert_eq!(rows(&["-n", "7", "-s", "s"]), lines[..7]);
+    // -m takes the least size.
+    let least = lines[20].0;
+    let large = rows(&["-n", "1000000", "-m", &least.to_string()]);
+    assert_eq!(large.len(), lines.iter().filter(|line| line.0 >= least).count());
+    assert!(large.iter().all(|row| row.0 >= least));
+    lines.sort_by_key(|&(bytes, calls)| std::cmp::Reverse((calls, bytes)));
+    assert_eq!(rows(&["-n", "7", "-s", "c"]), lines[..7]);
+    let by_tag = said(&["top", "-o", "-n", "1000000", "-s", "t", "--allocinfo"], &kernel());
+    let names = by_tag.lines().skip_while(|line| !line.contains("FUNCTION")).skip(1);
+    let names: Vec<&str> = names.map(|line| line.split_whitespace().nth(3).unwrap()).collect();
+    assert!(names.len() > 100 && names.is_sorted(), "{by_tag}");
+    // -t shows a tree.
+    let tree = said(&["top", "-o", "-t", "-n", "3", "--allocinfo"], &kernel());
+    assert!(tree.contains("CALL TREE"), "{tree}");
+}
+
+/// The data of a page of `kmem report`.
+fn data_of(page: &str) -> Value {
+    let begin = page.find("{\"title\":").expect("data");
+    serde_json::Deserializer::from_str(&page[begin..]).into_iter().next().unwrap().unwrap()
+}
+
+#[test]
+fn a_report_of_a_kernel_has_the_sites_of_its_text_and_of_its_recording() {
+    let page = data_of(&said(&["report"], &kernel()));
+    assert!(page["title"].as_str().unwrap().contains("allocinfo-6.12.txt"), "{}", page["title"]);
+    let names = |page: &Value| -> Vec<String> {
+        let sites = page["sites"].as_array().unwrap().iter();
+        let mut names: Vec<_> =
+            sites.map(|of| format!("{} {}", of["function"], of["where"])).collect();
+        names.sort();
+        names
+    };
+    let json = json(
+        Command::new(KMEM).args(["dump", "--no-empty", "--json", "--allocinfo"]).arg(kernel()),
+    );
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(names(&page).len(), rows.len());
+    for row in rows.iter().take(20) {
+        let function = row["function"].to_string();
+        assert!(names(&page).iter().any(|name| name.starts_with(&function)), "{function}");
+    }
+    let dir = directory();
+    let file = dir.path().join("rec");
+    let mut record = Command::new(KMEM);
+    record.args(["record", "--every", "1ms", "--for", "20ms", "-o"]).arg(&file);
+    let output = record.arg("--allocinfo").arg(kernel()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let recorded = data_of(&said(&["report"], &file));
+    assert_eq!(names(&recorded), names(&page));
+}

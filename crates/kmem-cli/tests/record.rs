@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use kmem_snapshot::recording::Recording;
+use program::terminal::Terminal;
 use program::{KMEM, Program, compile, directory, json, text};
 use serde_json::Value;
 
@@ -101,6 +102,26 @@ fn a_running_process_is_recorded_until_it_ends_and_each_moment_can_be_read() {
     assert_eq!(held(&diff["delta"]), (-ROUND.0, -ROUND.1));
     let top = kmem(&["top", "-n", "1", "--no-mmap", "--recording"], &file);
     assert!(text(&top.stdout).contains("allocate"), "{}", text(&top.stdout));
+}
+
+#[test]
+fn a_terminal_shows_the_progress_and_a_file_does_not() {
+    let mut program = Program::start("rounds", &[], &[], "");
+    let file = program.dir.path().join("rec");
+    let args = format!("record --every 5ms -p {} -o {}", program.pid(), file.display());
+    let Some(mut terminal) = Terminal::start((24, 200), &args, "") else { return };
+    let has = |lines: &[String], part: &str| lines.iter().any(|line| line.contains(part));
+    terminal.wait_for(|lines| has(lines, " moments, ") && has(lines, "; the recording has "));
+    program.kill();
+    terminal.wait_for(|lines| has(lines, "kmem: recorded "));
+    // Without a terminal there is the last message alone.
+    let mut program = Program::start("rounds", &[], &[], "");
+    let mut record = Command::new(KMEM);
+    record.args(["record", "--every", "5ms", "--for", "50ms", "-o"]).arg(&file);
+    let output = record.args(["-p", &program.pid().to_string()]).output().unwrap();
+    program.kill();
+    let said = text(&output.stderr);
+    assert!(said.starts_with("kmem: recorded ") && !said.contains('\x1b'), "{said}");
 }
 
 #[test]

@@ -231,6 +231,29 @@ fn the_kernels_oom_killer_is_named_with_the_line_that_ate_the_memory() {
 }
 
 #[test]
+fn a_control_group_is_watched_with_processes_that_join_it_and_without_others() {
+    if is_not_root("make a control group") {
+        return;
+    }
+    let Some(group) = control_group(64 << 20) else { return };
+    let path = format!("/{}", name(&group));
+    let mut watch = Watch::start(&["--cgroup", &path, "--interval", "20ms"]);
+    let other = started("");
+    let mut program = started_in(&group);
+    let line = watch.wait_for("kmem: watching ");
+    assert!(line.contains(&program_name(&program)), "{line}");
+    send("KILL", &other);
+    send("KILL", &program);
+    let (path, _) = watch.report("signal");
+    let begin = format!("watched.{}.", program.pid());
+    assert!(name(&path).starts_with(&begin), "{path:?}");
+    program.kill();
+    watch.stop("TERM");
+    assert!(watch.names().iter().all(|name| name.starts_with(&begin)), "{:?}", watch.names());
+    fs::remove_dir(&group).unwrap();
+}
+
+#[test]
 fn waiting_for_memory_is_pressure() {
     if is_not_root("make a control group") {
         return;
