@@ -29,8 +29,11 @@ impl Terminal {
             return None;
         }
         let line = format!("stty rows {rows} cols {columns}; exec {KMEM} {args}");
-        let mut command = Command::new("script");
-        command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm-256color");
+        // A screen that never comes ends the terminal, and so the test.
+        let mut command = Command::new("timeout");
+        command
+            .args(["--foreground", "120", "script", "-qec", &line, "/dev/null"])
+            .env("TERM", "xterm-256color");
         command.env("NO_COLOR", no_color).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
