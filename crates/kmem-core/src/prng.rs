@@ -22,6 +22,7 @@ impl Prng {
 }
 
 /// A hash with a further word. Hashes of words that differ in one place differ.
+#[cfg(not(loom))]
 #[inline(always)]
 pub(crate) const fn mix(hash: u64, word: u64) -> u64 {
     (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)

@@ -119,6 +119,7 @@ impl Zone {
 
     /// Makes pages inaccessible until they are handed out for the first time. From then on, that is
     /// up to their frees. Called before any page is committed.
+    #[cfg(not(loom))]
     pub(super) fn hide_unused(&self) {
         self.hides.store(1, Ordering::Relaxed);
     }
