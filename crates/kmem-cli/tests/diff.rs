@@ -153,7 +153,7 @@ fn growth_over_a_threshold_exits_with_1_and_names_the_site() {
         );
         assert!(message.lines().any(|line| line.starts_with(&start)), "{message}");
         assert!(
-            message.contains("rounds.c:13 +109.4 KiB (112000 bytes, +1000 objects)\n"),
+            message.contains("rounds.c:20 +109.4 KiB (112000 bytes, +1000 objects)\n"),
             "{message}"
         );
     }
