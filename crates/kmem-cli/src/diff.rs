@@ -20,7 +20,7 @@ use kmem_snapshot::{By, Query, Reading, Target, report};
 use serde::Serialize;
 
 use crate::failure::{FOUND, Failure, say, say_all};
-use crate::format::OfChanges;
+use crate::format::{self, Named};
 use crate::options::{Filters, Sort};
 use crate::source;
 use growth::{Growth, Limit};
@@ -42,8 +42,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE[@SITE]")]
     fail_on_growth: Vec<Limit>,
     /// Choose the format; collapsed stacks have the bytes before and afterwards
-    #[arg(long, value_enum, default_value = "table")]
-    format: OfChanges,
+    #[arg(long, value_parser = format::of_changes(), default_value = "table")]
+    format: Named,
     /// Short form of --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use kmem_snapshot::output::{Fact, Format};
 
 use crate::destination::Destination;
@@ -33,28 +33,11 @@ impl ValueEnum for Named {
     }
 }
 
-/// A format that has room for changes, by its name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OfChanges(pub(crate) Format);
-
-impl ValueEnum for OfChanges {
-    fn value_variants<'a>() -> &'a [Self] {
-        const COUNT: usize = Format::OF_CHANGES.len();
-        const ALL: [OfChanges; COUNT] = {
-            let mut all = [OfChanges(Format::Table); COUNT];
-            let mut at = 0;
-            while at < COUNT {
-                all[at] = OfChanges(Format::OF_CHANGES[at]);
-                at += 1;
-            }
-            all
-        };
-        &ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Named(self.0).to_possible_value()
-    }
+/// Takes the name of a format that has room for changes.
+pub(crate) fn of_changes() -> impl TypedValueParser<Value = Named> {
+    let named = Format::OF_CHANGES.map(Named);
+    let values = named.iter().filter_map(Named::to_possible_value);
+    PossibleValuesParser::new(values).try_map(|name| Named::from_str(&name, false))
 }
 
 /// Opens the destination of a format. A terminal is refused for one that is no text.
