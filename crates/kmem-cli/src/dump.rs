@@ -1,6 +1,6 @@
 //! `kmem dump`: the books of a process, for other programs.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -119,7 +119,9 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         say(&report::filtered(&reading.sites, reading.totals()));
     }
     if let Some(accounting) = reading.accounting() {
-        let _ = report::write_accounting(&mut io::stderr(), accounting);
+        let write = |mut out: &mut dyn Write| report::write_accounting(&mut out, accounting);
+        // A closed stderr is no failure.
+        let _: io::Result<()> = Destination::Stderr.write(write);
     }
     Ok(())
 }

@@ -90,9 +90,11 @@ impl Failure {
     }
 }
 
-/// Prints one message on stderr. A closed stderr is no failure.
+/// Prints one message on stderr by one call of the system, so that no output of another program
+/// comes between its words. A closed stderr is no failure.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "kmem: {}", kmem_snapshot::escape::printable(text));
+    let line = format!("kmem: {}\n", kmem_snapshot::escape::printable(text));
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 /// Prints a message for each item on stderr.

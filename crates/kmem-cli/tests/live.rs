@@ -3,6 +3,8 @@
 mod program;
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
@@ -386,6 +388,30 @@ fn a_closed_pipe_is_silent() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn what_the_command_says_is_written_by_one_call_and_not_torn_by_output_of_others() {
+    let live = start("wait", "");
+    let pid = live.pid().to_string();
+    let box_of_none = ["dump", "--blackbox", "/dev/null"];
+    for arguments in [["dump", "-p", &pid], box_of_none] {
+        // Each call that writes to such a socket is a message of its own.
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        let mut command = Command::new(KMEM);
+        command.args(arguments).stdout(Stdio::null()).stderr(OwnedFd::from(theirs));
+        command.status().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut message = [0; 1 << 16];
+        let next = || {
+            let length = ours.recv(&mut message).ok()?;
+            Some(text(&message[..length]))
+        };
+        let messages: Vec<String> = std::iter::from_fn(next).collect();
+        assert!(!messages.is_empty(), "{arguments:?}");
+        let torn = messages.iter().find(|message| !message.ends_with('\n'));
+        assert_eq!(torn, None, "{arguments:?}");
+    }
 }
 
 /// Output of the command with these arguments.
