@@ -11,6 +11,7 @@ use crate::destination::Destination;
 use crate::failure::{Failure, say, say_all};
 use crate::format::{self, Named};
 use crate::options::{Filters, From, NO_BOX, NO_METADATA, Sort};
+use crate::untracked::untracked;
 
 /// Keys of rows.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -122,6 +123,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
         let write = |mut out: &mut dyn Write| report::write_accounting(&mut out, accounting);
         // A closed stderr is no failure.
         let _: io::Result<()> = Destination::Stderr.write(write);
+        say_all(untracked(accounting).as_slice());
     }
     Ok(())
 }

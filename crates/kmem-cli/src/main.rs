@@ -100,6 +100,7 @@ mod slabinfo;
 mod source;
 mod sysctl;
 mod top;
+mod untracked;
 mod watch;
 
 use std::process::ExitCode;

@@ -32,6 +32,7 @@ use crate::destination::Destination;
 use crate::failure::{Failure, say_all};
 use crate::format::{self, Named};
 use crate::options::{Filters, From, NO_METADATA, Sort};
+use crate::untracked::untracked;
 use screen::End;
 use sums::Unit;
 use view::Choice;
@@ -343,6 +344,9 @@ fn write_head(out: &mut impl Write, reading: &Reading) -> io::Result<()> {
     }
     if let Some(accounting) = reading.accounting() {
         report::write_accounting(out, accounting)?;
+        if let Some(warning) = untracked(accounting) {
+            writeln!(out, "{warning}")?;
+        }
     }
     writeln!(out)
 }

@@ -470,6 +470,20 @@ fn little_tracked_memory_is_told_of_a_killed_program_and_of_another_process() {
 }
 
 #[test]
+fn little_tracked_memory_is_told_of_a_live_process() {
+    let program = Program::start("mapped_peak", &[], &["hold"], "");
+    let top = program.kmem(&["top", "--once"]);
+    let dump = program.kmem(&["dump"]);
+    for (said, begin) in [(text(&top.stdout), ""), (text(&dump.stderr), "kmem: ")] {
+        let line = said.lines().find(|line| line.contains(" resident are tracked; "));
+        let line = line.unwrap_or_else(|| panic!("no warning: {said}"));
+        let tracked = line.strip_prefix(begin).expect(line).split_once(" KiB of 3").expect(line).0;
+        assert!(tracked.parse::<f64>().expect(line) < 16.0, "{line}");
+        assert!(line.contains("; 32.0 MiB are mapped by the program itself. Rows "), "{line}");
+    }
+}
+
+#[test]
 fn memory_at_an_address_that_was_unmapped_by_a_system_call_counts_once() {
     let report = report_of(&[], "twice");
     let size = size_in(&report, "\nAt exit (not freed)", "twice");

@@ -13,6 +13,7 @@ use kmem_snapshot::symbols::Symbols;
 use kmem_snapshot::{Note, Snapshot};
 
 use crate::leaks;
+use crate::untracked::untracked;
 
 use super::boxes::Held;
 use super::misuse;
@@ -252,7 +253,7 @@ fn write_reading(
     }
     writeln!(out)?;
     report::write_accounting(out, &accounting)?;
-    match peak::untracked(&accounting) {
+    match untracked(&accounting) {
         Some(warning) => writeln!(out, "kmem: {warning}"),
         None => Ok(()),
     }

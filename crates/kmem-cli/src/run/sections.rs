@@ -20,6 +20,8 @@ use kmem_snapshot::sites::{self, Order, total};
 use kmem_snapshot::symbols::{Modules, Symbols};
 use kmem_snapshot::{Pattern, Site, Snapshot};
 
+use crate::untracked::untracked_then;
+
 use super::boxes::{Boxes, Held, Identity, Image, Rest};
 use super::misuse;
 use super::peak as peaks;
@@ -273,7 +275,7 @@ pub(crate) fn write_main(
         Some(read) => figures_of(&read.snapshot),
         None => figures_at(moment),
     };
-    match peaks::untracked_then(figures, mmap) {
+    match untracked_then(figures, mmap) {
         Some(warning) => writeln!(out, "kmem: {warning}"),
         None => Ok(()),
     }
@@ -301,7 +303,7 @@ fn figures_of(snapshot: &Snapshot) -> (u64, u64, u64) {
 /// A warning where little of the memory of a process was tracked at its peak.
 fn untracked(held: &Held, mmap: bool) -> Option<String> {
     let of = BlackBox::open(&held.path).ok()?;
-    peaks::untracked_then(figures_at(of.peak()?), mmap)
+    untracked_then(figures_at(of.peak()?), mmap)
 }
 
 /// Names the moment of the last rows, in nanoseconds since 1970, before the end at `time_ns`.

@@ -8,6 +8,8 @@ use kmem_snapshot::report::{self, short, size, size_u};
 use kmem_snapshot::sites::{Order, Origin, Site};
 use kmem_snapshot::stacks::{Frame, Tree};
 
+use crate::untracked::untracked;
+
 use super::By;
 use super::search::Search;
 use super::sums::{self, Unit};
@@ -112,15 +114,18 @@ impl View {
             let (mapped, sites) = (mapped.unwrap_or_default(), reading.sites.len());
             format!("{} in {calls} objects{mapped}, {sites} call sites", size(bytes))
         };
+        let notes = reading.notes.iter().map(|n| printable(&n.to_string()).into_owned());
+        let mut notes: Vec<String> = notes.collect();
         let mut accounting = Vec::new();
         if let Some(of) = reading.accounting() {
             // A vector takes all that is written to it.
             let _ = report::write_accounting(&mut accounting, of);
+            notes.extend(untracked(of));
         }
         Self {
             title: format!("{}: {sum}", printable(&reading.short_name())),
             accounting: String::from_utf8_lossy(&accounting).trim_end().to_owned(),
-            notes: reading.notes.iter().map(|n| printable(&n.to_string()).into_owned()).collect(),
+            notes,
             columns,
             names,
             rows,

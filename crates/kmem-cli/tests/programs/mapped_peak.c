@@ -85,6 +85,13 @@ OWN static void file(void)
 			exit(2);
 }
 
+static void wait_for_input(void)
+{
+	puts("ready");
+	fflush(stdout);
+	getchar();
+}
+
 int main(int argc, char **argv)
 {
 	const char *end = argc > 1 ? argv[1] : "";
@@ -106,6 +113,11 @@ int main(int argc, char **argv)
 		twice();
 		return 0;
 	}
+	if (!strcmp(end, "hold")) {
+		twice();
+		wait_for_input();
+		return 0;
+	}
 	if (!strcmp(end, "file")) {
 		file();
 		arenas();
@@ -119,10 +131,7 @@ int main(int argc, char **argv)
 	large();
 	if (!strcmp(end, "kill"))
 		kill(getpid(), SIGKILL);
-	if (!strcmp(end, "wait")) {
-		puts("ready");
-		fflush(stdout);
-		getchar();
-	}
+	if (!strcmp(end, "wait"))
+		wait_for_input();
 	return 0;
 }
