@@ -13,14 +13,14 @@ use proptest::prelude::*;
 
 /// Bytes that the books count for an allocation of `size`.
 fn counted(instance: &'static Fixed, at: *mut u8, size: usize) -> u64 {
-    // SAFETY: a live allocation.
-    let usable = unsafe { instance.usable_size(at) };
+    let counted = instance::counted(instance, at);
+    let bytes = counted as usize;
     if size <= MAX_OBJECT {
-        assert_eq!(usable, SIZES[SizeClass::of(size).0 as usize] as usize);
+        assert_eq!(bytes, SIZES[SizeClass::of(size).0 as usize] as usize);
     } else {
-        assert!(usable >= size && usable % 4096 == 0 && (usable - size) <= size / 8 + 4096);
+        assert!(bytes >= size && bytes.is_multiple_of(4096) && (bytes - size) <= size / 8 + 4096);
     }
-    usable as u64
+    counted
 }
 
 #[test]
@@ -170,10 +170,8 @@ proptest! {
         let mut model = BTreeMap::new();
         for h in &held {
             h.check(h.size);
-            // SAFETY: live.
-            let usable = unsafe { a.usable_size(h.at) } as u64;
             let sum = model.entry(h.site).or_insert((0, 0));
-            *sum = (sum.0 + usable, sum.1 + 1);
+            *sum = (sum.0 + instance::counted(a, h.at), sum.1 + 1);
         }
         prop_assert_eq!(books(a), model);
         for h in held {

@@ -3,7 +3,7 @@
 
 mod instance;
 
-use instance::books;
+use instance::{books, counted};
 use kmem_core::request::Caller;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -94,10 +94,8 @@ fn the_census_equals_what_several_threads_hold() {
     }
     let mut model = BTreeMap::new();
     for Block(at, site) in &left {
-        // SAFETY: live.
-        let usable = unsafe { KMEM.usable_size(*at as *mut u8) } as u64;
         let sum = model.entry(*site).or_insert((0, 0));
-        *sum = (sum.0 + usable, sum.1 + 1);
+        *sum = (sum.0 + counted(&KMEM, *at as *mut u8), sum.1 + 1);
     }
     assert_eq!(books(&KMEM), model);
     left.into_iter().for_each(free);

@@ -5,7 +5,7 @@
 
 mod instance;
 
-use instance::{free, group, pin};
+use instance::{counted, free, group, pin};
 use kmem_core::class::SIZES;
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::os::linux::Linux;
@@ -149,8 +149,7 @@ fn memcg_deletion() {
     });
     let kept = kept.into_inner().expect("no panic");
     assert_eq!(kept.len(), GROUPS * workers * EACH / 2);
-    // SAFETY: live allocations.
-    let sum: u64 = kept.iter().map(|&at| cost(unsafe { A.usable_size(at as *mut u8) })).sum();
+    let sum: u64 = kept.iter().map(|&at| instance::cost(counted(&A, at as *mut u8))).sum();
     assert_eq!(parent.stat().current, sum);
     assert_eq!(A.validate_groups(), Ok(()));
     assert!(A.group_dying() >= GROUPS / 2, "{} groups hold objects", A.group_dying());

@@ -43,7 +43,7 @@ fn faults(at: *mut u8) -> bool {
 fn the_page_behind_an_area_faults_fresh_and_used_again() {
     static KMEM: Kmem = Kmem::new();
     for round in 0..3 {
-        for pages in [1, 4, 72, 73, 600] {
+        for pages in [1, 4, 73, 74, 600] {
             let at = KMEM.vmalloc(pages * PAGE - 5, Gfp::KERNEL, SITE);
             // SAFETY: live and that long, then given up.
             unsafe {
@@ -68,7 +68,7 @@ fn long_and_aligned_areas_are_taken_again_as_they_were_freed() {
         assert!(!at.is_null() && at.addr().is_multiple_of(align * PAGE));
         at
     };
-    for (pages, align) in [(71, 1), (72, 1), (100, 1), (256, 1), (5, 4), (90, 8)] {
+    for (pages, align) in [(72, 1), (73, 1), (100, 1), (256, 1), (5, 4), (90, 8)] {
         let first = take(pages, align);
         for _ in 0..3 {
             // SAFETY: live, given up.

@@ -71,6 +71,16 @@ impl ClassGeometry {
         while objects * size + objects.div_ceil(64) * 8 + 8 + ext_bytes > slab {
             objects -= 1;
         }
+        Self::of_objects(size, objects)
+    }
+
+    /// [`Self::with_vectors`] with objects in whole units of `unit` bytes, a multiple of `size`: no
+    /// metadata shares a unit with them.
+    pub const fn in_units(size: u32, vectors: u32, unit: u32) -> Self {
+        Self::of_objects(size, Self::with_vectors(size, vectors).limit / unit * (unit / size))
+    }
+
+    const fn of_objects(size: u32, objects: u32) -> Self {
         let limit = objects * size;
         let kept = (32 << 10) / size;
         let cap = if kept > 127 {
@@ -83,7 +93,7 @@ impl ClassGeometry {
         Self {
             reciprocal: (u64::MAX / size as u64).wrapping_add(1),
             size,
-            slab_mask: slab - 1,
+            slab_mask: slab_bytes(size) - 1,
             limit,
             ext_offset: limit.next_multiple_of(8) + objects.div_ceil(64) * 8,
             objects,

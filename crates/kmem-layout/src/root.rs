@@ -55,7 +55,8 @@ pub struct RootBlock {
     pub site_size: u32,
     /// Room at `sites`, in entries.
     pub site_capacity: u32,
-    /// Address of `[ClassGeometry; class_count]`.
+    /// Address of `[ClassGeometry; class_count]`, by size. The last class may have smaller objects
+    /// than the one before: it serves requests of no bytes, and they cannot be read or written.
     pub classes: u64,
     /// Address of `[ZoneBlock; MAX_ZONES]`.
     pub zones: u64,

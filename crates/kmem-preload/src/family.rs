@@ -3,7 +3,7 @@
 //!
 //! | call                         | result                                             |
 //! |------------------------------|----------------------------------------------------|
-//! | `malloc(0)`                  | a unique pointer                                   |
+//! | `malloc(0)`                  | a unique pointer to memory without access          |
 //! | `realloc(p, 0)`              | frees `p`, returns null (as glibc)                 |
 //! | more than `PTRDIFF_MAX`      | null, `ENOMEM`                                     |
 //! | `aligned_alloc`, `memalign`  | null, `EINVAL` if `align` is no power of two       |

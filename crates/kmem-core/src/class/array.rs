@@ -12,7 +12,7 @@ use super::{CLASS_COUNT, SizeClass};
 use crate::units::{Order, PageCount};
 
 /// Arrays of a CPU, the unused array 0 included.
-pub const ARRAY_COUNT: usize = 128 + PageClass::COUNT;
+pub const ARRAY_COUNT: usize = 129 + PageClass::COUNT;
 /// The first array of blocks.
 const RUN_END: usize = ARRAY_COUNT - PageClass::COUNT;
 /// Steps per doubling of the lengths of runs that a CPU keeps.

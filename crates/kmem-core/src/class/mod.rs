@@ -5,6 +5,9 @@
 //! 128 bytes wastes at most 12.5 % of its size. [`kmem_layout::geometry`] lays out the slabs of a
 //! class.
 //!
+//! Requests of no bytes have a class of their own, [`SizeClass::ZERO`]. Its objects cannot be read
+//! or written where the platform protects memory.
+//!
 //! Context: any, signal handlers included.
 
 use core::cell::UnsafeCell;
@@ -12,6 +15,7 @@ use core::cell::UnsafeCell;
 use kmem_layout::geometry::{CHUNK_SHIFT, ClassGeometry, slab_bytes};
 
 use crate::sync::AtomicU32;
+use crate::units::PAGE_SIZE;
 
 mod array;
 
@@ -19,8 +23,8 @@ pub use array::{ARRAY_COUNT, ArrayId, Contents, PageClass, RunClass};
 
 /// Largest request served from a slab, in bytes.
 pub const MAX_OBJECT: usize = 32 << 10;
-/// Number of size classes, class 0 (page allocations) included.
-pub const CLASS_COUNT: usize = 73;
+/// Number of size classes, class 0 (page allocations) and [`SizeClass::ZERO`] included.
+pub const CLASS_COUNT: usize = 74;
 
 /// A size class by number; 0 means "page allocation".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -32,8 +36,9 @@ pub const SMALL_SLAB: usize = slab_bytes(FINE as u32) as usize;
 /// Object size of each class, in bytes.
 pub const SIZES: [u32; CLASS_COUNT] = {
     let mut sizes = [0; CLASS_COUNT];
+    sizes[SizeClass::ZERO.0 as usize] = 16;
     let (mut class, mut size, mut step) = (1, 0, 16);
-    while class < CLASS_COUNT {
+    while class < SizeClass::ZERO.0 as usize {
         if size >= 128 && (size as u32).is_power_of_two() {
             step = size / 8;
         }
@@ -60,10 +65,15 @@ const TABLE: [u8; COARSE_BASE + MAX_OBJECT / 128 + 1] = {
         table[i] = class as u8;
         i += 1;
     }
+    table[0] = SizeClass::ZERO.0;
     table
 };
 
 impl SizeClass {
+    /// The class of requests of no bytes. Its objects lie 16 bytes apart, in pages that cannot be
+    /// accessed.
+    pub const ZERO: Self = Self(CLASS_COUNT as u8 - 1);
+
     /// The class that serves a request of up to 1 KiB; `None` for a larger one. `size` is in bytes.
     #[inline(always)]
     pub const fn of_small(size: usize) -> Option<Self> {
@@ -85,7 +95,7 @@ impl SizeClass {
         if size > MAX_OBJECT || align > 1 << CHUNK_SHIFT {
             return None;
         }
-        (Self::of(size).0..CLASS_COUNT as u8)
+        (Self::of(size).0..Self::ZERO.0)
             .find(|&class| (SIZES[class as usize] as usize).is_multiple_of(align))
             .map(Self)
     }
@@ -95,10 +105,16 @@ impl SizeClass {
         (1..CLASS_COUNT as u8).map(Self)
     }
 
-    /// Bytes of an object.
+    /// Bytes that an object takes.
     #[inline]
     pub const fn size(self) -> u32 {
         SIZES[self.0 as usize]
+    }
+
+    /// Bytes of an object that can be read and written.
+    #[inline]
+    pub const fn room(self) -> usize {
+        if self.0 == Self::ZERO.0 { 0 } else { self.size() as usize }
     }
 }
 
@@ -160,7 +176,11 @@ impl Classes {
         // SAFETY: this thread alone uses the cells, by the contract.
         let (geometries, fast) = unsafe { (&mut *self.geometries.get(), &mut *self.fast.get()) };
         for (class, &size) in SIZES.iter().enumerate().skip(1) {
-            let geometry = ClassGeometry::with_vectors(size, vectors);
+            let geometry = if class == SizeClass::ZERO.0 as usize {
+                ClassGeometry::in_units(size, vectors, PAGE_SIZE as u32)
+            } else {
+                ClassGeometry::with_vectors(size, vectors)
+            };
             geometries[class] = geometry;
             fast.reciprocal[class] = geometry.reciprocal;
             fast.ext_offset[class] = geometry.ext_offset as usize;
@@ -233,7 +253,7 @@ impl Default for Classes {
     }
 }
 
-const _: () = assert!(SIZES[CLASS_COUNT - 1] as usize == MAX_OBJECT);
+const _: () = assert!(SIZES[SizeClass::ZERO.0 as usize - 1] as usize == MAX_OBJECT);
 const _: () = assert!(slab_bytes(1) as usize == SMALL_SLAB);
 const _: () = assert!(SIZES[8] == 128 && SIZES[9] == 144 && SIZES[16] == 256);
 
@@ -246,8 +266,11 @@ mod tests {
         for size in 0..=MAX_OBJECT {
             let class = SizeClass::of(size);
             let got = class.size() as usize;
-            assert!(got >= size);
-            assert!(class.0 == 1 || (SIZES[class.0 as usize - 1] as usize) < size.max(1));
+            assert!(class.room() >= size);
+            assert_eq!(class == SizeClass::ZERO, size == 0);
+            assert!(
+                class.0 == 1 || size == 0 || (SIZES[class.0 as usize - 1] as usize) < size.max(1)
+            );
             if size > 128 {
                 assert!((got - size) * 8 <= size, "{size} wastes {}", got - size);
             }

@@ -85,7 +85,7 @@ impl<P: Platform> Heap<P> {
     pub fn kind_in(&self, set: &ZoneSet, class: SizeClass) -> Kind<'_> {
         let format = self.format();
         let format = Format { guards: format.guards && set.is_heap(), ..format };
-        Kind { class, geometry: self.classes.geometry(class), format }
+        Kind::new(class, self.classes.geometry(class), format)
     }
 }
 

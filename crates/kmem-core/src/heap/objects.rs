@@ -4,7 +4,7 @@ use super::array::{Backing, Looked};
 use super::{Heap, ZoneSet};
 use crate::class::SizeClass;
 use crate::os::Platform;
-use crate::page::{Keep, Placement, Run, Way};
+use crate::page::{Keep, Placement, Way};
 use crate::slab::Retired;
 use crate::slab::purge::Work;
 use crate::slab::sheaf::{Barn, SHEAF_OBJECTS};
@@ -120,10 +120,16 @@ impl<P: Platform> Heap<P> {
 
     /// Gives the pages of a retired slab to their zone.
     pub fn retire_slab(&'static self, set: &'static ZoneSet, slab: Retired) {
-        let run = Run { start: slab.start, pages: slab.pages };
+        let hidden = self.slabs().hidden(set, slab);
         // SAFETY: the pages of a slab that this thread retired.
-        unsafe { self.retire_pages(set, run) };
-        self.give_pages(set, run);
+        unsafe {
+            if hidden.is_some_and(|(at, bytes)| !self.platform.protect(at, bytes, true)) {
+                // They stay in use: the next user could not access them.
+                return;
+            }
+            self.retire_pages(set, slab.run);
+        }
+        self.give_pages(set, slab.run);
     }
 
     /// Gives the memory of free objects back to the platform, in slabs from which no thread claimed

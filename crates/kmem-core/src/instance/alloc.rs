@@ -260,11 +260,9 @@ impl<P: Platform> Instance<P> {
         if !self.ready() {
             return null_mut();
         }
-        let need = size.saturating_add(self.ledger.guards.checks().red_zone());
-        if need > MAX_OBJECT {
+        let Some(class) = self.ledger.class_for(size) else {
             return self.alloc_run(size, PageCount::ONE, Gfp::KERNEL, caller);
-        }
-        let class = SizeClass::of(need);
+        };
         let at = self.take_aside(class, size, caller);
         if at.is_null() { self.alloc_guarded(class, size, caller) } else { at }
     }
@@ -273,13 +271,11 @@ impl<P: Platform> Instance<P> {
     /// pages. This is the fast path of the former, if no group pays.
     #[inline(never)]
     fn alloc_aside(&'static self, size: usize, caller: Caller) -> *mut u8 {
-        let need = size.saturating_add(self.ledger.guards.checks().red_zone());
-        if need <= MAX_OBJECT
+        if let Some(class) = self.ledger.class_for(size)
             && caller.objcg() == ObjcgId::ROOT
             && let Some(word) = self.ledger.books.sites.cached_aside(caller.key())
             && self.is_ready()
         {
-            let class = SizeClass::of(need);
             // SAFETY: the instance has started its slots. Each class has an array.
             let item = unsafe { self.heap().slots.pop(class.array()) };
             if !item.is_none() {

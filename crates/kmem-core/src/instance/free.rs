@@ -434,7 +434,7 @@ impl<P: Platform> Instance<P> {
         if ext.load(Ordering::Relaxed) & EXT_LIVE == 0 {
             return 0;
         }
-        class.size() as usize
+        class.room()
     }
 
     /// Group in the word of a live allocation.

@@ -4,7 +4,7 @@
 use core::ptr::null_mut;
 
 use super::{Cache, Instance};
-use crate::class::{MAX_OBJECT, SizeClass};
+use crate::class::SizeClass;
 use crate::heap::Fit;
 use crate::os::Platform;
 use crate::page::Placement;
@@ -152,11 +152,12 @@ impl<P: Platform> Instance<P> {
         gfp: Gfp,
         caller: Caller,
     ) -> *mut u8 {
-        let need = size.saturating_add(self.ledger.guards.checks().red_zone());
         let class = match align {
-            _ if need > MAX_OBJECT => None,
-            ..=16 => Some(SizeClass::of(need)),
-            _ => SizeClass::aligned(need, align),
+            ..=16 => self.ledger.class_for(size),
+            _ => {
+                let need = size.saturating_add(self.ledger.guards.checks().red_zone());
+                SizeClass::aligned(need, align)
+            }
         };
         let Some(class) = class else {
             let align = PageCount::for_bytes(align.div_ceil(PAGE_SIZE) * PAGE_SIZE);

@@ -129,7 +129,11 @@ impl<P: Platform> Ledger<P> {
     #[inline]
     pub(super) unsafe fn hold_back(&'static self, object: usize, class: SizeClass) -> bool {
         let (size, held) = (class.size(), &self.guards.held);
-        if !self.checks().has_quarantine() || !held.quarantine.holds(size) {
+        // Objects of no bytes have no contents that a stray write could damage.
+        if !self.checks().has_quarantine()
+            || !held.quarantine.holds(size)
+            || class == SizeClass::ZERO
+        {
             return false;
         }
         let room = size as usize - self.checks().red_zone();

@@ -44,8 +44,8 @@ impl<P: Platform> Ledger<P> {
         unsafe {
             if self.heap.zones.checks().zeroes_on_alloc() {
                 // The red zone behind these bytes is filled below.
-                let red_zone = self.guards.checks().has_red_zones();
-                let len = if red_zone { len } else { class.size() as usize };
+                let red_zone = self.has_red_zones(class);
+                let len = if red_zone { len } else { class.room() };
                 bytes::fill(at as *mut u8, len, 0);
             }
             self.guard_object(at, class, len);
@@ -58,7 +58,7 @@ impl<P: Platform> Ledger<P> {
     /// `at` is an object of that class, which the caller alone uses, and whose contents are not
     /// needed.
     pub(super) unsafe fn zero_user_part(&self, at: usize, class: SizeClass) {
-        let len = class.size() as usize - self.guards.checks().red_zone();
+        let len = class.room().saturating_sub(self.guards.checks().red_zone());
         // SAFETY: bytes of the object, by the contract.
         unsafe { bytes::fill(at as *mut u8, len, 0) };
     }

@@ -12,12 +12,29 @@
 
 use super::Ledger;
 use super::object_checks::{CacheNumber, Damage, Record};
-use crate::class::SizeClass;
+use crate::class::{MAX_OBJECT, SizeClass};
 use crate::os::Platform;
 use crate::slab::bytes;
 use crate::slab::guard::{self, RED_ZONE};
 
 impl<P: Platform> Ledger<P> {
+    /// The class that serves a request of `len` bytes, with a red zone where objects have one.
+    /// `None`: pages do.
+    #[inline(always)]
+    pub fn class_for(&self, len: usize) -> Option<SizeClass> {
+        if len == 0 {
+            return Some(SizeClass::ZERO);
+        }
+        let need = len.saturating_add(self.checks().red_zone());
+        (need <= MAX_OBJECT).then(|| SizeClass::of(need))
+    }
+
+    /// Returns whether objects of a class have red zones.
+    #[inline]
+    pub(super) fn has_red_zones(&self, class: SizeClass) -> bool {
+        self.checks().has_red_zones() && class != SizeClass::ZERO
+    }
+
     /// Records the requested length of an object that was just allocated, and fills its red zone.
     ///
     /// # Safety
@@ -40,7 +57,7 @@ impl<P: Platform> Ledger<P> {
     /// `object` is an object of that class, which the caller alone uses, and whose user has `len`
     /// bytes.
     unsafe fn draw_red_zone(&self, object: usize, class: SizeClass, len: usize) {
-        if self.checks().has_red_zones() {
+        if self.has_red_zones(class) {
             let rest = (class.size() as usize - RED_ZONE).saturating_sub(len);
             // SAFETY: bytes of the object, behind those of its user.
             unsafe { bytes::fill((object + len) as *mut u8, rest, guard::PATTERN) };
@@ -52,8 +69,8 @@ impl<P: Platform> Ledger<P> {
     /// # Safety
     /// A live object of that class begins at `object`.
     pub unsafe fn object_len(&self, object: usize, class: SizeClass) -> usize {
-        let size = class.size() as usize;
-        if !self.checks().has_red_zones() {
+        let size = class.room();
+        if !self.has_red_zones(class) {
             return size;
         }
         // Limit the result: a stray write may have damaged the record.
@@ -73,6 +90,9 @@ impl<P: Platform> Ledger<P> {
         word: u32,
         len: usize,
     ) -> bool {
+        if class == SizeClass::ZERO {
+            return len == 0;
+        }
         let checks = self.checks();
         let room = class.size() as usize - checks.red_zone();
         // An object is not moved while at least half of it stays in use.
@@ -117,7 +137,7 @@ impl<P: Platform> Ledger<P> {
         class: SizeClass,
         word: u32,
     ) {
-        if !self.checks().has_red_zones() {
+        if !self.has_red_zones(class) {
             return;
         }
         let end = object + class.size() as usize;

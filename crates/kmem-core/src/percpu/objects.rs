@@ -96,7 +96,7 @@ impl<P: Platform> On<P> {
             return None;
         }
         if align <= 16 {
-            return Some(SizeClass::of(size));
+            return Some(SizeClass::of(size.max(1)));
         }
         if align.is_power_of_two() { SizeClass::aligned(size, align) } else { None }
     }
@@ -326,8 +326,7 @@ impl<P: Platform> On<P> {
 
 impl<P: Platform> On<P> {
     /// Gives the pages of a retired slab of handles back, and the memory of its copies.
-    pub fn give_slab(self, set: &'static ZoneSet, slab: Retired) {
-        let run = Run { start: slab.start, pages: slab.pages };
+    pub fn give_slab(self, set: &'static ZoneSet, run: Run) {
         let heap = &self.ledger.heap;
         let (from, to) = (run.start.index().bytes(), run.end().index().bytes());
         // SAFETY: pages of a slab that has no live object.
@@ -367,7 +366,7 @@ impl<P: Platform> Handles<P> {
         let (from, to) = (run.start.index().bytes(), run.end().index().bytes());
         // SAFETY: whole pages of the handle space.
         if !unsafe { self.on.part.units.populate(&heap.platform, from, to) } {
-            self.on.give_slab(self.set, Retired { start: run.start, pages: run.pages });
+            self.on.give_slab(self.set, run);
             return 0;
         }
         let zero = !kind.format.extension || self.set.zone.reads_zero(run);
@@ -407,7 +406,7 @@ impl<P: Platform> Backing for Handles<P> {
     }
 
     fn give(&self, items: &[Item]) {
-        let retired = |slab| self.on.give_slab(self.set, slab);
+        let retired = |slab: Retired| self.on.give_slab(self.set, slab.run);
         // SAFETY: free objects of this class and zone, which only this thread has.
         let given = unsafe { self.set.slabs.give(self.kind(), items, retired) };
         if let Err(twice) = given {

@@ -23,7 +23,7 @@
 //! Context: any. Lock-free, except in a forked child: there a thread waits for a slab that another
 //! thread mends.
 
-use crate::page::{Beyond, SLAB_TABLES, SlabTables, Table, Zone};
+use crate::page::{Beyond, Run, SLAB_TABLES, SlabTables, Table, Zone};
 use crate::row::Row;
 use crate::row::summary::{self, Summary};
 use crate::sync::{AtomicU8, AtomicU32, Ordering, spin};
@@ -62,7 +62,7 @@ const STALE: u32 = 0xFFFF;
 /// In place of the credit: a thread rebuilds the rows.
 const MENDING: u32 = 0xFFFE;
 
-/// Writes zeroes to all bytes of an object.
+/// Writes zeroes to all bytes of an object that can be written.
 ///
 /// # Safety
 /// `at` is memory of the size of an object of that class, aligned to 16 bytes. The caller alone
@@ -70,7 +70,7 @@ const MENDING: u32 = 0xFFFE;
 #[inline(always)]
 pub unsafe fn zero_object(at: *mut u8, class: SizeClass) {
     // SAFETY: that many bytes, by the contract.
-    unsafe { bytes::fill(at, class.size() as usize, 0) };
+    unsafe { bytes::fill(at, class.room(), 0) };
 }
 
 /// The slabs of one zone.
@@ -117,7 +117,15 @@ pub struct Kind<'a> {
     pub format: Format,
 }
 
-impl Kind<'_> {
+impl<'a> Kind<'a> {
+    /// The slabs of a class in an instance whose slabs have this format. Nothing is written to
+    /// objects of no bytes, so they have no guards.
+    #[inline]
+    pub fn new(class: SizeClass, geometry: &'a ClassGeometry, format: Format) -> Self {
+        let guards = format.guards && class != SizeClass::ZERO;
+        Self { class, geometry, format: Format { guards, ..format } }
+    }
+
     /// Length of a slab.
     pub const fn pages(&self) -> PageCount {
         PageCount(self.geometry.chunks() << CHUNK_ORDER)
@@ -140,10 +148,10 @@ pub struct DoubleFree(pub usize);
 /// A retired slab: it became wholly free, and its pages can be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retired {
-    /// First page.
-    pub start: Pfn,
-    /// Length.
-    pub pages: PageCount,
+    /// Its pages.
+    pub run: Run,
+    /// Its class.
+    pub class: SizeClass,
 }
 
 /// Place of an address in its slab.
@@ -385,7 +393,10 @@ impl SlabZone {
         for i in 0..kind.geometry.chunks() {
             self.chunk_class(chunk + i).store(0, Ordering::Release);
         }
-        Retired { start: Pfn(chunk << CHUNK_ORDER), pages: kind.pages() }
+        Retired {
+            run: Run { start: Pfn(chunk << CHUNK_ORDER), pages: kind.pages() },
+            class: kind.class,
+        }
     }
 
     /// State with this class, this credit, and the stamp of the current generation.

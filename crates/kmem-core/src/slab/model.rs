@@ -105,7 +105,7 @@ impl Model {
 
     fn kind(&self, class: SizeClass) -> Kind<'_> {
         let format = Format { extension: false, guards: false };
-        Kind { class, geometry: self.geometry(class), format }
+        Kind::new(class, self.geometry(class), format)
     }
 
     /// Makes the slab, and takes its first `take` objects.

@@ -70,7 +70,7 @@ impl SlabZone {
             chunk = if chunk + 1 < end { chunk + 1 } else { 0 };
             let Some(class) = self.old_class(chunk, keep.age) else { continue };
             looks -= 1;
-            let kind = Kind { class, geometry: classes.geometry(class), format };
+            let kind = Kind::new(class, classes.geometry(class), format);
             let start = Pfn(chunk << CHUNK_ORDER);
             if self.holes(on.zone, chunk, kind.geometry).next().is_none() {
                 continue;

@@ -3,6 +3,8 @@
 //!
 //! Context: that of [`crate::slab`].
 
+use core::ptr::NonNull;
+
 use kmem_layout::geometry::ClassGeometry;
 
 use super::{Contents, DoubleFree, Format, Kind, Retired, SlabZone};
@@ -53,7 +55,7 @@ impl<'a, P: Platform> Slabs<'a, P> {
     /// The slabs of a class.
     #[inline]
     pub fn kind(&self, class: SizeClass) -> Kind<'a> {
-        Kind { class, geometry: self.classes.geometry(class), format: self.format }
+        Kind::new(class, self.classes.geometry(class), self.format)
     }
 
     /// Takes free objects of a class into the last part of `out`: lowest last, or in random order
@@ -125,17 +127,36 @@ impl<'a, P: Platform> Slabs<'a, P> {
         let kind = self.kind(class);
         let zero = !kind.format.extension || set.zone.reads_zero(run);
         let contents = if zero { Contents::Zero } else { Contents::Old };
-        if mixer.is_some() {
-            // SAFETY: the same contract.
-            unsafe { set.slabs.create(kind, run.start, contents, &mut []) };
-            // In random order the first objects of a slab are claimed like all others.
+        // In random order the first objects of a slab are claimed like all others.
+        let in_order = mixer.is_none();
+        let first = if in_order { &mut *out } else { &mut [] };
+        let hidden = self.hidden(set, Retired { run, class });
+        // SAFETY: the same contract. No user of the run gets a byte of the part that is hidden.
+        let got = unsafe {
+            if let Some((at, bytes)) = hidden {
+                // Where the platform refuses, the objects can be read and written.
+                self.platform.protect(at, bytes, false);
+            }
+            set.slabs.create(kind, run.start, contents, first)
+        };
+        if !in_order {
             return self.claim_in(set, class, mixer, out);
         }
-        // SAFETY: the same contract.
-        let got = unsafe { set.slabs.create(kind, run.start, contents, out) };
         let taken = out.len() - got;
         note_contents(set, kind.geometry, true, &out[taken..]);
         got
+    }
+
+    /// The part of the pages of a slab that its users cannot access, as address and bytes. It has
+    /// objects of no bytes. None where the platform does not protect memory.
+    pub fn hidden(
+        &self,
+        set: &ZoneSet<SlabZone>,
+        Retired { run, class }: Retired,
+    ) -> Option<(NonNull<u8>, usize)> {
+        let hides = class == SizeClass::ZERO && self.platform.can_protect();
+        let at = NonNull::new(set.zone.address(run.start) as *mut u8).filter(|_| hides)?;
+        Some((at, self.kind(class).geometry.limit as usize))
     }
 
     /// Gives free objects back to their slabs. Calls `retired` with each slab that became wholly

@@ -11,7 +11,7 @@ use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, GroupStat, Instance};
 use kmem_layout::group::Limit;
 
-use crate::instance::{cost, random};
+use crate::instance::{cost, counted, random};
 
 /// Groups at a time, beside those that stay.
 const TENANTS: usize = 12;
@@ -152,11 +152,7 @@ impl<P: Platform + 'static> Storm<P> {
             unsafe { kmem.split_page(at, order) };
             pieces = (0..order.pages().0 as usize).map(|n| at as usize + n * 4096).collect();
         }
-        let charge = |at| {
-            // SAFETY: a live allocation.
-            let bytes = unsafe { kmem.usable_size(at as *mut u8) } as u64;
-            Charge { at, bytes, node }
-        };
+        let charge = |at| Charge { at, bytes: counted(kmem, at as *mut u8), node };
         let charges: Vec<Charge> = pieces.into_iter().map(charge).collect();
         self.pool.lock().expect("no panic").extend(charges);
     }
@@ -210,8 +206,7 @@ impl<P: Platform + 'static> Storm<P> {
             if !at.is_null() {
                 charge.at = at as usize;
             }
-            // SAFETY: live.
-            charge.bytes = unsafe { self.kmem.usable_size(charge.at as *mut u8) } as u64;
+            charge.bytes = counted(self.kmem, charge.at as *mut u8);
         }
         self.pool.lock().expect("no panic").push(charge);
     }

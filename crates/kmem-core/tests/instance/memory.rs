@@ -1,7 +1,17 @@
 //! Allocations that tests make and free.
 
 use kmem_core::Instance;
+use kmem_core::class::SizeClass;
 use kmem_core::os::Platform;
+
+/// Bytes that the books count for a live allocation. One of no bytes takes an address.
+pub(crate) fn counted<P: Platform>(instance: &'static Instance<P>, at: *mut u8) -> u64 {
+    // SAFETY: tests pass live allocations.
+    match unsafe { instance.usable_size(at) } {
+        0 => SizeClass::ZERO.size().into(),
+        usable => usable as u64,
+    }
+}
 
 /// Frees an allocation that the caller does not use any more.
 pub(crate) fn free<P: Platform>(instance: &'static Instance<P>, at: *mut u8) {

@@ -24,7 +24,7 @@ pub(crate) use fixed::{Fixed, fixed};
 pub(crate) use forked::forked;
 pub(crate) use group::{agrees, cost, group};
 pub(crate) use leaked::leaked;
-pub(crate) use memory::{assert_empty, free, free_all, until_null};
+pub(crate) use memory::{assert_empty, counted, free, free_all, until_null};
 pub(crate) use random::random;
 #[cfg(target_os = "linux")]
 pub(crate) use simulated::{Simulated, after_faults, budget, simulated, started};

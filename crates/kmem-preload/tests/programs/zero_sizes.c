@@ -51,6 +51,23 @@ int main(void)
 	CHECK(is_aligned(page, (size_t)sysconf(_SC_PAGESIZE)));
 	free(page);
 
+	/* Blocks of no bytes take no memory that others could use: what they gave back can be used. */
+	static void *many[100000];
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < 100000; i++)
+			REQUIRE((many[i] = malloc(0)) != NULL);
+		CHECK(malloc_usable_size(many[round]) == 0);
+		for (int i = 0; i < 100000; i++)
+			free(many[i]);
+		malloc_trim(0);
+		for (int i = 0; i < 200; i++) {
+			REQUIRE((many[i] = malloc(20000)) != NULL);
+			memset(many[i], round, 20000);
+		}
+		for (int i = 0; i < 200; i++)
+			free(many[i]);
+	}
+
 	/* A block of no bytes can grow. */
 	char *grown = realloc(malloc(0), 100);
 	REQUIRE(grown != NULL);

@@ -179,6 +179,7 @@ impl<'a> Census<'a> {
             let slabs = self.slabs.get(class.number).copied().unwrap_or_default();
             Cache {
                 size: class.size,
+                request: if class.is_of_no_bytes { 0 } else { class.size },
                 objects_per_slab: u32::try_from(class.limit / u64::from(class.size)).unwrap_or(0),
                 pages_per_slab: u32::try_from(class.slab_size / PAGE).unwrap_or(0),
                 limit: class.cap,
@@ -354,11 +355,10 @@ impl<'a> Census<'a> {
     /// The extension vector of a slab; empty without books, or where it is not mapped.
     fn vector(&self, zone: &Zone, first: u64, chunk: usize, class: &Class) -> Span {
         let slab = zone.base + (first + chunk as u64) * CHUNK;
-        let is_there = self.has_books && self.source.maps.is_readable_memory(slab, class.slab_size);
-        Span {
-            addr: slab + u64::from(class.ext_offset),
-            len: if is_there { class.ext_words as usize * 4 } else { 0 },
-        }
+        // Objects of no bytes cannot be read.
+        let (addr, len) = (slab + u64::from(class.ext_offset), class.ext_words as usize * 4);
+        let is_there = self.has_books && self.source.maps.is_readable_memory(addr, len as u64);
+        Span { addr, len: if is_there { len } else { 0 } }
     }
 
     /// Counts the extension words of the slab at `addr`.
@@ -505,6 +505,8 @@ fn batches(slabs: &[(usize, Class)]) -> impl Iterator<Item = &[(usize, Class)]> 
 pub struct Cache {
     /// Bytes of an object.
     pub size: u32,
+    /// Bytes of the largest request that it serves.
+    pub request: u32,
     /// Objects in a slab.
     pub objects_per_slab: u32,
     /// Pages of a slab.
@@ -525,7 +527,7 @@ impl Cache {
     /// Name of the cache, as the kernel forms it.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("kmalloc-{}", self.size)
+        format!("kmalloc-{}", self.request)
     }
 
     /// Count of objects that its slabs have room for.

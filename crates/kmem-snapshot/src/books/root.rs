@@ -241,8 +241,10 @@ impl Root {
             self.records(source, "classes", self.classes, self.class_count, self.class_size)?;
         let mut classes = vec![None];
         for (number, record) in bytes.chunks_exact(self.class_size as usize).enumerate().skip(1) {
-            let class = Class::parse(number, record, self.has_books())
+            let mut class = Class::parse(number, record, self.has_books())
                 .map_err(|what| bad(self.at, format!("size class {number}: {what}")))?;
+            let before: Option<Class> = classes[number - 1];
+            class.is_of_no_bytes = before.is_some_and(|before| before.size > class.size);
             classes.push(Some(class));
         }
         Ok(classes)
@@ -332,6 +334,8 @@ pub(super) struct Class {
     pub(super) number: usize,
     /// Bytes of an object.
     pub(super) size: u32,
+    /// True if its objects serve requests of no bytes: the last class, behind larger ones.
+    pub(super) is_of_no_bytes: bool,
     /// Offset of the extension vector in the slab, in bytes.
     pub(super) ext_offset: u32,
     /// Words of the extension vector.
@@ -354,6 +358,7 @@ impl Class {
         let class = Self {
             number,
             size,
+            is_of_no_bytes: false,
             ext_offset: field!(record, ClassGeometry.ext_offset: u32),
             // A size of 0 is refused below.
             ext_words: (slab_size >> size.max(1).ilog2()) as u32,

@@ -76,6 +76,7 @@ mod tests {
                 fields[0].to_owned(),
                 Cache {
                     size: number(3) as u32,
+                    request: number(3) as u32,
                     objects_per_slab: number(4) as u32,
                     pages_per_slab: number(5) as u32,
                     limit: number(8) as u16,

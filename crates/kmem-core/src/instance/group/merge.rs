@@ -107,7 +107,7 @@ impl<P: Platform> Instance<P> {
     /// Gives the pages of a slab that became wholly free while it was held to its zone.
     fn retire_held(&'static self, set: &'static ZoneSet, slab: Retired) {
         match set.purpose {
-            Purpose::PerCpu => self.percpu.on(&self.ledger).give_slab(set, slab),
+            Purpose::PerCpu => self.percpu.on(&self.ledger).give_slab(set, slab.run),
             _ => self.heap().retire_slab(set, slab),
         }
     }
