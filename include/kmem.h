@@ -250,6 +250,15 @@ void free_pages_exact(void *pages, size_t size) KMEM_AS_(kmem_free_pages_exact);
 void *kmalloc_node_tag(size_t size, gfp_t flags, int node, const struct kmem_alloc_tag *tag)
 	KMEM_AS_(kmem_kmalloc_node_tag);
 void *kmalloc_node_noprof(size_t size, gfp_t flags, int node) KMEM_AS_(kmem_kmalloc_node_noprof);
+/* Resizes an allocation as krealloc does. It moves also if it does not lie at a multiple of
+ * `align`, or with __GFP_THISNODE on another node than the one that is named. When it moves, it
+ * lies at such a multiple then, on a node as for kmalloc_node. NULL also if `align` is no power of
+ * two. An area of vmalloc may be of any node, unless it moves with __GFP_THISNODE. */
+void *krealloc_node_align_tag(const void *at, size_t size, unsigned long align, gfp_t flags,
+			      int node, const struct kmem_alloc_tag *tag)
+	KMEM_AS_(kmem_krealloc_node_align_tag);
+void *krealloc_node_align_noprof(const void *at, size_t size, unsigned long align, gfp_t flags,
+				 int node) KMEM_AS_(kmem_krealloc_node_align_noprof);
 void *kmem_cache_alloc_node_tag(struct kmem_cache *cache, gfp_t flags, int node,
 				const struct kmem_alloc_tag *tag);
 void *kmem_cache_alloc_node_noprof(struct kmem_cache *cache, gfp_t flags, int node);
@@ -276,6 +285,9 @@ int page_to_nid(const void *at) KMEM_AS_(kmem_page_to_nid);
 #define kmalloc_array_node(count, size, flags, node)                                               \
 	kmalloc_node_tag(size_mul(count, size), flags, node, KMEM_TAG())
 #define kmalloc_node_track_caller(size, flags, node) kmalloc_node(size, flags, node)
+#define krealloc_node_align(at, size, align, flags, node)                                          \
+	krealloc_node_align_tag(at, size, align, flags, node, KMEM_TAG())
+#define krealloc_node(at, size, flags, node) krealloc_node_align(at, size, 1, flags, node)
 #define kmem_cache_alloc_node(cache, flags, node)                                                  \
 	kmem_cache_alloc_node_tag(cache, flags, node, KMEM_TAG())
 #define alloc_pages_node(node, flags, order) alloc_pages_node_tag(node, flags, order, KMEM_TAG())

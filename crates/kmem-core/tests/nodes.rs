@@ -299,6 +299,49 @@ fn a_node_without_memory_refuses_what_must_be_of_it() {
 }
 
 #[test]
+fn what_is_resized_stays_on_its_node_unless_it_must_be_of_another() {
+    for (size, more) in [(100, 3000), (3000, 100_000), (200_000, 3 << 20), (200_000, 3000)] {
+        let a = machine(3);
+        let resize = |at, size, align, gfp, node| {
+            // SAFETY: a live allocation, of which the new address alone is used from here on.
+            unsafe { a.krealloc_node_align(at, size, align, gfp, node, USER) }
+        };
+        a.platform().run_on(2);
+        let at = resize(std::ptr::null_mut(), size, 1, Gfp::THISNODE, Some(0));
+        assert_eq!(a.page_to_nid(at), Some(0));
+        // SAFETY: that many bytes of a live allocation.
+        unsafe { at.write_bytes(7, size) };
+        // In place: no node is named, or not this one alone, or the machine does not have it.
+        for (gfp, node) in [(Gfp::THISNODE, None), (Gfp::KERNEL, Some(1)), (Gfp::THISNODE, Some(3))]
+        {
+            assert_eq!(resize(at, size, 1, gfp, node), at);
+        }
+        let at = resize(at, size, 1, Gfp::THISNODE, Some(1));
+        assert_eq!(a.page_to_nid(at), Some(1));
+        let aligned = resize(at, size, 1 << 16, Gfp::KERNEL, Some(0));
+        assert!((aligned as usize).is_multiple_of(1 << 16));
+        let node = if aligned == at { 1 } else { 0 };
+        assert_eq!(a.page_to_nid(aligned), Some(node));
+        let at = resize(aligned, more, 1 << 13, Gfp::THISNODE.and(Gfp::ZERO), Some(2));
+        assert!((at as usize).is_multiple_of(1 << 13));
+        assert_eq!(a.page_to_nid(at), Some(2));
+        // SAFETY: that many bytes of a live allocation.
+        let bytes = unsafe { std::slice::from_raw_parts(at, more) };
+        assert!(bytes[..size.min(more)].iter().all(|&byte| byte == 7));
+        // The node is full: the allocation stays as it is.
+        a.platform().fail(1, u64::MAX);
+        let only = Gfp::THISNODE.and(Gfp::NOWARN);
+        assert!(resize(at, 1 << 30, 1, only, Some(2)).is_null());
+        a.platform().fail(u64::MAX, u64::MAX);
+        assert_eq!(a.page_to_nid(at), Some(2));
+        // SAFETY: the same bytes.
+        assert!(unsafe { std::slice::from_raw_parts(at, size.min(more)) }.iter().all(|&b| b == 7));
+        assert!(resize(at, 0, 1, Gfp::KERNEL, None).is_null());
+        clean(a);
+    }
+}
+
+#[test]
 fn a_cache_has_objects_of_the_node_that_is_named() {
     let a = machine(2);
     let cache = a.cache_create(b"things", 200, 64, None, USER).expect("memory");

@@ -2,7 +2,7 @@
 //! static tag, one with `_noprof` the thread's scope. None sets `errno`. Their symbols begin with
 //! `kmem_`, because a program may have a `kfree` of its own.
 
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use core::ptr::{NonNull, null_mut};
 
 use kmem_core::class::MAX_OBJECT;
@@ -85,18 +85,22 @@ twins! {
     /// See [`kmalloc`]; `at` is null or a live allocation, which no other code uses.
     fn krealloc(at: *mut u8, size: usize, flags: Gfp, tag: Tag) -> *mut u8 {
         // SAFETY: the same contract.
-        unsafe {
-            if size == 0 {
-                KMEM.free(at);
-                return null_mut();
-            }
-            let old = KMEM.usable_size(at);
-            let new = KMEM.realloc(at, size, tagged(tag).with(flags));
-            if flags.has(Gfp::ZERO) && !new.is_null() && size > old {
-                new.add(old).write_bytes(0, size - old);
-            }
-            new
-        }
+        unsafe { krealloc_node_align(at, size, 1, flags, -1, tag) }
+    }
+
+    /// # Safety
+    /// See [`krealloc`].
+    fn krealloc_node_align(
+        at: *mut u8,
+        size: usize,
+        align: c_ulong,
+        flags: Gfp,
+        node: c_int,
+        tag: Tag,
+    ) -> *mut u8 {
+        let (align, node) = (align as usize, u32::try_from(node).ok());
+        // SAFETY: the same contract.
+        unsafe { KMEM.krealloc_node_align(at, size, align, flags, node, tagged(tag)) }
     }
 
     /// # Safety

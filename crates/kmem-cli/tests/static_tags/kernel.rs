@@ -27,6 +27,11 @@ fn the_tag_follows_krealloc_in_place_and_moved() {
 }
 
 #[test]
+fn krealloc_node_align_keeps_or_moves_what_lies_where_it_must() {
+    assert_eq!(run("krealloc_node_align", ""), "");
+}
+
+#[test]
 fn bulk_allocation_is_all_or_none() {
     assert_eq!(run("bulk", ""), "");
 }

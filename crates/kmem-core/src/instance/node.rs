@@ -145,7 +145,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Allocates `size` bytes at a multiple of `align`, a power of two, of chosen nodes.
-    fn alloc_on(
+    pub(super) fn alloc_on(
         &'static self,
         placement: Placement,
         (size, align): (usize, usize),

@@ -10,10 +10,26 @@ use crate::ledger::Resized;
 use crate::memcg::objcg_of;
 use crate::memcg::stock::{Price, object_cost, pages_cost};
 use crate::os::Platform;
-use crate::page::{PageWords, Purpose, Run};
+use crate::page::{PageWords, Placement, Purpose, Run};
 use crate::request::Caller;
 use crate::sync::{AtomicU32, Ordering};
-use crate::units::{Gfp, ObjcgId};
+use crate::units::{Gfp, ObjcgId, PAGE_SIZE};
+
+/// Where an allocation must lie after a change of its size.
+#[derive(Clone, Copy)]
+struct Target {
+    /// A power of two.
+    align: usize,
+    /// The node, if no other one may have it.
+    only: Option<u32>,
+    /// The nodes for a new allocation.
+    placement: Option<Placement>,
+}
+
+impl Target {
+    /// Anywhere.
+    const ANY: Self = Self { align: 1, only: None, placement: None };
+}
 
 /// A live allocation that must move.
 struct Old {
@@ -38,6 +54,96 @@ impl<P: Platform> Instance<P> {
         if at.is_null() {
             return self.alloc(size, caller);
         }
+        // SAFETY: the same contract.
+        unsafe { self.realloc_to(at, size, Target::ANY, caller) }
+    }
+
+    /// Changes the size of an allocation as the kernel's `krealloc_node_align` does. If it moves,
+    /// it lies at a multiple of `align` then, on a node as for [`Self::kmalloc_node`]. It moves if
+    /// it does not lie at such a multiple, or with [`Gfp::THISNODE`] on another node. Size 0 frees
+    /// it. [`Gfp::ZERO`] zeroes the bytes behind those that it had. For a null address this is
+    /// [`Self::kmalloc_node`]. Null: see [`Self::realloc`]; or `align` is not a power of two.
+    ///
+    /// # Safety
+    /// See [`Self::realloc`].
+    ///
+    /// # Examples
+    /// ```
+    /// static KMEM: kmem_core::Kmem = kmem_core::Kmem::new();
+    /// use kmem_core::units::Gfp;
+    /// let caller = kmem_core::Caller::tagged(kmem_core::static_tag!());
+    /// let at = KMEM.kmalloc(100, Gfp::KERNEL, caller);
+    /// // SAFETY: a live allocation, of which the new address alone is used from here on.
+    /// unsafe {
+    ///     let at = KMEM.krealloc_node_align(at, 300, 256, Gfp::THISNODE, Some(0), caller);
+    ///     assert!((at as usize).is_multiple_of(256));
+    ///     KMEM.free(at);
+    /// }
+    /// ```
+    pub unsafe fn krealloc_node_align(
+        &'static self,
+        at: *mut u8,
+        size: usize,
+        align: usize,
+        gfp: Gfp,
+        node: Option<u32>,
+        caller: Caller,
+    ) -> *mut u8 {
+        if !align.is_power_of_two() {
+            return null_mut();
+        }
+        // SAFETY: the same contract; new bytes are those of the caller alone.
+        unsafe {
+            if size == 0 {
+                self.free(at);
+                return null_mut();
+            }
+            let caller = caller.with(gfp);
+            let placement = self.placement(node, gfp);
+            // As in the kernel, without the name of a node the old one will do.
+            let only = match placement {
+                Some(Placement::Only(only)) if node == Some(only) => Some(only),
+                _ => None,
+            };
+            let target = Target { align, only, placement };
+            let (old, new) = if at.is_null() {
+                (0, self.alloc_to(size, target, caller))
+            } else {
+                (self.usable_size(at), self.realloc_to(at, size, target, caller))
+            };
+            if gfp.has(Gfp::ZERO) && !new.is_null() && size > old {
+                new.add(old).write_bytes(0, size - old);
+            }
+            new
+        }
+    }
+
+    /// Allocates `size` bytes.
+    fn alloc_to(&'static self, size: usize, target: Target, caller: Caller) -> *mut u8 {
+        let Target { align, placement, .. } = target;
+        match placement {
+            Some(placement) => self.alloc_on(placement, (size, align), Gfp::KERNEL, caller),
+            None => self.alloc_aligned(size, align, caller),
+        }
+    }
+
+    /// Returns whether an allocation lies where it must.
+    fn is_at(&'static self, at: *mut u8, target: Target) -> bool {
+        (at as usize).is_multiple_of(target.align)
+            && (target.only.is_none() || target.only == self.page_to_nid(at))
+    }
+
+    /// [`Self::realloc`] of an allocation, which then lies where `target` says.
+    ///
+    /// # Safety
+    /// See [`Self::realloc`].
+    unsafe fn realloc_to(
+        &'static self,
+        at: *mut u8,
+        size: usize,
+        target: Target,
+        caller: Caller,
+    ) -> *mut u8 {
         if !self.ready() {
             return null_mut();
         }
@@ -45,13 +151,18 @@ impl<P: Platform> Instance<P> {
         unsafe {
             match self.heap().find(at as usize) {
                 Ok(Live::Object { class, ext }) => {
-                    self.realloc_object(at, (class, ext), size, caller)
+                    self.realloc_object(at, (class, ext), size, target, caller)
                 }
-                Ok(Live::Pages { set, .. }) if set.purpose == Purpose::Vmalloc && size > 0 => {
-                    self.vrealloc(at, size, Gfp::KERNEL, caller)
+                Ok(Live::Pages { set, run, words }) if set.purpose == Purpose::Vmalloc => {
+                    if size > 0 && target.align <= PAGE_SIZE && target.only.is_none() {
+                        return self.vrealloc(at, size, Gfp::KERNEL, caller);
+                    }
+                    let old = Old { at, len: run.pages.bytes(), run: None };
+                    let charge = Some((words.ext, pages_cost(run.pages)));
+                    self.move_for_payer(old, charge, size, target, caller)
                 }
                 Ok(Live::Pages { set, run, words }) => {
-                    self.realloc_run(at, (set, run, words), size, caller)
+                    self.realloc_run(at, (set, run, words), size, target, caller)
                 }
                 Err(fault) => self.fault("realloc", at as usize, fault),
             }
@@ -65,13 +176,14 @@ impl<P: Platform> Instance<P> {
         at: *mut u8,
         (class, ext): (SizeClass, Option<&AtomicU32>),
         size: usize,
+        target: Target,
         caller: Caller,
     ) -> *mut u8 {
         let word = ext.map_or(0, |ext| ext.load(Ordering::Relaxed));
         // SAFETY: a live object that the caller alone uses, by the contract.
         unsafe {
             let len = self.ledger.object_len(at as usize, class);
-            if self.ledger.resize_object(at as usize, class, word, size) {
+            if self.is_at(at, target) && self.ledger.resize_object(at as usize, class, word, size) {
                 if let Some(ext) = ext {
                     if !self.recharge_object(ext, class, caller) {
                         self.ledger.resize_object(at as usize, class, word, len);
@@ -83,7 +195,8 @@ impl<P: Platform> Instance<P> {
                 return at;
             }
             let old = Old { at, len, run: None };
-            self.move_for_payer(old, ext.map(|ext| (ext, object_cost(class))), size, caller)
+            let charge = ext.map(|ext| (ext, object_cost(class)));
+            self.move_for_payer(old, charge, size, target, caller)
         }
     }
 
@@ -108,9 +221,10 @@ impl<P: Platform> Instance<P> {
         at: *mut u8,
         (set, run, words): (&'static ZoneSet, Run, PageWords<'_>),
         size: usize,
+        target: Target,
         caller: Caller,
     ) -> *mut u8 {
-        if size > MAX_OBJECT {
+        if size > MAX_OBJECT && self.is_at(at, target) {
             // SAFETY: a live page allocation that the caller alone uses, by the contract.
             match unsafe { self.ledger.resize_run(set, run, words, size, caller) } {
                 // A move would charge even more.
@@ -130,7 +244,10 @@ impl<P: Platform> Instance<P> {
         }
         let old = Old { at, len: run.pages.bytes(), run: Some((set, run)) };
         // SAFETY: a live page allocation that the caller alone uses, by the contract.
-        unsafe { self.move_for_payer(old, Some((words.ext, pages_cost(run.pages))), size, caller) }
+        unsafe {
+            let charge = Some((words.ext, pages_cost(run.pages)));
+            self.move_for_payer(old, charge, size, target, caller)
+        }
     }
 
     /// Moves an allocation to a new one of `size` bytes. The same group pays for that, or the
@@ -144,16 +261,17 @@ impl<P: Platform> Instance<P> {
         old: Old,
         charge: Option<(&AtomicU32, u64)>,
         size: usize,
+        target: Target,
         caller: Caller,
     ) -> *mut u8 {
         if caller.is_recharging() {
             // SAFETY: the same contract.
-            return unsafe { self.move_to_new(old, size, caller) };
+            return unsafe { self.move_to_new(old, size, target, caller) };
         }
         let groups = &self.ledger.groups;
         let payer = charge.map_or(ObjcgId::ROOT, |(ext, bytes)| groups.pin_payer(ext, bytes));
         // SAFETY: the same contract.
-        let new = unsafe { self.move_to_new(old, size, caller.charged_to(payer)) };
+        let new = unsafe { self.move_to_new(old, size, target, caller.charged_to(payer)) };
         groups.unpin_payer(payer);
         new
     }
@@ -163,7 +281,13 @@ impl<P: Platform> Instance<P> {
     ///
     /// # Safety
     /// `old` describes a live allocation that the caller alone uses.
-    unsafe fn move_to_new(&'static self, old: Old, size: usize, caller: Caller) -> *mut u8 {
+    unsafe fn move_to_new(
+        &'static self,
+        old: Old,
+        size: usize,
+        target: Target,
+        caller: Caller,
+    ) -> *mut u8 {
         let Old { at, len, run } = old;
         let objcg = caller.objcg();
         // A run that grew once grows again, often page by page. An eighth more avoids most moves,
@@ -172,12 +296,12 @@ impl<P: Platform> Instance<P> {
         let wanted = run.is_some() && size > len && roomy > MAX_OBJECT;
         let has_room = |bytes| self.ledger.groups.has_room(objcg, bytes);
         let mut new = if wanted && has_room((roomy as u64).saturating_mul(2)) {
-            self.alloc(roomy, caller.once())
+            self.alloc_to(roomy, target, caller.once())
         } else {
             null_mut()
         };
         if new.is_null() {
-            new = self.alloc(size, caller);
+            new = self.alloc_to(size, target, caller);
         }
         if new.is_null() {
             return new;

@@ -57,6 +57,18 @@ int main(int argc, char **argv)
 			is(wanted, thing, "kmem_cache_alloc_node");
 			is(wanted, page, "alloc_pages_node");
 			is(wanted, huge, "a huge page");
+			/* Bytes of a node stay there, or move to the one that is named. */
+			for (size_t bytes = 100; bytes <= 100000; bytes *= 1000) {
+				void *at = kmalloc_node(bytes, __GFP_THISNODE, here);
+
+				at = krealloc_node_align(at, bytes, 1, __GFP_THISNODE, node);
+				is(node < 0 || node == nodes ? here : node, at, "krealloc");
+				at = krealloc_node_align(at, 9 * bytes, 64, __GFP_THISNODE, node);
+				is(wanted, at, "krealloc of more");
+				if ((size_t)at % 64)
+					failed = 1;
+				kfree(at);
+			}
 			kfree(object);
 			kfree(run);
 			kmem_cache_free(cache, thing);

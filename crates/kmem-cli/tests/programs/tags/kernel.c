@@ -76,6 +76,63 @@ static void case_krealloc(void)
 	check();
 }
 
+static void case_krealloc_node_align(void)
+{
+	char *at = krealloc_node_align(NULL, 100, 64, __GFP_ZERO, 0); /* at fresh */
+	MUST((uintptr_t)at % 64 == 0 && is_zero(at, 100));
+	EXPECT("fresh", 128, 1);
+	check();
+	strcpy(at, "what is in it");
+	char *same = krealloc_node_align(at, 120, 32, GFP_KERNEL, NUMA_NO_NODE); /* at in_place */
+	MUST(same == at);
+	EXPECT("in_place", 128, 1);
+	check();
+	/* One may lie right by chance. The others move, to objects of another size. */
+	char *apart[5];
+	size_t bytes = 0;
+	for (int i = 0; i < 5; i++) {
+		apart[i] = kmalloc(100, GFP_KERNEL); /* at apart */
+		memset(apart[i], i + 1, 112);
+		apart[i] = krealloc_node_align(apart[i], 112, 1024, GFP_KERNEL, 0); /* at aligned */
+		MUST((uintptr_t)apart[i] % 1024 == 0 && is_all(apart[i], i + 1, 112));
+		bytes += ksize(apart[i]);
+	}
+	EXPECT("in_place", 128, 1);
+	EXPECT("aligned", bytes, 5);
+	check();
+	kfree_bulk(5, (void **)apart);
+	char *grown = krealloc_node(same, 5000, __GFP_ZERO | __GFP_THISNODE, 0); /* at grown */
+	MUST(!strcmp(grown, "what is in it") && is_zero(grown + 128, 5000 - 128));
+	MUST(page_to_nid(grown) == 0);
+	EXPECT("grown", ksize(grown), 1);
+	check();
+	/* Pages, and a multiple of more than a page. */
+	char *run = krealloc_node_align(grown, 20 * PAGE, 64 * PAGE, GFP_KERNEL, 0); /* at run */
+	MUST((uintptr_t)run % (64 * PAGE) == 0 && !strcmp(run, "what is in it"));
+	EXPECT("run", ksize(run), 1);
+	check();
+	MUST(!krealloc_node_align(run, 100, 48, GFP_KERNEL, 0));
+	MUST(!krealloc_node_align(run, 100, 0, GFP_KERNEL, 0));
+	MUST(!krealloc_node_align(run, 100, 1ul << 63, __GFP_NOWARN, 0));
+	MUST(!krealloc_node_align(run, SIZE_MAX / 2, 64, __GFP_NOWARN, 0));
+	EXPECT("run", ksize(run), 1);
+	check();
+	MUST(!krealloc_node_align(run, 0, 64, GFP_KERNEL, 0));
+	check();
+	/* An area stays one as long as that serves. */
+	char *area = strcpy(vmalloc(PAGE), "in an area"); /* at area */
+	area = krealloc_node_align(area, 3 * PAGE, PAGE, GFP_KERNEL, 0); /* at longer */
+	MUST(is_vmalloc_addr(area));
+	EXPECT("longer", 3 * PAGE, 1);
+	check();
+	area = krealloc_node_align(area, 3 * PAGE, 512 * PAGE, GFP_KERNEL, 0); /* at farther */
+	MUST((uintptr_t)area % (512 * PAGE) == 0 && !strcmp(area, "in an area"));
+	EXPECT("farther", ksize(area), 1);
+	check();
+	kfree(area);
+	check();
+}
+
 static void case_bulk(void)
 {
 	void *many[64];
@@ -309,6 +366,7 @@ int main(int argc, char **argv)
 {
 	static const struct named_case cases[] = {
 		{ "kmalloc", case_kmalloc }, { "krealloc", case_krealloc }, { "bulk", case_bulk },
+		{ "krealloc_node_align", case_krealloc_node_align },
 		{ "cache", case_cache },     { "pages", case_pages },	    { "split", case_split },
 		{ "wrapper", case_wrapper }, { "noprof", case_noprof },
 	};
