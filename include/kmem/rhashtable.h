@@ -93,7 +93,17 @@ struct rhashtable_iter {
 	struct rhashtable *ht;
 	uint64_t position;
 	void *last;
+	const void *place;
 	int side;
+};
+
+/* A table in which several objects may have one key, and the member that its objects must have. */
+struct rhltable {
+	struct rhashtable ht;
+};
+struct rhlist_head {
+	struct rhash_head rhead;
+	const void *place;
 };
 
 int kmem_rhashtable_init_tag(struct rhashtable *ht, const struct rhashtable_params *params,
@@ -111,6 +121,10 @@ void kmem_rhashtable_read_unlock(struct rhashtable *ht, int side) __attribute__(
 void *kmem_rhashtable_walk_next(struct rhashtable_iter *iter) __attribute__((weak));
 int kmem_rhashtable_free_and_destroy(struct rhashtable *ht, void (*free_fn)(void *ptr, void *arg),
 				     void *arg) __attribute__((weak));
+int kmem_rhltable_insert(struct rhashtable *ht, struct rhlist_head *list) __attribute__((weak));
+struct rhlist_head *kmem_rhltable_lookup(struct rhashtable *ht, const void *key)
+	__attribute__((weak));
+struct rhlist_head *kmem_rhltable_next(const struct rhlist_head *list) __attribute__((weak));
 
 #define KMEM_RHT_OR_(otherwise, function, ...) (function ? function(__VA_ARGS__) : (otherwise))
 
@@ -147,15 +161,16 @@ int kmem_rhashtable_free_and_destroy(struct rhashtable *ht, void (*free_fn)(void
 #define rhashtable_read_unlock(ht, side)                                                           \
 	KMEM_RHT_OR_((void)0, kmem_rhashtable_read_unlock, ht, side)
 
-/* A walk returns each object that is in the table all the time once. If the last returned object is
- * removed, others with its hash may be missed or come again. The objects may be used until
- * rhashtable_walk_stop. A walk that starts again goes on where it stopped. One thread at a time may
- * use an iterator. */
+/* A walk returns each object that is in the table all the time once. The objects may be used until
+ * rhashtable_walk_stop. A walk that starts again goes on where it stopped. If the last returned
+ * object is removed meanwhile, others with its hash may be missed or come again. One thread at a
+ * time may use an iterator. */
 static inline void rhashtable_walk_enter(struct rhashtable *ht, struct rhashtable_iter *iter)
 {
 	iter->ht = ht;
 	iter->position = 0;
 	iter->last = NULL;
+	iter->place = NULL;
 	iter->side = -EINVAL;
 }
 static inline void rhashtable_walk_start(struct rhashtable_iter *iter)
@@ -168,6 +183,7 @@ static inline void rhashtable_walk_stop(struct rhashtable_iter *iter)
 {
 	rhashtable_read_unlock(iter->ht, iter->side);
 	iter->side = -EINVAL;
+	iter->place = NULL;
 }
 static inline void rhashtable_walk_exit(struct rhashtable_iter *iter)
 {
@@ -179,6 +195,53 @@ static inline void rhashtable_walk_exit(struct rhashtable_iter *iter)
 #define rhashtable_free_and_destroy(ht, free_fn, arg)                                              \
 	((void)KMEM_RHT_OR_(-ENOSYS, kmem_rhashtable_free_and_destroy, ht, free_fn, arg))
 #define rhashtable_destroy(ht) rhashtable_free_and_destroy(ht, NULL, NULL)
+
+/* -- Tables in which several objects may have one key ------------------------------------------ */
+
+/* As for rhashtable, with a struct rhlist_head in each object, at `head_offset`. An object of a key
+ * comes before those of its key that were inserted earlier. Inserting, and going to the next, take
+ * no longer for many objects of one key. Removing takes a walk over those of its key in front of
+ * it. A lookup of another key may take a walk over all of them.
+ *
+ *	int side = rhltable_read_lock(&table);
+ *	list = rhltable_lookup(&table, &key, params);
+ *	rhl_for_each_entry_rcu(entry, pos, list, node)
+ *		use(entry);
+ *	rhltable_read_unlock(&table, side); */
+#define rhltable_init(hlt, params) rhashtable_init(&(hlt)->ht, params)
+#define rhltable_init_noprof(hlt, params) rhashtable_init_noprof(&(hlt)->ht, params)
+/* Inserts an object, given by its rhlist_head, and returns 0. E2BIG: the table has 2 * `max_size`
+ * objects. */
+#define rhltable_insert(hlt, list, params)                                                         \
+	((void)(params), KMEM_RHT_OR_(-ENOSYS, kmem_rhltable_insert, &(hlt)->ht, list))
+/* As rhltable_insert. The key is that of the object, so `key` is ignored. */
+#define rhltable_insert_key(hlt, key, list, params)                                                \
+	((void)(key), rhltable_insert(hlt, list, params))
+/* Returns the rhlist_head of the first object with a key, or NULL. */
+#define rhltable_lookup(hlt, key, params)                                                          \
+	((void)(params), KMEM_RHT_OR_(NULL, kmem_rhltable_lookup, &(hlt)->ht, key))
+/* Removes an object, given by its rhlist_head, and returns 0. ENOENT: this object is not in the
+ * table. */
+#define rhltable_remove(hlt, list, params)                                                         \
+	rhashtable_remove_fast(&(hlt)->ht, &(list)->rhead, params)
+#define rhltable_read_lock(hlt) rhashtable_read_lock(&(hlt)->ht)
+#define rhltable_read_unlock(hlt, side) rhashtable_read_unlock(&(hlt)->ht, side)
+#define rhltable_walk_enter(hlt, iter) rhashtable_walk_enter(&(hlt)->ht, iter)
+#define rhltable_free_and_destroy(hlt, free_fn, arg)                                               \
+	rhashtable_free_and_destroy(&(hlt)->ht, free_fn, arg)
+#define rhltable_destroy(hlt) rhltable_free_and_destroy(hlt, NULL, NULL)
+
+/* Loop over the objects with one key: `pos` is each rhlist_head, from `list` on. The read lock is
+ * held from the lookup on, also where no other thread changes the table. The object may be removed
+ * in the loop. */
+#define rhl_for_each_rcu(pos, list)                                                                \
+	for (pos = (list); pos; pos = KMEM_RHT_OR_(NULL, kmem_rhltable_next, pos))
+/* The same, with the object that contains `pos` as its `member` in `tpos`. */
+#define rhl_for_each_entry_rcu(tpos, pos, list, member)                                            \
+	for (pos = (list); pos && KMEM_RHL_ENTRY_(tpos, pos, member);                              \
+	     pos = KMEM_RHT_OR_(NULL, kmem_rhltable_next, pos))
+#define KMEM_RHL_ENTRY_(tpos, pos, member)                                                         \
+	((tpos) = (__typeof__(tpos))((char *)(pos) - offsetof(__typeof__(*(tpos)), member)))
 
 #ifdef __cplusplus
 }

@@ -106,6 +106,111 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(cases(64))]
+
+    #[test]
+    fn a_table_may_have_several_elements_of_a_key_the_newest_first(steps in prop::collection::vec(
+        (0u16..40, 0u8..10, any::<u32>()), 1..600
+    )) {
+        let a = simulated(budget(16 << 20, 2));
+        let table: Table<String, u32, _> = a.rhashtable(SMALL, OWNER).expect("memory");
+        let mut model: HashMap<String, Vec<u32>> = HashMap::new();
+        for (number, (key, kind, pick)) in steps.into_iter().enumerate() {
+            let (key, number) = (key.to_string(), number as u32);
+            let own = model.entry(key.clone()).or_default();
+            if kind < 6 {
+                prop_assert_eq!(table.insert_also(key.clone(), number, USER), Ok(()));
+                own.insert(0, number);
+            } else {
+                let which = own.get(pick as usize % (own.len() + 1)).copied();
+                own.retain(|&value| Some(value) != which);
+                let there = table.remove_if(key.as_str(), |&value| Some(value) == which);
+                prop_assert_eq!(there, which.is_some());
+            }
+            let reading = table.read();
+            prop_assert!(reading.all(key.as_str()).eq(own.iter()));
+            prop_assert_eq!(reading.get(key.as_str()).is_some(), !own.is_empty());
+            prop_assert_eq!(table.len(), model.values().map(Vec::len).sum::<usize>());
+        }
+        prop_assert_eq!(table.validate(), Ok(()));
+        for (key, own) in &model {
+            // Any of them is the one that is there.
+            if let Some(first) = own.first() {
+                let refused = Err(Refused::Exists(key.clone(), 0));
+                prop_assert_eq!(table.insert(key.clone(), 0, USER), refused);
+                let reading = table.read();
+                let all = reading.iter().map(|(its, _)| its);
+                let keys: Vec<&String> = all.filter(|its| *its == key).collect();
+                prop_assert_eq!(keys.len(), own.len());
+                prop_assert_eq!(reading.all(key).next(), Some(first));
+                // SAFETY: the key of an element, found under the same guard.
+                unsafe {
+                    prop_assert!(reading.all_behind(keys[0]).eq(own[1..].iter()));
+                    let behind = reading.iter_behind(keys[0]).count();
+                    let rest = reading.iter().skip_while(|(its, _)| !std::ptr::eq(*its, keys[0]));
+                    prop_assert_eq!(behind, rest.count() - 1);
+                }
+            }
+        }
+        drop(table);
+        prop_assert!(calls(a).is_empty());
+    }
+}
+
+/// Threads insert and remove elements of the same few keys. Those that stay are never missed.
+#[test]
+fn elements_of_one_key_that_stay_are_found_while_others_come_and_go() {
+    const KEYS: u32 = 4;
+    const WRITERS: u32 = 4;
+    const OWN: u32 = 50;
+    let table: Table<u32, u32, _> = KMEM.rhashtable(SMALL, OWNER).expect("memory");
+    let done = AtomicBool::new(false);
+    for key in 0..KEYS {
+        for stays in 0..3 {
+            table.insert_also(key, stays, USER).expect("memory");
+        }
+    }
+    thread::scope(|scope| {
+        let writers: Vec<_> = (1..=WRITERS)
+            .map(|me| {
+                let table = &table;
+                scope.spawn(move || {
+                    for round in 0..200 {
+                        let own = |i: u32| me * 1000 + i;
+                        for i in 0..OWN {
+                            table.insert_also((i + round) % KEYS, own(i), USER).expect("memory");
+                        }
+                        for i in 0..OWN {
+                            let key = (i + round) % KEYS;
+                            assert!(table.remove_if(&key, |&value| value == own(i)));
+                            assert!(!table.remove_if(&key, |&value| value == own(i)));
+                        }
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    for key in 0..KEYS {
+                        let reading = table.read();
+                        let all: Vec<u32> = reading.all(&key).copied().collect();
+                        let stay = all.iter().filter(|&&value| value < 3);
+                        assert!(stay.eq([2, 1, 0].iter()), "{key}: {all:?}");
+                        let different = all.iter().collect::<HashSet<_>>().len();
+                        assert_eq!(different, all.len(), "{key}: {all:?}");
+                    }
+                }
+            });
+        }
+        writers.into_iter().for_each(|writer| writer.join().expect("no failure"));
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(table.len() as u32, 3 * KEYS);
+    assert_eq!(table.validate(), Ok(()));
+}
+
 /// The kernel's test: many threads use entries of their own, while the table grows and shrinks.
 #[test]
 fn ten_threads_insert_find_replace_and_remove_50000_entries_each_of_their_own() {

@@ -55,7 +55,17 @@ struct Walk {
     ht: *const Handle,
     position: Position,
     last: *mut c_void,
+    /// Null, or the key of the last object, which is valid until the walk stops.
+    key: *const Key,
     side: c_int,
+}
+
+/// `struct rhlist_head`.
+#[repr(C)]
+struct ListHead {
+    head: *mut c_void,
+    /// The key in the element of the object. Null: it was never in a table.
+    key: AtomicPtr<Key>,
 }
 
 type Elements = kmem_core::Table<Key, Object, Linux>;
@@ -180,6 +190,13 @@ impl Table {
         head.wrapping_byte_sub(self.params.head_offset.into())
     }
 
+    /// The head of an object; null for none.
+    fn head(&self, object: Option<&Object>) -> *mut c_void {
+        object.map_or(null_mut(), |object| {
+            object.at.load(Ordering::Relaxed).wrapping_byte_add(self.params.head_offset.into())
+        })
+    }
+
     fn key(&self, at: *const c_void, of: Of) -> Key {
         Key { table: self, at, of }
     }
@@ -267,10 +284,15 @@ unsafe extern "C" fn lookup(handle: *const Handle, key: *const c_void) -> *mut c
     found.map_or(null_mut(), |object| object.at.load(Ordering::Relaxed))
 }
 
+/// Inserts the object of a head, by `by`.
+///
 /// # Safety
 /// See [`lookup`]; `head` is null, or that of an object that is in no table.
-#[unsafe(export_name = "kmem_rhashtable_insert")]
-unsafe extern "C" fn insert(handle: *const Handle, head: *mut c_void) -> c_int {
+unsafe fn insert_by(
+    handle: *const Handle,
+    head: *mut c_void,
+    by: impl FnOnce(&Table, Key, Object) -> Result<(), Refused<Key, Object>>,
+) -> c_int {
     // SAFETY: the same contract.
     let Some(table) = (unsafe { table(handle) }).filter(|_| !head.is_null()) else {
         return -libc::EINVAL;
@@ -280,8 +302,58 @@ unsafe extern "C" fn insert(handle: *const Handle, head: *mut c_void) -> c_int {
         return -libc::E2BIG;
     }
     let object = table.object(head);
-    let key = table.key(object, Of::Object);
-    Table::refused(table.elements.insert(key, table.value(object), table.owner.here()))
+    Table::refused(by(table, table.key(object, Of::Object), table.value(object)))
+}
+
+/// # Safety
+/// See [`insert_by`].
+#[unsafe(export_name = "kmem_rhashtable_insert")]
+unsafe extern "C" fn insert(handle: *const Handle, head: *mut c_void) -> c_int {
+    // SAFETY: the same contract.
+    unsafe {
+        insert_by(handle, head, |table, key, object| {
+            table.elements.insert(key, object, table.owner.here())
+        })
+    }
+}
+
+/// # Safety
+/// See [`insert_by`].
+#[unsafe(export_name = "kmem_rhltable_insert")]
+unsafe extern "C" fn insert_also(handle: *const Handle, list: *mut ListHead) -> c_int {
+    // SAFETY: the same contract: only this thread uses the head before the object is in the table.
+    unsafe {
+        insert_by(handle, list.cast(), |table, key, object| {
+            let ready =
+                |key: &Key| (*list).key.store((&raw const *key).cast_mut(), Ordering::Release);
+            table.elements.insert_also_with(key, object, table.owner.here(), ready)
+        })
+    }
+}
+
+/// # Safety
+/// See [`lookup`].
+#[unsafe(export_name = "kmem_rhltable_lookup")]
+unsafe extern "C" fn lookup_first(handle: *const Handle, key: *const c_void) -> *mut c_void {
+    // SAFETY: the same contract.
+    let Some(table) = (unsafe { table(handle) }) else { return null_mut() };
+    let (reading, key) = (table.elements.read(), table.key(key, Of::Key));
+    table.head(reading.all(&key).next())
+}
+
+/// # Safety
+/// `list` is null, or the head of an object that was found in a table of lists. The read lock that
+/// was held then is held still.
+#[unsafe(export_name = "kmem_rhltable_next")]
+unsafe extern "C" fn next_of_key(list: *const ListHead) -> *mut c_void {
+    // SAFETY: the same contract: the object and the key in its element are valid.
+    unsafe {
+        let list = list.as_ref().and_then(|list| list.key.load(Ordering::Acquire).as_ref());
+        let Some(key) = list else { return null_mut() };
+        let table = key.table();
+        let reading = table.elements.read();
+        table.head(reading.all_behind(key).next())
+    }
 }
 
 /// # Safety
@@ -357,22 +429,28 @@ unsafe extern "C" fn walk_next(walk: &mut Walk) -> *mut c_void {
     };
     // Ends before the reading that `rhashtable_walk_start` began, so the result stays valid.
     let reading = table.elements.read();
-    let here = |position: &Position| *position == walk.position;
-    let last = walk.last.cast_const();
-    let mut from = reading.iter_from(walk.position).map(|(position, key, _)| (position, key.at));
-    let next = if last.is_null() {
-        from.next()
+    // SAFETY: null, or a key that was found since the walk started, and so under its read lock.
+    let next = if let Some(key) = unsafe { walk.key.as_ref() } {
+        // SAFETY: the same key.
+        unsafe { reading.iter_behind(key) }.next()
     } else {
-        // Several objects can have one position: skip those up to the last one returned.
-        let mut from = from.skip_while(|(position, at)| here(position) && *at != last);
-        match from.next() {
-            Some((position, _)) if here(&position) => from.next(),
-            // The last one was removed.
-            found => found,
+        let last = walk.last.cast_const();
+        let here = |position: Position| position == walk.position;
+        let mut from = reading.iter_from(walk.position);
+        if last.is_null() {
+            from.next()
+        } else {
+            // Several objects can have one position: skip those up to the last one returned.
+            let mut from = from.skip_while(|(position, key, _)| here(*position) && key.at != last);
+            match from.next() {
+                Some((position, ..)) if here(position) => from.next(),
+                // The last one was removed.
+                found => found,
+            }
         }
     };
-    let Some((position, at)) = next else { return null_mut() };
-    (walk.position, walk.last) = (position, at.cast_mut());
+    let Some((position, key, _)) = next else { return null_mut() };
+    (walk.position, walk.last, walk.key) = (position, key.at.cast_mut(), key);
     walk.last
 }
 

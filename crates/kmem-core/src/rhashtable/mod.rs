@@ -18,6 +18,8 @@
 //! Most lookups do not walk along the list: the first lookup of an element leaves a hint where it
 //! is (see `hint`).
 //!
+//! A table may have several elements of one key (see `rhltable`).
+//!
 //! Readers take no lock and never start over. They write only hints and a counter of their CPU.
 //! Writers take no lock either: one compare-and-swap inserts, marks as removed, or replaces. So a
 //! signal handler may use the table wherever it interrupts, and a stopped thread blocks no other. A
@@ -45,6 +47,7 @@ mod list;
 mod read;
 mod resize;
 mod retire;
+mod rhltable;
 mod segment;
 #[cfg(not(loom))]
 mod validate;

@@ -3,7 +3,7 @@
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
-use super::list::{GONE, fetch, target, word};
+use super::list::{GONE, Link, fetch, target, word};
 use super::{Element, RHashTable, element, element_of, element_order};
 use crate::source::Source;
 use crate::sync::Ordering;
@@ -13,7 +13,7 @@ use crate::sync::Ordering;
 /// # Invariants
 /// `side` is from `Grace::enter`, and only this guard leaves it.
 pub struct Reading<'t, K, V, S: Source, H> {
-    table: &'t RHashTable<K, V, S, H>,
+    pub(super) table: &'t RHashTable<K, V, S, H>,
     side: usize,
 }
 
@@ -36,7 +36,7 @@ impl<K, V, S: Source, H> Drop for Reading<'_, K, V, S, H> {
 /// A position in a walk over a table. The default is before all elements.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 #[repr(transparent)]
-pub struct Position(u64);
+pub struct Position(pub(super) u64);
 
 impl<'t, K, V, S: Source, H> Reading<'t, K, V, S, H> {
     /// Turns the guard into a number for [`Self::resume`]. Its elements stay valid meanwhile.
@@ -62,7 +62,15 @@ impl<'t, K, V, S: Source, H> Reading<'t, K, V, S, H> {
     /// All elements from a position on, as in [`Self::iter`], with their positions. Elements of
     /// equal hashes have equal positions.
     pub fn iter_from(&self, from: Position) -> impl Iterator<Item = (Position, &K, &V)> {
-        let mut next = Some(self.table.chain(from.0.reverse_bits()));
+        self.iter_links(Some(self.table.chain(from.0.reverse_bits())))
+            .skip_while(move |(position, ..)| *position < from)
+    }
+
+    /// All elements from a link on, in their order, with their positions.
+    pub(super) fn iter_links<'g>(
+        &'g self,
+        mut next: Option<&'g Link>,
+    ) -> impl Iterator<Item = (Position, &'g K, &'g V)> {
         core::iter::from_fn(move || {
             loop {
                 let link = next?;
@@ -70,7 +78,7 @@ impl<'t, K, V, S: Source, H> Reading<'t, K, V, S, H> {
                 next = following;
                 if link.is_sentinel() {
                     self.fetch_ahead(link.order());
-                } else if !gone && link.order() >= from.0 {
+                } else if !gone {
                     // SAFETY: a link of the table that is no sentinel.
                     let element: &Element<K, V> = unsafe { element_of(link) };
                     return Some((Position(link.order()), &element.key, &element.value));
@@ -149,10 +157,20 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> Reading<'_, K, V, S, H> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        self.take_if(key, |_| true)
+    }
+
+    /// [`Self::take`] of the first element of a key whose value `which` accepts.
+    pub fn take_if<Q>(&self, key: &Q, which: impl Fn(&V) -> bool) -> Option<&V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         let table = self.table;
         let hash = table.hasher.hash_one(key);
         loop {
-            let Ok(place) = table.place(hash, key) else { continue };
+            let is_it = |there: &Element<K, V>| there.key.borrow() == key && which(&there.value);
+            let Ok(place) = table.place(hash, is_it) else { continue };
             let old = place.at.filter(|_| place.found)?;
             let next = old.next.load(Ordering::Acquire);
             let gone = next | GONE;

@@ -16,14 +16,35 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
     /// # Errors
     /// The table has the key, or there is no memory.
     pub fn insert(&self, key: K, value: V, caller: Caller) -> Result<(), Refused<K, V>> {
+        self.insert_new((key, value), caller, true, |_| {})
+    }
+
+    /// Inserts an element. If it need not be the only one of its key, it comes before all others.
+    /// Calls `ready` with its key before other threads can find it.
+    ///
+    /// # Errors
+    /// See [`Self::insert`].
+    pub(super) fn insert_new(
+        &self,
+        (key, value): (K, V),
+        caller: Caller,
+        only: bool,
+        ready: impl FnOnce(&K),
+    ) -> Result<(), Refused<K, V>> {
         let hash = self.hasher.hash_one(&key);
         let new = self.element(hash, key, value, caller)?;
         let reading = self.read();
+        // SAFETY: initialized by `element`, and only this thread's until it is in the list.
+        let own: &Element<K, V> = unsafe { new.as_ref() };
+        ready(&own.key);
         loop {
-            // SAFETY: initialized by `element`, and only this thread's until it is in the list.
-            let own: &Element<K, V> = unsafe { new.as_ref() };
-            let Ok(place) = self.place(hash, &own.key) else { continue };
-            if place.found {
+            let place = if only {
+                self.place(hash, |there| there.key == own.key)
+            } else {
+                self.place(hash, |_| true)
+            };
+            let Ok(place) = place else { continue };
+            if only && place.found {
                 // SAFETY: the element was never in the list.
                 let (key, value) = unsafe { self.unmake(new) };
                 return Err(Refused::Exists(key, value));
@@ -58,7 +79,7 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
         // SAFETY: initialized by `element`, and only this thread's until it is in the list.
         let own: &Element<K, V> = unsafe { new.as_ref() };
         loop {
-            let Ok(place) = self.place(hash, &own.key) else { continue };
+            let Ok(place) = self.place(hash, |there| there.key == own.key) else { continue };
             let Some(old) = place.at.filter(|_| place.found) else {
                 // SAFETY: the element was never in the list.
                 let (key, value) = unsafe { self.unmake(new) };
@@ -109,14 +130,14 @@ impl<K: Hash + Eq, V, S: Source, H: BuildHasher> RHashTable<K, V, S, H> {
         while self.search(self.chain(hash), element_order(hash), |_| false).is_err() {}
     }
 
-    /// Finds the place of a key in the list.
-    pub(super) fn place<'g, Q>(&'g self, hash: u64, key: &Q) -> Result<Place<'g>, Restart>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    /// Finds the place of an element in the list: the first of that hash that `is_it` accepts.
+    pub(super) fn place<'g>(
+        &'g self,
+        hash: u64,
+        is_it: impl Fn(&'g Element<K, V>) -> bool,
+    ) -> Result<Place<'g>, Restart> {
         // SAFETY: a link of this table with the order of a hash is an element's.
-        let is_it = |link: &'g Link| unsafe { element_of::<K, V>(link) }.key.borrow() == key;
+        let is_it = |link: &'g Link| is_it(unsafe { element_of(link) });
         self.search(self.chain(hash), element_order(hash), is_it)
     }
 

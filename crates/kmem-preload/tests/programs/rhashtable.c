@@ -178,6 +178,96 @@ static void functions(void)
 	rhashtable_destroy(&table);
 }
 
+/* Tables in which several objects have one key. */
+struct port {
+	uint32_t key;
+	uint32_t number;
+	struct rhlist_head list;
+};
+
+static const struct rhashtable_params ports = {
+	.key_len = sizeof(uint32_t),
+	.key_offset = offsetof(struct port, key),
+	.head_offset = offsetof(struct port, list),
+	.automatic_shrinking = true,
+};
+
+/* Checks that a key has the objects with these numbers, from one down to another, in steps of 3. */
+static void has(struct rhltable *table, uint32_t key, int from, int to)
+{
+	struct rhlist_head *list, *pos;
+	struct port *port;
+	int side = rhltable_read_lock(table);
+
+	list = rhltable_lookup(table, &key, ports);
+	rhl_for_each_entry_rcu(port, pos, list, list) {
+		CHECK_AT(port->key == key && (int)port->number == from, port->number);
+		from -= 3;
+	}
+	CHECK_AT(from < to && from >= to - 3, from);
+	rhltable_read_unlock(table, side);
+}
+
+static void lists(void)
+{
+	enum { PORTS = 300 };
+	struct rhltable table = { { 0 } };
+	static struct port all[PORTS];
+	struct rhashtable_iter iter;
+	struct port *port;
+	uint32_t key, none = 9, seen = 0;
+	char met[PORTS] = { 0 };
+
+	CHECK(rhltable_insert(&table, &all[0].list, ports) == -EINVAL);
+	CHECK(rhltable_lookup(&table, &none, ports) == NULL);
+	REQUIRE(rhltable_init(&table, &ports) == 0);
+	for (uint32_t i = 0; i < PORTS; i++) {
+		all[i].key = i % 3;
+		all[i].number = i;
+		key = i % 3;
+		CHECK_AT(rhltable_insert_key(&table, &key, &all[i].list, ports) == 0, i);
+		has(&table, key, i, i % 3);
+	}
+	CHECK(rhltable_lookup(&table, &none, ports) == NULL);
+	CHECK(rhashtable_nelems(&table.ht) == PORTS);
+	/* Each comes once, also in a walk that pauses. */
+	for (int pause = 1; pause <= PORTS; pause += 37) {
+		rhltable_walk_enter(&table, &iter);
+		rhashtable_walk_start(&iter);
+		memset(met, 0, sizeof met);
+		for (seen = 0; (port = rhashtable_walk_next(&iter)); seen++) {
+			CHECK(!met[port->number]);
+			met[port->number] = 1;
+			if (seen % pause == 0) {
+				rhashtable_walk_stop(&iter);
+				rhashtable_walk_start(&iter);
+			}
+		}
+		CHECK_AT(seen == PORTS, seen);
+		rhashtable_walk_stop(&iter);
+		rhashtable_walk_exit(&iter);
+	}
+	/* The newest, the oldest, and all of a key in a loop over them. */
+	CHECK(rhltable_remove(&table, &all[PORTS - 3].list, ports) == 0);
+	CHECK(rhltable_remove(&table, &all[PORTS - 3].list, ports) == -ENOENT);
+	CHECK(rhltable_remove(&table, &all[0].list, ports) == 0);
+	has(&table, 0, PORTS - 6, 3);
+	key = 1;
+	int side = rhltable_read_lock(&table);
+	struct rhlist_head *pos, *list = rhltable_lookup(&table, &key, ports);
+	seen = 0;
+	rhl_for_each_rcu(pos, list) {
+		CHECK(rhltable_remove(&table, pos, ports) == 0);
+		seen++;
+	}
+	rhltable_read_unlock(&table, side);
+	CHECK_AT(seen == PORTS / 3, seen);
+	CHECK(rhltable_lookup(&table, &key, ports) == NULL);
+	has(&table, 2, PORTS - 1, 2);
+	rhltable_destroy(&table);
+	CHECK(!table.ht.table);
+}
+
 static struct rhashtable shared;
 static unsigned done;
 
@@ -281,6 +371,7 @@ int main(void)
 {
 	rules();
 	functions();
+	lists();
 	without_memory();
 	storm();
 	return RESULT();

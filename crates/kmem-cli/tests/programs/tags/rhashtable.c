@@ -6,6 +6,10 @@ struct entry {
 	int key;
 	struct rhash_head node;
 };
+struct listed {
+	int key;
+	struct rhlist_head list;
+};
 static const struct rhashtable_params params = {
 	.key_len = sizeof(int),
 	.head_offset = offsetof(struct entry, node),
@@ -54,8 +58,29 @@ static void case_rhashtable(void)
 	check();
 }
 
+static void case_rhltable(void)
+{
+	static const struct rhashtable_params lists = {
+		.key_len = sizeof(int),
+		.head_offset = offsetof(struct listed, list),
+	};
+	static struct listed all[10];
+	struct rhltable many;
+	size_t buckets = billed(64 + 64 * 8 + 16 * 16), counters = 32, element = billed(72);
+
+	MUST(rhltable_init(&many, &lists) == 0); /* at many */
+	size_t table = ksize(many.ht.table);
+	for (int i = 0; i < 10; i++)
+		MUST(rhltable_insert(&many, &all[i].list, lists) == 0);
+	EXPECT("many", table + buckets + counters + 10 * element, 3 + 10);
+	check();
+	rhltable_destroy(&many);
+	check();
+}
+
 int main(void)
 {
 	case_rhashtable();
+	case_rhltable();
 	return 0;
 }
