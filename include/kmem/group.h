@@ -146,6 +146,10 @@ kmem_group_t kmem_group_current(void) __attribute__((weak));
 /* Returns the group that pays for a live allocation. EINVAL: it is null. An address that is no live
  * allocation is reported and ends the program. */
 kmem_group_t kmem_group_of(const void *allocation) __attribute__((weak));
+/* Returns the group that pays for the live allocation in which an address lies. It tells of any
+ * address, as /proc/kpagecgroup of a page. Another thread may free the allocation meanwhile.
+ * ENOENT: no live allocation is there, or a per-CPU object is. */
+kmem_group_t kmem_group_of_address(const void *address) __attribute__((weak));
 
 /* Charges `bytes` to the group without an allocation, to reserve them before a large piece of work.
  * Returns 0. ENOMEM: the group would exceed its max. */
@@ -181,6 +185,8 @@ int kmem_group_remove_shrinker(struct kmem_shrinker *shrinker) __attribute__((we
 #define kmem_group_leave(token) KMEM_OR_(kmem_group_leave, kmem_group_leave(token))
 #define kmem_group_current() KMEM_OR_(kmem_group_current, kmem_group_current())
 #define kmem_group_of(allocation) KMEM_OR_(kmem_group_of, kmem_group_of(allocation))
+#define kmem_group_of_address(address)                                                             \
+	KMEM_OR_(kmem_group_of_address, kmem_group_of_address(address))
 #define kmem_group_try_charge(group, bytes)                                                        \
 	KMEM_OR_(kmem_group_try_charge, kmem_group_try_charge(group, bytes))
 #define kmem_group_uncharge(group, bytes)                                                          \

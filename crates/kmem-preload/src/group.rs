@@ -342,6 +342,16 @@ unsafe extern "C" fn kmem_group_of(at: *mut u8) -> i64 {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn kmem_group_of_address(at: *const u8) -> i64 {
+    let of = || {
+        KMEM.group(GroupId::ROOT)?;
+        let group = KMEM.group_of_address(at).ok_or(Errno(libc::ENOENT))?;
+        Ok(group.0 as i64)
+    };
+    answer(of())
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn kmem_group_try_charge(group: i64, bytes: u64) -> c_int {
     done(id(group).and_then(|id| Ok(KMEM.group_try_charge(id, bytes)?)))
 }

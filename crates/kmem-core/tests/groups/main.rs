@@ -418,3 +418,38 @@ fn per_cpu_objects_and_areas_are_paid_for_until_they_are_freed() {
     }
     assert_eq!((current(), A.validate_groups()), (0, Ok(())));
 }
+
+#[test]
+fn an_address_in_an_allocation_is_paid_for_by_its_group_and_free_memory_by_none() {
+    static A: Kmem = Kmem::new();
+    let (tenant, other) = (group(&A, "tenant"), group(&A, "other"));
+    let to = |group: &Group<Linux>| Caller::at(0x1000).charged_to(group.id().objcg());
+    let held = [
+        (A.alloc(200, to(&tenant)), 200),
+        (A.alloc(300_000, to(&tenant)), 300_000),
+        (A.vmalloc(50_000, Gfp::KERNEL, to(&tenant)), 50_000),
+        (A.alloc_pages(Order(3), Gfp::KERNEL, to(&tenant)), 8 * 4096),
+    ];
+    let of = |at: *mut u8, offset| A.group_of_address(at.wrapping_add(offset));
+    for (at, bytes) in held {
+        for offset in [0, 1, bytes / 2, bytes - 1] {
+            assert_eq!(of(at, offset), Some(tenant.id()), "{offset} of {bytes}");
+        }
+    }
+    let area = held[2].0;
+    assert_eq!(of(area, 13 * 4096), None, "the page behind an area");
+    let root = A.alloc(200, Caller::at(0x1000));
+    let others = A.alloc(200, to(&other));
+    assert_eq!((of(root, 50), of(others, 199)), (Some(GroupId::ROOT), Some(other.id())));
+    let local = 0u8;
+    assert_eq!(A.group_of_address(&raw const local), None);
+    assert_eq!(A.group_of_address(std::ptr::null()), None);
+    tenant.delete().expect("no groups below");
+    for (at, bytes) in held {
+        assert_eq!(of(at, bytes - 1), Some(GroupId::ROOT), "its parent");
+        free(&A, at);
+        assert_eq!((of(at, 0), of(at, bytes - 1)), (None, None), "{bytes}");
+    }
+    free(&A, root);
+    free(&A, others);
+}

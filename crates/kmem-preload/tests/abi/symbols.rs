@@ -82,6 +82,7 @@ const GROUPS: &[&str] = &[
     "kmem_group_leave",
     "kmem_group_current",
     "kmem_group_of",
+    "kmem_group_of_address",
     "kmem_group_try_charge",
     "kmem_group_uncharge",
     "kmem_group_add_shrinker",

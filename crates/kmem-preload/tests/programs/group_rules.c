@@ -243,7 +243,10 @@ static void scopes(void)
 	CHECK(kmem_group_leave(first) == 0 && kmem_group_dying() == 0);
 	CHECK(kmem_group_delete(inner) == 0);
 	CHECK(kmem_group_of(NULL) == -EINVAL);
+	CHECK(kmem_group_of_address((char *)at + 5) == ROOT);
+	CHECK(kmem_group_of_address(NULL) == -ENOENT && kmem_group_of_address(&at) == -ENOENT);
 	free(at);
+	CHECK(kmem_group_of_address(at) == -ENOENT);
 }
 
 static void structures(void)

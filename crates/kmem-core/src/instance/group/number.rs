@@ -4,8 +4,9 @@ use kmem_layout::group::{GroupBlock, MAX_GROUP_NAME};
 
 use super::Group;
 use crate::instance::Instance;
-use crate::memcg::{GroupError, GroupId};
+use crate::memcg::{GroupError, GroupId, objcg_of};
 use crate::os::Platform;
+use crate::report::Fault;
 use crate::sync::Ordering;
 use crate::task;
 use crate::units::ObjcgId;
@@ -174,6 +175,28 @@ impl<P: Platform> Instance<P> {
             // The group of the word may have been merged, and its entry be another group's by now.
             if self.payer(at) == objcg {
                 return id;
+            }
+        }
+    }
+
+    /// Group that pays for the memory at an address (the kernel's `/proc/kpagecgroup`): for the
+    /// live allocation that the address lies in. `None`: no live allocation is there, or a per-CPU
+    /// object is. Another thread may free the memory meanwhile, so the answer may be an old one.
+    /// Takes time in proportion to the pages in front of the address, within its allocation.
+    pub fn group_of_address(&'static self, at: *const u8) -> Option<GroupId> {
+        self.groups_ready().ok()?;
+        let (heap, at) = (self.heap(), at as usize);
+        let start = match heap.find(at) {
+            Err(Fault::InsideObject { object, .. }) => object,
+            Err(Fault::InsidePages { block, .. }) => block,
+            _ => at,
+        };
+        loop {
+            let objcg = objcg_of(heap.find(start).ok()?.word());
+            let id = self.living_id(objcg);
+            // As in `group_of_allocation`.
+            if objcg_of(heap.find(start).ok()?.word()) == objcg {
+                return Some(id);
             }
         }
     }
