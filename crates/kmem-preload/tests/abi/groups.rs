@@ -3,8 +3,8 @@
 use kmem_testing::{not_run, this_test};
 
 use crate::harness::{
-    Run, is_not_kmem, library, must_succeed, no_cxx, program, program_with_libraries,
-    program_with_options, released_library, thorough,
+    CHECKED_CONFIGURATIONS, Run, SIGSEGV, in_configurations, is_not_kmem, library, must_succeed,
+    no_cxx, program, program_with_libraries, program_with_options, released_library, thorough,
 };
 
 #[test]
@@ -45,6 +45,24 @@ fn every_form_of_allocation_is_charged_to_the_byte_or_refused_without_a_trace() 
     };
     let path = program_with_libraries("group_forms.cc", "group_forms", &[&library]);
     must_succeed(&path, &[]);
+}
+
+#[test]
+fn a_group_pays_for_the_stacks_of_threads_and_an_overflow_meets_the_guard_of_the_next() {
+    let Some(library) = library() else {
+        not_run(&this_test(), "KMEM_TEST_LIBRARY names no library to link with");
+        return;
+    };
+    let path = program_with_libraries("thread_stacks.c", "thread_stacks", &[&library]);
+    let run = || Run::new(&path).without_preload();
+    in_configurations(CHECKED_CONFIGURATIONS, run, |outcome| {
+        outcome.assert_quiet_success();
+    });
+    let overflow = || run().arg("overflow");
+    in_configurations(CHECKED_CONFIGURATIONS, overflow, |outcome| {
+        assert_eq!(outcome.signal(), Some(SIGSEGV), "{}", outcome.stderr);
+        assert_eq!(outcome.stdout, "guard\n", "{}", outcome.stderr);
+    });
 }
 
 #[test]
