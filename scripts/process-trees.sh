@@ -9,15 +9,16 @@
 #     --library PATH  the library (default: target/release/libkmem.so of this repository)
 #     --kmem PATH     the command (default: kmem beside the library)
 #     --keep          keep the working directory, with all reports
-#     NAME...         only these: make, fork, spawn, postgresql, gunicorn, killed, shims
+#     NAME...         only these: make, fork, spawn, postgresql, gunicorn, killed, limited, shims
 #
-# killed is gunicorn with a worker that SIGKILL ends. gunicorn comes from PyPI. A program that is
+# killed is gunicorn with a worker that SIGKILL ends. In limited, a worker grows until the kernel
+# kills it at the limit of a memory control group. gunicorn comes from PyPI. A program that is
 # missing is listed by not-run.sh. The last line is "N passed, M failed"; the exit code is 0 if
 # nothing failed.
 
 set -euo pipefail
 
-readonly ALL_NAMES=(make fork spawn postgresql gunicorn killed shims)
+readonly ALL_NAMES=(make fork spawn postgresql gunicorn killed limited shims)
 
 script=$(readlink -f "${BASH_SOURCE[0]}")
 repository=$(dirname "$(dirname "$script")")
@@ -46,7 +47,7 @@ while (($#)); do
 		;;
 	--keep) keep=1 ;;
 	-h | --help)
-		sed -n '3,17s/^# \{0,1\}//p' "$script"
+		sed -n '3,18s/^# \{0,1\}//p' "$script"
 		exit 0
 		;;
 	*)
@@ -289,6 +290,68 @@ run_gunicorn() {
 run_killed() {
 	serve killed.txt KILL
 	check gunicorn killed.txt "$(python_name)" $((4 * REQUESTS)) 5
+}
+
+# Bytes that the group of run_limited may have.
+readonly LIMIT=$((160 << 20))
+group=
+
+# Makes a memory control group with the limit, and sets `group`.
+make_group() {
+	local root file swap
+	for root in /sys/fs/cgroup/memory /sys/fs/cgroup; do
+		file=memory.max
+		[[ $root != */memory ]] || file=memory.limit_in_bytes
+		group=$root/kmem-trees-$$
+		[[ -e $root/cgroup.procs ]] && mkdir "$group" 2>/dev/null || continue
+		# Swap would only delay the kill.
+		for swap in memory.swap.max memory.swappiness; do
+			[[ ! -e $group/$swap ]] || echo 0 >"$group/$swap" || true
+		done
+		# The kernel must not kill all of the group.
+		[[ ! -e $group/memory.oom.group ]] || echo 0 >"$group/memory.oom.group" || true
+		{ echo "$LIMIT" >"$group/$file"; } 2>/dev/null && return
+		rmdir "$group"
+	done
+	group=
+	return 1
+}
+
+lacks_limited() {
+	lacks_gunicorn
+	if make_group; then
+		rmdir "$group"
+	else
+		printf 'no memory control group can be made\n'
+	fi
+}
+
+# One worker keeps what requests bring, until the kernel kills it.
+run_limited() {
+	local socket=$WORK/limited.socket worker requests=0
+	make_group
+	trap 'rmdir "$group" 2>/dev/null || true; [[ -z $running ]] || kill "$running" 2>/dev/null' EXIT
+	(
+		cd "$sources"
+		export PYTHONDONTWRITEBYTECODE=1
+		exec "$WORK/kmem" run --library "$WORK/libkmem.so" -o "$WORK/limited.txt" -- \
+			sh -c 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"' sh "$group" \
+			"$repository/target/process-trees/venv/bin/gunicorn" --no-control-socket --workers 1 \
+			--bind "unix:$socket" --pid "$socket.pid" service:application
+	) >"$WORK/limited.log" 2>&1 &
+	running=$!
+	wait_until 30 curl -sf --unix-socket "$socket" http://service/
+	worker=$(workers_of "$(<"$socket.pid")")
+	while [[ -e /proc/$worker ]] && ((requests < LIMIT / 100000)); do
+		curl -s --unix-socket "$socket" "http://service/grow?[1-100]" >/dev/null || break
+		requests=$((requests + 100))
+	done
+	wait_until 30 curl -sf --unix-socket "$socket" http://service/
+	kill -TERM "$running"
+	wait "$running"
+	running=
+	grep -q "(pid:$worker) was sent SIGKILL" "$WORK/limited.log"
+	check limited limited.txt "$(python_name)" "$LIMIT"
 }
 
 lacks_shims() {

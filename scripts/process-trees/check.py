@@ -192,6 +192,18 @@ def gunicorn(path, python, requests, workers):
     expect(first.inherited > 0, "the workers inherited nothing")
 
 
+def limited(path, python, limit):
+    report = Report(path)
+    first = report.first()
+    expect(first.name == python, f"first is {first.title}")
+    place, _ = holds("service.py", "grown")
+    row = first.rows[0]
+    expect(row.function == "application" and row.place.endswith(place),
+           f"first is {row.function} {row.place}")
+    # The rest are the server, and the interpreters of both.
+    expect(limit / 2 <= row.bytes <= limit, f"the leak: {row.bytes:.0f}, with a limit of {limit}")
+
+
 def shims(path, python):
     report = Report(path)
     report.merged()
@@ -205,7 +217,8 @@ def shims(path, python):
     expect(counted == [20] or "expr (20)" in report.smaller, f"no expr (20): {report.smaller}")
 
 
-CHECKS = {f.__name__: f for f in (make, only, fork, spawn, postgresql, gunicorn, shims)}
+CHECKS = {f.__name__: f for f in (make, only, fork, spawn, postgresql, gunicorn, limited,
+                                  shims)}
 CHECKS["all"] = all_of
 
 if __name__ == "__main__":
