@@ -120,7 +120,7 @@ impl Sites {
     }
 
     /// The bits of a key that name a call that returns to `ret`, on a thread that runs the
-    /// interpreter: its line. `ret` itself, if the thread does not hold the interpreter.
+    /// interpreter: its line. `ret` itself, if the thread is in no line.
     #[inline]
     pub fn key_in_frame(&self, platform: &impl Platform, ret: usize) -> usize {
         match self.interpreter().key(platform) {
@@ -145,7 +145,7 @@ impl Sites {
     }
 
     /// The instruction that asks, and the return address of a call that is not the interpreter's
-    /// own. `None`: lines are not named, or this thread does not hold the interpreter.
+    /// own. `None`: lines are not named, or this thread is in none.
     #[inline]
     fn asking(&self, platform: &impl Platform, caller: CallSite) -> Option<(Now, Option<usize>)> {
         if !self.interpreter().are_known() || caller.static_tag().is_some() {

@@ -48,11 +48,11 @@ pub(super) fn find(
         b"PyFrame_GetCode",
         b"_PyThreadState_UncheckedGet",
         b"PyThreadState_GetUnchecked",
-        b"Py_BytesMain",
+        b"Py_InitializeFromConfig",
     ];
-    let [runtime, code_type, version, new_ref, get_code, old_get, new_get, main] =
+    let [runtime, code_type, version, new_ref, get_code, old_get, new_get, start] =
         functions.places(&names);
-    if runtime == 0 || main == 0 {
+    if runtime == 0 || start == 0 {
         return None;
     }
     let words = |at, to: &mut [u8]| platform.peek(at, to) == to.len();

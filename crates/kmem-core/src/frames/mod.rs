@@ -8,7 +8,8 @@
 //!
 //! Up to 3.11 the word is a global one of the runtime: it leads to the state of the thread that
 //! holds the interpreter. From 3.12 on each thread has one, and it is null while the thread does
-//! not hold the interpreter. So a thread that does not hold it has no key.
+//! not hold the interpreter. A thread lets it go while it waits or computes, and stays in its line
+//! until then. So the state that it had last is taken, if it has this thread's number.
 //!
 //! | question                           | answered by                               |
 //! |------------------------------------|-------------------------------------------|
@@ -219,10 +220,7 @@ impl Frames {
         if state == 0 {
             return None;
         }
-        if matches!(found.place, Place::Global(_))
-            && self.pages.word(platform, state.wrapping_add(found.layout.thread_id()))?
-                != word::thread()
-        {
+        if matches!(found.place, Place::Global(_)) && !self.is_of_thread(platform, state) {
             return None;
         }
         if known::get() != state {
@@ -233,6 +231,19 @@ impl Frames {
         Some(state)
     }
 
+    /// The state that the calling thread had when it let the interpreter go. Nothing but this
+    /// thread changes its frame. A state that is freed has none, or another number.
+    fn state_let_go(&self, platform: &impl Platform) -> Option<usize> {
+        let state = known::get();
+        (state != 0 && self.is_of_thread(platform, state)).then_some(state)
+    }
+
+    /// Returns whether a state has the number of the calling thread.
+    fn is_of_thread(&self, platform: &impl Platform, state: usize) -> bool {
+        let number = state.wrapping_add(self.found().layout.thread_id());
+        self.pages.word(platform, number) == Some(word::thread())
+    }
+
     /// The frame that the calling thread runs now.
     fn frame(&self, platform: &impl Platform) -> Option<usize> {
         let place = word::get();
@@ -240,7 +251,8 @@ impl Frames {
             return None;
         }
         let layout = &self.found().layout;
-        let state = self.state_of_thread(platform, place)?;
+        let state =
+            self.state_of_thread(platform, place).or_else(|| self.state_let_go(platform))?;
         let mut frame = self.pages.word(platform, state.wrapping_add(layout.frame()))?;
         if let Some(current) = layout.c_frame() {
             frame = self.pages.word(platform, frame.wrapping_add(current))?;
@@ -249,7 +261,7 @@ impl Frames {
     }
 
     /// A number for the instruction that the calling thread's interpreter runs, below 2^47. `None`:
-    /// the thread runs none, or does not hold it. About 30 instructions where all is known.
+    /// the thread runs none. About 30 instructions where all is known.
     #[inline(always)]
     pub fn key(&self, platform: &impl Platform) -> Option<usize> {
         let place = word::get();
