@@ -135,8 +135,8 @@ impl Model {
         // SAFETY: the caller owns the objects.
         let given = unsafe {
             self.slabs.give(self.kind(class), items, |slab| {
-                assert_eq!(slab.start, Pfn(CHUNK << CHUNK_ORDER));
-                assert_eq!(slab.pages, PageCount(1 << CHUNK_ORDER));
+                assert_eq!(slab.run.start, Pfn(CHUNK << CHUNK_ORDER));
+                assert_eq!(slab.run.pages, PageCount(1 << CHUNK_ORDER));
                 // No other thread owns an object of it, or has yet to give one back.
                 assert_eq!(self.free_objects(class), self.geometry(class).objects);
                 self.owned.iter().for_each(Owned::write);
