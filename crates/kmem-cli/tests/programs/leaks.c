@@ -35,8 +35,17 @@ NOINLINE static struct node *leaked_list(void) { return calloc(1, sizeof(struct 
 NOINLINE static struct node *leaked_ring(void) { return calloc(1, sizeof(struct node)); }
 NOINLINE static void *leaked_by_leak(void) { return malloc(900); }
 
-/* Writes over what functions have left on the stack. */
+#ifdef __x86_64__
+#define CLEAR(n) __asm__ volatile("pxor %%xmm" #n ", %%xmm" #n : : : "xmm" #n)
+#else
+#define CLEAR(n)
+#endif
+
+/* Writes over what functions have left in vector registers and on the stack. A new thread has the
+ * registers of its maker, and the linker saves them on its stack when a function is first called. */
 NOINLINE static void scrub(void) {
+    CLEAR(0); CLEAR(1); CLEAR(2); CLEAR(3); CLEAR(4); CLEAR(5); CLEAR(6); CLEAR(7);
+    CLEAR(8); CLEAR(9); CLEAR(10); CLEAR(11); CLEAR(12); CLEAR(13); CLEAR(14); CLEAR(15);
     volatile char stale[32 << 10];
     memset((char *)stale, 1, sizeof stale);
 }
@@ -74,6 +83,7 @@ NOINLINE static void keep(void) {
 }
 
 static void *thread(void *started) {
+    scrub();
     void *volatile own = memset(by_stack_of_thread(), 1, 500);
     *(volatile int *)started = 1;
     if (write(released[1], "x", 1) != 1)

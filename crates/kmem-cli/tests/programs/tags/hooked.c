@@ -60,7 +60,7 @@ int main(int argc, char **argv)
 	wide = wcsdup(L"wide"); /* at wcsdup */
 	nested = strdup(inner()); /* at nested */
 	for (i = 0; i < 10; i++)
-		loop[i] = malloc(i * 1000); /* at loop */
+		loop[i] = malloc(1 + i * 1000); /* at loop */
 	if (!plain || !array || !grown || !more || !aligned || !old || !nested)
 		return 1;
 	for (i = 0; i < 100; i++)

@@ -78,14 +78,14 @@ static void case_krealloc(void)
 
 static void case_krealloc_node_align(void)
 {
-	char *at = krealloc_node_align(NULL, 100, 64, __GFP_ZERO, 0); /* at fresh */
+	char *at = krealloc_node_align(NULL, 100, 64, __GFP_ZERO, 0); /* at fresh_aligned */
 	MUST((uintptr_t)at % 64 == 0 && is_zero(at, 100));
-	EXPECT("fresh", 128, 1);
+	EXPECT("fresh_aligned", 128, 1);
 	check();
 	strcpy(at, "what is in it");
-	char *same = krealloc_node_align(at, 120, 32, GFP_KERNEL, NUMA_NO_NODE); /* at in_place */
+	char *same = krealloc_node_align(at, 120, 32, GFP_KERNEL, NUMA_NO_NODE); /* at kept */
 	MUST(same == at);
-	EXPECT("in_place", 128, 1);
+	EXPECT("kept", 128, 1);
 	check();
 	/* One may lie right by chance. The others move, to objects of another size. */
 	char *apart[5];
@@ -97,7 +97,7 @@ static void case_krealloc_node_align(void)
 		MUST((uintptr_t)apart[i] % 1024 == 0 && is_all(apart[i], i + 1, 112));
 		bytes += ksize(apart[i]);
 	}
-	EXPECT("in_place", 128, 1);
+	EXPECT("kept", 128, 1);
 	EXPECT("aligned", bytes, 5);
 	check();
 	kfree_bulk(5, (void **)apart);
