@@ -38,14 +38,16 @@ NOINLINE static void *leaked_by_leak(void) { return malloc(900); }
 #ifdef __x86_64__
 #define CLEAR(n) __asm__ volatile("pxor %%xmm" #n ", %%xmm" #n : : : "xmm" #n)
 #else
-#define CLEAR(n)
+#define CLEAR(n) (void)0
 #endif
 
 /* Writes over what functions have left in vector registers and on the stack. A new thread has the
- * registers of its maker, and the linker saves them on its stack when a function is first called. */
+ * registers of its maker. The linker saves them on its stack when a function is first called. */
 NOINLINE static void scrub(void) {
-    CLEAR(0); CLEAR(1); CLEAR(2); CLEAR(3); CLEAR(4); CLEAR(5); CLEAR(6); CLEAR(7);
-    CLEAR(8); CLEAR(9); CLEAR(10); CLEAR(11); CLEAR(12); CLEAR(13); CLEAR(14); CLEAR(15);
+    CLEAR(0); CLEAR(1); CLEAR(2); CLEAR(3);
+    CLEAR(4); CLEAR(5); CLEAR(6); CLEAR(7);
+    CLEAR(8); CLEAR(9); CLEAR(10); CLEAR(11);
+    CLEAR(12); CLEAR(13); CLEAR(14); CLEAR(15);
     volatile char stale[32 << 10];
     memset((char *)stale, 1, sizeof stale);
 }
