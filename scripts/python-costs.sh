@@ -18,33 +18,14 @@ set -euo pipefail
 repository=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 readonly repository
 . "$repository/scripts/not-run.sh"
-
-die() {
-	printf 'python-costs: %s\n' "$*" >&2
-	exit 2
-}
+. "$repository/scripts/options.sh"
 
 library=
 python=/usr/bin/python3
 runs=11
 rounds=100
-while (($#)); do
-	case $1 in
-	--library | --python | --runs | --rounds)
-		(($# > 1)) || die "$1 needs a value"
-		declare "${1#--}=$2"
-		shift
-		;;
-	-h | --help)
-		sed -n '3,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
-		exit 0
-		;;
-	*) die "unknown option $1" ;;
-	esac
-	shift
-done
-library=$(readlink -f "${library:-$repository/target/release/libkmem.so}")
-[[ -f $library ]] || die "$library does not exist; cargo build --release"
+read_options 'library python runs rounds' "$@"
+find_library
 
 # A directory for each version, as memray has machine code for it.
 version=$("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')

@@ -16,33 +16,14 @@ set -euo pipefail
 repository=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 readonly repository
 . "$repository/scripts/not-run.sh"
-
-die() {
-	printf 'python-libraries: %s\n' "$*" >&2
-	exit 2
-}
+. "$repository/scripts/options.sh"
 
 library=
 kmem=
 python=/usr/bin/python3
-while (($#)); do
-	case $1 in
-	--library | --kmem | --python)
-		(($# > 1)) || die "$1 needs a path"
-		declare "${1#--}=$2"
-		shift
-		;;
-	-h | --help)
-		sed -n '3,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
-		exit 0
-		;;
-	*) die "unknown option $1" ;;
-	esac
-	shift
-done
-library=$(readlink -f "${library:-$repository/target/release/libkmem.so}")
-kmem=$(readlink -f "${kmem:-$(dirname "$library")/kmem}")
-[[ -f $library && -x $kmem ]] || die "$library or $kmem does not exist; cargo build --release"
+read_options 'library kmem python' "$@"
+find_library
+find_command
 
 venv=$repository/target/python-libraries/venv
 if [[ ! -x $venv/bin/pip ]] && ! "$python" -m venv "$venv" >/dev/null 2>&1; then

@@ -17,33 +17,14 @@ set -euo pipefail
 repository=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 readonly repository
 . "$repository/scripts/not-run.sh"
-
-die() {
-	printf 'python-package: %s\n' "$*" >&2
-	exit 2
-}
+. "$repository/scripts/options.sh"
 
 library=
 kmem=
 python=python3
-while (($#)); do
-	case $1 in
-	--library | --kmem | --python)
-		(($# > 1)) || die "$1 needs a path"
-		declare "${1#--}=$2"
-		shift
-		;;
-	-h | --help)
-		sed -n '3,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
-		exit 0
-		;;
-	*) die "unknown option $1" ;;
-	esac
-	shift
-done
-library=$(readlink -f "${library:-$repository/target/release/libkmem.so}")
-kmem=$(readlink -f "${kmem:-$(dirname "$library")/kmem}")
-[[ -f $library && -x $kmem ]] || die "$library or $kmem does not exist; cargo build --release"
+read_options 'library kmem python' "$@"
+find_library
+find_command
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
