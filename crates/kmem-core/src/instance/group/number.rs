@@ -1,5 +1,7 @@
 //! Groups by number: making, deleting, finding and entering them.
 
+use core::convert::Infallible;
+
 use kmem_layout::group::{GroupBlock, MAX_GROUP_NAME};
 
 use super::Group;
@@ -169,12 +171,21 @@ impl<P: Platform> Instance<P> {
     /// # Safety
     /// No other thread frees the memory concurrently.
     pub unsafe fn group_of_allocation(&'static self, at: *mut u8) -> GroupId {
+        let Ok(id) = self.living_payer(|| Ok::<_, Infallible>(self.payer(at)));
+        id
+    }
+
+    /// Group that `payer` returns, or its nearest living ancestor. The group may be merged
+    /// meanwhile, and its entry be another group's: so `payer` is asked again.
+    fn living_payer<E>(
+        &'static self,
+        payer: impl Fn() -> Result<ObjcgId, E>,
+    ) -> Result<GroupId, E> {
         loop {
-            let objcg = self.payer(at);
+            let objcg = payer()?;
             let id = self.living_id(objcg);
-            // The group of the word may have been merged, and its entry be another group's by now.
-            if self.payer(at) == objcg {
-                return id;
+            if payer()? == objcg {
+                return Ok(id);
             }
         }
     }
@@ -191,14 +202,7 @@ impl<P: Platform> Instance<P> {
             Err(Fault::InsidePages { block, .. }) => block,
             _ => at,
         };
-        loop {
-            let objcg = objcg_of(heap.find(start).ok()?.word());
-            let id = self.living_id(objcg);
-            // As in `group_of_allocation`.
-            if objcg_of(heap.find(start).ok()?.word()) == objcg {
-                return Some(id);
-            }
-        }
+        self.living_payer(|| Ok::<_, Fault>(objcg_of(heap.find(start)?.word()))).ok()
     }
 
     /// Number of a group, or of its nearest living ancestor.
