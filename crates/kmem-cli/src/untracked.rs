@@ -8,10 +8,7 @@ const MUCH: u64 = 16 << 20;
 
 /// A warning where little of the resident memory is tracked, with what shows the rest.
 pub(crate) fn untracked(of: &Accounting) -> Option<String> {
-    let rest = of.resident.saturating_sub(of.tracked);
-    if of.tracked >= of.resident / 2 || rest < MUCH {
-        return None;
-    }
+    rest_of(of.tracked, of.resident)?;
     let Parts { mappings, stacks, code, files } = of.parts.unwrap_or_default();
     let unknown = match of.parts {
         Some(_) => 0,
@@ -44,10 +41,7 @@ pub(crate) fn untracked_then(
     (tracked, resident, mapped): (u64, u64, u64),
     mmap: bool,
 ) -> Option<String> {
-    let rest = resident.saturating_sub(tracked);
-    if tracked >= resident / 2 || rest < MUCH {
-        return None;
-    }
+    let rest = rest_of(tracked, resident)?;
     let mapped = mapped.min(rest);
     let (bytes, what) = match (mapped > rest - mapped, mmap) {
         (true, true) => (mapped, "mapped by the program itself. -n shows more rows of it"),
@@ -58,6 +52,12 @@ pub(crate) fn untracked_then(
         ),
     };
     Some(warning(tracked, resident, bytes, what))
+}
+
+/// Bytes that are not tracked, where they are many enough for a warning.
+fn rest_of(tracked: u64, resident: u64) -> Option<u64> {
+    let rest = resident.saturating_sub(tracked);
+    (tracked < resident / 2 && rest >= MUCH).then_some(rest)
 }
 
 fn warning(tracked: u64, resident: u64, bytes: u64, what: &str) -> String {
