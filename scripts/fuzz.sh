@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets of all readers, and runs them one after another.
+# Builds the fuzz targets of all readers, and runs as many at a time as there are processors.
 #
-# usage: scripts/fuzz.sh [--seconds N] [TARGET..]
+# usage: scripts/fuzz.sh [--seconds N] [--seed N] [TARGET..]
 #
-# Each target runs N seconds, by default 30, and all of them without names of targets. New inputs
-# that reach new code stay in target/fuzz/corpus/TARGET, so a later run goes on from there. The run
-# goes on after a failure, and then ends with 1. It prints where each input is and how to run it.
+# Each target runs for --seconds, by default 30, and all of them without names of targets. New
+# inputs that reach new code stay in target/fuzz/corpus/TARGET, so a later run goes on from there.
+# The run goes on after a failure, and then ends with 1. It prints where each input is and how to
+# run it. Inputs are random, or those of --seed, so that two runs try the same ones.
 #
 # The harness (crates/kmem-fuzz) holds a reader to a second of processor time and 64 MiB that it
 # allocates for one input. The limits of libFuzzer are for what the harness cannot see: -timeout
@@ -15,11 +16,16 @@ cd "$(dirname "$0")/.."
 . scripts/not-run.sh
 
 seconds=30
+seed=0
 targets=()
 while [ $# -gt 0 ]; do
   case $1 in
   --seconds)
     seconds=${2:?a number of seconds}
+    shift 2
+    ;;
+  --seed)
+    seed=${2:?a number}
     shift 2
     ;;
   -*)
@@ -55,25 +61,27 @@ build=$PWD/target/fuzz
 cargo fuzz build --fuzz-dir fuzz --sanitizer none --target-dir "$build"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 
-failed=()
-for target in "${targets[@]}"; do
-  corpus=$build/corpus/$target
-  found=$build/found/$target
-  log=$build/$target.log
+# Fuzzes a target. Prints what came of it by one call, because others run at the same time.
+fuzz() {
+  local target=$1 corpus=$build/corpus/$1 found=$build/found/$1 log=$build/$1.log
+  local program=$build/$triple/release/$1
   mkdir -p "$corpus" "$found"
-  if "$build/$triple/release/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=512 \
+  if "$program" -max_total_time="$seconds" -seed="$seed" -timeout=10 -rss_limit_mb=512 \
     -max_len=131072 -artifact_prefix="$found/" "$corpus" "fuzz/corpus/$target" >"$log" 2>&1; then
     printf '%-14s %s\n' "$target" "$(tail -n 1 "$log")"
-  else
-    failed+=("$target")
-    printf '%-14s failed, see %s:\n' "$target" "$log"
-    grep -A 3 'panicked at\|ERROR: libFuzzer\|memory allocation of' "$log" | head -n 12 || true
-    input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
-    printf 'the input is %s; to run it again:\n  %s %s\n' "${input:-not known}" \
-      "$build/$triple/release/$target" "$input"
+    return
   fi
-done
-if [ ${#failed[@]} -ne 0 ]; then
-  printf 'fuzz.sh: failed: %s\n' "${failed[*]}" >&2
+  local causes='panicked at\|ERROR: libFuzzer\|memory allocation of' input
+  input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
+  printf '%-14s failed, see %s:\n%s\nthe input is %s; to run it again:\n  %s %s\n' \
+    "$target" "$log" "$(grep -A 3 "$causes" "$log" | head -n 12)" \
+    "${input:-not known}" "$program" "$input"
+  return 1
+}
+
+export -f fuzz
+export build triple seconds seed
+if ! printf '%s\0' "${targets[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'fuzz "$1"' fuzz; then
+  echo "fuzz.sh: a target failed" >&2
   exit 1
 fi

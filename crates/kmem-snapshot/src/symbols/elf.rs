@@ -389,6 +389,8 @@ impl Dwarf {
     }
 
     fn innermost(&self, address: u64) -> Option<Names> {
+        // addr2line adds one to the address, and no code is at the last one.
+        address.checked_add(1)?;
         let mut frames = self.context.find_frames(address).skip_all_loads().ok()?;
         let (mut own, mut outermost) = (None, None);
         for _ in 0..MAX_FRAMES {
