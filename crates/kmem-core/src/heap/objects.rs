@@ -120,7 +120,7 @@ impl<P: Platform> Heap<P> {
 
     /// Gives the pages of a retired slab to their zone.
     pub fn retire_slab(&'static self, set: &'static ZoneSet, slab: Retired) {
-        let hidden = self.slabs().hidden(set, slab);
+        let hidden = self.slabs().hidden(set, slab.run.start, slab.class);
         // SAFETY: the pages of a slab that this thread retired.
         unsafe {
             if hidden.is_some_and(|(at, bytes)| !self.platform.protect(at, bytes, true)) {

@@ -90,6 +90,8 @@ pub struct SlabZone {
     generation: AtomicU32,
     /// Chunk at which the last purge ended.
     looked: AtomicU32,
+    /// 1 once pages of a slab were made inaccessible.
+    hides: AtomicU32,
 }
 
 // SAFETY: all shared state is atomic, behind pointers that stay valid, by the invariant.
@@ -209,6 +211,7 @@ unsafe impl SlabTables for SlabZone {
             chunks,
             generation: AtomicU32::new(0),
             looked: AtomicU32::new(0),
+            hides: AtomicU32::new(0),
         }
     }
 
@@ -435,6 +438,30 @@ impl SlabZone {
             self.sets.insert(u32::from(byte), chunk);
             chunk += whole;
         }
+    }
+
+    /// Notes that pages of a slab are about to become inaccessible.
+    pub fn note_hidden(&self) {
+        self.hides.store(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether pages of slabs were ever made inaccessible.
+    pub fn hides(&self) -> bool {
+        self.hides.load(Ordering::Relaxed) != 0
+    }
+
+    /// First pages of the slabs of a class whose slabs have one chunk. `committed` pages of the
+    /// zone are committed.
+    pub fn slabs_of(
+        &self,
+        class: SizeClass,
+        committed: PageCount,
+    ) -> impl Iterator<Item = Pfn> + '_ {
+        (0..committed.0 >> CHUNK_ORDER)
+            .filter(move |&chunk| {
+                self.chunk_class(chunk).load(Ordering::Relaxed) & CHUNK_CLASS_MASK == class.0
+            })
+            .map(|chunk| Pfn(chunk << CHUNK_ORDER))
     }
 
     /// Pages that slabs use from `pfn`, the first page of a chunk, on: all of the chunk, or none.

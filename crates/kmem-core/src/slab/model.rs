@@ -86,6 +86,7 @@ impl Model {
             chunks,
             generation: AtomicU32::new(0),
             looked: AtomicU32::new(0),
+            hides: AtomicU32::new(0),
         };
         Self {
             slabs,

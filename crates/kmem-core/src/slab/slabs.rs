@@ -12,7 +12,7 @@ use crate::class::{Classes, SizeClass};
 use crate::os::Platform;
 use crate::page::{BadPage, PageChecks, Placement, Run, ZoneSet, Zones};
 use crate::prng::Prng;
-use crate::units::{Item, PageCount};
+use crate::units::{Item, PageCount, Pfn};
 
 /// Reason why a claim failed.
 pub enum Refused<'a> {
@@ -130,10 +130,11 @@ impl<'a, P: Platform> Slabs<'a, P> {
         // In random order the first objects of a slab are claimed like all others.
         let in_order = mixer.is_none();
         let first = if in_order { &mut *out } else { &mut [] };
-        let hidden = self.hidden(set, Retired { run, class });
+        let hidden = self.hidden(set, run.start, class);
         // SAFETY: the same contract. No user of the run gets a byte of the part that is hidden.
         let got = unsafe {
             if let Some((at, bytes)) = hidden {
+                set.slabs.note_hidden();
                 // Where the platform refuses, the objects can be read and written.
                 self.platform.protect(at, bytes, false);
             }
@@ -148,14 +149,16 @@ impl<'a, P: Platform> Slabs<'a, P> {
     }
 
     /// The part of the pages of a slab that its users cannot access, as address and bytes. It has
-    /// objects of no bytes. None where the platform does not protect memory.
+    /// objects of no bytes. None where the platform does not protect memory. `start` is the slab's
+    /// first page.
     pub fn hidden(
         &self,
         set: &ZoneSet<SlabZone>,
-        Retired { run, class }: Retired,
+        start: Pfn,
+        class: SizeClass,
     ) -> Option<(NonNull<u8>, usize)> {
         let hides = class == SizeClass::ZERO && self.platform.can_protect();
-        let at = NonNull::new(set.zone.address(run.start) as *mut u8).filter(|_| hides)?;
+        let at = NonNull::new(set.zone.address(start) as *mut u8).filter(|_| hides)?;
         Some((at, self.kind(class).geometry.limit as usize))
     }
 

@@ -15,6 +15,19 @@ fn children_of_a_busy_program_can_allocate() {
 }
 
 #[test]
+fn child_has_access_to_pages_that_its_parent_was_making_inaccessible() {
+    let path = program("fork_no_bytes.c");
+    let forks = if thorough() { "5000" } else { "40" };
+    in_configurations(
+        &CONFIGURATIONS[..3],
+        || Run::new(&path).args(&[forks, "3"]),
+        |outcome| {
+            outcome.assert_quiet_success();
+        },
+    );
+}
+
+#[test]
 fn child_uses_what_it_inherited() {
     for largest in ["100", "1000", "20000"] {
         must_work("fork_inherited.c", &[largest, "40"]);
