@@ -175,7 +175,8 @@ enum Command {
     Modstats(modstats::Args),
     /// Show groups, their memory and their limits; set limits in a running process
     Group(group::Args),
-    /// Print the size classes of a process or a core file, in the columns of /proc/slabinfo
+    /// Print the size classes and caches of a process or a core file, in the columns of
+    /// /proc/slabinfo
     Slabinfo(slabinfo::Args),
     /// Print a script that completes commands and options in a shell
     Completions(manual::Completions),

@@ -139,6 +139,9 @@ fn show(reading: &Reading, answer: &mut Answer) {
     if let Ok(caches) = reading.snapshot.caches(None) {
         report::write_slabinfo(out, &caches).expect("room in memory");
     }
+    if let Ok(caches) = reading.snapshot.named_caches(Some("/")) {
+        report::write_named_caches(out, &caches).expect("room in memory");
+    }
     for books in &reading.snapshot.books {
         report::write_groups(out, &books.groups).expect("room in memory");
     }

@@ -7,6 +7,7 @@
 //! length     the length word of a page allocation
 //! site       the sites that tags stand for; the peak table
 //! group      the table of groups
+//! cache      caches of objects
 //! blackbox   the file that outlives the process
 //! mapping    mappings that the program made
 //! board      modules of a loader, and its statistics
@@ -24,6 +25,7 @@ pub mod atomic;
 pub mod blackbox;
 #[cfg(not(loom))]
 pub mod board;
+pub mod cache;
 pub mod geometry;
 pub mod group;
 pub mod length;

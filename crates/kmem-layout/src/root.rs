@@ -14,7 +14,7 @@ use crate::group::GroupRequest;
 /// First word of a root block: `kmemroot` in ASCII, stored last, with release order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmemroot");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Name of the memfd behind the root block, as `/memfd:<name> (deleted)` in `/proc/PID/maps`.
 pub const MAPPING_NAME: &str = "kmem-root";
 /// Most zones of an instance.
@@ -111,6 +111,13 @@ pub struct RootBlock {
     pub own_capacity: u32,
     /// Number of records in the table at `mappings`.
     pub mapping_capacity: AtomicU32,
+    /// Address of `[u64; slab_cache_capacity]`, the addresses of [`crate::cache::CacheBlock`]s; an
+    /// entry is 0 while no cache has its number.
+    pub slab_caches: u64,
+    /// Room at `slab_caches`, in entries.
+    pub slab_cache_capacity: u32,
+    /// 1 if records have the caches of their objects.
+    pub records_caches: u32,
     /// *Live, writable from outside.* A group to make or to delete.
     pub request: GroupRequest,
 }

@@ -22,12 +22,14 @@
 //! groups  the tree of groups, and the memory charged to each
 //! mappings  memory outside of the heap
 //! census  live objects by tag and by group, the slabs they pin, the size classes
+//! caches  the size classes, and the caches that the program named
 //! nodes   live objects by NUMA node
 //! objects live objects one by one
 //! buddy   free blocks per order; stands apart
 //! ```
 
 mod buddy;
+mod caches;
 mod census;
 mod groups;
 mod mappings;
@@ -40,7 +42,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub use buddy::{Buddy, Buddyinfo, ORDERS};
-pub use census::{Cache, Pinned, Pins};
+pub use caches::{Cache, NamedCache};
+pub use census::{Pinned, Pins};
 pub use groups::{Groups, Holdings};
 pub use mappings::{MappingOwner, MappingRow, Mappings, Parts};
 pub use nodes::Nodes;
@@ -59,6 +62,7 @@ use crate::core_file::CoreFile;
 use crate::error::ReadError;
 use crate::memory::{Image, PageState, Pages};
 use crate::process::{Maps, PAGE, Process};
+use caches::Named;
 use census::Census;
 pub(crate) use mappings::Noted;
 use objects::Objects;
@@ -127,6 +131,8 @@ pub struct Books {
     pub nodes: Nodes,
     /// The size classes.
     pub caches: Vec<Cache>,
+    /// The caches that the program named.
+    pub(crate) named: Named,
     /// The books at the highest use so far, if the process kept them.
     pub peak: Option<Peak>,
     /// This root block's part of the equation; its `resident` is 0.
@@ -266,32 +272,6 @@ impl Snapshot {
         }
         Ok(found)
     }
-
-    /// The size classes of all copies of the library, added up. With the path of a group their
-    /// live objects are those of this group and of the groups below it.
-    ///
-    /// # Errors
-    ///
-    /// [`ReadError::NoGroup`] when there is no such group.
-    pub fn caches(&self, group: Option<&str>) -> Result<Vec<Cache>, ReadError> {
-        if let Some(path) = group {
-            self.groups_at(path)?;
-        }
-        let mut sums: BTreeMap<(u32, u32, u32), Cache> = BTreeMap::new();
-        let caches = self.books.iter().flat_map(|books| match group {
-            None => books.caches.clone(),
-            Some(path) => books.caches_of(&books.below(path)),
-        });
-        for cache in caches {
-            let key = (cache.size, cache.objects_per_slab, cache.pages_per_slab);
-            let none = Cache { active: 0, slabs: 0, active_slabs: 0, ..cache };
-            let sum = sums.entry(key).or_insert(none);
-            sum.active = sum.active.saturating_add(cache.active);
-            sum.slabs = sum.slabs.saturating_add(cache.slabs);
-            sum.active_slabs = sum.active_slabs.saturating_add(cache.active_slabs);
-        }
-        Ok(sums.into_values().collect())
-    }
 }
 
 impl Books {
@@ -301,7 +281,7 @@ impl Books {
         let has_books = root.has_books();
         // A root block without memory has no books, and costs next to nothing.
         root.draw(source.budget.memory(if zones.is_empty() { BARE } else { BOOKS }))?;
-        let mut census = Census::new(source, &classes, has_books);
+        let mut census = Census::new(source, &classes, root);
         census.objects_met = objects.then(Objects::default);
         let mut nodes = Nodes::default();
         for zone in &zones {
@@ -313,6 +293,7 @@ impl Books {
         let mut groups = Groups::read(source, root)?;
         groups.bill(&census.charges, &classes);
         let holdings = Holdings::new(&census.charges, &groups, &census.totals);
+        let named = Named::read(source, root, &census.charges, &groups)?;
         let all = groups.below(0);
         let caches = census.caches(|class| holdings.objects(&all, class));
         let kept = census.pins.memory() + census.charges.memory() + holdings.memory();
@@ -336,6 +317,7 @@ impl Books {
             holdings,
             nodes,
             caches,
+            named,
             peak,
             accounting,
             objects: census.objects_met.map(|met| met.all).unwrap_or_default(),
@@ -375,19 +357,6 @@ impl Books {
             SiteRow { tag, key, bytes, calls: total.calls }
         };
         totals.into_iter().map(row).collect()
-    }
-
-    /// The size classes with the live objects of some groups. `groups` are indexes; see
-    /// [`Groups::below`].
-    #[must_use]
-    pub fn caches_of(&self, groups: &Range<usize>) -> Vec<Cache> {
-        // There is no class 0.
-        let classes = (1..).zip(&self.caches);
-        let of = |(class, cache): (usize, &Cache)| Cache {
-            active: self.holdings.objects(groups, class),
-            ..*cache
-        };
-        classes.map(of).collect()
     }
 }
 

@@ -16,7 +16,7 @@ pub use groups::{write_group_table, write_group_totals, write_groups};
 pub use mappings::write_mapping_table;
 pub use name::short;
 pub use pinned::write_pinned_table;
-pub use slabinfo::{write_group_slabinfo, write_slabinfo};
+pub use slabinfo::{write_group_slabinfo, write_named_caches, write_slabinfo};
 pub use tree::write_tree;
 
 use crate::books::{Accounting, Tables};

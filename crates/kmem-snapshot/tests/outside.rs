@@ -67,7 +67,7 @@ fn broken_books_are_refused_by_name() {
         ("magic", "magic is 0x7"),
         ("starting", "still starting"),
         ("truncated", "truncated"),
-        ("version", "layout version 9"),
+        ("version", "layout version 10"),
         ("size", "size is 64"),
         ("tag_bits", "tag_bits is 18"),
         ("class_count", "class_count is 4294967295"),
@@ -88,6 +88,8 @@ fn broken_books_are_refused_by_name() {
         ("sites-outside", "sites at"),
         ("peak-outside", "peak table at"),
         ("profiling", "profiling is 77"),
+        ("slab_cache_capacity", "slab_cache_capacity is 4294967295, above 1023"),
+        ("slab_caches-outside", "slab_caches at 0x1000000000000000"),
     ] {
         let error = Target::start(fault).snapshot().unwrap_err();
         let text = error.to_string();
@@ -152,6 +154,13 @@ fn what_makes_no_sense_is_counted_not_shown() {
     let snapshot = target.snapshot().unwrap();
     assert!(snapshot.torn() >= 64);
     assert!(Target::start("long-pages").snapshot().is_ok());
+}
+
+#[test]
+fn caches_that_make_no_sense_have_no_names() {
+    let snapshot = Target::start("slab_caches-garbage").snapshot().unwrap();
+    assert_eq!(snapshot.named_caches(None).unwrap(), []);
+    assert!(!snapshot.caches(None).unwrap().is_empty());
 }
 
 #[test]

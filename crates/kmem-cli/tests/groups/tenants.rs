@@ -14,7 +14,8 @@ use std::io::{Read as _, Write as _};
 
 use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;
-use kmem_core::{Group, Kmem, alloc};
+use kmem_core::units::Gfp;
+use kmem_core::{Caller, Group, Kmem, alloc, static_tag};
 use kmem_layout::blackbox::reason;
 use kmem_layout::group::Limit;
 
@@ -67,6 +68,24 @@ mod buffer {
 fn flood(tenant: &Group<Linux>) -> u64 {
     let _scope = tenant.enter();
     (0..100_000_u64).find(|_| alloc!(KMEM, 1000).is_null()).unwrap_or(100_000)
+}
+
+/// Makes caches of one size and one of large objects. Allocates objects of the first one for each
+/// group; one more of each cache is the root's.
+fn caches(counts: &[(&Group<Linux>, usize)]) {
+    let caller = Caller::tagged(static_tag!());
+    let make = |name: &[u8], size| KMEM.cache_create(name, size, 0, None, caller).unwrap();
+    let made = [make(b"open sessions", 3000), make(b"users", 3000), make(b"frames", 300 << 10)];
+    // SAFETY: no cache is destroyed.
+    let made = made.map(|cache| unsafe { cache.as_ref() });
+    let allocate = |cache| {
+        assert!(!KMEM.cache_alloc(cache, Gfp::KERNEL, caller.here()).is_null());
+    };
+    for (group, count) in counts {
+        let _scope = group.enter();
+        (0..*count).for_each(|_| allocate(made[0]));
+    }
+    made.into_iter().for_each(allocate);
 }
 
 /// Prints the process's own numbers of a group and of all groups below it.
@@ -131,6 +150,7 @@ pub(crate) fn target() {
                 let made = KMEM.group(KMEM.group_at(b"tenants/made").unwrap()).unwrap();
                 println!("{}", flood(&made));
             }
+            b'c' => caches(&[(&a, 40), (&b, 10)]),
             b'a' => std::process::abort(),
             _ => {}
         }

@@ -183,22 +183,28 @@ fn top_shows_groups_and_the_cross_table() {
     refused(&program.kmem(&["top", "--by", "pinned", "--group", "/tenants"]), 2, "--group");
 }
 
+/// Names in the first column of slabinfo, with the numbers of the other columns.
+fn numbers(slabinfo: &str) -> BTreeMap<String, Vec<u64>> {
+    let line = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let name = fields.next().unwrap().to_owned();
+        (name, fields.filter_map(|field| field.parse().ok()).collect())
+    };
+    slabinfo.lines().skip(2).map(line).collect()
+}
+
+fn slabinfo(program: &Program, more: &[&str]) -> BTreeMap<String, Vec<u64>> {
+    numbers(&prints(&program.kmem(&[&["slabinfo"], more].concat())))
+}
+
 #[test]
 fn slabinfo_has_the_kernels_columns_and_a_groups_objects() {
     let program = tenants::start();
-    let parse = |text: &str| -> BTreeMap<String, Vec<u64>> {
-        let line = |line: &str| {
-            let mut fields = line.split_whitespace();
-            let name = fields.next().unwrap().to_owned();
-            (name, fields.filter_map(|field| field.parse().ok()).collect())
-        };
-        text.lines().skip(2).map(line).collect()
-    };
     let all = prints(&program.kmem(&["slabinfo"]));
     let mut lines = all.lines();
     assert_eq!(lines.next(), Some("slabinfo - version: 2.1"));
     assert!(lines.next().unwrap().starts_with("# name            <active_objs> <num_objs> "));
-    let caches = parse(&all);
+    let caches = numbers(&all);
     assert_eq!(caches.len(), 73);
     for (name, numbers) in &caches {
         let [active, room, size, per_slab, pages, limit, batch, 0, active_slabs, slabs, 0] =
@@ -216,13 +222,44 @@ fn slabinfo_has_the_kernels_columns_and_a_groups_objects() {
     // All slabs of this program come from these calls.
     assert_eq!((caches["kmalloc-1024"][0], caches["kmalloc-112"][0]), (1300, 210));
     assert!(caches["kmalloc-1024"][8] >= 1300 / 63 && caches["kmalloc-2048"][9] == 0);
-    let text = prints(&program.kmem(&["slabinfo", "--group", "/tenants/b"]));
-    let of = parse(&text);
-    assert_eq!(of.len(), 2, "{text}");
+    let of = slabinfo(&program, &["--group", "/tenants/b"]);
+    assert_eq!(of.len(), 2, "{of:?}");
     assert_eq!(of["kmalloc-1024"][..2], [300, 300]);
     assert_eq!(of["kmalloc-112"][..2], [200, 200]);
     assert_eq!(of["kmalloc-112"][2..], caches["kmalloc-112"][2..]);
-    let above = parse(&prints(&program.kmem(&["slabinfo", "--group", "/tenants"])));
+    let above = slabinfo(&program, &["--group", "/tenants"]);
     assert_eq!(above["kmalloc-1024"][0], 1300);
     refused(&program.kmem(&["slabinfo", "--group", "/x"]), 3, "has no group /x");
+}
+
+#[test]
+fn slabinfo_has_the_caches_that_a_program_named() {
+    let mut program = tenants::start();
+    let before = slabinfo(&program, &[]);
+    assert!(!before.contains_key("users"));
+    program.tell(b'c');
+    let all = slabinfo(&program, &[]);
+    assert_eq!(all.len(), before.len() + 3);
+    assert_eq!(all["open_sessions"][..4], [51, 51, 3000, all["kmalloc-3072"][3]]);
+    assert_eq!(all["users"][..3], [1, 1, 3000]);
+    assert_eq!((all["kmalloc-3072"][0], all["users"][9]), (52, 0));
+    // Each large object is a run of 75 pages.
+    assert_eq!(all["frames"], [1, 1, 300 << 10, 1, 75, 0, 0, 0, 1, 1, 0]);
+    let of_a = program.kmem(&["slabinfo", "--group", "/tenants/a"]);
+    assert!(text(&of_a.stderr).contains("KMEM_CONF=check_caches:1 makes it know"));
+    assert!(!text(&of_a.stdout).contains("sessions"));
+}
+
+#[test]
+fn slabinfo_has_a_groups_objects_of_each_cache_where_objects_tell_it() {
+    let mut program = tenants::start_with("check_caches:1");
+    program.tell(b'c');
+    for (group, count) in [("/tenants/a", 40), ("/tenants/b", 10), ("/tenants", 50), ("/", 51)] {
+        let of = slabinfo(&program, &["--group", group]);
+        assert_eq!(of["open_sessions"][..3], [count, count, 3000], "{group}");
+        assert_eq!(of.get("users").map(|of| of[0]), (group == "/").then_some(1), "{group}");
+    }
+    program.tell(b'd');
+    // The nearest living group pays for the objects of a deleted one.
+    assert_eq!(slabinfo(&program, &["--group", "/tenants"])["open_sessions"][0], 50);
 }

@@ -5,10 +5,12 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
+use kmem_layout::cache::{CacheBlock, MAX_CACHE_NAME};
+
 use super::Instance;
 use super::constructed::Constructed;
 use crate::class::{MAX_OBJECT, SizeClass};
-use crate::ledger::{CacheName, CacheNumber, MAX_CACHE_NAME};
+use crate::ledger::CacheNumber;
 use crate::mempool::Shelf;
 use crate::os::Platform;
 use crate::report::{Printable, print};
@@ -23,12 +25,9 @@ pub type Constructor = unsafe extern "C" fn(*mut c_void);
 /// A cache, in memory of the instance that made it. See [`Instance::cache_create`].
 #[repr(C)]
 pub struct Cache {
-    /// Padded with zeroes.
-    name: CacheName,
-    size: usize,
-    align: usize,
+    /// The part that readers see.
+    block: CacheBlock,
     ctor: Option<Constructor>,
-    live: AtomicU64,
     number: CacheNumber,
     /// True if new objects are numbered or constructed.
     prepares: bool,
@@ -87,28 +86,30 @@ const CACHE_LINE: usize = 64;
 impl Cache {
     /// Counts a freed object.
     pub(super) fn note_free(&self) {
-        self.live.fetch_sub(1, Ordering::Relaxed);
+        self.block.live.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Name of the cache, cut to 48 bytes.
     pub fn name(&self) -> &[u8] {
-        let len = self.name.iter().position(|&b| b == 0).unwrap_or(MAX_CACHE_NAME);
-        &self.name[..len]
+        let name = &self.block.name;
+        let len = name.iter().position(|&b| b == 0).unwrap_or(MAX_CACHE_NAME);
+        &name[..len]
     }
 
     /// Number of objects in use.
     pub fn live(&self) -> u64 {
-        self.live.load(Ordering::Relaxed)
+        self.block.live.load(Ordering::Relaxed)
     }
 
     /// Bytes of an object, and its alignment.
     pub(super) fn layout(&self) -> (usize, usize) {
-        (self.size, self.align)
+        (self.size(), self.block.align as usize)
     }
 
     /// Size class of the objects; `None` if they are runs of pages.
     pub(super) fn class(&self) -> Option<SizeClass> {
-        class_of(self.size, self.align)
+        let (size, align) = self.layout();
+        class_of(size, align)
     }
 
     /// Returns whether the cache has a constructor, whose work zeroes would undo.
@@ -118,7 +119,7 @@ impl Cache {
 
     /// Bytes of an object.
     pub fn size(&self) -> usize {
-        self.size
+        self.block.size as usize
     }
 }
 
@@ -204,13 +205,18 @@ impl<P: Platform> Instance<P> {
         let len = name.len().min(MAX_CACHE_NAME);
         short[..len].copy_from_slice(&name[..len]);
         let guards = &self.ledger.guards;
+        // With a red zone, an object may have the next class.
+        let class = class_of(size.saturating_add(guards.checks().red_zone()), align);
         let cache = Cache {
-            name: short,
-            size,
-            align,
+            block: CacheBlock {
+                name: short,
+                size: size as u64,
+                align: align as u64,
+                class: class.map_or(0, |class| u64::from(class.0)),
+                live: AtomicU64::new(0),
+            },
             ctor,
-            live: AtomicU64::new(0),
-            number: guards.enter_cache(at.as_ptr().cast()),
+            number: CacheNumber::NONE,
             prepares: guards.checks().checks_caches() || ctor.is_some(),
             constructed: Constructed::new(),
         };
@@ -218,6 +224,8 @@ impl<P: Platform> Instance<P> {
         // behind the cache live as long as it does.
         unsafe {
             let cache = (*at.as_ptr()).write(cache);
+            // Readers see what is written so far.
+            cache.number = guards.enter_cache(&cache.block);
             let forks = self.forks.load(Ordering::Relaxed);
             cache.constructed.start(at.add(1).cast(), shelves, forks);
         }
@@ -263,9 +271,10 @@ impl<P: Platform> Instance<P> {
         if gfp != Gfp::KERNEL || cache.prepares {
             return self.cache_alloc_any(cache, gfp, caller);
         }
-        let object = self.alloc_aligned(cache.size, cache.align, caller);
+        let (size, align) = cache.layout();
+        let object = self.alloc_aligned(size, align, caller);
         if !object.is_null() {
-            cache.live.fetch_add(1, Ordering::Relaxed);
+            cache.block.live.fetch_add(1, Ordering::Relaxed);
         }
         object
     }
@@ -285,14 +294,15 @@ impl<P: Platform> Instance<P> {
         if cache.prepares
             && let Some(object) = self.alloc_constructed(cache, caller)
         {
-            cache.live.fetch_add(u64::from(!object.is_null()), Ordering::Relaxed);
+            cache.block.live.fetch_add(u64::from(!object.is_null()), Ordering::Relaxed);
             return object;
         }
-        let object = self.alloc_aligned(cache.size, cache.align, caller);
+        let (size, align) = cache.layout();
+        let object = self.alloc_aligned(size, align, caller);
         if !object.is_null() {
             if gfp.has(Gfp::ZERO) {
                 // SAFETY: this call allocated the object, of that size.
-                unsafe { object.write_bytes(0, cache.size) };
+                unsafe { object.write_bytes(0, size) };
             }
             self.enter_object(cache, object);
         }
@@ -301,7 +311,7 @@ impl<P: Platform> Instance<P> {
 
     /// Counts a new object of a cache, and prepares it.
     pub(super) fn enter_object(&'static self, cache: &Cache, object: *mut u8) {
-        cache.live.fetch_add(1, Ordering::Relaxed);
+        cache.block.live.fetch_add(1, Ordering::Relaxed);
         if cache.prepares {
             self.prepare(cache, object);
         }
@@ -309,7 +319,7 @@ impl<P: Platform> Instance<P> {
 
     /// Records the cache of a new object for checks, and constructs the object.
     fn prepare(&'static self, cache: &Cache, object: *mut u8) {
-        if cache.number != CacheNumber::NONE {
+        if self.ledger.guards.checks().checks_caches() {
             self.ledger.note_cache(object as usize, cache.number);
         }
         if let Some(ctor) = cache.ctor {
@@ -406,7 +416,7 @@ impl<P: Platform> Instance<P> {
             return;
         }
         let (number, size) = match cache {
-            Some(cache) => (cache.number, cache.size),
+            Some(cache) => (cache.number, cache.size()),
             None => (CacheNumber::NONE, 0),
         };
         self.ledger.check_cache(call, object as usize, number, size);

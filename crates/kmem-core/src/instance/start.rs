@@ -188,6 +188,7 @@ impl<P: Platform> Instance<P> {
                 ledger.books.sites.put_aside();
             }
             self.describe(&mut *root, &tables, conf);
+            ledger.guards.describe(&mut *root, checks);
             ledger.heap.start(&start);
             ledger.books.start(platform, root, &book_tables, conf.peak);
             // The configuration was written before, and never changes.

@@ -59,7 +59,7 @@ pub use effort::COSTLY;
 use effort::Tried;
 pub use hold_back::HeldBack;
 use insist::Refused;
-pub use object_checks::{CacheName, CacheNumber, MAX_CACHE_NAME, ObjectChecks, ObjectGuards};
+pub use object_checks::{CacheNumber, ObjectChecks, ObjectGuards};
 pub use transfer::Resized;
 
 /// Longest time in milliseconds that a misuse, or an object that is unloaded, waits for a record or

@@ -12,7 +12,8 @@
 
 use core::fmt;
 
-use kmem_layout::root::profiling;
+use kmem_layout::cache::{CacheBlock, CacheName, MAX_CACHES, RECORD_CACHE_SHIFT};
+use kmem_layout::root::{RootBlock, profiling};
 use kmem_layout::word::TAG_MASK;
 
 use super::Ledger;
@@ -24,7 +25,7 @@ use crate::heap::Live;
 use crate::os::{Console, Platform};
 use crate::report::{Line, Printable};
 use crate::slab::guard::RED_ZONE;
-use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::TagId;
 
 /// Most bytes of a damaged place that a report shows.
@@ -102,7 +103,7 @@ const _: () = assert!(MAX_OBJECT <= u16::MAX as usize);
 
 impl Record {
     pub(super) const fn new(len: usize, cache: CacheNumber) -> Self {
-        Self((cache.0 as u32) << 16 | len as u32)
+        Self((cache.0 as u32) << RECORD_CACHE_SHIFT | len as u32)
     }
 
     /// Bytes of the request.
@@ -112,7 +113,7 @@ impl Record {
 
     /// The cache.
     pub(super) const fn cache(self) -> CacheNumber {
-        CacheNumber((self.0 >> 16) as u16)
+        CacheNumber((self.0 >> RECORD_CACHE_SHIFT) as u16)
     }
 }
 
@@ -127,27 +128,20 @@ impl CacheNumber {
     const OTHER: Self = Self(u16::MAX);
 }
 
-/// Longest name of a cache, in bytes.
-pub const MAX_CACHE_NAME: usize = 48;
-/// Name of a cache, padded with zeroes.
-pub type CacheName = [u8; MAX_CACHE_NAME];
+/// Addresses of the caches, by number from 1.
+struct Caches([AtomicU64; MAX_CACHES]);
 
-/// Most caches with numbers of their own.
-const MAX_CACHES: usize = 1023;
-
-/// Addresses of the names of the caches, by number from 1.
-struct CacheNames([AtomicUsize; MAX_CACHES]);
-
-impl CacheNames {
-    fn enter(&self, name: *const CacheName) -> CacheNumber {
-        let free = |place: &AtomicUsize| {
-            place.compare_exchange(0, name as usize, Ordering::Release, Ordering::Relaxed).is_ok()
+impl Caches {
+    fn enter(&self, cache: &CacheBlock) -> CacheNumber {
+        let at = &raw const *cache as u64;
+        let free = |place: &AtomicU64| {
+            place.compare_exchange(0, at, Ordering::Release, Ordering::Relaxed).is_ok()
         };
         let place = self.0.iter().position(free);
         place.map_or(CacheNumber::OTHER, |place| CacheNumber(place as u16 + 1))
     }
 
-    fn place(&self, number: CacheNumber) -> Option<&AtomicUsize> {
+    fn place(&self, number: CacheNumber) -> Option<&AtomicU64> {
         self.0.get(usize::from(number.0).checked_sub(1)?)
     }
 }
@@ -156,7 +150,7 @@ impl CacheNames {
 pub struct ObjectGuards {
     checks: AtomicU32,
     pub(super) held: HeldBack,
-    caches: CacheNames,
+    caches: Caches,
 }
 
 impl ObjectGuards {
@@ -165,7 +159,7 @@ impl ObjectGuards {
         Self {
             checks: AtomicU32::new(0),
             held: HeldBack::new(),
-            caches: CacheNames([const { AtomicUsize::new(0) }; MAX_CACHES]),
+            caches: Caches([const { AtomicU64::new(0) }; MAX_CACHES]),
         }
     }
 
@@ -185,9 +179,16 @@ impl ObjectGuards {
         ObjectChecks(self.checks.load(Ordering::Relaxed))
     }
 
-    /// Gives a cache a number, if records have caches; else [`CacheNumber::NONE`].
-    pub fn enter_cache(&self, name: *const CacheName) -> CacheNumber {
-        if self.checks().checks_caches() { self.caches.enter(name) } else { CacheNumber::NONE }
+    /// Gives a cache a number, by which readers find it, too.
+    pub fn enter_cache(&self, cache: &CacheBlock) -> CacheNumber {
+        self.caches.enter(cache)
+    }
+
+    /// Says in the root block where the caches are, and whether records have them.
+    pub fn describe(&self, root: &mut RootBlock, checks: ObjectChecks) {
+        root.slab_caches = self.caches.0.as_ptr() as u64;
+        root.slab_cache_capacity = MAX_CACHES as u32;
+        root.records_caches = checks.checks_caches() as u32;
     }
 
     /// Frees a cache's number.
@@ -207,12 +208,12 @@ impl ObjectGuards {
     }
 
     fn name(&self, number: CacheNumber) -> NameOf {
-        let name = self.caches.place(number).map(|place| place.load(Ordering::Acquire));
-        match name.unwrap_or(0) as *const CacheName {
-            name if !name.is_null() => {
+        let cache = self.caches.place(number).map(|place| place.load(Ordering::Acquire));
+        match cache.unwrap_or(0) as *const CacheBlock {
+            cache if !cache.is_null() => {
                 // SAFETY: the name of a cache. If another thread destroys the cache now, this reads
                 // other memory of the heap, and the last message has a wrong name.
-                NameOf::Cache(unsafe { name.read() })
+                NameOf::Cache(unsafe { (&raw const (*cache).name).read() })
             }
             _ if number == CacheNumber::NONE => NameOf::Kmalloc,
             _ => NameOf::Another,
@@ -296,7 +297,7 @@ impl<P: Platform> Ledger<P> {
     /// Records the cache that a live object belongs to, if there are records.
     pub fn note_cache(&'static self, object: usize, cache: CacheNumber) {
         if let Ok(Live::Object { class, .. }) = self.heap.find(object)
-            && self.checks().records() > 0
+            && self.checks().checks_caches()
         {
             // SAFETY: a live object of that class.
             unsafe {

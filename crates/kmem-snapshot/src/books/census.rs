@@ -19,14 +19,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use kmem_layout::cache::RECORD_CACHE_SHIFT;
 use kmem_layout::geometry::CHUNK_CLASS_MASK;
 use kmem_layout::length;
 use kmem_layout::root::zone_purpose;
 use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_MASK, TAG_UNTAGGED};
 
+use super::caches::Cache;
 use super::groups::{Charges, Kind};
 use super::objects::{Object, Objects};
-use super::root::{CHUNK, Class, PAGES_PER_CHUNK, Source, Zone};
+use super::root::{CHUNK, Class, PAGES_PER_CHUNK, Root, Source, Zone};
 use super::tables::TagTotal;
 use crate::budget::OverBudget;
 use crate::error::ReadError;
@@ -58,6 +60,8 @@ pub(super) struct Census<'a> {
     source: &'a Source<'a>,
     classes: &'a [Option<Class>],
     has_books: bool,
+    /// True if records have the caches of their objects.
+    records_caches: bool,
     /// By tag, up to the highest one that was met. Most processes use few of all tags.
     pub(super) totals: Vec<TagTotal>,
     /// By group.
@@ -148,15 +152,12 @@ struct Slabs {
 struct NotASlab;
 
 impl<'a> Census<'a> {
-    pub(super) fn new(
-        source: &'a Source<'a>,
-        classes: &'a [Option<Class>],
-        has_books: bool,
-    ) -> Self {
+    pub(super) fn new(source: &'a Source<'a>, classes: &'a [Option<Class>], root: &Root) -> Self {
         Self {
             source,
             classes,
-            has_books,
+            has_books: root.has_books(),
+            records_caches: root.has_books() && root.records_caches,
             totals: Vec::new(),
             charges: Charges::new(classes.len()),
             slabs: vec![Slabs::default(); classes.len()],
@@ -352,11 +353,14 @@ impl<'a> Census<'a> {
         Ok(())
     }
 
-    /// The extension vector of a slab; empty without books, or where it is not mapped.
+    /// The extension vector of a slab, and its records where they have caches; empty without
+    /// books, or where it is not mapped.
     fn vector(&self, zone: &Zone, first: u64, chunk: usize, class: &Class) -> Span {
         let slab = zone.base + (first + chunk as u64) * CHUNK;
         // Objects of no bytes cannot be read.
-        let (addr, len) = (slab + u64::from(class.ext_offset), class.ext_words as usize * 4);
+        let vectors = if self.records_caches { 2 } else { 1 };
+        let len = class.ext_words as usize * 4 * vectors;
+        let addr = slab + u64::from(class.ext_offset);
         let is_there = self.has_books && self.source.maps.is_readable_memory(addr, len as u64);
         Span { addr, len: if is_there { len } else { 0 } }
     }
@@ -377,6 +381,15 @@ impl<'a> Census<'a> {
             self.objects += class.limit;
         }
         let before = self.live;
+        let (vector, records) =
+            vector.split_at_checked(class.ext_words as usize * 4).unwrap_or((vector, &[]));
+        for (word, record) in vector.as_chunks().0.iter().zip(records.as_chunks().0) {
+            let (word, record) = (u32::from_le_bytes(*word), u32::from_le_bytes(*record));
+            let number = record >> RECORD_CACHE_SHIFT;
+            if word & EXT_LIVE != 0 && number != 0 && !is_percpu {
+                self.charges.add_cache(word, number);
+            }
+        }
         each_run(vector.as_chunks().0, |word, calls| self.run(class, kind, word, calls));
         self.gather.end(class.slab_size, &mut self.pins);
         self.live_in_slabs += self.live - before;
@@ -489,7 +502,7 @@ fn batches(slabs: &[(usize, Class)]) -> impl Iterator<Item = &[(usize, Class)]> 
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = rest.iter().take(BATCH_SLABS).take_while(|(_, class)| {
-            bytes += class.ext_words as usize * 4;
+            bytes += class.ext_words as usize * 8;
             bytes <= BATCH_BYTES
         });
         // A vector is shorter than the largest slab, so at least one fits.
@@ -498,43 +511,6 @@ fn batches(slabs: &[(usize, Class)]) -> impl Iterator<Item = &[(usize, Class)]> 
         rest = tail;
         (!batch.is_empty()).then_some(batch)
     })
-}
-
-/// One size class and its slabs, as `/proc/slabinfo` shows a cache.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cache {
-    /// Bytes of an object.
-    pub size: u32,
-    /// Bytes of the largest request that it serves.
-    pub request: u32,
-    /// Objects in a slab.
-    pub objects_per_slab: u32,
-    /// Pages of a slab.
-    pub pages_per_slab: u32,
-    /// Most objects that a CPU keeps.
-    pub limit: u16,
-    /// Objects moved by one refill or flush of a CPU.
-    pub batch: u16,
-    /// Live objects.
-    pub active: u64,
-    /// Slabs.
-    pub slabs: u64,
-    /// Slabs with at least one live object.
-    pub active_slabs: u64,
-}
-
-impl Cache {
-    /// Name of the cache, as the kernel forms it.
-    #[must_use]
-    pub fn name(&self) -> String {
-        format!("kmalloc-{}", self.request)
-    }
-
-    /// Count of objects that its slabs have room for.
-    #[must_use]
-    pub fn room(&self) -> u64 {
-        self.slabs.saturating_mul(u64::from(self.objects_per_slab))
-    }
 }
 
 /// Memory that the objects of a row keep from being given back, in bytes.

@@ -85,7 +85,7 @@ impl Groups {
     }
 
     /// Index of the group that pays for objects marked with this id.
-    fn payer(&self, objcg: usize) -> usize {
+    pub(super) fn payer(&self, objcg: usize) -> usize {
         self.payers.get(objcg).copied().unwrap_or(0)
     }
 
@@ -241,6 +241,8 @@ pub(super) struct Charges {
     others: Vec<Usage>,
     /// By extension word without its live bit. The root's objects are not in it.
     pairs: HashMap<u32, TagTotal>,
+    /// By id and number of a cache: live objects, where records have the cache.
+    caches: HashMap<(usize, u32), u64>,
     /// True when there were more pairs than are kept.
     beyond: bool,
 }
@@ -253,6 +255,7 @@ impl Charges {
             objects: vec![0; classes],
             others: vec![Usage::default()],
             pairs: HashMap::new(),
+            caches: HashMap::new(),
             beyond: false,
         }
     }
@@ -297,11 +300,27 @@ impl Charges {
         sum.calls += calls;
     }
 
+    /// Counts an object with this extension word of the cache with this number. Beyond the limit of
+    /// pairs it counts for no cache.
+    pub(super) fn add_cache(&mut self, word: u32, number: u32) {
+        let key = ((word >> OBJCG_SHIFT) as usize, number);
+        if self.caches.len() < MAX_PAIRS || self.caches.contains_key(&key) {
+            *self.caches.entry(key).or_default() += 1;
+        }
+    }
+
+    /// Id, number of the cache, and live objects.
+    pub(super) fn caches(&self) -> impl Iterator<Item = (usize, u32, u64)> {
+        self.caches.iter().map(|(&(objcg, number), &objects)| (objcg, number, objects))
+    }
+
     /// Memory of the counts, in bytes.
     pub(super) fn memory(&self) -> u64 {
         const PAIR: usize = 48;
         let others = self.others.len() * size_of::<Usage>();
-        (self.pairs.len() * PAIR + self.objects.len() * size_of::<u64>() + others) as u64
+        ((self.pairs.len() + self.caches.len()) * PAIR
+            + self.objects.len() * size_of::<u64>()
+            + others) as u64
     }
 
     /// One more than the highest id that the census met; at least 1, for the root.

@@ -123,6 +123,10 @@ pub struct Root {
     pub(super) mapping_capacity: u32,
     pub(super) own: u64,
     pub(super) own_capacity: u32,
+    /// Addresses of the named caches: where they are, and the room for them.
+    pub(super) slab_caches: (u64, u32),
+    /// True if records have the caches of their objects.
+    pub(super) records_caches: bool,
 }
 
 /// The error for a field of the root block at `root`.
@@ -179,6 +183,11 @@ impl Root {
             mapping_capacity: field!(bytes, RootBlock.mapping_capacity: u32),
             own: field!(bytes, RootBlock.own: u64),
             own_capacity: field!(bytes, RootBlock.own_capacity: u32),
+            slab_caches: (
+                field!(bytes, RootBlock.slab_caches: u64),
+                field!(bytes, RootBlock.slab_cache_capacity: u32),
+            ),
+            records_caches: field!(bytes, RootBlock.records_caches: u32) != 0,
         })
     }
 

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use crate::books::Cache;
+use crate::books::{Cache, NamedCache};
+use crate::escape::printable;
 
 /// Writes the two lines at the top and one for each cache.
 ///
@@ -22,9 +23,23 @@ pub fn write_slabinfo(out: &mut impl Write, caches: &[Cache]) -> io::Result<()> 
          slabdata <active_slabs> <num_slabs> <sharedavail>"
     )?;
     for cache in caches {
-        write_line(out, cache, cache.room())?;
+        write_line(out, &cache.name(), cache, cache.room())?;
     }
     Ok(())
+}
+
+/// Writes a line for each cache that the program named. The first two columns count its objects.
+/// Caches of one size share slabs, which are in the lines of [`write_slabinfo`]. White space in a
+/// name becomes `_`, because it separates columns.
+///
+/// # Errors
+///
+/// The errors of the writer.
+pub fn write_named_caches(out: &mut impl Write, caches: &[NamedCache]) -> io::Result<()> {
+    caches.iter().try_for_each(|NamedCache { name, cache }| {
+        let name = printable(name).replace(char::is_whitespace, "_");
+        write_line(out, &name, cache, cache.active)
+    })
 }
 
 /// Writes the two lines at the top and one for each cache of which a group holds objects. Both of
@@ -37,15 +52,15 @@ pub fn write_slabinfo(out: &mut impl Write, caches: &[Cache]) -> io::Result<()> 
 pub fn write_group_slabinfo(out: &mut impl Write, caches: &[Cache]) -> io::Result<()> {
     write_slabinfo(out, &[])?;
     let held = caches.iter().filter(|cache| cache.active != 0);
-    held.into_iter().try_for_each(|cache| write_line(out, cache, cache.active))
+    held.into_iter().try_for_each(|cache| write_line(out, &cache.name(), cache, cache.active))
 }
 
-fn write_line(out: &mut impl Write, of: &Cache, objects: u64) -> io::Result<()> {
+fn write_line(out: &mut impl Write, name: &str, of: &Cache, objects: u64) -> io::Result<()> {
     writeln!(
         out,
         "{:<17} {:>6} {:>6} {:>6} {:>4} {:>4} : tunables {:>4} {:>4} {:>4} : \
          slabdata {:>6} {:>6} {:>6}",
-        of.name(),
+        name,
         of.active,
         objects,
         of.size,

@@ -258,6 +258,9 @@ impl Layout {
             own: 0,
             own_capacity: 0,
             mapping_capacity: 0.into(),
+            slab_caches: 0,
+            slab_cache_capacity: 0,
+            records_caches: 0,
             request: kmem_layout::group::GroupRequest::none(),
         }
     }
@@ -525,6 +528,14 @@ fn break_it(fault: &str, root: &mut RootBlock, zone: &mut ZoneBlock, at: &Layout
         "page_len-outside" => zone.page_len = at.root as u64,
         "site_count" => root.site_count.store(u32::MAX, Relaxed),
         "site_capacity" => root.site_capacity = u32::MAX,
+        "slab_cache_capacity" => root.slab_cache_capacity = u32::MAX,
+        "slab_caches-outside" => {
+            (root.slab_caches, root.slab_cache_capacity) = (1 << 60, 8);
+        }
+        "slab_caches-garbage" => {
+            (root.slab_caches, root.slab_cache_capacity) = (at.classes as u64, 40);
+            root.records_caches = 1;
+        }
         "cache-outside" => root.cache = 1 << 60,
         "cache-none" => root.cache = 0,
         "cache-wrap" => root.cache = u64::MAX - 7,

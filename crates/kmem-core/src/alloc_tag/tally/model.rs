@@ -66,6 +66,9 @@ impl Model {
             own: 0,
             own_capacity: 0,
             mapping_capacity: half(0),
+            slab_caches: 0,
+            slab_cache_capacity: 0,
+            records_caches: 0,
             request: kmem_layout::group::GroupRequest::none(),
         };
         let table = PeakTable {
