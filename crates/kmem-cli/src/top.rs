@@ -52,6 +52,41 @@ enum By {
     GroupSite,
 }
 
+/// The tree that is shown in place of rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Branches {
+    /// callers, outermost first; a caller holds what its callees hold
+    Callers,
+    /// modules, directories, files and calls
+    Source,
+}
+
+impl Branches {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Callers => "CALL TREE",
+            Self::Source => "SOURCE TREE",
+        }
+    }
+
+    /// The next choice on the screen; none stands for rows.
+    fn after(choice: Option<Self>) -> Option<Self> {
+        match choice {
+            None => Some(Self::Callers),
+            Some(Self::Callers) => Some(Self::Source),
+            Some(Self::Source) => None,
+        }
+    }
+
+    /// The tree of rows, whose modules are `modules`.
+    fn tree<'a>(self, sites: &'a [Site], modules: &'a [String]) -> Tree<'a> {
+        match self {
+            Self::Callers => Tree::of(sites),
+            Self::Source => Tree::by_source(sites, modules),
+        }
+    }
+}
+
 /// Arguments of `kmem top`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -60,9 +95,12 @@ pub(crate) struct Args {
     /// Print once, instead of every second
     #[arg(short, long)]
     once: bool,
-    /// Show a tree of callers, outermost first; a caller holds what its callees hold
-    #[arg(short, long, conflicts_with_all = ["by", "max"])]
-    tree: bool,
+    /// Show a tree, by default of callers
+    #[arg(
+        short, long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
+        default_missing_value = "callers", conflicts_with_all = ["by", "max"]
+    )]
+    tree: Option<Branches>,
     /// Print at most N rows or nodes of the tree
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
     lines: usize,
@@ -97,7 +135,7 @@ impl Args {
             "--by pinned orders by what is pinned: it cannot be combined with --sort"
         } else if self.by == By::Pinned && self.filters.has_group() {
             "--by pinned cannot be combined with --group: slabs are shared by all groups"
-        } else if self.is_passed_on() && self.tree {
+        } else if self.is_passed_on() && self.tree.is_some() {
             "--tree can only be combined with --format table and json"
         } else if self.is_passed_on() && self.by == By::Pinned {
             "--by pinned can only be combined with --format table and json"
@@ -127,7 +165,7 @@ impl Args {
     fn query(&self) -> Query {
         Query {
             // Nodes have sizes of their own, and are chosen by these later.
-            filter: if self.tree || self.format().has_stacks() {
+            filter: if self.tree.is_some() || self.format().has_stacks() {
                 self.filters.names()
             } else {
                 self.filters.filter()
@@ -228,8 +266,8 @@ fn print(args: &Args, target: &Target, names: &mut Kept) -> Result<(), Failure> 
 
 fn show(out: &mut impl Write, args: &Args, reading: &Reading) -> Result<(), Failure> {
     let sites = reading.all();
-    if args.tree {
-        show_tree(out, args, reading, &sites)
+    if let Some(tree) = args.tree {
+        show_tree(out, args, tree, reading, &sites)
     } else if args.by == By::Group {
         show_groups(out, args, reading, &sites)
     } else {
@@ -293,10 +331,12 @@ fn sort_groups(totals: &mut [GroupTotal], order: Order) {
 fn show_tree(
     out: &mut impl Write,
     args: &Args,
+    branches: Branches,
     reading: &Reading,
     sites: &[Site],
 ) -> Result<(), Failure> {
-    let tree = Tree::of(sites);
+    let modules = reading.modules(sites);
+    let tree = branches.tree(sites, &modules);
     let lines = tree.lines(args.order(), args.lines, args.filters.least().unwrap_or(i64::MIN));
     if args.format() == Format::Json {
         let mut json = output::json::reading(reading, &[]);
@@ -304,7 +344,7 @@ fn show_tree(
         output::json::write(out, &json)?;
     } else {
         write_head(out, reading)?;
-        report::write_tree(out, &lines, tree.len() - lines.len())?;
+        report::write_tree(out, branches.title(), &lines, tree.len() - lines.len())?;
     }
     Ok(())
 }

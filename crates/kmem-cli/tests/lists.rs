@@ -84,6 +84,12 @@ fn a_kernels_text_is_shown_as_a_table_as_json_and_as_stacks() {
     assert_eq!(top.lines().filter(|line| line.contains(" MiB  ")).count(), 4, "{top}");
     let tree = said(&["top", "--tree", "-n", "3", "--allocinfo"], &file);
     assert!(tree.contains("CALL TREE"), "{tree}");
+    let tree = said(&["top", "--tree=source", "-n", "60", "--allocinfo"], &file);
+    let names = tree.lines().skip_while(|line| !line.contains("SOURCE TREE")).skip(1);
+    let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().nth(3)).collect();
+    let at = |name: &str| names.iter().position(|&other| other == name);
+    let (module, directory, file_name) = (at("(main)"), at("mm"), at("slub.c"));
+    assert!(module.is_some() && module < directory && directory < file_name, "{tree}");
     let value: Value =
         serde_json::from_str(&said(&["dump", "--json", "--allocinfo"], &file)).unwrap();
     let rows = value["rows"].as_array().unwrap();

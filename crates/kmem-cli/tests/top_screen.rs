@@ -34,7 +34,7 @@ fn it_has_a_screen_of_its_own_which_it_leaves_at_a_key() {
 }
 
 #[test]
-fn keys_sort_show_a_tree_pause_and_help() {
+fn keys_sort_show_trees_pause_and_help() {
     let Some((_program, mut terminal)) = top((24, 80), "--no-mmap", "") else { return };
     let is_titled = |lines: &[String], title| lines.iter().any(|line| line.ends_with(title));
     // The largest row first, and at a key that of most objects.
@@ -44,6 +44,9 @@ fn keys_sort_show_a_tree_pause_and_help() {
     terminal.press(b't');
     let lines = terminal.wait_for(|lines| lines.iter().any(|line| line.contains("CALL TREE")));
     assert!(line_of(&lines, "FUNCTION").is_none(), "{lines:#?}");
+    terminal.press(b't');
+    let has = |lines: &[String], text| lines.iter().any(|line| line.contains(text));
+    terminal.wait_for(|lines| has(lines, " SOURCE TREE ") && has(lines, "   books.c"));
     terminal.press(b't');
     terminal.wait_for(|lines| line_of(lines, "FUNCTION").is_some());
     terminal.press(b'p');
@@ -100,7 +103,7 @@ fn a_text_that_is_typed_chooses_rows_until_it_is_given_up() {
         type_in(&mut terminal, "t");
         let lines = terminal.wait_for(|lines| lines.iter().any(|l| l.contains("CALL TREE")));
         assert!(has(&lines, "leak") && !has(&lines, "large"), "{lines:#?}");
-        type_in(&mut terminal, "tggg");
+        type_in(&mut terminal, "ttggg");
         terminal.wait_for(|lines| lines[last].starts_with("/LEAK: 1 of "));
         // Escape shows all rows, and so it does while the text is typed.
         terminal.press(b'\x1b');

@@ -1,7 +1,7 @@
 //! Rows as call stacks, outermost call first.
 //!
 //! A row without a chain is a stack of one frame. Where groups are told apart, the group is the
-//! outermost frame.
+//! outermost frame. Rows can also be stacks by their places in the source: module, directory, file.
 
 mod tree;
 
@@ -24,6 +24,8 @@ pub enum Frame<'a> {
     Other(&'a Origin),
     /// The group that is charged, by its path; outside of all calls.
     Group(&'a str),
+    /// A module, a directory or a file, in stacks by source.
+    Part(&'a str),
 }
 
 impl<'a> Frame<'a> {
@@ -40,7 +42,7 @@ impl<'a> Frame<'a> {
         match self {
             Self::Place(place) => place.function.as_deref().unwrap_or("?"),
             Self::Other(origin) => origin.function(),
-            Self::Group(path) => path,
+            Self::Group(name) | Self::Part(name) => name,
         }
     }
 
@@ -50,7 +52,7 @@ impl<'a> Frame<'a> {
         match self {
             Self::Place(place) => place.function.clone().unwrap_or_else(|| place.in_module()),
             Self::Other(origin) => origin.function().to_owned(),
-            Self::Group(path) => path.to_owned(),
+            Self::Group(name) | Self::Part(name) => name.to_owned(),
         }
     }
 
@@ -60,7 +62,7 @@ impl<'a> Frame<'a> {
         match self {
             Self::Place(place) => place.location(),
             Self::Other(origin) => origin.location(),
-            Self::Group(_) => String::new(),
+            Self::Group(_) | Self::Part(_) => String::new(),
         }
     }
 
@@ -69,7 +71,7 @@ impl<'a> Frame<'a> {
     pub fn address(self) -> Option<u64> {
         match self {
             Self::Place(place) => Some(place.address).filter(|&address| address != 0),
-            Self::Other(_) | Self::Group(_) => None,
+            Self::Other(_) | Self::Group(_) | Self::Part(_) => None,
         }
     }
 
@@ -92,7 +94,7 @@ impl<'a> Frame<'a> {
         match self {
             Self::Place(place) => place.source.as_ref().map(|(file, line)| (file.as_str(), *line)),
             Self::Other(Origin::Static(tag)) => Some((&tag.file, tag.line)),
-            Self::Other(_) | Self::Group(_) => None,
+            Self::Other(_) | Self::Group(_) | Self::Part(_) => None,
         }
     }
 
@@ -100,7 +102,7 @@ impl<'a> Frame<'a> {
         match self {
             Self::Place(place) => &place.module,
             Self::Other(Origin::Static(tag)) => &tag.module,
-            Self::Other(_) | Self::Group(_) => "",
+            Self::Other(_) | Self::Group(_) | Self::Part(_) => "",
         }
     }
 
@@ -195,6 +197,35 @@ impl<'a> Stacks<'a> {
         this
     }
 
+    /// Builds a stack of each row by its place in the source. Its frames are the module, the
+    /// directory, the file and the call, as far as they are known. `modules` has the module of each
+    /// row.
+    #[must_use]
+    pub fn by_source(sites: &'a [Site], modules: &'a [String]) -> Self {
+        let mut this = Self::default();
+        let mut numbers =
+            Numbers { by: By::Place, of_place: HashMap::new(), of_name: HashMap::new() };
+        let mut known = HashMap::new();
+        for (site, module) in sites.iter().zip(modules) {
+            let call = Frame::of(&site.origin);
+            let file = call.source().map(|(file, _)| file).filter(|file| !file.is_empty());
+            let (directory, name) = match file.map(|file| (file, file.rsplit_once('/'))) {
+                None => (None, None),
+                Some((file, None)) => (None, Some(file)),
+                Some((_, Some((directory, name)))) => {
+                    (Some(directory).filter(|at| !at.is_empty()), Some(name))
+                }
+            };
+            let parts = [Some(module.as_str()), directory, name].into_iter().flatten();
+            let frames = site.group.as_deref().map(Frame::Group).into_iter();
+            let frames = frames.chain(parts.map(Frame::Part)).chain([call]);
+            let frames = frames.map(|frame| numbers.of(frame, &mut this.frames)).collect();
+            let (bytes, calls) = (site.bytes, site.calls);
+            this.add(&mut known, Stack { frames, bytes, calls, counts: None });
+        }
+        this
+    }
+
     fn add(&mut self, known: &mut HashMap<Vec<usize>, usize>, new: Stack) {
         if let Some(stack) = known.get(&new.frames).and_then(|&at| self.stacks.get_mut(at)) {
             stack.bytes = stack.bytes.saturating_add(new.bytes);
@@ -241,7 +272,7 @@ impl Numbers {
     fn of<'a>(&mut self, frame: Frame<'a>, frames: &mut Vec<Frame<'a>>) -> usize {
         let place = match frame {
             Frame::Place(place) => Some(std::ptr::from_ref(place)),
-            Frame::Other(_) | Frame::Group(_) => None,
+            Frame::Other(_) | Frame::Group(_) | Frame::Part(_) => None,
         };
         if let Some(&number) = place.and_then(|place| self.of_place.get(&place)) {
             return number;
@@ -249,7 +280,11 @@ impl Numbers {
         let name = match self.by {
             By::Place | By::Address => {
                 let own = frame.address().filter(|_| self.by == By::Address);
-                let location = own.map_or_else(|| frame.location(), |own| format!("{own:#x}"));
+                let location = match frame {
+                    // No call is in a place of this name.
+                    Frame::Part(_) => "/".to_owned(),
+                    _ => own.map_or_else(|| frame.location(), |own| format!("{own:#x}")),
+                };
                 (frame.module().to_owned(), location, frame.function().to_owned())
             }
             By::Name => (frame.word(), String::new(), String::new()),

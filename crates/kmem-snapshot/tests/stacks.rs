@@ -58,10 +58,13 @@ fn folded(sites: &[Site]) -> String {
 }
 
 fn tree(sites: &[Site], order: Order, most: usize, min: i64) -> String {
-    let tree = Tree::of(sites);
+    shown(&Tree::of(sites), "CALL TREE", order, most, min)
+}
+
+fn shown(tree: &Tree<'_>, title: &str, order: Order, most: usize, min: i64) -> String {
     let lines = tree.lines(order, most, min);
     let mut out = Vec::new();
-    write_tree(&mut out, &lines, tree.len() - lines.len()).unwrap();
+    write_tree(&mut out, title, &lines, tree.len() - lines.len()).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -84,6 +87,54 @@ fn names_in_collapsed_stacks_cannot_forge_frames_or_lines() {
     let sites = [row(&[(&[evil, "main"], 5, 1), (&[evil, "main"], 6, 1)], 0)];
     assert_eq!(folded(&sites), "main;f<A,B>:x\\x0a1_\\x1b[2J\\x09_ 11\n");
     assert_eq!(folded(&[row(&[(&[" ", ";", "main"], 5, 1)], 0)]), "main;:;_ 5\n");
+}
+
+#[test]
+fn the_tree_of_sources_has_modules_directories_files_and_calls() {
+    let tag = |file: &str, line, function: &str, bytes| {
+        let (file, function) = (file.to_owned(), function.to_owned());
+        let tag = StaticTag { file, line, function, ..StaticTag::default() };
+        Site { origin: Origin::Static(Arc::new(tag)), ..row(&[], bytes) }
+    };
+    let sites = [
+        tag("src/a.c", 3, "make", 1000),
+        tag("src/a.c", 9, "grow", 500),
+        tag("src/b.c", 1, "make", 200),
+        tag("lib/a.c", 3, "make", 100),
+        tag("/top.c", 1, "main", 50),
+        tag("flat.c", 1, "main", 40),
+        tag("", 0, "nowhere", 30),
+        Site { group: Some("/a".into()), ..tag("src/a.c", 3, "make", 20) },
+        Site { origin: Origin::NotTagged, ..row(&[], 10) },
+    ];
+    let module = |at: usize| if at < 8 { "app".to_owned() } else { "(not tagged)".to_owned() };
+    let modules: Vec<String> = (0..sites.len()).map(module).collect();
+    let tree = Tree::by_source(&sites, &modules);
+    let expected = "      SIZE   OBJECTS  SOURCE TREE
+   1.9 KiB         7  app
+   1.7 KiB         3    src
+   1.5 KiB         2      a.c
+    1000 B         1        make  src/a.c:3
+     500 B         1        grow  src/a.c:9
+     200 B         1      b.c
+     200 B         1        make  src/b.c:1
+     100 B         1    lib
+     100 B         1      a.c
+     100 B         1        make  lib/a.c:3
+      50 B         1    top.c
+      50 B         1      main  /top.c:1
+      40 B         1    flat.c
+      40 B         1      main  flat.c:1
+      30 B         1    nowhere  :0
+      20 B         1  /a
+      20 B         1    app
+      20 B         1      src
+      20 B         1        a.c
+      20 B         1          make  src/a.c:3
+      10 B         1  (not tagged)
+      10 B         1    not tagged
+";
+    assert_eq!(shown(&tree, "SOURCE TREE", Order::Size, 100, 0), expected);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 
+use super::Branches;
 use super::search::Search;
 use super::view::{Choice, View, change, shorten};
 
@@ -29,7 +30,7 @@ q       quit
 /       rows with a text (Esc: all again)
 g       sites, groups, modules, classes
 s       sort: by size, by objects, by name
-t       a tree of callers, or rows
+t       a tree of callers, a tree of sources, or rows
 p       pause, and go on
 ?       this page
 
@@ -132,7 +133,7 @@ impl Screen {
                 self.search.open();
             }
             KeyCode::Char('g') => {
-                self.choice.tree = false;
+                self.choice.tree = None;
                 self.choice.unit = self.choice.unit.next(&self.reading);
             }
             KeyCode::Char('?' | 'h') => self.help = !self.help,
@@ -144,7 +145,7 @@ impl Screen {
                     Order::Tag => Order::Size,
                 };
             }
-            KeyCode::Char('t') => self.choice.tree = !self.choice.tree,
+            KeyCode::Char('t') => self.choice.tree = Branches::after(self.choice.tree),
             _ => {}
         }
         false
@@ -274,7 +275,7 @@ mod tests {
 
     fn screen() -> Screen {
         let (by, unit, order) = (By::Size, Unit::Site, Order::Size);
-        let choice = Choice { by, tree: false, unit, order, least: i64::MIN };
+        let choice = Choice { by, tree: None, unit, order, least: i64::MIN };
         let (search, reading) = (Search::default(), Reading::default());
         Screen { choice, search, reading, before: None, help: false, paused: false, colored: true }
     }
@@ -377,7 +378,10 @@ mod tests {
         }
         assert!(!press(&mut screen, '?'));
         assert!(lines(&screen, 80, 24).iter().any(|line| line.contains("a note")));
-        assert!(!press(&mut screen, 't') && screen.choice.tree);
+        for tree in [Some(Branches::Callers), Some(Branches::Source), None] {
+            assert!(!press(&mut screen, 't'));
+            assert_eq!(screen.choice.tree, tree);
+        }
         assert!(!press(&mut screen, 'p') && screen.paused);
         assert!(press(&mut screen, 'q'));
     }

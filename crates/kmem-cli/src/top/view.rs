@@ -6,13 +6,13 @@ use kmem_snapshot::Reading;
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::report::{self, short, size, size_u};
 use kmem_snapshot::sites::{Order, Origin, Site};
-use kmem_snapshot::stacks::{Frame, Tree};
+use kmem_snapshot::stacks::Frame;
 
 use crate::untracked::untracked;
 
-use super::By;
 use super::search::Search;
 use super::sums::{self, Unit};
+use super::{Branches, By};
 
 /// A column of numbers, right-aligned.
 pub(super) struct Column {
@@ -69,7 +69,7 @@ pub(super) struct View {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Choice {
     pub(super) by: By,
-    pub(super) tree: bool,
+    pub(super) tree: Option<Branches>,
     /// The thing that a row stands for, where there is no tree.
     pub(super) unit: Unit,
     pub(super) order: Order,
@@ -85,15 +85,15 @@ impl View {
         choice: Choice,
         search: &Search,
     ) -> Self {
-        let (columns, names) = match choice.unit {
-            _ if choice.tree => (vec![SIZE, OBJECTS], "CALL TREE"),
-            Unit::Site if choice.by == By::Pinned => {
+        let (columns, names) = match (choice.tree, choice.unit) {
+            (Some(tree), _) => (vec![SIZE, OBJECTS], tree.title()),
+            (None, Unit::Site) if choice.by == By::Pinned => {
                 (vec![PINNED, SOLE, SIZE, OBJECTS], "FUNCTION")
             }
-            Unit::Site => (vec![SIZE, OBJECTS], "FUNCTION"),
-            Unit::Group => (vec![SIZE, OBJECTS], "GROUP"),
-            Unit::Module => (vec![SIZE, OBJECTS], "MODULE"),
-            Unit::Class => (vec![SIZE, OBJECTS, SLABS], "SIZE CLASS"),
+            (None, Unit::Site) => (vec![SIZE, OBJECTS], "FUNCTION"),
+            (None, Unit::Group) => (vec![SIZE, OBJECTS], "GROUP"),
+            (None, Unit::Module) => (vec![SIZE, OBJECTS], "MODULE"),
+            (None, Unit::Class) => (vec![SIZE, OBJECTS, SLABS], "SIZE CLASS"),
         };
         let mut rows = rows_of(reading, choice);
         if let Some(before) = before {
@@ -136,8 +136,8 @@ impl View {
 
 /// The rows of a reading, each with a key that it keeps in the next reading.
 fn rows_of(reading: &Reading, choice: Choice) -> Vec<(String, Row)> {
-    if choice.tree {
-        return tree_rows(reading, choice);
+    if let Some(tree) = choice.tree {
+        return tree_rows(reading, tree, choice);
     }
     let order = choice.order;
     let sums = match choice.unit {
@@ -193,9 +193,14 @@ fn site_rows(reading: &Reading, Choice { by, order, .. }: Choice) -> Vec<(String
     sites.iter().map(row).collect()
 }
 
-fn tree_rows(reading: &Reading, Choice { order, least, .. }: Choice) -> Vec<(String, Row)> {
+fn tree_rows(
+    reading: &Reading,
+    branches: Branches,
+    Choice { order, least, .. }: Choice,
+) -> Vec<(String, Row)> {
     let sites = reading.all();
-    let tree = Tree::of(&sites);
+    let modules = reading.modules(&sites);
+    let tree = branches.tree(&sites, &modules);
     let mut path: Vec<String> = Vec::new();
     let lines = tree.lines(order, usize::MAX, least);
     let row = |line: &kmem_snapshot::stacks::Line<'_, '_>| {
@@ -210,7 +215,7 @@ fn tree_rows(reading: &Reading, Choice { order, least, .. }: Choice) -> Vec<(Str
         let module = match node.frame {
             Frame::Place(place) => place.module.clone(),
             Frame::Other(origin) => reading.module_of(origin),
-            Frame::Group(_) => String::new(),
+            Frame::Group(_) | Frame::Part(_) => String::new(),
         };
         let known_as = vec![node.frame.location(), node.frame.function().to_owned(), module];
         let (bytes, depth) = (node.bytes, line.depth);

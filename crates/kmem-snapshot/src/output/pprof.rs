@@ -67,7 +67,7 @@ pub fn profile(reading: &Reading, all: &Stacks<'_>) -> Profile {
         let mut sample = Sample { value, ..Sample::default() };
         for &frame in stack.frames.iter().rev() {
             match all.frames[frame] {
-                Frame::Group(path) => {
+                Frame::Group(path) | Frame::Part(path) => {
                     sample.label.push(Label { key, str: of.strings.add(&printable(path)) });
                 }
                 Frame::Place(_) | Frame::Other(_) => sample.location_id.push(locations[frame]),
@@ -154,7 +154,7 @@ impl<'a> Builder<'a> {
     /// Adds a call, and returns its id; 0 for a group, which is no call.
     fn location(&mut self, frame: Frame<'_>) -> u64 {
         let (line, mapping_id, address) = match frame {
-            Frame::Group(_) => return 0,
+            Frame::Group(_) | Frame::Part(_) => return 0,
             Frame::Place(place) => {
                 let maps = &self.reading.snapshot.maps;
                 let mapping = maps.find(place.address).filter(|_| place.address != 0);

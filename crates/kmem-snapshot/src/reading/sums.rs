@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Reading, main_module};
 use crate::books::Cache;
-use crate::sites::{GroupTotal, Origin, by_group};
+use crate::sites::{GroupTotal, Origin, Site, by_group};
 
 /// Live bytes and objects of the rows of one module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,6 +25,12 @@ impl Reading {
         let main = self.pid().map_or("(main)", |_| main_module(&self.snapshot));
         let named = origin.module(main).filter(|name| !name.is_empty());
         named.unwrap_or_else(|| without_module(origin))
+    }
+
+    /// The modules of rows, in their order.
+    #[must_use]
+    pub fn modules(&self, sites: &[Site]) -> Vec<String> {
+        sites.iter().map(|site| self.module_of(&site.origin)).collect()
     }
 
     /// Adds up the rows of each module, in order of name.
@@ -91,7 +97,7 @@ mod tests {
 
     use super::*;
     use crate::books::{Books, Snapshot, StaticTag};
-    use crate::sites::{Mapped, Site};
+    use crate::sites::Mapped;
     use crate::symbols::Place;
 
     fn row(origin: Origin, bytes: i64) -> Site {

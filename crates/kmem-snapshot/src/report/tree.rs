@@ -1,4 +1,4 @@
-//! The tree of callers, for people.
+//! Trees of callers and of sources, for people.
 
 use std::io::{self, Write};
 
@@ -6,17 +6,22 @@ use super::{short, size};
 use crate::escape::printable;
 use crate::stacks::Line;
 
-/// Writes `SIZE OBJECTS CALL TREE`, one node per line, callees below their caller and indented by
-/// two columns; and one line with the count of `hidden` nodes.
+/// Writes `SIZE OBJECTS` and the title of the tree, and a line for each node. Nodes are below their
+/// caller and indented by two columns. The last line has the count of `hidden` nodes.
 ///
 /// # Errors
 ///
 /// The errors of the writer.
-pub fn write_tree(out: &mut impl Write, lines: &[Line<'_, '_>], hidden: usize) -> io::Result<()> {
+pub fn write_tree(
+    out: &mut impl Write,
+    title: &str,
+    lines: &[Line<'_, '_>],
+    hidden: usize,
+) -> io::Result<()> {
     if lines.is_empty() {
         writeln!(out, "  (nothing)")?;
     } else {
-        writeln!(out, "{:>10} {:>9}  CALL TREE", "SIZE", "OBJECTS")?;
+        writeln!(out, "{:>10} {:>9}  {title}", "SIZE", "OBJECTS")?;
     }
     for Line { depth, node } in lines {
         let line = format!(

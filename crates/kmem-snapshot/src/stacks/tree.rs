@@ -1,4 +1,5 @@
-//! Stacks as a tree of callers. Each node holds the objects that were allocated in it and below it.
+//! Stacks as a tree: of callers, or of places in the source. Each node holds the objects that were
+//! allocated in it and below it.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,7 +20,7 @@ pub struct Node<'a> {
     children: Vec<usize>,
 }
 
-/// All stacks, joined at their outermost known callers.
+/// All stacks, joined at their outermost frames.
 #[derive(Debug, Clone)]
 pub struct Tree<'a> {
     nodes: Vec<Node<'a>>,
@@ -36,10 +37,20 @@ pub struct Line<'t, 'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Builds the tree of all rows.
+    /// Builds the tree of callers of all rows.
     #[must_use]
     pub fn of(sites: &'a [Site]) -> Self {
-        let all = Stacks::of(sites, By::Place);
+        Self::of_stacks(&Stacks::of(sites, By::Place))
+    }
+
+    /// Builds the tree of places in the source: modules, directories, files, calls. `modules` has
+    /// the module of each row.
+    #[must_use]
+    pub fn by_source(sites: &'a [Site], modules: &'a [String]) -> Self {
+        Self::of_stacks(&Stacks::by_source(sites, modules))
+    }
+
+    fn of_stacks(all: &Stacks<'a>) -> Self {
         let mut this = Self { nodes: Vec::<Node<'a>>::new(), roots: Vec::new() };
         let mut known = HashMap::new();
         for stack in &all.stacks {
