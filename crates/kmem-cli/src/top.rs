@@ -4,11 +4,15 @@
 //! screen  the terminal: layout, keys
 //! view    rows and sums of a reading, as the screen shows them
 //! sums    rows of groups, modules and size classes
+//! cursor  the row that the user chose
+//! details the page about it
 //! search  the text that is typed to choose rows
 //! ```
 //!
 //! Without a terminal, and with `--once` or `--json`, it prints instead.
 
+mod cursor;
+mod details;
 mod screen;
 mod search;
 mod sums;

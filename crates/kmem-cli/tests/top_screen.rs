@@ -175,3 +175,25 @@ fn it_has_colors_unless_no_color_says_otherwise() {
         assert!(drawn.contains("\x1b[1m"), "{drawn:?}");
     }
 }
+
+#[test]
+fn a_row_is_chosen_by_keys_and_has_a_page_of_its_own() {
+    for size in [(24, 80), (15, 40)] {
+        let Some((_program, mut terminal)) = top(size, "--no-mmap", "") else { return };
+        let has = |lines: &[String], text: &str| lines.iter().any(|line| line.contains(text));
+        terminal.wait_for(|lines| line_of(lines, "leak").is_some());
+        // The second of the rows by size is `leak`.
+        type_in(&mut terminal, "jj\r");
+        let lines = terminal.wait_for(|lines| has(lines, "HISTORY  "));
+        assert!(has(&lines, "books.c:15") && has(&lines, "in books"), "{lines:#?}");
+        assert!(has(&lines, "SIZE     109.4 KiB in 1000 objects,"), "{lines:#?}");
+        assert!(has(&lines, "PINNED   ") && has(&lines, "average"), "{lines:#?}");
+        assert!(line_of(&lines, "large").is_none(), "{lines:#?}");
+        terminal.press(b'\r');
+        terminal.wait_for(|lines| line_of(lines, "large").is_some());
+        // A press of an arrow goes up to the first row.
+        type_in(&mut terminal, "\x1b[A\r");
+        terminal.wait_for(|lines| has(lines, "HISTORY  ") && has(lines, "large"));
+        terminal.press(b'q');
+    }
+}

@@ -4,6 +4,7 @@
 //! that a file lists. [`Target::read`] opens it, copies its books, names the rows that a [`Query`]
 //! wants, and returns them as a [`Reading`] with notes for the user.
 
+mod details;
 mod earlier;
 mod follow;
 mod nameless;
@@ -17,6 +18,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use details::Details;
 pub use follow::Recorder;
 pub use provenance::Provenance;
 pub use sums::ModuleTotal;

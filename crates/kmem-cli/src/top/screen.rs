@@ -1,5 +1,6 @@
 //! The screen of `kmem top`: it fits the terminal, is drawn anew every second, and obeys keys.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use std::{env, io};
 
@@ -13,6 +14,8 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 
 use super::Branches;
+use super::cursor::Cursor;
+use super::details::{self, History};
 use super::search::Search;
 use super::view::{Choice, View, change, shorten};
 
@@ -23,7 +26,7 @@ const NARROW: u16 = 70;
 /// Width of a column of numbers.
 const NUMBER: u16 = 10;
 
-const KEYS: &str = "q quit   ? help   / filter   g view   s sort   t tree   p pause";
+const KEYS: &str = "q quit   ? help   / filter   g view   s sort   t tree   ↓ choose   p pause";
 
 const HELP: &str = "\
 q       quit
@@ -32,6 +35,8 @@ g       sites, groups, modules, classes
 s       sort: by size, by objects, by name
 t       a tree of callers, a tree of sources, or rows
 p       pause, and go on
+↓ ↑     choose a row (also j, k, Page Down, End; Esc: none)
+Enter   details of the chosen call site
 ?       this page
 
 A text is looked for in names, files, functions and modules. A tree keeps \
@@ -47,6 +52,10 @@ struct Screen {
     search: Search,
     reading: Reading,
     before: Option<Reading>,
+    history: History,
+    cursor: Cursor,
+    /// True while the page about the chosen row is shown.
+    details: bool,
     help: bool,
     paused: bool,
     /// False where the user wants none: <https://no-color.org>.
@@ -73,8 +82,7 @@ pub(super) fn run(
 ) -> io::Result<End> {
     let mut terminal = ratatui::try_init()?;
     let colored = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let (search, before, help, paused) = (Search::default(), None, false, false);
-    let mut screen = Screen { choice, search, reading: first, before, help, paused, colored };
+    let mut screen = Screen::new(choice, first, colored);
     let mut last = Instant::now();
     let end = loop {
         let view = screen.view();
@@ -110,7 +118,25 @@ fn wait(time: Duration) -> io::Result<Option<Event>> {
 }
 
 impl Screen {
+    fn new(choice: Choice, first: Reading, colored: bool) -> Self {
+        let mut history = History::default();
+        history.add(&first);
+        Self {
+            choice,
+            search: Search::default(),
+            reading: first,
+            before: None,
+            history,
+            cursor: Cursor::default(),
+            details: false,
+            help: false,
+            paused: false,
+            colored,
+        }
+    }
+
     fn take(&mut self, reading: Reading) {
+        self.history.add(&reading);
         self.before = Some(std::mem::replace(&mut self.reading, reading));
     }
 
@@ -126,6 +152,8 @@ impl Screen {
             _ if self.search.is_typing() => self.search.take(key),
             KeyCode::Char('q') => return true,
             KeyCode::Esc if self.help => self.help = false,
+            KeyCode::Esc if self.details => self.details = false,
+            KeyCode::Esc if self.cursor.is_on() => self.cursor.clear(),
             KeyCode::Esc if self.search.is_on() => self.search.clear(),
             KeyCode::Esc => return true,
             KeyCode::Char('/') => {
@@ -146,12 +174,25 @@ impl Screen {
                 };
             }
             KeyCode::Char('t') => self.choice.tree = Branches::after(self.choice.tree),
-            _ => {}
+            KeyCode::Enter if self.details => self.details = false,
+            KeyCode::Enter => self.details = self.cursor.is_on(),
+            other => {
+                let rows = self.view().rows;
+                self.cursor.take(other, &rows);
+            }
         }
         false
     }
 
-    fn draw(&self, view: &View, frame: &mut Frame<'_>) {
+    /// The lines of the page about the chosen row.
+    fn page(&self, view: &View, width: u16) -> Option<Vec<String>> {
+        let row = self.cursor.row(&view.rows).filter(|_| self.details)?;
+        let row = view.rows.get(row)?;
+        let of_site = details::lines(&self.reading, &self.history, &row.key, usize::from(width));
+        Some(of_site.unwrap_or_else(|| vec![row.name.trim().to_owned(), row.cells.join("  ")]))
+    }
+
+    fn draw(&mut self, view: &View, frame: &mut Frame<'_>) {
         let area = frame.area();
         let accounting = Paragraph::new(view.accounting.as_str()).wrap(Wrap { trim: true });
         // The rows have at least half of the screen.
@@ -169,8 +210,16 @@ impl Screen {
             let notes = view.notes.iter().flat_map(|note| ["", note.as_str()]);
             let text: Vec<Line<'_>> = HELP.lines().chain(notes).map(Line::from).collect();
             frame.render_widget(Paragraph::new(Text::from(text)).wrap(Wrap { trim: false }), rows);
+        } else if let Some(page) = self.page(view, rows.width) {
+            let text: Vec<Line<'_>> = page.into_iter().map(Line::from).collect();
+            frame.render_widget(Paragraph::new(Text::from(text)).wrap(Wrap { trim: false }), rows);
         } else {
-            frame.render_widget(table(view, rows.width, rows.height, self.colored), rows);
+            // The head takes a line.
+            let height = usize::from(rows.height.saturating_sub(1));
+            let first = self.cursor.scroll(&view.rows, height);
+            let chosen = self.cursor.row(&view.rows);
+            let shown = first..view.rows.len().min(first + height);
+            frame.render_widget(table(view, rows.width, shown, chosen, self.colored), rows);
         }
         frame.render_widget(Line::from(self.last_line(view, keys.width)).reversed(), keys);
     }
@@ -203,8 +252,14 @@ fn wrapped(text: &str, width: u16) -> u16 {
     if text.is_empty() { 0 } else { rows.unwrap_or(64) }
 }
 
-/// The table of rows, for a width and height that it fills.
-fn table<'a>(view: &'a View, width: u16, height: u16, colored: bool) -> Table<'a> {
+/// The table of the rows that are `shown`, for a width that it fills.
+fn table<'a>(
+    view: &'a View,
+    width: u16,
+    shown_rows: Range<usize>,
+    chosen: Option<usize>,
+    colored: bool,
+) -> Table<'a> {
     let narrow = width < NARROW;
     let shown: Vec<usize> =
         (0..view.columns.len()).filter(|&at| !(narrow && view.columns[at].optional)).collect();
@@ -220,7 +275,7 @@ fn table<'a>(view: &'a View, width: u16, height: u16, colored: bool) -> Table<'a
     head.insert(1, right("DELTA"));
     head.push(Cell::from(view.names));
     head.extend(place.map(|_| Cell::from("WHERE")));
-    let rows = view.rows.iter().take(usize::from(height)).map(|row| {
+    let rows = shown_rows.filter_map(|at| Some((at, view.rows.get(at)?))).map(|(at, row)| {
         let mut cells: Vec<Cell<'_>> = shown.iter().map(|&at| right(&row.cells[at])).collect();
         let color = if row.delta > 0 { Color::Red } else { Color::Green };
         let style = if colored { Style::new().fg(color) } else { Style::new() };
@@ -228,7 +283,8 @@ fn table<'a>(view: &'a View, width: u16, height: u16, colored: bool) -> Table<'a
         let by_place = narrow && row.known_by_place;
         cells.push(Cell::from(shorten(if by_place { &row.place } else { &row.name }, name)));
         cells.extend(place.map(|width| Cell::from(shorten(&row.place, width)).dim()));
-        Row::new(cells)
+        let style = if chosen == Some(at) { Style::new().reversed() } else { Style::new() };
+        Row::new(cells).style(style)
     });
     let mut widths = vec![Constraint::Length(NUMBER); shown.len() + 1];
     widths.extend([Some(name), place].into_iter().flatten().map(|w| Constraint::Length(w as u16)));
@@ -276,15 +332,14 @@ mod tests {
     fn screen() -> Screen {
         let (by, unit, order) = (By::Size, Unit::Site, Order::Size);
         let choice = Choice { by, tree: None, unit, order, least: i64::MIN };
-        let (search, reading) = (Search::default(), Reading::default());
-        Screen { choice, search, reading, before: None, help: false, paused: false, colored: true }
+        Screen::new(choice, Reading::default(), true)
     }
 
-    fn lines(screen: &Screen, width: u16, height: u16) -> Vec<String> {
+    fn lines(screen: &mut Screen, width: u16, height: u16) -> Vec<String> {
         drawn(screen, &view(), width, height)
     }
 
-    fn drawn(screen: &Screen, view: &View, width: u16, height: u16) -> Vec<String> {
+    fn drawn(screen: &mut Screen, view: &View, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
         terminal.draw(|frame| screen.draw(view, frame)).expect("a drawing");
         let buffer = terminal.backend().buffer();
@@ -294,7 +349,7 @@ mod tests {
 
     #[test]
     fn the_screen_fits_80_columns_and_24_lines() {
-        let lines = lines(&screen(), 80, 24);
+        let lines = lines(&mut screen(), 80, 24);
         assert!(lines[0].starts_with("server (pid 12): 5.0 GiB"), "{lines:#?}");
         assert!(lines[1].starts_with("tracked 900.4 MiB"), "{lines:#?}");
         assert!(lines[2].ends_with("resident 1101.9 MiB"), "{lines:#?}");
@@ -308,7 +363,7 @@ mod tests {
 
     #[test]
     fn the_screen_fits_40_columns_and_15_lines() {
-        let lines = lines(&screen(), 40, 15);
+        let lines = lines(&mut screen(), 40, 15);
         assert!(lines[0].starts_with("server (pid 12): 5.0 GiB"), "{lines:#?}");
         let at = lines.iter().position(|line| line.contains("SIZE")).expect("a head");
         assert!(at <= 4, "{lines:#?}");
@@ -339,8 +394,9 @@ mod tests {
 
     #[test]
     fn mapped_memory_keeps_the_layout_of_80_columns_and_24_lines() {
-        let screen = mapped();
-        let lines = drawn(&screen, &screen.view(), 80, 24);
+        let mut screen = mapped();
+        let view = screen.view();
+        let lines = drawn(&mut screen, &view, 80, 24);
         let at = lines.iter().position(|line| line.contains("OBJECTS")).expect("a head");
         let rows: Vec<&str> = lines[at + 1..at + 4].iter().map(|line| line.trim()).collect();
         assert!(rows[0].starts_with("128.0 MiB  +32.0 MiB     mapped pool"), "{lines:#?}");
@@ -352,8 +408,9 @@ mod tests {
 
     #[test]
     fn mapped_memory_keeps_the_layout_of_40_columns_and_15_lines() {
-        let screen = mapped();
-        let lines = drawn(&screen, &screen.view(), 40, 15);
+        let mut screen = mapped();
+        let view = screen.view();
+        let lines = drawn(&mut screen, &view, 40, 15);
         let at = lines.iter().position(|line| line.contains("DELTA")).expect("a head");
         assert!(lines[at + 1].trim().starts_with("128.0 MiB  +32.0 MiB pool"), "{lines:#?}");
         // The name of all code is the same: the path is what tells it apart.
@@ -364,7 +421,7 @@ mod tests {
     #[test]
     fn a_screen_of_one_cell_is_no_failure() {
         for (width, height) in [(1, 1), (2, 3), (12, 4), (300, 2)] {
-            lines(&screen(), width, height);
+            lines(&mut screen(), width, height);
         }
     }
 
@@ -377,7 +434,7 @@ mod tests {
             assert_eq!(screen.choice.order, order);
         }
         assert!(!press(&mut screen, '?'));
-        assert!(lines(&screen, 80, 24).iter().any(|line| line.contains("a note")));
+        assert!(lines(&mut screen, 80, 24).iter().any(|line| line.contains("a note")));
         for tree in [Some(Branches::Callers), Some(Branches::Source), None] {
             assert!(!press(&mut screen, 't'));
             assert_eq!(screen.choice.tree, tree);

@@ -70,5 +70,6 @@ pub(super) fn classes(reading: &Reading, order: Order) -> Vec<Row> {
 fn row(name: &str, bytes: i64, calls: u64, slabs: Option<u64>) -> Row {
     let mut cells = vec![size(bytes), calls.to_string()];
     cells.extend(slabs.map(|count| count.to_string()));
-    Row { bytes, cells, name: printable(name).into_owned(), ..Row::default() }
+    let name = printable(name).into_owned();
+    Row { key: name.clone(), bytes, cells, name, ..Row::default() }
 }

@@ -30,6 +30,8 @@ const SLABS: Column = Column { name: "SLABS", optional: true };
 /// A row of the screen.
 #[derive(Default)]
 pub(super) struct Row {
+    /// Text that the row keeps in the next reading, and no other row has.
+    pub(super) key: String,
     /// Live bytes.
     pub(super) bytes: i64,
     /// Change of these since the reading before; 0 in the first one.
@@ -97,14 +99,13 @@ impl View {
         };
         let mut rows = rows_of(reading, choice);
         if let Some(before) = before {
-            let old = rows_of(before, choice).into_iter().map(|(key, row)| (key, row.bytes));
+            let old = rows_of(before, choice).into_iter().map(|row| (row.key, row.bytes));
             let old: HashMap<String, i64> = old.collect();
-            for (key, row) in &mut rows {
-                row.delta = row.bytes - old.get(key).copied().unwrap_or(0);
+            for row in &mut rows {
+                row.delta = row.bytes - old.get(&row.key).copied().unwrap_or(0);
             }
         }
         let all = rows.len();
-        let mut rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
         search.choose(&mut rows);
         let (bytes, calls) = reading.totals();
         let sum = if reading.filtered {
@@ -134,22 +135,32 @@ impl View {
     }
 }
 
-/// The rows of a reading, each with a key that it keeps in the next reading.
-fn rows_of(reading: &Reading, choice: Choice) -> Vec<(String, Row)> {
+fn rows_of(reading: &Reading, choice: Choice) -> Vec<Row> {
     if let Some(tree) = choice.tree {
         return tree_rows(reading, tree, choice);
     }
     let order = choice.order;
-    let sums = match choice.unit {
-        Unit::Site => return site_rows(reading, choice),
+    match choice.unit {
+        Unit::Site => site_rows(reading, choice),
         Unit::Group => sums::groups(reading, order),
         Unit::Module => sums::modules(reading, order),
         Unit::Class => sums::classes(reading, order),
-    };
-    sums.into_iter().map(|row| (row.name.clone(), row)).collect()
+    }
 }
 
-fn site_rows(reading: &Reading, Choice { by, order, .. }: Choice) -> Vec<(String, Row)> {
+/// The key of a call site's row, and its name.
+pub(super) fn site_key(site: &Site) -> (String, String) {
+    let function = printable(&short(site.origin.function())).into_owned();
+    let group = site.group.as_deref().map(|group| printable(group).into_owned());
+    let name = group.map_or(function.clone(), |group| format!("{group} {function}"));
+    let place = site.origin.location();
+    // A call site may hold objects, and map memory, too.
+    let is_mapped = site.mapped.is_some();
+    let tag = site.tags.first().filter(|_| place.is_empty());
+    (format!("{name}\n{place}\n{is_mapped}\n{tag:?}"), name)
+}
+
+fn site_rows(reading: &Reading, Choice { by, order, .. }: Choice) -> Vec<Row> {
     let mut sites = reading.all();
     let order = if by == By::Pinned { Order::Pinned } else { order };
     sites.sort_by(|a, b| order.compare(a, b));
@@ -163,32 +174,17 @@ fn site_rows(reading: &Reading, Choice { by, order, .. }: Choice) -> Vec<(String
             });
             cells.splice(0..0, [pinned, sole]);
         }
-        let function = printable(&short(site.origin.function())).into_owned();
-        let group = site.group.as_deref().map(|group| printable(group).into_owned());
-        let name = group.map_or(function.clone(), |group| format!("{group} {function}"));
+        let (key, name) = site_key(site);
         let place = printable(&site.origin.location()).into_owned();
-        // A call site may hold objects, and map memory, too.
-        let tag = site.tags.first().filter(|_| place.is_empty());
-        let key = format!("{name}\n{place}\n{is_mapped}\n{tag:?}");
         let has_path = matches!(&site.origin, Origin::Mapped(of) if of.path().is_some());
-        let known_by_place = has_path || function == "?";
+        let known_by_place = has_path || site.origin.function() == "?";
         let known_as = vec![
             site.origin.location(),
             site.origin.function().to_owned(),
             reading.module_of(&site.origin),
         ];
-        (
-            key,
-            Row {
-                bytes: site.bytes,
-                cells,
-                name,
-                place,
-                known_by_place,
-                known_as,
-                ..Row::default()
-            },
-        )
+        let bytes = site.bytes;
+        Row { key, bytes, cells, name, place, known_by_place, known_as, ..Row::default() }
     };
     sites.iter().map(row).collect()
 }
@@ -197,7 +193,7 @@ fn tree_rows(
     reading: &Reading,
     branches: Branches,
     Choice { order, least, .. }: Choice,
-) -> Vec<(String, Row)> {
+) -> Vec<Row> {
     let sites = reading.all();
     let modules = reading.modules(&sites);
     let tree = branches.tree(&sites, &modules);
@@ -218,9 +214,8 @@ fn tree_rows(
             Frame::Group(_) | Frame::Part(_) => String::new(),
         };
         let known_as = vec![node.frame.location(), node.frame.function().to_owned(), module];
-        let (bytes, depth) = (node.bytes, line.depth);
-        let row = Row { bytes, delta: 0, cells, name, place, known_by_place, depth, known_as };
-        (path.join("\n"), row)
+        let (key, bytes, depth) = (path.join("\n"), node.bytes, line.depth);
+        Row { key, bytes, delta: 0, cells, name, place, known_by_place, depth, known_as }
     };
     lines.iter().map(row).collect()
 }
