@@ -28,54 +28,28 @@ readonly ALL_PROGRAMS=(c++ redis postgres postgres-jit rustc node)
 # Chains of a program that are too few.
 readonly FEWEST=10000
 
-script=$(readlink -f "${BASH_SOURCE[0]}")
-repository=$(dirname "$(dirname "$script")")
-readonly script repository
+repository=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
+readonly repository
 readonly programs=$repository/crates/kmem-preload/tests/programs/callers
 
 # shellcheck source=scripts/not-run.sh
-. "$(dirname "$script")/not-run.sh"
+. "$repository/scripts/not-run.sh"
 
-die() {
-	printf 'compare-callers: %s\n' "$*" >&2
-	exit 2
-}
+. "$repository/scripts/options.sh"
 
-install=1
+no_install=0
 keep=0
+list=0
 library=
 samples=20000
-names=()
-while (($#)); do
-	case $1 in
-	--no-install) install=0 ;;
-	--keep) keep=1 ;;
-	--list)
-		printf '%s\n' "${ALL_PROGRAMS[@]}"
-		exit 0
-		;;
-	--library | --samples)
-		(($# > 1)) || die "$1 needs a value"
-		if [[ $1 == --library ]]; then library=$2; else samples=$2; fi
-		shift
-		;;
-	-h | --help)
-		sed -n '3,23s/^# \{0,1\}//p' "$script"
-		exit 0
-		;;
-	-*) die "unknown option $1" ;;
-	*)
-		[[ " ${ALL_PROGRAMS[*]} " == *" $1 "* ]] || die "unknown program $1; --list shows all"
-		names+=("$1")
-		;;
-	esac
-	shift
-done
-((${#names[@]})) || names=("${ALL_PROGRAMS[@]}")
+read_options 'no-install! keep! list! library samples ...' "$@"
+choose "${ALL_PROGRAMS[@]}"
+if ((list)); then
+	printf '%s\n' "${words[@]}"
+	exit 0
+fi
 
-library=${library:-${CARGO_TARGET_DIR:-$repository/target}/release/libkmem.so}
-[[ -f $library ]] || die "no $library: build it with 'cargo build --release', or give --library"
-library=$(readlink -f "$library")
+find_library
 
 WORK=$(mktemp -d /tmp/compare-callers.XXXXXX)
 export WORK
@@ -313,7 +287,7 @@ install_missing() {
 		fi
 	done
 	((${#missing[@]})) || return 0
-	if ((!install)) || [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
+	if ((no_install)) || [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
 		printf '%s\n' "${missing[*]}"
 		return 1
 	fi
@@ -374,7 +348,7 @@ check() {
 
 passed=0
 failed=0
-for name in "${names[@]}"; do
+for name in "${words[@]}"; do
 	if ! missing=$("needs_$name" | install_missing); then
 		not_run "compare-callers.sh $name" "these packages cannot be installed: $missing"
 		continue

@@ -20,47 +20,23 @@ set -euo pipefail
 
 readonly ALL_NAMES=(make fork spawn postgresql gunicorn killed limited shims)
 
-script=$(readlink -f "${BASH_SOURCE[0]}")
-repository=$(dirname "$(dirname "$script")")
-readonly script repository
+repository=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
+readonly repository
 readonly sources=$repository/scripts/process-trees
 readonly PYTHON=/usr/bin/python3
 
 # shellcheck source=scripts/not-run.sh
 . "$repository/scripts/not-run.sh"
 
-die() {
-	printf 'process-trees: %s\n' "$*" >&2
-	exit 2
-}
+. "$repository/scripts/options.sh"
 
 library=
 kmem=
 keep=0
-names=()
-while (($#)); do
-	case $1 in
-	--library | --kmem)
-		(($# > 1)) || die "$1 needs a path"
-		if [[ $1 == --kmem ]]; then kmem=$2; else library=$2; fi
-		shift
-		;;
-	--keep) keep=1 ;;
-	-h | --help)
-		sed -n '3,18s/^# \{0,1\}//p' "$script"
-		exit 0
-		;;
-	*)
-		[[ " ${ALL_NAMES[*]} " == *" $1 "* ]] || die "unknown name or option $1"
-		names+=("$1")
-		;;
-	esac
-	shift
-done
-((${#names[@]})) || names=("${ALL_NAMES[@]}")
-library=$(readlink -f "${library:-$repository/target/release/libkmem.so}")
-kmem=${kmem:-$(dirname "$library")/kmem}
-[[ -f $library && -x $kmem ]] || die "$library or $kmem does not exist; cargo build --release"
+read_options 'library kmem keep! ...' "$@"
+choose "${ALL_NAMES[@]}"
+find_library
+find_command
 
 # Every user may read it: PostgreSQL runs as another one.
 WORK=$(mktemp -d /tmp/process-trees.XXXXXX)
@@ -391,7 +367,7 @@ SCRIPT
 
 passed=0
 failed=0
-for name in "${names[@]}"; do
+for name in "${words[@]}"; do
 	reason=$("lacks_$name" | head -n 1)
 	if [[ -n $reason ]]; then
 		not_run "process-trees.sh $name" "$reason"

@@ -16,38 +16,16 @@
 
 set -euo pipefail
 
-script=$(readlink -f "${BASH_SOURCE[0]}")
-repository=$(dirname "$(dirname "$script")")
-readonly script repository
-
-die() {
-	printf 'tokio-program: %s\n' "$*" >&2
-	exit 2
-}
+repository=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
+readonly repository
+. "$repository/scripts/options.sh"
 
 library=
 kmem=
-names=()
-while (($#)); do
-	case $1 in
-	--library | --kmem)
-		(($# > 1)) || die "$1 needs a path"
-		if [[ $1 == --kmem ]]; then kmem=$2; else library=$2; fi
-		shift
-		;;
-	-h | --help)
-		sed -n '3,16s/^# \{0,1\}//p' "$script"
-		exit 0
-		;;
-	off | thin | fat | one | preloaded) names+=("$1") ;;
-	*) die "unknown name or option $1" ;;
-	esac
-	shift
-done
-((${#names[@]})) || names=(off thin fat one preloaded)
-library=$(readlink -f "${library:-$repository/target/release/libkmem.so}")
-kmem=${kmem:-$(dirname "$library")/kmem}
-[[ -f $library && -x $kmem ]] || die "$library or $kmem does not exist; cargo build --release"
+read_options 'library kmem ...' "$@"
+choose off thin fat one preloaded
+find_library
+find_command
 
 work=$repository/target/tokio-program
 mkdir -p "$work/src"
@@ -200,7 +178,7 @@ PYTHON
 
 passed=0
 failed=0
-for name in "${names[@]}"; do
+for name in "${words[@]}"; do
 	if try "$name"; then
 		passed=$((passed + 1))
 	else
