@@ -210,11 +210,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     machine.allocators.insert("kmem".to_owned(), "compiled in, books open".to_owned());
     let groups = Groups::make()?;
     let rows = measure(&groups, options.rounds.max(1) * options.common.times())?;
-    if options.common.json {
-        Document { table: "accounting", machine: &machine, rows: &rows }.print()
-    } else {
-        table::print(&text(&machine, &rows))
-    }
+    let document = Document { table: "accounting", machine: &machine, rows: &rows };
+    options.common.show(&document, || text(&machine, &rows))
 }
 
 fn measure(groups: &Groups, rounds: u32) -> Result<Vec<Row>, Failure> {

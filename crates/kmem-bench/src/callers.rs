@@ -50,11 +50,8 @@ pub(crate) fn run(options: &table::Options) -> Result<(), Failure> {
     let mut machine = Machine::here();
     machine.allocators.insert("kmem".to_owned(), library.display().to_string());
     let rows = measure(&library, ROUNDS * options.times()).map_err(Failure::Failed)?;
-    if options.json {
-        Document { table: "callers", machine: &machine, rows: &rows }.print()
-    } else {
-        table::print(&text(&machine, &rows))
-    }
+    let document = Document { table: "callers", machine: &machine, rows: &rows };
+    options.show(&document, || text(&machine, &rows))
 }
 
 fn measure(library: &Path, rounds: u32) -> Result<Vec<Row>, String> {

@@ -146,11 +146,8 @@ pub(crate) fn run(
     let mut machine = Machine::here();
     machine.allocators.insert("kmem".to_owned(), "compiled in".to_owned());
     let rows = measure(cells, Duration::from_secs(seconds) * options.times());
-    if options.json {
-        Document { table: name, machine: &machine, rows: &rows }.print()
-    } else {
-        table::print(&text(&machine, &rows))
-    }
+    let document = Document { table: name, machine: &machine, rows: &rows };
+    options.show(&document, || text(&machine, &rows))
 }
 
 /// The table as text: workloads down, variants across, and the throughput of two threads against

@@ -74,11 +74,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let (child, holding) = mutator::start(&heap, &library, "").map_err(Failure::Failed)?;
         rows.extend(measure(&heap, child, &holding, time).map_err(Failure::Failed)?);
     }
-    if options.common.json {
-        Document { table: "census", machine: &machine, rows: &rows }.print()
-    } else {
-        table::print(&text(&machine, &rows))
-    }
+    let document = Document { table: "census", machine: &machine, rows: &rows };
+    options.common.show(&document, || text(&machine, &rows))
 }
 
 /// Number of objects of a heap: the option's, or as many as half of the free memory holds.

@@ -113,11 +113,8 @@ pub(crate) fn run(options: &table::Options) -> Result<(), Failure> {
     let contenders =
         OPTIONS.into_iter().map(Contender::start).collect::<Result<Vec<_>, Failure>>()?;
     let rows = measure(&contenders, ROUNDS * options.times());
-    if options.json {
-        Document { table: "hardening", machine: &machine, rows: &rows }.print()
-    } else {
-        table::print(&text(&machine, &rows))
-    }
+    let document = Document { table: "hardening", machine: &machine, rows: &rows };
+    options.show(&document, || text(&machine, &rows))
 }
 
 fn measure(contenders: &[Contender], rounds: u32) -> Vec<Row> {

@@ -98,12 +98,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     if !options.only.is_empty() {
         rows.retain(|row| options.only.iter().any(|only| only == row.workload));
     }
-    if options.common.json {
-        let document = Document { table: "malloc", machine: &machine, rows: &rows };
-        document.print()?;
-    } else {
-        table::print(&text(&machine, &rows))?;
-    }
+    let document = Document { table: "malloc", machine: &machine, rows: &rows };
+    options.common.show(&document, || text(&machine, &rows))?;
     for (name, reason) in &machine.missing {
         eprintln!("kmem-bench: {name} is missing: {reason}");
     }

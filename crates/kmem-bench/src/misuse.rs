@@ -74,11 +74,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let endings = allocators.iter().map(ending).collect::<Result<_, _>>()?;
         rows.push(Row { case, endings });
     }
-    if options.common.json {
-        report::document(&machine, &allocators, &rows)
-    } else {
-        table::print(&report::text(&machine, &allocators, &rows))
-    }
+    let document = report::document(&machine, &allocators, &rows);
+    options.common.show(&document, || report::text(&machine, &allocators, &rows))
 }
 
 /// The compiled programs, by source.

@@ -95,11 +95,8 @@ pub(crate) fn run(options: &table::Options) -> Result<(), Failure> {
             rows.push(row(storm, variant, rounds).map_err(Failure::Failed)?);
         }
     }
-    if options.json {
-        Document { table: "modules", machine: &machine, rows: &rows }.print()
-    } else {
-        table::print(&text(&machine, &rows))
-    }
+    let document = Document { table: "modules", machine: &machine, rows: &rows };
+    options.show(&document, || text(&machine, &rows))
 }
 
 /// Bytes wasted, most bytes held, time.

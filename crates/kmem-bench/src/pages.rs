@@ -87,13 +87,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     rows.extend(measure(work, &checked, times));
     rows.extend(report::published());
     let fragmentation = fragmentation::measure();
-    if options.common.json {
-        let document = Document { table: "pages", machine: &machine, rows: &rows };
-        table::print_json(&Pages { document, fragmentation: &fragmentation })
-    } else {
-        let text = text(&machine, &rows) + "\n" + &fragmentation::text(&fragmentation);
-        table::print(&text)
-    }
+    let document = Document { table: "pages", machine: &machine, rows: &rows };
+    let document = Pages { document, fragmentation: &fragmentation };
+    options
+        .common
+        .show(&document, || text(&machine, &rows) + "\n" + &fragmentation::text(&fragmentation))
 }
 
 /// Makes the rounds of one workload.

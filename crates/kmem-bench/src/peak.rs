@@ -90,12 +90,15 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
             }
         }
     }
-    if options.common.json {
-        return Document { table: "peak", machine: &machine, rows: &rows }.print();
-    }
+    let document = Document { table: "peak", machine: &machine, rows: &rows };
+    options.common.show(&document, || text(&machine, &rows))
+}
+
+/// The table as text.
+fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut grid = Grid::default();
     grid.push(["MiB resident", "used", "at the peak", "at once", "after 2 s", "of used"]);
-    for row in &rows {
+    for row in rows {
         let mib = |bytes: u64| (bytes >> 20).to_string();
         let how = if row.works { "works" } else { "idle" };
         grid.push([
@@ -107,7 +110,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
             format!("{:.2}", row.ratio),
         ]);
     }
-    table::print(&format!("{machine}\n\n{}", grid.render()))
+    format!("{machine}\n\n{}", grid.render())
 }
 
 fn measure(allocator: Allocator, works: bool, options: &Options) -> Result<Figures, String> {

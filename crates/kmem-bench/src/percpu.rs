@@ -6,19 +6,23 @@
 //! | `pair_4`  | allocate 4 bytes per CPU and free them                                   |
 //! | `add`     | add one to a counter of 8 bytes                                          |
 //! | `sum`     | sum up all copies of a counter                                           |
+//! | `scope`   | enter the scope of a group, and leave it                                 |
 //!
 //! | variant        | implementation                                                      |
 //! |----------------|---------------------------------------------------------------------|
-//! | `kmem`         | `alloc_percpu`, `this_cpu_add`                                      |
+//! | `kmem`         | `alloc_percpu`, `this_cpu_add`, `Group::enter`                      |
+//! | `kmem-group`   | the same by a thread whose group pays                               |
 //! | `thread-local` | a `thread_local!` cell, which other threads cannot read             |
 //! | `sharded`      | an array of atomics from the C library, one cache line for each CPU |
 //! | `atomic`       | one atomic                                                          |
 
 use crate::cells::{Cell, timed};
 use crate::{Failure, cells};
+use kmem_core::memcg::GroupId;
+use kmem_core::os::linux::Linux;
 use kmem_core::request::Caller;
 use kmem_core::units::Gfp;
-use kmem_core::{Kmem, static_tag};
+use kmem_core::{Group, Kmem, static_tag};
 use std::cell::Cell as Plain;
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -42,7 +46,16 @@ pub(crate) fn run(options: &cells::Options) -> Result<(), Failure> {
 }
 
 fn alloc(size: usize) -> *mut u8 {
-    KMEM.alloc_percpu(size, 4, Gfp::KERNEL, Caller::tagged(static_tag!()))
+    KMEM.alloc_percpu(size, 4, Gfp::KERNEL, Caller::tagged(static_tag!()).here())
+}
+
+/// The group of the rows in which a group pays.
+fn group() -> &'static Group<Linux> {
+    static GROUP: OnceLock<Group<Linux>> = OnceLock::new();
+    GROUP.get_or_init(|| {
+        let made = KMEM.group_create(GroupId::ROOT, b"bench").and_then(|id| KMEM.group(id));
+        made.expect("a group")
+    })
 }
 
 fn shards() -> Box<[Shard]> {
@@ -64,6 +77,18 @@ fn allocation(cells: &mut Vec<Cell>, threads: usize) {
     cells.push(Cell::new("kmem", "alloc_4", threads, |_| batches(|| alloc(4), free)));
     cells.push(Cell::new("kmem", "pair_4", threads, |_| {
         timed(ADDS / 4, || (0..ADDS / 4).for_each(|_| free(black_box(alloc(4)))))
+    }));
+    cells.push(Cell::new("kmem-group", "alloc_4", threads, |_| {
+        let _scope = group().enter();
+        batches(|| alloc(4), free)
+    }));
+    cells.push(Cell::new("kmem-group", "pair_4", threads, |_| {
+        let _scope = group().enter();
+        timed(ADDS / 4, || (0..ADDS / 4).for_each(|_| free(black_box(alloc(4)))))
+    }));
+    cells.push(Cell::new("kmem", "scope", threads, |_| {
+        let group = group();
+        timed(ADDS, || (0..ADDS).for_each(|_| drop(black_box(group.enter()))))
     }));
     cells.push(Cell::new("sharded", "alloc_4", threads, |_| batches(shards, drop)));
     cells.push(Cell::new("sharded", "pair_4", threads, |_| {

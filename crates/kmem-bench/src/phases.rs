@@ -98,17 +98,20 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         }
     }
     let rows: Vec<_> = figures.iter().filter_map(|(allocator, of)| row(*allocator, of)).collect();
-    if options.common.json {
-        return Document { table: "phases", machine: &machine, rows: &rows }.print();
-    }
+    let document = Document { table: "phases", machine: &machine, rows: &rows };
+    options.common.show(&document, || text(&machine, &rows))
+}
+
+/// The table as text.
+fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut grid = Grid::default();
     grid.push(["", "ns an object", "MiB in a pause", "after 2 s"]);
-    for row in &rows {
+    for row in rows {
         let mib = |bytes: u64| (bytes >> 20).to_string();
         let time = format!("{:.1}", row.object_ns);
         grid.push([row.allocator.to_owned(), time, mib(row.pause_bytes), mib(row.after_bytes)]);
     }
-    table::print(&format!("{machine}\n\n{}", grid.render()))
+    format!("{machine}\n\n{}", grid.render())
 }
 
 fn row(allocator: Allocator, of: &[Figures]) -> Option<Row> {

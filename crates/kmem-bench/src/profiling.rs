@@ -60,12 +60,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let goal = Goal::of(&rows);
     let memory = memory::measure(&library).map_err(Failure::Failed)?;
     machine.allocators.insert("kmem".to_owned(), "compiled in; memory: in a child".to_owned());
-    if options.common.json {
-        let document = Document { table: "profiling", machine: &machine, rows: &rows };
-        table::print_json(&Profiling { document, goal: &goal, memory: &memory })
-    } else {
-        table::print(&text(&machine, &rows, &goal, &memory))
-    }
+    let document = Document { table: "profiling", machine: &machine, rows: &rows };
+    let document = Profiling { document, goal: &goal, memory: &memory };
+    options.common.show(&document, || text(&machine, &rows, &goal, &memory))
 }
 
 /// Measured nanoseconds of a configuration: per kmalloc, per page.

@@ -1,5 +1,5 @@
 //! `kmem-bench programs`: wall time and peak memory of real programs, unmodified, under preloaded
-//! allocators.
+//! allocators. `kmem-never` is kmem without books.
 //!
 //! In a round every program runs once under every allocator, and each round starts with another
 //! allocator. Seconds are the minimum and the median of the rounds, memory is the median of the
@@ -33,6 +33,9 @@ pub(crate) struct Options {
     /// Only these allocators, separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     allocators: Vec<String>,
+    /// Least number of rounds.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    rounds: u32,
     /// Say on stderr how each run went.
     #[arg(long, short)]
     verbose: bool,
@@ -46,16 +49,21 @@ const BUDGET: Duration = Duration::from_millis(10_400);
 struct Allocator {
     name: &'static str,
     library: PathBuf,
+    /// `KMEM_CONF` of its runs.
+    conf: Option<&'static str>,
 }
 
 /// The allocators of the table, with the sonames of those of the distribution. The C library is
 /// preloaded, too, because some programs link another allocator.
-const ALLOCATORS: [(&str, Option<&str>); 4] = [
+const ALLOCATORS: [(&str, Option<&str>); 5] = [
     ("kmem", None),
+    (NEVER, None),
     ("jemalloc", Some("libjemalloc.so.2")),
     ("mimalloc", Some("libmimalloc.so.2")),
     ("glibc", Some("libc.so.6")),
 ];
+/// kmem without books.
+const NEVER: &str = "kmem-never";
 
 /// Measures the table and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
@@ -67,13 +75,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut runs: BTreeMap<(usize, usize), Vec<Run>> = BTreeMap::new();
     let mut outputs: BTreeMap<usize, String> = BTreeMap::new();
     let start = Instant::now();
-    let mut round = 0;
+    let mut round = 0_u32;
     loop {
         for (number, program) in programs.iter().enumerate() {
             for turn in 0..allocators.len() {
-                let column = (round + turn) % allocators.len();
+                let column = (round as usize + turn) % allocators.len();
                 let allocator = &allocators[column];
-                let run = program.run(&allocator.library).map_err(|reason| {
+                let run = program.run(allocator).map_err(|reason| {
                     let what = format!("{} under {}", program.name(), allocator.name);
                     Failure::Failed(format!("{what}: {reason}"))
                 })?;
@@ -98,19 +106,15 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         }
         round += 1;
         let elapsed = start.elapsed();
-        if elapsed + elapsed / round as u32 > budget {
+        if round >= options.rounds && elapsed + elapsed / round > budget {
             break;
         }
     }
     let names: Vec<_> = programs.iter().map(Program::name).collect();
     let columns: Vec<_> = allocators.iter().map(|allocator| allocator.name).collect();
     let rows = rows(&names, &columns, &runs);
-    if options.common.json {
-        let document = Document { table: "programs", machine: &machine, rows: &rows };
-        document.print()?;
-    } else {
-        table::print(&text(&machine, &rows))?;
-    }
+    let document = Document { table: "programs", machine: &machine, rows: &rows };
+    options.common.show(&document, || text(&machine, &rows))?;
     for (name, reason) in &machine.missing {
         eprintln!("kmem-bench: {name} is missing: {reason}");
     }
@@ -144,7 +148,8 @@ fn selected_allocators(names: &[String], machine: &mut Machine) -> Result<Vec<Al
             return Err(Failure::Absent(reason));
         }
         machine.allocators.insert(name.to_owned(), library.display().to_string());
-        found.push(Allocator { name, library });
+        let conf = (name == NEVER).then_some("profiling:never");
+        found.push(Allocator { name, library, conf });
     }
     Ok(found)
 }

@@ -4,9 +4,10 @@ use crate::Failure;
 use crate::machine::Machine;
 use serde::Serialize;
 use std::io::{ErrorKind, Write, stdout};
+use std::path::PathBuf;
 
 /// Prints `text`, which ends with a line break. A closed pipe is no failure.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
+fn print(text: &str) -> Result<(), Failure> {
     match stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
@@ -18,7 +19,10 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 pub(crate) struct Options {
     /// Print one JSON document instead of a table.
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
+    /// Write the JSON document to this file, too.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
     /// Ten times as many rounds; of a census ten times as many objects, ten times as long.
     #[arg(long)]
     thorough: bool,
@@ -28,6 +32,21 @@ impl Options {
     /// Factor for the amount of work.
     pub(crate) fn times(&self) -> u32 {
         if self.thorough { 10 } else { 1 }
+    }
+
+    /// Prints a table as text or as a document, and writes the document to the file of `--save`.
+    pub(crate) fn show(
+        &self,
+        document: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        let json = serde_json::to_string_pretty(document);
+        let json = json.map_err(|error| Failure::Failed(error.to_string()))? + "\n";
+        if let Some(file) = &self.save {
+            let failed = |error| Failure::Failed(format!("{}: {error}", file.display()));
+            std::fs::write(file, &json).map_err(failed)?;
+        }
+        if self.json { print(&json) } else { print(&text()) }
     }
 }
 
@@ -40,19 +59,6 @@ pub(crate) struct Document<'a, Row> {
     pub(crate) machine: &'a Machine,
     /// One row per figure.
     pub(crate) rows: &'a [Row],
-}
-
-impl<Row: Serialize> Document<'_, Row> {
-    /// Prints the document.
-    pub(crate) fn print(&self) -> Result<(), Failure> {
-        print_json(self)
-    }
-}
-
-/// Prints a document with more parts than a [`Document`].
-pub(crate) fn print_json(document: &impl Serialize) -> Result<(), Failure> {
-    let json = serde_json::to_string_pretty(document);
-    print(&(json.map_err(|error| Failure::Failed(error.to_string()))? + "\n"))
 }
 
 /// A grid of text: the first column to the left, the others to the right.

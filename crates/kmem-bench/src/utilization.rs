@@ -205,11 +205,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         rows.push(row(groups, "per_group_caches", &mut PerGroup::new(groups))?);
         rows.push(row(groups, "shared", &mut Shared::new(groups)?)?);
     }
-    if options.common.json {
-        Document { table: "utilization", machine: &machine, rows: &rows }.print()
-    } else {
-        table::print(&text(&machine, &rows))
-    }
+    let document = Document { table: "utilization", machine: &machine, rows: &rows };
+    options.common.show(&document, || text(&machine, &rows))
 }
 
 fn row(groups: usize, name: &'static str, design: &mut impl Design) -> Result<Row, Failure> {

@@ -2,9 +2,8 @@
 
 use super::allocators::{Allocator, GLIBC, KMEM};
 use super::{Row, title};
-use crate::Failure;
 use crate::machine::Machine;
-use crate::table::{Grid, print_json};
+use crate::table::Grid;
 use kmem_testing::misuse::{Ending, MODES};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -89,16 +88,16 @@ fn count(rows: &[Row], column: usize, ending: Ending) -> usize {
 }
 
 /// Prints the JSON document.
-pub(super) fn document(
-    machine: &Machine,
-    allocators: &[Allocator],
-    rows: &[Row],
-) -> Result<(), Failure> {
+pub(super) fn document<'a>(
+    machine: &'a Machine,
+    allocators: &'a [Allocator],
+    rows: &'a [Row],
+) -> impl Serialize + 'a {
     let names = || allocators.iter().map(|allocator| &*allocator.name);
     let counts = |column: usize| {
         Ending::ALL.into_iter().map(|ending| (ending.word(), count(rows, column, ending))).collect()
     };
-    print_json(&Document {
+    Document {
         table: "misuse",
         machine,
         rows: rows
@@ -112,7 +111,7 @@ pub(super) fn document(
         counts: names().enumerate().map(|(column, name)| (name, counts(column))).collect(),
         default_is_worse_than_glibc: default_is_worse(allocators, rows),
         strictest_is_worse: strictest_is_worse(allocators, rows),
-    })
+    }
 }
 
 /// The table as text.

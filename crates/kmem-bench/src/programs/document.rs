@@ -1,6 +1,6 @@
 //! The rows of the programs table, and the table as text.
 
-use super::{Run, summary};
+use super::{NEVER, Run, summary};
 use crate::machine::Machine;
 use crate::statistics::rounded;
 use crate::table::Grid;
@@ -46,12 +46,20 @@ pub(super) fn rows(
     rows
 }
 
-/// kmem's figure as a part of the best rival's for the same program.
-fn ratio(rows: &[Row], program: &str, value: impl Fn(&Row) -> f64) -> Option<f64> {
+/// The best allocator that is not kmem.
+const BEST: &str = "best rival";
+
+/// kmem's figure as a part of that of `other` for the same program: of an allocator, or of the best
+/// one that is not kmem.
+fn ratio(rows: &[Row], program: &str, other: &str, value: impl Fn(&Row) -> f64) -> Option<f64> {
     let same = || rows.iter().filter(|row| row.program == program);
     let own = same().find(|row| row.allocator == "kmem").map(&value)?;
-    let rivals = same().filter(|row| row.allocator != "kmem").map(&value);
-    Some(own / rivals.min_by(f64::total_cmp)?)
+    let is_other = |name: &str| match other {
+        BEST => !name.starts_with("kmem"),
+        other => name == other,
+    };
+    let others = same().filter(|row| is_other(row.allocator)).map(&value);
+    Some(own / others.min_by(f64::total_cmp)?)
 }
 
 /// The table as text.
@@ -72,12 +80,14 @@ pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut programs: Vec<_> = rows.iter().map(|row| row.program).collect();
     programs.dedup();
     for program in programs {
-        let time = ratio(rows, program, |row| row.seconds);
-        let memory = ratio(rows, program, |row| row.rss_bytes as f64);
-        if let (Some(time), Some(memory)) = (time, memory) {
-            text.push_str(&format!(
-                "\nkmem / best rival, {program}: time {time:.3}, memory {memory:.3}"
-            ));
+        for other in [BEST, NEVER] {
+            let time = ratio(rows, program, other, |row| row.seconds);
+            let memory = ratio(rows, program, other, |row| row.rss_bytes as f64);
+            if let (Some(time), Some(memory)) = (time, memory) {
+                text.push_str(&format!(
+                    "\nkmem / {other}, {program}: time {time:.3}, memory {memory:.3}"
+                ));
+            }
         }
     }
     if !text.ends_with('\n') {

@@ -1,7 +1,7 @@
-//! The five programs: the work of each, and a run of it.
+//! The programs: the work of each, and a run of it.
 
-use super::server;
 use super::tracer::{self, Ended, Traced};
+use super::{Allocator, server};
 use crate::dynamic::same_file;
 use crate::preload::untuned;
 use std::fs::{File, write};
@@ -38,7 +38,8 @@ pub(super) struct Program {
 
 impl Program {
     /// The programs of the table.
-    pub(super) const NAMES: [&'static str; 5] = ["python3", "sqlite3", "redis", "g++", "perl"];
+    pub(super) const NAMES: [&'static str; 6] =
+        ["python3", "sqlite3", "redis", "g++", "perl", "messages"];
 
     /// Finds the program `name` and writes its input.
     pub(super) fn prepare(name: &'static str) -> Result<Self, String> {
@@ -47,6 +48,7 @@ impl Program {
             "sqlite3" => (which(name)?, "sqlite3", "build.sql", include_str!("build.sql").into()),
             "g++" => (which(name)?, "cc1plus", "generated.cpp", generated_cpp()),
             "perl" => (which(name)?, "perl", "words.perl", include_str!("words.perl").into()),
+            "messages" => (which("cc")?, name, "messages.c", include_str!("messages.c").into()),
             _ => {
                 which("redis-benchmark")?;
                 which("redis-cli")?;
@@ -57,6 +59,8 @@ impl Program {
         let directory = prefix.map_err(|error| error.to_string())?;
         let input: String = input;
         write(directory.path().join(file), input).map_err(|error| error.to_string())?;
+        let executable =
+            if name == "messages" { compiled(&executable, &directory)? } else { executable };
         Ok(Self { name, executable, image, directory })
     }
 
@@ -65,20 +69,22 @@ impl Program {
         self.name
     }
 
-    /// Runs it once under `library`.
-    pub(super) fn run(&self, library: &Path) -> Result<Run, String> {
+    /// Runs it once under an allocator.
+    pub(super) fn run(&self, allocator: &Allocator) -> Result<Run, String> {
+        let library = &allocator.library;
         if self.name == "redis" {
-            let (traced, seconds) = server::run(self.command(library)?, self.directory.path())?;
+            let (traced, seconds) = server::run(self.command(allocator)?, self.directory.path())?;
             return self.judge(traced, Some(seconds), String::new(), library);
         }
         let output = self.directory.path().join("output");
         let file = File::create(&output).map_err(|error| error.to_string())?;
-        let mut command = self.command(library)?;
+        let mut command = self.command(allocator)?;
         match self.name {
             "python3" => command.arg("objects.py"),
             "sqlite3" => command.args(["-init", "build.sql", "base.db", ".quit"]),
             "g++" => command.args(["-std=c++17", "-O1", "-c", "generated.cpp", "-o", "out.o"]),
-            _ => command.arg("words.perl"),
+            "perl" => command.arg("words.perl"),
+            _ => &mut command,
         };
         command.stdout(file);
         let traced = tracer::run(&mut command).map_err(|error| error.to_string())?;
@@ -90,11 +96,12 @@ impl Program {
         self.judge(traced, None, output, library)
     }
 
-    fn command(&self, library: &Path) -> Result<Command, String> {
+    fn command(&self, allocator: &Allocator) -> Result<Command, String> {
         let errors = self.directory.path().join(ERRORS);
         let errors = File::create(errors).map_err(|error| error.to_string())?;
         let mut command = Command::new(&self.executable);
-        untuned(&mut command).env("LD_PRELOAD", library).env("LC_ALL", "C.UTF-8");
+        untuned(&mut command).env("LD_PRELOAD", &allocator.library).env("LC_ALL", "C.UTF-8");
+        command.envs(allocator.conf.map(|conf| ("KMEM_CONF", conf)));
         command.current_dir(self.directory.path()).stdin(Stdio::null()).stderr(errors);
         Ok(command)
     }
@@ -138,6 +145,17 @@ fn proven(processes: &[Ended], library: &Path) -> Result<Vec<String>, String> {
         }
     }
     Ok(processes.iter().map(name).collect())
+}
+
+/// Compiles messages.c in a directory. Returns the program.
+fn compiled(compiler: &Path, directory: &TempDir) -> Result<PathBuf, String> {
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-pthread", "-o", "messages", "messages.c"]).current_dir(directory);
+    let output = command.output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(format!("messages.c: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(directory.path().join("messages"))
 }
 
 /// The executable `name` in $PATH.
