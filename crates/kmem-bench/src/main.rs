@@ -169,3 +169,14 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_options_of_all_tables_fit_together() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -14,8 +14,10 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Options of every table.
+/// Options of every table. Those of a single table have this name, too, which clap takes for that
+/// of a group.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 pub(crate) struct Options {
     /// Print one JSON document instead of a table.
     #[arg(long)]
