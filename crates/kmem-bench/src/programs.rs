@@ -148,7 +148,7 @@ fn selected_allocators(names: &[String], machine: &mut Machine) -> Result<Vec<Al
             return Err(Failure::Absent(reason));
         }
         machine.allocators.insert(name.to_owned(), library.display().to_string());
-        let conf = (name == NEVER).then_some("profiling:never");
+        let conf = (name == NEVER).then_some("mem_profiling:never");
         found.push(Allocator { name, library, conf });
     }
     Ok(found)

@@ -87,7 +87,7 @@ fn count(rows: &[Row], column: usize, ending: Ending) -> usize {
     rows.iter().filter(|row| row.endings[column] == ending).count()
 }
 
-/// Prints the JSON document.
+/// The JSON document.
 pub(super) fn document<'a>(
     machine: &'a Machine,
     allocators: &'a [Allocator],

@@ -114,9 +114,14 @@ impl Program {
         output: String,
         library: &Path,
     ) -> Result<Run, String> {
+        let errors = self.directory.path().join(ERRORS);
+        let errors = std::fs::read(errors).map_err(|error| error.to_string())?;
+        let errors = String::from_utf8_lossy(&errors);
+        // A run with an option that the library does not know is one without it.
+        if let Some(refused) = refusal(&errors) {
+            return Err(refused.to_owned());
+        }
         if traced.status != 0 {
-            let errors = self.directory.path().join(ERRORS);
-            let errors = std::fs::read_to_string(errors).unwrap_or_default();
             let status = ExitStatus::from_raw(traced.status);
             return Err(format!("it failed ({status}): {}", errors.trim_end()));
         }
@@ -145,6 +150,11 @@ fn proven(processes: &[Ended], library: &Path) -> Result<Vec<String>, String> {
         }
     }
     Ok(processes.iter().map(name).collect())
+}
+
+/// The message of the library about a configuration that it refuses, among those of a program.
+fn refusal(errors: &str) -> Option<&str> {
+    errors.lines().find(|line| line.starts_with("kmem: KMEM_CONF"))
 }
 
 /// Compiles messages.c in a directory. Returns the program.
@@ -199,7 +209,7 @@ fn generated_cpp() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ended, generated_cpp, proven, which};
+    use super::{Ended, generated_cpp, proven, refusal, which};
     use std::path::{Path, PathBuf};
 
     fn ended(image: &str, malloc: Option<&str>) -> Ended {
@@ -214,6 +224,13 @@ mod tests {
         assert_eq!(proven(&[good], library).unwrap(), ["g++"]);
         assert!(proven(&[bad], library).unwrap_err().contains("cc1plus"));
         assert!(proven(&[ended("/bin/static", None)], library).is_err());
+    }
+
+    #[test]
+    fn a_configuration_that_the_library_refuses_spoils_the_run() {
+        let unknown = "kmem: KMEM_CONF: unknown option \"profiling\"";
+        assert_eq!(refusal(&format!("a warning\n{unknown}\n")), Some(unknown));
+        assert_eq!(refusal("a program's own line about KMEM_CONF\n"), None);
     }
 
     #[test]
