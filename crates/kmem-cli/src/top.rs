@@ -82,7 +82,15 @@ impl Branches {
         }
     }
 
-    /// The tree of rows, whose modules are `modules`.
+    /// The names that the tree of these rows needs.
+    fn modules(self, reading: &Reading, sites: &[Site]) -> Vec<String> {
+        match self {
+            Self::Callers => Vec::new(),
+            Self::Source => reading.modules(sites),
+        }
+    }
+
+    /// The tree of rows, with their [`Self::modules`].
     fn tree<'a>(self, sites: &'a [Site], modules: &'a [String]) -> Tree<'a> {
         match self {
             Self::Callers => Tree::of(sites),
@@ -339,7 +347,7 @@ fn show_tree(
     reading: &Reading,
     sites: &[Site],
 ) -> Result<(), Failure> {
-    let modules = reading.modules(sites);
+    let modules = branches.modules(reading, sites);
     let tree = branches.tree(sites, &modules);
     let lines = tree.lines(args.order(), args.lines, args.filters.least().unwrap_or(i64::MIN));
     if args.format() == Format::Json {

@@ -5,7 +5,7 @@ use ratatui::crossterm::event::KeyCode;
 use super::view::Row;
 
 /// Rows that a page key goes on.
-const PAGE: usize = 10;
+const PAGE: isize = 10;
 
 /// The chosen row. None is chosen until the first key.
 #[derive(Debug, Default)]
@@ -20,26 +20,21 @@ pub(super) struct Cursor {
 impl Cursor {
     /// Obeys a key. Returns false if it is none of the cursor's.
     pub(super) fn take(&mut self, key: KeyCode, rows: &[Row]) -> bool {
-        let last = rows.len().saturating_sub(1);
-        let now = self.row(rows);
-        let next = match (key, now) {
-            (KeyCode::Up | KeyCode::Char('k'), Some(at)) => at.saturating_sub(1),
-            (KeyCode::Down | KeyCode::Char('j'), Some(at)) => at + 1,
-            (KeyCode::PageUp, Some(at)) => at.saturating_sub(PAGE),
-            (KeyCode::PageDown, Some(at)) => at + PAGE,
-            (KeyCode::Home, _) => 0,
-            (KeyCode::End, _) => last,
-            (
-                KeyCode::Up
-                | KeyCode::Down
-                | KeyCode::PageUp
-                | KeyCode::PageDown
-                | KeyCode::Char('j' | 'k'),
-                None,
-            ) => 0,
+        let step = match key {
+            KeyCode::Up | KeyCode::Char('k') => -1,
+            KeyCode::Down | KeyCode::Char('j') => 1,
+            KeyCode::PageUp => -PAGE,
+            KeyCode::PageDown => PAGE,
+            KeyCode::Home => isize::MIN,
+            KeyCode::End => isize::MAX,
             _ => return false,
         };
-        self.at = next.min(last);
+        let next = match self.row(rows) {
+            Some(at) => at.saturating_add_signed(step),
+            None if key == KeyCode::End => usize::MAX,
+            None => 0,
+        };
+        self.at = next.min(rows.len().saturating_sub(1));
         self.key = rows.get(self.at).map(|row| row.key.clone());
         true
     }

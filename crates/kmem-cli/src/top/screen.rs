@@ -17,7 +17,7 @@ use super::Branches;
 use super::cursor::Cursor;
 use super::details::{self, History};
 use super::search::Search;
-use super::view::{Choice, View, change, shorten};
+use super::view::{self, Choice, View, change, shorten};
 
 /// Time from the end of a reading to the next one.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ pub(super) fn run(
         }
         match wait(PERIOD.saturating_sub(last.elapsed())) {
             Ok(Some(Event::Key(key))) if key.kind != KeyEventKind::Release => {
-                if screen.quits_at(key) {
+                if screen.quits_at(key, &view.rows) {
                     break Ok(End::Quit);
                 }
             }
@@ -144,8 +144,8 @@ impl Screen {
         View::of(&self.reading, self.before.as_ref(), self.choice, &self.search)
     }
 
-    /// Obeys a key. Returns whether it quits.
-    fn quits_at(&mut self, key: KeyEvent) -> bool {
+    /// Obeys a key, where these rows are shown. Returns whether it quits.
+    fn quits_at(&mut self, key: KeyEvent, rows: &[view::Row]) -> bool {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Char('c') if control => return true,
@@ -177,8 +177,7 @@ impl Screen {
             KeyCode::Enter if self.details => self.details = false,
             KeyCode::Enter => self.details = self.cursor.is_on(),
             other => {
-                let rows = self.view().rows;
-                self.cursor.take(other, &rows);
+                self.cursor.take(other, rows);
             }
         }
         false
@@ -428,7 +427,8 @@ mod tests {
     #[test]
     fn keys_sort_show_help_pause_and_quit() {
         let mut screen = screen();
-        let press = |screen: &mut Screen, key| screen.quits_at(KeyEvent::from(KeyCode::Char(key)));
+        let press =
+            |screen: &mut Screen, key| screen.quits_at(KeyEvent::from(KeyCode::Char(key)), &[]);
         for order in [Order::Calls, Order::Tag, Order::Size] {
             assert!(!press(&mut screen, 's'));
             assert_eq!(screen.choice.order, order);

@@ -195,7 +195,7 @@ fn tree_rows(
     Choice { order, least, .. }: Choice,
 ) -> Vec<Row> {
     let sites = reading.all();
-    let modules = reading.modules(&sites);
+    let modules = branches.modules(reading, &sites);
     let tree = branches.tree(&sites, &modules);
     let mut path: Vec<String> = Vec::new();
     let lines = tree.lines(order, usize::MAX, least);
