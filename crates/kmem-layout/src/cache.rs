@@ -13,6 +13,13 @@ pub const MAX_CACHE_NAME: usize = 48;
 /// Name of a cache, padded with zeroes.
 pub type CacheName = [u8; MAX_CACHE_NAME];
 
+/// The bytes of a name without its padding.
+#[must_use]
+pub fn unpadded(name: &CacheName) -> &[u8] {
+    let len = name.iter().position(|&byte| byte == 0).unwrap_or(MAX_CACHE_NAME);
+    &name[..len]
+}
+
 /// Position of a cache's number in the record of an object: `cache:16 | len:16`.
 pub const RECORD_CACHE_SHIFT: u32 = 16;
 

@@ -167,7 +167,7 @@ impl<'a> Stacks<'a> {
     #[must_use]
     pub fn counted(sites: &'a [Site], by: By, counts: impl Fn(&[u32]) -> Option<Counts>) -> Self {
         let mut this = Self::default();
-        let mut numbers = Numbers { by, of_place: HashMap::new(), of_name: HashMap::new() };
+        let mut numbers = Numbers::new(by);
         let mut known = HashMap::new();
         for site in sites {
             let (mut bytes, mut calls) = (site.bytes, site.calls);
@@ -203,8 +203,7 @@ impl<'a> Stacks<'a> {
     #[must_use]
     pub fn by_source(sites: &'a [Site], modules: &'a [String]) -> Self {
         let mut this = Self::default();
-        let mut numbers =
-            Numbers { by: By::Place, of_place: HashMap::new(), of_name: HashMap::new() };
+        let mut numbers = Numbers::new(By::Place);
         let mut known = HashMap::new();
         for (site, module) in sites.iter().zip(modules) {
             let call = Frame::of(&site.origin);
@@ -269,6 +268,10 @@ struct Numbers {
 }
 
 impl Numbers {
+    fn new(by: By) -> Self {
+        Self { by, of_place: HashMap::new(), of_name: HashMap::new() }
+    }
+
     fn of<'a>(&mut self, frame: Frame<'a>, frames: &mut Vec<Frame<'a>>) -> usize {
         let place = match frame {
             Frame::Place(place) => Some(std::ptr::from_ref(place)),

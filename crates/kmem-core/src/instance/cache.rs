@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use kmem_layout::cache::{CacheBlock, MAX_CACHE_NAME};
+use kmem_layout::cache::{CacheBlock, MAX_CACHE_NAME, unpadded};
 
 use super::Instance;
 use super::constructed::Constructed;
@@ -91,9 +91,7 @@ impl Cache {
 
     /// Name of the cache, cut to 48 bytes.
     pub fn name(&self) -> &[u8] {
-        let name = &self.block.name;
-        let len = name.iter().position(|&b| b == 0).unwrap_or(MAX_CACHE_NAME);
-        &name[..len]
+        unpadded(&self.block.name)
     }
 
     /// Number of objects in use.

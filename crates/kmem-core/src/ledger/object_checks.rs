@@ -12,7 +12,7 @@
 
 use core::fmt;
 
-use kmem_layout::cache::{CacheBlock, CacheName, MAX_CACHES, RECORD_CACHE_SHIFT};
+use kmem_layout::cache::{CacheBlock, CacheName, MAX_CACHES, RECORD_CACHE_SHIFT, unpadded};
 use kmem_layout::root::{RootBlock, profiling};
 use kmem_layout::word::TAG_MASK;
 
@@ -238,8 +238,7 @@ impl fmt::Display for NameOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cache(name) => {
-                let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-                write!(f, "the cache {}", Printable(&name[..len]))
+                write!(f, "the cache {}", Printable(unpadded(name)))
             }
             Self::Kmalloc => f.write_str("kmalloc"),
             Self::Another => f.write_str("another cache"),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::ops::Range;
 
-use kmem_layout::cache::{CacheBlock, MAX_CACHE_NAME, MAX_CACHES};
+use kmem_layout::cache::{CacheBlock, MAX_CACHES, unpadded};
 
 use super::groups::{Charges, Groups};
 use super::root::{Root, Source, bad};
@@ -76,9 +76,9 @@ pub struct NamedCache {
 pub(crate) struct Named {
     /// By number, from 1.
     blocks: BTreeMap<u32, Block>,
-    /// By index of the group that pays, and number: live objects. None where records do not have
+    /// By number, and index of the group that pays: live objects. None where records do not have
     /// the cache.
-    by_group: Option<BTreeMap<(usize, u32), u64>>,
+    by_group: Option<BTreeMap<(u32, usize), u64>>,
 }
 
 /// A cache, as the process describes it.
@@ -127,7 +127,7 @@ impl Named {
         let by_group = root.records_caches.then(|| {
             let mut sums = BTreeMap::new();
             for (objcg, number, objects) in charges.caches() {
-                *sums.entry((groups.payer(objcg), number)).or_default() += objects;
+                *sums.entry((number, groups.payer(objcg))).or_default() += objects;
             }
             sums
         });
@@ -137,19 +137,16 @@ impl Named {
     /// Objects of a cache that some groups hold together; those of all groups without a range.
     fn objects(&self, number: u32, live: u64, groups: Option<&Range<usize>>) -> u64 {
         let Some(groups) = groups else { return live };
-        let counts = self.by_group.iter().flatten();
-        let of = |(at, of): (usize, u32)| of == number && groups.contains(&at);
-        counts.filter(|(key, _)| of(**key)).map(|(_, objects)| *objects).sum()
+        let of = (number, groups.start)..(number, groups.end);
+        self.by_group.iter().flat_map(|counts| counts.range(of.clone())).map(|(_, live)| live).sum()
     }
 }
 
 impl Block {
     fn parse(record: &[u8]) -> Self {
-        let name = record.get(offset_of!(CacheBlock, name)..).unwrap_or_default();
-        let name = name.get(..MAX_CACHE_NAME).unwrap_or_default();
-        let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+        let name = record.get(offset_of!(CacheBlock, name)..).and_then(|name| name.first_chunk());
         Self {
-            name: memory::name(&name[..len]),
+            name: name.map_or_else(String::new, |name| memory::name(unpadded(name))),
             size: field!(record, CacheBlock.size: u64),
             class: usize::try_from(field!(record, CacheBlock.class: u64)).unwrap_or(0),
             live: field!(record, CacheBlock.live: u64),
@@ -185,9 +182,7 @@ impl Snapshot {
         });
         for cache in caches {
             let key = (cache.size, cache.objects_per_slab, cache.pages_per_slab);
-            let none = Cache { active: 0, slabs: 0, active_slabs: 0, ..cache };
-            let sum = sums.entry(key).or_insert(none);
-            sum.add(&cache);
+            sums.entry(key).and_modify(|sum| sum.add(&cache)).or_insert(cache);
         }
         Ok(sums.into_values().collect())
     }
@@ -209,9 +204,8 @@ impl Snapshot {
             for (&number, block) in &books.named.blocks {
                 let active = books.named.objects(number, block.live, groups.as_ref());
                 let next = block.cache(active, &books.caches);
-                let none = Cache { active: 0, slabs: 0, active_slabs: 0, ..next };
-                let sum = sums.entry((&block.name, block.size)).or_insert(none);
-                sum.add(&next);
+                let key = (block.name.as_str(), block.size);
+                sums.entry(key).and_modify(|sum| sum.add(&next)).or_insert(next);
             }
         }
         let named =
