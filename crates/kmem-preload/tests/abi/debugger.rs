@@ -3,20 +3,14 @@
 
 use kmem_testing::is_missing;
 
-use crate::harness::{CONFIGURATIONS, Run, in_configurations, is_not_kmem, library, program};
+use crate::harness::{CONFIGURATIONS, Run, is_not_kmem, library, must_work_in, program};
 
 #[test]
 fn every_operation_ends_while_a_debugger_steps_through_it() {
     let path = program("stepping.c");
     // The last one closes the fast paths, and fills much memory byte by byte.
     let (_, configurations) = CONFIGURATIONS.split_last().expect("configurations");
-    in_configurations(
-        configurations,
-        || Run::new(&path),
-        |outcome| {
-            outcome.assert_quiet_success();
-        },
-    );
+    must_work_in(configurations, || Run::new(&path));
 }
 
 /// Without watch registers, gdb steps through the program and compares.

@@ -1,7 +1,7 @@
 //! fork, vfork and spawn from programs whose other threads allocate.
 
 use crate::harness::{
-    CONFIGURATIONS, Run, in_configurations, is_not_kmem, must_work, program, thorough,
+    CONFIGURATIONS, Run, is_not_kmem, must_work, must_work_in, program, thorough,
 };
 
 #[test]
@@ -9,22 +9,14 @@ fn children_of_a_busy_program_can_allocate() {
     let path = program("fork_storm.c");
     let (forks, seconds) = if thorough() { ("5000", "60") } else { ("2000", "4") };
     let run = || Run::new(&path).args(&[forks, "2", "8", seconds]);
-    in_configurations(&CONFIGURATIONS[..3], run, |outcome| {
-        outcome.assert_quiet_success();
-    });
+    must_work_in(&CONFIGURATIONS[..3], run);
 }
 
 #[test]
 fn child_has_access_to_pages_that_its_parent_was_making_inaccessible() {
     let path = program("fork_no_bytes.c");
     let forks = if thorough() { "5000" } else { "40" };
-    in_configurations(
-        &CONFIGURATIONS[..3],
-        || Run::new(&path).args(&[forks, "3"]),
-        |outcome| {
-            outcome.assert_quiet_success();
-        },
-    );
+    must_work_in(&CONFIGURATIONS[..3], || Run::new(&path).args(&[forks, "3"]));
 }
 
 #[test]
@@ -52,13 +44,7 @@ fn many_children_of_a_less_busy_program_can_allocate() {
 fn fork_does_not_deadlock_with_stream_locks() {
     let path = program("fork_and_stdio.c");
     let seconds = if thorough() { "20" } else { "1.5" };
-    in_configurations(
-        &CONFIGURATIONS[..3],
-        || Run::new(&path).arg(seconds),
-        |outcome| {
-            outcome.assert_quiet_success();
-        },
-    );
+    must_work_in(&CONFIGURATIONS[..3], || Run::new(&path).arg(seconds));
 }
 
 #[test]

@@ -4,7 +4,8 @@ use kmem_testing::{not_run, this_test};
 
 use crate::harness::{
     CHECKED_CONFIGURATIONS, Run, SIGSEGV, in_configurations, is_not_kmem, library, must_succeed,
-    no_cxx, program, program_with_libraries, program_with_options, released_library, thorough,
+    must_work_in, no_cxx, program, program_with_libraries, program_with_options, released_library,
+    thorough,
 };
 
 #[test]
@@ -55,9 +56,7 @@ fn a_group_pays_for_the_stacks_of_threads_and_an_overflow_meets_the_guard_of_the
     };
     let path = program_with_libraries("thread_stacks.c", "thread_stacks", &[&library]);
     let run = || Run::new(&path).without_preload();
-    in_configurations(CHECKED_CONFIGURATIONS, run, |outcome| {
-        outcome.assert_quiet_success();
-    });
+    must_work_in(CHECKED_CONFIGURATIONS, run);
     let overflow = || run().arg("overflow");
     in_configurations(CHECKED_CONFIGURATIONS, overflow, |outcome| {
         assert_eq!(outcome.signal(), Some(SIGSEGV), "{}", outcome.stderr);

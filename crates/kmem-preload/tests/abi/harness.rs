@@ -118,11 +118,14 @@ pub(crate) fn must_work(source: &str, arguments: &[&str]) {
         return;
     }
     let path = program(source);
-    in_configurations(
-        CONFIGURATIONS,
-        || Run::new(&path).args(arguments),
-        |outcome| {
-            outcome.assert_quiet_success();
-        },
-    );
+    must_work_in(CONFIGURATIONS, || Run::new(&path).args(arguments));
+}
+
+/// Runs a legitimate program in these configurations: it must succeed without a message of the
+/// library.
+#[track_caller]
+pub(crate) fn must_work_in(configurations: &[(&str, Environment)], run: impl Fn() -> Run) {
+    in_configurations(configurations, run, |outcome| {
+        outcome.assert_quiet_success();
+    });
 }

@@ -5,21 +5,15 @@ use std::path::Path;
 use kmem_testing::{Compiler, compile_once, is_missing};
 
 use crate::harness::{
-    CONFIGURATIONS, Run, in_configurations, is_not_kmem, library, must_work, no_cxx, program,
-    program_with_libraries, shared_library,
+    CONFIGURATIONS, Run, in_configurations, is_not_kmem, library, must_work, must_work_in, no_cxx,
+    program, program_with_libraries, shared_library,
 };
 
 #[test]
 fn constructors_allocate() {
     let needed = shared_library("early_library.c");
     let path = program_with_libraries("early.c", "early", &[&needed]);
-    in_configurations(
-        CONFIGURATIONS,
-        || Run::new(&path),
-        |outcome| {
-            outcome.assert_quiet_success();
-        },
-    );
+    must_work_in(CONFIGURATIONS, || Run::new(&path));
 }
 
 #[test]
@@ -46,13 +40,7 @@ fn destructors_of_threads_and_of_the_process_allocate() {
 #[track_caller]
 fn plugin(flag: &str, case: &str) {
     let (host, plugin) = (program("load_plugin.c"), shared_library("plugin.c"));
-    in_configurations(
-        CONFIGURATIONS,
-        || Run::new(&host).arg(&plugin).args(&[flag, case]),
-        |outcome| {
-            outcome.assert_quiet_success();
-        },
-    );
+    must_work_in(CONFIGURATIONS, || Run::new(&host).arg(&plugin).args(&[flag, case]));
 }
 
 #[test]
@@ -92,13 +80,7 @@ fn allocator_itself_is_loaded_at_run_time() {
     }
     let (path, library) =
         (program("load_allocator.c"), library().expect("there is a library to test"));
-    in_configurations(
-        CONFIGURATIONS,
-        || Run::new(&path).without_preload().arg(&library),
-        |outcome| {
-            outcome.assert_quiet_success();
-        },
-    );
+    must_work_in(CONFIGURATIONS, || Run::new(&path).without_preload().arg(&library));
 }
 
 #[test]
@@ -150,13 +132,7 @@ fn common_programs_start_and_end() {
         ),
     ] {
         if !is_missing(command) {
-            in_configurations(
-                CONFIGURATIONS,
-                || Run::new(command).args(arguments),
-                |outcome| {
-                    outcome.assert_quiet_success();
-                },
-            );
+            must_work_in(CONFIGURATIONS, || Run::new(command).args(arguments));
         }
     }
 }

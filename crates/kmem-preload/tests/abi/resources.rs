@@ -2,7 +2,9 @@
 
 use kmem_testing::{Outcome, is_missing, not_run, this_test};
 
-use crate::harness::{CONFIGURATIONS, Run, in_configurations, must_work, no_cxx, program};
+use crate::harness::{
+    CONFIGURATIONS, Run, in_configurations, must_work, must_work_in, no_cxx, program,
+};
 
 #[test]
 fn programs_start_in_128_mebibytes_of_address_space() {
@@ -10,9 +12,7 @@ fn programs_start_in_128_mebibytes_of_address_space() {
     {
         if !is_missing(command) {
             let run = || Run::after_shell("ulimit -v 131072", command).args(arguments);
-            in_configurations(CONFIGURATIONS, run, |outcome| {
-                outcome.assert_quiet_success();
-            });
+            must_work_in(CONFIGURATIONS, run);
         }
     }
 }
@@ -163,9 +163,7 @@ fn no_file_may_grow() {
 #[test]
 fn small_process_stack() {
     let run = || Run::after_shell("ulimit -s 64", program("few_resources.c")).arg("nothing");
-    in_configurations(&CONFIGURATIONS[..3], run, |outcome| {
-        outcome.assert_quiet_success();
-    });
+    must_work_in(&CONFIGURATIONS[..3], run);
 }
 
 #[test]

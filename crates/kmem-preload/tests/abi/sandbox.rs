@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::harness::{CONFIGURATIONS, Environment, Run, in_configurations, is_not_kmem, program};
+use crate::harness::{CONFIGURATIONS, Environment, Run, is_not_kmem, must_work_in, program};
 
 /// Options that change which system calls kmem makes, beside those of [`CONFIGURATIONS`].
 const OPTIONS: &[&str] = &[
@@ -30,9 +30,7 @@ fn works_in(filter: &str, how: &str) {
     }
     let path = sandbox();
     let run = || Run::new(&path).args(&[filter, how]);
-    in_configurations(CONFIGURATIONS, run, |outcome| {
-        outcome.assert_quiet_success();
-    });
+    must_work_in(CONFIGURATIONS, run);
 }
 
 /// Runs the program with every option, which come after `first`.

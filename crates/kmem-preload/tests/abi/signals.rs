@@ -6,7 +6,7 @@ use kmem_snapshot::{By, Query, Target};
 use kmem_testing::Coprocess;
 
 use crate::harness::{
-    CONFIGURATIONS, Run, in_configurations, is_not_kmem, library, program, program_with_libraries,
+    CONFIGURATIONS, Run, is_not_kmem, library, must_work_in, program, program_with_libraries,
     thorough,
 };
 
@@ -19,9 +19,7 @@ fn storm(case: &str, largest: &str) {
     let path = program("signal_storm.c");
     let seconds = if thorough() { "20" } else { "0.8" };
     let run = || Run::new(&path).args(&[case, seconds, largest]);
-    in_configurations(&CONFIGURATIONS[..3], run, |outcome| {
-        outcome.assert_quiet_success();
-    });
+    must_work_in(&CONFIGURATIONS[..3], run);
 }
 
 #[test]

@@ -1,15 +1,13 @@
 //! Random work by several threads, every block carrying a pattern, in every configuration.
 
-use crate::harness::{CONFIGURATIONS, Run, in_configurations, is_not_kmem, program, thorough};
+use crate::harness::{CONFIGURATIONS, Run, is_not_kmem, must_work_in, program, thorough};
 
 #[track_caller]
 fn stress(threads: &str, extra: &[&str]) {
     let path = program("stress.c");
     let seconds = if thorough() { "60" } else { "1.5" };
     let run = || Run::new(&path).args(&[threads, seconds, "1"]).args(extra);
-    in_configurations(CONFIGURATIONS, run, |outcome| {
-        outcome.assert_quiet_success();
-    });
+    must_work_in(CONFIGURATIONS, run);
 }
 
 #[test]

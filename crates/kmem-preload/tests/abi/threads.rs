@@ -3,20 +3,14 @@
 use kmem_testing::{library, not_run, this_test};
 
 use crate::harness::{
-    CONFIGURATIONS, Run, in_configurations, must_work, program, released_library, thorough,
+    CONFIGURATIONS, Run, must_work, must_work_in, program, released_library, thorough,
 };
 
 #[test]
 fn memory_does_not_grow_with_the_number_of_past_threads() {
     let path = program("thread_storm.c");
     let threads = if thorough() { "200000" } else { "20000" };
-    in_configurations(
-        &CONFIGURATIONS[..3],
-        || Run::new(&path).arg(threads),
-        |outcome| {
-            outcome.assert_quiet_success();
-        },
-    );
+    must_work_in(&CONFIGURATIONS[..3], || Run::new(&path).arg(threads));
 }
 
 #[test]
@@ -57,11 +51,7 @@ fn asynchronously_cancelled_threads_leave_no_lock_behind() {
         return;
     };
     let path = program("cancellation.c");
-    in_configurations(
-        CONFIGURATIONS,
-        || Run::new(&path).args(&["async", "300"]).without_preload().env("LD_PRELOAD", &library),
-        |outcome| {
-            outcome.assert_quiet_success();
-        },
-    );
+    must_work_in(CONFIGURATIONS, || {
+        Run::new(&path).args(&["async", "300"]).without_preload().env("LD_PRELOAD", &library)
+    });
 }
