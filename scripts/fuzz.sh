@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+#
 # Builds the fuzz targets of all readers, and runs as many at a time as there are processors.
 #
 # usage: scripts/fuzz.sh [--seconds N] [--seed N] [TARGET..]
@@ -11,33 +12,16 @@
 # The harness (crates/kmem-fuzz) holds a reader to a second of processor time and 64 MiB that it
 # allocates for one input. The limits of libFuzzer are for what the harness cannot see: -timeout
 # for a reader that hangs, -rss_limit_mb for the process with libFuzzer's own tables.
+
 set -euo pipefail
-cd "$(dirname "$0")/.."
-. scripts/not-run.sh
+. "$(dirname "$0")/options.sh"
 
 seconds=30
 seed=0
-targets=()
-while [ $# -gt 0 ]; do
-  case $1 in
-  --seconds)
-    seconds=${2:?a number of seconds}
-    shift 2
-    ;;
-  --seed)
-    seed=${2:?a number}
-    shift 2
-    ;;
-  -*)
-    sed -n '4p' "$0" >&2
-    exit 2
-    ;;
-  *)
-    targets+=("$1")
-    shift
-    ;;
-  esac
-done
+read_options 'seconds seed ...' "$@"
+targets=("${words[@]}")
+cd "$(dirname "$0")/.."
+. scripts/not-run.sh
 
 # Where cargo-fuzz is not installed, the project has its own.
 export PATH=$PWD/target/tools/bin:$PATH

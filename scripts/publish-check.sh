@@ -1,23 +1,19 @@
 #!/usr/bin/env bash
+#
 # Checks what the registry would get. Every crate that is published is packed and built from its
 # package, in order, by the oldest toolchain that the crates promise. Nothing is uploaded.
 #
 # usage: scripts/publish-check.sh [--names]
 #
 # --names also asks the registry whether each name is free.
+
 set -euo pipefail
+. "$(dirname "$0")/options.sh"
+
+names=0
+read_options 'names!' "$@"
 cd "$(dirname "$0")/.."
 . scripts/not-run.sh
-
-names=
-case ${1-} in
---names) names=yes ;;
-'') ;;
-*)
-  sed -n '5p' "$0" >&2
-  exit 2
-  ;;
-esac
 
 toolchain=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 if ! rustup toolchain install "$toolchain" --profile minimal >/dev/null 2>&1; then
@@ -43,7 +39,7 @@ for crate in $(published); do
   done
   # The layout of the index is that of names with four letters and more.
   address=https://index.crates.io/${crate:0:2}/${crate:2:2}/$crate
-  if [ -n "$names" ]; then
+  if ((names)); then
     case $(curl -s -o /dev/null -w '%{http_code}' "$address") in
     404) echo "$crate: free" ;;
     200) echo "$crate: taken" ;;
