@@ -179,6 +179,9 @@ impl Snapshot {
     }
 
     fn of(image: &Image<'_>, objects: bool) -> Result<Self, ReadError> {
+        // A process that ends meanwhile loses the path of its executable before its memory's copy
+        // is complete.
+        let (pid, exe, comm) = (image.pid(), image.exe(), image.comm());
         let budget = image.budget();
         let read = |source: &Source<'_>, root: &Root| Books::read(source, root, objects);
         let Followed { maps, pages, kept: books, faults } = follow(image, &budget, read)?;
@@ -202,7 +205,6 @@ impl Snapshot {
         accounting.page_tables = image.page_tables();
         accounting.tables = Tables::known_by(pages.as_ref());
         image.verify()?;
-        let (pid, exe, comm) = (image.pid(), image.exe(), image.comm());
         Ok(Self { pid, exe, comm, maps, books, faults, mappings, accounting, budget })
     }
 

@@ -213,7 +213,8 @@ impl Watch<'_> {
             self.loaded = true;
             let peak = self.boxes.addresses_at_peak(exiting.pid);
             let reading = read(exiting.pid, &peak);
-            if let (Some(follow), Ok(reading)) = (&mut self.wants.follow, &reading) {
+            // Nothing is read after this: the process only takes itself apart.
+            if let (Some(follow), Ok(reading)) = (self.wants.follow.take(), &reading) {
                 follow.last(reading);
             }
             self.main = Some(reading);
