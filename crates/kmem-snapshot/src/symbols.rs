@@ -12,6 +12,7 @@
 //! metered   DWARF, read within a budget
 //! build_id  build ids of ELF files
 //! bytes     an ELF file, read within a budget
+//! debug_file separate debug files of an ELF file
 //! dead      files of a process that has ended
 //! kept      names that are kept from one reading to the next
 //! loaded    modules of kmem's loader
@@ -21,6 +22,7 @@
 mod build_id;
 mod bytes;
 mod dead;
+mod debug_file;
 mod elf;
 mod functions;
 mod kept;
@@ -44,7 +46,8 @@ use crate::core_file::CoreFile;
 use crate::memory::Memory;
 use crate::process::{Mapping, Maps, Process, open_regular};
 use bytes::ReadSeek;
-use elf::{Elf, SearchPath, build_id_in};
+use debug_file::SearchPath;
+use elf::{Elf, build_id_in};
 use loaded::Loaded;
 use perf_map::PerfMap;
 
@@ -270,7 +273,7 @@ pub(crate) fn named_by_map(text: &str, address: u64) -> Option<String> {
 /// Resolves one virtual address of a file that no process maps.
 #[must_use]
 pub fn probe(path: &Path, address: u64) -> Option<Place> {
-    let file = elf::open(path, 0)?;
+    let file = debug_file::open(path, 0)?;
     let search = SearchPath { module: path, roots: &[PathBuf::from("/")] };
     let elf = Elf::parse(Box::new(file), &search, &Budget::default())?;
     let mut place = Place { offset: address, ..Place::default() };
@@ -564,7 +567,7 @@ fn source_of(
     }
     // This is the mapped file itself, even if it has been deleted. Opening it needs privilege.
     let by_mapping = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
-    if let Some(file) = elf::open(&process.path(&by_mapping), 0) {
+    if let Some(file) = debug_file::open(&process.path(&by_mapping), 0) {
         return Some(Box::new(file));
     }
     if mapping.deleted {

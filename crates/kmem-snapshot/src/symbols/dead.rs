@@ -8,6 +8,7 @@ use std::path::Path;
 use super::Mismatches;
 use super::build_id::hex;
 use super::bytes::ReadSeek;
+use super::debug_file;
 use super::elf::{self, build_id_in};
 use crate::core_file::CoreFile;
 use crate::memory::Memory;
@@ -30,7 +31,7 @@ pub(super) fn source_of(
     if !mapping.is_file() {
         return None;
     }
-    let Some(file) = elf::open(path, 0) else {
+    let Some(file) = debug_file::open(path, 0) else {
         mismatches.push(format!("{}: cannot be opened here; no names from it", path.display()));
         return None;
     };
@@ -53,7 +54,7 @@ pub(super) fn source_by_name(
         return None;
     }
     let path = other.unwrap_or(Path::new(&mapping.path));
-    let Some(file) = elf::open(path, 0) else {
+    let Some(file) = debug_file::open(path, 0) else {
         mismatches.push(format!("{}: cannot be opened here; no names from it", path.display()));
         return None;
     };

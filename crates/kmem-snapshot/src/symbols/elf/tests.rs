@@ -1,5 +1,3 @@
-use std::io::Write as _;
-
 use super::*;
 
 #[test]
@@ -89,31 +87,6 @@ fn the_programs_own_code() {
     ] {
         assert!(!is_library(name, "/src/app.cc"), "{name}");
     }
-}
-
-#[test]
-fn build_id_paths() {
-    let path = build_id_path(&[0xab, 0xcd, 0x01]).unwrap();
-    assert_eq!(path, Path::new("usr/lib/debug/.build-id/ab/cd01.debug"));
-    assert_eq!(build_id_path(&[]), None);
-    assert_eq!(build_id_path(&[1]), None);
-    assert_eq!(build_id_path(&[1; 1000]), None);
-}
-
-#[test]
-fn crc_is_that_of_the_debug_link() {
-    let mut file = tempfile::tempfile().unwrap();
-    file.write_all(b"123456789").unwrap();
-    file.rewind().unwrap();
-    let file = with_crc(file, 0xcbf4_3926, &Budget::default()).unwrap();
-    assert!(with_crc(file, 1, &Budget::default()).is_none());
-}
-
-#[test]
-fn only_regular_files() {
-    assert!(open(Path::new("/dev/zero"), 0).is_none());
-    assert!(open(Path::new("/"), 0).is_none());
-    assert!(open(Path::new("/proc/self/exe"), 0).is_some());
 }
 
 #[test]
