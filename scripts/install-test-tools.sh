@@ -43,6 +43,8 @@ readonly TOOLS=(
   "cmake cmake"
   "pkg-config pkg-config"
   "debootstrap debootstrap"
+  "debuginfod debuginfod"
+  "debuginfod-find debuginfod"
   "modinfo kmod"
   "groff groff-base"
   "prometheus prometheus"

@@ -74,6 +74,15 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("attach", &["kmem attach -p 1234"]),
     ("doctor", &["kmem doctor", "kmem doctor --json | jq '.checks[].state'"]),
     ("leaks", &["kmem leaks -p 1234", "kmem leaks -p server --json | jq .direct.bytes"]),
+    (
+        "symbolize",
+        &[
+            "kmem dump -p 1234 --json -o rows.json",
+            "kmem symbolize rows.json --format table",
+            "kmem symbolize server.rec@peak --debug-dir ./debug -o peak.json",
+            "DEBUGINFOD_URLS=https://debuginfod.debian.net kmem symbolize rows.json",
+        ],
+    ),
     ("kernel", &["kmem kernel"]),
     ("buddyinfo", &["kmem buddyinfo -p 1234 --index"]),
     ("context", &["kmem context -p 1234 pool_new --depth 3", "kmem context -p 1234 --off"]),

@@ -16,6 +16,7 @@
 //! kmem man                        pages of the manual
 //! kmem record -o FILE -- CMD      the rows at many moments, in a file
 //! kmem report FILE -o FILE.html   a recording as a page for a browser
+//! kmem symbolize FILE             names for a file that came from another machine
 //! kmem kernel                     the account of the Linux kernel's memory
 //! kmem buddyinfo -p PID           free blocks of pages per order
 //! kmem context -p PID SITE        tell the callers of one call site apart
@@ -98,6 +99,7 @@ mod report;
 mod run;
 mod slabinfo;
 mod source;
+mod symbolize;
 mod sysctl;
 mod top;
 mod untracked;
@@ -157,6 +159,12 @@ enum Command {
     ///
     /// A source that is no recording has no time axis. The page needs no network.
     Report(report::Args),
+    /// Name call sites of a file that came from another machine, by debug files or debuginfod
+    ///
+    /// A source is as in kmem diff. Rows whose programs were stripped have a module and an offset.
+    /// The build ids of the modules are in the file. Debug files come from /usr/lib/debug, from
+    /// --debug-dir, and from the servers in DEBUGINFOD_URLS.
+    Symbolize(symbolize::Args),
     /// Print the account of the Linux kernel's memory: call sites, slabs, zones
     Kernel(kernel::Args),
     /// Print the number of free blocks of pages per order, of a process or a core file
@@ -208,6 +216,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => manual::completions(&args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => manual::man(&args).map(|()| ExitCode::SUCCESS),
         Command::Kernel(args) => kernel::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Symbolize(args) => symbolize::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Diff(args) => diff::main(&args),
         Command::Record(args) => record::main(&args),
         Command::Report(args) => report::main(&args).map(|()| ExitCode::SUCCESS),

@@ -121,6 +121,7 @@ pub use error::ReadError;
 pub use kernel::Summary as KernelMemory;
 pub use notes::Note;
 pub use process::Process;
-pub use reading::{By, Query, ReadFailure, Reading, Recorder, Target, When};
+pub use reading::{By, Query, ReadFailure, Reading, Recorder, Symbolized, Target, When};
 pub use select::Selection;
 pub use sites::{Filter, Pattern, Site};
+pub use symbols::DebugFiles;

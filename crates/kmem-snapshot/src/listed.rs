@@ -22,8 +22,8 @@ mod log;
 mod recorded;
 mod text;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::num::NonZeroUsize;
@@ -54,6 +54,8 @@ pub(crate) struct List {
     pub(crate) time_ns: Option<u64>,
     /// The equation of the process, where the file tells.
     pub(crate) accounting: Option<Accounting>,
+    /// Build ids in hexadecimal digits, by the paths of the files, where the file tells.
+    pub(crate) build_ids: BTreeMap<String, String>,
     /// Live objects.
     pub(crate) heap: Rows,
     /// The allocator's own memory.
@@ -98,6 +100,13 @@ impl Rows {
         sum.chains.extend(site.chains);
         Ok(())
     }
+}
+
+/// Adds up rows of one place.
+pub(crate) fn added_up(sites: impl IntoIterator<Item = Site>) -> Result<Vec<Site>, String> {
+    let (mut rows, mut limits) = (Rows::default(), Limits::default());
+    sites.into_iter().try_for_each(|site| rows.add(site, &mut limits))?;
+    Ok(rows.sites)
 }
 
 impl List {

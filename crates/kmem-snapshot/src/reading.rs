@@ -10,6 +10,7 @@ mod follow;
 mod nameless;
 mod provenance;
 mod sums;
+mod symbolize;
 mod target;
 
 use std::borrow::Cow;
@@ -22,6 +23,7 @@ pub use details::Details;
 pub use follow::Recorder;
 pub use provenance::Provenance;
 pub use sums::ModuleTotal;
+pub use symbolize::Symbolized;
 pub use target::{CallSite, Target, ToldApart, When};
 use target::{Opened, noted};
 pub(crate) use target::{note_books, over_budget};
@@ -33,7 +35,7 @@ use crate::listed::List;
 use crate::notes::Note;
 use crate::program::base_name;
 use crate::sites::{Filter, Origin, Site, large_arenas, resolve_mappings, resolve_where, total};
-use crate::symbols::{Kept, Symbols};
+use crate::symbols::{Kept, Place, Symbols};
 
 /// Keys that tell rows apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -227,7 +229,8 @@ impl Target {
         let metadata = if query.metadata { metadata(&snapshot, filter) } else { Vec::new() };
         let filtered = filter.is_on();
         let files = kept.learn(&symbols, &snapshot.maps);
-        notes.extend(nameless::note(sites.iter().chain(&mappings), &snapshot.maps, &files));
+        let path_of = |place: &Place| Some(snapshot.maps.find(place.address)?.path.as_str());
+        notes.extend(nameless::note(sites.iter().chain(&mappings), path_of, &files));
         let provenance = Provenance::of(self, &opened, moment.as_ref()).with_files(&files);
         let notes = Vec::new();
         Ok(Reading {

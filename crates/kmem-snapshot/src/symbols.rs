@@ -7,19 +7,21 @@
 //! debug file.
 //!
 //! ```text
-//! elf       names in one ELF file
-//! functions its functions, by the symbol table
-//! metered   DWARF, read within a budget
-//! build_id  build ids of ELF files
-//! bytes     an ELF file, read within a budget
-//! debug_file separate debug files of an ELF file
-//! dead      files of a process that has ended
-//! kept      names that are kept from one reading to the next
-//! loaded    modules of kmem's loader
-//! perf_map  names of code made at run time
+//! elf          names in one ELF file
+//! functions    its functions, by the symbol table
+//! metered      DWARF, read within a budget
+//! debug_file   separate debug files
+//! build_id     build ids of ELF files
+//! by_build_id  names in files that no process maps
+//! bytes        an ELF file, read within a budget
+//! dead         files of a process that has ended
+//! kept         names that are kept from one reading to the next
+//! loaded       modules of kmem's loader
+//! perf_map     names of code made at run time
 //! ```
 
 mod build_id;
+mod by_build_id;
 mod bytes;
 mod dead;
 mod debug_file;
@@ -39,6 +41,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use by_build_id::DebugFiles;
 pub use kept::Kept;
 
 use crate::budget::Budget;
@@ -47,7 +50,8 @@ use crate::memory::Memory;
 use crate::process::{Mapping, Maps, Process, open_regular};
 use bytes::ReadSeek;
 use debug_file::SearchPath;
-use elf::{Elf, build_id_in};
+pub(crate) use elf::Elf;
+use elf::build_id_in;
 use loaded::Loaded;
 use perf_map::PerfMap;
 
@@ -109,7 +113,7 @@ impl Place {
     }
 
     /// Fills in the names of `offset`, a virtual address of the file.
-    fn name(&mut self, elf: &Elf) {
+    pub(crate) fn name(&mut self, elf: &Elf) {
         (self.function, self.source) = elf.names(self.offset).into();
     }
 }

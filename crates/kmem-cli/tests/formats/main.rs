@@ -7,6 +7,7 @@ mod fake_box;
 #[path = "../program/mod.rs"]
 mod program;
 mod readers;
+mod symbolize;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

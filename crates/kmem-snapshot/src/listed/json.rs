@@ -3,13 +3,14 @@
 //! A row is added to the list before the next one is read. A row by itself is bounded, too: see
 //! [`up_to`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{BufRead, Read as _};
 use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::limits::{MAX_CHAIN, MAX_CHAINS, MAX_TAGS};
@@ -22,6 +23,8 @@ use crate::report::size;
 use crate::sites::{Chain, Mapped, Origin, Site, Tag, total};
 use crate::symbols::Place;
 
+/// Most files with a build id.
+const MAX_FILES: usize = 4096;
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 256 << 20;
 
@@ -38,6 +41,8 @@ struct Reading {
     time_ns: Option<u64>,
     #[serde(default)]
     totals: Option<Totals>,
+    #[serde(default, deserialize_with = "build_ids")]
+    build_ids: BTreeMap<String, String>,
     rows: Rows,
 }
 
@@ -112,8 +117,9 @@ pub(super) fn read(
     let reading: Reading = serde_json::from_slice(&bytes)
         .map_err(|error| bad(path, format!("not the JSON of kmem dump: {error}")))?;
     drop(bytes);
-    let Reading { pid, exe, host, time_ns, totals, rows: Rows { list, count } } = reading;
-    let mut list = List { pid: pid.unwrap_or(0), exe, host, time_ns, ..list };
+    let Reading { pid, exe, host, time_ns, totals, build_ids, rows } = reading;
+    let Rows { list, count } = rows;
+    let mut list = List { pid: pid.unwrap_or(0), exe, host, time_ns, build_ids, ..list };
     name_main(&mut list);
     note_merged(path, count, "rows", &list, notes);
     let has = total(&list.heap.sites);
@@ -155,6 +161,33 @@ impl<'de> Deserialize<'de> for Rows {
         };
         each(deserializer, add)?;
         Ok(rows)
+    }
+}
+
+fn build_ids<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    deserializer.deserialize_map(BuildIds)
+}
+
+struct BuildIds;
+
+impl<'de> Visitor<'de> for BuildIds {
+    type Value = BTreeMap<String, String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("build ids by path")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut all = BTreeMap::new();
+        while let Some((path, id)) = map.next_entry()? {
+            if all.len() == MAX_FILES {
+                return Err(A::Error::custom(format!("more than {MAX_FILES} build ids")));
+            }
+            all.insert(path, id);
+        }
+        Ok(all)
     }
 }
 
@@ -322,6 +355,16 @@ mod tests {
         assert!(error.contains("more than 131072 chains in a row at line 1"), "{error}");
         let error = refusal(&row(&format!(r#""tags":[{}!"#, "8,".repeat(MAX_TAGS + 1))));
         assert!(error.contains("more than 1048576 tags in a row at line 1"), "{error}");
+    }
+
+    #[test]
+    fn build_ids_are_bounded_while_they_are_read() {
+        let ids: Vec<String> = (0..=MAX_FILES).map(|n| format!(r#""{n}":"0""#)).collect();
+        let error = refusal(&format!(r#"{{"build_ids":{{{}!"#, ids.join(",")));
+        assert!(error.contains("more than 4096 build ids at line 1"), "{error}");
+        let list = format!(r#"{{"rows":[],"build_ids":{{{}}}}}"#, ids[1..].join(","));
+        let list = read(list.as_bytes(), Path::new("json"), &mut Vec::new()).unwrap();
+        assert_eq!(list.build_ids.len(), MAX_FILES);
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub(super) fn read(path: &Path, at: At, notes: &mut Vec<Note>) -> Result<List, R
         host: Some(about.host.clone()),
         time_ns: Some(moment.time_ns),
         accounting: moment.accounting(),
+        build_ids: about.build_ids.clone(),
         ..List::default()
     };
     recording

@@ -34,6 +34,7 @@ pub fn reading(reading: &Reading, rows: &[Site]) -> Value {
         "totals": { "bytes": bytes, "calls": calls },
         "accounting": reading.accounting().map(|_| accounting(snapshot)),
         "notes": reading.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "build_ids": reading.provenance.build_ids,
         "rows": rows,
     });
     if reading.filtered {

@@ -160,6 +160,7 @@ impl Recorder {
             Some(pid) => (about.pid, about.exe) = (pid, reading.snapshot.exe.clone()),
             None => about.source = reading.name(),
         }
+        about.build_ids.clone_from(&reading.provenance.build_ids);
         self.set_about(about)?;
         let mut moment = self.account(&reading.snapshot);
         if reading.accounting().is_none() {
@@ -247,10 +248,13 @@ impl Recorder {
     fn open(&mut self, process: &Process, snapshot: &Snapshot) -> Result<(), ReadError> {
         let (pid, exe) = (snapshot.pid, snapshot.exe.clone());
         let is_other = self.about.exe != exe;
-        self.set_about(About { pid, exe, ..self.about.clone() })?;
+        let mut about = About { pid, exe, ..self.about.clone() };
         let code = code(&snapshot.maps);
         if code == self.code && self.symbols.is_some() {
-            return Ok(());
+            return self.set_about(about);
+        }
+        if is_other {
+            about.build_ids.clear();
         }
         if is_other || !self.code.iter().all(|old| code.binary_search(old).is_ok()) {
             // Other code may be at an address that has a name.
@@ -261,8 +265,10 @@ impl Recorder {
         let first = code.iter().map(|(start, ..)| start.saturating_add(1));
         let addresses: Vec<u64> = first.chain(snapshot.addresses()).collect();
         let modules = Modules::open(process, &snapshot.maps, &addresses, &Budget::default());
+        let new = modules.build_ids().iter().map(|(path, id)| (path.clone(), id.clone()));
+        about.build_ids.extend(new);
         (self.symbols, self.code) = (Some(Symbols::of(modules)), code);
-        Ok(())
+        self.set_about(about)
     }
 
     /// A moment with the account, the groups and the size classes.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::notes::Note;
-use crate::process::Maps;
 use crate::sites::{Origin, Site};
+use crate::symbols::Place;
 
 /// Nameless memory is worth a note if it is one part in this many of the memory of all rows.
 const WORTH: i64 = 100;
@@ -15,7 +15,7 @@ const WORTH: i64 = 100;
 /// known, or the debug file is there.
 pub(super) fn note<'a>(
     rows: impl Iterator<Item = &'a Site>,
-    maps: &Maps,
+    path_of: impl Fn(&Place) -> Option<&'a str>,
     build_ids: &BTreeMap<String, String>,
 ) -> Option<Note> {
     let mut of_files: BTreeMap<&str, i64> = BTreeMap::new();
@@ -27,8 +27,8 @@ pub(super) fn note<'a>(
             continue;
         }
         nameless = nameless.saturating_add(site.bytes);
-        if let Some(mapping) = maps.find(place.address) {
-            let sum = of_files.entry(&mapping.path).or_default();
+        if let Some(path) = path_of(place) {
+            let sum = of_files.entry(path).or_default();
             *sum = sum.saturating_add(site.bytes);
         }
     }
@@ -50,7 +50,6 @@ fn debug_file(id: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::process::{Mapping, Process};
-    use crate::symbols::Place;
 
     fn row(address: u64, function: Option<&str>, bytes: i64) -> Site {
         let function = function.map(Into::into);
@@ -64,6 +63,7 @@ mod tests {
         let mut files: Vec<&Mapping> =
             maps.overlapping(0..u64::MAX).filter(|of| of.is_file()).collect();
         files.dedup_by_key(|of| &of.path);
+        let path_of = |place: &Place| Some(maps.find(place.address)?.path.as_str());
         let [small, large] = [files[0], files[1]];
         let ids: BTreeMap<_, _> =
             [(large.path.clone(), "ffff0123".to_owned()), (small.path.clone(), "f".to_owned())]
@@ -77,12 +77,12 @@ mod tests {
         let debug = "/usr/lib/debug/.build-id/ff/ff0123.debug".to_owned();
         let path = large.path.clone();
         let expected = Note::Nameless { nameless: 60, bytes: 50, path, debug };
-        assert_eq!(note(rows.iter(), &maps, &ids), Some(expected));
+        assert_eq!(note(rows.iter(), path_of, &ids), Some(expected));
         // An id that is no id, a file without one, names for all, and next to nothing.
-        assert_eq!(note(rows[..1].iter(), &maps, &ids), None);
-        assert_eq!(note(rows.iter(), &maps, &BTreeMap::new()), None);
-        assert_eq!(note(rows[3..].iter(), &maps, &ids), None);
+        assert_eq!(note(rows[..1].iter(), path_of, &ids), None);
+        assert_eq!(note(rows.iter(), path_of, &BTreeMap::new()), None);
+        assert_eq!(note(rows[3..].iter(), path_of, &ids), None);
         let rows = [row(large.start, None, 1), row(large.start, Some("main"), 200)];
-        assert_eq!(note(rows.iter(), &maps, &ids), None);
+        assert_eq!(note(rows.iter(), path_of, &ids), None);
     }
 }

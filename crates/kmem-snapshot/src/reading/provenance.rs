@@ -35,7 +35,7 @@ impl Provenance {
         Self { time_ns, ..now }
     }
 
-    /// That of a list, which names no files. JSON of kmem tells its machine and its time.
+    /// That of a list. JSON of kmem tells its machine, its time and its files.
     pub(super) fn of_list(target: &Target, list: &List) -> Self {
         let now = Self::now();
         let time_ns = list.time_ns.unwrap_or_else(|| match target {
@@ -43,7 +43,7 @@ impl Provenance {
             _ => now.time_ns,
         });
         let host = list.host.clone().unwrap_or(now.host);
-        Self { host, time_ns, ..now }
+        Self { host, time_ns, build_ids: list.build_ids.clone() }
     }
 
     pub(super) fn now() -> Self {

@@ -10,6 +10,8 @@
 //! message of protocol buffers, compressed by zstd where a flag says so. Readers pass over kinds
 //! and fields that they do not know.
 
+use std::collections::BTreeMap;
+
 use prost::Message;
 
 /// First bytes of the file.
@@ -130,6 +132,9 @@ pub struct About {
     /// Name of a source that is no process.
     #[prost(string, tag = "5")]
     pub source: String,
+    /// Build ids in hexadecimal digits, by the paths of files.
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub build_ids: BTreeMap<String, String>,
 }
 
 /// New names. Indexes count from the beginning of the file.

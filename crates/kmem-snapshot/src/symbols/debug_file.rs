@@ -81,6 +81,7 @@ impl SearchPath<'_> {
         if let Some(id) = &links.build_id
             && let Some(path) = build_id_path(id)
         {
+            let path = Path::new(DEBUG_DIR).join(path);
             let files = self.roots.iter().filter_map(|root| open(&root.join(&path), 0));
             if let Some(found) = files.map(cache).find(|bytes| has_build_id(bytes, id)) {
                 return Some(found);
@@ -106,7 +107,7 @@ impl SearchPath<'_> {
         // A relative name is relative to the debug file, in DEBUG_DIR/.build-id/ab.
         let beside = Path::new(DEBUG_DIR).join(".build-id/xx").join(name);
         let dwz = Path::new(DEBUG_DIR).join(".dwz").join(name.file_name()?);
-        let by_id = build_id_path(&link.build_id);
+        let by_id = build_id_path(&link.build_id).map(|path| Path::new(DEBUG_DIR).join(path));
         let places = [Some(name.to_owned()), Some(beside), Some(dwz), by_id];
         let files = self.roots.iter().flat_map(|root| {
             places.iter().flatten().filter_map(move |place| open(&root.join(place), 0))
@@ -116,12 +117,12 @@ impl SearchPath<'_> {
     }
 }
 
-/// `.build-id/ab/cdef.debug` under the directory of debug files.
-fn build_id_path(id: &[u8]) -> Option<PathBuf> {
+/// `.build-id/ab/cdef.debug`, in a directory of debug files.
+pub(super) fn build_id_path(id: &[u8]) -> Option<PathBuf> {
     let (first, rest) =
         id.split_first().filter(|(_, rest)| !rest.is_empty() && rest.len() <= 64)?;
     let rest: String = rest.iter().map(|b| format!("{b:02x}")).collect();
-    Some(Path::new(DEBUG_DIR).join(format!(".build-id/{first:02x}/{rest}.debug")))
+    Some(PathBuf::from(format!(".build-id/{first:02x}/{rest}.debug")))
 }
 
 fn cache(file: File, budget: &Budget) -> Bytes {
@@ -164,7 +165,7 @@ mod tests {
     #[test]
     fn build_id_paths() {
         let path = build_id_path(&[0xab, 0xcd, 0x01]).unwrap();
-        assert_eq!(path, Path::new("usr/lib/debug/.build-id/ab/cd01.debug"));
+        assert_eq!(path, Path::new(".build-id/ab/cd01.debug"));
         assert_eq!(build_id_path(&[]), None);
         assert_eq!(build_id_path(&[1]), None);
         assert_eq!(build_id_path(&[1; 1000]), None);

@@ -93,7 +93,7 @@ impl From<Names> for (Option<String>, Option<(String, u32)>) {
 }
 
 /// A parsed ELF file. It loads DWARF when an address is first named.
-pub(super) struct Elf {
+pub(crate) struct Elf {
     segments: Vec<Segment>,
     functions: Functions,
     /// True when the functions are those of the separate debug file.
@@ -178,6 +178,11 @@ impl Elf {
     pub(super) fn names(&self, address: u64) -> Names {
         let found = self.dwarf().and_then(|dwarf| dwarf.find(address)).unwrap_or_default();
         Names { function: found.function.or_else(|| self.symbol(address)), ..found }
+    }
+
+    /// True when it has lines of source.
+    pub(super) fn has_lines(&self) -> bool {
+        self.dwarf().is_some()
     }
 
     /// The part of the budget that has no room for names of this file; none when it was told.
