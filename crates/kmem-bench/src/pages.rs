@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Options {
     #[command(flatten)]
     common: table::Options,
-    /// Orders to measure. CPUs keep orders 0 to 3 and 9.
+    /// Orders to measure: 0 to 3 and 9, which have arrays of their own.
     #[arg(
         long,
         value_name = "ORDERS",
@@ -46,7 +46,7 @@ pub(crate) struct Options {
 
 fn order(text: &str) -> Result<u8, String> {
     let order = text.parse().ok().filter(|&order| PageClass::of(Order(order)).is_some());
-    order.ok_or_else(|| "CPUs keep blocks of the orders 0, 1, 2, 3 and 9".to_owned())
+    order.ok_or_else(|| "blocks of the orders 0, 1, 2, 3 and 9 have arrays of their own".to_owned())
 }
 
 /// Time for the rounds of one workload.

@@ -248,9 +248,9 @@ fn a_cpu_that_only_has_large_blocks_keeps_them() {
 }
 
 #[test]
-fn a_cpu_keeps_blocks_of_small_orders_and_huge_pages() {
+fn a_cpu_keeps_blocks_of_orders_up_to_huge_pages() {
     let a = fixed(64 << 20);
-    for order in [0, 1, 2, 3, 9].map(Order) {
+    for order in (0..=9).map(Order) {
         let block = a.alloc_pages(order, Gfp::KERNEL, Caller::at(3));
         assert_eq!(block as usize % order.pages().bytes(), 0);
         // SAFETY: live, given up.
@@ -265,5 +265,87 @@ fn a_cpu_keeps_blocks_of_small_orders_and_huge_pages() {
         assert!(a.stats().used >= order.pages().bytes() as u64);
         a.drain();
         assert_eq!((a.stats().used, a.validate()), (0, Ok(())));
+    }
+}
+
+/// Blocks of an order, which is not kept on arrays of its own.
+fn blocks(a: &'static Fixed, order: Order, count: usize) -> Vec<*mut u8> {
+    let block = |_| {
+        let at = a.alloc_pages(order, Gfp::KERNEL, Caller::at(3));
+        assert!(!at.is_null() && (at as usize).is_multiple_of(order.pages().bytes()));
+        at
+    };
+    (0..count).map(block).collect()
+}
+
+fn free_blocks(a: &'static Fixed, order: Order, all: Vec<*mut u8>) {
+    // SAFETY: live blocks of that order, given up.
+    all.into_iter().for_each(|at| unsafe { a.free_pages(at, order) });
+}
+
+#[test]
+fn blocks_and_runs_of_a_length_share_what_a_cpu_keeps() {
+    let a = fixed(64 << 20);
+    let mut kept = 0;
+    for order in (4..=8).map(Order) {
+        let bytes = order.pages().bytes();
+        let all = blocks(a, order, 16);
+        assert_eq!(books(a), BTreeMap::from([(3, (16 * bytes as u64, 16))]));
+        free_blocks(a, order, all);
+        assert!(books(a).is_empty());
+        let more = a.stats().used - kept;
+        assert_eq!(more, (2 << 20).min(8 * bytes) as u64, "kept of {order:?}");
+        kept += more;
+        let block = blocks(a, order, 1)[0];
+        // SAFETY: live, given up.
+        unsafe { a.free(block) };
+        let run = a.alloc(bytes, Caller::at(4));
+        assert_eq!(run, block, "a run takes the block that was freed last");
+        // SAFETY: live, given up.
+        unsafe { a.free(run) };
+        assert_eq!(blocks(a, order, 1), [run], "a block takes the run that was freed last");
+        free_blocks(a, order, vec![run]);
+        assert_eq!((a.stats().used, a.validate()), (kept, Ok(())));
+    }
+    a.drain();
+    assert_eq!((a.stats().used, a.validate()), (0, Ok(())));
+}
+
+#[test]
+fn a_run_that_lies_at_no_multiple_of_its_length_serves_no_block() {
+    let a = fixed(64 << 20);
+    let alloc = |pages: usize| a.alloc(pages << 12, Caller::at(4));
+    for order in (4..=8).map(Order) {
+        let pages = order.pages().0 as usize;
+        let (first, run) = (alloc(9), alloc(pages));
+        let is_block = (run as usize).is_multiple_of(order.pages().bytes());
+        // SAFETY: live, given up.
+        unsafe { a.free(run) };
+        let block = blocks(a, order, 1)[0];
+        assert_eq!(block == run, is_block, "{order:?}");
+        let again = alloc(pages);
+        assert_eq!(again == run, !is_block, "it waits for a run");
+        // SAFETY: live, given up.
+        unsafe { [first, again].into_iter().for_each(|at| a.free(at)) };
+        free_blocks(a, order, vec![block]);
+        a.drain();
+        assert_eq!((a.stats().used, a.validate()), (0, Ok(())));
+    }
+}
+
+#[test]
+fn zeroed_blocks_are_zero_beside_those_that_a_cpu_keeps() {
+    let a = fixed(64 << 20);
+    for order in (4..=8).map(Order) {
+        let bytes = order.pages().bytes();
+        let all = blocks(a, order, 4);
+        // SAFETY: live blocks of that length.
+        all.iter().for_each(|&at| unsafe { at.write_bytes(7, bytes) });
+        free_blocks(a, order, all);
+        let zeroed = a.alloc_pages(order, Gfp::ZERO, Caller::at(3));
+        // SAFETY: a live block of that length.
+        let contents = unsafe { std::slice::from_raw_parts(zeroed, bytes) };
+        assert!(contents.iter().all(|&byte| byte == 0));
+        free_blocks(a, order, vec![zeroed]);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kmem_core::os::regions::{Doors, MAX_REGIONS, Regions};
-use kmem_core::units::Gfp;
+use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Instance};
 
 #[path = "instance/console.rs"]
@@ -21,6 +21,8 @@ mod leaked;
 use leaked::leaked;
 
 const MIB: usize = 1 << 20;
+/// Bytes of the region of an instance that is made several times.
+const ROOM: usize = 64 * MIB;
 /// Bytes of the objects that fill regions.
 const LARGE: usize = 64 << 10;
 const DOORS: Doors = Doors { print: console::print, fatal: console::fatal, ..Doors::NONE };
@@ -104,32 +106,43 @@ fn a_region_more_than_there_is_room_for_stays_the_callers() {
     assert!(!unsafe { Regions::new(1, DOORS).add(at, usize::MAX) });
 }
 
-/// Addresses of the first objects of an instance with a number for entropy. All instances are at
-/// the same place, over the same memory.
+/// Addresses that an instance with a number for entropy allocates first. All instances are at the
+/// same place, over the same memory.
 fn order(
     place: *mut MaybeUninit<Instance<Regions>>,
     at: *mut u8,
     entropy: fn() -> u64,
+    allocate: impl Fn(&'static Instance<Regions>) -> *mut u8,
 ) -> Vec<usize> {
     let regions = Regions::new(1, Doors { entropy, configuration: "shuffle:1", ..DOORS });
     // SAFETY: the test alone uses both, and no object of an earlier instance is used any more. The
     // place is never freed.
     let kmem: &'static Instance<Regions> = unsafe {
-        at.write_bytes(0, 16 * MIB);
-        regions.add(at, 16 * MIB);
+        at.write_bytes(0, ROOM);
+        regions.add(at, ROOM);
         (*place).write(Instance::over(regions))
     };
-    (0..40).map(|_| kmem.alloc(64, QUIET) as usize).collect()
+    (0..40).map(|_| allocate(kmem) as usize).collect()
 }
 
 #[test]
-fn the_order_of_objects_follows_from_the_entropy_of_the_kernel() {
+fn the_order_of_objects_and_blocks_follows_from_the_entropy_of_the_kernel() {
     let place = Box::into_raw(Box::new_uninit());
-    let at = memory(16 * MIB);
-    let first = order(place, at, || 1);
-    assert_eq!(first, order(place, at, || 1));
-    assert_ne!(first, order(place, at, || 2));
-    assert!(!first.is_sorted(), "shuffled, by the configuration of the kernel");
+    let at = memory(ROOM);
+    let order = |entropy, pages: Option<Order>| {
+        order(place, at, entropy, |kmem| match pages {
+            Some(order) => kmem.alloc_pages(order, Gfp::KERNEL, QUIET),
+            None => kmem.alloc(64, QUIET),
+        })
+    };
+    // Objects, and blocks of each order.
+    for of in std::iter::once(None).chain((0..=8).map(|order| Some(Order(order)))) {
+        let first = order(|| 1, of);
+        assert!(first.iter().all(|&at| at != 0));
+        assert_eq!(first, order(|| 1, of), "{of:?}");
+        assert_ne!(first, order(|| 2, of), "{of:?}");
+        assert!(!first.is_sorted(), "shuffled, by the configuration of the kernel: {of:?}");
+    }
 }
 
 /// Changes page tables, as a kernel does.

@@ -81,6 +81,12 @@ impl RunClass {
         if class < (RUN_END - CLASS_COUNT) as u32 { Some(Self(class as u8)) } else { None }
     }
 
+    /// The class of runs as long as blocks of an order. `None` for orders that have arrays of
+    /// their own, see [`PageClass`], and for those above huge pages.
+    pub const fn of_order(order: Order) -> Option<Self> {
+        if order.0 < PageClass::HUGE.order().0 { Self::of(order.pages()) } else { None }
+    }
+
     /// All classes, shortest first.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..(RUN_END - CLASS_COUNT) as u8).map(Self)
@@ -98,11 +104,14 @@ impl RunClass {
         ArrayId(CLASS_COUNT as u8 + self.0)
     }
 
+    /// Most runs of any class that a CPU keeps.
+    pub const MOST: usize = 8;
+
     /// Most runs of this class that a CPU keeps: 2 MiB of them, but at least 2 and at most 8.
     pub const fn cap(self) -> u16 {
         let cap = 512 / self.pages().0;
-        if cap > 8 {
-            8
+        if cap > Self::MOST as u32 {
+            Self::MOST as u16
         } else if cap < 2 {
             2
         } else {
@@ -111,8 +120,9 @@ impl RunClass {
     }
 }
 
-/// Orders of blocks of pages that a CPU keeps: 0 to 3 (the kernel's `PAGE_ALLOC_COSTLY_ORDER`),
-/// and that of huge pages.
+/// Orders of blocks of pages that have arrays of their own on a CPU: 0 to 3 (the kernel's
+/// `PAGE_ALLOC_COSTLY_ORDER`), and that of huge pages. Blocks of orders 4 to 8 lie on the arrays of
+/// runs of their length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageClass(u8);
 
@@ -124,7 +134,7 @@ impl PageClass {
     /// Huge pages.
     pub const HUGE: Self = Self(4);
 
-    /// The class of an order; `None` for orders that CPUs do not keep.
+    /// The class of an order; `None` for orders without an array of their own.
     pub const fn of(order: Order) -> Option<Self> {
         match order {
             Order(order @ 0..=3) => Some(Self(order)),
@@ -214,6 +224,16 @@ mod tests {
             assert!(class.0 == 0 || RunClass(class.0 - 1).pages() < pages);
         }
         assert_eq!(RunClass::of(longest + PageCount::ONE), None);
+    }
+
+    #[test]
+    fn every_order_up_to_huge_pages_has_one_array() {
+        for order in (0..=9).map(Order) {
+            let own = PageClass::of(order).map(PageClass::pages);
+            let shared = RunClass::of_order(order).map(RunClass::pages);
+            assert_eq!(own.xor(shared), Some(order.pages()), "{order:?}");
+        }
+        assert_eq!(RunClass::of_order(Order(10)), None);
     }
 
     #[test]

@@ -252,8 +252,7 @@ pub const OPTIONS: &[ConfOption] = &[
         name: "shuffle",
         values: "`0`, `1`",
         default: "`0`",
-        meaning: "Blocks of 1 to 8 pages, huge pages and objects of a slab are handed out in \
-                  random order.",
+        meaning: "Blocks of 1 to 512 pages and objects of a slab are handed out in random order.",
         set: switch!(shuffle),
     },
     ConfOption {

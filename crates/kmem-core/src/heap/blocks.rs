@@ -1,5 +1,5 @@
-//! Blocks of pages of the orders that CPUs keep: small blocks and huge pages, taken from the zones
-//! and given back in bulk.
+//! Blocks of pages of orders 0 to 3, and huge pages, taken from the zones and given back in bulk.
+//! Blocks of orders 4 to 8 are in `runs`.
 //!
 //! ```text
 //! take_block --> array of the CPU
@@ -177,6 +177,16 @@ impl<P: Platform> Heap<P> {
         }
     }
 
+    /// Puts blocks into random order, if that is configured.
+    #[inline]
+    pub(super) fn shuffle(&self, items: &mut [Item]) {
+        if let Some(mut prng) = self.mixer() {
+            for last in (1..items.len()).rev() {
+                items.swap(last, prng.below(last as u32 + 1) as usize);
+            }
+        }
+    }
+
     /// Checks and shuffles blocks that come from a zone to a CPU, as configured. Returns the count
     /// of good blocks, which are at the end of `items`.
     #[inline]
@@ -187,11 +197,7 @@ impl<P: Platform> Heap<P> {
         items: &mut [Item],
     ) -> usize {
         let checks = self.zones.checks();
-        if let Some(mut prng) = self.mixer() {
-            for last in (1..items.len()).rev() {
-                items.swap(last, prng.below(last as u32 + 1) as usize);
-            }
-        }
+        self.shuffle(items);
         // SAFETY: this thread just claimed the blocks in this zone.
         if !checks.at_refill() || unsafe { set.zone.are_claimed(items, class.pages()) } {
             return items.len();

@@ -18,8 +18,8 @@
 //! |-----------|-----------------------------------------------------------------------|
 //! | `array`   | refills, flushes and drains CPU arrays, whatever they hold            |
 //! | `objects` | objects of slabs                                                      |
-//! | `blocks`  | blocks of pages of the orders that CPUs keep                          |
-//! | `runs`    | runs of pages                                                         |
+//! | `blocks`  | blocks of pages of orders 0 to 3, and huge pages                      |
+//! | `runs`    | runs of pages, and blocks of orders 4 to 8                            |
 //! | `find`    | finds the live allocation at an address                               |
 //! | `fast`    | tables that the fast paths read                                       |
 //! | `decay`   | gives back what no CPU needed for a while; `drain` all of it, at once |
@@ -279,7 +279,7 @@ impl<P: Platform> Heap<P> {
     fn cap(&self, array: ArrayId) -> u16 {
         match array.contents() {
             Contents::Objects(class) => self.classes.geometry(class).cap,
-            Contents::Runs(class) => class.cap(),
+            Contents::Runs(class) => self.most_runs(class),
             Contents::Blocks(class) => class.cap(),
         }
     }

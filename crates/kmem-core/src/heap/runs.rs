@@ -4,16 +4,30 @@
 //! next ones are free, and leaves whole ones when it is freed. CPUs keep shorter runs by length
 //! class, because a claim costs 200 ns. Their length is rounded up by at most 12.5 %, in address
 //! space that is not touched.
+//!
+//! ```text
+//! take_run --> array of the CPU, by length
+//!   a run:     the newest one
+//!   a block:   the newest one, if it lies at a multiple of its length
+//!               | none
+//!               v
+//!              zone: one run, or a few blocks in random order
+//! ```
+//!
+//! A block of order 4 to 8 is such a run, at a multiple of its length. So runs and blocks share the
+//! arrays, and no CPU keeps more for them. A run that lies elsewhere stays there for requests of
+//! runs.
 
 use core::ptr::NonNull;
 
+use super::array::{Backing, Looked};
 use super::{Heap, ZoneSet};
 use crate::class::{PageClass, RunClass};
 use crate::os::Platform;
-use crate::page::{Placement, Run};
+use crate::page::{Placement, Run, Way};
 use crate::slab::slabs::Refused;
 use crate::sync::Ordering;
-use crate::units::{Item, PAGE_SIZE, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount, Pfn};
+use crate::units::{CpuId, Item, PAGE_SIZE, PAGEBLOCK_PAGES, PAGEBLOCK_SIZE, PageCount, Pfn};
 
 /// CPUs keep runs of at most this part of a limit of memory.
 const KEPT_PART: u32 = 2048;
@@ -29,6 +43,8 @@ pub enum Fit {
     Exact,
     /// The length of the request or a little more: CPUs keep runs of certain lengths.
     Loose,
+    /// The length of the request, a power of two, which is also its alignment. CPUs keep blocks.
+    Block,
 }
 
 /// A request for a run.
@@ -47,10 +63,13 @@ pub struct RunRequest {
 impl RunRequest {
     /// Class of runs that CPUs keep for such a request.
     fn class(self) -> Option<RunClass> {
+        let kept = match self.fit {
+            Fit::Exact => false,
+            Fit::Loose => self.align == PageCount::ONE,
+            Fit::Block => self.align == self.pages,
+        };
         // A run that a CPU keeps may be of any node.
-        let kept =
-            self.align == PageCount::ONE && self.fit == Fit::Loose && self.placement.is_none();
-        if kept { RunClass::of(self.pages) } else { None }
+        if kept && self.placement.is_none() { RunClass::of(self.pages) } else { None }
     }
 
     /// Most pages that a run for it may have.
@@ -59,12 +78,63 @@ impl RunRequest {
     }
 }
 
+/// Free blocks of one length that a zone has. An array gets as many of them at once as it holds, in
+/// random order.
+struct RandomBlocks<P: 'static> {
+    heap: &'static Heap<P>,
+    class: RunClass,
+}
+
+impl<P: Platform> Backing for RandomBlocks<P> {
+    fn keeps(&self) -> bool {
+        self.heap.most_runs(self.class) > 0
+    }
+
+    fn batch(&self, _: CpuId, _: Way) -> usize {
+        self.class.cap().into()
+    }
+
+    fn supply(
+        &self,
+        _: Option<CpuId>,
+        most: usize,
+        take: impl FnOnce(&[Item]) -> Item,
+    ) -> Option<Item> {
+        let (heap, pages) = (self.heap, self.class.pages());
+        let (set, first) = heap.claim_pages(pages, pages, None)?;
+        let mut buffer = [Item::NONE; RunClass::MOST];
+        let out = &mut buffer[..most.min(RunClass::MOST)];
+        let on = set.zone.on(&heap.platform);
+        let runs = core::iter::once(first).chain(core::iter::from_fn(|| on.claim(pages, pages)));
+        let mut got = 0;
+        for (place, run) in out.iter_mut().zip(runs) {
+            *place = Item::at(set.zone.address(run.start));
+            got += 1;
+        }
+        heap.shuffle(&mut out[..got]);
+        Some(take(&out[..got]))
+    }
+
+    fn absorb(&self, most: usize, fill: impl FnOnce(&mut [Item]) -> usize) {
+        let mut buffer = [Item::NONE; RunClass::MOST];
+        let len = fill(&mut buffer[..most.min(RunClass::MOST)]);
+        self.give(&buffer[..len]);
+    }
+
+    fn give(&self, items: &[Item]) {
+        for item in items {
+            self.heap.give_drained(self.class.array(), &mut [*item]);
+        }
+    }
+}
+
 impl<P: Platform> Heap<P> {
     /// Takes a run, of at most [`RunRequest::most`] pages. `None`: there is no memory.
     pub fn take_run(&'static self, request: RunRequest) -> Option<(&'static ZoneSet, Run)> {
         let class = if self.zones.is_sparing() { None } else { request.class() };
         loop {
-            let (set, run) = match class.and_then(|class| self.take_kept(class)) {
+            let kept = class.and_then(|class| self.take_kept(class, request.align));
+            let (set, run) = match kept {
                 Some(found) => found,
                 None => self.claim_run(request, class)?,
             };
@@ -91,14 +161,19 @@ impl<P: Platform> Heap<P> {
     #[cold]
     fn claim_run(
         &'static self,
-        RunRequest { pages, align, placement, .. }: RunRequest,
+        RunRequest { pages, align, placement, fit }: RunRequest,
         class: Option<RunClass>,
     ) -> Option<(&'static ZoneSet, Run)> {
         if pages >= PageCount::PAGEBLOCK {
             self.make_room(pages);
         }
         let found = match class {
-            Some(class) => self.claim_pages(class.pages(), PageCount::ONE, placement),
+            Some(class) if fit == Fit::Block && self.zones.checks().shuffles() => {
+                let blocks = RandomBlocks { heap: self, class };
+                let item = self.arrays().refill(class.array(), Looked::Empty, &blocks);
+                return self.run_at(item.address(), class);
+            }
+            Some(class) => self.claim_pages(class.pages(), align, placement),
             None => self.claim_whole(pages, align, placement),
         };
         found.or_else(|| self.claim_pages(pages, align, placement))
@@ -143,10 +218,35 @@ impl<P: Platform> Heap<P> {
     /// Takes a run that this CPU kept. Inlined, so the result stays in registers. A pair that is
     /// written by halves and read as a whole waits for the stores to reach the cache.
     #[inline(always)]
-    fn take_kept(&'static self, class: RunClass) -> Option<(&'static ZoneSet, Run)> {
-        let at = self.arrays().pop(class.array()).address();
+    fn take_kept(
+        &'static self,
+        class: RunClass,
+        align: PageCount,
+    ) -> Option<(&'static ZoneSet, Run)> {
+        let item = self.arrays().pop(class.array());
+        if item.address() & (align.bytes() - 1) != 0 {
+            // It serves no block. The next request of a run finds it.
+            // SAFETY: this thread took the run off that array.
+            if !unsafe { self.push_run(class, item) } {
+                self.give_drained(class.array(), &mut [item]);
+            }
+            return None;
+        }
+        self.run_at(item.address(), class)
+    }
+
+    /// The run of a class at an address; `None` if no zone has the address.
+    #[inline(always)]
+    fn run_at(&'static self, at: usize, class: RunClass) -> Option<(&'static ZoneSet, Run)> {
         let set = self.zones.of(at)?;
         Some((set, Run { start: set.zone.pfn(at)?, pages: class.pages() }))
+    }
+
+    /// Most runs of a class that a CPU keeps. It keeps none where free memory is not kept, and none
+    /// that is a large part of a limit of memory.
+    pub(super) fn most_runs(&self, class: RunClass) -> u16 {
+        let most = self.limit.load(Ordering::Relaxed) / KEPT_PART;
+        if self.keeps_pages() && class.pages().0 <= most { class.cap() } else { 0 }
     }
 
     /// Takes a free run back, and keeps it on this CPU for the next request of that length.
@@ -175,13 +275,9 @@ impl<P: Platform> Heap<P> {
             return true;
         }
         match RunClass::of(run.pages) {
-            Some(class)
-                if class.pages() == run.pages
-                    && self.keeps_pages()
-                    && run.pages.0 <= self.limit.load(Ordering::Relaxed) / KEPT_PART =>
-            {
+            Some(class) if class.pages() == run.pages && self.most_runs(class) > 0 => {
                 // SAFETY: a free run of that class, by the contract.
-                unsafe { self.push_run(class, item) || self.push_first_run(class, item) }
+                unsafe { self.push_run(class, item) }
             }
             _ => false,
         }
@@ -192,29 +288,28 @@ impl<P: Platform> Heap<P> {
     /// # Safety
     /// `item` is a run of this class, which the caller alone uses.
     unsafe fn push_run(&'static self, class: RunClass, item: Item) -> bool {
-        if self.slots.uses_rseq() {
-            // SAFETY: a free run of the class, by the contract.
-            return unsafe { self.slots.push(class.array(), item) };
-        }
-        let hint = self.slots.hint(&self.platform);
         // SAFETY: a free run of the class, by the contract.
-        unsafe { self.slots.push_many(class.array(), hint, &[item]) == 1 }
+        unsafe {
+            self.slots.uses_rseq() && self.slots.push(class.array(), item)
+                || self.push_run_slow(class, item)
+        }
     }
 
-    /// Puts a free run on the array of a CPU that had no arrays yet. False: it has arrays, or gets
-    /// none.
+    /// [`Self::push_run`] without critical sections, and on a CPU that had no arrays yet. False:
+    /// the array is full, or the CPU gets none.
     ///
     /// # Safety
     /// See [`Self::push_run`].
     #[cold]
-    unsafe fn push_first_run(&'static self, class: RunClass, item: Item) -> bool {
-        let Some(cpu) = self.slots.current(self.slots.hint(&self.platform)) else { return false };
-        if self.slots.has_area(cpu) {
+    unsafe fn push_run_slow(&'static self, class: RunClass, item: Item) -> bool {
+        let hint = self.slots.hint(&self.platform);
+        let Some(cpu) = self.slots.current(hint) else { return false };
+        if self.slots.uses_rseq() && self.slots.has_area(cpu) {
             return false;
         }
         self.slots.ensure(&self.platform, cpu, |array| self.cap(array));
         // SAFETY: a free run of the class, by the contract.
-        unsafe { self.push_run(class, item) }
+        unsafe { self.slots.push_many(class.array(), hint, &[item]) == 1 }
     }
 
     /// Gives a free run back to its zone, with all pages that it owns.

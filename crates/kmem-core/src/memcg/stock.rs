@@ -21,7 +21,7 @@
 //! - `PAGE_STOCK` for each order up to 3,
 //! - `CELL_BYTES` for each of 64 cells.
 //!
-//! Huge pages have no stock: one costs more than a CPU should keep.
+//! Larger blocks have no stock: one costs more than a CPU should keep.
 //!
 //! Context: any, but shrinkers are called: see [`super::Shrink`].
 
@@ -112,9 +112,9 @@ const fn item_cost(array: ArrayId) -> u32 {
 /// The price of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Price {
-    /// An item of an array: an object, or a block of an order that CPUs keep.
+    /// An item of an array: an object, or a block of an order that has an array of its own.
     Item(ArrayId),
-    /// Pages that CPUs do not keep.
+    /// Any other pages.
     Pages(PageCount),
     /// This many allocations of one page.
     Singles(u32),
