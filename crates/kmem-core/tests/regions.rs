@@ -215,3 +215,22 @@ fn reports_wait_by_the_clock_of_the_kernel() {
     assert_eq!(reports_after(6000), 2);
     free(kmem, held);
 }
+
+#[test]
+fn where_calls_are_not_known_a_free_without_a_tag_is_told_once_for_each_size() {
+    static SAID: Mutex<String> = Mutex::new(String::new());
+    fn print(text: &[u8]) {
+        SAID.lock().expect("a lock").push_str(&String::from_utf8_lossy(text));
+    }
+    let kmem = leaked(Regions::new(1, Doors { print, configuration: "debug:1", ..DOORS }));
+    add(kmem.platform(), 16 * MIB);
+    for size in [64, 100, 64, 100] {
+        let at = kmem.alloc(size, QUIET);
+        // SAFETY: a live allocation, which is used no longer.
+        unsafe { kmem.free(at) };
+    }
+    let said = SAID.lock().expect("a lock").clone();
+    let frees = said.lines().filter(|line| line.contains("a free without a reference: 0x"));
+    let sizes: Vec<_> = frees.map(|line| line.split_once(", ").expect("a size").1).collect();
+    assert_eq!(sizes, ["64 bytes", "112 bytes"], "{said}");
+}

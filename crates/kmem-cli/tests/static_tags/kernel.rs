@@ -172,7 +172,7 @@ fn what_nobody_accounts_has_no_tag_and_each_place_is_warned_of_once() {
         1,
         "{said}"
     );
-    assert_eq!(count("a free without a reference: "), 2, "one for each kind of object: {said}");
+    assert_eq!(count("a free without a reference: "), 2, "one for each call that frees: {said}");
     assert_eq!(said.lines().count(), 4, "{said}");
 }
 

@@ -57,7 +57,9 @@ pub enum Place {
     Caller(usize),
     /// A tag.
     Tag(TagId),
-    /// Objects of a size in bytes.
+    /// A call that frees, by its return address.
+    Free(usize),
+    /// Objects of a size in bytes that a call frees which is not known.
     Size(u64),
     /// A tag that free memory still names as its holder.
     Holder(TagId),
@@ -69,7 +71,9 @@ impl Place {
         match self {
             Self::Caller(place) => place as u64 | 1,
             Self::Tag(tag) => 1 << 62 | u64::from(tag.0),
-            Self::Size(bytes) => 2 << 62 | bytes,
+            // A return address has 48 bits.
+            Self::Free(ret) => 2 << 62 | ret as u64,
+            Self::Size(bytes) => 2 << 62 | 1 << 61 | bytes,
             Self::Holder(tag) => 3 << 62 | u64::from(tag.0),
         }
     }
@@ -99,6 +103,11 @@ impl Warned {
     /// No place was warned of yet.
     pub const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; 256])
+    }
+
+    /// Returns whether there is room for one more place.
+    pub fn has_room(&self) -> bool {
+        self.0.iter().any(|slot| slot.load(Ordering::Relaxed) == 0)
     }
 
     /// Notes a place. Returns whether to warn of it: it is new, and the table had room.
@@ -146,9 +155,23 @@ mod tests {
     fn each_place_is_warned_of_once_and_a_full_table_keeps_silent() {
         let warned = Warned::new();
         for tag in 1..=256 {
-            assert!(warned.is_new(Place::Tag(TagId(tag))));
+            assert!(warned.has_room() && warned.is_new(Place::Tag(TagId(tag))));
             assert!(!warned.is_new(Place::Tag(TagId(tag))));
         }
-        assert!(!warned.is_new(Place::Tag(TagId(1000))));
+        assert!(!warned.has_room() && !warned.is_new(Place::Tag(TagId(1000))));
+    }
+
+    #[test]
+    fn places_of_different_kinds_are_different_places() {
+        let places = [
+            Place::Caller(65),
+            Place::Tag(TagId(65)),
+            Place::Free(65),
+            Place::Size(65),
+            Place::Holder(TagId(65)),
+        ];
+        let warned = Warned::new();
+        assert!(places.iter().all(|&place| warned.is_new(place)));
+        assert!(!places.iter().any(|&place| warned.is_new(place)));
     }
 }

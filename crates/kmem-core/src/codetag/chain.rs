@@ -559,6 +559,13 @@ impl Chain {
         }
     }
 
+    /// The first return address behind those at the start that are in wrappers. `None`: there are
+    /// none in wrappers, or no others.
+    pub(super) fn behind_wrappers(&self) -> Option<usize> {
+        let known = &self.frames[..self.len];
+        if self.wrappers > 0 { known.get(self.wrappers).copied() } else { None }
+    }
+
     /// The key of its site. A call without callers has that of the call.
     pub(super) fn key(&self) -> Key<'_> {
         match &self.frames[..self.len] {

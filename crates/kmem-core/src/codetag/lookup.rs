@@ -1,5 +1,7 @@
 //! The tag of a call: by its address alone, or by its callers.
 
+use core::cell::Cell;
+
 use super::chain::{Depth, Found};
 use super::probes::State;
 use super::tag::{FRAME, Key};
@@ -10,9 +12,9 @@ use crate::sync::Ordering;
 use crate::units::TagId;
 use kmem_layout::word::{TAG_FIRST_SITE, TAG_NONE, TAG_OTHER, TAG_UNTAGGED};
 
-/// Depth of the chain of a misuse. A chain of depth 1 has no callers on other stacks than the
-/// thread's own.
-const CALLERS_OF_MISUSE: u32 = 2;
+/// Depth of the chain of a call in the allocator itself. A chain of depth 1 has no callers on other
+/// stacks than the thread's own.
+const CALLERS_OF_OWN: u32 = 2;
 
 impl Sites {
     /// The tag of a call site; a new one if it has none. The tag enters the cache if `keep` is
@@ -232,9 +234,24 @@ impl Sites {
     #[inline(never)]
     pub fn tag_of_callers(&self, platform: &impl Platform, caller: CallSite) -> TagId {
         match self.table() {
-            Some(table) => self.lookup_callers(platform, &table, caller, CALLERS_OF_MISUSE),
+            Some(table) => self.lookup_callers(platform, &table, caller, CALLERS_OF_OWN),
             None => TagId(TAG_UNTAGGED),
         }
+    }
+
+    /// The return address of the innermost call of the program that led to a call in the allocator
+    /// itself. `None`: it is not known. No call site is made. Works on any stack.
+    #[cold]
+    #[inline(never)]
+    pub fn call_behind(&self, platform: &impl Platform, caller: CallSite) -> Option<usize> {
+        self.table()?;
+        let behind = Cell::new(None);
+        let depth = Depth::of(CALLERS_OF_OWN);
+        self.unwinder.tag_of_chain(platform, caller, depth, |chain| {
+            behind.set(chain.behind_wrappers());
+            Found::New(TagId(TAG_NONE))
+        });
+        behind.get()
     }
 
     /// The tag of a call by one caller more, if its site is probed; else `found`. Not inlined: most

@@ -6,7 +6,6 @@ use kmem_layout::word::TAG_MASK;
 use super::{Ledger, RECORD_WAIT_MS};
 use crate::os::Platform;
 use crate::report::Fault;
-use crate::request::Caller;
 use crate::sync::spin;
 use crate::units::TagId;
 
@@ -60,7 +59,7 @@ impl<P: Platform> Ledger<P> {
             books.blackbox.note_misused(books.sites.address(holder));
         }
         if books.are_kept() && books.blackbox.is_there() {
-            let call = TagId(call_here(self));
+            let call = self.tag_here();
             books.blackbox.note_misuse(platform, &books.sites, call, misuse.is_here);
         }
         let until = platform.now_ms() + RECORD_WAIT_MS;
@@ -71,18 +70,4 @@ impl<P: Platform> Ledger<P> {
         }
         platform.fatal()
     }
-}
-
-/// The tag of the program's call that led here, see [`call_at`].
-#[unsafe(naked)]
-extern "C" fn call_here<P: Platform>(ledger: &Ledger<P>) -> u32 {
-    crate::call_with_record!(call_at::<P>, "rsi", "x1", [], []);
-}
-
-/// The tag of a chain that begins within the allocator. The allocator's own functions are wrappers,
-/// so the first call behind them is the program's.
-extern "C" fn call_at<P: Platform>(ledger: &Ledger<P>, frame: usize) -> u32 {
-    // SAFETY: the record that the caller made. Its second word is the return address.
-    let here = unsafe { Caller::in_frame((frame as *const usize).add(1).read(), frame) };
-    ledger.books.sites.tag_of_callers(ledger.platform(), here.site()).0
 }

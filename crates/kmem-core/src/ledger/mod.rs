@@ -22,6 +22,7 @@
 //! | `hold_back`     | freed objects in the quarantine                              |
 //! | `exit_check`    | the last look at objects, when a program ends                |
 //! | `misuse`        | the end of a program that misused memory                     |
+//! | `here`          | the program's call that led into the allocator               |
 //! | `tags`          | static tags of objects that are loaded and unloaded          |
 //! | `fork`          | repair in a forked child                                     |
 //!
@@ -44,6 +45,7 @@ use crate::units::{ObjcgId, PageCount};
 mod effort;
 mod exit_check;
 mod fork;
+mod here;
 mod hold_back;
 mod insist;
 mod misuse;

@@ -1,6 +1,8 @@
 //! Watched calls: counted since the start, or checked for accounting errors. While calls are
 //! watched the fast paths are closed: the cache of call sites is empty, and `free` knows no chunk.
 
+use core::fmt;
+
 use kmem_layout::word::{EXT_LIVE, TAG_MASK, TAG_NONE};
 
 use super::{Ledger, Taken};
@@ -59,24 +61,33 @@ impl<P: Platform> Ledger<P> {
         if !self.books.watch().checks() || !self.books.warned.is_new(Place::Caller(place)) {
             return;
         }
-        let what =
-            format_args!("kmem: debug: an allocation of {bytes} bytes that nobody accounted");
-        if place == 0 {
-            print!(self.platform(), "{what}\n");
-        } else {
-            self.reporter().with_mappings(true, |maps| {
-                print!(self.platform(), "{what}, by {}\n", CallName { ret: place, maps });
-            });
+        self.warn(format_args!("an allocation of {bytes} bytes that nobody accounted"), place);
+    }
+
+    /// Reports the free of an allocation without a tag (the kernel's "alloc_tag was not set"). It
+    /// does so once for each call that frees such allocations, or for each size where the call is
+    /// not known.
+    fn saw_untagged_free(&self, bytes: u64, at: usize) {
+        let warned = &self.books.warned;
+        // A walk takes long, so it is not for nothing.
+        if !self.books.watch().checks() || !warned.has_room() {
+            return;
+        }
+        let call = self.call_here();
+        if warned.is_new(call.map_or(Place::Size(bytes), Place::Free)) {
+            let what = format_args!("a free without a reference: {at:#x}, {bytes} bytes");
+            self.warn(what, call.unwrap_or(0));
         }
     }
 
-    fn saw_untagged_free(&self, bytes: u64, at: usize) {
-        if self.books.watch().checks() && self.books.warned.is_new(Place::Size(bytes)) {
-            print!(
-                self.platform(),
-                "kmem: debug: a free without a reference: {at:#x}, {bytes} bytes\n"
-            );
+    /// Prints a warning of a call that returns to `ret`; 0: it is not known.
+    fn warn(&self, what: fmt::Arguments<'_>, ret: usize) {
+        if ret == 0 {
+            return print!(self.platform(), "kmem: debug: {what}\n");
         }
+        self.reporter().with_mappings(true, |maps| {
+            print!(self.platform(), "kmem: debug: {what}, by {}\n", CallName { ret, maps });
+        });
     }
 
     /// Adds to the live count of a tag, if calls are checked, and reports a negative count.
