@@ -133,7 +133,8 @@ pub struct ZoneBlock {
     pub committed: AtomicU64,
     /// Address of `[u8; pages / 16]`: the size class of each 64 KiB chunk, 0 for pages.
     pub chunk_class: u64,
-    /// Address of `[u32; pages]`: extension word of each page allocation, at its first page.
+    /// Address of `[u32; pages]`: extension word of each page allocation, at its first page. 0: its
+    /// pages have none.
     pub page_ext: u64,
     /// Address of `[u32; pages]`: length word of each page allocation, at its first page;
     /// see [`crate::length`].

@@ -60,8 +60,7 @@ impl<'a> Census<'a> {
         while let Some(words) = set.zone.words(at) {
             let pages = words.length();
             if pages > PageCount::ZERO {
-                let word = words.ext.load(Ordering::Relaxed);
-                let word = if self.format.extension { word } else { TAG_UNTAGGED };
+                let word = if self.format.extension { words.word() } else { TAG_UNTAGGED };
                 each(Held::new(word, SizeClass(0), pages.bytes() as u64, 1));
             }
             at += pages.max(PageCount::ONE);

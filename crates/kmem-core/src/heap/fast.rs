@@ -13,8 +13,8 @@ use kmem_layout::geometry::CHUNK_SHIFT;
 ///
 /// # Invariants
 /// `chunk_class` leads to a byte for each chunk below `chunks` and `bare_chunks`; `ext` and `len`
-/// lead to a readable word for each page below `pages`, which is committed if the page is. None of
-/// it is ever freed.
+/// lead to a readable word for each page below `pages`, which is committed if the page is. So does
+/// `len` for those below `bare_pages`. None of it is ever freed.
 #[repr(C, align(64))]
 pub struct Fast {
     /// Address of the first zone.
@@ -32,10 +32,21 @@ pub struct Fast {
     /// Pages whose words the fast paths of blocks may use; 0 before start and where every call
     /// takes the slow path.
     pages: AtomicUsize,
+    /// Pages whose lengths the fast paths may use, where pages have no extension words.
+    bare_pages: AtomicUsize,
     /// Address of the first zone whose page words these are.
     pages_base: AtomicUsize,
     ext: AtomicUsize,
     len: AtomicUsize,
+}
+
+/// The words of a page with an extension word; see [`PageWords`].
+#[derive(Clone, Copy)]
+pub struct BookedWords<'a> {
+    /// Its extension word.
+    pub ext: &'a AtomicU32,
+    /// Its length word.
+    pub len: &'a AtomicU32,
 }
 
 impl Fast {
@@ -48,6 +59,7 @@ impl Fast {
             chunk_class: AtomicUsize::new(0),
             slab_bound: AtomicUsize::new(0),
             pages: AtomicUsize::new(0),
+            bare_pages: AtomicUsize::new(0),
             pages_base: AtomicUsize::new(0),
             ext: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
@@ -81,14 +93,22 @@ impl Fast {
         let zone = &first.set.zone;
         // SAFETY: only addresses are taken; nothing is read.
         let PageWords { ext, len } = unsafe { zone.words_of(Pfn::ZERO) };
-        self.ext.store(ext.as_ptr() as usize, Ordering::Relaxed);
+        self.ext.store(ext.map_or(0, |ext| ext.as_ptr() as usize), Ordering::Relaxed);
         self.len.store(len.as_ptr() as usize, Ordering::Relaxed);
         self.pages_base.store(zone.base(), Ordering::Relaxed);
         if first.shows_words {
             // INVARIANT: all words can be read, and those of committed pages are committed. Only
             // the words of claimed pages, which are committed, are written.
             let pages = zone.pages().0 as usize * first.count as usize;
-            self.pages.store(pages, Ordering::Release);
+            self.reached().store(pages, Ordering::Release);
+        }
+    }
+
+    /// The number of pages whose words the fast paths may use.
+    fn reached(&self) -> &AtomicUsize {
+        match self.ext.load(Ordering::Relaxed) {
+            0 => &self.bare_pages,
+            _ => &self.pages,
         }
     }
 
@@ -96,10 +116,10 @@ impl Fast {
     pub fn reach(&self, zone: &Zone) {
         let committed = zone.committed().0 as usize;
         if self.pages_base.load(Ordering::Relaxed) == zone.base()
-            && self.pages.load(Ordering::Relaxed) < committed
+            && self.reached().load(Ordering::Relaxed) < committed
         {
             // INVARIANT: the words of committed pages are committed.
-            self.pages.store(committed, Ordering::Release);
+            self.reached().store(committed, Ordering::Release);
         }
     }
 
@@ -135,17 +155,31 @@ impl Fast {
     /// The words of the page at an address, if the fast paths may use them; and the distance of the
     /// address from the zone's base.
     #[inline(always)]
-    pub fn page(&self, at: usize) -> Option<(PageWords<'_>, usize)> {
+    pub fn page(&self, at: usize) -> Option<(BookedWords<'_>, usize)> {
+        self.words::<false>(at)
+    }
+
+    /// [`Self::page`] where pages have no extension words: the length word alone, and the distance.
+    #[inline(always)]
+    pub fn bare_page(&self, at: usize) -> Option<(&AtomicU32, usize)> {
+        self.words::<true>(at).map(|(words, offset)| (words.len, offset))
+    }
+
+    /// The words of the page at an address. With `BARE`, both are the length word.
+    #[inline(always)]
+    fn words<const BARE: bool>(&self, at: usize) -> Option<(BookedWords<'_>, usize)> {
         let offset = at.wrapping_sub(self.pages_base.load(Ordering::Relaxed));
         let pfn = offset >> PAGE_SHIFT;
-        if pfn >= self.pages.load(Ordering::Relaxed) {
+        let bound = if BARE { &self.bare_pages } else { &self.pages };
+        if pfn >= bound.load(Ordering::Relaxed) {
             return None;
         }
         let word = |table: &AtomicUsize| {
-            // SAFETY: a readable word for each page below `pages`, by the type's invariant.
+            // SAFETY: a readable word for each page below the bound, by the type's invariant.
             unsafe { &*(table.load(Ordering::Relaxed) as *const AtomicU32).wrapping_add(pfn) }
         };
-        Some((PageWords { ext: word(&self.ext), len: word(&self.len) }, offset))
+        let ext = if BARE { &self.len } else { &self.ext };
+        Some((BookedWords { ext: word(ext), len: word(&self.len) }, offset))
     }
 }
 

@@ -37,7 +37,7 @@ impl Live<'_> {
     pub fn word(&self) -> u32 {
         match self {
             Self::Object { ext, .. } => ext.map_or(0, |ext| ext.load(Ordering::Relaxed)),
-            Self::Pages { words, .. } => words.ext.load(Ordering::Relaxed),
+            Self::Pages { words, .. } => words.word(),
         }
     }
 }
@@ -134,7 +134,7 @@ fn find_pages<'a>(
             break;
         }
     }
-    match words.ext.load(Ordering::Relaxed) {
+    match words.word() {
         0 => Err(Fault::NeverAllocated),
         word => Err(Fault::FreePages { last: TagId(word & TAG_MASK) }),
     }

@@ -69,7 +69,7 @@ mod tend;
 mod validate;
 
 pub use array::{Arrays, Backing, Looked};
-pub use fast::Fast;
+pub use fast::{BookedWords, Fast};
 pub use find::Live;
 pub use lazy::LazyZone;
 pub use runs::{Fit, RunRequest};
@@ -229,7 +229,8 @@ impl<P: Platform> Heap<P> {
             self.classes.start(start.vectors);
             let barns = Barn::start_all(start.barns, start.pools, start.nodes, start.sheaves);
             *self.given.get() = Some(Given { owner, barns });
-            self.zones.start(&self.platform, start.root, (start.checks, start.huge), start.nodes);
+            let (pages, words) = ((start.checks, start.huge), format.extension);
+            self.zones.start(&self.platform, start.root, pages, (start.nodes, words));
         }
         self.pcp_count.store(start.cpus, Ordering::Relaxed);
         self.pcp.store(start.pcp as usize, Ordering::Release);
@@ -348,7 +349,9 @@ impl<P: Platform> Heap<P> {
             owner.bad_page(&set.zone, found);
         }
         if let Some(words) = set.zone.words(found.run.start) {
-            words.ext.fetch_and(!EXT_LIVE, Ordering::Relaxed);
+            if let Some(ext) = words.ext {
+                ext.fetch_and(!EXT_LIVE, Ordering::Relaxed);
+            }
             words.len.store(0, Ordering::Release);
         }
     }

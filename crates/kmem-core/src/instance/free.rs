@@ -282,7 +282,7 @@ impl<P: Platform> Instance<P> {
     /// # Safety
     /// `item` is an item of that array, which the caller alone uses.
     #[inline]
-    unsafe fn push_uncharged(&'static self, item: Item, array: ArrayId) {
+    pub(super) unsafe fn push_uncharged(&'static self, item: Item, array: ArrayId) {
         // SAFETY: a free item of the array, by the contract.
         unsafe {
             if self.heap().slots.push(array, item) {
@@ -320,7 +320,7 @@ impl<P: Platform> Instance<P> {
             Ok(Live::Pages { set, run, words }) => {
                 // SAFETY: a live page allocation, which the caller gives up, by the contract.
                 if !unsafe { self.free_run(set, run.start, Reuse::Likely) } {
-                    let last = TagId(words.ext.load(Ordering::Relaxed) & TAG_MASK);
+                    let last = TagId(words.word() & TAG_MASK);
                     self.fault("free", address, Fault::FreePages { last });
                 }
             }

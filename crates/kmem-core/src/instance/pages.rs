@@ -7,8 +7,8 @@ use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use super::Instance;
 use crate::alloc_tag::Mode;
-use crate::class::{PageClass, RunClass};
-use crate::heap::{Fit, Live, Looked, ZoneSet};
+use crate::class::{ArrayId, PageClass, RunClass};
+use crate::heap::{BookedWords, Fit, Live, Looked, ZoneSet};
 use crate::memcg::stock::Price;
 use crate::memcg::{objcg_bits, objcg_of};
 use crate::os::Platform;
@@ -53,10 +53,14 @@ impl<P: Platform> Instance<P> {
                 }
             };
             if !item.is_none()
-                && let Some((PageWords { ext, len }, _)) = heap.fast.page(item.address())
+                && let Some((words, _)) = heap.fast.page(item.address())
             {
-                ext.store(word | objcg_bits(objcg), Ordering::Relaxed);
+                words.ext.store(word | objcg_bits(objcg), Ordering::Relaxed);
                 // Release: a reader that sees the length sees the tag.
+                words.len.store(1 << (order.0 & 31), Ordering::Release);
+                return item.address() as *mut u8;
+            }
+            if let Some((len, _)) = heap.fast.bare_page(item.address()) {
                 len.store(1 << (order.0 & 31), Ordering::Release);
                 return item.address() as *mut u8;
             }
@@ -133,7 +137,8 @@ impl<P: Platform> Instance<P> {
     #[inline(always)]
     pub unsafe fn free_pages(&'static self, at: *mut u8, order: Order) {
         let array = PageClass::array_of(order);
-        if let Some((PageWords { ext, len }, offset)) = self.heap().fast.page(at as usize) {
+        if let Some((words, offset)) = self.heap().fast.page(at as usize) {
+            let BookedWords { ext, len } = words;
             let pages = 1u32 << (order.0 & 31);
             let word = ext.load(Ordering::Relaxed);
             let live = len.load(Ordering::Relaxed) == pages && word & EXT_LIVE != 0;
@@ -160,7 +165,26 @@ impl<P: Platform> Instance<P> {
             }
         }
         // SAFETY: the same contract.
-        unsafe { self.free_pages_slow(at, order) }
+        unsafe {
+            match self.unbook_bare(at, order) {
+                Some(array) => self.push_uncharged(Item::at(at as usize), array),
+                None => self.free_pages_slow(at, order),
+            }
+        }
+    }
+
+    /// Clears the length of a block without extension word, which is free from then on. Returns its
+    /// array. `None`: no such block begins there.
+    #[inline(always)]
+    fn unbook_bare(&'static self, at: *mut u8, order: Order) -> Option<ArrayId> {
+        let (len, offset) = self.heap().fast.bare_page(at as usize)?;
+        let (array, pages) = (PageClass::array_of(order), 1u32 << (order.0 & 31));
+        let begins = offset & (PageCount(pages).bytes() - 1) == 0;
+        if len.load(Ordering::Relaxed) != pages || !begins || array.0 == 0 {
+            return None;
+        }
+        len.store(0, Ordering::Release);
+        Some(array)
     }
 
     /// # Safety
@@ -253,7 +277,7 @@ impl<P: Platform> Instance<P> {
         let first = words.len.load(Ordering::Relaxed);
         let order = length::order_of_block(first);
         let block = PageCount(1 << order);
-        let last = TagId(words.ext.load(Ordering::Relaxed) & TAG_MASK);
+        let last = TagId(words.word() & TAG_MASK);
         let other = Fault::OtherLength { pages: run.pages.0, freed: pages.0, last };
         let room = block.0 - run.start.0 % block.0;
         if order == 0 || pages.0 > room {
@@ -278,13 +302,13 @@ impl<P: Platform> Instance<P> {
 
     /// Extension word and length in pages of the allocation that begins at a page, or could begin
     /// there. For tests and tools that read the books, or damage them. `None`: the page is not
-    /// committed memory of this instance.
+    /// committed memory of this instance, or has no extension word.
     pub fn page_words(
         &'static self,
         at: *mut u8,
     ) -> Option<(&'static AtomicU32, &'static AtomicU32)> {
         let (set, start) = self.page_at(at)?;
-        set.zone.words(start).map(|PageWords { ext, len }| (ext, len))
+        set.zone.words(start).and_then(|PageWords { ext, len }| Some((ext?, len)))
     }
 
     /// Node of the memory at an address. `None`: it is not an address of this instance.

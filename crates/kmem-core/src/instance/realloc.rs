@@ -158,7 +158,7 @@ impl<P: Platform> Instance<P> {
                         return self.vrealloc(at, size, Gfp::KERNEL, caller);
                     }
                     let old = Old { at, len: run.pages.bytes(), run: None };
-                    let charge = Some((words.ext, pages_cost(run.pages)));
+                    let charge = words.ext.map(|ext| (ext, pages_cost(run.pages)));
                     self.move_for_payer(old, charge, size, target, caller)
                 }
                 Ok(Live::Pages { set, run, words }) => {
@@ -232,7 +232,9 @@ impl<P: Platform> Instance<P> {
                 Resized::Not => {}
                 Resized::Done => {
                     let now = words.length();
-                    self.ledger.rebook(words.ext, caller, run.pages.bytes(), now.bytes());
+                    if let Some(ext) = words.ext {
+                        self.ledger.rebook(ext, caller, run.pages.bytes(), now.bytes());
+                    }
                     if self.heap().zones.checks().zeroes_on_alloc() {
                         // The bytes that the user gives up read as zero when the run grows again.
                         // SAFETY: pages of the run behind those that its user has from now on.
@@ -245,7 +247,7 @@ impl<P: Platform> Instance<P> {
         let old = Old { at, len: run.pages.bytes(), run: Some((set, run)) };
         // SAFETY: a live page allocation that the caller alone uses, by the contract.
         unsafe {
-            let charge = Some((words.ext, pages_cost(run.pages)));
+            let charge = words.ext.map(|ext| (ext, pages_cost(run.pages)));
             self.move_for_payer(old, charge, size, target, caller)
         }
     }

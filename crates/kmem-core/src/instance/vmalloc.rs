@@ -7,8 +7,8 @@ use crate::heap::ZoneSet;
 use crate::ledger::Resized;
 use crate::memcg::stock::pages_cost;
 use crate::os::Platform;
-use crate::page::PageWords;
 use crate::request::Caller;
+use crate::sync::AtomicU32;
 use crate::units::{Gfp, ObjcgId, PAGE_SHIFT, PAGE_SIZE, PAGEBLOCK_SIZE, PageCount, Pfn};
 use crate::vmalloc::{Area, AreaRequest, Freed, On, VmallocStats};
 
@@ -176,8 +176,8 @@ impl<P: Platform> Instance<P> {
     ) -> *mut u8 {
         let words = set.zone.pfn(at as usize).and_then(|start| set.zone.words(start));
         let groups = &self.ledger.groups;
-        let pin = |words: PageWords<'_>| groups.pin_payer(words.ext, pages_cost(old));
-        let payer = words.map_or(ObjcgId::ROOT, pin);
+        let pin = |ext: &AtomicU32| groups.pin_payer(ext, pages_cost(old));
+        let payer = words.and_then(|words| words.ext).map_or(ObjcgId::ROOT, pin);
         let pays = if caller.is_recharging() { caller } else { caller.charged_to(payer) };
         let to = self.vmalloc(size, gfp.without(Gfp::ZERO), pays);
         groups.unpin_payer(payer);

@@ -120,7 +120,7 @@ pub struct Taken<'a> {
     pub at: usize,
     /// Bytes of it.
     pub bytes: usize,
-    /// Its extension word; `None` for an object of an instance without books.
+    /// Its extension word; `None` in an instance without books, but for areas.
     pub ext: Option<&'a AtomicU32>,
     /// For pages, the word of the length, and the length.
     pub pages: Option<(&'a AtomicU32, PageCount)>,
@@ -132,7 +132,7 @@ impl<'a> Taken<'a> {
     pub fn run(set: &'a ZoneSet, run: Run) -> Option<Self> {
         let PageWords { ext, len } = set.zone.words(run.start)?;
         let (at, bytes) = (set.zone.address(run.start), run.pages.bytes());
-        Some(Self { at, bytes, ext: Some(ext), pages: Some((len, run.pages)) })
+        Some(Self { at, bytes, ext, pages: Some((len, run.pages)) })
     }
 
     /// Writes its extension word and its length.

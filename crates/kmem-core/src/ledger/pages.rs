@@ -1,7 +1,7 @@
 //! Blocks and runs of pages in the ledger.
 
 use kmem_layout::length;
-use kmem_layout::word::TAG_MASK;
+use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use super::{COSTLY, Ledger, Request, Taken};
 use crate::class::PageClass;
@@ -157,13 +157,19 @@ impl<P: Platform> Ledger<P> {
     /// A page that was taken from the heap, after the configured work. `None`: it is bad.
     #[inline]
     fn prepared_page(&'static self, item: Item, gfp: Gfp) -> Option<Taken<'static>> {
-        let (at, one) = (item.address(), PageCount::ONE);
-        let taken = match self.heap.fast.page(at) {
-            // The table is open, so no work is configured.
-            Some((PageWords { ext, len }, _)) => {
-                Taken { at, bytes: PAGE_SIZE, ext: Some(ext), pages: Some((len, one)) }
-            }
-            None => self.prepared_page_slow(item)?,
+        let at = item.address();
+        let taken = |ext, len| {
+            let pages = Some((len, PageCount::ONE));
+            Taken { at, bytes: PAGE_SIZE, ext, pages }
+        };
+        // Where a table is open, no work is configured.
+        let fast = &self.heap.fast;
+        let taken = match fast.page(at) {
+            Some((words, _)) => taken(Some(words.ext), words.len),
+            None => match fast.bare_page(at) {
+                Some((len, _)) => taken(None, len),
+                None => self.prepared_page_slow(item)?,
+            },
         };
         if gfp.has(Gfp::ZERO) {
             // SAFETY: a page that this thread took, and has not handed out.
@@ -190,14 +196,14 @@ impl<P: Platform> Ledger<P> {
         let PageWords { ext, len } = set.zone.words(start)?;
         // In a large heap both words are in no cache. This load fetches the second one while the
         // exchange waits for the first one.
-        ext.load(Ordering::Relaxed);
+        let word = ext.map_or(EXT_LIVE, |ext| ext.load(Ordering::Relaxed));
         // One of the threads that free the block concurrently sees the length.
         let pages = PageCount(length::pages(len.swap(0, Ordering::AcqRel)));
         if pages == PageCount::ZERO {
             return None;
         }
         // One operation: the word may get another group until it is cleared.
-        let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
+        let word = ext.map_or(word, |ext| ext.fetch_and(TAG_MASK, Ordering::AcqRel));
         self.free(word, Price::Pages(pages), pages.bytes(), set.zone.address(start));
         let run = Run { start, pages };
         // SAFETY: pages that the caller alone uses and frees, by the contract.

@@ -49,8 +49,8 @@ impl<P: Platform> Ledger<P> {
             Ok(Live::Object { class, ext: Some(ext) }) => {
                 (ext, Price::Item(class.array()), class.size() as usize)
             }
-            Ok(Live::Pages { run, words, .. }) => {
-                (words.ext, Price::Pages(run.pages), run.pages.bytes())
+            Ok(Live::Pages { run, words: PageWords { ext: Some(ext), .. }, .. }) => {
+                (ext, Price::Pages(run.pages), run.pages.bytes())
             }
             _ => return,
         };
@@ -105,15 +105,17 @@ impl<P: Platform> Ledger<P> {
     }
 
     /// Makes the change from `old` to `new` pages by `change`. Charges the group in an extension
-    /// word before it for more pages; refunds the group after it for fewer.
+    /// word before it for more pages; refunds the group after it for fewer. Without a word, no
+    /// group pays.
     pub fn recharge(
         &'static self,
-        ext: &AtomicU32,
+        ext: Option<&AtomicU32>,
         old: PageCount,
         new: PageCount,
         caller: Caller,
         change: impl FnOnce() -> bool,
     ) -> Resized {
+        let Some(ext) = ext else { return if change() { Resized::Done } else { Resized::Not } };
         let objcg = self.groups.pin_payer(ext, pages_cost(old));
         let to = self.groups.payer(caller.objcg());
         if caller.is_recharging() && to != objcg {
@@ -172,15 +174,16 @@ impl<P: Platform> Ledger<P> {
             return;
         }
         let piece = length::piece(run.pages.0.ilog2());
-        let objcg = self.groups.pin_payer(first.ext, pages_cost(run.pages));
+        let pin = |ext: &AtomicU32| self.groups.pin_payer(ext, pages_cost(run.pages));
+        let objcg = first.ext.map_or(ObjcgId::ROOT, pin);
         // A block of an order owns whole pageblocks or none, so none is owned in part.
         set.zone.loosen(run);
-        let word = first.ext.load(Ordering::Relaxed);
+        let word = first.word();
         // Go from the last page to the first: a concurrent census sees the whole block until the
         // end.
         for page in (1..run.pages.0).rev() {
             if let Some(words) = set.zone.words(run.start + PageCount(page)) {
-                words.ext.store(word, Ordering::Relaxed);
+                words.set_word(word);
                 words.len.store(piece, Ordering::Release);
             }
         }

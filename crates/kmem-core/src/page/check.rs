@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 
 use kmem_layout::word::EXT_LIVE;
 
-use super::{DoubleFree, On, PageWords, Run, Zone};
+use super::{DoubleFree, On, Run, Zone};
 use crate::conf::{CheckPages, Conf};
 use crate::os::Platform;
 use crate::sync::Ordering;
@@ -131,8 +131,8 @@ impl Zone {
         let Run { start, pages } = run;
         let found = |page, bad| Err(BadPage { page, bad, run });
         let is_marked = |page: &Pfn| {
-            let Some(PageWords { ext, len }) = self.words(*page) else { return false };
-            ext.load(Ordering::Relaxed) & EXT_LIVE | len.load(Ordering::Relaxed) != 0
+            let Some(words) = self.words(*page) else { return false };
+            words.word() & EXT_LIVE | words.len.load(Ordering::Relaxed) != 0
         };
         if let Some(page) = (0..pages.0).map(|page| start + PageCount(page)).find(is_marked) {
             return found(page, Bad::Allocated);
@@ -165,9 +165,9 @@ impl Zone {
         for block in blocks {
             let page = Pfn(((block.address() - self.base) >> PAGE_SHIFT) as u32);
             // SAFETY: a committed page, by the contract.
-            let PageWords { ext, len } = unsafe { self.words_of(page) };
-            wrong |= ext.load(Ordering::Relaxed) & EXT_LIVE;
-            wrong |= len.load(Ordering::Relaxed);
+            let words = unsafe { self.words_of(page) };
+            wrong |= words.word() & EXT_LIVE;
+            wrong |= words.len.load(Ordering::Relaxed);
             if pages == PageCount::PAGEBLOCK {
                 wrong |= u32::from(!self.is_whole(page.pageblock()));
                 let rows = self.rows_of(page.pageblock()).map(|(_, row)| row.load());

@@ -3,8 +3,9 @@
 //! A child's memory is not one moment of its parent's: other threads went on while the kernel
 //! copied it page by page. Two words of a run say that it is live, and they lie on different pages.
 //! If only one of them says so, another thread was allocating or freeing the run, and no thread of
-//! the child has it. Pages of slabs are those of chunks with a class. All other tables are computed
-//! from these words.
+//! the child has it. In a zone without extension words only the length says so. Then such a run may
+//! stay in use in the child. Pages of slabs are those of chunks with a class. All other tables are
+//! computed from these words.
 
 use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
@@ -29,13 +30,13 @@ pub enum FreeWords {
 impl FreeWords {
     /// Clears the words of a page at which no live run begins. Writes only what changes: the kernel
     /// copies a written page.
-    fn clear(self, PageWords { ext, len }: PageWords<'_>) {
-        if len.load(Ordering::Relaxed) != 0 {
-            len.store(0, Ordering::Relaxed);
+    fn clear(self, words: PageWords<'_>) {
+        if words.len.load(Ordering::Relaxed) != 0 {
+            words.len.store(0, Ordering::Relaxed);
         }
-        let word = ext.load(Ordering::Relaxed);
+        let word = words.word();
         if self == Self::Owners && word & EXT_LIVE != 0 {
-            ext.store(word & TAG_MASK, Ordering::Relaxed);
+            words.set_word(word & TAG_MASK);
         }
     }
 }
@@ -111,6 +112,6 @@ impl Zone {
 
 /// Length of the live run that begins at a page with these words; 0 if none does.
 fn live_length(words: PageWords<'_>) -> PageCount {
-    let is_marked = words.ext.load(Ordering::Relaxed) & EXT_LIVE != 0;
+    let is_marked = words.ext.is_none() || words.word() & EXT_LIVE != 0;
     if is_marked { words.length() } else { PageCount::ZERO }
 }

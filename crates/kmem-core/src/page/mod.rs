@@ -106,13 +106,15 @@ mod lane {
 ///
 /// # Invariants
 /// The pointers lead to arrays with an entry for each page, row or pageblock of the zone, in
-/// memory that is never freed. Only the parts that describe committed pages are non-zero.
+/// memory that is never freed; `ext` may be null. Only the parts that describe committed pages are
+/// non-zero.
 pub struct Zone {
     base: usize,
     pages: PageCount,
     rows: *const Row,
     credits: *const AtomicU64,
     dirty: *const AtomicU64,
+    /// Null if pages have no extension words.
     ext: *const AtomicU32,
     len: *const AtomicU32,
     /// Low half of the decay generation of the last return to each pageblock.
@@ -178,13 +180,28 @@ pub struct DoubleFree(pub Pfn);
 /// Extension word and length of the run that starts at a page.
 #[derive(Clone, Copy)]
 pub struct PageWords<'a> {
-    /// Holder of the run. Keeps the tag of the last holder while the page is free.
-    pub ext: &'a AtomicU32,
+    /// Holder of the run. Keeps the tag of the last holder while the page is free. `None`: pages of
+    /// the zone have no extension words.
+    pub ext: Option<&'a AtomicU32>,
     /// Length word of the run that begins at the page, see [`kmem_layout::length`]; 0 if none does.
     pub len: &'a AtomicU32,
 }
 
 impl PageWords<'_> {
+    /// The extension word; 0 if there is none.
+    #[inline]
+    pub fn word(&self) -> u32 {
+        self.ext.map_or(0, |ext| ext.load(Ordering::Relaxed))
+    }
+
+    /// Writes the extension word, if there is one.
+    #[inline]
+    pub fn set_word(&self, word: u32) {
+        if let Some(ext) = self.ext {
+            ext.store(word, Ordering::Relaxed);
+        }
+    }
+
     /// Length of the run that begins at the page; 0 if none does.
     #[inline]
     pub fn length(&self) -> PageCount {
@@ -238,7 +255,7 @@ impl Zone {
     /// - `metadata` is [`Self::metadata_bytes`] of reserved memory that is zero once committed. The
     ///   first [`Self::fixed_bytes`] are committed.
     /// - `words` are the tables of extension words and of lengths: [`Self::word_bytes`] of reserved
-    ///   memory each, zero once committed.
+    ///   memory each, zero once committed. The first is null for a zone without extension words.
     /// - `slab_tables` are reserved, and zero once committed.
     /// - `block` and `used` are valid.
     /// - Only this zone uses any of it, and it is never freed.
@@ -274,7 +291,7 @@ impl Zone {
         tables[..4].copy_from_slice(&[
             Table { start: Self::start_pages(pages.0), ..own(rows as usize, 16) },
             own(dirty as usize, 16),
-            own(ext as usize, 16 * 32),
+            own(ext as usize, if ext.is_null() { 0 } else { 16 * 32 }),
             own(len as usize, 16 * 32),
         ]);
         tables[4..].copy_from_slice(&slab_tables);
@@ -366,9 +383,12 @@ impl Zone {
     #[inline]
     pub unsafe fn words_of(&self, pfn: Pfn) -> PageWords<'_> {
         debug_assert!(pfn.index() < self.pages);
-        // SAFETY: by the contract, `ext` and `len` have committed entries for the page.
+        let page = pfn.0 as usize;
+        // SAFETY: by the contract, `ext` and `len` have committed entries for the page, but for an
+        // `ext` that is null.
         unsafe {
-            PageWords { ext: &*self.ext.add(pfn.0 as usize), len: &*self.len.add(pfn.0 as usize) }
+            let ext = if self.ext.is_null() { None } else { Some(&*self.ext.add(page)) };
+            PageWords { ext, len: &*self.len.add(page) }
         }
     }
 

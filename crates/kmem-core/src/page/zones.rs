@@ -81,6 +81,8 @@ pub struct Zones<S> {
     huge: AtomicU32,
     /// 1 if address space is limited.
     sparing: AtomicU32,
+    /// 1 if pages of the heap have extension words.
+    extension: AtomicU32,
     pub(super) nodes: Nodes,
     _sets: PhantomData<fn() -> S>,
 }
@@ -101,8 +103,10 @@ struct Reservation {
 /// is at the start.
 #[derive(Clone, Copy)]
 struct Layout {
-    /// Tables of extension words and of lengths.
-    words: [usize; 2],
+    /// Table of extension words, if there is one.
+    ext: Option<usize>,
+    /// Table of lengths.
+    len: usize,
     /// The first zone's set, followed by its other tables.
     set: usize,
     /// From one zone's set to that of the next.
@@ -125,10 +129,12 @@ impl Reservation {
         self.pages.bytes() * self.zones as usize + self.layout.end
     }
 
-    /// Tables of extension words and of lengths of a zone.
+    /// Tables of extension words, or null, and of lengths of a zone.
     fn words(&self, zone: u32) -> [*mut u8; 2] {
         let mine = zone as usize * Zone::word_bytes(self.pages.0);
-        self.layout.words.map(|table| self.metadata().wrapping_add(table + mine))
+        [self.layout.ext, Some(self.layout.len)].map(|table| {
+            table.map_or(core::ptr::null_mut(), |at| self.metadata().wrapping_add(at + mine))
+        })
     }
 }
 
@@ -155,6 +161,7 @@ impl<S: SlabTables> Zones<S> {
             checks: AtomicU32::new(0),
             huge: AtomicU32::new(0),
             sparing: AtomicU32::new(0),
+            extension: AtomicU32::new(0),
             nodes: Nodes::new(),
             _sets: PhantomData,
         }
@@ -165,13 +172,15 @@ impl<S: SlabTables> Zones<S> {
     /// # Safety
     /// `root` leads to a valid root block that is never freed. Its table of zones has [`MAX_ZONES`]
     /// entries, to which only this value writes. `nodes` is a number of nodes of the platform.
+    /// `extension` says whether pages of the heap have extension words.
     pub unsafe fn start(
         &self,
         platform: &impl Platform,
         root: *const RootBlock,
         (checks, huge): (PageChecks, Thp),
-        nodes: u32,
+        (nodes, extension): (u32, bool),
     ) {
+        self.extension.store(u32::from(extension), Ordering::Relaxed);
         self.nodes.start(platform, nodes);
         self.huge.store(huge as u32, Ordering::Relaxed);
         self.checks.store(checks.0, Ordering::Relaxed);
@@ -358,7 +367,8 @@ impl<S: SlabTables> Zones<S> {
                 }
                 (bytes, spared) = (need, true);
             }
-            if let Some(found) = self.reserve(platform, bytes, zones) {
+            let extension = self.extension.load(Ordering::Relaxed) != 0;
+            if let Some(found) = self.reserve(platform, bytes, zones, extension) {
                 return Some(found);
             }
             bytes = (bytes / 2).max(if bytes > need { need } else { 0 }) & !(PAGEBLOCK_SIZE - 1);
@@ -372,7 +382,7 @@ impl<S: SlabTables> Zones<S> {
         purpose: Purpose,
         bytes: usize,
     ) -> Option<&ZoneSet<S>> {
-        let found = self.reserve(platform, bytes, 1)?;
+        let found = self.reserve(platform, bytes, 1, true)?;
         // SAFETY: the pages of a fresh reservation, none of them committed.
         if purpose == Purpose::Shared && !unsafe { platform.share(found.at, found.pages.bytes()) } {
             // SAFETY: the fresh reservation, which nothing uses.
@@ -456,23 +466,31 @@ impl<S: SlabTables> Zones<S> {
     }
 
     /// The metadata of a number of zones of `pages` each.
-    fn layout(pages: u32, zones: u32) -> Layout {
+    fn layout(pages: u32, zones: u32, extension: bool) -> Layout {
         let zones = zones as usize;
-        let ext = (zones * S::class_bytes(pages)).next_multiple_of(PAGE_SIZE) + SKEW;
-        let len = ext + zones * Zone::word_bytes(pages) + SKEW;
+        let words = (zones * S::class_bytes(pages)).next_multiple_of(PAGE_SIZE) + SKEW;
+        let ext = extension.then_some(words);
+        let len = ext.map_or(words, |at| at + zones * Zone::word_bytes(pages) + SKEW);
         let set = (len + zones * Zone::word_bytes(pages)).next_multiple_of(PAGE_SIZE);
         let own = SET_BYTES + Zone::metadata_bytes(pages) + S::metadata_bytes(pages);
         let stride = own.next_multiple_of(PAGE_SIZE);
-        Layout { words: [ext, len], set, stride, end: set + zones * stride }
+        Layout { ext, len, set, stride, end: set + zones * stride }
     }
 
     /// Reserves address space for `zones` of `data` bytes each, with metadata behind them. Commits
     /// the parts of the metadata that a zone needs from the beginning. Makes the classes readable,
-    /// and the words of several zones: the fast paths read those of any page.
-    fn reserve(&self, platform: &impl Platform, data: usize, zones: u32) -> Option<Reservation> {
+    /// and the words of several zones: the fast paths read those of any page. Without `extension`,
+    /// there is no table of extension words.
+    fn reserve(
+        &self,
+        platform: &impl Platform,
+        data: usize,
+        zones: u32,
+        extension: bool,
+    ) -> Option<Reservation> {
         const { Self::SET_FITS };
         let pages = PageCount::for_bytes(data)?;
-        let layout = Self::layout(pages.0, zones);
+        let layout = Self::layout(pages.0, zones, extension);
         let bytes = data.checked_mul(zones as usize)?.checked_add(layout.end)?;
         // Large alignments are found inside a zone whose base has them.
         let align = if data >= LARGE { LARGE_ALIGN } else { PAGEBLOCK_SIZE };

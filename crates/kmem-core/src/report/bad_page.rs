@@ -6,7 +6,6 @@ use super::Reporter;
 use super::line::Line;
 use crate::os::Platform;
 use crate::page::{Bad, BadPage, Zone};
-use crate::sync::Ordering;
 use crate::units::TagId;
 
 impl<P: Platform> Reporter<'_, P> {
@@ -14,7 +13,7 @@ impl<P: Platform> Reporter<'_, P> {
     #[cold]
     pub fn bad_page(&self, zone: &Zone, found: BadPage) {
         let BadPage { page, bad, run } = found;
-        let word = |pfn| zone.words(pfn).map_or(0, |words| words.ext.load(Ordering::Relaxed));
+        let word = |pfn| zone.words(pfn).map_or(0, |words| words.word());
         let (pages, order) = (run.pages.0, run.pages.0.next_power_of_two().ilog2());
         // A page inside a run may have no word: then the run's word names the last holder.
         let tags = [word(page) & TAG_MASK, word(run.start) & TAG_MASK];

@@ -136,10 +136,10 @@ impl<P: Platform> On<P> {
         }
         let pfn = Pfn(((item.address() - set.zone.base()) >> PAGE_SHIFT) as u32);
         // SAFETY: areas lie in the committed part of their zone.
-        let PageWords { ext, len } = unsafe { set.zone.words_of(pfn) };
-        ext.store(word, Ordering::Relaxed);
+        let words = unsafe { set.zone.words_of(pfn) };
+        words.set_word(word);
         // Release: a reader that sees the length sees the tag.
-        len.store(pages.0, Ordering::Release);
+        words.len.store(pages.0, Ordering::Release);
         let at = item.address() as *mut u8;
         if gfp.has(Gfp::ZERO) {
             // SAFETY: this call allocated the area.
@@ -277,7 +277,7 @@ impl<P: Platform> On<P> {
     pub(super) fn number_pages(self, set: &ZoneSet, start: Pfn, from: PageCount, to: PageCount) {
         for page in from.0..to.0 {
             if let Some(words) = set.zone.words(start + PageCount(page)) {
-                words.ext.store(page, Ordering::Relaxed);
+                words.set_word(page);
             }
         }
     }
@@ -288,7 +288,9 @@ impl<P: Platform> On<P> {
     /// No thread uses the area from here on.
     #[inline(always)]
     pub unsafe fn free(self, set: &'static ZoneSet, start: Pfn) -> Freed {
-        let Some(PageWords { ext, len }) = set.zone.words(start) else { return Freed::NotFound };
+        let Some(PageWords { ext: Some(ext), len }) = set.zone.words(start) else {
+            return Freed::NotFound;
+        };
         let pages = PageCount(len.load(Ordering::Relaxed));
         if pages == PageCount::ZERO {
             return Freed::NotFound;

@@ -115,14 +115,14 @@ impl<P: Platform> On<P> {
         let Some(set) = self.zone() else { return };
         let end = set.zone.committed();
         for first in self.map_bits(set).all(end) {
-            let pages = set.zone.words(first).map_or(0, |words| words.ext.load(Ordering::Relaxed));
+            let pages = set.zone.words(first).map_or(0, |words| words.word());
             set.zone.claim_at(first, PageCount(pages));
         }
         for guard in self.guard_bits(set).all(end) {
             let run = Run { start: guard, pages: PageCount::ONE };
             set.zone.loosen(run);
             set.zone.claim_at(guard, PageCount::ONE);
-            let back = set.zone.words(guard).map_or(0, |words| words.ext.load(Ordering::Relaxed));
+            let back = set.zone.words(guard).map_or(0, |words| words.word());
             let pages = PageCount(back);
             let live = pages <= guard.index()
                 && self.area_at(set, guard - pages).is_some_and(|area| area.pages == pages);

@@ -27,7 +27,7 @@ impl<P: Platform> On<P> {
     pub fn find(self, at: usize) -> Option<Area> {
         let set = self.zone()?;
         let page = set.zone.pfn(at)?;
-        let back = PageCount(set.zone.words(page)?.ext.load(Ordering::Relaxed));
+        let back = PageCount(set.zone.words(page)?.word());
         // The page may be the first of an area, whose word is no distance.
         [PageCount::ZERO, back].into_iter().filter(|&back| back <= page.index()).find_map(|back| {
             let area = self.area_at(set, page - back)?;
@@ -42,7 +42,7 @@ impl<P: Platform> On<P> {
         let (pages, kind) = if len != 0 {
             (PageCount(len), Kind::Vmalloc)
         } else if self.map_bits(set).has(first) {
-            (PageCount(words.ext.load(Ordering::Relaxed)), Kind::Vmap)
+            (PageCount(words.word()), Kind::Vmap)
         } else {
             return None;
         };
@@ -58,7 +58,7 @@ impl<P: Platform> On<P> {
             }
             Some(Area { kind: Kind::Unpurged, .. }) => {
                 let words = set.zone.pfn(at).and_then(|page| set.zone.words(page));
-                let word = words.map_or(0, |words| words.ext.load(Ordering::Relaxed));
+                let word = words.map_or(0, |words| words.word());
                 Fault::FreePages { last: TagId(word & TAG_MASK) }
             }
             _ => Fault::NeverAllocated,
@@ -76,7 +76,7 @@ impl<P: Platform> On<P> {
                 continue;
             }
             if self.guard_bits(set).has(page) {
-                let pages = PageCount(words.ext.load(Ordering::Relaxed)).min(page.index());
+                let pages = PageCount(words.word()).min(page.index());
                 let start = set.zone.address(page - pages);
                 each(Area { start, pages, kind: Kind::Unpurged, guarded: true });
             }
@@ -113,7 +113,7 @@ impl<P: Platform> On<P> {
     fn tag_at(self, start: usize) -> Option<TagId> {
         let set = self.zone()?;
         let words = set.zone.words(set.zone.pfn(start)?)?;
-        Some(TagId(words.ext.load(Ordering::Relaxed) & TAG_MASK))
+        Some(TagId(words.word() & TAG_MASK))
     }
 
     /// Counts of vmalloc.

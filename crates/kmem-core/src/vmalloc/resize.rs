@@ -50,9 +50,11 @@ impl<P: Platform> On<P> {
             Greater => self.lengthen(set, run, words, new),
         });
         if done == Resized::Done {
-            let payer = objcg_of(words.ext.load(Ordering::Relaxed));
+            let payer = objcg_of(words.word());
             let caller = caller.charged_to(self.ledger.groups.living(payer));
-            self.ledger.rebook(words.ext, caller, old.bytes(), new.bytes());
+            if let Some(ext) = words.ext {
+                self.ledger.rebook(ext, caller, old.bytes(), new.bytes());
+            }
         }
         (done, old)
     }

@@ -15,7 +15,6 @@ use crate::os::Platform;
 use crate::page::{Purpose, Run};
 use crate::report::Fault;
 use crate::request::Caller;
-use crate::sync::Ordering;
 use crate::units::{Gfp, Item, PAGE_SIZE, PageCount};
 
 impl<P: Platform> On<P> {
@@ -77,7 +76,7 @@ impl<P: Platform> On<P> {
             done = end;
         }
         if let Some(words) = set.zone.words(run.start) {
-            words.ext.store(count, Ordering::Relaxed);
+            words.set_word(count);
         }
         self.map_bits(set).set(run.start);
         start as *mut u8

@@ -8,7 +8,6 @@ use crate::memcg::stock::{object_cost, pages_cost};
 use crate::os::Platform;
 use crate::page::Purpose;
 use crate::slab::Retired;
-use crate::sync::Ordering;
 use crate::units::{CHUNK_ORDER, ObjcgId, PageCount, Pfn};
 
 /// Fewest chunks that a step visits: 16 MiB of address space.
@@ -125,9 +124,12 @@ fn merge_pages(step: &Step<'_>, set: &ZoneSet, start: Pfn) {
         let pages = words.length();
         // Other pages of an area have their distance from its start in this place, which is at most
         // their own number. A free and an allocation may make this page one of those at any time.
-        let is_word = set.is_heap() || words.ext.load(Ordering::Relaxed) > pfn.0;
-        if pages > PageCount::ZERO && is_word {
-            step.merge(words.ext, pages_cost(pages));
+        let is_word = set.is_heap() || words.word() > pfn.0;
+        if pages > PageCount::ZERO
+            && is_word
+            && let Some(ext) = words.ext
+        {
+            step.merge(ext, pages_cost(pages));
         }
     }
 }
