@@ -15,7 +15,8 @@
  *	EINVAL	no group has this number: it is 0, negative (an earlier error), or too large
  *	ESRCH	there is no such group; the number of a deleted one is never used again
  *	EFAULT	a pointer is null
- *	ENOTSUP	there are no groups without books (KMEM_CONF=mem_profiling:never)
+ *	ENOTSUP	there are no groups without books (KMEM_CONF=mem_profiling:never), but with
+ *		groups:always beside it
  *	ENOSYS	libkmem.so is not loaded
  *
  * The program runs with or without libkmem.so, preloaded or linked. The functions are weak, so a

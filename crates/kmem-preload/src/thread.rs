@@ -111,7 +111,7 @@ pub(crate) fn start() {
     // SAFETY: `key` is valid for writing, and `leave` is never unloaded.
     let failed = unsafe { libc::pthread_key_create(&raw mut key, Some(leave)) } != 0;
     if KMEM.group(GroupId::ROOT).is_err() || failed {
-        platform.print(b"kmem: configuration: no group-by without books (mem_profiling:never)\n");
+        platform.print(b"kmem: configuration: no group-by without books (needs groups:always)\n");
         return;
     }
     KEY.store(key, Ordering::Relaxed);

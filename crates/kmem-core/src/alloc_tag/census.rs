@@ -53,14 +53,14 @@ impl<'a> Census<'a> {
 
     /// Calls `each` with everything live in a zone, in no order and in any number of parts.
     pub fn of_zone(&self, set: &ZoneSet<SlabZone>, mut each: impl FnMut(Held)) {
-        if self.format.extension {
+        if self.format.has_words() {
             self.of_slabs(set, &mut each);
         }
         let mut at = Pfn::ZERO;
         while let Some(words) = set.zone.words(at) {
             let pages = words.length();
             if pages > PageCount::ZERO {
-                let word = if self.format.extension { words.word() } else { TAG_UNTAGGED };
+                let word = if self.format.has_words() { words.word() } else { TAG_UNTAGGED };
                 each(Held::new(word, SizeClass(0), pages.bytes() as u64, 1));
             }
             at += pages.max(PageCount::ONE);

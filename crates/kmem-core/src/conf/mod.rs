@@ -82,6 +82,8 @@ pub struct Conf {
     pub blackbox: Text<MAX_PATH>,
     /// `boxes:DIRECTORY`: where this process and its forked children make their black boxes.
     pub boxes: Text<MAX_PATH>,
+    /// `groups:auto|always`: whether there are groups without books too.
+    pub groups: bool,
     /// `group-by:thread-name|nothing`: the group of a thread that chooses none. The code that
     /// starts threads reads it; the core does not.
     pub group_by: GroupBy,
@@ -197,6 +199,7 @@ impl Conf {
         debug: false,
         cumulative: false,
         depth: 1,
+        groups: false,
         group_by: GroupBy::Nothing,
         blackbox: Text::NONE,
         skip: Text::NONE,

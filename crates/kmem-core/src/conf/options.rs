@@ -143,6 +143,21 @@ pub const OPTIONS: &[ConfOption] = &[
         },
     },
     ConfOption {
+        name: "groups",
+        values: "`auto`, `always`",
+        default: "`auto`",
+        meaning: "Groups beside `mem_profiling:never`: none, or with a word for each object, which \
+                  is written only while a group pays for the object.",
+        set: |conf, value| {
+            conf.groups = match value {
+                b"auto" => false,
+                b"always" => true,
+                _ => return Err(Complaint::BadValue),
+            };
+            Ok(())
+        },
+    },
+    ConfOption {
         name: "decay_ms",
         values: "0 to 3600000",
         default: "`20`",

@@ -3,7 +3,7 @@
 
 use crate::class::SizeClass;
 use crate::page::{FirstZones, PageWords, Zone};
-use crate::slab::SlabZone;
+use crate::slab::{Format, SlabZone};
 use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use crate::units::{PAGE_SHIFT, Pfn};
 
@@ -12,7 +12,7 @@ use kmem_layout::geometry::CHUNK_SHIFT;
 /// The tables. Zeroed memory is a valid value: all fast paths are closed.
 ///
 /// # Invariants
-/// `chunk_class` leads to a byte for each chunk below `chunks` and `bare_chunks`; `ext` and `len`
+/// `chunk_class` leads to a byte for each chunk below each number of chunks; `ext` and `len`
 /// lead to a readable word for each page below `pages`, which is committed if the page is. So does
 /// `len` for those below `bare_pages`. None of it is ever freed.
 #[repr(C, align(64))]
@@ -22,8 +22,10 @@ pub struct Fast {
     /// Number of chunks of the zones whose objects the fast path of `free` may free. 0 before
     /// start, without books, and where every call takes the slow path.
     chunks: AtomicUsize,
-    /// Chunks of the zones of an instance without books.
+    /// Chunks of the zones of an instance without books and groups.
     bare_chunks: AtomicUsize,
+    /// Chunks of the zones of an instance without books, but with groups.
+    charged_chunks: AtomicUsize,
     /// `[AtomicU8; chunks]`: class of each chunk.
     chunk_class: AtomicUsize,
     /// Requests of fewer bytes are served by slabs. 0 before start and where objects are guarded,
@@ -56,6 +58,7 @@ impl Fast {
             base: AtomicUsize::new(0),
             chunks: AtomicUsize::new(0),
             bare_chunks: AtomicUsize::new(0),
+            charged_chunks: AtomicUsize::new(0),
             chunk_class: AtomicUsize::new(0),
             slab_bound: AtomicUsize::new(0),
             pages: AtomicUsize::new(0),
@@ -78,12 +81,16 @@ impl Fast {
     }
 
     /// Opens the fast path of `free` for the objects of the first zones.
-    pub fn open_objects(&self, first: &FirstZones<'_, SlabZone>, extension: bool) {
+    pub fn open_objects(&self, first: &FirstZones<'_, SlabZone>, format: Format) {
         let slabs = &first.set.slabs;
         self.base.store(first.set.zone.base(), Ordering::Relaxed);
         // INVARIANT: a byte per chunk of all of them, never freed, as zones are not.
         self.chunk_class.store(slabs.chunk_classes() as usize, Ordering::Relaxed);
-        let chunks = if extension { &self.chunks } else { &self.bare_chunks };
+        let chunks = match (format.extension, format.charges) {
+            (true, _) => &self.chunks,
+            (false, true) => &self.charged_chunks,
+            (false, false) => &self.bare_chunks,
+        };
         chunks.store(slabs.chunks() as usize * first.count as usize, Ordering::Release);
     }
 
@@ -135,12 +142,12 @@ impl Fast {
         Ok(unsafe { self.class_of_chunk(chunk) })
     }
 
-    /// The class of a chunk in an instance without books.
+    /// The class of a chunk in an instance without books: with groups for `CHARGES`, else without.
     #[inline(always)]
-    pub fn bare_class(&self, chunk: usize) -> Option<SizeClass> {
+    pub fn bare_class<const CHARGES: bool>(&self, chunk: usize) -> Option<SizeClass> {
+        let chunks = if CHARGES { &self.charged_chunks } else { &self.bare_chunks };
         // SAFETY: below the chunks of the zone.
-        (chunk < self.bare_chunks.load(Ordering::Relaxed))
-            .then(|| unsafe { self.class_of_chunk(chunk) })
+        (chunk < chunks.load(Ordering::Relaxed)).then(|| unsafe { self.class_of_chunk(chunk) })
     }
 
     /// # Safety

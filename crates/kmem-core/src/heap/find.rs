@@ -18,7 +18,8 @@ pub enum Live<'a> {
     Object {
         /// Its class.
         class: SizeClass,
-        /// Its extension word.
+        /// Its extension word. Where words are used for charged objects only, the word of another
+        /// object does not say that it is live.
         ext: Option<&'a AtomicU32>,
     },
     /// A page allocation.
@@ -97,11 +98,12 @@ fn find_object<'a>(
     match SlabZone::place(address, geometry) {
         Place::Tail => Err(Fault::Metadata),
         Place::Inside { object, offset } => Err(Fault::InsideObject { object, offset, size }),
-        Place::Object { .. } if !format.extension => Ok(Live::Object { class, ext: None }),
+        Place::Object { .. } if !format.has_words() => Ok(Live::Object { class, ext: None }),
         Place::Object { ext } => {
             // SAFETY: a slab with extension words has the object's word there.
             let ext = unsafe { &*(ext as *const AtomicU32) };
             match ext.load(Ordering::Relaxed) {
+                _ if !format.extension => Ok(Live::Object { class, ext: Some(ext) }),
                 0 => Err(Fault::NeverAllocatedObject { size }),
                 word if word & EXT_LIVE == 0 => {
                     Err(Fault::FreeObject { size, last: TagId(word & TAG_MASK) })

@@ -180,6 +180,7 @@ pub struct Start<'a> {
 
 const EXTENSION: u32 = 1;
 const GUARDS: u32 = 2;
+const CHARGES: u32 = 4;
 
 impl<P: Platform> Heap<P> {
     /// A heap over a platform, not started.
@@ -214,8 +215,9 @@ impl<P: Platform> Heap<P> {
     /// the root block's table of zones, and none of it is ever freed.
     pub unsafe fn start(&'static self, start: &Start<'static>) {
         let Start { format, owner, .. } = *start;
-        let bits =
-            if format.extension { EXTENSION } else { 0 } | if format.guards { GUARDS } else { 0 };
+        let bits = if format.extension { EXTENSION } else { 0 }
+            | if format.charges { CHARGES } else { 0 }
+            | if format.guards { GUARDS } else { 0 };
         self.format.store(bits, Ordering::Relaxed);
         self.decay_ms.store(start.decay_ms, Ordering::Relaxed);
         self.demand_ms.store(start.demand_ms, Ordering::Relaxed);
@@ -229,7 +231,7 @@ impl<P: Platform> Heap<P> {
             self.classes.start(start.vectors);
             let barns = Barn::start_all(start.barns, start.pools, start.nodes, start.sheaves);
             *self.given.get() = Some(Given { owner, barns });
-            let (pages, words) = ((start.checks, start.huge), format.extension);
+            let (pages, words) = ((start.checks, start.huge), format.has_words());
             self.zones.start(&self.platform, start.root, pages, (start.nodes, words));
         }
         self.pcp_count.store(start.cpus, Ordering::Relaxed);
@@ -259,7 +261,11 @@ impl<P: Platform> Heap<P> {
     #[inline]
     pub fn format(&self) -> Format {
         let bits = self.format.load(Ordering::Relaxed);
-        Format { extension: bits & EXTENSION != 0, guards: bits & GUARDS != 0 }
+        Format {
+            extension: bits & EXTENSION != 0,
+            charges: bits & CHARGES != 0,
+            guards: bits & GUARDS != 0,
+        }
     }
 
     /// The slabs of the heap.

@@ -2,6 +2,8 @@
 
 use core::ptr::null_mut;
 
+use kmem_layout::word::{EXT_LIVE, TAG_UNTAGGED};
+
 use super::Instance;
 use crate::alloc_tag::Mode;
 use crate::class::{FINE, Location, MAX_OBJECT, SMALL_SLAB, SizeClass};
@@ -182,15 +184,27 @@ impl<P: Platform> Instance<P> {
         self.alloc_slow(class, caller)
     }
 
-    /// [`Self::take`] for a call whose callers are told apart, after [`Self::take`] returned null.
+    /// The word of an object that a group pays for, without books. `None`: there are books, or no
+    /// groups.
+    #[inline]
+    fn word_of_charge(&'static self, objcg: ObjcgId) -> Option<u32> {
+        (objcg != ObjcgId::ROOT
+            && self.ledger.books.mode() == Mode::NEVER
+            && self.heap().format().charges)
+            .then_some(EXT_LIVE | TAG_UNTAGGED)
+    }
+
+    /// [`Self::take`] for a call whose callers are told apart, or which a group pays for without
+    /// books, after [`Self::take`] returned null.
     #[inline(always)]
     fn take_for_chain(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
-        let platform = self.platform();
-        let Some(word) = self.ledger.books.word_of_chain(platform, caller) else {
+        let (objcg, array) = (caller.objcg(), class.array());
+        let of_chain = self.ledger.books.word_of_chain(self.platform(), caller);
+        let Some(word) = of_chain.or_else(|| self.word_of_charge(objcg)) else {
             return null_mut();
         };
-        let (objcg, array) = (caller.objcg(), class.array());
-        // SAFETY: a chain is known, so the instance has started its slots. Each class has an array.
+        // SAFETY: a chain or the mode is known, so the instance has started its slots. Each class
+        // has an array.
         let item = unsafe {
             let slots = &self.heap().slots;
             if objcg == ObjcgId::ROOT { slots.pop(array) } else { slots.pop_paid(array, objcg) }
@@ -220,7 +234,8 @@ impl<P: Platform> Instance<P> {
     #[inline(never)]
     fn alloc_charged(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
         let (array, objcg) = (class.array(), caller.objcg());
-        if let Some(word) = self.ledger.books.sites.cached(caller.key())
+        let cached = self.ledger.books.sites.cached(caller.key());
+        if let Some(word) = cached.or_else(|| self.word_of_charge(objcg))
             && self.heap().slots.uses_rseq()
             && self.ledger.charging().pay_from_cell(array, objcg)
         {
@@ -304,6 +319,8 @@ impl<P: Platform> Instance<P> {
             return null_mut();
         }
         let word = match books.mode() {
+            // The ledger charges a group.
+            Mode::NEVER_CLOSED if caller.objcg() != ObjcgId::ROOT => return null_mut(),
             Mode::NEVER_CLOSED => None,
             _ => match books.word_aside(self.platform(), caller) {
                 None => return null_mut(),

@@ -99,7 +99,7 @@ impl<P: Platform> Instance<P> {
         let class = match fast.class(at as usize) {
             Ok(class) => class,
             // SAFETY: the same contract.
-            Err(chunk) => return unsafe { self.free_bare::<ZERO>(fast, at, chunk, fits) },
+            Err(chunk) => return unsafe { self.free_bare::<ZERO, false>(fast, at, chunk, fits) },
         };
         if !fits(class) {
             return false;
@@ -137,13 +137,13 @@ impl<P: Platform> Instance<P> {
         true
     }
 
-    /// [`Self::free_fast`] for an instance without books. False: no object of the first zone begins
-    /// there.
+    /// [`Self::free_fast`] for an instance without books: with groups for `CHARGES`, else without.
+    /// False: no object of the first zone begins there.
     ///
     /// # Safety
     /// See [`Self::free`].
     #[inline(always)]
-    unsafe fn free_bare<const ZERO: bool>(
+    unsafe fn free_bare<const ZERO: bool, const CHARGES: bool>(
         &'static self,
         fast: &Fast,
         at: *mut u8,
@@ -151,9 +151,8 @@ impl<P: Platform> Instance<P> {
         fits: impl Fn(SizeClass) -> bool,
     ) -> bool {
         let heap = self.heap();
-        let Some(class) = fast.bare_class(chunk).filter(|&class| fits(class)) else {
-            return false;
-        };
+        let class = fast.bare_class::<CHARGES>(chunk);
+        let Some(class) = class.filter(|&class| fits(class)) else { return false };
         let Some(location) = heap.classes.object_at(at as usize, class) else { return false };
         if location.offset >= heap.classes.geometry(class).limit as usize {
             return false;
@@ -164,8 +163,21 @@ impl<P: Platform> Instance<P> {
             unsafe { zero_object(at, class) };
         }
         // Without books a double free cannot be detected.
-        // SAFETY: an object begins there, which the caller gave up, by the contract.
+        // SAFETY: an object begins there, which the caller gave up, by the contract. With `CHARGES`
+        // its slab has words.
         unsafe {
+            if CHARGES {
+                let ext = heap.classes.extension(location);
+                let word = ext.load(Ordering::Relaxed);
+                if word & EXT_LIVE != 0 && objcg_of(word) != ObjcgId::ROOT {
+                    let place = heap.classes.extension_place(location);
+                    self.free_charged(item, class.array(), place, word);
+                    return true;
+                }
+                if word & EXT_LIVE != 0 {
+                    ext.store(0, Ordering::Relaxed);
+                }
+            }
             if !heap.slots.push(class.array(), item) {
                 self.flush_object(class, item);
             }
@@ -329,8 +341,8 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Frees an object of the first zone whose word says that it is live, where each freed object
-    /// is zeroed or checked. False elsewhere, for that has closed tables; or there is no such
-    /// object.
+    /// is zeroed or checked. Frees any object of it where groups pay without books. False
+    /// elsewhere, for that has closed tables; or there is no such object.
     ///
     /// # Safety
     /// See [`Self::free`].
@@ -338,10 +350,19 @@ impl<P: Platform> Instance<P> {
     unsafe fn free_aside(&'static self, at: *mut u8) -> bool {
         // SAFETY: the same contract.
         unsafe {
+            let heap = self.heap();
             if self.ledger.guards.checks().any() {
-                self.free_guarded(at)
-            } else {
-                self.free_by::<true>(&self.heap().fast_aside, at, |_| true)
+                return self.free_guarded(at);
+            }
+            if !heap.format().charges {
+                return self.free_by::<true>(&heap.fast_aside, at, |_| true);
+            }
+            let zeroes = heap.zones.checks().zeroes_on_free();
+            let fast = if zeroes { &heap.fast_aside } else { &heap.fast };
+            match fast.class(at as usize) {
+                Err(chunk) if zeroes => self.free_bare::<true, true>(fast, at, chunk, |_| true),
+                Err(chunk) => self.free_bare::<false, true>(fast, at, chunk, |_| true),
+                Ok(_) => false,
             }
         }
     }

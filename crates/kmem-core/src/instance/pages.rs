@@ -3,7 +3,7 @@
 use core::ptr::null_mut;
 
 use kmem_layout::length;
-use kmem_layout::word::{EXT_LIVE, TAG_MASK};
+use kmem_layout::word::{EXT_LIVE, TAG_MASK, TAG_UNTAGGED};
 
 use super::Instance;
 use crate::alloc_tag::Mode;
@@ -72,7 +72,7 @@ impl<P: Platform> Instance<P> {
     #[inline(always)]
     fn word_at_once(&self, key: usize) -> Option<u32> {
         match self.ledger.books.sites.cached(key) {
-            None if self.ledger.books.mode() == Mode::NEVER => Some(EXT_LIVE),
+            None if self.ledger.books.mode() == Mode::NEVER => Some(EXT_LIVE | TAG_UNTAGGED),
             word => word,
         }
     }

@@ -143,6 +143,7 @@ impl<P: Platform> Instance<P> {
     unsafe fn build(&'static self, conf: &Conf) -> Option<()> {
         let (platform, ledger) = (self.platform(), &self.ledger);
         let keeps_books = conf.profiling != profiling::NEVER;
+        let has_groups = keeps_books || conf.groups;
         let checks = ObjectChecks::of(conf, platform);
         let quarantine = u64::from(if checks.has_quarantine() { conf.quarantine_kb } else { 0 });
         let held_back = quarantine << 10;
@@ -156,6 +157,11 @@ impl<P: Platform> Instance<P> {
             platform.map_root(PAGE_SIZE).or_else(|| platform.allocate(PAGE_SIZE, PAGE_SIZE))?;
         let root = root.cast::<RootBlock>().as_ptr();
         let page_checks = PageChecks::of(conf);
+        let format = Format {
+            extension: keeps_books,
+            charges: has_groups && !keeps_books,
+            guards: checks.has_red_zones(),
+        };
         let start = heap::Start {
             root,
             barns: tables.barns,
@@ -164,8 +170,8 @@ impl<P: Platform> Instance<P> {
             nodes,
             pcp: tables.pcp,
             cpus: budget.cpus,
-            format: Format { extension: keeps_books, guards: checks.has_red_zones() },
-            vectors: if keeps_books { 1 + checks.records() } else { 0 },
+            format,
+            vectors: u32::from(has_groups) + if keeps_books { checks.records() } else { 0 },
             checks: page_checks,
             huge: conf.thp,
             decay_ms: conf.decay_ms,
@@ -204,7 +210,7 @@ impl<P: Platform> Instance<P> {
             let kind = kind(platform, conf);
             ledger.guards.held().start(platform, kind, tables.quarantine, held_back);
             let (groups, names) = (tables.groups, tables.names);
-            if keeps_books && !ledger.groups.start(platform, groups, names, tables.group_count) {
+            if has_groups && !ledger.groups.start(platform, groups, names, tables.group_count) {
                 return None;
             }
         }
@@ -230,7 +236,7 @@ impl<P: Platform> Instance<P> {
             }
             let aside = page_checks.zeroes_on_free() || checks.any();
             let fast = if aside { &ledger.heap.fast_aside } else { &ledger.heap.fast };
-            fast.open_objects(&first, keeps_books);
+            fast.open_objects(&first, format);
         }
         // Release: a reader that sees the magic sees all fields.
         // SAFETY: the root block is mapped and never freed.

@@ -29,7 +29,7 @@
 //! Context: any; but shrinkers are called, see [`crate::memcg::Shrink`].
 
 use kmem_layout::root::RootBlock;
-use kmem_layout::word::EXT_LIVE;
+use kmem_layout::word::{EXT_LIVE, TAG_UNTAGGED};
 
 use crate::alloc_tag::{Books, Census};
 use crate::heap::{Heap, ZoneSet};
@@ -207,7 +207,7 @@ impl<P: Platform> Ledger<P> {
         }
         let mut tried = Tried::default();
         // One call of `take`, so that it is inlined and its result stays in registers.
-        let taken = loop {
+        let mut taken = loop {
             if let Some(taken) = take() {
                 break taken;
             }
@@ -226,6 +226,10 @@ impl<P: Platform> Ledger<P> {
         let word = self.word_for(caller) | objcg_bits(objcg);
         if self.books.watch().checks() {
             self.check_cleared(&taken);
+        }
+        if !is_charged && taken.pages.is_none() && !self.books.are_kept() {
+            // Without books, words are those of charged objects.
+            taken.ext = None;
         }
         taken.book(word);
         if self.books.watch().any() {
@@ -278,7 +282,11 @@ impl<P: Platform> Ledger<P> {
 
     /// Extension word of a live allocation by a caller, without a group.
     pub fn word_for(&self, caller: Caller) -> u32 {
-        if self.books.are_kept() { self.books.word_for(self.platform(), caller) } else { EXT_LIVE }
+        if self.books.are_kept() {
+            self.books.word_for(self.platform(), caller)
+        } else {
+            EXT_LIVE | TAG_UNTAGGED
+        }
     }
 
     /// Charges a group for a request of `bytes`. False: it is at its limit, which is reported.

@@ -93,8 +93,8 @@ impl<P: Platform> Ledger<P> {
 
     fn taken_object(&self, item: Item, class: SizeClass) -> Taken<'_> {
         let at = item.address();
-        // SAFETY: an object of that class; slabs have extension words if books are kept.
-        let ext = self.books.are_kept().then(|| unsafe { self.object_word(at, class) });
+        // SAFETY: an object of that class, whose slab has words by its format.
+        let ext = self.heap.format().has_words().then(|| unsafe { self.object_word(at, class) });
         Taken { at, bytes: class.size() as usize, ext, pages: None }
     }
 
@@ -147,6 +147,10 @@ impl<P: Platform> Ledger<P> {
         if let Some(ext) = ext {
             // One of the threads that free the object concurrently sees the live bit.
             let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
+            if word & EXT_LIVE == 0 && !self.books.are_kept() {
+                // No group paid for it, and nothing else is known about it.
+                return;
+            }
             if word & EXT_LIVE == 0 {
                 let fault = Fault::FreeObject { size: class.size(), last: TagId(word & TAG_MASK) };
                 self.fault("free", at, fault);

@@ -26,9 +26,9 @@ pub enum Resized {
 
 impl<P: Platform> Ledger<P> {
     /// Writes the caller's site into the word of a live allocation, whose length changed from
-    /// `from` to `to` bytes. Without books this does nothing.
+    /// `from` to `to` bytes. Without books this does nothing, unless a group pays.
     pub fn rebook(&self, ext: &AtomicU32, caller: Caller, from: usize, to: usize) {
-        if !self.books.are_kept() {
+        if !self.books.are_kept() && objcg_of(ext.load(Ordering::Relaxed)) == ObjcgId::ROOT {
             return;
         }
         let site = self.word_for(caller);
@@ -42,9 +42,6 @@ impl<P: Platform> Ledger<P> {
     /// Bills a live allocation to another site and group. A group at its limit exceeds it. For an
     /// address that is not that of a live allocation, this does nothing.
     pub fn rebill(&'static self, at: usize, caller: Caller) {
-        if !self.books.are_kept() {
-            return;
-        }
         let (ext, price, bytes) = match self.heap.find(at) {
             Ok(Live::Object { class, ext: Some(ext) }) => {
                 (ext, Price::Item(class.array()), class.size() as usize)

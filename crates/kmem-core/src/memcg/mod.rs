@@ -108,7 +108,8 @@ pub enum GroupError {
     HasChildren,
     /// The root cannot be deleted, limited or left.
     IsRoot,
-    /// The instance keeps no books (`mem_profiling:never`), or did not start.
+    /// The instance keeps no books and has no groups (`mem_profiling:never` without
+    /// `groups:always`), or did not start.
     NoBooks,
     /// There is no memory.
     NoMemory,
@@ -129,7 +130,7 @@ impl core::fmt::Display for GroupError {
             Self::NotFound => "no such group",
             Self::HasChildren => "there are groups below it",
             Self::IsRoot => "not possible for the root",
-            Self::NoBooks => "no groups without books (mem_profiling:never)",
+            Self::NoBooks => "no groups without books (mem_profiling:never needs groups:always)",
             Self::NoMemory => "no memory",
             Self::InShrinker => "not possible from within a callback",
         })

@@ -369,7 +369,7 @@ impl<P: Platform> Handles<P> {
             self.on.give_slab(self.set, run);
             return 0;
         }
-        let zero = !kind.format.extension || self.set.zone.reads_zero(run);
+        let zero = !kind.format.has_words() || self.set.zone.reads_zero(run);
         let contents = if zero { SlabContents::Zero } else { SlabContents::Old };
         // SAFETY: this thread just claimed the run, which has the length and alignment of a slab.
         unsafe { self.set.slabs.create(kind, run.start, contents, out) }

@@ -24,7 +24,7 @@ impl SlabZone {
         let Kind { class, geometry, format } = kind;
         let chunk = start.0 >> CHUNK_ORDER;
         let slab = self.slab_address(chunk);
-        if format.extension && contents == Contents::Old {
+        if format.has_words() && contents == Contents::Old {
             // SAFETY: the pages become a slab of this geometry with extension words here. The
             // caller alone uses them, by the contract.
             unsafe {

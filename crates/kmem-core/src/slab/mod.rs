@@ -102,10 +102,20 @@ unsafe impl Sync for SlabZone {}
 /// The metadata that slabs have beside their objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Format {
-    /// An extension word per object.
+    /// An extension word per object, which says whether the object is live.
     pub extension: bool,
+    /// Without those: a word per object, which is used only while a group pays for the object.
+    pub charges: bool,
     /// Objects end with a guard.
     pub guards: bool,
+}
+
+impl Format {
+    /// Returns whether slabs have room for a word per object.
+    #[inline]
+    pub const fn has_words(&self) -> bool {
+        self.extension || self.charges
+    }
 }
 
 /// The slabs of one class of an instance.

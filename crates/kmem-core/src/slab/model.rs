@@ -105,7 +105,7 @@ impl Model {
     }
 
     fn kind(&self, class: SizeClass) -> Kind<'_> {
-        let format = Format { extension: false, guards: false };
+        let format = Format { extension: false, charges: false, guards: false };
         Kind::new(class, self.geometry(class), format)
     }
 

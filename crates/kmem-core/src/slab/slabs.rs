@@ -125,7 +125,7 @@ impl<'a, P: Platform> Slabs<'a, P> {
         out: &mut [Item],
     ) -> usize {
         let kind = self.kind(class);
-        let zero = !kind.format.extension || set.zone.reads_zero(run);
+        let zero = !kind.format.has_words() || set.zone.reads_zero(run);
         let contents = if zero { Contents::Zero } else { Contents::Old };
         // In random order the first objects of a slab are claimed like all others.
         let in_order = mixer.is_none();

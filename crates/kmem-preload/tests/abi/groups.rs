@@ -8,6 +8,9 @@ use crate::harness::{
     thorough,
 };
 
+/// Groups without books.
+const NO_BOOKS: &str = "mem_profiling:never,groups:always";
+
 #[test]
 fn each_function_does_what_it_says_or_says_why_not_and_leaves_errno_alone() {
     must_succeed(&program("group_rules.c"), &[]);
@@ -36,6 +39,16 @@ fn without_books_there_are_no_groups() {
 }
 
 #[test]
+fn groups_without_books_do_what_groups_with_books_do() {
+    let programs = ["group_rules.c", "group_scopes.c", "group_shrinkers.c", "refusals.c"];
+    let runs = programs.map(|source| Run::new(program(source)));
+    let storm = Run::new(program("group_storm.c")).arg("10000");
+    for run in runs.into_iter().chain([storm]) {
+        run.env("KMEM_CONF", NO_BOOKS).run().assert_success();
+    }
+}
+
+#[test]
 fn every_form_of_allocation_is_charged_to_the_byte_or_refused_without_a_trace() {
     if no_cxx() {
         return;
@@ -46,6 +59,7 @@ fn every_form_of_allocation_is_charged_to_the_byte_or_refused_without_a_trace() 
     };
     let path = program_with_libraries("group_forms.cc", "group_forms", &[&library]);
     must_succeed(&path, &[]);
+    Run::new(&path).env("KMEM_CONF", NO_BOOKS).run().assert_success();
 }
 
 #[test]

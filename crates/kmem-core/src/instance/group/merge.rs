@@ -90,7 +90,7 @@ impl<P: Platform> Instance<P> {
             }
             return;
         };
-        if !heap.format().extension {
+        if !heap.format().has_words() {
             return;
         }
         let merge = |words: &[crate::sync::AtomicU32]| {
