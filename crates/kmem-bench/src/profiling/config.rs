@@ -2,7 +2,7 @@
 
 use super::kernel_test::KMALLOC;
 use crate::kernel::Kernel;
-use crate::rivals::compiled_in::kmem::{never, off, on, switched};
+use crate::rivals::compiled_in::kmem::{never, never_groups, off, on, switched};
 use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;
 use kmem_core::{Group, Kmem};
@@ -21,8 +21,7 @@ pub(super) enum Config {
     On,
     /// Started off, and switched on from outside.
     OnAtRunTime,
-    /// Charged to a group (the kernel's `__GFP_ACCOUNT`), untagged. Groups need the extension
-    /// words, so this equals the next row.
+    /// Charged to a group (the kernel's `__GFP_ACCOUNT`), without books.
     Accounted,
     /// Charged to a group, with the switch off.
     AccountedOff,
@@ -71,7 +70,8 @@ impl Config {
     /// The instance whose groups pay in this row.
     fn charged_in(self) -> Option<&'static Kmem> {
         match self {
-            Self::Accounted | Self::AccountedOff => Some(off::instance()),
+            Self::Accounted => Some(never_groups::instance()),
+            Self::AccountedOff => Some(off::instance()),
             Self::AccountedOn => Some(on::instance()),
             _ => None,
         }
@@ -111,7 +111,7 @@ pub(super) fn start() -> Result<Vec<Measured>, String> {
         (Config::Off, off),
         (Config::On, on),
         (Config::OnAtRunTime, switched),
-        (Config::Accounted, off),
+        (Config::Accounted, never_groups::kernel()),
         (Config::AccountedOff, off),
         (Config::AccountedOn, on),
     ];
@@ -126,6 +126,9 @@ pub(super) fn start() -> Result<Vec<Measured>, String> {
 }
 
 /// Checks that the only live object of an instance has the tag and group of `config`.
+///
+/// # Errors
+/// The instance tags or charges otherwise.
 fn prove(kernel: &Kernel, config: Config) -> Result<(), String> {
     let object = kernel.kmalloc(64, &KMALLOC);
     if let Some(kmem) = config.charged_in() {
@@ -153,4 +156,28 @@ fn prove(kernel: &Kernel, config: Config) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{}: one object is live, and the census finds the tags {tags:?}", config.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Config, prove};
+    use crate::kernel::Kernel;
+    use crate::rivals::compiled_in::kmem::{never, never_groups, off, on};
+
+    #[test]
+    fn an_instance_of_another_configuration_is_refused() {
+        let kernels: [(Kernel, Config); 3] = [
+            (never::kernel(), Config::Never),
+            (off::kernel(), Config::Off),
+            (on::kernel(), Config::On),
+        ];
+        for (kernel, config) in &kernels {
+            for (_, other) in &kernels {
+                assert_eq!(prove(kernel, *other).is_ok(), config == other, "{config:?} {other:?}");
+            }
+        }
+        // No thread is in a group, so no group pays.
+        let refused = prove(&never_groups::kernel(), Config::Accounted);
+        assert!(refused.is_err_and(|error| error.contains("no group pays")));
+    }
 }

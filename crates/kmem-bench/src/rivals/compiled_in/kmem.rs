@@ -122,6 +122,7 @@ macro_rules! instance {
 
 instance!(on, "mem_profiling:1");
 instance!(never, "mem_profiling:never");
+instance!(never_groups, "mem_profiling:never,groups:always");
 instance!(off, "mem_profiling:0");
 // An instance that is switched on during the measurement.
 instance!(switched, "mem_profiling:0");
