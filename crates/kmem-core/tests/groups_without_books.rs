@@ -128,6 +128,7 @@ fn each_kind_of_memory_is_charged_and_refunded() {
     let aligned = A.alloc_aligned(700, 256, caller);
     let area = A.vmalloc(5 * PAGE_SIZE, Gfp::KERNEL, caller);
     let percpu = A.alloc_percpu(64, 8, Gfp::KERNEL, caller);
+    let unpaid = A.alloc_percpu(64, 8, Gfp::KERNEL, Caller::NOBODY);
     let mut many = [core::ptr::null_mut(); 70];
     assert_eq!(A.alloc_pages_bulk(Gfp::KERNEL, &mut many, caller), many.len());
     assert!(![block, zeroed, aligned, area].contains(&core::ptr::null_mut()));
@@ -140,6 +141,7 @@ fn each_kind_of_memory_is_charged_and_refunded() {
         A.free_pages(block, Order(3));
         A.vfree(area);
         A.free_percpu(percpu);
+        A.free_percpu(unpaid);
     }
     [zeroed, aligned].into_iter().for_each(|at| free(&A, at));
     free_all(&A, many.to_vec());

@@ -282,6 +282,13 @@ impl<P: Platform> Heap<P> {
         Arrays { slots: &self.slots, platform: &self.platform, cap: |array| self.cap(array) }
     }
 
+    /// Gives this CPU its arrays, on whose heads the stocks of groups are, if it has none.
+    pub fn ensure_arrays(&self) {
+        if let Some(cpu) = self.slots.current(self.slots.hint(&self.platform)) {
+            self.slots.ensure(&self.platform, cpu, |array| self.cap(array));
+        }
+    }
+
     /// Most items of an array that a CPU keeps.
     fn cap(&self, array: ArrayId) -> u16 {
         match array.contents() {

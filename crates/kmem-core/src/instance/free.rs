@@ -261,17 +261,11 @@ impl<P: Platform> Instance<P> {
         // SAFETY: an item of the array that the caller gives up, by the contract. Once its word is
         // cleared, it is free.
         unsafe {
-            match self.ledger.charging().refund_freed(array, (ext, word)) {
-                Cleared::Paid => self.push_uncharged(item, array),
-                Cleared::Unpaid => self.free_unpaid(item, array, objcg_of(word)),
-                Cleared::Not => {
-                    let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
-                    if word & EXT_LIVE == 0 {
-                        // Another thread freed the item concurrently: this reports it.
-                        return self.free_slow(item.address() as *mut u8);
-                    }
-                    self.free_unpaid(item, array, objcg_of(word));
-                }
+            if self.ledger.charging().free_item_elsewhere(array, (ext, word)) {
+                self.push_uncharged(item, array);
+            } else {
+                // Another thread freed the item concurrently: this reports it.
+                self.free_slow(item.address() as *mut u8);
             }
         }
     }
@@ -282,9 +276,7 @@ impl<P: Platform> Instance<P> {
     /// `item` is an item of that array, which the caller alone uses.
     #[inline(never)]
     unsafe fn free_unpaid(&'static self, item: Item, array: ArrayId, objcg: ObjcgId) {
-        if objcg != ObjcgId::ROOT {
-            self.ledger.charging().refund_elsewhere(array, objcg);
-        }
+        self.ledger.charging().refund_elsewhere(array, objcg);
         // SAFETY: the same contract.
         unsafe { self.push_uncharged(item, array) };
     }

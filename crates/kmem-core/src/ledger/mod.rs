@@ -296,6 +296,8 @@ impl<P: Platform> Ledger<P> {
         objcg: ObjcgId,
         caller: Caller,
     ) -> bool {
+        // A program may use other memory than that of the heap, and the stocks are in the heap.
+        self.heap.ensure_arrays();
         let limits = if caller.is_nofail() { Limits::Exceed } else { Limits::Obey };
         match self.charging().pay(price, objcg, limits) {
             Ok(()) => true,

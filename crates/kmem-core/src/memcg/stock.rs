@@ -26,7 +26,7 @@
 //! Context: any, but shrinkers are called: see [`super::Shrink`].
 
 use kmem_layout::group::group_event;
-use kmem_layout::word::CHARGED_METADATA;
+use kmem_layout::word::{CHARGED_METADATA, EXT_LIVE, TAG_MASK};
 
 use super::{AtMax, Charged, Groups, Limits, objcg_of};
 use crate::class::{ArrayId, Contents, MAX_OBJECT, SizeClass};
@@ -173,7 +173,7 @@ impl<P: Platform> Charging<'_, P> {
     /// to its group's cell on this CPU. Does neither unless the array's stock is another group's.
     /// `word` is the value of the word that the caller read.
     #[inline]
-    pub fn refund_freed(&self, array: ArrayId, (ext, word): (&AtomicU32, u32)) -> Cleared {
+    fn refund_freed(&self, array: ArrayId, (ext, word): (&AtomicU32, u32)) -> Cleared {
         let (objcg, cost) = (objcg_of(word), item_cost(array) as i32);
         if !self.is_others(Cell::of_array(array), objcg) {
             return Cleared::Not;
@@ -192,6 +192,51 @@ impl<P: Platform> Charging<'_, P> {
         }
     }
 
+    /// Pays for an item from a stock of the group on this CPU. That is the array's, or the group's
+    /// cell if the array's stock is another group's. False: it has not enough.
+    #[inline]
+    pub fn pay_from_stock(&self, array: ArrayId, objcg: ObjcgId) -> bool {
+        let head = Cell::of_array(array);
+        self.slots.adjust(head, objcg, -1, stock_bound(array), self.slot())
+            || (self.is_others(head, objcg) && self.pay_from_cell(array, objcg))
+    }
+
+    /// Clears the extension word of an item of an array that the caller gives up. Takes the charge
+    /// back from the word's group, to a stock on this CPU if that has room. `word` is the value
+    /// that the caller read, and not of the root. False: another thread freed the item
+    /// concurrently.
+    #[inline]
+    pub fn free_item(&self, array: ArrayId, (ext, word): (&AtomicU32, u32)) -> bool {
+        let (head, bound) = (Cell::of_array(array), stock_bound(array));
+        match self.slots.refund_freed(head, 1, (ext, word), bound) {
+            Cleared::Paid => {}
+            Cleared::Unpaid => self.refund_elsewhere(array, objcg_of(word)),
+            Cleared::Not => return self.free_item_elsewhere(array, (ext, word)),
+        }
+        true
+    }
+
+    /// [`Self::free_item`] for an array whose stock is full or of another group.
+    #[inline(never)]
+    pub fn free_item_elsewhere(&self, array: ArrayId, (ext, word): (&AtomicU32, u32)) -> bool {
+        let objcg = match self.refund_freed(array, (ext, word)) {
+            Cleared::Paid => return true,
+            Cleared::Unpaid => objcg_of(word),
+            Cleared::Not => {
+                // One operation: the word may get another group until it is cleared.
+                let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
+                if word & EXT_LIVE == 0 {
+                    return false;
+                }
+                objcg_of(word)
+            }
+        };
+        if objcg != ObjcgId::ROOT {
+            self.refund_elsewhere(array, objcg);
+        }
+        true
+    }
+
     fn slot(&self) -> u32 {
         self.slots.hint(self.platform)
     }
@@ -202,14 +247,10 @@ impl<P: Platform> Charging<'_, P> {
     }
 
     fn pay_item(&self, array: ArrayId, objcg: ObjcgId, limits: Limits) -> Result<(), AtMax> {
-        let (head, bound) = (Cell::of_array(array), stock_bound(array));
-        if self.slots.adjust(head, objcg, -1, bound, self.slot()) {
+        if self.pay_from_stock(array, objcg) {
             return Ok(());
         }
-        // The array's stock is another group's: pay item by item from the cell.
-        if self.is_others(head, objcg) && self.pay_from_cell(array, objcg) {
-            return Ok(());
-        }
+        let bound = stock_bound(array);
         // Three quarters: room is left for frees, and a refill is rare.
         let (cost, batch) = (u64::from(item_cost(array)), (bound - bound / 4).max(1));
         if batch > 1

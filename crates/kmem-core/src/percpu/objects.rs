@@ -3,7 +3,7 @@
 
 use core::ptr::NonNull;
 
-use kmem_layout::word::TAG_MASK;
+use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
 use super::operations::Slow;
 use super::units::Units;
@@ -13,6 +13,7 @@ use crate::cpu::{Kind, MAX_CPUS, Slots};
 use crate::heap::{Arrays, Backing, LazyZone, Live, Looked, ZoneSet};
 use crate::ledger::{Ledger, Over};
 use crate::memcg::stock::Price;
+use crate::memcg::{objcg_bits, objcg_of};
 use crate::os::Platform;
 use crate::page::{Purpose, Run, Way};
 use crate::report::{self, Fault};
@@ -20,7 +21,7 @@ use crate::request::Caller;
 use crate::slab::sheaf::SHEAF_OBJECTS;
 use crate::slab::{Contents as SlabContents, Kind as SlabKind, Retired, zero_object};
 use crate::sync::{AtomicU32, Ordering};
-use crate::units::{CpuId, Item, ObjcgId, PAGE_SIZE, PAGEBLOCK_SIZE};
+use crate::units::{CpuId, Item, ObjcgId, PAGE_SIZE, PAGEBLOCK_SIZE, TagId};
 
 /// Largest handle space, in bytes.
 const MAX_SPACE: usize = 256 << 20;
@@ -101,22 +102,28 @@ impl<P: Platform> On<P> {
         if align.is_power_of_two() { SizeClass::aligned(size, align) } else { None }
     }
 
-    /// Allocates an object if this CPU has one and no group pays; else returns none.
+    /// Allocates an object if this CPU has one, and a stock of the group on this CPU pays for it;
+    /// else returns none.
     #[inline]
     pub fn alloc_fast(self, class: SizeClass, caller: Caller) -> Item {
         // If the site is known, the instance has started, and sections may run.
         let word = self.ledger.books.sites.cached(caller.key());
-        let Some(word) = word.filter(|_| caller.objcg() == ObjcgId::ROOT) else {
+        let Some(word) = word else { return Item::NONE };
+        let (array, objcg) = (class.array(), caller.objcg());
+        let charging = self.ledger.charging();
+        if objcg != ObjcgId::ROOT && !charging.pay_from_stock(array, objcg) {
             return Item::NONE;
-        };
+        }
         // SAFETY: the site is known, so the instance has started its slots. Each class has an
         // array.
-        let item = unsafe { self.part.slots.pop(class.array()) };
+        let item = unsafe { self.part.slots.pop(array) };
         if !item.is_none() {
             // SAFETY: an object of that class, in an instance with books: the site is known.
             let ext = unsafe { self.ledger.object_word(item.address(), class) };
-            ext.store(word, Ordering::Relaxed);
+            ext.store(word | objcg_bits(objcg), Ordering::Relaxed);
             self.zero_copies(item, class);
+        } else if objcg != ObjcgId::ROOT {
+            charging.refund(Price::Item(array), objcg);
         }
         item
     }
@@ -161,9 +168,7 @@ impl<P: Platform> On<P> {
             Err(fault) => self.ledger.fault("free_percpu", handle, fault),
         };
         if let Some(ext) = ext {
-            // One operation: the word may get another group until it is cleared.
-            let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
-            self.ledger.free(word, Price::Item(class.array()), class.size() as usize, handle);
+            self.unbook(handle, class, ext);
         }
         let item = Item::at(handle);
         if self.ledger.heap.zones.checks().zeroes_on_free() {
@@ -174,6 +179,29 @@ impl<P: Platform> On<P> {
             if !self.part.slots.push(class.array(), item) {
                 self.arrays().flush(class.array(), item, &Handles { on: self, set, class });
             }
+        }
+    }
+
+    /// Takes a live object out of the books. If two threads do so concurrently, one succeeds, and
+    /// the other is reported.
+    fn unbook(self, handle: usize, class: SizeClass, ext: &AtomicU32) {
+        let (ledger, array) = (self.ledger, class.array());
+        let word = ext.load(Ordering::Relaxed);
+        let is_charged = objcg_of(word) != ObjcgId::ROOT;
+        let was_live = if is_charged && !ledger.books.watch().any() {
+            ledger.charging().free_item(array, (ext, word))
+        } else {
+            // One operation: the word may get another group until it is cleared.
+            let word = ext.fetch_and(TAG_MASK, Ordering::AcqRel);
+            if word & EXT_LIVE != 0 {
+                ledger.free(word, Price::Item(array), class.size() as usize, handle);
+            }
+            word & EXT_LIVE != 0
+        };
+        // Without books, the word of an object that no group pays for says nothing.
+        if !was_live && ledger.books.are_kept() {
+            let last = TagId(ext.load(Ordering::Relaxed) & TAG_MASK);
+            ledger.fault("free_percpu", handle, Fault::FreeObject { size: class.size(), last });
         }
     }
 
