@@ -24,8 +24,9 @@ fn a_page_costs_a_length_word_and_no_extension_word() {
     const PAGES: usize = 1 << 18;
     // The start of the instance and its first zone are not measured.
     let first = A.alloc_pages(Order(0), Gfp::KERNEL, Caller::NOBODY);
-    // Nothing writes to the pages, so only tables become resident.
-    let mut pages = vec![1 as *mut u8; PAGES];
+    // Nothing writes to the pages, so only tables become resident. The list is not zero, so that it
+    // is resident before.
+    let mut pages = vec![std::ptr::dangling_mut(); PAGES];
     let before = resident();
     for page in &mut pages {
         *page = A.alloc_pages(Order(0), Gfp::KERNEL, Caller::NOBODY);
