@@ -27,6 +27,7 @@ TABLES = {
     "census": "The cost of a look",
     "peak": "Memory after a peak",
     "phases": "Programs that need memory again and again",
+    "huge-pages": "Huge pages",
     "utilization": "Slab memory of many groups",
     "hardening": "The cost of checks",
     "percpu": "Per-CPU memory",

@@ -70,6 +70,14 @@ impl Heap {
         block
     }
 
+    /// Allocates a block, and writes to all of it.
+    pub(crate) fn alloc_written(&self, size: usize) -> Block {
+        let block = self.alloc(size);
+        // SAFETY: a block of that size.
+        unsafe { block.cast::<u8>().write_bytes(1, size) };
+        block
+    }
+
     /// Frees a block.
     ///
     /// # Safety

@@ -6,7 +6,7 @@
 //!      -> programs -> tracer -> link_map (which object provides malloc)
 //!      -> profiling -> rivals (instances of kmem) -> kernel (kmalloc, kfree, pages)
 //!      -> pages -> contender (kmem, the classic buddy zone) -> pattern, section, fragmentation
-//!      -> peak, phases -> rivals, each in a process of its own
+//!      -> peak, phases, huge_pages -> rivals, each in a process of its own
 //!      -> hardening -> workload (instances of kmem, by option)
 //!      -> misuse -> preload, dynamic (programs of the catalogue under preloaded allocators)
 //!      -> accounting, utilization -> rivals (an instance of kmem)
@@ -30,6 +30,7 @@ mod conversation;
 mod dynamic;
 mod hardening;
 mod heap;
+mod huge_pages;
 mod kernel;
 mod machine;
 mod malloc;
@@ -80,6 +81,8 @@ enum Table {
     Peak(peak::Options),
     /// Time and memory of a program that needs memory again and again.
     Phases(phases::Options),
+    /// Huge pages under a heap that is larger than the TLB reaches.
+    HugePages(huge_pages::Options),
     /// Cost of the checks of objects, by option.
     Hardening(table::Options),
     /// Endings of each kind of memory misuse, by allocator.
@@ -112,6 +115,9 @@ enum Table {
     /// A program that works in phases.
     #[command(hide = true)]
     PhasesProgram(phases::Program),
+    /// A program that walks through its objects in random order.
+    #[command(hide = true)]
+    HugePagesProgram(huge_pages::Program),
     /// A heap that a census is taken of.
     #[command(hide = true)]
     Mutator(mutator::Heap),
@@ -144,6 +150,8 @@ fn main() -> ExitCode {
         Table::PeakProgram(program) => peak::serve(&program),
         Table::Phases(options) => phases::run(&options),
         Table::PhasesProgram(program) => phases::serve(&program),
+        Table::HugePages(options) => huge_pages::run(&options),
+        Table::HugePagesProgram(program) => huge_pages::serve(&program),
         Table::Census(options) => census::run(&options),
         Table::Modules(options) => modules::run(&options),
         Table::Hardening(options) => hardening::run(&options),

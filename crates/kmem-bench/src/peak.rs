@@ -134,10 +134,7 @@ pub(crate) fn serve(program: &Program) -> Result<(), Failure> {
         let mut sum = 0;
         while sum < bytes {
             let size = prng.log_between(SIZES.0, SIZES.1);
-            let block = heap.alloc(size);
-            // SAFETY: a block of that size.
-            unsafe { block.cast::<u8>().write_bytes(1, size) };
-            blocks.push((block, size));
+            blocks.push((heap.alloc_written(size), size));
             sum += size;
         }
     };
@@ -161,10 +158,7 @@ pub(crate) fn serve(program: &Program) -> Result<(), Failure> {
             // SAFETY: a block of this heap, which is not used again.
             unsafe { heap.free(blocks[place].0) };
             let size = prng.log_between(SIZES.0, SIZES.1);
-            let block = heap.alloc(size);
-            // SAFETY: a block of that size.
-            unsafe { block.cast::<u8>().write_bytes(1, size) };
-            blocks[place] = (block, size);
+            blocks[place] = (heap.alloc_written(size), size);
         }
     }
     let used = blocks.iter().map(|(_, size)| *size as u64).sum();

@@ -161,9 +161,7 @@ pub(crate) fn serve(program: &Program) -> Result<(), Failure> {
 fn work(heap: &Heap, blocks: &mut [Block]) -> Duration {
     let start = Instant::now();
     for block in &mut *blocks {
-        *block = heap.alloc(SIZE);
-        // SAFETY: a block of that size.
-        unsafe { block.cast::<u8>().write_bytes(1, SIZE) };
+        *block = heap.alloc_written(SIZE);
     }
     for &block in &*blocks {
         // SAFETY: allocated above, not used again.

@@ -4,6 +4,7 @@
 //! |------------------------------------------------|-------------------------------------------|
 //! | `kmem`, `kmem-never`                           | compiled in, with and without books       |
 //! | `kmem-thread`                                  | libkmem.so with its background thread     |
+//! | `kmem-thp:never` and others                    | libkmem.so with that option               |
 //! | `jemalloc`, `mimalloc`, `rpmalloc`, `snmalloc` | compiled in, under prefixed names         |
 //! | `tcmalloc`                                     | the distribution's gperftools, in a child |
 //! | `glibc`                                        | the C library of this process             |
@@ -30,6 +31,12 @@ pub(crate) enum Allocator {
     KmemNever,
     /// kmem with its background thread, for programs that become idle.
     KmemThread,
+    /// kmem without huge pages.
+    KmemThpNever,
+    /// kmem with huge pages where it uses its heap densely.
+    KmemThpAuto,
+    /// kmem with huge pages for all of its heap.
+    KmemThpAlways,
     /// mimalloc 3.
     Mimalloc,
     /// jemalloc 5.3.
@@ -57,12 +64,19 @@ impl Allocator {
         Self::Glibc,
     ];
 
+    /// libkmem.so with options, for tables of its own.
+    const PRELOADED: [Self; 4] =
+        [Self::KmemThread, Self::KmemThpNever, Self::KmemThpAuto, Self::KmemThpAlways];
+
     /// The name in the rows.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Kmem => "kmem",
             Self::KmemNever => "kmem-never",
             Self::KmemThread => "kmem-thread",
+            Self::KmemThpNever => "kmem-thp:never",
+            Self::KmemThpAuto => "kmem-thp:auto",
+            Self::KmemThpAlways => "kmem-thp:always",
             Self::Mimalloc => "mimalloc",
             Self::Jemalloc => "jemalloc",
             Self::Tcmalloc => "tcmalloc",
@@ -74,7 +88,7 @@ impl Allocator {
 
     /// The allocator called `name`.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        let mut all = Self::ALL.into_iter().chain([Self::KmemThread]);
+        let mut all = Self::ALL.into_iter().chain(Self::PRELOADED);
         all.find(|allocator| allocator.name() == name)
     }
 
@@ -85,17 +99,23 @@ impl Allocator {
 
     /// True if this is the project's own allocator.
     pub(crate) fn is_kmem(self) -> bool {
-        matches!(self, Self::Kmem | Self::KmemNever | Self::KmemThread)
+        matches!(self, Self::Kmem | Self::KmemNever) || Self::PRELOADED.contains(&self)
     }
 
     /// True if it must be measured in a process of its own.
     pub(crate) fn needs_child(self) -> bool {
-        matches!(self, Self::Tcmalloc | Self::KmemThread)
+        self == Self::Tcmalloc || Self::PRELOADED.contains(&self)
     }
 
     /// The configuration of kmem in a child.
     pub(crate) fn configuration(self) -> Option<&'static str> {
-        (self == Self::KmemThread).then_some("background_thread:1")
+        match self {
+            Self::KmemThread => Some("background_thread:1"),
+            Self::KmemThpNever => Some("thp:never"),
+            Self::KmemThpAuto => Some("thp:auto"),
+            Self::KmemThpAlways => Some("thp:always"),
+            _ => None,
+        }
     }
 
     /// The library that a child must be started under.
@@ -133,7 +153,7 @@ pub(crate) fn load(allocator: Allocator) -> Result<Loaded, String> {
             let file = object.canonicalize().unwrap_or_else(|_| object.clone());
             Ok(Loaded { heap, version: format!("gperftools {}", file_name(&file)), object })
         }
-        Allocator::KmemThread => {
+        kmem if Allocator::PRELOADED.contains(&kmem) => {
             let (heap, object) = preloaded("libkmem.so")?;
             Ok(Loaded { heap, version: env!("CARGO_PKG_VERSION").to_owned(), object })
         }
