@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the tools that the tests and the scripts use, from Debian's packages. DuckDB is not among
-# these: its Python package goes to target/test-tools, where the tests look for it.
+# Installs the tools that the tests and the scripts use, from Debian's packages. Others go to
+# target/test-tools, where the tests look for them: DuckDB and jsonschema, which are packages of
+# Python, and the schema of speedscope, from its package of npm.
 #
 #	scripts/install-test-tools.sh
 #
@@ -56,7 +57,7 @@ readonly TOOLS=(
   "/usr/aarch64-linux-gnu/include/stdio.h libc6-dev-arm64-cross"
   "qemu-system-x86_64 qemu-system-x86"
 )
-readonly DUCKDB=$(dirname "$0")/../target/test-tools
+readonly EXTRA=$(dirname "$0")/../target/test-tools
 export PATH=$PATH:/usr/sbin:/sbin
 
 is_there() {
@@ -90,16 +91,30 @@ if ((${#missing[@]})) && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; 
   fi
 fi
 
-has_duckdb() {
-  "$DUCKDB/bin/python3" -c 'import duckdb' 2>/dev/null
+readonly SPEEDSCOPE=https://registry.npmjs.org/speedscope/-/speedscope-1.25.0.tgz
+
+has_python() {
+  "$EXTRA/bin/python3" -c "import $1" 2>/dev/null
 }
 
-if ! has_duckdb; then
-  python3 -m venv "$DUCKDB" && "$DUCKDB/bin/pip" install --quiet duckdb || true
+has_schema() {
+  [ -s "$EXTRA/speedscope/file-format-schema.json" ]
+}
+
+[ -x "$EXTRA/bin/pip" ] || python3 -m venv "$EXTRA" || true
+for package in duckdb jsonschema; do
+  has_python "$package" || "$EXTRA/bin/pip" install --quiet "$package" || true
+done
+if ! has_schema; then
+  mkdir -p "$EXTRA/speedscope"
+  curl -sSLf "$SPEEDSCOPE" | tar -xzf - -C "$EXTRA/speedscope" --strip-components=3 \
+    package/dist/release/file-format-schema.json || true
 fi
 
 mapfile -t missing < <(packages)
-has_duckdb || missing+=(duckdb)
+has_python duckdb || missing+=(duckdb)
+has_python jsonschema || missing+=(jsonschema)
+has_schema || missing+=(speedscope)
 if ((${#missing[@]})); then
   echo "missing, by package: ${missing[*]}" >&2
   exit 1

@@ -16,7 +16,7 @@ use std::process::{Command, Output, Stdio};
 use fake::Target;
 use fake_box::{CALLER, CHAIN, FakeBox, STATIC};
 use program::{KMEM, Program, directory, text};
-use readers::{Sum, csv, dhat, duckdb, pprof, pprof_total};
+use readers::{Sum, csv, dhat, duckdb, pprof, pprof_total, speedscope};
 use serde_json::Value;
 
 /// Runs `kmem dump` with a source, which must succeed.
@@ -86,7 +86,9 @@ fn every_format_adds_up_to_the_rows() {
     let folded = dump(&source, &["--format", "folded"]);
     let sizes = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1);
     assert_eq!(sizes.map(|size| size.parse::<i64>().unwrap()).sum::<i64>(), bytes);
-    let file: Value = serde_json::from_str(&dump(&source, &["--format", "speedscope"])).unwrap();
+    let file = write(&source, "speedscope", &[], dir.path());
+    speedscope(&file);
+    let file: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     let weights = file["profiles"][0]["weights"].as_array().unwrap();
     assert_eq!(weights.iter().map(|weight| weight.as_i64().unwrap()).sum::<i64>(), bytes);
     let profile = write(&source, "pprof", &[], dir.path());

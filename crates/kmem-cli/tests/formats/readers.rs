@@ -13,8 +13,13 @@ use super::program::text;
 
 /// The viewer of valgrind's DHAT.
 const VIEWER: &str = "/usr/libexec/valgrind/dh_view.js";
-/// A Python with DuckDB in it, which `scripts/install-test-tools.sh` makes.
+/// A Python with packages in it, which `scripts/install-test-tools.sh` makes.
 const PYTHON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/test-tools/bin/python3");
+/// The schema of speedscope's files, from its own package.
+const SPEEDSCOPE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../target/test-tools/speedscope/file-format-schema.json"
+);
 
 /// Live bytes and objects; none of the latter in a format without them.
 pub(crate) type Sum = (i64, Option<i64>);
@@ -70,17 +75,37 @@ pub(crate) fn dhat(file: &Path) -> Option<(Sum, String)> {
     })
 }
 
+/// Python with a package. None, and recorded, where there is none.
+fn python_with(package: &str) -> Option<PathBuf> {
+    let python = [PathBuf::from(PYTHON), "python3".into()].into_iter().find(|python| {
+        let has = Command::new(python).args(["-c", &format!("import {package}")]).output();
+        has.is_ok_and(|output| output.status.success())
+    });
+    if python.is_none() {
+        let why = format!("no Python has {package} (scripts/install-test-tools.sh)");
+        not_run(&this_test(), &why);
+    }
+    python
+}
+
+/// Checks a file against speedscope's schema.
+#[track_caller]
+pub(crate) fn speedscope(file: &Path) {
+    if !Path::new(SPEEDSCOPE).exists() {
+        return not_run(&this_test(), "speedscope's schema is not there");
+    }
+    let Some(python) = python_with("jsonschema") else { return };
+    let check = "import json, jsonschema, sys\n\
+                 schema = json.load(open(sys.argv[1]))\n\
+                 jsonschema.validate(json.load(open(sys.argv[2])), schema)\n\
+                 print('valid')";
+    assert_eq!(output(Command::new(python).args(["-c", check, SPEEDSCOPE]).arg(file)), "valid\n");
+}
+
 /// Answer of DuckDB to a question about `FILE`, as rows of JSON values.
 #[track_caller]
 pub(crate) fn duckdb(question: &str, file: &Path) -> Option<Vec<Vec<Value>>> {
-    let python = [PathBuf::from(PYTHON), "python3".into()].into_iter().find(|python| {
-        let has = Command::new(python).args(["-c", "import duckdb"]).output();
-        has.is_ok_and(|output| output.status.success())
-    });
-    let Some(python) = python else {
-        not_run(&this_test(), "there is no Python with DuckDB (scripts/install-test-tools.sh)");
-        return None;
-    };
+    let python = python_with("duckdb")?;
     let question = question.replace("FILE", &format!("'{}'", file.display()));
     let program = "import duckdb, json, sys\n\
                    print(json.dumps(duckdb.sql(sys.argv[1]).fetchall()))";
