@@ -77,7 +77,6 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "symbolize",
         &[
-            "kmem dump -p 1234 --json -o rows.json",
             "kmem symbolize rows.json --format table",
             "kmem symbolize server.rec@peak --debug-dir ./debug -o peak.json",
             "DEBUGINFOD_URLS=https://debuginfod.debian.net kmem symbolize rows.json",

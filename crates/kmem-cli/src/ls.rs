@@ -77,7 +77,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     if listing.hidden > 0 {
         say(&format!(
             "{} that this user may not read: run as their owner, or as root (CAP_SYS_PTRACE)",
-            counted(listing.hidden, "other process", "other processes")
+            report::counted(listing.hidden as u64, "other process", "other processes")
         ));
     }
     Failure::of_inputs(failures)
@@ -106,11 +106,6 @@ fn write(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
         writeln!(out, "{pid:>7} {size:>10} {groups:>6} {:>8}  {}", spoken(*age), printable(comm))?;
     }
     Ok(())
-}
-
-/// A number of things, by its name.
-fn counted(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 /// A duration in its two largest units.

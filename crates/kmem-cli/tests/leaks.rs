@@ -95,6 +95,16 @@ fn objects_that_nothing_leads_to_are_found_by_site() {
 }
 
 #[test]
+fn leaks_of_a_stripped_program_say_which_file_would_name_them() {
+    let id = "-Wl,--build-id=0xfa0123456789abcdef";
+    let program = Program::start("leaks", &["-s", id], &[], "");
+    let output = leaks_in("table", &program);
+    let said = text(&output.stderr);
+    let debug = "/usr/lib/debug/.build-id/fa/0123456789abcdef.debug would name these";
+    assert!(said.contains(debug), "{said}");
+}
+
+#[test]
 fn direct_leaks_are_in_every_format() {
     let program = Program::start("leaks", &[], &[], "");
     let (json, _) = leaks(&program);
@@ -198,7 +208,8 @@ fn a_thread_that_does_not_stop_is_named_and_the_others_go_on() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains(&format!("thread {tid} of process")), "{said}");
     assert!(said.contains("did not stop within 2 seconds"), "{said}");
-    assert_eq!(state(program.pid()), ("S".to_owned(), "0".to_owned()));
+    wait_for_state(program.pid(), "S");
+    assert_eq!(state(program.pid()).1, "0");
 }
 
 #[test]

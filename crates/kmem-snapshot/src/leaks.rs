@@ -26,7 +26,7 @@ use crate::error::ReadError;
 use crate::memory::PageMap;
 use crate::notes::Note;
 use crate::process::Process;
-use crate::reading::{ReadFailure, Reading, note_books, over_budget};
+use crate::reading::{ReadFailure, Reading, note_books, note_of_process, over_budget};
 use crate::sites::{Site, resolve};
 use crate::symbols::{Modules, Symbols};
 use reach::{Reach, State};
@@ -93,6 +93,8 @@ impl Leaks {
         let mut notes = Vec::new();
         note_books(&snapshot, Note::Torn, &mut notes)?;
         notes.extend(over_budget(&snapshot));
+        let leaked = direct.iter().chain(&indirect);
+        notes.extend(note_of_process(leaked, &snapshot.maps, modules.build_ids()));
         let (all, name) = (snapshot.totals(), format!("{} (pid {})", snapshot.exe, snapshot.pid));
         let reading = Reading::of_rows(snapshot, direct.clone(), modules.build_ids());
         Ok(Self { direct, indirect, all, stopped, name, notes, reading })

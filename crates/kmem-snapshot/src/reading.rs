@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 pub use details::Details;
 pub use follow::Recorder;
+pub(crate) use nameless::note_of_process;
 pub use provenance::Provenance;
 pub use sums::ModuleTotal;
 pub use symbolize::Symbolized;
@@ -35,7 +36,7 @@ use crate::listed::List;
 use crate::notes::Note;
 use crate::program::base_name;
 use crate::sites::{Filter, Origin, Site, large_arenas, resolve_mappings, resolve_where, total};
-use crate::symbols::{Kept, Place, Symbols};
+use crate::symbols::{Kept, Symbols};
 
 /// Keys that tell rows apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -229,8 +230,8 @@ impl Target {
         let metadata = if query.metadata { metadata(&snapshot, filter) } else { Vec::new() };
         let filtered = filter.is_on();
         let files = kept.learn(&symbols, &snapshot.maps);
-        let path_of = |place: &Place| Some(snapshot.maps.find(place.address)?.path.as_str());
-        notes.extend(nameless::note(sites.iter().chain(&mappings), path_of, &files));
+        let rows = sites.iter().chain(&mappings);
+        notes.extend(nameless::note_of_process(rows, &snapshot.maps, &files));
         let provenance = Provenance::of(self, &opened, moment.as_ref()).with_files(&files);
         let notes = Vec::new();
         Ok(Reading {

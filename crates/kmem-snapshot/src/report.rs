@@ -51,6 +51,12 @@ pub fn size_u(bytes: u64) -> String {
     size(i64::try_from(bytes).unwrap_or(i64::MAX))
 }
 
+/// A number of things, by the name of one and that of several.
+#[must_use]
+pub fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 /// Compares the rows that a filter admits with the live bytes and objects of all rows, `of`.
 #[must_use]
 pub fn filtered(sites: &[Site], of: (i64, u64)) -> String {

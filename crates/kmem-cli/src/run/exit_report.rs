@@ -60,10 +60,8 @@ pub(super) fn write(
     own.map_or(Ok(()), |held| sections::write_refusals(out, held))?;
     let Kills { group, machine } = ended.kills;
     if group != 0 && !is_killed(ended) {
-        writeln!(
-            out,
-            "kmem: the kernel's OOM killer ended {group} processes of the control group"
-        )?;
+        let processes = report::counted(group, "process", "processes");
+        writeln!(out, "kmem: the kernel's OOM killer ended {processes} of the control group")?;
     } else if group == 0 && machine != 0 && is_killed(ended) {
         writeln!(
             out,

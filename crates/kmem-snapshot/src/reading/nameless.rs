@@ -4,11 +4,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::notes::Note;
+use crate::process::Maps;
 use crate::sites::{Origin, Site};
 use crate::symbols::Place;
 
 /// Nameless memory is worth a note if it is one part in this many of the memory of all rows.
 const WORTH: i64 = 100;
+
+/// [`note`] on rows of a process with these mappings.
+pub(crate) fn note_of_process<'a>(
+    rows: impl Iterator<Item = &'a Site>,
+    maps: &'a Maps,
+    build_ids: &BTreeMap<String, String>,
+) -> Option<Note> {
+    note(rows, |place| Some(maps.find(place.address)?.path.as_str()), build_ids)
+}
 
 /// A note on the file of the most nameless memory, by the layout of separate debug files (GDB
 /// manual, "Debugging Information in Separate Files"). None where the build id of that file is not
@@ -63,7 +73,6 @@ mod tests {
         let mut files: Vec<&Mapping> =
             maps.overlapping(0..u64::MAX).filter(|of| of.is_file()).collect();
         files.dedup_by_key(|of| &of.path);
-        let path_of = |place: &Place| Some(maps.find(place.address)?.path.as_str());
         let [small, large] = [files[0], files[1]];
         let ids: BTreeMap<_, _> =
             [(large.path.clone(), "ffff0123".to_owned()), (small.path.clone(), "f".to_owned())]
@@ -77,12 +86,12 @@ mod tests {
         let debug = "/usr/lib/debug/.build-id/ff/ff0123.debug".to_owned();
         let path = large.path.clone();
         let expected = Note::Nameless { nameless: 60, bytes: 50, path, debug };
-        assert_eq!(note(rows.iter(), path_of, &ids), Some(expected));
+        assert_eq!(note_of_process(rows.iter(), &maps, &ids), Some(expected));
         // An id that is no id, a file without one, names for all, and next to nothing.
-        assert_eq!(note(rows[..1].iter(), path_of, &ids), None);
-        assert_eq!(note(rows.iter(), path_of, &BTreeMap::new()), None);
-        assert_eq!(note(rows[3..].iter(), path_of, &ids), None);
+        assert_eq!(note_of_process(rows[..1].iter(), &maps, &ids), None);
+        assert_eq!(note_of_process(rows.iter(), &maps, &BTreeMap::new()), None);
+        assert_eq!(note_of_process(rows[3..].iter(), &maps, &ids), None);
         let rows = [row(large.start, None, 1), row(large.start, Some("main"), 200)];
-        assert_eq!(note(rows.iter(), path_of, &ids), None);
+        assert_eq!(note_of_process(rows.iter(), &maps, &ids), None);
     }
 }
