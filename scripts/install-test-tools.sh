@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the tools that the tests and the scripts use, from Debian's packages. Others go to
-# target/test-tools, where the tests look for them: DuckDB and jsonschema, which are packages of
-# Python, and the schema of speedscope, from its package of npm.
+# Installs the tools that the tests and the scripts use, from Debian's packages. What has no such
+# package goes to target/test-tools, where the tests look for it: DuckDB, jsonschema, and the
+# schema of speedscope.
 #
 #	scripts/install-test-tools.sh
 #
