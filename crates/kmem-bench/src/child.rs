@@ -7,6 +7,7 @@
 use crate::Failure;
 use crate::affinity::{Places, allowed};
 use crate::conversation::{Conversation, answer};
+use crate::machine::Machine;
 use crate::preload::untuned;
 use crate::rivals::{Allocator, load};
 use crate::workload::{Inputs, Workload, visit};
@@ -58,6 +59,29 @@ pub(crate) fn program(subcommand: &str, allocator: Allocator) -> Result<Command,
         command.env("KMEM_CONF", conf);
     }
     Ok(command)
+}
+
+/// Measures each allocator in processes of its own, all of them in turn in each round. A rival that
+/// cannot be measured is left out, and the machine tells the reason.
+pub(crate) fn in_turn<T>(
+    allocators: &[Allocator],
+    rounds: u32,
+    machine: &mut Machine,
+    mut measure: impl FnMut(Allocator) -> Result<T, String>,
+) -> Result<Vec<(Allocator, Vec<T>)>, Failure> {
+    let mut all: Vec<_> = allocators.iter().map(|&allocator| (allocator, Vec::new())).collect();
+    for _ in 0..rounds {
+        for (allocator, of) in &mut all {
+            match measure(*allocator) {
+                Ok(new) => of.push(new),
+                Err(reason) if allocator.is_kmem() => return Err(Failure::Failed(reason)),
+                Err(reason) => {
+                    machine.missing.insert(allocator.name().to_owned(), reason);
+                }
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// The parent's end of a child.

@@ -87,19 +87,9 @@ struct Figures {
 /// Measures the table and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut machine = Machine::here();
-    let mut figures: Vec<(Allocator, Vec<Figures>)> =
-        ALLOCATORS.iter().map(|&allocator| (allocator, Vec::new())).collect();
-    for _ in 0..ROUNDS * options.common.times() {
-        for (allocator, of) in &mut figures {
-            match measure(*allocator, options) {
-                Ok(new) => of.push(new),
-                Err(reason) if allocator.is_kmem() => return Err(Failure::Failed(reason)),
-                Err(reason) => {
-                    machine.missing.insert(allocator.name().to_owned(), reason);
-                }
-            }
-        }
-    }
+    let rounds = ROUNDS * options.common.times();
+    let one = |allocator| measure(allocator, options);
+    let figures = child::in_turn(&ALLOCATORS, rounds, &mut machine, one)?;
     let rows: Vec<_> = figures.iter().filter_map(|(allocator, of)| row(*allocator, of)).collect();
     let document = Document { table: "huge-pages", machine: &machine, rows: &rows };
     options.common.show(&document, || text(&machine, &rows))

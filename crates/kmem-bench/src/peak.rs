@@ -76,17 +76,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut machine = Machine::here();
     let mut rows = Vec::new();
     for works in [true, false] {
-        for allocator in ALLOCATORS {
-            match measure(allocator, works, options) {
-                Ok(figures) => {
-                    let ratio = figures.resident_after as f64 / figures.used as f64;
-                    let ratio = rounded(ratio, 3);
-                    rows.push(Row { allocator: allocator.name(), works, figures, ratio });
-                }
-                Err(reason) if allocator.is_kmem() => return Err(Failure::Failed(reason)),
-                Err(reason) => {
-                    machine.missing.insert(allocator.name().to_owned(), reason);
-                }
+        let one = |allocator| measure(allocator, works, options);
+        for (allocator, of) in child::in_turn(&ALLOCATORS, 1, &mut machine, one)? {
+            for figures in of {
+                let ratio = rounded(figures.resident_after as f64 / figures.used as f64, 3);
+                rows.push(Row { allocator: allocator.name(), works, figures, ratio });
             }
         }
     }
