@@ -149,7 +149,8 @@ kmem_group_t kmem_group_current(void) __attribute__((weak));
 kmem_group_t kmem_group_of(const void *allocation) __attribute__((weak));
 /* Returns the group that pays for the live allocation in which an address lies. It tells of any
  * address, as /proc/kpagecgroup of a page. Another thread may free the allocation meanwhile.
- * ENOENT: no live allocation is there, or a per-CPU object is. */
+ * ENOENT: no live allocation is there, or a per-CPU object is. With mem_profiling:never it cannot
+ * tell free objects from those of the root, and returns the root for both. */
 kmem_group_t kmem_group_of_address(const void *address) __attribute__((weak));
 
 /* Charges `bytes` to the group without an allocation, to reserve them before a large piece of work.

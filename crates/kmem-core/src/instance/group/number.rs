@@ -193,6 +193,7 @@ impl<P: Platform> Instance<P> {
     /// Group that pays for the memory at an address (the kernel's `/proc/kpagecgroup`): for the
     /// live allocation that the address lies in. `None`: no live allocation is there, or a per-CPU
     /// object is. Another thread may free the memory meanwhile, so the answer may be an old one.
+    /// Without books the root is the answer for free objects, too.
     /// Takes time in proportion to the pages in front of the address, within its allocation.
     pub fn group_of_address(&'static self, at: *const u8) -> Option<GroupId> {
         self.groups_ready().ok()?;
