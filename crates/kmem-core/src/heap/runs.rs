@@ -169,14 +169,21 @@ impl<P: Platform> Heap<P> {
         }
         let found = match class {
             Some(class) if fit == Fit::Block && self.zones.checks().shuffles() => {
-                let blocks = RandomBlocks { heap: self, class };
-                let item = self.arrays().refill(class.array(), Looked::Empty, &blocks);
-                return self.run_at(item.address(), class);
+                return self.claim_random(class);
             }
             Some(class) => self.claim_pages(class.pages(), align, placement),
             None => self.claim_whole(pages, align, placement),
         };
         found.or_else(|| self.claim_pages(pages, align, placement))
+    }
+
+    /// Claims blocks in random order for this CPU, and takes one of them. Not inlined: the stack of
+    /// other claims has no room for the list of blocks.
+    #[inline(never)]
+    fn claim_random(&'static self, class: RunClass) -> Option<(&'static ZoneSet, Run)> {
+        let blocks = RandomBlocks { heap: self, class };
+        let item = self.arrays().refill(class.array(), Looked::Empty, &blocks);
+        self.run_at(item.address(), class)
     }
 
     /// Takes a run of pages out of the first zone that has one, or out of a new zone.

@@ -263,6 +263,8 @@ impl<P: Platform> Ledger<P> {
     }
 
     /// Notes that memory was allocated: writes records of the books, and a report that is due.
+    /// Inlined: records need most of a small stack, and have no room for one more frame.
+    #[inline(always)]
     fn note_peak(&'static self) {
         self.books.note_peak(self.platform(), &self.census(), &self.groups);
         self.reporter().make_due(&self.census());
