@@ -40,7 +40,8 @@ fn without_books_there_are_no_groups() {
 
 #[test]
 fn groups_without_books_do_what_groups_with_books_do() {
-    let programs = ["group_rules.c", "group_scopes.c", "group_shrinkers.c", "refusals.c"];
+    // A refusal names no call without books, so the program of refusals is not among these.
+    let programs = ["group_rules.c", "group_scopes.c", "group_shrinkers.c"];
     let runs = programs.map(|source| Run::new(program(source)));
     let storm = Run::new(program("group_storm.c")).arg("10000");
     for run in runs.into_iter().chain([storm]) {
