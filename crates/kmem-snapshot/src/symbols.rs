@@ -42,6 +42,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use by_build_id::DebugFiles;
+pub(crate) use by_build_id::debug_path;
 pub use kept::Kept;
 
 use crate::budget::Budget;

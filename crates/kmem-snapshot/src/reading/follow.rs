@@ -3,7 +3,7 @@
 //! Names cost far more than counts. So a call site gets its number once, with its module and its
 //! offset for a name. Its function and line follow when there is time, and in any case at the end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -155,12 +155,13 @@ impl Recorder {
     ///
     /// [`ReadError::File`] when the recording cannot be written.
     pub fn reading(&mut self, reading: &Reading) -> Result<(), ReadError> {
-        let mut about = self.about.clone();
-        match reading.pid() {
-            Some(pid) => (about.pid, about.exe) = (pid, reading.snapshot.exe.clone()),
-            None => about.source = reading.name(),
-        }
-        about.build_ids.clone_from(&reading.provenance.build_ids);
+        let files = &reading.provenance.build_ids;
+        let about = match reading.pid() {
+            Some(pid) => self.process_with(pid, &reading.snapshot.exe, files),
+            None => {
+                About { source: reading.name(), build_ids: files.clone(), ..self.about.clone() }
+            }
+        };
         self.set_about(about)?;
         let mut moment = self.account(&reading.snapshot);
         if reading.accounting().is_none() {
@@ -244,17 +245,25 @@ impl Recorder {
         Ok(())
     }
 
+    /// The process that is recorded, with the build ids of more of its files. Another program has
+    /// other files.
+    fn process_with(&self, pid: u32, exe: &str, files: &BTreeMap<String, String>) -> About {
+        let mut about = self.about.clone();
+        if about.exe != exe {
+            about.build_ids.clear();
+        }
+        (about.pid, about.exe) = (pid, exe.to_owned());
+        about.build_ids.extend(files.iter().map(|(path, id)| (path.clone(), id.clone())));
+        about
+    }
+
     /// Opens the files of new code.
     fn open(&mut self, process: &Process, snapshot: &Snapshot) -> Result<(), ReadError> {
-        let (pid, exe) = (snapshot.pid, snapshot.exe.clone());
-        let is_other = self.about.exe != exe;
-        let mut about = About { pid, exe, ..self.about.clone() };
+        let (pid, exe) = (snapshot.pid, &snapshot.exe);
+        let is_other = self.about.exe != *exe;
         let code = code(&snapshot.maps);
         if code == self.code && self.symbols.is_some() {
-            return self.set_about(about);
-        }
-        if is_other {
-            about.build_ids.clear();
+            return self.set_about(self.process_with(pid, exe, &BTreeMap::new()));
         }
         if is_other || !self.code.iter().all(|old| code.binary_search(old).is_ok()) {
             // Other code may be at an address that has a name.
@@ -265,8 +274,7 @@ impl Recorder {
         let first = code.iter().map(|(start, ..)| start.saturating_add(1));
         let addresses: Vec<u64> = first.chain(snapshot.addresses()).collect();
         let modules = Modules::open(process, &snapshot.maps, &addresses, &Budget::default());
-        let new = modules.build_ids().iter().map(|(path, id)| (path.clone(), id.clone()));
-        about.build_ids.extend(new);
+        let about = self.process_with(pid, exe, modules.build_ids());
         (self.symbols, self.code) = (Some(Symbols::of(modules)), code);
         self.set_about(about)
     }

@@ -1,12 +1,11 @@
 //! Rows without a name, and the file that has the names.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use crate::notes::Note;
 use crate::process::Maps;
 use crate::sites::{Origin, Site};
-use crate::symbols::Place;
+use crate::symbols::{Place, debug_path};
 
 /// Nameless memory is worth a note if it is one part in this many of the memory of all rows.
 const WORTH: i64 = 100;
@@ -43,17 +42,12 @@ pub(super) fn note<'a>(
         }
     }
     let (path, bytes) = of_files.into_iter().max_by_key(|&(_, bytes)| bytes)?;
-    let debug = debug_file(build_ids.get(path)?)?;
-    if nameless < all / WORTH || bytes <= 0 || Path::new(&debug).exists() {
+    let debug = debug_path(build_ids.get(path)?)?;
+    if nameless < all / WORTH || bytes <= 0 || debug.exists() {
         return None;
     }
+    let debug = debug.display().to_string();
     Some(Note::Nameless { nameless, bytes, path: path.to_owned(), debug })
-}
-
-/// Path of the debug file of a build id in hexadecimal digits.
-fn debug_file(id: &str) -> Option<String> {
-    let (first, rest) = id.split_at_checked(2).filter(|(_, rest)| !rest.is_empty())?;
-    Some(format!("/usr/lib/debug/.build-id/{first}/{rest}.debug"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::build_id::hex;
 use super::bytes::Bytes;
-use super::debug_file::{self, SearchPath, build_id_path, has_build_id};
+use super::debug_file::{self, DEBUG_DIR, SearchPath, build_id_path, has_build_id};
 use super::elf::{self, Elf};
 use crate::budget::Budget;
 use crate::program::base_name;
@@ -41,7 +41,7 @@ impl DebugFiles<'_> {
             Elf::parse(Box::new(bytes), &search, budget)
         };
         let (text, by_id) = (hex(&id), build_id_path(&id)?);
-        let system = PathBuf::from("/usr/lib/debug");
+        let system = Path::new("/").join(DEBUG_DIR);
         let directories = self.directories.iter().chain(iter::once(&system));
         let files = directories.flat_map(|directory| {
             [directory.join(&by_id), directory.join(&text).join("debuginfo")]
@@ -56,6 +56,11 @@ impl DebugFiles<'_> {
         }
         (self.fetch)(&text).and_then(|file| open(&file)).or(functions_alone)
     }
+}
+
+/// Path of the debug file of a build id in hexadecimal digits, as debug packages install it.
+pub(crate) fn debug_path(id: &str) -> Option<PathBuf> {
+    Some(Path::new("/").join(DEBUG_DIR).join(build_id_path(&parse(id)?)?))
 }
 
 /// The bytes of a build id.

@@ -19,7 +19,7 @@ use crate::process::open_regular;
 /// Largest file that is read, in bytes.
 const MAX_FILE: u64 = 8 << 30;
 /// Directory of separate debug files.
-const DEBUG_DIR: &str = "usr/lib/debug";
+pub(super) const DEBUG_DIR: &str = "usr/lib/debug";
 
 pub(super) type Object<'a> = object::File<'a, &'a Bytes>;
 
