@@ -9,6 +9,7 @@
 #                                                  or aarch64
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/debian-kernel.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -18,21 +19,6 @@ modinfo=$(PATH=$PATH:/sbin:/usr/sbin command -v modinfo) || {
 }
 cargo build -q -p kmem-cli
 kmem=$(realpath "${CARGO_TARGET_DIR:-target}/debug/kmem")
-
-# Unpacks the kernel of an architecture of Debian's into a directory, by a package list of its own.
-fetch() {
-  local arch=$1 to=$2
-  mkdir -p "$work/$arch/lists/partial" "$work/$arch/cache/archives/partial" "$to"
-  local apt=(-q -o "APT::Architecture=$arch" -o "APT::Architectures=$arch"
-    -o "Dir::State::Lists=$work/$arch/lists" -o "Dir::Cache=$work/$arch/cache")
-  apt-get "${apt[@]}" update >/dev/null
-  local package
-  package=$(apt-cache "${apt[@]}" depends "linux-image-$arch" |
-    sed -n 's/.*Depends: \(linux-image-[^ ]*\)/\1/p' | head -1)
-  echo "== $package"
-  (cd "$work/$arch" && apt-get "${apt[@]}" download "$package" >/dev/null 2>&1 &&
-    dpkg-deb -x ./*.deb "$to" && rm ./*.deb)
-}
 
 check() {
   local machine=$1 modules=$2
@@ -58,7 +44,7 @@ if [ $# -eq 2 ]; then
   exit
 fi
 for pair in amd64:x86_64 arm64:aarch64; do
-  fetch "${pair%:*}" "$work/kernel"
+  fetch_kernel "${pair%:*}" "$work" "$work/kernel"
   check "${pair#*:}" "$work/kernel"
   rm -rf "$work/kernel"
 done

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The core where there is no operating system, and on another machine. It is built for both `none`
 # targets. Its tests and those of the loader of modules run as aarch64 Linux programs under
-# qemu-user. There, locked slots take the place of restartable sequences.
+# qemu-user. There, locked slots take the place of restartable sequences, which aarch64-kernel.sh
+# runs.
 #
 #	scripts/other-targets.sh [--seconds N]
 #

@@ -10,11 +10,11 @@ fn main() {
     let model =
         ["CARGO_CFG_LOOM", "CARGO_CFG_SHUTTLE"].iter().any(|cfg| env::var_os(cfg).is_some());
     let linux = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux") && !model;
-    let x86_64 = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     if linux {
         println!("cargo:rustc-cfg=kmem_linux");
     }
-    if linux && x86_64 {
+    if linux && ["x86_64", "aarch64"].contains(&&*arch) {
         println!("cargo:rustc-cfg=kmem_rseq");
     }
 }

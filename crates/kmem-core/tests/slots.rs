@@ -35,6 +35,16 @@ fn slots(kind: Kind) -> &'static Slots {
     slots
 }
 
+/// Offset of the rseq area; none on a system without, unless `KMEM_TEST_RSEQ` says that it has one.
+fn rseq_offset() -> Option<isize> {
+    let offset = Linux::new().rseq_offset();
+    if offset.is_none() {
+        assert!(std::env::var_os("KMEM_TEST_RSEQ").is_none(), "no rseq on this system");
+        eprintln!("no rseq on this system: nothing to test");
+    }
+    offset
+}
+
 /// Threads take items, hold them a little, and put them back. No two threads hold the same item.
 fn exchange(slots: &'static Slots, drain: bool) {
     const ITEMS: usize = 300;
@@ -132,10 +142,7 @@ fn locked_arrays_keep_every_item_once() {
 
 #[test]
 fn rseq_arrays_keep_every_item_once_while_drained_from_outside() {
-    let Some(offset) = Linux::new().rseq_offset() else {
-        eprintln!("no rseq on this system: nothing to test");
-        return;
-    };
+    let Some(offset) = rseq_offset() else { return };
     exchange(slots(Kind::Rseq(offset)), true);
 }
 
@@ -338,10 +345,7 @@ fn locked_stocks_are_conserved_while_taken_from_outside() {
 
 #[test]
 fn rseq_stocks_are_conserved_while_taken_from_outside() {
-    let Some(offset) = Linux::new().rseq_offset() else {
-        eprintln!("no rseq on this system: nothing to test");
-        return;
-    };
+    let Some(offset) = rseq_offset() else { return };
     let _one = STORM.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     pay_and_refund(slots(Kind::Rseq(offset)));
 }

@@ -85,7 +85,7 @@ pub fn thread_pointer() -> usize {
 ///
 /// glibc reports a size of zero if it did not register one, or was told not to
 /// (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn glibc_rseq() -> Option<(isize, u32)> {
     let (offset, size) =
         (weak!("__rseq_offset") as *const isize, weak!("__rseq_size") as *const u32);
@@ -104,8 +104,8 @@ fn glibc_rseq() -> Option<(isize, u32)> {
     u32::try_from(cpu_id).ok().map(|cpu| (offset, cpu))
 }
 
-/// `None`: the restartable sections exist for x86-64 only; elsewhere a lock is used.
-#[cfg(not(target_arch = "x86_64"))]
+/// `None`: there are restartable sections for x86-64 and AArch64 only; elsewhere a lock is used.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn glibc_rseq() -> Option<(isize, u32)> {
     None
 }

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+#
+# Restartable sequences on AArch64, under a kernel of Debian's in an emulated machine of two CPUs.
+# qemu-user has none of these. The kernel is kept in target/aarch64-kernel.
+#
+#	scripts/aarch64-kernel.sh [--seconds N]
+#
+# Needs root or a user who may run apt-get, qemu-system-aarch64, aarch64-linux-gnu-gcc and cpio.
+# Without them it records that it did not run (not-run.sh), and succeeds.
+set -euo pipefail
+repository=$(realpath "$(dirname "$0")/..")
+. "$repository/scripts/not-run.sh"
+. "$repository/scripts/debian-kernel.sh"
+. "$repository/scripts/options.sh"
+
+seconds=900
+read_options seconds "$@"
+cd "$repository"
+
+for tool in qemu-system-aarch64 aarch64-linux-gnu-gcc cpio dpkg-deb apt-get; do
+  command -v "$tool" >/dev/null || {
+    not_run aarch64-kernel.sh "there is no $tool"
+    exit 0
+  }
+done
+linux=aarch64-unknown-linux-gnu
+rustup target add "$linux" >/dev/null 2>&1 || {
+  not_run aarch64-kernel.sh "rustup has no such target: $linux"
+  exit 0
+}
+
+work=$PWD/target/aarch64-kernel
+mkdir -p "$work"
+if ! ls "$work"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
+  fetch_kernel arm64 "$work" "$work/kernel" || {
+    not_run aarch64-kernel.sh "the kernel cannot be downloaded"
+    exit 0
+  }
+  rm -rf "$work/kernel/lib"
+fi
+
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+root=$work/root
+rm -rf "$root"
+mkdir -p "$root/bin" "$root/lib"
+aarch64-linux-gnu-gcc -O1 -Wall -static scripts/aarch64-kernel/init.c -o "$root/init"
+for library in ld-linux-aarch64.so.1 libc.so.6 libgcc_s.so.1; do
+  cp -L "/usr/aarch64-linux-gnu/lib/$library" "$root/lib/"
+done
+while read -r test path; do
+  aarch64-linux-gnu-strip -g -o "$root/bin/$test" "$path"
+done < <(cargo test --no-run -p kmem-core --target "$linux" --test slots --test percpu \
+  --message-format json | python3 -c '
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("executable") and message["target"]["kind"] == ["test"]:
+        print(message["target"]["name"], message["executable"])')
+cat >"$root/commands" <<'COMMANDS'
+KMEM_TEST_RSEQ=1 /bin/slots
+KMEM_TEST_RSEQ=1 /bin/percpu
+COMMANDS
+(cd "$root" && find . | cpio -o -H newc 2>/dev/null | gzip -1 >"$work/initrd.gz")
+
+timeout "$seconds" qemu-system-aarch64 -M virt -cpu max -accel tcg,thread=multi -smp 2 -m 1024 \
+  -display none -monitor none -no-reboot -nodefaults -serial "file:$work/said" \
+  -kernel "$work"/kernel/boot/vmlinuz-* -initrd "$work/initrd.gz" \
+  -append "console=ttyAMA0 quiet panic=-1" </dev/null
+ended=$(grep -c '^== ended with 0' "$work/said" || true)
+[ "$ended" -eq "$(wc -l <"$root/commands")" ] || {
+  cat "$work/said" >&2
+  exit 1
+}
+echo "aarch64: restartable sequences keep every item and every addition, on two CPUs"
