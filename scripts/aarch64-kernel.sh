@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 #
 # Restartable sequences on AArch64, under a kernel of Debian's in an emulated machine of two CPUs.
-# qemu-user has none of these. The kernel is kept in target/aarch64-kernel.
+# qemu-user has none of these. Tests of the core run there, and a program whose threads migrate and
+# take signals under libkmem.so. The kernel is kept in target/aarch64-kernel.
 #
 #	scripts/aarch64-kernel.sh [--seconds N]
 #
@@ -56,9 +57,14 @@ for line in sys.stdin:
     message = json.loads(line)
     if message.get("executable") and message["target"]["kind"] == ["test"]:
         print(message["target"]["name"], message["executable"])')
+cargo build --release -p kmem-preload --target "$linux"
+aarch64-linux-gnu-strip -g -o "$root/lib/libkmem.so" "target/$linux/release/libkmem.so"
+aarch64-linux-gnu-gcc -O1 -pthread crates/kmem-preload/tests/programs/stress.c -o "$root/bin/stress"
 cat >"$root/commands" <<'COMMANDS'
-KMEM_TEST_RSEQ=1 /bin/slots
-KMEM_TEST_RSEQ=1 /bin/percpu
+KMEM_TEST_RSEQ=1 /bin/slots rseq_
+/bin/percpu no_addition
+/bin/percpu threads_
+LD_PRELOAD=/lib/libkmem.so /bin/stress 4 3 7 migrate interrupt churn
 COMMANDS
 (cd "$root" && find . | cpio -o -H newc 2>/dev/null | gzip -1 >"$work/initrd.gz")
 
@@ -71,4 +77,4 @@ ended=$(grep -c '^== ended with 0' "$work/said" || true)
   cat "$work/said" >&2
   exit 1
 }
-echo "aarch64: restartable sequences keep every item and every addition, on two CPUs"
+echo "aarch64: restartable sequences keep every item, addition and block, on two CPUs"

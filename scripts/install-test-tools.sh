@@ -56,6 +56,8 @@ readonly TOOLS=(
   "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
   "/usr/aarch64-linux-gnu/include/stdio.h libc6-dev-arm64-cross"
   "qemu-system-x86_64 qemu-system-x86"
+  "qemu-system-aarch64 qemu-system-arm"
+  "cpio cpio"
 )
 readonly EXTRA=$(dirname "$0")/../target/test-tools
 export PATH=$PATH:/usr/sbin:/sbin

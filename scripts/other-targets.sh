@@ -54,13 +54,14 @@ PROPTEST_CASES=2 timeout "$seconds" cargo test -p kmem-core --target "$linux" \
   --test slots --test instances --test tags --test percpu --test mempool --test rhashtable \
   --test linux
 # The library serves a program there, and refuses a kernel with longer pages.
-cargo build -p kmem-preload --target "$linux"
+cargo build --release -p kmem-preload --target "$linux"
+library=$PWD/target/$linux/release/libkmem.so
 hello=$(mktemp -d)
 trap 'rm -rf "$hello"' EXIT
 aarch64-linux-gnu-gcc -O1 crates/kmem-preload/tests/programs/realloc_contents.c -o "$hello/hello"
 on_pages() {
   qemu-aarch64 -p "$1" -L /usr/aarch64-linux-gnu \
-    -E LD_PRELOAD="$PWD/target/$linux/debug/libkmem.so" "$hello/hello"
+    -E LD_PRELOAD="$library" "$hello/hello"
 }
 on_pages 4096
 for bytes in 16384 65536; do
@@ -71,6 +72,9 @@ for bytes in 16384 65536; do
   grep -q "kmem: the kernel has pages of $((bytes / 1024)) KiB, kmem needs 4 KiB" <<<"$said"
 done
 echo "libkmem.so: runs on pages of 4 KiB, and refuses longer ones"
+# Its fast paths are counted, not run. The command is that of the gate, so nothing is built anew.
+KMEM_TEST_LIBRARY=$library \
+  cargo test --workspace --exclude kmem-bench --test fast_paths -- --ignored
 # The loader: modules in C for this machine are relocated, made executable and run, and each fault
 # on the way is survived. One test is left out: the emulator shows ranges of text and read-only data
 # as one in /proc/self/maps.

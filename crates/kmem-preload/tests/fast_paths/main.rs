@@ -1,21 +1,23 @@
-//! The instruction counts of the fast paths against `fast_paths.golden`.
+//! The instruction counts of the fast paths against a file for each machine, as
+//! `x86_64.golden`.
 //!
 //! A fast path ends a restartable section: the kernel's table of sections (`__rseq_cs`) says where
 //! each one commits. The test looks at every commit that an exported function reaches. It finds the
 //! shortest way from the function's first instruction to its return through that commit, and counts
 //! the instructions. No program has to run, and the counts depend only on the compiler, not on the
-//! machine. (The idea is tcmalloc's `testing/fast_path.*.golden`.)
+//! machine: those of AArch64 are counted on x86-64, too. (The idea is tcmalloc's
+//! `testing/fast_path.*.golden`.)
 //!
 //! `KMEM_BLESS=1` rewrites the file. A change of it belongs into the commit that causes it.
 
-#![cfg(target_arch = "x86_64")]
+mod aarch64;
+mod x86_64;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use kmem_testing::library;
-use object::{Object, ObjectSection, ObjectSymbol, ObjectSymbolTable};
+use object::{Architecture, Object, ObjectSection, ObjectSymbol, ObjectSymbolTable};
 
 /// The exported functions whose fast paths are counted.
 const FUNCTIONS: &[&str] = &[
@@ -37,8 +39,34 @@ const LONGEST: usize = 110;
 /// Calls within calls that a fast path may make.
 const DEEPEST: usize = 3;
 
+/// Where an instruction lets the program go on.
+enum Flow {
+    Next,
+    Jump(u64),
+    /// To the next instruction, or there.
+    Branch(u64),
+    Call(u64),
+    /// Where the word at this address points to, which the dynamic linker sets.
+    Bound(u64),
+    Return,
+    /// Where no fast path goes on.
+    End,
+}
+
+/// An instruction: where it goes, and the address behind it.
+struct Step {
+    flow: Flow,
+    next: u64,
+}
+
+/// Decodes the instruction at an offset of code that lies at an address.
+type Decode = fn(code: &[u8], offset: usize, address: u64) -> Step;
+
 /// A loaded image of the library.
 struct Image {
+    /// The name of its machine.
+    machine: &'static str,
+    decode: Decode,
     /// Address and bytes of each executable section.
     code: Vec<(u64, Vec<u8>)>,
     /// Addresses at which sections commit.
@@ -53,6 +81,11 @@ impl Image {
     fn read(path: &Path) -> Self {
         let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let file = object::File::parse(&*bytes).expect("an ELF file");
+        let (machine, decode): (_, Decode) = match file.architecture() {
+            Architecture::X86_64 => ("x86_64", x86_64::decode),
+            Architecture::Aarch64 => ("aarch64", aarch64::decode),
+            other => panic!("{}: no instructions of {other:?} are known", path.display()),
+        };
         let code = file
             .sections()
             .filter(|section| section.kind() == object::SectionKind::Text)
@@ -74,16 +107,15 @@ impl Image {
                 _ => None,
             })
             .collect();
-        Self { code, commits: commits(&file), symbols, bound }
+        Self { machine, decode, code, commits: commits(&file), symbols, bound }
     }
 
-    fn instruction(&self, at: u64) -> Option<Instruction> {
+    fn instruction(&self, at: u64) -> Option<Step> {
         let (start, bytes) = self
             .code
             .iter()
             .find(|(start, bytes)| (*start..start + bytes.len() as u64).contains(&at))?;
-        let rest = &bytes[(at - start) as usize..];
-        Some(Decoder::with_ip(64, rest, at, DecoderOptions::NONE).decode())
+        Some((self.decode)(bytes, (at - start) as usize, *start))
     }
 }
 
@@ -126,11 +158,10 @@ fn ways(image: &Image, function: u64) -> Vec<usize> {
         if length >= LONGEST || seen.insert(place.clone(), length).is_some() {
             continue;
         }
-        let Some(instruction) = image.instruction(place.at) else { continue };
-        let next = instruction.next_ip();
+        let Some(Step { flow, next }) = image.instruction(place.at) else { continue };
         let mut committed = place.committed;
         // The store before the end of a section commits. A jump to that end leaves a section.
-        if instruction.flow_control() == FlowControl::Next && image.commits.contains(&next) {
+        if matches!(flow, Flow::Next) && image.commits.contains(&next) {
             if committed.is_some_and(|other| other != next) {
                 continue;
             }
@@ -139,26 +170,24 @@ fn ways(image: &Image, function: u64) -> Vec<usize> {
         let mut go = |at: u64, returns: Vec<u64>| {
             queue.push_back((Place { at, returns, committed }, length + 1));
         };
-        match instruction.flow_control() {
-            FlowControl::Next => go(next, place.returns),
-            FlowControl::UnconditionalBranch => {
-                go(instruction.near_branch_target(), place.returns);
+        match flow {
+            Flow::Next => go(next, place.returns),
+            Flow::Jump(to) => go(to, place.returns),
+            Flow::Branch(to) => {
+                go(to, place.returns.clone());
+                go(next, place.returns);
             }
-            FlowControl::IndirectBranch if instruction.is_ip_rel_memory_operand() => {
-                if let Some(to) = image.bound.get(&instruction.ip_rel_memory_address()) {
+            Flow::Bound(word) => {
+                if let Some(to) = image.bound.get(&word) {
                     go(*to, place.returns);
                 }
             }
-            FlowControl::ConditionalBranch => {
-                go(instruction.near_branch_target(), place.returns.clone());
-                go(next, place.returns);
-            }
-            FlowControl::Call if place.returns.len() < DEEPEST => {
+            Flow::Call(to) if place.returns.len() < DEEPEST => {
                 let mut returns = place.returns;
                 returns.push(next);
-                go(instruction.near_branch_target(), returns);
+                go(to, returns);
             }
-            FlowControl::Return => match place.returns.pop() {
+            Flow::Return => match place.returns.pop() {
                 Some(back) => go(back, place.returns),
                 None => {
                     if let Some(commit) = place.committed {
@@ -167,7 +196,7 @@ fn ways(image: &Image, function: u64) -> Vec<usize> {
                     }
                 }
             },
-            _ => {}
+            Flow::Call(_) | Flow::End => {}
         }
     }
     let mut lengths: Vec<usize> = shortest.into_values().collect();
@@ -197,12 +226,13 @@ fn instruction_counts_of_fast_paths_are_as_checked_in() {
         let lengths: Vec<String> = lengths.iter().map(usize::to_string).collect();
         text.push_str(&format!("{name}: {}\n", lengths.join(" ")));
     }
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fast_paths.golden");
+    let golden = format!("tests/fast_paths/{}.golden", image.machine);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(golden);
     if std::env::var_os("KMEM_BLESS").is_some() {
         std::fs::write(&golden, text).expect("a writable file");
         return;
     }
-    let known = std::fs::read_to_string(&golden).expect("tests/fast_paths.golden");
+    let known = std::fs::read_to_string(&golden).unwrap_or_default();
     assert!(
         text == known,
         "the fast paths changed.\nchecked in:\n{known}\nnow:\n{text}\n\
