@@ -10,7 +10,8 @@
  * Every function returns a negative error number (-ESRCH, ..) on failure, and then has changed
  * nothing. None sets errno or throws. None waits for callbacks on other threads, except
  * kmem_group_remove_shrinker. Any thread may call them. Signal handlers may call
- * kmem_group_enter, kmem_group_leave and kmem_group_current only. Errors of all functions:
+ * kmem_group_enter, kmem_group_leave, kmem_group_switch and kmem_group_current only. Errors of all
+ * functions:
  *
  *	EINVAL	no group has this number: it is 0, negative (an earlier error), or too large
  *	ESRCH	there is no such group; the number of a deleted one is never used again
@@ -142,6 +143,16 @@ int64_t kmem_group_enter(kmem_group_t group) __attribute__((weak));
  * not that of the thread's innermost scope. No two scopes have the same token. Those of a thread
  * count up by 1. A thread that ends leaves its open scopes. */
 int kmem_group_leave(int64_t token) __attribute__((weak));
+/* Pins a group for kmem_group_switch, until kmem_group_unpin. It may be deleted meanwhile: then its
+ * parent pays. Returns 0. */
+int kmem_group_pin(kmem_group_t group) __attribute__((weak));
+/* Removes a pin, by which no thread is in the group any more. Returns 0. ESRCH: there is none. */
+int kmem_group_unpin(kmem_group_t group) __attribute__((weak));
+/* Makes a group that the caller has pinned, or the root, that of the calling thread. Returns a
+ * number for the switch back, 0 or greater. The same thread passes it to this function, while the
+ * group from before is pinned. This costs a few instructions, and a scope of kmem_group_enter two
+ * atomic operations. A thread may end in a group that it switched to. (Linux: set_active_memcg.) */
+int64_t kmem_group_switch(int64_t group) __attribute__((weak));
 /* Returns the group of the calling thread. */
 kmem_group_t kmem_group_current(void) __attribute__((weak));
 /* Returns the group that pays for a live allocation. EINVAL: it is null. An address that is no live
@@ -185,6 +196,9 @@ int kmem_group_remove_shrinker(struct kmem_shrinker *shrinker) __attribute__((we
 	KMEM_OR_(kmem_group_notify, kmem_group_notify(group, eventfd))
 #define kmem_group_enter(group) KMEM_OR_(kmem_group_enter, kmem_group_enter(group))
 #define kmem_group_leave(token) KMEM_OR_(kmem_group_leave, kmem_group_leave(token))
+#define kmem_group_pin(group) KMEM_OR_(kmem_group_pin, kmem_group_pin(group))
+#define kmem_group_unpin(group) KMEM_OR_(kmem_group_unpin, kmem_group_unpin(group))
+#define kmem_group_switch(group) KMEM_OR_(kmem_group_switch, kmem_group_switch(group))
 #define kmem_group_current() KMEM_OR_(kmem_group_current, kmem_group_current())
 #define kmem_group_of(allocation) KMEM_OR_(kmem_group_of, kmem_group_of(allocation))
 #define kmem_group_of_address(address)                                                             \
@@ -305,6 +319,66 @@ public:
 
 private:
 	int64_t token_;
+};
+
+/* A pin of a group, for scopes that begin and end often. It outlives them. */
+class group_pin {
+public:
+	explicit group_pin(kmem_group_t group) noexcept : id_(group), error_(-kmem_group_pin(group))
+	{
+	}
+	explicit group_pin(const group &group) noexcept : group_pin(group.id())
+	{
+	}
+	~group_pin()
+	{
+		if (error_ == 0)
+			(void)kmem_group_unpin(id_);
+	}
+	group_pin(const group_pin &) = delete;
+	group_pin &operator=(const group_pin &) = delete;
+
+	explicit operator bool() const noexcept
+	{
+		return error_ == 0;
+	}
+	/* The positive error number of kmem_group_pin, or 0. */
+	int error() const noexcept
+	{
+		return error_;
+	}
+	/* The group's number, or a negative error number. */
+	kmem_group_t id() const noexcept
+	{
+		return error_ == 0 ? id_ : -error_;
+	}
+
+private:
+	kmem_group_t id_;
+	int error_;
+};
+
+/* Scope of the thread that makes it, as a group_scope. It costs a few instructions. */
+class group_switch {
+public:
+	explicit group_switch(const group_pin &pin) noexcept : before_(kmem_group_switch(pin.id()))
+	{
+	}
+	~group_switch()
+	{
+		(void)kmem_group_switch(before_);
+	}
+	group_switch(const group_switch &) = delete;
+	group_switch &operator=(const group_switch &) = delete;
+
+	/* True if the thread is in the group. */
+	explicit operator bool() const noexcept
+	{
+		return before_ >= 0;
+	}
+
+private:
+	int64_t before_;
 };
 } // namespace kmem
 #endif

@@ -14,6 +14,11 @@ impl Library {
         Self::open(Path::new(name), libc::RTLD_NOW | libc::RTLD_NOLOAD)
     }
 
+    /// Loads a library. Other objects of the process do not see its symbols.
+    pub(crate) fn load(path: &Path) -> Result<Self, String> {
+        Self::open(path, libc::RTLD_NOW | libc::RTLD_LOCAL)
+    }
+
     /// The first definition in the order of the whole process.
     pub(crate) fn process() -> Self {
         Self(libc::RTLD_DEFAULT)
@@ -52,13 +57,15 @@ pub(crate) fn object_of(address: *const c_void) -> Option<PathBuf> {
     if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
         return None;
     }
-    // SAFETY: dladdr succeeded; before, all fields were zero, which is valid.
-    let info = unsafe { info.assume_init() };
-    if info.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: the linker's name of a loaded object is a C string.
-    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    // SAFETY: dladdr succeeded; before, all fields were zero, which is valid. The linker's name of
+    // a loaded object is a C string.
+    let name = unsafe {
+        let info = info.assume_init();
+        if info.dli_fname.is_null() {
+            return None;
+        }
+        CStr::from_ptr(info.dli_fname)
+    };
     Some(PathBuf::from(name.to_string_lossy().into_owned()))
 }
 

@@ -12,11 +12,15 @@
 //! |----------------|---------------------------------------------------------------------|
 //! | `kmem`         | `alloc_percpu`, `this_cpu_add`, `Group::enter`                      |
 //! | `kmem-group`   | the same by a thread whose group pays                               |
+//! | `kmem-c`       | C functions of libkmem.so: `kmem_group_enter` and `_leave`          |
+//! | `kmem-c-pin`   | the same, `kmem_group_switch` there and back, to a pinned group     |
 //! | `thread-local` | a `thread_local!` cell, which other threads cannot read             |
 //! | `sharded`      | an array of atomics from the C library, one cache line for each CPU |
 //! | `atomic`       | one atomic                                                          |
 
 use crate::cells::{Cell, timed};
+use crate::dynamic::Library;
+use crate::preload::{NO_LIBKMEM, libkmem};
 use crate::{Failure, cells};
 use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;
@@ -24,7 +28,9 @@ use kmem_core::request::Caller;
 use kmem_core::units::Gfp;
 use kmem_core::{Group, Kmem, static_tag};
 use std::cell::Cell as Plain;
+use std::ffi::{c_char, c_int, c_void};
 use std::hint::black_box;
+use std::mem::transmute;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,7 +48,44 @@ struct Shard(AtomicU64);
 
 /// Measures the table and prints it.
 pub(crate) fn run(options: &cells::Options) -> Result<(), Failure> {
-    cells::run("percpu", options, SECONDS, &all())
+    let library = libkmem().ok_or_else(|| Failure::Absent(format!("kmem: {NO_LIBKMEM}")))?;
+    let scopes = Library::load(&library).and_then(Scopes::of).map_err(Failure::Failed)?;
+    cells::run("percpu", options, SECONDS, &all(scopes))
+}
+
+/// Functions of the C interface, each with a group or a token.
+#[derive(Clone, Copy)]
+struct Scopes {
+    enter: extern "C" fn(i64) -> i64,
+    leave: extern "C" fn(i64) -> c_int,
+    switch: extern "C" fn(i64) -> i64,
+    /// A pinned group.
+    group: i64,
+}
+
+impl Scopes {
+    fn of(library: Library) -> Result<Self, String> {
+        let (create, pin) =
+            (library.symbol(c"kmem_group_create")?, library.symbol(c"kmem_group_pin")?);
+        let enter = library.symbol(c"kmem_group_enter")?;
+        let leave = library.symbol(c"kmem_group_leave")?;
+        let switch = library.symbol(c"kmem_group_switch")?;
+        // SAFETY: functions of libkmem.so, declared so in kmem/group.h; the library stays loaded.
+        unsafe {
+            let create: extern "C" fn(i64, *const c_char) -> i64 = transmute(create);
+            let pin: extern "C" fn(i64) -> c_int = transmute(pin);
+            let group = create(GroupId::ROOT.0 as i64, c"bench".as_ptr());
+            if pin(group) != 0 {
+                return Err(format!("libkmem.so makes no group: error {}", -group));
+            }
+            Ok(Self {
+                enter: transmute::<*mut c_void, extern "C" fn(i64) -> i64>(enter),
+                leave: transmute::<*mut c_void, extern "C" fn(i64) -> c_int>(leave),
+                switch: transmute::<*mut c_void, extern "C" fn(i64) -> i64>(switch),
+                group,
+            })
+        }
+    }
 }
 
 fn alloc(size: usize) -> *mut u8 {
@@ -64,10 +107,11 @@ fn shards() -> Box<[Shard]> {
     (0..cpus).map(|_| Shard::default()).collect()
 }
 
-fn all() -> Vec<Cell> {
+fn all(scopes: Scopes) -> Vec<Cell> {
     let mut cells = Vec::new();
     for threads in [1, 2] {
         allocation(&mut cells, threads);
+        scope(&mut cells, threads, scopes);
         addition(&mut cells, threads);
     }
     cells
@@ -86,13 +130,22 @@ fn allocation(cells: &mut Vec<Cell>, threads: usize) {
         let _scope = group().enter();
         timed(ADDS / 4, || (0..ADDS / 4).for_each(|_| free(black_box(alloc(4)))))
     }));
+    cells.push(Cell::new("sharded", "alloc_4", threads, |_| batches(shards, drop)));
+    cells.push(Cell::new("sharded", "pair_4", threads, |_| {
+        timed(ADDS / 16, || (0..ADDS / 16).for_each(|_| drop(black_box(shards()))))
+    }));
+}
+
+fn scope(cells: &mut Vec<Cell>, threads: usize, c: Scopes) {
     cells.push(Cell::new("kmem", "scope", threads, |_| {
         let group = group();
         timed(ADDS, || (0..ADDS).for_each(|_| drop(black_box(group.enter()))))
     }));
-    cells.push(Cell::new("sharded", "alloc_4", threads, |_| batches(shards, drop)));
-    cells.push(Cell::new("sharded", "pair_4", threads, |_| {
-        timed(ADDS / 16, || (0..ADDS / 16).for_each(|_| drop(black_box(shards()))))
+    cells.push(Cell::new("kmem-c", "scope", threads, move |_| {
+        timed(ADDS, || (0..ADDS).for_each(|_| assert_eq!((c.leave)((c.enter)(c.group)), 0)))
+    }));
+    cells.push(Cell::new("kmem-c-pin", "scope", threads, move |_| {
+        timed(ADDS, || (0..ADDS).for_each(|_| assert!((c.switch)((c.switch)(c.group)) > 0)))
     }));
 }
 

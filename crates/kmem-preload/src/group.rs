@@ -67,6 +67,8 @@ pub(crate) fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
 
 /// One more than the largest number of a group.
 const NUMBERS_END: u64 = 1 << (ObjcgId::BITS + 30);
+/// One more than the largest number of an entry, which a group has without its generation.
+const ENTRIES_END: u32 = 1 << ObjcgId::BITS;
 
 /// Checks the number of a group.
 ///
@@ -314,6 +316,27 @@ extern "C" fn kmem_group_enter(group: i64) -> i64 {
 extern "C" fn kmem_group_leave(token: i64) -> c_int {
     let is_left = uncancelled(|| u64::try_from(token).is_ok_and(scope::leave));
     done(if is_left { Ok(()) } else { Err(Errno(libc::EINVAL)) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_pin(group: i64) -> c_int {
+    done(uncancelled(|| Ok(KMEM.group_pin(id(group)?)?)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_unpin(group: i64) -> c_int {
+    done(uncancelled(|| Ok(KMEM.group_unpin(id(group)?)?)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kmem_group_switch(group: i64) -> i64 {
+    thread::mind_name();
+    // A group before has no generation, unlike the number of a group.
+    if let Some(before) = u32::try_from(group).ok().filter(|&before| before < ENTRIES_END) {
+        return KMEM.group_switch_back(ObjcgId(before)).0.into();
+    }
+    let switch = || Ok(KMEM.group_switch(id(group)?)?.0);
+    answer(switch())
 }
 
 #[unsafe(no_mangle)]

@@ -226,6 +226,7 @@ impl Groups {
     }
 
     /// The entries that are or were in use, by id. Others may not be writable.
+    #[inline]
     fn blocks(&self) -> &[GroupBlock] {
         let used = self.used() as usize;
         if used == 0 {
@@ -247,6 +248,7 @@ impl Groups {
     }
 
     /// Number of ids that are or were in use: those from 0 up to this.
+    #[inline]
     pub fn used(&self) -> u32 {
         self.used.load(Ordering::Acquire)
     }
@@ -265,11 +267,13 @@ impl Groups {
     ///
     /// # Errors
     /// There is no such group any more.
+    #[inline]
     pub fn get(&self, id: GroupId) -> Result<&GroupBlock, GroupError> {
         self.in_state(id, |state| state != group_state::FREE)
     }
 
     /// The entry of a group, if `is` accepts its state.
+    #[inline]
     fn in_state(&self, id: GroupId, is: impl Fn(u32) -> bool) -> Result<&GroupBlock, GroupError> {
         let block = self.blocks().get(id.objcg().0 as usize).ok_or(GroupError::NotFound)?;
         // One load: at a second one, the entry may be another group's.

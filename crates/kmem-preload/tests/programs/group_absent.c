@@ -14,6 +14,7 @@ int main(void)
 			  kmem_group_set(1, KMEM_GROUP_MAX, 0), kmem_group_stat(1, &stat), kmem_group_kinds(1, &kinds),
 			  kmem_group_reset_peak(1),
 			  kmem_group_notify(1, -1), kmem_group_current(), kmem_group_of(name),
+			  kmem_group_pin(1), kmem_group_switch(1), kmem_group_unpin(1),
 			  kmem_group_of_address(name),
 			  kmem_group_try_charge(1, 1), kmem_group_uncharge(1, 1),
 			  kmem_group_add_shrinker(1, 0, 0, &shrinker), kmem_group_remove_shrinker(shrinker),
@@ -24,7 +25,9 @@ int main(void)
 #ifdef __cplusplus
 	kmem::group group("x");
 	kmem::group_scope scope(group);
-	return group || scope || group.error() != ENOSYS ? 100 : 0;
+	kmem::group_pin pin(group);
+	kmem::group_switch there(pin);
+	return group || scope || pin || there || group.error() != ENOSYS ? 100 : 0;
 #else
 	return 0;
 #endif

@@ -289,6 +289,19 @@ static void owners()
 		CHECK(first.stat().max == 0 && first.set(KMEM_GROUP_MAX, 1) < 0);
 	}
 	CHECK(kmem_group_find("first") == -ESRCH);
+	{
+		kmem::group group("switched");
+		kmem::group_pin pin(group), none(number);
+		CHECK(pin && pin.id() == group.id() && !none && none.error() == ESRCH);
+		{
+			kmem::group_switch there(pin), nowhere(none);
+			CHECK(there && !nowhere && kmem_group_current() == group.id());
+			kmem::group_switch again(pin);
+			CHECK(again);
+		}
+		CHECK(kmem_group_current() == KMEM_GROUP_ROOT);
+	}
+	CHECK(kmem_group_dying() == 0);
 	std::vector<int> *kept;
 	{
 		kmem::group group("thrown");

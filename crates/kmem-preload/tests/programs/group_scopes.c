@@ -1,5 +1,5 @@
-/* Scopes of threads: tokens that are wrong, and threads that end inside. With "cancelled", threads
- * that are cancelled while they make groups. */
+/* Scopes of threads: tokens that are wrong, threads that end inside, switches. With "cancelled",
+ * threads that are cancelled while they make groups. */
 #include "group_check.h"
 #include <pthread.h>
 
@@ -71,6 +71,46 @@ static void a_thread_that_ends_leaves_its_scopes(void)
 	CHECK(kmem_group_dying() == 0);
 }
 
+static void *ends_switched(void *group)
+{
+	CHECK(kmem_group_switch(*(kmem_group_t *)group) >= 0);
+	return NULL;
+}
+
+static void a_thread_switches_between_groups_that_are_pinned(void)
+{
+	kmem_group_t one = new_group("one"), two = new_group("two");
+	CHECK(kmem_group_pin(one) == 0 && kmem_group_pin(two) == 0);
+	int64_t root = kmem_group_switch(one), first = kmem_group_switch(two);
+	void *at = malloc(100);
+	CHECK(kmem_group_of(at) == two && kmem_group_current() == two);
+	/* Scopes of tokens and of switches nest in one another. */
+	int64_t token = kmem_group_enter(one);
+	int64_t second = kmem_group_switch(two);
+	CHECK(kmem_group_leave(token) == -EINVAL && kmem_group_switch(second) >= 0);
+	CHECK(kmem_group_leave(token) == 0 && kmem_group_current() == two);
+	/* A number of no group leaves the thread where it is. */
+	int64_t wrong[] = { -EINVAL, INT64_MIN, INT64_MAX, 1LL << 44 };
+	for (int i = 0; i < 4; i++)
+		CHECK_AT(kmem_group_switch(wrong[i]) == -EINVAL, i);
+	CHECK(kmem_group_switch(two + (1 << 14)) == -ESRCH && kmem_group_current() == two);
+	/* A deleted group stays while it is pinned, and its parent pays. */
+	CHECK(kmem_group_delete(two) == 0 && kmem_group_of(at) == KMEM_GROUP_ROOT);
+	free(at);
+	CHECK(kmem_group_dying() == 1 && kmem_group_current() == KMEM_GROUP_ROOT);
+	CHECK(kmem_group_switch(first) >= 0 && kmem_group_current() == one);
+	CHECK(kmem_group_switch(two) >= 0 && kmem_group_switch(root) >= 0);
+	CHECK(kmem_group_current() == KMEM_GROUP_ROOT && kmem_group_unpin(two) == 0);
+	CHECK(kmem_group_dying() == 0 && kmem_group_switch(two) == -ESRCH);
+	CHECK(kmem_group_unpin(two) == -ESRCH && kmem_group_pin(two) == -ESRCH);
+	/* A thread may end in a group that it switched to. */
+	pthread_t thread;
+	REQUIRE(pthread_create(&thread, NULL, ends_switched, &one) == 0);
+	pthread_join(thread, NULL);
+	CHECK(kmem_group_unpin(one) == 0 && kmem_group_unpin(one) == -ESRCH);
+	CHECK(kmem_group_delete(one) == 0 && kmem_group_dying() == 0);
+}
+
 static _Atomic int started;
 
 static void *is_cancelled(void *name)
@@ -114,5 +154,6 @@ int main(int argc, char **argv)
 	scopes_nest_deeply();
 	a_thread_that_ends_leaves_its_scopes();
 	a_token_is_good_once();
+	a_thread_switches_between_groups_that_are_pinned();
 	return RESULT();
 }

@@ -160,6 +160,58 @@ impl<P: Platform> Instance<P> {
         }
     }
 
+    /// Pins a group: until [`Self::group_unpin`], [`Self::group_switch`] may make it that of a
+    /// thread, even if it is deleted meanwhile.
+    ///
+    /// # Errors
+    /// There is no such group, or it was deleted.
+    pub fn group_pin(&'static self, id: GroupId) -> Result<(), GroupError> {
+        self.groups_ready()?;
+        self.ledger.groups.pin(id).map(|_| ())
+    }
+
+    /// Removes a pin of [`Self::group_pin`]. No thread is in the group by this pin any more.
+    ///
+    /// # Errors
+    /// The group has no pin.
+    pub fn group_unpin(&'static self, id: GroupId) -> Result<(), GroupError> {
+        self.groups_ready()?;
+        let groups = &self.ledger.groups;
+        if groups.get(id)?.pins.load(Ordering::Relaxed) == 0 {
+            return Err(GroupError::NotFound);
+        }
+        groups.unpin(id.objcg());
+        Ok(())
+    }
+
+    /// Makes the root, or a group that the caller has pinned, that of the calling thread (the
+    /// kernel's `set_active_memcg`). Returns the one before, for [`Self::group_switch_back`].
+    ///
+    /// # Errors
+    /// There is no such group; the thread's group stays.
+    #[inline(always)]
+    pub fn group_switch(&'static self, id: GroupId) -> Result<ObjcgId, GroupError> {
+        if self.ledger.groups.get(id).is_err() {
+            self.start_for(id)?;
+        }
+        Ok(task::replace_group(id.objcg()))
+    }
+
+    /// Makes the group that [`Self::group_switch`] returned that of the calling thread again.
+    /// Returns the one that it takes the place of.
+    #[inline(always)]
+    pub fn group_switch_back(&'static self, before: ObjcgId) -> ObjcgId {
+        task::replace_group(before)
+    }
+
+    /// Starts the instance, if need be, to look for a group.
+    #[cold]
+    #[inline(never)]
+    fn start_for(&'static self, id: GroupId) -> Result<(), GroupError> {
+        self.groups_ready()?;
+        self.ledger.groups.get(id).map(|_| ())
+    }
+
     /// Group of the calling thread, or its nearest living ancestor.
     pub fn group_current(&'static self) -> GroupId {
         self.living_id(task::group())
