@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the tools that the tests and the scripts use, from Debian's packages. What has no such
-# package goes to target/test-tools, where the tests look for it: DuckDB, jsonschema, and the
-# schema of speedscope.
+# package goes to target/test-tools, where the tests look for it. That is DuckDB, jsonschema, the
+# schema of speedscope, and a CPython that is newer than this system's.
 #
 #	scripts/install-test-tools.sh
 #
@@ -112,11 +112,13 @@ if ! has_schema; then
   curl -sSLf "$SPEEDSCOPE" | tar -xzf - -C "$EXTRA/speedscope" --strip-components=3 \
     package/dist/release/file-format-schema.json || true
 fi
+"$(dirname "$0")/newest-python.sh" 3.14 "$EXTRA/python3.14" >/dev/null 2>&1 || true
 
 mapfile -t missing < <(packages)
 has_python duckdb || missing+=(duckdb)
 has_python jsonschema || missing+=(jsonschema)
 has_schema || missing+=(speedscope)
+[ -x "$EXTRA/python3.14/bin/python3" ] || missing+=(python3.14)
 if ((${#missing[@]})); then
   echo "missing, by package: ${missing[*]}" >&2
   exit 1

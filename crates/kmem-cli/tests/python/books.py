@@ -98,7 +98,8 @@ def within():
 within()
 """)
 if sys.version_info >= (3, 12):
-    print(bytes_of([bytes(900)]) * 80, 80, 5, "within", "<string>", sep="\t")
+    file = "<script>" if sys.version_info >= (3, 14) else "<string>"
+    print(bytes_of([bytes(900)]) * 80, 80, 5, "within", file, sep="\t")
 print("ready", flush=True)
 if sys.stdin.read(1) == "a":
     resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)

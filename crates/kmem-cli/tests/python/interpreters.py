@@ -38,6 +38,7 @@ threads = [threading.Thread(target=run) for _ in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 text = bytes(900)
-print(usable(id(text)) * COUNT * 4, COUNT * 4, 6, "within", "<string>", sep="\t")
+file = "<script>" if sys.version_info >= (3, 14) else "<string>"
+print(usable(id(text)) * COUNT * 4, COUNT * 4, 6, "within", file, sep="\t")
 print("ready", flush=True)
 sys.stdin.read(1)

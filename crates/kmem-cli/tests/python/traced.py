@@ -24,7 +24,7 @@ def work():
         texts[i] = "text %d" % i
         blobs[i] = bytes(i + 2)
         points[i] = Point()
-        sets[i] = {i + 1000, i + 2000}
+        sets[i] = {texts[i], blobs[i]}
         arrays[i] = bytearray(i + 1)
         arrays[i].extend(b"more" * 20)
 

@@ -91,7 +91,7 @@ pub const OPTIONS: &[ConfOption] = &[
         name: "python",
         values: "`auto`, `off`",
         default: "`auto`",
-        meaning: "In a process with CPython 3.8 to 3.13, name call sites by Python's file, line \
+        meaning: "In a process with CPython 3.8 to 3.14, name call sites by Python's file, line \
                   and function, or never do. No effect beside `debug_pagealloc`.",
         set: |conf, value| {
             conf.python = match value {

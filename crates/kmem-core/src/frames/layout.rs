@@ -152,9 +152,11 @@ impl Layout {
 
     /// The layout that the runtime of a version tells itself. `None`: it makes no sense.
     pub(super) fn of_offsets(minor: u32, offsets: &[u64; OFFSETS]) -> Option<Self> {
-        if minor != 13 {
-            return None;
-        }
+        let numbers = match minor {
+            13 => OF_13,
+            14 => OF_14,
+            _ => return None,
+        };
         let [
             frame,
             thread_id,
@@ -166,7 +168,7 @@ impl Layout {
             first_line,
             bytecode,
             ascii,
-        ] = OF_13.map(|number| offsets.get(number).copied().unwrap_or(u64::MAX));
+        ] = numbers.map(|number| offsets.get(number).copied().unwrap_or(u64::MAX));
         let field = |offset: u64| u16::try_from(offset).ok().filter(|&offset| offset < 4096);
         let ascii = field(ascii)?;
         Some(Self {
@@ -198,3 +200,6 @@ pub(super) const FREE_THREADED: usize = 2;
 /// the instruction of a frame. File, qualified name, table of lines, first line and bytecode of a
 /// code. The bytes of a text's header.
 const OF_13: [usize; 10] = [23, 24, 30, 31, 35, 37, 38, 39, 43, 70];
+/// Those of 3.14, which has three words more in front of them, two more in the frame, one more in
+/// the code, and sets.
+const OF_14: [usize; 10] = [26, 27, 33, 34, 40, 42, 43, 44, 48, 80];
