@@ -11,10 +11,10 @@
 #     --keep          keep the working directory, with all reports
 #     NAME...         only these: make, fork, spawn, postgresql, gunicorn, killed, limited, shims
 #
-# killed is gunicorn with a worker that SIGKILL ends. In limited, a worker grows until the kernel
-# kills it at the limit of a memory control group. gunicorn comes from PyPI. A program that is
-# missing is listed by not-run.sh. The last line is "N passed, M failed"; the exit code is 0 if
-# nothing failed.
+# killed is gunicorn with a worker that SIGKILL ends, after a core of it was taken. In limited, a
+# worker grows until the kernel kills it at the limit of a memory control group. gunicorn comes from
+# PyPI. A program that is missing is listed by not-run.sh. The last line is "N passed, M failed".
+# The exit code is 0 if nothing failed.
 
 set -euo pipefail
 
@@ -213,10 +213,11 @@ lacks_gunicorn() {
 
 lacks_killed() {
 	lacks_gunicorn
+	lacks gcore
 }
 
 # Runs four workers, and sends requests to them: serve REPORT SIGNAL. SIGNAL ends a worker, if it is
-# not empty. Then SIGTERM ends the command.
+# not empty, after its core was taken. Then SIGTERM ends the command.
 serve() {
 	local report=$1 signal=$2 socket=$WORK/$1.socket clients=() client worker
 	(
@@ -237,12 +238,25 @@ serve() {
 	done
 	if [[ -n $signal ]]; then
 		worker=$(workers_of "$(<"$socket.pid")" | head -n 1)
+		core_has_the_leak "$worker" "$WORK/$report.core"
 		kill -s "$signal" "$worker"
 		wait_until 30 has_another_worker "$socket.pid" "$worker"
 	fi
 	kill -TERM "$running"
 	wait "$running"
 	running=
+}
+
+# Takes a core of a process, and checks that most of its bytes are of the line of the leak.
+core_has_the_leak() {
+	local pid=$1 core=$2 most
+	gcore -o "$core" "$pid" >/dev/null 2>&1
+	most=$("$WORK/kmem" dump --format csv --core "$core.$pid" 2>/dev/null | sort -rn | sed -n 1p)
+	rm "$core.$pid"
+	[[ $most == *application*service.py* ]] || {
+		printf 'killed: most bytes of the core are of %s\n' "$most"
+		return 1
+	}
 }
 
 # Requests of each client.
