@@ -8,6 +8,7 @@ mod conf_sources;
 mod configuration;
 mod cplusplus;
 mod debugger;
+mod documents;
 mod fork;
 mod frames;
 mod groups;
