@@ -3,6 +3,7 @@
 //! A table stands between two marks of a page, `<!-- NAME -->` and `<!-- /NAME -->`. [`check`]
 //! compares it with the text that the code gives, and rewrites it with `KMEM_BLESS=1`. [`names`]
 //! reads the names from a table that people write, for a comparison with the names in the code.
+//! [`programs`] finds the programs that pages show.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,6 +60,67 @@ pub fn sentence(text: &str) -> String {
 #[must_use]
 pub fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
+}
+
+/// A program that a page shows: a fenced block with a `main`.
+#[derive(Debug)]
+pub struct Shown {
+    /// The page, and the line at which the block begins.
+    pub place: String,
+    /// Language of the fence.
+    pub language: String,
+    /// Text of the block.
+    pub text: String,
+}
+
+/// The programs in one of these languages in the README and in all pages of `docs`.
+///
+/// # Panics
+///
+/// If a page cannot be read.
+#[must_use]
+pub fn programs(languages: &[&str]) -> Vec<Shown> {
+    let (mut found, mut pages, mut directories) =
+        (Vec::new(), vec![path("README.md")], vec![path("docs")]);
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a readable page");
+        let name = page.file_name().expect("a name").to_string_lossy().into_owned();
+        programs_of(&name, &text, &mut found);
+    }
+    found.retain(|shown| languages.contains(&&*shown.language));
+    found
+}
+
+fn programs_of(page: &str, text: &str, found: &mut Vec<Shown>) {
+    let mut block = None::<Shown>;
+    for (number, line) in text.lines().enumerate() {
+        block = match (block, line.strip_prefix("```")) {
+            (None, None) => None,
+            (None, Some(language)) => Some(Shown {
+                place: format!("{page}-{}", number + 1),
+                language: language.to_owned(),
+                text: String::new(),
+            }),
+            (Some(shown), Some(_)) => {
+                found.extend(Some(shown).filter(|shown| shown.text.contains("main(")));
+                None
+            }
+            (Some(mut shown), None) => {
+                shown.text.extend([line, "\n"]);
+                Some(shown)
+            }
+        };
+    }
 }
 
 fn path(page: &str) -> PathBuf {
