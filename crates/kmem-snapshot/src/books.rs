@@ -21,6 +21,7 @@
 //! tables  call sites, the peak, groups
 //! groups  the tree of groups, and the memory charged to each
 //! mappings  memory outside of the heap
+//! pins    the slabs that tags keep from being given back
 //! census  live objects by tag and by group, the slabs they pin, the size classes
 //! caches  the size classes, and the caches that the program named
 //! nodes   live objects by NUMA node
@@ -35,6 +36,7 @@ mod groups;
 mod mappings;
 mod nodes;
 mod objects;
+mod pins;
 mod root;
 mod tables;
 
@@ -43,10 +45,10 @@ use std::ops::Range;
 
 pub use buddy::{Buddy, Buddyinfo, ORDERS};
 pub use caches::{Cache, NamedCache};
-pub use census::{Pinned, Pins};
 pub use groups::{Groups, Holdings};
 pub use mappings::{MappingOwner, MappingRow, Mappings, Parts};
 pub use nodes::Nodes;
+pub use pins::{Pinned, Pins};
 pub use root::{Profiling, Root};
 pub use tables::{Group, Key, Peak, SiteRow, StaticTag, TagTotal, Usage};
 

@@ -3,42 +3,25 @@
 //! A zone is walked in windows of chunks. The census copies the classes of a window's chunks, and
 //! then the extension vectors of its slabs in batches. Each batch ends with a second copy of the
 //! classes. A slab whose class differs was given back in between, and is read again.
-//!
-//! The census also counts which memory the tags pin. A slab goes back to its zone when all its
-//! objects are free, so one object keeps all of it. For a row, which is one tag or several:
-//!
-//! - **pinned**: bytes of all slabs with at least one live object of the row, and of its page
-//!   allocations;
-//! - **sole**: the part of these bytes in slabs where every live object is the row's, and in its
-//!   page allocations. They would become free if the program freed all objects of the row.
-//!
-//! Several rows may pin one slab, so `pinned` does not add up over rows. `sole` does, to no more
-//! than the memory in use. Rows are merged from tags after the census, and then a slab that two
-//! tags share may belong to one row. So the census keeps the distinct sets of tags that meet in
-//! slabs. There are few of them: most slabs have one tag, and the same neighbours recur.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use kmem_layout::cache::RECORD_CACHE_SHIFT;
 use kmem_layout::geometry::CHUNK_CLASS_MASK;
 use kmem_layout::length;
 use kmem_layout::root::zone_purpose;
-use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_MASK, TAG_UNTAGGED};
+use kmem_layout::word::{EXT_LIVE, TAG_MASK, TAG_UNTAGGED};
 
 use super::caches::Cache;
 use super::groups::{Charges, Kind};
 use super::objects::{Object, Objects};
+use super::pins::{Gather, Pins};
 use super::root::{CHUNK, Class, PAGES_PER_CHUNK, Root, Source, Zone};
 use super::tables::TagTotal;
 use crate::budget::OverBudget;
 use crate::error::ReadError;
 use crate::process::{PAGE, Span};
 
-#[cfg(test)]
-mod tests;
-
-/// Count of tags.
-const TAGS: usize = 1 << TAG_BITS;
 /// Chunks per window: 1 GiB of address space, a multiple of the largest slab.
 const WINDOW: u64 = 1 << 14;
 /// Slabs per batch: one system call copies their vectors and their classes.
@@ -49,11 +32,6 @@ const BATCH_BYTES: usize = 4 << 20;
 const SLAB_WORK: usize = 256;
 /// Reads of a slab that keeps changing.
 const ROUNDS: u32 = 4;
-/// Memory of a tag in a set, in bytes: its share of the set, of two tags or more.
-const SHARED_TAG: u64 = 48;
-/// Most memory of all sets together. A heap of many terabytes, or a hostile one, has more; its
-/// further slabs are counted tag by tag.
-const MAX_SHARED: u64 = 1 << 30;
 
 /// A census under way.
 pub(super) struct Census<'a> {
@@ -513,159 +491,32 @@ fn batches(slabs: &[(usize, Class)]) -> impl Iterator<Item = &[(usize, Class)]> 
     })
 }
 
-/// Memory that the objects of a row keep from being given back, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pinned {
-    /// Slabs with at least one live object of the row, and the row's page allocations.
-    pub pinned: u64,
-    /// The part of it in slabs where every live object is the row's, and in its page allocations.
-    pub sole: u64,
-}
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
 
-/// Bytes of slabs and page allocations, by the set of tags that live in them.
-#[derive(Debug, Clone)]
-pub struct Pins {
-    /// By tag: slabs of one tag alone; empty while there is none.
-    alone: Vec<u64>,
-    /// By sorted set of two tags or more.
-    shared: HashMap<Box<[u32]>, u64>,
-    /// Count of tags that `shared` still has room for, and count of tags in it.
-    room: usize,
-    held: usize,
-    /// By tag: slabs that found no room in `shared`; empty while all did.
-    beyond: Vec<u64>,
-}
+    use super::*;
 
-impl Default for Pins {
-    fn default() -> Self {
-        Self::with_room(MAX_SHARED)
-    }
-}
-
-impl Pins {
-    /// Pins whose sets take at most `memory` bytes.
-    fn with_room(memory: u64) -> Self {
-        let room = usize::try_from(memory.min(MAX_SHARED) / SHARED_TAG).unwrap_or(0);
-        Self { alone: Vec::new(), shared: HashMap::new(), room, held: 0, beyond: Vec::new() }
-    }
-
-    /// Memory of the sets, in bytes.
-    pub(super) fn memory(&self) -> u64 {
-        self.held as u64 * SHARED_TAG
-    }
-
-    /// Adds a page allocation of one tag, or a slab in which no other tag lives.
-    fn alone(&mut self, tag: u32, bytes: u64) {
-        if self.alone.is_empty() {
-            self.alone.resize(TAGS, 0);
+    proptest! {
+        #[test]
+        fn runs_of_words_add_up_to_the_live_words(
+            kinds in proptest::collection::vec((0_usize..6, 1_usize..70), 0..12),
+        ) {
+            let live = |tag: u32| tag | EXT_LIVE;
+            // Words of freed objects keep their tag. The last one has all bits.
+            let words = [0, 7, live(7), live(7), live(9), u32::MAX];
+            let words: Vec<u32> =
+                kinds.iter().flat_map(|&(kind, len)| std::iter::repeat_n(words[kind], len)).collect();
+            let is_live = |word: &u32| word & EXT_LIVE != 0;
+            let expected: Vec<u32> = words.iter().copied().filter(is_live).collect();
+            let bytes: Vec<[u8; 4]> = words.iter().map(|word| word.to_le_bytes()).collect();
+            let mut got = Vec::new();
+            let mut last = None;
+            each_run(&bytes, |word, count| {
+                assert_ne!(last.replace(word), Some(word), "two runs of one word");
+                got.extend((0..count).map(|_| word));
+            });
+            prop_assert_eq!(got, expected);
         }
-        if let Some(sum) = self.alone.get_mut(tag as usize) {
-            *sum += bytes;
-        }
-    }
-
-    /// Adds a slab in which these distinct tags live; sorts them.
-    fn slab(&mut self, tags: &mut [u32], bytes: u64) {
-        tags.sort_unstable();
-        let tags = match &*tags {
-            [] => return,
-            [tag] => return self.alone(*tag, bytes),
-            tags => tags,
-        };
-        if let Some(sum) = self.shared.get_mut(tags) {
-            *sum += bytes;
-        } else if let Some(room) = self.room.checked_sub(tags.len()) {
-            (self.room, self.held) = (room, self.held + tags.len());
-            self.shared.insert(tags.into(), bytes);
-        } else {
-            self.beyond.resize(TAGS, 0);
-            for &tag in tags {
-                if let Some(sum) = self.beyond.get_mut(tag as usize) {
-                    *sum += bytes;
-                }
-            }
-        }
-    }
-
-    /// Adds to each of `rows` the bytes it pins. `row_of` returns the index of the row that a tag
-    /// belongs to; a tag without a row counts as foreign to all rows.
-    ///
-    /// Exact while [`Pins::is_exact`]. After that `pinned` may be too large for a row of several
-    /// tags.
-    pub fn by_row(&self, row_of: impl Fn(u32) -> Option<usize>, rows: &mut [Pinned]) {
-        let mut add = |row: Option<usize>, pinned: u64, sole: u64| {
-            if let Some(row) = row.and_then(|row| rows.get_mut(row)) {
-                row.pinned = row.pinned.saturating_add(pinned);
-                row.sole = row.sole.saturating_add(sole);
-            }
-        };
-        for (tag, &bytes) in (0..).zip(&self.alone).filter(|(_, bytes)| **bytes != 0) {
-            add(row_of(tag), bytes, bytes);
-        }
-        for (tag, &bytes) in (0..).zip(&self.beyond).filter(|(_, bytes)| **bytes != 0) {
-            add(row_of(tag), bytes, 0);
-        }
-        let mut here: Vec<Option<usize>> = Vec::new();
-        for (tags, &bytes) in &self.shared {
-            here.clear();
-            here.extend(tags.iter().map(|&tag| row_of(tag)));
-            here.sort_unstable();
-            here.dedup();
-            let sole = if here.len() == 1 { bytes } else { 0 };
-            for &row in &here {
-                add(row, bytes, sole);
-            }
-        }
-    }
-
-    /// False when there were more sets of tags than are kept.
-    #[must_use]
-    pub fn is_exact(&self) -> bool {
-        self.beyond.is_empty()
-    }
-}
-
-/// Collects the distinct tags of one slab after another, without allocating for each.
-#[derive(Debug)]
-struct Gather {
-    /// By tag: number of the slab that it was last seen in.
-    seen: Vec<u32>,
-    /// Number of the present slab, from 1.
-    slab: u32,
-    last: Option<u32>,
-    tags: Vec<u32>,
-}
-
-impl Gather {
-    fn new() -> Self {
-        Self { seen: vec![0; TAGS], slab: 1, last: None, tags: Vec::new() }
-    }
-
-    /// Adds a live object of the present slab.
-    #[inline]
-    fn object(&mut self, tag: u32) {
-        // Neighbours often share a tag.
-        if self.last == Some(tag) {
-            return;
-        }
-        self.last = Some(tag);
-        if let Some(seen) = self.seen.get_mut(tag as usize)
-            && *seen != self.slab
-        {
-            *seen = self.slab;
-            self.tags.push(tag);
-        }
-    }
-
-    /// Ends the present slab, which has `bytes` bytes.
-    fn end(&mut self, bytes: u64, pins: &mut Pins) {
-        pins.slab(&mut self.tags, bytes);
-        self.tags.clear();
-        self.last = None;
-        if self.slab == u32::MAX {
-            self.seen.fill(0);
-            self.slab = 0;
-        }
-        self.slab += 1;
     }
 }

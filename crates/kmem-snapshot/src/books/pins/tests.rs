@@ -74,26 +74,3 @@ fn a_set_that_comes_again_is_kept_once() {
     let pins = pins(&heap, 2);
     assert_eq!((pins.shared.len(), pins.room, pins.is_exact()), (1, 0, true));
 }
-
-proptest! {
-    #[test]
-    fn runs_of_words_add_up_to_the_live_words(
-        kinds in proptest::collection::vec((0_usize..6, 1_usize..70), 0..12),
-    ) {
-        let live = |tag: u32| tag | EXT_LIVE;
-        // Words of freed objects keep their tag. The last one has all bits.
-        let words = [0, 7, live(7), live(7), live(9), u32::MAX];
-        let words: Vec<u32> =
-            kinds.iter().flat_map(|&(kind, len)| std::iter::repeat_n(words[kind], len)).collect();
-        let is_live = |word: &u32| word & EXT_LIVE != 0;
-        let expected: Vec<u32> = words.iter().copied().filter(is_live).collect();
-        let bytes: Vec<[u8; 4]> = words.iter().map(|word| word.to_le_bytes()).collect();
-        let mut got = Vec::new();
-        let mut last = None;
-        each_run(&bytes, |word, count| {
-            assert_ne!(last.replace(word), Some(word), "two runs of one word");
-            got.extend((0..count).map(|_| word));
-        });
-        prop_assert_eq!(got, expected);
-    }
-}
