@@ -22,6 +22,7 @@
 //! groups  the tree of groups, and the memory charged to each
 //! mappings  memory outside of the heap
 //! pins    the slabs that tags keep from being given back
+//! sizes   live objects by tag and by size
 //! census  live objects by tag and by group, the slabs they pin, the size classes
 //! caches  the size classes, and the caches that the program named
 //! nodes   live objects by NUMA node
@@ -38,6 +39,7 @@ mod nodes;
 mod objects;
 mod pins;
 mod root;
+mod sizes;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -50,6 +52,7 @@ pub use mappings::{MappingOwner, MappingRow, Mappings, Parts};
 pub use nodes::Nodes;
 pub use pins::{Pinned, Pins};
 pub use root::{Profiling, Root};
+pub use sizes::Sizes;
 pub use tables::{Group, Key, Peak, SiteRow, StaticTag, TagTotal, Usage};
 
 pub(crate) use objects::Object;
@@ -125,6 +128,8 @@ pub struct Books {
     pub empty: Vec<SiteRow>,
     /// Slabs that the tags keep from being given back.
     pub pins: Pins,
+    /// Live objects of each tag by size.
+    pub sizes: Sizes,
     /// The groups, and the memory charged to each.
     pub groups: Groups,
     /// Live objects of each group by tag and by size class.
@@ -300,7 +305,8 @@ impl Books {
         let named = Named::read(source, root, &census.charges, &groups)?;
         let all = groups.below(0);
         let caches = census.caches(|class| holdings.objects(&all, class));
-        let kept = census.pins.memory() + census.charges.memory() + holdings.memory();
+        let met = census.pins.memory() + census.sizes.memory() + census.charges.memory();
+        let kept = met + holdings.memory();
         root.draw(source.budget.memory(kept))?;
         let (sites, loaded) = tables::sites(source, root)?;
         let rows = tables::rows(&census.totals, &sites);
@@ -317,6 +323,7 @@ impl Books {
             rows,
             empty,
             pins: census.pins,
+            sizes: census.sizes,
             groups,
             holdings,
             nodes,

@@ -19,7 +19,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use details::Details;
+pub use details::{Details, OfSize};
 pub use follow::Recorder;
 pub(crate) use nameless::note_of_process;
 pub use provenance::Provenance;

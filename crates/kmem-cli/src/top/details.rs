@@ -1,4 +1,4 @@
-//! The page about one call site: its place, its bytes over time, its groups and its callers.
+//! The page about one call site: its place, its bytes over time, its sizes, groups and callers.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -77,6 +77,11 @@ pub(super) fn lines(
         let (pinned, sole) = (size_u(pinned), size_u(sole));
         say("PINNED", format!("{pinned} in slabs and page runs, {sole} of them for it alone"));
     }
+    for (at, of) in details.sizes.iter().take(MOST).enumerate() {
+        let text = format!("{:>10} {:>9}  of {}", size_u(of.bytes()), of.calls, size_u(of.size));
+        say(if at == 0 { "SIZES" } else { "" }, text);
+    }
+    say_rest(&mut say, details.sizes.len());
     for (at, of) in details.groups.iter().take(MOST).enumerate() {
         let text = format!("{:>10} {:>9}  {}", size(of.bytes), of.calls, printable(&of.group));
         say(if at == 0 { "GROUPS" } else { "" }, text);

@@ -9,8 +9,7 @@ use kmem_testing::{Compiler, Coprocess, not_run, this_test};
 
 use super::program::{directory, text};
 use super::{
-    SYSTEM, dump_of, has_all, has_all_and, is_newest, pyenv, pythons, rows, script, tell, told_by,
-    under,
+    dump_of, has_all, has_all_and, is_newest, pyenv, pythons, rows, script, tell, told_by, under,
 };
 
 /// Checks that a command which runs `books.py` has exactly the lines that it tells.

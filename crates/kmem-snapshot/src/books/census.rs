@@ -17,6 +17,7 @@ use super::groups::{Charges, Kind};
 use super::objects::{Object, Objects};
 use super::pins::{Gather, Pins};
 use super::root::{CHUNK, Class, PAGES_PER_CHUNK, Root, Source, Zone};
+use super::sizes::Sizes;
 use super::tables::TagTotal;
 use crate::budget::OverBudget;
 use crate::error::ReadError;
@@ -47,6 +48,7 @@ pub(super) struct Census<'a> {
     /// By size class.
     slabs: Vec<Slabs>,
     pub(super) pins: Pins,
+    pub(super) sizes: Sizes,
     gather: Gather,
     /// The objects, where they are wanted one by one.
     pub(super) objects_met: Option<Objects>,
@@ -140,6 +142,7 @@ impl<'a> Census<'a> {
             charges: Charges::new(classes.len()),
             slabs: vec![Slabs::default(); classes.len()],
             pins: Pins::with_room(source.budget.memory_left() / 2),
+            sizes: Sizes::with_room(classes, source.budget.memory_left() / 4),
             gather: Gather::new(),
             objects_met: None,
             live: 0,
@@ -385,6 +388,7 @@ impl<'a> Census<'a> {
     /// Counts `calls` live objects of one slab that have the same extension word.
     fn run(&mut self, class: &Class, kind: Kind, word: u32, calls: u64) {
         self.count(word, kind, calls * u64::from(class.size), calls);
+        self.sizes.add(word & TAG_MASK, class.number, calls);
         self.gather.object(word & TAG_MASK);
     }
 
@@ -455,6 +459,7 @@ impl<'a> Census<'a> {
                 self.count(word, kind, pages * PAGE, 1);
                 self.placed_here += pages * PAGE;
                 self.pins.alone(word & TAG_MASK, pages * PAGE);
+                self.sizes.add_pages(word & TAG_MASK, pages * PAGE);
                 if let Some(met) = &mut self.objects_met {
                     let (addr, bytes) = (zone.base + page * PAGE, pages * PAGE);
                     let object = Object { addr, bytes, tag: word & TAG_MASK, is_handle: false };
@@ -505,8 +510,8 @@ mod tests {
             let live = |tag: u32| tag | EXT_LIVE;
             // Words of freed objects keep their tag. The last one has all bits.
             let words = [0, 7, live(7), live(7), live(9), u32::MAX];
-            let words: Vec<u32> =
-                kinds.iter().flat_map(|&(kind, len)| std::iter::repeat_n(words[kind], len)).collect();
+            let repeated = kinds.iter().map(|&(kind, len)| std::iter::repeat_n(words[kind], len));
+            let words: Vec<u32> = repeated.flatten().collect();
             let is_live = |word: &u32| word & EXT_LIVE != 0;
             let expected: Vec<u32> = words.iter().copied().filter(is_live).collect();
             let bytes: Vec<[u8; 4]> = words.iter().map(|word| word.to_le_bytes()).collect();

@@ -1,4 +1,8 @@
-//! The details of one row: the slabs that it pins, and the groups that pay for it.
+//! The details of one row: the slabs that it pins, the sizes of its objects, and the groups that
+//! pay for it.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use super::Reading;
 use crate::books::Pinned;
@@ -10,8 +14,27 @@ pub struct Details {
     /// Slabs and page runs that its objects keep from being given back. None where they are not
     /// known.
     pub pinned: Option<Pinned>,
+    /// Objects by size, those with most bytes first. Empty where they are not known.
+    pub sizes: Vec<OfSize>,
     /// The groups that pay for it, the largest first.
     pub groups: Vec<GroupTotal>,
+}
+
+/// Live objects of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OfSize {
+    /// Bytes of an object, as the allocator rounds it.
+    pub size: u64,
+    /// Number of objects.
+    pub calls: u64,
+}
+
+impl OfSize {
+    /// Bytes of all of them.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.size.saturating_mul(self.calls)
+    }
 }
 
 impl Reading {
@@ -26,8 +49,12 @@ impl Reading {
         let has = |tag: u32| site.tags.contains(&tag);
         let mut rows = Vec::new();
         let mut pinned = [Pinned::default()];
+        let mut by_size = BTreeMap::<u64, u64>::new();
         for books in &self.snapshot.books {
             books.pins.by_row(|tag| has(tag).then_some(0), &mut pinned);
+            for (size, calls) in books.sizes.of(has) {
+                *by_size.entry(size).or_default() += calls;
+            }
             for at in books.groups.below(0) {
                 let path = books.groups.path(at);
                 for row in books.rows_of(&(at..at + 1)).into_iter().filter(|row| has(row.tag)) {
@@ -41,9 +68,17 @@ impl Reading {
             rows.retain(|row| row.group.as_ref() == Some(group));
         }
         let mut groups = by_group(&rows);
-        groups.sort_by_key(|of| std::cmp::Reverse((of.bytes, of.calls)));
-        // All groups share the slabs.
-        let pinned = site.group.is_none().then_some(pinned[0]);
-        Details { pinned, groups }
+        groups.sort_by_key(|of| Reverse((of.bytes, of.calls)));
+        let mut details = Details { groups, ..Details::default() };
+        // All groups share the slabs, and sizes are those of all groups.
+        if site.group.is_none() {
+            details.pinned = Some(pinned[0]);
+            if self.snapshot.books.iter().all(|books| books.sizes.is_exact()) {
+                let sizes = by_size.into_iter().map(|(size, calls)| OfSize { size, calls });
+                details.sizes = sizes.collect();
+                details.sizes.sort_by_key(|of| Reverse((of.bytes(), of.size)));
+            }
+        }
+        details
     }
 }
