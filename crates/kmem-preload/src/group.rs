@@ -330,12 +330,36 @@ extern "C" fn kmem_group_unpin(group: i64) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn kmem_group_switch(group: i64) -> i64 {
-    thread::mind_name();
+    if thread::is_renamed() {
+        return switch_renamed(group);
+    }
     // A group before has no generation, unlike the number of a group.
     if let Some(before) = u32::try_from(group).ok().filter(|&before| before < ENTRIES_END) {
         return KMEM.group_switch_back(ObjcgId(before)).0.into();
     }
-    let switch = || Ok(KMEM.group_switch(id(group)?)?.0);
+    match KMEM.group_switch(GroupId(group.cast_unsigned())) {
+        Some(before) => before.0.into(),
+        None => switch_slow(group),
+    }
+}
+
+/// [`kmem_group_switch`] of a thread that has a new name.
+#[cold]
+#[inline(never)]
+fn switch_renamed(group: i64) -> i64 {
+    thread::mind_name();
+    kmem_group_switch(group)
+}
+
+/// [`kmem_group_switch`] to a group that is not found: says why, or starts the allocator before.
+#[cold]
+#[inline(never)]
+fn switch_slow(group: i64) -> i64 {
+    let switch = || {
+        let id = id(group)?;
+        KMEM.group(GroupId::ROOT)?;
+        Ok(KMEM.group_switch(id).ok_or(GroupError::NotFound)?.0)
+    };
     answer(switch())
 }
 

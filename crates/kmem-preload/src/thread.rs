@@ -205,9 +205,15 @@ pub(crate) fn key_of_code(ret: usize) -> usize {
 /// Enters the group of the thread's name, if the thread was renamed.
 #[inline(always)]
 pub(crate) fn mind_name() {
-    if this().wanted.load(Ordering::Relaxed) != 0 {
+    if is_renamed() {
         go_over();
     }
+}
+
+/// Returns whether the thread has a new name, whose group it has not entered.
+#[inline(always)]
+pub(crate) fn is_renamed() -> bool {
+    this().wanted.load(Ordering::Relaxed) != 0
 }
 
 /// Enters the group of the thread's new name, unless the thread is inside a scope of its own.

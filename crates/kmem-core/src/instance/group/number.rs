@@ -186,15 +186,11 @@ impl<P: Platform> Instance<P> {
 
     /// Makes the root, or a group that the caller has pinned, that of the calling thread (the
     /// kernel's `set_active_memcg`). Returns the one before, for [`Self::group_switch_back`].
-    ///
-    /// # Errors
-    /// There is no such group; the thread's group stays.
+    /// `None`: there is no such group, or the allocator has not started. The thread's group stays.
     #[inline(always)]
-    pub fn group_switch(&'static self, id: GroupId) -> Result<ObjcgId, GroupError> {
-        if self.ledger.groups.get(id).is_err() {
-            self.start_for(id)?;
-        }
-        Ok(task::replace_group(id.objcg()))
+    pub fn group_switch(&'static self, id: GroupId) -> Option<ObjcgId> {
+        self.ledger.groups.get(id).ok()?;
+        Some(task::replace_group(id.objcg()))
     }
 
     /// Makes the group that [`Self::group_switch`] returned that of the calling thread again.
@@ -202,14 +198,6 @@ impl<P: Platform> Instance<P> {
     #[inline(always)]
     pub fn group_switch_back(&'static self, before: ObjcgId) -> ObjcgId {
         task::replace_group(before)
-    }
-
-    /// Starts the instance, if need be, to look for a group.
-    #[cold]
-    #[inline(never)]
-    fn start_for(&'static self, id: GroupId) -> Result<(), GroupError> {
-        self.groups_ready()?;
-        self.ledger.groups.get(id).map(|_| ())
     }
 
     /// Group of the calling thread, or its nearest living ancestor.
