@@ -47,6 +47,8 @@ mod validate;
 use locked::Owned;
 #[cfg(not(all(kmem_rseq, not(miri))))]
 use no_rseq as rseq;
+#[cfg(all(kmem_rseq, not(miri)))]
+pub(crate) use rseq::begin_section;
 use stock::CELLS;
 pub use stock::{Cell, Cleared, Stock};
 pub use validate::AreaFault;

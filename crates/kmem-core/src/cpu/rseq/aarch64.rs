@@ -3,10 +3,11 @@
 //! A conditional branch reaches 1 MiB, and a section's abort lies elsewhere. So code there branches
 //! to the section without a condition.
 
-/// Opens a section: `2:` is the restart point, `3:` its first instruction, and `4:` (which the
-/// section must define) its end. An abort runs `$abort`. Leaves the CPU's area in `{area}`.
-macro_rules! enter {
-    ($abort:expr) => {
+/// Begins a section: `2:` is the restart point, `3:` its first instruction, and `4:` (which the
+/// section must define) its end. An abort runs `$abort`. Leaves the CPU's number in the operand
+/// `$cpu`, and uses `{rseq}`.
+macro_rules! begin_section {
+    ($cpu:literal, $abort:expr) => {
         concat!(
             ".pushsection __rseq_cs, \"aw\", %progbits\n",
             ".balign 32\n",
@@ -21,12 +22,36 @@ macro_rules! enter {
             "\n.popsection\n",
             "2: adrp {rseq}, kmem_rseq_offset\n",
             "ldr {rseq}, [{rseq}, :lo12:kmem_rseq_offset]\n",
-            "mrs {area}, tpidr_el0\n",
-            "add {rseq}, {rseq}, {area}\n",
-            "adrp {area}, 77b\n",
-            "add {area}, {area}, :lo12:77b\n",
-            "str {area}, [{rseq}, #8]\n",
-            "3: ldrsw {area}, [{rseq}, #4]\n",
+            "mrs {",
+            $cpu,
+            "}, tpidr_el0\n",
+            "add {rseq}, {rseq}, {",
+            $cpu,
+            "}\n",
+            "adrp {",
+            $cpu,
+            "}, 77b\n",
+            "add {",
+            $cpu,
+            "}, {",
+            $cpu,
+            "}, :lo12:77b\n",
+            "str {",
+            $cpu,
+            "}, [{rseq}, 8]\n",
+            "3: ldrsw {",
+            $cpu,
+            "}, [{rseq}, 4]\n",
+        )
+    };
+}
+pub(crate) use begin_section;
+
+/// Begins a section of slots, and leaves the CPU's area in `{area}`. An abort runs `$abort`.
+macro_rules! enter {
+    ($abort:expr) => {
+        concat!(
+            begin_section!("area", $abort),
             "add {area}, {slots}, {area}, lsl #3\n",
             "ldr {area}, [{area}, {table}]\n",
             "add {area}, {slots}, {area}\n",
@@ -106,8 +131,7 @@ macro_rules! copy {
 /// See [`Slots::pop`].
 macro_rules! pop {
     ($slots:expr, $array:expr, $object:expr) => {
-        asm!(
-            enter!("mov {object}, xzr\nb 4f"),
+        section!($slots, "mov {object}, xzr\nb 4f", [
             "add {rseq}, {area}, {array}, lsl 3",
             "ldr {top:w}, [{rseq}]",
             "add {object}, {area}, {top}",
@@ -116,15 +140,10 @@ macro_rules! pop {
             "sub {top:w}, {top:w}, 8",
             "str {top:w}, [{rseq}]",
             "4:",
-            area = out(reg) _,
+        ],
             top = out(reg) _,
             object = out(reg) $object,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             array = in(reg) u64::from($array.0),
-            table = const TABLE,
-            empty = const EMPTY,
-            options(nostack),
         )
     };
 }
@@ -132,8 +151,7 @@ macro_rules! pop {
 /// See [`Slots::push`].
 macro_rules! push {
     ($slots:expr, $array:expr, $item:expr) => {
-        asm!(
-            enter!("b {full}"),
+        section!($slots, "b {full}", [
             "add {rseq}, {area}, {array}, lsl 3",
             "ldr {top:w}, [{rseq}]",
             "tst {top:w}, {block} - 1",
@@ -142,17 +160,12 @@ macro_rules! push {
             "add {top:w}, {top:w}, 8",
             "str {top:w}, [{rseq}]",
             "4:",
-            area = out(reg) _,
+        ],
             top = out(reg) _,
             object = in(reg) $item.0,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             array = in(reg) u64::from($array.0),
-            table = const TABLE,
-            empty = const EMPTY,
             block = const BLOCK,
             full = label { return false },
-            options(nostack),
         )
     };
 }
@@ -160,8 +173,7 @@ macro_rules! push {
 /// See [`Slots::pop_paid`].
 macro_rules! pop_paid {
     ($slots:expr, $array:expr, $objcg:expr, $object:expr) => {
-        asm!(
-            enter!("mov {object}, xzr\nb 4f"),
+        section!($slots, "mov {object}, xzr\nb 4f", [
             "add {array}, {area}, {array}, lsl 3",
             "ldr {head}, [{array}]",
             "add {object}, {area}, {head:w}, uxtw",
@@ -175,18 +187,13 @@ macro_rules! pop_paid {
             "sub {head}, {head}, {taken}",
             "str {head}, [{array}]",
             "4:",
-            area = out(reg) _,
+        ],
             head = out(reg) _,
             object = out(reg) $object,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             array = inout(reg) u64::from($array.0) => _,
             objcg = in(reg) on_head($objcg),
             taken = in(reg) TAKEN,
             most = in(reg) u64::from(Stock::MAX - 1),
-            table = const TABLE,
-            empty = const EMPTY,
-            options(nostack),
         )
     };
 }
@@ -194,8 +201,7 @@ macro_rules! pop_paid {
 /// See [`Slots::push_freed`].
 macro_rules! push_freed {
     ($slots:expr, $array:expr, $item:expr, $ext:expr, $word:expr, $bound:expr) => {
-        asm!(
-            enter!(look_at_word!()),
+        section!($slots, look_at_word!(), [
             "add {array}, {area}, {array}, lsl 3",
             "ldr {head}, [{array}]",
             "tst {head:w}, {block} - 1",
@@ -210,12 +216,10 @@ macro_rules! push_freed {
             "add {head}, {head}, {taken}",
             "str {head}, [{array}]",
             "4:",
-            area = out(reg) _,
+        ],
             head = out(reg) _,
             word_now = out(reg) _,
             object = in(reg) $item.0,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             array = inout(reg) u64::from($array.0) => _,
             ext = in(reg) $ext,
             word = in(reg) $word,
@@ -224,12 +228,9 @@ macro_rules! push_freed {
             taken = in(reg) TAKEN,
             live = const EXT_LIVE,
             tag = const TAG_MASK,
-            table = const TABLE,
-            empty = const EMPTY,
             block = const BLOCK,
             unpaid = label { return Cleared::Unpaid },
             no = label { return Cleared::Not },
-            options(nostack),
         )
     };
 }
@@ -237,13 +238,12 @@ macro_rules! push_freed {
 /// See [`Slots::refund_freed`].
 macro_rules! refund_freed {
     ($slots:expr, $cell:expr, $by:expr, $ext:expr, $word:expr, $bound:expr) => {
-        asm!(
-            enter!(look_at_word!()),
+        section!($slots, look_at_word!(), [
             changed_stock!(),
             clear_word!(),
             "str {stock:w}, [{area}, {cell}]",
             "4:",
-            area = out(reg) _,
+        ],
             stock = out(reg) _,
             word_now = out(reg) _,
             cell = in(reg) u64::from($cell.0),
@@ -254,13 +254,8 @@ macro_rules! refund_freed {
             tag = const TAG_MASK,
             by = in(reg) $by,
             bound = in(reg) $bound,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
-            table = const TABLE,
-            empty = const EMPTY,
             unpaid = label { return Cleared::Unpaid },
             no = label { return Cleared::Not },
-            options(nostack),
         )
     };
 }
@@ -268,24 +263,18 @@ macro_rules! refund_freed {
 /// See [`Slots::adjust`].
 macro_rules! adjust {
     ($slots:expr, $cell:expr, $objcg:expr, $by:expr, $bound:expr) => {
-        asm!(
-            enter!(restart_or!("b {no}")),
+        section!($slots, restart_or!("b {no}"), [
             changed_stock!(),
             "str {stock:w}, [{area}, {cell}]",
             "4:",
-            area = out(reg) _,
+        ],
             stock = out(reg) _,
             cell = in(reg) u64::from($cell.0),
             objcg = in(reg) Stock::new($objcg, 0).0,
             by = in(reg) $by,
             bound = in(reg) $bound,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             tries = inout(reg) RESTARTS => _,
-            table = const TABLE,
-            empty = const EMPTY,
             no = label { return false },
-            options(nostack),
         )
     };
 }
@@ -293,8 +282,7 @@ macro_rules! adjust {
 /// See [`Slots::swap_stock`].
 macro_rules! swap {
     ($slots:expr, $cell:expr, $stock:expr, $before:expr) => {
-        asm!(
-            enter!(restart_or!("mov {before}, -1\nb 4f")),
+        section!($slots, restart_or!("mov {before}, -1\nb 4f"), [
             "add {before}, {slots}, {empty}",
             "cmp {before}, {area}",
             "mov {before}, -1",
@@ -302,16 +290,31 @@ macro_rules! swap {
             "ldr {before:w}, [{area}, {cell}]",
             "str {stock:w}, [{area}, {cell}]",
             "4:",
-            area = out(reg) _,
+        ],
             before = out(reg) $before,
             cell = in(reg) u64::from($cell.0),
             stock = in(reg) $stock.0,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             tries = inout(reg) RESTARTS => _,
-            table = const TABLE,
-            empty = const EMPTY,
-            options(nostack),
+        )
+    };
+}
+
+/// A section that copies items, `$room` at most, and tells how many in `$bytes`.
+macro_rules! many {
+    ($slots:expr, $array:expr, $room:expr, $bytes:expr,
+        [$($body:expr),* $(,)?], $($operands:tt)*) => {
+        section!($slots, restart_or!("mov {bytes}, xzr\nb 4f"), [$($body),*],
+            top = out(reg) _,
+            bytes = out(reg) $bytes,
+            from = out(reg) _,
+            to = out(reg) _,
+            left = out(reg) _,
+            one = out(reg) _,
+            two = out(reg) _,
+            room = in(reg) u64::from($room * 8),
+            tries = inout(reg) RESTARTS => _,
+            array = in(reg) u64::from($array.0),
+            $($operands)*
         )
     };
 }
@@ -319,8 +322,7 @@ macro_rules! swap {
 /// See [`Slots::pop_many`].
 macro_rules! pop_many {
     ($slots:expr, $array:expr, $out:expr, $room:expr, $bytes:expr) => {
-        asm!(
-            enter!(restart_or!("mov {bytes}, xzr\nb 4f")),
+        many!($slots, $array, $room, $bytes, [
             "add {rseq}, {area}, {array}, lsl 2",
             "ldr {bytes:w}, [{rseq}, {bottom}]",
             "add {rseq}, {area}, {array}, lsl 3",
@@ -334,24 +336,9 @@ macro_rules! pop_many {
             copy!(),
             "str {top:w}, [{rseq}]",
             "4:",
-            area = out(reg) _,
-            top = out(reg) _,
-            bytes = out(reg) $bytes,
-            from = out(reg) _,
-            to = out(reg) _,
-            left = out(reg) _,
-            one = out(reg) _,
-            two = out(reg) _,
+        ],
             out = in(reg) $out,
-            room = in(reg) u64::from($room * 8),
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
-            tries = inout(reg) RESTARTS => _,
-            array = in(reg) u64::from($array.0),
-            table = const TABLE,
-            empty = const EMPTY,
             bottom = const BOTTOM,
-            options(nostack),
         )
     };
 }
@@ -359,8 +346,7 @@ macro_rules! pop_many {
 /// See [`Slots::push_many`].
 macro_rules! push_many {
     ($slots:expr, $array:expr, $items:expr, $room:expr, $bytes:expr) => {
-        asm!(
-            enter!(restart_or!("mov {bytes}, xzr\nb 4f")),
+        many!($slots, $array, $room, $bytes, [
             "add {rseq}, {area}, {array}, lsl 3",
             "ldr {top:w}, [{rseq}]",
             "neg {bytes:w}, {top:w}",
@@ -373,24 +359,9 @@ macro_rules! push_many {
             copy!(),
             "str {top:w}, [{rseq}]",
             "4:",
-            area = out(reg) _,
-            top = out(reg) _,
-            bytes = out(reg) $bytes,
-            from = out(reg) _,
-            to = out(reg) _,
-            left = out(reg) _,
-            one = out(reg) _,
-            two = out(reg) _,
+        ],
             items = in(reg) $items,
-            room = in(reg) u64::from($room * 8),
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
-            tries = inout(reg) RESTARTS => _,
-            array = in(reg) u64::from($array.0),
-            table = const TABLE,
-            empty = const EMPTY,
             block = const BLOCK,
-            options(nostack),
         )
     };
 }

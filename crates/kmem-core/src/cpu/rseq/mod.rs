@@ -26,6 +26,23 @@
 //!
 //! Context: any, signal handlers included.
 
+/// A section of slots for [`enter`]: `$body` uses `{area}`, the CPU's area, and its own operands.
+macro_rules! section {
+    ($slots:expr, $abort:expr, [$($body:expr),* $(,)?], $($operands:tt)*) => {
+        asm!(
+            enter!($abort),
+            $($body,)*
+            area = out(reg) _,
+            $($operands)*
+            slots = in(reg) $slots,
+            rseq = out(reg) _,
+            table = const TABLE,
+            empty = const EMPTY,
+            options(nostack),
+        )
+    };
+}
+
 #[cfg(target_arch = "aarch64")]
 #[macro_use]
 mod aarch64;
@@ -35,6 +52,11 @@ mod x86_64;
 
 use core::arch::asm;
 use core::mem::offset_of;
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::begin_section;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::begin_section;
 
 use kmem_layout::word::{EXT_LIVE, OBJCG_SHIFT, TAG_MASK};
 

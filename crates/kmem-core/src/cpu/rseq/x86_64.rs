@@ -5,10 +5,11 @@
 //! `malloc` and `free`, each waits for the head that the other one wrote. The pair takes 5.1 ns
 //! instead of 8.5 on an Intel server core. Calls of mixed classes gain nothing.
 
-/// Opens a section: `2:` is the restart point, `3:` its first instruction, and `4:` (which the
-/// section must define) its end. An abort runs `$abort`. Leaves the CPU's area in `{area}`.
-macro_rules! enter {
-    ($abort:expr) => {
+/// Begins a section: `2:` is the restart point, `3:` its first instruction, and `4:` (which the
+/// section must define) its end. An abort runs `$abort`. Leaves the CPU's number in the operand
+/// `$cpu`, and uses `{rseq}`.
+macro_rules! begin_section {
+    ($cpu:literal, $abort:expr) => {
         concat!(
             ".pushsection __rseq_cs, \"aw\", @progbits\n",
             ".balign 32\n",
@@ -23,9 +24,25 @@ macro_rules! enter {
             $abort,
             "\n.popsection\n",
             "2: mov {rseq}, [rip + kmem_rseq_offset]\n",
-            "lea {area}, [rip + 77b]\n",
-            "mov fs:[{rseq} + 8], {area}\n",
-            "3: movsxd {area}, dword ptr fs:[{rseq} + 4]\n",
+            "lea {",
+            $cpu,
+            "}, [rip + 77b]\n",
+            "mov fs:[{rseq} + 8], {",
+            $cpu,
+            "}\n",
+            "3: movsxd {",
+            $cpu,
+            "}, dword ptr fs:[{rseq} + 4]\n",
+        )
+    };
+}
+pub(crate) use begin_section;
+
+/// Begins a section of slots, and leaves the CPU's area in `{area}`. An abort runs `$abort`.
+macro_rules! enter {
+    ($abort:expr) => {
+        concat!(
+            begin_section!("area", $abort),
             "mov {area}, [{slots} + {area} * 8 + {table}]\n",
             "lea {area}, [{slots} + {area} + {empty}]\n",
         )
@@ -95,8 +112,7 @@ macro_rules! otherwise {
 /// See [`Slots::pop`].
 macro_rules! pop {
     ($slots:expr, $array:expr, $object:expr) => {
-        asm!(
-            enter!("xor {object:e}, {object:e}\njmp 4f"),
+        section!($slots, "xor {object:e}, {object:e}\njmp 4f", [
             "lea {rseq}, [{area} + {array} * 8]",
             "mov {top:e}, [{rseq}]",
             "mov {object}, [{area} + {top} - 8]",
@@ -105,15 +121,10 @@ macro_rules! pop {
             "sub {top:e}, 8",
             "mov [{rseq}], {top:e}",
             "4:",
-            area = out(reg) _,
+        ],
             top = out(reg) _,
             object = out(reg) $object,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             array = in(reg) u64::from($array.0),
-            table = const TABLE,
-            empty = const EMPTY,
-            options(nostack),
         )
     };
 }
@@ -121,8 +132,7 @@ macro_rules! pop {
 /// See [`Slots::push`].
 macro_rules! push {
     ($slots:expr, $array:expr, $item:expr) => {
-        asm!(
-            enter!("jmp {full}"),
+        section!($slots, "jmp {full}", [
             "lea {rseq}, [{area} + {array} * 8]",
             "mov {top:e}, [{rseq}]",
             "test {top:e}, {block} - 1",
@@ -131,17 +141,12 @@ macro_rules! push {
             "add {top:e}, 8",
             "mov [{rseq}], {top:e}",
             "4:",
-            area = out(reg) _,
+        ],
             top = out(reg) _,
             object = in(reg) $item.0,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             array = in(reg) u64::from($array.0),
-            table = const TABLE,
-            empty = const EMPTY,
             block = const BLOCK,
             full = label { return false },
-            options(nostack),
         )
     };
 }
@@ -149,8 +154,7 @@ macro_rules! push {
 /// See [`Slots::pop_paid`].
 macro_rules! pop_paid {
     ($slots:expr, $array:expr, $objcg:expr, $object:expr) => {
-        asm!(
-            enter!("jmp 79f"),
+        section!($slots, "jmp 79f", [
             "lea {array}, [{area} + {array} * 8]",
             "mov {head}, [{array}]",
             "mov {rseq:e}, {head:e}",
@@ -167,18 +171,13 @@ macro_rules! pop_paid {
             "mov [{array}], {head}",
             "4:",
             otherwise!("xor {object:e}, {object:e}"),
-            area = out(reg) _,
+        ],
             head = out(reg) _,
             object = out(reg) $object,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             array = inout(reg) u64::from($array.0) => _,
             objcg = in(reg) on_head($objcg),
             taken = in(reg) TAKEN,
             most = const Stock::MAX - 1,
-            table = const TABLE,
-            empty = const EMPTY,
-            options(nostack),
         )
     };
 }
@@ -186,8 +185,7 @@ macro_rules! pop_paid {
 /// See [`Slots::push_freed`].
 macro_rules! push_freed {
     ($slots:expr, $array:expr, $item:expr, $ext:expr, $word:expr, $bound:expr) => {
-        asm!(
-            enter!("test dword ptr [{ext}], {live}\njz {unpaid}\njmp {no}"),
+        section!($slots, "test dword ptr [{ext}], {live}\njz {unpaid}\njmp {no}", [
             "lea {array}, [{area} + {array} * 8]",
             "mov {top:e}, [{array}]",
             "test {top:e}, {block} - 1",
@@ -204,11 +202,9 @@ macro_rules! push_freed {
             "mov {rseq}, [rip + kmem_item_and_stock]",
             "add [{array}], {rseq}",
             "4:",
-            area = out(reg) _,
+        ],
             top = out(reg) _,
             object = in(reg) $item.0,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             array = inout(reg) u64::from($array.0) => _,
             ext = in(reg) $ext,
             word = in(reg) $word,
@@ -216,12 +212,9 @@ macro_rules! push_freed {
             group = const GROUP as i32,
             live = const EXT_LIVE,
             tag = const TAG_MASK,
-            table = const TABLE,
-            empty = const EMPTY,
             block = const BLOCK,
             unpaid = label { return Cleared::Unpaid },
             no = label { return Cleared::Not },
-            options(nostack),
         )
     };
 }
@@ -229,15 +222,14 @@ macro_rules! push_freed {
 /// See [`Slots::refund_freed`].
 macro_rules! refund_freed {
     ($slots:expr, $cell:expr, $by:expr, $ext:expr, $word:expr, $bound:expr) => {
-        asm!(
-            enter!("test dword ptr [{ext}], {live}\njz {unpaid}\njmp {no}"),
+        section!($slots, "test dword ptr [{ext}], {live}\njz {unpaid}\njmp {no}", [
             changed_stock!(),
             "cmp [{ext}], {word:e}",
             "jne {no}",
             "and dword ptr [{ext}], {tag}",
             "mov [{area} + {cell}], {stock:e}",
             "4:",
-            area = out(reg) _,
+        ],
             stock = out(reg) _,
             cell = in(reg) u64::from($cell.0),
             ext = in(reg) $ext,
@@ -247,13 +239,8 @@ macro_rules! refund_freed {
             tag = const TAG_MASK,
             by = in(reg) $by,
             bound = in(reg) $bound,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
-            table = const TABLE,
-            empty = const EMPTY,
             unpaid = label { return Cleared::Unpaid },
             no = label { return Cleared::Not },
-            options(nostack),
         )
     };
 }
@@ -261,24 +248,18 @@ macro_rules! refund_freed {
 /// See [`Slots::adjust`].
 macro_rules! adjust {
     ($slots:expr, $cell:expr, $objcg:expr, $by:expr, $bound:expr) => {
-        asm!(
-            enter!(restart_or!("jmp {no}")),
+        section!($slots, restart_or!("jmp {no}"), [
             changed_stock!(),
             "mov [{area} + {cell}], {stock:e}",
             "4:",
-            area = out(reg) _,
+        ],
             stock = out(reg) _,
             cell = in(reg) u64::from($cell.0),
             objcg = in(reg) Stock::new($objcg, 0).0,
             by = in(reg) $by,
             bound = in(reg) $bound,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             tries = inout(reg) RESTARTS => _,
-            table = const TABLE,
-            empty = const EMPTY,
             no = label { return false },
-            options(nostack),
         )
     };
 }
@@ -286,8 +267,7 @@ macro_rules! adjust {
 /// See [`Slots::swap_stock`].
 macro_rules! swap {
     ($slots:expr, $cell:expr, $stock:expr, $before:expr) => {
-        asm!(
-            enter!(restart_or!("jmp 79f")),
+        section!($slots, restart_or!("jmp 79f"), [
             "lea {before}, [{slots} + {empty}]",
             "cmp {before}, {area}",
             "je 79f",
@@ -295,16 +275,30 @@ macro_rules! swap {
             "mov [{area} + {cell}], {stock:e}",
             "4:",
             otherwise!("mov {before}, -1"),
-            area = out(reg) _,
+        ],
             before = out(reg) $before,
             cell = in(reg) u64::from($cell.0),
             stock = in(reg) $stock.0,
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
             tries = inout(reg) RESTARTS => _,
-            table = const TABLE,
-            empty = const EMPTY,
-            options(nostack),
+        )
+    };
+}
+
+/// A section that copies items, `$room` at most, and tells how many in `$bytes`.
+macro_rules! many {
+    ($slots:expr, $array:expr, $room:expr, $bytes:expr,
+        [$($body:expr),* $(,)?], $($operands:tt)*) => {
+        section!($slots, restart_or!("xor {bytes:e}, {bytes:e}\njmp 4f"), [$($body),*],
+            top = out(reg) _,
+            bytes = out(reg) $bytes,
+            from = out(reg) _,
+            to = out(reg) _,
+            left = out(reg) _,
+            pair = out(xmm_reg) _,
+            room = in(reg) u64::from($room * 8),
+            tries = inout(reg) RESTARTS => _,
+            array = in(reg) u64::from($array.0),
+            $($operands)*
         )
     };
 }
@@ -312,8 +306,7 @@ macro_rules! swap {
 /// See [`Slots::pop_many`].
 macro_rules! pop_many {
     ($slots:expr, $array:expr, $out:expr, $room:expr, $bytes:expr) => {
-        asm!(
-            enter!(restart_or!("xor {bytes:e}, {bytes:e}\njmp 4f")),
+        many!($slots, $array, $room, $bytes, [
             "mov {top:e}, [{area} + {array} * 8]",
             "mov {bytes:e}, {top:e}",
             "sub {bytes:e}, [{area} + {array} * 4 + {bottom}]",
@@ -325,23 +318,9 @@ macro_rules! pop_many {
             copy!(),
             "mov [{area} + {array} * 8], {top:e}",
             "4:",
-            area = out(reg) _,
-            top = out(reg) _,
-            bytes = out(reg) $bytes,
-            from = out(reg) _,
-            to = out(reg) _,
-            left = out(reg) _,
-            pair = out(xmm_reg) _,
+        ],
             out = in(reg) $out,
-            room = in(reg) u64::from($room * 8),
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
-            tries = inout(reg) RESTARTS => _,
-            array = in(reg) u64::from($array.0),
-            table = const TABLE,
-            empty = const EMPTY,
             bottom = const BOTTOM,
-            options(nostack),
         )
     };
 }
@@ -349,8 +328,7 @@ macro_rules! pop_many {
 /// See [`Slots::push_many`].
 macro_rules! push_many {
     ($slots:expr, $array:expr, $items:expr, $room:expr, $bytes:expr) => {
-        asm!(
-            enter!(restart_or!("xor {bytes:e}, {bytes:e}\njmp 4f")),
+        many!($slots, $array, $room, $bytes, [
             "mov {top:e}, [{area} + {array} * 8]",
             "xor {bytes:e}, {bytes:e}",
             "sub {bytes:e}, {top:e}",
@@ -363,23 +341,9 @@ macro_rules! push_many {
             copy!(),
             "mov [{area} + {array} * 8], {top:e}",
             "4:",
-            area = out(reg) _,
-            top = out(reg) _,
-            bytes = out(reg) $bytes,
-            from = out(reg) _,
-            to = out(reg) _,
-            left = out(reg) _,
-            pair = out(xmm_reg) _,
+        ],
             items = in(reg) $items,
-            room = in(reg) u64::from($room * 8),
-            slots = in(reg) $slots,
-            rseq = out(reg) _,
-            tries = inout(reg) RESTARTS => _,
-            array = in(reg) u64::from($array.0),
-            table = const TABLE,
-            empty = const EMPTY,
             block = const BLOCK,
-            options(nostack),
         )
     };
 }

@@ -15,12 +15,24 @@ use core::arch::asm;
 use core::mem::offset_of;
 
 use super::{Units, Word};
+use crate::cpu::begin_section;
 
 /// Offset of the table in units.
 const TABLE: usize = offset_of!(Units, table);
 
 // The table words of CPU numbers -1 and -2, those of threads without rseq, lie in `no_cpu`.
 const _: () = assert!(offset_of!(Units, table) >= offset_of!(Units, no_cpu) + 2 * 8);
+
+/// The section of an operation for words of the size of a type.
+macro_rules! sized {
+    ($word:ty, $operation:ident, $($argument:expr),*) => {
+        if size_of::<$word>() == 8 {
+            $operation!(8, $($argument),*)
+        } else {
+            $operation!(4, $($argument),*)
+        }
+    };
+}
 
 /// Adds to the CPU's copy. False, without a change: the CPU has no copy, or the section was
 /// aborted.
@@ -31,11 +43,7 @@ const _: () = assert!(offset_of!(Units, table) >= offset_of!(Units, no_cpu) + 2 
 pub(super) unsafe fn add<W: Word>(units: &Units, handle: *mut W, by: W) -> bool {
     // SAFETY: commits one store, to the CPU's copy of a live object's word.
     unsafe {
-        if size_of::<W>() == 8 {
-            add!(8, units, handle, by.bits());
-        } else {
-            add!(4, units, handle, by.bits());
-        }
+        sized!(W, add, units, handle, by.bits());
     }
     true
 }
@@ -50,11 +58,7 @@ pub(super) unsafe fn swap<W: Word>(units: &Units, handle: *mut W, new: W) -> Opt
     let (at, old): (usize, u64);
     // SAFETY: reads, then commits one store, to the CPU's copy of a live object's word.
     unsafe {
-        if size_of::<W>() == 8 {
-            swap!(8, units, handle, new.bits(), at, old);
-        } else {
-            swap!(4, units, handle, new.bits(), at, old);
-        }
+        sized!(W, swap, units, handle, new.bits(), at, old);
     }
     (at != 0).then(|| W::from_bits(old))
 }
@@ -69,11 +73,7 @@ pub(super) unsafe fn add_return<W: Word>(units: &Units, handle: *mut W, by: W) -
     let (at, new): (usize, u64);
     // SAFETY: reads, then commits one store, to the CPU's copy of a live object's word.
     unsafe {
-        if size_of::<W>() == 8 {
-            add_return!(8, units, handle, by.bits(), at, new);
-        } else {
-            add_return!(4, units, handle, by.bits(), at, new);
-        }
+        sized!(W, add_return, units, handle, by.bits(), at, new);
     }
     (at != 0).then(|| W::from_bits(new))
 }
@@ -88,11 +88,7 @@ pub(super) unsafe fn read<W: Word>(units: &Units, handle: *mut W) -> Option<W> {
     let (at, value): (usize, u64);
     // SAFETY: only reads the CPU's copy of a live object's word.
     unsafe {
-        if size_of::<W>() == 8 {
-            read!(8, units, handle, at, value);
-        } else {
-            read!(4, units, handle, at, value);
-        }
+        sized!(W, read, units, handle, at, value);
     }
     (at != 0).then(|| W::from_bits(value))
 }
@@ -108,11 +104,7 @@ pub(super) unsafe fn replace<W: Word>(units: &Units, handle: *mut W, old: W, new
     // SAFETY: reads the CPU's copy of a live object's word. Then commits one store to it, or leaves
     // the section.
     unsafe {
-        if size_of::<W>() == 8 {
-            replace!(8, units, handle, old.bits(), new.bits(), at, seen);
-        } else {
-            replace!(4, units, handle, old.bits(), new.bits(), at, seen);
-        }
+        sized!(W, replace, units, handle, old.bits(), new.bits(), at, seen);
     }
     (at != 0).then(|| W::from_bits(seen))
 }

@@ -5,21 +5,7 @@
 macro_rules! section {
     ($units:expr, $handle:expr, $leave:literal, [$($body:literal),*], $($operands:tt)*) => {
         asm!(
-            ".pushsection __rseq_cs, \"aw\", @progbits",
-            ".balign 32",
-            "77: .long 0, 0",
-            ".quad 3f, 4f - 3f, 78f",
-            ".popsection",
-            ".pushsection .text.rseq_abort, \"ax\", @progbits",
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "78: xor {at:e}, {at:e}",
-            $leave,
-            ".popsection",
-            "mov {rseq}, [rip + kmem_rseq_offset]",
-            "lea {at}, [rip + 77b]",
-            "mov fs:[{rseq} + 8], {at}",
-            "3: movsxd {at}, dword ptr fs:[{rseq} + 4]",
+            begin_section!("at", concat!("xor {at:e}, {at:e}\n", $leave)),
             "mov {at}, [{units} + {at} * 8 + {table}]",
             "test {at}, {at}",
             $leave,
