@@ -11,7 +11,8 @@
 //! | [`misuse`] | the catalogue of memory misuse, and the endings of its runs |
 //! | [`topology`] | machines with several NUMA nodes, simulated for programs |
 //! | [`not_run`](mod@not_run) | the list of tests that could not run, and why |
-//! | [`page`] | tables of the documentation, compared with the code |
+//! | [`page`] | tables of the documentation, compared with the code; its programs |
+//! | [`tree`] | the files of the workspace |
 //!
 //! | environment variable | meaning |
 //! |---|---|
@@ -29,6 +30,7 @@ pub mod not_run;
 pub mod page;
 pub mod program;
 pub mod topology;
+pub mod tree;
 
 pub use compiler::{Compiler, compile_once, include};
 pub use coprocess::Coprocess;

@@ -7,8 +7,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+
+use crate::tree;
 
 /// Lock that a test holds while it reads and rewrites a page, because tests of one program run
 /// concurrently.
@@ -29,7 +30,7 @@ pub fn check(page: &str, mark: &str, text: &str) {
     }
     let bless = std::env::var_os("KMEM_BLESS").is_some();
     assert!(bless, "{page} says\n{now}\nthe code says\n{text}\nRun this with KMEM_BLESS=1.");
-    fs::write(path(page), format!("{before}{text}{after}")).expect("a writable page");
+    fs::write(tree::root().join(page), format!("{before}{text}{after}")).expect("a writable page");
 }
 
 /// Names in backquotes in one column, counted from 0, of the tables between two marks of a page.
@@ -80,22 +81,11 @@ pub struct Shown {
 /// If a page cannot be read.
 #[must_use]
 pub fn programs(languages: &[&str]) -> Vec<Shown> {
-    let (mut found, mut pages, mut directories) =
-        (Vec::new(), vec![path("README.md")], vec![path("docs")]);
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(directory).expect("a directory") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                directories.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                pages.push(path);
-            }
-        }
-    }
-    for page in pages {
-        let text = fs::read_to_string(&page).expect("a readable page");
-        let name = page.file_name().expect("a name").to_string_lossy().into_owned();
-        programs_of(&name, &text, &mut found);
+    let mut found = Vec::new();
+    let is_page =
+        |path: &String| path == "README.md" || (path.starts_with("docs/") && path.ends_with(".md"));
+    for page in tree::files().into_iter().filter(is_page) {
+        programs_of(&page, &read(&page), &mut found);
     }
     found.retain(|shown| languages.contains(&&*shown.language));
     found
@@ -107,7 +97,7 @@ fn programs_of(page: &str, text: &str, found: &mut Vec<Shown>) {
         block = match (block, line.strip_prefix("```")) {
             (None, None) => None,
             (None, Some(language)) => Some(Shown {
-                place: format!("{page}-{}", number + 1),
+                place: format!("{}-{}", page.replace('/', "-"), number + 1),
                 language: language.to_owned(),
                 text: String::new(),
             }),
@@ -123,12 +113,8 @@ fn programs_of(page: &str, text: &str, found: &mut Vec<Shown>) {
     }
 }
 
-fn path(page: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page)
-}
-
 fn read(page: &str) -> String {
-    fs::read_to_string(path(page)).unwrap_or_else(|e| panic!("{page}: {e}"))
+    tree::read(page).unwrap_or_else(|| panic!("{page} cannot be read"))
 }
 
 /// Splits a page behind its opening mark and before its closing mark.

@@ -1,22 +1,29 @@
-//! The files of the workspace, as the guards read them.
+//! The files of the workspace, as guards and tests of documents read them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Root of the workspace.
-pub(crate) fn root() -> PathBuf {
+#[must_use]
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Text of a file by its path from the root; `None` if it is absent.
-pub(crate) fn read(path: &str) -> Option<String> {
+#[must_use]
+pub fn read(path: &str) -> Option<String> {
     fs::read_to_string(root().join(path)).ok()
 }
 
 /// Paths of all files that git does not ignore, from the root and in order. Without git: all
 /// files outside `target` and hidden folders.
-pub(crate) fn files() -> Vec<String> {
+///
+/// # Panics
+///
+/// If a folder cannot be read.
+#[must_use]
+pub fn files() -> Vec<String> {
     let mut found = known_to_git().unwrap_or_else(|| {
         let mut found = Vec::new();
         walk(&root(), "", &mut found);

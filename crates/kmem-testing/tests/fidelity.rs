@@ -1,9 +1,9 @@
 //! The page that compares kmem with Linux, `docs/fidelity.md`: the files and the tests that its
 //! tables name exist.
 
-mod tree;
-
 use std::collections::BTreeSet;
+
+use kmem_testing::tree;
 
 const PAGE: &str = "docs/fidelity.md";
 

@@ -1,9 +1,9 @@
 //! Links between the pages of the repository lead to files and headings that exist, and the book
 //! has every page of `docs`.
 
-mod tree;
-
 use std::collections::{BTreeMap, BTreeSet};
+
+use kmem_testing::tree;
 
 const SUMMARY: &str = "docs/SUMMARY.md";
 

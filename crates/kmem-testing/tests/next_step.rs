@@ -1,8 +1,7 @@
 //! A guard over the errors of the command: each text says what to do next. It names a command, an
 //! option or a variable, or it has a part that begins with the word for the step.
 
-mod tree;
-
+use kmem_testing::tree;
 use proc_macro2::{TokenStream, TokenTree};
 
 /// The crates whose errors the command prints.

@@ -4,8 +4,8 @@
 //! actor, and the length of sentences. It covers every file, except those in [`NOT_YET`].
 
 mod prose_text;
-mod tree;
 
+use kmem_testing::tree;
 use prose_text::{Kind, Language, Paragraph};
 
 /// Paths, or beginnings of paths, that the lint does not cover. Add one only while its text is

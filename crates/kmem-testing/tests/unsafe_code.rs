@@ -2,8 +2,7 @@
 //! layer may only fall: `unsafe_code.golden` has the numbers. Every SAFETY comment must name the
 //! clause that holds.
 
-mod tree;
-
+use kmem_testing::tree;
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Formatter, Result as Formatted};

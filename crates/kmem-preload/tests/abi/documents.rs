@@ -6,7 +6,7 @@ use std::time::Duration;
 use kmem_testing::page::{Shown, programs};
 use kmem_testing::{Compiler, directory, not_run, this_test};
 
-use crate::harness::{Run, library, no_cxx};
+use crate::harness::{Run, library, link_options, no_cxx};
 
 #[test]
 fn programs_of_the_documents_compile_without_a_warning_and_succeed() {
@@ -29,12 +29,8 @@ fn programs_of_the_documents_compile_without_a_warning_and_succeed() {
             compiler.arg("-c").compile(source.with_extension("o"));
             continue;
         }
-        let parent = library.parent().expect("a library is in a directory");
-        let program = compiler
-            .arg("-Wl,--no-as-needed")
-            .arg(&library)
-            .arg(format!("-Wl,-rpath,{}", parent.display()))
-            .compile(source.with_extension("out"));
+        let options = link_options(&[&library]);
+        let program = compiler.args(options).compile(source.with_extension("out"));
         let run = Run::new(&program).without_preload();
         run.within(Duration::from_secs(60)).run().assert_success();
         count += 1;

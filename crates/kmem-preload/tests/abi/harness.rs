@@ -71,13 +71,19 @@ pub(crate) fn program_linked(
     libraries: &[&Path],
 ) -> PathBuf {
     let mut extra: Vec<_> = options.iter().map(OsString::from).collect();
-    extra.push("-Wl,--no-as-needed".into());
+    extra.extend(link_options(libraries));
+    compile(source, output, &extra)
+}
+
+/// Options that link a program against libraries, and let it find them when it runs.
+pub(crate) fn link_options(libraries: &[&Path]) -> Vec<OsString> {
+    let mut options = vec!["-Wl,--no-as-needed".into()];
     for library in libraries {
         let mut run_path = OsString::from("-Wl,-rpath,");
         run_path.push(library.parent().expect("a library is in a directory"));
-        extra.extend([library.as_os_str().to_owned(), run_path]);
+        options.extend([library.as_os_str().to_owned(), run_path]);
     }
-    compile(source, output, &extra)
+    options
 }
 
 /// The shared library of a source file.
