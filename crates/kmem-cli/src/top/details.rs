@@ -12,7 +12,7 @@ use super::view::{shorten, site_key};
 
 /// Readings that the history of a call site goes back.
 const READINGS: usize = 60;
-/// Most groups, and most callers, of the page.
+/// Most lines of a list of the page.
 const MOST: usize = 8;
 /// Heights of the bars of a history, from the least.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -77,29 +77,44 @@ pub(super) fn lines(
         let (pinned, sole) = (size_u(pinned), size_u(sole));
         say("PINNED", format!("{pinned} in slabs and page runs, {sole} of them for it alone"));
     }
-    for (at, of) in details.sizes.iter().take(MOST).enumerate() {
-        let text = format!("{:>10} {:>9}  of {}", size_u(of.bytes()), of.calls, size_u(of.size));
-        say(if at == 0 { "SIZES" } else { "" }, text);
-    }
-    say_rest(&mut say, details.sizes.len());
-    for (at, of) in details.groups.iter().take(MOST).enumerate() {
-        let text = format!("{:>10} {:>9}  {}", size(of.bytes), of.calls, printable(&of.group));
-        say(if at == 0 { "GROUPS" } else { "" }, text);
-    }
-    say_rest(&mut say, details.groups.len());
+    let sizes = details.sizes.iter();
+    say_list(
+        &mut say,
+        "SIZES",
+        sizes.map(|of| {
+            format!("{:>10} {:>9}  of {}", size_u(of.bytes()), of.calls, size_u(of.size))
+        }),
+    );
+    let groups = details.groups.iter();
+    say_list(
+        &mut say,
+        "GROUPS",
+        groups
+            .map(|of| format!("{:>10} {:>9}  {}", size(of.bytes), of.calls, printable(&of.group))),
+    );
     let callers = site.callers();
-    for (at, of) in callers.iter().take(MOST).enumerate() {
-        let function = printable(of.place.function.as_deref().unwrap_or("?")).into_owned();
-        let place = printable(&of.place.location()).into_owned();
-        let text = format!("{:>10} {:>9}  {function}  {place}", size(of.bytes), of.calls);
-        say(if at == 0 { "CALLERS" } else { "" }, text);
-    }
-    say_rest(&mut say, callers.len());
+    say_list(
+        &mut say,
+        "CALLERS",
+        callers.iter().map(|of| {
+            let function = printable(of.place.function.as_deref().unwrap_or("?")).into_owned();
+            let place = printable(&of.place.location()).into_owned();
+            format!("{:>10} {:>9}  {function}  {place}", size(of.bytes), of.calls)
+        }),
+    );
     Some(lines)
 }
 
-/// Says how many lines of a list were left out.
-fn say_rest(say: &mut impl FnMut(&str, String), all: usize) {
+/// Says the first lines of a list, its name before the first one, and how many were left out.
+fn say_list(
+    say: &mut impl FnMut(&str, String),
+    name: &str,
+    texts: impl ExactSizeIterator<Item = String>,
+) {
+    let all = texts.len();
+    for (at, text) in texts.take(MOST).enumerate() {
+        say(if at == 0 { name } else { "" }, text);
+    }
     if all > MOST {
         say("", format!("{:>20}  {} more", "", all - MOST));
     }
