@@ -5,6 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use kmem_core::memcg::{GroupError, GroupId, Shrink, Shrinker};
 use kmem_core::os::linux::Linux;
+use kmem_core::task;
 use kmem_core::units::ObjcgId;
 use kmem_core::{Group, GroupKinds, GroupStat};
 use kmem_layout::group::Limit;
@@ -335,7 +336,7 @@ extern "C" fn kmem_group_switch(group: i64) -> i64 {
     }
     // A group before has no generation, unlike the number of a group.
     if let Some(before) = u32::try_from(group).ok().filter(|&before| before < ENTRIES_END) {
-        return KMEM.group_switch_back(ObjcgId(before)).0.into();
+        return task::replace_group(ObjcgId(before)).0.into();
     }
     match KMEM.group_switch(GroupId(group.cast_unsigned())) {
         Some(before) => before.0.into(),

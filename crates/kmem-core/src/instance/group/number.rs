@@ -185,19 +185,12 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Makes the root, or a group that the caller has pinned, that of the calling thread (the
-    /// kernel's `set_active_memcg`). Returns the one before, for [`Self::group_switch_back`].
+    /// kernel's `set_active_memcg`). Returns the one before, for [`task::replace_group`].
     /// `None`: there is no such group, or the allocator has not started. The thread's group stays.
     #[inline(always)]
     pub fn group_switch(&'static self, id: GroupId) -> Option<ObjcgId> {
         self.ledger.groups.get(id).ok()?;
         Some(task::replace_group(id.objcg()))
-    }
-
-    /// Makes the group that [`Self::group_switch`] returned that of the calling thread again.
-    /// Returns the one that it takes the place of.
-    #[inline(always)]
-    pub fn group_switch_back(&'static self, before: ObjcgId) -> ObjcgId {
-        task::replace_group(before)
     }
 
     /// Group of the calling thread, or its nearest living ancestor.
