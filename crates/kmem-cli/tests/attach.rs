@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use kmem_testing::{Coprocess, is_not_root, not_run, this_test};
+use kmem_testing::{Coprocess, copy_program, is_not_root, not_run, this_test};
 use program::{KMEM, Program, compile, directory, text};
 
 fn attach(pid: u32) -> Output {
@@ -24,7 +24,7 @@ fn odd(dir: &Path, flags: &[&str]) -> (Coprocess, PathBuf) {
     let odd = dir.join("it's $(an) odd\tplace");
     fs::create_dir(&odd).unwrap();
     let path = odd.join("bo oks");
-    fs::copy(compile("books", flags, dir), &path).unwrap();
+    copy_program(compile("books", flags, dir), &path);
     let mut command = Command::new(&path);
     command.args(["wait", "$HOME `x` 'y'", "\x1b[31m"]).current_dir(&odd);
     let mut process = Coprocess::start(&mut command);

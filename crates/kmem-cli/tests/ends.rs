@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
-use kmem_testing::{is_not_root, not_run, this_test};
+use kmem_testing::{copy_program, is_not_root, not_run, this_test};
 use program::{KMEM, compile, control_group, directory, library, text};
 use tempfile::TempDir;
 
@@ -469,7 +469,7 @@ fn processes_of_one_number_in_two_namespaces_keep_their_boxes() {
     let bench = Bench::new();
     let (one, two) = (bench.dir.path().join("one"), bench.dir.path().join("two"));
     for copy in [&one, &two] {
-        fs::copy(&bench.program, copy).unwrap();
+        copy_program(&bench.program, copy);
     }
     // Both are process 1 of their namespaces at the same time. The second is killed by a misuse, so
     // that it has a box and no report of its exit.

@@ -7,7 +7,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use kmem_testing::{is_not_root, not_run, this_test};
+use kmem_testing::{copy_program, is_not_root, not_run, this_test};
 use program::{KMEM, Program, check_unit, compile, control_group, directory, preload, text};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -289,7 +289,7 @@ fn a_process_that_starts_later_is_taken_up_by_its_name() {
     let dir = directory();
     let own_name = format!("later-{}", std::process::id());
     let path = dir.path().join(&own_name);
-    fs::copy(compile("watched", &["-I", &include()], dir.path()), &path).unwrap();
+    copy_program(compile("watched", &["-I", &include()], dir.path()), &path);
     let mut watch = Watch::start(&["--name", &own_name, "--interval", "20ms"]);
     watch.wait_for("kmem: watching: no process is chosen yet");
     for _ in 0..2 {

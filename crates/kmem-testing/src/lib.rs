@@ -35,7 +35,7 @@ pub mod tree;
 pub use compiler::{Compiler, compile_once, include};
 pub use coprocess::Coprocess;
 pub use not_run::{is_missing, is_not_root, not_run, this_test};
-pub use program::{Environment, Outcome, Run, SIGABRT, SIGBUS, SIGSEGV, thorough};
+pub use program::{Environment, Outcome, Run, SIGABRT, SIGBUS, SIGSEGV, copy_program, thorough};
 
 use tempfile::TempDir;
 

@@ -31,6 +31,16 @@ pub fn thorough() -> bool {
     std::env::var_os("KMEM_THOROUGH").is_some_and(|value| value == "1")
 }
 
+/// Copies a program that the test then executes. A child process writes the copy, because the
+/// kernel refuses to execute a file that is open for writing (`ETXTBSY`, execve(2)). Had this
+/// process opened it, children of other threads would hold the descriptor until their `execve`.
+#[track_caller]
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let copied = Command::new("cp").arg("--").args([from, to]).status().expect("there is cp");
+    assert!(copied.success(), "{} is not copied to {}: {copied}", from.display(), to.display());
+}
+
 /// A program about to run.
 #[derive(Debug)]
 #[must_use]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use kmem_testing::{Compiler, Coprocess, Run, is_missing};
+use kmem_testing::{Compiler, Coprocess, Run, copy_program, is_missing};
 use serde_json::json;
 
 use super::fake::Target;
@@ -117,7 +117,7 @@ fn names_in_a_process_are_escaped_by_every_command() {
 fn names_of_programs_and_files_are_escaped_in_errors() {
     let dir = directory();
     let program = dir.path().join(NAME);
-    fs::copy("/bin/cat", &program).unwrap();
+    copy_program("/bin/cat", &program);
     let process = Coprocess::start(Command::new(&program).args(["-", NAME]));
     let pid = process.pid().to_string();
     for command in ["attach", "dump", "top", "lsmod", "leaks", "slabinfo", "sysctl"] {

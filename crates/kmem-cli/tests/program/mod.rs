@@ -13,7 +13,9 @@ use std::process::{Command, Output};
 
 pub(crate) use kmem_testing::directory;
 use kmem_testing::library::{LIBRARY, built};
-use kmem_testing::{Compiler, Coprocess, is_missing, is_not_root, not_run, this_test};
+use kmem_testing::{
+    Compiler, Coprocess, copy_program, is_missing, is_not_root, not_run, this_test,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -49,7 +51,7 @@ pub(crate) fn for_another_user() -> Option<(TempDir, PathBuf)> {
     let dir = tempfile::tempdir_in("/tmp").unwrap();
     std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     let copy = dir.path().join("kmem");
-    std::fs::copy(KMEM, &copy).unwrap();
+    copy_program(KMEM, &copy);
     std::fs::set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();
     Some((dir, copy))
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kmem_testing::{Compiler, Coprocess, not_run, this_test};
+use kmem_testing::{Compiler, Coprocess, copy_program, not_run, this_test};
 
 use super::program::{directory, text};
 use super::{
@@ -72,7 +72,7 @@ fn a_copy_in_another_directory_has_lines() {
         let [copy, bin, lib] = ["copy", "copy/bin", "copy/lib"].map(|name| dir.path().join(name));
         fs::create_dir_all(&bin).unwrap();
         fs::create_dir(&lib).unwrap();
-        fs::copy(&program, bin.join("python3")).unwrap();
+        copy_program(&program, bin.join("python3"));
         let from = program.ancestors().nth(2).unwrap().join("lib");
         for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
             let name = entry.file_name();

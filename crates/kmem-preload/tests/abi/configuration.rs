@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kmem_testing::{is_missing, is_not_root, not_run, this_test};
+use kmem_testing::{copy_program, is_missing, is_not_root, not_run, this_test};
 
 use crate::harness::{Outcome, Run, is_not_kmem, library, program, program_with_libraries};
 
@@ -205,7 +205,7 @@ impl Linked {
     /// Copies a program into the directory.
     fn add(&self, program: &Path, name: &str) -> PathBuf {
         let copy = self.directory.path().join(name);
-        std::fs::copy(program, &copy).expect("the program can be copied");
+        copy_program(program, &copy);
         allow(&copy, 0o755);
         copy
     }
