@@ -51,8 +51,9 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch
 # Tests of what differs: slots, groups, instances, the objects above them. Proptest's cases take
 # long under emulation, so there are few.
 PROPTEST_CASES=2 timeout "$seconds" cargo test -p kmem-core --target "$linux" \
-  --test slots --test instances --test tags --test percpu --test mempool --test rhashtable \
-  --test linux
+  --test slots --test instances --test tags --test percpu --test linux
+PROPTEST_CASES=2 timeout "$seconds" cargo test -p kmem-core --target "$linux" \
+  --test memory -- mempool:: rhashtable::
 # The library serves a program there, and refuses a kernel with longer pages.
 cargo build --release -p kmem-preload --target "$linux"
 library=$PWD/target/$linux/release/libkmem.so

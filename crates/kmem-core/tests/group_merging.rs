@@ -80,14 +80,14 @@ fn a_hundred_thousand_groups_come_and_go_with_one_live_object_each() {
 /// The child has 256 MiB of address space, so there are few ids.
 #[test]
 fn twenty_thousand_groups_come_and_go_in_a_process_with_little_address_space() {
-    let output = run_child("", "limited");
+    let output = run_child(child, "", "limited");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A process of its own, whose resident memory no other test changes.
 #[test]
 fn a_group_that_was_merged_takes_no_memory() {
-    let output = run_child("", "resident");
+    let output = run_child(child, "", "resident");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

@@ -1,6 +1,7 @@
 //! Groups of forked children.
 
 use super::*;
+use crate::instance::{case, run_child};
 
 #[test]
 fn a_forked_child_has_books_of_its_own() {
@@ -25,8 +26,18 @@ fn a_forked_child_has_books_of_its_own() {
     assert_eq!(A.validate_groups(), Ok(()));
 }
 
+/// A process of its own: many forks of one with the memory of all other tests take minutes.
 #[test]
 fn a_child_that_is_forked_while_others_make_and_delete_groups_has_all_in_order() {
+    let output = run_child(child, "", "forks");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn child() {
+    if case().is_none() {
+        return;
+    }
     static A: Kmem = Kmem::new();
     let parent = A.group_create(GroupId::ROOT, b"parent").expect("a group");
     let done = AtomicUsize::new(0);

@@ -1,11 +1,17 @@
-//! Groups: exact charges, limits, deletion, and forked children.
+//! Groups of an instance: exact charges, limits, deletion, and forked children.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 #[path = "../instance/mod.rs"]
 mod instance;
 
+mod deletion;
+mod fault_kinds;
+mod faults;
 mod forks;
 mod limits;
+mod memcg_kmem;
+mod percpu;
+mod storm;
 
 use instance::{forked, free, group, until_null};
 use kmem_core::memcg::{GroupError, GroupId};

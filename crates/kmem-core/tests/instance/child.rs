@@ -1,4 +1,4 @@
-//! Test files that run themselves: their test `child` is a program, in a process of its own.
+//! Tests that run their own file: its test `child` is a program, in a process of its own.
 
 use std::process::{Command, Output};
 
@@ -10,10 +10,12 @@ pub(crate) fn case() -> Option<String> {
     std::env::var(CASE).ok()
 }
 
-/// Runs the test `child` of this test file for a case, with this `KMEM_CONF`.
-pub(crate) fn run_child(conf: &str, case: &str) -> Output {
+/// Runs the test `child` of the caller's file for a case, with this `KMEM_CONF`.
+pub(crate) fn run_child(child: impl Fn(), conf: &str, case: &str) -> Output {
+    let (_crate, test) =
+        std::any::type_name_of_val(&child).split_once("::").expect("a function of a crate");
     Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", test, "--nocapture"])
         .env(CASE, case)
         .env("KMEM_CONF", conf)
         .output()

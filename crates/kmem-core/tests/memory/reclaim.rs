@@ -1,10 +1,7 @@
 //! Effort of requests: `RETRY_MAYFAIL` and `NOFAIL` over a platform that has no more memory, or
 //! none for a while.
-#![cfg(target_os = "linux")]
 
-mod instance;
-
-use instance::{Simulated, budget, free, group, simulated, until_null};
+use crate::instance::{Simulated, budget, free, group, simulated, until_null};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 

@@ -1,12 +1,9 @@
 //! Tables that are committed as their entries are used: sites, groups, sheaves, classes of chunks.
-#![cfg(target_os = "linux")]
-
-mod instance;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use instance::{Simulated, books, budget, calls, forked, free, free_all, leaked, simulated};
+use crate::instance::{Simulated, books, budget, calls, forked, free, free_all, leaked, simulated};
 use kmem_core::Caller;
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::os::linux::Linux;

@@ -1,8 +1,6 @@
 //! Static tags of objects that are loaded and unloaded again and again, at one address or at many.
 
-mod instance;
-
-use instance::{Fixed, fixed, free_all};
+use crate::instance::{Fixed, fixed, free_all};
 use std::collections::BTreeSet;
 
 use kmem_core::codetag::MIN_SITES;

@@ -1,6 +1,5 @@
 //! Pages that are freed with another order or length than they have: the misuse is reported, and
 //! nothing is freed.
-#![cfg(not(any(loom, shuttle)))]
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::RefCell;
@@ -10,8 +9,7 @@ use kmem_core::os::regions::{Doors, Regions};
 use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Instance};
 
-#[path = "instance/leaked.rs"]
-mod leaked;
+use crate::instance::leaked;
 
 const BYTES: usize = 32 << 20;
 const PAGE: usize = 4096;
@@ -32,7 +30,7 @@ fn fatal() -> ! {
 
 fn instance() -> &'static Instance<Regions> {
     let doors = Doors { print, fatal, ..Doors::NONE };
-    let kmem = leaked::leaked(Regions::new(1, doors));
+    let kmem = leaked(Regions::new(1, doors));
     let layout = Layout::from_size_align(BYTES, PAGE).expect("a layout");
     // SAFETY: fresh zeroed memory, which is never freed and used by this instance alone.
     assert!(unsafe { kmem.platform().add(alloc_zeroed(layout), BYTES) });

@@ -1,10 +1,7 @@
 //! Groups that pay for per-CPU objects, from stocks on CPUs: exact charges, limits, deletion, and
 //! forked children.
-#![cfg(all(target_os = "linux", not(miri)))]
 
-mod instance;
-
-use instance::{agrees, cost, fixed, forked, free_all, group, pin, until_null};
+use crate::instance::{agrees, cost, fixed, forked, free_all, group, pin, until_null};
 use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;
 use kmem_core::units::Gfp;

@@ -3,11 +3,8 @@
 //!
 //! `KMEM_OWNERSHIP_OPS=1000000000` sets the number of operations per order, which is small by
 //! default. `KMEM_OWNERSHIP_ORDERS=0,9` tests these orders only.
-#![cfg(all(target_os = "linux", not(miri)))]
 
-mod instance;
-
-use instance::random;
+use crate::instance::random;
 use kmem_core::units::{Gfp, MAX_ORDER, Order};
 use kmem_core::{Caller, Kmem};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

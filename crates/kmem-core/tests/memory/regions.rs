@@ -1,6 +1,5 @@
 //! The platform of a kernel. Regions of memory are added at run time. Doors lead to its clock, its
 //! entropy, its console and its configuration.
-#![cfg(not(any(loom, shuttle)))]
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::BTreeSet;
@@ -13,19 +12,14 @@ use kmem_core::os::regions::{Doors, MAX_REGIONS, Regions};
 use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Instance};
 
-#[path = "instance/console.rs"]
-mod console;
-#[path = "instance/leaked.rs"]
-mod leaked;
-
-use leaked::leaked;
+use crate::instance::{fatal, leaked, print};
 
 const MIB: usize = 1 << 20;
 /// Bytes of the region of an instance that is made several times.
 const ROOM: usize = 64 * MIB;
 /// Bytes of the objects that fill regions.
 const LARGE: usize = 64 << 10;
-const DOORS: Doors = Doors { print: console::print, fatal: console::fatal, ..Doors::NONE };
+const DOORS: Doors = Doors { print: print, fatal: fatal, ..Doors::NONE };
 const QUIET: Caller = Caller::NOBODY.quietly();
 
 /// Zeroed memory that is never freed.

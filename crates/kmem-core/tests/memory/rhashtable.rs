@@ -1,10 +1,7 @@
 //! Hash tables: one thread sees a plain map. Threads that share a table miss, double and lose no
 //! element.
-#![cfg(target_os = "linux")]
 
-mod instance;
-
-use instance::{
+use crate::instance::{
     Simulated, after_faults, budget, calls, cases, free_all, simulated, started, until_null,
 };
 use std::collections::{HashMap, HashSet};

@@ -1,9 +1,7 @@
 //! Memory that a program does not need any more goes back. Unused sheaves go to their slabs, and
 //! unused pages between objects go to the platform.
 
-mod instance;
-
-use instance::{Simulated, assert_empty, budget, free, free_all, simulated};
+use crate::instance::{Simulated, assert_empty, budget, free, free_all, simulated};
 use kmem_core::os::Budget;
 use kmem_core::request::Caller;
 

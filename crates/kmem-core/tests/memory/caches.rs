@@ -1,9 +1,6 @@
 //! Caches with a constructor keep their free objects constructed; pages come in bulk.
-#![cfg(all(target_os = "linux", not(miri)))]
 
-mod instance;
-
-use instance::{
+use crate::instance::{
     Simulated, after_faults, books, budget, case, forked, lines, run_child, started, until_null,
 };
 use kmem_core::units::{Gfp, Order};
@@ -142,7 +139,7 @@ fn child() {
 
 /// Lines that kmem printed in a case that succeeded.
 fn said(conf: &str, case: &str) -> Vec<String> {
-    let output = run_child(conf, case);
+    let output = run_child(child, conf, case);
     assert!(output.status.success(), "{conf}: {}", String::from_utf8_lossy(&output.stderr));
     lines(&output)
 }
@@ -164,7 +161,7 @@ fn a_forked_child_begins_without_constructed_objects() {
 
 #[test]
 fn a_constructed_object_that_is_freed_twice_is_found() {
-    let output = run_child("", "twice");
+    let output = run_child(child, "", "twice");
     assert_eq!(output.status.signal(), Some(6));
     assert!(lines(&output)[0].starts_with("kmem: double free: 0x"), "{output:?}");
 }

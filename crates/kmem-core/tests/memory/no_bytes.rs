@@ -1,11 +1,8 @@
 //! Objects of requests for no bytes: each has an address, which cannot be read or written.
-#![cfg(target_os = "linux")]
-
-mod instance;
 
 use std::collections::HashSet;
 
-use instance::{Simulated, assert_empty, budget, free, free_all, started};
+use crate::instance::{Simulated, assert_empty, budget, free, free_all, started};
 use kmem_core::Caller;
 
 const SITE: Caller = Caller::at(0x1000);

@@ -1,9 +1,6 @@
 //! Options of `KMEM_CONF` that check pages, each with a program that misuses its memory.
-#![cfg(all(target_os = "linux", not(miri)))]
 
-mod instance;
-
-use instance::{case, forked, free_all, lines, pin, run_child};
+use crate::instance::{case, forked, free_all, lines, pin, run_child};
 use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Kmem};
 use kmem_layout::word::EXT_LIVE;
@@ -344,7 +341,7 @@ fn child() {
 }
 
 fn run(conf: &str, case: &str) -> Output {
-    run_child(&format!("decay_ms:3600000,{conf}"), case)
+    run_child(child, &format!("decay_ms:3600000,{conf}"), case)
 }
 
 /// Lines that kmem printed in a case that succeeded.

@@ -1,10 +1,7 @@
 //! vmalloc: areas are apart, guarded and booked, and any address in one finds it. Mappings show the
 //! pages that they map.
-#![cfg(target_os = "linux")]
 
-mod instance;
-
-use instance::{Simulated, after_faults, books, budget, cases, forked, simulated, started};
+use crate::instance::{Simulated, after_faults, books, budget, cases, forked, simulated, started};
 use std::collections::BTreeMap;
 use std::thread;
 

@@ -1,9 +1,6 @@
 //! Options of `KMEM_CONF` that check objects of slabs, each with a program that misuses its memory.
-#![cfg(all(target_os = "linux", not(miri)))]
 
-mod instance;
-
-use instance::{case, lines, run_child};
+use crate::instance::{case, lines, run_child};
 use kmem_core::class::{SIZES, SizeClass};
 use kmem_core::memcg::GroupId;
 use kmem_core::units::Gfp;
@@ -279,7 +276,7 @@ fn child() {
 /// Output of a case that succeeded, in which kmem printed nothing.
 #[track_caller]
 fn quiet(conf: &str, case: &str) -> String {
-    let output = run_child(conf, case);
+    let output = run_child(child, conf, case);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{conf}, {case}: {text}");
     assert!(!text.contains("kmem: "), "{conf}, {case}: {text}");
@@ -290,7 +287,7 @@ fn quiet(conf: &str, case: &str) -> String {
 /// `AT`. A `*` in it stands for any word.
 #[track_caller]
 fn ends(conf: &str, case: &str, message: &str) {
-    let output = run_child(conf, case);
+    let output = run_child(child, conf, case);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.signal(), Some(6), "{conf}, {case}: {text}");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -435,7 +432,7 @@ fn objects_come_in_random_order_when_that_is_asked_for() {
 
 #[test]
 fn guards_without_books_are_refused_by_name() {
-    let output = run_child("mem_profiling:never,redzone:1", "behind");
+    let output = run_child(child, "mem_profiling:never,redzone:1", "behind");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let said = "kmem: configuration: redzone, quarantine_kb and check_caches need the books\n";
     assert!(output.status.success() && text.contains(said), "{text}");

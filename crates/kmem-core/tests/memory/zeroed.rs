@@ -1,9 +1,6 @@
 //! `init_on_alloc` and `init_on_free` in the interface for Rust: no old contents in any memory.
-#![cfg(all(target_os = "linux", not(miri)))]
 
-mod instance;
-
-use instance::{case, forked, group, run_child};
+use crate::instance::{case, forked, group, run_child};
 use kmem_core::units::Gfp;
 use kmem_core::{Caller, Elements, Kmem};
 use std::alloc::{GlobalAlloc, Layout};
@@ -134,12 +131,12 @@ fn child() {
 }
 
 fn succeeds(conf: &str, case: &str) -> bool {
-    run_child(&format!("decay_ms:3600000,{conf}"), case).status.success()
+    run_child(child, &format!("decay_ms:3600000,{conf}"), case).status.success()
 }
 
 /// The ways that gave memory with old contents.
 fn stale(conf: &str) -> Vec<String> {
-    let output = run_child(&format!("decay_ms:3600000,{conf}"), "ways");
+    let output = run_child(child, &format!("decay_ms:3600000,{conf}"), "ways");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{conf}: {output:?}");
     let found = text.lines().find_map(|line| line.split_once("old:")).expect("a line").1;

@@ -1,10 +1,7 @@
 //! Groups that are deleted while they are in use: their numbers, their threads, their stocks on
 //! CPUs, and their state in a forked child.
-#![cfg(all(target_os = "linux", not(miri)))]
 
-mod instance;
-
-use instance::{forked, free, group, until_null};
+use crate::instance::{forked, free, group, until_null};
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::os::linux::Linux;
 use kmem_core::{Caller, Group, Kmem, alloc};

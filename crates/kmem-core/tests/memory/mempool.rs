@@ -1,10 +1,7 @@
 //! Memory pools: the reserve serves requests when the system fails. The user of an element is
 //! billed for it.
-#![cfg(target_os = "linux")]
 
-mod instance;
-
-use instance::{
+use crate::instance::{
     Simulated, after_faults, budget, calls, cases, free_all, simulated, started, until_null,
 };
 use std::ffi::c_void;

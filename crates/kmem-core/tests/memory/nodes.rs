@@ -1,10 +1,9 @@
 //! Machines with several nodes, simulated: CPU `n` is of node `n`, and the nodes lie on a line.
 //! Memory comes from the node of the CPU, or from the nearest one that has some.
-#![cfg(target_os = "linux")]
 
-mod instance;
-
-use instance::{Simulated, assert_empty, budget, case, leaked, run_child, simulated};
+use crate::instance::{
+    Simulated, assert_empty, budget, case, free_all, leaked, run_child, simulated, until_null,
+};
 use kmem_core::os::linux::Linux;
 use kmem_core::os::sim::Sim;
 use kmem_core::request::Caller;
@@ -41,7 +40,7 @@ fn instance() -> &'static Simulated {
 fn search(a: &'static Simulated, cpu: u32, request: Request) {
     for _ in 0..3 {
         let held = some(a, cpu, request, 2);
-        free_all(a, cpu, held);
+        free_all_on(a, cpu, held);
     }
 }
 
@@ -53,9 +52,9 @@ fn some(a: &'static Simulated, cpu: u32, request: Request, count: usize) -> Vec<
     held
 }
 
-fn free_all(a: &'static Simulated, cpu: u32, held: Vec<*mut u8>) {
+fn free_all_on(a: &'static Simulated, cpu: u32, held: Vec<*mut u8>) {
     a.platform().run_on(cpu);
-    instance::free_all(a, held);
+    free_all(a, held);
 }
 
 fn all_of(a: &'static Simulated, held: &[*mut u8], node: u32) -> bool {
@@ -79,7 +78,7 @@ fn memory_is_of_the_node_of_the_cpu_that_asks() {
         for cpu in [0, 1, 0, 1] {
             let held = some(a, cpu, request, 3);
             assert!(all_of(a, &held, cpu));
-            free_all(a, cpu, held);
+            free_all_on(a, cpu, held);
         }
         clean(a);
     }
@@ -91,7 +90,7 @@ fn a_free_asks_for_no_node() {
         let a = instance();
         let held = some(a, 0, request, 1000);
         let asked = a.platform().looks_for_node();
-        free_all(a, 1, held);
+        free_all_on(a, 1, held);
         let asked = a.platform().looks_for_node() - asked;
         assert!(asked < 20, "{asked} times for 1000 frees");
         clean(a);
@@ -104,10 +103,10 @@ fn memory_that_is_freed_far_away_stays_there_until_the_array_is_full() {
         let a = instance();
         search(a, 1, request);
         let held = some(a, 0, request, 4);
-        free_all(a, 1, held);
+        free_all_on(a, 1, held);
         let held = some(a, 1, request, 4);
         assert!(all_of(a, &held, 0), "the newest items of the array");
-        free_all(a, 1, held);
+        free_all_on(a, 1, held);
         clean(a);
     }
 }
@@ -118,7 +117,7 @@ fn a_full_array_sends_memory_of_other_nodes_home_in_batches() {
         let a = instance();
         let used = a.stats().used;
         let held = some(a, 0, request, 4000);
-        free_all(a, 1, held);
+        free_all_on(a, 1, held);
         // An array's worth stays on CPU 1. The rest is there for node 0, without a drain.
         let again = some(a, 0, request, 3500);
         assert!(all_of(a, &again, 0));
@@ -126,8 +125,8 @@ fn a_full_array_sends_memory_of_other_nodes_home_in_batches() {
         let far = count_of(a, &there, 0);
         assert!(far <= 127, "{far} of node 0 on the CPU of node 1");
         assert!(a.stats().used >= used);
-        free_all(a, 0, again);
-        free_all(a, 1, there);
+        free_all_on(a, 0, again);
+        free_all_on(a, 1, there);
         clean(a);
     }
 }
@@ -139,7 +138,7 @@ fn a_mixed_array_is_sorted_by_node_when_it_is_full() {
         let (mut near, mut far) = (some(a, 1, request, 2000), some(a, 0, request, 2000));
         a.platform().run_on(1);
         while let (Some(near), Some(far)) = (near.pop(), far.pop()) {
-            instance::free_all(a, [near, far]);
+            free_all(a, [near, far]);
         }
         for cpu in [0, 1] {
             let held = some(a, cpu, request, 1500);
@@ -147,7 +146,7 @@ fn a_mixed_array_is_sorted_by_node_when_it_is_full() {
             assert!(far <= 127, "{far} of the other node on CPU {cpu}");
             near.extend(held);
         }
-        free_all(a, 0, near);
+        free_all_on(a, 0, near);
         clean(a);
     }
 }
@@ -158,13 +157,13 @@ fn memory_of_another_node_is_not_handed_out_for_ever() {
         let a = instance();
         search(a, 1, request);
         let (near, far) = (some(a, 1, request, 1), some(a, 0, request, 4));
-        free_all(a, 1, near);
-        free_all(a, 1, far);
+        free_all_on(a, 1, near);
+        free_all_on(a, 1, far);
         // One is always freed before the next is allocated, so the array is never full or empty.
         let pair = |a| {
             let held = some(a, 1, request, 1);
             let node = a.page_to_nid(held[0]);
-            free_all(a, 1, held);
+            free_all_on(a, 1, held);
             node
         };
         assert_eq!(pair(a), Some(0));
@@ -172,7 +171,7 @@ fn memory_of_another_node_is_not_handed_out_for_ever() {
         // Other requests empty and fill other arrays, as they do in any program.
         for size in [500, 1000, 2000, 4000, 8000, 200, 300, 30, 60] {
             let held: Vec<_> = (0..1000).map(|_| a.alloc(size, USER)).collect();
-            free_all(a, 1, held);
+            free_all_on(a, 1, held);
         }
         assert_eq!(pair(a), Some(1), "it went home");
         clean(a);
@@ -183,7 +182,7 @@ fn memory_of_another_node_is_not_handed_out_for_ever() {
 fn the_barn_of_a_node_has_objects_of_that_node() {
     let a = instance();
     let (near, far) = (some(a, 1, OBJECT, 1000), some(a, 0, OBJECT, 1000));
-    free_all(a, 1, near.into_iter().zip(far).flat_map(|(near, far)| [near, far]).collect());
+    free_all_on(a, 1, near.into_iter().zip(far).flat_map(|(near, far)| [near, far]).collect());
     // Before a drain, which empties the barns.
     assert_eq!(a.validate(), Ok(()));
     clean(a);
@@ -202,8 +201,8 @@ fn when_a_node_has_no_more_the_others_are_asked() {
         let far = some(a, 1, request, 1);
         assert!(all_of(a, &far, 0));
         a.platform().fail(u64::MAX, u64::MAX);
-        free_all(a, 1, near);
-        free_all(a, 0, far);
+        free_all_on(a, 1, near);
+        free_all_on(a, 0, far);
         clean(a);
     }
 }
@@ -235,7 +234,7 @@ fn when_a_node_has_no_more_the_nearest_is_asked_first() {
             }
         }
         assert_eq!(order, [3, 2, 1, 0]);
-        free_all(a, 0, held);
+        free_all_on(a, 0, held);
         clean(a);
     }
 }
@@ -275,7 +274,7 @@ fn a_request_that_names_a_node_gets_its_memory() {
             let at = request(a, 3, Gfp::THISNODE);
             assert_eq!(a.page_to_nid(at), Some(cpu));
             held.push(at);
-            free_all(a, 1, held);
+            free_all_on(a, 1, held);
             clean(a);
         }
     }
@@ -290,10 +289,10 @@ fn a_node_without_memory_refuses_what_must_be_of_it() {
         // Node 0 has free pages, and node 1 has those that are left.
         let mut held = vec![request(a, 0, only), request(a, 1, only)];
         a.platform().fail(1, u64::MAX);
-        held.extend(instance::until_null(|| request(a, 1, only)));
+        held.extend(until_null(|| request(a, 1, only)));
         assert!(all_of(a, &held[1..], 1));
         a.platform().fail(u64::MAX, u64::MAX);
-        free_all(a, 0, held);
+        free_all_on(a, 0, held);
         clean(a);
     }
 }
@@ -380,7 +379,7 @@ fn books_and_free_blocks_are_those_of_all_nodes() {
     held.extend(some(a, 1, OBJECT, 50));
     assert_eq!(a.stats().objects, 100);
     assert_eq!(a.buddyinfo().count(), 2);
-    free_all(a, 1, held);
+    free_all_on(a, 1, held);
     clean(a);
 }
 
@@ -404,7 +403,7 @@ fn a_node_whose_zone_cannot_be_made_at_the_start_gets_one_when_it_is_used() {
         let held = some(a, 1, OBJECT, 1);
         assert!(all_of(a, &held, 1), "call {call}");
         late += usize::from(a.buddyinfo().count() > zones);
-        free_all(a, 0, vec![first, held[0]]);
+        free_all_on(a, 0, vec![first, held[0]]);
         clean(a);
     }
     assert!(late > 0, "no call made the zone of node 1 fail");
@@ -416,7 +415,7 @@ fn one_node_has_one_zone() {
     for cpu in [0, 1] {
         let held = some(a, cpu, PAGE, 10);
         assert!(all_of(a, &held, 0));
-        free_all(a, cpu, held);
+        free_all_on(a, cpu, held);
     }
     assert_eq!(a.buddyinfo().count(), 1);
     assert_eq!(a.platform().looks_for_node(), 0);
@@ -424,9 +423,9 @@ fn one_node_has_one_zone() {
 
 #[test]
 fn nodes_can_be_switched_off() {
-    let output = run_child("numa:off", "one node");
+    let output = run_child(child, "numa:off", "one node");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let output = run_child("numa:on", "two nodes");
+    let output = run_child(child, "numa:on", "two nodes");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

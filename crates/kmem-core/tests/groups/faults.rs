@@ -1,10 +1,7 @@
 //! Charges of requests that fail in the middle: object, tag and charge exist together, or none of
 //! them does. Each call of the platform fails once, and each limit is tried.
-#![cfg(target_os = "linux")]
 
-mod instance;
-
-use instance::{Simulated, agrees, assert_empty, budget, free_all, simulated, until_null};
+use crate::instance::{Simulated, agrees, assert_empty, budget, free_all, simulated, until_null};
 use kmem_core::Group;
 use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;

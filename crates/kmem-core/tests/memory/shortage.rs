@@ -1,6 +1,5 @@
 //! Reports on lack of memory, and on a group at its own limit: text, number, and what becomes of
 //! those during others. Time is simulated.
-#![cfg(not(any(loom, shuttle)))]
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::{Cell, RefCell};
@@ -11,10 +10,9 @@ use std::thread;
 use kmem_core::memcg::GroupId;
 use kmem_core::os::regions::{Doors, Regions};
 use kmem_core::{Caller, Instance, StaticTag};
-use kmem_layout::group::Limit;
 
-#[path = "instance/leaked.rs"]
-mod leaked;
+use crate::instance::leaked;
+use kmem_layout::group::Limit;
 
 type Kernel = Instance<Regions>;
 
@@ -63,7 +61,7 @@ fn wait_until(done: impl Fn() -> bool) {
 
 fn instance() -> &'static Kernel {
     let doors = Doors { print, now_ms, fatal: || panic!("the allocator gave up"), ..Doors::NONE };
-    let kmem = leaked::leaked(Regions::new(1, doors));
+    let kmem = leaked(Regions::new(1, doors));
     let layout = Layout::from_size_align(BYTES, 4096).expect("a layout");
     // SAFETY: fresh zeroed memory, which is never freed and used by this instance alone.
     assert!(unsafe { kmem.platform().add(alloc_zeroed(layout), BYTES) });

@@ -1,11 +1,8 @@
 //! The kernel's tests of control groups, for groups of an instance: the self-tests `test_kmem` and
 //! `test_memcontrol`, and LTP's tests of counters. The kernel's tests allow for memory that CPUs
 //! hold. Here that memory is known, so counts are checked to the byte.
-#![cfg(all(target_os = "linux", not(miri)))]
 
-mod instance;
-
-use instance::{counted, free, group, pin};
+use crate::instance::{counted, free, group, pin};
 use kmem_core::class::SIZES;
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::os::linux::Linux;
@@ -19,7 +16,7 @@ use std::thread;
 
 /// Charge of an object with this many usable bytes.
 fn cost(usable: usize) -> u64 {
-    instance::cost(usable as u64)
+    crate::instance::cost(usable as u64)
 }
 
 fn cpus() -> usize {
@@ -149,7 +146,7 @@ fn memcg_deletion() {
     });
     let kept = kept.into_inner().expect("no panic");
     assert_eq!(kept.len(), GROUPS * workers * EACH / 2);
-    let sum: u64 = kept.iter().map(|&at| instance::cost(counted(&A, at as *mut u8))).sum();
+    let sum: u64 = kept.iter().map(|&at| crate::instance::cost(counted(&A, at as *mut u8))).sum();
     assert_eq!(parent.stat().current, sum);
     assert_eq!(A.validate_groups(), Ok(()));
     assert!(A.group_dying() >= GROUPS / 2, "{} groups hold objects", A.group_dying());

@@ -1,6 +1,5 @@
 //! Refusals that are told to a function of the program, in place of a report. The console is a
 //! string.
-#![cfg(not(any(loom, shuttle)))]
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::RefCell;
@@ -10,10 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::os::regions::{Doors, Regions};
 use kmem_core::{Caller, Instance, Refusal, RefusalReason};
-use kmem_layout::group::Limit;
 
-#[path = "instance/leaked.rs"]
-mod leaked;
+use crate::instance::leaked;
+use kmem_layout::group::Limit;
 
 type Kernel = Instance<Regions>;
 
@@ -34,7 +32,7 @@ fn print(text: &[u8]) {
 
 fn instance() -> &'static Kernel {
     let doors = Doors { print, fatal: || panic!("the allocator gave up"), ..Doors::NONE };
-    let kmem = leaked::leaked(Regions::new(1, doors));
+    let kmem = leaked(Regions::new(1, doors));
     let layout = Layout::from_size_align(BYTES, 4096).expect("a layout");
     // SAFETY: fresh zeroed memory, which is never freed and used by this instance alone.
     assert!(unsafe { kmem.platform().add(alloc_zeroed(layout), BYTES) });

@@ -1,10 +1,7 @@
 //! Areas, per-CPU objects, caches and pools of a group when a request for one fails in the middle.
 //! The books balance to the byte, and the program is told which limit refused what to whom.
-#![cfg(target_os = "linux")]
 
-mod instance;
-
-use instance::{Simulated, agrees, assert_empty, budget, group, simulated, started};
+use crate::instance::{Simulated, agrees, assert_empty, budget, group, simulated, started};
 use kmem_core::memcg::GroupId;
 use kmem_core::os::Budget;
 use kmem_core::os::linux::Linux;

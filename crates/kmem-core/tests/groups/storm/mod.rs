@@ -5,21 +5,17 @@
 //! The storm runs on the real system, then over the simulator. There arrays and stocks are behind
 //! try-locks, and the CPU changes in the middle of operations. A third kind of run is one thread
 //! over the simulator, in a seeded order, with faults.
-#![cfg(all(target_os = "linux", not(miri)))]
 
-#[path = "../instance/mod.rs"]
-mod instance;
+mod model;
 
-mod storm;
-
-use instance::{Simulated, budget, simulated};
+use crate::instance::{Simulated, budget, simulated};
 use kmem_core::memcg::{GroupError, GroupId};
 use kmem_core::os::Platform;
 use kmem_core::{Instance, Kmem};
+use model::{Random, Storm};
 use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::thread;
-use storm::{Random, Storm};
 
 /// Runs the storm by `threads`, with `pauses` pauses. Each thread takes `steps` steps before a
 /// pause.
