@@ -23,7 +23,7 @@ parts := $(subst ., ,$(VERSION))
 export INTERFACE := $(if $(filter 0,$(firstword $(parts))),0.$(word 2,$(parts)),$(firstword $(parts)))
 export TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all install uninstall
+.PHONY: all install uninstall interface
 
 # The command apart, with the dependencies that `cargo install` builds. The archive has a directory
 # of its own: cargo builds one kind of library of a crate at a time.
@@ -40,3 +40,7 @@ install:
 
 uninstall:
 	packaging/uninstall.sh
+
+# Prints the number of the interface.
+interface:
+	@echo $(INTERFACE)
