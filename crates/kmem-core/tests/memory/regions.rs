@@ -19,7 +19,7 @@ const MIB: usize = 1 << 20;
 const ROOM: usize = 64 * MIB;
 /// Bytes of the objects that fill regions.
 const LARGE: usize = 64 << 10;
-const DOORS: Doors = Doors { print: print, fatal: fatal, ..Doors::NONE };
+const DOORS: Doors = Doors { print, fatal, ..Doors::NONE };
 const QUIET: Caller = Caller::NOBODY.quietly();
 
 /// Zeroed memory that is never freed.
