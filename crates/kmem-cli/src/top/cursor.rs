@@ -20,15 +20,7 @@ pub(super) struct Cursor {
 impl Cursor {
     /// Obeys a key. Returns false if it is none of the cursor's.
     pub(super) fn take(&mut self, key: KeyCode, rows: &[Row]) -> bool {
-        let step = match key {
-            KeyCode::Up | KeyCode::Char('k') => -1,
-            KeyCode::Down | KeyCode::Char('j') => 1,
-            KeyCode::PageUp => -PAGE,
-            KeyCode::PageDown => PAGE,
-            KeyCode::Home => isize::MIN,
-            KeyCode::End => isize::MAX,
-            _ => return false,
-        };
+        let Some(step) = step(key) else { return false };
         let next = match self.row(rows) {
             Some(at) => at.saturating_add_signed(step),
             None if key == KeyCode::End => usize::MAX,
@@ -68,6 +60,19 @@ impl Cursor {
         self.first = self.first.min(most);
         self.first
     }
+}
+
+/// Number of rows or lines that a key goes on; none for other keys.
+pub(super) fn step(key: KeyCode) -> Option<isize> {
+    Some(match key {
+        KeyCode::Up | KeyCode::Char('k') => -1,
+        KeyCode::Down | KeyCode::Char('j') => 1,
+        KeyCode::PageUp => -PAGE,
+        KeyCode::PageDown => PAGE,
+        KeyCode::Home => isize::MIN,
+        KeyCode::End => isize::MAX,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -7,14 +7,15 @@ use std::{env, io};
 use kmem_snapshot::sites::Order;
 use kmem_snapshot::{ReadFailure, Reading};
 use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line, Text};
-use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, Widget as _, Wrap};
 
 use super::Branches;
-use super::cursor::Cursor;
+use super::cursor::{self, Cursor};
 use super::details::{self, History};
 use super::search::Search;
 use super::view::{self, Choice, View, change, shorten};
@@ -23,6 +24,8 @@ use super::view::{self, Choice, View, change, shorten};
 const PERIOD: Duration = Duration::from_secs(1);
 /// A narrower screen leaves columns out.
 const NARROW: u16 = 70;
+/// A page of text may have this many lines.
+const MOST_LINES: u16 = 512;
 /// Width of a column of numbers.
 const NUMBER: u16 = 10;
 
@@ -35,7 +38,7 @@ g       sites, groups, modules, classes
 s       sort: by size, by objects, by name
 t       a tree of callers, a tree of sources, or rows
 p       pause, and go on
-↓ ↑     choose a row (also j, k, Page Down, End; Esc: none)
+↓ ↑     choose a row, or go on in a page (also j, k, Page Down, End; Esc: none)
 Enter   details of the chosen call site
 ?       this page
 
@@ -57,6 +60,10 @@ struct Screen {
     /// True while the page about the chosen row is shown.
     details: bool,
     help: bool,
+    /// Number of the first line that is shown of a page: of the help, or about the chosen row.
+    line: usize,
+    /// True while there are lines of the page below the screen.
+    more: bool,
     paused: bool,
     /// False where the user wants none: <https://no-color.org>.
     colored: bool,
@@ -130,6 +137,8 @@ impl Screen {
             cursor: Cursor::default(),
             details: false,
             help: false,
+            line: 0,
+            more: false,
             paused: false,
             colored,
         }
@@ -164,7 +173,10 @@ impl Screen {
                 self.choice.tree = None;
                 self.choice.unit = self.choice.unit.next(&self.reading);
             }
-            KeyCode::Char('?' | 'h') => self.help = !self.help,
+            KeyCode::Char('?' | 'h') => {
+                self.help = !self.help;
+                self.line = 0;
+            }
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('s') => {
                 self.choice.order = match self.choice.order {
@@ -175,7 +187,14 @@ impl Screen {
             }
             KeyCode::Char('t') => self.choice.tree = Branches::after(self.choice.tree),
             KeyCode::Enter if self.details => self.details = false,
-            KeyCode::Enter => self.details = self.cursor.is_on(),
+            KeyCode::Enter => {
+                self.details = self.cursor.is_on();
+                self.line = 0;
+            }
+            other if self.help || self.details => {
+                let step = cursor::step(other).unwrap_or_default();
+                self.line = self.line.saturating_add_signed(step);
+            }
             other => {
                 self.cursor.take(other, rows);
             }
@@ -195,7 +214,7 @@ impl Screen {
         let area = frame.area();
         let accounting = Paragraph::new(view.accounting.as_str()).wrap(Wrap { trim: true });
         // The rows have at least half of the screen.
-        let lines = wrapped(&view.accounting, area.width).min(area.height / 4);
+        let lines = height_of(&accounting, area.width).min(area.height / 4);
         let parts = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(lines),
@@ -205,13 +224,14 @@ impl Screen {
         let [title, sums, rows, keys] = parts.areas(area);
         frame.render_widget(Line::from(view.title.as_str()).bold(), title);
         frame.render_widget(accounting.dim(), sums);
+        self.more = false;
         if self.help {
             let notes = view.notes.iter().flat_map(|note| ["", note.as_str()]);
             let text: Vec<Line<'_>> = HELP.lines().chain(notes).map(Line::from).collect();
-            frame.render_widget(Paragraph::new(Text::from(text)).wrap(Wrap { trim: false }), rows);
+            self.draw_page(text, frame, rows);
         } else if let Some(page) = self.page(view, rows.width) {
             let text: Vec<Line<'_>> = page.into_iter().map(Line::from).collect();
-            frame.render_widget(Paragraph::new(Text::from(text)).wrap(Wrap { trim: false }), rows);
+            self.draw_page(text, frame, rows);
         } else {
             // The head takes a line.
             let height = usize::from(rows.height.saturating_sub(1));
@@ -223,6 +243,15 @@ impl Screen {
         frame.render_widget(Line::from(self.last_line(view, keys.width)).reversed(), keys);
     }
 
+    /// Draws the part of a page that fits, from the line on to which the user went.
+    fn draw_page(&mut self, text: Vec<Line<'_>>, frame: &mut Frame<'_>, area: Rect) {
+        let page = Paragraph::new(Text::from(text)).wrap(Wrap { trim: false });
+        let most = height_of(&page, area.width).saturating_sub(area.height);
+        self.line = self.line.min(usize::from(most));
+        self.more = self.line < usize::from(most);
+        frame.render_widget(page.scroll((self.line as u16, 0)), area);
+    }
+
     /// The lowest line: the filter while it is typed, or the state and the keys.
     fn last_line(&self, view: &View, width: u16) -> String {
         if self.search.is_typing() {
@@ -231,6 +260,7 @@ impl Screen {
         let notes = (!view.notes.is_empty()).then(|| format!("{} notes", view.notes.len()));
         let parts = [
             self.search.state(view.rows.len(), view.all),
+            self.more.then(|| "↓ more".to_owned()),
             self.paused.then(|| "PAUSED".to_owned()),
             Some(KEYS.to_owned()),
             notes,
@@ -239,16 +269,13 @@ impl Screen {
     }
 }
 
-/// Number of lines that a text takes at a width.
-fn wrapped(text: &str, width: u16) -> u16 {
-    let paragraph = Paragraph::new(text).wrap(Wrap { trim: true });
-    let rows = (1..=64).find(|&height| {
-        let area = ratatui::layout::Rect::new(0, 0, width.max(1), height + 1);
-        let mut buffer = ratatui::buffer::Buffer::empty(area);
-        ratatui::widgets::Widget::render(&paragraph, area, &mut buffer);
-        (0..area.width).all(|x| buffer[(x, height)].symbol() == " ")
-    });
-    if text.is_empty() { 0 } else { rows.unwrap_or(64) }
+/// Number of lines that a text takes at a width, up to [`MOST_LINES`].
+fn height_of(text: &Paragraph<'_>, width: u16) -> u16 {
+    let area = Rect::new(0, 0, width.max(1), MOST_LINES);
+    let mut buffer = Buffer::empty(area);
+    text.render(area, &mut buffer);
+    let is_empty = |y| (0..area.width).all(|x| buffer[(x, y)].symbol() == " ");
+    (0..MOST_LINES).rev().find(|&y| !is_empty(y)).map_or(0, |last| last + 1)
 }
 
 /// The table of the rows that are `shown`, for a width that it fills.
@@ -415,6 +442,28 @@ mod tests {
         // The name of all code is the same: the path is what tells it apart.
         assert!(lines[at + 3].ends_with("engine.so.1"), "{lines:#?}");
         assert!(lines[14].starts_with("q quit"), "{lines:#?}");
+    }
+
+    #[test]
+    fn a_page_that_is_higher_than_the_screen_is_shown_from_the_line_that_was_chosen() {
+        let mut screen = screen();
+        let press = |screen: &mut Screen, code| {
+            assert!(!screen.quits_at(KeyEvent::from(code), &[]));
+            lines(screen, 80, 12)
+        };
+        let first = press(&mut screen, KeyCode::Char('?'));
+        assert!(first[3].starts_with("q       quit"), "{first:#?}");
+        assert!(first[11].starts_with("↓ more   q quit"), "{first:#?}");
+        let next = press(&mut screen, KeyCode::Down);
+        assert_eq!(next[3], first[4]);
+        let last = press(&mut screen, KeyCode::End);
+        assert!(last[10].contains("a note") && last[11].starts_with("q quit"), "{last:#?}");
+        assert_ne!(press(&mut screen, KeyCode::Up), last);
+        assert_eq!(press(&mut screen, KeyCode::Home), first);
+        // The rows behind it stay as they were, and a page begins at its first line.
+        press(&mut screen, KeyCode::End);
+        assert!(press(&mut screen, KeyCode::Esc).iter().any(|line| line.contains("39.0 MiB")));
+        assert_eq!(press(&mut screen, KeyCode::Char('?')), first);
     }
 
     #[test]
