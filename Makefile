@@ -25,12 +25,13 @@ export TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: all install uninstall interface
 
-# The command apart, with the dependencies that `cargo install` builds. The archive has a directory
-# of its own: cargo builds one kind of library of a crate at a time.
+# The command apart, with the dependencies that `cargo install` builds. libkmem.so is one of them.
+# Built by its name, it would have other features and replace the first one, and the next build would
+# link the command again. The archive has a directory of its own: cargo builds one kind of library
+# of a crate at a time.
 all:
 	KMEM_INTERFACE=$(INTERFACE) $(CARGO) build $(CARGOFLAGS) --profile dist -p kmem-cli
-	KMEM_INTERFACE=$(INTERFACE) \
-	  $(CARGO) build $(CARGOFLAGS) --profile dist -p kmem-preload -p kmem-module-c
+	KMEM_INTERFACE=$(INTERFACE) $(CARGO) build $(CARGOFLAGS) --profile dist -p kmem-module-c
 	$(CARGO) rustc $(CARGOFLAGS) --profile dist -p kmem-preload --lib --crate-type staticlib \
 	  --target-dir $(TARGET)/archive
 

@@ -4,8 +4,10 @@
 set -eu
 
 built=$TARGET/dist
+# Cargo leaves libraries that a program depends on there.
+libraries=$built/deps
 archive=$TARGET/archive/dist/libkmem.a
-for file in "$built/kmem" "$built/libkmem.so" "$built/libkmem_modules.so" "$archive"; do
+for file in "$built/kmem" "$libraries/libkmem.so" "$libraries/libkmem_modules.so" "$archive"; do
   [ -f "$file" ] || { echo "$file is not there: run make first" >&2; exit 1; }
 done
 
@@ -39,7 +41,7 @@ configured() {
 
 place 755 "$built/kmem" "$BINDIR/kmem"
 for name in libkmem libkmem_modules; do
-  place 755 "$built/$name.so" "$LIBDIR/$name.so.$VERSION"
+  place 755 "$libraries/$name.so" "$LIBDIR/$name.so.$VERSION"
   link "$name.so.$VERSION" "$LIBDIR/$name.so.$INTERFACE"
   link "$name.so.$INTERFACE" "$LIBDIR/$name.so"
 done
