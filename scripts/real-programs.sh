@@ -143,7 +143,7 @@ run_python3() {
 	}
 	# Times and loads differ from run to run.
 	sed -E -e 's/^[0-9:]+ load avg: [0-9.]+ //' -e '/^(Total duration|Using random seed|== )/d' \
-		-e 's/ (--|passed in) .*//' -e 's/[0-9.]+ (sec|min|ms)//g' "$HERE/log" |
+		-e 's/( -- test_[a-z0-9_]+)? passed in .*//' -e 's/[0-9.]+ (sec|min|ms)//g' "$HERE/log" |
 		grep -E '^(\[|All|Tests result|[0-9]+ tests)' | sed -E 's/\([0-9a-z .]+\)//'
 }
 

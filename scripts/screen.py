@@ -4,8 +4,8 @@
 
 usage: scripts/screen.py COLUMNSxROWS KEYS FILE.svg COMMAND..
 
-Each key of KEYS is typed when the screen has not changed for a second. `\\r` is Enter. The picture
-is taken a second after the last key. Then the program ends.
+Each key of KEYS is typed when the screen has not changed for half a second, and the picture is taken
+when it rests after the last key. `\\r` is Enter. Then the program ends.
 """
 
 import fcntl
@@ -23,13 +23,14 @@ import pyte
 
 # Of one cell, in units of the picture.
 WIDTH, HEIGHT = 8, 17
-QUIET = 1.0
+# Seconds without a change. Programs that draw once a second rest in between.
+QUIET = 0.5
 INK, PAPER = "#d8dee9", "#20242c"
 COLORS = {"default": INK, "red": "#e06c75", "green": "#98c379"}
 
 
 def run(columns, rows, keys, command):
-    """The screen of the program after the keys, as the lines of a pyte.Screen."""
+    """The screen of the program after the keys."""
     screen = pyte.Screen(columns, rows)
     stream = pyte.ByteStream(screen)
     pid, terminal = pty.fork()

@@ -4,7 +4,7 @@
 
 mod instance;
 
-use instance::{case, cost, forked, free, free_all, group, random, run_child};
+use instance::{case, cost, forked, free, free_all, group, random, said_by_child};
 use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;
 use kmem_core::units::{Gfp, Order};
@@ -80,15 +80,13 @@ fn a_hundred_thousand_groups_come_and_go_with_one_live_object_each() {
 /// The child has 256 MiB of address space, so there are few ids.
 #[test]
 fn twenty_thousand_groups_come_and_go_in_a_process_with_little_address_space() {
-    let output = run_child(child, "", "limited");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    said_by_child(child, "", "limited");
 }
 
 /// A process of its own, whose resident memory no other test changes.
 #[test]
 fn a_group_that_was_merged_takes_no_memory() {
-    let output = run_child(child, "", "resident");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    said_by_child(child, "", "resident");
 }
 
 /// Bytes of this process that are in memory.

@@ -62,8 +62,6 @@ struct Screen {
     help: bool,
     /// Number of the first line that is shown of a page: of the help, or about the chosen row.
     line: usize,
-    /// True while there are lines of the page below the screen.
-    more: bool,
     paused: bool,
     /// False where the user wants none: <https://no-color.org>.
     colored: bool,
@@ -138,7 +136,6 @@ impl Screen {
             details: false,
             help: false,
             line: 0,
-            more: false,
             paused: false,
             colored,
         }
@@ -202,8 +199,12 @@ impl Screen {
         false
     }
 
-    /// The lines of the page about the chosen row.
+    /// The lines of the help, or of the page about the chosen row; none where rows are shown.
     fn page(&self, view: &View, width: u16) -> Option<Vec<String>> {
+        if self.help {
+            let notes = view.notes.iter().flat_map(|note| ["", note.as_str()]);
+            return Some(HELP.lines().chain(notes).map(str::to_owned).collect());
+        }
         let row = self.cursor.row(&view.rows).filter(|_| self.details)?;
         let row = view.rows.get(row)?;
         let of_site = details::lines(&self.reading, &self.history, &row.key, usize::from(width));
@@ -224,14 +225,8 @@ impl Screen {
         let [title, sums, rows, keys] = parts.areas(area);
         frame.render_widget(Line::from(view.title.as_str()).bold(), title);
         frame.render_widget(accounting.dim(), sums);
-        self.more = false;
-        if self.help {
-            let notes = view.notes.iter().flat_map(|note| ["", note.as_str()]);
-            let text: Vec<Line<'_>> = HELP.lines().chain(notes).map(Line::from).collect();
-            self.draw_page(text, frame, rows);
-        } else if let Some(page) = self.page(view, rows.width) {
-            let text: Vec<Line<'_>> = page.into_iter().map(Line::from).collect();
-            self.draw_page(text, frame, rows);
+        let more = if let Some(page) = self.page(view, rows.width) {
+            self.draw_page(page, frame, rows)
         } else {
             // The head takes a line.
             let height = usize::from(rows.height.saturating_sub(1));
@@ -239,28 +234,31 @@ impl Screen {
             let chosen = self.cursor.row(&view.rows);
             let shown = first..view.rows.len().min(first + height);
             frame.render_widget(table(view, rows.width, shown, chosen, self.colored), rows);
-        }
-        frame.render_widget(Line::from(self.last_line(view, keys.width)).reversed(), keys);
+            false
+        };
+        frame.render_widget(Line::from(self.last_line(view, keys.width, more)).reversed(), keys);
     }
 
-    /// Draws the part of a page that fits, from the line on to which the user went.
-    fn draw_page(&mut self, text: Vec<Line<'_>>, frame: &mut Frame<'_>, area: Rect) {
-        let page = Paragraph::new(Text::from(text)).wrap(Wrap { trim: false });
-        let most = height_of(&page, area.width).saturating_sub(area.height);
-        self.line = self.line.min(usize::from(most));
-        self.more = self.line < usize::from(most);
+    /// Draws the part of a page that fits, from the line on to which the user went. Returns whether
+    /// there are lines below.
+    fn draw_page(&mut self, page: Vec<String>, frame: &mut Frame<'_>, area: Rect) -> bool {
+        let text: Text<'_> = page.into_iter().map(Line::from).collect();
+        let page = Paragraph::new(text).wrap(Wrap { trim: false });
+        let most = usize::from(height_of(&page, area.width).saturating_sub(area.height));
+        self.line = self.line.min(most);
         frame.render_widget(page.scroll((self.line as u16, 0)), area);
+        self.line < most
     }
 
     /// The lowest line: the filter while it is typed, or the state and the keys.
-    fn last_line(&self, view: &View, width: u16) -> String {
+    fn last_line(&self, view: &View, width: u16, more: bool) -> String {
         if self.search.is_typing() {
             return self.search.line(usize::from(width));
         }
         let notes = (!view.notes.is_empty()).then(|| format!("{} notes", view.notes.len()));
         let parts = [
             self.search.state(view.rows.len(), view.all),
-            self.more.then(|| "↓ more".to_owned()),
+            more.then(|| "↓ more".to_owned()),
             self.paused.then(|| "PAUSED".to_owned()),
             Some(KEYS.to_owned()),
             notes,

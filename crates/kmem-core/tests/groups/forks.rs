@@ -1,7 +1,7 @@
 //! Groups of forked children.
 
 use super::*;
-use crate::instance::{case, run_child};
+use crate::instance::{case, said_by_child};
 
 #[test]
 fn a_forked_child_has_books_of_its_own() {
@@ -29,8 +29,7 @@ fn a_forked_child_has_books_of_its_own() {
 /// A process of its own: many forks of one with the memory of all other tests take minutes.
 #[test]
 fn a_child_that_is_forked_while_others_make_and_delete_groups_has_all_in_order() {
-    let output = run_child(child, "", "forks");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    said_by_child(child, "", "forks");
 }
 
 #[test]

@@ -22,6 +22,15 @@ pub(crate) fn run_child(child: impl Fn(), conf: &str, case: &str) -> Output {
         .expect("it runs")
 }
 
+/// Runs the test `child` as [`run_child`] does, and it must succeed. Returns the lines that kmem
+/// printed.
+pub(crate) fn said_by_child(child: impl Fn(), conf: &str, case: &str) -> Vec<String> {
+    let output = run_child(child, conf, case);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{conf}, {case}: {text}");
+    lines(&output)
+}
+
 /// Lines that kmem printed.
 pub(crate) fn lines(output: &Output) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stderr);

@@ -18,7 +18,7 @@ mod simulated;
 pub(crate) use affinity::pin;
 pub(crate) use books::{books, calls};
 pub(crate) use cases::cases;
-pub(crate) use child::{case, lines, run_child};
+pub(crate) use child::{case, lines, run_child, said_by_child};
 pub(crate) use console::{fatal, print};
 pub(crate) use fixed::{Fixed, fixed};
 pub(crate) use forked::forked;

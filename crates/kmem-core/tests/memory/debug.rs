@@ -1,7 +1,7 @@
 //! `KMEM_CONF=debug`: the allocator reports each fault of the accounting once. Such are a count of
 //! live objects below zero, memory that still names its holder, and frees without a tag.
 
-use crate::instance::{case, lines, pin, run_child};
+use crate::instance::{case, pin, said_by_child};
 use kmem_core::class::{SIZES, SizeClass};
 use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Kmem};
@@ -114,9 +114,7 @@ fn child() {
 
 /// Lines that kmem printed in a case.
 fn said(conf: &str, case: &str) -> Vec<String> {
-    let output = run_child(child, conf, case);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    lines(&output)
+    said_by_child(child, conf, case)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! Memory comes from the node of the CPU, or from the nearest one that has some.
 
 use crate::instance::{
-    Simulated, assert_empty, budget, case, free_all, leaked, run_child, simulated, until_null,
+    Simulated, assert_empty, budget, case, free_all, leaked, said_by_child, simulated, until_null,
 };
 use kmem_core::os::linux::Linux;
 use kmem_core::os::sim::Sim;
@@ -423,10 +423,8 @@ fn one_node_has_one_zone() {
 
 #[test]
 fn nodes_can_be_switched_off() {
-    let output = run_child(child, "numa:off", "one node");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let output = run_child(child, "numa:on", "two nodes");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    said_by_child(child, "numa:off", "one node");
+    said_by_child(child, "numa:on", "two nodes");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Options of `KMEM_CONF` that check pages, each with a program that misuses its memory.
 
-use crate::instance::{case, forked, free_all, lines, pin, run_child};
+use crate::instance::{case, forked, free_all, pin, run_child, said_by_child};
 use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Kmem};
 use kmem_layout::word::EXT_LIVE;
@@ -340,16 +340,18 @@ fn child() {
     }
 }
 
+/// A configuration in which no page goes back during a case.
+fn without_decay(conf: &str) -> String {
+    format!("decay_ms:3600000,{conf}")
+}
+
 fn run(conf: &str, case: &str) -> Output {
-    run_child(child, &format!("decay_ms:3600000,{conf}"), case)
+    run_child(child, &without_decay(conf), case)
 }
 
 /// Lines that kmem printed in a case that succeeded.
 fn said(conf: &str, case: &str) -> Vec<String> {
-    let output = run(conf, case);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{conf}, {case}: {text}");
-    lines(&output)
+    said_by_child(child, &without_decay(conf), case)
 }
 
 /// Checks that kmem reported one bad page, in a block of that order.
