@@ -2,6 +2,7 @@
  * the library, when it has allocated by all its chains of callers before. */
 #include "seccomp.h"
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 static void on_trap(int signal, siginfo_t *info, void *context)
@@ -29,6 +30,16 @@ static void allocate(void)
 		nested(i % 40);
 }
 
+/* The library maps memory at the first work on another CPU. */
+static void stay_on_this_cpu(void)
+{
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(sched_getcpu(), &cpus);
+	REQUIRE(sched_setaffinity(0, sizeof cpus, &cpus) == 0);
+}
+
 static void *thread(void *argument)
 {
 	filter_begin();
@@ -49,6 +60,7 @@ int main(void)
 	struct sigaction action = { .sa_sigaction = on_trap, .sa_flags = SA_SIGINFO };
 	pthread_t other;
 
+	stay_on_this_cpu();
 	REQUIRE(sigaction(SIGSYS, &action, NULL) == 0);
 	REQUIRE(pthread_create(&other, NULL, thread, NULL) == 0);
 	pthread_join(other, NULL);
