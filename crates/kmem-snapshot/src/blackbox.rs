@@ -348,7 +348,7 @@ impl BlackBox {
         let (pid, books) = (self.header.pid, vec![books]);
         let budget = self.budget.clone();
         let faults = Vec::new();
-        Snapshot { pid, exe, comm, maps, books, faults, mappings, accounting, budget }
+        Snapshot { pid, exe, comm, time_ns: 0, maps, books, faults, mappings, accounting, budget }
     }
 }
 

@@ -63,6 +63,7 @@ use kmem_layout::site::{PeakEntry, PeakTable};
 use serde::Serialize;
 
 use crate::budget::Budget;
+use crate::clock::now_ns;
 use crate::core_file::CoreFile;
 use crate::error::ReadError;
 use crate::memory::{Image, PageState, Pages};
@@ -94,6 +95,8 @@ pub struct Snapshot {
     pub exe: String,
     /// Short name of the process.
     pub comm: String,
+    /// Time at which the reading began, in nanoseconds since 1970; 0 for a black box.
+    pub time_ns: u64,
     /// Mappings of the process, to resolve addresses with.
     pub maps: Maps,
     /// One per root block: several when several copies of the library are loaded.
@@ -188,7 +191,7 @@ impl Snapshot {
     fn of(image: &Image<'_>, objects: bool) -> Result<Self, ReadError> {
         // A process that ends meanwhile loses the path of its executable before its memory's copy
         // is complete.
-        let (pid, exe, comm) = (image.pid(), image.exe(), image.comm());
+        let (pid, exe, comm, time_ns) = (image.pid(), image.exe(), image.comm(), now_ns());
         let budget = image.budget();
         let read = |source: &Source<'_>, root: &Root| Books::read(source, root, objects);
         let Followed { maps, pages, kept: books, faults } = follow(image, &budget, read)?;
@@ -212,7 +215,7 @@ impl Snapshot {
         accounting.page_tables = image.page_tables();
         accounting.tables = Tables::known_by(pages.as_ref());
         image.verify()?;
-        Ok(Self { pid, exe, comm, maps, books, faults, mappings, accounting, budget })
+        Ok(Self { pid, exe, comm, time_ns, maps, books, faults, mappings, accounting, budget })
     }
 
     /// Sentences about the root blocks in [`Self::faults`], of bounded count.

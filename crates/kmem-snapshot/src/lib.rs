@@ -49,6 +49,7 @@
 //! select     a choice of processes: by pid, by name, by control group
 //! listing    the processes under kmem, by pid and by name
 //! process    a live process, by /proc
+//! clock      the time of day
 //! budget     the most memory and work that a reading may take
 //! error      why a process or its file cannot be read
 //! ```
@@ -75,6 +76,7 @@ pub mod bare;
 pub mod blackbox;
 pub mod books;
 pub mod budget;
+mod clock;
 pub mod control;
 #[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 pub mod core_file;

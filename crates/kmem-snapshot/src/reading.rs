@@ -232,7 +232,8 @@ impl Target {
         let files = kept.learn(&symbols, &snapshot.maps);
         let rows = sites.iter().chain(&mappings);
         notes.extend(nameless::note_of_process(rows, &snapshot.maps, &files));
-        let provenance = Provenance::of(self, &opened, moment.as_ref()).with_files(&files);
+        let provenance =
+            Provenance::of(self, &opened, &snapshot, moment.as_ref()).with_files(&files);
         let notes = Vec::new();
         Ok(Reading {
             snapshot,

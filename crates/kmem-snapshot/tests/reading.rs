@@ -3,10 +3,14 @@
 mod fake;
 mod fake_box;
 
+use std::time::Duration;
+
 use fake::sites::{CALLER, CALLER_INNER, CHAIN_LIBRARY_ALONE, NOWHERE};
 use fake_box::{CALLER as BOX_CALLER, FakeBox, PID};
+use kmem_snapshot::blackbox::Moment;
+use kmem_snapshot::recording::Recording;
 use kmem_snapshot::sites::total;
-use kmem_snapshot::{By, Filter, Note, Pattern, Query, ReadError, Target, When};
+use kmem_snapshot::{By, Filter, Note, Pattern, Query, ReadError, Reading, Recorder, Target, When};
 
 fn sum(target: &fake::Target) -> (i64, u64) {
     target.totals.values().fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
@@ -110,4 +114,29 @@ fn a_failure_keeps_the_notes_that_were_made_before_it() {
     let counters = Query { cumulative: true, ..Query::default() };
     let failure = Target::Process(fake.pid()).read(&counters).unwrap_err();
     assert!(matches!(failure.error, ReadError::BadSetting(_)), "{failure}");
+}
+
+#[test]
+fn the_record_of_a_black_box_that_is_newer_than_the_begin_of_a_reading_is_recorded() {
+    let fake = fake::Target::start("");
+    let (process, snapshot) = (fake.process(), fake.snapshot().unwrap());
+    let of_box = |time_ns| {
+        let mut reading = Reading::default();
+        reading.moment = Some(Moment { time_ns, ..Moment::default() });
+        reading.provenance.time_ns = time_ns;
+        reading
+    };
+    let dir = kmem_testing::directory();
+    let path = dir.path().join("rec");
+    let mut recorder = Recorder::create(&path, Duration::from_secs(1)).unwrap();
+    // Names are read after the books: the process may write a record meanwhile.
+    let (before, meanwhile) = (of_box(snapshot.time_ns - 1), of_box(snapshot.time_ns + 1));
+    recorder.snapshot(&process, &snapshot).unwrap();
+    recorder.reading(&before).unwrap();
+    assert_eq!(recorder.moments(), 1);
+    recorder.reading(&meanwhile).unwrap();
+    assert_eq!(recorder.moments(), 2);
+    recorder.end("ended by SIGSEGV").unwrap();
+    let times: Vec<u64> = Recording::open(&path).unwrap().times().collect();
+    assert_eq!(times, [snapshot.time_ns, snapshot.time_ns + 1]);
 }

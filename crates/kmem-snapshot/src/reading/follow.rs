@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::provenance::{Provenance, now_ns};
-use super::{Query, ReadFailure, Reading, Target};
+use super::{Provenance, Query, ReadFailure, Reading, Target};
 use crate::books::{Key, MappingOwner, MappingRow, SiteRow, Snapshot};
 use crate::budget::Budget;
+use crate::clock::now_ns;
 use crate::error::ReadError;
 use crate::process::{Maps, Process};
 use crate::recording::{About, Class, Moment, Writer};
@@ -282,7 +282,7 @@ impl Recorder {
     /// A moment with the account, the groups and the size classes.
     fn account(&mut self, snapshot: &Snapshot) -> Moment {
         let mut moment = Moment::default();
-        (moment.time_ns, moment.torn) = (now_ns(), snapshot.torn());
+        (moment.time_ns, moment.torn) = (snapshot.time_ns, snapshot.torn());
         moment.set_accounting(&snapshot.accounting);
         for books in &snapshot.books {
             for at in books.groups.below(0).take(MAX_GROUPS) {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Opened, Target};
 use crate::blackbox::Moment;
+use crate::books::Snapshot;
+use crate::clock::now_ns;
 use crate::listed::List;
 
 /// Time, machine and files that rows come from.
@@ -23,14 +24,19 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    pub(super) fn of(target: &Target, opened: &Opened, moment: Option<&Moment>) -> Self {
+    pub(super) fn of(
+        target: &Target,
+        opened: &Opened,
+        snapshot: &Snapshot,
+        moment: Option<&Moment>,
+    ) -> Self {
         let now = Self::now();
         let time_ns = match (target, opened) {
             (Target::Core { path, .. }, _) => written_ns(path),
             (_, Opened::BlackBox(of)) => {
                 moment.or(of.moment()).map_or(of.started_ns(), |moment| moment.time_ns)
             }
-            _ => now.time_ns,
+            _ => snapshot.time_ns,
         };
         Self { time_ns, ..now }
     }
@@ -64,10 +70,4 @@ fn written_ns(path: &Path) -> u64 {
         let ns = i128::from(of.mtime()) * 1_000_000_000 + i128::from(of.mtime_nsec());
         u64::try_from(ns).unwrap_or(0)
     })
-}
-
-/// Nanoseconds since 1970.
-pub(super) fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
