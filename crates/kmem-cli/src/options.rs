@@ -17,22 +17,34 @@ const LEAST: Duration = Duration::from_millis(1);
 /// Most time between two readings.
 const MOST: Duration = Duration::from_secs(86_400);
 /// The sources that are no black box.
-pub(crate) const NO_BOX: [&str; 6] =
-    ["pid", "core", "allocinfo", "kernel", "kernel_log", "recording"];
+pub(crate) const NO_BOX: [&str; 9] =
+    ["pid", "name", "cgroup", "all", "core", "allocinfo", "kernel", "kernel_log", "recording"];
 /// The sources that have no rows of kmem's own tables, and the filter that these rows never pass.
 pub(crate) const NO_METADATA: [&str; 5] =
     ["blackbox", "kernel", "kernel_log", "recording", "group"];
 /// The sources that are no file of a process.
-const NOT_DEAD: [&str; 5] = ["pid", "allocinfo", "kernel", "kernel_log", "recording"];
+const NOT_DEAD: [&str; 8] =
+    ["pid", "name", "cgroup", "all", "allocinfo", "kernel", "kernel_log", "recording"];
 /// The sources that are no log.
-const NO_LOG: [&str; 6] = ["pid", "core", "blackbox", "allocinfo", "kernel", "recording"];
+const NO_LOG: [&str; 9] =
+    ["pid", "name", "cgroup", "all", "core", "blackbox", "allocinfo", "kernel", "recording"];
 
-/// A process, its core file or its black box, with names of call sites; or rows that others
-/// counted.
+/// A process, its core file or its black box, with names of call sites; several processes; or rows
+/// that others counted.
 #[derive(clap::Args)]
 pub(crate) struct From {
     #[command(flatten)]
     one: One,
+    /// Add up the rows of all processes with this name, those of later, too; may be repeated
+    #[arg(long, value_name = "NAME", group = "source")]
+    name: Vec<String>,
+    /// Add up the rows of all processes in this control group or below it, those of later, too; may
+    /// be repeated
+    #[arg(long, value_name = "PATH", group = "source")]
+    cgroup: Vec<String>,
+    /// Add up the rows of all processes under kmem
+    #[arg(long, group = "source")]
+    all: bool,
     /// Read the rows in this file: allocinfo text of a kernel or of kmem dump, or JSON of kmem dump
     #[arg(long, value_name = "FILE", group = "source")]
     allocinfo: Option<PathBuf>,
@@ -76,7 +88,19 @@ impl From {
         if self.kernel {
             return Ok(Target::Kernel);
         }
-        Ok(match self.one.target()? {
+        if self.all || !self.name.is_empty() || !self.cgroup.is_empty() {
+            let (names, cgroups, all) = (self.name.clone(), self.cgroup.clone(), self.all);
+            let selection = Selection { names, cgroups, all, ..Selection::default() };
+            return Ok(Target::Processes(selection));
+        }
+        let one = self.one.target().map_err(|failure| match failure {
+            Failure::Choice { what, candidates } => {
+                let what = format!("{what}, or add them up with --name");
+                Failure::Choice { what, candidates }
+            }
+            other => other,
+        });
+        Ok(match one? {
             Target::Core { path, .. } => Target::Core { path, exe },
             Target::BlackBox { path, .. } => {
                 let when = if self.peak { When::Peak } else { When::Newest };

@@ -76,6 +76,7 @@ fn printed(program: &Program, fake: &FakeBox) -> Printed {
             live(&["dump"]),
             live(&["dump", "--by", "group,site", "--metadata", "--min", "1"]),
             live(&["dump", "--by", "node"]),
+            json(Command::new(KMEM).args(["dump", "--json", "--name", "callers"])),
             live(&["top", "--once", "--by", "pinned"]),
             live(&["top", "--once", "--by", "group"]),
             live(&["top", "--once", "--tree"]),

@@ -374,8 +374,8 @@ impl Books {
     }
 }
 
-/// How well the memory of the allocator's tables is known.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+/// How well the memory of the allocator's tables is known, the best first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tables {
     /// Counted page by page.
@@ -440,6 +440,27 @@ impl Accounting {
     pub fn other(&self) -> Option<i64> {
         let named = i64::try_from(self.parts?.total()).unwrap_or(i64::MAX);
         Some(self.unaccounted().saturating_sub(named))
+    }
+
+    /// The sum of the equations of several processes. A page that they share counts in each of
+    /// them. A term that one of them does not know is not known.
+    pub(crate) fn together<'a>(mut all: impl Iterator<Item = &'a Self>) -> Self {
+        let mut sum = all.next().copied().unwrap_or_default();
+        for of in all {
+            let both = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
+            sum = Self {
+                tracked: sum.tracked.saturating_add(of.tracked),
+                cached: sum.cached.saturating_add(of.cached),
+                overhead: sum.overhead.saturating_add(of.overhead),
+                tables: sum.tables.max(of.tables),
+                resident: sum.resident.saturating_add(of.resident),
+                untouched: both(sum.untouched, of.untouched),
+                swapped: both(sum.swapped, of.swapped),
+                parts: sum.parts.zip(of.parts).map(|(a, b)| a.plus(b)),
+                page_tables: both(sum.page_tables, of.page_tables),
+            };
+        }
+        sum
     }
 
     /// Adds the part of another root block.

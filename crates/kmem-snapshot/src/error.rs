@@ -216,6 +216,15 @@ pub enum ReadError {
         /// The wrong field, its value, and the expected value.
         what: String,
     },
+    /// No process under kmem is one of those that were chosen.
+    #[error(
+        "no process {choice} runs under kmem, or it is another user's; `kmem ls` lists those that \
+         do"
+    )]
+    NoneChosen {
+        /// The choice.
+        choice: String,
+    },
     /// No group has this path.
     #[error("process {pid} has no group {group}; `kmem group ls -p {pid}` lists its groups")]
     NoGroup {
@@ -266,6 +275,11 @@ impl ReadError {
         }
     }
 
+    /// True when the process has ended.
+    pub(crate) fn is_end(&self) -> bool {
+        matches!(self, Self::NoProcess { .. } | Self::Recycled { .. })
+    }
+
     /// True when the source is absent: no process, no file, no kmem in it, no books.
     #[must_use]
     pub fn is_absent(&self) -> bool {
@@ -277,6 +291,7 @@ impl ReadError {
             | Self::CoreNotInstrumented { .. }
             | Self::NothingRecorded { .. }
             | Self::NoGroup { .. }
+            | Self::NoneChosen { .. }
             | Self::ProfilingNever { .. } => true,
             Self::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
             Self::NoAllocinfo { why } => *why != Missing::Permission,

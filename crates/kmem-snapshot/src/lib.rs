@@ -25,7 +25,7 @@
 //! export     metrics and profiles over HTTP
 //! output     rows in the formats that other programs read
 //! page       a report as one HTML page
-//! reading    the entry: target -> rows, filtered, with notes
+//! reading    the entry: target -> rows, filtered, with notes; several processes as one
 //! kernel     the books of the kernel on this machine, and why there may be none
 //! listed     rows that a file lists: allocinfo text, JSON, a kernel's log, a recording
 //! recording  a file with the rows of many moments, written and read
@@ -123,7 +123,9 @@ pub use error::ReadError;
 pub use kernel::Summary as KernelMemory;
 pub use notes::Note;
 pub use process::Process;
-pub use reading::{By, Query, ReadFailure, Reading, Recorder, Symbolized, Target, When};
+pub use reading::{
+    By, ProcessTotal, Query, ReadFailure, Reading, Recorder, Symbolized, Target, When,
+};
 pub use select::Selection;
 pub use sites::{Filter, Pattern, Site};
 pub use symbols::DebugFiles;

@@ -121,6 +121,13 @@ pub enum Note {
     OverBudget(String),
     /// A file that is not, or may not be, the one that the process ran.
     Mismatch(String),
+    /// A note on some of several processes.
+    Of {
+        /// Their pids.
+        pids: Vec<u32>,
+        /// The note.
+        note: Box<Self>,
+    },
 }
 
 impl fmt::Display for Note {
@@ -197,6 +204,10 @@ impl fmt::Display for Note {
                  left out"
             ),
             Self::Mismatch(what) | Self::OverBudget(what) => f.write_str(what),
+            Self::Of { pids, note } => match pids[..] {
+                [pid] => write!(f, "process {pid}: {note}"),
+                _ => write!(f, "{} processes: {note}", pids.len()),
+            },
             _ => self.on_file(f),
         }
     }

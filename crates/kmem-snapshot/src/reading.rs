@@ -9,6 +9,7 @@ mod earlier;
 mod follow;
 mod nameless;
 mod provenance;
+mod several;
 mod sums;
 mod symbolize;
 mod target;
@@ -23,6 +24,7 @@ pub use details::{Details, OfSize};
 pub use follow::Recorder;
 pub(crate) use nameless::note_of_process;
 pub use provenance::Provenance;
+pub use several::ProcessTotal;
 pub use sums::ModuleTotal;
 pub use symbolize::Symbolized;
 pub use target::{CallSite, Target, ToldApart, When};
@@ -98,6 +100,8 @@ pub struct Reading {
     totals: Option<(i64, u64)>,
     /// Allocations and frees by tag.
     counts: Option<BTreeMap<u32, Counts>>,
+    /// The readings of several processes, of which this one is the sum.
+    parts: Vec<Self>,
 }
 
 /// A failed reading: the error, and the notes made before it.
@@ -150,6 +154,10 @@ impl Target {
     ///
     /// The errors of [`Target::read`].
     pub fn read_again(&self, query: &Query, kept: &mut Kept) -> Result<Reading, ReadFailure> {
+        if let Self::Processes(selection) = self {
+            self.check(query)?;
+            return several::read(selection, query, kept);
+        }
         let (reading, notes) = noted(|notes| self.rows(query, kept, notes))?;
         Ok(Reading { notes, ..reading })
     }
@@ -247,6 +255,7 @@ impl Target {
             accounted,
             totals: None,
             counts,
+            parts: Vec::new(),
         })
     }
 }
@@ -255,6 +264,9 @@ impl Target {
     /// Refuses what the target cannot answer, by its name.
     fn check(&self, query: &Query) -> Result<(), ReadError> {
         let is_box = matches!(self, Self::BlackBox { .. });
+        if matches!(self, Self::Processes(_)) && query.cumulative {
+            return Err(self.has_no("counters: --cumulative needs a black box"));
+        }
         if query.filter.group.is_some() && (self.is_list() || is_box) {
             return Err(self.has_no("groups: --group needs a process or its core file"));
         }
@@ -329,7 +341,8 @@ impl Reading {
         Some(self.snapshot.pid).filter(|&pid| pid != 0)
     }
 
-    /// Name of the target: the executable and the pid of a process, the path of a list.
+    /// Name of the target: the executable and the pid of a process, the path of a list, the number
+    /// of several processes.
     #[must_use]
     pub fn name(&self) -> String {
         self.named(&self.snapshot.exe)
@@ -343,6 +356,7 @@ impl Reading {
 
     fn named(&self, name: &str) -> String {
         match self.snapshot.pid {
+            _ if !self.parts.is_empty() => self.name_of_several(name),
             0 if self.totals.is_some() => name.to_owned(),
             pid => format!("{name} (pid {pid})"),
         }
@@ -360,6 +374,9 @@ impl Reading {
     pub fn mapped(&self) -> Option<u64> {
         if self.mappings.is_empty() {
             return None;
+        }
+        if !self.parts.is_empty() {
+            return self.parts.iter().map(Self::mapped).sum();
         }
         let in_box = self.moment.as_ref().map(|moment| moment.mapped_resident);
         in_box.or_else(|| self.snapshot.mappings.as_ref().map(Mappings::of_calls))

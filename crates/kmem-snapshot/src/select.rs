@@ -1,5 +1,7 @@
 //! A choice of processes: by pid, by name, by control group.
 
+use std::fmt;
+
 use crate::error::ReadError;
 use crate::listing::{Listed, Listing};
 use crate::process::Process;
@@ -19,6 +21,18 @@ pub struct Selection {
     pub all: bool,
     /// The kernel of this machine.
     pub kernel: bool,
+}
+
+impl fmt::Display for Selection {
+    /// Displays the choice of processes, as a part of a sentence behind "process".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers = self.pids.iter().map(|pid| format!("with the number {pid}"));
+        let names = self.names.iter().map(|name| format!("called {name}"));
+        let cgroups = self.cgroups.iter().map(|path| format!("in the control group {path}"));
+        let all = self.all.then(|| "of this machine".to_owned());
+        let choice: Vec<String> = numbers.chain(names).chain(cgroups).chain(all).collect();
+        f.write_str(&choice.join(" or "))
+    }
 }
 
 impl Selection {

@@ -353,15 +353,19 @@ pub struct GroupTotal {
 /// Adds up the rows of each group, in order of path. Rows without a group are left out.
 #[must_use]
 pub fn by_group(sites: &[Site]) -> Vec<GroupTotal> {
-    let mut totals: BTreeMap<&str, (i64, u64)> = BTreeMap::new();
-    for site in sites {
-        if let Some(group) = &site.group {
-            let sum = totals.entry(group).or_default();
-            *sum = (sum.0.saturating_add(site.bytes), sum.1.saturating_add(site.calls));
-        }
+    group_sums(sites.iter().filter_map(|of| Some((of.group.as_deref()?, of.bytes, of.calls))))
+}
+
+/// Adds up bytes and objects of paths of groups, in order of path.
+pub(crate) fn group_sums<Path: Ord + Into<String>>(
+    parts: impl IntoIterator<Item = (Path, i64, u64)>,
+) -> Vec<GroupTotal> {
+    let mut totals: BTreeMap<Path, (i64, u64)> = BTreeMap::new();
+    for (path, bytes, calls) in parts {
+        let sum = totals.entry(path).or_default();
+        *sum = (sum.0.saturating_add(bytes), sum.1.saturating_add(calls));
     }
-    let total =
-        |(group, (bytes, calls)): (&str, _)| GroupTotal { group: group.into(), bytes, calls };
+    let total = |(path, (bytes, calls)): (Path, _)| GroupTotal { group: path.into(), bytes, calls };
     totals.into_iter().map(total).collect()
 }
 

@@ -34,7 +34,7 @@ const KEYS: &str = "q quit   ? help   / filter   g view   s sort   t tree   ↓ 
 const HELP: &str = "\
 q       quit
 /       rows with a text (Esc: all again)
-g       sites, groups, modules, classes
+g       sites, processes, groups, modules, classes
 s       sort: by size, by objects, by name
 t       a tree of callers, a tree of sources, or rows
 p       pause, and go on

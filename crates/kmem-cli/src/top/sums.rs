@@ -2,10 +2,10 @@
 
 use std::cmp::Reverse;
 
-use kmem_snapshot::Reading;
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::report::size;
 use kmem_snapshot::sites::Order;
+use kmem_snapshot::{ProcessTotal, Reading};
 
 use super::view::Row;
 
@@ -15,6 +15,8 @@ pub(super) enum Unit {
     /// A call site.
     #[default]
     Site,
+    /// One of several processes.
+    Process,
     /// A group.
     Group,
     /// A module.
@@ -27,12 +29,25 @@ impl Unit {
     /// The next one of which the reading has rows. Call sites and modules always have some.
     pub(super) fn next(self, reading: &Reading) -> Self {
         match self {
-            Self::Site if !reading.by_group().is_empty() => Self::Group,
-            Self::Site | Self::Group => Self::Module,
+            Self::Site if !reading.by_process().is_empty() => Self::Process,
+            Self::Site | Self::Process if !reading.by_group().is_empty() => Self::Group,
+            Self::Site | Self::Process | Self::Group => Self::Module,
             Self::Module if !reading.by_class().is_empty() => Self::Class,
             Self::Module | Self::Class => Self::Site,
         }
     }
+}
+
+/// Rows of processes, each with its executable and its pid.
+pub(super) fn processes(reading: &Reading, order: Order) -> Vec<Row> {
+    let mut totals = reading.by_process();
+    match order {
+        Order::Calls => totals.sort_by_key(|of| Reverse((of.calls, of.bytes))),
+        Order::Size | Order::Pinned => totals.sort_by_key(|of| Reverse((of.bytes, of.calls))),
+        Order::Tag => totals.sort_by(|a, b| a.exe.cmp(&b.exe)),
+    }
+    let named = |of: &ProcessTotal| format!("{} (pid {})", of.exe, of.pid);
+    totals.iter().map(|of| row(&named(of), of.bytes, of.calls, None)).collect()
 }
 
 /// Rows of groups, each with its path.

@@ -93,6 +93,7 @@ impl View {
                 (vec![PINNED, SOLE, SIZE, OBJECTS], "FUNCTION")
             }
             (None, Unit::Site) => (vec![SIZE, OBJECTS], "FUNCTION"),
+            (None, Unit::Process) => (vec![SIZE, OBJECTS], "PROCESS"),
             (None, Unit::Group) => (vec![SIZE, OBJECTS], "GROUP"),
             (None, Unit::Module) => (vec![SIZE, OBJECTS], "MODULE"),
             (None, Unit::Class) => (vec![SIZE, OBJECTS, SLABS], "SIZE CLASS"),
@@ -142,6 +143,7 @@ fn rows_of(reading: &Reading, choice: Choice) -> Vec<Row> {
     let order = choice.order;
     match choice.unit {
         Unit::Site => site_rows(reading, choice),
+        Unit::Process => sums::processes(reading, order),
         Unit::Group => sums::groups(reading, order),
         Unit::Module => sums::modules(reading, order),
         Unit::Class => sums::classes(reading, order),

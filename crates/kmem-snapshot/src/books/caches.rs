@@ -47,7 +47,17 @@ impl Cache {
         format!("kmalloc-{}", self.request)
     }
 
-    /// Adds the counts of the same cache in another copy of the library.
+    /// Adds up those that are alike, the smallest first.
+    pub(crate) fn together(caches: impl Iterator<Item = Self>) -> Vec<Self> {
+        let mut sums: BTreeMap<(u32, u32, u32), Self> = BTreeMap::new();
+        for cache in caches {
+            let key = (cache.size, cache.objects_per_slab, cache.pages_per_slab);
+            sums.entry(key).and_modify(|sum| sum.add(&cache)).or_insert(cache);
+        }
+        sums.into_values().collect()
+    }
+
+    /// Adds the counts of the same cache in another copy of the library, or in another process.
     fn add(&mut self, other: &Self) {
         self.active = self.active.saturating_add(other.active);
         self.slabs = self.slabs.saturating_add(other.slabs);
@@ -175,16 +185,10 @@ impl Snapshot {
         if let Some(path) = group {
             self.groups_at(path)?;
         }
-        let mut sums: BTreeMap<(u32, u32, u32), Cache> = BTreeMap::new();
-        let caches = self.books.iter().flat_map(|books| match group {
+        Ok(Cache::together(self.books.iter().flat_map(|books| match group {
             None => books.caches.clone(),
             Some(path) => books.caches_of(&books.below(path)),
-        });
-        for cache in caches {
-            let key = (cache.size, cache.objects_per_slab, cache.pages_per_slab);
-            sums.entry(key).and_modify(|sum| sum.add(&cache)).or_insert(cache);
-        }
-        Ok(sums.into_values().collect())
+        })))
     }
 
     /// The caches that the program named, by name and size, those of all copies of the library

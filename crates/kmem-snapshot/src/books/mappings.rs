@@ -46,6 +46,16 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// The sum of both.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            mappings: self.mappings.saturating_add(other.mappings),
+            stacks: self.stacks.saturating_add(other.stacks),
+            code: self.code.saturating_add(other.code),
+            files: self.files.saturating_add(other.files),
+        }
+    }
+
     /// Sum of all parts.
     #[must_use]
     pub fn total(&self) -> u64 {

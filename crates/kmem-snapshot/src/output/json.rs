@@ -23,20 +23,25 @@ use crate::sites::{Site, total};
 pub fn reading(reading: &Reading, rows: &[Site]) -> Value {
     let snapshot = &reading.snapshot;
     let (bytes, calls) = reading.totals();
+    let books = || reading.books();
     let mut json = json!({
         "pid": reading.pid(),
         "exe": snapshot.exe,
         "host": reading.provenance.host,
         "time_ns": reading.provenance.time_ns,
-        "copies": snapshot.books.len(),
-        "torn": snapshot.torn(),
-        "used_pages": snapshot.books.iter().map(|b| b.used_pages).sum::<u64>(),
+        "copies": books().count(),
+        "torn": books().map(|of| of.torn).sum::<u64>(),
+        "used_pages": books().map(|of| of.used_pages).sum::<u64>(),
         "totals": { "bytes": bytes, "calls": calls },
         "accounting": reading.accounting().map(|_| accounting(snapshot)),
         "notes": reading.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "build_ids": reading.provenance.build_ids,
         "rows": rows,
     });
+    let processes = reading.by_process();
+    if !processes.is_empty() {
+        json["processes"] = json!(processes);
+    }
     if reading.filtered {
         let (bytes, calls) = total(&reading.sites);
         json["filtered"] = json!({ "bytes": bytes, "calls": calls });

@@ -20,6 +20,15 @@ pub struct Details {
     pub groups: Vec<GroupTotal>,
 }
 
+impl Details {
+    /// Puts the largest sizes and groups first.
+    pub(super) fn sorted(mut self) -> Self {
+        self.sizes.sort_by_key(|of| Reverse((of.bytes(), of.size)));
+        self.groups.sort_by_key(|of| Reverse((of.bytes, of.calls)));
+        self
+    }
+}
+
 /// Live objects of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OfSize {
@@ -41,6 +50,9 @@ impl Reading {
     /// The details of a row of this reading.
     #[must_use]
     pub fn details(&self, site: &Site) -> Details {
+        if !self.parts.is_empty() {
+            return self.details_of_several(site);
+        }
         // Mapped memory is in no slab, and no group pays for it.
         let none = self.snapshot.books.is_empty() || !self.accounted;
         if none || site.mapped.is_some() || site.tags.is_empty() {
@@ -67,18 +79,15 @@ impl Reading {
         if let Some(group) = &site.group {
             rows.retain(|row| row.group.as_ref() == Some(group));
         }
-        let mut groups = by_group(&rows);
-        groups.sort_by_key(|of| Reverse((of.bytes, of.calls)));
-        let mut details = Details { groups, ..Details::default() };
+        let mut details = Details { groups: by_group(&rows), ..Details::default() };
         // All groups share the slabs, and sizes are those of all groups.
         if site.group.is_none() {
             details.pinned = Some(pinned[0]);
             if self.snapshot.books.iter().all(|books| books.sizes.is_exact()) {
                 let sizes = by_size.into_iter().map(|(size, calls)| OfSize { size, calls });
                 details.sizes = sizes.collect();
-                details.sizes.sort_by_key(|of| Reverse((of.bytes(), of.size)));
             }
         }
-        details
+        details.sorted()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Reading, main_module};
 use crate::books::Cache;
-use crate::sites::{GroupTotal, Origin, Site, by_group};
+use crate::sites::{GroupTotal, Origin, Site, by_group, group_sums};
 
 /// Live bytes and objects of the rows of one module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,7 +22,10 @@ impl Reading {
     #[must_use]
     pub fn module_of(&self, origin: &Origin) -> String {
         // A list without a process has rows of a kernel, or of a program that it does not name.
-        let main = self.pid().map_or("(main)", |_| main_module(&self.snapshot));
+        // Several processes may run several programs.
+        let is_known = self.pid().is_some() || !self.parts.is_empty();
+        let main = Some(main_module(&self.snapshot)).filter(|name| is_known && !name.is_empty());
+        let main = main.unwrap_or("(main)");
         let named = origin.module(main).filter(|name| !name.is_empty());
         named.unwrap_or_else(|| without_module(origin))
     }
@@ -54,17 +57,17 @@ impl Reading {
         if self.filtered || self.sites.iter().any(|site| site.group.is_some()) {
             return by_group(&self.sites);
         }
-        let mut totals: BTreeMap<String, (i64, u64)> = BTreeMap::new();
+        if !self.parts.is_empty() {
+            return self.groups_of_several();
+        }
+        let mut rows = Vec::new();
         for books in self.snapshot.books.iter().filter(|_| self.accounted) {
             for at in books.groups.below(0) {
-                for row in books.rows_of(&(at..at + 1)) {
-                    let sum = totals.entry(books.groups.path(at)).or_default();
-                    *sum = (sum.0.saturating_add(row.bytes), sum.1.saturating_add(row.calls));
-                }
+                let (path, own) = (books.groups.path(at), books.rows_of(&(at..at + 1)));
+                rows.extend(own.into_iter().map(|row| (path.clone(), row.bytes, row.calls)));
             }
         }
-        let total = |(group, (bytes, calls))| GroupTotal { group, bytes, calls };
-        totals.into_iter().map(total).collect()
+        group_sums(rows)
     }
 
     /// The size classes that have slabs, the smallest first. Empty for a target without slabs, and
@@ -73,6 +76,9 @@ impl Reading {
     pub fn by_class(&self) -> Vec<Cache> {
         if self.filtered {
             return Vec::new();
+        }
+        if !self.parts.is_empty() {
+            return self.classes_of_several();
         }
         let mut caches = self.snapshot.caches(None).unwrap_or_default();
         caches.retain(|cache| cache.slabs != 0);

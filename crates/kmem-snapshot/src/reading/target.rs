@@ -15,6 +15,7 @@ use crate::listed::{self, Kind, List};
 use crate::notes::Note;
 use crate::process::Process;
 use crate::recording::At;
+use crate::select::Selection;
 use crate::sites::Origin;
 use crate::symbols::{Kept, Modules, Place, Symbols};
 
@@ -39,6 +40,8 @@ const WHOLE: &str = "a process with -p, or its core file with --core";
 pub enum Target {
     /// A live process, by pid.
     Process(u32),
+    /// Live processes, which are chosen anew for each reading. Their rows are added up.
+    Processes(Selection),
     /// A dead process, by its core file.
     Core {
         /// The core file.
@@ -152,10 +155,10 @@ impl Target {
         })
     }
 
-    /// True for a live process and for the kernel, whose books change.
+    /// True for live processes and for the kernel, whose books change.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        matches!(self, Self::Process(_) | Self::Kernel)
+        matches!(self, Self::Process(_) | Self::Processes(_) | Self::Kernel)
     }
 
     /// True for rows by place alone, without the memory behind them.
@@ -171,6 +174,7 @@ impl Target {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Process(pid) => format!("process {pid}"),
+            Self::Processes(selection) => format!("processes {selection}"),
             Self::Kernel => ALLOCINFO.to_owned(),
             Self::Core { path, .. }
             | Self::BlackBox { path, .. }
@@ -182,7 +186,11 @@ impl Target {
 
     /// The error for a question that the target cannot answer.
     pub(super) fn has_no(&self, what: &str) -> ReadError {
-        let kind = if self.is_list() { "a list of call sites" } else { "a black box" };
+        let kind = match self {
+            Self::Processes(_) => "the sum of several processes",
+            _ if self.is_list() => "a list of call sites",
+            _ => "a black box",
+        };
         ReadError::BadSetting(format!("{}: {kind} has no {what}", self.name()))
     }
 
@@ -237,15 +245,18 @@ impl Target {
                 path: path.to_string_lossy().into_owned(),
                 what: format!("a black box has no memory: name {WHOLE}"),
             }),
-            Self::List(_) | Self::KernelLog { .. } | Self::Recording { .. } | Self::Kernel => {
-                Err(self.has_no(&format!("free blocks of pages: name {WHOLE}")))
-            }
+            Self::Processes(_)
+            | Self::List(_)
+            | Self::KernelLog { .. }
+            | Self::Recording { .. }
+            | Self::Kernel => Err(self.has_no(&format!("free blocks of pages: name {WHOLE}"))),
         }
     }
 
     pub(super) fn exe(&self) -> Option<&Path> {
         match self {
             Self::Process(_)
+            | Self::Processes(_)
             | Self::List(_)
             | Self::KernelLog { .. }
             | Self::Recording { .. }
@@ -290,9 +301,11 @@ impl Target {
                 notes.push(Note::Moment { pid, exe, of });
                 Ok((Opened::BlackBox(black_box), snapshot))
             }
-            Self::List(_) | Self::KernelLog { .. } | Self::Recording { .. } | Self::Kernel => {
-                Err(self.has_no(&format!("books: name {WHOLE}")))
-            }
+            Self::Processes(_)
+            | Self::List(_)
+            | Self::KernelLog { .. }
+            | Self::Recording { .. }
+            | Self::Kernel => Err(self.has_no(&format!("books: name {WHOLE}"))),
         }
     }
 
@@ -303,7 +316,9 @@ impl Target {
             Self::KernelLog { path, list } => Some(List::of_log(path, *list, notes)),
             Self::Recording { path, at } => Some(List::of_recording(path, *at, notes)),
             Self::Kernel => Some(kernel::read(notes)),
-            Self::Process(_) | Self::Core { .. } | Self::BlackBox { .. } => None,
+            Self::Process(_) | Self::Processes(_) | Self::Core { .. } | Self::BlackBox { .. } => {
+                None
+            }
         }
     }
 

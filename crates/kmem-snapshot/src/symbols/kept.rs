@@ -25,9 +25,21 @@ pub struct Kept {
     process: Option<(u32, u64)>,
     places: HashMap<u64, (Key, Arc<Place>)>,
     build_ids: BTreeMap<String, String>,
+    /// Names of several processes that are read as one, by pid.
+    several: BTreeMap<u32, Self>,
 }
 
 impl Kept {
+    /// The names of one of several processes.
+    pub(crate) fn of(&mut self, pid: u32) -> &mut Self {
+        self.several.entry(pid).or_default()
+    }
+
+    /// Forgets the names of other processes than these.
+    pub(crate) fn keep_only(&mut self, pids: &[u32]) {
+        self.several.retain(|pid, _| pids.contains(pid));
+    }
+
     /// Forgets the names that are not good for these addresses, which are sorted. Returns the
     /// addresses without a name.
     pub(crate) fn new_among(
