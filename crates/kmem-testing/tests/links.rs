@@ -1,5 +1,5 @@
-//! Links between the pages of the repository lead to files and headings that exist, and the book
-//! has every page of `docs`.
+//! Links between the pages of the repository lead to files and headings that exist. The tests that
+//! pages name exist, too, and the book has every page of `docs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,6 +89,29 @@ fn every_link_leads_to_a_file_and_a_heading() {
     assert!(found.is_empty(), "{} links lead nowhere:\n{}", found.len(), found.join("\n"));
 }
 
+/// Paths of tests that the prose of a page quotes.
+fn quoted_tests(page: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (line, text) in prose(page) {
+        let quoted = text.split('`').skip(1).step_by(2);
+        let is_test = |quoted: &&str| quoted.starts_with("tests/") && quoted.ends_with(".rs");
+        found.extend(quoted.filter(is_test).map(|path| (line, path)));
+    }
+    found
+}
+
+#[test]
+fn every_test_that_a_page_names_by_its_path_exists() {
+    let files = tree::files();
+    let exists = |test: &str| files.iter().any(|path| path.ends_with(&format!("/{test}")));
+    let mut found = Vec::new();
+    for (path, page) in &pages() {
+        let lost = quoted_tests(page).into_iter().filter(|(_, test)| !exists(test));
+        found.extend(lost.map(|(line, test)| format!("{path}:{line}: {test}")));
+    }
+    assert!(found.is_empty(), "{} tests do not exist:\n{}", found.len(), found.join("\n"));
+}
+
 #[test]
 fn the_book_has_every_page_of_the_documentation_once() {
     let pages = pages();
@@ -103,6 +126,13 @@ fn the_book_has_every_page_of_the_documentation_once() {
 /// Tests of the reader of links.
 mod reader {
     use super::*;
+
+    #[test]
+    fn a_test_is_a_path_in_quotes_outside_of_fences() {
+        let page =
+            "`tests/a.rs` and tests/b.rs, `src/c.rs`\n```\n`tests/d.rs`\n```\n`tests/e/f.rs`";
+        assert_eq!(quoted_tests(page), [(1, "tests/a.rs"), (5, "tests/e/f.rs")]);
+    }
 
     #[test]
     fn a_link_to_no_file_or_no_heading_is_found() {
