@@ -20,7 +20,6 @@ use crate::statistics::{minimum, rounded};
 use crate::table::{self, Document};
 use contender::{Contender, Variant};
 use fragmentation::Fragmentation;
-use kmem_core::class::PageClass;
 use kmem_core::units::Order;
 use pattern::{Pattern, Work};
 use report::{Row, text};
@@ -33,7 +32,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Options {
     #[command(flatten)]
     common: table::Options,
-    /// Orders to measure: 0 to 3 and 9, which have arrays of their own.
+    /// Orders to measure, from 0 to 9.
     #[arg(
         long,
         value_name = "ORDERS",
@@ -45,8 +44,8 @@ pub(crate) struct Options {
 }
 
 fn order(text: &str) -> Result<u8, String> {
-    let order = text.parse().ok().filter(|&order| PageClass::of(Order(order)).is_some());
-    order.ok_or_else(|| "blocks of the orders 0, 1, 2, 3 and 9 have arrays of their own".to_owned())
+    let order = text.parse().ok().filter(|&order| order <= Order::PAGEBLOCK.0);
+    order.ok_or_else(|| "CPUs keep blocks of the orders 0 to 9".to_owned())
 }
 
 /// Time for the rounds of one workload.

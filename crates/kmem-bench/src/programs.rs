@@ -1,5 +1,5 @@
 //! `kmem-bench programs`: wall time and peak memory of real programs, unmodified, under preloaded
-//! allocators. `kmem-never` is kmem without books.
+//! allocators. `kmem-never` is kmem without books, `kmem-no-thp` is kmem without huge pages.
 //!
 //! In a round every program runs once under every allocator, and each round starts with another
 //! allocator. Seconds are the minimum and the median of the rounds, memory is the median of the
@@ -53,17 +53,29 @@ struct Allocator {
     conf: Option<&'static str>,
 }
 
-/// The allocators of the table, with the sonames of those of the distribution. The C library is
-/// preloaded, too, because some programs link another allocator.
-const ALLOCATORS: [(&str, Option<&str>); 5] = [
-    ("kmem", None),
-    (NEVER, None),
-    ("jemalloc", Some("libjemalloc.so.2")),
-    ("mimalloc", Some("libmimalloc.so.2")),
-    ("glibc", Some("libc.so.6")),
+/// The allocators of the table, with the sonames of those of the distribution, and kmem with these
+/// configurations. The C library is preloaded, too, because some programs link another allocator.
+const ALLOCATORS: [(&str, Source); 6] = [
+    ("kmem", Source::Kmem(None)),
+    (NEVER, Source::Kmem(Some("mem_profiling:never"))),
+    (NO_THP, Source::Kmem(Some("thp:never"))),
+    ("jemalloc", Source::System("libjemalloc.so.2")),
+    ("mimalloc", Source::System("libmimalloc.so.2")),
+    ("glibc", Source::System("libc.so.6")),
 ];
 /// kmem without books.
 const NEVER: &str = "kmem-never";
+/// kmem that asks for no huge pages.
+const NO_THP: &str = "kmem-no-thp";
+
+/// Where an allocator comes from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// The library of this workspace, with this `KMEM_CONF`.
+    Kmem(Option<&'static str>),
+    /// A library of the distribution, by its soname.
+    System(&'static str),
+}
 
 /// Measures the table and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
@@ -128,14 +140,17 @@ fn selected_allocators(names: &[String], machine: &mut Machine) -> Result<Vec<Al
         return Err(Failure::Absent(format!("no allocator `{name}`; there are {known}")));
     }
     let mut found = Vec::new();
-    for (name, soname) in ALLOCATORS {
+    for (name, source) in ALLOCATORS {
         if !names.is_empty() && !names.iter().any(|wanted| wanted == name) {
             continue;
         }
-        let library = match soname {
-            None => libkmem().ok_or_else(|| Failure::Absent(format!("kmem: {NO_LIBKMEM}")))?,
-            Some(soname) => match system_library(soname) {
-                Some(library) => library,
+        let (library, conf) = match source {
+            Source::Kmem(conf) => {
+                let absent = || Failure::Absent(format!("kmem: {NO_LIBKMEM}"));
+                (libkmem().ok_or_else(absent)?, conf)
+            }
+            Source::System(soname) => match system_library(soname) {
+                Some(library) => (library, None),
                 None => {
                     let reason = format!("no {soname}; {INSTALL}");
                     machine.missing.insert(name.to_owned(), reason);
@@ -148,7 +163,6 @@ fn selected_allocators(names: &[String], machine: &mut Machine) -> Result<Vec<Al
             return Err(Failure::Absent(reason));
         }
         machine.allocators.insert(name.to_owned(), library.display().to_string());
-        let conf = (name == NEVER).then_some("mem_profiling:never");
         found.push(Allocator { name, library, conf });
     }
     Ok(found)

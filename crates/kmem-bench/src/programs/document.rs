@@ -1,6 +1,6 @@
 //! The rows of the programs table, and the table as text.
 
-use super::{NEVER, Run, summary};
+use super::{NEVER, NO_THP, Run, summary};
 use crate::machine::Machine;
 use crate::statistics::rounded;
 use crate::table::Grid;
@@ -80,7 +80,7 @@ pub(super) fn text(machine: &Machine, rows: &[Row]) -> String {
     let mut programs: Vec<_> = rows.iter().map(|row| row.program).collect();
     programs.dedup();
     for program in programs {
-        for other in [BEST, NEVER] {
+        for other in [BEST, NEVER, NO_THP] {
             let time = ratio(rows, program, other, |row| row.seconds);
             let memory = ratio(rows, program, other, |row| row.rss_bytes as f64);
             if let (Some(time), Some(memory)) = (time, memory) {
