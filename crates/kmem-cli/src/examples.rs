@@ -95,6 +95,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("group set", &["kmem group set -p 1234 /tenants/a memory.max=100M"]),
     ("group create", &["kmem group create -p 1234 /tenants/a memory.max=100M"]),
     ("group rm", &["kmem group rm -p 1234 /tenants/a"]),
+    ("mount", &["kmem mount /mnt/kmem"]),
     ("slabinfo", &["kmem slabinfo -p 1234"]),
     (
         "completions",

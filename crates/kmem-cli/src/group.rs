@@ -1,8 +1,8 @@
 //! `kmem group`: the groups that memory is charged to, and their limits.
 
 mod create;
-mod file;
-mod set;
+pub(crate) mod file;
+pub(crate) mod set;
 mod show;
 
 use std::io::{self, BufWriter, Write};

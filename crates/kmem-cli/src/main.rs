@@ -89,6 +89,7 @@ mod manual;
 mod modinfo;
 mod modload;
 mod modstats;
+mod mount;
 mod options;
 #[cfg(test)]
 mod pages;
@@ -183,6 +184,11 @@ enum Command {
     Modstats(modstats::Args),
     /// Show groups, their memory and their limits; set limits in a running process
     Group(group::Args),
+    /// Show processes, their call sites and their groups as files in a directory
+    ///
+    /// Each process has PID/allocinfo, PID/slabinfo and PID/groups, in which limits can be written.
+    /// It runs until DIR is unmounted.
+    Mount(mount::Args),
     /// Print the size classes and caches of a process or a core file, in the columns of
     /// /proc/slabinfo
     Slabinfo(slabinfo::Args),
@@ -208,6 +214,7 @@ fn main() -> ExitCode {
         Command::Lsmod(args) => lsmod::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Modstats(args) => modstats::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Group(args) => group::main(&args).map(|()| ExitCode::SUCCESS),
+        Command::Mount(args) => mount::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Slabinfo(args) => slabinfo::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export::main(&args).map(|()| ExitCode::SUCCESS),
         Command::Attach(args) => attach::main(&args).map(|()| ExitCode::SUCCESS),

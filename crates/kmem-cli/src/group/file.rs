@@ -8,20 +8,20 @@ use serde_json::Value;
 
 /// A file of a group.
 #[derive(Clone, Copy)]
-pub(super) struct File {
+pub(crate) struct File {
     /// Name of the file.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// Help text.
-    pub(super) meaning: &'static str,
+    pub(crate) meaning: &'static str,
     /// True when the root has the file. As in cgroup v2, the root has no limits and no charge.
-    pub(super) of_root: bool,
+    pub(crate) of_root: bool,
     /// Source of the file's contents.
-    pub(super) source: Source,
+    pub(crate) source: Source,
 }
 
 /// Source of a file's contents.
 #[derive(Clone, Copy)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// One number of bytes.
     Bytes(fn(&Group) -> u64),
     /// A limit in bytes, which can be written.
@@ -33,18 +33,18 @@ pub(super) enum Source {
 }
 
 /// A line of a file.
-pub(super) struct Key {
+pub(crate) struct Key {
     /// Name of the line.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// Help text.
     #[cfg_attr(not(test), expect(dead_code, reason = "for docs/groups.md"))]
-    pub(super) meaning: &'static str,
+    pub(crate) meaning: &'static str,
     /// The number.
     of: fn(&Group) -> u64,
 }
 
 /// All files of a group.
-pub(super) static FILES: [File; 7] = [
+pub(crate) static FILES: [File; 7] = [
     File {
         name: "memory.current",
         meaning: "live allocations of the group and the groups below it, 4 bytes of metadata for \
@@ -157,7 +157,7 @@ impl ValueEnum for File {
 
 impl File {
     /// The limit that the file sets, if it can be written.
-    pub(super) fn limit(&self) -> Option<Limit> {
+    pub(crate) fn limit(&self) -> Option<Limit> {
         match self.source {
             Source::Limit(limit, _) => Some(limit),
             Source::Bytes(_) | Source::Kinds(_) | Source::Counts(_) => None,
@@ -166,7 +166,7 @@ impl File {
 
     /// Contents of the file. Each copy of kmem in the process has a group and a limit of its own;
     /// the file has the sums.
-    pub(super) fn contents(&self, groups: &[&Group]) -> Contents {
+    pub(crate) fn contents(&self, groups: &[&Group]) -> Contents {
         let sum = |of: fn(&Group) -> u64| groups.iter().map(|group| of(group)).sum();
         match self.source {
             Source::Bytes(of) => Contents::Value(Some(sum(of))),
@@ -182,7 +182,7 @@ impl File {
 }
 
 /// Contents of a file.
-pub(super) enum Contents {
+pub(crate) enum Contents {
     /// One number; none stands for no limit.
     Value(Option<u64>),
     /// Lines of a name and a number.
@@ -191,7 +191,7 @@ pub(super) enum Contents {
 
 impl Contents {
     /// The lines of the file.
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         match self {
             Self::Value(None) => vec!["max".to_owned()],
             Self::Value(Some(bytes)) => vec![bytes.to_string()],
@@ -200,7 +200,7 @@ impl Contents {
     }
 
     /// The file as JSON.
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         match self {
             Self::Value(bytes) => (*bytes).into(),
             Self::Keyed(lines) => lines.iter().map(|&(key, n)| (key, n)).collect(),

@@ -45,11 +45,15 @@ pub(super) fn parse(text: &str) -> Result<Request, String> {
         return Err(format!("unknown file {name:?}; there are {}", files.join(", ")));
     };
     let limit = file.limit().ok_or_else(|| format!("{name} can be read, not written"))?;
-    let bytes = match value.trim() {
-        "max" => NO_LIMIT,
-        size => parse_size(size)?.unsigned_abs(),
-    };
-    Ok(Request { limit, bytes })
+    Ok(Request { limit, bytes: size_or_max(value.trim())? })
+}
+
+/// Parses a size such as `100M`, or `max` for no limit, into bytes.
+pub(crate) fn size_or_max(text: &str) -> Result<u64, String> {
+    match text {
+        "max" => Ok(NO_LIMIT),
+        size => Ok(parse_size(size)?.unsigned_abs()),
+    }
 }
 
 pub(super) fn main(args: &Args) -> Result<(), Failure> {

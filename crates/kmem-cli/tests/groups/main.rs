@@ -1,5 +1,6 @@
 //! The command on a real program with groups, against the program's own counts.
 
+mod mount;
 #[path = "../program/mod.rs"]
 mod program;
 #[path = "../formats/readers.rs"]
