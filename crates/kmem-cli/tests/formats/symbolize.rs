@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::program::{KMEM, Program, compile, directory, json, text};
+use super::program::{KMEM, Program, compile, directory, json, preload, text};
 
 /// A row of 3 MiB at one call.
 const FUNCTION: &str = "large";
@@ -108,6 +108,39 @@ fn debug_files_name_json_and_recordings_of_a_program_that_is_gone() {
     assert_eq!(row(&again)["bytes"], 3 << 20);
     assert_eq!(again["totals"], before["totals"]);
     assert_eq!(again["build_ids"], before["build_ids"]);
+}
+
+#[test]
+fn debug_files_name_the_core_of_a_program_that_is_gone() {
+    let dir = directory();
+    // The text lies at other addresses in the program than in its file.
+    let id = ["-Wl,--build-id=0xfb0123456789abcdef", "-Wl,-Ttext=0x105000"];
+    let flags = [&["-s"], &id[..]].concat();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -v 1000000; ulimit -c 1000000; exec \"$0\" abort"]);
+    command.arg(compile("dies", &flags, dir.path())).current_dir(dir.path());
+    preload(&mut command, "", dir.path());
+    let mut program = Program::run(command, dir);
+    let Some(core) = program.die(b'x') else { return };
+    let dir = program.dir.path();
+    std::fs::remove_file(dir.join("dies")).unwrap();
+    let symbolize = || {
+        let mut command = Command::new(KMEM);
+        command.arg("symbolize").arg(&core).env_remove("DEBUGINFOD_URLS");
+        command
+    };
+    let has = |json: &Value, name: &str| rows(json).iter().any(|row| row["function"] == name);
+    let before = json(&mut symbolize());
+    assert!(!has(&before, "touched"), "{before:#}");
+    let names = dir.join("debug/.build-id/fb");
+    std::fs::create_dir_all(&names).unwrap();
+    let whole = compile("dies", &id, &names);
+    std::fs::rename(whole, names.join("0123456789abcdef.debug")).unwrap();
+    let after = json(symbolize().arg("--debug-dir").arg(dir.join("debug")));
+    for name in ["small", "touched", "untouched", "freed"] {
+        assert!(has(&after, name), "{name}: {after:#}");
+    }
+    assert_eq!(after["totals"], before["totals"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! checked to be the files that it mapped.
 
 use std::fs::File;
+use std::io::Cursor;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
@@ -31,15 +32,25 @@ pub(super) fn source_of(
     if !mapping.is_file() {
         return None;
     }
-    let Some(file) = debug_file::open(path, 0) else {
-        mismatches.push(format!("{}: cannot be opened here; no names from it", path.display()));
-        return None;
+    let what = match debug_file::open(path, 0) {
+        None => "cannot be opened here".to_owned(),
+        Some(file) => match same_file(core, mapping, &file) {
+            Ok(()) => return Some(Box::new(file)),
+            Err(what) => what,
+        },
     };
-    if let Err(what) = same_file(core, mapping, &file) {
-        mismatches.push(format!("{}: {what}; no names from it", path.display()));
-        return None;
-    }
-    Some(Box::new(file))
+    mismatches.push(format!("{}: {what}; no names from it", path.display()));
+    headers_in(core, mapping)
+}
+
+/// The headers of a module as a file without sections, which has no names. It tells the build id
+/// and the addresses of the module's parts, so that a debug file can name them later.
+fn headers_in(core: &CoreFile, mapping: &Mapping) -> Option<Box<dyn ReadSeek>> {
+    let mut page = first_page(core, mapping)?;
+    // e_shoff, e_shnum and e_shstrndx of a 64-bit file.
+    page[40..48].fill(0);
+    page[60..64].fill(0);
+    Some(Box::new(Cursor::new(page)))
 }
 
 /// Opens the file of a mapping of which only the line in `maps` is known, or `other` in its place.
@@ -73,17 +84,7 @@ pub(super) fn source_by_name(
 /// Compares the first page of a module in the core with that of a file: its build-id, or all of it
 /// where there is none. A page that was not dumped counts as equal.
 fn same_file(core: &CoreFile, mapping: &Mapping, file: &File) -> Result<(), String> {
-    // The first page is mapped near the others, and below them.
-    let below = core.maps().all();
-    let below = &below[..below.partition_point(|m| m.start <= mapping.start)];
-    let mut near = below.iter().rev().take(MAX_PARTS);
-    let Some(first) = near.find(|m| m.path == mapping.path && m.offset == 0) else {
-        return Ok(());
-    };
-    let mut mapped = [0; 4096];
-    if core.memory().read(first.start, &mut mapped).is_err() {
-        return Ok(());
-    }
+    let Some(mapped) = first_page(core, mapping) else { return Ok(()) };
     let mut here = [0; 4096];
     // The kernel maps a file shorter than a page with zeroes behind it.
     let read = file.read_at(&mut here, 0);
@@ -100,6 +101,18 @@ fn same_file(core: &CoreFile, mapping: &Mapping, file: &File) -> Result<(), Stri
         text(on_disk.as_deref()),
         text(in_core.as_deref())
     ))
+}
+
+/// The first page of a mapping's file, if it was dumped.
+fn first_page(core: &CoreFile, mapping: &Mapping) -> Option<[u8; 4096]> {
+    // It is mapped near the other pages, and below them.
+    let below = core.maps().all();
+    let below = &below[..below.partition_point(|m| m.start <= mapping.start)];
+    let mut near = below.iter().rev().take(MAX_PARTS);
+    let first = near.find(|m| m.path == mapping.path && m.offset == 0)?;
+    let mut page = [0; 4096];
+    core.memory().read(first.start, &mut page).ok()?;
+    Some(page)
 }
 
 fn text(id: Option<&[u8]>) -> String {
