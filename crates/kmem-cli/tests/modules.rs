@@ -135,7 +135,7 @@ fn a_file_with_a_sparse_tail_is_refused_before_it_is_read() {
     for (args, shown) in [(&["modinfo"][..], "good.ko"), (&["modload"], "Mods ever loaded\t1\n")] {
         let start = std::time::Instant::now();
         let output = kmem(&[args, &[keeps, good]].concat());
-        assert!(start.elapsed() < std::time::Duration::from_secs(5), "{:?}", start.elapsed());
+        assert!(start.elapsed() < std::time::Duration::from_secs(30), "{:?}", start.elapsed());
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(&what) && said.contains(limit), "{said}");

@@ -162,12 +162,10 @@ fn notes_over_a_hole_cost_neither_memory_nor_time() {
     core.file.write_all_at(&headers, hole + notes).unwrap();
     core.file.write_all_at(&(hole + notes).to_le_bytes(), 32).unwrap();
     core.file.write_all_at(&(count + 400).to_le_bytes(), 56).unwrap();
-    let start = Instant::now();
-    let limited = "ulimit -v 2000000; exec \"$0\" dump --no-mmap --core \"$1\"";
+    let limited = "ulimit -v 2000000; ulimit -t 10; exec \"$0\" dump --no-mmap --core \"$1\"";
     let args = ["-c", limited, super::program::KMEM];
     let output = std::process::Command::new("sh").args(args).arg(&core.path).output().unwrap();
     let errors = text(&output.stderr);
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     assert_eq!(output.status.code(), Some(0), "{errors}");
     assert_eq!(text(&output.stdout), live.dump);
     assert!(errors.contains("bytes of notes at offset"), "{errors}");
