@@ -26,9 +26,6 @@ use crate::failure::{Failure, say};
 use crate::run::sys::{self, Signals};
 use filesystem::Files;
 
-/// Signals that end the command.
-const ENDS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-
 /// Arguments of `kmem mount`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -50,8 +47,7 @@ pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     if inside.next().is_some() {
         return Err(Failure::Trouble(format!("{path} is not empty: name an empty directory")));
     }
-    let signals = sys::signals(&ENDS)
-        .map_err(|error| Failure::Trouble(format!("cannot wait for signals: {error}")))?;
+    let signals = sys::ends()?;
     let mut config = fuser::Config::default();
     config.mount_options = vec![
         MountOption::FSName("kmem".to_owned()),

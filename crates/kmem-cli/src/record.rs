@@ -21,9 +21,6 @@ use crate::run::settings::Settings;
 use crate::run::{self, Program, sys};
 pub(crate) use session::Session;
 
-/// Signals that end a recording of a process that this command did not start.
-const ENDS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-
 /// Arguments of `kmem record`.
 #[derive(clap::Args)]
 #[group(skip)]
@@ -85,8 +82,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Records a process that is there, or a kernel, until it ends or the user ends the recording.
 fn follow(mut session: Session, process: Option<&Process>, target: &Target) -> Result<(), Failure> {
-    let signals = sys::signals(&ENDS)
-        .map_err(|error| Failure::Trouble(format!("cannot wait for signals: {error}")))?;
+    let signals = sys::ends()?;
     let begun = Instant::now();
     let how = loop {
         let read = session.turn(|recorder| match process {

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use kmem_layout::group::Limit;
-use kmem_snapshot::listing::Listing;
 use kmem_snapshot::output::{self, Choice, Format};
 use kmem_snapshot::symbols::Kept;
-use kmem_snapshot::{Process, Query, ReadError, Snapshot, Target, report};
+use kmem_snapshot::{Process, Query, ReadError, Selection, Snapshot, Target, report};
 
 use super::node::Node;
 use crate::group::file::FILES;
@@ -67,9 +66,7 @@ impl Books {
     }
 
     fn processes(&mut self) -> Result<Vec<(String, Node)>, ReadError> {
-        let listing =
-            Listing::take().map_err(|source| ReadError::Io { path: "/proc".to_owned(), source })?;
-        let pids: Vec<u32> = listing.processes.iter().map(|of| of.process.pid()).collect();
+        let pids = Selection { all: true, ..Selection::default() }.processes()?;
         self.names.retain(|pid, _| pids.contains(pid));
         Ok(pids.into_iter().map(|pid| (pid.to_string(), Node::Process(pid))).collect())
     }

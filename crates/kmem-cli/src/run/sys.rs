@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
+use crate::failure::Failure;
+
 /// Converts a result of -1 into the error of the call.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -122,8 +124,16 @@ pub(crate) struct Signals {
     before: libc::sigset_t,
 }
 
+/// Signals by which a user ends a command that did not start the process it looks at.
+const ENDS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Blocks the signals by which a user ends a command, and opens a descriptor to read them from.
+pub(crate) fn ends() -> Result<Signals, Failure> {
+    signals(&ENDS).map_err(|error| Failure::Trouble(format!("cannot wait for signals: {error}")))
+}
+
 /// Blocks signals, and opens a descriptor to read them from.
-pub(crate) fn signals(numbers: &[libc::c_int]) -> io::Result<Signals> {
+pub(super) fn signals(numbers: &[libc::c_int]) -> io::Result<Signals> {
     // SAFETY: `sigset_t` is an array of integers, for which zero is valid; `sigemptyset` also
     // initializes `set`. Both sets outlive the calls that borrow them.
     unsafe {

@@ -52,7 +52,7 @@ impl Report<'_> {
         let name = self.occasion.cause.name();
         let rows = match self.record {
             Some((_, time_ns)) => format!("the black box, {}", self.age(*time_ns)),
-            None => format!("the last snapshot, {}", self.age(self.last.time_ns)),
+            None => format!("the last snapshot, {}", self.age(self.last.time_ns())),
         };
         lines.push(format!("time {at}, cause {name}, rows of {rows}"));
         if self.more != 0 {
@@ -88,7 +88,7 @@ impl Report<'_> {
         let reading = &last.reading;
         notes(out, reading)?;
         let live = sections::sum(&reading.sites);
-        writeln!(out, "\nLast snapshot, {}: {live}", self.age(last.time_ns))?;
+        writeln!(out, "\nLast snapshot, {}: {live}", self.age(last.time_ns()))?;
         table(out, reading.sites.clone(), lines)?;
         if let Some(of) = &reading.snapshot.mappings {
             sections::write_outside(out, "", (of, reading.mappings.clone()), lines)?;

@@ -13,7 +13,6 @@ use kmem_snapshot::{Process, Query, ReadFailure, Reading, Snapshot, Target, When
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::cause::{Cause, Occasion};
-use crate::run::boxes::now_ns;
 use crate::run::sys;
 
 /// Most groups that are named in one sentence.
@@ -40,8 +39,6 @@ pub(super) struct Subject {
 /// The books of a process.
 pub(super) struct Read {
     pub(super) reading: Reading,
-    /// Time before the reading, in nanoseconds since 1970.
-    pub(super) time_ns: u64,
     /// Events of groups that were above their `high`, by path.
     highs: BTreeMap<String, u64>,
 }
@@ -131,7 +128,7 @@ impl Subject {
     pub(super) fn newer_record(&mut self) -> Option<(Reading, u64)> {
         let black_box = self.black_box.as_ref()?;
         let record_ns = black_box.moment()?.time_ns;
-        if self.last.time_ns >= record_ns {
+        if self.last.time_ns() >= record_ns {
             return None;
         }
         let target = Target::BlackBox { path: black_box.path(), exe: None, when: When::Newest };
@@ -173,12 +170,16 @@ impl Reports {
 
 impl Read {
     fn take(process: &Process, kept: &mut Kept) -> Result<Self, ReadFailure> {
-        let time_ns = now_ns();
         let query = Query { mappings: true, ..Query::default() };
         let reading = Target::Process(process.pid()).read_again(&query, kept)?;
         process.verify()?;
         let highs = highs(&reading.snapshot);
-        Ok(Self { reading, time_ns, highs })
+        Ok(Self { reading, highs })
+    }
+
+    /// Time at which it began, in nanoseconds since 1970.
+    pub(super) fn time_ns(&self) -> u64 {
+        self.reading.snapshot.time_ns
     }
 
     /// Live bytes.

@@ -26,8 +26,6 @@ use crate::run::boxes::now_ns;
 use crate::run::exit_report;
 use crate::run::sys::{self, Signals};
 
-/// Signals that end the watch.
-const ENDS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Pause after a reading, in times of the reading, as for a recording.
 const PAUSE: u32 = 3;
 /// Longest time between two looks at what does not tell of itself.
@@ -89,8 +87,7 @@ impl Watcher {
     ///
     /// [`Failure`] when a process that is named by its number cannot be read.
     pub(super) fn begin(args: &Args, shelf: Shelf) -> Result<Self, Failure> {
-        let signals = sys::signals(&ENDS)
-            .map_err(|error| Failure::Trouble(format!("cannot wait for signals: {error}")))?;
+        let signals = sys::ends()?;
         raise_limit();
         let mut selection = args.chosen.selection();
         let pids = std::mem::take(&mut selection.pids);

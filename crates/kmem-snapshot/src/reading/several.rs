@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Details, OfSize, Provenance, Query, ReadFailure, Reading, Target, noted};
+use super::{Details, OfSize, Provenance, Query, ReadFailure, Reading, Target};
 use crate::books::{Accounting, Books, Cache, Pinned, Snapshot};
 use crate::error::ReadError;
 use crate::notes::Note;
@@ -30,7 +30,7 @@ pub(super) fn read(
     query: &Query,
     kept: &mut Kept,
 ) -> Result<Reading, ReadFailure> {
-    let (pids, _) = noted(|_| selection.processes())?;
+    let pids = selection.processes()?;
     kept.keep_only(&pids);
     let (mut parts, mut failures) = (Vec::new(), Vec::new());
     for pid in pids {
