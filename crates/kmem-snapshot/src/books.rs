@@ -163,8 +163,8 @@ impl Snapshot {
     /// # Errors
     ///
     /// [`ReadError::NoProcess`], [`ReadError::Recycled`], [`ReadError::Permission`];
-    /// [`ReadError::NotInstrumented`] without a root block; [`ReadError::BadBooks`] when no root
-    /// block can be followed.
+    /// [`ReadError::NotInstrumented`] without a root block; [`ReadError::NotReady`] while the
+    /// process starts; [`ReadError::BadBooks`] when no root block can be followed.
     pub fn take(process: &Process) -> Result<Self, ReadError> {
         Self::of(&Image::Live(process), false)
     }

@@ -189,6 +189,12 @@ pub enum ReadError {
         /// The reason.
         why: Missing,
     },
+    /// The process has mapped its root block and not yet written it.
+    #[error("root block at {root:#x}: the process is still starting; try again")]
+    NotReady {
+        /// Address of the root block.
+        root: u64,
+    },
     /// The root block cannot be followed.
     #[error("root block at {root:#x}: {what}; read it with the `kmem` of the library's release")]
     BadBooks {
@@ -275,17 +281,24 @@ impl ReadError {
         }
     }
 
-    /// True when the process has ended.
-    pub(crate) fn is_end(&self) -> bool {
-        matches!(self, Self::NoProcess { .. } | Self::Recycled { .. })
+    /// True for a process that was under kmem, when it has ended, or is starting another program.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::NoProcess { .. }
+                | Self::Recycled { .. }
+                | Self::NotInstrumented { .. }
+                | Self::NotReady { .. }
+        )
     }
 
-    /// True when the source is absent: no process, no file, no kmem in it, no books.
+    /// True when the source is absent: no process, no file, no kmem in it, no books, none yet.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         match self {
             Self::NoProcess { .. }
             | Self::Recycled { .. }
+            | Self::NotReady { .. }
             | Self::NotInstrumented { .. }
             | Self::NoLoader { .. }
             | Self::CoreNotInstrumented { .. }

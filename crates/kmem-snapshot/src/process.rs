@@ -348,7 +348,7 @@ fn address_range(field: &str) -> Option<Range<u64>> {
 }
 
 /// All mappings of a process, in order of address.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Maps {
     mappings: Vec<Mapping>,
 }

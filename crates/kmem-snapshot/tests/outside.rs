@@ -65,7 +65,6 @@ fn reading_does_not_touch_the_process() {
 fn broken_books_are_refused_by_name() {
     for (fault, what) in [
         ("magic", "magic is 0x7"),
-        ("starting", "still starting"),
         ("truncated", "truncated"),
         ("version", "layout version 10"),
         ("size", "size is 64"),
@@ -178,6 +177,12 @@ fn a_process_in_full_flight() {
         // The live bytes fit in the zone.
         assert!(snapshot.accounting.tracked <= 64 << 20);
     }
+}
+
+#[test]
+fn a_process_that_is_starting_is_not_ready() {
+    let error = Target::start("starting").snapshot().unwrap_err();
+    assert!(matches!(error, ReadError::NotReady { .. }) && error.is_absent(), "{error}");
 }
 
 #[test]

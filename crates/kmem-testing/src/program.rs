@@ -202,17 +202,27 @@ fn collect(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     receiver
 }
 
+/// Characters of each end of an output in the message of a failed assertion.
+const SHOWN: usize = 4000;
+
+/// The beginning and the end of a text.
+fn both_ends(text: &str) -> String {
+    let count = text.chars().count();
+    let head: String = text.chars().take(SHOWN).collect();
+    let tail: String = text.chars().skip(SHOWN.max(count.saturating_sub(SHOWN))).collect();
+    if count > 2 * SHOWN { format!("{head}\n[..]\n{tail}") } else { head + &tail }
+}
+
 impl Outcome {
     /// Command, end and output, for the message of a failed assertion.
     pub fn story(&self) -> String {
-        let head = |text: &str| text.chars().take(4000).collect::<String>();
         let ended = if self.timed_out { "timed out".to_owned() } else { self.status.to_string() };
         format!(
             "{}\nended after {:?}: {ended}\n-- stdout --\n{}\n-- stderr --\n{}",
             self.shown,
             self.elapsed,
-            head(&self.stdout),
-            head(&self.stderr)
+            both_ends(&self.stdout),
+            both_ends(&self.stderr)
         )
     }
 

@@ -139,13 +139,17 @@ impl Root {
     ///
     /// # Errors
     ///
-    /// [`ReadError::BadBooks`] names the first wrong field; errors of access to the process.
+    /// [`ReadError::NotReady`] before the process has written it; [`ReadError::BadBooks`] names the
+    /// first wrong field; errors of access to the process.
     pub fn read(memory: &Memory, at: u64) -> Result<Self, ReadError> {
         let mut bytes = [0; size_of::<RootBlock>()];
         memory.read(at, &mut bytes).map_err(|e| match e {
             ReadError::Memory { .. } => bad(at, "truncated: shorter than a root block"),
             other => other,
         })?;
+        if field!(&bytes, RootBlock.magic: u64) == 0 {
+            return Err(ReadError::NotReady { root: at });
+        }
         check_header(&bytes).map_err(|what| bad(at, what))?;
         let root = Self::parse(at, &bytes)?;
         root.check_counts().map_err(|what| bad(at, what))?;
@@ -295,9 +299,6 @@ impl Root {
 /// Checks magic, version, and all sizes that are fixed.
 fn check_header(bytes: &[u8]) -> Result<(), String> {
     let magic = field!(bytes, RootBlock.magic: u64);
-    if magic == 0 {
-        return Err("not ready: the process is still starting (magic is 0)".to_owned());
-    }
     if magic == MAGIC.swap_bytes() {
         return Err("of the other byte order".to_owned());
     }
@@ -575,42 +576,68 @@ pub(super) struct Followed<T> {
     pub(super) faults: Vec<ReadError>,
 }
 
+/// Most readings of a process whose mappings change meanwhile.
+const MAX_READINGS: usize = 4;
+
 /// Reads all root blocks of a process, and calls `each` to read where each one leads. A bad root
 /// block does not hide a good one.
 ///
+/// A process may end, start another program, or map a table behind the mappings that were read. So
+/// faults count when the mappings are still the same; else the process is read again.
+///
 /// # Errors
 ///
-/// [`ReadError::NotInstrumented`] without a root block; the last fault when no root block could
-/// be followed; errors of access to the process.
+/// - [`ReadError::NotInstrumented`] without a root block.
+/// - [`ReadError::NotReady`] for a process that is starting.
+/// - The last fault when no root block could be followed.
+/// - Errors of access to the process.
 pub(super) fn follow<T>(
     image: &Image<'_>,
     budget: &Budget,
     each: impl Fn(&Source<'_>, &Root) -> Result<T, ReadError>,
 ) -> Result<Followed<T>, ReadError> {
-    let memory = image.memory();
-    let addresses = root_addresses(&*image.maps()?);
-    if addresses.is_empty() {
-        return Err(image.not_instrumented()?);
+    let mut maps = image.maps()?;
+    let mut readings = 0;
+    loop {
+        let mut followed = follow_in(image, &maps, budget, &each)?;
+        if !followed.kept.is_empty() {
+            return Ok(followed);
+        }
+        let Some(fault) = followed.faults.pop() else { return Ok(followed) };
+        image.verify()?;
+        let before = std::mem::replace(&mut maps, image.maps()?);
+        readings += 1;
+        if readings == MAX_READINGS || (before == maps && *maps == followed.maps) {
+            return Err(fault);
+        }
     }
+}
+
+/// Reads the root blocks that are in these mappings, and where they lead.
+fn follow_in<T>(
+    image: &Image<'_>,
+    maps: &Maps,
+    budget: &Budget,
+    each: impl Fn(&Source<'_>, &Root) -> Result<T, ReadError>,
+) -> Result<Followed<T>, ReadError> {
+    let addresses = root_addresses(maps);
+    let Some(&first) = addresses.first() else {
+        return Err(image.not_instrumented()?);
+    };
+    let memory = image.memory();
     let (mut roots, mut kept, mut faults) = (Vec::new(), Vec::new(), Vec::new());
-    for &at in &addresses {
+    for at in addresses {
         keep(Root::read(&memory, at), &mut roots, &mut faults)?;
     }
     // Mappings are read after the root blocks, so that they hold zones which have just grown.
     let maps = image.maps()?.into_owned();
-    let pages = image.pages(addresses[0]);
+    let pages = image.pages(first);
     let (pages_of, zones) = (pages.as_ref(), RefCell::default());
     let source = Source { memory: &memory, maps: &maps, pages: pages_of, budget, zones };
     for root in &roots {
         let work = ROOT_WORK + MAPPING_WORK * maps.all().len() as u64;
         let one = root.draw(budget.work(work)).and_then(|()| each(&source, root));
         keep(one, &mut kept, &mut faults)?;
-    }
-    if kept.is_empty()
-        && let Some(fault) = faults.pop()
-    {
-        image.verify()?;
-        return Err(fault);
     }
     Ok(Followed { maps, pages, kept, faults })
 }
@@ -638,6 +665,7 @@ fn keep<T>(
         Ok(value) => kept.push(value),
         Err(
             fault @ (ReadError::BadBooks { .. }
+            | ReadError::NotReady { .. }
             | ReadError::TooLarge { .. }
             | ReadError::Memory { .. }
             | ReadError::NotInCore { .. }),

@@ -23,8 +23,8 @@ pub struct ProcessTotal {
     pub calls: u64,
 }
 
-/// Reads each process of a selection, and adds up their rows. Processes that end meanwhile are left
-/// out, and those that cannot be read are noted.
+/// Reads each process of a selection, and adds up their rows. Processes that start or end meanwhile
+/// are left out, and those that cannot be read are noted.
 pub(super) fn read(
     selection: &Selection,
     query: &Query,
@@ -36,7 +36,7 @@ pub(super) fn read(
     for pid in pids {
         match Target::Process(pid).read_again(query, kept.of(pid)) {
             Ok(reading) => parts.push(reading),
-            Err(ReadFailure { error, .. }) if error.is_end() => {}
+            Err(ReadFailure { error, .. }) if error.is_transient() => {}
             Err(failure) => failures.push((pid, failure)),
         }
     }
