@@ -81,6 +81,8 @@ pub use instance::{
     Table,
 };
 #[cfg(not(loom))]
+pub use ledger::Interface;
+#[cfg(not(loom))]
 pub use percpu::PerCpuStats;
 #[cfg(not(loom))]
 pub use report::{Fault, OnRefusal, Refusal, RefusalReason};

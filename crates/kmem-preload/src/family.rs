@@ -12,6 +12,7 @@
 use core::ffi::c_int;
 use core::ptr::null_mut;
 
+use kmem_core::Interface;
 use kmem_core::request::Caller;
 
 use crate::{KMEM, errno};
@@ -35,6 +36,7 @@ pub(crate) fn calloc(count: usize, size: usize, caller: Caller) -> *mut u8 {
 /// # Safety
 /// As for `realloc(3)`.
 pub(crate) unsafe fn realloc(at: *mut u8, size: usize, caller: Caller) -> *mut u8 {
+    KMEM.check_interface("realloc", at, Interface::Malloc);
     // SAFETY: the same contract.
     unsafe {
         if size == 0 && !at.is_null() {

@@ -3,9 +3,8 @@
 
 use core::ffi::{c_int, c_void};
 
-use kmem_core::SizedFree;
 use kmem_core::request::Caller;
-use kmem_core::task;
+use kmem_core::{Interface, SizedFree, task};
 
 use crate::call_site::{at, with_call_site, with_caller, with_frame};
 use crate::preemption::{free_foreign, goes_through, jump};
@@ -191,8 +190,8 @@ macro_rules! frees {
         /// As for `free(3)`.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(at: *mut u8) {
-            // SAFETY: the same contract.
-            unsafe { KMEM.free(at) }
+            // SAFETY: the same contract. A foreign address is reported.
+            unsafe { KMEM.free_or(at, Interface::Malloc, |at| KMEM.free(at)) }
         }
     )*};
 }
@@ -219,7 +218,7 @@ unsafe extern "C" fn free_sized(at: *mut u8, size: usize) {
 /// As for `free(3)`, and the size and alignment are those of the request.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free_aligned_sized(at: *mut u8, align: usize, size: usize) {
-    let told = SizedFree { size, align, resizable: true };
+    let told = SizedFree { size, align, interface: Interface::Malloc };
     // SAFETY: the same contract.
     unsafe { KMEM.free_sized_or(at, told, free_foreign) }
 }

@@ -13,10 +13,9 @@ use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use kmem_core::SizedFree;
 use kmem_core::os::Console;
 use kmem_core::request::Caller;
-use kmem_core::task;
+use kmem_core::{Interface, SizedFree, task};
 
 use crate::call_site::{self, with_call_site};
 use crate::preemption::{free_foreign, goes_through, is_replaced, jump, own};
@@ -35,12 +34,12 @@ with_call_site! {
 }
 
 goes_through! {
-    _Znam => _Znwm;
-    _ZnamSt11align_val_t => _ZnwmSt11align_val_t;
-    _ZdaPv => _ZdlPv;
+    _Znam => _Znwm, else new_array_at with "rsi", "x1";
+    _ZnamSt11align_val_t => _ZnwmSt11align_val_t, else new_array_aligned_at with "rdx", "x2";
+    _ZdaPv => _ZdlPv, else delete_array;
+    _ZdaPvSt11align_val_t => _ZdlPvSt11align_val_t, else delete_aligned_array;
     _ZdlPvRKSt9nothrow_t => _ZdlPv;
     _ZdaPvRKSt9nothrow_t => _ZdaPv;
-    _ZdaPvSt11align_val_t => _ZdlPvSt11align_val_t;
     _ZdlPvSt11align_val_tRKSt9nothrow_t => _ZdlPvSt11align_val_t;
     _ZdaPvSt11align_val_tRKSt9nothrow_t => _ZdaPvSt11align_val_t;
 }
@@ -111,76 +110,121 @@ macro_rules! slow_paths {
 
 slow_paths! {
     new_slow(size): any, "rdx", "x2", then last_new;
+    new_array_slow(size): any_array, "rdx", "x2", then last_new;
     new_nothrow_slow(size, tag): any_nothrow, "rcx", "x3", then last_nothrow;
-    new_array_nothrow_slow(size, tag): no_array_nothrow, "rcx", "x3", then last_array_nothrow;
+    new_array_nothrow_slow(size, tag): any_array_nothrow, "rcx", "x3", then last_array_nothrow;
     new_aligned_at(size, align): any_aligned, "rcx", "x3", then last_aligned;
+    new_array_aligned_at(size, align): any_array_aligned, "rcx", "x3", then last_aligned;
     new_aligned_nothrow_at(size, align, tag):
         any_aligned_nothrow, "r8", "x4", then last_aligned_nothrow;
     new_array_aligned_nothrow_at(size, align, tag):
         any_array_aligned_nothrow, "r8", "x4", then last_array_aligned_nothrow;
 }
 
-extern "C" fn new_at(size: usize, ret: usize) -> *mut u8 {
-    if task::is_in_any() {
-        return new_scoped(size, ret);
-    }
-    // SAFETY: a return address.
-    let at = unsafe { KMEM.alloc_fast_root(size, ret) };
-    // SAFETY: a slow path of this file, with the arguments that it declares.
-    if at.is_null() { unsafe { new_slow(size, ret) } } else { at }
+/// Defines the fast path of a plain `new`, and the same one for a thread with a tag or a group. It
+/// is a separate function, so that other threads pay for one test only.
+macro_rules! plain_news {
+    ($($at:ident, $scoped:ident, $slow:ident;)*) => {$(
+        extern "C" fn $at(size: usize, ret: usize) -> *mut u8 {
+            if task::is_in_any() {
+                return $scoped(size, ret);
+            }
+            // SAFETY: a return address.
+            let at = unsafe { KMEM.alloc_fast_root(size, ret) };
+            // SAFETY: a slow path of this file, with the arguments that it declares.
+            if at.is_null() { unsafe { $slow(size, ret) } } else { at }
+        }
+
+        #[inline(never)]
+        extern "C" fn $scoped(size: usize, ret: usize) -> *mut u8 {
+            let key = thread::key(ret);
+            // SAFETY: the key of a return address.
+            let at = unsafe { KMEM.alloc_fast(size, key) };
+            // SAFETY: a slow path of this file, with the arguments that it declares.
+            if at.is_null() { unsafe { $slow(size, key) } } else { at }
+        }
+    )*};
 }
 
-/// `new` for a thread with a tag or a group. A separate function, so that other threads pay for one
-/// test only.
-#[inline(never)]
-extern "C" fn new_scoped(size: usize, ret: usize) -> *mut u8 {
-    let key = thread::key(ret);
-    // SAFETY: the key of a return address.
-    let at = unsafe { KMEM.alloc_fast(size, key) };
-    // SAFETY: a slow path of this file, with the arguments that it declares.
-    if at.is_null() { unsafe { new_slow(size, key) } } else { at }
+plain_news! {
+    new_at, new_scoped, new_slow;
+    new_array_at, new_array_scoped, new_array_slow;
 }
 
-extern "C" fn new_nothrow_at(size: usize, tag: usize, ret: usize) -> *mut u8 {
-    let key = thread::key(ret);
-    let at = if is_replaced!(_Znwm) {
-        null_mut()
-    } else {
-        // SAFETY: the key of a return address.
-        unsafe { KMEM.alloc_fast(size, key) }
-    };
-    // SAFETY: a slow path of this file, with the arguments that it declares.
-    if at.is_null() { unsafe { new_nothrow_slow(size, tag, key) } } else { at }
+/// Defines the fast path of a nothrow `new`, unless the program has a form of its own.
+macro_rules! nothrow_news {
+    ($($at:ident, $is_own:ident, $slow:ident;)*) => {$(
+        extern "C" fn $at(size: usize, tag: usize, ret: usize) -> *mut u8 {
+            let key = thread::key(ret);
+            // SAFETY: the key of a return address.
+            let at = if $is_own() { null_mut() } else { unsafe { KMEM.alloc_fast(size, key) } };
+            // SAFETY: a slow path of this file, with the arguments that it declares.
+            if at.is_null() { unsafe { $slow(size, tag, key) } } else { at }
+        }
+    )*};
 }
 
-extern "C" fn new_array_nothrow_at(size: usize, tag: usize, ret: usize) -> *mut u8 {
-    if is_replaced!(_Znwm) || is_replaced!(_Znam) {
-        // SAFETY: a slow path of this file, with the arguments that it declares.
-        return unsafe { new_array_nothrow_slow(size, tag, ret) };
-    }
-    new_nothrow_at(size, tag, ret)
+nothrow_news! {
+    new_nothrow_at, has_own_new, new_nothrow_slow;
+    new_array_nothrow_at, has_own_array, new_array_nothrow_slow;
+}
+
+/// Returns whether the program has a plain `new` of its own.
+fn has_own_new() -> bool {
+    is_replaced!(_Znwm)
+}
+
+/// Returns whether the program has a form of its own that its `new[]` goes through.
+fn has_own_array() -> bool {
+    has_own_new() || is_replaced!(_Znam)
 }
 
 extern "C" fn any(size: usize, key: usize, frame: usize) -> *mut u8 {
+    any_of(Interface::New, size, key, frame)
+}
+
+extern "C" fn any_array(size: usize, key: usize, frame: usize) -> *mut u8 {
+    any_of(Interface::NewArray, size, key, frame)
+}
+
+#[inline]
+fn any_of(interface: Interface, size: usize, key: usize, frame: usize) -> *mut u8 {
     // SAFETY: the key of a return address.
-    KMEM.alloc_any(size, unsafe { Caller::in_frame(key, frame) })
+    let at = KMEM.alloc_any(size, unsafe { Caller::in_frame(key, frame) });
+    KMEM.of_interface(at, interface)
 }
 
 /// Null if the program has a plain form of its own: then the runtime's form calls that.
 extern "C" fn any_nothrow(size: usize, _tag: usize, key: usize, frame: usize) -> *mut u8 {
-    if is_replaced!(_Znwm) { null_mut() } else { any(size, key, frame) }
+    if has_own_new() { null_mut() } else { any(size, key, frame) }
 }
 
-/// Null: the runtime's form calls the program's plain forms.
-extern "C" fn no_array_nothrow(_: usize, _: usize, _: usize, _: usize) -> *mut u8 {
-    null_mut()
+/// Null if the program has a plain form of its own: then the runtime's form calls that.
+extern "C" fn any_array_nothrow(size: usize, _tag: usize, key: usize, frame: usize) -> *mut u8 {
+    if has_own_array() { null_mut() } else { any_array(size, key, frame) }
 }
 
 extern "C" fn any_aligned(size: usize, align: usize, ret: usize, frame: usize) -> *mut u8 {
+    any_aligned_of(Interface::AlignedNew, size, align, ret, frame)
+}
+
+extern "C" fn any_array_aligned(size: usize, align: usize, ret: usize, frame: usize) -> *mut u8 {
+    any_aligned_of(Interface::AlignedNewArray, size, align, ret, frame)
+}
+
+#[inline]
+fn any_aligned_of(
+    interface: Interface,
+    size: usize,
+    align: usize,
+    ret: usize,
+    frame: usize,
+) -> *mut u8 {
     if !align.is_power_of_two() {
         return null_mut();
     }
-    KMEM.alloc_aligned(size, align, call_site::at(ret, frame))
+    let at = KMEM.alloc_aligned(size, align, call_site::at(ret, frame));
+    KMEM.of_interface(at, interface)
 }
 
 /// Null if the program has a plain form of its own: then the runtime's form calls that.
@@ -199,12 +243,12 @@ extern "C" fn any_aligned_nothrow(
 extern "C" fn any_array_aligned_nothrow(
     size: usize,
     align: usize,
-    tag: usize,
+    _tag: usize,
     ret: usize,
     frame: usize,
 ) -> *mut u8 {
-    let replaced = is_replaced!(_ZnamSt11align_val_t);
-    if replaced { null_mut() } else { any_aligned_nothrow(size, align, tag, ret, frame) }
+    let replaced = is_replaced!(_ZnwmSt11align_val_t) || is_replaced!(_ZnamSt11align_val_t);
+    if replaced { null_mut() } else { any_array_aligned(size, align, ret, frame) }
 }
 
 /// Finds a form of `new` of the C++ runtime, behind this library in the search order. Null: the
@@ -276,36 +320,52 @@ last_of_nothrow! {
     last_array_aligned_nothrow: c"_ZnamSt11align_val_tRKSt9nothrow_t";
 }
 
-/// Exports the two forms of `operator delete` that free memory of any size. All other forms without
-/// a size go through them.
+/// Exports the two forms of `operator delete` that free one object, of any size.
 macro_rules! deletes {
-    ($($name:ident)*) => {$(
+    ($($name:ident => $delete:ident;)*) => {$(
         /// # Safety
         /// As for `free(3)`.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name(at: *mut u8) {
             #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!(own!($name), "jmp {}", sym delete);
+            core::arch::naked_asm!(own!($name), "jmp {}", sym $delete);
             #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!(own!($name), "b {}", sym delete);
+            core::arch::naked_asm!(own!($name), "b {}", sym $delete);
         }
     )*};
 }
 
-deletes! { _ZdlPv _ZdlPvSt11align_val_t }
+deletes! {
+    _ZdlPv => delete;
+    _ZdlPvSt11align_val_t => delete_aligned;
+}
 
-/// # Safety
-/// As for `free(3)`.
-unsafe extern "C" fn delete(at: *mut u8) {
-    // SAFETY: the same contract.
-    unsafe { KMEM.free_or(at, free_foreign) }
+/// Defines functions that free memory of an interface.
+macro_rules! deletes_of {
+    ($($delete:ident: $interface:ident;)*) => {$(
+        /// # Safety
+        /// As for `free(3)`.
+        unsafe extern "C" fn $delete(at: *mut u8) {
+            // SAFETY: the same contract.
+            unsafe { KMEM.free_or(at, Interface::$interface, free_foreign) }
+        }
+    )*};
+}
+
+deletes_of! {
+    delete: New;
+    delete_array: NewArray;
+    delete_aligned: AlignedNew;
+    delete_aligned_array: AlignedNewArray;
 }
 
 /// Exports the forms of `operator delete` with a size. If the program replaced the form without
 /// one, or the `$last` that this goes through, they go through that.
 macro_rules! sized_deletes {
-    ($($name:ident ($($align:ident)?) => $plain:ident $($last:ident)?;)*) => {$(
+    ($(
+        $name:ident ($($align:ident)?): $interface:ident => $plain:ident $($last:ident)?;
+    )*) => {$(
         /// # Safety
         /// As for `free(3)`, and the size and alignment are those of the request.
         #[unsafe(no_mangle)]
@@ -319,7 +379,7 @@ macro_rules! sized_deletes {
                 return unsafe { bound(at) };
             }
             let align = ($($align,)? 1,).0;
-            let told = SizedFree { size, align, resizable: false };
+            let told = SizedFree { size, align, interface: Interface::$interface };
             // SAFETY: the same contract.
             unsafe { KMEM.free_sized_or(at, told, free_foreign) }
         }
@@ -327,8 +387,9 @@ macro_rules! sized_deletes {
 }
 
 sized_deletes! {
-    _ZdlPvm() => _ZdlPv;
-    _ZdaPvm() => _ZdaPv _ZdlPv;
-    _ZdlPvmSt11align_val_t(align) => _ZdlPvSt11align_val_t;
-    _ZdaPvmSt11align_val_t(align) => _ZdaPvSt11align_val_t _ZdlPvSt11align_val_t;
+    _ZdlPvm(): New => _ZdlPv;
+    _ZdaPvm(): NewArray => _ZdaPv _ZdlPv;
+    _ZdlPvmSt11align_val_t(align): AlignedNew => _ZdlPvSt11align_val_t;
+    _ZdaPvmSt11align_val_t(align):
+        AlignedNewArray => _ZdaPvSt11align_val_t _ZdlPvSt11align_val_t;
 }

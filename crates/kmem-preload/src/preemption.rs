@@ -17,20 +17,54 @@
 //! | `reallocarray`, `cfree`                     | `realloc`, `free`                         |
 //!
 //! A jump through the dynamic symbol needs no decision: in a program without a definition it leads
-//! back to this library.
+//! back to this library. `new[]` and `delete[]` decide, since this library knows their memory from
+//! that of `new`.
 
 use crate::KMEM;
 
 /// Exports each `$name`, which jumps to the function that the dynamic symbol `$to` is bound to. The
-/// arguments and the return address stay, so that function has the same call site.
+/// arguments and the return address stay, so that function has the same call site. If `$to` is that
+/// of this library, it jumps to `$inner` instead, where that is given. Register `$x86` or `$arm`
+/// then has its return address, where these are given.
 macro_rules! goes_through {
-    ($($name:ident => $to:ident;)*) => {$(
+    ($(
+        $name:ident => $to:ident
+            $(, else $inner:ident $(with $x86:literal, $arm:literal)?)?;
+    )*) => {$(
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
                 $crate::preemption::own!($name),
-                $crate::preemption::jump!($to)
+                $(
+                    concat!("mov rax, [rip + ", stringify!($to), "@GOTPCREL]"),
+                    concat!("lea rcx, [rip + kmem_own_", stringify!($to), "]"),
+                    "cmp rax, rcx",
+                    "jne 2f",
+                    $(concat!("mov ", $x86, ", [rsp]"),)?
+                    "jmp {inner}",
+                    "2:",
+                )?
+                $crate::preemption::jump!($to),
+                $(inner = sym $inner,)?
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                $crate::preemption::own!($name),
+                $(
+                    concat!("adrp x16, :got:", stringify!($to)),
+                    concat!("ldr x16, [x16, :got_lo12:", stringify!($to), "]"),
+                    concat!("adrp x17, kmem_own_", stringify!($to)),
+                    concat!("add x17, x17, :lo12:kmem_own_", stringify!($to)),
+                    "cmp x16, x17",
+                    "b.ne 2f",
+                    $(concat!("mov ", $arm, ", x30"),)?
+                    "b {inner}",
+                    "2:",
+                )?
+                $crate::preemption::jump!($to),
+                $(inner = sym $inner,)?
             );
         }
     )*};

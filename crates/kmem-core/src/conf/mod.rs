@@ -62,6 +62,9 @@ pub struct Conf {
     pub redzone: bool,
     /// `check_caches:0|1`: an object that is freed to another cache than its own is reported.
     pub check_caches: bool,
+    /// `check_interfaces:0|1`: an object that is freed by other functions than those that allocated
+    /// it is reported.
+    pub check_interfaces: bool,
     /// `check_sizes:0|1`: a sized free of another size is reported.
     pub check_sizes: bool,
     /// `quarantine_kb:N`: KiB of freed objects that are held back, and checked before they are used
@@ -192,6 +195,7 @@ impl Conf {
         shuffle: false,
         redzone: false,
         check_caches: false,
+        check_interfaces: false,
         check_sizes: true,
         quarantine_kb: 0,
         sandbox: false,

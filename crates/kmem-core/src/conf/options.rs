@@ -274,14 +274,15 @@ pub const OPTIONS: &[ConfOption] = &[
         name: "hardened",
         values: "`0`, `1`; alone: `1`",
         default: "`0`",
-        meaning: "All of `redzone`, `quarantine_kb:256`, `check_caches`, `shuffle`, \
-                  `init_on_alloc`, `page_poison`, `check_pages:every` and `bad_page:end`. Options \
-                  after this one change single ones.",
+        meaning: "All of `redzone`, `quarantine_kb:256`, `check_caches`, `check_interfaces`, \
+                  `shuffle`, `init_on_alloc`, `page_poison`, `check_pages:every` and \
+                  `bad_page:end`. Options after this one change single ones.",
         set: |conf, value| {
             let on = value.is_empty() || switch(value)?;
             conf.redzone = on;
             conf.quarantine_kb = if on { 256 } else { 0 };
             conf.check_caches = on;
+            conf.check_interfaces = on;
             conf.shuffle = on;
             conf.init_on_alloc = on;
             conf.page_poison = on;
@@ -317,6 +318,14 @@ pub const OPTIONS: &[ConfOption] = &[
         meaning: "Report an object that is freed to a cache or pool that it is not of. Closes the \
                   fast paths.",
         set: switch!(check_caches),
+    },
+    ConfOption {
+        name: "check_interfaces",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Report an object that is freed by other functions than those that allocated it: \
+                  of `new` by `free`, of `new[]` by `delete`. Closes the fast paths.",
+        set: switch!(check_interfaces),
     },
     ConfOption {
         name: "check_sizes",

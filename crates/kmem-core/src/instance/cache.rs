@@ -404,7 +404,7 @@ impl<P: Platform> Instance<P> {
     unsafe fn free_of_slow(&'static self, cache: Option<&Cache>, call: &str, object: *mut u8) {
         self.check_cache(call, object, cache);
         // SAFETY: the same contract.
-        unsafe { self.free_slow(object) };
+        unsafe { self.free_slow(object, None) };
     }
 
     /// Ends the program if the object that was passed to `call` is not of this cache, or is of a

@@ -7,6 +7,7 @@ use super::Instance;
 use crate::class::{ArrayId, Contents, PageClass, SizeClass};
 use crate::cpu::Cleared;
 use crate::heap::{Fast, Live, ZoneSet};
+use crate::ledger::Interface;
 use crate::memcg::objcg_of;
 use crate::memcg::stock::stock_bound;
 use crate::os::Platform;
@@ -37,21 +38,28 @@ impl<P: Platform> Instance<P> {
         // SAFETY: the same contract.
         unsafe {
             if !self.free_fast(at) {
-                self.free_slow(at);
+                self.free_slow(at, None);
             }
         }
     }
 
-    /// [`Self::free`] for an address that may not be this instance's: then calls `foreign` instead.
+    /// [`Self::free`] by a function of an interface, for an address that may not be this
+    /// instance's: then calls `foreign` instead. With `check_interfaces` an object of another
+    /// interface is reported, and ends the program.
     ///
     /// # Safety
     /// See [`Self::free`], if the address is this instance's. Otherwise see `foreign`.
     #[inline(always)]
-    pub unsafe fn free_or(&'static self, at: *mut u8, foreign: unsafe fn(*mut u8)) {
+    pub unsafe fn free_or(
+        &'static self,
+        at: *mut u8,
+        interface: Interface,
+        foreign: unsafe fn(*mut u8),
+    ) {
         // SAFETY: the same contract.
         unsafe {
             if !self.free_fast(at) {
-                self.free_slow_or(at, foreign);
+                self.free_slow_or(at, interface, foreign);
             }
         }
     }
@@ -62,13 +70,19 @@ impl<P: Platform> Instance<P> {
     /// See [`Self::free_or`].
     #[cold]
     #[inline(never)]
-    unsafe fn free_slow_or(&'static self, at: *mut u8, foreign: unsafe fn(*mut u8)) {
+    unsafe fn free_slow_or(
+        &'static self,
+        at: *mut u8,
+        interface: Interface,
+        foreign: unsafe fn(*mut u8),
+    ) {
+        let interface = Some(interface);
         // SAFETY: the same contract.
         unsafe {
-            if self.free_aside(at) {
+            if self.free_aside(at, interface) {
                 return;
             }
-            if at.is_null() || self.owns(at) { self.free_slow(at) } else { foreign(at) }
+            if at.is_null() || self.owns(at) { self.free_slow(at, interface) } else { foreign(at) }
         }
     }
 
@@ -265,7 +279,7 @@ impl<P: Platform> Instance<P> {
                 self.push_uncharged(item, array);
             } else {
                 // Another thread freed the item concurrently: this reports it.
-                self.free_slow(item.address() as *mut u8);
+                self.free_slow(item.address() as *mut u8, None);
             }
         }
     }
@@ -301,15 +315,16 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Frees an address that [`Self::free_fast`] cannot free.
+    /// Frees an address that [`Self::free_fast`] cannot free, by a function of `interface` if that
+    /// is known.
     ///
     /// # Safety
     /// See [`Self::free`].
     #[cold]
     #[inline(never)]
-    pub(super) unsafe fn free_slow(&'static self, at: *mut u8) {
+    pub(super) unsafe fn free_slow(&'static self, at: *mut u8, interface: Option<Interface>) {
         // SAFETY: the same contract.
-        if at.is_null() || unsafe { self.free_aside(at) } {
+        if at.is_null() || unsafe { self.free_aside(at, interface) } {
             return;
         }
         if !self.ready() {
@@ -339,11 +354,14 @@ impl<P: Platform> Instance<P> {
     /// # Safety
     /// See [`Self::free`].
     #[inline(always)]
-    unsafe fn free_aside(&'static self, at: *mut u8) -> bool {
+    unsafe fn free_aside(&'static self, at: *mut u8, interface: Option<Interface>) -> bool {
         // SAFETY: the same contract.
         unsafe {
             let heap = self.heap();
             if self.ledger.guards.checks().any() {
+                if let Some(interface) = interface {
+                    self.ledger.check_interface(interface.frees(), at as usize, interface);
+                }
                 return self.free_guarded(at);
             }
             if !heap.format().charges {
@@ -376,6 +394,21 @@ impl<P: Platform> Instance<P> {
         // SAFETY: a live object of the class, which the caller gave up, by the contract.
         unsafe { self.ledger.free_object(address, class, Some(ext)) };
         true
+    }
+
+    /// Records the interface of an object that it just allocated, with `check_interfaces`. Returns
+    /// the object.
+    #[inline]
+    pub fn of_interface(&'static self, at: *mut u8, interface: Interface) -> *mut u8 {
+        self.ledger.note_interface(at as usize, interface);
+        at
+    }
+
+    /// Ends the program if an object is of another interface than `call`, with `check_interfaces`.
+    /// Where no object begins, the call finds that.
+    #[inline]
+    pub fn check_interface(&'static self, call: &str, at: *mut u8, interface: Interface) {
+        self.ledger.check_interface(call, at as usize, interface);
     }
 
     /// Frees the page allocation that begins at a page. False: none begins there.

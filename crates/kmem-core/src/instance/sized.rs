@@ -6,6 +6,7 @@
 use super::Instance;
 use crate::class::{MAX_OBJECT, SizeClass};
 use crate::heap::{Fit, Live, RunRequest};
+use crate::ledger::Interface;
 use crate::os::Platform;
 use crate::report::Fault;
 use crate::units::{PAGE_SIZE, PageCount, TagId};
@@ -19,9 +20,8 @@ pub struct SizedFree {
     pub size: usize,
     /// Its alignment, a power of two; 1 if it is not told.
     pub align: usize,
-    /// True if `realloc` may have changed the size in place: for `free_sized`, but not for a sized
-    /// `delete`.
-    pub resizable: bool,
+    /// The interface. `realloc` may have changed the size of memory of [`Interface::Malloc`].
+    pub interface: Interface,
 }
 
 impl SizedFree {
@@ -37,10 +37,15 @@ impl SizedFree {
         SizeClass::of_small(need).or_else(|| (need <= MAX_OBJECT).then(|| SizeClass::of(need)))
     }
 
+    /// Returns whether the size may have changed in place.
+    fn is_resizable(self) -> bool {
+        self.interface == Interface::Malloc
+    }
+
     /// Returns whether an object of this class may have such a request.
     fn fits_class(self, class: SizeClass) -> bool {
         let size = class.size() as usize;
-        let shrunk = self.resizable && self.size <= size && self.size > size / 2;
+        let shrunk = self.is_resizable() && self.size <= size && self.size > size / 2;
         shrunk || self.class(0) == Some(class)
     }
 
@@ -52,7 +57,7 @@ impl SizedFree {
             RunRequest { pages: asked, align: PageCount::ONE, fit: Fit::Loose, placement: None };
         asked <= pages
             && self.class(red_zone).is_none()
-            && (self.resizable || pages <= request.most())
+            && (self.is_resizable() || pages <= request.most())
     }
 }
 
@@ -75,8 +80,8 @@ impl<P: Platform> Instance<P> {
         unsafe {
             if !self.free_by::<false>(&self.heap().fast, at, fits) {
                 // In registers: the fast path stores nothing for the slow one.
-                let SizedFree { size, align, resizable } = told;
-                self.free_sized_slow(at, (size, align), resizable, foreign);
+                let SizedFree { size, align, interface } = told;
+                self.free_sized_slow(at, (size, align), interface, foreign);
             }
         }
     }
@@ -91,10 +96,10 @@ impl<P: Platform> Instance<P> {
         &'static self,
         at: *mut u8,
         (size, align): (usize, usize),
-        resizable: bool,
+        interface: Interface,
         foreign: unsafe fn(*mut u8),
     ) {
-        let told = SizedFree { size, align, resizable };
+        let told = SizedFree { size, align, interface };
         if at.is_null() {
             return;
         }
@@ -106,11 +111,11 @@ impl<P: Platform> Instance<P> {
             && self.ledger.guards.checks().checks_sizes()
             && let Some(fault) = self.other_size(at as usize, told)
         {
-            let call = if told.resizable { "free_sized" } else { "sized delete" };
+            let call = if told.is_resizable() { "free_sized" } else { "sized delete" };
             self.fault(call, at as usize, fault);
         }
         // SAFETY: the same contract.
-        unsafe { self.free_slow(at) }
+        unsafe { self.free_slow(at, Some(interface)) }
     }
 
     /// The fault of the size that a free tells. `None`: nothing, or no live allocation begins

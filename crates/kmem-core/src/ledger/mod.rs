@@ -18,6 +18,7 @@
 //! | `transfer`      | another site, group or length for an allocation              |
 //! | `watch`         | calls that are counted or checked one by one                 |
 //! | `object_checks` | which checks of objects are on; records, caches              |
+//! | `interface`     | which functions allocated an object, and may free it         |
 //! | `red_zone`      | bytes around objects that no program may write to            |
 //! | `hold_back`     | freed objects in the quarantine                              |
 //! | `exit_check`    | the last look at objects, when a program ends                |
@@ -48,6 +49,7 @@ mod fork;
 mod here;
 mod hold_back;
 mod insist;
+mod interface;
 mod misuse;
 mod object_checks;
 mod objects;
@@ -61,6 +63,7 @@ pub use effort::COSTLY;
 use effort::Tried;
 pub use hold_back::HeldBack;
 use insist::Refused;
+pub use interface::Interface;
 pub use object_checks::{CacheNumber, ObjectChecks, ObjectGuards};
 pub use transfer::Resized;
 

@@ -1,9 +1,10 @@
-//! Configured checks of objects of slabs when they are handed out and when they come back: red
-//! zones, the cache they belong to, quarantine. All of them close the fast paths, as watched calls
-//! do ([`Watch::GUARD`]), and need the books.
+//! Configured checks of objects of slabs when they are handed out and when they come back. They
+//! are red zones, the cache or interface that objects belong to, and quarantine. All of them need
+//! the books. They close the fast paths, as watched calls do ([`Watch::GUARD`]).
 //!
-//! The length of the request and the cache are in the object's *record*. It is a second word beside
-//! the extension word. An overrun damages red zones before it reaches one.
+//! The length of the request is in the object's *record*, with the number of its cache or its
+//! interface. The record is a second word beside the extension word. An overrun damages red zones
+//! before it reaches one.
 //!
 //! A page allocation has no red zone and is not held back. `debug_pagealloc` and `page_poison`
 //! check those.
@@ -18,6 +19,7 @@ use kmem_layout::word::TAG_MASK;
 
 use super::Ledger;
 use super::hold_back::HeldBack;
+use super::interface::Interface;
 use super::misuse::Misuse;
 use crate::class::{MAX_OBJECT, SizeClass};
 use crate::conf::Conf;
@@ -27,6 +29,11 @@ use crate::report::{Line, Printable};
 use crate::slab::guard::RED_ZONE;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::TagId;
+
+/// First number of an interface, behind those of caches.
+const INTERFACES: u16 = 0xFF00;
+
+const _: () = assert!(MAX_CACHES < INTERFACES as usize);
 
 /// Most bytes of a damaged place that a report shows.
 const SHOWN: usize = 8;
@@ -40,20 +47,23 @@ impl ObjectChecks {
     const CACHES: u32 = 2;
     const QUARANTINE: u32 = 4;
     const SIZES: u32 = 8;
+    const INTERFACES: u32 = 16;
     /// Checks for which fast paths must stay closed.
-    const CLOSING: u32 = Self::RED_ZONES | Self::CACHES | Self::QUARANTINE;
+    const CLOSING: u32 = Self::RED_ZONES | Self::CACHES | Self::QUARANTINE | Self::INTERFACES;
 
     /// Checks of a configuration. None, with a report, if they are configured without books.
     pub fn of(conf: &Conf, console: &impl Console) -> Self {
         let bit = |on: bool, bit: u32| if on { bit } else { 0 };
         let checks = bit(conf.redzone, Self::RED_ZONES)
             | bit(conf.check_caches, Self::CACHES)
+            | bit(conf.check_interfaces, Self::INTERFACES)
             | bit(conf.quarantine_kb > 0, Self::QUARANTINE);
         let sizes = bit(conf.check_sizes, Self::SIZES);
         if checks != 0 && conf.profiling == profiling::NEVER {
-            let text =
-                b"kmem: configuration: redzone, quarantine_kb and check_caches need the books\n";
-            console.print(text);
+            console.print(
+                b"kmem: configuration: redzone, quarantine_kb, check_caches and check_interfaces \
+                  need the books\n",
+            );
             return Self(sizes);
         }
         Self(checks | sizes)
@@ -79,6 +89,11 @@ impl ObjectChecks {
         self.0 & Self::CACHES != 0
     }
 
+    /// Returns whether records have the interface that allocated their object.
+    pub const fn checks_interfaces(self) -> bool {
+        self.0 & Self::INTERFACES != 0
+    }
+
     /// Returns whether freed objects are held back.
     pub const fn has_quarantine(self) -> bool {
         self.0 & Self::QUARANTINE != 0
@@ -86,7 +101,7 @@ impl ObjectChecks {
 
     /// Number of words per object beside the extension word.
     pub const fn records(self) -> u32 {
-        (self.has_red_zones() || self.checks_caches()) as u32
+        (self.has_red_zones() || self.checks_caches() || self.checks_interfaces()) as u32
     }
 
     /// Least number of bytes of an object that its user must not use.
@@ -117,15 +132,31 @@ impl Record {
     }
 }
 
-/// Number of a cache, for records.
+/// Number of a cache, for records; or from [`INTERFACES`] on that of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheNumber(u16);
 
 impl CacheNumber {
-    /// No cache.
+    /// No cache: the functions of C, and `kmalloc`.
     pub const NONE: Self = Self(0);
     /// Any cache beyond the first [`MAX_CACHES`].
     const OTHER: Self = Self(u16::MAX);
+
+    /// The number of an interface.
+    pub(super) const fn of(interface: Interface) -> Self {
+        match interface {
+            Interface::Malloc => Self::NONE,
+            other => Self(INTERFACES + other as u16),
+        }
+    }
+
+    /// The interface. `None`: it is a cache.
+    pub(super) fn interface(self) -> Option<Interface> {
+        if self == Self::NONE {
+            return Some(Interface::Malloc);
+        }
+        Interface::of(self.0.checked_sub(INTERFACES)?)
+    }
 }
 
 /// Addresses of the caches, by number from 1.
@@ -207,7 +238,8 @@ impl ObjectGuards {
         unsafe { self.held.forget() };
     }
 
-    fn name(&self, number: CacheNumber) -> NameOf {
+    /// Name of an owner; `common` if it is of no cache.
+    fn name(&self, number: CacheNumber, common: &'static str) -> NameOf {
         let cache = self.caches.place(number).map(|place| place.load(Ordering::Acquire));
         match cache.unwrap_or(0) as *const CacheBlock {
             cache if !cache.is_null() => {
@@ -215,8 +247,11 @@ impl ObjectGuards {
                 // other memory of the heap, and the last message has a wrong name.
                 NameOf::Cache(unsafe { (&raw const (*cache).name).read() })
             }
-            _ if number == CacheNumber::NONE => NameOf::Kmalloc,
-            _ => NameOf::Another,
+            _ if number == CacheNumber::NONE => NameOf::Functions(common),
+            _ => match number.interface() {
+                Some(interface) => NameOf::Functions(interface.allocates()),
+                None => NameOf::Another,
+            },
         }
     }
 }
@@ -227,10 +262,10 @@ impl Default for ObjectGuards {
     }
 }
 
-/// A cache in a message.
+/// An owner of objects in a message.
 enum NameOf {
     Cache(CacheName),
-    Kmalloc,
+    Functions(&'static str),
     Another,
 }
 
@@ -240,7 +275,7 @@ impl fmt::Display for NameOf {
             Self::Cache(name) => {
                 write!(f, "the cache {}", Printable(unpadded(name)))
             }
-            Self::Kmalloc => f.write_str("kmalloc"),
+            Self::Functions(name) => f.write_str(name),
             Self::Another => f.write_str("another cache"),
         }
     }
@@ -293,16 +328,34 @@ impl<P: Platform> Ledger<P> {
         unsafe { self.record(object, class) }.store(record.0, Ordering::Relaxed);
     }
 
-    /// Records the cache that a live object belongs to, if there are records.
+    /// Records the cache that a live object belongs to, if that is checked.
     pub fn note_cache(&'static self, object: usize, cache: CacheNumber) {
-        if let Ok(Live::Object { class, .. }) = self.heap.find(object)
-            && self.checks().checks_caches()
-        {
+        if self.checks().checks_caches() {
+            self.note_owner(object, cache);
+        }
+    }
+
+    /// Records the cache or interface that a live object belongs to. There are records.
+    pub(super) fn note_owner(&'static self, object: usize, owner: CacheNumber) {
+        if let Ok(Live::Object { class, .. }) = self.heap.find(object) {
             // SAFETY: a live object of that class.
             unsafe {
                 let len = self.record_of(object, class).len();
-                self.set_record(object, class, Record::new(len, cache));
+                self.set_record(object, class, Record::new(len, owner));
             }
+        }
+    }
+
+    /// The cache or interface of what was found at `object`, and its size if it is an object of a
+    /// slab. There are records.
+    pub(super) fn owner(&self, object: usize, live: &Live<'_>) -> (CacheNumber, Option<u32>) {
+        match *live {
+            Live::Object { class, .. } => {
+                // SAFETY: a live object of that class.
+                let record = unsafe { self.record_of(object, class) };
+                (record.cache(), Some(class.size()))
+            }
+            Live::Pages { .. } => (CacheNumber::NONE, None),
         }
     }
 
@@ -315,20 +368,28 @@ impl<P: Platform> Ledger<P> {
         }
         let Ok(live) = self.heap.find(object) else { return };
         let in_slab = size + self.checks().red_zone() <= MAX_OBJECT;
-        let (owner, of_slab) = match live {
-            Live::Object { class, .. } => {
-                // SAFETY: a live object of that class.
-                let record = unsafe { self.record_of(object, class) };
-                (record.cache(), Some(class.size()))
-            }
-            Live::Pages { .. } => (CacheNumber::NONE, None),
-        };
+        let (owner, of_slab) = self.owner(object, &live);
         let is_page_of_kmalloc = of_slab.is_none() && (cache == CacheNumber::NONE || !in_slab);
         if owner == cache || is_page_of_kmalloc {
             return;
         }
-        let (owner, wanted) = (self.guards.name(owner), self.guards.name(cache));
-        self.reporter().with_holder(live.word(), |holder| {
+        self.of_another(call, (object, of_slab, live.word()), [owner, cache], "kmalloc");
+    }
+
+    /// Reports an object that was passed to `call`, and ends the program: it is of the first owner,
+    /// not of the second one. `of_slab` is its size; none for pages. `common` is the name of what
+    /// is of no cache.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn of_another(
+        &'static self,
+        call: &str,
+        (object, of_slab, word): (usize, Option<u32>, u32),
+        owners: [CacheNumber; 2],
+        common: &'static str,
+    ) -> ! {
+        let [owner, wanted] = owners.map(|number| self.guards.name(number, common));
+        self.reporter().with_holder(word, |holder| {
             let mut line = Line::new();
             line.add(format_args!("kmem: invalid {call}: {object:#x} is a "));
             match of_slab {
@@ -339,7 +400,7 @@ impl<P: Platform> Ledger<P> {
             line.add(text);
             self.platform().print(line.text());
         });
-        let holder = Some(TagId(live.word() & TAG_MASK));
+        let holder = Some(TagId(word & TAG_MASK));
         self.end_for(Misuse { holder, is_here: true });
     }
 

@@ -108,6 +108,7 @@ fn bad_value_is_reported_and_the_default_kept() {
         "decay_ms:NaN",
         "redzone:2",
         "check_caches:",
+        "check_interfaces:2",
         "quarantine_kb:",
         "quarantine_kb:1M",
         "quarantine_kb:1048577",

@@ -1,6 +1,8 @@
 //! operator new and operator delete, and the C++ run-time library on top of them.
 
-use crate::harness::must_work;
+use kmem_testing::Run;
+
+use crate::harness::{MIXED_CONFIGURATIONS, must_work, must_work_in, no_cxx, program};
 
 #[test]
 fn every_form_of_new_and_delete() {
@@ -21,12 +23,21 @@ fn forms_of_new_and_delete_go_through_the_forms_that_the_program_replaces() {
 
 #[test]
 fn memory_of_a_program_with_its_own_malloc_goes_back_to_it() {
-    must_work("own_malloc.cc", &[]);
+    works_in_mixed_configurations("own_malloc.cc");
 }
 
 #[test]
 fn mismatched_pairs_never_crash_by_default() {
-    must_work("mismatched_pairs.cc", &[]);
+    works_in_mixed_configurations("mismatched_pairs.cc");
+}
+
+/// Runs a program that frees memory of one interface by another.
+#[track_caller]
+fn works_in_mixed_configurations(source: &str) {
+    if !no_cxx() {
+        let path = program(source);
+        must_work_in(MIXED_CONFIGURATIONS, || Run::new(&path));
+    }
 }
 
 #[test]

@@ -5,12 +5,14 @@
 use std::path::PathBuf;
 
 use crate::catalogue::program_of;
-use crate::harness::{Outcome, Run, SIGABRT, is_not_kmem, library, program_with_libraries};
+use crate::harness::{Outcome, Run, SIGABRT, is_not_kmem, library, no_cxx, program_with_libraries};
 
 /// Calls functions of kmem.h, so it is linked with the library.
 const HARDENING: &str = "hardening.c";
 /// Writes outside of blocks and to freed ones, in any program.
 const WRITES: &str = "misuse/writes.c";
+/// Frees memory of one interface by another.
+const INTERFACES: &str = "misuse/interfaces.cc";
 
 fn program(source: &str) -> PathBuf {
     if source == HARDENING {
@@ -46,7 +48,9 @@ fn found(conf: &str, case: (&str, &str), message: &str) {
     let fits = |found: &str, wanted: &str| match wanted {
         "AT" => found == at,
         "AT2" => is_number(found, "0x"),
-        "CALL" => ["hardening+0x", "misuse-writes+0x"].iter().any(|at| is_number(found, at)),
+        "CALL" => ["hardening+0x", "misuse-writes+0x", "misuse-interfaces+0x"]
+            .iter()
+            .any(|at| is_number(found, at)),
         "LINE" => found.rsplit_once("hardening.c:").is_some_and(|(_, line)| is_number(line, "")),
         _ => found == wanted,
     };
@@ -128,6 +132,23 @@ fn caches_find_what_is_not_theirs() {
          cache inode; allocated by LINE func:main",
     );
     unnoticed("", (HARDENING, "wrong_cache"));
+}
+
+#[test]
+fn interfaces_find_what_is_not_theirs() {
+    if no_cxx() {
+        return;
+    }
+    for conf in ["check_interfaces:1", "check_interfaces:1,rseq:off", "hardened"] {
+        found(
+            conf,
+            (INTERFACES, "new_array_delete"),
+            "kmem: invalid delete: AT is a 112-byte object of new[], not of new; allocated by the \
+             call that returns to CALL",
+        );
+    }
+    unnoticed("", (INTERFACES, "new_array_delete"));
+    unnoticed("hardened,check_interfaces:0", (INTERFACES, "new_array_delete"));
 }
 
 #[test]

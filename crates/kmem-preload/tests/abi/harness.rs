@@ -19,6 +19,16 @@ pub(crate) const CONFIGURATIONS: &[(&str, Environment)] = &[
     ("hardened", &[("KMEM_CONF", "hardened")]),
 ];
 
+/// [`CONFIGURATIONS`] in which memory of one interface may be freed by another.
+pub(crate) const MIXED_CONFIGURATIONS: &[(&str, Environment)] = &[
+    CONFIGURATIONS[0],
+    CONFIGURATIONS[1],
+    CONFIGURATIONS[2],
+    CONFIGURATIONS[3],
+    CONFIGURATIONS[4],
+    ("hardened", &[("KMEM_CONF", "hardened,check_interfaces:0")]),
+];
+
 /// Configurations in which a wrong free must be recognised, and sizes are those of the default.
 pub(crate) const CHECKED_CONFIGURATIONS: &[(&str, Environment)] = &[
     CONFIGURATIONS[0],
