@@ -1,6 +1,6 @@
 //! Texts of `/proc/PID`: `maps`, `smaps`, `cgroup`, `mountinfo`.
 
-use kmem_snapshot::process::{Maps, Smaps};
+use kmem_snapshot::maps::{Maps, Smaps};
 
 use crate::Answer;
 

@@ -12,7 +12,8 @@ use std::path::PathBuf;
 
 use crate::books::Snapshot;
 use crate::error::ReadError;
-use crate::process::{Process, Resident};
+use crate::maps::Resident;
+use crate::process::Process;
 use crate::program::base_name;
 
 /// Most bytes of a command line.

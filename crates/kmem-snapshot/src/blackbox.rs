@@ -39,7 +39,8 @@ use crate::books::{
 };
 use crate::budget::Budget;
 use crate::error::ReadError;
-use crate::process::{Maps, PAGE, open_regular};
+use crate::maps::{Maps, PAGE};
+use crate::process::open_regular;
 use header::Header;
 use record::{Mapped, Record, Records, Row};
 

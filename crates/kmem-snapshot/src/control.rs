@@ -24,8 +24,9 @@ use kmem_layout::word::{TAG_FIRST_SITE, TAG_MASK};
 
 use crate::books::{Profiling, Root, root_addresses};
 use crate::error::ReadError;
+use crate::maps::Maps;
 use crate::memory::{LiveMemory, Memory};
-use crate::process::{Maps, Process};
+use crate::process::Process;
 
 /// Largest cache that the writer empties, in bytes.
 const MAX_CACHE: u64 = 1 << 20;

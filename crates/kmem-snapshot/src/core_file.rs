@@ -25,7 +25,8 @@ pub use segments::CoreMemory;
 
 use crate::budget::Budget;
 use crate::error::ReadError;
-use crate::process::{Maps, open_regular};
+use crate::maps::Maps;
+use crate::process::open_regular;
 use notes::Notes;
 
 /// A core file, opened.

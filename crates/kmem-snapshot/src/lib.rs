@@ -48,7 +48,9 @@
 //! program    the kind of a program file, before it is run
 //! select     a choice of processes: by pid, by name, by control group
 //! listing    the processes under kmem, by pid and by name
+//! image      a process to read books from, alive or dead
 //! process    a live process, by /proc
+//! maps       the mappings of a process
 //! clock      the time of day
 //! budget     the most memory and work that a reading may take
 //! error      why a process or its file cannot be read
@@ -89,12 +91,15 @@ pub mod escape;
 pub mod export;
 #[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 mod extents;
+mod image;
 #[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 mod kernel;
 pub mod leaks;
 #[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 mod listed;
 pub mod listing;
+#[cfg_attr(not(test), deny(clippy::indexing_slicing))]
+pub mod maps;
 pub mod memory;
 #[cfg_attr(not(test), deny(clippy::indexing_slicing))]
 pub mod modules;

@@ -13,8 +13,9 @@ pub use kmem_layout::board::{Stat, reason_name};
 
 use crate::budget::Budget;
 use crate::error::ReadError;
+use crate::maps::Mapping;
 use crate::memory::{LiveMemory, field, u64_at};
-use crate::process::{Mapping, Process};
+use crate::process::Process;
 
 /// Largest record accepted, in bytes.
 const MAX_RECORD: u32 = 4096;

@@ -47,8 +47,9 @@ pub use kept::Kept;
 
 use crate::budget::Budget;
 use crate::core_file::CoreFile;
+use crate::maps::{Mapping, Maps};
 use crate::memory::Memory;
-use crate::process::{Mapping, Maps, Process, open_regular};
+use crate::process::{Process, open_regular};
 use bytes::ReadSeek;
 use debug_file::SearchPath;
 pub(crate) use elf::Elf;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use kmem_snapshot::Reading;
 use kmem_snapshot::books::StaticTag;
+use kmem_snapshot::maps::Maps;
 use kmem_snapshot::output::Dhat;
 use kmem_snapshot::output::pprof::{Location, Profile, profile};
-use kmem_snapshot::process::Maps;
 use kmem_snapshot::sites::{Chain, Origin, Site};
 use kmem_snapshot::stacks::{By, Stacks};
 use kmem_snapshot::symbols::Place;

@@ -8,7 +8,8 @@ use kmem_layout::blackbox::BoxHeader;
 
 use super::header::Header;
 use super::{BlackBox, Moment};
-use crate::process::{Mapping, Maps, Process, open_regular};
+use crate::maps::{Mapping, Maps};
+use crate::process::{Process, open_regular};
 
 /// Most files among the mappings of a process that may be its black box.
 const MAX_BOXES: usize = 64;

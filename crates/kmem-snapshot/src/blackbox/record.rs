@@ -13,8 +13,8 @@ use kmem_layout::word::TAG_MASK;
 use super::groups;
 use super::header::Header;
 use crate::books::Groups;
+use crate::maps::PAGE;
 use crate::memory::field;
-use crate::process::PAGE;
 
 /// Reads of all records, 1 ms apart, while none of them is whole.
 const ROUNDS: u32 = 100;

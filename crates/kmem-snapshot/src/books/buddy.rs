@@ -5,10 +5,13 @@
 
 use serde::Serialize;
 
-use super::root::{Followed, PAGEBLOCK_PAGES, Root, Source, WHOLE_TAKEN, Zone, follow, told};
+use super::follow::{Followed, follow, told};
+use super::root::Root;
+use super::source::Source;
+use super::zone::{PAGEBLOCK_PAGES, WHOLE_TAKEN, Zone};
 use crate::core_file::CoreFile;
 use crate::error::ReadError;
-use crate::memory::Image;
+use crate::image::Image;
 use crate::process::Process;
 
 /// Count of orders.

@@ -11,11 +11,12 @@ use std::ops::Range;
 use kmem_layout::cache::{CacheBlock, MAX_CACHES, unpadded};
 
 use super::groups::{Charges, Groups};
-use super::root::{Root, Source, bad};
+use super::root::{Root, bad};
+use super::source::Source;
 use super::{Books, Snapshot};
 use crate::error::ReadError;
+use crate::maps::{PAGE, Span};
 use crate::memory::{self, field};
-use crate::process::{PAGE, Span};
 
 /// One size class and its slabs, as `/proc/slabinfo` shows a cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -16,12 +16,14 @@ use super::caches::Cache;
 use super::groups::{Charges, Kind};
 use super::objects::{Object, Objects};
 use super::pins::{Gather, Pins};
-use super::root::{CHUNK, Class, PAGES_PER_CHUNK, Root, Source, Zone};
+use super::root::Root;
 use super::sizes::Sizes;
+use super::source::Source;
 use super::tables::TagTotal;
+use super::zone::{CHUNK, Class, PAGES_PER_CHUNK, Zone};
 use crate::budget::OverBudget;
 use crate::error::ReadError;
-use crate::process::{PAGE, Span};
+use crate::maps::{PAGE, Span};
 
 /// Chunks per window: 1 GiB of address space, a multiple of the largest slab.
 const WINDOW: u64 = 1 << 14;

@@ -13,10 +13,12 @@ use std::ops::Range;
 use kmem_layout::group::MAX_GROUP_DEPTH;
 use kmem_layout::word::{CHARGED_METADATA, EXT_LIVE, OBJCG_SHIFT, TAG_MASK, TAG_OTHER};
 
-use super::root::{Class, Root, Source};
+use super::root::Root;
+use super::source::Source;
 use super::tables::{self, Group, GroupEntry, TagTotal, Usage};
+use super::zone::Class;
 use crate::error::ReadError;
-use crate::process::PAGE;
+use crate::maps::PAGE;
 
 /// Most pairs of group and tag that are kept: about 50 MiB. Beyond it the sums of each group stay
 /// exact, and the pairs that found no room join the tag of other sites.

@@ -23,11 +23,13 @@ use kmem_layout::mapping::{
 use kmem_layout::root::zone_purpose;
 use serde::Serialize;
 
-use super::root::{Root, Source, Zone};
+use super::root::Root;
+use super::source::Source;
 use super::tables::Key;
+use super::zone::Zone;
 use crate::error::ReadError;
+use crate::maps::{Mapping, PAGE, Resident};
 use crate::memory::{PageState, Pages, field};
-use crate::process::{Mapping, PAGE, Resident};
 
 /// Bytes of the table in front of its records.
 const TABLE_HEAD: u64 = std::mem::offset_of!(MappingTable, records) as u64;

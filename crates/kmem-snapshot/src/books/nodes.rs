@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use kmem_layout::root::zone_purpose;
 
-use super::root::Zone;
 use super::tables::TagTotal;
+use super::zone::Zone;
 
 /// Live objects of each node by tag. Areas of vmalloc and per-CPU objects are of no node.
 #[derive(Debug, Clone, Default)]

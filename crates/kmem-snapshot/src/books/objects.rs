@@ -1,6 +1,6 @@
 //! Live objects one by one, for a reader that looks at their contents.
 
-use super::root::Class;
+use super::zone::Class;
 use crate::budget::{Budget, OverBudget};
 use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 

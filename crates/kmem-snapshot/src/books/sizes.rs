@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::root::Class;
+use super::zone::Class;
 
 /// Memory of one length of page allocations, in bytes.
 const LENGTH: u64 = 48;

@@ -11,7 +11,8 @@ use kmem_layout::group::{GroupBlock, MAX_GROUP_NAME, NO_LIMIT, group_event, grou
 use kmem_layout::root::RootBlock;
 use kmem_layout::site::{MAX_DEPTH, PeakEntry, PeakTable, Site, Text, site_kind};
 
-use super::root::{Root, Source, bad};
+use super::root::{Root, bad};
+use super::source::Source;
 use crate::error::ReadError;
 use crate::memory::{self, field, u64_at};
 

@@ -7,7 +7,7 @@ use object::elf;
 
 use super::header::Headers;
 use super::notes::Notes;
-use crate::process::{Mapping, Maps};
+use crate::maps::{Mapping, Maps};
 
 /// Name of the stack of the first thread.
 pub(super) const STACK: &str = "[stack]";

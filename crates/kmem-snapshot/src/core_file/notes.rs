@@ -9,7 +9,8 @@ use object::read::elf::NoteIterator;
 
 use super::header::Headers;
 use crate::budget::Budget;
-use crate::process::{MAX_MAPPINGS, MAX_THREADS};
+use crate::maps::MAX_MAPPINGS;
+use crate::process::MAX_THREADS;
 use crate::report::size_u;
 
 /// Most bytes of notes read, in all segments together. One thread takes 3 KiB, one mapped file 100

@@ -23,7 +23,7 @@ use super::header::{Headers, Segment};
 use super::notes::MappedFile;
 use crate::error::ReadError;
 use crate::extents;
-use crate::process::Span;
+use crate::maps::Span;
 
 /// Largest segment that reads as zeroes: one word for every page of 64 TiB.
 const MAX_ZERO: u64 = 64 << 30;

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::roots::present;
 use crate::books::Object;
 use crate::error::ReadError;
+use crate::maps::{PAGE, Span};
 use crate::memory::{LiveMemory, PageMap};
-use crate::process::{PAGE, Span};
 
 /// Most bytes that are copied at once.
 const BLOCK: u64 = 4 << 20;

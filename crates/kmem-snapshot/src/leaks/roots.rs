@@ -8,8 +8,9 @@ use object::elf::FileHeader64;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 
 use crate::books::Snapshot;
+use crate::maps::{Mapping, Maps, PAGE};
 use crate::memory::{LiveMemory, PageMap, PageState};
-use crate::process::{Mapping, Maps, PAGE, Process};
+use crate::process::Process;
 use crate::program::base_name;
 
 /// Bytes below the stack pointer that a function may use without moving it (System V ABI).

@@ -24,7 +24,7 @@ pub use profile::{
 };
 
 use crate::escape::printable;
-use crate::process::Mapping;
+use crate::maps::Mapping;
 use crate::reading::Reading;
 use crate::stacks::{Frame, Stacks};
 use crate::symbols::Place;

@@ -14,7 +14,8 @@ use crate::books::{Key, MappingOwner, MappingRow, SiteRow, Snapshot};
 use crate::budget::Budget;
 use crate::clock::now_ns;
 use crate::error::ReadError;
-use crate::process::{Maps, Process};
+use crate::maps::Maps;
+use crate::process::Process;
 use crate::recording::{About, Class, Moment, Writer};
 use crate::sites::{Origin, resolve_mappings};
 use crate::symbols::{Modules, Place, Symbols};
@@ -371,7 +372,7 @@ impl Recorder {
 /// Code of files in memory, sorted.
 fn code(maps: &Maps) -> Vec<Code> {
     let is_code =
-        |of: &&crate::process::Mapping| of.executable && (of.is_file() || of.path == "[vdso]");
+        |of: &&crate::maps::Mapping| of.executable && (of.is_file() || of.path == "[vdso]");
     let mappings = maps.all().iter().filter(is_code);
     let mut code: Vec<_> = mappings.map(|of| (of.start, of.end, of.offset, of.inode)).collect();
     code.sort_unstable();

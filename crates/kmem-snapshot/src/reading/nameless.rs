@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::maps::Maps;
 use crate::notes::Note;
-use crate::process::Maps;
 use crate::sites::{Origin, Site};
 use crate::symbols::{Place, debug_path};
 
@@ -53,7 +53,8 @@ pub(super) fn note<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::{Mapping, Process};
+    use crate::maps::Mapping;
+    use crate::process::Process;
 
     fn row(address: u64, function: Option<&str>, bytes: i64) -> Site {
         let function = function.map(Into::into);

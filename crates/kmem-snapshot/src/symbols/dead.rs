@@ -12,8 +12,8 @@ use super::bytes::ReadSeek;
 use super::debug_file;
 use super::elf::{self, build_id_in};
 use crate::core_file::CoreFile;
+use crate::maps::Mapping;
 use crate::memory::Memory;
-use crate::process::Mapping;
 
 /// Mappings that are looked at below a mapping, for the first page of its file.
 const MAX_PARTS: usize = 256;

@@ -26,8 +26,8 @@ use super::debug_file::{Links, Object, SearchPath};
 use super::functions::Functions;
 use super::metered::{Meter, Metered};
 use crate::budget::{Budget, OverBudget, STEP};
+use crate::maps::Mapping;
 use crate::memory::Memory;
-use crate::process::Mapping;
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{Modules, Place, Symbols};
-use crate::process::{Mapping, Maps, Process};
+use crate::maps::{Mapping, Maps};
+use crate::process::Process;
 
 /// The mapping that an address was in when it was named.
 type Key = (u64, u64, (u32, u32), u64);

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use gimli::{EndianRcSlice, Error, Reader, ReaderOffsetId, Result, RunTimeEndian};
 
 use crate::budget::{Budget, STEP};
-use crate::process::PAGE;
+use crate::maps::PAGE;
 
 /// Steps between two looks at the resident memory.
 const BATCH: u64 = 1 << 14;
