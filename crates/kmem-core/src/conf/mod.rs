@@ -65,6 +65,8 @@ pub struct Conf {
     /// `check_interfaces:0|1`: an object that is freed by other functions than those that allocated
     /// it is reported.
     pub check_interfaces: bool,
+    /// `guard_pages:0|1`: each large block has an inaccessible page behind it.
+    pub guard_pages: bool,
     /// `check_sizes:0|1`: a sized free of another size is reported.
     pub check_sizes: bool,
     /// `quarantine_kb:N`: KiB of freed objects that are held back, and checked before they are used
@@ -196,6 +198,7 @@ impl Conf {
         redzone: false,
         check_caches: false,
         check_interfaces: false,
+        guard_pages: false,
         check_sizes: true,
         quarantine_kb: 0,
         sandbox: false,

@@ -328,6 +328,14 @@ pub const OPTIONS: &[ConfOption] = &[
         set: switch!(check_interfaces),
     },
     ConfOption {
+        name: "guard_pages",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "A page that cannot be read or written lies behind each block of more than \
+                  32 KiB, as behind areas of `vmalloc`. Such blocks have no poison.",
+        set: switch!(guard_pages),
+    },
+    ConfOption {
         name: "check_sizes",
         values: "`0`, `1`",
         default: "`1`",

@@ -16,6 +16,7 @@ use crate::slab::zero_object;
 use crate::sync::Ordering;
 use crate::task;
 use crate::units::{Gfp, Item, ObjcgId, PAGE_SIZE, PageCount};
+use crate::vmalloc::AreaRequest;
 
 impl<P: Platform> Instance<P> {
     /// Allocates `size` bytes for a caller, aligned to 16 bytes; null if there is no memory, or the
@@ -356,6 +357,10 @@ impl<P: Platform> Instance<P> {
     ) -> *mut u8 {
         if !self.ready() {
             return null_mut();
+        }
+        if self.ledger.guards.checks().guards_pages() && isize::try_from(size).is_ok() {
+            let request = AreaRequest { size: size.max(1), align: align.bytes(), huge: false };
+            return self.areas().alloc(request, Looked::Not, gfp, caller);
         }
         self.ledger.alloc_run(size, align, Fit::Loose, gfp, caller)
     }

@@ -14,7 +14,7 @@ use crate::vmalloc::{Area, AreaRequest, Freed, On, VmallocStats};
 
 impl<P: Platform> Instance<P> {
     #[inline(always)]
-    fn areas(&'static self) -> On<P> {
+    pub(super) fn areas(&'static self) -> On<P> {
         self.vmalloc.on(&self.ledger)
     }
 

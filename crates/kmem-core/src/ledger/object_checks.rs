@@ -48,6 +48,7 @@ impl ObjectChecks {
     const QUARANTINE: u32 = 4;
     const SIZES: u32 = 8;
     const INTERFACES: u32 = 16;
+    const GUARD_PAGES: u32 = 32;
     /// Checks for which fast paths must stay closed.
     const CLOSING: u32 = Self::RED_ZONES | Self::CACHES | Self::QUARANTINE | Self::INTERFACES;
 
@@ -58,7 +59,7 @@ impl ObjectChecks {
             | bit(conf.check_caches, Self::CACHES)
             | bit(conf.check_interfaces, Self::INTERFACES)
             | bit(conf.quarantine_kb > 0, Self::QUARANTINE);
-        let sizes = bit(conf.check_sizes, Self::SIZES);
+        let sizes = bit(conf.check_sizes, Self::SIZES) | bit(conf.guard_pages, Self::GUARD_PAGES);
         if checks != 0 && conf.profiling == profiling::NEVER {
             console.print(
                 b"kmem: configuration: redzone, quarantine_kb, check_caches and check_interfaces \
@@ -77,6 +78,11 @@ impl ObjectChecks {
     /// Returns whether the size that a free tells is compared.
     pub const fn checks_sizes(self) -> bool {
         self.0 & Self::SIZES != 0
+    }
+
+    /// Returns whether an inaccessible page lies behind each large block.
+    pub const fn guards_pages(self) -> bool {
+        self.0 & Self::GUARD_PAGES != 0
     }
 
     /// Returns whether objects have red zones.

@@ -5,7 +5,9 @@
 use std::path::PathBuf;
 
 use crate::catalogue::program_of;
-use crate::harness::{Outcome, Run, SIGABRT, is_not_kmem, library, no_cxx, program_with_libraries};
+use crate::harness::{
+    Outcome, Run, SIGABRT, SIGSEGV, is_not_kmem, library, no_cxx, program_with_libraries,
+};
 
 /// Calls functions of kmem.h, so it is linked with the library.
 const HARDENING: &str = "hardening.c";
@@ -149,6 +151,21 @@ fn interfaces_find_what_is_not_theirs() {
     }
     unnoticed("", (INTERFACES, "new_array_delete"));
     unnoticed("hardened,check_interfaces:0", (INTERFACES, "new_array_delete"));
+}
+
+#[test]
+fn guard_pages_end_a_use_behind_a_large_block() {
+    if is_not_kmem() {
+        return;
+    }
+    for (case, bytes) in [("behind", 1), ("behind", 4096), ("behind_aligned", 1)] {
+        let case = format!("{case} 1048576 {bytes}");
+        for conf in ["guard_pages:1", "hardened,guard_pages:1", "mem_profiling:never,guard_pages:1"]
+        {
+            run(conf, (WRITES, &case)).assert_signal(SIGSEGV);
+        }
+        unnoticed("", (WRITES, &case));
+    }
 }
 
 #[test]
