@@ -8,8 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use harness::{EMPTY, KMEM, all_books, call, config, directory, insmod, loader, module};
-use harness::{module_with, nothing_is_left};
+use harness::{KMEM, all_books, call, config, directory, insmod, loader, module, nothing_is_left};
 use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;
 use kmem_core::{Group, Limit, LiveTag, StaticTag};
@@ -86,27 +85,6 @@ fn a_group_at_its_limit_refuses_a_module_and_pays_nothing() {
     assert!(all_books("too_much").is_empty());
     nothing_is_left(&loader);
     group.delete().unwrap();
-}
-
-#[test]
-fn memory_that_modules_had_can_be_written_and_not_executed_afterwards() {
-    let dir = directory();
-    let path = module_with(dir.path(), "again", EMPTY, &["-DKBUILD_MODNAME=again"]);
-    let loader = loader();
-    for _ in 0..300 {
-        insmod(&loader, &path, "").unwrap();
-        loader.delete_module("again", 0).unwrap();
-        // The allocator hands the pages out again.
-        let caller = kmem_core::Caller::tagged(kmem_core::static_tag!());
-        let area = KMEM.vmalloc(16 << 10, kmem_core::units::Gfp::KERNEL, caller);
-        assert!(!area.is_null());
-        // SAFETY: an area of this size, which is freed only now.
-        unsafe {
-            area.write_bytes(0x5a, 16 << 10);
-            KMEM.vfree(area);
-        }
-    }
-    KMEM.validate().unwrap();
 }
 
 /// The allocator, whose areas are refused or which has none.

@@ -108,12 +108,14 @@ impl Accounting {
         zones: &[Zone],
         census: &Census<'_>,
     ) -> Self {
+        // A root block without zones has no page that is absent.
+        let counted = (Tables::known_by(source.pages) == Tables::Counted).then_some(0);
         let mut of = Self {
             tracked: census.live,
             cached: census.objects.saturating_sub(census.live_in_slabs),
             overhead: metadata.total(),
-            untouched: source.pages.map(|_| 0),
-            swapped: source.pages.map(|_| 0),
+            untouched: counted,
+            swapped: counted,
             ..Self::default()
         };
         for (zone, &placed) in zones.iter().zip(&census.placed) {
