@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use crate::catalogue::program_of;
 use crate::harness::{
-    Outcome, Run, SIGABRT, SIGSEGV, is_not_kmem, library, no_cxx, program_with_libraries,
+    Environment, Outcome, Run, SIGABRT, SIGSEGV, is_not_kmem, library, must_work_in, no_cxx,
+    program as ordinary, program_with_libraries,
 };
 
 /// Calls functions of kmem.h, so it is linked with the library.
@@ -165,6 +166,20 @@ fn guard_pages_end_a_use_behind_a_large_block() {
             run(conf, (WRITES, &case)).assert_signal(SIGSEGV);
         }
         unnoticed("", (WRITES, &case));
+    }
+}
+
+#[test]
+fn guard_pages_disturb_no_program() {
+    let configurations: [(&str, Environment); 2] = [
+        ("guard pages", &[("KMEM_CONF", "guard_pages:1")]),
+        ("hardened, guard pages", &[("KMEM_CONF", "hardened,guard_pages:1")]),
+    ];
+    let stress = ordinary("stress.c");
+    must_work_in(&configurations, || Run::new(&stress).args(&["4", "1.5", "1"]));
+    if !no_cxx() {
+        let containers = ordinary("containers.cc");
+        must_work_in(&configurations, || Run::new(&containers));
     }
 }
 

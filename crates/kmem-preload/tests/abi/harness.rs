@@ -14,7 +14,7 @@ pub(crate) const CONFIGURATIONS: &[(&str, Environment)] = &[
     ("default", &[]),
     ("rseq off by KMEM_CONF", &[("KMEM_CONF", "rseq:off")]),
     ("rseq off by glibc", &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]),
-    ("profiling off, guard pages", &[("KMEM_CONF", "mem_profiling:0,guard_pages:1")]),
+    ("profiling off", &[("KMEM_CONF", "mem_profiling:0")]),
     ("profiling never", &[("KMEM_CONF", "mem_profiling:never")]),
     ("hardened", &[("KMEM_CONF", "hardened")]),
 ];
