@@ -29,7 +29,7 @@ struct Row {
     age: Duration,
 }
 
-/// The row of a process; none if it has ended.
+/// The row of a process; none if it has ended, or is still starting.
 fn row(of: &Listed) -> Option<Result<Row, Failure>> {
     let (pid, age) = (of.process.pid(), of.process.age().ok()?);
     let snapshot = match Snapshot::take(&of.process) {

@@ -96,7 +96,7 @@ fn the_screen_has_a_row_for_each_process() {
 #[test]
 fn programs_that_start_and_end_while_they_are_listed_are_no_failure() {
     let dir = directory();
-    // A name that no other program has: `--all` reads them as well.
+    // A name that no other program has.
     let name = "kmem-successors";
     let path = dir.path().join(name);
     copy_program(compile("successors", &[], dir.path()), &path);

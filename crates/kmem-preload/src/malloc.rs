@@ -190,8 +190,8 @@ macro_rules! frees {
         /// As for `free(3)`.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(at: *mut u8) {
-            // SAFETY: the same contract. A foreign address is reported.
-            unsafe { KMEM.free_or(at, Interface::Malloc, |at| KMEM.free(at)) }
+            // SAFETY: the same contract.
+            unsafe { KMEM.free_or(at, Interface::Malloc, None) }
         }
     )*};
 }

@@ -348,7 +348,7 @@ macro_rules! deletes_of {
         /// As for `free(3)`.
         unsafe extern "C" fn $delete(at: *mut u8) {
             // SAFETY: the same contract.
-            unsafe { KMEM.free_or(at, Interface::$interface, free_foreign) }
+            unsafe { KMEM.free_or(at, Interface::$interface, Some(free_foreign)) }
         }
     )*};
 }

@@ -38,8 +38,7 @@ macro_rules! goes_through {
             core::arch::naked_asm!(
                 $crate::preemption::own!($name),
                 $(
-                    concat!("mov rax, [rip + ", stringify!($to), "@GOTPCREL]"),
-                    concat!("lea rcx, [rip + kmem_own_", stringify!($to), "]"),
+                    $crate::preemption::addresses!($to, "rax", "rcx"),
                     "cmp rax, rcx",
                     "jne 2f",
                     $(concat!("mov ", $x86, ", [rsp]"),)?
@@ -53,10 +52,7 @@ macro_rules! goes_through {
             core::arch::naked_asm!(
                 $crate::preemption::own!($name),
                 $(
-                    concat!("adrp x16, :got:", stringify!($to)),
-                    concat!("ldr x16, [x16, :got_lo12:", stringify!($to), "]"),
-                    concat!("adrp x17, kmem_own_", stringify!($to)),
-                    concat!("add x17, x17, :lo12:kmem_own_", stringify!($to)),
+                    $crate::preemption::addresses!($to, "x16", "x17"),
                     "cmp x16, x17",
                     "b.ne 2f",
                     $(concat!("mov ", $arm, ", x30"),)?
@@ -108,28 +104,65 @@ macro_rules! own {
     };
 }
 
+/// Assembly: loads the address that a dynamic symbol is bound to, and that of the function of this
+/// library, into two registers.
+#[cfg(target_arch = "x86_64")]
+macro_rules! addresses {
+    ($name:ident, $bound:literal, $own:literal) => {
+        concat!(
+            "mov ",
+            $bound,
+            ", [rip + ",
+            stringify!($name),
+            "@GOTPCREL]\n",
+            "lea ",
+            $own,
+            ", [rip + kmem_own_",
+            stringify!($name),
+            "]"
+        )
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! addresses {
+    ($name:ident, $bound:literal, $own:literal) => {
+        concat!(
+            "adrp ",
+            $bound,
+            ", :got:",
+            stringify!($name),
+            "\n",
+            "ldr ",
+            $bound,
+            ", [",
+            $bound,
+            ", :got_lo12:",
+            stringify!($name),
+            "]\n",
+            "adrp ",
+            $own,
+            ", kmem_own_",
+            stringify!($name),
+            "\n",
+            "add ",
+            $own,
+            ", ",
+            $own,
+            ", :lo12:kmem_own_",
+            stringify!($name)
+        )
+    };
+}
+
 /// Returns whether a dynamic symbol is bound to another function than that of this library.
 macro_rules! is_replaced {
     ($name:ident) => {{
         let bound: usize;
         let own: usize;
         // SAFETY: reads one slot of the global offset table.
-        #[cfg(target_arch = "x86_64")]
         unsafe {
             core::arch::asm!(
-                concat!("mov {0}, [rip + ", stringify!($name), "@GOTPCREL]"),
-                concat!("lea {1}, [rip + kmem_own_", stringify!($name), "]"),
-                out(reg) bound, out(reg) own, options(nostack, pure, readonly, preserves_flags)
-            );
-        }
-        // SAFETY: reads one slot of the global offset table.
-        #[cfg(target_arch = "aarch64")]
-        unsafe {
-            core::arch::asm!(
-                concat!("adrp {0}, :got:", stringify!($name)),
-                concat!("ldr {0}, [{0}, :got_lo12:", stringify!($name), "]"),
-                concat!("adrp {1}, kmem_own_", stringify!($name)),
-                concat!("add {1}, {1}, :lo12:kmem_own_", stringify!($name)),
+                $crate::preemption::addresses!($name, "{0}", "{1}"),
                 out(reg) bound, out(reg) own, options(nostack, pure, readonly, preserves_flags)
             );
         }
@@ -137,7 +170,7 @@ macro_rules! is_replaced {
     }};
 }
 
-pub(crate) use {goes_through, is_replaced, jump, jump_text, own};
+pub(crate) use {addresses, goes_through, is_replaced, jump, jump_text, own};
 
 /// Returns whether the program has a `malloc` of its own.
 pub(crate) fn program_has_malloc() -> bool {

@@ -43,9 +43,9 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// [`Self::free`] by a function of an interface, for an address that may not be this
-    /// instance's: then calls `foreign` instead. With `check_interfaces` an object of another
-    /// interface is reported, and ends the program.
+    /// [`Self::free`] by a function of an interface. With `check_interfaces` an object of another
+    /// interface is reported, and ends the program. Calls `foreign`, if that is given, for an
+    /// address that is not this instance's.
     ///
     /// # Safety
     /// See [`Self::free`], if the address is this instance's. Otherwise see `foreign`.
@@ -54,12 +54,15 @@ impl<P: Platform> Instance<P> {
         &'static self,
         at: *mut u8,
         interface: Interface,
-        foreign: unsafe fn(*mut u8),
+        foreign: Option<unsafe fn(*mut u8)>,
     ) {
         // SAFETY: the same contract.
         unsafe {
             if !self.free_fast(at) {
-                self.free_slow_or(at, interface, foreign);
+                match foreign {
+                    Some(foreign) => self.free_slow_or(at, interface, foreign),
+                    None => self.free_slow(at, Some(interface)),
+                }
             }
         }
     }
@@ -333,7 +336,8 @@ impl<P: Platform> Instance<P> {
         let address = at as usize;
         match self.heap().find(address) {
             // SAFETY: a live object, which the caller gives up, by the contract.
-            Ok(Live::Object { class, ext }) => unsafe {
+            Ok(live @ Live::Object { class, ext }) => unsafe {
+                self.check_owner(address, &live, interface);
                 self.ledger.free_object(address, class, ext);
             },
             Ok(Live::Pages { set, run, words }) => {
@@ -359,10 +363,7 @@ impl<P: Platform> Instance<P> {
         unsafe {
             let heap = self.heap();
             if self.ledger.guards.checks().any() {
-                if let Some(interface) = interface {
-                    self.ledger.check_interface(interface.frees(), at as usize, interface);
-                }
-                return self.free_guarded(at);
+                return self.free_guarded(at, interface);
             }
             if !heap.format().charges {
                 return self.free_by::<true>(&heap.fast_aside, at, |_| true);
@@ -382,7 +383,7 @@ impl<P: Platform> Instance<P> {
     /// # Safety
     /// See [`Self::free`].
     #[inline(never)]
-    unsafe fn free_guarded(&'static self, at: *mut u8) -> bool {
+    unsafe fn free_guarded(&'static self, at: *mut u8, interface: Option<Interface>) -> bool {
         let (heap, address) = (self.heap(), at as usize);
         let Ok(class) = heap.fast_aside.class(address) else { return false };
         let Some(location) = heap.classes.object_at(address, class) else { return false };
@@ -391,9 +392,18 @@ impl<P: Platform> Instance<P> {
         if ext.load(Ordering::Relaxed) & EXT_LIVE == 0 || !self.is_ready() {
             return false;
         }
+        self.check_owner(address, &Live::Object { class, ext: Some(ext) }, interface);
         // SAFETY: a live object of the class, which the caller gave up, by the contract.
         unsafe { self.ledger.free_object(address, class, Some(ext)) };
         true
+    }
+
+    /// Ends the program if what was found is of another interface than that which frees it.
+    #[inline]
+    fn check_owner(&'static self, at: usize, live: &Live<'_>, interface: Option<Interface>) {
+        if let Some(interface) = interface {
+            self.ledger.check_interface(interface.frees(), at, live, interface);
+        }
     }
 
     /// Records the interface of an object that it just allocated, with `check_interfaces`. Returns
@@ -408,7 +418,11 @@ impl<P: Platform> Instance<P> {
     /// Where no object begins, the call finds that.
     #[inline]
     pub fn check_interface(&'static self, call: &str, at: *mut u8, interface: Interface) {
-        self.ledger.check_interface(call, at as usize, interface);
+        if self.ledger.guards.checks().checks_interfaces()
+            && let Ok(live) = self.heap().find(at as usize)
+        {
+            self.ledger.check_interface(call, at as usize, &live, interface);
+        }
     }
 
     /// Frees the page allocation that begins at a page. False: none begins there.

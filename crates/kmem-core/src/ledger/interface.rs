@@ -4,6 +4,7 @@
 
 use super::Ledger;
 use super::object_checks::CacheNumber;
+use crate::heap::Live;
 use crate::os::Platform;
 
 /// Functions that allocate memory, and those that free it.
@@ -63,15 +64,19 @@ impl<P: Platform> Ledger<P> {
     }
 
     /// Ends the program if an object that was passed to `call`, a function of an interface, is
-    /// another one's. An object of a cache has none. Where no live object begins, the call finds
-    /// that.
+    /// another one's. An object of a cache has none. `live` was found at `object`.
     #[inline]
-    pub fn check_interface(&'static self, call: &str, object: usize, interface: Interface) {
+    pub fn check_interface(
+        &'static self,
+        call: &str,
+        object: usize,
+        live: &Live<'_>,
+        interface: Interface,
+    ) {
         if !self.checks().checks_interfaces() {
             return;
         }
-        let Ok(live) = self.heap.find(object) else { return };
-        let (owner, of_slab) = self.owner(object, &live);
+        let (owner, of_slab) = self.owner(object, live);
         if of_slab.is_some() && owner.interface().is_some_and(|owner| owner != interface) {
             let owners = [owner, CacheNumber::of(interface)];
             self.of_another(call, (object, of_slab, live.word()), owners, "malloc");

@@ -59,15 +59,15 @@ impl ObjectChecks {
             | bit(conf.check_caches, Self::CACHES)
             | bit(conf.check_interfaces, Self::INTERFACES)
             | bit(conf.quarantine_kb > 0, Self::QUARANTINE);
-        let sizes = bit(conf.check_sizes, Self::SIZES) | bit(conf.guard_pages, Self::GUARD_PAGES);
+        let open = bit(conf.check_sizes, Self::SIZES) | bit(conf.guard_pages, Self::GUARD_PAGES);
         if checks != 0 && conf.profiling == profiling::NEVER {
             console.print(
                 b"kmem: configuration: redzone, quarantine_kb, check_caches and check_interfaces \
                   need the books\n",
             );
-            return Self(sizes);
+            return Self(open);
         }
-        Self(checks | sizes)
+        Self(checks | open)
     }
 
     /// Returns whether fast paths must stay closed.
