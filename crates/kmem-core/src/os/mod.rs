@@ -19,10 +19,11 @@
 
 use core::ptr::NonNull;
 
-use crate::sync::{AtomicU32, AtomicUsize, Ordering, const_fn};
+use crate::sync::AtomicU32;
 use crate::units::PAGE_SIZE;
 
 mod conf_source;
+mod file;
 pub mod functions;
 #[cfg(kmem_linux)]
 pub mod linux;
@@ -35,6 +36,7 @@ pub mod stepped;
 pub mod task_word;
 
 pub use conf_source::ConfSource;
+pub use file::{File, Shape, SharedFile};
 use functions::Functions;
 pub use stack::{CodeObject, Stack};
 
@@ -395,81 +397,6 @@ pub struct Owner {
     pub start_ticks: u64,
     /// Name of the space that `pid` is a number of; 0: not known.
     pub pid_namespace: u64,
-}
-
-/// Decision about a file that exists already; see [`Process::make_file`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum File {
-    /// Leave it unchanged: it is not a file of kmem.
-    Keep,
-    /// Put another in its place, unless this process is alive.
-    Replace {
-        /// The process that wrote the file, if the file says so.
-        unless_alive: Option<Owner>,
-    },
-}
-
-/// Lengths of a file that [`Process::make_file`] makes.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    /// Length of the file, in bytes.
-    pub bytes: usize,
-    /// Offset of the part that the process accesses as memory, a multiple of the page size. The
-    /// part ends with the file, and may be empty.
-    pub direct: usize,
-}
-
-/// A file that [`Process::make_file`] has made. Zeroed, there is none.
-///
-/// # Invariants
-/// `at` is 0, or `bytes` bytes of the file are mapped there, and never unmapped. There is no
-/// reference to them: the file may be cut off at any time, and an access would end the program.
-///
-/// `direct` is 0, or `direct_bytes` bytes of the file are mapped there a second time. They can be
-/// accessed at any time, and are never unmapped. Memory takes their place when they are lost.
-#[cfg_attr(not(kmem_linux), allow(dead_code, reason = "only Linux has files"))]
-pub struct SharedFile {
-    at: AtomicUsize,
-    bytes: AtomicUsize,
-    direct: AtomicUsize,
-    direct_bytes: AtomicUsize,
-    /// 1 after [`Self::FAILURE`] was printed.
-    complained: AtomicU32,
-}
-
-impl SharedFile {
-    /// Message about a file that cannot be written.
-    pub const FAILURE: &[u8] =
-        b"kmem: the black box cannot be written: it was cut off, or the disk is full\n";
-
-    const_fn! {
-        /// No file.
-        pub const fn new() -> Self {
-            Self {
-                at: AtomicUsize::new(0),
-                bytes: AtomicUsize::new(0),
-                direct: AtomicUsize::new(0),
-                direct_bytes: AtomicUsize::new(0),
-                complained: AtomicU32::new(0),
-            }
-        }
-    }
-
-    /// Address of the part that the process accesses as memory; 0: there is none.
-    pub fn direct(&self) -> usize {
-        self.direct.load(Ordering::Acquire)
-    }
-
-    /// Returns whether [`Self::FAILURE`] is to be printed: true for the first caller.
-    pub fn is_first_failure(&self) -> bool {
-        self.complained.swap(1, Ordering::Relaxed) == 0
-    }
-}
-
-impl Default for SharedFile {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 /// Answer about a word that may be a return address; see [`Process::return_address`].
