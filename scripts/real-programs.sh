@@ -123,13 +123,13 @@ needs_python3() {
 }
 
 run_python3() {
-	local tests=(test_json test_re test_dict test_list test_set test_tuple test_deque test_heapq
-		test_sort test_gc test_weakref test_generators test_exceptions test_struct test_zlib
-		test_pickle test_string test_unicode)
+	local tests=(test_json test_dict test_list test_deque test_gc test_weakref test_generators
+		test_exceptions test_struct test_zlib test_unicode)
 	if [[ $MODE == small || $MODE == deep ]]; then
-		tests=(test_json test_re test_generators test_exceptions test_struct test_pickle)
+		tests=(test_json test_generators test_exceptions test_struct)
 	fi
-	[[ $QUICK == 1 ]] || tests+=(test_threading test_thread test_queue test_ctypes test_itertools
+	[[ $QUICK == 1 ]] || tests+=(test_re test_set test_tuple test_heapq test_sort test_pickle
+		test_string test_threading test_thread test_queue test_ctypes test_itertools
 		test_long test_decimal test_io test_mmap test_buffer test_bytes test_statistics
 		test_functools test_collections test_ast)
 	(
@@ -406,7 +406,7 @@ needs_gcc() {
 
 prepare_gcc() {
 	local functions
-	functions=$(sized 800 3000)
+	functions=$(sized 300 3000)
 	{
 		say '#include <stdio.h>'
 		say '#include <stdlib.h>'
@@ -525,7 +525,8 @@ needs_cargo() {
 }
 
 prepare_cargo() {
-	local crate="$WORK/crate"
+	local crate="$WORK/crate" modules
+	modules=$(sized 50 150)
 	mkdir -p "$crate/src" "$crate/part/src"
 	cat >"$crate/Cargo.toml" <<'TOML'
 [package]
@@ -542,7 +543,7 @@ TOML
 	printf '[package]\nname = "part"\nversion = "0.1.0"\nedition = "2021"\n' >"$crate/part/Cargo.toml"
 	{
 		say '//! Many small modules.'
-		for ((i = 0; i < 150; i++)); do
+		for ((i = 0; i < modules; i++)); do
 			say "pub mod m$i { use std::collections::*;"
 			say "#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]"
 			say "pub enum E { A(u32), B(String), C { x: Vec<u8> } }"
@@ -553,7 +554,7 @@ TOML
 	} >"$crate/part/src/lib.rs"
 	{
 		say 'fn main() { let mut total = 0usize;'
-		for ((i = 0; i < 150; i++)); do
+		for ((i = 0; i < modules; i++)); do
 			say "total += format!(\"{:?}\", part::m$i::f($((i % 40)))).len();"
 		done
 		say 'println!("{total}"); }'
@@ -616,7 +617,7 @@ CONFIG
 
 run_sshd() {
 	local port=$((20000 + $$ % 20000)) client count
-	count=$(sized 50 200 15)
+	count=$(sized 20 200 10)
 	loaded /usr/sbin/sshd -t -f "$WORK/ssh/config"
 	# In the sandbox no file may grow, so the server cannot leave the linker's notes.
 	env LD_PRELOAD="$PRELOAD" ${CONF:+"KMEM_CONF=$CONF"} \

@@ -46,8 +46,9 @@ static void work(kmem_group_t group, void *counter)
 {
 	use(24);
 	use(700);
-	use(20000);
-	use(200000);
+	/* No more than it takes for pages: a copy of a byte may be a step. */
+	use(6000);
+	use(33000);
 	free(opaque(calloc(1, 500)));
 	free(opaque(aligned_alloc(64, 640)));
 	next();
