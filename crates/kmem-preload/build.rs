@@ -13,6 +13,9 @@ fn main() {
         "-Wl,-z,nodelete",
         // Nothing of ours is bound lazily: binding takes the loader's lock.
         "-Wl,-z,now",
+        // The offset of code in the file is its address: perf takes that for granted where it sets
+        // a breakpoint at a probe. Linkers that lay a file out so anyway do not know the option.
+        "-Wl,-z,separate-loadable-segments",
     ] {
         println!("cargo:rustc-cdylib-link-arg={arg}");
     }

@@ -8,6 +8,7 @@ use kmem_layout::mapping::MappingTable;
 use kmem_layout::root::{RootBlock, profiling};
 use kmem_layout::word::{EXT_LIVE, TAG_UNTAGGED};
 
+use super::unending::Unending;
 use super::{BlackBox, Scratch, Tally, Warned, Watch, watch};
 use crate::codetag::Sites;
 use crate::os::stepped::{Part, Stepped};
@@ -40,9 +41,8 @@ impl Mode {
 /// The books. Zeroed memory is a valid value: not started.
 ///
 /// # Invariants
-/// `root` is 0 or the address of the root block. `live` is 0 or the address of a count for each of
-/// its `site_capacity`. `mappings` is 0 or the address of a table. None of the three is ever freed.
-/// Once there is a root block, `peak` has the memory of a peak table for as many.
+/// `live` is 0 or the address of a count, which is never freed, for each of the `site_capacity` of
+/// the root block. Once there is a root block, `peak` has the memory of a peak table for as many.
 pub struct Books {
     /// The sites that tags stand for.
     pub sites: Sites,
@@ -50,7 +50,7 @@ pub struct Books {
     mode: AtomicU32,
     /// See [`Watch`].
     watch: AtomicU32,
-    root: AtomicUsize,
+    root: Unending<RootBlock>,
     /// Time of the start, in milliseconds of the platform's clock.
     pub(super) started_ms: AtomicU64,
     /// 1 if the sums of the highest use are kept.
@@ -63,8 +63,8 @@ pub struct Books {
     pub warned: Warned,
     /// Address of the live count of each tag, if calls are checked.
     live: AtomicUsize,
-    /// Address of the table of memory that the program mapped.
-    mappings: AtomicUsize,
+    /// The table of memory that the program mapped.
+    mappings: Unending<MappingTable>,
 }
 
 /// Most times that a thread looks for the scratch table while the clock stands still.
@@ -91,7 +91,7 @@ impl Books {
             sites: Sites::new(),
             mode: AtomicU32::new(0),
             watch: AtomicU32::new(0),
-            root: AtomicUsize::new(0),
+            root: Unending::new(),
             started_ms: AtomicU64::new(0),
             keep_peak: AtomicU32::new(0),
             peak: Stepped::new(),
@@ -99,7 +99,7 @@ impl Books {
             blackbox: BlackBox::new(),
             warned: Warned::new(),
             live: AtomicUsize::new(0),
-            mappings: AtomicUsize::new(0),
+            mappings: Unending::new(),
         }
     }
 
@@ -116,22 +116,36 @@ impl Books {
         tables: &Tables,
         keep_peak: bool,
     ) {
-        // SAFETY: memory of the sizes that all three require, by the contract.
-        unsafe {
+        // SAFETY: memory of the sizes that all three require, by the contract, and the root block.
+        let root = unsafe {
             self.sites.start(platform, tables.sites, tables.index, root);
             self.scratch.start(tables.scratch);
             self.peak.start(tables.peak);
-        }
+            root.as_ref()
+        };
         self.live.store(tables.live as usize, Ordering::Relaxed);
         self.keep_peak.store(u32::from(keep_peak), Ordering::Relaxed);
         self.started_ms.store(platform.now_ms(), Ordering::Relaxed);
-        // INVARIANT: the block and the counts are never freed, by the contract.
-        self.root.store(root as usize, Ordering::Release);
+        // INVARIANT: the counts are never freed, by the contract.
+        if let Some(root) = root {
+            self.root.set(root);
+        }
     }
 
     /// Sets which calls are watched. Called before any allocation.
     pub fn start_watch(&self, watch: Watch) {
         self.watch.store(watch.0, Ordering::Relaxed);
+    }
+
+    /// Watches calls for one more reason from here on, at any time. The caller closes the fast
+    /// paths after that: an entry of the cache of call sites that is made meanwhile goes again.
+    pub fn add_watch(&self, reason: u32) {
+        self.watch.fetch_or(reason, Ordering::SeqCst);
+    }
+
+    /// Ends the watch of calls for a reason.
+    pub fn end_watch(&self, reason: u32) {
+        self.watch.fetch_and(!reason, Ordering::SeqCst);
     }
 
     /// Sets the switch to the configured mode. From here on the fast paths may run.
@@ -141,9 +155,7 @@ impl Books {
 
     /// The root block; `None` before start.
     pub fn root(&self) -> Option<&RootBlock> {
-        let root = self.root.load(Ordering::Acquire) as *const RootBlock;
-        // SAFETY: null or a root block that is never freed, by the invariant.
-        unsafe { root.as_ref() }
+        self.root.get()
     }
 
     /// Tells readers outside the process, and records, where the table of the program's mappings
@@ -152,15 +164,12 @@ impl Books {
         let Some(root) = self.root() else { return };
         root.mapping_capacity.store(table.records.len() as u32, Ordering::Relaxed);
         root.mappings.store((&raw const *table) as u64, Ordering::Release);
-        // INVARIANT: the table lives as long as the program.
-        self.mappings.store((&raw const *table) as usize, Ordering::Release);
+        self.mappings.set(table);
     }
 
     /// The table of memory that the program mapped.
     pub(super) fn mappings(&self) -> Option<&MappingTable> {
-        let table = self.mappings.load(Ordering::Acquire) as *const MappingTable;
-        // SAFETY: null or a table that is never freed, by the invariant.
-        unsafe { table.as_ref() }
+        self.mappings.get()
     }
 
     /// State of the switch.
@@ -230,13 +239,33 @@ impl Books {
         cached.or_else(|| self.word_of_chain(platform, caller))
     }
 
+    /// Returns whether the sites that calls have while a tracer is told of samples are cached, for
+    /// [`Self::word_for_sample`].
+    #[inline]
+    fn caches_aside(&self, watch: Watch) -> bool {
+        watch.only_samples() && !self.sites.are_put_aside()
+    }
+
+    /// The extension word of a live allocation by a caller while a tracer is told of samples, where
+    /// nothing else closes the fast paths. `None`: that is not so, or the site is not cached.
+    #[inline]
+    pub fn word_for_sample(&self, platform: &impl Platform, caller: Caller) -> Option<u32> {
+        if !self.caches_aside(self.watch()) {
+            return None;
+        }
+        self.sites.cached_aside(caller.key()).or_else(|| {
+            let chain = self.sites.lookup_chain(platform, caller.site());
+            Some(chain.filter(|_| self.mode() == Mode::ON)?.0 | EXT_LIVE)
+        })
+    }
+
     /// [`Self::word_for`] of a site that is not in the cache. Not inlined: callers of `malloc` may
     /// have little stack.
     #[inline(never)]
     fn word_not_cached(&self, platform: &impl Platform, caller: Caller) -> u32 {
         self.look_outside();
-        let mode = self.mode();
-        let keep = !self.watch().any();
+        let (mode, watch) = (self.mode(), self.watch());
+        let keep = !watch.any() || self.caches_aside(watch);
         if mode == Mode::ON && self.sites.follow(platform, caller.site()) {
             task::follow_frames();
         }
@@ -260,10 +289,10 @@ impl Books {
             }
             tag
         };
-        // The thread that switches writes the mode before it empties the cache. If this thread
-        // cached a word of the old mode after that, it sees the new mode here.
+        // The thread that switches writes the mode, or the watch, before it empties the cache. If
+        // this thread cached a word of the old mode after that, it sees the new mode here.
         fence(Ordering::SeqCst);
-        if self.mode() != mode {
+        if (self.mode(), self.watch()) != (mode, watch) {
             self.sites.forget();
         }
         tag.0 | EXT_LIVE

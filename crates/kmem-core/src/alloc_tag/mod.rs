@@ -8,6 +8,8 @@
 //! | `tally`    | sums by tag: the peak table, the scratch table                      |
 //! | `records`  | writes sums down: at a peak, on request                             |
 //! | `blackbox` | the file that survives the process                                  |
+//! | `samples`  | samples of allocations for a tracer                                 |
+//! | `unending` | references to memory that is never freed                            |
 //! | `watch`    | calls that are counted or checked one by one                        |
 //!
 //! Context: any, signal handlers included. No thread waits: a caller that finds a table in use goes
@@ -21,8 +23,10 @@ mod books;
 mod census;
 #[cfg(not(loom))]
 mod records;
-mod tally;
 #[cfg(not(loom))]
+mod samples;
+mod tally;
+mod unending;
 mod watch;
 
 use kmem_layout::word::{CHARGED_METADATA, OBJCG_SHIFT, TAG_MASK};
@@ -36,10 +40,11 @@ pub use blackbox::{BlackBox, Change, Place as BoxPlace, Recording};
 pub use books::{Books, Mode, Tables};
 #[cfg(not(loom))]
 pub use census::Census;
+#[cfg(not(loom))]
+pub use samples::Samples;
 pub use tally::{
     PeakUpdate, Scratch, Tally, begin_peak, is_higher, note_highest, peak_bytes, scratch_bytes,
 };
-#[cfg(not(loom))]
 pub use watch::{LiveTag, Place, Warned, Watch, live_bytes};
 
 /// Kinds of allocations.

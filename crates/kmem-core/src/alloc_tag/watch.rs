@@ -1,5 +1,5 @@
-//! Watched calls: counts since the start (`cumulative:1`), and checks for accounting errors
-//! (`debug:1`). Both close the fast paths.
+//! Watched calls: counts since the start (`cumulative:1`), checks for accounting errors
+//! (`debug:1`), and samples for a tracer. All of them close the fast paths.
 
 use crate::codetag::StaticTag;
 use crate::sync::{AtomicI64, AtomicU64, Ordering};
@@ -19,10 +19,12 @@ impl Watch {
 
     /// Freed memory is zeroed, so every free takes a slower path; no call is watched.
     pub const ZERO: u32 = 8;
+    /// A tracer is told of samples.
+    pub const SAMPLE: u32 = 16;
 
     /// Returns whether calls are watched, for which all of them take the slow path.
     pub const fn any(self) -> bool {
-        self.0 & (Self::COUNT | Self::DEBUG) != 0
+        self.0 & (Self::COUNT | Self::DEBUG | Self::SAMPLE) != 0
     }
 
     /// Returns whether frees need nothing.
@@ -33,6 +35,16 @@ impl Watch {
     /// Returns whether calls are counted.
     pub const fn counts(self) -> bool {
         self.0 & Self::COUNT != 0
+    }
+
+    /// Returns whether calls are watched for a tracer alone, so that they need no care beyond that.
+    pub const fn only_samples(self) -> bool {
+        self.0 & !Self::ZERO == Self::SAMPLE
+    }
+
+    /// Returns whether a tracer is told of samples.
+    pub const fn samples(self) -> bool {
+        self.0 & Self::SAMPLE != 0
     }
 
     /// Returns whether calls are checked.

@@ -76,7 +76,7 @@ pub struct Sites {
     /// The cache where fast paths stay closed because each new object is zeroed or guarded:
     /// `cache` stays empty then, and this one has the words. See [`Self::cached_aside`].
     aside: [AtomicU64; CACHE_SLOTS],
-    /// 1 if words go into `aside`.
+    /// Reasons for which words go into `aside`, as bits.
     is_aside: AtomicU32,
     sites: Stepped,
     index: AtomicU64,
@@ -88,6 +88,11 @@ pub struct Sites {
     /// Sites of static tags that were unloaded and not loaded again.
     gone: AtomicU32,
 }
+
+/// The fast paths of allocation are closed from the start to the end.
+const ALWAYS: u32 = 1;
+/// They are closed for a while.
+const FOR_NOW: u32 = 2;
 
 impl Sites {
     /// A table without memory: the tag of each call site is
@@ -176,7 +181,23 @@ impl Sites {
     /// Closes the fast paths of allocation: [`Self::cached`] knows no key from now on, and
     /// [`Self::cached_aside`] does. Called once, before any allocation.
     pub fn put_aside(&self) {
-        self.is_aside.store(1, Ordering::Relaxed);
+        self.is_aside.store(ALWAYS, Ordering::Relaxed);
+    }
+
+    /// Returns whether [`Self::put_aside`] was called.
+    #[inline]
+    pub fn are_put_aside(&self) -> bool {
+        self.is_aside.load(Ordering::Relaxed) & ALWAYS != 0
+    }
+
+    /// Does as [`Self::put_aside`] until it is told to end. A thread that remembers a site at this
+    /// moment may do so in the other cache, up to the next [`Self::forget`].
+    pub fn put_aside_while(&self, on: bool) {
+        if on {
+            self.is_aside.fetch_or(FOR_NOW, Ordering::SeqCst);
+        } else {
+            self.is_aside.fetch_and(!FOR_NOW, Ordering::SeqCst);
+        }
     }
 
     /// The cache that is in use.
@@ -190,9 +211,9 @@ impl Sites {
         self.filled()[key % CACHE_SLOTS].store(word, Ordering::Relaxed);
     }
 
-    /// Empties the cache. A call site without an entry takes the slow path.
+    /// Empties both caches. A call site without an entry takes the slow path.
     pub fn forget(&self) {
-        for word in self.filled() {
+        for word in self.cache.iter().chain(&self.aside) {
             word.store(0, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);

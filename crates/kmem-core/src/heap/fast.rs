@@ -40,6 +40,11 @@ pub struct Fast {
     pages_base: AtomicUsize,
     ext: AtomicUsize,
     len: AtomicUsize,
+    /// 1 between [`Self::close`] and [`Self::reopen`].
+    is_closed: AtomicUsize,
+    /// The values of `chunks` and `pages` after that.
+    closed_chunks: AtomicUsize,
+    closed_pages: AtomicUsize,
 }
 
 /// The words of a page with an extension word; see [`PageWords`].
@@ -66,6 +71,9 @@ impl Fast {
             pages_base: AtomicUsize::new(0),
             ext: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
+            is_closed: AtomicUsize::new(0),
+            closed_chunks: AtomicUsize::new(0),
+            closed_pages: AtomicUsize::new(0),
         }
     }
 
@@ -121,13 +129,52 @@ impl Fast {
 
     /// Notes the number of pages of a zone that are committed now.
     pub fn reach(&self, zone: &Zone) {
-        let committed = zone.committed().0 as usize;
+        let (committed, reached) = (zone.committed().0 as usize, self.reached());
+        let seen = reached.load(Ordering::SeqCst);
+        let is_closed = || self.is_closed.load(Ordering::SeqCst) != 0;
         if self.pages_base.load(Ordering::Relaxed) == zone.base()
-            && self.reached().load(Ordering::Relaxed) < committed
+            && seen < committed
+            && !is_closed()
         {
-            // INVARIANT: the words of committed pages are committed.
-            self.reached().store(committed, Ordering::Release);
+            let change = |from, to| {
+                // INVARIANT: the words of committed pages are committed.
+                let _ = reached.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed);
+            };
+            change(seen, committed);
+            if is_closed() {
+                change(committed, 0);
+            }
         }
+    }
+
+    /// Closes the fast paths of an instance with books. Those of objects are open in `aside`
+    /// instead. [`Self::reopen`] is not called meanwhile.
+    pub fn close(&self, aside: &Self) {
+        self.is_closed.store(1, Ordering::SeqCst);
+        let chunks = self.chunks.swap(0, Ordering::SeqCst);
+        if chunks != 0 {
+            // INVARIANT: the same table.
+            aside.base.store(self.base.load(Ordering::Relaxed), Ordering::Relaxed);
+            aside.chunk_class.store(self.chunk_class.load(Ordering::Relaxed), Ordering::Relaxed);
+            aside.chunks.store(chunks, Ordering::Release);
+            self.closed_chunks.store(chunks, Ordering::Relaxed);
+        }
+        let pages = self.pages.swap(0, Ordering::SeqCst);
+        self.closed_pages.fetch_max(pages, Ordering::Relaxed);
+    }
+
+    /// Opens the fast paths that [`Self::close`] closed. That is not called meanwhile.
+    pub fn reopen(&self, aside: &Self) {
+        let chunks = self.closed_chunks.swap(0, Ordering::Relaxed);
+        if chunks != 0 {
+            aside.chunks.store(0, Ordering::Relaxed);
+            // INVARIANT: the table had this value.
+            self.chunks.store(chunks, Ordering::Release);
+        }
+        let pages = self.closed_pages.swap(0, Ordering::Relaxed);
+        // INVARIANT: the table had this value, and never shrinks.
+        self.pages.fetch_max(pages, Ordering::SeqCst);
+        self.is_closed.store(0, Ordering::SeqCst);
     }
 
     /// The chunk that an address lies in, and its class, if the fast path of `free` may free its

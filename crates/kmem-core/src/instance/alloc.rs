@@ -196,15 +196,20 @@ impl<P: Platform> Instance<P> {
     }
 
     /// [`Self::take`] for a call whose callers are told apart, or which a group pays for without
-    /// books, after [`Self::take`] returned null.
+    /// books, after [`Self::take`] returned null. With `SAMPLED`, for a call of any caller while a
+    /// tracer is told of samples.
     #[inline(always)]
-    fn take_for_chain(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+    fn take_again<const SAMPLED: bool>(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
         let (objcg, array) = (caller.objcg(), class.array());
-        let of_chain = self.ledger.books.word_of_chain(self.platform(), caller);
-        let Some(word) = of_chain.or_else(|| self.word_of_charge(objcg)) else {
-            return null_mut();
+        let (books, platform) = (&self.ledger.books, self.platform());
+        let word = if SAMPLED {
+            books.word_for_sample(platform, caller)
+        } else {
+            let of_chain = books.word_of_chain(platform, caller);
+            of_chain.or_else(|| self.word_of_charge(objcg))
         };
-        // SAFETY: a chain or the mode is known, so the instance has started its slots. Each class
+        let Some(word) = word else { return null_mut() };
+        // SAFETY: a site or the mode is known, so the instance has started its slots. Each class
         // has an array.
         let item = unsafe {
             let slots = &self.heap().slots;
@@ -213,13 +218,24 @@ impl<P: Platform> Instance<P> {
         if item.is_none() {
             return null_mut();
         }
-        self.book(item, class, self.heap().slab_bytes(class), word | objcg_bits(objcg))
+        let slab = self.heap().slab_bytes(class);
+        let at = self.book(item, class, slab, word | objcg_bits(objcg));
+        if SAMPLED {
+            self.ledger.sample_alloc(at as usize, u64::from(class.size()));
+        }
+        at
+    }
+
+    /// [`Self::take`] while a tracer is told of samples.
+    #[inline(never)]
+    fn take_sampled(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
+        self.take_again::<true>(class, caller)
     }
 
     /// Allocates an object after [`Self::take`] returned null.
     #[inline(always)]
     fn alloc_slow(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
-        let at = self.take_for_chain(class, caller);
+        let at = self.take_again::<false>(class, caller);
         if !at.is_null() {
             return at;
         }
@@ -258,6 +274,12 @@ impl<P: Platform> Instance<P> {
     fn alloc_missed(&'static self, class: SizeClass, caller: Caller) -> *mut u8 {
         if !self.ready() {
             return null_mut();
+        }
+        if self.ledger.books.watch().samples() {
+            let at = self.take_sampled(class, caller);
+            if !at.is_null() {
+                return at;
+            }
         }
         // If the site is known, the fast path found the array empty, unless the group could not
         // pay.

@@ -365,6 +365,13 @@ impl<P: Platform> Instance<P> {
             if self.ledger.guards.checks().any() {
                 return self.free_guarded(at, interface);
             }
+            if self.ledger.books.watch().samples() {
+                // Before the memory can be a sample of another thread.
+                self.ledger.sample_free(at as usize);
+                if !heap.zones.checks().zeroes_on_free() {
+                    return self.free_by::<false>(&heap.fast_aside, at, |_| true);
+                }
+            }
             if !heap.format().charges {
                 return self.free_by::<true>(&heap.fast_aside, at, |_| true);
             }

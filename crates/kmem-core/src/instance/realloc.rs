@@ -190,7 +190,7 @@ impl<P: Platform> Instance<P> {
                         return null_mut();
                     }
                     let bytes = class.size() as usize;
-                    self.ledger.rebook(ext, caller, bytes, bytes);
+                    self.ledger.rebook((at as usize, ext), caller, (bytes, bytes));
                 }
                 return at;
             }
@@ -233,7 +233,8 @@ impl<P: Platform> Instance<P> {
                 Resized::Done => {
                     let now = words.length();
                     if let Some(ext) = words.ext {
-                        self.ledger.rebook(ext, caller, run.pages.bytes(), now.bytes());
+                        let lengths = (run.pages.bytes(), now.bytes());
+                        self.ledger.rebook((at as usize, ext), caller, lengths);
                     }
                     if self.heap().zones.checks().zeroes_on_alloc() {
                         // The bytes that the user gives up read as zero when the run grows again.

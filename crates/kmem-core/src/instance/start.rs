@@ -355,6 +355,51 @@ mod tests {
     }
 
     #[test]
+    fn a_tracer_sees_samples_of_what_it_watches_and_leaves_the_fast_paths_open() {
+        const OBJECT: usize = 1000;
+        const COUNT: usize = 12_000;
+        static A: Instance<Sim<Linux>> = Instance::over(Sim::new(Linux::new(), BUDGET));
+        let fast = &A.heap().fast;
+        // Of each kind that has a fast path, so that none of them is seen to free.
+        let allocate = || {
+            let page = A.alloc_pages(Order(0), Gfp::KERNEL, Caller::NOBODY);
+            let objects: [_; COUNT] = core::array::from_fn(|_| A.alloc(OBJECT, Caller::NOBODY));
+            (page, objects)
+        };
+        let is_open = |(page, objects): &(*mut u8, [*mut u8; COUNT])| {
+            let [object, page] = [objects[0] as usize, *page as usize];
+            (fast.class(object).is_ok(), fast.page(page).is_some())
+        };
+        let free = |(page, objects): (*mut u8, [*mut u8; COUNT])| {
+            // SAFETY: live allocations that are used no longer.
+            objects.into_iter().chain([page]).for_each(|at| unsafe { A.free(at) });
+        };
+        let before = allocate();
+        assert_eq!(is_open(&before), (true, true));
+        A.platform().trace(true);
+        let seen = allocate();
+        assert_eq!(is_open(&seen), (false, false));
+        let (weight, frees) = A.platform().told_tracer();
+        let bytes = (OBJECT * COUNT) as u64;
+        // There are 23 samples on average.
+        assert!((bytes / 2..bytes * 2).contains(&weight), "{weight} of {bytes}");
+        assert_eq!(frees, 0);
+        // The tracer did not see the first ones.
+        free(before);
+        assert_eq!(A.platform().told_tracer(), (weight, 0));
+        free(seen);
+        let (_, frees) = A.platform().told_tracer();
+        assert!(frees > 0 && frees <= weight >> 19, "{frees} of {}", weight >> 19);
+        A.platform().trace(false);
+        let after = allocate();
+        assert_eq!(is_open(&after), (true, true));
+        free(after);
+        assert_eq!(A.platform().told_tracer(), (weight, frees));
+        A.drain();
+        assert_eq!((A.validate(), A.stats().used), (Ok(()), 0));
+    }
+
+    #[test]
     fn fast_paths_know_the_objects_and_the_pages_of_all_nodes() {
         static A: Instance<Sim<Linux>> =
             Instance::over(Sim::new(Linux::new(), BUDGET).with_nodes(3));

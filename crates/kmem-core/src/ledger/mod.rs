@@ -17,6 +17,7 @@
 //! | `effort`        | retries before a request is refused                          |
 //! | `transfer`      | another site, group or length for an allocation              |
 //! | `watch`         | calls that are counted or checked one by one                 |
+//! | `tracer`        | samples of allocations for a tracer outside the process      |
 //! | `object_checks` | which checks of objects are on; records, caches              |
 //! | `interface`     | which functions allocated an object, and may free it         |
 //! | `red_zone`      | bytes around objects that no program may write to            |
@@ -32,7 +33,7 @@
 use kmem_layout::root::RootBlock;
 use kmem_layout::word::{EXT_LIVE, TAG_UNTAGGED};
 
-use crate::alloc_tag::{Books, Census};
+use crate::alloc_tag::{Books, Census, Samples};
 use crate::heap::{Heap, ZoneSet};
 use crate::memcg::stock::{Charging, Price};
 use crate::memcg::{AtMax, Groups, Limits, objcg_bits, objcg_of};
@@ -56,6 +57,7 @@ mod objects;
 mod pages;
 mod red_zone;
 mod tags;
+mod tracer;
 mod transfer;
 mod watch;
 
@@ -83,6 +85,8 @@ pub struct Ledger<P> {
     pub groups: Groups,
     /// Checks of objects.
     pub guards: ObjectGuards,
+    /// Samples of allocations for a tracer.
+    samples: Samples,
     /// State of the reports.
     pub reports: Reports,
     /// The request of an interpreter that was refused last.
@@ -158,6 +162,7 @@ impl<P: Platform> Ledger<P> {
             books: Books::new(),
             groups: Groups::new(),
             guards: ObjectGuards::new(),
+            samples: Samples::new(),
             reports: Reports::new(),
             refused: Refused::new(),
         }
@@ -236,7 +241,7 @@ impl<P: Platform> Ledger<P> {
         }
         taken.book(word);
         if self.books.watch().any() {
-            self.saw_alloc(word, taken.bytes as u64, caller);
+            self.saw_alloc(word, (taken.at, taken.bytes as u64), caller);
         }
         self.note_peak();
         Some(taken)
@@ -246,6 +251,7 @@ impl<P: Platform> Ledger<P> {
     #[inline]
     fn look_outside(&'static self) {
         self.books.look_outside();
+        self.look_for_tracer();
         if let Some(root) = self.books.root()
             && root.request.number.load(Ordering::Relaxed) != 0
         {
@@ -277,7 +283,7 @@ impl<P: Platform> Ledger<P> {
     /// the caller has cleared.
     pub fn free(&'static self, word: u32, price: Price, bytes: usize, at: usize) {
         if self.books.watch().any() {
-            self.saw_free(word, bytes as u64, at);
+            self.saw_free(word, (at, bytes as u64));
         }
         let objcg = objcg_of(word);
         if objcg != ObjcgId::ROOT {

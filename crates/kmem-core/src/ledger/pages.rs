@@ -136,7 +136,7 @@ impl<P: Platform> Ledger<P> {
                 }
                 taken.book(word);
                 if self.books.watch().any() {
-                    self.saw_alloc(word, taken.bytes as u64, caller);
+                    self.saw_alloc(word, (taken.at, taken.bytes as u64), caller);
                 }
                 if let Some(place) = empty.next() {
                     *place = taken.at as *mut u8;

@@ -25,17 +25,22 @@ pub enum Resized {
 }
 
 impl<P: Platform> Ledger<P> {
-    /// Writes the caller's site into the word of a live allocation, whose length changed from
-    /// `from` to `to` bytes. Without books this does nothing, unless a group pays.
-    pub fn rebook(&self, ext: &AtomicU32, caller: Caller, from: usize, to: usize) {
+    /// Writes the caller's site into the word of the live allocation at `at`, whose length changed
+    /// from `from` to `to` bytes. Without books this does nothing, unless a group pays.
+    pub fn rebook(
+        &self,
+        (at, ext): (usize, &AtomicU32),
+        caller: Caller,
+        (from, to): (usize, usize),
+    ) {
         if !self.books.are_kept() && objcg_of(ext.load(Ordering::Relaxed)) == ObjcgId::ROOT {
             return;
         }
         let site = self.word_for(caller);
         let word = change(ext, |word| word & !(TAG_MASK | EXT_LIVE) | site);
         if self.books.watch().any() {
-            self.saw_free(word, from as u64, ext.as_ptr() as usize);
-            self.saw_alloc(site, to as u64, caller);
+            self.saw_free(word, (at, from as u64));
+            self.saw_alloc(site, (at, to as u64), caller);
         }
     }
 
@@ -60,7 +65,7 @@ impl<P: Platform> Ledger<P> {
                 self.charging().refund(price, objcg_of(word));
             }
         }
-        self.rebook(ext, caller, bytes, bytes);
+        self.rebook((at, ext), caller, (bytes, bytes));
     }
 
     /// Changes the length of a page allocation in place, if possible. Charges or refunds the
@@ -187,10 +192,11 @@ impl<P: Platform> Ledger<P> {
         first.len.store(piece, Ordering::Release);
         self.groups.unpin_payer(objcg);
         if self.books.watch().any() {
-            self.saw_free(word, run.pages.bytes() as u64, set.zone.address(run.start));
-            for _ in 0..run.pages.0 {
+            self.saw_free(word, (set.zone.address(run.start), run.pages.bytes() as u64));
+            for page in 0..run.pages.0 {
                 let word = word & TAG_MASK | EXT_LIVE;
-                self.saw_alloc(word, PageCount::ONE.bytes() as u64, Caller::NOBODY);
+                let at = set.zone.address(run.start + PageCount(page));
+                self.saw_alloc(word, (at, PageCount::ONE.bytes() as u64), Caller::NOBODY);
             }
         }
     }

@@ -1,5 +1,6 @@
-//! Watched calls: counted since the start, or checked for accounting errors. While calls are
-//! watched the fast paths are closed: the cache of call sites is empty, and `free` knows no chunk.
+//! Watched calls: counted since the start, checked for accounting errors, or sampled. While calls
+//! are watched the fast paths are closed: the cache of call sites is empty, and `free` knows no
+//! chunk.
 
 use core::fmt;
 
@@ -15,27 +16,34 @@ use crate::sync::Ordering;
 use crate::units::TagId;
 
 impl<P: Platform> Ledger<P> {
-    /// Counts or checks an allocation of `bytes` with this extension word.
+    /// Counts, checks or samples an allocation of `bytes` at `at` with this extension word.
     #[cold]
     #[inline(never)]
-    pub(super) fn saw_alloc(&self, word: u32, bytes: u64, caller: Caller) {
+    pub(super) fn saw_alloc(&self, word: u32, (at, bytes): (usize, u64), caller: Caller) {
         let (slots, tag) = (&self.heap.slots, TagId(word & TAG_MASK));
         self.books.count_alloc(slots.current(slots.hint(self.platform())), tag, bytes);
         match tag.0 {
             TAG_NONE => self.saw_untagged_alloc(bytes, caller),
             _ => self.check_balance(tag, 1),
         }
+        if self.books.watch().samples() {
+            self.sample_alloc(at, bytes);
+        }
     }
 
-    /// Counts or checks the free of an allocation of `bytes` at `at` with this extension word.
+    /// Counts, checks or samples the free of an allocation of `bytes` at `at` with this extension
+    /// word.
     #[cold]
     #[inline(never)]
-    pub(super) fn saw_free(&self, word: u32, bytes: u64, at: usize) {
+    pub(super) fn saw_free(&self, word: u32, (at, bytes): (usize, u64)) {
         let (slots, tag) = (&self.heap.slots, TagId(word & TAG_MASK));
         self.books.count_free(slots.current(slots.hint(self.platform())), tag, bytes);
         match tag.0 {
             TAG_NONE => self.saw_untagged_free(bytes, at),
             _ => self.check_balance(tag, -1),
+        }
+        if self.books.watch().samples() {
+            self.sample_free(at);
         }
     }
 

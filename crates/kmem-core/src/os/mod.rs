@@ -534,6 +534,19 @@ pub trait Process {
         false
     }
 
+    /// Returns whether a tracer outside the process waits for [`Self::trace_alloc`]. Asks by no
+    /// system call.
+    fn is_traced(&self) -> bool {
+        false
+    }
+
+    /// Tells the tracer of an allocation of `bytes` at `at`, a sample that stands for `weight`
+    /// bytes.
+    fn trace_alloc(&self, _at: usize, _bytes: u64, _weight: u64) {}
+
+    /// Tells the tracer that such a sample is freed.
+    fn trace_free(&self, _at: usize) {}
+
     /// Adds one to the counter of an eventfd. Best effort.
     fn signal_event(&self, _fd: u32) {}
 

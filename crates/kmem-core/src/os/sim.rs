@@ -27,6 +27,11 @@ pub struct Sim<P> {
     wander: AtomicU64,
     clock: AtomicU64,
     tender_calls: AtomicU64,
+    /// 1 while there is a tracer.
+    is_traced: AtomicU32,
+    /// Sum of the weights of samples that the tracer was told of, and number of their frees.
+    traced: AtomicU64,
+    traced_frees: AtomicU64,
     calls: AtomicU64,
     fail_from: AtomicU64,
     fail_until: AtomicU64,
@@ -46,6 +51,9 @@ impl<P: Platform> Sim<P> {
             wander: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             tender_calls: AtomicU64::new(0),
+            is_traced: AtomicU32::new(0),
+            traced: AtomicU64::new(0),
+            traced_frees: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             fail_from: AtomicU64::new(u64::MAX),
             fail_until: AtomicU64::new(u64::MAX),
@@ -90,6 +98,16 @@ impl<P: Platform> Sim<P> {
     /// Number of calls of [`Process::call_tender`].
     pub fn tender_calls(&self) -> u64 {
         self.tender_calls.load(Ordering::Relaxed)
+    }
+
+    /// Brings or takes a tracer.
+    pub fn trace(&self, on: bool) {
+        self.is_traced.store(u32::from(on), Ordering::Relaxed);
+    }
+
+    /// The sum of the weights of all samples that the tracer was told of, and the number of frees.
+    pub fn told_tracer(&self) -> (u64, u64) {
+        (self.traced.load(Ordering::Relaxed), self.traced_frees.load(Ordering::Relaxed))
     }
 
     /// Moves the clock forward.
@@ -299,6 +317,18 @@ impl<P: Platform> Process for Sim<P> {
 
     fn wake(&self, word: &AtomicU32) {
         self.inner.wake(word);
+    }
+
+    fn is_traced(&self) -> bool {
+        self.is_traced.load(Ordering::Relaxed) != 0
+    }
+
+    fn trace_alloc(&self, _at: usize, _bytes: u64, weight: u64) {
+        self.traced.fetch_add(weight, Ordering::Relaxed);
+    }
+
+    fn trace_free(&self, _at: usize) {
+        self.traced_frees.fetch_add(1, Ordering::Relaxed);
     }
 
     fn call_tender(&self) {

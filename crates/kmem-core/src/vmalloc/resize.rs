@@ -53,7 +53,8 @@ impl<P: Platform> On<P> {
             let payer = objcg_of(words.word());
             let caller = caller.charged_to(self.ledger.groups.living(payer));
             if let Some(ext) = words.ext {
-                self.ledger.rebook(ext, caller, old.bytes(), new.bytes());
+                let lengths = (old.bytes(), new.bytes());
+                self.ledger.rebook((at, ext), caller, lengths);
             }
         }
         (done, old)

@@ -31,3 +31,40 @@ fn watchpoint_of_gdb_is_reached() {
     outcome.assert_success();
     assert!(outcome.stdout.contains("New value = 1"), "{}", outcome.story());
 }
+
+/// gdb adds one to the semaphores of the probes, as every tracer does, and reads their arguments
+/// where their notes say.
+#[test]
+fn probes_for_memory_profilers_are_reached_with_samples_and_their_frees() {
+    if is_not_kmem() || is_missing("gdb") {
+        return;
+    }
+    let library = library().expect("a library to test");
+    let script = format!(
+        "set environment LD_PRELOAD {}\n\
+         break main\n\
+         run\n\
+         break -probe-stap otel_memory:alloc\n\
+         commands\n silent\n printf \"sample %lu bytes for %lu\\n\", $_probe_arg1, $_probe_arg2\n \
+         backtrace\n continue\n end\n\
+         break -probe-stap otel_memory:free\n\
+         commands\n silent\n printf \"freed\\n\"\n continue\n end\n\
+         continue\n",
+        library.display()
+    );
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("script");
+    std::fs::write(&path, script).expect("a script");
+    let outcome = Run::new("gdb")
+        .without_preload()
+        .args(&["-batch", "-nx", "-x", path.to_str().expect("a path"), "--args"])
+        .arg(program("sampled.c"))
+        .run();
+    outcome.assert_success();
+    let lines_with = |text| outcome.stdout.lines().filter(|line| line.contains(text)).count();
+    // There are 38 samples on average.
+    let samples = lines_with("sample 1024 bytes for 524288");
+    assert!((15..=65).contains(&samples), "{samples} samples\n{}", outcome.story());
+    assert_eq!(lines_with("freed"), samples, "{}", outcome.story());
+    assert_eq!(lines_with(" in grow ()"), samples, "{}", outcome.story());
+}

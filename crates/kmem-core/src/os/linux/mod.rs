@@ -25,6 +25,7 @@ mod objects;
 mod own;
 mod owner;
 mod path;
+mod probes;
 mod process;
 mod sandbox;
 mod sigbus;

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::syscall::sys;
-use super::{Linux, diagnose, file, functions, objects, owner, path, start};
+use super::{Linux, diagnose, file, functions, objects, owner, path, probes, start};
 use crate::os::functions::Functions;
 use crate::os::{
     Clock, CodeObject, ConfSource, Console, File, Owner, Process, Residency, Return, Shape,
@@ -162,6 +162,19 @@ impl Process for Linux {
             return file::store(file, offset, bytes);
         }
         file::write(file, offset, bytes)
+    }
+
+    #[inline]
+    fn is_traced(&self) -> bool {
+        probes::is_traced()
+    }
+
+    fn trace_alloc(&self, at: usize, bytes: u64, weight: u64) {
+        probes::alloc(at, bytes, weight);
+    }
+
+    fn trace_free(&self, at: usize) {
+        probes::free(at);
     }
 
     fn signal_event(&self, fd: u32) {

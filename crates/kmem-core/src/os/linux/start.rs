@@ -268,8 +268,7 @@ pub fn environment(name: &[u8], buf: &mut [u8]) -> Option<usize> {
             }
             return Some(value.len());
         }
-        // SAFETY: this entry is not the null pointer that ends the list.
-        at = unsafe { at.add(1) };
+        at = at.wrapping_add(1);
     }
 }
 
