@@ -4,15 +4,21 @@
 mod instance;
 
 use instance::{books, counted};
+use kmem_core::os::linux::Linux;
+use kmem_core::os::sim::Sim;
+use kmem_core::os::{Budget, Platform};
 use kmem_core::request::Caller;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use kmem_core::Kmem;
+use kmem_core::{Instance, Kmem};
 
 static KMEM: Kmem = Kmem::new();
 static STORM: Kmem = Kmem::new();
+static TRACED: Instance<Sim<Linux>> =
+    Instance::over(Sim::new(Linux::new(), Budget::of(256 << 20, 512)).with_rseq());
 
 fn random(state: &mut u64) -> usize {
     instance::random(state) as usize
@@ -113,57 +119,79 @@ fn free(block: Block) {
     }
 }
 
-/// Threads migrate between CPUs while another thread drains their arrays. Each object keeps the
-/// mark of its owner.
-#[test]
-fn no_object_has_two_owners_under_migration_and_draining() {
-    let done = std::sync::atomic::AtomicBool::new(false);
+/// Threads allocate from an instance and free, while another one calls `beside` again and again.
+/// Each object keeps the mark of its owner.
+fn storm<P: Platform>(
+    instance: &'static Instance<P>,
+    size: impl Fn(usize) -> usize + Sync,
+    beside: impl Fn() + Sync,
+) {
+    let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..4usize)
-            .map(|me| {
-                scope.spawn(move || {
-                    let mut state = 77 + me as u64;
-                    let mut held = Vec::new();
-                    for i in 0..400_000usize {
-                        if held.len() < 300 && random(&mut state).is_multiple_of(2) {
-                            let at = STORM
-                                .alloc(random(&mut state) % 200 + 8, Caller::at(0x4000 + me))
-                                .cast::<usize>();
-                            // SAFETY: at least 8 bytes, which this thread alone owns.
-                            unsafe { at.write(me << 32 | i) };
-                            held.push((at, me << 32 | i));
-                        } else if let Some((at, mark)) = held.pop() {
-                            // SAFETY: live, owned by this thread, given up.
-                            unsafe {
-                                assert_eq!(at.read(), mark);
-                                STORM.free(at.cast());
-                            }
-                        }
-                        if i % 64 == 0 {
-                            thread::yield_now();
-                        }
-                    }
-                    for (at, mark) in held {
-                        // SAFETY: live, owned by this thread, given up.
-                        unsafe {
-                            assert_eq!(at.read(), mark);
-                            STORM.free(at.cast());
-                        }
-                    }
-                })
-            })
-            .collect();
+        let size = &size;
+        let worker = |me: usize| {
+            let mut state = 77 + me as u64;
+            let mut held = Vec::new();
+            let free = |(at, mark): (*mut usize, usize)| {
+                // SAFETY: live, owned by this thread, given up.
+                unsafe {
+                    assert_eq!(at.read(), mark);
+                    instance.free(at.cast());
+                }
+            };
+            for i in 0..400_000usize {
+                if held.len() < 300 && random(&mut state).is_multiple_of(2) {
+                    let bytes = size(random(&mut state));
+                    let at = instance.alloc(bytes, Caller::at(0x4000 + me)).cast::<usize>();
+                    // SAFETY: at least 8 bytes, which this thread alone owns.
+                    unsafe { at.write(me << 32 | i) };
+                    held.push((at, me << 32 | i));
+                } else if let Some(object) = held.pop() {
+                    free(object);
+                }
+                if i % 64 == 0 {
+                    thread::yield_now();
+                }
+            }
+            held.into_iter().for_each(free);
+        };
+        let workers: Vec<_> = (0..4).map(|me| scope.spawn(move || worker(me))).collect();
         scope.spawn(|| {
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                STORM.drain();
+            while !done.load(Ordering::Relaxed) {
+                beside();
                 thread::yield_now();
             }
         });
         for worker in workers {
             worker.join().expect("no panic");
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        done.store(true, Ordering::Relaxed);
     });
-    STORM.trim();
-    assert_eq!(STORM.stats().used, 0);
+    instance.trim();
+    assert_eq!(instance.validate(), Ok(()));
+    assert_eq!(instance.stats().used, 0);
+}
+
+#[test]
+fn no_object_has_two_owners_under_migration_and_draining() {
+    storm(&STORM, |random| random % 200 + 8, || STORM.drain());
+}
+
+/// Fast paths are closed and opened under each call.
+#[test]
+fn no_object_has_two_owners_while_a_tracer_comes_and_goes() {
+    let size = |random: usize| {
+        let bytes = if random.is_multiple_of(16) { 100_000 } else { 2000 };
+        random / 16 % bytes + 8
+    };
+    let platform = TRACED.platform();
+    let turn = AtomicBool::new(false);
+    storm(&TRACED, size, || platform.trace(!turn.fetch_xor(true, Ordering::Relaxed)));
+    let (weight, frees) = platform.told_tracer();
+    assert!(frees > 0 && frees <= weight >> 19, "{frees} frees of {} samples", weight >> 19);
+    platform.trace(false);
+    let (object, before) = (TRACED.alloc(100, Caller::at(1)), platform.told_tracer());
+    // SAFETY: live, and used no longer.
+    unsafe { TRACED.free(object) };
+    assert_eq!(platform.told_tracer(), before);
 }

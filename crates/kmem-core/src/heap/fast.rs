@@ -88,12 +88,17 @@ impl Fast {
         self.slab_bound.load(Ordering::Relaxed)
     }
 
-    /// Opens the fast path of `free` for the objects of the first zones.
-    pub fn open_objects(&self, first: &FirstZones<'_, SlabZone>, format: Format) {
-        let slabs = &first.set.slabs;
+    /// Notes where the first zones and the classes of their chunks are. Called once, before other
+    /// threads use these tables, so that they never see the one without the other.
+    pub fn show_objects(&self, first: &FirstZones<'_, SlabZone>) {
         self.base.store(first.set.zone.base(), Ordering::Relaxed);
         // INVARIANT: a byte per chunk of all of them, never freed, as zones are not.
-        self.chunk_class.store(slabs.chunk_classes() as usize, Ordering::Relaxed);
+        self.chunk_class.store(first.set.slabs.chunk_classes() as usize, Ordering::Relaxed);
+    }
+
+    /// Opens the fast path of `free` for the objects of the first zones, which are shown.
+    pub fn open_objects(&self, first: &FirstZones<'_, SlabZone>, format: Format) {
+        let slabs = &first.set.slabs;
         let chunks = match (format.extension, format.charges) {
             (true, _) => &self.chunks,
             (false, true) => &self.charged_chunks,
@@ -153,9 +158,7 @@ impl Fast {
         self.is_closed.store(1, Ordering::SeqCst);
         let chunks = self.chunks.swap(0, Ordering::SeqCst);
         if chunks != 0 {
-            // INVARIANT: the same table.
-            aside.base.store(self.base.load(Ordering::Relaxed), Ordering::Relaxed);
-            aside.chunk_class.store(self.chunk_class.load(Ordering::Relaxed), Ordering::Relaxed);
+            // INVARIANT: both lead to the same zones and classes.
             aside.chunks.store(chunks, Ordering::Release);
             self.closed_chunks.store(chunks, Ordering::Relaxed);
         }

@@ -236,6 +236,9 @@ impl<P: Platform> Instance<P> {
             }
             let aside = page_checks.zeroes_on_free() || checks.any();
             let fast = if aside { &ledger.heap.fast_aside } else { &ledger.heap.fast };
+            for fast in [&ledger.heap.fast, &ledger.heap.fast_aside] {
+                fast.show_objects(&first);
+            }
             fast.open_objects(&first, format);
         }
         // Release: a reader that sees the magic sees all fields.
