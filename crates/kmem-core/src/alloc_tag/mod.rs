@@ -26,7 +26,9 @@ mod records;
 #[cfg(not(loom))]
 mod samples;
 mod tally;
+#[cfg(not(loom))]
 mod unending;
+#[cfg(not(loom))]
 mod watch;
 
 use kmem_layout::word::{CHARGED_METADATA, OBJCG_SHIFT, TAG_MASK};
@@ -45,6 +47,7 @@ pub use samples::Samples;
 pub use tally::{
     PeakUpdate, Scratch, Tally, begin_peak, is_higher, note_highest, peak_bytes, scratch_bytes,
 };
+#[cfg(not(loom))]
 pub use watch::{LiveTag, Place, Warned, Watch, live_bytes};
 
 /// Kinds of allocations.
