@@ -22,9 +22,10 @@ use core::array;
 
 use kmem_layout::word::{TAG_MASK, TAG_NONE, TAG_OTHER};
 
+use super::cache::{CACHE_SLOTS, CACHE_WORD};
 use super::passages::Passages;
 use super::tag::{FRAME, Key};
-use super::{CACHE_SLOTS, CACHE_WORD, CallSite, Names, Sites, Table};
+use super::{CallSite, Names, Sites, Table};
 use crate::frames::{Block, Frames, Name, Now};
 use crate::os::Platform;
 use crate::prng::mix;

@@ -20,6 +20,7 @@
 //!
 //! Context: any, signal handlers included. Lock-free.
 
+mod cache;
 mod chain;
 mod lines;
 mod lookup;
@@ -40,12 +41,13 @@ mod wrappers;
 
 use crate::os::stepped::{Part, Stepped};
 use crate::os::{Memory, Platform};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::TagId;
+use cache::CACHE_SLOTS;
 use chain::Unwinder;
 use kmem_layout::root::RootBlock;
 use kmem_layout::site::{Site, Text, site_kind};
-use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_FIRST_SITE, TAG_OTHER};
+use kmem_layout::word::{TAG_BITS, TAG_FIRST_SITE, TAG_OTHER};
 use probes::Probes;
 use ranges::Ranges;
 pub(crate) use tag::packed;
@@ -58,13 +60,9 @@ pub use validate::SiteFault;
 pub const MAX_SITES: u32 = 1 << TAG_BITS;
 /// Fewest sites an instance has room for.
 pub const MIN_SITES: u32 = 1 << 10;
-const CACHE_SLOTS: usize = 4096;
 /// Marks a slot of the index whose static tag was unloaded: searches go on behind it, and another
 /// tag may use it.
 const UNLOADED: u32 = u32::MAX;
-/// Number of the bits of an extension word that the cache holds: the tag and the live bit.
-const CACHE_WORD: u32 = TAG_BITS + 1;
-
 /// The sites of an instance. Zeroed memory is a valid table, which has no site and accepts none.
 ///
 /// # Invariants
@@ -88,11 +86,6 @@ pub struct Sites {
     /// Sites of static tags that were unloaded and not loaded again.
     gone: AtomicU32,
 }
-
-/// The fast paths of allocation are closed from the start to the end.
-const ALWAYS: u32 = 1;
-/// They are closed for a while.
-const FOR_NOW: u32 = 2;
 
 impl Sites {
     /// A table without memory: the tag of each call site is
@@ -121,12 +114,6 @@ impl Sites {
     /// Bytes of the index of `capacity` sites.
     pub const fn index_bytes(capacity: u32) -> usize {
         2 * capacity as usize * 4
-    }
-
-    /// Address of the cache and its length in bytes. A reader outside the process may zero it.
-    pub fn cache_part(&self) -> (u64, u64) {
-        let cache = self.filled();
-        (cache.as_ptr() as u64, size_of_val(cache) as u64)
     }
 
     /// Gives the table its memory.
@@ -159,64 +146,6 @@ impl Sites {
     /// back.
     pub fn spare_space(&self, platform: &impl Platform) -> usize {
         self.texts.spare_space(platform)
-    }
-
-    /// The extension word of a live object with this key (see [`CallSite`]), if the cache has it.
-    /// Bits above the address are ignored. The values 0 and 1, which are no keys, look cached.
-    #[inline(always)]
-    pub fn cached(&self, key: usize) -> Option<u32> {
-        let word = self.cache[key % CACHE_SLOTS].load(Ordering::Relaxed);
-        let word = word ^ (key as u64) << TAG_BITS;
-        if word >> CACHE_WORD == 0 { Some(word as u32) } else { None }
-    }
-
-    /// [`Self::cached`] for a path behind the closed fast paths; see [`Self::put_aside`].
-    #[inline]
-    pub fn cached_aside(&self, key: usize) -> Option<u32> {
-        let word = self.aside[key % CACHE_SLOTS].load(Ordering::Relaxed);
-        let word = word ^ (key as u64) << TAG_BITS;
-        if word >> CACHE_WORD == 0 { Some(word as u32) } else { None }
-    }
-
-    /// Closes the fast paths of allocation: [`Self::cached`] knows no key from now on, and
-    /// [`Self::cached_aside`] does. Called once, before any allocation.
-    pub fn put_aside(&self) {
-        self.is_aside.store(ALWAYS, Ordering::Relaxed);
-    }
-
-    /// Returns whether [`Self::put_aside`] was called.
-    #[inline]
-    pub fn are_put_aside(&self) -> bool {
-        self.is_aside.load(Ordering::Relaxed) & ALWAYS != 0
-    }
-
-    /// Does as [`Self::put_aside`] until it is told to end. A thread that remembers a site at this
-    /// moment may do so in the other cache, up to the next [`Self::forget`].
-    pub fn put_aside_while(&self, on: bool) {
-        if on {
-            self.is_aside.fetch_or(FOR_NOW, Ordering::SeqCst);
-        } else {
-            self.is_aside.fetch_and(!FOR_NOW, Ordering::SeqCst);
-        }
-    }
-
-    /// The cache that is in use.
-    fn filled(&self) -> &[AtomicU64; CACHE_SLOTS] {
-        if self.is_aside.load(Ordering::Relaxed) == 0 { &self.cache } else { &self.aside }
-    }
-
-    /// Puts a tag into the cache.
-    pub(crate) fn remember(&self, key: usize, tag: TagId) {
-        let word = (key as u64) << TAG_BITS ^ u64::from(tag.0 | EXT_LIVE);
-        self.filled()[key % CACHE_SLOTS].store(word, Ordering::Relaxed);
-    }
-
-    /// Empties both caches. A call site without an entry takes the slow path.
-    pub fn forget(&self) {
-        for word in self.cache.iter().chain(&self.aside) {
-            word.store(0, Ordering::Relaxed);
-        }
-        fence(Ordering::SeqCst);
     }
 
     /// Takes functions for allocation wrappers whose names match these patterns. Called once, at
