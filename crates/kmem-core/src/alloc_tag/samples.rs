@@ -150,7 +150,8 @@ impl Samples {
     /// Forgets the sample at an address, which is freed. False: no sample is there.
     pub fn take(&self, at: usize) -> bool {
         let take = |place: &AtomicUsize| {
-            place.load(Ordering::Relaxed) == at
+            at != 0
+                && place.load(Ordering::Relaxed) == at
                 && place.compare_exchange(at, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
         self.places(at).is_some_and(|mut places| places.any(take))
@@ -219,7 +220,7 @@ mod tests {
         let at = |i: usize| 0x7f00_0000_0000 + i * 48;
         let kept = (0..40_000).filter(|&i| samples.keep(at(i))).count();
         assert!(kept > 39_000, "{kept}");
-        assert!(!samples.take(at(50_000)));
+        assert!(!samples.take(at(50_000)) && !samples.take(0));
         assert_eq!((0..40_000).filter(|&i| samples.take(at(i))).count(), kept);
         assert!(!samples.take(at(1)));
     }
