@@ -8,7 +8,7 @@
 
 use super::unending::Unending;
 use crate::os::{Clock, Memory};
-use crate::prng::Seeds;
+use crate::prng::{Seeds, mix};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::units::{CpuId, PAGE_SIZE};
 
@@ -85,7 +85,7 @@ impl Samples {
 
     /// The two buckets that may have an address.
     fn places(&self, at: usize) -> Option<impl Iterator<Item = &AtomicUsize>> {
-        let hash = (at >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let hash = mix(0, at as u64) as usize;
         let [first, second] = [51, 38].map(|shift| hash >> shift & (BUCKETS - 1));
         let buckets = &self.table.get()?.buckets;
         Some([first, second].into_iter().flat_map(|bucket| &buckets[bucket].0))

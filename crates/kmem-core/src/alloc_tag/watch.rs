@@ -22,7 +22,7 @@ impl Watch {
     /// A tracer is told of samples.
     pub const SAMPLE: u32 = 16;
 
-    /// Returns whether calls are watched, for which all of them take the slow path.
+    /// Returns whether calls are watched, for which the fast paths are closed.
     pub const fn any(self) -> bool {
         self.0 & (Self::COUNT | Self::DEBUG | Self::SAMPLE) != 0
     }

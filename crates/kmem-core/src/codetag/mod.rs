@@ -71,8 +71,8 @@ const UNLOADED: u32 = u32::MAX;
 #[repr(C, align(64))]
 pub struct Sites {
     cache: [AtomicU64; CACHE_SLOTS],
-    /// The cache where fast paths stay closed because each new object is zeroed or guarded:
-    /// `cache` stays empty then, and this one has the words. See [`Self::cached_aside`].
+    /// The cache where fast paths are closed because each new object is zeroed or guarded, or may
+    /// be a sample of a tracer. Then `cache` is empty. See [`Self::cached_aside`].
     aside: [AtomicU64; CACHE_SLOTS],
     /// Reasons for which words go into `aside`, as bits.
     is_aside: AtomicU32,

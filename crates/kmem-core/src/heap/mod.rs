@@ -101,7 +101,8 @@ pub struct Heap<P> {
     pub slots: Slots,
     /// Tables that the fast paths read.
     pub fast: Fast,
-    /// The tables for `free` where `fast` is closed because each freed object is zeroed or checked.
+    /// The tables for `free` where `fast` is closed because each freed object is zeroed or checked,
+    /// or may be a sample of a tracer.
     pub fast_aside: Fast,
     /// The geometry of each size class.
     pub classes: Classes,
