@@ -80,11 +80,11 @@ pub struct RootBlock {
     pub texts: u64,
     /// *Live.* Bytes at `texts` that may be read.
     pub texts_len: AtomicU64,
-    /// Address of the cache of call sites: `[u64; cache_len / 8]`. A reader outside that changed
-    /// one of the words below fills it with zeroes. Then the next call from every site reads the
+    /// Address of the caches of call sites: `[u64; cache_len / 8]`. A reader outside that changed
+    /// one of the words below fills them with zeroes. Then the next call from every site reads the
     /// words.
     pub cache: u64,
-    /// Length of the cache in bytes.
+    /// Length of the caches in bytes.
     pub cache_len: u64,
     /// *Live, writable from outside.* Number of return addresses by which sites are told apart; 0
     /// means 1. At most [`crate::site::MAX_DEPTH`].

@@ -223,7 +223,7 @@ impl Books {
         if self.mode() != Mode::ON || self.watch().any() {
             return None;
         }
-        Some(self.sites.lookup_chain(platform, caller.site())?.0 | EXT_LIVE)
+        Some(self.sites.lookup_chain(platform, caller.site(), true)?.0 | EXT_LIVE)
     }
 
     /// The extension word of a live allocation by a caller: tag and live bit.
@@ -253,10 +253,11 @@ impl Books {
         if !self.caches_aside(self.watch()) {
             return None;
         }
-        self.sites.cached_aside(caller.key()).or_else(|| {
-            let chain = self.sites.lookup_chain(platform, caller.site());
-            Some(chain.filter(|_| self.mode() == Mode::ON)?.0 | EXT_LIVE)
-        })
+        let cached = self.sites.cached_aside(caller.key());
+        if cached.is_some() || self.mode() != Mode::ON {
+            return cached;
+        }
+        Some(self.sites.lookup_chain(platform, caller.site(), true)?.0 | EXT_LIVE)
     }
 
     /// [`Self::word_for`] of a site that is not in the cache. Not inlined: callers of `malloc` may
@@ -265,13 +266,17 @@ impl Books {
     fn word_not_cached(&self, platform: &impl Platform, caller: Caller) -> u32 {
         self.look_outside();
         let (mode, watch) = (self.mode(), self.watch());
-        let keep = !watch.any() || self.caches_aside(watch);
+        let is_aside = self.caches_aside(watch);
+        if is_aside && let Some(word) = self.sites.cached_aside(caller.key()) {
+            return word;
+        }
+        let keep = !watch.any() || is_aside;
         if mode == Mode::ON && self.sites.follow(platform, caller.site()) {
             task::follow_frames();
         }
         // The tag of a chain is never cached, so it needs none of the care below.
         if mode == Mode::ON
-            && let Some(tag) = self.sites.lookup_chain(platform, caller.site())
+            && let Some(tag) = self.sites.lookup_chain(platform, caller.site(), keep)
         {
             self.blackbox.note_site(platform, &self.sites, tag);
             return tag.0 | EXT_LIVE;

@@ -59,7 +59,7 @@ impl Samples {
         self.switching.swap(1, Ordering::Acquire) == 0
     }
 
-    /// Ends what [`Self::lock`] began. In a forked child: the thread that began it is not there.
+    /// Ends what [`Self::lock`] began.
     pub fn unlock(&self) {
         self.switching.store(0, Ordering::Release);
     }

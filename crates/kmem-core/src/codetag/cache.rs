@@ -18,19 +18,26 @@ const ALWAYS: u32 = 1;
 /// They are closed for a while.
 const FOR_NOW: u32 = 2;
 
+/// Words, each of which has the key and the bits of [`CACHE_WORD`].
+pub(super) type Cache = [AtomicU64; CACHE_SLOTS];
+
 /// The word of a key in one of the caches.
 #[inline(always)]
-fn look_up(cache: &[AtomicU64; CACHE_SLOTS], key: usize) -> Option<u32> {
+fn look_up(cache: &Cache, key: usize) -> Option<u32> {
     let word = cache[key % CACHE_SLOTS].load(Ordering::Relaxed);
     let word = word ^ (key as u64) << TAG_BITS;
     if word >> CACHE_WORD == 0 { Some(word as u32) } else { None }
 }
 
 impl Sites {
-    /// Address of the cache and its length in bytes. A reader outside the process may zero it.
+    /// Address of both caches and their length in bytes. A reader outside the process may zero
+    /// them.
     pub fn cache_part(&self) -> (u64, u64) {
-        let cache = self.filled();
-        (cache.as_ptr() as u64, size_of_val(cache) as u64)
+        const {
+            let aside = core::mem::offset_of!(Self, aside);
+            assert!(core::mem::offset_of!(Self, cache) + size_of::<Cache>() == aside);
+        }
+        (self.cache.as_ptr() as u64, 2 * size_of::<Cache>() as u64)
     }
 
     /// The extension word of a live object with this key (see [`CallSite`]), if the cache has it.
@@ -68,8 +75,14 @@ impl Sites {
         }
     }
 
+    /// [`Self::cached`] in the cache that is in use.
+    #[inline]
+    pub(super) fn look_up(&self, key: usize) -> Option<u32> {
+        look_up(self.filled(), key)
+    }
+
     /// The cache that is in use.
-    pub(super) fn filled(&self) -> &[AtomicU64; CACHE_SLOTS] {
+    pub(super) fn filled(&self) -> &Cache {
         if self.is_aside.load(Ordering::Relaxed) == 0 { &self.cache } else { &self.aside }
     }
 
@@ -81,6 +94,8 @@ impl Sites {
 
     /// Empties both caches. A call site without an entry takes the slow path.
     pub fn forget(&self) {
+        // A thread that finds a slot empty sees what the caller wrote before.
+        fence(Ordering::SeqCst);
         for word in self.cache.iter().chain(&self.aside) {
             word.store(0, Ordering::Relaxed);
         }

@@ -177,11 +177,16 @@ impl Sites {
         CallSite { address: ret.unwrap_or(CallSite::NOBODY.address), ..caller }
     }
 
-    /// The tag of the line that asks, if it was told before.
+    /// The tag of the line that asks, if it was told before. `keep`: see [`Sites::lookup`].
     #[inline]
-    pub(super) fn find_line(&self, platform: &impl Platform, caller: CallSite) -> Option<TagId> {
+    pub(super) fn find_line(
+        &self,
+        platform: &impl Platform,
+        caller: CallSite,
+        keep: bool,
+    ) -> Option<TagId> {
         let (now, below) = self.asking(platform, caller)?;
-        self.find_known(platform, now, caller, below)
+        self.find_known(platform, now, caller, below, keep)
     }
 
     fn find_known(
@@ -190,13 +195,16 @@ impl Sites {
         now: Now,
         caller: CallSite,
         below: Option<usize>,
+        keep: bool,
     ) -> Option<TagId> {
         let lines = self.unwinder.lines.get()?;
         let generation = lines.generation.load(Ordering::Acquire);
         let site = match below {
             None => {
                 if let Some(tag) = lines.find(now.key, now.block) {
-                    self.remember(now.key, tag);
+                    if keep {
+                        self.remember(now.key, tag);
+                    }
                     return Some(tag);
                 }
                 None
@@ -224,7 +232,7 @@ impl Sites {
 
     /// The tag of a call without regard to the interpreter, if it is known.
     fn known_below(&self, platform: &impl Platform, caller: CallSite) -> Option<TagId> {
-        let cached = self.cached(caller.address).map(|word| TagId(word & TAG_MASK));
+        let cached = self.look_up(caller.address).map(|word| TagId(word & TAG_MASK));
         cached.or_else(|| self.lookup_chain_of_code(platform, caller))
     }
 
@@ -239,7 +247,7 @@ impl Sites {
         keep: bool,
     ) -> Option<TagId> {
         let (now, below) = self.asking(platform, caller)?;
-        if keep && let Some(tag) = self.find_known(platform, now, caller, below) {
+        if keep && let Some(tag) = self.find_known(platform, now, caller, below, keep) {
             return Some(tag);
         }
         let below = below.map(|ret| {

@@ -190,13 +190,18 @@ impl Sites {
     }
 
     /// The tag of a call whose callers were told apart before. `None`: they were not, or the call
-    /// site is no return address.
+    /// site is no return address. `keep`: see [`Self::lookup`].
     #[inline]
-    pub fn lookup_chain(&self, platform: &impl Platform, caller: CallSite) -> Option<TagId> {
+    pub fn lookup_chain(
+        &self,
+        platform: &impl Platform,
+        caller: CallSite,
+        keep: bool,
+    ) -> Option<TagId> {
         if caller.address <= CallSite::NOBODY.address || caller.static_tag().is_some() {
             return None;
         }
-        if let Some(tag) = self.find_line(platform, caller) {
+        if let Some(tag) = self.find_line(platform, caller, keep) {
             return Some(tag);
         }
         if self.interpreter().are_known()

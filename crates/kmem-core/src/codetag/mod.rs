@@ -43,7 +43,7 @@ use crate::os::stepped::{Part, Stepped};
 use crate::os::{Memory, Platform};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::TagId;
-use cache::CACHE_SLOTS;
+use cache::{CACHE_SLOTS, Cache};
 use chain::Unwinder;
 use kmem_layout::root::RootBlock;
 use kmem_layout::site::{Site, Text, site_kind};
@@ -70,10 +70,10 @@ const UNLOADED: u32 = u32::MAX;
 /// for its `site_capacity`, which are never freed. The sites below its `site_count` are committed.
 #[repr(C, align(64))]
 pub struct Sites {
-    cache: [AtomicU64; CACHE_SLOTS],
+    cache: Cache,
     /// The cache where fast paths are closed because each new object is zeroed or guarded, or may
     /// be a sample of a tracer. Then `cache` is empty. See [`Self::cached_aside`].
-    aside: [AtomicU64; CACHE_SLOTS],
+    aside: Cache,
     /// Reasons for which words go into `aside`, as bits.
     is_aside: AtomicU32,
     sites: Stepped,

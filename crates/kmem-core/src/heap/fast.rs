@@ -156,27 +156,32 @@ impl Fast {
     /// instead. [`Self::reopen`] is not called meanwhile.
     pub fn close(&self, aside: &Self) {
         self.is_closed.store(1, Ordering::SeqCst);
-        let chunks = self.chunks.swap(0, Ordering::SeqCst);
+        let chunks = self.chunks.load(Ordering::Relaxed);
         if chunks != 0 {
+            self.closed_chunks.store(chunks, Ordering::Relaxed);
             // INVARIANT: both lead to the same zones and classes.
             aside.chunks.store(chunks, Ordering::Release);
-            self.closed_chunks.store(chunks, Ordering::Relaxed);
+            self.chunks.store(0, Ordering::SeqCst);
         }
+        // Threads may raise it in between.
+        self.closed_pages.fetch_max(self.pages.load(Ordering::SeqCst), Ordering::SeqCst);
         let pages = self.pages.swap(0, Ordering::SeqCst);
-        self.closed_pages.fetch_max(pages, Ordering::Relaxed);
+        self.closed_pages.fetch_max(pages, Ordering::SeqCst);
     }
 
-    /// Opens the fast paths that [`Self::close`] closed. That is not called meanwhile.
+    /// Opens the fast paths that [`Self::close`] closed. That is not called meanwhile. In a forked
+    /// child, also what a thread of the parent had begun to close or to open.
     pub fn reopen(&self, aside: &Self) {
-        let chunks = self.closed_chunks.swap(0, Ordering::Relaxed);
+        let chunks = self.closed_chunks.load(Ordering::Relaxed);
         if chunks != 0 {
-            aside.chunks.store(0, Ordering::Relaxed);
             // INVARIANT: the table had this value.
-            self.chunks.store(chunks, Ordering::Release);
+            self.chunks.store(chunks, Ordering::SeqCst);
+            aside.chunks.store(0, Ordering::SeqCst);
+            self.closed_chunks.store(0, Ordering::SeqCst);
         }
-        let pages = self.closed_pages.swap(0, Ordering::Relaxed);
         // INVARIANT: the table had this value, and never shrinks.
-        self.pages.fetch_max(pages, Ordering::SeqCst);
+        self.pages.fetch_max(self.closed_pages.load(Ordering::Relaxed), Ordering::SeqCst);
+        self.closed_pages.store(0, Ordering::SeqCst);
         self.is_closed.store(0, Ordering::SeqCst);
     }
 

@@ -351,9 +351,9 @@ impl<P: Platform> Instance<P> {
         }
     }
 
-    /// Frees an object of the first zone whose word says that it is live, where each freed object
-    /// is zeroed or checked. Frees any object of it where groups pay without books. False
-    /// elsewhere, for that has closed tables; or there is no such object.
+    /// Frees a live object of the first zone where each freed object is zeroed or checked, or may
+    /// be a sample. Frees any object of it where groups pay without books. False elsewhere, for
+    /// that has closed tables; or there is no such object.
     ///
     /// # Safety
     /// See [`Self::free`].

@@ -403,6 +403,53 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_takes_no_slow_path_notices_that_its_tracer_left() {
+        static A: Instance<Sim<Linux>> = Instance::over(Sim::new(Linux::new(), BUDGET).with_rseq());
+        let fast = &A.heap().fast;
+        let pair = || {
+            let object = A.alloc(100, Caller::at(0x4000));
+            let is_open = fast.class(object as usize).is_ok();
+            // SAFETY: live, and used no longer.
+            unsafe { A.free(object) };
+            is_open
+        };
+        pair();
+        A.platform().trace(true);
+        A.alloc_pages(Order(0), Gfp::KERNEL, Caller::NOBODY);
+        assert!(!pair() && !pair());
+        A.platform().trace(false);
+        assert!(pair());
+    }
+
+    #[test]
+    fn a_child_that_is_forked_while_a_tracer_comes_or_goes_has_open_fast_paths() {
+        static A: Instance<Sim<Linux>> = Instance::over(Sim::new(Linux::new(), BUDGET));
+        let (fast, aside) = (&A.heap().fast, &A.heap().fast_aside);
+        let ledger = &A.ledger;
+        let object = A.alloc(100, Caller::NOBODY) as usize;
+        let page = A.alloc_pages(Order(0), Gfp::KERNEL, Caller::NOBODY) as usize;
+        let sites = &ledger.books.sites;
+        let steps: [&dyn Fn(); 6] = [
+            &|| fast.close(aside),
+            &|| ledger.books.add_watch(Watch::SAMPLE),
+            &|| sites.put_aside_while(true),
+            &|| sites.put_aside_while(false),
+            &|| ledger.books.end_watch(Watch::SAMPLE),
+            &|| fast.reopen(aside),
+        ];
+        for cut in 0..=steps.len() {
+            assert!(ledger.samples.lock());
+            steps[..cut].iter().for_each(|step| step());
+            A.restart_in_child();
+            assert!(fast.class(object).is_ok() && fast.page(page).is_some(), "{cut} steps");
+            assert!(aside.class(object).is_err(), "{cut} steps");
+            assert!(!ledger.books.watch().any(), "{cut} steps");
+            let known = A.alloc(100, Caller::at(0x4000 + cut));
+            assert!(!known.is_null() && sites.cached(0x4000 + cut).is_some(), "{cut} steps");
+        }
+    }
+
+    #[test]
     fn fast_paths_know_the_objects_and_the_pages_of_all_nodes() {
         static A: Instance<Sim<Linux>> =
             Instance::over(Sim::new(Linux::new(), BUDGET).with_nodes(3));

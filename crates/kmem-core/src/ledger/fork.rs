@@ -19,7 +19,7 @@ impl<P: Platform> Ledger<P> {
             self.heap.restart_in_child();
             self.books.forget();
             self.reports.forget();
-            self.samples.unlock();
+            self.repair_samples();
             if let Some(root) = self.books.root() {
                 // It was meant for the parent.
                 root.request.number.store(0, Ordering::Relaxed);

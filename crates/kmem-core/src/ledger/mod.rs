@@ -86,7 +86,7 @@ pub struct Ledger<P> {
     /// Checks of objects.
     pub guards: ObjectGuards,
     /// Samples of allocations for a tracer.
-    samples: Samples,
+    pub(crate) samples: Samples,
     /// State of the reports.
     pub reports: Reports,
     /// The request of an interpreter that was refused last.

@@ -26,14 +26,28 @@ impl<P: Platform> Ledger<P> {
         }
         let (platform, heap, sites) = (self.platform(), &self.heap, &self.books.sites);
         if !platform.is_traced() {
-            sites.put_aside_while(false);
-            self.books.end_watch(Watch::SAMPLE);
-            heap.fast.reopen(&heap.fast_aside);
+            self.end_samples();
         } else if self.samples.begin(platform) {
-            self.books.add_watch(Watch::SAMPLE);
+            // Frees are looked at before the first sample may be freed.
             heap.fast.close(&heap.fast_aside);
+            self.books.add_watch(Watch::SAMPLE);
             sites.put_aside_while(true);
             sites.forget();
+        }
+        self.samples.unlock();
+    }
+
+    fn end_samples(&self) {
+        self.books.sites.put_aside_while(false);
+        self.books.end_watch(Watch::SAMPLE);
+        self.heap.fast.reopen(&self.heap.fast_aside);
+        self.books.sites.forget();
+    }
+
+    /// In a forked child: ends samples if a thread of the parent was about to begin or end them.
+    pub(super) fn repair_samples(&self) {
+        if !self.samples.lock() {
+            self.end_samples();
         }
         self.samples.unlock();
     }
