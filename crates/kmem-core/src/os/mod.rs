@@ -27,6 +27,7 @@ mod file;
 pub mod functions;
 #[cfg(kmem_linux)]
 pub mod linux;
+pub mod mappings;
 pub mod regions;
 #[cfg(not(loom))]
 pub mod sim;

@@ -8,6 +8,7 @@ use kmem_layout::word::{TAG_MASK, TAG_OTHER, TAG_UNTAGGED};
 use super::line::{Printable, Word};
 use crate::codetag::Sites;
 use crate::memcg::Groups;
+use crate::os::mappings::{self, Mapping};
 use crate::units::{ObjcgId, TagId};
 
 /// Displays a call site as a row of allocinfo does: `file:line [module] func:name`. A return
@@ -141,25 +142,12 @@ impl fmt::Display for GroupPath<'_> {
 
 /// Name of the object that is mapped at `address`, and the bytes from its first mapping.
 fn object_of(maps: &[u8], address: usize) -> Option<(&[u8], usize)> {
-    let hex = |text: &[u8]| {
-        text.iter().try_fold(0usize, |value, &digit| {
-            Some(value << 4 | (digit as char).to_digit(16)? as usize)
-        })
-    };
     let (mut object, mut begin): (&[u8], usize) = (b"", 0);
-    for line in maps.split(|&b| b == b'\n') {
-        // START-END PERMS OFFSET DEV INODE PATH
-        let mut fields = line.splitn(6, |&b| b == b' ');
-        let mut range = fields.next()?.split(|&b| b == b'-');
-        let (Some(start), Some(end)) = (range.next().and_then(hex), range.next().and_then(hex))
-        else {
-            continue;
-        };
-        let path = fields.nth(4).unwrap_or_default().trim_ascii_start();
+    for Mapping { range, path, .. } in mappings::lines(maps) {
         if path != object {
-            (object, begin) = (path, start);
+            (object, begin) = (path, range.start);
         }
-        if (start..end).contains(&address) {
+        if range.contains(&address) {
             let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
             return Some((name, address - begin));
         }
