@@ -1,6 +1,6 @@
 //! Files of a real process, with changed bytes: its core file and its black box.
 //!
-//! A black box has 15 MiB, most of them holes, and so has a core file. So an input is a list of
+//! A black box has 16 MiB, most of them holes, and so has a core file. So an input is a list of
 //! changes to a file that `scripts/fuzz-seeds.py` has taken:
 //!
 //! ```text

@@ -5,6 +5,7 @@
 //! sites        [BoxSite; site_capacity]    by tag; written once, when the site is first used
 //! records[n]   BoxRecord, [BoxRow; BOX_ROWS], [BoxMapping; BOX_MAPPINGS], text of /proc/self/maps
 //! groups[n]    [BoxGroup; group_capacity] of record n, by id
+//! files        [u64; file_capacity], then, on a page, [[u8; BOX_PAGE]; file_capacity]
 //! counters     [[Counter; site_capacity]; cpus]   with `cumulative`: calls and bytes since start
 //! ```
 //!
@@ -52,6 +53,10 @@ pub const BOX_REFUSALS: usize = 4;
 pub const BOX_TEXT: usize = MAX_DEPTH as usize * 8;
 /// Bytes for the text of `/proc/self/maps` in a record.
 pub const BOX_MAPS: usize = 256 << 10;
+/// Most mapped files with a first page in the box.
+pub const BOX_FILES: usize = 256;
+/// Bytes of a first page.
+pub const BOX_PAGE: usize = 4096;
 /// Bytes for the executable's path.
 pub const BOX_EXE: usize = 1024;
 
@@ -107,6 +112,23 @@ pub struct BoxHeader {
     /// *Live.* The misuse of memory for which the allocator ends the process. A box whose `size`
     /// ends before has none.
     pub misuse: BoxMisuse,
+    /// Offset of the files that have code. Of each one there is the address at which its first page
+    /// is mapped, 0 for an unused entry, and that page. It has the ELF header, the program headers
+    /// and mostly the build id. The address is written last. A box whose `size` ends before has no
+    /// files.
+    pub files: u64,
+    /// Most files.
+    pub file_capacity: u32,
+    /// Reserved, zero.
+    pub reserved_too: u32,
+}
+
+impl BoxHeader {
+    /// Bytes of the addresses at [`BoxHeader::files`], up to the first page.
+    #[must_use]
+    pub const fn file_addresses(capacity: u32) -> usize {
+        (capacity as usize * size_of::<u64>()).next_multiple_of(BOX_PAGE)
+    }
 }
 
 /// Requests of one call site that were refused for one reason.

@@ -6,6 +6,7 @@
 //! record     the whole BoxRecords: rows, mappings of the program, text of all mappings
 //! groups     the BoxGroup[] of a record: memory charged to each group
 //! site       BoxSite[]: meaning of the tags
+//! files      first pages of the files that had code
 //! counters   Counter[][]: allocations and frees since the start, with `cumulative:1`
 //! ```
 //!
@@ -13,6 +14,7 @@
 //! counts and lengths with each other and with the file's length.
 
 mod counters;
+mod files;
 mod groups;
 mod header;
 mod live;
@@ -41,6 +43,7 @@ use crate::budget::Budget;
 use crate::error::ReadError;
 use crate::maps::{Maps, PAGE};
 use crate::process::open_regular;
+pub(crate) use files::FirstPages;
 use header::Header;
 use record::{Mapped, Record, Records, Row};
 
@@ -255,6 +258,11 @@ impl BlackBox {
     pub fn misuse(&self) -> Option<Misuse> {
         let BoxMisuse { tag, is_here } = self.header.misuse?;
         Some(Misuse { row: self.row(tag, 0, 1), is_here: is_here != 0 })
+    }
+
+    /// First pages of the files that had code.
+    pub(crate) fn first_pages(&self) -> FirstPages {
+        files::read(&self.file, &self.header)
     }
 
     /// Sentences about damage to the file, the rest of which can be read.

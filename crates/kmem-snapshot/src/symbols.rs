@@ -45,6 +45,7 @@ pub use by_build_id::DebugFiles;
 pub(crate) use by_build_id::debug_path;
 pub use kept::Kept;
 
+use crate::blackbox::BlackBox;
 use crate::budget::Budget;
 use crate::core_file::CoreFile;
 use crate::maps::{Mapping, Maps};
@@ -427,24 +428,27 @@ impl Modules {
         this
     }
 
-    /// Opens the modules of a dead process of which only the mappings are known, by name on this
-    /// machine. `other` replaces its executable `exe`. A file with another inode number than the
-    /// mapped one does give names, because there is no build-id to compare; see
+    /// Opens the modules of the process of a black box, by name on this machine. `maps` are those
+    /// of a record. `other` replaces the executable. A file whose build-id is not that in the box
+    /// gives no names. Where the box has none, a file with another inode number gives names; see
     /// [`Modules::mismatches`].
     #[must_use]
-    pub fn of_maps(
+    pub fn of_box(
+        of: &BlackBox,
         maps: &Maps,
         addresses: &[u64],
-        exe: &str,
         other: Option<&Path>,
         budget: &Budget,
     ) -> Self {
-        let name = exe.strip_suffix(" (deleted)").unwrap_or(exe);
+        let name = of.exe().strip_suffix(" (deleted)").unwrap_or(of.exe());
+        let pages = of.first_pages();
         let mut mismatches = Mismatches::default();
         let mut this = Self { budget: budget.clone(), ..Self::default() };
         this.add(maps, addresses, name, |mapping| {
             let other = other.filter(|_| mapping.path == name);
-            dead::source_by_name(mapping, other, &mut mismatches)
+            let first = dead::first_mapping(maps, mapping);
+            let page = first.and_then(|first| pages.get(&first.start));
+            dead::source_in_box(mapping, page, other, &mut mismatches)
         });
         this.mismatches = mismatches.told();
         this

@@ -15,6 +15,7 @@ use kmem_layout::site::Text;
 use kmem_layout::word::TAG_OTHER;
 use kmem_snapshot::blackbox::{Counts, Reason};
 use kmem_snapshot::books::{Key, MappingOwner, SiteRow};
+use kmem_snapshot::symbols::{Modules, Symbols};
 use kmem_snapshot::{BlackBox, ReadError, Snapshot};
 
 const ROWS: [(u32, u64, u64); 3] = [(CALLER, 7000, 7), (STATIC, 600, 3), (CHAIN, 50, 1)];
@@ -242,6 +243,7 @@ fn hostile_headers_are_refused_by_what_is_wrong() {
         (of!(site_capacity), u32::MAX, "site_capacity is 4294967295"),
         (of!(site_count), u32::MAX, "site_count is 4294967295"),
         (of!(cpus), u32::MAX, "cpus is 4294967295"),
+        (of!(file_capacity), u32::MAX, "file_capacity is 4294967295"),
         (of!(record_size), 8, "record_size is 8"),
         (of!(record_size) + 4, u32::MAX, "record_size is 18446"),
     ] {
@@ -365,9 +367,52 @@ fn hostile_rows_of_mapped_memory_are_left_out_and_told() {
     assert_eq!(mapped(&read(&fake).unwrap()), [(MappingOwner::Tag(9), 8192, 4096)]);
 }
 
+/// The function of the caller in a box, and what is said of the files that name it.
+fn named(fake: &FakeBox) -> (Option<String>, String) {
+    let of = BlackBox::open(fake.path()).unwrap();
+    let snapshot = of.snapshot().unwrap();
+    let addresses = snapshot.addresses();
+    let modules = Modules::of_box(&of, &snapshot.maps, &addresses, None, &snapshot.budget);
+    let row = snapshot.books[0].rows.iter().find(|row| row.tag == CALLER).unwrap();
+    let Key::Caller(at) = row.key else { panic!("{row:?}") };
+    (Symbols::new(&modules).resolve(at).function, modules.mismatches().join("; "))
+}
+
+/// Address of the first page of this program, and the page.
+fn first_page() -> (u64, Vec<u8>) {
+    let exe = std::env::current_exe().unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.ends_with(exe.to_str().unwrap())).unwrap();
+    let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    (start, std::fs::read(exe).unwrap()[..4096].to_vec())
+}
+
+#[test]
+fn files_with_other_first_pages_than_those_in_the_box_give_no_names() {
+    let fake = recorded();
+    let caller = Some("fake_box_caller".to_owned());
+    assert_eq!(named(&fake), (caller.clone(), String::new()), "by the inode number");
+    let (start, page) = first_page();
+    fake.put_file(start, &page);
+    assert_eq!(named(&fake), (caller.clone(), String::new()));
+    fake.put_file(start, &[&page[..24], &[0xff; 4096 - 24]].concat());
+    let (name, what) = named(&fake);
+    assert!(what.contains(": not the file that the process ran (build-id "), "{what}");
+    assert_eq!(name, None);
+    fake.put_file(start + 4096, &[0xff; 4096]);
+    assert_eq!(named(&fake), (caller.clone(), String::new()), "of another file");
+    // Pages that are not in the box, and a number of them that is.
+    fake.u32(offset_of!(BoxHeader, file_capacity), 2048);
+    assert_eq!(named(&fake).0, caller);
+    fake.u64(offset_of!(BoxHeader, files), u64::MAX - 100);
+    assert_eq!(named(&fake).0, caller);
+}
+
 #[test]
 fn no_length_and_no_byte_makes_it_crash() {
     let fake = recorded();
+    let (start, page) = first_page();
+    fake.put_file(start, &page);
     fake.put_mappings(1, &[(CALLER.into(), 8192, 4096)], (8192, 4096));
     let whole = std::fs::read(fake.path()).unwrap();
     let header: Vec<usize> = (0..128).collect();

@@ -32,7 +32,7 @@ pub(super) fn write(out: &mut impl Write, held: &Held) -> io::Result<()> {
     let holder = of.moment().map(|moment| moment.misused).filter(|&address| address != 0);
     let calls = misuse.iter().flat_map(|misuse| misuse.row.key.addresses().iter().copied());
     let addresses: Vec<u64> = calls.chain(holder).collect();
-    let modules = Modules::of_maps(&snapshot.maps, &addresses, of.exe(), None, &snapshot.budget);
+    let modules = Modules::of_box(&of, &snapshot.maps, &addresses, None, &snapshot.budget);
     let mut symbols = Symbols::new(&modules);
     if let Some(misuse) = misuse
         && let Some(site) = sites::resolve([&misuse.row], &mut symbols).pop()

@@ -326,7 +326,7 @@ pub(crate) fn write_refusals(out: &mut impl Write, held: &Held) -> io::Result<()
     let Some(snapshot) = of.own().filter(|_| !refusals.is_empty()) else { return Ok(()) };
     let addresses = refusals.iter().flat_map(|refusal| refusal.row.key.addresses());
     let addresses: Vec<u64> = addresses.copied().collect();
-    let modules = Modules::of_maps(&snapshot.maps, &addresses, of.exe(), None, &snapshot.budget);
+    let modules = Modules::of_box(&of, &snapshot.maps, &addresses, None, &snapshot.budget);
     let mut symbols = Symbols::new(&modules);
     let is_exit = of.moment().is_some_and(|moment| moment.reason == Reason::Exit);
     let more = if is_exit { "" } else { " or more" };
@@ -398,7 +398,7 @@ fn at_peak(held: &Held, of: &BlackBox, mmap: bool) -> Vec<Site> {
 /// Names the rows of a snapshot, by the files that its process had mapped.
 fn named(snapshot: &Snapshot, of: &BlackBox, mmap: bool) -> Vec<Site> {
     let (maps, addresses) = (&snapshot.maps, snapshot.addresses());
-    let modules = Modules::of_maps(maps, &addresses, of.exe(), None, &snapshot.budget);
+    let modules = Modules::of_box(of, maps, &addresses, None, &snapshot.budget);
     rows(snapshot, &mut Symbols::new(&modules), mmap)
 }
 

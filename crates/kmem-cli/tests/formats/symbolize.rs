@@ -144,6 +144,52 @@ fn debug_files_name_the_core_of_a_program_that_is_gone() {
 }
 
 #[test]
+fn debug_files_name_the_black_box_of_a_program_that_is_gone() {
+    let (dir, id) = (directory(), "-Wl,--build-id=0xfa0123456789abcdef");
+    let of = dir.path().join("box");
+    let mut program =
+        Program::start("books", &["-s", id], &["wait"], &format!("blackbox:{}", of.display()));
+    program.kill();
+    let symbolize = || {
+        let mut command = Command::new(KMEM);
+        command.arg("symbolize").arg(&of).env_remove("DEBUGINFOD_URLS");
+        command
+    };
+    let path = program.dir.path().join("books");
+    let notes = |json: &Value| {
+        let texts = json["notes"].as_array().unwrap().iter().filter_map(Value::as_str);
+        texts.filter(|text| text.contains("books:")).map(ToOwned::to_owned).collect::<Vec<_>>()
+    };
+
+    // A copy of the program is as good as itself.
+    let copy = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, copy).unwrap();
+    let before = json(&mut symbolize());
+    assert_eq!(notes(&before), [""; 0], "{before:#}");
+    assert!(!is_named(&before), "{before:#}");
+    assert_eq!(before["build_ids"][path.to_str().unwrap()], "fa0123456789abcdef");
+
+    // Another program there gives no names, though all of its own are in it.
+    let other = compile("books", &[], program.dir.path());
+    let after = json(&mut symbolize());
+    let told = notes(&after);
+    assert!(told[0].contains("not the file that the process ran (build-id "), "{told:?}");
+    assert!(told[0].contains(", then fa0123456789abcdef); no names from it"), "{told:?}");
+    assert!(!is_named(&after), "{after:#}");
+
+    std::fs::remove_file(other).unwrap();
+    let names = dir.path().join("debug/.build-id/fa");
+    std::fs::create_dir_all(&names).unwrap();
+    let whole = compile("books", &[id], &names);
+    std::fs::rename(whole, names.join("0123456789abcdef.debug")).unwrap();
+    let after = json(symbolize().arg("--debug-dir").arg(dir.path().join("debug")));
+    let row = row(&after);
+    assert!(row["file"].as_str().unwrap().ends_with("books.c"), "{row:#}");
+    assert_eq!(after["totals"], before["totals"]);
+}
+
+#[test]
 fn a_file_of_another_build_names_nothing() {
     let files = Files::of_program_with("fc0123456789abcdef");
     let dir = files.path("debug/.build-id/fc");

@@ -5,6 +5,7 @@
 //! full. Then the older record is still whole. Only counters are in a mapping of the file: a copy
 //! for each call would cost a system call.
 
+mod files;
 mod groups;
 mod mappings;
 mod misuse;
@@ -21,11 +22,12 @@ use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::units::{CpuId, TagId};
 use core::mem::offset_of;
 use core::ptr::NonNull;
+use files::NotedFile;
 use groups::GroupPart;
 use kmem_layout::blackbox::{
-    BOX_EXE, BOX_GROUPS, BOX_RECORDS, BOX_REFUSALS, BoxGroup, BoxHeader, BoxMisuse, BoxRecord,
-    BoxRefusal, BoxSite, Counter, FORK_RECORD, LAST_RECORDS, MAGIC, MAPPED_PART, MAPPINGS_AT,
-    MAPS_AT, PEAK_PART, PEAK_RECORDS, RECORD_SIZE, VERSION, reason,
+    BOX_EXE, BOX_FILES, BOX_GROUPS, BOX_PAGE, BOX_RECORDS, BOX_REFUSALS, BoxGroup, BoxHeader,
+    BoxMisuse, BoxRecord, BoxRefusal, BoxSite, Counter, FORK_RECORD, LAST_RECORDS, MAGIC,
+    MAPPED_PART, MAPPINGS_AT, MAPS_AT, PEAK_PART, PEAK_RECORDS, RECORD_SIZE, VERSION, reason,
 };
 use kmem_layout::group::GroupBlock;
 pub use mappings::Change;
@@ -108,8 +110,10 @@ impl Staging {
     const GROUPS: usize = RECORD_SIZE;
     /// A bit for each site that is in the file.
     const NOTED: usize = Self::GROUPS + BOX_GROUPS as usize * size_of::<BoxGroup>();
+    /// The files whose first pages are in the box.
+    const FILES: usize = Self::NOTED + BOX_SITES as usize / 8;
     /// Length.
-    const BYTES: usize = (Self::NOTED + BOX_SITES as usize / 8).next_multiple_of(PAGE);
+    const BYTES: usize = (Self::FILES + BOX_FILES * size_of::<NotedFile>()).next_multiple_of(PAGE);
 }
 
 /// The file without counters. Its parts are where they are in a file with counters.
@@ -126,11 +130,14 @@ struct Layout {
     sites: usize,
     records: [usize; BOX_RECORDS],
     groups: [usize; BOX_RECORDS],
+    files: usize,
     counters: usize,
     bytes: usize,
 }
 
 impl Layout {
+    /// Bytes of the files.
+    const FILES: usize = BoxHeader::file_addresses(BOX_FILES as u32) + BOX_FILES * BOX_PAGE;
     /// Bytes of the counters of one CPU.
     const COUNTERS: usize = BOX_SITES as usize * size_of::<Counter>();
 
@@ -139,11 +146,13 @@ impl Layout {
         let record = sites + (BOX_SITES as usize * size_of::<BoxSite>()).next_multiple_of(PAGE);
         let group = record + BOX_RECORDS * RECORD_SIZE;
         let all = (BOX_GROUPS as usize * size_of::<BoxGroup>()).next_multiple_of(PAGE);
-        let counters = group + BOX_RECORDS * all;
+        let files = group + BOX_RECORDS * all;
+        let counters = files + Self::FILES;
         let mut layout = Self {
             sites,
             records: [0; BOX_RECORDS],
             groups: [0; BOX_RECORDS],
+            files,
             counters,
             bytes: counters + Self::COUNTERS * cpus as usize,
         };
@@ -273,6 +282,9 @@ impl BlackBox {
             exe,
             refusals: [BoxRefusal::default(); BOX_REFUSALS],
             misuse: BoxMisuse::default(),
+            files: layout.files as u64,
+            file_capacity: BOX_FILES as u32,
+            reserved_too: 0,
         };
         // SAFETY: the header has no padding: its words are at multiples of their sizes.
         let head = unsafe {

@@ -67,7 +67,8 @@ mod tests {
 
     #[test]
     fn a_line_with_other_words_is_left_out() {
-        for text in ["", "7f00", "7f00-zz r-xp 0 0 0", "-", "1-2 r-xp 0 08:01", "1-2 r 0 08:01 +1"] {
+        for text in ["", "7f00", "7f00-zz r-xp 0 0 0", "-", "1-2 r-xp 0 08:01", "1-2 r 0 08:01 +1"]
+        {
             assert_eq!(lines(text.as_bytes()).next(), None, "{text}");
         }
         let long = b"11111111111111111-2 r-xp 0 08:01 1";

@@ -535,6 +535,12 @@ pub trait Process {
         false
     }
 
+    /// [`Self::write_file`] of `len` bytes of memory at `from`, which may be gone. Then, too, it
+    /// returns false.
+    fn copy_to_file(&self, _file: &SharedFile, _offset: usize, _from: usize, _len: usize) -> bool {
+        false
+    }
+
     /// Returns whether a tracer outside the process waits for [`Self::trace_alloc`]. Asks by no
     /// system call.
     fn is_traced(&self) -> bool {

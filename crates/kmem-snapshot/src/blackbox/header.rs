@@ -5,8 +5,8 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 
 use kmem_layout::blackbox::{
-    BOX_EXE, BOX_RECORDS, BoxGroup, BoxHeader, BoxMisuse, BoxRefusal, BoxSite, MAGIC, MAPS_AT,
-    VERSION,
+    BOX_EXE, BOX_FILES, BOX_RECORDS, BoxGroup, BoxHeader, BoxMisuse, BoxRefusal, BoxSite, MAGIC,
+    MAPS_AT, VERSION,
 };
 use kmem_layout::group::MAX_GROUPS;
 use kmem_layout::word::{TAG_BITS, TAG_MASK};
@@ -19,8 +19,12 @@ const MAX_SIZE: u32 = 4096;
 const REFUSALS: usize = offset_of!(BoxHeader, refusals);
 /// Offset of the misuse, where the header of a process in between ends.
 const MISUSE: usize = offset_of!(BoxHeader, misuse);
+/// End of the header's words about files. The header of an older process ends before.
+const FILES_END: usize = offset_of!(BoxHeader, reserved_too);
 /// Largest record, in bytes.
 const MAX_RECORD: u64 = 64 << 20;
+/// Most files: eight times as many as kmem's own boxes have.
+const MAX_FILES: u32 = 8 * BOX_FILES as u32;
 /// Most CPUs: eight times the limit of Linux (`NR_CPUS`).
 const MAX_CPUS: u32 = 1 << 16;
 
@@ -46,6 +50,8 @@ pub(super) struct Header {
     pub(super) counters: u64,
     pub(super) refusals: Vec<BoxRefusal>,
     pub(super) misuse: Option<BoxMisuse>,
+    /// Offset of the files, and their number.
+    pub(super) files: (u64, u32),
 }
 
 impl Header {
@@ -97,6 +103,7 @@ impl Header {
             counters: field!(bytes, BoxHeader.counters: u64),
             refusals: refusals(own),
             misuse: misuse(own),
+            files: files(own),
         })
     }
 
@@ -112,6 +119,7 @@ impl Header {
             ("site_count", self.site_count, self.site_capacity),
             ("group_capacity", self.group_capacity, MAX_GROUPS),
             ("cpus", self.cpus, MAX_CPUS),
+            ("file_capacity", self.files.1, MAX_FILES),
         ] {
             if count > most {
                 return Err(format!("{name} is {count}, above {most}"));
@@ -161,6 +169,14 @@ fn misuse(header: &[u8]) -> Option<BoxMisuse> {
     let tag = field!(entry, BoxMisuse.tag: u32);
     let is_here = field!(entry, BoxMisuse.is_here: u32);
     (tag != 0 && tag <= TAG_MASK).then_some(BoxMisuse { tag, is_here })
+}
+
+/// Offset of the files in the bytes of a header, which may end before it, and their number.
+fn files(header: &[u8]) -> (u64, u32) {
+    if header.len() < FILES_END {
+        return (0, 0);
+    }
+    (field!(header, BoxHeader.files: u64), field!(header, BoxHeader.file_capacity: u32))
 }
 
 fn exe(header: &[u8]) -> String {

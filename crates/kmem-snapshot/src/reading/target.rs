@@ -362,9 +362,7 @@ impl Opened {
                 Modules::open(process, maps, &addresses, &snapshot.budget)
             }
             Self::Core(core) => Modules::of_core(core, &addresses, exe),
-            Self::BlackBox(of) => {
-                Modules::of_maps(maps, &addresses, of.exe(), exe, &snapshot.budget)
-            }
+            Self::BlackBox(of) => Modules::of_box(of, maps, &addresses, exe, &snapshot.budget),
         }
     }
 }

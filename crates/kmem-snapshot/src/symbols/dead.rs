@@ -12,11 +12,14 @@ use super::bytes::ReadSeek;
 use super::debug_file;
 use super::elf::{self, build_id_in};
 use crate::core_file::CoreFile;
-use crate::maps::Mapping;
+use crate::maps::{Mapping, Maps};
 use crate::memory::Memory;
 
 /// Mappings that are looked at below a mapping, for the first page of its file.
 const MAX_PARTS: usize = 256;
+
+/// The first page of a file, as a process had it.
+type Page = [u8; 4096];
 
 /// Opens `path`, the file of a mapping in a core. Adds a sentence to `mismatches` when the file is
 /// absent, or not the mapped one.
@@ -32,32 +35,24 @@ pub(super) fn source_of(
     if !mapping.is_file() {
         return None;
     }
-    let what = match debug_file::open(path, 0) {
-        None => "cannot be opened here".to_owned(),
-        Some(file) => match same_file(core, mapping, &file) {
-            Ok(()) => return Some(Box::new(file)),
-            Err(what) => what,
-        },
-    };
-    mismatches.push(format!("{}: {what}; no names from it", path.display()));
-    headers_in(core, mapping)
+    let first = first_mapping(core.maps(), mapping);
+    let dumped = first.and_then(|first| {
+        let mut page = [0; 4096];
+        core.memory().read(first.start, &mut page).ok().map(|()| page)
+    });
+    // A page that was not dumped counts as equal.
+    match dumped {
+        None => Some(Box::new(open(path, mismatches)?)),
+        Some(page) => checked(path, &page, mismatches),
+    }
 }
 
-/// The headers of a module as a file without sections, which has no names. It tells the build id
-/// and the addresses of the module's parts, so that a debug file can name them later.
-fn headers_in(core: &CoreFile, mapping: &Mapping) -> Option<Box<dyn ReadSeek>> {
-    let mut page = first_page(core, mapping)?;
-    // e_shoff, e_shnum and e_shstrndx of a 64-bit file.
-    page[40..48].fill(0);
-    page[60..64].fill(0);
-    Some(Box::new(Cursor::new(page)))
-}
-
-/// Opens the file of a mapping of which only the line in `maps` is known, or `other` in its place.
-/// Adds a sentence to `mismatches` when the file is absent, or may not be the mapped one; `other`
-/// is taken as it is.
-pub(super) fn source_by_name(
+/// Opens the file of a mapping in a black box, or `other` in its place. Its first page was `page`
+/// if the box has it. Adds a sentence to `mismatches` when the file is absent, or is or may be
+/// another one than the mapped one.
+pub(super) fn source_in_box(
     mapping: &Mapping,
+    page: Option<&Page>,
     other: Option<&Path>,
     mismatches: &mut Mismatches,
 ) -> Option<Box<dyn ReadSeek>> {
@@ -65,11 +60,12 @@ pub(super) fn source_by_name(
         return None;
     }
     let path = other.unwrap_or(Path::new(&mapping.path));
-    let Some(file) = debug_file::open(path, 0) else {
-        mismatches.push(format!("{}: cannot be opened here; no names from it", path.display()));
-        return None;
-    };
+    if let Some(page) = page {
+        return checked(path, page, mismatches);
+    }
+    let file = open(path, mismatches)?;
     let inode = file.metadata().map_or(0, |m| m.ino());
+    // The user vouches for the other file.
     if other.is_none() && (mapping.deleted || inode != mapping.inode) {
         mismatches.push(format!(
             "{}: may not be the file that the process ran (inode {inode}, then {}); names from it \
@@ -81,38 +77,65 @@ pub(super) fn source_by_name(
     Some(Box::new(file))
 }
 
-/// Compares the first page of a module in the core with that of a file: its build-id, or all of it
-/// where there is none. A page that was not dumped counts as equal.
-fn same_file(core: &CoreFile, mapping: &Mapping, file: &File) -> Result<(), String> {
-    let Some(mapped) = first_page(core, mapping) else { return Ok(()) };
+fn open(path: &Path, mismatches: &mut Mismatches) -> Option<File> {
+    let file = debug_file::open(path, 0);
+    if file.is_none() {
+        mismatches.push(format!("{}: cannot be opened here; no names from it", path.display()));
+    }
+    file
+}
+
+/// Opens a file whose first page was `page`. If it cannot be opened, or is another one, returns the
+/// headers alone.
+fn checked(path: &Path, page: &Page, mismatches: &mut Mismatches) -> Option<Box<dyn ReadSeek>> {
+    if let Some(file) = open(path, mismatches) {
+        match same_file(page, &file) {
+            Ok(()) => return Some(Box::new(file)),
+            Err(what) => {
+                mismatches.push(format!("{}: {what}; no names from it", path.display()));
+            }
+        }
+    }
+    Some(headers_of(*page))
+}
+
+/// The headers of a module as a file without sections, which has no names. It tells the build id
+/// and the addresses of the module's parts, so that a debug file can name them later.
+fn headers_of(mut page: Page) -> Box<dyn ReadSeek> {
+    // e_shoff, e_shnum and e_shstrndx of a 64-bit file.
+    page[40..48].fill(0);
+    page[60..64].fill(0);
+    Box::new(Cursor::new(page))
+}
+
+/// Compares the first page of a module, as the process had it, with that of a file. Their build-ids
+/// count, or all bytes where there is none.
+fn same_file(mapped: &Page, file: &File) -> Result<(), String> {
     let mut here = [0; 4096];
     // The kernel maps a file shorter than a page with zeroes behind it.
     let read = file.read_at(&mut here, 0);
-    let (in_core, on_disk) = (build_id_in(&mapped), build_id_in(&here));
-    let same = match (&in_core, &on_disk) {
-        (None, None) => read.is_ok() && mapped == here,
-        (in_core, on_disk) => in_core == on_disk,
+    let (before, on_disk) = (build_id_in(mapped), build_id_in(&here));
+    let same = match (&before, &on_disk) {
+        (None, None) => read.is_ok() && *mapped == here,
+        (before, on_disk) => before == on_disk,
     };
     if same {
         return Ok(());
     }
     Err(format!(
-        "not the file that the process ran (build-id {}, in the core {})",
+        "not the file that the process ran (build-id {}, then {})",
         text(on_disk.as_deref()),
-        text(in_core.as_deref())
+        text(before.as_deref())
     ))
 }
 
-/// The first page of a mapping's file, if it was dumped.
-fn first_page(core: &CoreFile, mapping: &Mapping) -> Option<[u8; 4096]> {
-    // It is mapped near the other pages, and below them.
-    let below = core.maps().all();
+/// The mapping with the first page of the file of a mapping.
+pub(super) fn first_mapping<'a>(maps: &'a Maps, mapping: &Mapping) -> Option<&'a Mapping> {
+    // It is near the other pages, and below them.
+    let below = maps.all();
     let below = &below[..below.partition_point(|m| m.start <= mapping.start)];
     let mut near = below.iter().rev().take(MAX_PARTS);
-    let first = near.find(|m| m.path == mapping.path && m.offset == 0)?;
-    let mut page = [0; 4096];
-    core.memory().read(first.start, &mut page).ok()?;
-    Some(page)
+    near.find(|m| m.path == mapping.path && m.offset == 0)
 }
 
 fn text(id: Option<&[u8]>) -> String {

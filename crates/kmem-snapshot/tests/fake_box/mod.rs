@@ -119,6 +119,15 @@ impl FakeBox {
         self.group(BOX_RECORDS, 0) as u64 + 40
     }
 
+    /// Adds the first page of a file that is mapped at `start`, behind the counters.
+    pub(crate) fn put_file(&self, start: u64, page: &[u8]) {
+        let at = self.file.metadata().unwrap().len().next_multiple_of(8) as usize;
+        self.u64(offset_of!(BoxHeader, files), at as u64);
+        self.u32(offset_of!(BoxHeader, file_capacity), 1);
+        self.u64(at, start);
+        self.bytes(at + BoxHeader::file_addresses(1), page);
+    }
+
     /// Adds the next group to a record: its parent, state, name, and bytes of objects in slabs.
     pub(crate) fn put_group(&self, number: u64, parent: u32, state: u32, name: &str, slab: u64) {
         let slot = (number as usize - 1) % 2;

@@ -2,7 +2,7 @@
 
 use super::groups::GroupPart;
 use super::mappings::{Sums, sum_up};
-use super::{BlackBox, MAX_AGE_MS, PAGE, SHARE};
+use super::{BlackBox, MAX_AGE_MS, PAGE, SHARE, Staging};
 use crate::alloc_tag::{Held, Kind, Tally};
 use crate::codetag::Sites;
 use crate::os::Platform;
@@ -53,15 +53,16 @@ impl Recording<'_> {
     ) {
         let Self { black_box, record, groups, began_ms } = self;
         let staging = NonNull::from(&mut *record).cast::<u8>();
-        // SAFETY: rows, mappings and their text follow the record in its place, which this thread
-        // alone uses.
-        let (table, mapping_rows, maps) = unsafe {
+        // SAFETY: rows, mappings and their text follow the record in its place, and then the groups
+        // and the files. This thread alone uses all of it. Files are zeroed at first.
+        let (table, mapping_rows, maps, noted) = unsafe {
             let table = staging.add(size_of::<BoxRecord>()).cast::<BoxRow>();
             let mappings = staging.add(MAPPINGS_AT).cast::<BoxMapping>();
             (
                 core::slice::from_raw_parts_mut(table.as_ptr(), BOX_ROWS),
                 core::slice::from_raw_parts_mut(mappings.as_ptr(), BOX_MAPPINGS),
                 staging.add(MAPS_AT),
+                staging.add(Staging::FILES).cast().as_mut(),
             )
         };
         // Stacks may be small: sort the tags in the room for the mappings, which are written later.
@@ -100,6 +101,7 @@ impl Recording<'_> {
         if let Some(staging) = black_box.staging() {
             let bytes = record.bytes.saturating_add(record.mapped_resident);
             black_box.write_record(platform, staging, reason, bytes, &lens);
+            black_box.note_files(platform, maps.get(..maps_len).unwrap_or(maps), noted);
         }
         black_box.write_refusals(platform);
         let now = platform.now_ms();

@@ -86,28 +86,33 @@ fn map_direct(
 /// programs close descriptors that they do not know, and its number may then be that of another
 /// file.
 pub(super) fn write(file: &SharedFile, offset: usize, bytes: &[u8]) -> bool {
-    let Some(at) = place_of(file, offset, bytes) else { return false };
-    let iovec = |at: usize| libc::iovec { iov_base: at as *mut _, iov_len: bytes.len() };
-    let (to, from) = (iovec(at), iovec(bytes.as_ptr() as usize));
+    copy(file, offset, bytes.as_ptr() as usize, bytes.len())
+}
+
+/// See [`crate::os::Process::copy_to_file`].
+pub(super) fn copy(file: &SharedFile, offset: usize, from: usize, len: usize) -> bool {
+    let Some(at) = place_of(file, offset, len) else { return false };
+    let iovec = |at: usize| libc::iovec { iov_base: at as *mut _, iov_len: len };
+    let (to, from) = (iovec(at), iovec(from));
     let (to, from) = (&raw const to, &raw const from);
-    // SAFETY: the kernel reads `bytes`, and writes within the mapping, to which there is no
-    // reference, by the invariant.
+    // SAFETY: the kernel reads memory that may not be there, and writes within the mapping, to
+    // which there is no reference, by the invariant.
     let written = unsafe { sys!(libc::SYS_process_vm_readv, process(), to, 1, from, 1, 0) };
-    written == bytes.len() as isize
+    written == len as isize
 }
 
 /// [`write`] by stores, in a sandbox. There a file that was cut off ends the program.
 pub(super) fn store(file: &SharedFile, offset: usize, bytes: &[u8]) -> bool {
-    let Some(at) = place_of(file, offset, bytes) else { return false };
+    let Some(at) = place_of(file, offset, bytes.len()) else { return false };
     // SAFETY: within the mapping, to which there is no reference, by the invariant.
     unsafe { (at as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     true
 }
 
 /// Address in the mapping where bytes at an offset go. `None`: there is no file, or it has no room.
-fn place_of(file: &SharedFile, offset: usize, bytes: &[u8]) -> Option<usize> {
-    let (at, len) = (file.at.load(Ordering::Acquire), file.bytes.load(Ordering::Relaxed));
-    let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= len);
+fn place_of(file: &SharedFile, offset: usize, len: usize) -> Option<usize> {
+    let (at, bytes) = (file.at.load(Ordering::Acquire), file.bytes.load(Ordering::Relaxed));
+    let fits = offset.checked_add(len).is_some_and(|end| end <= bytes);
     (at != 0 && fits).then_some(at + offset)
 }
 
