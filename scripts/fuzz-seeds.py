@@ -26,6 +26,7 @@ KMEM = os.path.join(ROOT, "target/debug/kmem")
 CORPUS = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "fuzz/corpus")
 IMAGES = os.path.join(ROOT, "crates/kmem-fuzz/src")
 PAGE = 4096
+CONF = "depth:4,cumulative:1,age:1,blackbox:box"
 
 
 def put(target, name, content):
@@ -151,7 +152,7 @@ def process(directory):
     shutil.copy(library, os.path.join(directory, "libkmem.so"))
     resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     limited = lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-    environment = {"LD_PRELOAD": "./libkmem.so", "KMEM_CONF": "depth:4,cumulative:1,blackbox:box"}
+    environment = {"LD_PRELOAD": "./libkmem.so", "KMEM_CONF": CONF}
     child = subprocess.Popen(["./program"], cwd=directory, env=environment, stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, preexec_fn=limited)
     child.stdout.readline()

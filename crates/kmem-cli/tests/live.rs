@@ -41,6 +41,36 @@ fn table<'a>(report: &'a str, heading: &str) -> Vec<&'a str> {
     lines.take_while(|line| !line.is_empty()).collect()
 }
 
+/// The rows of memory on the heap, and the sums of their ages.
+fn ages_of(json: &Value) -> Vec<(&Value, i64, i64)> {
+    let rows = json["rows"].as_array().unwrap().iter();
+    let sums = |row| {
+        let ages = |row: &Value| row["ages"].as_array().cloned().unwrap_or_default();
+        let sum = |of: &str| ages(row).iter().map(|age| age[of].as_i64().unwrap()).sum();
+        (row, sum("bytes"), sum("calls"))
+    };
+    rows.map(sums).collect()
+}
+
+#[test]
+fn with_age_all_bytes_of_a_row_have_an_age() {
+    for conf in ["age:1", "age:1,rseq:off", "age:1,check_caches:1", "age:1,hardened"] {
+        let program = start("wait", conf);
+        let json = program.json(&["dump", "--json", "--no-mmap"]);
+        let rows = ages_of(&json);
+        assert!(rows.len() > 2, "{conf}: {json:#}");
+        for (row, bytes, calls) in rows {
+            assert_eq!((&row["bytes"], &row["calls"]), (&bytes.into(), &calls.into()), "{conf}");
+            let ages = row["ages"].as_array().unwrap();
+            assert!(ages.iter().all(|age| !age["from_s"].is_null()), "{conf}: {row:#}");
+        }
+        let of_groups = program.json(&["dump", "--json", "--no-mmap", "--by", "group,site"]);
+        assert!(ages_of(&of_groups).iter().all(|of| of.1 == 0), "ages are of all groups");
+    }
+    let json = start("wait", "").json(&["dump", "--json", "--no-mmap"]);
+    assert!(ages_of(&json).iter().all(|of| of.2 == 0), "{json:#}");
+}
+
 #[test]
 fn a_stripped_program_says_which_file_would_name_its_rows() {
     let id = "-Wl,--build-id=0xfe0123456789abcdef";

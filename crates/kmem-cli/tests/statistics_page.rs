@@ -18,9 +18,9 @@ const PAGE: &str = "docs/statistics.md";
 const INACCURATE: &str = "allocinfo - version: 2.0\n 7 1 mm/a.c:1 func:a accurate:no \n";
 const FRAMES: [&str; 2] = ["-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
 
-/// A program of which call sites are chains, and all memory is charged to a group.
+/// A program of which call sites are chains, and all memory has an age and is charged to a group.
 fn program() -> Program {
-    let mut program = Program::start("callers", &FRAMES, &[], "depth:8,group-by:thread-name");
+    let mut program = Program::start("callers", &FRAMES, &[], "depth:8,group-by:thread-name,age:1");
     program.tell(b'x');
     program
 }
@@ -101,6 +101,7 @@ fn the_page_has_every_field_of_json() {
     assert_eq!(names(PAGE, "json", 0), printed.keys(&[]));
     assert_eq!(names(PAGE, "rows", 0), printed.keys(&["rows", "*"]));
     assert_eq!(names(PAGE, "chains", 0), printed.keys(&["rows", "*", "chains", "*"]));
+    assert_eq!(names(PAGE, "ages", 0), printed.keys(&["rows", "*", "ages", "*"]));
     assert_eq!(names(PAGE, "tree", 0), printed.keys(&["tree", "*"]));
     assert_eq!(names(PAGE, "moment", 0), printed.keys(&["moment"]));
     assert_eq!(names(PAGE, "account", 0), printed.keys(&["accounting"]));

@@ -62,8 +62,8 @@ impl ClassGeometry {
         Self::with_vectors(size, ext as u32)
     }
 
-    /// Lays out slabs of objects of `size` bytes with 0 to 2 vectors. The first has extension
-    /// words, the second records.
+    /// Lays out slabs of objects of `size` bytes with 0 to 3 vectors. The first has extension
+    /// words. Records and times come behind it, where objects have them.
     pub const fn with_vectors(size: u32, vectors: u32) -> Self {
         let slab = slab_bytes(size);
         let ext_bytes = vectors * 4 * (slab >> size.ilog2());
@@ -144,10 +144,10 @@ impl ClassGeometry {
         self.ext_offset + (offset >> self.ext_shift()) * 4
     }
 
-    /// Offset in the slab of the record for `offset`, in slabs with two vectors.
+    /// Offset in the slab of the word for `offset` in a vector; 0 is that of extension words.
     #[inline]
-    pub const fn record_of(&self, offset: u32) -> u32 {
-        self.ext_of(offset) + self.ext_words() * 4
+    pub const fn word_of(&self, offset: u32, vector: u32) -> u32 {
+        self.ext_of(offset) + self.ext_words() * 4 * vector
     }
 
     /// Index of the object at `offset` in its slab; `None` unless one begins there.

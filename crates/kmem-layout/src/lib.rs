@@ -5,6 +5,7 @@
 //! geometry   slabs of a size class
 //! word       the extension word of an object
 //! length     the length word of a page allocation
+//! time       when an allocation was made
 //! site       the sites that tags stand for; the peak table
 //! group      the table of groups
 //! cache      caches of objects
@@ -32,5 +33,6 @@ pub mod length;
 pub mod mapping;
 pub mod root;
 pub mod site;
+pub mod time;
 pub mod word;
 pub mod wrapper;

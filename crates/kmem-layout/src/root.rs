@@ -14,7 +14,7 @@ use crate::group::GroupRequest;
 /// First word of a root block: `kmemroot` in ASCII, stored last, with release order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"kmemroot");
 /// Layout version; a reader refuses any other.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Name of the memfd behind the root block, as `/memfd:<name> (deleted)` in `/proc/PID/maps`.
 pub const MAPPING_NAME: &str = "kmem-root";
 /// Most zones of an instance.
@@ -120,6 +120,13 @@ pub struct RootBlock {
     pub records_caches: u32,
     /// *Live, writable from outside.* A group to make or to delete.
     pub request: GroupRequest,
+    /// Number of the vector behind a slab's objects that has their times, see [`crate::time`]; 0:
+    /// there are no times.
+    pub time_vector: u32,
+    /// *Live.* The newest time.
+    pub newest_time: AtomicU32,
+    /// Milliseconds of `CLOCK_MONOTONIC` at the start, from which times count.
+    pub started_ms: u64,
 }
 
 /// One zone: a range of pages under one set of tables.
@@ -154,6 +161,9 @@ pub struct ZoneBlock {
     pub purpose: u32,
     /// Number of the node that its memory comes from.
     pub node: u32,
+    /// Address of `[u32; pages]`: time of each page allocation, at its first page, see
+    /// [`crate::time`]. 0: its pages have none.
+    pub page_time: u64,
 }
 
 /// Values of [`ZoneBlock::purpose`].

@@ -26,6 +26,7 @@
 //! mappings  memory outside of the heap
 //! pins    the slabs that tags keep from being given back
 //! sizes   live objects by tag and by size
+//! ages    live objects by tag and by age
 //! census  live objects by tag and by group, the slabs they pin, the size classes
 //! caches  the size classes, and the caches that the program named
 //! metadata  memory of the allocator's own tables
@@ -36,6 +37,7 @@
 //! ```
 
 mod accounting;
+mod ages;
 mod buddy;
 mod caches;
 mod census;
@@ -56,6 +58,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub use accounting::{Accounting, Tables};
+pub use ages::{Ages, OfAge};
 pub use buddy::{Buddy, Buddyinfo, ORDERS};
 pub use caches::{Cache, NamedCache};
 pub use groups::{Groups, Holdings};
@@ -143,6 +146,8 @@ pub struct Books {
     pub pins: Pins,
     /// Live objects of each tag by size.
     pub sizes: Sizes,
+    /// Live objects of each tag by age, where the process notes times.
+    pub ages: Ages,
     /// The groups, and the memory charged to each.
     pub groups: Groups,
     /// Live objects of each group by tag and by size class.
@@ -315,7 +320,8 @@ impl Books {
         let named = Named::read(source, root, &census.charges, &groups)?;
         let all = groups.below(0);
         let caches = census.caches(|class| holdings.objects(&all, class));
-        let met = census.pins.memory() + census.sizes.memory() + census.charges.memory();
+        let of_tags = census.sizes.memory() + census.ages.memory();
+        let met = census.pins.memory() + of_tags + census.charges.memory();
         let kept = met + holdings.memory();
         root.draw(source.budget.memory(kept))?;
         let (sites, loaded) = tables::sites(source, root)?;
@@ -334,6 +340,7 @@ impl Books {
             empty,
             pins: census.pins,
             sizes: census.sizes,
+            ages: census.ages,
             groups,
             holdings,
             nodes,

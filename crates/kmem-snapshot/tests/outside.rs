@@ -66,7 +66,7 @@ fn broken_books_are_refused_by_name() {
     for (fault, what) in [
         ("magic", "magic is 0x7"),
         ("truncated", "truncated"),
-        ("version", "layout version 10"),
+        ("version", "layout version 11"),
         ("size", "size is 64"),
         ("tag_bits", "tag_bits is 18"),
         ("class_count", "class_count is 4294967295"),
@@ -82,6 +82,8 @@ fn broken_books_are_refused_by_name() {
         ("zone-base", "not a multiple of 2 MiB"),
         ("committed", "pages committed"),
         ("page_len-outside", "page_len at"),
+        ("page_time-outside", "page_time at"),
+        ("time_vector", "time_vector is 3, above 2"),
         ("site_count", "site_count is 4294967295"),
         ("site_capacity", "site_capacity is 4294967295"),
         ("sites-outside", "sites at"),

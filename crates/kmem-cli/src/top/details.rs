@@ -1,9 +1,10 @@
-//! The page about one call site: its place, its bytes over time, its sizes, groups and callers.
+//! The page about one call site: its place, its bytes over time, its sizes, ages, groups and
+//! callers.
 
 use std::collections::{HashMap, VecDeque};
 
 use kmem_snapshot::Reading;
-use kmem_snapshot::books::Pinned;
+use kmem_snapshot::books::{OfAge, Pinned};
 use kmem_snapshot::escape::printable;
 use kmem_snapshot::report::{size, size_u};
 use kmem_snapshot::sites::Site;
@@ -85,6 +86,12 @@ pub(super) fn lines(
             format!("{:>10} {:>9}  of {}", size_u(of.bytes()), of.calls, size_u(of.size))
         }),
     );
+    let ages = details.ages.iter();
+    say_list(
+        &mut say,
+        "AGES",
+        ages.map(|of| format!("{:>10} {:>9}  {}", size_u(of.bytes), of.calls, age(of))),
+    );
     let groups = details.groups.iter();
     say_list(
         &mut say,
@@ -117,6 +124,22 @@ fn say_list(
     }
     if all > MOST {
         say("", format!("{:>20}  {} more", "", all - MOST));
+    }
+}
+
+/// The bounds of an age.
+fn age(of: &OfAge) -> String {
+    let span = |seconds: u64| match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86_400 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    };
+    match (of.from_s, of.below_s) {
+        (None, _) => "not known".to_owned(),
+        (Some(0), Some(below)) => format!("less than {}", span(below)),
+        (Some(from), Some(below)) => format!("{} to {}", span(from), span(below)),
+        (Some(from), None) => format!("{} or more", span(from)),
     }
 }
 
@@ -176,6 +199,20 @@ mod tests {
         assert!(lines[6].starts_with("CALLERS") && lines[6].ends_with("index  index.c:7"));
         assert!(lines[7].ends_with("log  log.c:7") && lines.len() == 8, "{lines:#?}");
         assert_eq!(super::lines(&last, &history, "no row", 80), None);
+    }
+
+    #[test]
+    fn ages_are_said_by_their_bounds() {
+        let said = |from_s, below_s| age(&OfAge { from_s, below_s, bytes: 0, calls: 0 });
+        for (from, below, text) in [
+            (Some(0), Some(1), "less than 1 s"),
+            (Some(10), Some(60), "10 s to 1 min"),
+            (Some(600), Some(3600), "10 min to 1 h"),
+            (Some(86_400), None, "1 d or more"),
+            (None, None, "not known"),
+        ] {
+            assert_eq!(said(from, below), text);
+        }
     }
 
     #[test]

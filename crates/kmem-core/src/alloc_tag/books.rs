@@ -108,7 +108,8 @@ impl Books {
     /// # Safety
     /// `tables` are as long as their docs say for the root block's `site_capacity`. Parts meet the
     /// contract of [`Stepped::start`], and the others are zeroed. These books alone use them and
-    /// the root block, which no reader knows yet. None of it is ever freed.
+    /// the root block. No reader knows that yet, and it has the time of the start. None of it is
+    /// ever freed.
     pub unsafe fn start(
         &self,
         platform: &impl Platform,
@@ -125,9 +126,9 @@ impl Books {
         };
         self.live.store(tables.live as usize, Ordering::Relaxed);
         self.keep_peak.store(u32::from(keep_peak), Ordering::Relaxed);
-        self.started_ms.store(platform.now_ms(), Ordering::Relaxed);
         // INVARIANT: the counts are never freed, by the contract.
         if let Some(root) = root {
+            self.started_ms.store(root.started_ms, Ordering::Relaxed);
             self.root.set(root);
         }
     }

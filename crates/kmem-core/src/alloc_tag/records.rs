@@ -91,7 +91,7 @@ impl Books {
     }
 
     /// Time since the start, in milliseconds.
-    fn age_ms(&self, platform: &impl Platform) -> u64 {
+    pub fn age_ms(&self, platform: &impl Platform) -> u64 {
         platform.now_ms().saturating_sub(self.started_ms.load(Ordering::Relaxed))
     }
 

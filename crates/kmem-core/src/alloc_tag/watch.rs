@@ -1,5 +1,6 @@
 //! Watched calls: counts since the start (`cumulative:1`), checks for accounting errors
-//! (`debug:1`), and samples for a tracer. All of them close the fast paths.
+//! (`debug:1`), times of allocations (`age:1`), and samples for a tracer. All of them close the
+//! fast paths.
 
 use crate::codetag::StaticTag;
 use crate::sync::{AtomicI64, AtomicU64, Ordering};
@@ -21,10 +22,12 @@ impl Watch {
     pub const ZERO: u32 = 8;
     /// A tracer is told of samples.
     pub const SAMPLE: u32 = 16;
+    /// The time of every allocation is noted.
+    pub const AGE: u32 = 32;
 
     /// Returns whether calls are watched, for which the fast paths are closed.
     pub const fn any(self) -> bool {
-        self.0 & (Self::COUNT | Self::DEBUG | Self::SAMPLE) != 0
+        self.0 & (Self::COUNT | Self::DEBUG | Self::SAMPLE | Self::AGE) != 0
     }
 
     /// Returns whether frees need nothing.
@@ -35,6 +38,11 @@ impl Watch {
     /// Returns whether calls are counted.
     pub const fn counts(self) -> bool {
         self.0 & Self::COUNT != 0
+    }
+
+    /// Returns whether times of allocations are noted.
+    pub const fn notes_times(self) -> bool {
+        self.0 & Self::AGE != 0
     }
 
     /// Returns whether calls are watched for a tracer alone, so that they need no care beyond that.

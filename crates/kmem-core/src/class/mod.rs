@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn index_is_found_exactly_at_object_starts() {
         for class in SizeClass::all() {
-            for vectors in 0..=2 {
+            for vectors in 0..=3 {
                 let g = ClassGeometry::with_vectors(class.size(), vectors);
                 for offset in 0..=g.slab_mask {
                     let right =

@@ -76,6 +76,8 @@ pub struct Conf {
     pub debug: bool,
     /// `cumulative:0|1`: count every call, in the black box.
     pub cumulative: bool,
+    /// `age:0|1`: note when each allocation was made.
+    pub age: bool,
     /// `depth:N`: number of return addresses by which callers of a call site are told apart.
     pub depth: u32,
     /// `skip:PATTERNS`: functions that are taken for allocation wrappers, besides those that are
@@ -205,6 +207,7 @@ impl Conf {
         strict: false,
         debug: false,
         cumulative: false,
+        age: false,
         depth: 1,
         groups: false,
         group_by: GroupBy::Nothing,

@@ -128,6 +128,13 @@ pub const OPTIONS: &[ConfOption] = &[
         set: switch!(cumulative),
     },
     ConfOption {
+        name: "age",
+        values: "`0`, `1`",
+        default: "`0`",
+        meaning: "Note when each allocation was made. Closes the fast paths.",
+        set: switch!(age),
+    },
+    ConfOption {
         name: "group-by",
         values: "`nothing`, `thread-name`",
         default: "`nothing`",

@@ -112,7 +112,7 @@ impl Fast {
     pub fn open_blocks(&self, first: &FirstZones<'_, SlabZone>) {
         let zone = &first.set.zone;
         // SAFETY: only addresses are taken; nothing is read.
-        let PageWords { ext, len } = unsafe { zone.words_of(Pfn::ZERO) };
+        let PageWords { ext, len, .. } = unsafe { zone.words_of(Pfn::ZERO) };
         self.ext.store(ext.map_or(0, |ext| ext.as_ptr() as usize), Ordering::Relaxed);
         self.len.store(len.as_ptr() as usize, Ordering::Relaxed);
         self.pages_base.store(zone.base(), Ordering::Relaxed);

@@ -44,7 +44,7 @@ use crate::conf::Thp;
 use crate::cpu::{Kind, Slots};
 use crate::os::Platform;
 use crate::os::stepped::Part;
-use crate::page::{BadPage, PageChecks, Pcp, Zone, Zones};
+use crate::page::{BadPage, PageChecks, PageFormat, Pcp, Zone, Zones};
 use crate::prng::{Prng, Seeds};
 use crate::report;
 use crate::slab::sheaf::Barn;
@@ -165,6 +165,8 @@ pub struct Start<'a> {
     pub format: Format,
     /// Number of vectors of words that slabs have behind their objects.
     pub vectors: u32,
+    /// True if pages have times.
+    pub times: bool,
     /// Checks of pages.
     pub checks: PageChecks,
     /// When memory is backed with huge pages.
@@ -232,7 +234,8 @@ impl<P: Platform> Heap<P> {
             self.classes.start(start.vectors);
             let barns = Barn::start_all(start.barns, start.pools, start.nodes, start.sheaves);
             *self.given.get() = Some(Given { owner, barns });
-            let (pages, words) = ((start.checks, start.huge), format.has_words());
+            let words = PageFormat::new(format.has_words(), start.times);
+            let pages = (start.checks, start.huge);
             self.zones.start(&self.platform, start.root, pages, (start.nodes, words));
         }
         self.pcp_count.store(start.cpus, Ordering::Relaxed);

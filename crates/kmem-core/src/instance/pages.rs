@@ -308,7 +308,7 @@ impl<P: Platform> Instance<P> {
         at: *mut u8,
     ) -> Option<(&'static AtomicU32, &'static AtomicU32)> {
         let (set, start) = self.page_at(at)?;
-        set.zone.words(start).and_then(|PageWords { ext, len }| Some((ext?, len)))
+        set.zone.words(start).and_then(|PageWords { ext, len, .. }| Some((ext?, len)))
     }
 
     /// Node of the memory at an address. `None`: it is not an address of this instance.

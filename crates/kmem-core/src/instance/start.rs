@@ -162,6 +162,8 @@ impl<P: Platform> Instance<P> {
             charges: has_groups && !keeps_books,
             guards: checks.has_red_zones(),
         };
+        let ages = keeps_books && conf.age;
+        let vectors = if keeps_books { checks.records() + u32::from(ages) } else { 0 };
         let start = heap::Start {
             root,
             barns: tables.barns,
@@ -171,7 +173,8 @@ impl<P: Platform> Instance<P> {
             pcp: tables.pcp,
             cpus: budget.cpus,
             format,
-            vectors: u32::from(has_groups) + if keeps_books { checks.records() } else { 0 },
+            vectors: u32::from(has_groups) + vectors,
+            times: ages,
             checks: page_checks,
             huge: conf.thp,
             decay_ms: conf.decay_ms,
@@ -195,6 +198,8 @@ impl<P: Platform> Instance<P> {
             }
             self.describe(&mut *root, &tables, conf);
             ledger.guards.describe(&mut *root, checks);
+            // Behind the other vectors.
+            (*root).time_vector = if ages { vectors } else { 0 };
             ledger.heap.start(&start);
             ledger.books.start(platform, root, &book_tables, conf.peak);
             // The configuration was written before, and never changes.
@@ -251,13 +256,17 @@ impl<P: Platform> Instance<P> {
     fn watch_for(&'static self, conf: &Conf, checks: ObjectChecks) -> Watch {
         let platform = self.platform();
         if conf.profiling == profiling::NEVER {
-            if conf.blackbox.get().is_some() || conf.cumulative || conf.debug {
-                let text = b"kmem: configuration: blackbox, cumulative and debug need the books\n";
+            if conf.blackbox.get().is_some() || conf.cumulative || conf.debug || conf.age {
+                let text =
+                    b"kmem: configuration: blackbox, cumulative, debug and age need the books\n";
                 platform.print(text);
             }
             return Watch(0);
         }
         let mut watch = if conf.debug { Watch::DEBUG } else { 0 };
+        if conf.age {
+            watch |= Watch::AGE;
+        }
         if checks.any() {
             watch |= Watch::GUARD;
         }
@@ -287,6 +296,7 @@ impl<P: Platform> Instance<P> {
     /// Fills in the root block for readers, but for its magic.
     fn describe(&self, root: &mut RootBlock, tables: &Tables, conf: &Conf) {
         root.version = root::VERSION;
+        root.started_ms = self.platform().now_ms();
         root.size = size_of::<RootBlock>() as u32;
         root.page_shift = PAGE_SHIFT;
         root.chunk_shift = CHUNK_SHIFT;

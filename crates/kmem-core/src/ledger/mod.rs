@@ -19,6 +19,7 @@
 //! | `watch`         | calls that are counted or checked one by one                 |
 //! | `tracer`        | samples of allocations for a tracer outside the process      |
 //! | `object_checks` | which checks of objects are on; records, caches              |
+//! | `age`           | times of allocations                                         |
 //! | `interface`     | which functions allocated an object, and may free it         |
 //! | `red_zone`      | bytes around objects that no program may write to            |
 //! | `hold_back`     | freed objects in the quarantine                              |
@@ -44,6 +45,7 @@ use crate::request::Caller;
 use crate::sync::{AtomicU32, Ordering};
 use crate::units::{ObjcgId, PageCount};
 
+mod age;
 mod effort;
 mod exit_check;
 mod fork;
@@ -137,7 +139,7 @@ impl<'a> Taken<'a> {
     /// A run of pages of a zone. `None`: it is not committed; claimed runs always are.
     #[inline]
     pub fn run(set: &'a ZoneSet, run: Run) -> Option<Self> {
-        let PageWords { ext, len } = set.zone.words(run.start)?;
+        let PageWords { ext, len, .. } = set.zone.words(run.start)?;
         let (at, bytes) = (set.zone.address(run.start), run.pages.bytes());
         Some(Self { at, bytes, ext, pages: Some((len, run.pages)) })
     }

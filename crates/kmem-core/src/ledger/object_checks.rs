@@ -138,6 +138,22 @@ impl Record {
     }
 }
 
+/// Number of the vector of records, if there are any.
+const RECORDS: u32 = 1;
+
+/// The place of a record.
+pub(super) struct RecordWord<'a>(&'a AtomicU32);
+
+impl RecordWord<'_> {
+    pub(super) fn get(&self) -> Record {
+        Record(self.0.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set(&self, record: Record) {
+        self.0.store(record.0, Ordering::Relaxed);
+    }
+}
+
 /// Number of a cache, for records; or from [`INTERFACES`] on that of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheNumber(u16);
@@ -307,31 +323,31 @@ impl<P: Platform> Ledger<P> {
         self.guards.checks()
     }
 
+    /// The word of an object in a vector behind the objects of its slab.
+    ///
+    /// # Safety
+    /// An object of that class begins at `object`, and slabs have that vector.
+    pub(super) unsafe fn word_beside(
+        &self,
+        object: usize,
+        class: SizeClass,
+        vector: u32,
+    ) -> &AtomicU32 {
+        let geometry = self.heap.classes.geometry(class);
+        let offset = object as u32 & geometry.slab_mask;
+        let at = object - offset as usize + geometry.word_of(offset, vector) as usize;
+        // SAFETY: a word of the vector, which has one for each object.
+        unsafe { &*(at as *const AtomicU32) }
+    }
+
     /// Record of an object.
     ///
     /// # Safety
     /// An object of that class begins at `object`, and there are records.
-    unsafe fn record(&self, object: usize, class: SizeClass) -> &AtomicU32 {
+    pub(super) unsafe fn record(&self, object: usize, class: SizeClass) -> RecordWord<'_> {
         debug_assert!(self.checks().records() > 0);
-        let geometry = self.heap.classes.geometry(class);
-        let offset = object as u32 & geometry.slab_mask;
-        let at = object - offset as usize + geometry.record_of(offset) as usize;
-        // SAFETY: slabs have a vector of records if there are records, with a word for each object.
-        unsafe { &*(at as *const AtomicU32) }
-    }
-
-    /// # Safety
-    /// See [`Self::record`].
-    pub(super) unsafe fn record_of(&self, object: usize, class: SizeClass) -> Record {
-        // SAFETY: the same contract.
-        Record(unsafe { self.record(object, class) }.load(Ordering::Relaxed))
-    }
-
-    /// # Safety
-    /// See [`Self::record`].
-    pub(super) unsafe fn set_record(&self, object: usize, class: SizeClass, record: Record) {
-        // SAFETY: the same contract.
-        unsafe { self.record(object, class) }.store(record.0, Ordering::Relaxed);
+        // SAFETY: slabs have a vector of records if there are records.
+        RecordWord(unsafe { self.word_beside(object, class, RECORDS) })
     }
 
     /// Records the cache that a live object belongs to, if that is checked.
@@ -345,10 +361,8 @@ impl<P: Platform> Ledger<P> {
     pub(super) fn note_owner(&'static self, object: usize, owner: CacheNumber) {
         if let Ok(Live::Object { class, .. }) = self.heap.find(object) {
             // SAFETY: a live object of that class.
-            unsafe {
-                let len = self.record_of(object, class).len();
-                self.set_record(object, class, Record::new(len, owner));
-            }
+            let record = unsafe { self.record(object, class) };
+            record.set(Record::new(record.get().len(), owner));
         }
     }
 
@@ -358,8 +372,8 @@ impl<P: Platform> Ledger<P> {
         match *live {
             Live::Object { class, .. } => {
                 // SAFETY: a live object of that class.
-                let record = unsafe { self.record_of(object, class) };
-                (record.cache(), Some(class.size()))
+                let record = unsafe { self.record(object, class) };
+                (record.get().cache(), Some(class.size()))
             }
             Live::Pages { .. } => (CacheNumber::NONE, None),
         }

@@ -193,7 +193,7 @@ impl<P: Platform> Ledger<P> {
     /// # Safety
     /// The caller alone uses the pages.
     pub unsafe fn unbook_run(&'static self, set: &'static ZoneSet, start: Pfn) -> Option<Run> {
-        let PageWords { ext, len } = set.zone.words(start)?;
+        let PageWords { ext, len, .. } = set.zone.words(start)?;
         // In a large heap both words are in no cache. This load fetches the second one while the
         // exchange waits for the first one.
         let word = ext.map_or(EXT_LIVE, |ext| ext.load(Ordering::Relaxed));

@@ -45,7 +45,7 @@ impl<P: Platform> Ledger<P> {
         if self.checks().records() > 0 {
             // SAFETY: an object of that class, which the caller alone uses, by the contract.
             unsafe {
-                self.set_record(object, class, Record::new(len, CacheNumber::NONE));
+                self.record(object, class).set(Record::new(len, CacheNumber::NONE));
                 self.draw_red_zone(object, class, len);
             }
         }
@@ -75,7 +75,7 @@ impl<P: Platform> Ledger<P> {
         }
         // Limit the result: a stray write may have damaged the record.
         // SAFETY: an object of that class; red zones need records.
-        unsafe { self.record_of(object, class) }.len().min(size - RED_ZONE)
+        unsafe { self.record(object, class) }.get().len().min(size - RED_ZONE)
     }
 
     /// Changes the length of a live object with extension word `word` in place. False: it must
@@ -111,14 +111,14 @@ impl<P: Platform> Ledger<P> {
             // SAFETY: a live object that the caller alone uses, by the contract.
             unsafe {
                 self.check_red_zones(object, class, word);
-                let record = self.record_of(object, class);
-                let (old, cache) = (record.len(), record.cache());
+                let record = self.record(object, class);
+                let (old, cache) = (record.get().len(), record.get().cache());
                 // The red zone becomes the user's.
                 let zeroes = init.zeroes_on_alloc() || init.zeroes_on_free();
                 if zeroes && checks.has_red_zones() && len > old {
                     ((object + old) as *mut u8).write_bytes(0, len - old);
                 }
-                self.set_record(object, class, Record::new(len, cache));
+                record.set(Record::new(len, cache));
                 self.draw_red_zone(object, class, len);
             }
         }

@@ -1,6 +1,6 @@
-//! Watched calls: counted since the start, checked for accounting errors, or sampled. While calls
-//! are watched the fast paths are closed: the cache of call sites is empty, and `free` knows no
-//! chunk.
+//! Watched calls: counted since the start, checked for accounting errors, timed, or sampled. While
+//! calls are watched the fast paths are closed: the cache of call sites is empty, and `free` knows
+//! no chunk.
 
 use core::fmt;
 
@@ -16,7 +16,7 @@ use crate::sync::Ordering;
 use crate::units::TagId;
 
 impl<P: Platform> Ledger<P> {
-    /// Counts, checks or samples an allocation of `bytes` at `at` with this extension word.
+    /// Counts, checks, times or samples an allocation of `bytes` at `at` with this extension word.
     #[cold]
     #[inline(never)]
     pub(super) fn saw_alloc(&self, word: u32, (at, bytes): (usize, u64), caller: Caller) {
@@ -26,8 +26,12 @@ impl<P: Platform> Ledger<P> {
             TAG_NONE => self.saw_untagged_alloc(bytes, caller),
             _ => self.check_balance(tag, 1),
         }
-        if self.books.watch().samples() {
+        let watch = self.books.watch();
+        if watch.samples() {
             self.sample_alloc(at, bytes);
+        }
+        if watch.notes_times() {
+            self.note_time(at);
         }
     }
 

@@ -8,6 +8,7 @@
 //! dirty   | like rows                                                 1 bit: may have old contents
 //! ext     | u32 per page: extension word of the run that starts there
 //! len     | u32 per page: length of the run that starts there, 0 while it is free
+//! time    | u32 per page: when the run that starts there was allocated, if that is kept
 //! ```
 //!
 //! **Credit.** A pageblock's credit is at most the number of its free bits. A thread that wants
@@ -89,11 +90,11 @@ pub use fork::FreeWords;
 pub use node::Placement;
 pub use pcp::{Pcp, Way};
 pub use purge::{Keep, LOOK_EVERY, Look, Purged};
-use tables::TABLES;
 pub use tables::{Beyond, SLAB_TABLES, SlabTables, Table};
+use tables::{OWN_TABLES, TABLES};
 pub use validate::ZoneFault;
 #[cfg(not(loom))]
-pub use zones::{FirstZones, Purpose, ZoneSet, Zones};
+pub use zones::{FirstZones, PageFormat, Purpose, ZoneSet, Zones};
 
 /// Lanes of the hint sets of pageblocks.
 mod lane {
@@ -106,8 +107,8 @@ mod lane {
 ///
 /// # Invariants
 /// The pointers lead to arrays with an entry for each page, row or pageblock of the zone, in
-/// memory that is never freed; `ext` may be null. Only the parts that describe committed pages are
-/// non-zero.
+/// memory that is never freed; `ext` and `time` may be null. Only the parts that describe committed
+/// pages are non-zero.
 pub struct Zone {
     base: usize,
     pages: PageCount,
@@ -117,6 +118,8 @@ pub struct Zone {
     /// Null if pages have no extension words.
     ext: *const AtomicU32,
     len: *const AtomicU32,
+    /// Null if pages have no times.
+    time: *const AtomicU32,
     /// Low half of the decay generation of the last return to each pageblock.
     stamp: *const AtomicU16,
     /// Pageblocks that may have huge pages: a bit for each, in words of 64.
@@ -185,6 +188,8 @@ pub struct PageWords<'a> {
     pub ext: Option<&'a AtomicU32>,
     /// Length word of the run that begins at the page, see [`kmem_layout::length`]; 0 if none does.
     pub len: &'a AtomicU32,
+    /// When the run was allocated, see [`kmem_layout::time`]. `None`: that is not kept.
+    pub time: Option<&'a AtomicU32>,
 }
 
 impl PageWords<'_> {
@@ -230,7 +235,7 @@ impl Zone {
         Self::fixed_bytes(pages) - Self::start_pages(pages) as usize / 8 + 2 * rows
     }
 
-    /// Bytes of each of the two tables of words of `pages`: extension words, and lengths.
+    /// Bytes of each table of words of `pages`: extension words, lengths, and times.
     pub const fn word_bytes(pages: u32) -> usize {
         pages as usize * 4
     }
@@ -254,8 +259,9 @@ impl Zone {
     /// - `base` is the 2 MiB-aligned start of `pages` (a multiple of 512) reserved pages.
     /// - `metadata` is [`Self::metadata_bytes`] of reserved memory that is zero once committed. The
     ///   first [`Self::fixed_bytes`] are committed.
-    /// - `words` are the tables of extension words and of lengths: [`Self::word_bytes`] of reserved
-    ///   memory each, zero once committed. The first is null for a zone without extension words.
+    /// - `words` are the tables of extension words, of lengths and of times. Each is
+    ///   [`Self::word_bytes`] of reserved memory, zero once committed. The first and the last are
+    ///   null for a zone without extension words or times.
     /// - `slab_tables` are reserved, and zero once committed.
     /// - `block` and `used` are valid.
     /// - Only this zone uses any of it, and it is never freed.
@@ -263,7 +269,7 @@ impl Zone {
         base: NonNull<u8>,
         pages: PageCount,
         metadata: *mut u8,
-        words: [*mut u8; 2],
+        words: [*mut u8; 3],
         slab_tables: [Table; SLAB_TABLES],
         block: *const ZoneBlock,
         used: *const AtomicU32,
@@ -281,20 +287,22 @@ impl Zone {
         let sets = take(summary::words_for(pageblocks, lane::COUNT) * 8).cast();
         let rows: *const Row = take(pages.0 as usize / 8).cast();
         let dirty: *const AtomicU64 = take(pages.0 as usize / 8).cast();
-        let [ext, len]: [*const AtomicU32; 2] = words.map(|table| table.cast_const().cast());
+        let [ext, len, time]: [*const AtomicU32; 3] = words.map(|table| table.cast_const().cast());
         // SAFETY: the words of the trees lie in the `fixed_bytes`, which are committed and zero.
         let fits = unsafe { Maxima::new(fits, pageblocks, fit::lane::COUNT) };
         // SAFETY: the words of the sets lie in the `fixed_bytes`, which are committed and zero.
         let pageblocks = unsafe { Summary::new(sets, pageblocks, lane::COUNT) };
         let own = |at, bits| Table { bits, ..Table::empty(at) };
+        let words = |at: *const AtomicU32| own(at as usize, if at.is_null() { 0 } else { 16 * 32 });
         let mut tables = [Table::empty(0); TABLES];
-        tables[..4].copy_from_slice(&[
+        tables[..OWN_TABLES].copy_from_slice(&[
             Table { start: Self::start_pages(pages.0), ..own(rows as usize, 16) },
             own(dirty as usize, 16),
-            own(ext as usize, if ext.is_null() { 0 } else { 16 * 32 }),
-            own(len as usize, 16 * 32),
+            words(ext),
+            words(len),
+            words(time),
         ]);
-        tables[4..].copy_from_slice(&slab_tables);
+        tables[OWN_TABLES..].copy_from_slice(&slab_tables);
         // INVARIANT: the arrays were carved out of metadata of the right size, which is never
         // freed, by the contract.
         Self {
@@ -305,6 +313,7 @@ impl Zone {
             dirty,
             ext,
             len,
+            time,
             stamp,
             huge,
             pageblocks,
@@ -327,6 +336,7 @@ impl Zone {
         block.pages = u64::from(self.pages.0);
         block.page_ext = self.ext as u64;
         block.page_len = self.len as u64;
+        block.page_time = self.time as u64;
         block.rows = self.rows as u64;
         block.dirty = self.dirty as u64;
         block.credit = self.credits as u64;
@@ -384,11 +394,12 @@ impl Zone {
     pub unsafe fn words_of(&self, pfn: Pfn) -> PageWords<'_> {
         debug_assert!(pfn.index() < self.pages);
         let page = pfn.0 as usize;
-        // SAFETY: by the contract, `ext` and `len` have committed entries for the page, but for an
-        // `ext` that is null.
+        // SAFETY: by the contract, the tables that are not null have committed entries for the
+        // page. That of lengths is one of them.
         unsafe {
             let ext = if self.ext.is_null() { None } else { Some(&*self.ext.add(page)) };
-            PageWords { ext, len: &*self.len.add(page) }
+            let time = if self.time.is_null() { None } else { Some(&*self.time.add(page)) };
+            PageWords { ext, len: &*self.len.add(page), time }
         }
     }
 

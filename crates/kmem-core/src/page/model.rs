@@ -65,6 +65,7 @@ impl Model {
             chunk_class: 0,
             page_ext: 0,
             page_len: 0,
+            page_time: 0,
             rows: 0,
             dirty: 0,
             meta_base: 0,
@@ -82,6 +83,7 @@ impl Model {
             // The models do not read page words.
             ext: core::ptr::null(),
             len: core::ptr::null(),
+            time: core::ptr::null(),
             stamp: stamp.as_ptr(),
             huge: huge.as_ptr(),
             // SAFETY: the vector has the right length; its elements stay when it is moved.

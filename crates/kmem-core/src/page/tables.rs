@@ -7,7 +7,9 @@ use kmem_layout::root::ZoneBlock;
 use crate::units::PageCount;
 
 /// Number of tables that are committed as the zone grows: those of the zone, those of its slabs.
-pub(super) const TABLES: usize = 4 + SLAB_TABLES;
+pub(super) const TABLES: usize = OWN_TABLES + SLAB_TABLES;
+/// Number of those of the zone.
+pub(super) const OWN_TABLES: usize = 5;
 /// Number of tables of a zone's slabs that are committed as the zone grows.
 pub const SLAB_TABLES: usize = 3;
 

@@ -81,10 +81,29 @@ pub struct Zones<S> {
     huge: AtomicU32,
     /// 1 if address space is limited.
     sparing: AtomicU32,
-    /// 1 if pages of the heap have extension words.
-    extension: AtomicU32,
+    /// The [`PageFormat`] of the heap.
+    format: AtomicU32,
     pub(super) nodes: Nodes,
     _sets: PhantomData<fn() -> S>,
+}
+
+/// Words that pages have beside their lengths, as bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageFormat(u32);
+
+impl PageFormat {
+    const EXTENSION: u32 = 1;
+    const TIMES: u32 = 2;
+
+    /// Extension words, and times.
+    pub const fn new(extension: bool, times: bool) -> Self {
+        let times = if times { Self::TIMES } else { 0 };
+        Self(if extension { Self::EXTENSION } else { 0 } | times)
+    }
+
+    const fn has(self, word: u32) -> bool {
+        self.0 & word != 0
+    }
 }
 
 /// Address space for zones of one length, side by side, with their metadata behind them.
@@ -107,6 +126,8 @@ struct Layout {
     ext: Option<usize>,
     /// Table of lengths.
     len: usize,
+    /// Table of times, if there is one.
+    time: Option<usize>,
     /// The first zone's set, followed by its other tables.
     set: usize,
     /// From one zone's set to that of the next.
@@ -129,10 +150,10 @@ impl Reservation {
         self.pages.bytes() * self.zones as usize + self.layout.end
     }
 
-    /// Tables of extension words, or null, and of lengths of a zone.
-    fn words(&self, zone: u32) -> [*mut u8; 2] {
+    /// Tables of extension words, of lengths and of times of a zone; null where there is none.
+    fn words(&self, zone: u32) -> [*mut u8; 3] {
         let mine = zone as usize * Zone::word_bytes(self.pages.0);
-        [self.layout.ext, Some(self.layout.len)].map(|table| {
+        [self.layout.ext, Some(self.layout.len), self.layout.time].map(|table| {
             table.map_or(core::ptr::null_mut(), |at| self.metadata().wrapping_add(at + mine))
         })
     }
@@ -161,7 +182,7 @@ impl<S: SlabTables> Zones<S> {
             checks: AtomicU32::new(0),
             huge: AtomicU32::new(0),
             sparing: AtomicU32::new(0),
-            extension: AtomicU32::new(0),
+            format: AtomicU32::new(0),
             nodes: Nodes::new(),
             _sets: PhantomData,
         }
@@ -172,15 +193,15 @@ impl<S: SlabTables> Zones<S> {
     /// # Safety
     /// `root` leads to a valid root block that is never freed. Its table of zones has [`MAX_ZONES`]
     /// entries, to which only this value writes. `nodes` is a number of nodes of the platform.
-    /// `extension` says whether pages of the heap have extension words.
+    /// `format` is that of the heap.
     pub unsafe fn start(
         &self,
         platform: &impl Platform,
         root: *const RootBlock,
         (checks, huge): (PageChecks, Thp),
-        (nodes, extension): (u32, bool),
+        (nodes, format): (u32, PageFormat),
     ) {
-        self.extension.store(u32::from(extension), Ordering::Relaxed);
+        self.format.store(format.0, Ordering::Relaxed);
         self.nodes.start(platform, nodes);
         self.huge.store(huge as u32, Ordering::Relaxed);
         self.checks.store(checks.0, Ordering::Relaxed);
@@ -367,8 +388,8 @@ impl<S: SlabTables> Zones<S> {
                 }
                 (bytes, spared) = (need, true);
             }
-            let extension = self.extension.load(Ordering::Relaxed) != 0;
-            if let Some(found) = self.reserve(platform, bytes, zones, extension) {
+            let format = PageFormat(self.format.load(Ordering::Relaxed));
+            if let Some(found) = self.reserve(platform, bytes, zones, format) {
                 return Some(found);
             }
             bytes = (bytes / 2).max(if bytes > need { need } else { 0 }) & !(PAGEBLOCK_SIZE - 1);
@@ -382,7 +403,7 @@ impl<S: SlabTables> Zones<S> {
         purpose: Purpose,
         bytes: usize,
     ) -> Option<&ZoneSet<S>> {
-        let found = self.reserve(platform, bytes, 1, true)?;
+        let found = self.reserve(platform, bytes, 1, PageFormat::new(true, false))?;
         // SAFETY: the pages of a fresh reservation, none of them committed.
         if purpose == Purpose::Shared && !unsafe { platform.share(found.at, found.pages.bytes()) } {
             // SAFETY: the fresh reservation, which nothing uses.
@@ -466,31 +487,33 @@ impl<S: SlabTables> Zones<S> {
     }
 
     /// The metadata of a number of zones of `pages` each.
-    fn layout(pages: u32, zones: u32, extension: bool) -> Layout {
+    fn layout(pages: u32, zones: u32, format: PageFormat) -> Layout {
         let zones = zones as usize;
         let words = (zones * S::class_bytes(pages)).next_multiple_of(PAGE_SIZE) + SKEW;
-        let ext = extension.then_some(words);
+        let ext = format.has(PageFormat::EXTENSION).then_some(words);
         let len = ext.map_or(words, |at| at + zones * Zone::word_bytes(pages) + SKEW);
-        let set = (len + zones * Zone::word_bytes(pages)).next_multiple_of(PAGE_SIZE);
+        let end = len + zones * Zone::word_bytes(pages);
+        let time = format.has(PageFormat::TIMES).then_some(end + SKEW);
+        let end = time.map_or(end, |at| at + zones * Zone::word_bytes(pages));
+        let set = end.next_multiple_of(PAGE_SIZE);
         let own = SET_BYTES + Zone::metadata_bytes(pages) + S::metadata_bytes(pages);
         let stride = own.next_multiple_of(PAGE_SIZE);
-        Layout { ext, len, set, stride, end: set + zones * stride }
+        Layout { ext, len, time, set, stride, end: set + zones * stride }
     }
 
     /// Reserves address space for `zones` of `data` bytes each, with metadata behind them. Commits
     /// the parts of the metadata that a zone needs from the beginning. Makes the classes readable,
-    /// and the words of several zones: the fast paths read those of any page. Without `extension`,
-    /// there is no table of extension words.
+    /// and the words of several zones: the fast paths read those of any page.
     fn reserve(
         &self,
         platform: &impl Platform,
         data: usize,
         zones: u32,
-        extension: bool,
+        format: PageFormat,
     ) -> Option<Reservation> {
         const { Self::SET_FITS };
         let pages = PageCount::for_bytes(data)?;
-        let layout = Self::layout(pages.0, zones, extension);
+        let layout = Self::layout(pages.0, zones, format);
         let bytes = data.checked_mul(zones as usize)?.checked_add(layout.end)?;
         // Large alignments are found inside a zone whose base has them.
         let align = if data >= LARGE { LARGE_ALIGN } else { PAGEBLOCK_SIZE };

@@ -288,7 +288,7 @@ impl<P: Platform> On<P> {
     /// No thread uses the area from here on.
     #[inline(always)]
     pub unsafe fn free(self, set: &'static ZoneSet, start: Pfn) -> Freed {
-        let Some(PageWords { ext: Some(ext), len }) = set.zone.words(start) else {
+        let Some(PageWords { ext: Some(ext), len, .. }) = set.zone.words(start) else {
             return Freed::NotFound;
         };
         let pages = PageCount(len.load(Ordering::Relaxed));

@@ -5,6 +5,7 @@
 #[path = "../instance/mod.rs"]
 mod instance;
 
+mod ages;
 mod caches;
 mod debug;
 mod faults;

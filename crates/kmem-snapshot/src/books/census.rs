@@ -12,6 +12,7 @@ use kmem_layout::length;
 use kmem_layout::root::zone_purpose;
 use kmem_layout::word::{EXT_LIVE, TAG_MASK, TAG_UNTAGGED};
 
+use super::ages::Ages;
 use super::caches::Cache;
 use super::groups::{Charges, Kind};
 use super::objects::{Object, Objects};
@@ -43,6 +44,8 @@ pub(super) struct Census<'a> {
     has_books: bool,
     /// True if records have the caches of their objects.
     records_caches: bool,
+    /// Number of the vector of times; 0: there are none.
+    time_vector: usize,
     /// By tag, up to the highest one that was met. Most processes use few of all tags.
     pub(super) totals: Vec<TagTotal>,
     /// By group.
@@ -51,6 +54,7 @@ pub(super) struct Census<'a> {
     slabs: Vec<Slabs>,
     pub(super) pins: Pins,
     pub(super) sizes: Sizes,
+    pub(super) ages: Ages,
     gather: Gather,
     /// The objects, where they are wanted one by one.
     pub(super) objects_met: Option<Objects>,
@@ -122,6 +126,14 @@ fn each_run(words: &[[u8; 4]], mut each: impl FnMut(u32, u64)) {
     }
 }
 
+/// The live words of a vector, each with the word of its object in another vector. Nothing where
+/// that is empty.
+fn live_with<'a>(vector: &'a [u8], other: &'a [u8]) -> impl Iterator<Item = (u32, u32)> + 'a {
+    let words =
+        |vector: &'a [u8]| vector.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
+    words(vector).zip(words(other)).filter(|(word, _)| word & EXT_LIVE != 0)
+}
+
 /// Counts of slabs of one size class.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slabs {
@@ -140,11 +152,13 @@ impl<'a> Census<'a> {
             classes,
             has_books: root.has_books(),
             records_caches: root.has_books() && root.records_caches,
+            time_vector: if root.has_times() { root.times.0 as usize } else { 0 },
             totals: Vec::new(),
             charges: Charges::new(classes.len()),
             slabs: vec![Slabs::default(); classes.len()],
             pins: Pins::with_room(source.budget.memory_left() / 2),
             sizes: Sizes::with_room(classes, source.budget.memory_left() / 4),
+            ages: Ages::of_root(root, source.memory, source.budget.memory_left() / 8),
             gather: Gather::new(),
             objects_met: None,
             live: 0,
@@ -336,12 +350,12 @@ impl<'a> Census<'a> {
         Ok(())
     }
 
-    /// The extension vector of a slab, and its records where they have caches; empty without
-    /// books, or where it is not mapped.
+    /// The extension vector of a slab, its records where they have caches, and its times; empty
+    /// without books, or where it is not mapped.
     fn vector(&self, zone: &Zone, first: u64, chunk: usize, class: &Class) -> Span {
         let slab = zone.base + (first + chunk as u64) * CHUNK;
         // Objects of no bytes cannot be read.
-        let vectors = if self.records_caches { 2 } else { 1 };
+        let vectors = usize::from(self.records_caches).max(self.time_vector) + 1;
         let len = class.ext_words as usize * 4 * vectors;
         let addr = slab + u64::from(class.ext_offset);
         let is_there = self.has_books && self.source.maps.is_readable_memory(addr, len as u64);
@@ -364,14 +378,18 @@ impl<'a> Census<'a> {
             self.objects += class.limit;
         }
         let before = self.live;
-        let (vector, records) =
-            vector.split_at_checked(class.ext_words as usize * 4).unwrap_or((vector, &[]));
-        for (word, record) in vector.as_chunks().0.iter().zip(records.as_chunks().0) {
-            let (word, record) = (u32::from_le_bytes(*word), u32::from_le_bytes(*record));
+        let vectors = || vector.chunks_exact((class.ext_words as usize * 4).max(1));
+        let (vector, beside) = (vectors().next().unwrap_or_default(), |nth: usize| {
+            vectors().nth(nth).filter(|_| nth > 0).unwrap_or_default()
+        });
+        for (word, record) in live_with(vector, beside(usize::from(self.records_caches))) {
             let number = record >> RECORD_CACHE_SHIFT;
-            if word & EXT_LIVE != 0 && number != 0 && !is_percpu {
+            if number != 0 && !is_percpu {
                 self.charges.add_cache(word, number);
             }
+        }
+        for (word, time) in live_with(vector, beside(self.time_vector)) {
+            self.ages.add(word & TAG_MASK, time, class.size.into());
         }
         each_run(vector.as_chunks().0, |word, calls| self.run(class, kind, word, calls));
         self.gather.end(class.slab_size, &mut self.pins);
@@ -445,10 +463,21 @@ impl<'a> Census<'a> {
         if self.has_books {
             self.source.memory.read(zone.page_ext + from * 4, &mut words)?;
         }
+        let mut times = Vec::new();
+        if self.time_vector != 0 {
+            times.resize(len, 0);
+            self.source.budget.work(len as u64)?;
+            // Areas have no table.
+            if zone.page_time != 0 {
+                self.source.memory.read(zone.page_time + from * 4, &mut times)?;
+            }
+        }
+        let mut times = times.as_chunks::<4>().0.iter().map(|time| u32::from_le_bytes(*time));
         let is_area = zone.purpose == zone_purpose::VMALLOC;
         let kind = if is_area { Kind::Vmalloc } else { Kind::Pages };
         let allocations = lengths.as_chunks::<4>().0.iter().zip(words.as_chunks::<4>().0);
         for (page, (pages, word)) in (from..).zip(allocations) {
+            let time = times.next();
             let pages = u64::from(length::pages(u32::from_le_bytes(*pages)));
             if pages == 0 || page < *taken {
                 continue;
@@ -462,6 +491,9 @@ impl<'a> Census<'a> {
                 self.placed_here += pages * PAGE;
                 self.pins.alone(word & TAG_MASK, pages * PAGE);
                 self.sizes.add_pages(word & TAG_MASK, pages * PAGE);
+                if let Some(time) = time {
+                    self.ages.add(word & TAG_MASK, time, pages * PAGE);
+                }
                 if let Some(met) = &mut self.objects_met {
                     let (addr, bytes) = (zone.base + page * PAGE, pages * PAGE);
                     let object = Object { addr, bytes, tag: word & TAG_MASK, is_handle: false };
@@ -487,7 +519,7 @@ fn batches(slabs: &[(usize, Class)]) -> impl Iterator<Item = &[(usize, Class)]> 
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = rest.iter().take(BATCH_SLABS).take_while(|(_, class)| {
-            bytes += class.ext_words as usize * 8;
+            bytes += class.ext_words as usize * 12;
             bytes <= BATCH_BYTES
         });
         // A vector is shorter than the largest slab, so at least one fits.

@@ -84,7 +84,13 @@ pub struct Root {
     pub(super) slab_caches: (u64, u32),
     /// True if records have the caches of their objects.
     pub(super) records_caches: bool,
+    /// Number of the vector of times, or 0; the newest time; the start in milliseconds of
+    /// `CLOCK_MONOTONIC`.
+    pub(super) times: (u32, u32, u64),
 }
+
+/// Most vectors of words behind those of extension words: records, and times.
+const MAX_VECTORS: u32 = 2;
 
 /// The error for a field of the root block at `root`.
 pub(super) fn bad(root: u64, what: impl Into<String>) -> ReadError {
@@ -149,6 +155,11 @@ impl Root {
                 field!(bytes, RootBlock.slab_cache_capacity: u32),
             ),
             records_caches: field!(bytes, RootBlock.records_caches: u32) != 0,
+            times: (
+                field!(bytes, RootBlock.time_vector: u32),
+                field!(bytes, RootBlock.newest_time: u32),
+                field!(bytes, RootBlock.started_ms: u64),
+            ),
         })
     }
 
@@ -158,6 +169,7 @@ impl Root {
             ("zone_count", self.zone_count, u32::try_from(MAX_ZONES).unwrap_or(u32::MAX)),
             ("site_capacity", self.site_capacity, 1 << TAG_BITS),
             ("group_capacity", self.group_capacity, MAX_GROUPS),
+            ("time_vector", self.times.0, MAX_VECTORS),
         ] {
             if count > most {
                 return Err(format!("{name} is {count}, above {most}"));
@@ -167,6 +179,11 @@ impl Root {
             check_size("group_size", self.group_size, size_of::<GroupBlock>())?;
         }
         Ok(())
+    }
+
+    /// True when allocations have times.
+    pub(super) fn has_times(&self) -> bool {
+        self.has_books() && self.times.0 != 0
     }
 
     /// True when objects have extension words.

@@ -93,6 +93,8 @@ pub(super) struct Zone {
     pub(super) chunk_class: u64,
     pub(super) page_ext: u64,
     pub(super) page_len: u64,
+    /// 0: page allocations have no times.
+    pub(super) page_time: u64,
     pub(super) rows: u64,
     pub(super) dirty: u64,
     pub(super) credit: u64,
@@ -113,6 +115,7 @@ impl Zone {
             chunk_class: field!(record, ZoneBlock.chunk_class: u64),
             page_ext: field!(record, ZoneBlock.page_ext: u64),
             page_len: field!(record, ZoneBlock.page_len: u64),
+            page_time: field!(record, ZoneBlock.page_time: u64),
             rows: field!(record, ZoneBlock.rows: u64),
             dirty: field!(record, ZoneBlock.dirty: u64),
             credit: field!(record, ZoneBlock.credit: u64),
@@ -150,11 +153,16 @@ impl Zone {
             ("chunk_class", self.chunk_class, self.chunks()),
             ("page_ext", self.page_ext, self.committed * 4),
             ("page_len", self.page_len, self.committed * 4),
+            ("page_time", self.page_time, self.committed * 4),
             ("rows", self.rows, self.committed.div_ceil(64) * 8),
             ("dirty", self.dirty, self.committed.div_ceil(64) * 8),
             ("credit", self.credit, self.committed.div_ceil(PAGEBLOCK_PAGES) * 2),
         ] {
-            let is_used = has_books || name != "page_ext";
+            let is_used = match name {
+                "page_ext" => has_books,
+                "page_time" => addr != 0,
+                _ => true,
+            };
             if is_used && !maps.is_readable_memory(addr, len) {
                 return Err(format!(
                     "{name} at {addr:#x}, {len} bytes, is not in the process's memory"

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::blackbox::{Moment, Reason, time};
-use crate::books::Snapshot;
+use crate::books::{OfAge, Snapshot};
 use crate::diff::Change;
 use crate::reading::Reading;
 use crate::sites::{Site, total};
@@ -55,12 +55,21 @@ pub fn reading(reading: &Reading, rows: &[Site]) -> Value {
 }
 
 fn add_counts(json: &mut Value, reading: &Reading, site: &Site) {
+    let ages = reading.ages(site);
+    if !ages.is_empty() {
+        json["ages"] = ages.iter().map(age).collect();
+    }
     if let Some(counts) = reading.counts_of(&site.tags) {
         json["allocated_bytes"] = counts.allocated_bytes.into();
         json["allocations"] = counts.allocations.into();
         json["freed_bytes"] = counts.freed_bytes.into();
         json["frees"] = counts.frees.into();
     }
+}
+
+fn age(of: &OfAge) -> Value {
+    let OfAge { from_s, below_s, bytes, calls } = *of;
+    json!({ "from_s": from_s, "below_s": below_s, "bytes": bytes, "calls": calls })
 }
 
 /// Writes a line for each row: its fields, and those of the process.

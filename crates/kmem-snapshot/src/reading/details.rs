@@ -1,11 +1,11 @@
-//! The details of one row: the slabs that it pins, the sizes of its objects, and the groups that
-//! pay for it.
+//! The details of one row: the slabs that it pins, the sizes and the ages of its objects, and the
+//! groups that pay for it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::Reading;
-use crate::books::Pinned;
+use crate::books::{Ages, OfAge, Pinned};
 use crate::sites::{GroupTotal, Site, by_group};
 
 /// Facts about one row of a reading.
@@ -16,6 +16,8 @@ pub struct Details {
     pub pinned: Option<Pinned>,
     /// Objects by size, those with most bytes first. Empty where they are not known.
     pub sizes: Vec<OfSize>,
+    /// Objects by age, the youngest first. Empty where ages are not known.
+    pub ages: Vec<OfAge>,
     /// The groups that pay for it, the largest first.
     pub groups: Vec<GroupTotal>,
 }
@@ -47,6 +49,26 @@ impl OfSize {
 }
 
 impl Reading {
+    /// The objects of a row by age, the youngest first. Empty where ages are not known, and for a
+    /// row of one group: ages are those of all groups.
+    #[must_use]
+    pub fn ages(&self, site: &Site) -> Vec<OfAge> {
+        if !self.parts.is_empty() {
+            let key = site.key();
+            let own = |part: &Self| {
+                let own = part.sites.iter().find(|own| own.key() == key);
+                own.map_or_else(Vec::new, |own| part.ages(own))
+            };
+            return Ages::together(self.parts.iter().flat_map(own));
+        }
+        let books = &self.snapshot.books;
+        let of_whole = site.group.is_none() && site.mapped.is_none();
+        if !of_whole || !books.iter().all(|books| books.ages.are_exact()) {
+            return Vec::new();
+        }
+        Ages::together(books.iter().flat_map(|of| of.ages.of(|tag| site.tags.contains(&tag))))
+    }
+
     /// The details of a row of this reading.
     #[must_use]
     pub fn details(&self, site: &Site) -> Details {
@@ -83,6 +105,7 @@ impl Reading {
         // All groups share the slabs, and sizes are those of all groups.
         if site.group.is_none() {
             details.pinned = Some(pinned[0]);
+            details.ages = self.ages(site);
             if self.snapshot.books.iter().all(|books| books.sizes.is_exact()) {
                 let sizes = by_size.into_iter().map(|(size, calls)| OfSize { size, calls });
                 details.sizes = sizes.collect();

@@ -151,6 +151,7 @@ impl Reading {
         Details {
             pinned: pinned(all.iter().map(|details| details.pinned)),
             sizes: by_size.into_iter().map(|(size, calls)| OfSize { size, calls }).collect(),
+            ages: self.ages(site),
             groups: together(all.iter().flat_map(|details| details.groups.clone())),
         }
         .sorted()

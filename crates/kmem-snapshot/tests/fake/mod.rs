@@ -209,6 +209,7 @@ impl Layout {
             chunk_class: self.chunk_class as u64,
             page_ext: self.page_ext as u64,
             page_len: self.page_len as u64,
+            page_time: 0,
             rows: self.rows as u64,
             dirty: self.dirty as u64,
             credit: self.credit as u64,
@@ -262,6 +263,9 @@ impl Layout {
             slab_cache_capacity: 0,
             records_caches: 0,
             request: kmem_layout::group::GroupRequest::none(),
+            time_vector: 0,
+            newest_time: 0.into(),
+            started_ms: 0,
         }
     }
 }
@@ -528,6 +532,8 @@ fn break_it(fault: &str, root: &mut RootBlock, zone: &mut ZoneBlock, at: &Layout
         "page_len-outside" => zone.page_len = at.root as u64,
         "site_count" => root.site_count.store(u32::MAX, Relaxed),
         "site_capacity" => root.site_capacity = u32::MAX,
+        "time_vector" => root.time_vector = 3,
+        "page_time-outside" => zone.page_time = at.root as u64,
         "slab_cache_capacity" => root.slab_cache_capacity = u32::MAX,
         "slab_caches-outside" => {
             (root.slab_caches, root.slab_cache_capacity) = (1 << 60, 8);
@@ -608,6 +614,7 @@ fn vast() -> ZoneBlock {
         chunk_class: map(pages as usize / 16, -1) as u64,
         page_ext: map(pages as usize * 4, -1) as u64,
         page_len: map(pages as usize * 4, -1) as u64,
+        page_time: 0,
         rows: map(pages as usize / 8, -1) as u64,
         dirty: map(pages as usize / 8, -1) as u64,
         credit: map(pages as usize / 256, -1) as u64,

@@ -70,6 +70,9 @@ impl Model {
             slab_cache_capacity: 0,
             records_caches: 0,
             request: kmem_layout::group::GroupRequest::none(),
+            time_vector: 0,
+            newest_time: half(0),
+            started_ms: 0,
         };
         let table = PeakTable {
             seq: word(),
