@@ -21,7 +21,7 @@ for name in report-desktop report-phone flame-desktop; do
 done
 
 kmem=$PWD/target/debug/kmem
-LD_PRELOAD=$PWD/target/debug/libkmem.so \
+KMEM_CONF=age:1 LD_PRELOAD=$PWD/target/debug/libkmem.so \
   redis-server --port 0 --unixsocket "$pictures/redis" --save '' --appendonly no >/dev/null &
 redis=$!
 trap 'kill "$redis"; rm -rf "$pictures"' EXIT
