@@ -114,6 +114,26 @@ fn the_page_has_every_field_of_json() {
 }
 
 #[test]
+fn rows_that_are_parts_of_a_call_site_have_no_ages() {
+    let program = program();
+    for args in [&["dump", "--json"][..], &["dump", "--json", "--by", "group,site"]] {
+        let json = program.json(args);
+        let rows = json["rows"].as_array().unwrap();
+        let ages = rows.iter().filter(|row| row.get("ages").is_some());
+        for row in ages.clone() {
+            let sum = |of: &str| -> u64 {
+                row["ages"].as_array().unwrap().iter().map(|age| age[of].as_u64().unwrap()).sum()
+            };
+            assert_eq!(
+                (sum("bytes").into(), sum("calls").into()),
+                (row["bytes"].clone(), row["calls"].clone())
+            );
+        }
+        assert!(ages.count() > 0, "{json:#}");
+    }
+}
+
+#[test]
 fn the_page_has_every_column() {
     let program = program();
     let mut columns = BTreeSet::new();

@@ -5,7 +5,7 @@
 //! sites        [BoxSite; site_capacity]    by tag; written once, when the site is first used
 //! records[n]   BoxRecord, [BoxRow; BOX_ROWS], [BoxMapping; BOX_MAPPINGS], text of /proc/self/maps
 //! groups[n]    [BoxGroup; group_capacity] of record n, by id
-//! files        [u64; file_capacity], then, on a page, [[u8; BOX_PAGE]; file_capacity]
+//! files        [BoxFile; file_capacity], then, on a page, [[u8; BOX_PAGE]; file_capacity]
 //! counters     [[Counter; site_capacity]; cpus]   with `cumulative`: calls and bytes since start
 //! ```
 //!
@@ -112,10 +112,9 @@ pub struct BoxHeader {
     /// *Live.* The misuse of memory for which the allocator ends the process. A box whose `size`
     /// ends before has none.
     pub misuse: BoxMisuse,
-    /// Offset of the files that have code. Of each one there is the address at which its first page
-    /// is mapped, 0 for an unused entry, and that page. It has the ELF header, the program headers
-    /// and mostly the build id. The address is written last. A box whose `size` ends before has no
-    /// files.
+    /// Offset of the files that have code, and of their first pages in the same order. Such a page
+    /// has the ELF header, the program headers and mostly the build id. A box whose `size` ends
+    /// before has no files.
     pub files: u64,
     /// Most files.
     pub file_capacity: u32,
@@ -124,11 +123,21 @@ pub struct BoxHeader {
 }
 
 impl BoxHeader {
-    /// Bytes of the addresses at [`BoxHeader::files`], up to the first page.
+    /// Bytes from [`BoxHeader::files`] to the first page.
     #[must_use]
-    pub const fn file_addresses(capacity: u32) -> usize {
-        (capacity as usize * size_of::<u64>()).next_multiple_of(BOX_PAGE)
+    pub const fn file_entries(capacity: u32) -> usize {
+        (capacity as usize * size_of::<BoxFile>()).next_multiple_of(BOX_PAGE)
     }
+}
+
+/// A mapped file with code.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BoxFile {
+    /// Address at which its first page is mapped; 0: the entry is unused. Written last.
+    pub start: u64,
+    /// Its inode number.
+    pub inode: u64,
 }
 
 /// Requests of one call site that were refused for one reason.

@@ -261,8 +261,8 @@ impl BlackBox {
     }
 
     /// First pages of the files that had code.
-    pub(crate) fn first_pages(&self) -> FirstPages {
-        files::read(&self.file, &self.header)
+    pub(crate) fn first_pages(&self) -> FirstPages<'_> {
+        FirstPages::read(&self.file, &self.header)
     }
 
     /// Sentences about damage to the file, the rest of which can be read.

@@ -447,8 +447,8 @@ impl Modules {
         this.add(maps, addresses, name, |mapping| {
             let other = other.filter(|_| mapping.path == name);
             let first = dead::first_mapping(maps, mapping);
-            let page = first.and_then(|first| pages.get(&first.start));
-            dead::source_in_box(mapping, page, other, &mut mismatches)
+            let page = first.and_then(|first| pages.get(first));
+            dead::source_in_box(mapping, page.as_ref(), other, &mut mismatches)
         });
         this.mismatches = mismatches.told();
         this

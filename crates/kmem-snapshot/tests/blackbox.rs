@@ -3,6 +3,7 @@
 mod fake_box;
 
 use std::mem::offset_of;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -378,13 +379,14 @@ fn named(fake: &FakeBox) -> (Option<String>, String) {
     (Symbols::new(&modules).resolve(at).function, modules.mismatches().join("; "))
 }
 
-/// Address of the first page of this program, and the page.
-fn first_page() -> (u64, Vec<u8>) {
+/// The first page of this program: its address, the inode number, and the page.
+fn first_page() -> ((u64, u64), Vec<u8>) {
     let exe = std::env::current_exe().unwrap();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| line.ends_with(exe.to_str().unwrap())).unwrap();
     let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
-    (start, std::fs::read(exe).unwrap()[..4096].to_vec())
+    let inode = std::fs::metadata(&exe).unwrap().ino();
+    ((start, inode), std::fs::read(exe).unwrap()[..4096].to_vec())
 }
 
 #[test]
@@ -392,15 +394,17 @@ fn files_with_other_first_pages_than_those_in_the_box_give_no_names() {
     let fake = recorded();
     let caller = Some("fake_box_caller".to_owned());
     assert_eq!(named(&fake), (caller.clone(), String::new()), "by the inode number");
-    let (start, page) = first_page();
-    fake.put_file(start, &page);
+    let (at, page) = first_page();
+    fake.put_file(at, &page);
     assert_eq!(named(&fake), (caller.clone(), String::new()));
-    fake.put_file(start, &[&page[..24], &[0xff; 4096 - 24]].concat());
+    fake.put_file(at, &[&page[..24], &[0xff; 4096 - 24]].concat());
     let (name, what) = named(&fake);
     assert!(what.contains(": not the file that the process ran (build-id "), "{what}");
     assert_eq!(name, None);
-    fake.put_file(start + 4096, &[0xff; 4096]);
-    assert_eq!(named(&fake), (caller.clone(), String::new()), "of another file");
+    for other in [(at.0 + 4096, at.1), (at.0, at.1 + 1)] {
+        fake.put_file(other, &[0xff; 4096]);
+        assert_eq!(named(&fake), (caller.clone(), String::new()), "of another file");
+    }
     // Pages that are not in the box, and a number of them that is.
     fake.u32(offset_of!(BoxHeader, file_capacity), 2048);
     assert_eq!(named(&fake).0, caller);
@@ -411,8 +415,8 @@ fn files_with_other_first_pages_than_those_in_the_box_give_no_names() {
 #[test]
 fn no_length_and_no_byte_makes_it_crash() {
     let fake = recorded();
-    let (start, page) = first_page();
-    fake.put_file(start, &page);
+    let (at, page) = first_page();
+    fake.put_file(at, &page);
     fake.put_mappings(1, &[(CALLER.into(), 8192, 4096)], (8192, 4096));
     let whole = std::fs::read(fake.path()).unwrap();
     let header: Vec<usize> = (0..128).collect();

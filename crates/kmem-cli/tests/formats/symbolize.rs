@@ -190,6 +190,22 @@ fn debug_files_name_the_black_box_of_a_program_that_is_gone() {
 }
 
 #[test]
+fn a_program_without_a_build_id_is_named_by_its_twin_with_names() {
+    let (dir, none) = (directory(), "-Wl,--build-id=none");
+    let of = dir.path().join("box");
+    let mut program =
+        Program::start("books", &["-s", none], &["wait"], &format!("blackbox:{}", of.display()));
+    program.kill();
+    let names = |exe: &Path| {
+        let mut dump = Command::new(KMEM);
+        dump.args(["dump", "--json", "--blackbox"]).arg(&of).arg("--exe").arg(exe);
+        is_named(&json(&mut dump))
+    };
+    assert!(names(&compile("books", &[none], dir.path())));
+    assert!(!names(&compile("books", &[none, "-DOTHER", "-Wl,-z,norelro"], dir.path())));
+}
+
+#[test]
 fn a_file_of_another_build_names_nothing() {
     let files = Files::of_program_with("fc0123456789abcdef");
     let dir = files.path("debug/.build-id/fc");

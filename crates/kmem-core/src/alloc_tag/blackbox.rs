@@ -22,12 +22,12 @@ use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::units::{CpuId, TagId};
 use core::mem::offset_of;
 use core::ptr::NonNull;
-use files::NotedFile;
 use groups::GroupPart;
 use kmem_layout::blackbox::{
-    BOX_EXE, BOX_FILES, BOX_GROUPS, BOX_PAGE, BOX_RECORDS, BOX_REFUSALS, BoxGroup, BoxHeader,
-    BoxMisuse, BoxRecord, BoxRefusal, BoxSite, Counter, FORK_RECORD, LAST_RECORDS, MAGIC,
-    MAPPED_PART, MAPPINGS_AT, MAPS_AT, PEAK_PART, PEAK_RECORDS, RECORD_SIZE, VERSION, reason,
+    BOX_EXE, BOX_FILES, BOX_GROUPS, BOX_PAGE, BOX_RECORDS, BOX_REFUSALS, BoxFile, BoxGroup,
+    BoxHeader, BoxMisuse, BoxRecord, BoxRefusal, BoxSite, Counter, FORK_RECORD, LAST_RECORDS,
+    MAGIC, MAPPED_PART, MAPPINGS_AT, MAPS_AT, PEAK_PART, PEAK_RECORDS, RECORD_SIZE, VERSION,
+    reason,
 };
 use kmem_layout::group::GroupBlock;
 pub use mappings::Change;
@@ -113,7 +113,7 @@ impl Staging {
     /// The files whose first pages are in the box.
     const FILES: usize = Self::NOTED + BOX_SITES as usize / 8;
     /// Length.
-    const BYTES: usize = (Self::FILES + BOX_FILES * size_of::<NotedFile>()).next_multiple_of(PAGE);
+    const BYTES: usize = (Self::FILES + BOX_FILES * size_of::<BoxFile>()).next_multiple_of(PAGE);
 }
 
 /// The file without counters. Its parts are where they are in a file with counters.
@@ -137,7 +137,7 @@ struct Layout {
 
 impl Layout {
     /// Bytes of the files.
-    const FILES: usize = BoxHeader::file_addresses(BOX_FILES as u32) + BOX_FILES * BOX_PAGE;
+    const FILES: usize = BoxHeader::file_entries(BOX_FILES as u32) + BOX_FILES * BOX_PAGE;
     /// Bytes of the counters of one CPU.
     const COUNTERS: usize = BOX_SITES as usize * size_of::<Counter>();
 

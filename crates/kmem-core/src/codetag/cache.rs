@@ -65,8 +65,8 @@ impl Sites {
         self.is_aside.load(Ordering::Relaxed) & ALWAYS != 0
     }
 
-    /// Does as [`Self::put_aside`] until it is told to end. A thread that remembers a site at this
-    /// moment may do so in the other cache, up to the next [`Self::forget`].
+    /// Does as [`Self::put_aside`] until it is told to end. The caller then calls
+    /// [`Self::forget`].
     pub fn put_aside_while(&self, on: bool) {
         if on {
             self.is_aside.fetch_or(FOR_NOW, Ordering::SeqCst);
@@ -89,7 +89,14 @@ impl Sites {
     /// Puts a tag into the cache.
     pub(crate) fn remember(&self, key: usize, tag: TagId) {
         let word = (key as u64) << TAG_BITS ^ u64::from(tag.0 | EXT_LIVE);
-        self.filled()[key % CACHE_SLOTS].store(word, Ordering::Relaxed);
+        let filled = self.filled();
+        let slot = &filled[key % CACHE_SLOTS];
+        slot.store(word, Ordering::Relaxed);
+        // If the other cache is filled from now on, `forget` comes after this, or this sees it.
+        fence(Ordering::SeqCst);
+        if !core::ptr::eq(filled, self.filled()) {
+            slot.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Empties both caches. A call site without an entry takes the slow path.

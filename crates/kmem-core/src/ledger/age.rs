@@ -15,7 +15,10 @@ impl<P: Platform> Ledger<P> {
     pub(super) fn note_time(&self, at: usize) {
         let Some(root) = self.books.root() else { return };
         let now = time::word(self.books.age_ms(self.platform()));
-        root.newest_time.store(now, Ordering::Relaxed);
+        // All CPUs read the line of this word.
+        if root.newest_time.load(Ordering::Relaxed) < now {
+            root.newest_time.store(now, Ordering::Relaxed);
+        }
         match self.heap.find(at) {
             Ok(Live::Object { class, .. }) => {
                 // SAFETY: a live object of that class, in an instance with times.

@@ -1,7 +1,5 @@
 //! Live allocations of each tag by their age, where the process notes times (`age:1`).
 
-use std::collections::HashMap;
-
 use kmem_layout::time::{self, UNIT_MS};
 
 use super::root::Root;
@@ -12,8 +10,8 @@ use crate::memory::Memory;
 const BOUNDS: [u64; 6] = [1, 10, 60, 600, 3600, 86_400];
 /// One for each bound and one above. The last one has allocations whose time is not known.
 const COUNTS: usize = BOUNDS.len() + 2;
-/// Memory of the counts of one tag, in bytes.
-const ENTRY: u64 = 2 * size_of::<(u32, [Count; COUNTS])>() as u64;
+/// The counts of one tag.
+type Counts = [Count; COUNTS];
 /// Most memory of all counts.
 const MAX: u64 = 64 << 20;
 
@@ -42,12 +40,11 @@ pub struct OfAge {
 pub struct Ages {
     /// The word of this moment; 0: times are not noted.
     now: u32,
-    by_tag: HashMap<u32, [Count; COUNTS]>,
+    /// By tag; none where the tag has no allocation.
+    by_tag: Vec<Option<Box<Counts>>>,
     /// Memory that is left for counts, and memory that they take.
     room: u64,
     held: u64,
-    /// Allocations that found no room.
-    beyond: u64,
 }
 
 impl Ages {
@@ -63,50 +60,50 @@ impl Ages {
         Self { now, room: room.min(MAX), ..Self::default() }
     }
 
-    /// True where times are noted.
-    #[must_use]
-    pub fn are_known(&self) -> bool {
-        self.now != 0
-    }
-
-    /// False where some allocations are not counted, because there was no room.
-    #[must_use]
-    pub fn are_exact(&self) -> bool {
-        self.beyond == 0
-    }
-
     /// Memory of the counts, in bytes.
     pub(super) fn memory(&self) -> u64 {
         self.held
     }
 
-    /// Adds an allocation of `bytes` with this time.
+    fn has_room(&mut self, bytes: u64) -> bool {
+        let Some(room) = self.room.checked_sub(bytes) else { return false };
+        (self.room, self.held) = (room, self.held + bytes);
+        true
+    }
+
+    /// Adds an allocation of `bytes` with this time. It is left out if there is no room.
     pub(super) fn add(&mut self, tag: u32, time: u32, bytes: u64) {
         let age_s = u64::from(self.now.saturating_sub(time)) * UNIT_MS / 1000;
         let nth = match time {
             0 => COUNTS - 1,
             _ => BOUNDS.iter().take_while(|&&bound| bound <= age_s).count(),
         };
-        if !self.by_tag.contains_key(&tag) {
-            let Some(room) = self.room.checked_sub(ENTRY) else {
-                self.beyond += 1;
-                return;
-            };
-            (self.room, self.held) = (room, self.held + ENTRY);
+        if !matches!(self.by_tag.get(tag as usize), Some(Some(_))) {
+            self.make(tag as usize);
         }
-        let counts = self.by_tag.entry(tag).or_default();
-        if let Some(count) = counts.get_mut(nth) {
+        let counts = self.by_tag.get_mut(tag as usize).and_then(Option::as_mut);
+        if let Some(count) = counts.and_then(|counts| counts.get_mut(nth)) {
             count.bytes = count.bytes.saturating_add(bytes);
             count.calls += 1;
         }
     }
 
-    /// Allocations of tags that `has` accepts, the youngest first. Ages that none of them has are
-    /// left out.
-    pub fn of(&self, has: impl Fn(u32) -> bool) -> Vec<OfAge> {
-        let mut sums = [Count::default(); COUNTS];
-        for counts in self.by_tag.iter().filter(|(tag, _)| has(**tag)).map(|(_, counts)| counts) {
-            for (sum, count) in sums.iter_mut().zip(counts) {
+    #[cold]
+    fn make(&mut self, tag: usize) {
+        let more = (tag + 1).saturating_sub(self.by_tag.len());
+        let bytes = more * size_of::<Option<Box<Counts>>>() + size_of::<Counts>();
+        if self.has_room(bytes as u64) {
+            self.by_tag.resize(self.by_tag.len() + more, None);
+            self.by_tag[tag] = Some(Box::default());
+        }
+    }
+
+    /// Allocations of some tags, the youngest first. Ages that none of them has are left out, and
+    /// so are allocations that found no room.
+    pub fn of(&self, tags: &[u32]) -> Vec<OfAge> {
+        let mut sums = Counts::default();
+        for counts in tags.iter().filter_map(|&tag| self.by_tag.get(tag as usize)?.as_ref()) {
+            for (sum, count) in sums.iter_mut().zip(counts.iter()) {
                 sum.bytes = sum.bytes.saturating_add(count.bytes);
                 sum.calls += count.calls;
             }
@@ -158,7 +155,7 @@ mod tests {
         ages.add(7, 0, 64);
         ages.add(7, u32::MAX, 3);
         ages.add(8, at(0), 100);
-        let of = ages.of(|tag| tag == 7 || tag == 9);
+        let of = ages.of(&[7, 9]);
         let flat: Vec<_> =
             of.iter().map(|of| (of.from_s, of.below_s, of.bytes, of.calls)).collect();
         let expected = [
@@ -168,18 +165,20 @@ mod tests {
             (None, None, 64, 1),
         ];
         assert_eq!(flat, expected);
-        assert_eq!(ages.of(|_| false), []);
+        assert_eq!(ages.of(&[]), []);
+        assert_eq!(ages.of(&[6, 1 << 16]), []);
         let twice = Ages::together(of.iter().rev().chain(&of).copied());
         assert_eq!(twice.iter().map(|of| of.bytes).collect::<Vec<_>>(), [26, 50, 2, 128]);
     }
 
     #[test]
-    fn what_finds_no_room_is_told() {
-        let mut ages = ages(ENTRY);
+    fn what_finds_no_room_is_left_out() {
+        let mut ages = ages((size_of::<Counts>() + 2 * 8) as u64);
         ages.add(1, 5, 16);
         ages.add(1, 6, 16);
-        assert!(ages.are_exact() && ages.memory() == ENTRY);
+        let held = ages.memory();
         ages.add(2, 5, 16);
-        assert!(!ages.are_exact() && ages.memory() == ENTRY);
+        assert_eq!((ages.of(&[1])[0].calls, ages.of(&[2])), (2, vec![]));
+        assert!(ages.memory() == held && held > 0);
     }
 }

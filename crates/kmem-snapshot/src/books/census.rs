@@ -389,6 +389,8 @@ impl<'a> Census<'a> {
             }
         }
         for (word, time) in live_with(vector, beside(self.time_vector)) {
+            // Handles of per-CPU objects have no times.
+            let time = if is_percpu { 0 } else { time };
             self.ages.add(word & TAG_MASK, time, class.size.into());
         }
         each_run(vector.as_chunks().0, |word, calls| self.run(class, kind, word, calls));

@@ -55,7 +55,9 @@ pub fn reading(reading: &Reading, rows: &[Site]) -> Value {
 }
 
 fn add_counts(json: &mut Value, reading: &Reading, site: &Site) {
-    let ages = reading.ages(site);
+    // Of several processes, each row would have to be found in each of them.
+    let is_one = reading.by_process().is_empty();
+    let ages = if is_one { reading.ages(site) } else { Vec::new() };
     if !ages.is_empty() {
         json["ages"] = ages.iter().map(age).collect();
     }

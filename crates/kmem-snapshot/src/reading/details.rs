@@ -49,24 +49,23 @@ impl OfSize {
 }
 
 impl Reading {
-    /// The objects of a row by age, the youngest first. Empty where ages are not known, and for a
-    /// row of one group: ages are those of all groups.
+    /// The objects of a row by age, the youngest first. Empty where the ages of all of them are not
+    /// known. The books know ages by call site alone, so rows that are parts of one have none, as
+    /// those of one group or of one node.
     #[must_use]
     pub fn ages(&self, site: &Site) -> Vec<OfAge> {
-        if !self.parts.is_empty() {
+        let ages = if self.parts.is_empty() {
+            let books = self.snapshot.books.iter();
+            Ages::together(books.flat_map(|of| of.ages.of(&site.tags)))
+        } else {
             let key = site.key();
-            let own = |part: &Self| {
-                let own = part.sites.iter().find(|own| own.key() == key);
-                own.map_or_else(Vec::new, |own| part.ages(own))
-            };
-            return Ages::together(self.parts.iter().flat_map(own));
-        }
-        let books = &self.snapshot.books;
-        let of_whole = site.group.is_none() && site.mapped.is_none();
-        if !of_whole || !books.iter().all(|books| books.ages.are_exact()) {
-            return Vec::new();
-        }
-        Ages::together(books.iter().flat_map(|of| of.ages.of(|tag| site.tags.contains(&tag))))
+            let of = |part: &Self| Some(part.ages(part.sites.iter().find(|own| own.key() == key)?));
+            Ages::together(self.parts.iter().filter_map(of).flatten())
+        };
+        let bytes = ages.iter().fold(0, |sum: u64, of| sum.saturating_add(of.bytes));
+        let calls = ages.iter().map(|of| of.calls).sum::<u64>();
+        let is_whole = u64::try_from(site.bytes) == Ok(bytes) && site.calls == calls;
+        if is_whole { ages } else { Vec::new() }
     }
 
     /// The details of a row of this reading.
@@ -101,11 +100,11 @@ impl Reading {
         if let Some(group) = &site.group {
             rows.retain(|row| row.group.as_ref() == Some(group));
         }
-        let mut details = Details { groups: by_group(&rows), ..Details::default() };
+        let (groups, ages) = (by_group(&rows), self.ages(site));
+        let mut details = Details { groups, ages, ..Details::default() };
         // All groups share the slabs, and sizes are those of all groups.
         if site.group.is_none() {
             details.pinned = Some(pinned[0]);
-            details.ages = self.ages(site);
             if self.snapshot.books.iter().all(|books| books.sizes.is_exact()) {
                 let sizes = by_size.into_iter().map(|(size, calls)| OfSize { size, calls });
                 details.sizes = sizes.collect();

@@ -41,9 +41,9 @@ pub(super) fn source_of(
         core.memory().read(first.start, &mut page).ok().map(|()| page)
     });
     // A page that was not dumped counts as equal.
-    match dumped {
-        None => Some(Box::new(open(path, mismatches)?)),
-        Some(page) => checked(path, &page, mismatches),
+    match checked(path, dumped.as_ref(), mismatches)? {
+        Ok(file) => Some(Box::new(file)),
+        Err(headers) => Some(headers),
     }
 }
 
@@ -60,13 +60,14 @@ pub(super) fn source_in_box(
         return None;
     }
     let path = other.unwrap_or(Path::new(&mapping.path));
-    if let Some(page) = page {
-        return checked(path, page, mismatches);
-    }
-    let file = open(path, mismatches)?;
+    let file = match checked(path, page, mismatches)? {
+        Ok(file) => file,
+        Err(headers) => return Some(headers),
+    };
+    let has_id = page.is_some_and(|page| build_id_in(page).is_some());
     let inode = file.metadata().map_or(0, |m| m.ino());
     // The user vouches for the other file.
-    if other.is_none() && (mapping.deleted || inode != mapping.inode) {
+    if !has_id && other.is_none() && (mapping.deleted || inode != mapping.inode) {
         mismatches.push(format!(
             "{}: may not be the file that the process ran (inode {inode}, then {}); names from it \
              may be wrong",
@@ -85,27 +86,38 @@ fn open(path: &Path, mismatches: &mut Mismatches) -> Option<File> {
     file
 }
 
-/// Opens a file whose first page was `page`. If it cannot be opened, or is another one, returns the
-/// headers alone.
-fn checked(path: &Path, page: &Page, mismatches: &mut Mismatches) -> Option<Box<dyn ReadSeek>> {
-    if let Some(file) = open(path, mismatches) {
-        match same_file(page, &file) {
-            Ok(()) => return Some(Box::new(file)),
-            Err(what) => {
-                mismatches.push(format!("{}: {what}; no names from it", path.display()));
-            }
-        }
-    }
-    Some(headers_of(*page))
+/// Opens a file whose first page was `page`, if that is known. Where it cannot be opened, or is
+/// another one, there are the headers alone; none: the page is not known.
+fn checked(
+    path: &Path,
+    page: Option<&Page>,
+    mismatches: &mut Mismatches,
+) -> Option<Result<File, Box<dyn ReadSeek>>> {
+    let file = open(path, mismatches);
+    let Some(page) = page else { return file.map(Ok) };
+    let what = match file {
+        None => return Some(Err(headers_of(page))),
+        Some(file) => match same_file(page, &file) {
+            Ok(()) => return Some(Ok(file)),
+            Err(what) => what,
+        },
+    };
+    mismatches.push(format!("{}: {what}; no names from it", path.display()));
+    Some(Err(headers_of(page)))
 }
 
 /// The headers of a module as a file without sections, which has no names. It tells the build id
 /// and the addresses of the module's parts, so that a debug file can name them later.
-fn headers_of(mut page: Page) -> Box<dyn ReadSeek> {
+fn headers_of(page: &Page) -> Box<dyn ReadSeek> {
+    Box::new(Cursor::new(without_sections(page)))
+}
+
+fn without_sections(page: &Page) -> Page {
+    let mut page = *page;
     // e_shoff, e_shnum and e_shstrndx of a 64-bit file.
     page[40..48].fill(0);
     page[60..64].fill(0);
-    Box::new(Cursor::new(page))
+    page
 }
 
 /// Compares the first page of a module, as the process had it, with that of a file. Their build-ids
@@ -116,7 +128,8 @@ fn same_file(mapped: &Page, file: &File) -> Result<(), String> {
     let read = file.read_at(&mut here, 0);
     let (before, on_disk) = (build_id_in(mapped), build_id_in(&here));
     let same = match (&before, &on_disk) {
-        (None, None) => read.is_ok() && *mapped == here,
+        // A stripped file has other sections.
+        (None, None) => read.is_ok() && without_sections(mapped) == without_sections(&here),
         (before, on_disk) => before == on_disk,
     };
     if same {

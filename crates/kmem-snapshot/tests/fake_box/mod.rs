@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use kmem_layout::blackbox::{
-    BOX_RECORDS, BoxGroup, BoxHeader, BoxHeld, BoxMapping, BoxRecord, BoxSite, Counter, MAGIC,
-    MAPPINGS_AT, MAPS_AT, RECORD_SIZE, VERSION, reason,
+    BOX_RECORDS, BoxFile, BoxGroup, BoxHeader, BoxHeld, BoxMapping, BoxRecord, BoxSite, Counter,
+    MAGIC, MAPPINGS_AT, MAPS_AT, RECORD_SIZE, VERSION, reason,
 };
 use kmem_layout::group::{GroupBlock, NO_LIMIT, group_state};
 use kmem_layout::site::{Text, site_kind};
@@ -119,13 +119,14 @@ impl FakeBox {
         self.group(BOX_RECORDS, 0) as u64 + 40
     }
 
-    /// Adds the first page of a file that is mapped at `start`, behind the counters.
-    pub(crate) fn put_file(&self, start: u64, page: &[u8]) {
+    /// Adds the first page of a file, behind the counters: where it is mapped, and its inode.
+    pub(crate) fn put_file(&self, (start, inode): (u64, u64), page: &[u8]) {
         let at = self.file.metadata().unwrap().len().next_multiple_of(8) as usize;
         self.u64(offset_of!(BoxHeader, files), at as u64);
         self.u32(offset_of!(BoxHeader, file_capacity), 1);
-        self.u64(at, start);
-        self.bytes(at + BoxHeader::file_addresses(1), page);
+        self.u64(at + offset_of!(BoxFile, start), start);
+        self.u64(at + offset_of!(BoxFile, inode), inode);
+        self.bytes(at + BoxHeader::file_entries(1), page);
     }
 
     /// Adds the next group to a record: its parent, state, name, and bytes of objects in slabs.
