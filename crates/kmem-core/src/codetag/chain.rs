@@ -566,6 +566,11 @@ impl Chain {
         if self.wrappers > 0 { known.get(self.wrappers).copied() } else { None }
     }
 
+    /// All return addresses, and their number.
+    pub(super) fn calls(&self) -> ([usize; MAX_DEPTH as usize], usize) {
+        (self.frames, self.len)
+    }
+
     /// The key of its site. A call without callers has that of the call.
     pub(super) fn key(&self) -> Key<'_> {
         match &self.frames[..self.len] {

@@ -10,6 +10,7 @@ use super::{CACHE_SLOTS, CallSite, Sites, Table};
 use crate::os::Platform;
 use crate::sync::Ordering;
 use crate::units::TagId;
+use kmem_layout::site::MAX_DEPTH;
 use kmem_layout::word::{TAG_FIRST_SITE, TAG_NONE, TAG_OTHER, TAG_UNTAGGED};
 
 /// Depth of the chain of a call in the allocator itself. A chain of depth 1 has no callers on other
@@ -242,6 +243,31 @@ impl Sites {
             Some(table) => self.lookup_callers(platform, &table, caller, CALLERS_OF_OWN),
             None => TagId(TAG_UNTAGGED),
         }
+    }
+
+    /// Calls `work` with the return addresses of a call, innermost first. There are none for a call
+    /// site that is no return address. No call site is made. Works on any stack.
+    #[cold]
+    #[inline(never)]
+    pub fn with_calls(
+        &self,
+        platform: &impl Platform,
+        caller: CallSite,
+        work: impl FnOnce(&[usize]),
+    ) {
+        let found = Cell::new(([0; MAX_DEPTH as usize], 0));
+        let caller = match caller.static_tag() {
+            None => self.without_frame(platform, caller),
+            Some(_) => CallSite::NOBODY,
+        };
+        if caller.address > CallSite::NOBODY.address {
+            self.unwinder.tag_of_chain(platform, caller, Depth::of(MAX_DEPTH), |chain| {
+                found.set(chain.calls());
+                Found::New(TagId(TAG_NONE))
+            });
+        }
+        let (calls, len) = found.get();
+        work(&calls[..len]);
     }
 
     /// The return address of the innermost call of the program that led to a call in the allocator

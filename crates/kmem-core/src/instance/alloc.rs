@@ -221,7 +221,7 @@ impl<P: Platform> Instance<P> {
         let slab = self.heap().slab_bytes(class);
         let at = self.book(item, class, slab, word | objcg_bits(objcg));
         if SAMPLED {
-            self.ledger.sample_alloc(at as usize, u64::from(class.size()));
+            self.ledger.sample_alloc(at as usize, u64::from(class.size()), caller);
         }
         at
     }

@@ -7,6 +7,7 @@
 use super::Ledger;
 use crate::alloc_tag::Watch;
 use crate::os::Platform;
+use crate::request::Caller;
 
 impl<P: Platform> Ledger<P> {
     /// Begins or ends samples if a tracer came or went.
@@ -54,11 +55,22 @@ impl<P: Platform> Ledger<P> {
 
     /// Tells the tracer of an allocation of `bytes` at `at`, if it is a sample.
     #[inline]
-    pub fn sample_alloc(&self, at: usize, bytes: u64) {
+    pub fn sample_alloc(&self, at: usize, bytes: u64, caller: Caller) {
         let slots = &self.heap.slots;
         let weight = self.samples.weigh(slots.current(slots.hint(self.platform())), bytes);
-        if weight > 0 && self.samples.keep(at) {
-            self.platform().trace_alloc(at, bytes, weight);
+        if weight > 0 {
+            self.tell_sample((at, bytes), weight, caller);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_sample(&self, (at, bytes): (usize, u64), weight: u64, caller: Caller) {
+        if self.samples.keep(at) {
+            let (platform, sites) = (self.platform(), &self.books.sites);
+            sites.with_calls(platform, caller.site(), |calls| {
+                platform.trace_alloc(at, bytes, weight, calls);
+            });
         }
     }
 

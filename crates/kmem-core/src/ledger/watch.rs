@@ -28,7 +28,7 @@ impl<P: Platform> Ledger<P> {
         }
         let watch = self.books.watch();
         if watch.samples() {
-            self.sample_alloc(at, bytes);
+            self.sample_alloc(at, bytes, caller);
         }
         if watch.notes_times() {
             self.note_time(at);

@@ -548,8 +548,9 @@ pub trait Process {
     }
 
     /// Tells the tracer of an allocation of `bytes` at `at`, a sample that stands for `weight`
-    /// bytes.
-    fn trace_alloc(&self, _at: usize, _bytes: u64, _weight: u64) {}
+    /// bytes. `calls` are the return addresses of the calls that led to it, innermost first, as far
+    /// as they are known.
+    fn trace_alloc(&self, _at: usize, _bytes: u64, _weight: u64, _calls: &[usize]) {}
 
     /// Tells the tracer that such a sample is freed.
     fn trace_free(&self, _at: usize) {}

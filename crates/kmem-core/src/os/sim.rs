@@ -323,7 +323,7 @@ impl<P: Platform> Process for Sim<P> {
         self.is_traced.load(Ordering::Relaxed) != 0
     }
 
-    fn trace_alloc(&self, _at: usize, _bytes: u64, weight: u64) {
+    fn trace_alloc(&self, _at: usize, _bytes: u64, weight: u64, _calls: &[usize]) {
         self.traced.fetch_add(weight, Ordering::Relaxed);
     }
 

@@ -40,13 +40,19 @@ fn probes_for_memory_profilers_are_reached_with_samples_and_their_frees() {
         return;
     }
     let library = library().expect("a library to test");
+    // As the kernel finds the calls for a tracer.
+    let frames = if cfg!(target_arch = "x86_64") {
+        "info symbol *(long *)($rbp + 8)\n info symbol *(long *)(*(long *)$rbp + 8)"
+    } else {
+        "info symbol *(long *)($x29 + 8)\n info symbol *(long *)(*(long *)$x29 + 8)"
+    };
     let script = format!(
         "set environment LD_PRELOAD {}\n\
          break main\n\
          run\n\
          break -probe-stap otel_memory:alloc\n\
          commands\n silent\n printf \"sample %lu bytes for %lu\\n\", $_probe_arg1, $_probe_arg2\n \
-         backtrace\n continue\n end\n\
+         backtrace\n {frames}\n continue\n end\n\
          break -probe-stap otel_memory:free\n\
          commands\n silent\n printf \"freed\\n\"\n continue\n end\n\
          continue\n",
@@ -67,4 +73,8 @@ fn probes_for_memory_profilers_are_reached_with_samples_and_their_frees() {
     assert!((15..=65).contains(&samples), "{samples} samples\n{}", outcome.story());
     assert_eq!(lines_with("freed"), samples, "{}", outcome.story());
     assert_eq!(lines_with(" in grow ()"), samples, "{}", outcome.story());
+    for function in ["grow + ", "main + "] {
+        let found = outcome.stdout.lines().filter(|line| line.starts_with(function)).count();
+        assert_eq!(found, samples, "{function}: {}", outcome.story());
+    }
 }

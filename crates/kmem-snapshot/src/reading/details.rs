@@ -50,7 +50,7 @@ impl OfSize {
 
 impl Reading {
     /// The objects of a row by age, the youngest first. Empty where the ages of all of them are not
-    /// known. The books know ages by call site alone, so rows that are parts of one have none, as
+    /// known. The books know ages by call site alone. So rows that are parts of one have none, as
     /// those of one group or of one node.
     #[must_use]
     pub fn ages(&self, site: &Site) -> Vec<OfAge> {

@@ -10,6 +10,7 @@
 //! profiler.
 
 use crate::sync::{AtomicU16, Ordering};
+use kmem_layout::site::MAX_DEPTH;
 
 /// A counter of the tracers that wait for a probe. Only they write it.
 struct Semaphore(#[cfg_attr(miri, allow(dead_code))] AtomicU16);
@@ -26,62 +27,134 @@ pub(super) fn is_traced() -> bool {
 }
 
 /// An instruction that does nothing, with its note: name, semaphore, registers of the arguments.
+/// The note goes into a section that is not loaded. A byte goes into one by which a tracer learns
+/// that prelink(8) moved the object.
 #[cfg(not(miri))]
 macro_rules! probe {
-    ($name:literal, $semaphore:ident, $registers:literal, $($operands:tt)*) => {
-        // SAFETY: the instruction does nothing. The rest goes into a section that is not loaded. A
-        // byte goes into one by which a tracer learns that prelink(8) moved the object.
-        unsafe {
-            core::arch::asm!(
-                "990: nop",
-                ".pushsection .note.stapsdt,\"\",\"note\"",
-                ".balign 4",
-                ".4byte 992f - 991f, 994f - 993f, 3",
-                "991: .asciz \"stapsdt\"",
-                "992: .balign 4",
-                "993: .8byte 990b",
-                ".8byte _.stapsdt.base",
-                ".8byte {semaphore}",
-                ".asciz \"otel_memory\"",
-                concat!(".asciz \"", $name, "\""),
-                concat!(".asciz \"", $registers, "\""),
-                "994: .balign 4",
-                ".popsection",
-                ".ifndef _.stapsdt.base",
-                ".pushsection .stapsdt.base,\"aGR\",\"progbits\",.stapsdt.base,comdat",
-                ".weak _.stapsdt.base",
-                ".hidden _.stapsdt.base",
-                "_.stapsdt.base: .space 1",
-                ".size _.stapsdt.base, 1",
-                ".popsection",
-                ".endif",
-                semaphore = sym $semaphore,
-                $($operands)*
-                options(nostack, preserves_flags),
-            )
-        }
+    ($name:literal, $registers:literal) => {
+        concat!(
+            "990: nop\n",
+            ".pushsection .note.stapsdt,\"\",\"note\"\n",
+            ".balign 4\n",
+            ".4byte 992f - 991f, 994f - 993f, 3\n",
+            "991: .asciz \"stapsdt\"\n",
+            "992: .balign 4\n",
+            "993: .8byte 990b\n",
+            ".8byte _.stapsdt.base\n",
+            ".8byte {semaphore}\n",
+            ".asciz \"otel_memory\"\n",
+            ".asciz \"",
+            $name,
+            "\"\n.asciz \"",
+            $registers,
+            "\"\n",
+            "994: .balign 4\n",
+            ".popsection\n",
+            ".ifndef _.stapsdt.base\n",
+            ".pushsection .stapsdt.base,\"aGR\",\"progbits\",.stapsdt.base,comdat\n",
+            ".weak _.stapsdt.base\n",
+            ".hidden _.stapsdt.base\n",
+            "_.stapsdt.base: .space 1\n",
+            ".size _.stapsdt.base, 1\n",
+            ".popsection\n",
+            ".endif",
+        )
     };
 }
 
-/// The probe of an allocation of `bytes` at `at`, which stands for `weight` bytes.
+/// A frame, as the kernel follows frames: the address of the next one, and a return address.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Frame {
+    next: usize,
+    ret: usize,
+}
+
+/// The probe of an allocation of `bytes` at `at`, which stands for `weight` bytes. `calls` are the
+/// return addresses of the calls that led to it, innermost first.
+///
+/// Tracers in the kernel follow frame pointers, which neither this library nor most programs have.
+/// So at the probe the frame pointer leads to frames that are made up of `calls`. Tracers that read
+/// unwind tables, as debuggers do, find the true frames.
 #[inline(never)]
-pub(super) fn alloc(at: usize, bytes: u64, weight: u64) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    probe!("alloc", ALLOC, "8@%rdi 8@%rsi 8@%rdx",
-        in("rdi") at, in("rsi") bytes, in("rdx") weight,);
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
-    probe!("alloc", ALLOC, "8@x0 8@x1 8@x2", in("x0") at, in("x1") bytes, in("x2") weight,);
-    #[cfg(miri)]
-    let _ = (at, bytes, weight);
+pub(super) fn alloc(at: usize, bytes: u64, weight: u64, calls: &[usize]) {
+    let mut frames = [Frame { next: 0, ret: 0 }; MAX_DEPTH as usize];
+    let first = &raw const frames as usize;
+    for ((nth, frame), &ret) in (1..).zip(&mut frames).zip(calls) {
+        let next = if nth < calls.len() { first + nth * size_of::<Frame>() } else { 0 };
+        *frame = Frame { next, ret };
+    }
+    #[cfg(not(miri))]
+    reach_alloc(at, bytes, weight, if calls.is_empty() { 0 } else { first });
+    // They are in memory until here.
+    core::hint::black_box((&frames, at, bytes, weight));
+}
+
+/// Reaches the probe with the frame pointer `frames`; 0: with its own.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[unsafe(naked)]
+extern "C" fn reach_alloc(at: usize, bytes: u64, weight: u64, frames: usize) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset 6, -16",
+        "test rcx, rcx",
+        "cmovne rbp, rcx",
+        probe!("alloc", "8@%rdi 8@%rsi 8@%rdx"),
+        "pop rbp",
+        ".cfi_restore 6",
+        ".cfi_def_cfa_offset 8",
+        "ret",
+        ".cfi_endproc",
+        semaphore = sym ALLOC,
+    )
+}
+
+/// Reaches the probe with the frame pointer `frames`; 0: with its own.
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[unsafe(naked)]
+extern "C" fn reach_alloc(at: usize, bytes: u64, weight: u64, frames: usize) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "stp x29, x30, [sp, #-16]!",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset 29, -16",
+        ".cfi_offset 30, -8",
+        "cmp x3, #0",
+        "csel x29, x3, x29, ne",
+        probe!("alloc", "8@x0 8@x1 8@x2"),
+        "ldp x29, x30, [sp], #16",
+        ".cfi_restore 29",
+        ".cfi_restore 30",
+        ".cfi_def_cfa_offset 0",
+        "ret",
+        ".cfi_endproc",
+        semaphore = sym ALLOC,
+    )
 }
 
 /// The probe of the free of a sample at `at`.
 #[inline(never)]
 pub(super) fn free(at: usize) {
+    #[cfg(not(miri))]
+    macro_rules! reach {
+        ($registers:literal, $register:tt) => {
+            // SAFETY: the instruction does nothing.
+            unsafe {
+                core::arch::asm!(
+                    probe!("free", $registers),
+                    semaphore = sym FREE,
+                    in($register) at,
+                    options(nostack, preserves_flags),
+                )
+            }
+        };
+    }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    probe!("free", FREE, "8@%rdi", in("rdi") at,);
+    reach!("8@%rdi", "rdi");
     #[cfg(all(target_arch = "aarch64", not(miri)))]
-    probe!("free", FREE, "8@x0", in("x0") at,);
+    reach!("8@x0", "x0");
     #[cfg(miri)]
     let _ = (at, &FREE);
 }

@@ -174,8 +174,8 @@ impl Process for Linux {
         probes::is_traced()
     }
 
-    fn trace_alloc(&self, at: usize, bytes: u64, weight: u64) {
-        probes::alloc(at, bytes, weight);
+    fn trace_alloc(&self, at: usize, bytes: u64, weight: u64, calls: &[usize]) {
+        probes::alloc(at, bytes, weight, calls);
     }
 
     fn trace_free(&self, at: usize) {
