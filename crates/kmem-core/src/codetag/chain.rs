@@ -566,9 +566,9 @@ impl Chain {
         if self.wrappers > 0 { known.get(self.wrappers).copied() } else { None }
     }
 
-    /// All return addresses, and their number.
-    pub(super) fn calls(&self) -> ([usize; MAX_DEPTH as usize], usize) {
-        (self.frames, self.len)
+    /// All return addresses.
+    pub(super) fn calls(&self) -> &[usize] {
+        &self.frames[..self.len]
     }
 
     /// The key of its site. A call without callers has that of the call.

@@ -255,19 +255,24 @@ impl Sites {
         caller: CallSite,
         work: impl FnOnce(&[usize]),
     ) {
-        let found = Cell::new(([0; MAX_DEPTH as usize], 0));
         let caller = match caller.static_tag() {
             None => self.without_frame(platform, caller),
             Some(_) => CallSite::NOBODY,
         };
+        // It is called where the chain is: callers of `malloc` may have little stack.
+        let work = Cell::new(Some(work));
+        let once = |calls: &[usize]| {
+            if let Some(work) = work.take() {
+                work(calls);
+            }
+        };
         if caller.address > CallSite::NOBODY.address {
             self.unwinder.tag_of_chain(platform, caller, Depth::of(MAX_DEPTH), |chain| {
-                found.set(chain.calls());
+                once(chain.calls());
                 Found::New(TagId(TAG_NONE))
             });
         }
-        let (calls, len) = found.get();
-        work(&calls[..len]);
+        once(&[]);
     }
 
     /// The return address of the innermost call of the program that led to a call in the allocator

@@ -10,6 +10,7 @@
 //! profiler.
 
 use crate::sync::{AtomicU16, Ordering};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 use kmem_layout::site::MAX_DEPTH;
 
 /// A counter of the tracers that wait for a probe. Only they write it.
@@ -62,35 +63,34 @@ macro_rules! probe {
     };
 }
 
-/// A frame, as the kernel follows frames: the address of the next one, and a return address.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Frame {
-    next: usize,
-    ret: usize,
-}
-
 /// The probe of an allocation of `bytes` at `at`, which stands for `weight` bytes. `calls` are the
 /// return addresses of the calls that led to it, innermost first.
 ///
-/// Tracers in the kernel follow frame pointers, which neither this library nor most programs have.
-/// So at the probe the frame pointer leads to frames that are made up of `calls`. Tracers that read
-/// unwind tables, as debuggers do, find the true frames.
+/// Tracers in the kernel follow frame pointers, which on x86-64 neither this library nor most
+/// programs have. So at the probe the frame pointer leads to frames that are made up of `calls`.
+/// Tracers that read unwind tables, as debuggers do, find the true frames.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(never)]
 pub(super) fn alloc(at: usize, bytes: u64, weight: u64, calls: &[usize]) {
+    /// A frame, as the kernel follows frames: the address of the next one, and a return address.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Frame {
+        next: usize,
+        ret: usize,
+    }
     let mut frames = [Frame { next: 0, ret: 0 }; MAX_DEPTH as usize];
     let first = &raw const frames as usize;
     for ((nth, frame), &ret) in (1..).zip(&mut frames).zip(calls) {
         let next = if nth < calls.len() { first + nth * size_of::<Frame>() } else { 0 };
         *frame = Frame { next, ret };
     }
-    #[cfg(not(miri))]
     reach_alloc(at, bytes, weight, if calls.is_empty() { 0 } else { first });
     // They are in memory until here.
-    core::hint::black_box((&frames, at, bytes, weight));
+    core::hint::black_box(&frames);
 }
 
-/// Reaches the probe with the frame pointer `frames`; 0: with its own.
+/// Reaches the probe with the frame pointer `frames`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[unsafe(naked)]
 extern "C" fn reach_alloc(at: usize, bytes: u64, weight: u64, frames: usize) {
@@ -99,8 +99,7 @@ extern "C" fn reach_alloc(at: usize, bytes: u64, weight: u64, frames: usize) {
         "push rbp",
         ".cfi_def_cfa_offset 16",
         ".cfi_offset 6, -16",
-        "test rcx, rcx",
-        "cmovne rbp, rcx",
+        "mov rbp, rcx",
         probe!("alloc", "8@%rdi 8@%rsi 8@%rdx"),
         "pop rbp",
         ".cfi_restore 6",
@@ -111,23 +110,23 @@ extern "C" fn reach_alloc(at: usize, bytes: u64, weight: u64, frames: usize) {
     )
 }
 
-/// Reaches the probe with the frame pointer `frames`; 0: with its own.
+/// The probe of an allocation of `bytes` at `at`, which stands for `weight` bytes. Nearly all code
+/// of AArch64 has frame pointers.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline(never)]
+pub(super) fn alloc(at: usize, bytes: u64, weight: u64, _calls: &[usize]) {
+    #[cfg(not(miri))]
+    reach_alloc(at, bytes, weight);
+    #[cfg(miri)]
+    let _ = (at, bytes, weight);
+}
+
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 #[unsafe(naked)]
-extern "C" fn reach_alloc(at: usize, bytes: u64, weight: u64, frames: usize) {
+extern "C" fn reach_alloc(at: usize, bytes: u64, weight: u64) {
     core::arch::naked_asm!(
         ".cfi_startproc",
-        "stp x29, x30, [sp, #-16]!",
-        ".cfi_def_cfa_offset 16",
-        ".cfi_offset 29, -16",
-        ".cfi_offset 30, -8",
-        "cmp x3, #0",
-        "csel x29, x3, x29, ne",
         probe!("alloc", "8@x0 8@x1 8@x2"),
-        "ldp x29, x30, [sp], #16",
-        ".cfi_restore 29",
-        ".cfi_restore 30",
-        ".cfi_def_cfa_offset 0",
         "ret",
         ".cfi_endproc",
         semaphore = sym ALLOC,
