@@ -27,6 +27,7 @@
 //! pins    the slabs that tags keep from being given back
 //! sizes   live objects by tag and by size
 //! ages    live objects by tag and by age
+//! by_tag  counts of each tag, in bounded memory
 //! census  live objects by tag and by group, the slabs they pin, the size classes
 //! caches  the size classes, and the caches that the program named
 //! metadata  memory of the allocator's own tables
@@ -39,6 +40,7 @@
 mod accounting;
 mod ages;
 mod buddy;
+mod by_tag;
 mod caches;
 mod census;
 mod follow;

@@ -2,6 +2,7 @@
 
 use kmem_layout::time::{self, UNIT_MS};
 
+use super::by_tag::ByTag;
 use super::root::Root;
 use crate::clock;
 use crate::memory::Memory;
@@ -12,8 +13,6 @@ const BOUNDS: [u64; 6] = [1, 10, 60, 600, 3600, 86_400];
 const COUNTS: usize = BOUNDS.len() + 2;
 /// The counts of one tag.
 type Counts = [Count; COUNTS];
-/// Most memory of all counts.
-const MAX: u64 = 64 << 20;
 
 /// Bytes and number of allocations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,11 +39,7 @@ pub struct OfAge {
 pub struct Ages {
     /// The word of this moment; 0: times are not noted.
     now: u32,
-    /// By tag; none where the tag has no allocation.
-    by_tag: Vec<Option<Box<Counts>>>,
-    /// Memory that is left for counts, and memory that they take.
-    room: u64,
-    held: u64,
+    by_tag: ByTag<Box<Counts>>,
 }
 
 impl Ages {
@@ -57,18 +52,12 @@ impl Ages {
             Memory::Core(_) => 0,
         };
         let now = if root.has_times() { newest.max(clock).max(1) } else { 0 };
-        Self { now, room: room.min(MAX), ..Self::default() }
+        Self { now, by_tag: ByTag::with_room(room) }
     }
 
     /// Memory of the counts, in bytes.
     pub(super) fn memory(&self) -> u64 {
-        self.held
-    }
-
-    fn has_room(&mut self, bytes: u64) -> bool {
-        let Some(room) = self.room.checked_sub(bytes) else { return false };
-        (self.room, self.held) = (room, self.held + bytes);
-        true
+        self.by_tag.memory()
     }
 
     /// Adds an allocation of `bytes` with this time. It is left out if there is no room.
@@ -78,23 +67,10 @@ impl Ages {
             0 => COUNTS - 1,
             _ => BOUNDS.iter().take_while(|&&bound| bound <= age_s).count(),
         };
-        if !matches!(self.by_tag.get(tag as usize), Some(Some(_))) {
-            self.make(tag as usize);
-        }
-        let counts = self.by_tag.get_mut(tag as usize).and_then(Option::as_mut);
+        let counts = self.by_tag.of(tag, size_of::<Counts>(), Box::default);
         if let Some(count) = counts.and_then(|counts| counts.get_mut(nth)) {
             count.bytes = count.bytes.saturating_add(bytes);
             count.calls += 1;
-        }
-    }
-
-    #[cold]
-    fn make(&mut self, tag: usize) {
-        let more = (tag + 1).saturating_sub(self.by_tag.len());
-        let bytes = more * size_of::<Option<Box<Counts>>>() + size_of::<Counts>();
-        if self.has_room(bytes as u64) {
-            self.by_tag.resize(self.by_tag.len() + more, None);
-            self.by_tag[tag] = Some(Box::default());
         }
     }
 
@@ -102,7 +78,7 @@ impl Ages {
     /// so are allocations that found no room.
     pub fn of(&self, tags: &[u32]) -> Vec<OfAge> {
         let mut sums = Counts::default();
-        for counts in tags.iter().filter_map(|&tag| self.by_tag.get(tag as usize)?.as_ref()) {
+        for counts in tags.iter().filter_map(|&tag| self.by_tag.get(tag)) {
             for (sum, count) in sums.iter_mut().zip(counts.iter()) {
                 sum.bytes = sum.bytes.saturating_add(count.bytes);
                 sum.calls += count.calls;
@@ -138,11 +114,12 @@ impl Ages {
 
 #[cfg(test)]
 mod tests {
+    use super::super::by_tag::MAX;
     use super::*;
 
     fn ages(room: u64) -> Ages {
         // A day and an hour after the start.
-        Ages { now: time::word(90_000 * 1000), room, ..Ages::default() }
+        Ages { now: time::word(90_000 * 1000), by_tag: ByTag::with_room(room) }
     }
 
     #[test]
