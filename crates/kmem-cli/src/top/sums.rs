@@ -29,7 +29,7 @@ impl Unit {
     /// The next one of which the reading has rows. Call sites and modules always have some.
     pub(super) fn next(self, reading: &Reading) -> Self {
         match self {
-            Self::Site if !reading.by_process().is_empty() => Self::Process,
+            Self::Site if reading.is_of_several() => Self::Process,
             Self::Site | Self::Process if !reading.by_group().is_empty() => Self::Group,
             Self::Site | Self::Process | Self::Group => Self::Module,
             Self::Module if !reading.by_class().is_empty() => Self::Class,

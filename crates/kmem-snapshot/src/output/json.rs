@@ -56,8 +56,7 @@ pub fn reading(reading: &Reading, rows: &[Site]) -> Value {
 
 fn add_counts(json: &mut Value, reading: &Reading, site: &Site) {
     // Of several processes, each row would have to be found in each of them.
-    let is_one = reading.by_process().is_empty();
-    let ages = if is_one { reading.ages(site) } else { Vec::new() };
+    let ages = if reading.is_of_several() { Vec::new() } else { reading.ages(site) };
     if !ages.is_empty() {
         json["ages"] = ages.iter().map(age).collect();
     }

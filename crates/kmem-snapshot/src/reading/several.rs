@@ -101,6 +101,12 @@ impl Reading {
         }
     }
 
+    /// True for a reading of several processes.
+    #[must_use]
+    pub fn is_of_several(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
     /// Live bytes and objects of each process, by pid; empty for a reading of one target.
     #[must_use]
     pub fn by_process(&self) -> Vec<ProcessTotal> {
