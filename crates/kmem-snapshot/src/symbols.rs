@@ -15,6 +15,7 @@
 //! by_build_id  names in files that no process maps
 //! bytes        an ELF file, read within a budget
 //! dead         files of a process that has ended
+//! live         files of a process that runs
 //! kept         names that are kept from one reading to the next
 //! loaded       modules of kmem's loader
 //! perf_map     names of code made at run time
@@ -28,6 +29,7 @@ mod debug_file;
 mod elf;
 mod functions;
 mod kept;
+mod live;
 mod loaded;
 mod metered;
 mod perf_map;
@@ -37,7 +39,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::ops::{Deref, Range};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,11 +52,10 @@ use crate::budget::Budget;
 use crate::core_file::CoreFile;
 use crate::maps::{Mapping, Maps};
 use crate::memory::Memory;
-use crate::process::{Process, open_regular};
+use crate::process::Process;
 use bytes::ReadSeek;
 use debug_file::SearchPath;
 pub(crate) use elf::Elf;
-use elf::build_id_in;
 use loaded::Loaded;
 use perf_map::PerfMap;
 
@@ -384,7 +385,7 @@ impl Modules {
             budget: budget.clone(),
             ..Self::default()
         };
-        let source = |mapping: &Mapping| source_of(process, &memory, maps, mapping);
+        let source = |mapping: &Mapping| live::source_of(process, &memory, maps, mapping);
         this.add(maps, addresses, &exe, source);
         // The program has a build id even if none of the addresses is in it.
         let mut own = maps.all().iter().filter(|mapping| mapping.path == exe);
@@ -560,50 +561,4 @@ impl Modules {
         let root = self.root.as_ref()?;
         Some(PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd())))
     }
-}
-
-/// Opens the file of a mapping of a live process.
-fn source_of(
-    process: &Process,
-    memory: &Memory,
-    maps: &Maps,
-    mapping: &Mapping,
-) -> Option<Box<dyn ReadSeek>> {
-    if mapping.path == "[vdso]" {
-        return elf::copy_image(memory, mapping);
-    }
-    if !mapping.is_file() {
-        return None;
-    }
-    // This is the mapped file itself, even if it has been deleted. Opening it needs privilege.
-    let by_mapping = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
-    if let Some(file) = debug_file::open(&process.path(&by_mapping), 0) {
-        return Some(Box::new(file));
-    }
-    if mapping.deleted {
-        return None;
-    }
-    let path = process.in_root(Path::new(&mapping.path));
-    let (file, metadata) = open_regular(&path, libc::O_NOFOLLOW).ok()?;
-    // Another inode number may mean that the file was replaced. Overlay file systems show other
-    // numbers here, so the build-id decides.
-    if metadata.ino() != mapping.inode && !same_build_id(memory, maps, mapping, &file) {
-        return None;
-    }
-    Some(Box::new(file))
-}
-
-/// Compares the build-id in memory with that of the file.
-fn same_build_id(memory: &Memory, maps: &Maps, mapping: &Mapping, file: &File) -> bool {
-    let same_file = |m: &&Mapping| {
-        (m.device, m.inode, &m.path) == (mapping.device, mapping.inode, &mapping.path)
-    };
-    let Some(first) = maps.all().iter().filter(same_file).find(|m| m.offset == 0) else {
-        return false;
-    };
-    let mut mapped = [0; 4096];
-    let mut on_disk = [0; 4096];
-    memory.read(first.start, &mut mapped).is_ok()
-        && file.read_exact_at(&mut on_disk, 0).is_ok()
-        && build_id_in(&mapped).is_some_and(|id| build_id_in(&on_disk).as_deref() == Some(&*id))
 }

@@ -275,7 +275,8 @@ impl Books {
         if mode == Mode::ON && self.sites.follow(platform, caller.site()) {
             task::follow_frames();
         }
-        // The tag of a chain is never cached, so it needs none of the care below.
+        // The tag of a chain is never cached, and that of a line with the care of `remember`. So it
+        // needs none of the care below.
         if mode == Mode::ON
             && let Some(tag) = self.sites.lookup_chain(platform, caller.site(), keep)
         {
