@@ -104,8 +104,8 @@ macro_rules! call_with_record {
 /// A call site that asks for memory, the group that pays, and how hard to try.
 ///
 /// # Invariants
-/// The address in the key is not 0 or 1. If it has the mark of a static tag, it is that of a tag
-/// that is loaded.
+/// The address in the key is that of [`CallSite::NOBODY`] or higher. If it has the mark of a static
+/// tag, it is that of a tag that is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The address of a [`CallSite`], with the group above it.
@@ -115,7 +115,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The call that returns to `ret`, of which the lower 48 bits count. 0 and 1 are no call site.
+    /// The call that returns to `ret`, of which the lower 48 bits count. 0 to 4 are no call site.
     #[inline]
     pub const fn at(ret: usize) -> Self {
         let address = ret & ADDRESS;
@@ -142,8 +142,8 @@ impl Caller {
     /// See [`Self::of_key`].
     #[inline(always)]
     pub const unsafe fn in_frame(key: usize, frame: usize) -> Self {
-        // INVARIANT: no return address is 0 or 1, and none has the mark of a static tag. The tag
-        // is loaded, by the contract.
+        // INVARIANT: no return address is that small, and none has the mark of a static tag. The
+        // tag is loaded, by the contract.
         Self { key, frame: frame & !MARKS }
     }
 

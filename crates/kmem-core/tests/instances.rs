@@ -238,7 +238,7 @@ fn a_long_run_grows_in_place_mostly_and_gives_everything_back() {
 #[test]
 fn a_cpu_that_only_has_large_blocks_keeps_them() {
     let a = fixed(64 << 20);
-    let block = a.alloc(100_000, Caller::at(3));
+    let block = a.alloc(100_000, Caller::at(13));
     // SAFETY: live, given up.
     unsafe { a.free(block) };
     let kept = a.stats().used;
@@ -251,12 +251,12 @@ fn a_cpu_that_only_has_large_blocks_keeps_them() {
 fn a_cpu_keeps_blocks_of_orders_up_to_huge_pages() {
     let a = fixed(64 << 20);
     for order in (0..=9).map(Order) {
-        let block = a.alloc_pages(order, Gfp::KERNEL, Caller::at(3));
+        let block = a.alloc_pages(order, Gfp::KERNEL, Caller::at(13));
         assert_eq!(block as usize % order.pages().bytes(), 0);
         // SAFETY: live, given up.
         unsafe { a.free_pages(block, order) };
         assert_eq!(
-            a.alloc_pages(order, Gfp::KERNEL, Caller::at(3)),
+            a.alloc_pages(order, Gfp::KERNEL, Caller::at(13)),
             block,
             "the last one comes first"
         );
@@ -271,7 +271,7 @@ fn a_cpu_keeps_blocks_of_orders_up_to_huge_pages() {
 /// Blocks of an order, which is not kept on arrays of its own.
 fn blocks(a: &'static Fixed, order: Order, count: usize) -> Vec<*mut u8> {
     let block = |_| {
-        let at = a.alloc_pages(order, Gfp::KERNEL, Caller::at(3));
+        let at = a.alloc_pages(order, Gfp::KERNEL, Caller::at(13));
         assert!(!at.is_null() && (at as usize).is_multiple_of(order.pages().bytes()));
         at
     };
@@ -290,7 +290,7 @@ fn blocks_and_runs_of_a_length_share_what_a_cpu_keeps() {
     for order in (4..=8).map(Order) {
         let bytes = order.pages().bytes();
         let all = blocks(a, order, 16);
-        assert_eq!(books(a), BTreeMap::from([(3, (16 * bytes as u64, 16))]));
+        assert_eq!(books(a), BTreeMap::from([(13, (16 * bytes as u64, 16))]));
         free_blocks(a, order, all);
         assert!(books(a).is_empty());
         let more = a.stats().used - kept;
@@ -299,7 +299,7 @@ fn blocks_and_runs_of_a_length_share_what_a_cpu_keeps() {
         let block = blocks(a, order, 1)[0];
         // SAFETY: live, given up.
         unsafe { a.free(block) };
-        let run = a.alloc(bytes, Caller::at(4));
+        let run = a.alloc(bytes, Caller::at(14));
         assert_eq!(run, block, "a run takes the block that was freed last");
         // SAFETY: live, given up.
         unsafe { a.free(run) };
@@ -314,7 +314,7 @@ fn blocks_and_runs_of_a_length_share_what_a_cpu_keeps() {
 #[test]
 fn a_run_that_lies_at_no_multiple_of_its_length_serves_no_block() {
     let a = fixed(64 << 20);
-    let alloc = |pages: usize| a.alloc(pages << 12, Caller::at(4));
+    let alloc = |pages: usize| a.alloc(pages << 12, Caller::at(14));
     for order in (4..=8).map(Order) {
         let pages = order.pages().0 as usize;
         let (first, run) = (alloc(9), alloc(pages));
@@ -342,7 +342,7 @@ fn zeroed_blocks_are_zero_beside_those_that_a_cpu_keeps() {
         // SAFETY: live blocks of that length.
         all.iter().for_each(|&at| unsafe { at.write_bytes(7, bytes) });
         free_blocks(a, order, all);
-        let zeroed = a.alloc_pages(order, Gfp::ZERO, Caller::at(3));
+        let zeroed = a.alloc_pages(order, Gfp::ZERO, Caller::at(13));
         // SAFETY: a live block of that length.
         let contents = unsafe { std::slice::from_raw_parts(zeroed, bytes) };
         assert!(contents.iter().all(|&byte| byte == 0));

@@ -188,7 +188,7 @@ fn any_one_call_may_fail() {
         for i in 0..200u32 {
             a.platform().run_on(i / 50);
             let size = [8, 200, 3000, 20_000][i as usize % 4];
-            let at: *mut u64 = a.alloc_percpu(size, 8, Gfp::NOWARN, Caller::at(3)).cast();
+            let at: *mut u64 = a.alloc_percpu(size, 8, Gfp::NOWARN, Caller::at(13)).cast();
             if at.is_null() {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Sites of an interpreter's lines: see [`crate::frames`].
 //!
 //! ```text
-//! cache[key & 4095]          as for return addresses: the key of an instruction
+//! cache[key % 4096]          as for return addresses: the key of an instruction, marked
 //! kept[hash(key)]            key | tag, code, epoch     more of them, behind the cache
 //! codes[hash(block)]         block, length, epoch       code objects with keys in either
 //! passages[hash(C site, key)]                           calls from outside of the interpreter
@@ -22,7 +22,6 @@ use core::array;
 
 use kmem_layout::word::{TAG_MASK, TAG_NONE, TAG_OTHER};
 
-use super::cache::{CACHE_SLOTS, CACHE_WORD};
 use super::passages::Passages;
 use super::tag::{FRAME, Key};
 use super::{CallSite, Names, Sites, Table};
@@ -203,7 +202,7 @@ impl Sites {
             None => {
                 if let Some(tag) = lines.find(now.key, now.block) {
                     if keep {
-                        self.remember(now.key, tag);
+                        self.remember(FRAME | now.key, tag);
                     }
                     return Some(tag);
                 }
@@ -314,7 +313,7 @@ impl Sites {
         match below {
             None => {
                 lines.keep(now.key, slot, tag);
-                self.remember(now.key, tag);
+                self.remember(FRAME | now.key, tag);
             }
             Some(site) => {
                 lines.passages.keep(generation, [site.0 as usize, now.key], tag);
@@ -366,14 +365,7 @@ impl Sites {
         let len = lines.lens[set][way].load(Ordering::Relaxed) as usize;
         lines.epochs[set][way].fetch_add(1, Ordering::AcqRel);
         lines.generation.fetch_add(1, Ordering::AcqRel);
-        for (number, slot) in self.filled().iter().enumerate() {
-            let word = slot.load(Ordering::Relaxed);
-            // The lowest bit of the key is that of the slot's number.
-            let key = (word >> CACHE_WORD << 1) as usize | number & 1;
-            if key.wrapping_sub(start) < len {
-                let _ = slot.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
-            }
-        }
+        self.forget_addresses(start, len);
     }
 
     /// Forgets calls from objects that may be gone.
@@ -391,12 +383,10 @@ impl Sites {
     }
 }
 
-const _: () = assert!(CACHE_SLOTS.is_multiple_of(2));
-
 /// The return address of a call, also where the key names a frame: then it is in the call's record.
 #[inline]
 fn return_address(platform: &impl Platform, caller: CallSite) -> Option<usize> {
-    if caller.address & FRAME == 0 {
+    if !caller.is_in_frame() {
         return Some(caller.address);
     }
     let at = caller.frame.checked_add(8).filter(|_| caller.frame != 0)?;

@@ -4,9 +4,9 @@ use core::cell::Cell;
 
 use super::chain::{Depth, Found};
 use super::probes::State;
-use super::tag::{FRAME, Key};
+use super::tag::Key;
 use super::wrappers::Wrapper;
-use super::{CACHE_SLOTS, CallSite, Sites, Table};
+use super::{CallSite, Sites, Table};
 use crate::os::Platform;
 use crate::sync::Ordering;
 use crate::units::TagId;
@@ -39,7 +39,7 @@ impl Sites {
         if let Some(tag) = self.lookup_line(platform, &table, caller, keep) {
             return tag;
         }
-        if caller.address & FRAME != 0 {
+        if caller.is_in_frame() {
             let caller = self.without_frame(platform, caller);
             return self.lookup_code(platform, &table, caller, false);
         }
@@ -133,7 +133,7 @@ impl Sites {
         let is_through = frames.len() > 1 && frames.len() == wrappers as usize + 1;
         if table.root.depth.load(Ordering::Relaxed) < 2 && (is_alone || is_through) {
             self.probes.begin(tag, frames[0], is_alone);
-            self.filled()[frames[0] as usize % CACHE_SLOTS].store(0, Ordering::Relaxed);
+            self.forget_key(frames[0] as usize);
         }
     }
 
@@ -206,7 +206,7 @@ impl Sites {
             return Some(tag);
         }
         if self.interpreter().are_known()
-            && (caller.address & FRAME != 0 || self.interpreter().has_code(caller.address))
+            && (caller.is_in_frame() || self.interpreter().has_code(caller.address))
         {
             return None;
         }

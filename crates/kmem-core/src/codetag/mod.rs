@@ -1,7 +1,7 @@
 //! Code tags: the call site behind each tag number. Independent of allocation.
 //!
 //! ```text
-//! cache[key & 4095]   key << 17 ^ (live | tag)      direct-mapped, inside the instance
+//! cache[key % 4096]   key << 17 ^ (live | tag)      direct-mapped, inside the instance
 //! index[hash(key)]    tag                           open addressing, two slots per site
 //! sites[tag]          a return address, a static tag's names, or a chain of return addresses
 //! texts               copies of names and chains
@@ -43,7 +43,7 @@ use crate::os::stepped::{Part, Stepped};
 use crate::os::{Memory, Platform};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::TagId;
-use cache::{CACHE_SLOTS, Cache};
+use cache::Cache;
 use chain::Unwinder;
 use kmem_layout::root::RootBlock;
 use kmem_layout::site::{Site, Text, site_kind};
@@ -92,8 +92,8 @@ impl Sites {
     /// [`TAG_UNTAGGED`](kmem_layout::word::TAG_UNTAGGED).
     pub const fn new() -> Self {
         Self {
-            cache: [const { AtomicU64::new(0) }; CACHE_SLOTS],
-            aside: [const { AtomicU64::new(0) }; CACHE_SLOTS],
+            cache: cache::empty(),
+            aside: cache::empty(),
             is_aside: AtomicU32::new(0),
             sites: Stepped::new(),
             index: AtomicU64::new(0),

@@ -12,6 +12,7 @@
 use super::unloads::{Generation, Unloads};
 use super::unwind::{Base, Rule, Step};
 use super::wrappers::Wrapper;
+use crate::os::ADDRESS_BITS;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::PAGE_SIZE;
 
@@ -33,11 +34,17 @@ const OTHER: u64 = 3;
 const END: u64 = 0;
 const FRAME_POINTER: u64 = 1;
 
+/// Bits of a return address that a slot has.
+const REST: u32 = u64::BITS - RULE;
+/// Return addresses are multiples of this.
+const UNIT: usize = if cfg!(target_arch = "aarch64") { 4 } else { 1 };
+
 /// The slot of a return address, and the bits of the address that the slot's number does not have.
 /// Calls that are near to each other have near slots, so that a short program uses few pages.
 #[inline(always)]
 fn place(ret: usize) -> (usize, u64) {
-    (ret / NEAR % SLOTS, (ret / (NEAR * SLOTS) * NEAR + ret % NEAR) as u64)
+    let rest = ret / (NEAR * SLOTS) * (NEAR / UNIT) + ret % NEAR / UNIT;
+    (ret / NEAR % SLOTS, rest as u64)
 }
 
 /// The step in a word.
@@ -67,6 +74,9 @@ impl Rules {
     /// The word of a return address; 0 if the slot is empty. `None`: nothing is kept of it.
     #[inline(always)]
     fn word(&self, ret: usize) -> Option<u64> {
+        if !ret.is_multiple_of(UNIT) {
+            return None;
+        }
         let (slot, rest) = place(ret);
         if self.used.load(Ordering::Relaxed) >> (slot / PER_PAGE) & 1 == 0 {
             return None;
@@ -110,7 +120,8 @@ impl Rules {
 
     /// Keeps what was read in a generation.
     pub(super) fn keep(&self, ret: usize, code: Code, unloads: &Unloads, read_in: Generation) {
-        if read_in.settled().is_none() || ret >> 47 != 0 {
+        let (slot, rest) = place(ret);
+        if read_in.settled().is_none() || rest >> REST != 0 || !ret.is_multiple_of(UNIT) {
             return;
         }
         let rule = match code.rule {
@@ -121,7 +132,6 @@ impl Rules {
             Rule::FramePointer => OTHER << BASE | FRAME_POINTER,
             Rule::End => OTHER << BASE | END,
         };
-        let (slot, rest) = place(ret);
         // The fence below is for this word, too.
         if self.used.load(Ordering::Relaxed) >> (slot / PER_PAGE) & 1 == 0 {
             self.used.fetch_or(1 << (slot / PER_PAGE), Ordering::Relaxed);
@@ -151,7 +161,7 @@ impl Rules {
 const _: () = {
     assert!(SLOTS == PER_PAGE * u32::BITS as usize);
     // The address, the wrapper, the base, and both distances fill a word.
-    assert!(47 - SLOTS.trailing_zeros() + RULE == 64 && WRAPPER + 2 == RULE);
+    assert!(ADDRESS_BITS - (SLOTS * UNIT).trailing_zeros() <= REST && WRAPPER + 2 == RULE);
     assert!(Step::MAX_CFA == 1 << SAVED && Step::MAX_SAVED == 1 << (BASE - SAVED));
     assert!(Wrapper::Known as u64 == 1 && Wrapper::Chosen as u64 == 2);
 };
@@ -204,21 +214,21 @@ mod tests {
             code(Rule::FramePointer),
             Code { wrapper: Wrapper::Known, ..code(Rule::End) },
         ];
-        let base = 0x7fff_ffff_ffff - 200;
+        let base = 0x7fff_ffff_ff00;
         for (i, &rule) in all.iter().enumerate() {
-            known.keep(base + 5 * i, rule, known.unloads.generation());
+            known.keep(base + 5 * UNIT * i, rule, known.unloads.generation());
         }
         for (i, &rule) in all.iter().enumerate() {
-            assert_eq!(known.rules.find(base + 5 * i), Some(rule));
+            assert_eq!(known.rules.find(base + 5 * UNIT * i), Some(rule));
             let step = match rule {
                 Code { rule: Rule::Constant(step), wrapper } if wrapper != Wrapper::No => {
                     Some(step)
                 }
                 _ => None,
             };
-            assert_eq!(known.rules.step_from_wrapper(base + 5 * i), step);
-            assert_eq!(known.rules.find(base + 5 * i - NEAR * SLOTS), None);
-            assert_eq!(known.rules.find((base + 5 * i) ^ 1), None);
+            assert_eq!(known.rules.step_from_wrapper(base + 5 * UNIT * i), step);
+            assert_eq!(known.rules.find(base + 5 * UNIT * i - NEAR * SLOTS), None);
+            assert_eq!(known.rules.find((base + 5 * UNIT * i) ^ 1), None);
         }
         assert_eq!(known.rules.find(0), None);
         assert_eq!(known.rules.find(1), None);

@@ -48,8 +48,9 @@ impl StaticTag {
 
 /// Set in the address of a static tag; no return address has it.
 const STATIC: usize = 1 << 49;
-/// Set in the address of an instruction of an interpreter. On Linux no address has it.
-pub(super) const FRAME: usize = if cfg!(kmem_linux) { 1 << 47 } else { 0 };
+/// Set in the address of an instruction of an interpreter. Static tags have even addresses, and so
+/// have these instructions.
+pub(super) const FRAME: usize = STATIC | 1;
 /// The bits of an address that a key has. A kernel's addresses are those of the upper half, where
 /// all bits above are those of the highest one.
 const ADDRESS: usize = (1 << 48) - 1;
@@ -71,7 +72,8 @@ const fn unpacked(bits: usize) -> usize {
 /// An address with the mark is that of a static tag that is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallSite {
-    /// The address, with bit 49 set for a static tag. Never 0 or 1.
+    /// The address, with bit 49 set for a static tag. With bit 0, too, it is that of an
+    /// interpreter's instruction. At least that of [`Self::NOBODY`].
     pub(crate) address: usize,
     /// Address of the call's record on the stack: the caller's frame pointer, then the return
     /// address. 0 if unknown. It need not be valid.
@@ -79,12 +81,12 @@ pub struct CallSite {
 }
 
 impl CallSite {
-    /// No call site. No return address has this value. Unlike 0 and 1, it never looks cached.
-    pub const NOBODY: Self = Self { address: 2, frame: 0 };
+    /// No call site. No return address has this value. Unlike those below, it never looks cached.
+    pub const NOBODY: Self = Self { address: 4, frame: 0 };
 
     /// Address of a call site on a thread that runs an interpreter, in other code than the
     /// interpreter's own. It never looks cached.
-    pub(crate) const BELOW_FRAME: usize = FRAME | 3;
+    pub(crate) const BELOW_FRAME: usize = FRAME | Self::NOBODY.address;
 
     /// A static tag.
     #[inline(always)]
@@ -103,9 +105,15 @@ impl CallSite {
         Self { address: packed(tag as usize) | STATIC, frame: 0 }
     }
 
+    /// Returns whether it is on a thread that runs an interpreter.
+    pub(super) fn is_in_frame(self) -> bool {
+        self.address & FRAME == FRAME
+    }
+
     /// The static tag, if it is one.
     pub(crate) fn static_tag(self) -> Option<*const StaticTag> {
-        (self.address & STATIC != 0).then_some(unpacked(self.address & !STATIC) as *const StaticTag)
+        (self.address & FRAME == STATIC)
+            .then_some(unpacked(self.address & !STATIC) as *const StaticTag)
     }
 }
 

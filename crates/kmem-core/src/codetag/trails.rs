@@ -21,7 +21,7 @@
 //! not kept.
 
 use super::sequence::Sequence;
-use crate::os::Stack;
+use crate::os::{Stack, return_address};
 use crate::sync::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 use crate::units::TagId;
 use kmem_layout::site::MAX_DEPTH;
@@ -142,7 +142,8 @@ impl Wanted<'_> {
         }
         let word = |distance: usize| self.stack.word(self.record.wrapping_add(8 * distance));
         for (ret, at) in frames[1..].iter().zip(&kept.returns) {
-            if word(at.load(Ordering::Relaxed).into()) != Some(*ret as usize) {
+            let found = word(at.load(Ordering::Relaxed).into());
+            if found.map(return_address) != Some(*ret as usize) {
                 return false;
             }
         }

@@ -33,7 +33,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 
 use crate::os::functions::Functions;
-use crate::os::{CodeObject, Platform};
+use crate::os::{CodeObject, Platform, is_address};
 use crate::prng::mix;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use interpreter::{Found, Place};
@@ -412,10 +412,4 @@ impl Default for Frames {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Returns whether a number may be an address of a program's data.
-#[inline(always)]
-fn is_address(at: usize) -> bool {
-    at >= 4096 && at >> 47 == 0
 }

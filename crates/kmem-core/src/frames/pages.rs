@@ -5,7 +5,7 @@
 //! mapped. So a page that is gone can only be met by a pointer that is none, and it must be equal
 //! to one that was.
 
-use crate::os::Platform;
+use crate::os::{Platform, is_address};
 use crate::sync::{AtomicUsize, Ordering};
 
 const SLOTS: usize = 1024;
@@ -63,7 +63,7 @@ impl Pages {
     #[inline(never)]
     fn ask(&self, platform: &impl Platform, at: usize) -> Option<usize> {
         let mut word = [0; size_of::<usize>()];
-        let is_word = at.is_multiple_of(size_of::<usize>()) && at >> 47 == 0;
+        let is_word = at.is_multiple_of(size_of::<usize>()) && is_address(at);
         if !is_word || platform.peek(at, &mut word) != word.len() {
             return None;
         }

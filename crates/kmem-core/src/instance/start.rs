@@ -336,7 +336,7 @@ mod tests {
     use crate::class::SizeClass;
     use crate::os::linux::Linux;
     use crate::os::sim::Sim;
-    use crate::os::{Budget, Process};
+    use crate::os::{ADDRESS_BITS, Budget, Process};
     use crate::units::{Gfp, Order};
     use crate::{Caller, Instance, Kmem};
 
@@ -456,6 +456,17 @@ mod tests {
             assert!(!ledger.books.watch().any(), "{cut} steps");
             let known = A.alloc(100, Caller::at(0x4000 + cut));
             assert!(!known.is_null() && sites.cached(0x4000 + cut).is_some(), "{cut} steps");
+        }
+    }
+
+    #[test]
+    fn calls_at_all_addresses_of_a_program_are_found_by_fast_paths() {
+        static A: Kmem = Kmem::new();
+        for address in [0x40_0000, 0x2aaa_c0de_1238, (1 << ADDRESS_BITS) - 0x5558] {
+            let caller = Caller::at(address);
+            assert_eq!(A.sites().cached(caller.key()), None, "{address:#x}");
+            assert!(!A.alloc(100, caller).is_null());
+            assert!(A.sites().cached(caller.key()).is_some(), "{address:#x}");
         }
     }
 

@@ -39,6 +39,7 @@ pub mod task_word;
 pub use conf_source::ConfSource;
 pub use file::{File, Shape, SharedFile};
 use functions::Functions;
+pub(crate) use stack::{ADDRESS_BITS, is_address, return_address};
 pub use stack::{CodeObject, Stack};
 
 /// Most nodes with memory of their own. Nodes with higher numbers count as node 0.

@@ -1,6 +1,6 @@
 //! Frame pointers where no object tells frames: whether one leads to a caller.
 
-use crate::os::{Platform, Return};
+use crate::os::{Platform, Return, is_address, return_address};
 
 /// Most bytes of a frame of code that nothing describes.
 const MAX_GUESSED: usize = 16 << 10;
@@ -33,7 +33,9 @@ pub(super) fn leads(
     if pointer < sp.wrapping_sub(8) || pointer.wrapping_sub(sp) > MAX_GUESSED && pointer >= sp {
         return Lead::Nowhere;
     }
-    let Some(next) = word(pointer.wrapping_add(8)) else { return Lead::Nowhere };
+    let Some(next) = word(pointer.wrapping_add(8)).map(return_address) else {
+        return Lead::Nowhere;
+    };
     let lead = match platform.return_address(next) {
         Return::Unknown => return Lead::Maybe,
         Return::NoCall => return Lead::Nowhere,
@@ -41,9 +43,9 @@ pub(super) fn leads(
         Return::AfterCall => Lead::ToCaller,
     };
     for at in (sp..pointer).step_by(8) {
-        let Some(word) = word(at) else { return Lead::Nowhere };
-        let is_address = word >= 4096 && word >> 47 == 0 && !(sp..=pointer).contains(&word);
-        if is_address && platform.return_address(word) == Return::AfterCall {
+        let Some(word) = word(at).map(return_address) else { return Lead::Nowhere };
+        let is_far = is_address(word) && !(sp..=pointer).contains(&word);
+        if is_far && platform.return_address(word) == Return::AfterCall {
             return Lead::Nowhere;
         }
     }

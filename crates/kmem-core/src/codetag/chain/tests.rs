@@ -1,7 +1,7 @@
 //! Chains over made-up stacks and rules.
 
 use super::*;
-use crate::os::{Budget, Clock, CodeObject, Console, Cpus, Memory, Process};
+use crate::os::{ADDRESS_BITS, Budget, Clock, CodeObject, Console, Cpus, Memory, Process};
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
@@ -166,11 +166,12 @@ fn stack(cfa: u32, saved: u32) -> Rule {
     Rule::Constant(Step { base: Base::Stack, cfa, saved })
 }
 
-const A: usize = 0x1_0011;
-const B: usize = 0x1_0021;
-const C: usize = 0x1_0031;
-const D: usize = 0x1_0041;
-const E: usize = 0x1_0051;
+/// Code at the highest addresses of a program.
+const A: usize = (1 << ADDRESS_BITS) - 0xf0;
+const B: usize = A + 16;
+const C: usize = B + 16;
+const D: usize = C + 16;
+const E: usize = D + 16;
 
 /// A chain of four calls. The frame at A has 4 words and saves the frame pointer. That at B has 3
 /// words. That at C counts from the frame pointer, and D is where the thread begins.
@@ -410,7 +411,8 @@ fn a_chain_ends_at_what_cannot_be_a_frame() {
     };
     let mut machine = Machine::of(Vec::new());
     // The frame ends at the top of the stack, above it, and where no code is.
-    for (cfa, last) in [(13, Some(0)), (13, Some(4095)), (13, Some(1 << 47)), (14, None)] {
+    for (cfa, last) in [(13, Some(0)), (13, Some(4095)), (13, Some(1 << ADDRESS_BITS)), (14, None)]
+    {
         good(&mut machine);
         found.rule(A, stack(3, 0));
         found.rule(B, stack(cfa - 3, 0));

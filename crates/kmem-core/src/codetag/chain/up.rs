@@ -1,6 +1,7 @@
 //! The caller of a frame, by the rule of its return address.
 
 use super::super::unwind::{Base, Step};
+use crate::os::{is_address, return_address};
 
 /// Most bytes from one frame to the next.
 const MAX_FRAME: usize = 1 << 20;
@@ -47,7 +48,6 @@ impl Up {
     /// The return address below a stack pointer. `None`: it cannot be one.
     #[inline(always)]
     pub(super) fn ret(cfa: usize, mut word: impl FnMut(usize) -> Option<usize>) -> Option<usize> {
-        // The first page and the upper half of the address space hold no code of a program.
-        word(cfa - 8).filter(|&ret| ret >= 4096 && ret >> 47 == 0)
+        word(cfa - 8).map(return_address).filter(|&ret| is_address(ret))
     }
 }

@@ -59,18 +59,16 @@ pub(super) use weak;
 #[inline]
 pub fn thread_pointer() -> usize {
     let tp: usize;
-    // SAFETY: reads the first word of the thread control block, which points to itself.
-    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads a register, or the first word of the thread control block, which points to
+    // itself.
     unsafe {
+        #[cfg(target_arch = "x86_64")]
         core::arch::asm!(
             "mov {}, fs:0",
             out(reg) tp,
             options(nostack, pure, readonly, preserves_flags)
         );
-    }
-    // SAFETY: reads a register only.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
+        #[cfg(target_arch = "aarch64")]
         core::arch::asm!(
             "mrs {}, tpidr_el0",
             out(reg) tp,
