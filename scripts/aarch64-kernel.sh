@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 #
 # Restartable sequences on AArch64, under a kernel of Debian's in an emulated machine of two CPUs.
-# qemu-user has none of these. Tests of the core run there, and a program whose threads migrate and
-# take signals under libkmem.so. The kernel is kept in target/aarch64-kernel.
+# qemu-user has none of these. It has no addresses above 2^47 either, where this kernel puts
+# programs. Tests of the core run there, and a program whose threads migrate and take signals under
+# libkmem.so. The kernel is kept in target/aarch64-kernel.
 #
 #	scripts/aarch64-kernel.sh [--seconds N]
 #
@@ -50,12 +51,12 @@ for library in ld-linux-aarch64.so.1 libc.so.6 libgcc_s.so.1; do
 done
 while read -r test path; do
   aarch64-linux-gnu-strip -g -o "$root/bin/$test" "$path"
-done < <(cargo test --no-run -p kmem-core --target "$linux" --test slots --test percpu \
+done < <(cargo test --no-run -p kmem-core --target "$linux" --lib --test slots --test percpu \
   --message-format json | python3 -c '
 import json, sys
 for line in sys.stdin:
     message = json.loads(line)
-    if message.get("executable") and message["target"]["kind"] == ["test"]:
+    if message.get("executable") and message["profile"]["test"]:
         print(message["target"]["name"], message["executable"])')
 cargo build --release -p kmem-preload --target "$linux"
 aarch64-linux-gnu-strip -g -o "$root/lib/libkmem.so" "target/$linux/release/libkmem.so"
@@ -64,6 +65,7 @@ cat >"$root/commands" <<'COMMANDS'
 KMEM_TEST_RSEQ=1 /bin/slots rseq_
 /bin/percpu no_addition
 /bin/percpu threads_
+/bin/kmem_core codetag:: calls:: objects:: functions:: start:: vdso::
 LD_PRELOAD=/lib/libkmem.so /bin/stress 4 3 7 migrate interrupt churn
 COMMANDS
 (cd "$root" && find . | cpio -o -H newc 2>/dev/null | gzip -1 >"$work/initrd.gz")

@@ -54,6 +54,10 @@ PROPTEST_CASES=2 timeout "$seconds" cargo test -p kmem-core --target "$linux" \
   --test slots --test instances --test tags --test percpu --test linux
 PROPTEST_CASES=2 timeout "$seconds" cargo test -p kmem-core --target "$linux" \
   --test memory -- mempool:: rhashtable::
+# Call sites and their callers have other addresses and other frames there.
+timeout "$seconds" cargo test -p kmem-core --target "$linux" --lib -- \
+  codetag:: calls:: objects:: functions:: start::
+cargo check -p kmem-cli --target "$linux"
 # The library serves a program there, and refuses a kernel with longer pages.
 cargo build --release -p kmem-preload --target "$linux"
 library=$PWD/target/$linux/release/libkmem.so

@@ -35,7 +35,7 @@ pub(super) fn listen(name: &str) -> io::Result<OwnedFd> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
+        *to = libc::c_char::from_ne_bytes([from]);
     }
     let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
     // SAFETY: `bind` reads `len` bytes. `address` outlives the call and has as many: `sun_path`

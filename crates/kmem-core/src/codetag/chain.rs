@@ -3,7 +3,7 @@
 //! ```text
 //! record:  the caller's frame pointer, the return address   (made by the allocation function)
 //! CFA      = record + 16, the caller's stack pointer after the call
-//! step:    rule of the return address --> CFA of the caller --> next return address, below it
+//! step:    rule of the return address --> CFA of the caller --> next return address, in its frame
 //! ```
 //!
 //! Each step takes a [`Rule`] from the cache, or from the tables of the object that has the code.
@@ -35,7 +35,7 @@ use super::rules::{Code, Rules};
 use super::tag::{CallSite, Key};
 use super::trails::{Trail, Trails, Wanted};
 use super::unloads::{Generation, Unloads};
-use super::unwind::{Base, Rule, Step, rule};
+use super::unwind::{Base, IS_AARCH64, Rule, Step, rule};
 use super::wrappers::{Wrapper, Wrappers};
 use crate::frames::Frames;
 use crate::os::{Platform, Return, Stack};
@@ -371,6 +371,8 @@ impl Unwinder {
         }
         let Some(mut pointer) = word(record) else { return trail.spoil() };
         let (mut pointer_at, mut sp, mut guessed) = (record, record + 16, false);
+        // Without a table, a frame of AArch64 may reach further than its record.
+        let mut is_sp_known = true;
         loop {
             let ret = chain.frames[chain.len - 1];
             let kept = rules.and_then(|rules| rules.find(ret));
@@ -393,7 +395,11 @@ impl Unwinder {
                 return;
             }
             let step = match code.rule {
-                Rule::Constant(step) => step,
+                Rule::Constant(step) if is_sp_known => step,
+                Rule::Constant(step) => match step.by_pointer() {
+                    Some(step) => step,
+                    None => return trail.spoil(),
+                },
                 Rule::FramePointer if kept.is_some() => {
                     guessed = true;
                     Step::RECORD
@@ -401,7 +407,8 @@ impl Unwinder {
                 Rule::FramePointer => {
                     // Other code may come to a place where no object is.
                     trail.spoil();
-                    match leads(platform, sp, pointer, &mut word) {
+                    let from = if is_sp_known { sp } else { pointer };
+                    match leads(platform, from, pointer, &mut word) {
                         Lead::Nowhere => return,
                         Lead::Maybe => {}
                         Lead::ToCaller => {
@@ -413,6 +420,7 @@ impl Unwinder {
                 }
                 Rule::End => return,
             };
+            is_sp_known = !IS_AARCH64 || matches!(code.rule, Rule::Constant(_));
             if step.base == Base::Frame {
                 trail.add_pointer(pointer_at, pointer);
             }
@@ -420,7 +428,7 @@ impl Unwinder {
             if let Some((at, saved)) = up.saved {
                 (pointer_at, pointer) = (at, saved);
             }
-            trail.add_return(up.cfa - 8);
+            trail.add_return(up.at);
             chain.frames[chain.len] = up.ret;
             chain.len += 1;
             sp = up.cfa;
@@ -505,7 +513,8 @@ impl Walk<'_> {
         let step = rules.step_from_wrapper(address)?;
         let sp = record + 16;
         let base = if step.base == Base::Stack { sp } else { word(record)? };
-        Some([address, Up::ret(Up::cfa(step, sp, base)?, word)?])
+        let (_, ret) = Up::ret(step, sp, Up::cfa(step, sp, base)?, word)?;
+        Some([address, ret])
     }
 }
 

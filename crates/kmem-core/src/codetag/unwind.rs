@@ -5,12 +5,13 @@
 //! return address. A [`Rule`] is that constant. Frames that take more to describe end a chain.
 //!
 //! Nothing here allocates or panics. Where a table is damaged, or has what no compiler writes for
-//! x86-64, the chain ends. Registers are those of x86-64.
+//! the machine, the chain ends.
 //!
-//! | part                        | source                                          |
-//! |-----------------------------|-------------------------------------------------|
-//! | `.eh_frame_hdr`, `.eh_frame`| Linux Standard Base 5.0, Core, 10.6             |
-//! | instructions                | DWARF 5, 6.4.2; `DW_CFA_GNU_*` of GCC           |
+//! | part                        | source                                               |
+//! |-----------------------------|------------------------------------------------------|
+//! | `.eh_frame_hdr`, `.eh_frame`| Linux Standard Base 5.0, Core, 10.6                  |
+//! | instructions                | DWARF 5, 6.4.2; `DW_CFA_GNU_*` of GCC                |
+//! | registers                   | psABI of x86-64, 3.6.2; DWARF for AArch64 (aadwarf64)|
 
 use crate::os::CodeObject;
 
@@ -20,9 +21,13 @@ mod reader;
 use cfa::{Place, Row};
 use reader::{Pointers, Reader};
 
-const FRAME_POINTER: u64 = 6;
-const STACK_POINTER: u64 = 7;
-const RETURN_ADDRESS: u64 = 16;
+/// A frame of AArch64 has the return address above the caller's frame pointer, and anywhere. One of
+/// x86-64 has it at the end.
+pub(super) const IS_AARCH64: bool = cfg!(target_arch = "aarch64");
+
+const FRAME_POINTER: u64 = if IS_AARCH64 { 29 } else { 6 };
+const STACK_POINTER: u64 = if IS_AARCH64 { 31 } else { 7 };
+const RETURN_ADDRESS: u64 = if IS_AARCH64 { 30 } else { 16 };
 
 /// The start of an `.eh_frame_hdr` in the form that all linkers write. That is version 1, a pointer
 /// of four bytes from its own place, a count of four bytes, and a sorted table. The table has pairs
@@ -30,8 +35,7 @@ const RETURN_ADDRESS: u64 = 16;
 const HEADER: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 
 /// Steps from the frame of a function to that of its caller, at one return address. The canonical
-/// frame address (CFA) is the caller's stack pointer when the function has returned. The return
-/// address is right below it.
+/// frame address (CFA) is the caller's stack pointer when the function has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     /// The CFA is a register plus a constant.
@@ -49,8 +53,8 @@ pub(super) struct Step {
     pub(super) base: Base,
     /// Words from the register to the CFA.
     pub(super) cfa: u32,
-    /// Words from the place where the caller's frame pointer is saved to the CFA; 0: it is still in
-    /// the register.
+    /// Words from the place where the caller's frame pointer is saved to the CFA. 0 or
+    /// [`Self::AT_STACK`]: it is still in the register.
     pub(super) saved: u32,
 }
 
@@ -64,12 +68,35 @@ pub(super) enum Base {
 }
 
 impl Step {
+    /// Value of `saved` for a frame whose return address is at the stack pointer. On AArch64 alone.
+    pub(super) const AT_STACK: u32 = 1;
     /// Fewer words than this to a CFA.
     pub(super) const MAX_CFA: u32 = 1 << 17;
     /// Fewer words than this to a saved frame pointer.
     pub(super) const MAX_SAVED: u32 = 1 << 10;
     /// A function that begins by saving its caller's frame pointer and making its own.
     pub(super) const RECORD: Self = Self { base: Base::Frame, cfa: 2, saved: 2 };
+
+    /// Words from the return address to the CFA. `None`: it is at the stack pointer.
+    #[inline(always)]
+    pub(super) fn ret(self) -> Option<u32> {
+        match self.saved {
+            saved if !IS_AARCH64 || saved == 0 => Some(1),
+            Self::AT_STACK => None,
+            saved => Some(saved - 1),
+        }
+    }
+
+    /// The step of a frame whose stack pointer is not known. `None`: there is none. The frame
+    /// pointer leads to where it saved that of its caller.
+    #[inline(always)]
+    pub(super) fn by_pointer(self) -> Option<Self> {
+        match self.base {
+            Base::Stack if self.saved <= Self::AT_STACK => None,
+            Base::Stack => Some(Self { base: Base::Frame, cfa: self.saved, saved: self.saved }),
+            Base::Frame => Some(self),
+        }
+    }
 }
 
 /// The rule for a function of `object`, at the call in it that returns to `ret`.
@@ -138,6 +165,8 @@ impl<'a> Common<'a> {
                     }
                     b'L' => data.skip(1)?,
                     b'S' => is_signal = true,
+                    // Return addresses are signed with the second key. Frames have tagged memory.
+                    b'B' | b'G' if IS_AARCH64 => {}
                     _ => return None,
                 }
             }
@@ -218,13 +247,16 @@ fn simple(row: &Row) -> Option<Step> {
         FRAME_POINTER => Base::Frame,
         _ => return None,
     };
-    if row.ret != Place::Saved(-8) {
-        return None;
-    }
+    let Place::Saved(ret) = row.ret else { return None };
     let saved = match row.pointer {
-        Place::Same => 0,
-        Place::Saved(offset) => words(offset.checked_neg()?, 2..Step::MAX_SAVED)?,
-        Place::Other => return None,
+        Place::Same if ret == -8 => 0,
+        Place::Same if IS_AARCH64 && base == Base::Stack && ret.checked_neg()? == offset => {
+            Step::AT_STACK
+        }
+        Place::Saved(pointer) if ret == if IS_AARCH64 { pointer.checked_add(8)? } else { -8 } => {
+            words(pointer.checked_neg()?, 2..Step::MAX_SAVED)?
+        }
+        _ => return None,
     };
     Some(Step { base, cfa: words(offset, 1..Step::MAX_CFA)?, saved })
 }

@@ -65,7 +65,10 @@ mod known {
     pub(super) fn set(_: usize) {}
 }
 
-/// Elsewhere no interpreter is found, so no thread has a word.
+/// True where frames are found. Interpreters are known by their code for x86-64.
+const ARE_FOUND: bool = cfg!(all(kmem_linux, target_arch = "x86_64", not(miri)));
+
+/// Elsewhere no interpreter is looked for, so no thread has a word.
 #[cfg(not(all(kmem_linux, target_arch = "x86_64", not(miri))))]
 mod word {
     pub(super) fn get() -> usize {
@@ -129,9 +132,11 @@ impl Frames {
         }
     }
 
-    /// Looks for an interpreter from now on.
+    /// Looks for an interpreter from now on, where frames can be found.
     pub fn want(&self) {
-        self.state.store(WANTED, Ordering::Relaxed);
+        if ARE_FOUND {
+            self.state.store(WANTED, Ordering::Relaxed);
+        }
     }
 
     /// Returns whether an interpreter is known.
@@ -260,8 +265,8 @@ impl Frames {
         (frame != 0).then_some(frame)
     }
 
-    /// A number for the instruction that the calling thread's interpreter runs, below 2^47. `None`:
-    /// the thread runs none. About 30 instructions where all is known.
+    /// A number for the instruction that the calling thread's interpreter runs, even and an
+    /// address. `None`: the thread runs none. About 30 instructions where all is known.
     #[inline(always)]
     pub fn key(&self, platform: &impl Platform) -> Option<usize> {
         let place = word::get();

@@ -22,6 +22,8 @@ use core::ptr::NonNull;
 use crate::sync::AtomicU32;
 use crate::units::PAGE_SIZE;
 
+#[cfg(not(loom))]
+mod address;
 mod conf_source;
 mod file;
 pub mod functions;
@@ -36,10 +38,11 @@ pub mod stepped;
 #[cfg(all(not(loom), any(test, miri, not(kmem_linux))))]
 pub mod task_word;
 
+#[cfg(not(loom))]
+pub(crate) use address::{ADDRESS_BITS, is_address, return_address};
 pub use conf_source::ConfSource;
 pub use file::{File, Shape, SharedFile};
 use functions::Functions;
-pub(crate) use stack::{ADDRESS_BITS, is_address, return_address};
 pub use stack::{CodeObject, Stack};
 
 /// Most nodes with memory of their own. Nodes with higher numbers count as node 0.

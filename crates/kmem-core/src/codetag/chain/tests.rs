@@ -432,6 +432,34 @@ fn a_chain_ends_at_what_cannot_be_a_frame() {
 }
 
 #[test]
+#[cfg(target_arch = "aarch64")]
+fn a_frame_of_aarch64_may_have_its_record_anywhere() {
+    let found = Found::default();
+    let mut machine = Machine::of(vec![0; 24]);
+    // A's frame is words 3 to 8 with its record at 4. B's is 9 to 12 with a return address alone.
+    (machine.words[1], machine.words[2]) = (machine.at(4), A);
+    (machine.words[4], machine.words[5]) = (machine.at(14), B);
+    machine.words[9] = C;
+    // C has no table, and its record is at word 14 of a frame of unknown end. D's is at word 18.
+    (machine.words[14], machine.words[15]) = (machine.at(18), D);
+    (machine.words[18], machine.words[19]) = (0, E);
+    found.rule(A, stack(6, 5));
+    found.rule(B, stack(4, Step::AT_STACK));
+    found.rule(D, stack(3, 3));
+    found.rule(E, Rule::End);
+    for _ in 0..2 {
+        assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, D, E]);
+    }
+    // Without a record, the frame of D cannot be found.
+    found.rule(D, stack(3, Step::AT_STACK));
+    assert_eq!(found.chain(&machine, A, 1, 8), [A, B, C, D]);
+    // C returns to words that are signed.
+    found.rule(D, Rule::End);
+    machine.words[5] |= 0x55 << 48;
+    assert_eq!(found.chain(&machine, A, 1, 3), [A, B, C]);
+}
+
+#[test]
 fn without_a_table_the_frame_pointer_leads_on_if_it_leads_upwards() {
     let found = Found::default();
     let mut machine = Machine::of(vec![0; 16]);

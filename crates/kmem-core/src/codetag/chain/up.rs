@@ -10,6 +10,8 @@ const MAX_FRAME: usize = 1 << 20;
 pub(super) struct Up {
     /// The stack pointer behind the frame.
     pub(super) cfa: usize,
+    /// Place of the return address.
+    pub(super) at: usize,
     /// The return address.
     pub(super) ret: usize,
     /// Place and value of the caller's frame pointer, if the frame saved it.
@@ -28,13 +30,13 @@ impl Up {
     ) -> Option<Self> {
         let base = if step.base == Base::Stack { sp } else { pointer };
         let cfa = Self::cfa(step, sp, base)?;
-        let ret = Self::ret(cfa, &mut word)?;
+        let (at, ret) = Self::ret(step, sp, cfa, &mut word)?;
         let mut saved = None;
-        if step.saved != 0 {
+        if step.saved > Step::AT_STACK {
             let at = cfa.wrapping_sub(8 * step.saved as usize);
             saved = Some((at, word(at).filter(|_| at >= sp)?));
         }
-        Some(Self { cfa, ret, saved })
+        Some(Self { cfa, at, ret, saved })
     }
 
     /// The stack pointer behind a frame, from the value of the step's register. `None`: it cannot
@@ -45,9 +47,16 @@ impl Up {
         (cfa >= sp + 8 && cfa - sp <= MAX_FRAME).then_some(cfa)
     }
 
-    /// The return address below a stack pointer. `None`: it cannot be one.
+    /// Place and value of the return address of a frame. `None`: it cannot be one.
     #[inline(always)]
-    pub(super) fn ret(cfa: usize, mut word: impl FnMut(usize) -> Option<usize>) -> Option<usize> {
-        word(cfa - 8).map(return_address).filter(|&ret| is_address(ret))
+    pub(super) fn ret(
+        step: Step,
+        sp: usize,
+        cfa: usize,
+        mut word: impl FnMut(usize) -> Option<usize>,
+    ) -> Option<(usize, usize)> {
+        let at = step.ret().map_or(sp, |words| cfa.wrapping_sub(8 * words as usize));
+        let ret = word(at).map(return_address).filter(|&ret| is_address(ret) && at >= sp)?;
+        Some((at, ret))
     }
 }

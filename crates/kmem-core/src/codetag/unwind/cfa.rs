@@ -1,7 +1,7 @@
 //! The instructions that describe a function, one row of registers after the other.
 
 use super::reader::Reader;
-use super::{Common, FRAME_POINTER, RETURN_ADDRESS};
+use super::{Common, FRAME_POINTER, IS_AARCH64, RETURN_ADDRESS};
 
 /// States that a function remembers at a time; compilers nest one.
 const REMEMBERED: usize = 4;
@@ -170,6 +170,8 @@ impl Row {
                 self.set(code.unsigned()?, Place::Other);
                 code.unsigned()?;
             }
+            // AARCH64_negate_ra_state, _with_pc: the return address is signed from here on.
+            0x2c | 0x2d if IS_AARCH64 => {}
             // GNU_args_size
             0x2e => {
                 code.unsigned()?;

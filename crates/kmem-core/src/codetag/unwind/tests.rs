@@ -19,10 +19,10 @@ const SAME_VALUE: u8 = 0x08;
 const EXPRESSION: u8 = 0x10;
 const ADVANCE: u8 = 0x40;
 const OFFSET: u8 = 0x80;
-const RBP: u8 = 6;
-const RSP: u8 = 7;
-const R10: u8 = 10;
-const RETURN: u8 = 16;
+const POINTER: u8 = FRAME_POINTER as u8;
+const STACK: u8 = STACK_POINTER as u8;
+const OTHER: u8 = 10;
+const RETURN: u8 = RETURN_ADDRESS as u8;
 
 /// A function: its first address, its length, and its instructions.
 type Function<'a> = (usize, u32, &'a [u8]);
@@ -35,7 +35,7 @@ fn entry(bytes: &mut Vec<u8>, content: &[u8]) {
 }
 
 /// The bytes of an object with functions in ascending order, all under one CIE. At their entry the
-/// CFA is rsp + 8.
+/// CFA is the stack pointer + 8, and the return address is there, as on x86-64.
 fn table(augmentation: &str, functions: &[Function<'_>]) -> Vec<u8> {
     let mut header = vec![1, 0x1b, 0x03, 0x3b];
     header.extend((FRAMES as i32 - 4).to_ne_bytes());
@@ -45,7 +45,7 @@ fn table(augmentation: &str, functions: &[Function<'_>]) -> Vec<u8> {
     cie.extend(augmentation.bytes());
     // Alignments of code and data, the register of the return address, the encoding of pointers.
     cie.extend([0, 1, 0x78, RETURN, 1, 0x1b]);
-    cie.extend([DEF_CFA, RSP, 8, OFFSET | RETURN, 1]);
+    cie.extend([DEF_CFA, STACK, 8, OFFSET | RETURN, 1]);
     entry(&mut frames, &cie);
     for (start, len, instructions) in functions {
         let at = FRAMES + frames.len();
@@ -90,7 +90,7 @@ fn a_rule_is_that_of_the_call_before_the_return_address() {
         ADVANCE | 1,
         DEF_CFA_OFFSET,
         16,
-        OFFSET | RBP,
+        OFFSET | POINTER,
         2,
         ADVANCE | 4,
         DEF_CFA_OFFSET,
@@ -119,15 +119,15 @@ fn a_frame_may_count_from_the_frame_pointer_and_restore_a_state() {
         ADVANCE | 1,
         DEF_CFA_OFFSET,
         16,
-        OFFSET | RBP,
+        OFFSET | POINTER,
         2,
         ADVANCE | 3,
         DEF_CFA_REGISTER,
-        RBP,
+        POINTER,
         ADVANCE | 20,
         REMEMBER,
         DEF_CFA,
-        RSP,
+        STACK,
         8,
         ADVANCE | 1,
         RESTORE,
@@ -151,7 +151,10 @@ fn the_longest_distances_are_the_limits_of_a_step() {
     assert_eq!(cfa(12), Rule::End);
     let saved = |words: u32| {
         let number = [words as u8 & 0x7f | 0x80, (words >> 7) as u8];
-        rule_of(&[&[OFFSET | RBP][..], &number].concat(), 10)
+        let pointer = [&[OFFSET | POINTER][..], &number].concat();
+        let above = [(words - 1) as u8 & 0x7f | 0x80, ((words - 1) >> 7) as u8];
+        let ret = if IS_AARCH64 { [&[OFFSET | RETURN][..], &above].concat() } else { vec![] };
+        rule_of(&[pointer, ret].concat(), 10)
     };
     let most = Step::MAX_SAVED - 1;
     assert_eq!(saved(most), stack(1, most));
@@ -166,17 +169,38 @@ fn frames_that_take_more_than_constants_end_a_chain() {
     let plt = [DEF_CFA_EXPRESSION, 4, 0x77, 8, 0x80, 0];
     assert_eq!(rule_of(&plt, 10), Rule::End);
     // A function that aligns its stack counts from another register.
-    assert_eq!(rule_of(&[DEF_CFA, R10, 0], 10), Rule::End);
-    assert_eq!(rule_of(&[EXPRESSION, RBP, 2, 0x76, 0], 10), Rule::End);
+    assert_eq!(rule_of(&[DEF_CFA, OTHER, 0], 10), Rule::End);
+    assert_eq!(rule_of(&[EXPRESSION, POINTER, 2, 0x76, 0], 10), Rule::End);
     assert_eq!(rule_of(&[OFFSET | RETURN, 3], 10), Rule::End);
     // A thread begins here.
     assert_eq!(rule_of(&[UNDEFINED, RETURN], 10), Rule::End);
-    assert_eq!(rule_of(&[SAME_VALUE, RBP], 10), stack(1, 0));
+    assert_eq!(rule_of(&[SAME_VALUE, POINTER], 10), stack(1, 0));
     // A register of a number that no processor has, and an instruction that there is not.
     assert_eq!(rule_of(&[0x3f], 10), Rule::End);
     let start = ADDRESS + 0x1000;
     let signal = table("zRS", &[(start, 100, &[])]);
     assert_eq!(rule(&object(&signal), start + 10), Rule::End);
+}
+
+#[test]
+#[cfg(target_arch = "aarch64")]
+fn a_return_address_is_above_the_frame_pointer_or_at_the_stack_pointer() {
+    const SIGNED: u8 = 0x2d;
+    // stp x29, x30, [sp, -48]!; str x30, [sp, -32]!
+    assert_eq!(
+        rule_of(&[DEF_CFA_OFFSET, 48, OFFSET | POINTER, 6, OFFSET | RETURN, 5], 9),
+        stack(6, 6)
+    );
+    let alone = [SIGNED, DEF_CFA_OFFSET, 32, OFFSET | RETURN, 4];
+    assert_eq!(rule_of(&alone, 9), stack(4, Step::AT_STACK));
+    // str x30, [sp, 8] after sub sp, sp, 32; stp x30, x29
+    assert_eq!(rule_of(&[DEF_CFA_OFFSET, 32, OFFSET | RETURN, 3], 9), Rule::End);
+    assert_eq!(rule_of(&[OFFSET | POINTER, 5, OFFSET | RETURN, 6], 9), Rule::End);
+    // A function that did not save the return address.
+    assert_eq!(rule_of(&[SAME_VALUE, RETURN], 9), Rule::End);
+    let start = ADDRESS + 0x1000;
+    let signed = table("zRB", &[(start, 100, &[])]);
+    assert_eq!(rule(&object(&signed), start + 1), stack(1, 0));
 }
 
 #[test]
@@ -236,7 +260,8 @@ proptest! {
         for ret in [start + at, start + 1, start + 250, at, usize::MAX - at] {
             if let Rule::Constant(step) = rule(&object, ret) {
                 prop_assert!(step.cfa > 0 && step.cfa < Step::MAX_CFA);
-                prop_assert!(step.saved != 1 && step.saved < Step::MAX_SAVED);
+                prop_assert!(step.saved < Step::MAX_SAVED);
+                prop_assert!(IS_AARCH64 || step.saved != Step::AT_STACK);
             }
         }
     }

@@ -126,7 +126,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn the_functions_of_this_program_are_those_of_its_file() {
         static LINUX: Linux = Linux::new();
         let at = a_function_with_a_name as extern "C" fn() as usize;

@@ -12,6 +12,7 @@ use vdso::ClockFunction;
 
 mod accessible;
 pub mod call;
+mod calls;
 mod cgroup;
 mod configuration;
 mod cpus;

@@ -6,15 +6,14 @@
 //!
 //! Context: any, signal handlers included.
 
-use super::start::auxiliary;
-#[cfg(target_arch = "x86_64")]
-use super::start::weak;
+use super::calls::{CALL, ends_with_call};
+use super::start::{auxiliary, weak};
 use crate::os::functions::ELF_HEADER;
 use crate::os::{CodeObject, Return};
 use core::ffi::{CStr, c_char};
 use core::ops::Range;
 
-/// `struct dl_find_object` of x86-64.
+/// `struct dl_find_object` of x86-64 and AArch64.
 #[repr(C)]
 struct Found {
     flags: u64,
@@ -37,7 +36,6 @@ struct LinkMap {
 /// Calls `work` with the object that has the code at an address. `None`: there is none, or the C
 /// library cannot say. `peek` copies memory that may not be there, and returns whether all of it
 /// could be read.
-#[cfg(target_arch = "x86_64")]
 pub(super) fn with<T>(
     at: usize,
     peek: impl Fn(usize, &mut [u8]) -> bool,
@@ -48,7 +46,6 @@ pub(super) fn with<T>(
 
 /// Finds the object that has an address. This reads no memory of the object. The inner `None`:
 /// there is none. The outer one: the C library cannot say.
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn find(at: usize) -> Option<Option<Found>> {
     type Find = unsafe extern "C" fn(*mut core::ffi::c_void, *mut Found) -> i32;
@@ -69,7 +66,6 @@ fn find(at: usize) -> Option<Option<Found>> {
 
 /// Tells a return address from other words. `peek` copies memory that may be gone, and returns
 /// whether all of it could be read.
-#[cfg(target_arch = "x86_64")]
 #[inline(never)]
 pub(super) fn return_address(word: usize, peek: impl Fn(usize, &mut [u8]) -> bool) -> Return {
     // The call is the last instruction before the address.
@@ -87,76 +83,23 @@ pub(super) fn return_address(word: usize, peek: impl Fn(usize, &mut [u8]) -> boo
     }
 }
 
-/// `Unknown`: objects are not asked for.
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) fn return_address(_word: usize, _peek: impl Fn(usize, &mut [u8]) -> bool) -> Return {
-    Return::Unknown
-}
-
-/// Bytes of the longest call: an opcode, two bytes that say where the address lies, and a distance.
-/// A prefix may come before.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its code is not read"))]
-const CALL: usize = 7;
-
-/// Returns whether code may end with a call (Intel SDM, volume 2, `CALL`). A distance of four bytes
-/// follows the opcode `E8`. After `FF /2` the byte `ModRM` says what follows: no, one or four bytes
-/// of distance, and a byte before them for the register 4.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its code is not read"))]
-fn ends_with_call(code: [u8; CALL]) -> bool {
-    let is_call = |len: usize| {
-        let code = &code[CALL - len..];
-        let modrm = code[1];
-        let (kind, register) = (modrm >> 6, modrm & 7);
-        let has_more = kind != 3 && register == 4;
-        // In place of register 5, a distance alone.
-        let base = if has_more { code.get(2).map_or(0, |more| more & 7) } else { register };
-        let distance = match kind {
-            0 if base == 5 => 4,
-            1 => 1,
-            2 => 4,
-            _ => 0,
-        };
-        code[0] == 0xff && modrm >> 3 & 7 == 2 && 2 + usize::from(has_more) + distance == len
-    };
-    code[CALL - 5] == 0xe8 || (2..=CALL).any(is_call)
-}
-
 /// Returns whether the dynamic linker loaded the program. In a static program the function reads
 /// tables that the C library makes after its first allocations.
 ///
 /// The kernel says where it put the linker (`AT_BASE`), but not if the linker is the command:
 /// `ld.so ./program`. Then the vector has the program's own headers, which name a linker. glibc
 /// puts them there.
-#[cfg(target_arch = "x86_64")]
 fn is_dynamic() -> bool {
     auxiliary(libc::AT_BASE).is_some_and(|base| base != 0 || names_linker())
 }
 
 /// Returns whether the program's headers name a dynamic linker.
-#[cfg(target_arch = "x86_64")]
 pub(super) fn names_linker() -> bool {
     let kinds = program_head().and_then(|(_, head)| program_headers(head, 0));
     kinds.is_some_and(|mut kinds| kinds.any(|(kind, _)| kind == libc::PT_INTERP))
 }
 
-/// `None` of its headers is read; see [`with`].
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) fn names_linker() -> bool {
-    false
-}
-
-/// `None`: frame pointers are kept in nearly all code of AArch64, so its tables are not read.
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) fn with<T>(
-    _at: usize,
-    _peek: impl Fn(usize, &mut [u8]) -> bool,
-    _work: impl FnOnce(&CodeObject<'_>) -> T,
-) -> Option<T> {
-    None
-}
-
 /// The object that the dynamic linker found.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its tables are not read"))]
 fn object(found: &Found, peek: impl Fn(usize, &mut [u8]) -> bool) -> CodeObject<'static> {
     if found.link_map.is_null() {
         return CodeObject::BARE;
@@ -200,7 +143,6 @@ fn with_frames(
 
 /// Bounds of the program itself. There may be gaps between its segments, and then the dynamic
 /// linker knows it as several parts. `None`: its program headers are not in its first page.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its tables are not read"))]
 fn program(bias: usize) -> Option<(usize, usize)> {
     let (start, head) = program_head()?;
     let end = segments(head, bias)?.map(|segment| segment.bytes.end).max()?;
@@ -208,7 +150,6 @@ fn program(bias: usize) -> Option<(usize, usize)> {
 }
 
 /// First address and first page of the program itself. `None`: its program headers are elsewhere.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its tables are not read"))]
 fn program_head() -> Option<(usize, &'static [u8])> {
     let start = auxiliary(libc::AT_PHDR)?.checked_sub(ELF_HEADER)?;
     if start == 0 || !start.is_multiple_of(crate::units::PAGE_SIZE) {
@@ -282,7 +223,6 @@ const AT_ONCE: usize = 6;
 /// [`readable_segment`] of an object whose program headers are in a later segment. BOLT puts them
 /// there, at an address that is their offset in the file. They hold if the first one says so.
 /// Not inlined: callers of `malloc` may have little stack.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its tables are not read"))]
 #[cold]
 #[inline(never)]
 fn moved_segment(
@@ -318,7 +258,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn the_object_of_this_code_describes_its_frames() {
         let at = readable_segment as fn(_, _, _) -> _ as usize;
         let header = |object: &CodeObject<'_>| {
@@ -366,40 +305,6 @@ mod tests {
         assert_eq!(found(&later[..8], bias + 0x9000), None, "cut off");
         later[0] = header(libc::PT_PHDR, 4, offset as u64 + 8, 9 * HEADER as u64);
         assert_eq!(found(&later, bias + 0x9000), None, "other bytes");
-    }
-
-    #[test]
-    fn instructions_for_calls_are_known_by_their_last_bytes() {
-        let calls: [&[u8]; 12] = [
-            &[0xe8, 1, 2, 3, 4],
-            &[0xff, 0xd0],
-            &[0x41, 0xff, 0xd7],
-            &[0xff, 0x10],
-            &[0xff, 0x15, 1, 2, 3, 4],
-            &[0xff, 0x14, 0xc3],
-            &[0xff, 0x14, 0xc5, 1, 2, 3, 4],
-            &[0xff, 0x50, 8],
-            &[0xff, 0x54, 0x24, 8],
-            &[0xff, 0x90, 1, 2, 3, 4],
-            &[0xff, 0x94, 0x24, 1, 2, 3, 4],
-            &[0x41, 0xff, 0x54, 0x24, 8],
-        ];
-        let after = |bytes: &[u8]| {
-            let mut code = [0x90; CALL];
-            let len = bytes.len().min(CALL);
-            code[CALL - len..].copy_from_slice(&bytes[bytes.len() - len..]);
-            ends_with_call(code)
-        };
-        for call in calls {
-            assert!(after(call), "{call:x?}");
-            assert!(!after(&call[..call.len() - 1]), "{call:x?}, cut off");
-        }
-        // Jumps, a push, and padding.
-        let others: [&[u8]; 5] =
-            [&[0xe9, 1, 2, 3, 4], &[0xff, 0xe0], &[0xff, 0x25, 1, 2, 3, 4], &[0xff, 0x75, 8], &[]];
-        for other in others {
-            assert!(!after(other), "{other:x?}");
-        }
     }
 
     #[test]
