@@ -5,7 +5,10 @@
 # programs. Tests of the core run there, and a program whose threads migrate and take signals under
 # libkmem.so. The kernel is kept in target/aarch64-kernel.
 #
-#	scripts/aarch64-kernel.sh [--seconds N]
+#	scripts/aarch64-kernel.sh [--seconds N] [--product]
+#
+# With --product, the command is built for the machine, too (some 3 minutes). It must name the
+# callers behind a wrapper, also by signed return addresses, and the lines of a Python of Debian's.
 #
 # Needs root or a user who may run apt-get, qemu-system-aarch64, aarch64-linux-gnu-gcc and cpio.
 # Without them it records that it did not run (not-run.sh), and succeeds.
@@ -16,7 +19,8 @@ repository=$(realpath "$(dirname "$0")/..")
 . "$repository/scripts/options.sh"
 
 seconds=900
-read_options seconds "$@"
+product=0
+read_options "seconds product!" "$@"
 cd "$repository"
 
 for tool in qemu-system-aarch64 aarch64-linux-gnu-gcc cpio dpkg-deb apt-get; do
@@ -68,9 +72,33 @@ KMEM_TEST_RSEQ=1 /bin/slots rseq_
 /bin/kmem_core codetag:: calls:: objects:: functions:: start:: vdso::
 LD_PRELOAD=/lib/libkmem.so /bin/stress 4 3 7 migrate interrupt churn
 COMMANDS
+if [ "$product" = 1 ]; then
+  cargo build --release -p kmem-cli --target "$linux"
+  aarch64-linux-gnu-strip -g -o "$root/bin/kmem" "target/$linux/release/kmem"
+  for kind in none standard; do
+    aarch64-linux-gnu-gcc -O2 -mbranch-protection=$kind scripts/aarch64-kernel/callers.c \
+      -o "$root/bin/callers-$kind"
+    echo "/bin/kmem run --depth 3 -- /bin/callers-$kind" >>"$root/commands"
+  done
+  fetch_packages arm64 "$work" "$root/python" python3.11-minimal libpython3.11-minimal libexpat1 \
+    zlib1g
+  cp -L /usr/aarch64-linux-gnu/lib/libm.so.6 "$root/lib/"
+  cat >"$root/lines.py" <<'LINES'
+kept = []
+def red():
+    for i in range(3000): kept.append("x" * (200 + i % 10))
+def blue():
+    for i in range(100): kept.append(bytearray(5000))
+red(), blue()
+import os; os._exit(0)
+LINES
+  libraries=/python/usr/lib/aarch64-linux-gnu:/python/lib/aarch64-linux-gnu
+  echo "PYTHONHOME=/python/usr LD_LIBRARY_PATH=$libraries" \
+    "/bin/kmem run -- /python/usr/bin/python3.11 -S /lines.py" >>"$root/commands"
+fi
 (cd "$root" && find . | cpio -o -H newc 2>/dev/null | gzip -1 >"$work/initrd.gz")
 
-timeout "$seconds" qemu-system-aarch64 -M virt -cpu max -accel tcg,thread=multi -smp 2 -m 1024 \
+timeout "$seconds" qemu-system-aarch64 -M virt -cpu max -accel tcg,thread=multi -smp 2 -m 2048 \
   -display none -monitor none -no-reboot -nodefaults -serial "file:$work/said" \
   -kernel "$work"/kernel/boot/vmlinuz-* -initrd "$work/initrd.gz" \
   -append "console=ttyAMA0 quiet panic=-1" </dev/null
@@ -79,4 +107,20 @@ ended=$(grep -c '^== ended with 0' "$work/said" || true)
   cat "$work/said" >&2
   exit 1
 }
+# Function, bytes and objects of each row that must be there, as often as it must.
+has() {
+  [ "$(grep -cE "$2" "$work/said")" = "$1" ] || {
+    echo "aarch64-kernel.sh: not $1 lines like $2 in $work/said" >&2
+    exit 1
+  }
+}
+if [ "$product" = 1 ]; then
+  has 2 '^ +3\.3 KiB +30 +red '
+  has 2 '^ +7\.7 KiB +70 +blue '
+  has 2 '^ +11\.0 KiB +11 +from moss '
+  has 2 '^ +11\.0 KiB +11 +from leaf '
+  has 1 '300. +red.* /lines\.py:3'
+  has 1 '20. +blue.* /lines\.py:5'
+  echo "aarch64: kmem run names callers behind wrappers and lines of Python"
+fi
 echo "aarch64: restartable sequences keep every item, addition and block, on two CPUs"

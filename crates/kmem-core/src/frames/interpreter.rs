@@ -1,5 +1,6 @@
 //! The interpreter among the objects of a program, by its symbols.
 
+use super::getter;
 use super::layout::{COOKIE, FREE_THREADED, Layout, OFFSETS, VERSION};
 use super::word;
 use crate::os::Platform;
@@ -73,18 +74,22 @@ pub(super) fn find(
         return Some(Err(STRANGE));
     }
     let found = |place, layout| Found { place, code_type, layout };
-    let of_thread = |layout| {
+    let of_getter = |layout, is_global| {
         let get = if new_get != 0 { new_get } else { old_get };
-        match thread_word(platform, get) {
-            Some(word) => Ok(found(Place::Thread(word), layout)),
-            None => Err(&b"kmem: python: lines are not named: no thread state is found\n"[..]),
+        match getter::place(platform, get) {
+            Some(place) if matches!(place, Place::Global(_)) == is_global => {
+                Ok(found(place, layout))
+            }
+            _ => Err(&b"kmem: python: lines are not named: no thread state is found\n"[..]),
         }
     };
     Some(match Layout::of_minor(minor) {
-        Some((0, layout)) => of_thread(layout),
+        Some((0, layout)) => of_getter(layout, false),
+        // Locks of the C library lie before it. They have another size than on x86-64.
+        Some((_, layout)) if cfg!(target_arch = "aarch64") => of_getter(layout, true),
         Some((at, layout)) => Ok(found(Place::Global(runtime.wrapping_add(at)), layout)),
         None => match layout_of_runtime(platform, runtime, minor, hex) {
-            Ok(layout) => of_thread(layout),
+            Ok(layout) => of_getter(layout, false),
             Err(reason) => Err(reason),
         },
     })
@@ -115,83 +120,12 @@ fn layout_of_runtime(
     layout.filter(|_| offsets[VERSION] == u64::from_ne_bytes(hex)).ok_or(STRANGE)
 }
 
-/// Bytes of a function that returns the thread state.
-const GETTER: usize = 40;
-
-/// The word that a function loads and returns, by its code. The function is not called.
-fn thread_word(platform: &impl Platform, function: usize) -> Option<ThreadWord> {
-    let mut code = [0; GETTER];
-    if function == 0 || platform.peek(function, &mut code) != GETTER {
-        return None;
-    }
-    let (at, what) = load(&code)?;
-    let place = |number: u32| function.wrapping_add(at).wrapping_add(number as i32 as usize);
-    let mut pair = [0; 16];
-    match what {
-        Load::Offset(offset) => Some(ThreadWord::Static(offset as i32 as usize)),
-        Load::Indirect(distance) => {
-            let mut word = [0; 8];
-            let done = platform.peek(place(distance), &mut word) == word.len();
-            done.then(|| ThreadWord::Static(usize::from_ne_bytes(word)))
-        }
-        Load::Index(distance, offset) => {
-            let done = platform.peek(place(distance), &mut pair) == pair.len();
-            let [module, base] = [0, 8].map(|at| {
-                let bytes = pair[at..].first_chunk().copied().unwrap_or_default();
-                usize::from_ne_bytes(bytes)
-            });
-            let offset = base.wrapping_add(offset as i32 as usize);
-            (done && module != 0).then_some(ThreadWord::Module(module, offset))
-        }
-    }
-}
-
-/// A load of a word of thread-local storage (ELF handling for thread-local storage, x86-64).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
-    /// At a distance from the thread pointer.
-    Offset(u32),
-    /// At a distance that lies in a word, which is at a distance from the code.
-    Indirect(u32),
-    /// By a module and an offset, which lie at a distance from the code, and a further offset.
-    Index(u32, u32),
-}
-
-/// The first load of thread-local storage in code, and the place in the code that its distance
-/// counts from.
-fn load(code: &[u8; GETTER]) -> Option<(usize, Load)> {
-    (0..GETTER).find_map(|at| {
-        let has = |at: usize, bytes: &[u8]| code.get(at..).is_some_and(|it| it.starts_with(bytes));
-        let number = |at: usize| Some(u32::from_le_bytes(*code.get(at..)?.first_chunk()?));
-        if has(at, &[0x64, 0x48, 0x8b, 0x04, 0x25]) {
-            return Some((0, Load::Offset(number(at + 5)?)));
-        }
-        if has(at, &[0x48, 0x8b, 0x05]) && has(at + 7, &[0x64, 0x48, 0x8b, 0x00]) {
-            return Some((at + 7, Load::Indirect(number(at + 3)?)));
-        }
-        let calls = |at| has(at, &[0x66, 0x66, 0x48, 0xe8]) || has(at, &[0x66, 0x48, 0xff, 0x15]);
-        if has(at, &[0x66, 0x48, 0x8d, 0x3d]) && calls(at + 8) {
-            let offset = has(at + 16, &[0x48, 0x8b, 0x00]).then_some(0)?;
-            return Some((at + 8, Load::Index(number(at + 4)?, offset)));
-        }
-        if has(at, &[0x48, 0x8d, 0x3d]) && has(at + 7, &[0xe8]) {
-            let offset = match () {
-                () if has(at + 12, &[0x48, 0x8b, 0x00]) => 0,
-                () if has(at + 12, &[0x48, 0x8b, 0x40]) => {
-                    i32::from(*code.get(at + 15)? as i8).cast_unsigned()
-                }
-                () if has(at + 12, &[0x48, 0x8b, 0x80]) => number(at + 15)?,
-                () => return None,
-            };
-            return Some((at + 7, Load::Index(number(at + 3)?, offset)));
-        }
-        None
-    })
-}
+/// Bytes from the thread pointer to the word that leads to a thread's table of storage.
+const TABLE: usize = if cfg!(target_arch = "aarch64") { 0 } else { 8 };
 
 /// The address of a word of the calling thread's storage. `None`: the thread has none yet.
 pub(super) fn word_of_thread(platform: &impl Platform, place: ThreadWord) -> Option<usize> {
-    let thread = word::thread();
+    let thread = word::pointer();
     let read = |at: usize| {
         let mut bytes = [0; 8];
         (platform.peek(at, &mut bytes) == bytes.len()).then(|| usize::from_ne_bytes(bytes))
@@ -199,46 +133,14 @@ pub(super) fn word_of_thread(platform: &impl Platform, place: ThreadWord) -> Opt
     match place {
         ThreadWord::Static(offset) => Some(thread.wrapping_add(offset)),
         ThreadWord::Module(module, offset) => {
-            // glibc: the second word of a thread leads to its table of storage, which has two words
-            // for each module. The number of modules is in front of it.
-            let table = read(thread.wrapping_add(8))?;
+            // glibc: a word of a thread leads to its table of storage, which has two words for each
+            // module. The number of modules is in front of it.
+            let table = read(thread.wrapping_add(TABLE))?;
             if module > read(table.wrapping_sub(16))? {
                 return None;
             }
             let storage = read(table.wrapping_add(16 * module))?;
             super::is_address(storage).then(|| storage.wrapping_add(offset))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(start: &[u8]) -> Option<(usize, Load)> {
-        let mut code = [0x90; GETTER];
-        code[..start.len()].copy_from_slice(start);
-        load(&code)
-    }
-
-    #[test]
-    fn loads_of_thread_local_storage_are_known_by_their_code() {
-        let executable =
-            [0xf3, 0x0f, 0x1e, 0xfa, 0x64, 0x48, 0x8b, 4, 0x25, 0xf8, 0xff, 0xff, 0xff];
-        assert_eq!(of(&executable), Some((0, Load::Offset(-8i32 as u32))));
-        let library = [
-            [0x48, 0x83, 0xec, 8].as_slice(),
-            &[0x66, 0x48, 0x8d, 0x3d, 0xf4, 0xc9, 0x26, 0],
-            &[0x66, 0x66, 0x48, 0xe8, 0xdc, 0x10, 0xe3, 0xff],
-            &[0x48, 0x8b, 0],
-        ]
-        .concat();
-        assert_eq!(of(&library), Some((12, Load::Index(0x26_c9f4, 0))));
-        let early = [0x48, 0x8b, 5, 1, 2, 0, 0, 0x64, 0x48, 0x8b, 0, 0xc3];
-        assert_eq!(of(&early), Some((7, Load::Indirect(0x201))));
-        let local = [0x48, 0x8d, 0x3d, 1, 0, 0, 0, 0xe8, 9, 9, 9, 9, 0x48, 0x8b, 0x40, 0xf8];
-        assert_eq!(of(&local), Some((7, Load::Index(1, -8i32 as u32))));
-        assert_eq!(of(&[]), None);
-        assert_eq!(of(&[0x48, 0x8d, 0x3d, 1, 0, 0, 0, 0xe8, 9, 9, 9, 9, 0xc3]), None);
     }
 }

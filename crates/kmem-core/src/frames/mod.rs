@@ -23,6 +23,7 @@
 //!
 //! Context: any, signal handlers included. Lock-free.
 
+mod getter;
 mod interpreter;
 mod layout;
 mod lines;
@@ -41,23 +42,29 @@ use layout::Layout;
 pub use names::{Block, Name};
 use pages::Pages;
 
-#[cfg(all(kmem_linux, target_arch = "x86_64", not(miri)))]
+#[cfg(all(kmem_linux, not(miri)))]
 mod word {
+    use crate::os::linux::start;
+
     crate::os::linux::thread_word::define!("kmem_frames");
 
-    /// The thread pointer, which is the thread's number for CPython.
+    /// The thread's number for CPython.
     pub(super) fn thread() -> usize {
-        crate::os::linux::start::thread_pointer()
+        start::thread_number()
+    }
+
+    pub(super) fn pointer() -> usize {
+        start::thread_pointer()
     }
 }
 
 /// The thread state that the thread's word last led to, whose words could be read.
-#[cfg(all(kmem_linux, target_arch = "x86_64", not(miri)))]
+#[cfg(all(kmem_linux, not(miri)))]
 mod known {
     crate::os::linux::thread_word::define!("kmem_thread_state");
 }
 
-#[cfg(not(all(kmem_linux, target_arch = "x86_64", not(miri))))]
+#[cfg(not(all(kmem_linux, not(miri))))]
 mod known {
     pub(super) fn get() -> usize {
         0
@@ -65,17 +72,17 @@ mod known {
     pub(super) fn set(_: usize) {}
 }
 
-/// True where frames are found. Interpreters are known by their code for x86-64.
-const ARE_FOUND: bool = cfg!(all(kmem_linux, target_arch = "x86_64", not(miri)));
-
-/// Elsewhere no interpreter is looked for, so no thread has a word.
-#[cfg(not(all(kmem_linux, target_arch = "x86_64", not(miri))))]
+/// Elsewhere no interpreter is found, so no thread has a word.
+#[cfg(not(all(kmem_linux, not(miri))))]
 mod word {
     pub(super) fn get() -> usize {
         0
     }
     pub(super) fn set(_: usize) {}
     pub(super) fn thread() -> usize {
+        0
+    }
+    pub(super) fn pointer() -> usize {
         0
     }
 }
@@ -132,11 +139,9 @@ impl Frames {
         }
     }
 
-    /// Looks for an interpreter from now on, where frames can be found.
+    /// Looks for an interpreter from now on.
     pub fn want(&self) {
-        if ARE_FOUND {
-            self.state.store(WANTED, Ordering::Relaxed);
-        }
+        self.state.store(WANTED, Ordering::Relaxed);
     }
 
     /// Returns whether an interpreter is known.

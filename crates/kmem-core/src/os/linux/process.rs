@@ -22,18 +22,18 @@ impl Clock for Linux {
     }
 
     fn ticks(&self) -> u64 {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: every x86-64 CPU has a time-stamp counter.
-        return unsafe { core::arch::x86_64::_rdtsc() };
-        #[cfg(target_arch = "aarch64")]
-        {
-            let ticks: u64;
-            // SAFETY: Linux lets user mode read this register.
-            unsafe {
-                core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack))
-            };
-            // The counter runs at 24 MHz to 1 GHz. Scale it as if it were the slowest.
-            ticks << 5
+        // SAFETY: every x86-64 CPU has a time-stamp counter. Linux lets user mode read the register
+        // of AArch64.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            return core::arch::x86_64::_rdtsc();
+            #[cfg(target_arch = "aarch64")]
+            {
+                let ticks: u64;
+                core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack));
+                // The counter runs at 24 MHz to 1 GHz. Scale it as if it were the slowest.
+                ticks << 5
+            }
         }
     }
 

@@ -78,6 +78,16 @@ pub fn thread_pointer() -> usize {
     tp
 }
 
+/// The calling thread's number for the C library (`pthread_self`).
+#[inline]
+pub fn thread_number() -> usize {
+    if cfg!(target_arch = "x86_64") {
+        return thread_pointer();
+    }
+    // SAFETY: the function has no requirements.
+    unsafe { libc::pthread_self() as usize }
+}
+
 /// Offset in bytes of the rseq area from the thread pointer, and the CPU that the thread runs on.
 /// `None`: glibc (2.35 or later) registered no area.
 ///

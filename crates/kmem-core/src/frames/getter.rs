@@ -1,0 +1,69 @@
+//! The word that a function returns, by the function's code: a global one, or one of each thread.
+
+mod aarch64;
+mod x86_64;
+
+use super::interpreter::{Place, ThreadWord};
+use crate::os::Platform;
+
+/// Bytes of a function that returns the thread state.
+const GETTER: usize = 48;
+
+/// The place of the word that a function loads and returns, by its code. The function is not
+/// called.
+pub(super) fn place(platform: &impl Platform, function: usize) -> Option<Place> {
+    let mut code = [0; GETTER];
+    if function == 0 || platform.peek(function, &mut code) != GETTER {
+        return None;
+    }
+    let load = if cfg!(target_arch = "aarch64") {
+        aarch64::load(&code, function)?
+    } else {
+        x86_64::load(&code, function)?
+    };
+    let pair = |at: usize| {
+        let mut bytes = [0; 16];
+        let is_read = platform.peek(at, &mut bytes) == bytes.len();
+        let word = |at: usize| bytes[at..].first_chunk().map(|word| usize::from_ne_bytes(*word));
+        is_read.then_some([word(0)?, word(8)?])
+    };
+    let index = |at: usize, offset: usize| {
+        let [module, base] = pair(at)?;
+        (module != 0).then_some(ThreadWord::Module(module, base.wrapping_add(offset)))
+    };
+    let word = match load {
+        Load::Global(at) => return Some(Place::Global(at)),
+        Load::Offset(offset) => Some(ThreadWord::Static(offset)),
+        Load::Indirect(at) => {
+            let mut word = [0; 8];
+            let is_read = platform.peek(at, &mut word) == word.len();
+            is_read.then(|| ThreadWord::Static(usize::from_ne_bytes(word)))
+        }
+        Load::Index(at, offset) => index(at, offset),
+        Load::Descriptor(at) => match pair(at)? {
+            [_, distance] if distance < LONGEST => Some(ThreadWord::Static(distance)),
+            [_, at] => index(at, 0),
+        },
+    };
+    word.map(Place::Thread)
+}
+
+/// Fewer bytes than this are a distance from the thread pointer. No program's data lies as low.
+const LONGEST: usize = 1 << 20;
+
+/// A load of a word (ELF handling for thread-local storage).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// A word at an address. On AArch64 alone.
+    #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code, reason = "not looked for"))]
+    Global(usize),
+    /// At a distance from the thread pointer.
+    Offset(usize),
+    /// At a distance that lies in a word.
+    Indirect(usize),
+    /// By a module and an offset, which lie at an address, and a further offset.
+    Index(usize, usize),
+    /// By a descriptor: a function, and its argument. That is a distance from the thread pointer,
+    /// or the address of a module and an offset.
+    Descriptor(usize),
+}
