@@ -28,6 +28,7 @@
 //! sizes   live objects by tag and by size
 //! ages    live objects by tag and by age
 //! by_tag  counts of each tag, in bounded memory
+//! tally   live objects of some slabs, added up before they join the books
 //! census  live objects by tag and by group, the slabs they pin, the size classes
 //! caches  the size classes, and the caches that the program named
 //! metadata  memory of the allocator's own tables
@@ -54,6 +55,7 @@ mod root;
 mod sizes;
 mod source;
 mod tables;
+mod tally;
 mod zone;
 
 use std::collections::BTreeMap;

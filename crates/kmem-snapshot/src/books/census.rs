@@ -16,11 +16,12 @@ use super::ages::Ages;
 use super::caches::Cache;
 use super::groups::{Charges, Kind};
 use super::objects::{Object, Objects};
-use super::pins::{Gather, Pins};
+use super::pins::{Marks, Pins};
 use super::root::Root;
 use super::sizes::Sizes;
 use super::source::Source;
 use super::tables::TagTotal;
+use super::tally::Tally;
 use super::zone::{CHUNK, Class, PAGES_PER_CHUNK, Zone};
 use crate::budget::OverBudget;
 use crate::error::ReadError;
@@ -55,7 +56,10 @@ pub(super) struct Census<'a> {
     pub(super) pins: Pins,
     pub(super) sizes: Sizes,
     pub(super) ages: Ages,
-    gather: Gather,
+    tally: Tally,
+    marks: Marks,
+    /// Room for the copies of a batch.
+    bytes: Vec<u8>,
     /// The objects, where they are wanted one by one.
     pub(super) objects_met: Option<Objects>,
     /// Live bytes.
@@ -94,38 +98,6 @@ impl From<ReadError> for Stop {
     }
 }
 
-/// Words that are looked at without a branch for each.
-const STRIDE: usize = 8;
-
-/// Calls `each` with the live words and their counts. Neighbours often share a word, so it is
-/// called for runs of words.
-fn each_run(words: &[[u8; 4]], mut each: impl FnMut(u32, u64)) {
-    // Only live words equal this one.
-    let (mut run, mut count) = (u32::MAX, 0_u64);
-    let (strides, rest) = words.as_chunks::<STRIDE>();
-    for stride in strides.iter().map(<[[u8; 4]; STRIDE]>::as_slice).chain([rest]) {
-        let words = || stride.iter().map(|word| u32::from_le_bytes(*word));
-        let live: u32 = words().map(|word| (word / EXT_LIVE) & 1).sum();
-        let same: u32 = words().map(|word| u32::from(word == run)).sum();
-        if live == same {
-            count += u64::from(same);
-            continue;
-        }
-        for word in words().filter(|word| word & EXT_LIVE != 0) {
-            if word != run {
-                if count > 0 {
-                    each(run, count);
-                }
-                (run, count) = (word, 0);
-            }
-            count += 1;
-        }
-    }
-    if count > 0 {
-        each(run, count);
-    }
-}
-
 /// The live words of a vector, each with the word of its object in another vector. Nothing where
 /// that is empty.
 fn live_with<'a>(vector: &'a [u8], other: &'a [u8]) -> impl Iterator<Item = (u32, u32)> + 'a {
@@ -159,7 +131,9 @@ impl<'a> Census<'a> {
             pins: Pins::with_room(source.budget.memory_left() / 2),
             sizes: Sizes::with_room(classes, source.budget.memory_left() / 4),
             ages: Ages::of_root(root, source.memory, source.budget.memory_left() / 8),
-            gather: Gather::new(),
+            tally: Tally::new(),
+            marks: Marks::new(),
+            bytes: Vec::new(),
             objects_met: None,
             live: 0,
             live_in_slabs: 0,
@@ -322,9 +296,12 @@ impl<'a> Census<'a> {
         let vectors_len = spans.iter().map(|s| s.len).sum();
         spans.push(Span { addr: zone.chunk_class + first + low as u64, len: high - low });
         self.source.budget.work((vectors_len + spans.len() * SLAB_WORK) as u64)?;
-        let mut bytes = vec![0; vectors_len + (high - low)];
-        let whole = self.source.memory.read_spans(&spans, &mut bytes)?;
-        let (vectors, now) = bytes.split_at_mut(vectors_len);
+        let len = vectors_len + (high - low);
+        let mut bytes = std::mem::take(&mut self.bytes);
+        // Only spans that were copied whole are looked at, so older bytes may stay behind them.
+        bytes.resize(bytes.len().max(len), 0);
+        let whole = self.source.memory.read_spans(&spans, &mut bytes[..len])?;
+        let (vectors, now) = bytes[..len].split_at_mut(vectors_len);
         mask(now);
         if !whole[batch.len()] {
             self.torn += batch.len() as u64;
@@ -333,6 +310,7 @@ impl<'a> Census<'a> {
         let before = classes[low..high].to_vec();
         let now = &*now;
         classes[low..high].copy_from_slice(now);
+        let mut counted = Vec::with_capacity(batch.len());
         let mut offset = 0;
         for (i, (chunk, class)) in batch.iter().enumerate() {
             let vector = &vectors[offset..offset + spans[i].len];
@@ -341,12 +319,22 @@ impl<'a> Census<'a> {
             if before[range.clone()] != now[range.clone()] {
                 changed.extend(range.map(|c| c + low));
             } else if whole[i] && (!vector.is_empty() || !self.has_books) {
-                let addr = zone.base + (first + *chunk as u64) * CHUNK;
-                self.slab(zone, addr, class, vector)?;
+                counted.push((zone.base + (first + *chunk as u64) * CHUNK, class, vector));
             } else {
                 self.torn += 1;
             }
         }
+        // Objects of one class are added up before they join the books.
+        counted.sort_by_key(|(_, class, _)| class.number);
+        for of_class in counted.chunk_by(|(_, one, _), (_, other, _)| one.number == other.number) {
+            for (addr, class, vector) in of_class {
+                self.slab(zone, *addr, class, vector)?;
+            }
+            if let Some((_, class, _)) = of_class.first() {
+                self.settle(zone, class);
+            }
+        }
+        self.bytes = bytes;
         Ok(())
     }
 
@@ -362,7 +350,8 @@ impl<'a> Census<'a> {
         Span { addr, len: if is_there { len } else { 0 } }
     }
 
-    /// Counts the extension words of the slab at `addr`.
+    /// Counts the extension words of the slab at `addr`. Its objects join the books at the next
+    /// [`Self::settle`].
     fn slab(
         &mut self,
         zone: &Zone,
@@ -371,13 +360,11 @@ impl<'a> Census<'a> {
         vector: &[u8],
     ) -> Result<(), OverBudget> {
         let is_percpu = zone.purpose == zone_purpose::PERCPU;
-        let kind = if is_percpu { Kind::PerCpu } else { Kind::Slab(class.number) };
         self.slab_overhead += class.slab_size - class.limit;
         self.placed_here += class.slab_size;
         if self.has_books {
             self.objects += class.limit;
         }
-        let before = self.live;
         let vectors = || vector.chunks_exact((class.ext_words as usize * 4).max(1));
         let (vector, beside) = (vectors().next().unwrap_or_default(), |nth: usize| {
             vectors().nth(nth).filter(|_| nth > 0).unwrap_or_default()
@@ -393,13 +380,12 @@ impl<'a> Census<'a> {
             let time = if is_percpu { 0 } else { time };
             self.ages.add(word & TAG_MASK, time, class.size.into());
         }
-        each_run(vector.as_chunks().0, |word, calls| self.run(class, kind, word, calls));
-        self.gather.end(class.slab_size, &mut self.pins);
-        self.live_in_slabs += self.live - before;
+        self.tally.slab(vector.as_chunks().0);
+        self.pins.slab(self.tally.here(), &mut self.marks, class.slab_size);
         // Slabs of per-CPU handles belong to no cache.
         if let Some(slabs) = self.slabs.get_mut(class.number).filter(|_| !is_percpu) {
             slabs.all += 1;
-            slabs.active += u64::from(self.live != before);
+            slabs.active += u64::from(!self.tally.here().is_empty());
         }
         match &mut self.objects_met {
             Some(met) => met.slab(addr, class, vector, is_percpu, self.source.budget),
@@ -407,11 +393,16 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Counts `calls` live objects of one slab that have the same extension word.
-    fn run(&mut self, class: &Class, kind: Kind, word: u32, calls: u64) {
-        self.count(word, kind, calls * u64::from(class.size), calls);
-        self.sizes.add(word & TAG_MASK, class.number, calls);
-        self.gather.object(word & TAG_MASK);
+    /// Adds the objects of all slabs since the last call, which have one class, to the books.
+    fn settle(&mut self, zone: &Zone, class: &Class) {
+        let is_percpu = zone.purpose == zone_purpose::PERCPU;
+        let kind = if is_percpu { Kind::PerCpu } else { Kind::Slab(class.number) };
+        for (word, calls) in self.tally.take() {
+            let bytes = calls * u64::from(class.size);
+            self.count(word, kind, bytes, calls);
+            self.sizes.add(word & TAG_MASK, class.number, calls);
+            self.live_in_slabs += bytes;
+        }
     }
 
     /// Counts the page allocations that start in the chunks of class 0 of a window.
@@ -530,34 +521,4 @@ fn batches(slabs: &[(usize, Class)]) -> impl Iterator<Item = &[(usize, Class)]> 
         rest = tail;
         (!batch.is_empty()).then_some(batch)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn runs_of_words_add_up_to_the_live_words(
-            kinds in proptest::collection::vec((0_usize..6, 1_usize..70), 0..12),
-        ) {
-            let live = |tag: u32| tag | EXT_LIVE;
-            // Words of freed objects keep their tag. The last one has all bits.
-            let words = [0, 7, live(7), live(7), live(9), u32::MAX];
-            let repeated = kinds.iter().map(|&(kind, len)| std::iter::repeat_n(words[kind], len));
-            let words: Vec<u32> = repeated.flatten().collect();
-            let is_live = |word: &u32| word & EXT_LIVE != 0;
-            let expected: Vec<u32> = words.iter().copied().filter(is_live).collect();
-            let bytes: Vec<[u8; 4]> = words.iter().map(|word| word.to_le_bytes()).collect();
-            let mut got = Vec::new();
-            let mut last = None;
-            each_run(&bytes, |word, count| {
-                assert_ne!(last.replace(word), Some(word), "two runs of one word");
-                got.extend((0..count).map(|_| word));
-            });
-            prop_assert_eq!(got, expected);
-        }
-    }
 }

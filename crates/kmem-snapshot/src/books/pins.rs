@@ -12,6 +12,7 @@
 //! slabs. There are few of them: most slabs have one tag, and the same neighbours recur.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 
 use kmem_layout::word::TAG_BITS;
 
@@ -21,7 +22,7 @@ mod tests;
 /// Count of tags.
 const TAGS: usize = 1 << TAG_BITS;
 /// Memory of a tag in a set, in bytes: its share of the set, of two tags or more.
-const SHARED_TAG: u64 = 48;
+const SHARED_TAG: u64 = 64;
 /// Most memory of all sets together. A heap of many terabytes, or a hostile one, has more; its
 /// further slabs are counted tag by tag.
 const MAX_SHARED: u64 = 1 << 30;
@@ -40,8 +41,8 @@ pub struct Pinned {
 pub struct Pins {
     /// By tag: slabs of one tag alone; empty while there is none.
     alone: Vec<u64>,
-    /// By sorted set of two tags or more.
-    shared: HashMap<Box<[u32]>, u64>,
+    /// By the sum of its marks: each set of two tags or more, and its slabs.
+    shared: HashMap<Mark, (Box<[u32]>, u64)>,
     /// Count of tags that `shared` still has room for, and count of tags in it.
     room: usize,
     held: usize,
@@ -77,19 +78,19 @@ impl Pins {
         }
     }
 
-    /// Adds a slab in which these distinct tags live; sorts them.
-    fn slab(&mut self, tags: &mut [u32], bytes: u64) {
-        tags.sort_unstable();
-        let tags = match &*tags {
+    /// Adds a slab in which these distinct tags live, in any order.
+    pub(super) fn slab(&mut self, tags: &[u32], marks: &mut Marks, bytes: u64) {
+        let tags = match tags {
             [] => return,
             [tag] => return self.alone(*tag, bytes),
             tags => tags,
         };
-        if let Some(sum) = self.shared.get_mut(tags) {
+        let mark = marks.of(tags);
+        if let Some((_, sum)) = self.shared.get_mut(&mark) {
             *sum += bytes;
         } else if let Some(room) = self.room.checked_sub(tags.len()) {
             (self.room, self.held) = (room, self.held + tags.len());
-            self.shared.insert(tags.into(), bytes);
+            self.shared.insert(mark, (tags.into(), bytes));
         } else {
             self.beyond.resize(TAGS, 0);
             for &tag in tags {
@@ -119,14 +120,14 @@ impl Pins {
             add(row_of(tag), bytes, 0);
         }
         let mut here: Vec<Option<usize>> = Vec::new();
-        for (tags, &bytes) in &self.shared {
+        for (tags, bytes) in self.shared.values() {
             here.clear();
             here.extend(tags.iter().map(|&tag| row_of(tag)));
             here.sort_unstable();
             here.dedup();
-            let sole = if here.len() == 1 { bytes } else { 0 };
+            let sole = if here.len() == 1 { *bytes } else { 0 };
             for &row in &here {
-                add(row, bytes, sole);
+                add(row, *bytes, sole);
             }
         }
     }
@@ -138,47 +139,48 @@ impl Pins {
     }
 }
 
-/// Collects the distinct tags of one slab after another, without allocating for each.
+/// Random number of a tag, or the sum of those of a set.
+type Mark = [u64; 2];
+
+/// Marks of tags. Sums of marks tell sets apart without sorting them: two of 2^64 sets have one sum
+/// with a chance of one in two. The process that is read cannot know the marks.
 #[derive(Debug)]
-pub(super) struct Gather {
-    /// By tag: number of the slab that it was last seen in.
-    seen: Vec<u32>,
-    /// Number of the present slab, from 1.
-    slab: u32,
-    last: Option<u32>,
-    tags: Vec<u32>,
+pub(super) struct Marks {
+    random: RandomState,
+    /// By tag, up to the highest one that was met; zeroes until it is met.
+    by_tag: Vec<Mark>,
 }
 
-impl Gather {
+impl Marks {
     pub(super) fn new() -> Self {
-        Self { seen: vec![0; TAGS], slab: 1, last: None, tags: Vec::new() }
+        Self { random: RandomState::new(), by_tag: Vec::new() }
     }
 
-    /// Adds a live object of the present slab.
-    #[inline]
-    pub(super) fn object(&mut self, tag: u32) {
-        // Neighbours often share a tag.
-        if self.last == Some(tag) {
-            return;
+    /// The mark of a set of distinct tags.
+    fn of(&mut self, tags: &[u32]) -> Mark {
+        let mut sum = [0_u64; 2];
+        for &tag in tags {
+            let mark = match self.by_tag.get(tag as usize) {
+                Some(&mark) if mark[0] != 0 => mark,
+                _ => self.make(tag),
+            };
+            sum = [sum[0].wrapping_add(mark[0]), sum[1].wrapping_add(mark[1])];
         }
-        self.last = Some(tag);
-        if let Some(seen) = self.seen.get_mut(tag as usize)
-            && *seen != self.slab
-        {
-            *seen = self.slab;
-            self.tags.push(tag);
-        }
+        sum
     }
 
-    /// Ends the present slab, which has `bytes` bytes.
-    pub(super) fn end(&mut self, bytes: u64, pins: &mut Pins) {
-        pins.slab(&mut self.tags, bytes);
-        self.tags.clear();
-        self.last = None;
-        if self.slab == u32::MAX {
-            self.seen.fill(0);
-            self.slab = 0;
+    /// Makes the mark of a tag.
+    #[cold]
+    #[inline(never)]
+    fn make(&mut self, tag: u32) -> Mark {
+        let mark = [self.random.hash_one((tag, 0)), self.random.hash_one((tag, 1))];
+        let at = tag as usize;
+        if at < TAGS && at >= self.by_tag.len() {
+            self.by_tag.resize(at + 1, [0; 2]);
         }
-        self.slab += 1;
+        if let Some(place) = self.by_tag.get_mut(at) {
+            *place = mark;
+        }
+        mark
     }
 }

@@ -8,12 +8,15 @@ type Heap = Vec<(Vec<u32>, u64)>;
 
 fn pins(heap: &Heap, room: usize) -> Pins {
     let mut pins = Pins { room, ..Pins::default() };
-    let mut gather = Gather::new();
-    // Near the end of its numbers, so that they start again.
-    gather.slab = u32::MAX - 3;
+    let mut marks = Marks::new();
     for (tags, bytes) in heap {
-        tags.iter().for_each(|&tag| gather.object(tag));
-        gather.end(*bytes, &mut pins);
+        let mut distinct: Vec<u32> = Vec::new();
+        for &tag in tags {
+            if !distinct.contains(&tag) {
+                distinct.push(tag);
+            }
+        }
+        pins.slab(&distinct, &mut marks, *bytes);
     }
     pins
 }
