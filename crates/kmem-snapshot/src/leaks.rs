@@ -109,6 +109,11 @@ fn look<'a>(
     touched: Option<&'a PageMap>,
 ) -> Result<Reach<'a>, ReadError> {
     // An object that is not known hides those that only it leads to.
+    if let Some(over) = snapshot.budget.remarks().first() {
+        let pid = snapshot.pid;
+        let what = format!("{over}; `kmem top -p {pid}` shows what holds memory");
+        return Err(ReadError::BadSetting(what));
+    }
     let known: usize = snapshot.books.iter().map(|books| books.objects.len()).sum();
     if known as u64 != snapshot.totals().1 || snapshot.torn() != 0 {
         let (pid, all) = (snapshot.pid, snapshot.totals().1);

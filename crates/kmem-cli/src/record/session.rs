@@ -11,9 +11,8 @@ use kmem_snapshot::{Process, ReadError, ReadFailure, Recorder};
 use crate::failure::{Failure, say};
 use crate::run::{Ended, Follow, LastReading};
 
-/// Pause after a reading, in times of the reading. Readings without a pause slow a program down by
-/// 9 % that has 10 million objects and does nothing but allocate and free. So with a pause it is
-/// about 2 %.
+/// Pause after a reading, in times of the reading. A program that does nothing but allocate and
+/// free is slower while it is read, so most of its time has no reading.
 const PAUSE: u32 = 3;
 /// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_millis(500);

@@ -298,7 +298,7 @@ impl<'a> Census<'a> {
         self.source.budget.work((vectors_len + spans.len() * SLAB_WORK) as u64)?;
         let len = vectors_len + (high - low);
         let mut bytes = std::mem::take(&mut self.bytes);
-        // Only spans that were copied whole are looked at, so older bytes may stay behind them.
+        // Only spans that were copied whole are looked at, so older bytes may stay in the others.
         bytes.resize(bytes.len().max(len), 0);
         let whole = self.source.memory.read_spans(&spans, &mut bytes[..len])?;
         let (vectors, now) = bytes[..len].split_at_mut(vectors_len);
@@ -327,12 +327,14 @@ impl<'a> Census<'a> {
         // Objects of one class are added up before they join the books.
         counted.sort_by_key(|(_, class, _)| class.number);
         for of_class in counted.chunk_by(|(_, one, _), (_, other, _)| one.number == other.number) {
-            for (addr, class, vector) in of_class {
-                self.slab(zone, *addr, class, vector)?;
-            }
+            let mut slabs = of_class.iter();
+            let all =
+                slabs.try_for_each(|(addr, class, vector)| self.slab(zone, *addr, class, vector));
+            // Where the budget ends, what was counted before joins the books, too.
             if let Some((_, class, _)) = of_class.first() {
                 self.settle(zone, class);
             }
+            all?;
         }
         self.bytes = bytes;
         Ok(())
@@ -515,8 +517,8 @@ fn batches(slabs: &[(usize, Class)]) -> impl Iterator<Item = &[(usize, Class)]> 
             bytes += class.ext_words as usize * 12;
             bytes <= BATCH_BYTES
         });
-        // A vector is shorter than the largest slab, so at least one fits.
-        let count = fits.count();
+        // Without books, the words that a class would have may be more than fit.
+        let count = fits.count().max(1).min(rest.len());
         let (batch, tail) = rest.split_at(count);
         rest = tail;
         (!batch.is_empty()).then_some(batch)

@@ -142,8 +142,8 @@ impl Pins {
 /// Random number of a tag, or the sum of those of a set.
 type Mark = [u64; 2];
 
-/// Marks of tags. Sums of marks tell sets apart without sorting them: two of 2^64 sets have one sum
-/// with a chance of one in two. The process that is read cannot know the marks.
+/// Marks of tags. Sums of marks tell sets apart without sorting them: two sets have one sum with a
+/// chance of one in 2^128. The process that is read cannot know the marks.
 #[derive(Debug)]
 pub(super) struct Marks {
     random: RandomState,

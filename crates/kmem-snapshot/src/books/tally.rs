@@ -2,8 +2,9 @@
 //! books.
 //!
 //! A large heap has many objects for each of its tags. So an object costs one entry of one table
-//! here. The tables of the books are updated once for all slabs of a class in a batch. A processor
-//! cannot guess the tags of neighbours, so the usual object takes no branch.
+//! here, as long as neighbours of one tag are of one group. The tables of the books are updated
+//! once for all slabs of a class in a batch. A processor cannot guess the tags of neighbours, so no
+//! branch of a usual object depends on them.
 
 use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 
@@ -18,7 +19,7 @@ const STRIDE: usize = 8;
 #[derive(Debug)]
 pub(super) struct Tally {
     /// The columns of [`Table`]. In one piece, so that one register finds all of them.
-    table: Vec<[u32; ENTRIES]>,
+    table: Vec<u32>,
     /// Number of the present slab.
     slab: u32,
     /// Count of tags in [`Table::here`].
@@ -37,12 +38,12 @@ struct Rare {
 
 impl Tally {
     pub(super) fn new() -> Self {
-        Self { table: vec![[0; ENTRIES]; 4], slab: 0, here: 0, rare: Rare::default() }
+        Self { table: vec![0; 4 * ENTRIES], slab: 0, here: 0, rare: Rare::default() }
     }
 
     /// Counts the live objects of a slab, by its extension vector.
     pub(super) fn slab(&mut self, vector: &[[u8; 4]]) {
-        let Some([seen, counts, words, here]) = self.table.first_chunk_mut() else { return };
+        let Some([seen, counts, words, here]) = columns(&mut self.table) else { return };
         if self.slab == u32::MAX {
             seen.fill(0);
             self.slab = 0;
@@ -86,14 +87,14 @@ impl Tally {
 
     /// Tags of the live objects in the slab that was counted last, each once, in no order.
     pub(super) fn here(&self) -> &[u32] {
-        self.table.get(3).and_then(|here| here.get(..self.here)).unwrap_or_default()
+        self.table.get(3 * ENTRIES..).and_then(|here| here.get(..self.here)).unwrap_or_default()
     }
 
     /// Takes the live words of all slabs since the last call, with their counts. A word may come
     /// twice.
     pub(super) fn take(&mut self) -> Vec<(u32, u64)> {
         let mut all = std::mem::take(&mut self.rare.ousted);
-        let Some([_, counts, words, _]) = self.table.first_chunk_mut::<4>() else { return all };
+        let Some([_, counts, words, _]) = columns(&mut self.table) else { return all };
         for tag in self.rare.met.drain(..) {
             let at = tag as usize + 1;
             let (Some(count), Some(word)) = (counts.get_mut(at), words.get_mut(at)) else {
@@ -103,6 +104,11 @@ impl Tally {
         }
         all
     }
+}
+
+/// The columns of [`Table`] in memory.
+fn columns(table: &mut [u32]) -> Option<&mut [[u32; ENTRIES]; 4]> {
+    table.as_chunks_mut().0.first_chunk_mut()
 }
 
 /// A tally within one slab.
