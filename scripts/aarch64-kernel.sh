@@ -119,6 +119,8 @@ if [ "$product" = 1 ]; then
   has 2 '^ +7\.7 KiB +70 +blue '
   has 2 '^ +11\.0 KiB +11 +from moss '
   has 2 '^ +11\.0 KiB +11 +from leaf '
+  has 2 '^ +26\.0 KiB +13 +from honey '
+  has 2 '^ +26\.0 KiB +13 +from resin '
   has 1 '300. +red.* /lines\.py:3'
   has 1 '20. +blue.* /lines\.py:5'
   echo "aarch64: kmem run names callers behind wrappers and lines of Python"

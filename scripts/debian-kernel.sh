@@ -20,6 +20,7 @@ fetch_packages() {
   shift 3
   read_packages "$arch" "$work"
   mkdir -p "$to"
+  rm -f "$work/$arch"/*.deb
   (cd "$work/$arch" && apt-get "${apt[@]}" download "$@" >/dev/null 2>&1 &&
     for package in ./*.deb; do dpkg-deb -x "$package" "$to" || exit; done && rm ./*.deb)
 }

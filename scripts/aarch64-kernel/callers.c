@@ -30,6 +30,30 @@ __attribute__((noinline)) void green(size_t bytes)
 		kept[count++] = malloc(bytes);
 }
 
+/* operator new, if a runtime of C++ or kmem has it. */
+extern void *_Znwm(size_t bytes) __attribute__((weak));
+
+__attribute__((noinline)) void amber(size_t bytes)
+{
+	for (int i = 0; i < 13; i++)
+		kept[count++] = _Znwm ? _Znwm(bytes) : malloc(bytes);
+}
+
+/* A frame that is longer than the number for it. */
+__attribute__((noinline)) void honey(void)
+{
+	volatile char room[16384];
+	room[0] = 1;
+	amber(2000);
+	room[1] = room[0];
+}
+
+__attribute__((noinline)) void resin(void)
+{
+	amber(2010);
+	__asm__ volatile("");
+}
+
 __attribute__((noinline)) void moss(void)
 {
 	green(1000);
@@ -48,5 +72,7 @@ int main(void)
 	blue();
 	moss();
 	leaf();
+	honey();
+	resin();
 	return kept[0] == NULL;
 }

@@ -115,12 +115,13 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The call that returns to `ret`, of which the lower 48 bits count. 0 to 4 are no call site.
+    /// The call that returns to `ret`, of which the lower 48 bits count. 0 to 5 are no call site.
     #[inline]
     pub const fn at(ret: usize) -> Self {
         let address = ret & ADDRESS;
         let nobody = CallSite::NOBODY.address;
-        Self { key: if address < nobody { nobody } else { address }, frame: 0 }
+        // The next number is that of a call below a frame.
+        Self { key: if address <= nobody | 1 { nobody } else { address }, frame: 0 }
     }
 
     /// The caller of a key.
@@ -135,8 +136,9 @@ impl Caller {
     }
 
     /// The caller of a key. `frame` is the address of the call's record on the stack: the caller's
-    /// frame pointer, then the return address of the key. An address that is not that of such a
-    /// record, such as 0, does no harm: then nothing is known of the callers.
+    /// frame pointer, then the return address of the key. The caller's stack begins right above. An
+    /// address that is not that of such a record, such as 0, does no harm: then nothing is known of
+    /// the callers.
     ///
     /// # Safety
     /// See [`Self::of_key`].

@@ -371,7 +371,8 @@ impl Unwinder {
         }
         let Some(mut pointer) = word(record) else { return trail.spoil() };
         let (mut pointer_at, mut sp, mut guessed) = (record, record + 16, false);
-        // Without a table, a frame of AArch64 may reach further than its record.
+        // Without a table, a frame of AArch64 may reach further than its record: then `sp` is the
+        // lowest that the stack pointer may be.
         let mut is_sp_known = true;
         loop {
             let ret = chain.frames[chain.len - 1];
@@ -407,8 +408,7 @@ impl Unwinder {
                 Rule::FramePointer => {
                     // Other code may come to a place where no object is.
                     trail.spoil();
-                    let from = if is_sp_known { sp } else { pointer };
-                    match leads(platform, from, pointer, &mut word) {
+                    match leads(platform, sp, pointer, &mut word) {
                         Lead::Nowhere => return,
                         Lead::Maybe => {}
                         Lead::ToCaller => {

@@ -1,7 +1,7 @@
 //! Sites of an interpreter's lines: see [`crate::frames`].
 //!
 //! ```text
-//! cache[key % 4096]          as for return addresses: the key of an instruction, marked
+//! cache[slot(key)]           as for return addresses: the key of an instruction, marked
 //! kept[hash(key)]            key | tag, code, epoch     more of them, behind the cache
 //! codes[hash(block)]         block, length, epoch       code objects with keys in either
 //! passages[hash(C site, key)]                           calls from outside of the interpreter

@@ -1,7 +1,7 @@
 //! Code tags: the call site behind each tag number. Independent of allocation.
 //!
 //! ```text
-//! cache[key % 4096]   key << 17 ^ (live | tag)      direct-mapped, inside the instance
+//! cache[slot(key)]    key << 17 ^ (live | tag)      direct-mapped, inside the instance
 //! index[hash(key)]    tag                           open addressing, two slots per site
 //! sites[tag]          a return address, a static tag's names, or a chain of return addresses
 //! texts               copies of names and chains
@@ -582,7 +582,3 @@ impl Default for Sites {
         Self::new()
     }
 }
-
-// User addresses have 47 bits. Shifted by the tag's width, the lowest one falls on the live bit. It
-// is also part of the slot's number, so addresses that differ in it alone use different slots.
-const _: () = assert!(TAG_BITS + 47 == 64);

@@ -12,7 +12,7 @@
 use super::unloads::{Generation, Unloads};
 use super::unwind::{Base, Rule, Step};
 use super::wrappers::Wrapper;
-use crate::os::ADDRESS_BITS;
+use crate::os::{ADDRESS_BITS, RETURN_UNIT};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::PAGE_SIZE;
 
@@ -36,14 +36,12 @@ const FRAME_POINTER: u64 = 1;
 
 /// Bits of a return address that a slot has.
 const REST: u32 = u64::BITS - RULE;
-/// Return addresses are multiples of this.
-const UNIT: usize = if cfg!(target_arch = "aarch64") { 4 } else { 1 };
 
 /// The slot of a return address, and the bits of the address that the slot's number does not have.
 /// Calls that are near to each other have near slots, so that a short program uses few pages.
 #[inline(always)]
 fn place(ret: usize) -> (usize, u64) {
-    let rest = ret / (NEAR * SLOTS) * (NEAR / UNIT) + ret % NEAR / UNIT;
+    let rest = ret / (NEAR * SLOTS) * (NEAR / RETURN_UNIT) + ret % NEAR / RETURN_UNIT;
     (ret / NEAR % SLOTS, rest as u64)
 }
 
@@ -74,7 +72,7 @@ impl Rules {
     /// The word of a return address; 0 if the slot is empty. `None`: nothing is kept of it.
     #[inline(always)]
     fn word(&self, ret: usize) -> Option<u64> {
-        if !ret.is_multiple_of(UNIT) {
+        if !ret.is_multiple_of(RETURN_UNIT) {
             return None;
         }
         let (slot, rest) = place(ret);
@@ -121,7 +119,7 @@ impl Rules {
     /// Keeps what was read in a generation.
     pub(super) fn keep(&self, ret: usize, code: Code, unloads: &Unloads, read_in: Generation) {
         let (slot, rest) = place(ret);
-        if read_in.settled().is_none() || rest >> REST != 0 || !ret.is_multiple_of(UNIT) {
+        if read_in.settled().is_none() || rest >> REST != 0 || !ret.is_multiple_of(RETURN_UNIT) {
             return;
         }
         let rule = match code.rule {
@@ -161,7 +159,7 @@ impl Rules {
 const _: () = {
     assert!(SLOTS == PER_PAGE * u32::BITS as usize);
     // The address, the wrapper, the base, and both distances fill a word.
-    assert!(ADDRESS_BITS - (SLOTS * UNIT).trailing_zeros() <= REST && WRAPPER + 2 == RULE);
+    assert!(ADDRESS_BITS - (SLOTS * RETURN_UNIT).trailing_zeros() <= REST && WRAPPER + 2 == RULE);
     assert!(Step::MAX_CFA == 1 << SAVED && Step::MAX_SAVED == 1 << (BASE - SAVED));
     assert!(Wrapper::Known as u64 == 1 && Wrapper::Chosen as u64 == 2);
 };
@@ -216,19 +214,19 @@ mod tests {
         ];
         let base = 0x7fff_ffff_ff00;
         for (i, &rule) in all.iter().enumerate() {
-            known.keep(base + 5 * UNIT * i, rule, known.unloads.generation());
+            known.keep(base + 5 * RETURN_UNIT * i, rule, known.unloads.generation());
         }
         for (i, &rule) in all.iter().enumerate() {
-            assert_eq!(known.rules.find(base + 5 * UNIT * i), Some(rule));
+            assert_eq!(known.rules.find(base + 5 * RETURN_UNIT * i), Some(rule));
             let step = match rule {
                 Code { rule: Rule::Constant(step), wrapper } if wrapper != Wrapper::No => {
                     Some(step)
                 }
                 _ => None,
             };
-            assert_eq!(known.rules.step_from_wrapper(base + 5 * UNIT * i), step);
-            assert_eq!(known.rules.find(base + 5 * UNIT * i - NEAR * SLOTS), None);
-            assert_eq!(known.rules.find((base + 5 * UNIT * i) ^ 1), None);
+            assert_eq!(known.rules.step_from_wrapper(base + 5 * RETURN_UNIT * i), step);
+            assert_eq!(known.rules.find(base + 5 * RETURN_UNIT * i - NEAR * SLOTS), None);
+            assert_eq!(known.rules.find((base + 5 * RETURN_UNIT * i) ^ 1), None);
         }
         assert_eq!(known.rules.find(0), None);
         assert_eq!(known.rules.find(1), None);

@@ -54,7 +54,7 @@ pub(super) struct Step {
     /// Words from the register to the CFA.
     pub(super) cfa: u32,
     /// Words from the place where the caller's frame pointer is saved to the CFA. 0 or
-    /// [`Self::AT_STACK`]: it is still in the register.
+    /// [`Self::AT_STACK`]: it is still in the register. [`Self::AT_BOTTOM`]: as many as `cfa`.
     pub(super) saved: u32,
 }
 
@@ -70,6 +70,9 @@ pub(super) enum Base {
 impl Step {
     /// Value of `saved` for a frame whose return address is at the stack pointer. On AArch64 alone.
     pub(super) const AT_STACK: u32 = 1;
+    /// Value of `saved` for a frame that begins with the record, at the stack pointer. On AArch64
+    /// alone, for frames that are too long for the number.
+    pub(super) const AT_BOTTOM: u32 = Self::MAX_SAVED - 1;
     /// Fewer words than this to a CFA.
     pub(super) const MAX_CFA: u32 = 1 << 17;
     /// Fewer words than this to a saved frame pointer.
@@ -80,10 +83,21 @@ impl Step {
     /// Words from the return address to the CFA. `None`: it is at the stack pointer.
     #[inline(always)]
     pub(super) fn ret(self) -> Option<u32> {
+        match self.saved_words() {
+            _ if !IS_AARCH64 || self.saved == 0 => Some(1),
+            Some(saved) => Some(saved - 1),
+            None => None,
+        }
+    }
+
+    /// Words from the place where the caller's frame pointer is saved to the CFA. `None`: it is
+    /// still in the register.
+    #[inline(always)]
+    pub(super) fn saved_words(self) -> Option<u32> {
         match self.saved {
-            saved if !IS_AARCH64 || saved == 0 => Some(1),
-            Self::AT_STACK => None,
-            saved => Some(saved - 1),
+            0 | Self::AT_STACK => None,
+            Self::AT_BOTTOM if IS_AARCH64 => Some(self.cfa),
+            saved => Some(saved),
         }
     }
 
@@ -92,8 +106,7 @@ impl Step {
     #[inline(always)]
     pub(super) fn by_pointer(self) -> Option<Self> {
         match self.base {
-            Base::Stack if self.saved <= Self::AT_STACK => None,
-            Base::Stack => Some(Self { base: Base::Frame, cfa: self.saved, saved: self.saved }),
+            Base::Stack => Some(Self { base: Base::Frame, cfa: self.saved_words()?, ..self }),
             Base::Frame => Some(self),
         }
     }
@@ -254,7 +267,15 @@ fn simple(row: &Row) -> Option<Step> {
             Step::AT_STACK
         }
         Place::Saved(pointer) if ret == if IS_AARCH64 { pointer.checked_add(8)? } else { -8 } => {
-            words(pointer.checked_neg()?, 2..Step::MAX_SAVED)?
+            let words = words(pointer.checked_neg()?, 2..Step::MAX_CFA)?;
+            let most = if IS_AARCH64 { Step::AT_BOTTOM } else { Step::MAX_SAVED };
+            match words {
+                _ if words < most => words,
+                _ if IS_AARCH64 && base == Base::Stack && pointer.checked_neg()? == offset => {
+                    Step::AT_BOTTOM
+                }
+                _ => return None,
+            }
         }
         _ => return None,
     };

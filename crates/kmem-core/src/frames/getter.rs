@@ -21,6 +21,10 @@ pub(super) fn place(platform: &impl Platform, function: usize) -> Option<Place> 
     } else {
         x86_64::load(&code, function)?
     };
+    let word = |at: usize| {
+        let mut bytes = [0; 8];
+        (platform.peek(at, &mut bytes) == bytes.len()).then(|| usize::from_ne_bytes(bytes))
+    };
     let pair = |at: usize| {
         let mut bytes = [0; 16];
         let is_read = platform.peek(at, &mut bytes) == bytes.len();
@@ -31,21 +35,20 @@ pub(super) fn place(platform: &impl Platform, function: usize) -> Option<Place> 
         let [module, base] = pair(at)?;
         (module != 0).then_some(ThreadWord::Module(module, base.wrapping_add(offset)))
     };
-    let word = match load {
+    let found = match load {
         Load::Global(at) => return Some(Place::Global(at)),
-        Load::Offset(offset) => Some(ThreadWord::Static(offset)),
-        Load::Indirect(at) => {
-            let mut word = [0; 8];
-            let is_read = platform.peek(at, &mut word) == word.len();
-            is_read.then(|| ThreadWord::Static(usize::from_ne_bytes(word)))
+        Load::Behind(at, distance) => {
+            return Some(Place::Global(word(at)?.wrapping_add(distance)));
         }
+        Load::Offset(offset) => Some(ThreadWord::Static(offset)),
+        Load::Indirect(at) => word(at).map(ThreadWord::Static),
         Load::Index(at, offset) => index(at, offset),
         Load::Descriptor(at) => match pair(at)? {
             [_, distance] if distance < LONGEST => Some(ThreadWord::Static(distance)),
             [_, at] => index(at, 0),
         },
     };
-    word.map(Place::Thread)
+    found.map(Place::Thread)
 }
 
 /// Fewer bytes than this are a distance from the thread pointer. No program's data lies as low.
@@ -57,6 +60,9 @@ enum Load {
     /// A word at an address. On AArch64 alone.
     #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code, reason = "not looked for"))]
     Global(usize),
+    /// A word at a distance from an address, which lies in a word. On AArch64 alone.
+    #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code, reason = "not looked for"))]
+    Behind(usize, usize),
     /// At a distance from the thread pointer.
     Offset(usize),
     /// At a distance that lies in a word.

@@ -11,6 +11,9 @@ pub(crate) const fn is_address(number: usize) -> bool {
     number >= PAGE_SIZE && number >> ADDRESS_BITS == 0
 }
 
+/// Return addresses are multiples of this.
+pub(crate) const RETURN_UNIT: usize = if cfg!(target_arch = "aarch64") { 4 } else { 1 };
+
 /// The return address in a word of a stack. On AArch64 a function may have signed it: the bits
 /// above the address hold a code (Arm Architecture Reference Manual, `XPACLRI`).
 #[inline(always)]

@@ -39,7 +39,7 @@ pub mod stepped;
 pub mod task_word;
 
 #[cfg(not(loom))]
-pub(crate) use address::{ADDRESS_BITS, is_address, return_address};
+pub(crate) use address::{ADDRESS_BITS, RETURN_UNIT, is_address, return_address};
 pub use conf_source::ConfSource;
 pub use file::{File, Shape, SharedFile};
 use functions::Functions;

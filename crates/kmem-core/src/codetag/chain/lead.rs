@@ -1,6 +1,7 @@
 //! Frame pointers where no object tells frames: whether one leads to a caller.
 
-use crate::os::{Platform, Return, is_address, return_address};
+use super::up::is_code;
+use crate::os::{Platform, Return, return_address};
 
 /// Most bytes of a frame of code that nothing describes.
 const MAX_GUESSED: usize = 16 << 10;
@@ -44,7 +45,7 @@ pub(super) fn leads(
     };
     for at in (sp..pointer).step_by(8) {
         let Some(word) = word(at).map(return_address) else { return Lead::Nowhere };
-        let is_far = is_address(word) && !(sp..=pointer).contains(&word);
+        let is_far = is_code(word) && !(sp..=pointer).contains(&word);
         if is_far && platform.return_address(word) == Return::AfterCall {
             return Lead::Nowhere;
         }

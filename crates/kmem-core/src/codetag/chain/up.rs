@@ -1,10 +1,16 @@
 //! The caller of a frame, by the rule of its return address.
 
 use super::super::unwind::{Base, Step};
-use crate::os::{is_address, return_address};
+use crate::os::{RETURN_UNIT, is_address, return_address};
 
 /// Most bytes from one frame to the next.
 const MAX_FRAME: usize = 1 << 20;
+
+/// Returns whether a number may be a return address.
+#[inline(always)]
+pub(super) fn is_code(number: usize) -> bool {
+    is_address(number) && number.is_multiple_of(RETURN_UNIT)
+}
 
 /// The caller of a frame.
 pub(super) struct Up {
@@ -32,8 +38,8 @@ impl Up {
         let cfa = Self::cfa(step, sp, base)?;
         let (at, ret) = Self::ret(step, sp, cfa, &mut word)?;
         let mut saved = None;
-        if step.saved > Step::AT_STACK {
-            let at = cfa.wrapping_sub(8 * step.saved as usize);
+        if let Some(words) = step.saved_words() {
+            let at = cfa.wrapping_sub(8 * words as usize);
             saved = Some((at, word(at).filter(|_| at >= sp)?));
         }
         Some(Self { cfa, at, ret, saved })
@@ -56,7 +62,7 @@ impl Up {
         mut word: impl FnMut(usize) -> Option<usize>,
     ) -> Option<(usize, usize)> {
         let at = step.ret().map_or(sp, |words| cfa.wrapping_sub(8 * words as usize));
-        let ret = word(at).map(return_address).filter(|&ret| is_address(ret) && at >= sp)?;
+        let ret = word(at).map(return_address).filter(|&ret| is_code(ret) && at >= sp)?;
         Some((at, ret))
     }
 }

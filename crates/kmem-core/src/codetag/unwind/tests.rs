@@ -156,7 +156,7 @@ fn the_longest_distances_are_the_limits_of_a_step() {
         let ret = if IS_AARCH64 { [&[OFFSET | RETURN][..], &above].concat() } else { vec![] };
         rule_of(&[pointer, ret].concat(), 10)
     };
-    let most = Step::MAX_SAVED - 1;
+    let most = if IS_AARCH64 { Step::AT_BOTTOM } else { Step::MAX_SAVED } - 1;
     assert_eq!(saved(most), stack(1, most));
     assert_eq!(saved(most + 1), Rule::End);
     // There is the return address.
@@ -196,6 +196,11 @@ fn a_return_address_is_above_the_frame_pointer_or_at_the_stack_pointer() {
     // str x30, [sp, 8] after sub sp, sp, 32; stp x30, x29
     assert_eq!(rule_of(&[DEF_CFA_OFFSET, 32, OFFSET | RETURN, 3], 9), Rule::End);
     assert_eq!(rule_of(&[OFFSET | POINTER, 5, OFFSET | RETURN, 6], 9), Rule::End);
+    // sub sp, sp, 9008; stp x29, x30, [sp], whose distance takes two bytes; and not at the bottom
+    let long = [DEF_CFA_OFFSET, 0xb0, 0x46, OFFSET | POINTER, 0xe6, 8, OFFSET | RETURN, 0xe5, 8];
+    assert_eq!(rule_of(&long, 9), stack(1126, Step::AT_BOTTOM));
+    let above = [DEF_CFA_OFFSET, 0xb0, 0x46, OFFSET | POINTER, 0xe5, 8, OFFSET | RETURN, 0xe4, 8];
+    assert_eq!(rule_of(&above, 9), Rule::End);
     // A function that did not save the return address.
     assert_eq!(rule_of(&[SAME_VALUE, RETURN], 9), Rule::End);
     let start = ADDRESS + 0x1000;

@@ -13,6 +13,10 @@ enum Value {
     Address(usize),
     /// The word at an address.
     Word(usize),
+    /// The word at an address, which is an address, and a distance.
+    Behind(usize, usize),
+    /// The word there.
+    WordBehind(usize, usize),
     /// The result of a descriptor at an address, which is a distance from the thread pointer.
     Descriptor(usize),
 }
@@ -42,6 +46,8 @@ pub(super) fn load(code: &[u8; GETTER], function: usize) -> Option<Load> {
                 values[to] = match base {
                     Value::Thread(distance) => Value::Thread(distance.wrapping_add(number)),
                     Value::Address(at) => Value::Address(at.wrapping_add(number)),
+                    Value::Word(at) => Value::Behind(at, number),
+                    Value::Behind(at, distance) => Value::Behind(at, distance.wrapping_add(number)),
                     _ => Value::Unknown,
                 };
             }
@@ -51,6 +57,10 @@ pub(super) fn load(code: &[u8; GETTER], function: usize) -> Option<Load> {
                     return Some(Load::Offset(distance.wrapping_add(8 * immediate)));
                 }
                 Value::Address(at) => values[to] = Value::Word(at.wrapping_add(8 * immediate)),
+                Value::Word(at) => values[to] = Value::WordBehind(at, 8 * immediate),
+                Value::Behind(at, distance) => {
+                    values[to] = Value::WordBehind(at, distance.wrapping_add(8 * immediate));
+                }
                 _ => values[to] = Value::Unknown,
             },
             // ldr, of two registers
@@ -67,8 +77,11 @@ pub(super) fn load(code: &[u8; GETTER], function: usize) -> Option<Load> {
             }
             // ret
             0xd65f_03c0 => {
-                let Value::Word(at) = values[0] else { return None };
-                return Some(Load::Global(at));
+                return match values[0] {
+                    Value::Word(at) => Some(Load::Global(at)),
+                    Value::WordBehind(at, distance) => Some(Load::Behind(at, distance)),
+                    _ => None,
+                };
             }
             _ => {}
         }
@@ -128,6 +141,9 @@ mod tests {
         // adrp x0; add x0, x0, 8; ldr x0, [x0]; ret
         let global = [0xb000_1fe0, 0x9100_2000, 0xf940_0000, 0xd65f_03c0];
         assert_eq!(of(&global), Some(Load::Global(0x6a_1008)));
+        // adrp x0; ldr x0, [x0, 3264]; add x0, x0, 0x250; ldr x0, [x0]; ret
+        let imported = [0xb000_1fe0, 0xf946_6000, 0x9109_4000, 0xf940_0000, 0xd65f_03c0];
+        assert_eq!(of(&imported), Some(Load::Behind(0x6a_1cc0, 0x250)));
         assert_eq!(of(&[0xd65f_03c0, 0xd53b_d040, 0xf940_0000]), None);
         assert_eq!(of(&[]), None);
     }
