@@ -346,8 +346,10 @@ fn moves(bytes: usize, is_loss: bool) {
 
 /// Notes the call that mapped a range.
 fn note(start: usize, end: usize, ret: usize, frame: usize) {
+    // A call below a line is known by itself, too, so its address alone would find that site.
+    let key = task::caller_in_frame(ret, |ret| KMEM.key_in_frame(ret));
     // SAFETY: the key of a return address.
-    let caller = unsafe { Caller::in_frame(task::caller(ret), frame) };
+    let caller = unsafe { Caller::in_frame(key, frame) };
     // An interpreter maps arenas itself, for objects of many lines.
     let tag = if KMEM.is_of_interpreter(ret) { None } else { KMEM.tag_for(caller) };
     let site = match tag {

@@ -345,6 +345,33 @@ fn what_the_interpreter_calls_in_a_library_has_its_line_and_the_librarys_name() 
     }
 }
 
+/// One call of C maps for several lines, as that in the allocator of a library does.
+#[test]
+fn each_line_has_what_it_lets_a_library_map() {
+    let program = "import ctypes, sys\n\
+        libc = ctypes.PyDLL(None)\n\
+        kinds = ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long\n\
+        libc.mmap.argtypes, libc.mmap.restype = kinds, ctypes.c_void_p\n\
+        args = 0, 4 << 20, 3, 0x22, -1, 0\n\
+        one = libc.mmap(*args)\n\
+        for _ in range(3):\n  libc.mmap(*args)\n\
+        print('ready', flush=True)\nsys.stdin.read(1)\n";
+    for python in pythons() {
+        let dir = directory();
+        let file = dir.path().join("app.py");
+        std::fs::write(&file, program).unwrap();
+        let mut process = Coprocess::start(under(&python, "", dir.path()).arg(&file));
+        process.wait_for("ready");
+        let dump = dump_of(process.pid());
+        for (line, mapped) in [(6, 4_i64 << 20), (8, 12 << 20)] {
+            let of_line = |row: &&Value| row["line"] == line && row["kind"] == "mapping";
+            let sum: i64 =
+                rows(&dump).iter().filter(of_line).filter_map(|row| row["mapped"].as_i64()).sum();
+            assert_eq!(sum, mapped, "{}: line {line}: {dump}", python.display());
+        }
+    }
+}
+
 /// As in `numpy.zeros`, which asks for its memory while others run lines.
 #[test]
 fn a_thread_that_has_let_the_interpreter_go_has_the_line_that_it_stays_in() {
