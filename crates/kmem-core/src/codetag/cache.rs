@@ -1,6 +1,6 @@
 //! The cache of call sites, from which the fast paths take extension words.
 
-use kmem_layout::word::{EXT_LIVE, TAG_BITS};
+use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_MASK};
 
 #[cfg(doc)]
 use super::CallSite;
@@ -47,6 +47,12 @@ const fn address(slot: usize, word: u64) -> usize {
     let high = (word >> WORD << low) as usize;
     let folded = if cfg!(target_arch = "aarch64") { slot ^ high >> FOLD } else { slot };
     high | folded & ((1 << low) - 1)
+}
+
+/// The tag in the word of a slot. `None`: the slot is empty.
+pub(super) fn tag(slot: usize, word: u64) -> Option<TagId> {
+    let bits = word ^ (address(slot, word) as u64) << KEY;
+    (word != 0).then_some(TagId(bits as u32 & TAG_MASK))
 }
 
 /// The word of a key in one of the caches.
@@ -175,6 +181,7 @@ mod tests {
                 let word = (kept as u64) << KEY ^ u64::from(tag | EXT_LIVE);
                 cache[slot(kept)].store(word, Ordering::Relaxed);
                 assert_eq!(address(slot(kept), word), kept, "{kept:#x}");
+                assert_eq!(super::tag(slot(kept), word), Some(TagId(tag)), "{kept:#x}");
                 for &other in &addresses {
                     let found = (other == kept).then_some(tag | EXT_LIVE);
                     assert_eq!(look_up(&cache, other), found, "{kept:#x} {other:#x}");

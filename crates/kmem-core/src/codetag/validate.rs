@@ -1,9 +1,9 @@
 //! Recounts of the call sites of an instance at rest.
 
 use kmem_layout::site::{Site, site_kind};
-use kmem_layout::word::{TAG_FIRST_SITE, TAG_MASK};
+use kmem_layout::word::TAG_FIRST_SITE;
 
-use super::{Found, Key, Sites, StaticTag, Table};
+use super::{Found, Key, Sites, StaticTag, Table, cache};
 use crate::sync::Ordering;
 use crate::units::TagId;
 
@@ -44,9 +44,9 @@ impl Sites {
             table.validate(tag)?;
         }
         for (slot, word) in self.cache.iter().enumerate() {
-            let tag = word.load(Ordering::Relaxed) as u32 & TAG_MASK;
-            if tag >= count {
-                return Err(SiteFault::Cache { slot, tag: TagId(tag) });
+            match cache::tag(slot, word.load(Ordering::Relaxed)) {
+                Some(tag) if tag.0 >= count => return Err(SiteFault::Cache { slot, tag }),
+                _ => {}
             }
         }
         Ok(())
