@@ -80,6 +80,7 @@ if [ "$product" = 1 ]; then
       -o "$root/bin/callers-$kind"
     echo "/bin/kmem run --depth 3 -- /bin/callers-$kind" >>"$root/commands"
   done
+  read_packages arm64 "$work"
   fetch_packages arm64 "$work" "$root/python" python3.11-minimal libpython3.11-minimal libexpat1 \
     zlib1g
   cp -L /usr/aarch64-linux-gnu/lib/libm.so.6 "$root/lib/"

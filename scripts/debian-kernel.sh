@@ -12,13 +12,12 @@ read_packages() {
   apt-get "${apt[@]}" update >/dev/null
 }
 
-# Unpacks packages of an architecture into a directory, without installing them.
+# Unpacks packages into a directory, without installing them. After read_packages.
 #
 #	fetch_packages ARCHITECTURE WORK DIRECTORY PACKAGE...
 fetch_packages() {
-  local arch=$1 work=$2 to=$3 apt package
+  local arch=$1 work=$2 to=$3 package
   shift 3
-  read_packages "$arch" "$work"
   mkdir -p "$to"
   rm -f "$work/$arch"/*.deb
   (cd "$work/$arch" && apt-get "${apt[@]}" download "$@" >/dev/null 2>&1 &&

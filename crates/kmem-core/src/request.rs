@@ -118,10 +118,11 @@ impl Caller {
     /// The call that returns to `ret`, of which the lower 48 bits count. 0 to 5 are no call site.
     #[inline]
     pub const fn at(ret: usize) -> Self {
+        // The highest number that names no call site.
+        const HIGHEST: usize = CallSite::BELOW_FRAME & ADDRESS;
         let address = ret & ADDRESS;
-        let nobody = CallSite::NOBODY.address;
-        // The next number is that of a call below a frame.
-        Self { key: if address <= nobody | 1 { nobody } else { address }, frame: 0 }
+        let key = if address <= HIGHEST { CallSite::NOBODY.address } else { address };
+        Self { key, frame: 0 }
     }
 
     /// The caller of a key.

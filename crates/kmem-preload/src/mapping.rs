@@ -19,12 +19,11 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use kmem_core::alloc_tag::Change;
 use kmem_core::os::linux::syscall::syscall;
 use kmem_core::request::Caller;
-use kmem_core::task;
 use kmem_layout::mapping::{FIRST_ADDRESS, MappingRecord, MappingTable, RECORDS, record_state};
 
 use crate::call_site::with_caller;
 use crate::process::next;
-use crate::{KMEM, errno};
+use crate::{KMEM, errno, thread};
 
 const PAGE: usize = 4096;
 
@@ -347,9 +346,8 @@ fn moves(bytes: usize, is_loss: bool) {
 /// Notes the call that mapped a range.
 fn note(start: usize, end: usize, ret: usize, frame: usize) {
     // A call below a line is known by itself, too, so its address alone would find that site.
-    let key = task::caller_in_frame(ret, |ret| KMEM.key_in_frame(ret));
     // SAFETY: the key of a return address.
-    let caller = unsafe { Caller::in_frame(key, frame) };
+    let caller = unsafe { Caller::in_frame(thread::key_here(ret), frame) };
     // An interpreter maps arenas itself, for objects of many lines.
     let tag = if KMEM.is_of_interpreter(ret) { None } else { KMEM.tag_for(caller) };
     let site = match tag {

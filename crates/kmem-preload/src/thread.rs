@@ -192,6 +192,12 @@ unsafe extern "C" fn leave(last: *mut c_void) {
 #[inline(always)]
 pub(crate) fn key(ret: usize) -> usize {
     mind_name();
+    key_here(ret)
+}
+
+/// [`key`] in the group that the thread is in, whatever its name.
+#[inline(always)]
+pub(crate) fn key_here(ret: usize) -> usize {
     task::caller_in_frame(ret, |ret| KMEM.key_in_frame(ret))
 }
 

@@ -104,6 +104,16 @@ fn dump_of(pid: u32) -> Value {
     json(Command::new(KMEM).args(["dump", "--json", "-p", &pid.to_string()]))
 }
 
+/// The dump of a program that says when it is ready, and then waits.
+fn dump_of_program(python: &Path, program: &str) -> Value {
+    let dir = directory();
+    let file = dir.path().join("app.py");
+    std::fs::write(&file, program).unwrap();
+    let mut process = Coprocess::start(under(python, "", dir.path()).arg(&file));
+    process.wait_for("ready");
+    dump_of(process.pid())
+}
+
 fn rows(dump: &Value) -> &[Value] {
     dump["rows"].as_array().unwrap()
 }
@@ -357,12 +367,7 @@ fn each_line_has_what_it_lets_a_library_map() {
         for _ in range(3):\n  libc.mmap(*args)\n\
         print('ready', flush=True)\nsys.stdin.read(1)\n";
     for python in pythons() {
-        let dir = directory();
-        let file = dir.path().join("app.py");
-        std::fs::write(&file, program).unwrap();
-        let mut process = Coprocess::start(under(&python, "", dir.path()).arg(&file));
-        process.wait_for("ready");
-        let dump = dump_of(process.pid());
+        let dump = dump_of_program(&python, program);
         for (line, mapped) in [(6, 4_i64 << 20), (8, 12 << 20)] {
             let of_line = |row: &&Value| row["line"] == line && row["kind"] == "mapping";
             let sum: i64 =
@@ -384,12 +389,7 @@ fn a_thread_that_has_let_the_interpreter_go_has_the_line_that_it_stays_in() {
         let_go()\n\
         print('ready', flush=True)\nsys.stdin.read(1)\n";
     for python in pythons() {
-        let dir = directory();
-        let file = dir.path().join("app.py");
-        std::fs::write(&file, program).unwrap();
-        let mut process = Coprocess::start(under(&python, "", dir.path()).arg(&file));
-        process.wait_for("ready");
-        let dump = dump_of(process.pid());
+        let dump = dump_of_program(&python, program);
         let is_told = |row: &&Value| {
             let is_held = row["calls"] == 500 && row["bytes"] == 500 * 5120;
             is_held && row["line"] == 5 && row["function"] == "let_go"

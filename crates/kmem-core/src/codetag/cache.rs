@@ -5,6 +5,7 @@ use kmem_layout::word::{EXT_LIVE, TAG_BITS, TAG_MASK};
 #[cfg(doc)]
 use super::CallSite;
 use super::Sites;
+use crate::os::ADDRESS_BITS;
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::units::TagId;
 
@@ -13,11 +14,10 @@ const SLOTS: usize = 4096;
 /// Number of the bits of an extension word that the cache holds: the tag and the live bit.
 const WORD: u32 = TAG_BITS + 1;
 
-/// Bits of a key's address, which a word of the cache has to the top.
-const ADDRESS: u32 = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
-/// Distance of a key in a word of the cache. Its lowest bits cover bits of the extension word. The
-/// number of the slot has them, too, so they cancel where the rest is equal.
-const KEY: u32 = u64::BITS - ADDRESS;
+/// Distance of a key in a word of the cache, which has the bits of its address to the top. The
+/// lowest ones cover bits of the extension word. The number of the slot has them, too, so they
+/// cancel where the rest is equal.
+const KEY: u32 = u64::BITS - ADDRESS_BITS;
 /// Instructions of AArch64 lie at multiples of 4. So the number of a slot has other bits of the key
 /// in place of the two lowest.
 const FOLD: u32 = 10;
@@ -195,9 +195,9 @@ mod tests {
 
     fn addresses() -> Vec<usize> {
         let base = 0x2aaa_b5c4_d108_usize;
-        let one = (0..ADDRESS).map(|bit| base ^ 1 << bit);
-        let two = (0..ADDRESS).map(|bit| base ^ 3 << bit & ((1 << ADDRESS) - 1));
-        let low = (3..ADDRESS).map(|bit| 1 << bit);
+        let one = (0..ADDRESS_BITS).map(|bit| base ^ 1 << bit);
+        let two = (0..ADDRESS_BITS).map(|bit| base ^ 3 << bit & ((1 << ADDRESS_BITS) - 1));
+        let low = (3..ADDRESS_BITS).map(|bit| 1 << bit);
         [base].into_iter().chain(one).chain(two).chain(low).collect()
     }
 }

@@ -393,6 +393,5 @@ fn return_address(platform: &impl Platform, caller: CallSite) -> Option<usize> {
     if let Some(stack) = platform.stack(caller.frame) {
         return stack.word(at);
     }
-    let mut word = [0; 8];
-    (platform.peek(at, &mut word) == word.len()).then(|| usize::from_ne_bytes(word))
+    platform.peek_word(at)
 }

@@ -260,6 +260,7 @@ fn simple(row: &Row) -> Option<Step> {
         FRAME_POINTER => Base::Frame,
         _ => return None,
     };
+    let cfa = words(offset, 1..Step::MAX_CFA)?;
     let Place::Saved(ret) = row.ret else { return None };
     let saved = match row.pointer {
         Place::Same if ret == -8 => 0,
@@ -267,19 +268,16 @@ fn simple(row: &Row) -> Option<Step> {
             Step::AT_STACK
         }
         Place::Saved(pointer) if ret == if IS_AARCH64 { pointer.checked_add(8)? } else { -8 } => {
-            let words = words(pointer.checked_neg()?, 2..Step::MAX_CFA)?;
             let most = if IS_AARCH64 { Step::AT_BOTTOM } else { Step::MAX_SAVED };
-            match words {
-                _ if words < most => words,
-                _ if IS_AARCH64 && base == Base::Stack && pointer.checked_neg()? == offset => {
-                    Step::AT_BOTTOM
-                }
+            match words(pointer.checked_neg()?, 2..Step::MAX_CFA)? {
+                words if words < most => words,
+                words if IS_AARCH64 && base == Base::Stack && words == cfa => Step::AT_BOTTOM,
                 _ => return None,
             }
         }
         _ => return None,
     };
-    Some(Step { base, cfa: words(offset, 1..Step::MAX_CFA)?, saved })
+    Some(Step { base, cfa, saved })
 }
 
 /// A distance in words, if it is a whole number of words in this range.

@@ -21,18 +21,9 @@ pub(super) fn place(platform: &impl Platform, function: usize) -> Option<Place> 
     } else {
         x86_64::load(&code, function)?
     };
-    let word = |at: usize| {
-        let mut bytes = [0; 8];
-        (platform.peek(at, &mut bytes) == bytes.len()).then(|| usize::from_ne_bytes(bytes))
-    };
-    let pair = |at: usize| {
-        let mut bytes = [0; 16];
-        let is_read = platform.peek(at, &mut bytes) == bytes.len();
-        let word = |at: usize| bytes[at..].first_chunk().map(|word| usize::from_ne_bytes(*word));
-        is_read.then_some([word(0)?, word(8)?])
-    };
+    let word = |at| platform.peek_word(at);
     let index = |at: usize, offset: usize| {
-        let [module, base] = pair(at)?;
+        let (module, base) = (word(at)?, word(at.wrapping_add(8))?);
         (module != 0).then_some(ThreadWord::Module(module, base.wrapping_add(offset)))
     };
     let found = match load {
@@ -43,9 +34,9 @@ pub(super) fn place(platform: &impl Platform, function: usize) -> Option<Place> 
         Load::Offset(offset) => Some(ThreadWord::Static(offset)),
         Load::Indirect(at) => word(at).map(ThreadWord::Static),
         Load::Index(at, offset) => index(at, offset),
-        Load::Descriptor(at) => match pair(at)? {
-            [_, distance] if distance < LONGEST => Some(ThreadWord::Static(distance)),
-            [_, at] => index(at, 0),
+        Load::Descriptor(at) => match word(at.wrapping_add(8))? {
+            distance if distance < LONGEST => Some(ThreadWord::Static(distance)),
+            at => index(at, 0),
         },
     };
     found.map(Place::Thread)

@@ -126,10 +126,7 @@ const TABLE: usize = if cfg!(target_arch = "aarch64") { 0 } else { 8 };
 /// The address of a word of the calling thread's storage. `None`: the thread has none yet.
 pub(super) fn word_of_thread(platform: &impl Platform, place: ThreadWord) -> Option<usize> {
     let thread = word::pointer();
-    let read = |at: usize| {
-        let mut bytes = [0; 8];
-        (platform.peek(at, &mut bytes) == bytes.len()).then(|| usize::from_ne_bytes(bytes))
-    };
+    let read = |at| platform.peek_word(at);
     match place {
         ThreadWord::Static(offset) => Some(thread.wrapping_add(offset)),
         ThreadWord::Module(module, offset) => {

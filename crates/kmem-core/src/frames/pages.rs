@@ -62,15 +62,14 @@ impl Pages {
     #[cold]
     #[inline(never)]
     fn ask(&self, platform: &impl Platform, at: usize) -> Option<usize> {
-        let mut word = [0; size_of::<usize>()];
-        let is_word = at.is_multiple_of(size_of::<usize>()) && is_address(at);
-        if !is_word || platform.peek(at, &mut word) != word.len() {
+        if !at.is_multiple_of(size_of::<usize>()) || !is_address(at) {
             return None;
         }
+        let word = platform.peek_word(at)?;
         let page = at >> SHIFT;
         // INVARIANT: the kernel has read a word of it.
         self.slots[page % SLOTS].store(page + 1, Ordering::Relaxed);
-        Some(usize::from_ne_bytes(word))
+        Some(word)
     }
 
     /// Forgets all pages.

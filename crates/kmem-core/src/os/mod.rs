@@ -479,6 +479,12 @@ pub trait Process {
         0
     }
 
+    /// The word of this process at `at`, which may be unmapped. `None`: it cannot be read.
+    fn peek_word(&self, at: usize) -> Option<usize> {
+        let mut word = [0; size_of::<usize>()];
+        (self.peek(at, &mut word) == word.len()).then(|| usize::from_ne_bytes(word))
+    }
+
     /// Returns whether the process may make files now. Asks by no system call.
     ///
     /// # Errors

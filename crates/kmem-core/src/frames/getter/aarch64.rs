@@ -11,10 +11,8 @@ enum Value {
     /// The thread pointer and a distance.
     Thread(usize),
     Address(usize),
-    /// The word at an address.
-    Word(usize),
-    /// The word at an address, which is an address, and a distance.
-    Behind(usize, usize),
+    /// The word at an address, and a distance.
+    Word(usize, usize),
     /// The word there.
     WordBehind(usize, usize),
     /// The result of a descriptor at an address, which is a distance from the thread pointer.
@@ -46,8 +44,7 @@ pub(super) fn load(code: &[u8; GETTER], function: usize) -> Option<Load> {
                 values[to] = match base {
                     Value::Thread(distance) => Value::Thread(distance.wrapping_add(number)),
                     Value::Address(at) => Value::Address(at.wrapping_add(number)),
-                    Value::Word(at) => Value::Behind(at, number),
-                    Value::Behind(at, distance) => Value::Behind(at, distance.wrapping_add(number)),
+                    Value::Word(at, distance) => Value::Word(at, distance.wrapping_add(number)),
                     _ => Value::Unknown,
                 };
             }
@@ -56,9 +53,8 @@ pub(super) fn load(code: &[u8; GETTER], function: usize) -> Option<Load> {
                 Value::Thread(distance) => {
                     return Some(Load::Offset(distance.wrapping_add(8 * immediate)));
                 }
-                Value::Address(at) => values[to] = Value::Word(at.wrapping_add(8 * immediate)),
-                Value::Word(at) => values[to] = Value::WordBehind(at, 8 * immediate),
-                Value::Behind(at, distance) => {
+                Value::Address(at) => values[to] = Value::Word(at.wrapping_add(8 * immediate), 0),
+                Value::Word(at, distance) => {
                     values[to] = Value::WordBehind(at, distance.wrapping_add(8 * immediate));
                 }
                 _ => values[to] = Value::Unknown,
@@ -78,7 +74,7 @@ pub(super) fn load(code: &[u8; GETTER], function: usize) -> Option<Load> {
             // ret
             0xd65f_03c0 => {
                 return match values[0] {
-                    Value::Word(at) => Some(Load::Global(at)),
+                    Value::Word(at, 0) => Some(Load::Global(at)),
                     Value::WordBehind(at, distance) => Some(Load::Behind(at, distance)),
                     _ => None,
                 };
@@ -92,7 +88,7 @@ pub(super) fn load(code: &[u8; GETTER], function: usize) -> Option<Load> {
 /// A load at a distance from the thread pointer.
 fn loaded(distance: Value) -> Option<Load> {
     match distance {
-        Value::Word(at) => Some(Load::Indirect(at)),
+        Value::Word(at, 0) => Some(Load::Indirect(at)),
         Value::Descriptor(at) => Some(Load::Descriptor(at)),
         _ => None,
     }
