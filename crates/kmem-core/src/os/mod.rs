@@ -320,6 +320,13 @@ pub trait Cpus: Memory {
         0
     }
 
+    /// A number that no other thread has that runs now; a signal handler has that of the thread
+    /// that it interrupts. 0: the platform does not tell threads apart. Two threads may commit the
+    /// same pages then.
+    fn thread(&self) -> u32 {
+        0
+    }
+
     /// Highest number of a NUMA node plus one.
     fn nodes(&self) -> u32 {
         1

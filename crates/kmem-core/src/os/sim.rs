@@ -256,6 +256,10 @@ impl<P: Platform> Cpus for Sim<P> {
         self.cpu.load(Ordering::Relaxed)
     }
 
+    fn thread(&self) -> u32 {
+        self.inner.thread()
+    }
+
     fn nodes(&self) -> u32 {
         self.nodes
     }

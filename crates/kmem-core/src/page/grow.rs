@@ -3,6 +3,7 @@
 use core::ptr::NonNull;
 
 use super::credit::Credit;
+use super::space::Turn;
 use super::{On, Zone};
 use crate::os::Platform;
 use crate::sync::Ordering;
@@ -17,12 +18,23 @@ const SECTION_PAGES: u32 = 1 << 14;
 const SEARCH_PAGES: u32 = 64 << CHUNK_ORDER;
 
 impl<P: Platform> On<'_, P> {
-    /// Commits at least `pages` more pages, unless another thread does so concurrently. False: the
-    /// zone is at its end, or the platform has no memory.
+    /// Commits at least `pages` more pages, or waits for another thread that commits some. False:
+    /// the zone is at its end, or the platform has no memory.
     pub(super) fn grow(&self, pages: PageCount) -> bool {
-        let end = self.zone.space.enter();
+        let (space, thread) = (&self.zone.space, self.platform.thread());
+        let mut turn = space.take_turn(thread);
+        if let Turn::Others(owner) = turn {
+            turn = space.wait_for(owner, self.platform);
+        }
+        if matches!(turn, Turn::Others(_)) {
+            return true;
+        }
+        let end = space.enter();
         let done = self.grow_up_to(end, pages);
-        self.zone.space.leave();
+        space.leave();
+        if turn == Turn::Taken {
+            space.end_turn(thread, self.platform);
+        }
         done
     }
 
@@ -47,7 +59,8 @@ impl<P: Platform> On<'_, P> {
             let Some(at) = NonNull::new(zone.address(Pfn::ZERO + old) as *mut u8) else {
                 return false;
             };
-            // SAFETY: part of the zone's reservation, page aligned. Two threads may both commit it.
+            // SAFETY: part of the zone's reservation, page aligned. A signal handler that
+            // interrupts this thread may commit it as well.
             if unsafe { self.platform.commit(at, add.bytes()) } {
                 zone.publish(old, add, || self.hide(at, add));
                 return true;
@@ -57,7 +70,7 @@ impl<P: Platform> On<'_, P> {
     }
 
     /// Makes pages inaccessible that no thread can claim yet, if the zone hides them. If the
-    /// platform refuses, or another thread commits them once more, they stay accessible.
+    /// platform refuses, they stay accessible.
     fn hide(&self, at: NonNull<u8>, pages: PageCount) {
         if self.zone.hides.load(Ordering::Relaxed) != 0 {
             // SAFETY: committed pages, which are made accessible when they are handed out.

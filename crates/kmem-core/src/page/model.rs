@@ -7,6 +7,7 @@ use std::vec::Vec;
 
 use loom::thread;
 
+use super::space::Turn;
 use super::{Pcp, Reserve, Run, TABLES, Table, Zone, fit, huge, lane, purge};
 use crate::class::PageClass;
 use crate::os::regions::Regions;
@@ -219,6 +220,39 @@ fn no_page_is_committed_behind_the_space_that_is_left() {
             assert_eq!(grown.load(Ordering::Relaxed), seen, "grown behind the cut");
         }
         outcomes.note(if is_cut && seen == 0 { "cut" } else { "grown" });
+    });
+}
+
+/// Threads that commit pages in turn: none commits what another has published.
+#[test]
+fn pages_are_committed_once() {
+    check(3, &["in turn", "at once"], |outcomes| {
+        let space = Arc::new(super::space::Space::new(PageCount(2)));
+        let published = Arc::new(AtomicU32::new(0));
+        let platform = Arc::new(Regions::empty());
+        let grow = {
+            let (space, published, platform) = (space, published.clone(), platform);
+            move |thread: u32| {
+                let turn = space.take_turn(thread);
+                if turn != Turn::Taken {
+                    return false;
+                }
+                let old = published.load(Ordering::Relaxed);
+                // Here the pages from `old` on are committed.
+                let moved =
+                    published.compare_exchange(old, old + 1, Ordering::Relaxed, Ordering::Relaxed);
+                assert!(moved.is_ok(), "committed once more");
+                space.end_turn(thread, &*platform);
+                true
+            }
+        };
+        let other = thread::spawn({
+            let grow = grow.clone();
+            move || grow(1)
+        });
+        let both = grow(2) & other.join().expect("no panic");
+        assert_eq!(published.load(Ordering::Relaxed), 1 + u32::from(both));
+        outcomes.note(if both { "in turn" } else { "at once" });
     });
 }
 

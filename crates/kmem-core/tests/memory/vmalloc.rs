@@ -3,6 +3,7 @@
 
 use crate::instance::{Simulated, after_faults, books, budget, cases, forked, simulated, started};
 use std::collections::BTreeMap;
+use std::sync::Barrier;
 use std::thread;
 
 use kmem_core::Kmem;
@@ -452,6 +453,42 @@ fn threads_pass_areas_on() {
     }
     KMEM.trim();
     assert_eq!((KMEM.validate(), KMEM.vmalloc_stats().guards, KMEM.stats().used), (Ok(()), 0, 0));
+}
+
+/// True if the kernel can write to a byte of this process.
+fn is_writable(at: *mut u8) -> bool {
+    let mut zero = std::fs::File::open("/dev/zero").expect("a device");
+    // SAFETY: memory of the caller, of which only the kernel writes one byte.
+    let byte = unsafe { std::slice::from_raw_parts_mut(at, 1) };
+    std::io::Read::read(&mut zero, byte).is_ok()
+}
+
+#[test]
+fn threads_that_grow_the_heap_at_once_leave_the_protection_of_pages_of_others() {
+    for _ in 0..100 {
+        let a = simulated(areas_of(64 << 20));
+        a.vmalloc_stats();
+        let (start, end) = (Barrier::new(4), Barrier::new(4));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    start.wait();
+                    let at = a.vmalloc(PAGE, Gfp::KERNEL, SITE);
+                    let protect = |access| {
+                        // SAFETY: a live page of this thread, which no other accesses.
+                        assert_eq!(unsafe { libc::mprotect(at.cast(), PAGE, access) }, 0);
+                    };
+                    protect(libc::PROT_READ);
+                    end.wait();
+                    assert!(!is_writable(at), "a read-only page of an area is writable");
+                    assert!(!is_writable(at.wrapping_add(PAGE)), "a guard is gone");
+                    protect(libc::PROT_READ | libc::PROT_WRITE);
+                    // SAFETY: live, given up.
+                    unsafe { a.vfree(at) };
+                });
+            }
+        });
+    }
 }
 
 #[test]

@@ -44,6 +44,11 @@ impl Cpus for Linux {
         (tp.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as u32 % self.cpus()
     }
 
+    fn thread(&self) -> u32 {
+        // The bits that differ: see `slot_hint`.
+        ((start::thread_pointer() >> 12) as u32).max(1)
+    }
+
     fn nodes(&self) -> u32 {
         self.topology.nodes()
     }
