@@ -85,7 +85,7 @@ impl Args {
 
     fn choice(&self) -> Choice {
         let (min, max) = self.filters.sizes();
-        Choice { order: self.sort.map(Sort::order), lines: self.lines, min, max }
+        Choice { order: self.sort.map(Sort::order), lines: self.lines, min, max, cause: None }
     }
 
     fn query(&self) -> Query {

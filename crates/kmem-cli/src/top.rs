@@ -245,7 +245,7 @@ fn pass_on(args: &Args, reading: &Reading) -> Result<(), Failure> {
     say_all(&reading.notes);
     let (min, max) = args.filters.sizes();
     let (order, lines) = (Some(args.order()), Some(args.lines));
-    let choice = output::Choice { order, lines, min, max };
+    let choice = output::Choice { order, lines, min, max, cause: None };
     Ok(to.write(|out| output::write(out, args.format(), reading, &choice))?)
 }
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::format::Named;
 use crate::options::{Chosen, interval};
-use shelf::Shelf;
+use shelf::{Order, Shelf};
 use watcher::Watcher;
 
 /// Least and most time of waiting within a second that counts as pressure.
@@ -54,6 +54,13 @@ pub(crate) struct Args {
     /// Report a cause again for the same process after this time at the earliest
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = interval)]
     again: Duration,
+    /// Also write the rows of each process once in this time, with the cause `interval`
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    every: Option<Duration>,
+    /// Put the files into directories dt=DAY/service=NAME/host=HOST/build=ID, which engines for
+    /// many files read as columns
+    #[arg(long)]
+    partitioned: bool,
     /// Keep at most N reports in the directory, the newest ones
     #[arg(long, value_name = "N", default_value = "100")]
     keep: NonZeroUsize,
@@ -81,6 +88,7 @@ fn stall(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn main(args: &Args) -> Result<(), Failure> {
     let format = args.format.map(|Named(format)| format);
-    let shelf = Shelf::open(&args.output, args.keep.get(), format)?;
+    let order = if args.partitioned { Order::Partitioned } else { Order::Flat };
+    let shelf = Shelf::open(&args.output, args.keep.get(), format, order)?;
     Watcher::begin(args, shelf)?.run()
 }

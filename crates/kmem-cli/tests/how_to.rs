@@ -154,6 +154,7 @@ fn follow(page: &str) {
 const PAGES: &[&str] = &[
     "after-an-oom-kill.md",
     "first-hour.md",
+    "fleet.md",
     "kernel-memory.md",
     "memory-budget.md",
     "python-service.md",
@@ -168,6 +169,11 @@ fn after_an_oom_kill() {
 #[test]
 fn first_hour() {
     follow("first-hour.md");
+}
+
+#[test]
+fn fleet() {
+    follow("fleet.md");
 }
 
 #[test]

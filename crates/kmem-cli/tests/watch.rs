@@ -402,6 +402,35 @@ fn formats_have_the_cause_at_their_top_where_they_have_room() {
 }
 
 #[test]
+fn files_for_a_fleet_lie_by_day_service_machine_and_build() {
+    let program = started("");
+    let times = ["--every", "200ms", "--interval", "100ms", "--again", "1h"];
+    let mut watch =
+        Watch::of(&program, &[&times[..], &["--format", "parquet", "--partitioned"]].concat());
+    let mut paths = Vec::new();
+    for cause in ["interval", "interval", "signal"] {
+        if cause == "signal" {
+            send("KILL", &program);
+        }
+        let (path, content) = watch.report(cause);
+        assert!(content.starts_with("PAR1") && name(&path).ends_with(".parquet"), "{path:?}");
+        paths.push(path);
+    }
+    for path in &paths {
+        let partition = path.parent().unwrap().strip_prefix(watch.reports()).unwrap();
+        let parts: Vec<_> = partition.iter().map(|part| part.to_str().unwrap()).collect();
+        let values = ["dt=", "service=", "host=", "build="].iter().zip(&parts);
+        let values = values.map(|(key, part)| part.strip_prefix(key).expect("a partition"));
+        let [day, service, host, build] = values.collect::<Vec<_>>()[..] else {
+            panic!("{partition:?}")
+        };
+        assert!(day.len() == 10 && !service.is_empty() && !host.is_empty(), "{partition:?}");
+        assert!(build == "none" || build.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    }
+    assert!(paths.is_sorted() && paths[0] < paths[1], "{paths:?}");
+}
+
+#[test]
 fn what_cannot_be_done_is_an_error_at_the_start() {
     let program = started("");
     let pid = program.pid().to_string();

@@ -171,6 +171,8 @@ pub struct Choice {
     pub min: Option<i64>,
     /// Most live bytes of a stack.
     pub max: Option<i64>,
+    /// Cause for which the rows are kept. Parquet has a column for it.
+    pub cause: Option<&'static str>,
 }
 
 impl Choice {
@@ -229,7 +231,7 @@ pub fn write(
         Format::Json => json::write(out, &json::reading(reading, &rows)),
         Format::Jsonl => json::write_lines(out, reading, &rows),
         Format::Csv => csv::write(out, reading, &rows),
-        Format::Parquet => parquet::write(out, reading, &rows),
+        Format::Parquet => parquet::write(out, reading, &rows, choice.cause),
         Format::Pprof => pprof::write(out, reading, &stacks(By::Address)),
         Format::Folded => write_folded(out, &stacks(By::Name)),
         Format::Speedscope => {

@@ -7,6 +7,8 @@ use std::os::unix::process::ExitStatusExt as _;
 /// Cause of a report. The order is that of their weight: of several at one time the last counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Cause {
+    /// The time of `--every` has passed.
+    Interval,
     /// Tasks of the control group, or of the machine, waited for memory.
     Pressure,
     /// A group of kmem was above its `high`.
@@ -30,7 +32,8 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
+        Self::Interval,
         Self::Pressure,
         Self::GroupHigh,
         Self::CgroupHigh,
@@ -46,6 +49,7 @@ impl Cause {
     /// Its name in the name of a report.
     pub(super) fn name(self) -> &'static str {
         match self {
+            Self::Interval => "interval",
             Self::Pressure => "pressure",
             Self::GroupHigh => "group-high",
             Self::CgroupHigh => "cgroup-high",

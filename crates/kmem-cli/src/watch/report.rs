@@ -114,7 +114,9 @@ impl Report<'_> {
     /// The errors of the writer.
     pub(super) fn write_rows(&self, out: &mut impl Write, format: Format) -> io::Result<()> {
         let reading = self.newest();
-        let choice = Choice { order: Some(Order::Size), lines: self.lines, ..Choice::default() };
+        let cause = Some(self.occasion.cause.name());
+        let order = Some(Order::Size);
+        let choice = Choice { order, lines: self.lines, cause, ..Choice::default() };
         let mut rows = Vec::new();
         match format {
             Format::Table => {

@@ -33,6 +33,8 @@ pub(super) struct Subject {
     looked_at: Vec<(u64, u64)>,
     /// Time for the next reading.
     pub(super) next: Instant,
+    /// Time from which on a reading is written for [`Cause::Interval`].
+    pub(super) next_kept: Option<Instant>,
     pub(super) reported: Reports,
 }
 
@@ -78,6 +80,7 @@ impl Subject {
             black_box: None,
             looked_at: Vec::new(),
             next: Instant::now(),
+            next_kept: None,
             reported: Reports::default(),
         };
         this.find_box();
@@ -86,6 +89,17 @@ impl Subject {
 
     pub(super) fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    /// Name of its service: that of its unit of systemd, or its own.
+    pub(super) fn service(&self) -> &str {
+        unit(&self.group).unwrap_or(&self.last.reading.snapshot.comm)
+    }
+
+    /// Build id of its executable; none if it has none.
+    pub(super) fn build(&self) -> Option<&str> {
+        let reading = &self.last.reading;
+        reading.provenance.build_ids.get(&reading.snapshot.exe).map(String::as_str)
     }
 
     /// Reads the books. Returns the occasion that events of groups are.
@@ -188,6 +202,15 @@ impl Read {
     }
 }
 
+/// The service in the text of `/proc/PID/cgroup`. That of a user's systemd is none.
+fn unit(group: &str) -> Option<&str> {
+    let parts = group.lines().filter_map(|line| line.rsplit(':').next()).flat_map(|path| {
+        let parts = path.rsplit('/');
+        parts.filter_map(|part| part.strip_suffix(".service"))
+    });
+    parts.into_iter().find(|name| !name.is_empty() && !name.starts_with("user@"))
+}
+
 /// True when a process is being killed, or has been.
 fn is_ending(process: &Process) -> bool {
     let text = |name| process.read_file(name).unwrap_or_default();
@@ -284,6 +307,18 @@ mod tests {
         let process = Process::open(child.id()).unwrap();
         child.wait().unwrap();
         assert!(is_ending(&process));
+    }
+
+    #[test]
+    fn the_service_is_the_innermost_unit_of_systemd() {
+        let user = "/user.slice/user-1000.slice/user@1000.service";
+        assert_eq!(unit("0::/system.slice/web.service\n"), Some("web"));
+        assert_eq!(unit("0::/system.slice/web.service/workers\n"), Some("web"));
+        assert_eq!(unit("4:memory:/\n1:name=systemd:/system.slice/a@1.service\n"), Some("a@1"));
+        assert_eq!(unit(&format!("0::{user}/app.slice/player.service\n")), Some("player"));
+        assert_eq!(unit(&format!("0::{user}/session.slice\n")), None);
+        assert_eq!(unit("0::/\n"), None);
+        assert_eq!(unit(""), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::Args;
 use super::cause::{Cause, Occasion};
 use super::groups::{Groups, Waited};
 use super::report::Report;
-use super::shelf::Shelf;
+use super::shelf::{Name, Shelf};
 use super::subject::Subject;
 use crate::failure::{Failure, say};
 use crate::run::boxes::now_ns;
@@ -50,6 +50,7 @@ pub(super) struct Watcher {
     signals: Signals,
     interval: Duration,
     again: Duration,
+    every: Option<Duration>,
     most: usize,
     /// Time for the next look at counters and pressure that the kernel does not tell of.
     look: Instant,
@@ -109,6 +110,7 @@ impl Watcher {
             signals,
             interval: args.interval,
             again: args.again,
+            every: args.every,
             most: args.processes.get().max(pids.len()),
             look: now,
             next_search: now,
@@ -208,6 +210,7 @@ impl Watcher {
         let begun = Instant::now();
         let mut subject = Subject::open(pid)?;
         subject.next = begun + self.interval;
+        subject.next_kept = self.every.map(|every| begun + every);
         self.rest = Instant::now() + begun.elapsed() * PAUSE;
         self.groups.enter(&subject.group);
         say(&format!("watching {}", subject.last.reading.name()));
@@ -273,9 +276,24 @@ impl Watcher {
         let read = self.read(at);
         self.subjects[at].next = (self.subjects[at].next + self.interval).max(now);
         match read {
-            Ok(Some(occasion)) => self.report_at(at, &occasion),
-            Ok(None) => {}
+            Ok(occasion) => {
+                if let Some(occasion) = occasion {
+                    self.report_at(at, &occasion);
+                }
+                self.keep(at);
+            }
             Err(failure) => self.unreadable(at, &failure),
+        }
+    }
+
+    /// Writes the books that were just read, if the time for it has come.
+    fn keep(&mut self, at: usize) {
+        let (now, subject) = (Instant::now(), &mut self.subjects[at]);
+        let (Some(every), Some(due)) = (self.every, subject.next_kept) else { return };
+        if now >= due {
+            subject.next_kept = Some((due + every).max(now));
+            let occasion = Occasion { cause: Cause::Interval, what: "is running".to_owned() };
+            self.desk.write(&self.subjects[at], None, &occasion, 0);
         }
     }
 
@@ -411,8 +429,16 @@ impl Desk {
             Some(format) => report.write_rows(&mut content, format),
             None => report.write(&mut content),
         };
-        let of = (last.reading.snapshot.comm.as_str(), subject.pid());
-        let put = written.and_then(|()| self.shelf.put(of, (time_ns, occasion.cause), &content));
+        let name = Name {
+            process: &last.reading.snapshot.comm,
+            pid: subject.pid(),
+            time_ns,
+            cause: occasion.cause,
+            service: subject.service(),
+            host: &last.reading.provenance.host,
+            build: subject.build(),
+        };
+        let put = written.and_then(|()| self.shelf.put(&name, &content));
         match put {
             Ok(path) => say(&format!("{}: {}", path.display(), report.title())),
             Err(error) => {

@@ -241,7 +241,8 @@ fn parquet_has_the_columns_of_the_layout_sorted_and_compressed() {
     let expected = "ts_ns BIGINT, host VARCHAR, pid UINTEGER, exe VARCHAR, build_id VARCHAR, \
         kind VARCHAR, group VARCHAR, module VARCHAR, file VARCHAR, line UINTEGER, func VARCHAR, \
         addr_rel UBIGINT, live_bytes BIGINT, live_objects UBIGINT, alloc_bytes_total UBIGINT, \
-        alloc_objects_total UBIGINT, peak_bytes BIGINT, accurate BOOLEAN, node UINTEGER";
+        alloc_objects_total UBIGINT, peak_bytes BIGINT, accurate BOOLEAN, node UINTEGER, \
+        cause VARCHAR";
     assert_eq!(columns.join(", "), expected);
     let rows = duckdb("select module, file, line, pid, build_id is null from FILE", &file).unwrap();
     let keys: Vec<(Option<&str>, Option<&str>, Option<u64>)> =

@@ -39,17 +39,27 @@ const SCHEMA: &str = "message kmem {
     OPTIONAL INT64 peak_bytes;
     REQUIRED BOOLEAN accurate;
     OPTIONAL INT32 node (INTEGER(32,false));
+    OPTIONAL BINARY cause (STRING);
 }";
 
 /// Numbers of the columns by which rows are sorted: `ts_ns`, `module`, `file`, `line`.
 const SORTED: [i32; 4] = [0, 7, 8, 9];
 
 /// Writes the file.
-pub(super) fn write(out: &mut impl Write, reading: &Reading, rows: &[Site]) -> io::Result<()> {
-    out.write_all(&file(reading, rows.iter().collect()).map_err(io::Error::other)?)
+pub(super) fn write(
+    out: &mut impl Write,
+    reading: &Reading,
+    rows: &[Site],
+    cause: Option<&str>,
+) -> io::Result<()> {
+    out.write_all(&file(reading, rows.iter().collect(), cause).map_err(io::Error::other)?)
 }
 
-fn file(reading: &Reading, mut rows: Vec<&Site>) -> Result<Vec<u8>, ParquetError> {
+fn file(
+    reading: &Reading,
+    mut rows: Vec<&Site>,
+    cause: Option<&str>,
+) -> Result<Vec<u8>, ParquetError> {
     let key = |site: &Site| {
         let place = site.origin.fields();
         (name(place.module), name(place.file), place.line)
@@ -64,7 +74,7 @@ fn file(reading: &Reading, mut rows: Vec<&Site>) -> Result<Vec<u8>, ParquetError
     let schema = Arc::new(parse_message_type(SCHEMA)?);
     let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties.build()))?;
     let mut group = file.next_row_group()?;
-    columns(&mut Columns(&mut group), reading, &rows)?;
+    columns(&mut Columns(&mut group), reading, &rows, cause)?;
     group.close()?;
     file.into_inner()
 }
@@ -74,6 +84,7 @@ fn columns(
     out: &mut Columns<'_, '_>,
     reading: &Reading,
     rows: &[&Site],
+    cause: Option<&str>,
 ) -> Result<(), ParquetError> {
     let (snapshot, of) = (&reading.snapshot, &reading.provenance);
     let text = |text: &str| ByteArray::from(printable(text).into_owned().into_bytes());
@@ -101,7 +112,8 @@ fn columns(
     out.optional::<Int64Type>(rows, |_| None)?;
     let whole = snapshot.torn() == 0;
     out.required::<BoolType>(rows.iter().map(|site| whole && site.accurate).collect())?;
-    out.optional::<Int32Type>(rows, |site| site.node.map(|node| node as i32))
+    out.optional::<Int32Type>(rows, |site| site.node.map(|node| node as i32))?;
+    out.optional::<ByteArrayType>(rows, |_| cause.map(text))
 }
 
 fn name(name: Option<&str>) -> Option<String> {
