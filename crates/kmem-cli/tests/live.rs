@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 use kmem_testing::{not_run, this_test};
-use program::{KMEM, Program, compile, directory, for_another_user, json, text};
+use program::{KMEM, Program, compile, directory, for_another_user, json, preload, text};
 use serde_json::Value;
 
 const SOURCE: &str = include_str!("programs/books.c");
@@ -50,6 +50,17 @@ fn ages_of(json: &Value) -> Vec<(&Value, i64, i64)> {
         (row, sum("bytes"), sum("calls"))
     };
     rows.map(sums).collect()
+}
+
+#[test]
+fn a_process_that_may_write_no_files_can_be_read() {
+    let dir = directory();
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"ulimit -f 0; exec "$0" wait"#]).arg(compile("books", &[], dir.path()));
+    preload(&mut command, "", dir.path());
+    let program = Program::run(command, dir);
+    let row = &program.json(&["dump", "--json", "--function", "leak"])["rows"][0];
+    assert!(row["bytes"].as_i64().unwrap() > 0, "{row}");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! The root block, by which a reader outside the process finds the books.
 //!
-//! A private mapping of a memfd called [`MAPPING_NAME`] has one [`RootBlock`] at its start. So
-//! `/proc/PID/maps` (or a core file's NT_FILE note) shows its address. It has the addresses of
-//! everything else: zones, size classes, sites, the peak table. The fields marked *live* change
-//! while the process runs; all others are written before `magic`.
+//! A private mapping of a memfd called [`MAPPING_NAME`] has one [`RootBlock`] at its start. Where
+//! there can be no memfd, as under a limit for files, the mapping is one of [`ZERO_FILE`] at
+//! [`ZERO_OFFSET`]. So `/proc/PID/maps` (or a core file's NT_FILE note) shows its address. It has
+//! the addresses of everything else: zones, size classes, sites, the peak table. The fields marked
+//! *live* change while the process runs; all others are written before `magic`.
 //!
 //! A reader trusts nothing here: it checks every address and count against the process's own
 //! mappings before it uses them.
@@ -17,6 +18,21 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"kmemroot");
 pub const VERSION: u32 = 10;
 /// Name of the memfd behind the root block, as `/memfd:<name> (deleted)` in `/proc/PID/maps`.
 pub const MAPPING_NAME: &str = "kmem-root";
+/// The device whose private mappings are zeroes, and have its name. The C string for `open`.
+pub const ZERO_FILE: &core::ffi::CStr = c"/dev/zero";
+/// Offset of the mapping of [`ZERO_FILE`] with a root block, `kmem` in ASCII; others have another.
+pub const ZERO_OFFSET: u64 = 0x6b6d_656d << 16;
+
+/// Returns whether a mapping of a file at an offset begins with a root block, by their names.
+/// `path` has no ` (deleted)` at its end.
+#[must_use]
+pub fn is_root(path: &str, offset: u64) -> bool {
+    match path.strip_prefix("/memfd:") {
+        Some(name) => name == MAPPING_NAME && offset == 0,
+        None => path.as_bytes() == ZERO_FILE.to_bytes() && offset == ZERO_OFFSET,
+    }
+}
+
 /// Most zones of an instance.
 pub const MAX_ZONES: usize = 256;
 

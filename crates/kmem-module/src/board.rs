@@ -138,13 +138,17 @@ impl Drop for Board {
     }
 }
 
-/// Maps the memory, from a memfd whose name readers look for. Anonymous if the system has no memfd.
+/// Maps the memory, from a memfd whose name readers look for. Anonymous if there can be no memfd.
 fn map() -> Option<NonNull<u8>> {
-    let name = c"kmem-modules";
-    // SAFETY: `name` is a C string.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-    // SAFETY: takes no pointer.
-    let sized = fd >= 0 && unsafe { libc::ftruncate(fd, SIZE as libc::off_t) } == 0;
+    let (name, mut limit) = (c"kmem-modules", libc::rlimit { rlim_cur: 0, rlim_max: 0 });
+    // SAFETY: the kernel fills `limit`, and `name` is a C string.
+    let (fd, sized) = unsafe {
+        libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit);
+        let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
+        // The kernel ends a program that makes a file longer than that, a memfd among them.
+        let fits = fd >= 0 && limit.rlim_cur >= SIZE as libc::rlim_t;
+        (fd, fits && libc::ftruncate(fd, SIZE as libc::off_t) == 0)
+    };
     let anonymous = if sized { 0 } else { libc::MAP_ANONYMOUS };
     let file = if sized { fd } else { -1 };
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | anonymous);

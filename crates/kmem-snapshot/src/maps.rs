@@ -4,6 +4,8 @@
 
 use std::ops::Range;
 
+use kmem_layout::root::is_root;
+
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
 /// Most mappings of a process: sixteen times as many as Linux allows by default.
@@ -67,20 +69,21 @@ impl Mapping {
         })
     }
 
-    /// True for plain memory: anonymous, or a memfd. A reader follows pointers into such
-    /// mappings only, because a read from a mapped FUSE file, say, could wait for ever.
+    /// True for plain memory: anonymous, a memfd, or a root block's. A reader follows pointers into
+    /// such mappings only, because a read from a mapped FUSE file, say, could wait for ever.
     #[must_use]
     pub fn is_memory(&self) -> bool {
         self.path.is_empty()
             || self.path.starts_with("/memfd:")
             || self.path.starts_with("[anon")
             || self.path == "[heap]"
+            || is_root(&self.path, self.offset)
     }
 
     /// True for a mapped file that can be opened by name.
     #[must_use]
     pub fn is_file(&self) -> bool {
-        self.inode != 0 && self.path.starts_with('/') && !self.path.starts_with("/memfd:")
+        self.inode != 0 && self.path.starts_with('/') && !self.is_memory()
     }
 }
 

@@ -69,6 +69,36 @@ fn more_than_the_machine_has_is_refused_where_the_kernel_would() {
 }
 
 #[test]
+fn limits_of_other_resources_change_nothing() {
+    let limits = [
+        "core=0",
+        "fsize=0",
+        "locks=0",
+        "memlock=0",
+        "msgqueue=0",
+        "nice=0",
+        "nofile=8",
+        "rtprio=0",
+        "sigpending=0",
+        "stack=65536",
+        "cpu=5",
+    ];
+    if is_missing("/bin/bash") || is_missing("/usr/bin/prlimit") {
+        return;
+    }
+    for limit in limits {
+        let run = || {
+            let script = "a=$(printf %065536d 1); for i in 1 2 3; do (: $a); done";
+            Run::after_shell(&format!("prlimit --pid $$ --{limit}"), "/bin/bash")
+                .args(&["-c", script])
+        };
+        in_configurations(&CONFIGURATIONS[..2], run, |outcome| {
+            outcome.assert_quiet_success();
+        });
+    }
+}
+
+#[test]
 fn small_programs_start_in_4_mebibytes_of_data() {
     for (command, arguments) in [("/bin/ls", &["/"][..]), ("/bin/bash", &["-c", "echo 1"])] {
         if !is_missing(command) {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use kmem_layout::root::MAPPING_NAME;
+use kmem_layout::root::is_root;
 
 use super::root::Root;
 use super::source::Source;
@@ -18,13 +18,15 @@ use crate::memory::Pages;
 const ROOT_WORK: u64 = 1 << 20;
 const MAPPING_WORK: u64 = 64;
 
-/// Address of every root block. Each copy of the library has one at offset 0 of its own memfd.
+/// Address of every root block. Each copy of the library has one in a memfd of its own, or in a
+/// mapping of the device of zeroes.
 pub(crate) fn root_addresses(maps: &Maps) -> Vec<u64> {
-    let path = format!("/memfd:{MAPPING_NAME}");
     let mut by_file = BTreeMap::new();
     for mapping in maps.all() {
-        if mapping.path == path && mapping.offset == 0 && mapping.readable {
-            by_file.entry(mapping.inode).or_insert(mapping.start);
+        if is_root(&mapping.path, mapping.offset) && mapping.readable {
+            // All mappings of the device are of one file.
+            let of_device = if mapping.offset == 0 { 0 } else { mapping.start };
+            by_file.entry((mapping.inode, of_device)).or_insert(mapping.start);
         }
     }
     by_file.into_values().collect()

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kmem_layout::root::MAPPING_NAME;
+use kmem_layout::root::is_root;
 use object::elf;
 
 use super::header::Headers;
@@ -76,7 +76,7 @@ struct Inodes {
 impl Inodes {
     fn of(&mut self, path: &str, offset: u64) -> u64 {
         // All root blocks have this name, and each is the beginning of a file of its own.
-        if offset == 0 && path.strip_prefix("/memfd:") == Some(MAPPING_NAME) {
+        if is_root(path, offset) {
             self.next += 1;
             return self.next;
         }

@@ -5,6 +5,7 @@
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
+use super::memory::limit;
 use super::syscall::sys;
 
 /// A file descriptor that its drop closes.
@@ -24,6 +25,21 @@ impl Descriptor {
         let fd = unsafe { sys!(libc::SYS_openat, at, path.as_ptr(), flags, 0o600) };
         // INVARIANT: `openat` just returned the descriptor.
         if fd < 0 { Err(fd) } else { Ok(Self(fd)) }
+    }
+
+    /// Makes a file of `bytes` zeroes in memory. `None`: there can be none. The kernel ends
+    /// programs that make a file longer than their limit.
+    pub(super) fn in_memory(name: &CStr, bytes: usize) -> Option<Self> {
+        if bytes > limit(libc::RLIMIT_FSIZE) {
+            return None;
+        }
+        // SAFETY: the name ends with a NUL; the descriptor is new.
+        unsafe {
+            let fd = sys!(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC);
+            // INVARIANT: `memfd_create` just returned the descriptor.
+            let file = (fd >= 0).then(|| Self(fd))?;
+            (sys!(libc::SYS_ftruncate, file.0, bytes) == 0).then_some(file)
+        }
     }
 
     /// Reads the next bytes into `buf`, in one call of the kernel. Returns their number; 0 at the

@@ -1,9 +1,11 @@
 //! Memory of Linux: anonymous mappings, reserved without access and made accessible on demand.
 
+use core::ffi::CStr;
 use core::ptr::NonNull;
 
-use kmem_layout::root::MAPPING_NAME;
+use kmem_layout::root::{MAPPING_NAME, ZERO_FILE, ZERO_OFFSET};
 
+use super::descriptor::Descriptor;
 use super::sandbox::Question;
 use super::syscall::sys;
 use super::{Linux, cgroup, start};
@@ -239,19 +241,14 @@ unsafe impl Memory for Linux {
         if self.is_in_sandbox() {
             return false;
         }
+        let Some(file) = Descriptor::in_memory(c"kmem-shared", bytes) else { return false };
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: a new descriptor, and a range of a reservation of which nothing is committed, by
-        // the contract.
+        // SAFETY: a range of a reservation of which nothing is committed, by the contract.
         unsafe {
-            let fd = sys!(libc::SYS_memfd_create, c"kmem-shared".as_ptr(), libc::MFD_CLOEXEC);
-            if fd < 0 {
-                return false;
-            }
-            let at = at.as_ptr();
-            let done = sys!(libc::SYS_ftruncate, fd, bytes) == 0
-                && sys!(libc::SYS_mmap, at, bytes, libc::PROT_NONE, flags, fd, 0) == at as isize
+            let (at, fd) = (at.as_ptr(), file.0);
+            let done = sys!(libc::SYS_mmap, at, bytes, libc::PROT_NONE, flags, fd, 0)
+                == at as isize
                 && sys!(libc::SYS_madvise, at, bytes, libc::MADV_DONTFORK) == 0;
-            sys!(libc::SYS_close, fd);
             if done {
                 self.shared_end.store(at as usize + bytes, Ordering::Relaxed);
                 self.shared.store(at as usize, Ordering::Release);
@@ -317,21 +314,14 @@ unsafe impl Memory for Linux {
         }
         let mut name = [0u8; 32];
         name[..MAPPING_NAME.len()].copy_from_slice(MAPPING_NAME.as_bytes());
-        // SAFETY: `name` is NUL-terminated.
-        let fd = unsafe { sys!(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return None;
-        }
-        // SAFETY: the new descriptor; a new mapping at an address of the kernel's choice.
-        let at = unsafe {
-            if sys!(libc::SYS_ftruncate, fd, bytes) == 0 {
-                mapped(sys!(libc::SYS_mmap, 0, bytes, PROT_RW, libc::MAP_PRIVATE, fd, 0))
-            } else {
-                None
-            }
+        let name = CStr::from_bytes_until_nul(&name).ok()?;
+        let (file, offset) = match Descriptor::in_memory(name, bytes) {
+            Some(file) => (file, 0),
+            None => (Descriptor::open(ZERO_FILE, libc::O_RDONLY).ok()?, ZERO_OFFSET),
         };
-        // SAFETY: the new descriptor, which is used no longer.
-        unsafe { sys!(libc::SYS_close, fd) };
-        at
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        mapped(unsafe {
+            sys!(libc::SYS_mmap, 0, bytes, PROT_RW, libc::MAP_PRIVATE, file.0, offset)
+        })
     }
 }
