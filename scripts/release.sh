@@ -91,10 +91,15 @@ if [[ -x $tools/bin/cargo-cyclonedx ]] ||
 	cargo install --quiet --root "$tools" cargo-cyclonedx >&2; then
 	(
 		cd "$work/one/$name"
-		PATH=$tools/bin:$PATH cargo cyclonedx --quiet --format json \
+		PATH=$tools/bin:$PATH cargo cyclonedx --quiet --format json --spec-version 1.5 \
 			--manifest-path crates/kmem-cli/Cargo.toml --override-filename "$name.cdx"
-		mv "crates/kmem-cli/$name.cdx.json" "$out"
+		# Files of a release do not tell where they were built.
+		sed "s|file://$PWD/|file:///$name/|g" "crates/kmem-cli/$name.cdx.json" \
+			>"$out/$name.cdx.json"
 	)
+	if grep -E '"expression": "[^"]*(GPL|MPL|CDDL)' "$out/$name.cdx.json" | grep -v ' OR ' >&2; then
+		die "a crate has a licence that kmem may not link"
+	fi
 else
 	not_run "the list of crates" "cargo cannot install cargo-cyclonedx"
 fi
