@@ -7,7 +7,7 @@
 # usage: fleet.sh [--library PATH] [--kmem PATH] [--hosts N]
 #
 #     --library PATH  the library (default: target/release/libkmem.so of this repository)
-#     --kmem PATH     the command (default: target/release/kmem)
+#     --kmem PATH     the command (default: the one beside the library)
 #     --hosts N       machines (default: 1000)
 #
 # pip gets DuckDB, and ClickHouse as the package chdb, into target/fleet.
@@ -20,10 +20,11 @@ readonly repository
 . "$repository/scripts/options.sh"
 
 library=
-kmem=$repository/target/release/kmem
+kmem=
 hosts=1000
 read_options 'library kmem hosts' "$@"
 find_library
+find_command
 
 venv=$repository/target/fleet/tools
 if [[ ! -x $venv/bin/pip ]] && ! python3 -m venv "$venv" >/dev/null 2>&1; then
@@ -38,7 +39,12 @@ done
 "$venv/bin/python" -c "import duckdb" 2>/dev/null || exit 0
 
 work=$(mktemp -d "$repository/target/fleet/run.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+children=()
+finish() {
+	((${#children[@]} == 0)) || kill "${children[@]}" 2>/dev/null || true
+	rm -rf "$work"
+}
+trap finish EXIT
 readonly services=(api batch cache web)
 # A shim would run another program of another name.
 python=$(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))')
@@ -49,6 +55,7 @@ for service in "${services[@]}"; do
 	mkfifo "$work/$service.in" "$work/$service.out"
 	LD_PRELOAD=$library PYTHONMALLOC=malloc "$work/$service" \
 		"$repository/scripts/fleet/service.py" <"$work/$service.in" >"$work/$service.out" &
+	children+=($!)
 done
 # The services run as long as their inputs are open.
 for service in "${services[@]}"; do
@@ -58,14 +65,20 @@ done
 "$kmem" watch "${names[@]}" --every 500ms --interval 500ms --partitioned --format parquet \
 	-n 300 -o "$work/real" 2>"$work/watch.log" &
 watch=$!
+children+=("$watch")
 # Files of all services, by the names of their processes.
 seen() {
 	find "$work/real" -name '*.interval.parquet' -printf '%f\n' 2>/dev/null | cut -d. -f1 | sort -u
 }
+SECONDS=0
 until [ "$(seen | wc -l)" -eq ${#services[@]} ]; do
+	if ((SECONDS > 120)) || ! kill -0 "$watch" 2>/dev/null; then
+		cat "$work/watch.log" >&2
+		die "the watch has written no files of all services"
+	fi
 	sleep 0.2
 done
 kill "$watch"
-wait "$watch"
+wait "$watch" || die "the watch has lost files: $(tail -n 1 "$work/watch.log")"
 "$venv/bin/python" "$repository/scripts/fleet/simulate.py" "$repository/docs/how-to/fleet.md" \
 	"$work/real" "$work/out" "$hosts"

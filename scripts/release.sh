@@ -30,6 +30,9 @@ out=$repository/target/release-files
 trial=
 tag=
 read_options 'out trial! tag!' "$@"
+out=$(realpath -m "$out")
+[[ ! -e $out || -f $out/SHA256SUMS ]] || die "$out is there already; name a new directory"
+[[ -z $tag || -z $trial ]] || die "--tag does not go with --trial"
 cd "$repository"
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
@@ -105,5 +108,9 @@ else
 fi
 
 (cd "$out" && sha256sum -- * >"$work/sums" && mv "$work/sums" SHA256SUMS)
-[[ -z $tag ]] || git tag -a "v$version" -m "kmem $version" -m "$changes"
+if [[ $tag ]]; then
+	[[ -f $out/$name.cdx.json && -n $(find "$out" -name '*.deb') ]] ||
+		die "files are missing, so there is no tag"
+	git tag -a "v$version" --cleanup=whitespace -m "kmem $version" -m "$changes"
+fi
 cat "$out/SHA256SUMS"

@@ -50,9 +50,16 @@ KMEM_CONF=$conf LD_PRELOAD=$library "$work/soak" "$seconds" "$work/plugin.so" "$
 program=$!
 exec {input}>"$work/in" {output}<"$work/out"
 
+# The program has opened its files before the library is there.
+for ((tries = 0; tries < 300; tries++)); do
+	"$kmem" dump -p "$program" --format 2.0 >/dev/null 2>&1 && break
+	kill -0 "$program" 2>/dev/null || die "the program does not start"
+	sleep 0.1
+done
+
 # Live objects and bytes of a process, by its books.
 booked() {
-	"$kmem" dump -p "$1" --function 'soak_*' --format csv 2>/dev/null |
+	"$kmem" dump -p "$1" --function 'soak_*' --format csv 2>"$work/booked" |
 		awk -F, 'NR > 1 { bytes += $1; calls += $2 } END { printf "%d %d", calls, bytes }'
 }
 
@@ -75,14 +82,17 @@ reader=$!
 failed=0
 printf '%-8s %7s  %8s %12s  %-8s %s\n' storm seconds objects bytes books done
 for storm in "${words[@]}"; do
-	if ! read -r _ name took objects bytes what <&"$output"; then
-		unexpected >&2
-		die "the program ended in the storm $storm"
+	if ! read -r -t $((seconds + 120)) _ name took objects bytes what <&"$output"; then
+		unexpected >&2 || true
+		die "the program has ended, or is stuck, in the storm $storm"
 	fi
 	books=equal
 	[[ $(booked "$program") == "$objects $bytes" ]] || books=differ failed=1
 	printf '%-8s %7s  %8s %12s  %-8s %s\n' "$name" "$took" "$objects" "$bytes" "$books" "$what"
-	[[ $books == equal ]] || printf 'the books have %s\n' "$(booked "$program")"
+	if [[ $books == differ ]]; then
+		printf 'the books have %s\n' "$(booked "$program")"
+		grep -v '^kmem: a filter is on' "$work/booked" >&2 || true
+	fi
 	if ! kill -0 "$reader" 2>/dev/null; then
 		cat "$work/reader" >&2
 		die "a reading failed in the storm $name"

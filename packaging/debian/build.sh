@@ -24,7 +24,8 @@ control() {
     printf 'Package: %s\nVersion: %s\n' "$1" "$version"
     printf 'Architecture: %s\nSection: %s\n' "$machine" "$2"
     printf 'Priority: optional\nMaintainer: The kmem maintainers <maintainers@kmem.invalid>\n'
-    printf 'Depends: %s\nInstalled-Size: %s\n' "$3" "$(du -sk "$tree/$1/usr" | cut -f1)"
+    printf 'Depends: %s\n' "$3"
+    printf 'Installed-Size: %s\n' "$(du -sk --apparent-size "$tree/$1/usr" | cut -f1)"
     printf 'Description: %s\n' "$4"
     sed 's/^/ /'
   } >"$tree/$1/DEBIAN/control"

@@ -160,7 +160,8 @@ def main():
     os.chdir(out)
     duckdb_view = sql["duckdb.sql"]
     compact = lambda text: text.replace("fleet/*/*/*/*/*.parquet", "compact/*/*/*/*.parquet")
-    duck(duckdb_view)(sql["compact.sql"])
+    day = time.strftime("%Y-%m-%d", time.gmtime(BEGIN))
+    duck(duckdb_view)(re.sub("20[0-9]{2}-[0-9]{2}-[0-9]{2}", day, sql["compact.sql"]))
     engines = [("DuckDB", duck, duckdb_view)]
     try:
         import chdb

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use kmem_layout::root::is_root;
+use kmem_layout::root::{ZERO_FILE, is_root};
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
@@ -123,6 +123,24 @@ impl Maps {
     pub fn new(mut mappings: Vec<Mapping>) -> Self {
         mappings.sort_by_key(|m| m.start);
         Self { mappings }
+    }
+
+    /// Takes mappings of files that are called as the device of zeroes, but are not `device`, for
+    /// those of other files. `device` returns the numbers of its file system and inode.
+    #[must_use]
+    pub(crate) fn with_zeroes_of(
+        mut self,
+        device: impl FnOnce() -> Option<((u32, u32), u64)>,
+    ) -> Self {
+        let is_called = |m: &&mut Mapping| m.path.as_bytes() == ZERO_FILE.to_bytes();
+        let mut called = self.mappings.iter_mut().filter(is_called).peekable();
+        if called.peek().is_some() {
+            let device = device();
+            for mapping in called.filter(|m| Some((m.device, m.inode)) != device) {
+                mapping.path.push_str(" of another");
+            }
+        }
+        self
     }
 
     /// All mappings, in order of address.
@@ -295,6 +313,17 @@ garbage
         assert!(exe.executable && exe.is_file());
         assert_eq!(maps.all()[2].path, "/memfd:kmem-root");
         assert!(!maps.all()[2].is_file());
+    }
+
+    #[test]
+    fn a_file_that_is_called_as_the_device_of_zeroes_is_not_memory() {
+        let line = "7f0000000000-7f0000001000 rw-p 6b6d656d0000 00:06 4          /dev/zero\n";
+        let own = Maps::parse(line).with_zeroes_of(|| Some(((0, 6), 4)));
+        assert!(own.all()[0].is_memory() && !own.all()[0].is_file());
+        for device in [Some(((0, 6), 5)), Some(((0, 7), 4)), None] {
+            let other = Maps::parse(line).with_zeroes_of(|| device);
+            assert!(!other.all()[0].is_memory(), "{device:?}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use kmem_layout::root::ZERO_FILE;
+
 use crate::error::ReadError;
 use crate::maps::{Maps, PAGE, Resident, Smaps, kib};
 
@@ -103,7 +105,13 @@ impl Process {
     /// [`ReadError::NoProcess`] when the process has ended, [`ReadError::Permission`] when the
     /// caller may not read it.
     pub fn maps(&self) -> Result<Maps, ReadError> {
-        Ok(Maps::parse(&self.read_file("maps")?))
+        // A page of a FUSE file that has this name in another namespace may never come.
+        let device = || {
+            let path = Path::new(ZERO_FILE.to_str().ok()?);
+            let of = fs::metadata(path).ok()?;
+            Some(((rustix::fs::major(of.dev()), rustix::fs::minor(of.dev())), of.ino()))
+        };
+        Ok(Maps::parse(&self.read_file("maps")?).with_zeroes_of(device))
     }
 
     /// Reads the resident memory, in bytes.

@@ -105,34 +105,55 @@ impl Shelf {
     /// Errors of writing the report. Then there is no part of it.
     pub(super) fn put(&self, name: &Name<'_>, text: &[u8]) -> io::Result<PathBuf> {
         let (process, when) = (plain(name.process, "-_", MAX_NAME), when(name.time_ns));
-        let dir = match self.order {
-            Order::Flat => self.dir.clone(),
-            Order::Partitioned => self.dir.join(name.partition()),
-        };
         let (pid, cause) = (name.pid, name.cause.name());
-        let path = dir.join(format!("{process}.{pid}.{when}.{cause}.{}", self.ending));
-        fs::create_dir_all(dir)?;
-        let to = Destination::open(Some(&path), Destination::Stdout);
-        let to = to.map_err(|_| io::Error::other("it cannot be made"))?;
-        to.write(|out| out.write_all(text))?;
-        self.sweep();
+        let file = format!("{process}.{pid}.{when}.{cause}.{}", self.ending);
+        // Another machine's watch may remove an empty directory that this one has just made.
+        let path = self.write(name, &file, text).or_else(|_| self.write(name, &file, text))?;
+        self.sweep(name.host);
         Ok(path)
     }
 
-    /// Removes the oldest reports beyond the most that are kept. Other files stay.
-    fn sweep(&self) {
+    fn write(&self, name: &Name<'_>, file: &str, text: &[u8]) -> io::Result<PathBuf> {
+        let mut dir = self.dir.clone();
+        if self.order == Order::Partitioned {
+            for part in name.partitions() {
+                dir.push(part);
+                match fs::create_dir(&dir) {
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                        return Err(error);
+                    }
+                    Ok(()) | Err(_) => {}
+                }
+            }
+        }
+        let path = dir.join(file);
+        let to = Destination::open(Some(&path), Destination::Stdout);
+        let to = to.map_err(|_| io::Error::other("it cannot be made"))?;
+        to.write(|out| out.write_all(text))?;
+        Ok(path)
+    }
+
+    /// Removes the oldest reports of this machine beyond the most that are kept, those of
+    /// [`Cause::Interval`] before others. Other files stay.
+    fn sweep(&self, host: &str) {
         let mut dirs = vec![self.dir.clone()];
         if self.order == Order::Partitioned {
-            for partition in PARTITIONS {
-                dirs = dirs.iter().flat_map(|dir| directories(dir, partition)).collect();
+            let own = partition("host", host);
+            for name in PARTITIONS {
+                dirs = dirs.iter().flat_map(|dir| directories(dir, name)).collect();
+                dirs.retain(|dir| name != "host" || dir.ends_with(&own));
             }
         }
         let files = dirs.iter().flat_map(|dir| entries(dir));
-        let mut reports: Vec<(String, PathBuf)> =
-            files.filter_map(|(name, path)| Some((time_of(&name)?.to_owned(), path))).collect();
+        let mut reports: Vec<(bool, String, PathBuf)> = files
+            .filter_map(|(name, path)| {
+                let (time, cause) = time_and_cause(&name)?;
+                Some((cause != Cause::Interval, time.to_owned(), path))
+            })
+            .collect();
         reports.sort();
         let beyond = reports.len().saturating_sub(self.keep);
-        for (_, path) in &reports[..beyond] {
+        for (.., path) in &reports[..beyond] {
             let _ = fs::remove_file(path);
             // Those that hold other files stay.
             let partitions = path.ancestors().skip(1).take_while(|dir| *dir != self.dir);
@@ -144,15 +165,20 @@ impl Shelf {
 }
 
 impl Name<'_> {
-    /// Its directory in a tree of partitions.
-    fn partition(&self) -> PathBuf {
+    /// The directories above it in a tree of partitions.
+    fn partitions(&self) -> impl Iterator<Item = String> {
         let when = when(self.time_ns);
         let part = |at: std::ops::Range<usize>| when.get(at).unwrap_or_default();
         let day = format!("{}-{}-{}", part(0..4), part(4..6), part(6..8));
-        let values = [&day, self.service, self.host, self.build.unwrap_or("none")];
-        let named = PARTITIONS.iter().zip(values);
-        named.map(|(name, value)| format!("{name}={}", plain(value, "-_.@", MAX_VALUE))).collect()
+        let [service, host, build] = [self.service, self.host, self.build.unwrap_or("none")];
+        let values = [day, service.to_owned(), host.to_owned(), build.to_owned()];
+        PARTITIONS.iter().zip(values).map(|(name, value)| partition(name, &value))
     }
+}
+
+/// Name of the directory of a value.
+fn partition(name: &str, value: &str) -> String {
+    format!("{name}={}", plain(value, "-_.@", MAX_VALUE))
 }
 
 /// Names and paths of all that is in a directory.
@@ -167,8 +193,8 @@ fn directories(dir: &Path, partition: &str) -> Vec<PathBuf> {
     entries(dir).filter(|(name, _)| is_one(name)).map(|(_, path)| path).collect()
 }
 
-/// The time in the name of a report; none for another file.
-fn time_of(name: &str) -> Option<&str> {
+/// The time and the cause in the name of a report; none for another file.
+fn time_and_cause(name: &str) -> Option<(&str, Cause)> {
     let mut parts = name.split('.');
     let (first, pid, when, cause) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     parts.next()?;
@@ -176,8 +202,8 @@ fn time_of(name: &str) -> Option<&str> {
         let lengths = text.split('-').map(str::len);
         lengths.eq([8, 6, 3]) && text.bytes().all(|b| b.is_ascii_digit() || b == b'-')
     };
-    let is_cause = || Cause::ALL.iter().any(|known| known.name() == cause);
-    (!first.is_empty() && pid.parse::<u32>().is_ok() && is_time(when) && is_cause()).then_some(when)
+    let cause = Cause::ALL.into_iter().find(|known| known.name() == cause)?;
+    (!first.is_empty() && pid.parse::<u32>().is_ok() && is_time(when)).then_some((when, cause))
 }
 
 /// A time in nanoseconds since 1970, as `20261123-224001-123`.
@@ -252,6 +278,27 @@ mod tests {
         // The oldest has made room, with the directories that it leaves empty.
         assert!(kept.iter().all(|path| path.exists()));
         assert_eq!(names(others.parent().unwrap()), ["notes"]);
+        // Files of other machines are theirs.
+        let name = Name { host: "h.2", ..of("a", 1, 4 * day, Cause::Interval) };
+        let other = shelf.put(&name, b"").unwrap();
+        assert!(kept.iter().chain([&other]).all(|path| path.exists()));
+    }
+
+    #[test]
+    fn rows_of_an_interval_make_room_for_reports() {
+        let dir = kmem_testing::directory();
+        let shelf = Shelf::open(dir.path(), 2, None, Order::Flat).unwrap();
+        for (seconds, cause) in
+            [(1, Cause::OomKill), (2, Cause::Interval), (3, Cause::Interval), (4, Cause::Interval)]
+        {
+            shelf.put(&of("a", 1, seconds * SECOND, cause), b"").unwrap();
+        }
+        let expected =
+            ["a.1.19700101-000001-000.oom-kill.txt", "a.1.19700101-000004-000.interval.txt"];
+        assert_eq!(names(dir.path()), expected);
+        // A directory that is gone is not made again: it may be where a disk was.
+        fs::remove_dir_all(dir.path()).unwrap();
+        assert!(shelf.put(&of("a", 1, 5 * SECOND, Cause::Exit), b"").is_err());
     }
 
     #[test]
@@ -262,7 +309,7 @@ mod tests {
         let path = shelf.put(&of("../a b\n", 12, time, Cause::OomKill), b"text").unwrap();
         assert_eq!(path, dir.path().join("___a_b_.12.20010909-014640-007.oom-kill.txt"));
         assert_eq!(fs::read(&path).unwrap(), b"text");
-        assert!(time_of(path.file_name().unwrap().to_str().unwrap()).is_some());
+        assert!(time_and_cause(path.file_name().unwrap().to_str().unwrap()).is_some());
     }
 
     #[test]

@@ -99,7 +99,10 @@ impl Subject {
     /// Build id of its executable; none if it has none.
     pub(super) fn build(&self) -> Option<&str> {
         let reading = &self.last.reading;
-        reading.provenance.build_ids.get(&reading.snapshot.exe).map(String::as_str)
+        let exe = &reading.snapshot.exe;
+        // After an upgrade in its place, the path has this at its end.
+        let path = exe.strip_suffix(" (deleted)").unwrap_or(exe);
+        reading.provenance.build_ids.get(path).map(String::as_str)
     }
 
     /// Reads the books. Returns the occasion that events of groups are.

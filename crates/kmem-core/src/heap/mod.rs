@@ -29,8 +29,8 @@
 //! | `lazy`    | a zone that is made when it is first needed                           |
 //! | `nodes`   | sends what CPUs keep of other nodes back to these                     |
 //!
-//! Lock order: there are no locks that a thread waits for; for the one exception in a forked child
-//! see `slab`.
+//! Lock order: there are no locks that a thread waits for. The exceptions are turns in which a zone
+//! grows (see `page`), and slabs in a forked child (see `slab`).
 //!
 //! Context: any, signal handlers included.
 

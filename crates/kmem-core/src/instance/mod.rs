@@ -34,8 +34,8 @@
 //! | `fork`     | repair of a forked child; `vfork`                                    |
 //! | `global`   | the global allocator of a Rust program                               |
 //!
-//! Lock order: there are no locks that a thread waits for; for the one exception in a forked child
-//! see `slab`.
+//! Lock order: there are no locks that a thread waits for. The exceptions are turns in which a zone
+//! grows (see `page`), and slabs in a forked child (see `slab`).
 //!
 //! Context: any, signal handlers included. An instance must not move once it was used, so methods
 //! take `&'static self`.

@@ -59,8 +59,11 @@ impl<P: Platform> On<'_, P> {
             let Some(at) = NonNull::new(zone.address(Pfn::ZERO + old) as *mut u8) else {
                 return false;
             };
-            // SAFETY: part of the zone's reservation, page aligned. A signal handler that
-            // interrupts this thread may commit it as well.
+            // A signal handler that interrupted this thread may have committed pages, too.
+            if zone.committed() != old {
+                return true;
+            }
+            // SAFETY: part of the zone's reservation, page aligned.
             if unsafe { self.platform.commit(at, add.bytes()) } {
                 zone.publish(old, add, || self.hide(at, add));
                 return true;

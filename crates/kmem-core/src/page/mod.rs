@@ -39,9 +39,10 @@
 //! | `pcp`      | a CPU's share of the page layer                                     |
 //! | `fork`     | repair in a forked child; `validate` recounts                       |
 //!
-//! Lock order: there are no locks. A thread that stops anywhere, or a child forked at that moment,
-//! costs at most the pages that the thread was moving. While a thread is stopped between a free and
-//! the numbers of [`fit`], searches may also miss pages of that pageblock.
+//! Lock order: there are no locks, but turns of growth (`space`). A thread that stops anywhere, or
+//! a child forked at that moment, costs at most the pages that the thread was moving. While a
+//! thread is stopped between a free and the numbers of [`fit`], searches may also miss pages of
+//! that pageblock.
 //!
 //! Context: any; may call the platform.
 

@@ -34,6 +34,14 @@ pub(super) fn limit(resource: u32) -> usize {
 /// Bytes of memory and swap of a machine that does not say.
 pub(super) const UNKNOWN_MEMORY: usize = 16 << 30;
 
+/// The device of zeroes. `None`: what has its name is something else.
+fn zero_device() -> Option<Descriptor> {
+    let file = Descriptor::open(ZERO_FILE, libc::O_RDONLY | libc::O_NONBLOCK).ok()?;
+    let status = file.status()?;
+    let is_device = status.st_mode & libc::S_IFMT == libc::S_IFCHR;
+    (is_device && status.st_rdev == libc::makedev(1, 5)).then_some(file)
+}
+
 impl Linux {
     /// Bytes of memory and swap of the machine.
     pub(super) fn machine_memory(&self) -> usize {
@@ -317,7 +325,7 @@ unsafe impl Memory for Linux {
         let name = CStr::from_bytes_until_nul(&name).ok()?;
         let (file, offset) = match Descriptor::in_memory(name, bytes) {
             Some(file) => (file, 0),
-            None => (Descriptor::open(ZERO_FILE, libc::O_RDONLY).ok()?, ZERO_OFFSET),
+            None => (zero_device()?, ZERO_OFFSET),
         };
         // SAFETY: a new mapping at an address of the kernel's choice.
         mapped(unsafe {
