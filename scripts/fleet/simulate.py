@@ -18,6 +18,7 @@ import duckdb
 
 HOURS = 24
 BEGIN = 1_795_651_200  # A midnight.
+DAY = time.strftime("%Y-%m-%d", time.gmtime(BEGIN))
 DEPLOY_HOUR = 12
 MIB = 1 << 20
 
@@ -79,7 +80,6 @@ def write(real, out, fleet):
     assert len(stand_in) == len(fleet.services), stand_in
     columns = [name for name, *_ in db.execute("describe real").fetchall()]
     columns = [name for name in columns if name not in ("service", "host", "filename", "nth")]
-    day = time.strftime("%Y-%m-%d", time.gmtime(BEGIN))
     for host in range(fleet.hosts):
         name, service = f"host-{host:04}", fleet.service(host)
         for hour in range(HOURS):
@@ -100,7 +100,7 @@ def write(real, out, fleet):
                     f"::bigint + case when func = '{func}' and nth = 1 then {extra} else 0 end",
                 }
                 wanted = ", ".join(f'{changed.get(of, quoted(of))} as {quoted(of)}' for of in columns)
-                where = out / f"dt={day}/service={service}/host={name}/build={build}"
+                where = out / f"dt={DAY}/service={service}/host={name}/build={build}"
                 where.mkdir(parents=True, exist_ok=True)
                 file = where / f"{service}.{1000 + host}.{hour:02}.{cause}.parquet"
                 db.execute(
@@ -160,8 +160,7 @@ def main():
     os.chdir(out)
     duckdb_view = sql["duckdb.sql"]
     compact = lambda text: text.replace("fleet/*/*/*/*/*.parquet", "compact/*/*/*/*.parquet")
-    day = time.strftime("%Y-%m-%d", time.gmtime(BEGIN))
-    duck(duckdb_view)(re.sub("20[0-9]{2}-[0-9]{2}-[0-9]{2}", day, sql["compact.sql"]))
+    duck(duckdb_view)(re.sub("20[0-9]{2}-[0-9]{2}-[0-9]{2}", DAY, sql["compact.sql"]))
     engines = [("DuckDB", duck, duckdb_view)]
     try:
         import chdb

@@ -137,7 +137,7 @@ fn command(bare: &Bare) -> Option<String> {
     {
         return None;
     }
-    let exe = OsString::from(bare.exe.strip_suffix(" (deleted)").unwrap_or(&bare.exe));
+    let exe = OsString::from(kmem_snapshot::maps::unmarked(&bare.exe).0);
     // A program with several names does what its name says.
     let called = base_name(&name.to_string_lossy()).to_owned();
     let program =

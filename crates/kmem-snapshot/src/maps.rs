@@ -11,6 +11,13 @@ pub(crate) const PAGE: u64 = 4096;
 /// Most mappings of a process: sixteen times as many as Linux allows by default.
 pub const MAX_MAPPINGS: usize = 1 << 20;
 
+/// A path without the mark that the kernel puts behind that of a file that was removed, and whether
+/// it had the mark.
+#[must_use]
+pub fn unmarked(path: &str) -> (&str, bool) {
+    path.strip_suffix(" (deleted)").map_or((path, false), |path| (path, true))
+}
+
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
@@ -51,10 +58,7 @@ impl Mapping {
         let (major, minor) = field().split_once(':')?;
         let inode = field().parse().ok()?;
         let path = rest.trim_start_matches(' ');
-        let (path, deleted) = match path.strip_suffix(" (deleted)") {
-            Some(path) => (path, true),
-            None => (path, false),
-        };
+        let (path, deleted) = unmarked(path);
         Some(Self {
             start,
             end,

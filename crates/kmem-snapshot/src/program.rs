@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use object::elf;
 
+use crate::maps::unmarked;
 use crate::process::open_regular;
 
 /// Longest `#!` line (`BINPRM_BUF_SIZE` in Linux).
@@ -19,7 +20,7 @@ const MAX_INTERPRETER: u64 = 4096;
 /// a mark.
 #[must_use]
 pub fn base_name(path: &str) -> &str {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    let path = unmarked(path).0;
     path.rsplit('/').next().unwrap_or(path)
 }
 

@@ -50,7 +50,7 @@ pub use kept::Kept;
 use crate::blackbox::BlackBox;
 use crate::budget::Budget;
 use crate::core_file::CoreFile;
-use crate::maps::{Mapping, Maps};
+use crate::maps::{Mapping, Maps, unmarked};
 use crate::memory::Memory;
 use crate::process::Process;
 use bytes::ReadSeek;
@@ -377,7 +377,7 @@ impl Modules {
         let memory = Memory::Live(process.memory());
         let exe = fs::read_link(process.path("exe")).unwrap_or_default();
         let exe = exe.to_string_lossy();
-        let exe = exe.strip_suffix(" (deleted)").unwrap_or(&exe).to_owned();
+        let exe = unmarked(&exe).0.to_owned();
         let owner = fs::metadata(process.path("")).map_or(u32::MAX, |m| m.uid());
         let mut this = Self {
             root: File::open(process.path("root")).ok(),
@@ -418,7 +418,7 @@ impl Modules {
     /// [`Modules::mismatches`].
     #[must_use]
     pub fn of_core(core: &CoreFile, addresses: &[u64], exe: Option<&Path>) -> Self {
-        let name = core.exe().strip_suffix(" (deleted)").unwrap_or(core.exe());
+        let name = unmarked(core.exe()).0;
         let mut mismatches = Mismatches::default();
         let mut this = Self { budget: core.budget().clone(), ..Self::default() };
         this.add(core.maps(), addresses, name, |mapping| {
@@ -441,7 +441,7 @@ impl Modules {
         other: Option<&Path>,
         budget: &Budget,
     ) -> Self {
-        let name = of.exe().strip_suffix(" (deleted)").unwrap_or(of.exe());
+        let name = unmarked(of.exe()).0;
         let pages = of.first_pages();
         let mut mismatches = Mismatches::default();
         let mut this = Self { budget: budget.clone(), ..Self::default() };

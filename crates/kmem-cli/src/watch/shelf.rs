@@ -85,12 +85,7 @@ impl Shelf {
                 _ => Failure::Trouble(text),
             }
         };
-        match fs::create_dir(dir) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(failed(error));
-            }
-            Ok(()) | Err(_) => {}
-        }
+        make_directory(dir).map_err(failed)?;
         let probe = dir.join(format!(".{PROBE}.{}.{}", std::process::id(), now_ns()));
         let made = File::create_new(&probe).and_then(|_| fs::remove_file(&probe));
         made.map_err(failed)?;
@@ -118,12 +113,7 @@ impl Shelf {
         if self.order == Order::Partitioned {
             for part in name.partitions() {
                 dir.push(part);
-                match fs::create_dir(&dir) {
-                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                        return Err(error);
-                    }
-                    Ok(()) | Err(_) => {}
-                }
+                make_directory(&dir)?;
             }
         }
         let path = dir.join(file);
@@ -179,6 +169,14 @@ impl Name<'_> {
 /// Name of the directory of a value.
 fn partition(name: &str, value: &str) -> String {
     format!("{name}={}", plain(value, "-_.@", MAX_VALUE))
+}
+
+/// Makes a directory if it is absent.
+fn make_directory(dir: &Path) -> io::Result<()> {
+    match fs::create_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Names and paths of all that is in a directory.

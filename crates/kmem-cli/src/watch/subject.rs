@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use kmem_layout::group::group_event;
 use kmem_snapshot::blackbox::LiveBox;
+use kmem_snapshot::maps::unmarked;
 use kmem_snapshot::symbols::Kept;
 use kmem_snapshot::{Process, Query, ReadFailure, Reading, Snapshot, Target, When};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -99,9 +100,7 @@ impl Subject {
     /// Build id of its executable; none if it has none.
     pub(super) fn build(&self) -> Option<&str> {
         let reading = &self.last.reading;
-        let exe = &reading.snapshot.exe;
-        // After an upgrade in its place, the path has this at its end.
-        let path = exe.strip_suffix(" (deleted)").unwrap_or(exe);
+        let (path, _) = unmarked(&reading.snapshot.exe);
         reading.provenance.build_ids.get(path).map(String::as_str)
     }
 

@@ -7,7 +7,7 @@ use object::elf;
 
 use super::header::Headers;
 use super::notes::Notes;
-use crate::maps::{Mapping, Maps};
+use crate::maps::{Mapping, Maps, unmarked};
 
 /// Name of the stack of the first thread.
 pub(super) const STACK: &str = "[stack]";
@@ -41,10 +41,7 @@ pub(super) fn maps(headers: &Headers, notes: &Notes) -> Maps {
                 None if (at..end).contains(&notes.exec_name) && is(elf::PF_W) => STACK,
                 None => "",
             };
-            let (path, deleted) = match name.strip_suffix(" (deleted)") {
-                Some(path) => (path, true),
-                None => (name, false),
-            };
+            let (path, deleted) = unmarked(name);
             let offset = file_here.map_or(0, |f| f.offset.saturating_add(at - f.start));
             mappings.push(Mapping {
                 start: at,

@@ -24,7 +24,7 @@ pub use profile::{
 };
 
 use crate::escape::printable;
-use crate::maps::Mapping;
+use crate::maps::{Mapping, unmarked};
 use crate::reading::Reading;
 use crate::stacks::{Frame, Stacks};
 use crate::symbols::Place;
@@ -122,7 +122,7 @@ impl<'a> Builder<'a> {
         };
         this.strings.add("");
         let snapshot = &reading.snapshot;
-        let exe = snapshot.exe.strip_suffix(" (deleted)").unwrap_or(&snapshot.exe);
+        let (exe, _) = unmarked(&snapshot.exe);
         let mut own = snapshot.maps.all().iter().filter(|mapping| mapping.path == exe);
         if let Some(main) = own.clone().find(|mapping| mapping.executable).or(own.next()) {
             this.mapping(main);
