@@ -36,6 +36,22 @@ fn a_thread_in_a_deleted_group_works_for_its_parent_and_keeps_nothing_of_the_gro
 }
 
 #[test]
+fn the_group_above_is_the_nearest_that_lives() {
+    static A: Kmem = Kmem::new();
+    let upper = group(&A, "upper");
+    let parent = upper.create("parent").expect("a group");
+    let child = parent.create("child").expect("a group");
+    assert_eq!(child.parent().map(|above| above.id()), Some(parent.id()));
+    assert_eq!(child.to_string(), "/upper/parent/child");
+    child.delete().expect("no groups below");
+    parent.delete().expect("no groups below");
+    assert_eq!(child.parent().map(|above| above.id()), Some(upper.id()));
+    let root = upper.parent().expect("the root");
+    assert_eq!((root.id(), root.to_string().as_str()), (GroupId::ROOT, "/"));
+    assert!(root.parent().is_none());
+}
+
+#[test]
 fn a_deleted_group_is_limited_by_its_parent() {
     static A: Kmem = Kmem::new();
     let parent = group(&A, "parent");

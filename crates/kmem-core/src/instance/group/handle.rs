@@ -11,6 +11,7 @@ use super::{GroupKinds, GroupStat};
 use crate::instance::Instance;
 use crate::memcg::{GroupError, GroupId, Shrinker};
 use crate::os::Platform;
+use crate::report::GroupPath;
 use crate::task;
 use crate::units::ObjcgId;
 
@@ -47,6 +48,22 @@ impl<P: Platform> Group<P> {
     /// Number of the group.
     pub fn id(&self) -> GroupId {
         self.id
+    }
+
+    /// Returns the nearest living group above this one; `None` for the root.
+    pub fn parent(&self) -> Option<Self> {
+        let (groups, objcg) = (&self.kmem.ledger.groups, self.id.objcg());
+        if objcg == ObjcgId::ROOT {
+            return None;
+        }
+        loop {
+            let above = groups.charged_for(objcg).find(|&(at, _)| at != objcg);
+            let living = self.kmem.living_id(above.map_or(ObjcgId::ROOT, |(at, _)| at));
+            // It may be deleted before it is pinned. The root is not.
+            if let Ok(above) = self.kmem.group(living) {
+                return Some(above);
+            }
+        }
     }
 
     /// Makes a group below this one.
@@ -142,6 +159,13 @@ impl<P: Platform> Clone for Group<P> {
 impl<P: Platform> Drop for Group<P> {
     fn drop(&mut self) {
         self.kmem.ledger.groups.unpin(self.id.objcg());
+    }
+}
+
+/// Displays the path from the root, with a slash in front of each name.
+impl<P: Platform> core::fmt::Display for Group<P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        GroupPath(&self.kmem.ledger.groups, self.id.objcg()).fmt(f)
     }
 }
 
