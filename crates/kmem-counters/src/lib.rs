@@ -1,9 +1,9 @@
 //! Counters, gauges and histograms for programs with many threads.
 //!
 //! Every CPU has a copy of each number. A thread adds to the copy of the CPU that it runs on, by a
-//! restartable sequence of Linux (rseq): ten instructions, of which none is atomic. No cache line
-//! is shared by CPUs that count, so a counter costs the same with one thread and with a hundred.
-//! Reading adds up the copies.
+//! restartable sequence of Linux (rseq). These are ten instructions, and none is atomic. No cache
+//! line is shared by CPUs that count, so a counter costs the same with one thread and with a
+//! hundred. Reading adds up the copies.
 //!
 //! ```
 //! kmem_counters::define! {
