@@ -2,10 +2,18 @@
 """Measures the tables of kmem-bench, and writes them as a page with pictures.
 
 usage: scripts/benchmarks.py [--thorough] [DIRECTORY]
+       scripts/benchmarks.py --record
+       scripts/benchmarks.py --check
 
 Needs `cargo build --release -p kmem-bench -p kmem-preload` and what
 crates/kmem-bench/install-programs.sh installs. The page goes to DIRECTORY/README.md, by default
 docs/benchmarks. Beside it are the pictures, and the figures as JSON.
+
+kmem's ratios to the best rival are also added to docs/benchmarks/history.json. With --record the
+table of malloc is measured and added alone. With --check it is measured and compared with the
+history of the same kind of processor. The script fails if a row is more than a quarter above the
+worst that was recorded for it. Such a row is measured again, up to three times. It also fails if
+the geometric mean is above 2.5, on any processor.
 """
 
 import datetime
@@ -13,10 +21,17 @@ import html
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HISTORY = os.path.join(ROOT, "docs/benchmarks/history.json")
+# A ratio may be this much above the worst in the history.
+ALLOWED = 1.25
+# On a processor without a history this finds what is several times slower than it was.
+MEAN_ALLOWED = 2.5
 BENCH = os.path.join(ROOT, "target/release/kmem-bench")
 TABLES = {
     "malloc": "Nanoseconds per operation of malloc and free",
@@ -65,6 +80,97 @@ def ratios(document, names, figure):
     return found
 
 
+def processor(machine):
+    """The name of the processor, with the numbers that tell its kinds apart."""
+    with open("/proc/cpuinfo") as file:
+        values = dict(re.findall(r"^([^\t\n]*?)\t*: (.*)$", file.read(), re.M))
+    if "cpu family" not in values:
+        return machine["cpu"]
+    return f"{machine['cpu']}, family {values['cpu family']} model {values['model']}"
+
+
+def history():
+    """Every recorded run, the oldest first."""
+    with open(HISTORY) as file:
+        return json.load(file)
+
+
+def record(table, document, of):
+    """Adds the ratios of a run to the history, one run a line."""
+    run = {
+        "date": datetime.date.today().isoformat(),
+        "table": table,
+        "processor": processor(document["machine"]),
+        "kernel": document["machine"]["kernel"],
+        "ratios": {name: round(ratio, 3) for name, ratio in of},
+    }
+    lines = [json.dumps(run) for run in [*history(), run]]
+    with open(HISTORY, "w") as file:
+        file.write("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def measured(directory, *options):
+    """A run of the table of malloc: its document, and its ratios."""
+    file = os.path.join(directory, "malloc.json")
+    measure("malloc", file, options)
+    with open(file) as saved:
+        document = json.load(saved)
+    return document, ratios(document, *COMPARED["malloc"])
+
+
+def check(directory):
+    """Compares the table of malloc with the history. Returns the rows that rose too far."""
+    document, of = measured(directory)
+    if len(of) < 9 or mean(of) > MEAN_ALLOWED:
+        return [f"{len(of)} rows with a mean of {mean(of):.2f}"]
+    kind = processor(document["machine"])
+    runs = [
+        run["ratios"]
+        for run in history()
+        if run["table"] == "malloc" and run["processor"] == kind
+    ]
+    if not runs:
+        print(f"not run: ratios of malloc, because the history has no {kind}", file=sys.stderr)
+        if "KMEM_NOT_RUN" in os.environ:
+            with open(os.environ["KMEM_NOT_RUN"], "a") as file:
+                file.write(f"not run: ratios of malloc, because the history has no {kind}\n")
+        return []
+    least = dict(of)
+    limits = {name: ALLOWED * max(run.get(name, 0) for run in runs) for name in least}
+    above = lambda: [name for name in least if 0 < limits[name] < least[name]]
+    for _ in range(3):
+        only = sorted({name.split()[0] for name in above()})
+        if not only:
+            break
+        options = [word for name in only for word in ("--only", name)]
+        for name, ratio in measured(directory, *options)[1]:
+            least[name] = min(least[name], ratio)
+    for name, ratio in least.items():
+        print(f"{name:<24}{ratio:>6.2f}  of at most {limits[name]:.2f}")
+    return above()
+
+
+def story():
+    """The history as a table of Markdown."""
+    lines = [
+        "## History",
+        "",
+        "kmem over the best rival of each row, in every recorded run. The ratios of all rows are in",
+        "[history.json](history.json).",
+        "",
+        "| date | table | processor | geometric mean | worst row |",
+        "|---|---|---|---|---|",
+    ]
+    for run in history():
+        of = list(run["ratios"].items())
+        worst = max(of, key=lambda pair: pair[1])
+        lines.append(
+            f"| {run['date']} | {run['table']} | {run['processor']} | {mean(of):.2f} "
+            f"| {worst[0]} {worst[1]:.2f} |"
+        )
+    return lines + [""]
+
+
 def mean(of):
     return math.exp(sum(math.log(ratio) for _, ratio in of) / len(of))
 
@@ -97,6 +203,12 @@ def picture(title, of):
 
 def main():
     words = sys.argv[1:]
+    if words in (["--record"], ["--check"]):
+        with tempfile.TemporaryDirectory() as directory:
+            if words == ["--record"]:
+                return record("malloc", *measured(directory))
+            above = check(directory)
+            sys.exit(f"more than the history allows: {', '.join(above)}" if above else 0)
     options = [word for word in words if word == "--thorough"]
     words = [word for word in words if word != "--thorough"]
     if len(words) > 1 or any(word.startswith("-") for word in words):
@@ -117,6 +229,7 @@ def main():
         part = [f"## {title}", "", f"`kmem-bench {table}`", ""]
         if table in COMPARED:
             of = ratios(document, *COMPARED[table])
+            record(table, document, of)
             with open(os.path.join(directory, f"{table}.svg"), "w") as out:
                 out.write(picture(f"{table}: kmem over the best rival of each row", of))
             worst = max(of, key=lambda pair: pair[1])
@@ -152,7 +265,7 @@ def main():
         "",
     ]
     with open(os.path.join(directory, "README.md"), "w") as out:
-        out.write("\n".join(head + parts).rstrip() + "\n")
+        out.write("\n".join(head + parts + story()).rstrip() + "\n")
 
 
 if __name__ == "__main__":
