@@ -27,9 +27,9 @@
 //! assert!((1300..=1535).contains(&latency.quantile(0.99)));
 //! ```
 //!
-//! The numbers lie in an allocator of this crate, of which a program without counters keeps
-//! nothing. `static NAME: Counter => KMEM;` has them lie in one of the program's, where its books
-//! name the line of the definition.
+//! The numbers lie in an allocator of this crate, whatever the allocator of the program is.
+//! `static NAME: Counter => KMEM;` has them lie in one of the program's, where its books name the
+//! line of the definition.
 //!
 //! Where the kernel has no restartable sequences, the numbers are atomics. They count as exactly,
 //! and slower.

@@ -107,6 +107,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (name, query) in QUERIES {
         let names = (rows * 2 / 3).to_string();
         let query = query.replace("ROWS", &rows.to_string()).replace("NAMES", &names);
+        let mut expected = String::new();
         for pool in ["unbounded", "greedy", "fair", "kmem"] {
             let group = KMEM.group(GroupId::ROOT)?.create(&format!("{name} {pool}"))?;
             let with: Arc<dyn MemoryPool> = match pool {
@@ -121,6 +122,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             let Run { seconds, spills, peak, answer } = run(&runtime, &query, &group, with)?;
             let (held, part) = (peak as f64 / f64::from(1 << 20), peak as f64 / limit as f64);
             let answer = answer.lines().last().unwrap_or_default();
+            if pool == "unbounded" {
+                answer.clone_into(&mut expected);
+            }
+            if answer != expected && !answer.starts_with("Resources exhausted") {
+                return Err(format!("{name}, {pool}: {answer} instead of {expected}").into());
+            }
             println!(
                 "{name:10}{pool:>10}{seconds:>9.2}{spills:>8}{held:>10.1}{part:>9.2}  {answer}"
             );

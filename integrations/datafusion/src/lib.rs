@@ -1,9 +1,9 @@
-//! A query of DataFusion that stays within the limit of its kmem group.
+//! A pool of memory for DataFusion that asks the kmem group of the query.
 //!
 //! DataFusion asks a [`MemoryPool`] before an operator keeps more memory, and the operator spills
 //! to disk where the pool refuses. The pools of DataFusion add up what operators say they need.
-//! Batches on their way, hash tables while they grow, and readers of files are in no such sum.
-//! [`GroupPool`] asks the group that pays for the query instead, so it knows all of it.
+//! Batches on their way, and hash tables while they grow, are in no such sum. [`GroupPool`] asks
+//! the group that pays for the query instead.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -28,7 +28,8 @@
 //! ```
 //!
 //! A query runs within `group.run(future)`. DataFusion spawns tasks of its own, and
-//! [`tasks_keep_their_group`] has the query's group pay for these, too.
+//! [`tasks_keep_their_group`] has the query's group pay for these, too. Threads of other crates do
+//! not know the group: the root pays for what `object_store` reads from files.
 //!
 //! [`MemoryPool`]: datafusion_execution::memory_pool::MemoryPool
 

@@ -12,7 +12,8 @@ use kmem_core::Group;
 use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;
 
-/// A pool that grants memory while the group, and every group above it, stays below its `max`.
+/// A pool that grants memory while the group, and every group above it, holds less than its `max`.
+/// There is one pool for all queries of a group.
 ///
 /// A group holds what is allocated and not freed, or what the operators have reserved, if that is
 /// more. So memory that no operator reserves counts, and a reservation counts before it is used.
@@ -20,7 +21,9 @@ use kmem_core::os::linux::Linux;
 ///
 /// Operators that can spill share seven eighths of the limit equally, without what the others and
 /// the rest of the query hold. An operator above its share is refused, and goes to disk. The last
-/// eighth is for operators that cannot spill, because a query fails where one is refused.
+/// eighth is for operators that cannot spill, because a query fails where one is refused. It also
+/// fails where an operator is refused that has nothing to spill. So one that holds nothing gets up
+/// to its share, even if the others hold all, and these are refused from then on.
 ///
 /// Operators allocate some memory before they ask, and some without asking. kmem does not refuse
 /// these allocations, because Rust code cannot go on without them. See [`kmem_core::fallible`].
@@ -36,14 +39,15 @@ pub struct GroupPool {
 /// Reservations of the operators, in bytes.
 #[derive(Debug, Default, Clone, Copy)]
 struct Reserved {
-    /// Operators that can spill.
+    /// Operators, and those of them that can spill.
     operators: u64,
+    sharers: u64,
     /// Reservations of these.
     spillable: u64,
     /// Reservations of the others.
     fixed: u64,
     /// The most that the group lately held without a reservation: what a query did once, it will do
-    /// again. Each request takes a 64th from it.
+    /// again. Each request takes a 64th from it, and the last operator that goes takes all.
     unreserved: u64,
 }
 
@@ -107,17 +111,19 @@ impl GroupPool {
     ) -> Option<Full> {
         // Reservations that are not used yet are in no group.
         let unused = reserved.all().saturating_sub(own);
+        let size = operator.size() as u64;
         self.limited().find_map(|group| {
             let stat = group.stat();
             let held = stat.current.saturating_add(unused);
             let max = stat.max;
+            let below = held.saturating_add(additional) <= max;
             let fits = if operator.consumer().can_spill() {
                 let rest = held.saturating_sub(reserved.spillable);
-                let rest = rest.max(reserved.fixed + reserved.unreserved);
-                let share = spill_at(max).saturating_sub(rest) / reserved.operators.max(1);
-                operator.size() as u64 + additional <= share
+                let rest = rest.max(reserved.fixed.saturating_add(reserved.unreserved));
+                let share = spill_at(max).saturating_sub(rest) / reserved.sharers.max(1);
+                size.saturating_add(additional) <= share && (below || size == 0)
             } else {
-                held.saturating_add(additional) <= max
+                below
             };
             (!fits).then_some(Full { group, held, max })
         })
@@ -130,11 +136,18 @@ impl MemoryPool for GroupPool {
     }
 
     fn register(&self, consumer: &MemoryConsumer) {
-        self.reserved_now().operators += u64::from(consumer.can_spill());
+        let mut reserved = self.reserved_now();
+        reserved.operators += 1;
+        reserved.sharers += u64::from(consumer.can_spill());
     }
 
     fn unregister(&self, consumer: &MemoryConsumer) {
-        self.reserved_now().operators -= u64::from(consumer.can_spill());
+        let mut reserved = self.reserved_now();
+        reserved.operators -= 1;
+        reserved.sharers -= u64::from(consumer.can_spill());
+        if reserved.operators == 0 {
+            reserved.unreserved = 0;
+        }
     }
 
     fn grow(&self, operator: &MemoryReservation, additional: usize) {
@@ -152,6 +165,10 @@ impl MemoryPool for GroupPool {
             return Ok(());
         }
         let mut reserved = self.reserved_now();
+        if self.group.id() == GroupId::ROOT {
+            *reserved.of(operator.consumer()) += additional as u64;
+            return Ok(());
+        }
         let own = self.group.stat().current;
         let lately = reserved.unreserved - reserved.unreserved.div_ceil(64);
         reserved.unreserved = lately.max(own.saturating_sub(reserved.all()));
@@ -160,15 +177,17 @@ impl MemoryPool for GroupPool {
             *reserved.of(operator.consumer()) += additional as u64;
             return Ok(());
         };
-        let (sharers, all) = (reserved.operators, reserved.all());
+        let Reserved { sharers, unreserved, .. } = *reserved;
+        let all = reserved.all();
         drop(reserved);
-        let [additional, own, held, max, all] =
-            [additional as u64, operator.size() as u64, held, max, all]
+        let [additional, own, held, max, all, unreserved] =
+            [additional as u64, operator.size() as u64, held, max, all, unreserved]
                 .map(|bytes| human_readable_size(bytes as usize));
         let name = operator.consumer().name();
         Err(resources_datafusion_err!(
             "no {additional} for {name}, which has {own}: the group {group} holds {held} of its \
-             max of {max}. Operators have reserved {all}, and {sharers} of them share what is left"
+             max of {max}. Operators have reserved {all}, the group has lately held {unreserved} \
+             beside that, and {sharers} operators share the rest"
         ))
     }
 

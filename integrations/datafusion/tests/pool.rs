@@ -50,14 +50,27 @@ fn memory_that_no_operator_reserved_counts() {
     assert_eq!(
         refused(&operator, 8 * MIB),
         "Resources exhausted: no 8.0 MB for sort, which has 0.0 B: the group /unreserved holds \
-         60.1 MB of its max of 64.0 MB. Operators have reserved 0.0 B, and 1 of them share what is \
-         left"
+         60.1 MB of its max of 64.0 MB. Operators have reserved 0.0 B, the group has lately held \
+         60.1 MB beside that, and 1 operators share the rest"
     );
     assert_eq!(operator.size(), 0);
     drop(table);
-    // The pool expects such a table for a while.
+    // The pool expects such a table for a while, or until no operator is left.
     let asked = (1..).find(|_| operator.try_grow(8 * MIB).is_ok()).expect("the table is freed");
     assert!((2..100).contains(&asked), "{asked}");
+}
+
+#[test]
+fn a_query_does_not_wait_for_the_memory_of_an_earlier_one() {
+    let tenant = limited("earlier", 64);
+    let pool: Arc<dyn MemoryPool> = Arc::new(GroupPool::new(tenant.clone()));
+    let operator = || MemoryConsumer::new("sort").with_can_spill(true).register(&pool);
+    let scope = tenant.enter();
+    let table = black_box(vec![1_u8; 60 * MIB]);
+    drop(scope);
+    refused(&operator(), 8 * MIB);
+    drop(table);
+    operator().try_grow(8 * MIB).expect("nothing is held");
 }
 
 #[test]
@@ -81,7 +94,10 @@ fn operators_that_can_spill_have_equal_shares() {
     one.try_grow(14 * MIB).expect("alone");
     let other = operator();
     refused(&one, 1);
-    other.try_grow(7 * MIB).expect("its share, though the first has more than its own");
+    other.try_grow(3 * MIB).expect("it has nothing to spill");
+    refused(&other, 1);
+    one.shrink(7 * MIB);
+    other.try_grow(4 * MIB).expect("its share");
     refused(&other, 1);
     drop(one);
     other.try_grow(7 * MIB).expect("alone again");

@@ -1,8 +1,8 @@
 //! `pair64`: the shortest path through an allocator.
 //!
 //! A load waits for an earlier store whose address has the same lowest twelve bits, as if it read
-//! what was stored. So a block, or a frame of the stack, may lie where a pair takes half as long
-//! again. Every sample has another block and another frame.
+//! what was stored. So a block, or a frame of the stack, may lie where a pair takes up to twice as
+//! long. Every sample has another block and another frame.
 
 use std::hint::black_box;
 

@@ -58,9 +58,9 @@ impl<P: Platform> Group<P> {
         }
         loop {
             let above = groups.charged_for(objcg).find(|&(at, _)| at != objcg);
-            let living = self.kmem.living_id(above.map_or(ObjcgId::ROOT, |(at, _)| at));
-            // It may be deleted before it is pinned. The root is not.
-            if let Ok(above) = self.kmem.group(living) {
+            // A group above may be deleted before it is pinned. The root is not.
+            let id = above.map_or(Some(GroupId::ROOT), |(at, _)| groups.id(at));
+            if let Some(Ok(above)) = id.map(|id| self.kmem.group(id)) {
                 return Some(above);
             }
         }

@@ -240,7 +240,7 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Number of a group, or of its nearest living ancestor.
-    pub(super) fn living_id(&'static self, objcg: ObjcgId) -> GroupId {
+    fn living_id(&'static self, objcg: ObjcgId) -> GroupId {
         let groups = &self.ledger.groups;
         groups.id(groups.living(objcg)).unwrap_or(GroupId::ROOT)
     }
