@@ -23,7 +23,7 @@ pub struct Area {
 
 // SAFETY: an area is memory that its owner alone uses, on any thread.
 unsafe impl Send for Area {}
-// SAFETY: as above; a shared area is only read.
+// SAFETY: threads that share an area can only read it: all that writes needs `&mut`.
 unsafe impl Sync for Area {}
 
 impl Area {

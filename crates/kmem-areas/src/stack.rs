@@ -71,7 +71,7 @@ unsafe impl corosensei::stack::Stack for Stack {
 
     fn limit(&self) -> corosensei::stack::StackPointer {
         // With the page that faults.
-        address(self.lowest() - PAGE_SIZE)
+        address(self.area.as_ptr() as usize)
     }
 }
 

@@ -8,9 +8,9 @@ use datafusion_common::{Result, resources_datafusion_err};
 use datafusion_execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation, human_readable_size,
 };
-use kmem_core::Group;
 use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;
+use kmem_core::{Group, GroupStat};
 
 /// A pool that grants memory while the group, and every group above it, holds less than its `max`.
 /// There is one pool for all queries of a group.
@@ -39,10 +39,11 @@ pub struct GroupPool {
 /// Reservations of the operators, in bytes.
 #[derive(Debug, Default, Clone, Copy)]
 struct Reserved {
-    /// Operators, and those of them that can spill.
+    /// Number of operators.
     operators: u64,
+    /// Number of operators that can spill.
     sharers: u64,
-    /// Reservations of these.
+    /// Reservations of operators that can spill.
     spillable: u64,
     /// Reservations of the others.
     fixed: u64,
@@ -60,14 +61,26 @@ impl Reserved {
     fn of(&mut self, consumer: &MemoryConsumer) -> &mut u64 {
         if consumer.can_spill() { &mut self.spillable } else { &mut self.fixed }
     }
-}
 
-/// A group that a request does not fit into.
-struct Full {
-    group: Group<Linux>,
-    /// Bytes that it counts as held, and its limit.
-    held: u64,
-    max: u64,
+    /// Bytes that a group counts as held. `own` are the live bytes of the pool's group.
+    /// Reservations that are not used yet are in no group.
+    fn held(self, own: u64, stat: &GroupStat) -> u64 {
+        stat.current.saturating_add(self.all().saturating_sub(own))
+    }
+
+    /// Returns whether a group of which `held` bytes count has room for `additional` bytes of an
+    /// operator.
+    fn fits(self, held: u64, max: u64, operator: &MemoryReservation, additional: u64) -> bool {
+        let below = held.saturating_add(additional) <= max;
+        if !operator.consumer().can_spill() {
+            return below;
+        }
+        let rest = held.saturating_sub(self.spillable);
+        let rest = rest.max(self.fixed.saturating_add(self.unreserved));
+        let share = spill_at(max).saturating_sub(rest) / self.sharers.max(1);
+        let size = operator.size() as u64;
+        size.saturating_add(additional) <= share && (below || size == 0)
+    }
 }
 
 /// Part of a limit that is shared by operators that can spill.
@@ -92,40 +105,11 @@ impl GroupPool {
 
     /// Returns the pool's group and those above it. The root has no limit, and to count what it
     /// holds takes a walk over the heap.
-    fn limited(&self) -> impl Iterator<Item = Group<Linux>> {
-        let mut next = Some(self.group.clone());
-        iter::from_fn(move || {
-            let group = next.take().filter(|group| group.id() != GroupId::ROOT)?;
-            next = group.parent();
-            Some(group)
-        })
-    }
-
-    /// Finds a group without room for `additional` bytes of an operator.
-    fn full(
-        &self,
-        reserved: Reserved,
-        own: u64,
-        operator: &MemoryReservation,
-        additional: u64,
-    ) -> Option<Full> {
-        // Reservations that are not used yet are in no group.
-        let unused = reserved.all().saturating_sub(own);
-        let size = operator.size() as u64;
-        self.limited().find_map(|group| {
+    fn limited(&self) -> impl Iterator<Item = (Group<Linux>, GroupStat)> {
+        let groups = iter::successors(Some(self.group.clone()), Group::parent);
+        groups.take_while(|group| group.id() != GroupId::ROOT).map(|group| {
             let stat = group.stat();
-            let held = stat.current.saturating_add(unused);
-            let max = stat.max;
-            let below = held.saturating_add(additional) <= max;
-            let fits = if operator.consumer().can_spill() {
-                let rest = held.saturating_sub(reserved.spillable);
-                let rest = rest.max(reserved.fixed.saturating_add(reserved.unreserved));
-                let share = spill_at(max).saturating_sub(rest) / reserved.sharers.max(1);
-                size.saturating_add(additional) <= share && (below || size == 0)
-            } else {
-                below
-            };
-            (!fits).then_some(Full { group, held, max })
+            (group, stat)
         })
     }
 }
@@ -165,15 +149,16 @@ impl MemoryPool for GroupPool {
             return Ok(());
         }
         let mut reserved = self.reserved_now();
-        if self.group.id() == GroupId::ROOT {
-            *reserved.of(operator.consumer()) += additional as u64;
-            return Ok(());
-        }
-        let own = self.group.stat().current;
+        let mut groups = self.limited().peekable();
+        let own = groups.peek().map_or(0, |(_, stat)| stat.current);
         let lately = reserved.unreserved - reserved.unreserved.div_ceil(64);
         reserved.unreserved = lately.max(own.saturating_sub(reserved.all()));
-        let full = self.full(*reserved, own, operator, additional as u64);
-        let Some(Full { group, held, max }) = full else {
+        let full = groups.find_map(|(group, stat)| {
+            let held = reserved.held(own, &stat);
+            let fits = reserved.fits(held, stat.max, operator, additional as u64);
+            (!fits).then_some((group, held, stat.max))
+        });
+        let Some((group, held, max)) = full else {
             *reserved.of(operator.consumer()) += additional as u64;
             return Ok(());
         };
@@ -196,7 +181,7 @@ impl MemoryPool for GroupPool {
     }
 
     fn memory_limit(&self) -> MemoryLimit {
-        match self.limited().map(|group| group.stat().max).min() {
+        match self.limited().map(|(_, stat)| stat.max).min() {
             None | Some(u64::MAX) => MemoryLimit::Infinite,
             Some(max) => MemoryLimit::Finite(usize::try_from(max).unwrap_or(usize::MAX)),
         }

@@ -1,23 +1,23 @@
 //! Queries of DataFusion under groups.
 
+mod query;
+
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
-use datafusion::arrow::util::display::array_value_to_string;
-use datafusion::error::DataFusionError;
-use datafusion::execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::physical_plan::{ExecutionPlan, collect};
-use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::execution::memory_pool::UnboundedMemoryPool;
 use kmem_core::memcg::GroupId;
 use kmem_core::os::linux::Linux;
 use kmem_core::{Group, Kmem, Limit};
 use kmem_datafusion::{GroupPool, tasks_keep_their_group};
+use query::run;
 
 #[global_allocator]
 static KMEM: Kmem = Kmem::new();
 
 const MIB: u64 = 1 << 20;
+
+const PARTITIONS: usize = 2;
 
 /// Counts 300,000 names, and has one row of result.
 const COUNT: &str = "SELECT count(*), max(n) FROM (SELECT name, count(*) AS n
@@ -33,35 +33,9 @@ fn group(name: &str) -> Group<Linux> {
     KMEM.group(GroupId::ROOT).expect("the root").create(name).expect("a group")
 }
 
-fn spills(plan: &dyn ExecutionPlan) -> usize {
-    let below = plan.children().into_iter().map(|child| spills(child.as_ref())).sum::<usize>();
-    below + plan.metrics().and_then(|metrics| metrics.spill_count()).unwrap_or(0)
-}
-
-/// Runs a query in a group. Returns the row of its result, and how often it went to disk.
-async fn run(
-    group: &Group<Linux>,
-    pool: Arc<dyn MemoryPool>,
-    query: &str,
-) -> Result<(String, usize), DataFusionError> {
-    let work = async {
-        let environment = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc()?;
-        // A merge of sorted batches needs this much before it begins.
-        let mut config = SessionConfig::new().with_target_partitions(2);
-        config.options_mut().execution.sort_spill_reservation_bytes = 1 << 20;
-        let context = SessionContext::new_with_config_rt(config, environment);
-        let plan = context.sql(query).await?.create_physical_plan().await?;
-        let batches = collect(Arc::clone(&plan), context.task_ctx()).await?;
-        let columns = batches[0].columns().iter();
-        let values: Result<Vec<_>, _> = columns.map(|row| array_value_to_string(row, 0)).collect();
-        Ok((values?.join(", "), spills(plan.as_ref())))
-    };
-    group.clone().run(work).await
-}
-
 async fn unbounded(group: &Group<Linux>, query: &str) -> String {
     let pool = Arc::new(UnboundedMemoryPool::default());
-    run(group, pool, query).await.expect("no limit").0
+    run(group, pool, PARTITIONS, query).await.expect("no limit").0
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,7 +47,7 @@ async fn a_query_beyond_its_limit_spills_and_stays_within_it() {
     assert!(needs > 2 * limit, "the query needs {needs} bytes only");
     limited.set(Limit::Max, Some(limit)).expect("a living group");
     let pool = Arc::new(GroupPool::new(limited.clone()));
-    let (answer, spilled) = run(&limited, pool, COUNT).await.expect("it can spill");
+    let (answer, spilled) = run(&limited, pool, PARTITIONS, COUNT).await.expect("it can spill");
     assert_eq!(answer, expected);
     assert!(spilled > 0);
     let peak = limited.stat().peak;
@@ -95,7 +69,8 @@ async fn a_tenant_without_room_is_refused_while_another_is_served() {
     let (full, other) = (group("full"), group("other"));
     full.set(Limit::Max, Some(2 * MIB)).expect("a living group");
     let pool = Arc::new(GroupPool::new(full.clone()));
-    let (refused, answer) = tokio::join!(run(&full, pool, COUNT), unbounded(&other, COUNT));
+    let (refused, answer) =
+        tokio::join!(run(&full, pool, PARTITIONS, COUNT), unbounded(&other, COUNT));
     let error = refused.expect_err("2 MiB are too little for a query").find_root().to_string();
     assert!(error.contains("the group /full holds"), "{error}");
     assert_eq!(answer, "300007, 2");
