@@ -4,7 +4,7 @@ use core::ptr::NonNull;
 
 use super::{Heap, ZoneSet};
 use crate::class::SizeClass;
-use crate::os::Platform;
+use crate::os::{Access, Platform};
 use crate::page::{FreeWords, Keep, Pcp, Purpose};
 
 impl<P: Platform> Heap<P> {
@@ -23,8 +23,8 @@ impl<P: Platform> Heap<P> {
             for set in self.zones.all() {
                 set.slabs.distrust(set.zone.committed(), self.classes.all());
                 set.zone.rebuild(free_words(set.purpose), |pfn| set.slabs.pages_used(pfn));
-                for (at, bytes, accessible) in self.access(set) {
-                    self.platform.protect(at, bytes, accessible);
+                for (at, bytes, access) in self.access(set) {
+                    self.platform.protect(at, bytes, access);
                 }
             }
             self.pcps().iter().for_each(Pcp::forget);
@@ -41,15 +41,17 @@ impl<P: Platform> Heap<P> {
     /// The changes of access after which only slabs of objects of no bytes are inaccessible.
     /// Another thread may have been making such a slab at the fork, or retiring one: in the child,
     /// its pages are free.
-    fn access(&self, set: &ZoneSet) -> impl Iterator<Item = (NonNull<u8>, usize, bool)> {
+    fn access(&self, set: &ZoneSet) -> impl Iterator<Item = (NonNull<u8>, usize, Access)> {
         let committed = set.zone.committed();
         let slabs = set.slabs.slabs_of(SizeClass::ZERO, committed);
         let hidden = slabs.filter_map(|start| self.slabs().hidden(set, start, SizeClass::ZERO));
         let base = NonNull::new(set.zone.base() as *mut u8);
-        let all = base.map(|base| (base, committed.bytes(), true));
+        let all = base.map(|base| (base, committed.bytes(), Access::All));
         // With `debug_pagealloc` all free pages are inaccessible, and claims make them accessible.
         let changes = set.slabs.hides() && !self.zones.checks().protects();
-        all.into_iter().chain(hidden.map(|(at, bytes)| (at, bytes, false))).filter(move |_| changes)
+        all.into_iter()
+            .chain(hidden.map(|(at, bytes)| (at, bytes, Access::None)))
+            .filter(move |_| changes)
     }
 }
 

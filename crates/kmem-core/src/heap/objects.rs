@@ -3,7 +3,7 @@
 use super::array::{Backing, Looked};
 use super::{Heap, ZoneSet};
 use crate::class::SizeClass;
-use crate::os::Platform;
+use crate::os::{Access, Platform};
 use crate::page::{Keep, Placement, Way};
 use crate::slab::Retired;
 use crate::slab::purge::Work;
@@ -123,7 +123,7 @@ impl<P: Platform> Heap<P> {
         let hidden = self.slabs().hidden(set, slab.run.start, slab.class);
         // SAFETY: the pages of a slab that this thread retired.
         unsafe {
-            if hidden.is_some_and(|(at, bytes)| !self.platform.protect(at, bytes, true)) {
+            if hidden.is_some_and(|(at, bytes)| !self.platform.protect(at, bytes, Access::All)) {
                 // They stay in use: the next user could not access them.
                 return;
             }

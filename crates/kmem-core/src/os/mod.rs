@@ -88,6 +88,20 @@ impl Budget {
     }
 }
 
+/// Access to committed memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// It can be read and written.
+    All,
+    /// It cannot be used, and keeps its contents. The range becomes a mapping of its own.
+    None,
+    /// It cannot be used, and loses its contents. Marks in the page tables say so, which take no
+    /// mapping. A platform may have none.
+    Marked,
+    /// What was marked can be used again, and reads as zero. Other memory stays as it is.
+    Unmarked,
+}
+
 /// The memory that a platform backs with huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -203,17 +217,17 @@ pub unsafe trait Memory: Sync {
         false
     }
 
-    /// Makes committed memory inaccessible, or accessible again with its contents. False: refused,
-    /// nothing changed.
+    /// Changes the access to committed memory. False: refused, nothing changed.
     ///
     /// # Safety
-    /// The range is committed and page aligned, and not used while it is inaccessible.
-    unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize, _accessible: bool) -> bool {
+    /// The range is committed and page aligned. It is not used while it is inaccessible. Its
+    /// contents are not needed if it is [`Access::Marked`].
+    unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize, _access: Access) -> bool {
         false
     }
 
-    /// Most mappings that the process may have. Each change of protection inside a range makes two
-    /// more.
+    /// Most mappings that the process may have. Each inaccessible part of a range makes two more,
+    /// but for marked ones.
     fn max_mappings(&self) -> usize {
         usize::MAX
     }

@@ -12,7 +12,7 @@
 
 use core::ptr::NonNull;
 
-use super::{Budget, Clock, ConfSource, Console, Cpus, Memory, Process};
+use super::{Access, Budget, Clock, ConfSource, Console, Cpus, Memory, Process};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, atomics, const_fn};
 use crate::units::PAGE_SIZE;
 
@@ -217,7 +217,13 @@ unsafe impl Memory for Regions {
         self.doors.protect.is_some()
     }
 
-    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, accessible: bool) -> bool {
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
+        let accessible = match access {
+            Access::All => true,
+            Access::None => false,
+            Access::Marked => return false,
+            Access::Unmarked => return true,
+        };
         // SAFETY: the same contract.
         self.doors.protect.is_some_and(|protect| unsafe { protect(at.as_ptr(), bytes, accessible) })
     }

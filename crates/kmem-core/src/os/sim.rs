@@ -7,7 +7,9 @@
 
 use core::ptr::NonNull;
 
-use super::{Budget, Clock, ConfSource, Console, Cpus, HugePages, Memory, Platform, Process};
+use super::{
+    Access, Budget, Clock, ConfSource, Console, Cpus, HugePages, Memory, Platform, Process,
+};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::PAGE_SIZE;
 
@@ -192,9 +194,9 @@ unsafe impl<P: Platform> Memory for Sim<P> {
         self.inner.can_protect()
     }
 
-    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, accessible: bool) -> bool {
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
         // SAFETY: the same contract.
-        !self.faulty() && unsafe { self.inner.protect(at, bytes, accessible) }
+        !self.faulty() && unsafe { self.inner.protect(at, bytes, access) }
     }
 
     fn max_mappings(&self) -> usize {

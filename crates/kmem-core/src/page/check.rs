@@ -11,7 +11,7 @@ use kmem_layout::word::EXT_LIVE;
 
 use super::{DoubleFree, On, Run, Zone};
 use crate::conf::{CheckPages, Conf};
-use crate::os::Platform;
+use crate::os::{Access, Platform};
 use crate::sync::Ordering;
 use crate::units::{Item, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
 
@@ -259,8 +259,8 @@ impl<P: Platform> On<'_, P> {
             unsafe {
                 // A page in the middle of free ones takes two more mappings, which the platform
                 // refuses if there are too many. A zone that is accessible is one mapping.
-                if !self.platform.protect(at, run.pages.bytes(), true) {
-                    self.platform.protect(base, self.zone.committed().bytes(), true);
+                if !self.platform.protect(at, run.pages.bytes(), Access::All) {
+                    self.platform.protect(base, self.zone.committed().bytes(), Access::All);
                 }
             }
         }
@@ -319,7 +319,7 @@ impl<P: Platform> On<'_, P> {
         {
             // If the platform refuses (too many mappings), the pages stay accessible.
             // SAFETY: no thread uses the pages until they are handed out again.
-            unsafe { self.platform.protect(at, run.pages.bytes(), false) };
+            unsafe { self.platform.protect(at, run.pages.bytes(), Access::None) };
         }
         Ok(())
     }

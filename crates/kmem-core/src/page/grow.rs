@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use super::credit::Credit;
 use super::space::Turn;
 use super::{On, Zone};
-use crate::os::Platform;
+use crate::os::{Access, Platform};
 use crate::sync::Ordering;
 use crate::units::{CHUNK_ORDER, PAGE_SIZE, PAGEBLOCK_PAGES, PageCount, Pageblock, Pfn};
 
@@ -77,7 +77,7 @@ impl<P: Platform> On<'_, P> {
     fn hide(&self, at: NonNull<u8>, pages: PageCount) {
         if self.zone.hides.load(Ordering::Relaxed) != 0 {
             // SAFETY: committed pages, which are made accessible when they are handed out.
-            unsafe { self.platform.protect(at, pages.bytes(), false) };
+            unsafe { self.platform.protect(at, pages.bytes(), Access::None) };
         }
     }
 

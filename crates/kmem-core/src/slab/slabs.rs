@@ -9,7 +9,7 @@ use kmem_layout::geometry::ClassGeometry;
 
 use super::{Contents, DoubleFree, Format, Kind, Retired, SlabZone};
 use crate::class::{Classes, SizeClass};
-use crate::os::Platform;
+use crate::os::{Access, Platform};
 use crate::page::{BadPage, PageChecks, Placement, Run, ZoneSet, Zones};
 use crate::prng::Prng;
 use crate::units::{Item, PageCount, Pfn};
@@ -136,7 +136,7 @@ impl<'a, P: Platform> Slabs<'a, P> {
             if let Some((at, bytes)) = hidden {
                 set.slabs.note_hidden();
                 // Where the platform refuses, the objects can be read and written.
-                self.platform.protect(at, bytes, false);
+                self.platform.protect(at, bytes, Access::None);
             }
             set.slabs.create(kind, run.start, contents, first)
         };

@@ -26,12 +26,14 @@ pub struct Vmalloc {
     pub(super) slots: Slots,
     /// The zone of areas.
     pub(super) zone: LazyZone,
-    /// Address of the words of both kinds of bits.
+    /// Address of the words of the bits.
     pub(super) bits: AtomicUsize,
-    /// Most guards that there may be.
-    pub(super) most_guards: AtomicUsize,
     /// Number of guards.
     pub(super) guards: AtomicUsize,
+    /// Most inaccessible ranges that may have a mapping of their own.
+    pub(super) most_splits: AtomicUsize,
+    /// Number of these.
+    pub(super) splits: AtomicUsize,
     /// Number of areas that were made without a guard.
     pub(super) unguarded: AtomicU64,
     /// Number of guards that could not be made accessible again.
@@ -50,8 +52,9 @@ impl Vmalloc {
             slots: Slots::new(),
             zone: LazyZone::new(),
             bits: AtomicUsize::new(0),
-            most_guards: AtomicUsize::new(0),
             guards: AtomicUsize::new(0),
+            most_splits: AtomicUsize::new(0),
+            splits: AtomicUsize::new(0),
             unguarded: AtomicU64::new(0),
             stuck: AtomicU64::new(0),
             shared: LazyZone::new(),

@@ -1,5 +1,6 @@
 //! A bit per page of a zone.
 
+use crate::page::Run;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::{PageCount, Pfn};
 
@@ -55,12 +56,22 @@ impl Bits {
 
     /// The pages below `end` whose bits are set.
     pub(super) fn all(self, end: PageCount) -> impl Iterator<Item = Pfn> {
-        (0..end.0.div_ceil(64)).flat_map(move |word| {
+        self.within(Run { start: Pfn::ZERO, pages: end })
+    }
+
+    /// The pages of a run whose bits are set.
+    pub(super) fn within(self, run: Run) -> impl Iterator<Item = Pfn> {
+        let (from, end) = (run.start.0, run.end().0);
+        (from / 64..end.div_ceil(64)).flat_map(move |word| {
             let mut rest = self.word(Pfn(word * 64)).map_or(0, |word| word.load(Ordering::Acquire));
+            if word == from / 64 {
+                rest &= u64::MAX << (from % 64);
+            }
             core::iter::from_fn(move || {
-                let bit = rest.trailing_zeros();
+                let page = word * 64 + rest.trailing_zeros();
+                let found = (rest != 0 && page < end).then_some(Pfn(page));
                 rest &= rest.wrapping_sub(1);
-                (bit < 64).then_some(Pfn(word * 64 + bit))
+                found
             })
         })
     }

@@ -4,29 +4,42 @@ use core::ptr::NonNull;
 
 use super::area::On;
 use crate::heap::ZoneSet;
-use crate::os::Platform;
+use crate::os::{Access, Platform};
 use crate::page::Run;
 use crate::sync::Ordering;
-use crate::units::{Item, PAGE_SHIFT, PAGE_SIZE, PageCount, Pfn};
+use crate::units::{Item, PAGE_SHIFT, PageCount, Pfn};
 
 impl<P: Platform> On<P> {
     /// Makes a page of an area that this thread took inaccessible, unless guards are too many.
     pub(super) fn guard(self, set: &ZoneSet, page: Pfn) {
-        let (areas, platform) = (self.part, self.ledger.platform());
-        let most = areas.most_guards.load(Ordering::Relaxed);
-        let allowed = areas.guards.load(Ordering::Relaxed) < most;
+        let areas = self.part;
         // The bit comes first: a child forked in between hands out no page that faults.
         self.guard_bits(set).set(page);
-        let done = allowed
-            && NonNull::new(set.zone.address(page) as *mut u8)
-                // SAFETY: a committed page that this thread took, and that no user gets.
-                .is_some_and(|at| unsafe { platform.protect(at, PAGE_SIZE, false) });
-        if done {
+        let run = Run { start: page, pages: PageCount::ONE };
+        if self.make_inaccessible(set, run) {
             areas.guards.fetch_add(1, Ordering::Relaxed);
         } else {
             self.guard_bits(set).clear(page);
             areas.unguarded.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Makes pages of areas that this thread took inaccessible: by marks if the platform has these,
+    /// else by a mapping of their own if there may be one more. False: nothing changed.
+    fn make_inaccessible(self, set: &ZoneSet, run: Run) -> bool {
+        if self.protect(set, run, Access::Marked) {
+            return true;
+        }
+        let (splits, most) = (&self.part.splits, self.part.most_splits.load(Ordering::Relaxed));
+        if splits.fetch_add(1, Ordering::Relaxed) < most {
+            self.split_bits(set).set(run.start);
+            if self.protect(set, run, Access::None) {
+                return true;
+            }
+            self.split_bits(set).clear(run.start);
+        }
+        splits.fetch_sub(1, Ordering::Relaxed);
+        false
     }
 
     /// Gives free areas of one length back to the zone, adjacent ones together.
@@ -75,10 +88,28 @@ impl<P: Platform> On<P> {
 
     /// Makes pages of areas that this thread took accessible. False: the platform refused.
     pub(super) fn make_accessible(self, set: &ZoneSet, run: Run) -> bool {
+        if !self.protect(set, run, Access::Unmarked) {
+            return false;
+        }
+        let splits = self.split_bits(set);
+        if splits.within(run).next().is_none() {
+            return true;
+        }
+        let done = self.protect(set, run, Access::All);
+        if done {
+            let merged = splits.within(run).filter(|&page| splits.clear(page)).count();
+            self.part.splits.fetch_sub(merged, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Changes the access to pages of areas that this thread took. The contents of those that get
+    /// inaccessible are not needed. False: the platform refused.
+    fn protect(self, set: &ZoneSet, run: Run, access: Access) -> bool {
         let platform = self.ledger.platform();
         NonNull::new(set.zone.address(run.start) as *mut u8)
             // SAFETY: committed pages of the zone, which no user has.
-            .is_some_and(|at| unsafe { platform.protect(at, run.pages.bytes(), true) })
+            .is_some_and(|at| unsafe { platform.protect(at, run.pages.bytes(), access) })
     }
 
     /// Makes a page accessible again if it is a guard. False: it stays a guard, and is never used.

@@ -19,17 +19,19 @@
 //! address is looked up in constant time. A distance that an earlier area left behind leads to a
 //! page whose length does not match it.
 //!
-//! Two bits per page have facts that extension words and lengths do not have. A forked child needs
-//! them, too:
+//! Three bits per page have facts that extension words and lengths do not have. A forked child
+//! needs them, too:
 //!
 //! | bit      | set                                                                           |
 //! |----------|-------------------------------------------------------------------------------|
 //! | `guards` | the page is inaccessible                                                      |
 //! | `maps`   | an area of [vmap] begins here; its length in pages is the extension word      |
+//! | `splits` | an inaccessible range begins here that is a mapping of its own                |
 //!
-//! A guard costs two mappings of the process, of which the system allows a fixed number. Once half
-//! of these are used, or if the system refuses, areas have no guard; both cases are counted. A
-//! guard that cannot be made accessible again is never used again.
+//! A guard is a mark in the page tables where the system has these. Otherwise it costs two mappings
+//! of the process, of which the system allows a fixed number. Once half of these are used, or if
+//! the system refuses, areas have no guard; both cases are counted. A guard that cannot be made
+//! accessible again is never used again.
 //!
 //! | file     | what it does                                          |
 //! |----------|-------------------------------------------------------|

@@ -10,6 +10,8 @@ use crate::units::{PAGE_SIZE, PAGEBLOCK_SIZE, PageCount};
 
 /// Largest zone of pages that can be mapped a second time, in bytes.
 const MAX_SHARED: usize = 1 << 30;
+/// Kinds of bits of the zone of areas.
+const BITS: usize = 3;
 
 impl<P: Platform> On<P> {
     /// Zone of areas; `None` before it is made.
@@ -34,7 +36,7 @@ impl<P: Platform> On<P> {
             }
             // Allocate the bits first: zones are never freed, and this one needs its bits.
             let pages = PageCount((bytes / PAGE_SIZE) as u32);
-            let words = (2 * Bits::bytes(pages)).next_multiple_of(PAGE_SIZE);
+            let words = (BITS * Bits::bytes(pages)).next_multiple_of(PAGE_SIZE);
             if let Some(at) = platform.reserve(words, PAGE_SIZE) {
                 // SAFETY: a fresh reservation.
                 if unsafe { platform.commit(at, words) } {
@@ -48,24 +50,32 @@ impl<P: Platform> On<P> {
             }
             bytes = (bytes / 2) & !(PAGEBLOCK_SIZE - 1);
         };
-        // A guard takes two mappings. Half of all mappings are left to the program.
-        self.part.most_guards.store(platform.max_mappings() / 4, Ordering::Relaxed);
+        // Such a range makes two mappings more. Half of all mappings are left to the program.
+        self.part.most_splits.store(platform.max_mappings() / 4, Ordering::Relaxed);
         self.part.slots.start(platform, heap.slots.kind(platform));
         Some(set)
     }
 
-    /// Bits of the zone of areas: the page is inaccessible.
+    /// Bits of the zone of areas: the page is a guard.
     pub(super) fn guard_bits(self, set: &ZoneSet) -> Bits {
-        let words = self.part.bits.load(Ordering::Relaxed) as *const AtomicU64;
-        // SAFETY: `make_space` made the words for this zone, which are never freed.
-        unsafe { Bits::new(words, set.zone.pages()) }
+        self.bits(set, 0)
     }
 
     /// Bits of the zone of areas: an area of vmap begins at the page.
     pub(super) fn map_bits(self, set: &ZoneSet) -> Bits {
-        let words = self.part.bits.load(Ordering::Relaxed) + Bits::bytes(set.zone.pages());
-        // SAFETY: `make_space` made the words for this zone, behind those of the guards; they are
-        // never freed.
+        self.bits(set, 1)
+    }
+
+    /// Bits of the zone of areas: an inaccessible range with a mapping of its own begins there.
+    pub(super) fn split_bits(self, set: &ZoneSet) -> Bits {
+        self.bits(set, 2)
+    }
+
+    /// The bits of a kind, below [`BITS`].
+    fn bits(self, set: &ZoneSet, kind: usize) -> Bits {
+        let words = self.part.bits.load(Ordering::Relaxed) + kind * Bits::bytes(set.zone.pages());
+        // SAFETY: `make_space` made the words of each kind for this zone, one kind behind the
+        // other; they are never freed.
         unsafe { Bits::new(words as *const AtomicU64, set.zone.pages()) }
     }
 

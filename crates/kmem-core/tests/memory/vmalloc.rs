@@ -463,6 +463,41 @@ fn is_writable(at: *mut u8) -> bool {
     std::io::Read::read(&mut zero, byte).is_ok()
 }
 
+/// Returns whether the kernel marks pages as inaccessible without a mapping of their own.
+fn has_marks() -> bool {
+    const MADV_GUARD_INSTALL: i32 = 102;
+    // SAFETY: a fresh page, which nothing else uses.
+    unsafe {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page = libc::mmap(std::ptr::null_mut(), PAGE, access, flags, -1, 0);
+        assert_ne!(page, libc::MAP_FAILED);
+        libc::madvise(page, PAGE, MADV_GUARD_INSTALL) == 0 && !is_writable(page.cast())
+    }
+}
+
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").expect("the kernel lists them").lines().count()
+}
+
+#[test]
+fn a_guard_takes_no_mapping_where_the_kernel_marks_pages() {
+    const AREAS: usize = 400;
+    let a = simulated(areas_of(64 << 20));
+    // SAFETY: live, given up.
+    unsafe { a.vfree(a.vmalloc(1, Gfp::KERNEL, SITE)) };
+    let before = mappings();
+    let areas: Vec<_> = (0..AREAS).map(|_| a.vmalloc(1, Gfp::KERNEL, SITE)).collect();
+    assert!(areas.iter().all(|at| is_writable(*at) && !is_writable(at.wrapping_add(PAGE))));
+    // Other tests of this process map memory, too.
+    let more = mappings().saturating_sub(before);
+    assert_eq!(more < AREAS, has_marks(), "{more} mappings more for {AREAS} areas");
+    // SAFETY: live, given up.
+    areas.into_iter().for_each(|at| unsafe { a.vfree(at) });
+    a.trim();
+    assert_eq!(a.vmalloc_stats().guards, 0);
+}
+
 #[test]
 fn threads_that_grow_the_heap_at_once_leave_the_protection_of_pages_of_others() {
     for _ in 0..100 {

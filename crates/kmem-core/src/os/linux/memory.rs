@@ -8,8 +8,8 @@ use kmem_layout::root::{MAPPING_NAME, ZERO_FILE, ZERO_OFFSET};
 use super::descriptor::Descriptor;
 use super::sandbox::Question;
 use super::syscall::sys;
-use super::{Linux, cgroup, start};
-use crate::os::{Budget, HugePages, Memory};
+use super::{Linux, cgroup, marks, start};
+use crate::os::{Access, Budget, HugePages, Memory};
 use crate::sync::Ordering;
 use crate::units::{PAGE_SIZE, PAGEBLOCK_SIZE};
 
@@ -88,14 +88,13 @@ unsafe impl Memory for Linux {
         let start = at.as_ptr() as usize;
         let aligned = start.next_multiple_of(align);
         // A trim that fails leaves a little address space unused.
-        let (head, tail) = (aligned - start, start + span - (aligned + bytes));
-        if head > 0 {
-            // SAFETY: the fresh mapping's part in front of the reservation, which nothing uses.
-            unsafe { sys!(libc::SYS_munmap, start, head) };
-        }
-        if tail > 0 {
-            // SAFETY: the fresh mapping's part behind the reservation, which nothing uses.
-            unsafe { sys!(libc::SYS_munmap, aligned + bytes, tail) };
+        let end = aligned + bytes;
+        for (from, len) in [(start, aligned - start), (end, start + span - end)] {
+            if len > 0 {
+                // SAFETY: a part of the fresh mapping in front of the reservation or behind it,
+                // which nothing uses.
+                unsafe { sys!(libc::SYS_munmap, from, len) };
+            }
         }
         self.own.add(aligned, bytes);
         // Reserved memory is empty and large, so core files should not contain it.
@@ -215,10 +214,20 @@ unsafe impl Memory for Linux {
         true
     }
 
-    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, accessible: bool) -> bool {
-        let access = if accessible { PROT_RW } else { libc::PROT_NONE };
-        // SAFETY: a committed range that is not used while inaccessible, by the contract.
-        unsafe { sys!(libc::SYS_mprotect, at.as_ptr(), bytes, access) == 0 }
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
+        let (call, argument) = match access {
+            Access::All => (libc::SYS_mprotect, PROT_RW),
+            Access::None => (libc::SYS_mprotect, libc::PROT_NONE),
+            Access::Marked if !self.marks.may_be_set(self) => return false,
+            Access::Marked => (libc::SYS_madvise, marks::INSTALL),
+            Access::Unmarked if !self.marks.are_set() => return true,
+            Access::Unmarked if self.is_in_sandbox() => return false,
+            Access::Unmarked => (libc::SYS_madvise, marks::REMOVE),
+        };
+        // SAFETY: a committed range that is not used while inaccessible, and whose contents are not
+        // needed if it is marked, by the contract.
+        let done = unsafe { sys!(call, at.as_ptr(), bytes, argument) == 0 };
+        if access == Access::Marked { self.marks.note(at, done) } else { done }
     }
 
     fn max_mappings(&self) -> usize {

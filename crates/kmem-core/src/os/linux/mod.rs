@@ -5,6 +5,7 @@
 use crate::sync::{AtomicU32, AtomicUsize};
 
 use accessible::Accessible;
+use marks::Marks;
 use own::Own;
 use sandbox::Sandbox;
 use tender::Tender;
@@ -20,6 +21,7 @@ mod descriptor;
 pub mod diagnose;
 mod file;
 mod functions;
+mod marks;
 mod memory;
 mod nodes;
 mod objects;
@@ -55,6 +57,8 @@ pub struct Linux {
     shared_end: AtomicUsize,
     /// Reservations that need no commit.
     accessible: Accessible,
+    /// Pages that fault without a mapping of their own.
+    marks: Marks,
     /// All reservations.
     own: Own,
     /// An address above all frames of the main thread; 0: not looked for, 1: not known.
@@ -77,6 +81,7 @@ impl Linux {
             shared: AtomicUsize::new(0),
             shared_end: AtomicUsize::new(0),
             accessible: Accessible::new(),
+            marks: Marks::new(),
             own: Own::new(),
             main_stack_end: AtomicUsize::new(0),
             main_thread: AtomicUsize::new(0),
