@@ -22,9 +22,10 @@ pub struct Mode {
 
 /// The modes of kmem that the catalogue is run in: the default, then the strictest one, then
 /// others.
-pub const MODES: [Mode; 3] = [
+pub const MODES: [Mode; 4] = [
     Mode { name: "default", environment: &[] },
     Mode { name: "hardened", environment: &[("KMEM_CONF", "hardened")] },
+    Mode { name: "guard", environment: &[("KMEM_CONF", "guard")] },
     Mode { name: "debug_pagealloc", environment: &[("KMEM_CONF", "debug_pagealloc:1")] },
 ];
 

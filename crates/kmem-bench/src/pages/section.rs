@@ -131,7 +131,7 @@ pub(super) fn bare(pages: u32) -> (&'static Zone, &'static Regions) {
     };
     let tables = memory(Zone::metadata_bytes(pages));
     let [ext, len] = [(); 2].map(|()| memory(Zone::word_bytes(pages)));
-    let words = [ext, len, std::ptr::null_mut()];
+    let words = [ext, len, std::ptr::null_mut(), std::ptr::null_mut()];
     // SAFETY: all zero is a valid block.
     let block: &'static ZoneBlock = Box::leak(unsafe { Box::new_zeroed().assume_init() });
     let used = Box::leak(Box::new(AtomicU32::new(0)));

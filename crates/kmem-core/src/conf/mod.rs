@@ -65,6 +65,9 @@ pub struct Conf {
     /// `check_interfaces:0|1`: an object that is freed by other functions than those that allocated
     /// it is reported.
     pub check_interfaces: bool,
+    /// `guard:0|1`: each block ends in front of an inaccessible page, and cannot be used once it is
+    /// freed.
+    pub guard: bool,
     /// `guard_pages:0|1`: each large block has an inaccessible page behind it.
     pub guard_pages: bool,
     /// `check_sizes:0|1`: a sized free of another size is reported.
@@ -200,6 +203,7 @@ impl Conf {
         redzone: false,
         check_caches: false,
         check_interfaces: false,
+        guard: false,
         guard_pages: false,
         check_sizes: true,
         quarantine_kb: 0,

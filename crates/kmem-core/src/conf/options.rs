@@ -335,6 +335,19 @@ pub const OPTIONS: &[ConfOption] = &[
         set: switch!(check_interfaces),
     },
     ConfOption {
+        name: "guard",
+        values: "`0`, `1`; alone: `1`",
+        default: "`0`",
+        meaning: "Each block ends in front of a page that cannot be read or written, and takes at \
+                  least a page itself. It cannot be used once it is freed. Switches on \
+                  `check_interfaces`. Closes the fast paths.",
+        set: |conf, value| {
+            conf.guard = value.is_empty() || switch(value)?;
+            conf.check_interfaces = conf.guard;
+            Ok(())
+        },
+    },
+    ConfOption {
         name: "guard_pages",
         values: "`0`, `1`",
         default: "`0`",

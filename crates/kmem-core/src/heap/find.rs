@@ -5,7 +5,7 @@ use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 use super::{Heap, ZoneSet};
 use crate::class::SizeClass;
 use crate::os::Platform;
-use crate::page::{PageWords, Purpose, Run};
+use crate::page::{Bounds, PageWords, Purpose, Run};
 use crate::report::Fault;
 use crate::slab::{Format, Kind, Place, SlabZone};
 use crate::sync::{AtomicU32, Ordering};
@@ -121,16 +121,17 @@ fn find_pages<'a>(
     address: usize,
 ) -> Result<Live<'a>, Fault> {
     let pages = words.length();
-    if pages > PageCount::ZERO && set.zone.address(pfn) == address {
+    let begin = set.zone.address(pfn) + usize::from(words.bounds().front);
+    if pages > PageCount::ZERO && begin == address {
         return Ok(Live::Pages { set, run: Run { start: pfn, pages }, words });
     }
     // Find the block that the page lies in, for a better report.
     for back in 0..=pfn.0.min(1 << 16) {
         let start = pfn - PageCount(back);
-        let len = set.zone.words(start).map_or(0, |words| words.length().0);
+        let Some(words) = set.zone.words(start) else { break };
+        let len = words.length().0;
         if len > back {
-            let block = set.zone.address(start);
-            return Err(Fault::InsidePages { block, offset: address - block, pages: len });
+            return Err(inside(set.zone.address(start), words, address));
         }
         if len != 0 {
             break;
@@ -139,5 +140,18 @@ fn find_pages<'a>(
     match words.word() {
         0 => Err(Fault::NeverAllocated),
         word => Err(Fault::FreePages { last: TagId(word & TAG_MASK) }),
+    }
+}
+
+/// The fault of an address in the pages of a live run, which begin at `start`.
+fn inside(start: usize, words: PageWords<'_>, address: usize) -> Fault {
+    let (pages, bounds) = (words.length(), words.bounds());
+    let object = start + usize::from(bounds.front);
+    let small = |bytes| u32::try_from(bytes).ok();
+    // Only a block that does not fill its pages has a length in bytes.
+    let place = address.checked_sub(object).and_then(small).zip(small(bounds.room(pages)));
+    match place.filter(|_| bounds != Bounds::NONE) {
+        Some((offset, size)) => Fault::InsideObject { object, offset, size },
+        None => Fault::InsidePages { block: start, offset: address - start, pages: pages.0 },
     }
 }

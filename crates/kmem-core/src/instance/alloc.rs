@@ -300,7 +300,7 @@ impl<P: Platform> Instance<P> {
             return null_mut();
         }
         let Some(class) = self.ledger.class_for(size) else {
-            return self.alloc_run(size, PageCount::ONE, Gfp::KERNEL, caller);
+            return self.alloc_run(size, 1, Gfp::KERNEL, caller);
         };
         let at = self.take_aside(class, size, caller);
         if at.is_null() { self.alloc_guarded(class, size, caller) } else { at }
@@ -370,22 +370,21 @@ impl<P: Platform> Instance<P> {
         self.hand_out_aside(item, class, len, word | objcg_bits(caller.objcg()))
     }
 
-    /// Allocates pages for `size` bytes, at a multiple of `align` pages.
-    fn alloc_run(
-        &'static self,
-        size: usize,
-        align: PageCount,
-        gfp: Gfp,
-        caller: Caller,
-    ) -> *mut u8 {
+    /// Allocates pages for `size` bytes, at a multiple of `align`, a power of two.
+    fn alloc_run(&'static self, size: usize, align: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
         if !self.ready() {
             return null_mut();
         }
-        if self.ledger.guards.checks().guards_pages() && isize::try_from(size).is_ok() {
-            let request = AreaRequest { size: size.max(1), align: align.bytes(), huge: false };
+        let Ok(pages) = u32::try_from(align.div_ceil(PAGE_SIZE)) else { return null_mut() };
+        let (checks, pages) = (self.ledger.guards.checks(), PageCount(pages));
+        if (checks.has_fences() || checks.guards_pages()) && isize::try_from(size).is_ok() {
+            let fence = checks.has_fences().then_some(align.max(16));
+            // A block has a byte, if it has none for its user.
+            let size = size.max(1);
+            let request = AreaRequest { size, align: pages.bytes(), huge: false, fence };
             return self.areas().alloc(request, Looked::Not, gfp, caller);
         }
-        self.ledger.alloc_run(size, align, Fit::Loose, gfp, caller)
+        self.ledger.alloc_run(size, pages, Fit::Loose, gfp, caller)
     }
 
     /// Allocates an object of `len` bytes with its record and red zone, as configured.
@@ -402,7 +401,7 @@ impl<P: Platform> Instance<P> {
     /// Allocates `size` bytes of zeroes; null on failure.
     pub fn alloc_zeroed(&'static self, size: usize, caller: Caller) -> *mut u8 {
         if size > MAX_OBJECT {
-            return self.alloc_run(size, PageCount::ONE, Gfp::ZERO, caller);
+            return self.alloc_run(size, 1, Gfp::ZERO, caller);
         }
         let object = self.alloc(size, caller);
         if !object.is_null() {
@@ -418,18 +417,11 @@ impl<P: Platform> Instance<P> {
             return self.alloc(size, caller);
         }
         let Some(class) = SizeClass::aligned(size, align) else {
-            return self.alloc_aligned_run(size, align, caller);
+            return self.alloc_run(size, align, Gfp::KERNEL, caller);
         };
         // SAFETY: the key of a caller.
         let object = unsafe { self.take(class, self.heap().slab_bytes(class), caller.key()) };
         if object.is_null() { self.alloc_aligned_slow((size, align), caller) } else { object }
-    }
-
-    fn alloc_aligned_run(&'static self, size: usize, align: usize, caller: Caller) -> *mut u8 {
-        match u32::try_from(align.div_ceil(PAGE_SIZE)) {
-            Ok(align) => self.alloc_run(size, PageCount(align), Gfp::KERNEL, caller),
-            Err(_) => null_mut(),
-        }
     }
 
     /// [`Self::alloc_aligned`] of an object, after [`Self::take`] found none.
@@ -440,8 +432,9 @@ impl<P: Platform> Instance<P> {
             return null_mut();
         }
         let checks = self.ledger.guards.checks();
-        let Some(class) = SizeClass::aligned(size + checks.red_zone(), align) else {
-            return self.alloc_aligned_run(size, align, caller);
+        let class = SizeClass::aligned(size + checks.red_zone(), align);
+        let Some(class) = class.filter(|_| !checks.has_fences()) else {
+            return self.alloc_run(size, align, Gfp::KERNEL, caller);
         };
         let at = self.take_aside(class, size, caller);
         match at.is_null() {

@@ -340,7 +340,8 @@ impl<P: Platform> Instance<P> {
                 self.check_owner(address, &live, interface);
                 self.ledger.free_object(address, class, ext);
             },
-            Ok(Live::Pages { set, run, words }) => {
+            Ok(live @ Live::Pages { set, run, words }) => {
+                self.check_owner(address, &live, interface);
                 // SAFETY: a live page allocation, which the caller gives up, by the contract.
                 if !unsafe { self.free_run(set, run.start, Reuse::Likely) } {
                     let last = TagId(words.word() & TAG_MASK);
@@ -484,7 +485,7 @@ impl<P: Platform> Instance<P> {
         match self.heap().find(at) {
             // SAFETY: a live object of that class, which stays live, by the contract.
             Ok(Live::Object { class, .. }) => unsafe { self.ledger.object_len(at, class) },
-            Ok(Live::Pages { run, .. }) => run.pages.bytes(),
+            Ok(Live::Pages { run, words, .. }) => words.bounds().room(run.pages),
             Err(fault) => self.fault("malloc_usable_size", at, fault),
         }
     }

@@ -154,10 +154,11 @@ impl<P: Platform> Instance<P> {
                     self.realloc_object(at, (class, ext), size, target, caller)
                 }
                 Ok(Live::Pages { set, run, words }) if set.purpose == Purpose::Vmalloc => {
-                    if size > 0 && target.align <= PAGE_SIZE && target.only.is_none() {
+                    let in_place = target.align <= PAGE_SIZE && target.only.is_none();
+                    if size > 0 && in_place && words.bounds.is_none() {
                         return self.vrealloc(at, size, Gfp::KERNEL, caller);
                     }
-                    let old = Old { at, len: run.pages.bytes(), run: None };
+                    let old = Old { at, len: words.bounds().room(run.pages), run: None };
                     let charge = words.ext.map(|ext| (ext, pages_cost(run.pages)));
                     self.move_for_payer(old, charge, size, target, caller)
                 }

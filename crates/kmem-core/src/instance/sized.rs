@@ -131,8 +131,11 @@ impl<P: Platform> Instance<P> {
                 let exact = checks.has_red_zones();
                 (bytes, if exact { told.size == bytes } else { told.fits_class(class) })
             }
-            Live::Pages { run, .. } => {
-                (run.pages.bytes(), told.fits_pages(run.pages, checks.red_zone()))
+            Live::Pages { run, words, .. } => {
+                let bytes = words.bounds().room(run.pages);
+                let exact = words.bounds.is_some();
+                let fits = || told.fits_pages(run.pages, checks.red_zone());
+                (bytes, if exact { told.size.max(1) == bytes } else { fits() })
             }
         };
         (!fits).then_some(Fault::OtherSize { bytes, told: told.size, last })

@@ -207,7 +207,8 @@ impl<P: Platform> Instance<P> {
                 ledger.books.sites.choose_wrappers(patterns);
             }
             // Elsewhere a page that was read once can be read always.
-            if conf.python == Python::Auto && keeps_books && !conf.debug_pagealloc {
+            let keeps_access = !conf.debug_pagealloc && !conf.guard;
+            if conf.python == Python::Auto && keeps_books && keeps_access {
                 ledger.books.sites.interpreter().want();
             }
             ledger.reports.start(tables.report, tables.report_bytes);

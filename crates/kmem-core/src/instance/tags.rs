@@ -162,9 +162,14 @@ impl<P: Platform> Instance<P> {
     /// If `alone` returns true, no other thread runs, and this one is not inside a call of the
     /// instance.
     pub unsafe fn check_at_exit(&'static self, alone: impl FnOnce() -> bool) {
-        if self.is_ready() && self.ledger.guards.checks().any() {
+        let checks = self.ledger.guards.checks();
+        if self.is_ready() && checks.any() {
+            let alone = (checks.has_red_zones() || checks.has_fences()) && alone();
             // SAFETY: the same contract.
             unsafe { self.ledger.check_at_exit(alone) };
+            if alone && checks.has_fences() {
+                self.areas().check_fences();
+            }
         }
     }
 

@@ -36,7 +36,7 @@ impl<P: Platform> Instance<P> {
     /// }
     /// ```
     pub fn vmalloc(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
-        self.area(AreaRequest { size, align: PAGE_SIZE, huge: false }, gfp, caller)
+        self.area(AreaRequest { size, align: PAGE_SIZE, huge: false, fence: None }, gfp, caller)
     }
 
     /// [`Self::vmalloc`] at a multiple of 2 MiB if the area is at least that long; the platform is
@@ -44,7 +44,7 @@ impl<P: Platform> Instance<P> {
     pub fn vmalloc_huge(&'static self, size: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
         let huge = size >= PAGEBLOCK_SIZE;
         let align = if huge { PAGEBLOCK_SIZE } else { PAGE_SIZE };
-        self.area(AreaRequest { size, align, huge }, gfp, caller)
+        self.area(AreaRequest { size, align, huge, fence: None }, gfp, caller)
     }
 
     /// [`Self::vmalloc`] at a multiple of `align`, a power of two; null for any other.
@@ -58,7 +58,11 @@ impl<P: Platform> Instance<P> {
         if !align.is_power_of_two() {
             return null_mut();
         }
-        self.area(AreaRequest { size, align: align.max(PAGE_SIZE), huge: false }, gfp, caller)
+        self.area(
+            AreaRequest { size, align: align.max(PAGE_SIZE), huge: false, fence: None },
+            gfp,
+            caller,
+        )
     }
 
     #[inline(always)]

@@ -9,18 +9,16 @@ use crate::os::Platform;
 use crate::sync::Ordering;
 
 impl<P: Platform> Ledger<P> {
-    /// Looks at the poison of all objects in the quarantine. If `alone` returns true, also looks at
-    /// the red zones of all live objects. Damage is reported, and ends the program, as it does at a
-    /// free.
+    /// Looks at the poison of all objects in the quarantine. If `alone`, also looks at the red zones
+    /// of all live objects. Damage is reported, and ends the program, as it does at a free.
     ///
     /// # Safety
-    /// If `alone` returns true, this is the only thread, and it is not inside a call of the
-    /// allocator.
-    pub unsafe fn check_at_exit(&'static self, alone: impl FnOnce() -> bool) {
+    /// If `alone`, this is the only thread, and it is not inside a call of the allocator.
+    pub unsafe fn check_at_exit(&'static self, alone: bool) {
         if self.guards.checks().has_quarantine() {
             self.empty_quarantine();
         }
-        if !self.guards.checks().has_red_zones() || !alone() {
+        if !self.guards.checks().has_red_zones() || !alone {
             return;
         }
         for set in self.heap.zones.all().filter(|set| set.is_heap()) {
@@ -41,11 +39,13 @@ impl<P: Platform> Ledger<P> {
     unsafe fn check_slab(&'static self, slab: usize, class: SizeClass) {
         let geometry = self.heap.classes.geometry(class);
         for object in (0..geometry.objects).map(|i| slab + (i * geometry.size) as usize) {
-            // SAFETY: an object of the class; red zones need the books, so it has a word.
-            let word = unsafe { self.object_word(object, class) }.load(Ordering::Relaxed);
-            if word & EXT_LIVE != 0 {
-                // SAFETY: a live object of the class, which no other thread uses.
-                unsafe { self.check_red_zones(object, class, word) };
+            // SAFETY: an object of the class; red zones need the books, so it has a word. If it is
+            // live, no other thread uses it.
+            unsafe {
+                let word = self.object_word(object, class).load(Ordering::Relaxed);
+                if word & EXT_LIVE != 0 {
+                    self.check_red_zones(object, class, word);
+                }
             }
         }
     }

@@ -245,6 +245,7 @@ impl<P: Platform> Ledger<P> {
             size,
             len: None,
             offset: bad as isize,
+            front: None,
             found,
             word,
         })

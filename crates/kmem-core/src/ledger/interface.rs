@@ -6,6 +6,7 @@ use super::Ledger;
 use super::object_checks::CacheNumber;
 use crate::heap::Live;
 use crate::os::Platform;
+use crate::page::Bounds;
 
 /// Functions that allocate memory, and those that free it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,8 +59,14 @@ impl Interface {
 impl<P: Platform> Ledger<P> {
     /// Records the interface of a live object that was just allocated, if that is checked.
     pub fn note_interface(&'static self, object: usize, interface: Interface) {
-        if self.checks().checks_interfaces() {
-            self.note_owner(object, CacheNumber::of(interface));
+        if !self.checks().checks_interfaces() {
+            return;
+        }
+        match self.heap.find(object) {
+            Ok(Live::Pages { words, .. }) => {
+                words.set_bounds(Bounds { owner: interface as u8, ..words.bounds() });
+            }
+            _ => self.note_owner(object, CacheNumber::of(interface)),
         }
     }
 
@@ -76,7 +83,15 @@ impl<P: Platform> Ledger<P> {
         if !self.checks().checks_interfaces() {
             return;
         }
-        let (owner, of_slab) = self.owner(object, live);
+        let (owner, of_slab) = match *live {
+            Live::Pages { run, words, .. } if words.bounds.is_some() => {
+                let bounds = words.bounds();
+                let owner =
+                    Interface::of(bounds.owner.into()).map_or(CacheNumber::NONE, CacheNumber::of);
+                (owner, u32::try_from(bounds.room(run.pages)).ok())
+            }
+            _ => self.owner(object, live),
+        };
         if of_slab.is_some() && owner.interface().is_some_and(|owner| owner != interface) {
             let owners = [owner, CacheNumber::of(interface)];
             self.of_another(call, (object, of_slab, live.word()), owners, "malloc");

@@ -22,6 +22,7 @@
 //! | `age`           | times of allocations                                         |
 //! | `interface`     | which functions allocated an object, and may free it         |
 //! | `red_zone`      | bytes around objects that no program may write to            |
+//! | `fence`         | bytes around blocks that end in front of a guard             |
 //! | `hold_back`     | freed objects in the quarantine                              |
 //! | `exit_check`    | the last look at objects, when a program ends                |
 //! | `misuse`        | the end of a program that misused memory                     |
@@ -48,6 +49,7 @@ use crate::units::{ObjcgId, PageCount};
 mod age;
 mod effort;
 mod exit_check;
+mod fence;
 mod fork;
 mod here;
 mod hold_back;

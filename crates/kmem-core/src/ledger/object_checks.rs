@@ -49,8 +49,10 @@ impl ObjectChecks {
     const SIZES: u32 = 8;
     const INTERFACES: u32 = 16;
     const GUARD_PAGES: u32 = 32;
+    const FENCES: u32 = 64;
     /// Checks for which fast paths must stay closed.
-    const CLOSING: u32 = Self::RED_ZONES | Self::CACHES | Self::QUARANTINE | Self::INTERFACES;
+    const CLOSING: u32 =
+        Self::RED_ZONES | Self::CACHES | Self::QUARANTINE | Self::INTERFACES | Self::FENCES;
 
     /// Checks of a configuration. None, with a report, if they are configured without books.
     pub fn of(conf: &Conf, console: &impl Console) -> Self {
@@ -58,12 +60,13 @@ impl ObjectChecks {
         let checks = bit(conf.redzone, Self::RED_ZONES)
             | bit(conf.check_caches, Self::CACHES)
             | bit(conf.check_interfaces, Self::INTERFACES)
-            | bit(conf.quarantine_kb > 0, Self::QUARANTINE);
+            | bit(conf.quarantine_kb > 0, Self::QUARANTINE)
+            | bit(conf.guard, Self::FENCES);
         let open = bit(conf.check_sizes, Self::SIZES) | bit(conf.guard_pages, Self::GUARD_PAGES);
         if checks != 0 && conf.profiling == profiling::NEVER {
             console.print(
-                b"kmem: configuration: redzone, quarantine_kb, check_caches and check_interfaces \
-                  need the books\n",
+                b"kmem: configuration: redzone, quarantine_kb, check_caches, check_interfaces and \
+                  guard need the books\n",
             );
             return Self(open);
         }
@@ -83,6 +86,11 @@ impl ObjectChecks {
     /// Returns whether an inaccessible page lies behind each large block.
     pub const fn guards_pages(self) -> bool {
         self.0 & Self::GUARD_PAGES != 0
+    }
+
+    /// Returns whether each block is an area, and ends in front of an inaccessible page.
+    pub const fn has_fences(self) -> bool {
+        self.0 & Self::FENCES != 0
     }
 
     /// Returns whether objects have red zones.
@@ -313,6 +321,8 @@ pub(super) struct Damage<'a> {
     pub(super) len: Option<usize>,
     /// Offset of the first damaged byte from the object, and the bytes from there on.
     pub(super) offset: isize,
+    /// The object that ends where this one begins, if the damage is between them.
+    pub(super) front: Option<usize>,
     pub(super) found: &'a [u8],
     /// The object's extension word.
     pub(super) word: u32,
@@ -427,7 +437,7 @@ impl<P: Platform> Ledger<P> {
     /// Reports damage and ends the program.
     #[cold]
     pub(super) fn overwritten(&'static self, damage: Damage<'_>) -> ! {
-        let Damage { place, object, size, len, offset, found, word } = damage;
+        let Damage { place, object, size, len, offset, front, found, word } = damage;
         self.reporter().with_holder(word, |holder| {
             let mut line = Line::new();
             line.add(format_args!("kmem: {place} overwritten: {object:#x} is a "));
@@ -441,8 +451,7 @@ impl<P: Platform> Ledger<P> {
             for &byte in &found[..found.len().min(SHOWN)] {
                 line.add(format_args!(" {byte:02x}"));
             }
-            if offset < 0 {
-                let front = object - size;
+            if let Some(front) = front {
                 line.add(format_args!(", which is also behind the object at {front:#x}"));
             }
             line.add(format_args!("\n"));

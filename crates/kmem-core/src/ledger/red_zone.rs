@@ -19,14 +19,14 @@ use crate::slab::guard::{self, RED_ZONE};
 
 impl<P: Platform> Ledger<P> {
     /// The class that serves a request of `len` bytes, with a red zone where objects have one.
-    /// `None`: pages do.
+    /// `None`: pages do, or an area.
     #[inline(always)]
     pub fn class_for(&self, len: usize) -> Option<SizeClass> {
         if len == 0 {
             return Some(SizeClass::ZERO);
         }
-        let need = len.saturating_add(self.checks().red_zone());
-        (need <= MAX_OBJECT).then(|| SizeClass::of(need))
+        let (checks, need) = (self.checks(), len.saturating_add(self.checks().red_zone()));
+        (need <= MAX_OBJECT && !checks.has_fences()).then(|| SizeClass::of(need))
     }
 
     /// Returns whether objects of a class have red zones.
@@ -177,18 +177,27 @@ impl<P: Platform> Ledger<P> {
             let len = self.object_len(object, class);
             (len, core::slice::from_raw_parts((object + len) as *const u8, size - len))
         };
-        let damage =
-            Damage { place: "", object, size, len: Some(len), offset: 0, found: &[], word };
+        let damage = Damage {
+            place: "",
+            object,
+            size,
+            len: Some(len),
+            offset: 0,
+            front: None,
+            found: &[],
+            word,
+        };
         if let Some(bad) = zone.iter().position(|&byte| byte != guard::PATTERN) {
             let (offset, found) = ((len + bad) as isize, &zone[bad..]);
             self.overwritten(Damage { place: "right redzone", offset, found, ..damage })
         }
         if !self.is_first(object, class)
             // SAFETY: the object in front ends where this one begins, which is taken.
-            && let Some((front, bad)) = unsafe { guard::damage(object) }
+            && let Some((zone, bad)) = unsafe { guard::damage(object) }
         {
-            let (offset, found) = (bad as isize - RED_ZONE as isize, &front[bad..]);
-            self.overwritten(Damage { place: "left redzone", offset, found, ..damage })
+            let (offset, found) = (bad as isize - RED_ZONE as isize, &zone[bad..]);
+            let front = Some(object - size);
+            self.overwritten(Damage { place: "left redzone", offset, front, found, ..damage })
         }
     }
 }

@@ -98,7 +98,7 @@ pub enum Access {
     /// It cannot be used, and loses its contents. Marks in the page tables say so, which take no
     /// mapping. A platform may have none.
     Marked,
-    /// What was marked can be used again, and reads as zero. Other memory stays as it is.
+    /// Marked memory can be used again, and reads as zero. Other memory stays as it is.
     Unmarked,
 }
 

@@ -9,6 +9,7 @@
 //! ext     | u32 per page: extension word of the run that starts there
 //! len     | u32 per page: length of the run that starts there, 0 while it is free
 //! time    | u32 per page: when the run that starts there was allocated, if that is kept
+//! bounds  | u32 per page: where in its pages the block of the run lies, if that is kept
 //! ```
 //!
 //! **Credit.** A pageblock's credit is at most the number of its free bits. A thread that wants
@@ -92,7 +93,7 @@ pub use node::Placement;
 pub use pcp::{Pcp, Way};
 pub use purge::{Keep, LOOK_EVERY, Look, Purged};
 pub use tables::{Beyond, SLAB_TABLES, SlabTables, Table};
-use tables::{OWN_TABLES, TABLES};
+use tables::{OWN_TABLES, TABLES, WORD_TABLES};
 pub use validate::ZoneFault;
 #[cfg(not(loom))]
 pub use zones::{FirstZones, PageFormat, Purpose, ZoneSet, Zones};
@@ -108,8 +109,8 @@ mod lane {
 ///
 /// # Invariants
 /// The pointers lead to arrays with an entry for each page, row or pageblock of the zone, in
-/// memory that is never freed; `ext` and `time` may be null. Only the parts that describe committed
-/// pages are non-zero.
+/// memory that is never freed; `ext`, `time` and `bounds` may be null. Only the parts that
+/// describe committed pages are non-zero.
 pub struct Zone {
     base: usize,
     pages: PageCount,
@@ -121,6 +122,8 @@ pub struct Zone {
     len: *const AtomicU32,
     /// Null if pages have no times.
     time: *const AtomicU32,
+    /// Null if blocks fill their pages.
+    bounds: *const AtomicU32,
     /// Low half of the decay generation of the last return to each pageblock.
     stamp: *const AtomicU16,
     /// Pageblocks that may have huge pages: a bit for each, in words of 64.
@@ -191,7 +194,46 @@ pub struct PageWords<'a> {
     pub len: &'a AtomicU32,
     /// When the run was allocated, see [`kmem_layout::time`]. `None`: that is not kept.
     pub time: Option<&'a AtomicU32>,
+    /// The [`Bounds`] of the run's block. `None`: blocks fill their pages.
+    pub bounds: Option<&'a AtomicU32>,
 }
+
+/// Place of a block in the pages of its run, and a number of its owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Bytes in front of it, in the first page.
+    pub front: u16,
+    /// Bytes behind it, in the last page.
+    pub behind: u16,
+    /// A number that the owner chooses.
+    pub owner: u8,
+}
+
+impl Bounds {
+    /// Those of a block that fills its pages.
+    pub const NONE: Self = Self { front: 0, behind: 0, owner: 0 };
+    /// Bits of each number of bytes, which is less than a page.
+    const BITS: u32 = PAGE_SHIFT;
+
+    /// Bytes of a block in a run of that length.
+    pub fn room(self, pages: PageCount) -> usize {
+        pages.bytes().saturating_sub(usize::from(self.front) + usize::from(self.behind))
+    }
+
+    /// As a word: `owner:8 | front:12 | behind:12`.
+    fn word(self) -> u32 {
+        let (owner, front) = (u32::from(self.owner), u32::from(self.front));
+        owner << (2 * Self::BITS) | front << Self::BITS | u32::from(self.behind)
+    }
+
+    fn of(word: u32) -> Self {
+        let bytes = |word| (word & (PAGE_SIZE as u32 - 1)) as u16;
+        let owner = (word >> (2 * Self::BITS)) as u8;
+        Self { front: bytes(word >> Self::BITS), behind: bytes(word), owner }
+    }
+}
+
+const _: () = assert!(2 * Bounds::BITS + u8::BITS <= u32::BITS);
 
 impl PageWords<'_> {
     /// The extension word; 0 if there is none.
@@ -205,6 +247,20 @@ impl PageWords<'_> {
     pub fn set_word(&self, word: u32) {
         if let Some(ext) = self.ext {
             ext.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Place of the block in its pages.
+    #[inline]
+    pub fn bounds(&self) -> Bounds {
+        Bounds::of(self.bounds.map_or(0, |bounds| bounds.load(Ordering::Relaxed)))
+    }
+
+    /// Writes the place of the block in its pages, if that is kept.
+    #[inline]
+    pub fn set_bounds(&self, to: Bounds) {
+        if let Some(bounds) = self.bounds {
+            bounds.store(to.word(), Ordering::Relaxed);
         }
     }
 
@@ -236,7 +292,7 @@ impl Zone {
         Self::fixed_bytes(pages) - Self::start_pages(pages) as usize / 8 + 2 * rows
     }
 
-    /// Bytes of each table of words of `pages`: extension words, lengths, and times.
+    /// Bytes of each table of words of `pages`: extension words, lengths, times, and bounds.
     pub const fn word_bytes(pages: u32) -> usize {
         pages as usize * 4
     }
@@ -260,9 +316,9 @@ impl Zone {
     /// - `base` is the 2 MiB-aligned start of `pages` (a multiple of 512) reserved pages.
     /// - `metadata` is [`Self::metadata_bytes`] of reserved memory that is zero once committed. The
     ///   first [`Self::fixed_bytes`] are committed.
-    /// - `words` are the tables of extension words, of lengths and of times. Each is
-    ///   [`Self::word_bytes`] of reserved memory, zero once committed. The first and the last are
-    ///   null for a zone without extension words or times.
+    /// - `words` are the tables of extension words, of lengths, of times and of bounds. Each is
+    ///   [`Self::word_bytes`] of reserved memory, zero once committed. All but that of lengths are
+    ///   null for a zone without such words.
     /// - `slab_tables` are reserved, and zero once committed.
     /// - `block` and `used` are valid.
     /// - Only this zone uses any of it, and it is never freed.
@@ -270,7 +326,7 @@ impl Zone {
         base: NonNull<u8>,
         pages: PageCount,
         metadata: *mut u8,
-        words: [*mut u8; 3],
+        words: [*mut u8; WORD_TABLES],
         slab_tables: [Table; SLAB_TABLES],
         block: *const ZoneBlock,
         used: *const AtomicU32,
@@ -288,7 +344,8 @@ impl Zone {
         let sets = take(summary::words_for(pageblocks, lane::COUNT) * 8).cast();
         let rows: *const Row = take(pages.0 as usize / 8).cast();
         let dirty: *const AtomicU64 = take(pages.0 as usize / 8).cast();
-        let [ext, len, time]: [*const AtomicU32; 3] = words.map(|table| table.cast_const().cast());
+        let [ext, len, time, bounds]: [*const AtomicU32; WORD_TABLES] =
+            words.map(|table| table.cast_const().cast());
         // SAFETY: the words of the trees lie in the `fixed_bytes`, which are committed and zero.
         let fits = unsafe { Maxima::new(fits, pageblocks, fit::lane::COUNT) };
         // SAFETY: the words of the sets lie in the `fixed_bytes`, which are committed and zero.
@@ -302,6 +359,7 @@ impl Zone {
             words(ext),
             words(len),
             words(time),
+            words(bounds),
         ]);
         tables[OWN_TABLES..].copy_from_slice(&slab_tables);
         // INVARIANT: the arrays were carved out of metadata of the right size, which is never
@@ -315,6 +373,7 @@ impl Zone {
             ext,
             len,
             time,
+            bounds,
             stamp,
             huge,
             pageblocks,
@@ -400,7 +459,8 @@ impl Zone {
         unsafe {
             let ext = if self.ext.is_null() { None } else { Some(&*self.ext.add(page)) };
             let time = if self.time.is_null() { None } else { Some(&*self.time.add(page)) };
-            PageWords { ext, len: &*self.len.add(page), time }
+            let bounds = if self.bounds.is_null() { None } else { Some(&*self.bounds.add(page)) };
+            PageWords { ext, len: &*self.len.add(page), time, bounds }
         }
     }
 

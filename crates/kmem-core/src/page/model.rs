@@ -84,6 +84,7 @@ impl Model {
             // The models do not read page words.
             ext: core::ptr::null(),
             len: core::ptr::null(),
+            bounds: core::ptr::null(),
             time: core::ptr::null(),
             stamp: stamp.as_ptr(),
             huge: huge.as_ptr(),

@@ -8,8 +8,10 @@ use crate::units::PageCount;
 
 /// Number of tables that are committed as the zone grows: those of the zone, those of its slabs.
 pub(super) const TABLES: usize = OWN_TABLES + SLAB_TABLES;
-/// Number of those of the zone.
-pub(super) const OWN_TABLES: usize = 5;
+/// Number of those of the zone: rows, dirty bits, and words.
+pub(super) const OWN_TABLES: usize = 2 + WORD_TABLES;
+/// Number of tables of words per page.
+pub(super) const WORD_TABLES: usize = 4;
 /// Number of tables of a zone's slabs that are committed as the zone grows.
 pub const SLAB_TABLES: usize = 3;
 

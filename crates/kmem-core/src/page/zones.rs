@@ -15,6 +15,7 @@ use kmem_layout::root::{MAX_ZONES, RootBlock, ZoneBlock, zone_purpose};
 use super::check::PageChecks;
 use super::node::{Nodes, Placement};
 use super::space::Words;
+use super::tables::WORD_TABLES;
 use super::{Run, SlabTables, Zone};
 use crate::conf::Thp;
 use crate::os::Platform;
@@ -94,11 +95,17 @@ pub struct PageFormat(u32);
 impl PageFormat {
     const EXTENSION: u32 = 1;
     const TIMES: u32 = 2;
+    const BOUNDS: u32 = 4;
 
     /// Extension words, and times.
     pub const fn new(extension: bool, times: bool) -> Self {
         let times = if times { Self::TIMES } else { 0 };
         Self(if extension { Self::EXTENSION } else { 0 } | times)
+    }
+
+    /// Extension words, and the places of blocks in their pages.
+    pub const fn with_bounds(bounds: bool) -> Self {
+        Self(Self::EXTENSION | if bounds { Self::BOUNDS } else { 0 })
     }
 
     const fn has(self, word: u32) -> bool {
@@ -128,6 +135,8 @@ struct Layout {
     len: usize,
     /// Table of times, if there is one.
     time: Option<usize>,
+    /// Table of bounds, if there is one.
+    bounds: Option<usize>,
     /// The first zone's set, followed by its other tables.
     set: usize,
     /// From one zone's set to that of the next.
@@ -150,10 +159,12 @@ impl Reservation {
         self.pages.bytes() * self.zones as usize + self.layout.end
     }
 
-    /// Tables of extension words, of lengths and of times of a zone; null where there is none.
-    fn words(&self, zone: u32) -> [*mut u8; 3] {
+    /// Tables of extension words, of lengths, of times and of bounds of a zone; null where there is
+    /// none.
+    fn words(&self, zone: u32) -> [*mut u8; WORD_TABLES] {
         let mine = zone as usize * Zone::word_bytes(self.pages.0);
-        [self.layout.ext, Some(self.layout.len), self.layout.time].map(|table| {
+        let Layout { ext, len, time, bounds, .. } = self.layout;
+        [ext, Some(len), time, bounds].map(|table| {
             table.map_or(core::ptr::null_mut(), |at| self.metadata().wrapping_add(at + mine))
         })
     }
@@ -396,14 +407,15 @@ impl<S: SlabTables> Zones<S> {
         }
     }
 
-    /// Adds a zone of `bytes` (whole pageblocks) for a purpose other than the heap.
+    /// Adds a zone of `bytes` (whole pageblocks) for a purpose other than the heap. With `bounds`,
+    /// blocks need not fill their pages.
     pub fn add_for(
         &self,
         platform: &impl Platform,
-        purpose: Purpose,
+        (purpose, bounds): (Purpose, bool),
         bytes: usize,
     ) -> Option<&ZoneSet<S>> {
-        let found = self.reserve(platform, bytes, 1, PageFormat::new(true, false))?;
+        let found = self.reserve(platform, bytes, 1, PageFormat::with_bounds(bounds))?;
         // SAFETY: the pages of a fresh reservation, none of them committed.
         if purpose == Purpose::Shared && !unsafe { platform.share(found.at, found.pages.bytes()) } {
             // SAFETY: the fresh reservation, which nothing uses.
@@ -495,10 +507,12 @@ impl<S: SlabTables> Zones<S> {
         let end = len + zones * Zone::word_bytes(pages);
         let time = format.has(PageFormat::TIMES).then_some(end + SKEW);
         let end = time.map_or(end, |at| at + zones * Zone::word_bytes(pages));
+        let bounds = format.has(PageFormat::BOUNDS).then_some(end + SKEW);
+        let end = bounds.map_or(end, |at| at + zones * Zone::word_bytes(pages));
         let set = end.next_multiple_of(PAGE_SIZE);
         let own = SET_BYTES + Zone::metadata_bytes(pages) + S::metadata_bytes(pages);
         let stride = own.next_multiple_of(PAGE_SIZE);
-        Layout { ext, len, time, set, stride, end: set + zones * stride }
+        Layout { ext, len, time, bounds, set, stride, end: set + zones * stride }
     }
 
     /// Reserves address space for `zones` of `data` bytes each, with metadata behind them. Commits

@@ -336,7 +336,7 @@ impl<P: Platform> On<P> {
         let wish = platform.budget().memory / 64;
         let mut bytes = wish.clamp(PAGEBLOCK_SIZE, MAX_SPACE).next_power_of_two();
         let set = loop {
-            if let Some(set) = heap.zones.add_for(platform, Purpose::PerCpu, bytes) {
+            if let Some(set) = heap.zones.add_for(platform, (Purpose::PerCpu, false), bytes) {
                 break set;
             }
             bytes /= 2;

@@ -26,8 +26,8 @@ pub struct Vmalloc {
     pub(super) slots: Slots,
     /// The zone of areas.
     pub(super) zone: LazyZone,
-    /// Address of the words of the bits.
-    pub(super) bits: AtomicUsize,
+    /// Address of the words beside the zone.
+    pub(super) words: AtomicUsize,
     /// Number of guards.
     pub(super) guards: AtomicUsize,
     /// Most inaccessible ranges that may have a mapping of their own.
@@ -38,6 +38,8 @@ pub struct Vmalloc {
     pub(super) unguarded: AtomicU64,
     /// Number of guards that could not be made accessible again.
     pub(super) stuck: AtomicU64,
+    /// Number of areas that were held so far.
+    pub(super) held: AtomicU64,
     /// The zone of pages for vmap.
     pub(super) shared: LazyZone,
 }
@@ -51,12 +53,13 @@ impl Vmalloc {
         Self {
             slots: Slots::new(),
             zone: LazyZone::new(),
-            bits: AtomicUsize::new(0),
+            words: AtomicUsize::new(0),
             guards: AtomicUsize::new(0),
             most_splits: AtomicUsize::new(0),
             splits: AtomicUsize::new(0),
             unguarded: AtomicU64::new(0),
             stuck: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             shared: LazyZone::new(),
         }
     }
@@ -93,6 +96,9 @@ pub struct AreaRequest {
     pub align: usize,
     /// True if to advise the platform to use huge pages.
     pub huge: bool,
+    /// Alignment in bytes of a block that ends in front of the guard, at least 16. `None`: it
+    /// begins at the start of its pages.
+    pub fence: Option<usize>,
 }
 
 /// Outcome of a free.
@@ -157,7 +163,7 @@ impl<P: Platform> On<P> {
     #[inline(never)]
     pub fn alloc(self, request: AreaRequest, looked: Looked, gfp: Gfp, caller: Caller) -> *mut u8 {
         let mut looked = looked;
-        let AreaRequest { size, align, huge } = request;
+        let AreaRequest { size, align, huge, fence } = request;
         let pages = PageCount::for_bytes(size)
             .filter(|&pages| pages > PageCount::ZERO && size <= isize::MAX as usize);
         let (Some(pages), Some(align)) = (pages, PageCount::for_bytes(align)) else {
@@ -188,7 +194,9 @@ impl<P: Platform> On<P> {
                 // SAFETY: this thread took the area.
                 unsafe { on.zero(run) };
             }
-            Taken::run(set, run)
+            let taken = Taken::run(set, run)?;
+            let front = self.enclose(set, run, fence.map(|align| (size, align)));
+            Some(Taken { at: taken.at + front, ..taken })
         });
         taken.map_or(null_mut(), |taken| taken.at as *mut u8)
     }
@@ -291,9 +299,8 @@ impl<P: Platform> On<P> {
     /// No thread uses the area from here on.
     #[inline(always)]
     pub unsafe fn free(self, set: &'static ZoneSet, start: Pfn) -> Freed {
-        let Some(PageWords { ext: Some(ext), len, .. }) = set.zone.words(start) else {
-            return Freed::NotFound;
-        };
+        let Some(words) = set.zone.words(start) else { return Freed::NotFound };
+        let PageWords { ext: Some(ext), len, .. } = words else { return Freed::NotFound };
         let pages = PageCount(len.load(Ordering::Relaxed));
         if pages == PageCount::ZERO {
             return Freed::NotFound;
@@ -301,6 +308,10 @@ impl<P: Platform> On<P> {
         let word = ext.load(Ordering::Relaxed);
         // A free that is neither watched nor charged, of pages that need no zeroes, needs no work.
         let plain = word & !TAG_MASK == EXT_LIVE && self.ledger.books.watch().is_none();
+        let holds = !plain && self.ledger.guards.checks().has_fences();
+        if holds {
+            self.check_fence(set, start, &words);
+        }
         if !plain && self.checks().zeroes_on_free() {
             // While its words say that it is live: a child that is forked now must not hand out
             // what is not zeroed yet.
@@ -320,7 +331,8 @@ impl<P: Platform> On<P> {
             self.ledger.free(word, Price::Pages(pages), pages.bytes(), at);
         }
         let item = Item::at(set.zone.address(start));
-        if let Some(array) = kept(pages)
+        if !holds
+            && let Some(array) = kept(pages)
             // SAFETY: a free area of that length.
             && unsafe { self.part.slots.push(array, item) }
         {
@@ -348,12 +360,21 @@ impl<P: Platform> On<P> {
         }
     }
 
-    /// Keeps a free area for the next request of its length. If that is not possible, unmaps it,
-    /// together with others that the CPU kept.
+    /// Keeps a free area for the next request of its length, or with fences holds it first. If
+    /// that is not possible, unmaps it, together with others that the CPU kept.
     #[cold]
     #[inline(never)]
     pub fn keep(self, run: Run) {
         let Some(set) = self.zone() else { return };
+        if self.ledger.guards.checks().has_fences() {
+            self.hold(set, run);
+        } else {
+            self.keep_accessible(set, run);
+        }
+    }
+
+    /// [`Self::keep`] of an area that is accessible.
+    pub(super) fn keep_accessible(self, set: &'static ZoneSet, run: Run) {
         // Only its guard says how long a long area is.
         let known = run.pages <= MAX_KEPT || self.guard_bits(set).has(run.end());
         let item = Item::at(set.zone.address(run.start));
@@ -374,9 +395,10 @@ impl<P: Platform> On<P> {
         }
     }
 
-    /// Unmaps the free areas that CPUs keep.
+    /// Unmaps the free areas that CPUs keep, and those that are held.
     pub fn drain(self) {
         let Some(set) = self.zone() else { return };
+        self.release_all(set);
         let arrays = |_| (1..=LONG.0).map(ArrayId);
         self.arrays().drain(arrays, |array, areas| {
             if array != LONG {

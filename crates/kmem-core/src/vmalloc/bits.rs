@@ -1,38 +1,54 @@
-//! A bit per page of a zone.
+//! Words beside the pages of a zone, and a bit per page.
 
 use crate::page::Run;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::{PageCount, Pfn};
 
-/// Bits of the pages of a zone.
+/// Words beside a zone: one for each 64 pages.
 ///
 /// # Invariants
-/// `words` leads to a word for each 64 of the `pages`, in memory that is never freed.
+/// `at` leads to `len` words, in memory that is never freed.
 #[derive(Clone, Copy)]
-pub(super) struct Bits {
-    words: *const AtomicU64,
-    pages: PageCount,
+pub(super) struct Words {
+    at: *const AtomicU64,
+    len: usize,
 }
 
-impl Bits {
-    /// Views zeroed memory as bits.
+impl Words {
+    /// Views zeroed memory as words.
     ///
     /// # Safety
-    /// `words` are [`Self::bytes`] of zeroed memory, for these bits alone and never freed.
-    pub(super) const unsafe fn new(words: *const AtomicU64, pages: PageCount) -> Self {
-        // INVARIANT: a word for each 64 pages, never freed, by the contract.
-        Self { words, pages }
+    /// `at` are [`Self::bytes`] of zeroed memory, for these words alone and never freed.
+    pub(super) const unsafe fn new(at: *const AtomicU64, pages: PageCount) -> Self {
+        // INVARIANT: that many words, never freed, by the contract.
+        Self { at, len: Self::bytes(pages) / 8 }
     }
 
-    /// Bytes of the bits of a zone of `pages`.
+    /// Bytes of the words of a zone of `pages`.
     pub(super) const fn bytes(pages: PageCount) -> usize {
         (pages.0 as usize).div_ceil(64) * 8
     }
 
+    /// Their number.
+    pub(super) const fn len(self) -> usize {
+        self.len
+    }
+
+    /// The word of a number; `None` beyond the last.
+    pub(super) fn get<'a>(self, number: usize) -> Option<&'a AtomicU64> {
+        // SAFETY: a word below their number, by the type's invariant.
+        (number < self.len).then(|| unsafe { &*self.at.add(number) })
+    }
+}
+
+/// A bit for each page of a zone.
+#[derive(Clone, Copy)]
+pub(super) struct Bits(pub(super) Words);
+
+impl Bits {
     /// The word of a page; `None` beyond the zone.
     fn word(&self, page: Pfn) -> Option<&AtomicU64> {
-        // SAFETY: a page of the zone has a word, by the type's invariant.
-        (page.index() < self.pages).then(|| unsafe { &*self.words.add(page.0 as usize / 64) })
+        self.0.get(page.0 as usize / 64)
     }
 
     /// Sets a page's bit.

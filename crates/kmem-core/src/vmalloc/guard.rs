@@ -24,9 +24,9 @@ impl<P: Platform> On<P> {
         }
     }
 
-    /// Makes pages of areas that this thread took inaccessible: by marks if the platform has these,
-    /// else by a mapping of their own if there may be one more. False: nothing changed.
-    fn make_inaccessible(self, set: &ZoneSet, run: Run) -> bool {
+    /// Makes pages of areas that this thread took inaccessible. Where the platform has no marks,
+    /// they become a mapping of their own, if there may be one more. False: nothing changed.
+    pub(super) fn make_inaccessible(self, set: &ZoneSet, run: Run) -> bool {
         if self.protect(set, run, Access::Marked) {
             return true;
         }
@@ -149,6 +149,7 @@ impl<P: Platform> On<P> {
             let pages = set.zone.words(first).map_or(0, |words| words.word());
             set.zone.claim_at(first, PageCount(pages));
         }
+        self.release_in_child(set);
         for guard in self.guard_bits(set).all(end) {
             let run = Run { start: guard, pages: PageCount::ONE };
             set.zone.loosen(run);

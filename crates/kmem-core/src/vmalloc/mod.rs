@@ -19,7 +19,7 @@
 //! address is looked up in constant time. A distance that an earlier area left behind leads to a
 //! page whose length does not match it.
 //!
-//! Three bits per page have facts that extension words and lengths do not have. A forked child
+//! Four bits per page have facts that extension words and lengths do not have. A forked child
 //! needs them, too:
 //!
 //! | bit      | set                                                                           |
@@ -27,6 +27,7 @@
 //! | `guards` | the page is inaccessible                                                      |
 //! | `maps`   | an area of [vmap] begins here; its length in pages is the extension word      |
 //! | `splits` | an inaccessible range begins here that is a mapping of its own                |
+//! | `held`   | a freed area begins here that is inaccessible up to its guard, see `hold`      |
 //!
 //! A guard is a mark in the page tables where the system has these. Otherwise it costs two mappings
 //! of the process, of which the system allows a fixed number. Once half of these are used, or if
@@ -37,6 +38,8 @@
 //! |----------|-------------------------------------------------------|
 //! | `area`   | allocates and frees areas                             |
 //! | `guard`  | makes and removes guards                              |
+//! | `fence`  | blocks that end in front of a guard                   |
+//! | `hold`   | freed areas that stay inaccessible for a while        |
 //! | `resize` | changes the length of areas                           |
 //! | `space`  | the zone of areas, and that of pages for vmap         |
 //! | `vmap`   | maps pages a second time                              |
@@ -52,7 +55,9 @@ use crate::units::PageCount;
 
 mod area;
 mod bits;
+mod fence;
 mod guard;
+mod hold;
 mod info;
 mod resize;
 mod space;
@@ -60,7 +65,6 @@ mod validate;
 mod vmap;
 
 pub use area::{AreaRequest, Freed, On, Vmalloc};
-use bits::Bits;
 pub use info::VmallocStats;
 
 /// Longest areas that CPUs keep on an array of their own.

@@ -9,7 +9,7 @@ use crate::heap::ZoneSet;
 use crate::ledger::Resized;
 use crate::memcg::objcg_of;
 use crate::os::Platform;
-use crate::page::{PageWords, Run};
+use crate::page::{Bounds, PageWords, Run};
 use crate::report::Fault;
 use crate::request::Caller;
 use crate::sync::Ordering;
@@ -50,6 +50,7 @@ impl<P: Platform> On<P> {
             Greater => self.lengthen(set, run, words, new),
         });
         if done == Resized::Done {
+            words.set_bounds(Bounds::NONE);
             let payer = objcg_of(words.word());
             let caller = caller.charged_to(self.ledger.groups.living(payer));
             if let Some(ext) = words.ext {

@@ -1,7 +1,7 @@
 //! The zone of areas, and that of pages that vmap can map a second time.
 
-use super::Bits;
 use super::area::On;
+use super::bits::{Bits, Words};
 use crate::heap::ZoneSet;
 use crate::os::Platform;
 use crate::page::Purpose;
@@ -10,8 +10,8 @@ use crate::units::{PAGE_SIZE, PAGEBLOCK_SIZE, PageCount};
 
 /// Largest zone of pages that can be mapped a second time, in bytes.
 const MAX_SHARED: usize = 1 << 30;
-/// Kinds of bits of the zone of areas.
-const BITS: usize = 3;
+/// Kinds of words beside the zone of areas.
+const KINDS: usize = 5;
 
 impl<P: Platform> On<P> {
     /// Zone of areas; `None` before it is made.
@@ -34,19 +34,21 @@ impl<P: Platform> On<P> {
             if bytes < 2 * PAGEBLOCK_SIZE {
                 return None;
             }
-            // Allocate the bits first: zones are never freed, and this one needs its bits.
+            // Allocate the words first: zones are never freed, and this one needs them.
             let pages = PageCount((bytes / PAGE_SIZE) as u32);
-            let words = (BITS * Bits::bytes(pages)).next_multiple_of(PAGE_SIZE);
-            if let Some(at) = platform.reserve(words, PAGE_SIZE) {
+            let bytes_of_words = (KINDS * Words::bytes(pages)).next_multiple_of(PAGE_SIZE);
+            if let Some(at) = platform.reserve(bytes_of_words, PAGE_SIZE) {
                 // SAFETY: a fresh reservation.
-                if unsafe { platform.commit(at, words) } {
-                    self.part.bits.store(at.as_ptr() as usize, Ordering::Relaxed);
-                    if let Some(set) = heap.zones.add_for(platform, Purpose::Vmalloc, bytes) {
+                if unsafe { platform.commit(at, bytes_of_words) } {
+                    self.part.words.store(at.as_ptr() as usize, Ordering::Relaxed);
+                    let bounds = self.ledger.guards.checks().has_fences();
+                    let kind = (Purpose::Vmalloc, bounds);
+                    if let Some(set) = heap.zones.add_for(platform, kind, bytes) {
                         break set;
                     }
                 }
                 // SAFETY: the fresh reservation, which nothing uses.
-                unsafe { platform.release(at, words) };
+                unsafe { platform.release(at, bytes_of_words) };
             }
             bytes = (bytes / 2) & !(PAGEBLOCK_SIZE - 1);
         };
@@ -58,25 +60,35 @@ impl<P: Platform> On<P> {
 
     /// Bits of the zone of areas: the page is a guard.
     pub(super) fn guard_bits(self, set: &ZoneSet) -> Bits {
-        self.bits(set, 0)
+        Bits(self.words(set, 0))
     }
 
     /// Bits of the zone of areas: an area of vmap begins at the page.
     pub(super) fn map_bits(self, set: &ZoneSet) -> Bits {
-        self.bits(set, 1)
+        Bits(self.words(set, 1))
     }
 
     /// Bits of the zone of areas: an inaccessible range with a mapping of its own begins there.
     pub(super) fn split_bits(self, set: &ZoneSet) -> Bits {
-        self.bits(set, 2)
+        Bits(self.words(set, 2))
     }
 
-    /// The bits of a kind, below [`BITS`].
-    fn bits(self, set: &ZoneSet, kind: usize) -> Bits {
-        let words = self.part.bits.load(Ordering::Relaxed) + kind * Bits::bytes(set.zone.pages());
+    /// Bits of the zone of areas: an area that is held begins there.
+    pub(super) fn held_bits(self, set: &ZoneSet) -> Bits {
+        Bits(self.words(set, 3))
+    }
+
+    /// Places for areas that are held.
+    pub(super) fn held_places(self, set: &ZoneSet) -> Words {
+        self.words(set, 4)
+    }
+
+    /// Words of a kind below [`KINDS`].
+    fn words(self, set: &ZoneSet, kind: usize) -> Words {
+        let words = self.part.words.load(Ordering::Relaxed) + kind * Words::bytes(set.zone.pages());
         // SAFETY: `make_space` made the words of each kind for this zone, one kind behind the
         // other; they are never freed.
-        unsafe { Bits::new(words as *const AtomicU64, set.zone.pages()) }
+        unsafe { Words::new(words as *const AtomicU64, set.zone.pages()) }
     }
 
     /// Zone of pages that can be mapped a second time, which the first call makes. `None`: the
@@ -89,7 +101,7 @@ impl<P: Platform> On<P> {
             halves
                 .map(|bytes| bytes & !(PAGEBLOCK_SIZE - 1))
                 .take_while(|&bytes| bytes > 0)
-                .find_map(|bytes| heap.zones.add_for(platform, Purpose::Shared, bytes))
+                .find_map(|bytes| heap.zones.add_for(platform, (Purpose::Shared, false), bytes))
         })
     }
 }

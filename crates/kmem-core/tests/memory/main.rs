@@ -9,6 +9,7 @@ mod ages;
 mod caches;
 mod debug;
 mod faults;
+mod fences;
 mod giving_back;
 mod mempool;
 mod no_bytes;

@@ -434,7 +434,7 @@ fn objects_come_in_random_order_when_that_is_asked_for() {
 fn guards_without_books_are_refused_by_name() {
     let output = run_child(child, "mem_profiling:never,redzone:1", "behind");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let said = "kmem: configuration: redzone, quarantine_kb, check_caches and check_interfaces \
-                need the books\n";
+    let said = "kmem: configuration: redzone, quarantine_kb, check_caches, check_interfaces and \
+                guard need the books\n";
     assert!(output.status.success() && text.contains(said), "{text}");
 }

@@ -456,7 +456,7 @@ fn threads_pass_areas_on() {
 }
 
 /// True if the kernel can write to a byte of this process.
-fn is_writable(at: *mut u8) -> bool {
+pub(crate) fn is_writable(at: *mut u8) -> bool {
     let mut zero = std::fs::File::open("/dev/zero").expect("a device");
     // SAFETY: memory of the caller, of which only the kernel writes one byte.
     let byte = unsafe { std::slice::from_raw_parts_mut(at, 1) };

@@ -29,13 +29,13 @@ impl Bare {
     pub(crate) fn new(pages: u32) -> Self {
         let base = NonNull::new(BASE as *mut u8).expect("not null");
         let (own, word) = (Zone::metadata_bytes(pages), Zone::word_bytes(pages));
-        let layout = Layout::from_size_align(own + 3 * word, PAGE_SIZE).expect("a layout");
+        let layout = Layout::from_size_align(own + 4 * word, PAGE_SIZE).expect("a layout");
         // SAFETY: the size is not zero.
         let tables = unsafe { alloc_zeroed(layout) };
         // SAFETY: all zero is a valid block.
         let block: *mut ZoneBlock = Box::into_raw(unsafe { Box::new_zeroed().assume_init() });
         let used = Box::into_raw(Box::new(AtomicU32::new(0)));
-        let words = [own, own + word, own + 2 * word].map(|from| tables.wrapping_add(from));
+        let words = [0, 1, 2, 3].map(|table| tables.wrapping_add(own + table * word));
         let none = [Table::empty(tables as usize); SLAB_TABLES];
         // SAFETY: zeroed tables of the right size, which this zone alone uses.
         let zone = unsafe { Zone::new(base, PageCount(pages), tables, words, none, block, used) };

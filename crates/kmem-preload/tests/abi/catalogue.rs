@@ -142,11 +142,11 @@ fn counts(all: &[[Ran; MODES.len()]]) -> String {
 fn promise(all: &[[Ran; MODES.len()]]) -> String {
     let stops = |ending| matches!(ending, Ending::Found | Ending::Crash | Ending::Refused);
     let count = |mode: usize| all.iter().filter(|runs| stops(runs[mode].ending)).count();
-    let [default, hardened] = ["default", "hardened"]
+    let [default, hardened, guard] = ["default", "hardened", "guard"]
         .map(|name| count(MODES.iter().position(|mode| mode.name == name).expect("a mode")));
     format!(
         "Of [{} kinds of misuse](docs/misuse.md), which the tests run, the default finds or \
-         refuses {default} and\n`hardened` {hardened}.\n",
+         refuses {default},\n`hardened` {hardened} and `guard` {guard}.\n",
         all.len()
     )
 }

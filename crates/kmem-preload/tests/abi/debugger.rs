@@ -8,8 +8,8 @@ use crate::harness::{CONFIGURATIONS, Run, is_not_kmem, library, must_work_in, pr
 #[test]
 fn every_operation_ends_while_a_debugger_steps_through_it() {
     let path = program("stepping.c");
-    // The last one closes the fast paths, and fills much memory byte by byte.
-    let (_, configurations) = CONFIGURATIONS.split_last().expect("configurations");
+    // The others close the fast paths, and fill much memory byte by byte.
+    let configurations = &CONFIGURATIONS[..5];
     must_work_in(configurations, || Run::new(&path));
 }
 

@@ -1,7 +1,8 @@
 //! fork, vfork and spawn from programs whose other threads allocate.
 
 use crate::harness::{
-    CONFIGURATIONS, Run, is_not_kmem, must_work, must_work_in, program, thorough,
+    CONFIGURATIONS, LIGHT_CONFIGURATIONS, Run, is_not_kmem, must_work, must_work_in, program,
+    thorough,
 };
 
 #[test]
@@ -63,5 +64,7 @@ fn fork_handlers_allocate() {
 
 #[test]
 fn children_that_share_memory_allocate_before_they_exec() {
-    must_work("vfork_and_spawn.c", &[if thorough() { "1000" } else { "60" }]);
+    let path = program("vfork_and_spawn.c");
+    let children = if thorough() { "1000" } else { "60" };
+    must_work_in(LIGHT_CONFIGURATIONS, || Run::new(&path).arg(children));
 }

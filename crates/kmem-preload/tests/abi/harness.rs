@@ -17,7 +17,11 @@ pub(crate) const CONFIGURATIONS: &[(&str, Environment)] = &[
     ("profiling off", &[("KMEM_CONF", "mem_profiling:0")]),
     ("profiling never", &[("KMEM_CONF", "mem_profiling:never")]),
     ("hardened", &[("KMEM_CONF", "hardened")]),
+    ("guard", &[("KMEM_CONF", "guard")]),
 ];
+
+/// [`CONFIGURATIONS`] in which a small block takes little time and memory.
+pub(crate) const LIGHT_CONFIGURATIONS: &[(&str, Environment)] = CONFIGURATIONS.split_at(6).0;
 
 /// [`CONFIGURATIONS`] in which memory of one interface may be freed by another.
 pub(crate) const MIXED_CONFIGURATIONS: &[(&str, Environment)] = &[
@@ -27,6 +31,7 @@ pub(crate) const MIXED_CONFIGURATIONS: &[(&str, Environment)] = &[
     CONFIGURATIONS[3],
     CONFIGURATIONS[4],
     ("hardened", &[("KMEM_CONF", "hardened,check_interfaces:0")]),
+    ("guard", &[("KMEM_CONF", "guard,check_interfaces:0")]),
 ];
 
 /// Configurations in which a wrong free must be recognised, and sizes are those of the default.

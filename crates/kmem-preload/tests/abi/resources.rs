@@ -3,7 +3,8 @@
 use kmem_testing::{Outcome, is_missing, not_run, this_test};
 
 use crate::harness::{
-    CONFIGURATIONS, Run, in_configurations, must_work, must_work_in, no_cxx, program,
+    CONFIGURATIONS, LIGHT_CONFIGURATIONS, Run, in_configurations, must_work, must_work_in, no_cxx,
+    program,
 };
 
 #[test]
@@ -110,7 +111,8 @@ fn small_programs_start_in_4_mebibytes_of_data() {
 
 #[test]
 fn a_small_program_is_charged_for_8_mebibytes_at_most() {
-    must_work("start_memory.c", &[]);
+    let path = program("start_memory.c");
+    must_work_in(LIGHT_CONFIGURATIONS, || Run::new(&path));
 }
 
 #[test]
@@ -150,12 +152,12 @@ fn large_blocks_fit_in_64_mebibytes_where_small_ones_were() {
         .assert_success_out_of_memory();
 }
 
-/// Runs the program that uses up its memory in every configuration: each time a report must say
-/// who holds it, unless there are no books.
+/// Runs the program that uses up its memory with small blocks: each time a report must say who
+/// holds it, unless there are no books.
 #[track_caller]
 fn must_run_out(arguments: &[&str]) {
     let path = program("exhaust.c");
-    for (name, environment) in CONFIGURATIONS {
+    for (name, environment) in LIGHT_CONFIGURATIONS {
         let outcome = Run::new(&path).args(arguments).configured(environment).run();
         if *name == "profiling never" {
             outcome.assert_quiet_success();
