@@ -236,6 +236,18 @@ fn a_misuse_of_any_interface_is_named_and_reported() {
     }
 }
 
+#[test]
+fn the_line_that_uses_a_freed_block_is_in_the_report_under_guard() {
+    let bench = Bench::new();
+    let output = bench.output(&["--guard"], &["2000", "use"]);
+    let report = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(139), "{report}");
+    assert!(report.contains(" ended by SIGSEGV: it misused memory\n"), "{report}");
+    assert!(report.contains(&in_line("memory was misused", "main", "after its free")), "{report}");
+    assert!(report.contains("kmem: the misused memory was last allocated by hold at "), "{report}");
+    bench.left_nothing();
+}
+
 /// The line of the report about a call of the program, which has this mark in its source.
 #[track_caller]
 fn in_line(what: &str, function: &str, mark: &str) -> String {

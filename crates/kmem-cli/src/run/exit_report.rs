@@ -161,10 +161,13 @@ pub(super) fn how(ended: &Ended, own: Option<&&Held>) -> String {
     let Some(signal) = ended.status.signal() else { return status(ended.status) };
     let why = if is_killed(ended) && ended.kills.group != 0 {
         ": the kernel's OOM killer ended it"
-    } else if signal == libc::SIGABRT && own.is_some_and(|held| misuse::is_misuse(held)) {
-        ": kmem ended it for a misuse of memory"
     } else {
-        ""
+        match signal {
+            libc::SIGABRT | libc::SIGSEGV if !own.is_some_and(|held| misuse::is_misuse(held)) => "",
+            libc::SIGABRT => ": kmem ended it for a misuse of memory",
+            libc::SIGSEGV => ": it misused memory",
+            _ => "",
+        }
     };
     format!("{}{why}", status(ended.status))
 }

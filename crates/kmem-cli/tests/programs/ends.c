@@ -119,6 +119,10 @@ int main(int argc, char **argv)
 		abort();
 	if (strcmp(end, "segv") == 0)
 		*(volatile int *)8 = 1;
+	if (strcmp(end, "use") == 0) {
+		free(freed);
+		*(volatile char *)freed = 1; /* after its free */
+	}
 	if (strcmp(end, "free") == 0) {
 		free(freed);
 		free(freed); /* twice */

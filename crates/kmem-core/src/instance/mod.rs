@@ -23,6 +23,7 @@
 //! | `node`     | objects and pages of a node (the kernel's `_node` functions)         |
 //! | `cache`    | objects of one kind (the kernel's `kmem_cache`)                      |
 //! | `vmalloc`  | areas with a guard page                                              |
+//! | `access`   | reports of accesses that the hardware refused                        |
 //! | `percpu`   | objects of which every CPU has a copy; `percpu_variable` static ones |
 //! | `group`    | groups: limits, charges, events                                      |
 //! | `refusal`  | the function that is told of refused requests                        |
@@ -52,6 +53,7 @@ use crate::percpu::PerCpu;
 use crate::sync::{AtomicU32, Ordering};
 use crate::vmalloc::Vmalloc;
 
+mod access;
 mod alloc;
 mod cache;
 mod configure;

@@ -220,6 +220,9 @@ impl<P: Platform> Instance<P> {
                 return None;
             }
         }
+        if checks.has_fences() || checks.guards_pages() {
+            self.report_accesses();
+        }
         ledger.heap.start_slots(kind(platform, conf));
         let mut watch = self.watch_for(conf, checks);
         if page_checks.zeroes_on_free() {

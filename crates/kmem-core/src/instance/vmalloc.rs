@@ -154,13 +154,18 @@ impl<P: Platform> Instance<P> {
         let checks = self.heap().zones.checks();
         // As in the kernel's vrealloc, either option.
         let zeroes = checks.zeroes_on_alloc() || checks.zeroes_on_free();
-        if (zeroes || gfp.has(Gfp::ZERO)) && new > old && !to.is_null() {
-            // SAFETY: pages of the area, which the caller alone uses.
-            unsafe { to.add(old.bytes()).write_bytes(0, (new - old).bytes()) };
+        if to.is_null() {
+            return to;
         }
-        if zeroes && !to.is_null() {
-            // SAFETY: the part of the last page behind `size` bytes.
-            unsafe { to.add(size).write_bytes(0, new.bytes() - size) };
+        // SAFETY: pages of the area, which the caller alone uses; and the part of the last one
+        // behind `size` bytes.
+        unsafe {
+            if (zeroes || gfp.has(Gfp::ZERO)) && new > old {
+                to.add(old.bytes()).write_bytes(0, (new - old).bytes());
+            }
+            if zeroes {
+                to.add(size).write_bytes(0, new.bytes() - size);
+            }
         }
         to
     }

@@ -9,8 +9,8 @@ use crate::os::Platform;
 use crate::sync::Ordering;
 
 impl<P: Platform> Ledger<P> {
-    /// Looks at the poison of all objects in the quarantine. If `alone`, also looks at the red zones
-    /// of all live objects. Damage is reported, and ends the program, as it does at a free.
+    /// Looks at the poison of all objects in the quarantine. If `alone`, also looks at the red
+    /// zones of all live objects. Damage is reported, and ends the program, as it does at a free.
     ///
     /// # Safety
     /// If `alone`, this is the only thread, and it is not inside a call of the allocator.

@@ -101,15 +101,14 @@ impl<P: Platform> Ledger<P> {
             return false;
         }
         let init = self.heap.zones.checks();
-        if init.zeroes_on_alloc() && !checks.has_red_zones() {
-            // The old length is not known. So what is given up here reads as zero when the object
-            // grows again, as in the kernel's krealloc.
-            // SAFETY: bytes of the object behind those that its user has from now on.
-            unsafe { ((object + len) as *mut u8).write_bytes(0, room - len) };
-        }
-        if checks.records() > 0 {
-            // SAFETY: a live object that the caller alone uses, by the contract.
-            unsafe {
+        // SAFETY: a live object that the caller alone uses, by the contract.
+        unsafe {
+            if init.zeroes_on_alloc() && !checks.has_red_zones() {
+                // The old length is not known. So what is given up here reads as zero when the
+                // object grows again, as in the kernel's krealloc.
+                ((object + len) as *mut u8).write_bytes(0, room - len);
+            }
+            if checks.records() > 0 {
                 self.check_red_zones(object, class, word);
                 let record = self.record(object, class);
                 let (old, cache) = (record.get().len(), record.get().cache());

@@ -449,8 +449,32 @@ pub enum Residency {
     Unknown,
 }
 
+/// An access of the program that the hardware refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RefusedAccess {
+    /// The address.
+    pub at: usize,
+    /// Address of the instruction.
+    pub instruction: usize,
+    /// True if it writes, false if it reads; `None`: not known.
+    pub is_write: Option<bool>,
+}
+
+/// The report of an access that the hardware refused.
+pub trait AccessReport {
+    /// Says what is known about the access. Returns for the fault to take its course.
+    ///
+    /// Context: a signal handler between any two instructions of the program. `value` is that of
+    /// [`Process::report_accesses`].
+    fn report(value: usize, access: RefusedAccess);
+}
+
 /// The process, and the files, waits and environment of its system.
 pub trait Process {
+    /// Passes `value` and each access that the hardware refuses to the report from now on. The
+    /// first call in a process wins.
+    fn report_accesses<R: AccessReport>(&self, _value: usize) {}
+
     /// Copies the configuration text of a source into `buf`. Returns the text's length in bytes,
     /// which exceeds that of `buf` if the text does not fit. `None`: there is none, or the program
     /// has more rights than its user and the source is not the program.

@@ -71,6 +71,17 @@ pub enum Fault {
         /// Tag of the allocation.
         last: TagId,
     },
+    /// Beside a block with a fence, or inside of one that is free.
+    Beside {
+        /// Address of the block.
+        object: usize,
+        /// Its size, in bytes.
+        size: usize,
+        /// True if it is free.
+        is_free: bool,
+        /// Tag of its last allocation.
+        last: TagId,
+    },
     /// Inside a page allocation.
     InsidePages {
         /// Address of the allocation.
@@ -89,7 +100,8 @@ impl Fault {
             Self::FreeObject { last, .. }
             | Self::FreePages { last }
             | Self::OtherLength { last, .. }
-            | Self::OtherSize { last, .. } => Some(last),
+            | Self::OtherSize { last, .. }
+            | Self::Beside { last, .. } => Some(last),
             _ => None,
         }
     }
@@ -102,6 +114,7 @@ impl Fault {
 
 /// Displays a fault.
 struct Described<'a> {
+    at: usize,
     fault: Fault,
     sites: &'a Sites,
     /// Text of the mappings; may be empty.
@@ -129,6 +142,17 @@ impl fmt::Display for Described<'_> {
                     f,
                     "is {offset} bytes inside the allocation of {pages} pages at {block:#x}"
                 );
+            }
+            Fault::Beside { object, size, is_free, last } => {
+                let (at, end) = (self.at, object + size);
+                let (bytes, place) = match at {
+                    _ if at < object => (object - at, "in front of"),
+                    _ if at < end => (at - object, "inside"),
+                    _ => (at - end, "behind"),
+                };
+                write!(f, "is {bytes} bytes {place} the {size}-byte block at {object:#x}")?;
+                f.write_str(if is_free { ", which is free" } else { "" })?;
+                last
             }
             Fault::FreeObject { size, last } => {
                 write!(f, "is a free {size}-byte object")?;
@@ -173,7 +197,7 @@ impl<P: Platform> Reporter<'_, P> {
         let sites = &self.books.sites;
         let names_call = fault.last().is_some_and(|last| sites.address(last) != 0);
         self.with_mappings(names_call, |maps| {
-            let what = Described { fault, sites, maps };
+            let what = Described { at, fault, sites, maps };
             if fault.is_double() && call == "free" {
                 print!(self.platform, "kmem: double free: {at:#x} {what}\n");
             } else {

@@ -8,12 +8,24 @@
 //!
 //! The zone has a word for the place of each block, its [`Bounds`].
 
+use kmem_layout::word::TAG_MASK;
+
 use super::Kind;
 use super::area::On;
 use crate::heap::ZoneSet;
 use crate::os::Platform;
 use crate::page::{Bounds, PageWords, Run};
-use crate::units::{PAGE_SIZE, Pfn};
+use crate::report::Fault;
+use crate::units::{PAGE_SIZE, PageCount, Pfn, TagId};
+
+/// A block beside an address.
+struct Block {
+    at: usize,
+    size: usize,
+    is_free: bool,
+    /// Tag of its last allocation.
+    last: TagId,
+}
 
 impl<P: Platform> On<P> {
     /// Notes the place of the block in an area that this thread took, and fills what is around it.
@@ -33,6 +45,46 @@ impl<P: Platform> On<P> {
         words.set_bounds(bounds);
         self.ledger.draw_fence(set.zone.address(run.start), run.pages, bounds);
         front
+    }
+
+    /// The block that an access to an inaccessible address was most likely meant for.
+    pub fn block_beside(self, at: usize) -> Option<Fault> {
+        let set = self.zone()?;
+        let page = set.zone.pfn(at)?;
+        let distance = PageCount(set.zone.words(page)?.word());
+        let in_front = if self.held_bits(set).has(page) {
+            Some(page)
+        } else {
+            (distance <= page.index()).then(|| page - distance)
+        };
+        // An access in front of a block meets the guard of the area in front.
+        let behind = self.guard_bits(set).has(page).then(|| page + PageCount::ONE);
+        let blocks = [in_front, behind].map(|start| self.block_at(set, start?));
+        let distance = |block: &Block| match at {
+            _ if at < block.at => block.at - at,
+            _ => (at - block.at).saturating_sub(block.size),
+        };
+        let Block { at: object, size, is_free, last } =
+            blocks.into_iter().flatten().min_by_key(distance)?;
+        Some(Fault::Beside { object, size, is_free, last })
+    }
+
+    /// The block of the area that begins at a page, if that lives or is held.
+    fn block_at(self, set: &ZoneSet, start: Pfn) -> Option<Block> {
+        let words = set.zone.words(start)?;
+        let live = words.length();
+        let is_free = live == PageCount::ZERO;
+        let pages = if !is_free {
+            live
+        } else if self.held_bits(set).has(start) {
+            self.length_of_held(set, start)?
+        } else {
+            return None;
+        };
+        let bounds = words.bounds();
+        let at = set.zone.address(start) + usize::from(bounds.front);
+        let last = TagId(words.word() & TAG_MASK);
+        Some(Block { at, size: bounds.room(pages), is_free, last })
     }
 
     /// [`Self::check_fence`] for all live areas. No other thread runs.

@@ -64,6 +64,13 @@ impl<P: Platform> On<P> {
         }
     }
 
+    /// Length of the area that is held from a page on, up to its guard.
+    pub(super) fn length_of_held(self, set: &ZoneSet, start: Pfn) -> Option<PageCount> {
+        let rest = set.zone.committed().saturating_sub(start.index());
+        let guard = self.guard_bits(set).within(Run { start, pages: rest }).next()?;
+        Some(guard.index() - start.index())
+    }
+
     /// In a forked child: makes the areas that were held accessible. Their pages are free.
     pub(super) fn release_in_child(self, set: &'static ZoneSet) {
         let (places, end) = (self.held_places(set), set.zone.committed());
@@ -73,9 +80,8 @@ impl<P: Platform> On<P> {
         // Areas that lie side by side, with their guards, at once: there may be many.
         let mut side_by_side = Run { start: Pfn::ZERO, pages: PageCount::ZERO };
         for start in self.held_bits(set).all(end) {
-            let rest = Run { start, pages: end - start.index() };
-            let Some(guard) = self.guard_bits(set).within(rest).next() else { continue };
-            let all = Run { start, pages: guard.index() - start.index() + PageCount::ONE };
+            let Some(pages) = self.length_of_held(set, start) else { continue };
+            let all = Run { start, pages: pages + PageCount::ONE };
             if side_by_side.end() == start {
                 side_by_side.pages += all.pages;
             } else {

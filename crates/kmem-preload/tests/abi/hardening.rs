@@ -170,6 +170,36 @@ fn guard_pages_end_a_use_behind_a_large_block() {
 }
 
 #[test]
+fn guard_names_the_block_that_an_access_was_meant_for() {
+    if is_not_kmem() {
+        return;
+    }
+    for (case, what) in [
+        ("behind 64 1", "invalid write: END is 0 bytes behind the 64-byte block at AT,"),
+        ("behind 100000 9000", "invalid write: END is 0 bytes behind the 100000-byte block at AT,"),
+        (
+            "after_free 64 8",
+            "invalid write: PLACE is 8 bytes inside the 64-byte block at AT, which is free,",
+        ),
+    ] {
+        let outcome = run("guard", (WRITES, case));
+        outcome.assert_signal(SIGSEGV);
+        let at = outcome.stdout.lines().last().unwrap_or_default();
+        let start = usize::from_str_radix(at.trim_start_matches("0x"), 16).expect("an address");
+        let size: usize = case.split(' ').nth(1).and_then(|size| size.parse().ok()).expect("size");
+        let wanted = what
+            .replace("AT", at)
+            .replace("END", &format!("{:#x}", start + size))
+            .replace("PLACE", &format!("{:#x}", start + 8));
+        let message = format!("kmem: {wanted} last allocated by the call that returns to ");
+        let messages = outcome.messages();
+        let names = |line: &&str| line.starts_with(&message);
+        assert_eq!(messages.iter().filter(|line| names(line)).count(), 1, "{}", outcome.story());
+        assert_eq!(messages.len(), 1, "{}", outcome.story());
+    }
+}
+
+#[test]
 fn guard_pages_disturb_no_program() {
     let configurations: [(&str, Environment); 2] = [
         ("guard pages", &[("KMEM_CONF", "guard_pages:1")]),

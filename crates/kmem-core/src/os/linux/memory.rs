@@ -60,9 +60,12 @@ impl Linux {
     #[cold]
     fn ask_for_memory(&self) -> usize {
         // SAFETY: all-zero is a valid sysinfo, and the kernel fills it.
-        let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
-        // SAFETY: the kernel writes one `sysinfo`.
-        let bytes = if unsafe { sys!(libc::SYS_sysinfo, &raw mut info) } < 0 {
+        let (info, result): (libc::sysinfo, _) = unsafe {
+            let mut info = core::mem::zeroed();
+            let result = sys!(libc::SYS_sysinfo, &raw mut info);
+            (info, result)
+        };
+        let bytes = if result < 0 {
             UNKNOWN_MEMORY
         } else {
             let unit = (info.mem_unit as usize).max(1);

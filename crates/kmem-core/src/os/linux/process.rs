@@ -3,11 +3,11 @@
 use core::time::Duration;
 
 use super::syscall::sys;
-use super::{Linux, diagnose, file, functions, objects, owner, path, probes, start};
+use super::{Linux, diagnose, file, functions, objects, owner, path, probes, sigsegv, start};
 use crate::os::functions::Functions;
 use crate::os::{
-    Clock, CodeObject, ConfSource, Console, File, Owner, Process, Residency, Return, Shape,
-    SharedFile, Stack,
+    AccessReport, Clock, CodeObject, ConfSource, Console, File, Owner, Process, Residency, Return,
+    Shape, SharedFile, Stack,
 };
 use crate::sync::AtomicU32;
 use crate::units::PAGE_SIZE;
@@ -70,6 +70,10 @@ impl Console for Linux {
 }
 
 impl Process for Linux {
+    fn report_accesses<R: AccessReport>(&self, value: usize) {
+        sigsegv::report_to::<R>(value);
+    }
+
     fn configuration(&self, source: ConfSource, buf: &mut [u8]) -> Option<usize> {
         self.configuration_of(source, buf)
     }
