@@ -257,11 +257,21 @@ pub enum PageState {
 }
 
 impl PageState {
-    /// Bit of an entry of `/proc/PID/pagemap` (`Documentation/admin-guide/mm/pagemap.rst`).
-    fn entry_bit(self) -> u64 {
+    /// True for an entry of `/proc/PID/pagemap` in that state, by its bits
+    /// (`Documentation/admin-guide/mm/pagemap.rst`). The entry of a guard says that it is swapped.
+    fn is_of(self, entry: u64) -> bool {
+        const GUARD: u64 = 1 << 58;
         match self {
-            Self::Present => 1 << 63,
-            Self::Swapped => 1 << 62,
+            Self::Present => entry & 1 << 63 != 0,
+            Self::Swapped => entry & (1 << 62 | GUARD) == 1 << 62,
+        }
+    }
+
+    /// Categories that pages in that state do not have. The kernel may not know the first ones.
+    fn excluded(self) -> &'static [u64] {
+        match self {
+            Self::Present => &[CATEGORY_ZERO_PAGE],
+            Self::Swapped => &[CATEGORY_ZERO_PAGE | CATEGORY_GUARD, CATEGORY_ZERO_PAGE],
         }
     }
 
@@ -276,6 +286,8 @@ impl PageState {
 
 /// `PAGE_IS_PFNZERO` of `<linux/fs.h>`.
 const CATEGORY_ZERO_PAGE: u64 = 1 << 5;
+/// `PAGE_IS_GUARD` of `<linux/fs.h>`, Linux 6.15.
+const CATEGORY_GUARD: u64 = 1 << 8;
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 
@@ -334,18 +346,20 @@ impl PageMap {
     ) -> Option<()> {
         let start = addr / PAGE * PAGE;
         let end = addr.checked_add(len)?.checked_next_multiple_of(PAGE)?;
-        match self.scan(start, end, state, &mut each) {
-            Ok(()) => Some(()),
-            Err(_) => self.entries(start, end, state, &mut each),
+        let mut scan = |&without| self.scan((start, end), state, without, &mut each).is_ok();
+        if state.excluded().iter().any(&mut scan) {
+            return Some(());
         }
+        self.entries(start, end, state, &mut each)
     }
 
-    /// Finds regions by `PAGEMAP_SCAN`. Fails before the first call of `each`, or not at all.
+    /// Finds regions without the categories `without` by `PAGEMAP_SCAN`. Fails before the first
+    /// call of `each`, or not at all.
     fn scan(
         &self,
-        start: u64,
-        end: u64,
+        (start, end): (u64, u64),
         state: PageState,
+        without: u64,
         each: &mut impl FnMut(Range<u64>),
     ) -> io::Result<()> {
         let mut regions = [Region::default(); 512];
@@ -357,8 +371,8 @@ impl PageMap {
                 end,
                 vec: regions.as_mut_ptr() as u64,
                 vec_len: regions.len() as u64,
-                category_inverted: CATEGORY_ZERO_PAGE,
-                category_mask: state.category() | CATEGORY_ZERO_PAGE,
+                category_inverted: without,
+                category_mask: state.category() | without,
                 return_mask: state.category(),
                 ..ScanArg::default()
             };
@@ -403,7 +417,7 @@ impl PageMap {
                 return None;
             }
             for entry in buffer[..got].chunks_exact(8) {
-                if u64_at(entry, 0) & state.entry_bit() != 0 {
+                if state.is_of(u64_at(entry, 0)) {
                     each(at..at + PAGE);
                 }
                 at += PAGE;

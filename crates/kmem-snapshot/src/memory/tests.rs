@@ -55,7 +55,8 @@ fn both_ways_agree_except_for_the_zero_page() {
         let mut each = |r: Range<u64>| found.extend((r.start..r.end).step_by(PAGE as usize));
         let end = start + 1000 * PAGE;
         if scan {
-            map.scan(start, end, PageState::Present, &mut each).map(|()| found)
+            let without = CATEGORY_ZERO_PAGE;
+            map.scan((start, end), PageState::Present, without, &mut each).map(|()| found)
         } else {
             map.entries(start, end, PageState::Present, &mut each);
             Ok(found)
@@ -67,4 +68,30 @@ fn both_ways_agree_except_for_the_zero_page() {
         scanned == pages(false).unwrap() && scanned.len() >= 100
     };
     assert!((0..10).any(agree));
+}
+
+#[test]
+fn a_guard_is_not_in_swap() {
+    const MADV_GUARD_INSTALL: i32 = 102;
+    let map = PageMap::open(Path::new("/proc/self/pagemap")).unwrap();
+    let memory = vec![1_u8; 64 << 10];
+    let start = (memory.as_ptr() as u64).next_multiple_of(PAGE);
+    // SAFETY: two pages of the memory, which nothing uses until they are accessible again.
+    let marked = unsafe { libc::madvise(start as *mut _, 2 * PAGE as usize, MADV_GUARD_INSTALL) };
+    let mut swapped = Vec::new();
+    let each = |range: Range<u64>| swapped.push(range);
+    map.regions(start, 4 * PAGE, PageState::Swapped, each).unwrap();
+    let mut entries = Vec::new();
+    let end = start + 4 * PAGE;
+    map.entries(start, end, PageState::Swapped, &mut |range| entries.push(range)).unwrap();
+    if marked == 0 {
+        const MADV_GUARD_REMOVE: i32 = 103;
+        // SAFETY: the two pages.
+        unsafe { libc::madvise(start as *mut _, 2 * PAGE as usize, MADV_GUARD_REMOVE) };
+    }
+    // Linux 6.13 and 6.14 do not tell readers of guards.
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    if !kernel.starts_with("6.13.") && !kernel.starts_with("6.14.") {
+        assert_eq!((swapped, entries), (Vec::new(), Vec::new()));
+    }
 }
