@@ -343,7 +343,7 @@ pub const OPTIONS: &[ConfOption] = &[
                   `check_interfaces`. Closes the fast paths.",
         set: |conf, value| {
             conf.guard = value.is_empty() || switch(value)?;
-            conf.check_interfaces = conf.guard;
+            conf.check_interfaces |= conf.guard;
             Ok(())
         },
     },

@@ -5,7 +5,7 @@ use kmem_layout::word::{EXT_LIVE, TAG_MASK};
 use super::{Heap, ZoneSet};
 use crate::class::SizeClass;
 use crate::os::Platform;
-use crate::page::{Bounds, PageWords, Purpose, Run};
+use crate::page::{PageWords, Purpose, Run};
 use crate::report::Fault;
 use crate::slab::{Format, Kind, Place, SlabZone};
 use crate::sync::{AtomicU32, Ordering};
@@ -150,7 +150,7 @@ fn inside(start: usize, words: PageWords<'_>, address: usize) -> Fault {
     let small = |bytes| u32::try_from(bytes).ok();
     // Only a block that does not fill its pages has a length in bytes.
     let place = address.checked_sub(object).and_then(small).zip(small(bounds.room(pages)));
-    match place.filter(|_| bounds != Bounds::NONE) {
+    match place.filter(|_| bounds.is_fenced) {
         Some((offset, size)) => Fault::InsideObject { object, offset, size },
         None => Fault::InsidePages { block: start, offset: address - start, pages: pages.0 },
     }

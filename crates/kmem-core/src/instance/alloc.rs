@@ -371,7 +371,13 @@ impl<P: Platform> Instance<P> {
     }
 
     /// Allocates pages for `size` bytes, at a multiple of `align`, a power of two.
-    fn alloc_run(&'static self, size: usize, align: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+    pub(super) fn alloc_run(
+        &'static self,
+        size: usize,
+        align: usize,
+        gfp: Gfp,
+        caller: Caller,
+    ) -> *mut u8 {
         if !self.ready() {
             return null_mut();
         }

@@ -181,7 +181,7 @@ impl<P: Platform> Owner for Instance<P> {
     }
 
     fn age(&'static self) {
-        self.vmalloc.on(&self.ledger).drain();
+        self.vmalloc.on(&self.ledger).drain_arrays();
     }
 
     fn bad_page(&'static self, zone: &Zone, found: BadPage) {

@@ -152,6 +152,9 @@ impl<P: Platform> Instance<P> {
         gfp: Gfp,
         caller: Caller,
     ) -> *mut u8 {
+        if self.ledger.guards.checks().has_fences() {
+            return self.alloc_run(size, align, gfp, caller);
+        }
         let class = match align {
             ..=16 => self.ledger.class_for(size),
             _ => {

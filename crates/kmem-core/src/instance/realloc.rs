@@ -155,7 +155,7 @@ impl<P: Platform> Instance<P> {
                 }
                 Ok(Live::Pages { set, run, words }) if set.purpose == Purpose::Vmalloc => {
                     let in_place = target.align <= PAGE_SIZE && target.only.is_none();
-                    if size > 0 && in_place && words.bounds.is_none() {
+                    if size > 0 && in_place && !words.bounds().is_fenced {
                         return self.vrealloc(at, size, Gfp::KERNEL, caller);
                     }
                     let old = Old { at, len: words.bounds().room(run.pages), run: None };

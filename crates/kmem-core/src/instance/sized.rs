@@ -132,8 +132,8 @@ impl<P: Platform> Instance<P> {
                 (bytes, if exact { told.size == bytes } else { told.fits_class(class) })
             }
             Live::Pages { run, words, .. } => {
-                let bytes = words.bounds().room(run.pages);
-                let exact = words.bounds.is_some();
+                let bounds = words.bounds();
+                let (bytes, exact) = (bounds.room(run.pages), bounds.is_fenced);
                 let fits = || told.fits_pages(run.pages, checks.red_zone());
                 (bytes, if exact { told.size.max(1) == bytes } else { fits() })
             }

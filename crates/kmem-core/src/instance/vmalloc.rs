@@ -237,9 +237,10 @@ impl<P: Platform> Instance<P> {
         unsafe { self.areas().unmap_pages(at as usize) };
     }
 
-    /// Area, its guard included, that an address lies in. Takes constant time.
+    /// Area, its guard included, that an address lies in; `None` for the area of a block with a
+    /// fence. Takes constant time.
     pub fn find_area(&'static self, at: usize) -> Option<Area> {
-        self.areas().find(at)
+        self.areas().find(at).filter(|area| !area.fenced)
     }
 
     /// Calls `each` with every area, lowest first, and with free areas with a guard that CPUs keep.

@@ -84,7 +84,7 @@ impl<P: Platform> Ledger<P> {
             return;
         }
         let (owner, of_slab) = match *live {
-            Live::Pages { run, words, .. } if words.bounds.is_some() => {
+            Live::Pages { run, words, .. } if words.bounds().is_fenced => {
                 let bounds = words.bounds();
                 let owner =
                     Interface::of(bounds.owner.into()).map_or(CacheNumber::NONE, CacheNumber::of);

@@ -391,9 +391,9 @@ impl<P: Platform> Ledger<P> {
 
     /// Ends the program if the object that was passed to `call` is not of this cache, or is of a
     /// cache although `cache` is none. `size` is that of the cache's objects. It does not report an
-    /// object that is not live, or one that is too large for slabs.
+    /// object that is not live, or one that is too large for slabs, or has a fence.
     pub fn check_cache(&'static self, call: &str, object: usize, cache: CacheNumber, size: usize) {
-        if !self.checks().checks_caches() {
+        if !self.checks().checks_caches() || self.checks().has_fences() {
             return;
         }
         let Ok(live) = self.heap.find(object) else { return };

@@ -205,13 +205,15 @@ pub struct Bounds {
     pub front: u16,
     /// Bytes behind it, in the last page.
     pub behind: u16,
-    /// A number that the owner chooses.
+    /// True if what is around it must not be used.
+    pub is_fenced: bool,
+    /// A number below 128 that the owner chooses.
     pub owner: u8,
 }
 
 impl Bounds {
     /// Those of a block that fills its pages.
-    pub const NONE: Self = Self { front: 0, behind: 0, owner: 0 };
+    pub const NONE: Self = Self { front: 0, behind: 0, is_fenced: false, owner: 0 };
     /// Bits of each number of bytes, which is less than a page.
     const BITS: u32 = PAGE_SHIFT;
 
@@ -220,16 +222,17 @@ impl Bounds {
         pages.bytes().saturating_sub(usize::from(self.front) + usize::from(self.behind))
     }
 
-    /// As a word: `owner:8 | front:12 | behind:12`.
+    /// As a word: `is_fenced:1 | owner:7 | front:12 | behind:12`.
     fn word(self) -> u32 {
-        let (owner, front) = (u32::from(self.owner), u32::from(self.front));
-        owner << (2 * Self::BITS) | front << Self::BITS | u32::from(self.behind)
+        let owner = u32::from(self.owner) | u32::from(self.is_fenced) << 7;
+        owner << (2 * Self::BITS) | u32::from(self.front) << Self::BITS | u32::from(self.behind)
     }
 
     fn of(word: u32) -> Self {
         let bytes = |word| (word & (PAGE_SIZE as u32 - 1)) as u16;
         let owner = (word >> (2 * Self::BITS)) as u8;
-        Self { front: bytes(word >> Self::BITS), behind: bytes(word), owner }
+        let (front, behind) = (bytes(word >> Self::BITS), bytes(word));
+        Self { front, behind, is_fenced: owner >> 7 != 0, owner: owner & 0x7F }
     }
 }
 

@@ -242,7 +242,7 @@ impl<P: Platform> On<P> {
             if taken.is_none() && length == pages && item.address().is_multiple_of(align.bytes()) {
                 taken = Some(run);
             } else {
-                self.keep(run);
+                self.keep_accessible(set, run);
             }
         }
         taken
@@ -399,6 +399,12 @@ impl<P: Platform> On<P> {
     pub fn drain(self) {
         let Some(set) = self.zone() else { return };
         self.release_all(set);
+        self.drain_arrays();
+    }
+
+    /// Unmaps the free areas that CPUs keep.
+    pub fn drain_arrays(self) {
+        let Some(set) = self.zone() else { return };
         let arrays = |_| (1..=LONG.0).map(ArrayId);
         self.arrays().drain(arrays, |array, areas| {
             if array != LONG {

@@ -41,7 +41,7 @@ impl<P: Platform> On<P> {
         // The area itself has a larger alignment.
         let front = rest & !(align.min(PAGE_SIZE) - 1);
         let (front_bytes, behind) = (front as u16, (rest - front) as u16);
-        let bounds = Bounds { front: front_bytes, behind, owner: 0 };
+        let bounds = Bounds { front: front_bytes, behind, is_fenced: true, owner: 0 };
         words.set_bounds(bounds);
         self.ledger.draw_fence(set.zone.address(run.start), run.pages, bounds);
         front
@@ -103,7 +103,7 @@ impl<P: Platform> On<P> {
     #[inline]
     pub(super) fn check_fence(self, set: &ZoneSet, start: Pfn, words: &PageWords<'_>) {
         let bounds = words.bounds();
-        if bounds != Bounds::NONE {
+        if bounds.is_fenced {
             let area = set.zone.address(start);
             self.ledger.check_fence(area, words.length(), bounds, words.word());
         }

@@ -88,10 +88,13 @@ impl<P: Platform> On<P> {
 
     /// Makes pages of areas that this thread took accessible. False: the platform refused.
     pub(super) fn make_accessible(self, set: &ZoneSet, run: Run) -> bool {
-        if !self.protect(set, run, Access::Unmarked) {
+        let (splits, held) = (self.split_bits(set), self.held_bits(set));
+        // In a sandbox, marks stay; mappings can still be merged.
+        let inaccessible = self.guard_bits(set).within(run).chain(held.within(run));
+        let is_marked = inaccessible.into_iter().any(|page| !splits.has(page));
+        if is_marked && !self.protect(set, run, Access::Unmarked) {
             return false;
         }
-        let splits = self.split_bits(set);
         if splits.within(run).next().is_none() {
             return true;
         }
@@ -103,13 +106,19 @@ impl<P: Platform> On<P> {
         done
     }
 
-    /// Changes the access to pages of areas that this thread took. The contents of those that get
-    /// inaccessible are not needed. False: the platform refused.
+    /// Changes the access to pages of areas that this thread took. Those that get inaccessible lose
+    /// their contents. False: the platform refused.
     fn protect(self, set: &ZoneSet, run: Run, access: Access) -> bool {
-        let platform = self.ledger.platform();
-        NonNull::new(set.zone.address(run.start) as *mut u8)
-            // SAFETY: committed pages of the zone, which no user has.
-            .is_some_and(|at| unsafe { platform.protect(at, run.pages.bytes(), access) })
+        let (platform, bytes) = (self.ledger.platform(), run.pages.bytes());
+        let Some(at) = NonNull::new(set.zone.address(run.start) as *mut u8) else { return false };
+        // SAFETY: committed pages of the zone, which no user has.
+        unsafe {
+            let done = platform.protect(at, bytes, access);
+            if done && access == Access::None {
+                platform.decommit(at, bytes);
+            }
+            done
+        }
     }
 
     /// Makes a page accessible again if it is a guard. False: it stays a guard, and is never used.
@@ -150,6 +159,15 @@ impl<P: Platform> On<P> {
             set.zone.claim_at(first, PageCount(pages));
         }
         self.release_in_child(set);
+        if self.part.unguarded.load(Ordering::Relaxed) > 0 {
+            // They have the page behind them, too.
+            self.each_area(|area| {
+                let end = area.start + area.pages.bytes();
+                if let Some(behind) = set.zone.pfn(end).filter(|_| !area.guarded) {
+                    set.zone.claim_at(behind, PageCount::ONE);
+                }
+            });
+        }
         for guard in self.guard_bits(set).all(end) {
             let run = Run { start: guard, pages: PageCount::ONE };
             set.zone.loosen(run);

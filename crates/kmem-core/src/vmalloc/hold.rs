@@ -1,7 +1,7 @@
 //! Freed areas that are held. With fences, an area is inaccessible from its free on, until as many
 //! others were freed after it as there are places. A use of a freed block faults.
 //!
-//! Marks drop the memory of an area. An area that cannot be made inaccessible, or has no guard, is
+//! The memory of an area is dropped. An area that cannot be made inaccessible, or has no guard, is
 //! not held. Without marks, at most half of the mappings that guards may have are spent on it.
 
 use super::area::On;
@@ -28,12 +28,15 @@ impl<P: Platform> On<P> {
     /// Makes a free area inaccessible, and keeps the one that was freed longest ago for requests.
     pub(super) fn hold(self, set: &'static ZoneSet, run: Run) {
         let held = self.held_bits(set);
-        // The bit comes first: a child forked in between makes the pages accessible.
-        held.set(run.start);
         let spends = self.part.splits.load(Ordering::Relaxed);
         let may_hold = spends < self.part.most_splits.load(Ordering::Relaxed) / 2
             && self.guard_bits(set).has(run.end());
-        if !may_hold || !self.make_inaccessible(set, run) {
+        if !may_hold {
+            return self.keep_accessible(set, run);
+        }
+        // The bit comes first: a child forked in between makes the pages accessible.
+        held.set(run.start);
+        if !self.make_inaccessible(set, run) {
             held.clear(run.start);
             return self.keep_accessible(set, run);
         }

@@ -47,7 +47,8 @@ impl<P: Platform> On<P> {
             return None;
         };
         let guarded = self.guard_bits(set).has(first + pages);
-        Some(Area { start: set.zone.address(first), pages, kind, guarded })
+        let fenced = words.bounds().is_fenced && kind == Kind::Vmalloc;
+        Some(Area { start: set.zone.address(first), pages, kind, guarded, fenced })
     }
 
     /// Reason why an address is not that of a live area.
@@ -78,7 +79,7 @@ impl<P: Platform> On<P> {
             if self.guard_bits(set).has(page) {
                 let pages = PageCount(words.word()).min(page.index());
                 let start = set.zone.address(page - pages);
-                each(Area { start, pages, kind: Kind::Unpurged, guarded: true });
+                each(Area { start, pages, kind: Kind::Unpurged, guarded: true, fenced: false });
             }
             page += PageCount::ONE;
         }

@@ -157,4 +157,6 @@ pub struct Area {
     pub kind: Kind,
     /// True if the page behind it faults.
     pub guarded: bool,
+    /// True if it is that of a block with a fence, and not of `vmalloc`.
+    pub fenced: bool,
 }

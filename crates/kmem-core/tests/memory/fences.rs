@@ -3,9 +3,10 @@
 use crate::instance::{case, lines, run_child};
 use crate::vmalloc::is_writable;
 use kmem_core::class::MAX_OBJECT;
-use kmem_core::units::Gfp;
+use kmem_core::units::{Gfp, Order};
 use kmem_core::{Caller, Kmem};
 use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 const SITE: Caller = Caller::at(0x1234_5678);
@@ -100,6 +101,37 @@ fn after_free() {
     at_rest();
 }
 
+/// Blocks of pages go back to their zone, and its decay comes round several times meanwhile.
+fn after_decay() {
+    let at = alloc(100);
+    free(at);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(100) {
+        let pages = A.alloc_pages(Order(10), Gfp::KERNEL, SITE);
+        // SAFETY: live, given up.
+        unsafe { A.free_pages(pages, Order(10)) };
+    }
+    assert!(!is_writable(at), "fewer blocks than there are places were freed");
+    at_rest();
+}
+
+fn caches() {
+    let small = A.cache_create(b"small", 100, 0, None, SITE).expect("a cache");
+    let large = A.cache_create(b"large", 40_000, 0, None, SITE).expect("a cache");
+    for cache in [small, large] {
+        // SAFETY: live until the end of the loop.
+        let of = unsafe { cache.as_ref() };
+        let object = A.cache_alloc(of, Gfp::KERNEL, SITE);
+        check(object, of.size(), 16);
+        // SAFETY: an object of the cache, then the cache, given up.
+        unsafe {
+            A.cache_free(of, object);
+            assert!(A.cache_destroy(cache));
+        }
+    }
+    at_rest();
+}
+
 fn in_a_child() {
     let (kept, freed) = (alloc(100), alloc(100));
     free(freed);
@@ -130,10 +162,18 @@ fn child() {
     match case.as_str() {
         "places" => places(),
         "after free" => after_free(),
+        "after decay" => after_decay(),
+        "caches" => caches(),
         "in a child" => in_a_child(),
         "areas" => {
             let at = A.vmalloc(5000, Gfp::KERNEL, SITE);
             assert!(at.addr().is_multiple_of(PAGE) && usable(at) == 2 * PAGE);
+            assert!(A.find_area(at.addr()).is_some_and(|area| area.pages.bytes() == 2 * PAGE));
+            // Blocks are no areas, whatever their size.
+            for block in [alloc(100), alloc(PAGE)] {
+                assert_eq!(A.find_area(block.addr()), None);
+                free(block);
+            }
             // SAFETY: live, and given up.
             unsafe {
                 let at = A.vrealloc(at, 50_000, Gfp::KERNEL, SITE);
@@ -157,10 +197,14 @@ fn child() {
 /// Output of a case that succeeded, in which kmem printed nothing.
 #[track_caller]
 fn quiet(case: &str) -> String {
-    let output = run_child(child, "guard", case);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && !text.contains("kmem: "), "{case}: {text}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let run = |conf| {
+        let output = run_child(child, conf, case);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && !text.contains("kmem: "), "{conf}, {case}: {text}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run("hardened,guard");
+    run("guard")
 }
 
 #[test]
@@ -171,6 +215,16 @@ fn each_block_ends_in_front_of_an_inaccessible_page() {
 #[test]
 fn a_freed_block_is_inaccessible_until_many_others_are_freed() {
     assert!(quiet("after free").contains("addresses: true"));
+}
+
+#[test]
+fn a_freed_block_stays_inaccessible_while_free_memory_decays() {
+    quiet("after decay");
+}
+
+#[test]
+fn objects_of_caches_have_fences() {
+    quiet("caches");
 }
 
 #[test]

@@ -52,7 +52,9 @@ impl Marks {
             return done;
         }
         let works = done && faults(at);
-        self.0.store(if works { WORKS } else { FAILS }, Ordering::Relaxed);
+        let found = if works { WORKS } else { FAILS };
+        // Another thread may have found more.
+        let _ = self.0.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
         works
     }
 }

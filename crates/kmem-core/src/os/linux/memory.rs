@@ -229,7 +229,14 @@ unsafe impl Memory for Linux {
         };
         // SAFETY: a committed range that is not used while inaccessible, and whose contents are not
         // needed if it is marked, by the contract.
-        let done = unsafe { sys!(call, at.as_ptr(), bytes, argument) == 0 };
+        let done = unsafe {
+            let done = sys!(call, at.as_ptr(), bytes, argument) == 0;
+            if access == Access::Marked && !done {
+                // It may have marked a part.
+                sys!(libc::SYS_madvise, at.as_ptr(), bytes, marks::REMOVE);
+            }
+            done
+        };
         if access == Access::Marked { self.marks.note(at, done) } else { done }
     }
 
