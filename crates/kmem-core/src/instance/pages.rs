@@ -16,7 +16,7 @@ use crate::page::{PageWords, Run};
 use crate::report::Fault;
 use crate::request::Caller;
 use crate::sync::{AtomicU32, Ordering};
-use crate::units::{Gfp, Item, MAX_ORDER, ObjcgId, Order, PageCount, Pfn, TagId};
+use crate::units::{Gfp, Item, MAX_ORDER, ObjcgId, Order, PAGE_SHIFT, PageCount, Pfn, TagId};
 
 impl<P: Platform> Instance<P> {
     /// Allocates a block of `1 << order` pages at a multiple of its size. Null: there is no memory,
@@ -279,7 +279,8 @@ impl<P: Platform> Instance<P> {
         let block = PageCount(1 << order);
         let last = TagId(words.word() & TAG_MASK);
         let other = Fault::OtherLength { pages: run.pages.0, freed: pages.0, last };
-        let room = block.0 - run.start.0 % block.0;
+        // Alignment is of addresses. A small zone may begin in the middle of such a block.
+        let room = block.0 - (set.zone.address(run.start) >> PAGE_SHIFT) as u32 % block.0;
         if order == 0 || pages.0 > room {
             return Err((at, other));
         }

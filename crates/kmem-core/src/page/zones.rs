@@ -20,13 +20,15 @@ use super::{Run, SlabTables, Zone};
 use crate::conf::Thp;
 use crate::os::Platform;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::units::{Item, PAGE_SIZE, PAGEBLOCK_SIZE, PageCount};
+use crate::units::{Item, MAX_ORDER, PAGE_SIZE, PAGEBLOCK_SIZE, PageCount};
 
 /// Room for a `ZoneSet` in front of a zone's tables.
 const SET_BYTES: usize = 4096;
 /// Zones of at least this many bytes have an address that is a multiple of [`LARGE_ALIGN`].
 const LARGE: usize = 4 << 30;
-const LARGE_ALIGN: usize = 1 << 30;
+/// The longest block of an order, for the fast path of its free. A larger alignment would take from
+/// the random bits of the address.
+const LARGE_ALIGN: usize = PAGE_SIZE << MAX_ORDER;
 /// Distance of each table of words from the start of a page. Long runs start at the start of a
 /// pageblock, so their words lie half a page apart, in few sets of a CPU's first cache. Without a
 /// distance, both tables and the runs themselves would share these sets. Large blocks took 7 % more
@@ -529,7 +531,6 @@ impl<S: SlabTables> Zones<S> {
         let pages = PageCount::for_bytes(data)?;
         let layout = Self::layout(pages.0, zones, format);
         let bytes = data.checked_mul(zones as usize)?.checked_add(layout.end)?;
-        // Large alignments are found inside a zone whose base has them.
         let align = if data >= LARGE { LARGE_ALIGN } else { PAGEBLOCK_SIZE };
         let at = platform.reserve(bytes, align)?;
         let mut found = Reservation { at, pages, zones, layout, shows_words: false };
