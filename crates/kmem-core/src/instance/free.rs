@@ -522,6 +522,8 @@ impl<P: Platform> Instance<P> {
     /// Reports a misuse of `call` and ends the program.
     #[cold]
     pub(super) fn fault(&'static self, call: &str, at: usize, fault: Fault) -> ! {
-        self.ledger.fault(call, at, fault)
+        // A freed block with a fence is known better.
+        let block = if fault.is_double() { self.areas().block_beside(at) } else { None };
+        self.ledger.fault(call, at, block.unwrap_or(fault))
     }
 }

@@ -23,7 +23,7 @@ enum Wanted {
 
 impl<P: Platform> Ledger<P> {
     /// The tag of the program's two innermost calls that led here.
-    pub(super) fn tag_here(&self) -> TagId {
+    pub fn tag_here(&self) -> TagId {
         TagId(here(self, 0, Wanted::Tag) as u32)
     }
 

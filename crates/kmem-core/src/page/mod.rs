@@ -194,7 +194,8 @@ pub struct PageWords<'a> {
     pub len: &'a AtomicU32,
     /// When the run was allocated, see [`kmem_layout::time`]. `None`: that is not kept.
     pub time: Option<&'a AtomicU32>,
-    /// The [`Bounds`] of the run's block. `None`: blocks fill their pages.
+    /// The [`Bounds`] of the run's block; of a guard, see [`Self::freed_by`]. `None`: blocks fill
+    /// their pages.
     pub bounds: Option<&'a AtomicU32>,
 }
 
@@ -264,6 +265,18 @@ impl PageWords<'_> {
     pub fn set_bounds(&self, to: Bounds) {
         if let Some(bounds) = self.bounds {
             bounds.store(to.word(), Ordering::Relaxed);
+        }
+    }
+
+    /// Of the guard of an area: the tag of the call that freed the area last; 0 if none did.
+    pub fn freed_by(&self) -> u32 {
+        self.bounds.map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Notes the tag of the call that frees an area, whose guard this is.
+    pub fn note_freed_by(&self, tag: u32) {
+        if let Some(word) = self.bounds {
+            word.store(tag, Ordering::Relaxed);
         }
     }
 

@@ -77,10 +77,10 @@ pub enum Fault {
         object: usize,
         /// Its size, in bytes.
         size: usize,
-        /// True if it is free.
-        is_free: bool,
         /// Tag of its last allocation.
         last: TagId,
+        /// Tag of the call that freed it; `None` if it lives.
+        freed: Option<TagId>,
     },
     /// Inside a page allocation.
     InsidePages {
@@ -108,7 +108,10 @@ impl Fault {
 
     /// Returns whether the address was freed before.
     pub fn is_double(self) -> bool {
-        matches!(self, Self::FreeObject { .. } | Self::FreePages { .. })
+        matches!(
+            self,
+            Self::FreeObject { .. } | Self::FreePages { .. } | Self::Beside { freed: Some(_), .. }
+        )
     }
 }
 
@@ -143,15 +146,24 @@ impl fmt::Display for Described<'_> {
                     "is {offset} bytes inside the allocation of {pages} pages at {block:#x}"
                 );
             }
-            Fault::Beside { object, size, is_free, last } => {
+            Fault::Beside { object, size, last, freed } => {
                 let (at, end) = (self.at, object + size);
                 let (bytes, place) = match at {
                     _ if at < object => (object - at, "in front of"),
                     _ if at < end => (at - object, "inside"),
                     _ => (at - end, "behind"),
                 };
-                write!(f, "is {bytes} bytes {place} the {size}-byte block at {object:#x}")?;
-                f.write_str(if is_free { ", which is free" } else { "" })?;
+                match freed {
+                    Some(_) if at == object => write!(f, "is a free {size}-byte block")?,
+                    _ => {
+                        write!(f, "is {bytes} bytes {place} the {size}-byte block at {object:#x}")?
+                    }
+                }
+                if let Some(freed) = freed.filter(|&tag| self.is_known(tag)) {
+                    write!(f, ", freed by {}", self.name(freed))?;
+                } else if freed.is_some() && at != object {
+                    f.write_str(", which is free")?;
+                }
                 last
             }
             Fault::FreeObject { size, last } => {
@@ -172,14 +184,20 @@ impl fmt::Display for Described<'_> {
                 last
             }
         };
-        if self.sites.names(last).is_none() && self.sites.address(last) == 0 {
+        if !self.is_known(last) {
             return Ok(());
         }
-        write!(
-            f,
-            ", last allocated by {}",
-            HolderName { sites: self.sites, word: last.0, maps: self.maps }
-        )
+        write!(f, ", last allocated by {}", self.name(last))
+    }
+}
+
+impl Described<'_> {
+    fn is_known(&self, tag: TagId) -> bool {
+        self.sites.names(tag).is_some() || self.sites.address(tag) != 0
+    }
+
+    fn name(&self, tag: TagId) -> HolderName<'_> {
+        HolderName { sites: self.sites, word: tag.0, maps: self.maps }
     }
 }
 

@@ -311,6 +311,7 @@ impl<P: Platform> On<P> {
         let holds = !plain && self.ledger.guards.checks().has_fences();
         if holds {
             self.check_fence(set, start, &words);
+            self.note_free(set, start + pages);
         }
         if !plain && self.checks().zeroes_on_free() {
             // While its words say that it is live: a child that is forked now must not hand out

@@ -22,9 +22,10 @@ use crate::units::{PAGE_SIZE, PageCount, Pfn, TagId};
 struct Block {
     at: usize,
     size: usize,
-    is_free: bool,
     /// Tag of its last allocation.
     last: TagId,
+    /// Tag of its free; `None` if it lives.
+    freed: Option<TagId>,
 }
 
 impl<P: Platform> On<P> {
@@ -47,6 +48,13 @@ impl<P: Platform> On<P> {
         front
     }
 
+    /// Notes at the guard of an area which call frees it.
+    pub(super) fn note_free(self, set: &ZoneSet, guard: Pfn) {
+        if let Some(words) = set.zone.words(guard) {
+            words.note_freed_by(self.ledger.tag_here().0);
+        }
+    }
+
     /// The block that an access to an inaccessible address was most likely meant for.
     pub fn block_beside(self, at: usize) -> Option<Fault> {
         let set = self.zone()?;
@@ -64,9 +72,9 @@ impl<P: Platform> On<P> {
             _ if at < block.at => block.at - at,
             _ => (at - block.at).saturating_sub(block.size),
         };
-        let Block { at: object, size, is_free, last } =
+        let Block { at: object, size, last, freed } =
             blocks.into_iter().flatten().min_by_key(distance)?;
-        Some(Fault::Beside { object, size, is_free, last })
+        Some(Fault::Beside { object, size, last, freed })
     }
 
     /// The block of the area that begins at a page, if that lives or is held.
@@ -84,7 +92,9 @@ impl<P: Platform> On<P> {
         let bounds = words.bounds();
         let at = set.zone.address(start) + usize::from(bounds.front);
         let last = TagId(words.word() & TAG_MASK);
-        Some(Block { at, size: bounds.room(pages), is_free, last })
+        let guard = set.zone.words(start + pages).filter(|_| is_free);
+        let freed = guard.map(|words| TagId(words.freed_by()));
+        Some(Block { at, size: bounds.room(pages), last, freed })
     }
 
     /// [`Self::check_fence`] for all live areas. No other thread runs.

@@ -175,12 +175,12 @@ fn guard_names_the_block_that_an_access_was_meant_for() {
         return;
     }
     for (case, what) in [
-        ("behind 64 1", "invalid write: END is 0 bytes behind the 64-byte block at AT,"),
-        ("behind 100000 9000", "invalid write: END is 0 bytes behind the 100000-byte block at AT,"),
+        ("behind 64 1", "END is 0 bytes behind the 64-byte block at AT, last allocated by"),
         (
-            "after_free 64 8",
-            "invalid write: PLACE is 8 bytes inside the 64-byte block at AT, which is free,",
+            "behind 100000 9000",
+            "END is 0 bytes behind the 100000-byte block at AT, last allocated by",
         ),
+        ("after_free 64 8", "PLACE is 8 bytes inside the 64-byte block at AT, freed by"),
     ] {
         let outcome = run("guard", (WRITES, case));
         outcome.assert_signal(SIGSEGV);
@@ -191,7 +191,7 @@ fn guard_names_the_block_that_an_access_was_meant_for() {
             .replace("AT", at)
             .replace("END", &format!("{:#x}", start + size))
             .replace("PLACE", &format!("{:#x}", start + 8));
-        let message = format!("kmem: {wanted} last allocated by the call that returns to ");
+        let message = format!("kmem: invalid write: {wanted} the call that returns to ");
         let messages = outcome.messages();
         let names = |line: &&str| line.starts_with(&message);
         assert_eq!(messages.iter().filter(|line| names(line)).count(), 1, "{}", outcome.story());
@@ -232,4 +232,25 @@ fn what_is_in_quarantine_is_looked_at_when_the_program_ends() {
     found("quarantine_kb:256", (HARDENING, "after_free_at_exit"), written);
     found("hardened", (HARDENING, "after_free_at_exit"), written);
     unnoticed("", (HARDENING, "after_free_at_exit"));
+}
+
+/// The kernel chooses 28 bits of the address of a mapping, or more. The heap begins at a multiple
+/// of 4 MiB, so 10 of them are not random.
+#[test]
+fn base_of_the_heap_has_the_random_bits_of_the_kernel() {
+    if is_not_kmem() {
+        return;
+    }
+    let bits = std::fs::read_to_string("/proc/sys/vm/mmap_rnd_bits").expect("a number of bits");
+    let bits: u32 = bits.trim().parse().expect("a number");
+    let path = ordinary("base.c");
+    let address = |_| {
+        let outcome = Run::new(&path).run();
+        usize::from_str_radix(outcome.stdout.trim(), 16).expect("an address")
+    };
+    let all: Vec<usize> = (0..64).map(address).collect();
+    let varied = all.iter().fold(0, |varied, at| varied | (at ^ all[0]));
+    // Of 64 numbers, two are equal in a bit with a chance of 2^-63.
+    let random = (varied >> 22).count_ones();
+    assert!(random + 10 >= bits, "{random} random bits: {varied:#x}");
 }
