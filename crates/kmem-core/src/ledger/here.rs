@@ -7,6 +7,8 @@
 //!    +-- the first call that is in no wrapper <--------+
 //! ```
 
+use kmem_layout::word::TAG_MASK;
+
 use super::Ledger;
 use crate::os::Platform;
 use crate::request::Caller;
@@ -23,8 +25,14 @@ enum Wanted {
 
 impl<P: Platform> Ledger<P> {
     /// The tag of the program's two innermost calls that led here.
-    pub fn tag_here(&self) -> TagId {
+    pub(super) fn tag_here(&self) -> TagId {
         TagId(here(self, 0, Wanted::Tag) as u32)
+    }
+
+    /// The tag of the program's innermost call that led here. `None`: it is not known.
+    pub fn call_tag_here(&self) -> Option<TagId> {
+        let ret = self.call_here()?;
+        Some(TagId(self.word_for(Caller::at(ret)) & TAG_MASK))
     }
 
     /// The return address of the program's innermost call that led here. `None`: it is not known,

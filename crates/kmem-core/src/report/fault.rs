@@ -213,7 +213,9 @@ impl<P: Platform> Reporter<'_, P> {
     #[cold]
     pub fn print_fault(&self, call: &str, at: usize, fault: Fault) {
         let sites = &self.books.sites;
-        let names_call = fault.last().is_some_and(|last| sites.address(last) != 0);
+        let freed = if let Fault::Beside { freed, .. } = fault { freed } else { None };
+        let mut named = fault.last().into_iter().chain(freed);
+        let names_call = named.any(|tag| sites.address(tag) != 0);
         self.with_mappings(names_call, |maps| {
             let what = Described { at, fault, sites, maps };
             if fault.is_double() && call == "free" {

@@ -270,8 +270,11 @@ impl<P: Platform> On<P> {
         }
         let on = set.zone.on(self.ledger.platform());
         let run = on.claim(all, align).or_else(|| {
-            self.drain();
-            on.claim(all, align)
+            self.drain_arrays();
+            on.claim(all, align).or_else(|| {
+                self.drain();
+                on.claim(all, align)
+            })
         })?;
         // Areas in whole pageblocks must be free to go back one by one.
         set.zone.loosen(run);
@@ -326,9 +329,13 @@ impl<P: Platform> On<P> {
         } else {
             ext.fetch_and(TAG_MASK, Ordering::AcqRel)
         };
+        if word & EXT_LIVE == 0 {
+            // Another thread freed it concurrently.
+            return Freed::NotFound;
+        }
         len.store(0, Ordering::Release);
         if !plain {
-            let at = set.zone.address(start);
+            let at = set.zone.address(start) + usize::from(words.bounds().front);
             self.ledger.free(word, Price::Pages(pages), pages.bytes(), at);
         }
         let item = Item::at(set.zone.address(start));

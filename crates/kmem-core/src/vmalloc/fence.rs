@@ -22,6 +22,8 @@ use crate::units::{PAGE_SIZE, PageCount, Pfn, TagId};
 struct Block {
     at: usize,
     size: usize,
+    /// Length of its area.
+    pages: PageCount,
     /// Tag of its last allocation.
     last: TagId,
     /// Tag of its free; `None` if it lives.
@@ -51,7 +53,7 @@ impl<P: Platform> On<P> {
     /// Notes at the guard of an area which call frees it.
     pub(super) fn note_free(self, set: &ZoneSet, guard: Pfn) {
         if let Some(words) = set.zone.words(guard) {
-            words.note_freed_by(self.ledger.tag_here().0);
+            words.note_freed_by(self.ledger.call_tag_here().map_or(0, |tag| tag.0));
         }
     }
 
@@ -59,21 +61,22 @@ impl<P: Platform> On<P> {
     pub fn block_beside(self, at: usize) -> Option<Fault> {
         let set = self.zone()?;
         let page = set.zone.pfn(at)?;
+        // The word of a page behind the first one, and of a guard, is the distance from there.
         let distance = PageCount(set.zone.words(page)?.word());
-        let in_front = if self.held_bits(set).has(page) {
-            Some(page)
-        } else {
-            (distance <= page.index()).then(|| page - distance)
-        };
+        let is_of = |distance: PageCount, block: &Block| distance <= block.pages;
+        let in_front = [PageCount::ZERO, distance].into_iter().find_map(|distance| {
+            let start = (distance <= page.index()).then(|| page - distance)?;
+            self.block_at(set, start).filter(|block| is_of(distance, block))
+        });
         // An access in front of a block meets the guard of the area in front.
-        let behind = self.guard_bits(set).has(page).then(|| page + PageCount::ONE);
-        let blocks = [in_front, behind].map(|start| self.block_at(set, start?));
+        let is_guard = self.guard_bits(set).has(page);
+        let behind = if is_guard { self.block_at(set, page + PageCount::ONE) } else { None };
         let distance = |block: &Block| match at {
             _ if at < block.at => block.at - at,
             _ => (at - block.at).saturating_sub(block.size),
         };
-        let Block { at: object, size, last, freed } =
-            blocks.into_iter().flatten().min_by_key(distance)?;
+        let Block { at: object, size, last, freed, .. } =
+            [in_front, behind].into_iter().flatten().min_by_key(distance)?;
         Some(Fault::Beside { object, size, last, freed })
     }
 
@@ -94,7 +97,7 @@ impl<P: Platform> On<P> {
         let last = TagId(words.word() & TAG_MASK);
         let guard = set.zone.words(start + pages).filter(|_| is_free);
         let freed = guard.map(|words| TagId(words.freed_by()));
-        Some(Block { at, size: bounds.room(pages), last, freed })
+        Some(Block { at, size: bounds.room(pages), pages, last, freed })
     }
 
     /// [`Self::check_fence`] for all live areas. No other thread runs.

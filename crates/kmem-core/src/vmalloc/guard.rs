@@ -113,11 +113,10 @@ impl<P: Platform> On<P> {
         let Some(at) = NonNull::new(set.zone.address(run.start) as *mut u8) else { return false };
         // SAFETY: committed pages of the zone, which no user has.
         unsafe {
-            let done = platform.protect(at, bytes, access);
-            if done && access == Access::None {
-                platform.decommit(at, bytes);
+            if access == Access::None && !platform.decommit(at, bytes) {
+                at.write_bytes(0, bytes);
             }
-            done
+            platform.protect(at, bytes, access)
         }
     }
 

@@ -183,6 +183,16 @@ fn child() {
             assert!(!is_writable(at));
             at_rest();
         }
+        "twice" | "twice, released between" => {
+            let (at, live) = (alloc(40), alloc(50));
+            println!("{at:p}");
+            free(at);
+            if case != "twice" {
+                A.trim();
+            }
+            free(at);
+            free(live);
+        }
         "behind" | "in front" => {
             let (at, offset) = (alloc(40), if case == "behind" { 43 } else { -1 });
             println!("{at:p}");
@@ -251,5 +261,25 @@ fn bytes_around_a_block_are_looked_at_when_it_is_freed() {
              by the call that returns to 0x12345678; at offset {offset} found {found}"
         );
         assert_eq!(lines(&output), [wanted]);
+    }
+}
+
+#[test]
+fn a_second_free_is_named_while_the_block_is_held_and_afterwards() {
+    for (case, what) in [
+        ("twice", "is a free 40-byte block"),
+        ("twice, released between", "is a free page allocation"),
+    ] {
+        let output = run_child(child, "guard", case);
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{case}");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let at = said.split_whitespace().rfind(|word| word.starts_with("0x")).expect("an address");
+        let (start, end) = (
+            format!("kmem: double free: {at} {what}"),
+            "last allocated by the call that returns to 0x12345678",
+        );
+        let lines = lines(&output);
+        let [line] = &lines[..] else { panic!("{case}: {lines:?}") };
+        assert!(line.starts_with(&start) && line.ends_with(end), "{case}: {line}");
     }
 }

@@ -52,9 +52,12 @@ impl Marks {
             return done;
         }
         let works = done && faults(at);
-        let found = if works { WORKS } else { FAILS };
-        // Another thread may have found more.
-        let _ = self.0.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
+        if works {
+            self.0.store(WORKS, Ordering::Relaxed);
+        } else {
+            // Another thread may have found marks that work.
+            let _ = self.0.compare_exchange(UNKNOWN, FAILS, Ordering::Relaxed, Ordering::Relaxed);
+        }
         works
     }
 }
