@@ -152,6 +152,8 @@ impl Scratch {
     }
 
     /// Commits the entry of a tag, so that there is one when memory is short. Best effort.
+    /// Not inlined: callers of `malloc` may have little stack.
+    #[inline(never)]
     pub fn prepare(&self, platform: &impl Memory, tag: TagId) {
         self.entries.ensure(platform, scratch_bytes(tag.0 + 1));
     }

@@ -382,15 +382,26 @@ impl<P: Platform> Instance<P> {
             return null_mut();
         }
         let Ok(pages) = u32::try_from(align.div_ceil(PAGE_SIZE)) else { return null_mut() };
-        let (checks, pages) = (self.ledger.guards.checks(), PageCount(pages));
+        let checks = self.ledger.guards.checks();
         if (checks.has_fences() || checks.guards_pages()) && isize::try_from(size).is_ok() {
-            let fence = checks.has_fences().then_some(align.max(16));
-            // A block has a byte, if it has none for its user.
-            let size = size.max(1);
-            let request = AreaRequest { size, align: pages.bytes(), huge: false, fence };
-            return self.areas().alloc(request, Looked::Not, gfp, caller);
+            return self.alloc_area(size, align, gfp, caller);
         }
-        self.ledger.alloc_run(size, pages, Fit::Loose, gfp, caller)
+        self.ledger.alloc_run(size, PageCount(pages), Fit::Loose, gfp, caller)
+    }
+
+    /// [`Self::alloc_run`] of an area. Not inlined: its stack is not taken from the rest.
+    #[cold]
+    #[inline(never)]
+    fn alloc_area(&'static self, size: usize, align: usize, gfp: Gfp, caller: Caller) -> *mut u8 {
+        let fences = self.ledger.guards.checks().has_fences();
+        let request = AreaRequest {
+            // A block has a byte, if it has none for its user.
+            size: size.max(1),
+            align: align.next_multiple_of(PAGE_SIZE),
+            huge: false,
+            fence: fences.then_some(align.max(16)),
+        };
+        self.areas().alloc(request, Looked::Not, gfp, caller)
     }
 
     /// Allocates an object of `len` bytes with its record and red zone, as configured.

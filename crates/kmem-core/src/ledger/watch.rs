@@ -105,8 +105,15 @@ impl<P: Platform> Ledger<P> {
     /// Adds to the live count of a tag, if calls are checked, and reports a negative count.
     fn check_balance(&self, tag: TagId, by: i64) {
         if self.books.watch().checks() && self.books.fell_below_zero(tag, by) {
-            let site = SiteName { sites: &self.books.sites, tag, maps: &[] };
-            print!(self.platform(), "kmem: debug: more frees than allocations of {site}\n");
+            self.report_imbalance(tag);
         }
+    }
+
+    /// Not inlined: calls that are watched have no room for the text on their stack.
+    #[cold]
+    #[inline(never)]
+    fn report_imbalance(&self, tag: TagId) {
+        let site = SiteName { sites: &self.books.sites, tag, maps: &[] };
+        print!(self.platform(), "kmem: debug: more frees than allocations of {site}\n");
     }
 }

@@ -18,7 +18,12 @@ fn small_stacks_are_enough() {
     // Unoptimized code needs more; a library that was named is as it is released.
     let named = library::named().is_some();
     let limit = if cfg!(debug_assertions) && !named { "6144" } else { "2048" };
-    must_work("small_stacks.c", &[limit]);
+    let path = program("small_stacks.c");
+    let (hardened, guard) = if limit == "2048" { ("2560", "4608") } else { (limit, limit) };
+    must_work_in(&CONFIGURATIONS[..5], || Run::new(&path).arg(limit));
+    must_work_in(&CONFIGURATIONS[5..6], || Run::new(&path).arg(hardened));
+    // A free looks for the call that frees.
+    must_work_in(&CONFIGURATIONS[6..], || Run::new(&path).arg(guard));
 }
 
 #[test]
