@@ -449,8 +449,7 @@ impl<P: Platform> Instance<P> {
             return null_mut();
         }
         let checks = self.ledger.guards.checks();
-        let class = SizeClass::aligned(size + checks.red_zone(), align);
-        let Some(class) = class.filter(|_| !checks.has_fences()) else {
+        let Some(class) = self.ledger.class_aligned(size, align) else {
             return self.alloc_run(size, align, Gfp::KERNEL, caller);
         };
         let at = self.take_aside(class, size, caller);

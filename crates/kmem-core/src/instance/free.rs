@@ -337,11 +337,11 @@ impl<P: Platform> Instance<P> {
         match self.heap().find(address) {
             // SAFETY: a live object, which the caller gives up, by the contract.
             Ok(live @ Live::Object { class, ext }) => unsafe {
-                self.check_owner_aside(address, &live, interface);
+                self.check_owner(address, &live, interface);
                 self.ledger.free_object(address, class, ext);
             },
             Ok(live @ Live::Pages { set, run, words }) => {
-                self.check_owner_aside(address, &live, interface);
+                self.check_owner(address, &live, interface);
                 // SAFETY: a live page allocation, which the caller gives up, by the contract.
                 if !unsafe { self.free_run(set, run.start, Reuse::Likely) } {
                     let last = TagId(words.word() & TAG_MASK);
@@ -412,12 +412,6 @@ impl<P: Platform> Instance<P> {
         if let Some(interface) = interface {
             self.ledger.check_interface(interface.frees(), at, live, interface);
         }
-    }
-
-    /// [`Self::check_owner`], not inlined: its stack is not taken from what follows.
-    #[inline(never)]
-    fn check_owner_aside(&'static self, at: usize, live: &Live<'_>, by: Option<Interface>) {
-        self.check_owner(at, live, by);
     }
 
     /// Records the interface of an object that it just allocated, with `check_interfaces`. Returns

@@ -4,7 +4,6 @@
 use core::ptr::null_mut;
 
 use super::{Cache, Instance};
-use crate::class::SizeClass;
 use crate::heap::Fit;
 use crate::os::Platform;
 use crate::page::Placement;
@@ -155,13 +154,7 @@ impl<P: Platform> Instance<P> {
         if self.ledger.guards.checks().has_fences() {
             return self.alloc_run(size, align, gfp, caller);
         }
-        let class = match align {
-            ..=16 => self.ledger.class_for(size),
-            _ => {
-                let need = size.saturating_add(self.ledger.guards.checks().red_zone());
-                SizeClass::aligned(need, align)
-            }
-        };
+        let class = self.ledger.class_aligned(size, align);
         let Some(class) = class else {
             let align = PageCount::for_bytes(align.div_ceil(PAGE_SIZE) * PAGE_SIZE);
             let Some(align) = align else { return null_mut() };

@@ -25,8 +25,19 @@ impl<P: Platform> Ledger<P> {
         if len == 0 {
             return Some(SizeClass::ZERO);
         }
-        let (checks, need) = (self.checks(), len.saturating_add(self.checks().red_zone()));
+        let checks = self.checks();
+        let need = len.saturating_add(checks.red_zone());
         (need <= MAX_OBJECT && !checks.has_fences()).then(|| SizeClass::of(need))
+    }
+
+    /// [`Self::class_for`] at a multiple of `align`, a power of two.
+    pub fn class_aligned(&self, len: usize, align: usize) -> Option<SizeClass> {
+        if align <= 16 {
+            return self.class_for(len);
+        }
+        let checks = self.checks();
+        let class = SizeClass::aligned(len.saturating_add(checks.red_zone()), align);
+        class.filter(|_| !checks.has_fences())
     }
 
     /// Returns whether objects of a class have red zones.

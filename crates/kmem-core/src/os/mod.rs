@@ -22,6 +22,7 @@ use core::ptr::NonNull;
 use crate::sync::AtomicU32;
 use crate::units::PAGE_SIZE;
 
+mod access;
 #[cfg(not(loom))]
 mod address;
 mod conf_source;
@@ -38,6 +39,7 @@ pub mod stepped;
 #[cfg(all(not(loom), any(test, miri, not(kmem_linux))))]
 pub mod task_word;
 
+pub use access::{Access, AccessReport, RefusedAccess};
 #[cfg(not(loom))]
 pub(crate) use address::{ADDRESS_BITS, RETURN_UNIT, is_address, return_address};
 pub use conf_source::ConfSource;
@@ -86,20 +88,6 @@ impl Budget {
             limit: usize::MAX,
         }
     }
-}
-
-/// Access to committed memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// It can be read and written.
-    All,
-    /// It cannot be used, and keeps its contents. The range becomes a mapping of its own.
-    None,
-    /// It cannot be used, and loses its contents. Marks in the page tables say so, which take no
-    /// mapping. A platform may have none.
-    Marked,
-    /// Marked memory can be used again, and reads as zero. Other memory stays as it is.
-    Unmarked,
 }
 
 /// The memory that a platform backs with huge pages.
@@ -447,26 +435,6 @@ pub enum Residency {
     NotMapped,
     /// The platform does not know.
     Unknown,
-}
-
-/// An access of the program that the hardware refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RefusedAccess {
-    /// The address.
-    pub at: usize,
-    /// Address of the instruction.
-    pub instruction: usize,
-    /// True if it writes, false if it reads; `None`: not known.
-    pub is_write: Option<bool>,
-}
-
-/// The report of an access that the hardware refused.
-pub trait AccessReport {
-    /// Says what is known about the access. Returns for the fault to take its course.
-    ///
-    /// Context: a signal handler between any two instructions of the program. `value` is that of
-    /// [`Process::report_accesses`].
-    fn report(value: usize, access: RefusedAccess);
 }
 
 /// The process, and the files, waits and environment of its system.

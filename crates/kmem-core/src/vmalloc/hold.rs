@@ -8,7 +8,7 @@ use super::area::On;
 use crate::heap::ZoneSet;
 use crate::os::Platform;
 use crate::page::Run;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use crate::units::{PageCount, Pfn};
 
 /// Most areas that are held.
@@ -47,6 +47,13 @@ impl<P: Platform> On<P> {
         self.release(set, old);
     }
 
+    /// The places that were used so far: none without fences.
+    fn used_places(self, set: &ZoneSet) -> impl Iterator<Item = &'static AtomicU64> {
+        let places = self.held_places(set);
+        let used = self.part.held.load(Ordering::Relaxed).min(MOST as u64) as usize;
+        (0..used).filter_map(move |number| places.get(number))
+    }
+
     /// Keeps an area that was in a place for requests.
     fn release(self, set: &'static ZoneSet, place: u64) {
         let Some(run) = in_place(place) else { return };
@@ -60,9 +67,7 @@ impl<P: Platform> On<P> {
 
     /// Keeps all areas that are held for requests.
     pub(super) fn release_all(self, set: &'static ZoneSet) {
-        let places = self.held_places(set);
-        let used = self.part.held.load(Ordering::Relaxed).min(MOST as u64) as usize;
-        for place in (0..used).filter_map(|number| places.get(number)) {
+        for place in self.used_places(set) {
             self.release(set, place.swap(0, Ordering::AcqRel));
         }
     }
@@ -76,10 +81,8 @@ impl<P: Platform> On<P> {
 
     /// In a forked child: makes the areas that were held accessible. Their pages are free.
     pub(super) fn release_in_child(self, set: &'static ZoneSet) {
-        let (places, end) = (self.held_places(set), set.zone.committed());
-        for place in (0..places.len().min(MOST)).filter_map(|number| places.get(number)) {
-            place.store(0, Ordering::Relaxed);
-        }
+        self.used_places(set).for_each(|place| place.store(0, Ordering::Relaxed));
+        let end = set.zone.committed();
         // Areas that lie side by side, with their guards, at once: there may be many.
         let mut side_by_side = Run { start: Pfn::ZERO, pages: PageCount::ZERO };
         for start in self.held_bits(set).all(end) {
